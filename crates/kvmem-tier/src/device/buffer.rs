@@ -1,0 +1,78 @@
+//! *Aligned buffer*: memory for direct I/O.
+
+use std::alloc::{self, Layout};
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use crate::format::BLOCK;
+
+/// Zeroed bytes that begin at a multiple of the block.
+pub struct AlignedBuffer {
+    at: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the buffer owns its bytes.
+unsafe impl Send for AlignedBuffer {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for AlignedBuffer {}
+
+impl AlignedBuffer {
+    /// Creates a buffer of `blocks` blocks.
+    #[must_use]
+    pub fn new(blocks: usize) -> Self {
+        let len = blocks * BLOCK;
+        let Some(layout) = layout(len) else {
+            return AlignedBuffer { at: NonNull::dangling(), len: 0 };
+        };
+        // SAFETY: the layout is not empty.
+        let at = unsafe { alloc::alloc_zeroed(layout) };
+        let Some(at) = NonNull::new(at) else { alloc::handle_alloc_error(layout) };
+        AlignedBuffer { at, len }
+    }
+}
+
+/// Returns the layout of `len` bytes; `None` if there are none.
+fn layout(len: usize) -> Option<Layout> {
+    Layout::from_size_align(len, BLOCK).ok().filter(|layout| layout.size() > 0)
+}
+
+impl Deref for AlignedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the buffer owns `len` initialized bytes.
+        unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the reference is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for AlignedBuffer {
+    fn drop(&mut self) {
+        if let Some(layout) = layout(self.len) {
+            // SAFETY: `new` allocated it with this layout.
+            unsafe { alloc::dealloc(self.at.as_ptr(), layout) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_buffer_is_zeroed_and_aligned() {
+        let mut buffer = AlignedBuffer::new(3);
+        assert!(buffer.len() == 3 * BLOCK && buffer.iter().all(|&byte| byte == 0));
+        assert!((buffer.as_ptr() as usize).is_multiple_of(BLOCK));
+        buffer[BLOCK] = 7;
+        assert_eq!(buffer[BLOCK], 7);
+        assert!(AlignedBuffer::new(0).is_empty());
+    }
+}

@@ -1,0 +1,112 @@
+//! *Layout*: which part of the file is what.
+
+use super::BLOCK;
+use super::block::{Fields, Reader};
+use super::checkpoint::ENTRIES_PER_BLOCK;
+
+/// A part of the file, in bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Area {
+    /// Where it begins.
+    pub start: u64,
+    /// Its length.
+    pub len: u64,
+}
+
+impl Area {
+    /// Returns where the block `index` of the area begins.
+    pub(crate) fn block(&self, index: u32) -> u64 {
+        self.start + u64::from(index) * BLOCK as u64
+    }
+
+    /// Returns the number of blocks.
+    pub(crate) fn blocks(&self) -> u64 {
+        self.len / BLOCK as u64
+    }
+
+    fn end(&self) -> Option<u64> {
+        self.start.checked_add(self.len)
+    }
+}
+
+/// The parts of the file. All begin and end at multiples of the block.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Layout {
+    /// The two journals.
+    pub journals: [Area; 2],
+    /// The two checkpoints.
+    pub checkpoints: [Area; 2],
+    /// The values.
+    pub data: Area,
+}
+
+/// Blocks of the superblocks.
+const SUPERBLOCKS: u64 = 2;
+/// Bytes of a layout in the superblock.
+pub(super) const LAYOUT: usize = 5 * 16;
+
+impl Layout {
+    /// Divides a file of `len` bytes, for at most `max_entries` entries, with journals of
+    /// `journal_blocks` blocks. `None` if no block is left for data.
+    #[must_use]
+    pub fn of(len: u64, max_entries: u64, journal_blocks: u64) -> Option<Layout> {
+        let block = BLOCK as u64;
+        let checkpoint = max_entries.div_ceil(ENTRIES_PER_BLOCK as u64).max(1);
+        let behind = |area: Area, blocks: u64| -> Option<Area> {
+            Some(Area { start: area.end()?, len: blocks.checked_mul(block)? })
+        };
+        let superblocks = Area { start: 0, len: SUPERBLOCKS * block };
+        let first = behind(superblocks, journal_blocks)?;
+        let journals = [first, behind(first, journal_blocks)?];
+        let first = behind(journals[1], checkpoint)?;
+        let checkpoints = [first, behind(first, checkpoint)?];
+        let blocks = len.checked_sub(checkpoints[1].end()?)? / block;
+        let data = behind(checkpoints[1], blocks)?;
+        // The index names blocks by 32 bits.
+        (1..=u64::from(u32::MAX)).contains(&blocks).then_some(Layout {
+            journals,
+            checkpoints,
+            data,
+        })
+    }
+
+    /// Returns the number of entries that a checkpoint can hold.
+    pub(crate) fn max_entries(&self) -> u64 {
+        self.checkpoints[0].blocks() * ENTRIES_PER_BLOCK as u64
+    }
+
+    fn areas(&self) -> [Area; 5] {
+        let Layout { journals: [a, b], checkpoints: [c, d], data } = *self;
+        [a, b, c, d, data]
+    }
+
+    pub(super) fn write(&self, bytes: &mut [u8]) {
+        let mut fields = Fields::new(bytes);
+        for Area { start, len } in self.areas() {
+            fields.put(&start.to_le_bytes());
+            fields.put(&len.to_le_bytes());
+        }
+    }
+
+    pub(super) fn read(bytes: &[u8]) -> Layout {
+        let mut fields = Reader(bytes);
+        let [a, b, c, d, data] =
+            std::array::from_fn(|_| Area { start: fields.u64(), len: fields.u64() });
+        Layout { journals: [a, b], checkpoints: [c, d], data }
+    }
+
+    /// Returns whether all parts are whole blocks, apart, in order, within `len` bytes.
+    pub(super) fn is_sound(&self, len: u64) -> bool {
+        let block = BLOCK as u64;
+        let mut free = SUPERBLOCKS * block;
+        self.areas().into_iter().all(|area| {
+            let whole = area.start.is_multiple_of(block) && area.len.is_multiple_of(block);
+            let behind = area.start >= free && area.len >= block;
+            free = area.end().unwrap_or(u64::MAX);
+            whole && behind && free <= len
+        }) && self.journals[0].len == self.journals[1].len
+            && self.checkpoints[0].len == self.checkpoints[1].len
+            && self.journals[0].blocks() <= u64::from(u32::MAX)
+            && self.data.blocks() <= u64::from(u32::MAX)
+    }
+}

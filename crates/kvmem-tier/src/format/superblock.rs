@@ -1,0 +1,123 @@
+//! *Superblock*: what the file is, and where its index begins.
+
+use thiserror::Error;
+
+use super::BLOCK;
+use super::block::{Fields, Reader, is_sealed, seal};
+use super::layout::{LAYOUT, Layout};
+
+const MAGIC: [u8; 8] = *b"KvmemDsk";
+/// The version of the format.
+pub const VERSION: u32 = 1;
+/// The field of the checksum.
+const CHECKSUM: usize = 12;
+const HEADER: usize = 128;
+
+/// A superblock. There are two copies, written in turns; the one with the higher generation counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// The identity of the file, chosen at random when it was made.
+    pub file: [u8; 16],
+    /// The key of the digests, chosen at random when the file was made.
+    pub key: [u8; 16],
+    /// How often a superblock was written.
+    pub generation: u64,
+    /// The journal in which changes after the checkpoint begin: its number and its place, 0 or 1.
+    pub epoch: u64,
+    /// Which of the two journals that is.
+    pub journal: u32,
+    /// Which of the two checkpoints is valid.
+    pub checkpoint: u32,
+    /// Blocks of the checkpoint.
+    pub checkpoint_blocks: u64,
+    /// The number of the next change, at the time of the checkpoint.
+    pub next_number: u64,
+    /// Bytes of the file.
+    pub len: u64,
+    /// The parts of the file.
+    pub layout: Layout,
+}
+
+/// The reason why a block is no superblock that can be used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum SuperblockError {
+    /// The block does not begin as a superblock does.
+    #[error("it does not begin with \"KvmemDsk\": it is no disk tier")]
+    Foreign,
+    /// The block is of a later version.
+    #[error(
+        "its format has version {found}, this program reads version {VERSION}: use a newer one"
+    )]
+    Version {
+        /// The version that it names.
+        found: u32,
+    },
+    /// The block is not what was written.
+    #[error("its checksum is wrong")]
+    Damaged,
+    /// The checksum is right, and a field is not.
+    #[error("its fields contradict each other")]
+    Unsound,
+}
+
+impl Superblock {
+    /// Returns the bytes of the block.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; BLOCK] {
+        let mut bytes = [0; BLOCK];
+        let mut fields = Fields::new(&mut bytes);
+        fields.put(&MAGIC);
+        fields.put(&VERSION.to_le_bytes());
+        fields.put(&[0; 4]);
+        fields.put(&self.file);
+        fields.put(&self.key);
+        fields.put(&self.generation.to_le_bytes());
+        fields.put(&self.epoch.to_le_bytes());
+        fields.put(&self.journal.to_le_bytes());
+        fields.put(&self.checkpoint.to_le_bytes());
+        fields.put(&self.checkpoint_blocks.to_le_bytes());
+        fields.put(&self.next_number.to_le_bytes());
+        fields.put(&self.len.to_le_bytes());
+        self.layout.write(&mut bytes[HEADER..HEADER + LAYOUT]);
+        seal(&mut bytes, CHECKSUM);
+        bytes
+    }
+
+    /// Reads a block.
+    ///
+    /// # Errors
+    /// [`SuperblockError`].
+    pub fn from_bytes(bytes: &[u8; BLOCK]) -> Result<Superblock, SuperblockError> {
+        if bytes[..8] != MAGIC {
+            return Err(SuperblockError::Foreign);
+        }
+        let mut fields = Reader(&bytes[8..]);
+        let found = fields.u32();
+        if !is_sealed(bytes, CHECKSUM) {
+            return Err(SuperblockError::Damaged);
+        }
+        if found != VERSION {
+            return Err(SuperblockError::Version { found });
+        }
+        fields.u32();
+        let superblock = Superblock {
+            file: fields.take(),
+            key: fields.take(),
+            generation: fields.u64(),
+            epoch: fields.u64(),
+            journal: fields.u32(),
+            checkpoint: fields.u32(),
+            checkpoint_blocks: fields.u64(),
+            next_number: fields.u64(),
+            len: fields.u64(),
+            layout: Layout::read(&bytes[HEADER..HEADER + LAYOUT]),
+        };
+        let Superblock { journal, checkpoint, checkpoint_blocks, len, layout, .. } = &superblock;
+        let sound = *journal < 2
+            && *checkpoint < 2
+            && layout.is_sound(*len)
+            && (1..=layout.checkpoints[0].blocks()).contains(checkpoint_blocks);
+        if sound { Ok(superblock) } else { Err(SuperblockError::Unsound) }
+    }
+}

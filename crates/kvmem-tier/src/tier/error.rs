@@ -1,0 +1,101 @@
+//! *Errors*: what a tier cannot do, and what to do about it.
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::format::{CheckpointError, SuperblockError};
+
+/// The error of a tier.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum TierError {
+    /// The device failed.
+    #[error("cannot {call} the tier's device at byte {at}: {source}")]
+    Device {
+        /// What failed: read, write or sync.
+        call: &'static str,
+        /// Where, in bytes; 0 for a sync.
+        at: u64,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The device is too small for its index and one value.
+    #[error(
+        "the device has {len} bytes, which leaves no block for values: enlarge it, or allow fewer \
+         entries than {max_entries}"
+    )]
+    TooSmall {
+        /// Bytes of the device.
+        len: u64,
+        /// The entries for which the index has room.
+        max_entries: u64,
+    },
+    /// The device holds something else, or a tier that is damaged or of a later version. Nothing is
+    /// overwritten.
+    #[error(
+        "the device is not a tier that can be used; its superblocks: {first}; {second}. To make a \
+         new tier of it, and lose what is on it, open it with `format`"
+    )]
+    Superblocks {
+        /// What is wrong with the first one.
+        first: SuperblockError,
+        /// What is wrong with the second one.
+        second: SuperblockError,
+    },
+    /// The device is shorter than the tier that is on it.
+    #[error("the tier has {expected} bytes, its device only {len}: it was cut off")]
+    CutOff {
+        /// Bytes of the tier.
+        expected: u64,
+        /// Bytes of the device.
+        len: u64,
+    },
+    /// The index is damaged.
+    #[error(
+        "{source}, at byte {at}: the index is lost. To make a new tier of the device, open it with \
+         `format`"
+    )]
+    Checkpoint {
+        /// Where the checkpoint begins, in bytes.
+        at: u64,
+        /// What is wrong with it.
+        source: CheckpointError,
+    },
+    /// A change could not be recorded before, and nothing is stored since. Values that were stored
+    /// are still found.
+    #[error("the tier stores nothing since its journal failed: {cause}; open it again")]
+    ReadOnly {
+        /// The error of that time.
+        cause: String,
+    },
+}
+
+impl TierError {
+    pub(super) fn device(call: &'static str, at: u64) -> impl FnOnce(io::Error) -> TierError {
+        move |source| TierError::Device { call, at, source }
+    }
+}
+
+/// The reason why a value was not stored.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The value is longer than the tier, or its length is not below 2^32 blocks.
+    #[error("the value has {len} bytes, the tier holds values of at most {limit}")]
+    TooLarge {
+        /// Bytes of the value.
+        len: u64,
+        /// Bytes of the longest value that an empty tier could hold.
+        limit: u64,
+    },
+    /// There is no room, and nothing can be evicted: all of it is being written.
+    #[error("{len} bytes were to be stored, and no value can be evicted: store fewer at once")]
+    NoRoom {
+        /// Bytes of the value.
+        len: u64,
+    },
+    /// The device failed, or the journal.
+    #[error(transparent)]
+    Tier(#[from] TierError),
+}

@@ -1,0 +1,201 @@
+//! *Journal*: how changes become durable.
+//!
+//! A thread that needs its changes in the journal takes the journal's lock and writes all changes
+//! that are queued, those of other threads too. Threads that waited for the lock then find theirs
+//! written, and write nothing (*group commit*; DeWitt et al. 1984).
+
+use std::sync::PoisonError;
+
+use super::error::TierError;
+use super::tier::DiskTier;
+use crate::device::{AlignedBuffer, Device, Write};
+use crate::format::{
+    BLOCK, Change, JournalBlock, RECORDS_PER_BLOCK, Superblock, write_checkpoint,
+    write_journal_block,
+};
+
+/// What the lock of the journal protects.
+pub(super) struct Journal {
+    /// The superblock that is valid.
+    pub(super) superblock: Superblock,
+    /// The next block of the journal in use.
+    pub(super) next_block: u32,
+    /// The position below which all changes are durable.
+    pub(super) durable: u64,
+}
+
+impl Journal {
+    pub(super) fn new(superblock: Superblock) -> Self {
+        Journal { superblock, next_block: 0, durable: 0 }
+    }
+}
+
+impl<D: Device> DiskTier<D> {
+    fn journal(&self) -> std::sync::MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the error that ended the journal, if one did.
+    pub(super) fn usable(&self) -> Result<(), TierError> {
+        match self.failed.get() {
+            None => Ok(()),
+            Some(cause) => Err(TierError::ReadOnly { cause: cause.clone() }),
+        }
+    }
+
+    /// Keeps the error of a write to the journal: what follows it would be lost.
+    fn kept<T>(&self, result: Result<T, TierError>) -> Result<T, TierError> {
+        if let Err(error) = &result {
+            self.failed.get_or_init(|| error.to_string());
+        }
+        result
+    }
+
+    /// Returns once all changes below `position` are in the journal: they survive the process.
+    pub(super) fn commit(&self, position: u64) -> Result<(), TierError> {
+        // Most threads that waited for the lock find nothing left to write.
+        let mut journal = self.journal();
+        if self.state().written >= position {
+            return Ok(());
+        }
+        self.usable()?;
+        let result = self.write_queued(&mut journal);
+        self.kept(result)
+    }
+
+    /// Returns once all changes below `position` are durable, and frees the ranges that wait for
+    /// them.
+    pub(super) fn flush(&self, position: u64) -> Result<(), TierError> {
+        let mut journal = self.journal();
+        self.usable()?;
+        if journal.durable < position {
+            let result = self.write_queued(&mut journal).and_then(|()| self.sync());
+            self.kept(result)?;
+            // The lock of the journal is held: no more changes are in it than then.
+            journal.durable = self.state().written;
+        }
+        self.free_retired(journal.durable);
+        Ok(())
+    }
+
+    /// Frees the ranges of values whose removal is durable.
+    fn free_retired(&self, durable: u64) {
+        let mut state = self.state();
+        while let Some(range) = state.next_free(durable) {
+            // The index had this range, and gave it up once.
+            let freed = self.space.free_raw(range);
+            debug_assert!(freed.is_ok(), "{freed:?}");
+        }
+    }
+
+    /// Writes all queued changes into the journal in use, or a checkpoint if it is full.
+    fn write_queued(&self, journal: &mut Journal) -> Result<(), TierError> {
+        loop {
+            let left =
+                journal.superblock.layout.journals[0].blocks() - u64::from(journal.next_block);
+            let changes: Vec<Change> = {
+                let state = self.state();
+                let queued = state.queue.len();
+                if queued == 0 {
+                    return Ok(());
+                }
+                if queued.div_ceil(RECORDS_PER_BLOCK) as u64 > left {
+                    drop(state);
+                    return self.write_checkpoint(journal);
+                }
+                state.queue.iter().copied().collect()
+            };
+            self.write_blocks(journal, &changes)?;
+            let mut state = self.state();
+            state.queue.drain(..changes.len());
+            state.written += changes.len() as u64;
+        }
+    }
+
+    /// Writes changes into the next blocks of the journal, which has room for them.
+    fn write_blocks(&self, journal: &mut Journal, changes: &[Change]) -> Result<(), TierError> {
+        let Superblock { file, epoch, journal: used, layout, .. } = journal.superblock;
+        let blocks = changes.chunks(RECORDS_PER_BLOCK);
+        let mut buffer = AlignedBuffer::new(blocks.len());
+        let at = layout.journals[used as usize].block(journal.next_block);
+        for (changes, bytes) in blocks.zip(buffer.chunks_exact_mut(BLOCK)) {
+            let index = journal.next_block;
+            let block = JournalBlock { file, epoch, index, changes: changes.to_vec() };
+            write_journal_block(&block, bytes);
+            journal.next_block += 1;
+        }
+        self.write_metadata(at, &buffer)
+    }
+
+    /// Writes a checkpoint, after which the other journal is in use, and is empty.
+    pub(super) fn write_checkpoint(&self, journal: &mut Journal) -> Result<(), TierError> {
+        let old = journal.superblock;
+        let (entries, position, next_number) = {
+            let state = self.state();
+            (state.snapshot(), state.position(), state.next_number)
+        };
+        // What the checkpoint names must not be lost when the checkpoint is not.
+        self.sync()?;
+        let (epoch, checkpoint) = (old.epoch + 1, 1 - old.checkpoint);
+        let bytes = write_checkpoint(old.file, epoch, &entries);
+        let mut buffer = AlignedBuffer::new(bytes.len() / BLOCK);
+        buffer.copy_from_slice(&bytes);
+        self.write_metadata(old.layout.checkpoints[checkpoint as usize].start, &buffer)?;
+        self.sync()?;
+        let new = Superblock {
+            generation: old.generation + 1,
+            epoch,
+            journal: 1 - old.journal,
+            checkpoint,
+            checkpoint_blocks: (bytes.len() / BLOCK) as u64,
+            next_number,
+            ..old
+        };
+        self.write_superblocks(&new)?;
+        journal.superblock = new;
+        journal.next_block = 0;
+        journal.durable = position;
+        let mut state = self.state();
+        // Changes may have been queued since the snapshot.
+        let covered = position - state.written;
+        state.queue.drain(..covered as usize);
+        state.written = position;
+        state.stats.checkpoints += 1;
+        drop(state);
+        self.free_retired(position);
+        Ok(())
+    }
+
+    /// Writes both copies of the superblock, one after the other: one of them is always whole.
+    pub(super) fn write_superblocks(&self, superblock: &Superblock) -> Result<(), TierError> {
+        let mut buffer = AlignedBuffer::new(1);
+        buffer.copy_from_slice(&superblock.to_bytes());
+        for copy in 0..2 {
+            self.write_metadata(copy * BLOCK as u64, &buffer)?;
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    fn write_metadata(&self, at: u64, bytes: &[u8]) -> Result<(), TierError> {
+        let write = Write { at, parts: [bytes, &[]] };
+        self.device.write(&[write]).remove(0).map_err(TierError::device("write", at))?;
+        self.state().stats.metadata_bytes += bytes.len() as u64;
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<(), TierError> {
+        self.device.sync().map_err(TierError::device("sync", 0))
+    }
+
+    /// Writes a checkpoint now: opening the tier after it reads no journal.
+    ///
+    /// # Errors
+    /// [`TierError`]: the tier is read-only then.
+    pub fn checkpoint(&self) -> Result<(), TierError> {
+        let mut journal = self.journal();
+        self.usable()?;
+        let result = self.write_checkpoint(&mut journal);
+        self.kept(result)
+    }
+}

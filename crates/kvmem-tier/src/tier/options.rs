@@ -1,0 +1,41 @@
+//! *Options* of a tier.
+
+use crate::format::{BLOCK, RECORDS_PER_BLOCK};
+
+/// When the checksums of the values are verified, besides at every fetch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Verify {
+    /// Never: opening reads the index alone.
+    #[default]
+    Lazy,
+    /// Opening reads every value, and removes those that are damaged.
+    All,
+}
+
+/// How a tier is opened.
+#[derive(Clone, Debug, Default)]
+pub struct TierOptions {
+    /// The most values that it can hold; fixed when the file is made. The file keeps 128 bytes for
+    /// each. By default one for each 64 KiB of the device.
+    pub max_entries: Option<u64>,
+    /// Bytes of each of the two journals; fixed when the file is made. By default 1/64 of the
+    /// device, at most 4 MiB. A checkpoint is written when one is full.
+    pub journal_bytes: Option<u64>,
+    /// Makes a new tier of a device that holds something else, or a damaged tier. Everything on it
+    /// is lost.
+    pub format: bool,
+    /// What is verified.
+    pub verify: Verify,
+}
+
+/// The least blocks of a journal.
+const MIN_JOURNAL: u64 = 4;
+
+impl TierOptions {
+    /// Returns the number of entries and the blocks of a journal of a device of `len` bytes.
+    pub(super) fn sizes(&self, len: u64) -> (u64, u64) {
+        let entries = self.max_entries.unwrap_or(len / (64 << 10)).max(RECORDS_PER_BLOCK as u64);
+        let journal = self.journal_bytes.unwrap_or((len / 64).min(4 << 20)) / BLOCK as u64;
+        (entries, journal.clamp(MIN_JOURNAL, u64::from(u32::MAX)))
+    }
+}

@@ -1,0 +1,124 @@
+//! *State*: the index, the changes that are not yet in the journal, and the ranges that wait for it.
+//!
+//! Every change has a *position*: how many were made before it since the tier was opened. A range
+//! that a removed value had is *retired*: it is free once the change at its position is durable.
+
+use std::collections::VecDeque;
+
+use kvmem::offset::RawHandle;
+
+use super::stats::TierStats;
+use crate::format::{Change, Digest, Entry, Extent};
+use crate::index::{Index, Indexed};
+
+/// What the lock of the state protects.
+pub(super) struct State {
+    pub(super) index: Index,
+    /// Extents that are not used any more.
+    pub(super) quarantined: Vec<Extent>,
+    /// The number of the next change.
+    pub(super) next_number: u64,
+    /// Changes that are not yet in the journal, in their order.
+    pub(super) queue: VecDeque<Change>,
+    /// The position of the first change in the queue: all before it are in the journal.
+    pub(super) written: u64,
+    /// Ranges that are free once all changes below a position are durable.
+    retired: VecDeque<(u64, RawHandle)>,
+    pub(super) stats: TierStats,
+}
+
+impl State {
+    pub(super) fn new(next_number: u64) -> Self {
+        State {
+            index: Index::new(),
+            quarantined: Vec::new(),
+            next_number,
+            queue: VecDeque::new(),
+            written: 0,
+            retired: VecDeque::new(),
+            stats: TierStats::default(),
+        }
+    }
+
+    /// Returns the position after all changes.
+    pub(super) fn position(&self) -> u64 {
+        self.written + self.queue.len() as u64
+    }
+
+    fn number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number - 1
+    }
+
+    /// Makes `entry` the value of its key; its number is set here.
+    pub(super) fn store(&mut self, mut entry: Entry, range: RawHandle) {
+        entry.number = self.number();
+        self.queue.push_back(Change::Stored(entry));
+        self.stats.stored += 1;
+        self.add(Indexed { entry, range });
+    }
+
+    /// Adds a value to the index alone, as its journal says.
+    pub(super) fn add(&mut self, indexed: Indexed) {
+        self.stats.bytes += indexed.entry.len;
+        if let Some(old) = self.index.insert(indexed) {
+            self.retire(old);
+        }
+    }
+
+    /// Removes the value of a key; returns whether there was one.
+    pub(super) fn remove(&mut self, digest: &Digest) -> bool {
+        let Some(old) = self.index.remove(digest) else { return false };
+        let number = self.number();
+        self.queue.push_back(Change::Removed(*digest, number));
+        self.retire(old);
+        true
+    }
+
+    /// Removes the value that was used least recently; returns its extent.
+    pub(super) fn evict(&mut self) -> Option<Extent> {
+        let Indexed { entry, .. } = self.index.oldest()?;
+        self.remove(&entry.digest);
+        self.stats.evictions += 1;
+        Some(entry.extent())
+    }
+
+    /// Removes the value `entry`, if it is still the one of its key, and never uses its range again.
+    pub(super) fn quarantine(&mut self, entry: &Entry) {
+        if self.index.get(&entry.digest).is_none_or(|found| found.entry.number != entry.number) {
+            return;
+        }
+        self.index.remove(&entry.digest);
+        self.stats.bytes -= entry.len;
+        let number = self.number();
+        self.queue.push_back(Change::Removed(entry.digest, number));
+        let (number, extent) = (self.number(), entry.extent());
+        self.queue.push_back(Change::Quarantined(extent, number));
+        self.quarantined.push(extent);
+    }
+
+    fn retire(&mut self, old: Indexed) {
+        self.stats.bytes -= old.entry.len;
+        self.retired.push_back((self.position(), old.range));
+    }
+
+    /// Returns the next range that is free when all changes below `durable` are.
+    pub(super) fn next_free(&mut self, durable: u64) -> Option<RawHandle> {
+        let &(position, range) = self.retired.front()?;
+        (position <= durable).then(|| {
+            self.retired.pop_front();
+            range
+        })
+    }
+
+    /// Returns whether ranges wait for the journal.
+    pub(super) fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// Returns all entries as a checkpoint has them, the one used least recently first.
+    pub(super) fn snapshot(&self) -> Vec<Change> {
+        let quarantined = self.quarantined.iter().map(|&extent| Change::Quarantined(extent, 0));
+        self.index.entries().map(Change::Stored).chain(quarantined).collect()
+    }
+}

@@ -1,0 +1,188 @@
+//! Damaged files: every byte flipped, every length cut off.
+
+use kvmem_tier::{DiskTier, Fetch, Fetched, TierError, TierOptions};
+
+use crate::simulated::Disk;
+use crate::store::get;
+
+/// The values that each key has had.
+type Histories = Vec<(&'static [u8], Vec<Vec<u8>>)>;
+
+/// Returns the bytes of a small tier with three values, one of them changed after the checkpoint.
+fn small() -> (Vec<u8>, Histories) {
+    let options = TierOptions {
+        max_entries: Some(1),
+        journal_bytes: Some(4 * 4096),
+        ..TierOptions::default()
+    };
+    let disk = Disk::new(96 << 10, 1);
+    let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
+    let (old, new) = (vec![1; 5000], vec![2; 100]);
+    let put = |key: &[u8], value: &[u8]| tier.store(&[(key, value)]).remove(0).unwrap();
+    put(b"changed", &old);
+    put(b"kept", &[3; 4096]);
+    tier.checkpoint().unwrap();
+    put(b"changed", &new);
+    put(b"last", &[4; 9]);
+    drop(tier);
+    let values: Histories = vec![
+        (b"changed", vec![old, new]),
+        (b"kept", vec![vec![3; 4096]]),
+        (b"last", vec![vec![4; 9]]),
+    ];
+    (disk.bytes(), values)
+}
+
+/// Opens a damaged file; returns how many values are found. None of them is wrong.
+fn open(bytes: Vec<u8>, values: &Histories) -> Result<usize, TierError> {
+    let disk = Disk::holding(bytes);
+    let (tier, _) = DiskTier::on(disk, &TierOptions::default())?;
+    let mut found = 0;
+    for (key, values) in values {
+        let Some(len) = tier.len_of(key) else { continue };
+        let mut bytes = vec![0; len as usize];
+        if tier.fetch(&mut [Fetch { key, into: &mut bytes }])[0] == Fetched::Hit {
+            assert!(values.contains(&bytes), "wrong bytes under {key:?}");
+            found += 1;
+        }
+    }
+    Ok(found)
+}
+
+#[test]
+fn a_flipped_byte_is_a_miss_or_an_error_and_never_wrong_bytes() {
+    let (bytes, values) = small();
+    assert_eq!(open(bytes.clone(), &values).unwrap(), 3);
+    let (mut refused, mut missed, mut whole) = (0, 0, 0);
+    for at in 0..bytes.len() {
+        let mut bytes = bytes.clone();
+        bytes[at] ^= 1 << (at % 8);
+        match open(bytes, &values) {
+            Ok(3) => whole += 1,
+            Ok(_) => missed += 1,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                refused += 1;
+            }
+        }
+    }
+    // One checkpoint block; blocks of values and of the journal; unused blocks and one superblock.
+    assert!(refused >= 4096 && missed > 4096 && whole > 8192, "{refused} {missed} {whole}");
+}
+
+#[test]
+fn a_file_that_was_cut_off_is_refused() {
+    let (bytes, values) = small();
+    for len in (0..bytes.len()).step_by(97).chain([bytes.len() - 1]) {
+        let error = open(bytes[..len].to_vec(), &values).unwrap_err();
+        match error {
+            TierError::CutOff { expected, len: found } => {
+                assert_eq!((expected, found), (bytes.len() as u64, len as u64));
+            }
+            TierError::Superblocks { .. } => assert!(len < 8192, "{len}: {error}"),
+            other => panic!("{len}: {other}"),
+        }
+    }
+}
+
+#[test]
+fn what_is_no_tier_is_not_overwritten() {
+    let foreign = vec![7; 1 << 20];
+    let disk = Disk::holding(foreign.clone());
+    let error = DiskTier::on(disk.clone(), &TierOptions::default()).err().unwrap();
+    assert!(error.to_string().contains("it is no disk tier"), "{error}");
+    assert_eq!(disk.bytes(), foreign);
+    let options = TierOptions { format: true, ..TierOptions::default() };
+    let (tier, found) = DiskTier::on(disk, &options).unwrap();
+    assert!(found.created);
+    tier.store(&[(b"key", b"value")]).remove(0).unwrap();
+    assert_eq!(get(&tier, b"key").unwrap(), b"value");
+}
+
+#[test]
+fn a_later_version_is_refused() {
+    let (mut bytes, values) = small();
+    for copy in [0, 4096] {
+        bytes[copy + 8] = 2;
+        let block = &mut bytes[copy..copy + 4096];
+        block[12..16].fill(0);
+        let sum = crc32c::crc32c(block);
+        block[12..16].copy_from_slice(&sum.to_le_bytes());
+    }
+    let error = open(bytes, &values).unwrap_err();
+    assert!(error.to_string().contains("version 2, this program reads version 1"), "{error}");
+}
+
+/// A value whose bytes have changed is removed, and its blocks are not used again, after a restart
+/// either.
+#[test]
+fn a_damaged_value_is_quarantined() {
+    let disk = Disk::new(1 << 20, 1);
+    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let value = [9; 3 * 4096];
+    tier.store(&[(b"key", &value)]).remove(0).unwrap();
+    drop(tier);
+    let mut bytes = disk.bytes();
+    let at = bytes.windows(4096).position(|block| block == [9; 4096]).unwrap();
+    bytes[at + 5000] ^= 1;
+    let disk = Disk::holding(bytes);
+    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let mut into = [0; 3 * 4096];
+    let mut fetch = || tier.fetch(&mut [Fetch { key: b"key", into: &mut into }])[0];
+    assert_eq!((fetch(), fetch()), (Fetched::Damaged, Fetched::Absent));
+    let stats = tier.stats();
+    assert_eq!((stats.checksum_misses, stats.quarantined, stats.used), (1, 3 * 4096, 0));
+    tier.sync_all().unwrap();
+    drop(tier);
+    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    assert_eq!((tier.stats().quarantined, tier.stats().entries), (3 * 4096, 0));
+    drop(tier);
+    let (tier, _) = DiskTier::on(disk, &TierOptions::default()).unwrap();
+    assert_eq!(tier.stats().quarantined, 3 * 4096);
+}
+
+#[test]
+fn everything_can_be_verified_when_the_tier_is_opened() {
+    let (mut bytes, values) = small();
+    let at = bytes.windows(4096).position(|block| block == [3; 4096]).unwrap();
+    bytes[at] ^= 1;
+    let options = TierOptions { verify: kvmem_tier::Verify::All, ..TierOptions::default() };
+    let (tier, found) = DiskTier::on(Disk::holding(bytes), &options).unwrap();
+    assert_eq!((found.damaged, found.entries), (1, 2));
+    assert_eq!(tier.len_of(values[1].0), None);
+}
+
+#[test]
+fn a_device_that_fails_is_a_miss_or_an_error() {
+    let disk = Disk::new(4 << 20, 5);
+    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let value = vec![1; 10_000];
+    for i in 0..50_u32 {
+        tier.store(&[(&i.to_le_bytes(), &value)]).remove(0).unwrap();
+    }
+    disk.fail_once_in(3);
+    let mut failed = 0;
+    for i in 0..50_u32 {
+        let mut into = vec![0; 10_000];
+        let found = tier.fetch(&mut [Fetch { key: &i.to_le_bytes(), into: &mut into }])[0];
+        match found {
+            Fetched::Hit => assert_eq!(into, value),
+            Fetched::Failed => failed += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(failed > 0 && tier.stats().io_misses == failed);
+    // The journal fails sooner or later; nothing is stored from then on, and all is found.
+    let error = (0..100_u32)
+        .find_map(|i| tier.store(&[(&i.to_le_bytes(), b"later")]).remove(0).err())
+        .unwrap();
+    assert!(!error.to_string().is_empty());
+    while tier.checkpoint().is_ok() {}
+    disk.fail_once_in(0);
+    let error = tier.store(&[(b"key", b"value")]).remove(0).unwrap_err();
+    assert!(error.to_string().contains("stores nothing since"), "{error}");
+    let mut into = vec![0; 10_000];
+    let kept = (0..50_u32).find(|i| tier.len_of(&i.to_le_bytes()) == Some(10_000)).unwrap();
+    let key = kept.to_le_bytes();
+    assert_eq!(tier.fetch(&mut [Fetch { key: &key, into: &mut into }]), [Fetched::Hit]);
+}

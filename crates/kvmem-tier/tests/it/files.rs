@@ -1,0 +1,112 @@
+//! Real files, and processes that are killed.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use kvmem_testkit::random::Random;
+use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
+
+/// A path that is removed when this is dropped.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(name: &str) -> TempFile {
+        let name = format!("kvmem-tier-{name}-{}", std::process::id());
+        TempFile(std::env::temp_dir().join(name))
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn open(path: &Path) -> (DiskTier, kvmem_tier::OpenReport) {
+    DiskTier::open(path, 8 << 20, 4, &TierOptions::default()).unwrap()
+}
+
+#[test]
+fn values_are_there_after_a_restart() {
+    let file = TempFile::new("restart");
+    let values: Vec<Vec<u8>> = (0..50_u8).map(|i| vec![i; 3000 * usize::from(i)]).collect();
+    {
+        let (tier, found) = open(&file.0);
+        assert!(found.created);
+        let keys: Vec<[u8; 1]> = (0..50).map(|i| [i]).collect();
+        let batch: Vec<(&[u8], &[u8])> =
+            keys.iter().zip(&values).map(|(key, value)| (&key[..], &value[..])).collect();
+        assert!(tier.store(&batch).iter().all(Result::is_ok));
+    }
+    let (tier, found) = open(&file.0);
+    assert_eq!((found.created, found.entries, found.replayed), (false, 50, 50));
+    for (i, value) in values.iter().enumerate() {
+        let mut into = vec![0; value.len()];
+        let found = tier.fetch(&mut [Fetch { key: &[i as u8], into: &mut into }]);
+        assert!(found == [Fetched::Hit] && into == *value, "{i}: {found:?}");
+    }
+}
+
+#[test]
+fn a_file_has_one_owner() {
+    let file = TempFile::new("owner");
+    let first = open(&file.0);
+    let error = DiskTier::open(&file.0, 8 << 20, 4, &TierOptions::default()).err().unwrap();
+    assert!(error.to_string().contains("cannot open"), "{error}");
+    drop(first);
+    open(&file.0);
+}
+
+/// The program of the test that is killed: it stores, and prints the keys that are stored.
+#[test]
+fn child_that_stores() {
+    let Ok(path) = std::env::var("KVMEM_TEST_TIER_FILE") else { return };
+    let (tier, _) = open(path.as_ref());
+    let mut random = Random::new(u64::from(std::process::id()));
+    loop {
+        let key = random.below(1 << 32);
+        let value = key.to_le_bytes().repeat(1 + random.below(2000) as usize);
+        if tier.store(&[(&key.to_le_bytes(), &value)]).remove(0).is_ok() {
+            println!("stored {key} {}", value.len());
+        }
+    }
+}
+
+/// Everything that a process has acknowledged and not evicted is there after `kill -9`.
+#[test]
+fn a_killed_process_loses_nothing_that_it_acknowledged() {
+    let file = TempFile::new("killed");
+    let mut random = Random::new(11);
+    let (mut found, mut wanted) = (0, 0);
+    for _ in 0..10 {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "files::child_that_stores", "--nocapture"])
+            .env("KVMEM_TEST_TIER_FILE", &file.0)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut stored = lines.filter_map(|line| {
+            let mut words = line.strip_prefix("stored ")?.split(' ').map(str::to_owned);
+            Some((words.next()?.parse::<u64>().ok()?, words.next()?.parse::<usize>().ok()?))
+        });
+        let mut acknowledged: Vec<_> =
+            stored.by_ref().take(20 + random.below(200) as usize).collect();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        acknowledged.extend(stored);
+        let (tier, _) = open(&file.0);
+        // As many of the last ones as the tier certainly holds.
+        for (key, len) in acknowledged.iter().rev().take(20) {
+            let mut into = vec![0; *len];
+            let key = key.to_le_bytes();
+            wanted += 1;
+            let got = tier.fetch(&mut [Fetch { key: &key, into: &mut into }]);
+            assert_eq!(got, [Fetched::Hit], "{key:?}");
+            assert!(into.chunks(8).all(|part| part == key));
+            found += 1;
+        }
+    }
+    assert!(found == wanted && found >= 150, "{found} of {wanted}");
+}

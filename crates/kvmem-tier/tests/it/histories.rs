@@ -1,0 +1,187 @@
+//! Random histories with every kind of end, compared with what was acknowledged.
+
+use std::collections::HashMap;
+
+use kvmem_testkit::random::Random;
+use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
+
+use crate::simulated::Disk;
+
+const KEYS: u64 = 40;
+
+/// What may be found under a key: the states of its history from the last certain one on.
+#[derive(Clone, Default)]
+struct History {
+    /// The state that is certain: a version, or nothing.
+    certain: Option<u64>,
+    /// Changes since then, in their order, and whether each was acknowledged.
+    later: Vec<(Option<u64>, bool)>,
+}
+
+impl History {
+    /// What was acknowledged is certain now, and what failed has not happened.
+    fn settle(&mut self) {
+        for (state, acknowledged) in self.later.drain(..) {
+            if acknowledged {
+                self.certain = state;
+            }
+        }
+    }
+
+    /// The last change that has not been acknowledged is.
+    fn acknowledge(&mut self) {
+        self.later.iter_mut().for_each(|(_, acknowledged)| *acknowledged = true);
+    }
+
+    fn may_be(&self, found: Option<u64>, end: End) -> bool {
+        // A power cut may lose the bytes of a change, and not the journal's block about it.
+        end == End::PowerCut && found.is_none() && !self.later.is_empty()
+            || self.certain == found
+            || self.later.iter().any(|&(state, _)| state == found)
+    }
+}
+
+/// Returns the bytes of a version of a key: each tells both, and they are of many lengths.
+fn value(key: u64, version: u64, len: usize) -> Vec<u8> {
+    let word = (key << 32 | version).to_le_bytes();
+    word.iter().copied().cycle().take(len.max(8)).collect()
+}
+
+fn version_of(key: u64, bytes: &[u8]) -> u64 {
+    let word = u64::from_le_bytes(*bytes.first_chunk().unwrap());
+    assert_eq!(word >> 32, key, "bytes of another key");
+    let version = word & 0xFFFF_FFFF;
+    assert_eq!(bytes, value(key, version, bytes.len()), "key {key} is mixed with another value");
+    version
+}
+
+fn find(tier: &DiskTier<Disk>, key: u64) -> Option<u64> {
+    let name = key.to_le_bytes();
+    let mut bytes = vec![0; tier.len_of(&name)? as usize];
+    let found = tier.fetch(&mut [Fetch { key: &name, into: &mut bytes }]);
+    (found[0] == Fetched::Hit).then(|| version_of(key, &bytes))
+}
+
+/// How a life of the process ends.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum End {
+    Clean,
+    Killed,
+    PowerCut,
+}
+
+/// Runs some lives of a process on one disk. With `roomy` nothing is ever evicted, so all of what
+/// was acknowledged must be found.
+fn lives(seed: u64, roomy: bool) {
+    let mut random = Random::new(seed);
+    let len = if roomy { 2 << 20 } else { 256 << 10 };
+    let disk = Disk::new(len, seed);
+    // Journals of four blocks, so that checkpoints are frequent.
+    let options = TierOptions {
+        max_entries: Some(if roomy { 256 } else { 63 }),
+        journal_bytes: Some(4 * 4096),
+        ..TierOptions::default()
+    };
+    let mut histories: HashMap<u64, History> = HashMap::new();
+    let mut version = 0;
+    let mut end = End::Clean;
+    for life in 0..4 {
+        let (tier, _) = match DiskTier::on(disk.clone(), &options) {
+            Ok(opened) => opened,
+            Err(error) => panic!("seed {seed}, life {life}: {error}"),
+        };
+        // What is found now is what it will be.
+        for key in 0..KEYS {
+            let found = find(&tier, key);
+            let history = histories.entry(key).or_default();
+            assert!(
+                history.may_be(found, end) || !roomy && found.is_none(),
+                "seed {seed}, life {life}: key {key} has {found:?}, not {:?} or {:?}",
+                history.certain,
+                history.later
+            );
+            *history = History { certain: found, later: Vec::new() };
+        }
+        end = match random.below(3) {
+            0 => End::Clean,
+            1 => End::Killed,
+            _ => End::PowerCut,
+        };
+        if end != End::Clean {
+            disk.end_after(1 + random.below(120));
+        }
+        // After a power cut, only what was synced is certain.
+        let certain_at_once = end != End::PowerCut;
+        for _ in 0..random.below(60) {
+            let keys: Vec<u64> = (0..1 + random.below(4)).map(|_| random.below(KEYS)).collect();
+            let names: Vec<[u8; 8]> = keys.iter().map(|key| key.to_le_bytes()).collect();
+            let done: Vec<bool> = match random.below(10) {
+                0..6 => {
+                    let longest = if roomy { 10_000 } else { 30_000 };
+                    let values: Vec<Vec<u8>> = keys
+                        .iter()
+                        .map(|&key| {
+                            version += 1;
+                            histories.entry(key).or_default().later.push((Some(version), false));
+                            value(key, version, random.below(longest) as usize)
+                        })
+                        .collect();
+                    let batch: Vec<(&[u8], &[u8])> = names
+                        .iter()
+                        .zip(&values)
+                        .map(|(name, value)| (&name[..], &value[..]))
+                        .collect();
+                    tier.store(&batch).iter().map(Result::is_ok).collect()
+                }
+                6 => {
+                    for key in &keys {
+                        histories.entry(*key).or_default().later.push((None, false));
+                    }
+                    let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+                    vec![tier.remove(&names).is_ok(); keys.len()]
+                }
+                7 => {
+                    if tier.sync_all().is_ok() {
+                        histories.values_mut().for_each(History::settle);
+                    }
+                    continue;
+                }
+                8 if random.once_in(3) => {
+                    if tier.checkpoint().is_ok() {
+                        histories.values_mut().for_each(History::settle);
+                    }
+                    continue;
+                }
+                _ => {
+                    for key in keys {
+                        let _ = find(&tier, key);
+                    }
+                    continue;
+                }
+            };
+            for (key, done) in keys.iter().zip(done) {
+                let history = histories.entry(*key).or_default();
+                if done {
+                    history.acknowledge();
+                    if certain_at_once {
+                        history.settle();
+                    }
+                }
+            }
+        }
+        drop(tier);
+        disk.restart();
+        if end == End::PowerCut {
+            disk.cut_power();
+        }
+    }
+}
+
+#[test]
+fn what_was_acknowledged_is_found_and_nothing_else() {
+    let rounds = std::env::var("KVMEM_TEST_HISTORIES").ok().and_then(|n| n.parse().ok());
+    for seed in 0..rounds.unwrap_or(150) {
+        lives(seed, true);
+        lives(seed, false);
+    }
+}

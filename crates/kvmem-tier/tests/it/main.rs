@@ -1,0 +1,7 @@
+//! Tests of the disk tier.
+
+mod damage;
+mod files;
+mod histories;
+mod simulated;
+mod store;

@@ -1,0 +1,198 @@
+//! A simulated disk: it can lose, tear and falsify what is written, and stop at any moment.
+
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use kvmem_testkit::random::Random;
+use kvmem_tier::device::{Device, Read, Write};
+
+/// Bytes that a disk writes whole.
+const SECTOR: usize = 512;
+
+/// A disk. Clones are the same disk: a tier on one can be opened again after it has ended.
+#[derive(Clone)]
+pub(crate) struct Disk(Arc<Mutex<Platter>>);
+
+struct Platter {
+    /// What a reader sees.
+    current: Vec<u8>,
+    /// What has survived the last sync.
+    durable: Vec<u8>,
+    /// Writes since then, in their order.
+    unsynced: Vec<(u64, Vec<u8>)>,
+    new: bool,
+    /// Operations until the process ends; the one at zero is torn, and all after it fail.
+    until_end: u64,
+    /// One in so many reads and writes fails; 0 for none.
+    failing: u64,
+    random: Random,
+}
+
+impl Disk {
+    pub(crate) fn new(len: usize, seed: u64) -> Disk {
+        let bytes = vec![0; len];
+        Disk(Arc::new(Mutex::new(Platter {
+            durable: bytes.clone(),
+            current: bytes,
+            unsynced: Vec::new(),
+            new: true,
+            until_end: u64::MAX,
+            failing: 0,
+            random: Random::new(seed),
+        })))
+    }
+
+    /// Returns a disk that holds `bytes`.
+    pub(crate) fn holding(bytes: Vec<u8>) -> Disk {
+        let disk = Disk::new(0, 0);
+        {
+            let mut platter = disk.platter();
+            (platter.durable, platter.current) = (bytes.clone(), bytes);
+            platter.new = false;
+        }
+        disk
+    }
+
+    fn platter(&self) -> std::sync::MutexGuard<'_, Platter> {
+        self.0.lock().unwrap()
+    }
+
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        self.platter().current.clone()
+    }
+
+    /// Ends the process after so many operations more; the last one is torn.
+    pub(crate) fn end_after(&self, operations: u64) {
+        self.platter().until_end = operations;
+    }
+
+    /// Makes one in `n` reads and writes fail; none if `n` is 0.
+    pub(crate) fn fail_once_in(&self, n: u64) {
+        self.platter().failing = n;
+    }
+
+    /// Starts the next process.
+    pub(crate) fn restart(&self) {
+        let mut platter = self.platter();
+        (platter.until_end, platter.failing) = (u64::MAX, 0);
+    }
+
+    /// Cuts the power: of each sector written since the last sync, some writes are lost, in any
+    /// order.
+    pub(crate) fn cut_power(&self) {
+        let mut platter = self.platter();
+        let Platter { current, durable, unsynced, random, .. } = &mut *platter;
+        let lost = random.below(4);
+        for (at, bytes) in unsynced.drain(..) {
+            for (i, sector) in bytes.chunks(SECTOR).enumerate() {
+                // Whole writes, or single sectors of them.
+                let kept = match lost {
+                    0 => true,
+                    1 => random.once_in(2),
+                    2 => i > 0 || random.once_in(2),
+                    _ => random.once_in(20),
+                };
+                if kept {
+                    let at = at as usize + i * SECTOR;
+                    durable[at..at + sector.len()].copy_from_slice(sector);
+                }
+            }
+        }
+        current.clone_from(durable);
+    }
+}
+
+impl Platter {
+    /// Counts an operation; returns how many bytes of it are done, or an error.
+    fn step(&mut self, len: usize) -> io::Result<usize> {
+        match self.until_end {
+            0 => return Err(io::Error::other("the process has ended")),
+            u64::MAX => {}
+            _ => self.until_end -= 1,
+        }
+        if self.until_end == 0 {
+            let sectors = (len / SECTOR) as u64;
+            return Ok(self.random.below(sectors + 1) as usize * SECTOR);
+        }
+        if self.failing > 0 && self.random.once_in(self.failing) {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
+        Ok(len)
+    }
+}
+
+/// Linux's number.
+const EIO: i32 = 5;
+
+impl Device for Disk {
+    fn len(&self) -> u64 {
+        self.platter().current.len() as u64
+    }
+
+    fn is_new(&self) -> bool {
+        std::mem::take(&mut self.platter().new)
+    }
+
+    fn memory_align(&self) -> usize {
+        4096
+    }
+
+    fn write(&self, batch: &[Write<'_>]) -> Vec<io::Result<()>> {
+        let mut platter = self.platter();
+        let mut results = Vec::new();
+        for Write { at, parts } in batch {
+            assert!(
+                at.is_multiple_of(4096) && parts.iter().all(|it| it.len().is_multiple_of(4096))
+            );
+            assert!(
+                parts.iter().all(|it| it.is_empty() || (it.as_ptr() as usize).is_multiple_of(4096))
+            );
+            let bytes = parts.concat();
+            let result = platter.step(bytes.len()).and_then(|done| {
+                let start = *at as usize;
+                platter.current[start..start + done].copy_from_slice(&bytes[..done]);
+                platter.unsynced.push((*at, bytes[..done].to_vec()));
+                if done == bytes.len() { Ok(()) } else { Err(io::Error::other("torn")) }
+            });
+            results.push(result);
+        }
+        results
+    }
+
+    fn read(&self, batch: &mut [Read<'_>]) -> Vec<io::Result<()>> {
+        let mut platter = self.platter();
+        let mut results = Vec::new();
+        for Read { at, parts } in batch {
+            assert!(
+                parts.iter().all(|it| it.is_empty() || (it.as_ptr() as usize).is_multiple_of(4096))
+            );
+            let len = parts.iter().map(|part| part.len()).sum();
+            let result = platter.step(len).and_then(|done| {
+                let mut from = *at as usize;
+                if done < len || from + len > platter.current.len() {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                for part in parts {
+                    part.copy_from_slice(&platter.current[from..from + part.len()]);
+                    from += part.len();
+                }
+                Ok(())
+            });
+            results.push(result);
+        }
+        results
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let mut platter = self.platter();
+        platter.step(0)?;
+        if platter.until_end == 0 {
+            return Err(io::Error::other("the process has ended"));
+        }
+        let Platter { durable, unsynced, .. } = &mut *platter;
+        for (at, bytes) in unsynced.drain(..) {
+            durable[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+}

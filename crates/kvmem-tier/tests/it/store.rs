@@ -1,0 +1,173 @@
+//! Storing, fetching, removing and evicting.
+
+use kvmem_testkit::random::Random;
+use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, TierOptions};
+
+use crate::simulated::Disk;
+
+fn tier(len: usize) -> DiskTier<Disk> {
+    let options = TierOptions { max_entries: Some(200), ..TierOptions::default() };
+    DiskTier::on(Disk::new(len, 1), &options).unwrap().0
+}
+
+pub(crate) fn get(tier: &DiskTier<Disk>, key: &[u8]) -> Option<Vec<u8>> {
+    let mut value = vec![0; tier.len_of(key)? as usize];
+    let found = tier.fetch(&mut [Fetch { key, into: &mut value }]);
+    (found[0] == Fetched::Hit).then_some(value)
+}
+
+fn put(tier: &DiskTier<Disk>, key: &[u8], value: &[u8]) {
+    tier.store(&[(key, value)]).remove(0).unwrap();
+}
+
+#[test]
+fn values_of_any_length_come_back() {
+    let tier = tier(1 << 20);
+    for len in [0, 1, 511, 4095, 4096, 4097, 100_000] {
+        let value: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
+        let key = format!("key {len}");
+        put(&tier, key.as_bytes(), &value);
+        assert_eq!(get(&tier, key.as_bytes()), Some(value), "{len}");
+    }
+    assert_eq!(tier.len_of(b"another"), None);
+    assert_eq!((tier.stats().entries, tier.stats().stored), (7, 7));
+}
+
+/// Memory in the middle of a block is copied, aligned memory is used in place; both have the same
+/// effect.
+#[test]
+fn memory_may_begin_anywhere() {
+    let tier = tier(1 << 20);
+    let bytes: Vec<u8> = (0..20_000_u32).map(|i| i as u8).collect();
+    for start in [0, 1, 64, 4000, 4096] {
+        let value = &bytes[start..start + 9000];
+        put(&tier, b"key", value);
+        let mut into = vec![0; 10_000];
+        for target in [0, 3, 64] {
+            let into = &mut into[target..target + 9000];
+            assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into }]), [Fetched::Hit]);
+            assert_eq!(into, value);
+        }
+    }
+}
+
+#[test]
+fn a_batch_has_a_result_for_each() {
+    let tier = tier(1 << 20);
+    let values: Vec<(Vec<u8>, Vec<u8>)> =
+        (0..20).map(|i| (vec![i], vec![i; 1000 * i as usize])).collect();
+    let borrowed: Vec<(&[u8], &[u8])> = values.iter().map(|(k, v)| (&k[..], &v[..])).collect();
+    assert!(tier.store(&borrowed).iter().all(Result::is_ok));
+    let mut memory: Vec<Vec<u8>> = (0..22).map(|i| vec![0; 1000 * i]).collect();
+    let keys: Vec<Vec<u8>> = (0..22).map(|i| vec![i]).collect();
+    let mut requests: Vec<Fetch<'_>> =
+        keys.iter().zip(&mut memory).map(|(key, into)| Fetch { key, into }).collect();
+    requests.truncate(21);
+    // The key 20 is not there, and 5 has another length.
+    let mut short = [0; 3];
+    requests[5] = Fetch { key: &keys[5], into: &mut short };
+    let found = tier.fetch(&mut requests);
+    for (i, found) in found.iter().enumerate() {
+        let expected = match i {
+            5 => Fetched::Length { len: 5000 },
+            20 => Fetched::Absent,
+            _ => Fetched::Hit,
+        };
+        assert_eq!(*found, expected, "{i}");
+    }
+    for i in (0..20).filter(|&i| i != 5) {
+        assert_eq!(memory[i], values[i].1);
+    }
+}
+
+#[test]
+fn a_later_value_replaces_an_earlier_one() {
+    let tier = tier(1 << 20);
+    put(&tier, b"key", b"first");
+    put(&tier, b"key", b"the second");
+    assert_eq!(get(&tier, b"key").unwrap(), b"the second");
+    assert!(tier.store(&[(b"key", b"third"), (b"key", b"4th")]).iter().all(Result::is_ok));
+    assert_eq!(get(&tier, b"key").unwrap(), b"4th");
+    assert_eq!(tier.stats().entries, 1);
+    assert_eq!(tier.remove(&[b"key", b"key", b"other"]).unwrap(), 1);
+    assert_eq!(get(&tier, b"key"), None);
+    tier.sync_all().unwrap();
+    assert_eq!(tier.stats().used, 0);
+}
+
+#[test]
+fn a_full_tier_evicts_what_was_used_least_recently() {
+    let tier = tier(1 << 20);
+    let value = vec![1; 4096];
+    put(&tier, b"often", &value);
+    let mut random = Random::new(3);
+    for i in 0..1000_u32 {
+        put(&tier, &i.to_le_bytes(), &value[..1 + random.below(4096) as usize]);
+        assert!(get(&tier, b"often").is_some(), "after {i}");
+    }
+    let stats = tier.stats();
+    assert!(stats.evictions > 500 && stats.entries <= 252, "{stats:?}");
+    assert!(get(&tier, &999_u32.to_le_bytes()).is_some());
+    assert!(get(&tier, &0_u32.to_le_bytes()).is_none());
+}
+
+#[test]
+fn what_cannot_be_stored_has_a_reason() {
+    let tier = tier(1 << 20);
+    let capacity = tier.stats().capacity;
+    let long = vec![0; 2 << 20];
+    let error = tier.store(&[(b"long", &long)]).remove(0).unwrap_err();
+    assert!(
+        matches!(error, StoreError::TooLarge { len, limit } if len == 2 << 20 && limit == capacity),
+        "{error}"
+    );
+    // All of the tier in one value, and then another one in its place.
+    put(&tier, b"whole", &long[..capacity as usize]);
+    put(&tier, b"small", b"small");
+    assert_eq!(get(&tier, b"whole"), None);
+    // Two values of one call that do not fit together: the first one keeps its place.
+    let results = tier.store(&[(b"a", &long[..capacity as usize]), (b"b", b"b")]);
+    assert!(results[0].is_ok() && matches!(results[1], Err(StoreError::NoRoom { len: 1 })));
+}
+
+#[test]
+fn a_cleared_tier_is_empty_after_a_restart_too() {
+    let disk = Disk::new(1 << 20, 1);
+    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    put(&tier, b"key", b"value");
+    tier.clear().unwrap();
+    assert_eq!((get(&tier, b"key"), tier.stats().used), (None, 0));
+    drop(tier);
+    disk.cut_power();
+    let (tier, found) = DiskTier::on(disk, &TierOptions::default()).unwrap();
+    assert_eq!((get(&tier, b"key"), found.entries), (None, 0));
+}
+
+#[test]
+fn threads_share_a_tier() {
+    let tier = tier(4 << 20);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u32 {
+            let tier = &tier;
+            scope.spawn(move || {
+                let mut random = Random::new(u64::from(thread));
+                for _ in 0..300 {
+                    // Values tell their keys.
+                    let key = (random.below(100) as u32).to_le_bytes();
+                    let value = key.repeat(1 + random.below(3000) as usize);
+                    match random.below(4) {
+                        0 => drop(tier.remove(&[&key]).unwrap()),
+                        1 => put(tier, &key, &value),
+                        _ => {
+                            if let Some(found) = get(tier, &key) {
+                                assert!(found.chunks(4).all(|part| part == key));
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    let stats = tier.stats();
+    assert_eq!((stats.checksum_misses, stats.io_misses, stats.quarantined), (0, 0, 0));
+}
