@@ -12,7 +12,7 @@
 //! use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
 //!
 //! let (tier, found) =
-//!     DiskTier::open("/nvme/kv".as_ref(), 64 << 30, 8, &TierOptions::default())?;
+//!     DiskTier::open("/nvme/kv".as_ref(), 64 << 30, 32, &TierOptions::default())?;
 //! println!("{} values found", found.entries);
 //! tier.store(&[(b"key", b"value")]);
 //! let mut value = [0; 5];

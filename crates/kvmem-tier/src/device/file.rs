@@ -1,35 +1,53 @@
 //! *File device*: a regular file or a block device, with direct I/O where the file system has it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
 use rustix::io::Errno;
 
+use super::rings::RingPool;
+use super::threads;
+use super::transfer::Transfer;
 use super::{Device, Read, Write};
 use crate::format::BLOCK;
 
-/// A file or block device. Transfers of a batch are divided among [`threads`](Self::threads).
-#[derive(Debug)]
+/// How a file device transfers a batch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Engine {
+    /// By io_uring: one thread has many transfers in flight.
+    IoUring,
+    /// By threads that read and write, since this process may have no ring. Slower.
+    Threads,
+}
+
+/// A file or block device.
 pub struct FileDevice {
     file: File,
     len: u64,
     new: bool,
     direct: bool,
-    threads: usize,
+    depth: u32,
+    rings: Option<RingPool>,
 }
+
+/// Threads of a batch without io_uring, at most.
+const MAX_THREADS: u32 = 16;
 
 impl FileDevice {
     /// Opens a file or block device of which nobody else makes a tier, and makes a new or shorter
-    /// file `len` bytes long, with its space allocated. A length of 0 keeps that of the file.
+    /// file `len` bytes long, with its space allocated. A length of 0 keeps that of the file. A
+    /// thread has up to `depth` transfers in flight.
     ///
     /// # Errors
-    /// The system's error: `EWOULDBLOCK` if another process has it open as a tier.
-    pub fn open(path: &Path, len: u64, threads: usize) -> io::Result<FileDevice> {
+    /// The system's error: `EWOULDBLOCK` if another process has it open as a tier, for three
+    /// seconds.
+    pub fn open(path: &Path, len: u64, depth: u32) -> io::Result<FileDevice> {
         let open = |flags: OFlags| {
             OpenOptions::new()
                 .read(true)
@@ -47,8 +65,10 @@ impl FileDevice {
             }
             opened => (opened?, true),
         };
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-        let mut device = FileDevice { file, len: 0, new: false, direct, threads: threads.max(1) };
+        lock(&file)?;
+        let rings = RingPool::new(depth).ok();
+        let mut device =
+            FileDevice { file, len: 0, new: false, direct, depth: depth.max(1), rings };
         device.set_len(len)?;
         Ok(device)
     }
@@ -57,7 +77,7 @@ impl FileDevice {
     fn set_len(&mut self, len: u64) -> io::Result<()> {
         let metadata = self.file.metadata()?;
         if metadata.file_type().is_block_device() {
-            self.len = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?;
+            self.len = rustix::fs::seek(&self.file, SeekFrom::End(0))?;
             return Ok(());
         }
         self.len = metadata.len();
@@ -79,60 +99,71 @@ impl FileDevice {
         self.direct
     }
 
-    /// Returns the number of threads that a batch is divided among.
+    /// Returns how batches are transferred.
     #[must_use]
-    pub fn threads(&self) -> usize {
-        self.threads
+    pub fn engine(&self) -> Engine {
+        if self.rings.is_some() { Engine::IoUring } else { Engine::Threads }
     }
 
-    /// Runs `transfer` for each of `batch`, on several threads.
-    fn each<T: Send>(
-        &self,
-        batch: &mut [T],
-        transfer: impl Fn(&mut T) -> io::Result<()> + Sync,
-    ) -> Vec<io::Result<()>> {
-        let threads = self.threads.min(batch.len());
-        if threads <= 1 {
-            return batch.iter_mut().map(transfer).collect();
-        }
-        let work: Vec<_> = batch.iter_mut().map(|one| std::sync::Mutex::new(Some(one))).collect();
-        let results: Vec<_> = work.iter().map(|_| std::sync::Mutex::new(Ok(()))).collect();
-        let next = AtomicUsize::new(0);
-        let run = || {
-            // Relaxed: only the number itself is passed on; the scope's end orders the results.
-            while let Some(mine) =
-                Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&index| index < work.len())
-            {
-                let one = work[mine].lock().unwrap_or_else(|e| e.into_inner()).take();
-                if let Some(one) = one {
-                    *results[mine].lock().unwrap_or_else(|e| e.into_inner()) = transfer(one);
+    /// Makes threads transfer the batches, as in a process that may have no ring.
+    #[must_use]
+    pub fn without_rings(mut self) -> Self {
+        self.rings = None;
+        self
+    }
+
+    fn transfer(&self, mut transfers: Vec<Transfer>) -> Vec<io::Result<()>> {
+        let ring = self.rings.as_ref();
+        // SAFETY: `write` and `read` borrow the memory of the transfers until this returns.
+        let done = ring.and_then(|rings| unsafe { rings.run(self.file.as_fd(), &mut transfers) });
+        done.unwrap_or_else(|| {
+            let threads = self.depth.min(MAX_THREADS) as usize;
+            threads::each(&mut transfers, threads, |transfer| self.transfer_one(transfer))
+        })
+    }
+
+    /// Makes one transfer by system calls.
+    fn transfer_one(&self, transfer: &mut Transfer) -> io::Result<()> {
+        while transfer.len() > 0 {
+            let (file, at) = (self.file.as_raw_fd(), transfer.at as libc::off_t);
+            let parts = transfer.parts();
+            let (vectors, count) = (parts.as_ptr(), parts.len() as libc::c_int);
+            // SAFETY: the parts are memory that `write` or `read` borrows until this returns.
+            let done = unsafe {
+                if transfer.write {
+                    libc::pwritev(file, vectors, count, at)
+                } else {
+                    libc::preadv(file, vectors, count, at)
+                }
+            };
+            match usize::try_from(done) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(done) => transfer.advance(done),
+                Err(_) => {
+                    let error = io::Error::last_os_error();
+                    if error.kind() != io::ErrorKind::Interrupted {
+                        return Err(error);
+                    }
                 }
             }
-        };
-        thread::scope(|scope| {
-            for _ in 1..threads {
-                // Without another thread this one does the work.
-                let _ = thread::Builder::new().spawn_scoped(scope, run);
-            }
-            run();
-        });
-        results.into_iter().map(|one| one.into_inner().unwrap_or_else(|e| e.into_inner())).collect()
+        }
+        Ok(())
     }
 }
 
-/// Repeats a call until all bytes are transferred. `call` gets the number of those that are, and
-/// returns how many more it transferred.
-fn whole(len: usize, mut call: impl FnMut(usize) -> io::Result<usize>) -> io::Result<()> {
-    let mut done = 0;
-    while done < len {
-        match call(done) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(more) => done += more,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
+/// Locks the file against other tiers.
+///
+/// The kernel completes what a killed process had in flight, and closes the file only then: until
+/// that is done, the lock keeps the next process from what the last one still writes.
+fn lock(file: &File) -> io::Result<()> {
+    const WAIT: Duration = Duration::from_millis(10);
+    let end = Instant::now() + Duration::from_secs(3);
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(WAIT),
+            locked => return Ok(locked?),
         }
     }
-    Ok(())
 }
 
 impl Device for FileDevice {
@@ -149,28 +180,11 @@ impl Device for FileDevice {
     }
 
     fn write(&self, batch: &[Write<'_>]) -> Vec<io::Result<()>> {
-        let mut batch = batch.to_vec();
-        self.each(&mut batch, |Write { at, parts }| {
-            whole(parts.iter().map(|part| part.len()).sum(), |done| {
-                let skip = done.min(parts[0].len());
-                let rest =
-                    [IoSlice::new(&parts[0][skip..]), IoSlice::new(&parts[1][done - skip..])];
-                Ok(rustix::io::pwritev(&self.file, &rest, *at + done as u64)?)
-            })
-        })
+        self.transfer(batch.iter().map(Transfer::write).collect())
     }
 
     fn read(&self, batch: &mut [Read<'_>]) -> Vec<io::Result<()>> {
-        self.each(batch, |Read { at, parts: [first, second] }| {
-            whole(first.len() + second.len(), |done| {
-                let skip = done.min(first.len());
-                let mut rest = [
-                    IoSliceMut::new(&mut first[skip..]),
-                    IoSliceMut::new(&mut second[done - skip..]),
-                ];
-                Ok(rustix::io::preadv(&self.file, &mut rest, *at + done as u64)?)
-            })
-        })
+        self.transfer(batch.iter_mut().map(Transfer::read).collect())
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -2,11 +2,14 @@
 
 mod buffer;
 mod file;
+mod rings;
+mod threads;
+mod transfer;
 
 use std::io;
 
 pub use buffer::AlignedBuffer;
-pub use file::FileDevice;
+pub use file::{Engine, FileDevice};
 
 /// Bytes to write at an offset.
 #[derive(Clone, Copy, Debug)]

@@ -44,17 +44,17 @@ pub struct OpenReport {
 
 impl DiskTier<FileDevice> {
     /// Opens the tier in a file or on a block device, and makes it if the file is new. A new or
-    /// shorter file becomes `len` bytes long. A batch of transfers runs on `threads` threads.
+    /// shorter file becomes `len` bytes long. A thread has up to `depth` transfers in flight.
     ///
     /// # Errors
     /// [`TierError`]: see there. Nothing is overwritten then.
     pub fn open(
         path: &Path,
         len: u64,
-        threads: usize,
+        depth: u32,
         options: &TierOptions,
     ) -> Result<(Self, OpenReport), TierError> {
-        let device = FileDevice::open(path, len, threads).map_err(TierError::device("open", 0))?;
+        let device = FileDevice::open(path, len, depth).map_err(TierError::device("open", 0))?;
         DiskTier::on(device, options)
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use kvmem_testkit::random::Random;
+use kvmem_tier::device::{Engine, FileDevice};
 use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
 
 /// A path that is removed when this is dropped.
@@ -45,6 +46,34 @@ fn values_are_there_after_a_restart() {
         let mut into = vec![0; value.len()];
         let found = tier.fetch(&mut [Fetch { key: &[i as u8], into: &mut into }]);
         assert!(found == [Fetched::Hit] && into == *value, "{i}: {found:?}");
+    }
+}
+
+/// A process that may have no ring transfers by threads, with the same effect.
+#[test]
+fn both_engines_transfer_the_same_bytes() {
+    let file = TempFile::new("engines");
+    let values: Vec<Vec<u8>> = (0..64_u8).map(|i| vec![i; 5000 * usize::from(i)]).collect();
+    let keys: Vec<[u8; 1]> = (0..64).map(|i| [i]).collect();
+    let options = TierOptions::default();
+    for rings in [true, false] {
+        let device = FileDevice::open(&file.0, 32 << 20, 8).unwrap();
+        let device = if rings { device } else { device.without_rings() };
+        if !rings {
+            assert_eq!(device.engine(), Engine::Threads);
+        }
+        let (tier, found) = DiskTier::on(device, &options).unwrap();
+        assert_eq!(found.created, rings);
+        if rings {
+            let batch: Vec<(&[u8], &[u8])> =
+                keys.iter().zip(&values).map(|(key, value)| (&key[..], &value[..])).collect();
+            assert!(tier.store(&batch).iter().all(Result::is_ok));
+        }
+        let mut memory: Vec<Vec<u8>> = values.iter().map(|value| vec![0; value.len()]).collect();
+        let mut requests: Vec<Fetch<'_>> =
+            keys.iter().zip(&mut memory).map(|(key, into)| Fetch { key, into }).collect();
+        assert!(tier.fetch(&mut requests).iter().all(|&found| found == Fetched::Hit));
+        assert_eq!(memory, values);
     }
 }
 
