@@ -38,9 +38,9 @@ pub enum TierError {
          new tier of it, and lose what is on it, open it with `format`"
     )]
     Superblocks {
-        /// What is wrong with the first one.
+        /// The error of the first one.
         first: SuperblockError,
-        /// What is wrong with the second one.
+        /// The error of the second one.
         second: SuperblockError,
     },
     /// The device is shorter than the tier that is on it.
@@ -59,7 +59,7 @@ pub enum TierError {
     Checkpoint {
         /// Where the checkpoint begins, in bytes.
         at: u64,
-        /// What is wrong with it.
+        /// The reason.
         source: CheckpointError,
     },
     /// A change could not be recorded before, and nothing is stored since. Values that were stored

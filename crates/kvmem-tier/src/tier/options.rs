@@ -24,7 +24,7 @@ pub struct TierOptions {
     /// Makes a new tier of a device that holds something else, or a damaged tier. Everything on it
     /// is lost.
     pub format: bool,
-    /// What is verified.
+    /// The values to verify at once.
     pub verify: Verify,
 }
 

@@ -1,4 +1,4 @@
-//! *State*: the index, the changes that are not yet in the journal, and the ranges that wait for it.
+//! *State*: the index, changes that are not yet in the journal, and ranges that wait for it.
 //!
 //! Every change has a *position*: how many were made before it since the tier was opened. A range
 //! that a removed value had is *retired*: it is free once the change at its position is durable.
@@ -83,7 +83,7 @@ impl State {
         Some(entry.extent())
     }
 
-    /// Removes the value `entry`, if it is still the one of its key, and never uses its range again.
+    /// Removes the value `entry`, if its key still has it, and never uses its range again.
     pub(super) fn quarantine(&mut self, entry: &Entry) {
         if self.index.get(&entry.digest).is_none_or(|found| found.entry.number != entry.number) {
             return;

@@ -101,7 +101,7 @@ impl<D: Device> DiskTier<D> {
     }
 
     /// Stores values, and returns the result of each in the same order. A value replaces that of
-    /// the same key; of two with one key in a call, the later one counts. What is stored survives
+    /// the same key; of two with one key in a call, the later one counts. A stored value survives
     /// the process, and a power cut after the next [`flush`](Self::sync_all) or checkpoint.
     ///
     /// Values that begin at a multiple of the block are written from where they are; others are

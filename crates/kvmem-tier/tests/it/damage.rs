@@ -53,7 +53,7 @@ fn open(bytes: Vec<u8>, values: &Histories) -> Result<usize, TierError> {
 fn a_flipped_byte_is_a_miss_or_an_error_and_never_wrong_bytes() {
     let (bytes, values) = small();
     assert_eq!(open(bytes.clone(), &values).unwrap(), 3);
-    let (mut refused, mut missed, mut whole) = (0, 0, 0);
+    let (mut failed, mut missed, mut whole) = (0, 0, 0);
     for at in 0..bytes.len() {
         let mut bytes = bytes.clone();
         bytes[at] ^= 1 << (at % 8);
@@ -62,16 +62,16 @@ fn a_flipped_byte_is_a_miss_or_an_error_and_never_wrong_bytes() {
             Ok(_) => missed += 1,
             Err(error) => {
                 assert!(!error.to_string().is_empty());
-                refused += 1;
+                failed += 1;
             }
         }
     }
     // One checkpoint block; blocks of values and of the journal; unused blocks and one superblock.
-    assert!(refused >= 4096 && missed > 4096 && whole > 8192, "{refused} {missed} {whole}");
+    assert!(failed >= 4096 && missed > 4096 && whole > 8192, "{failed} {missed} {whole}");
 }
 
 #[test]
-fn a_file_that_was_cut_off_is_refused() {
+fn a_file_that_was_cut_off_is_an_error() {
     let (bytes, values) = small();
     for len in (0..bytes.len()).step_by(97).chain([bytes.len() - 1]) {
         let error = open(bytes[..len].to_vec(), &values).unwrap_err();
@@ -100,7 +100,7 @@ fn what_is_no_tier_is_not_overwritten() {
 }
 
 #[test]
-fn a_later_version_is_refused() {
+fn a_later_version_is_an_error() {
     let (mut bytes, values) = small();
     for copy in [0, 4096] {
         bytes[copy + 8] = 2;

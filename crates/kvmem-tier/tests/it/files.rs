@@ -90,7 +90,7 @@ fn a_file_has_one_owner() {
 /// The program of the test that is killed: it stores, and prints the keys that are stored.
 #[test]
 fn child_that_stores() {
-    let Ok(path) = std::env::var("KVMEM_TEST_TIER_FILE") else { return };
+    let Ok(path) = std::env::var("KVMEM_TEST_CHILD") else { return };
     let (tier, _) = open(path.as_ref());
     let mut random = Random::new(u64::from(std::process::id()));
     loop {
@@ -111,7 +111,7 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
     for _ in 0..10 {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "files::child_that_stores", "--nocapture"])
-            .env("KVMEM_TEST_TIER_FILE", &file.0)
+            .env("KVMEM_TEST_CHILD", &file.0)
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();

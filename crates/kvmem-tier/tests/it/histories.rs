@@ -179,8 +179,8 @@ fn lives(seed: u64, roomy: bool) {
 
 #[test]
 fn what_was_acknowledged_is_found_and_nothing_else() {
-    let rounds = std::env::var("KVMEM_TEST_HISTORIES").ok().and_then(|n| n.parse().ok());
-    for seed in 0..rounds.unwrap_or(150) {
+    let rounds = std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|n| n.parse().ok());
+    for seed in 0..rounds.unwrap_or(100) {
         lives(seed, true);
         lives(seed, false);
     }

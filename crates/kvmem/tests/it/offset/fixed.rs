@@ -34,7 +34,7 @@ fn soak(boundary: Option<u64>, seed: u64) {
     let boundary = boundary.unwrap_or(u64::MAX);
     let mut model = Model { capacity: CAPACITY, boundary, live: Vec::new() };
     let mut random = Random::new(seed);
-    let (mut placed, mut refused) = (0, 0);
+    let (mut placed, mut failed) = (0, 0);
     for _ in 0..1000 {
         match random.below(4) {
             0 => {
@@ -64,7 +64,7 @@ fn soak(boundary: Option<u64>, seed: u64) {
                         let Range { start, end } = range;
                         let not_free = AllocError::NotFree { start, end, capacity: CAPACITY };
                         assert_eq!(error, not_free);
-                        refused += 1;
+                        failed += 1;
                     }
                 }
             }
@@ -73,7 +73,7 @@ fn soak(boundary: Option<u64>, seed: u64) {
         let used: u64 = model.live.iter().map(|used| used.size).sum();
         assert_eq!(space.metrics().free, CAPACITY - used);
     }
-    assert!(placed > 50 && refused > 50, "{placed} placed, {refused} refused");
+    assert!(placed > 50 && failed > 50, "{placed} placed, {failed} failed");
 }
 
 #[test]
