@@ -6,7 +6,7 @@
 //! - *Verified.* Each value has a CRC-32C, which is checked before the caller sees a byte. A
 //!   damaged value is a miss.
 //! - *Crash-consistent.* A journal and checkpoints keep the index: what was acknowledged is found
-//!   after `kill -9`, and after a power cut up to the last sync. [`format`] has the bytes.
+//!   after `kill -9`, and after a power cut up to the last sync. [`mod@format`] has the bytes.
 //!
 //! ```no_run
 //! use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
