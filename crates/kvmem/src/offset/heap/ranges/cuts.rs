@@ -70,11 +70,11 @@ impl RangeTable {
     /// four nodes. O(1 + ranges behind it).
     pub(crate) fn take_range(&mut self, range: Range<u64>) -> Option<Placed> {
         let Range { start, end } = range;
-        if start >= end || end > self.capacity {
+        if start >= end || end > self.start_of(SENTINEL) {
             return None;
         }
         let mut node = self.chain[SENTINEL].prev;
-        while self.start_of(node) > start {
+        while node != SENTINEL && self.start_of(node) > start {
             node = self.chain[node].prev;
         }
         let mut id = self.chain[node].hole().filter(|&id| end <= self.bins[id].end())?;
