@@ -68,8 +68,7 @@ pub enum AllocError {
         /// Upper bound of the longest free range when the request failed.
         largest_free: u64,
     },
-    /// A request for a given range is not wholly free, or not within the space, or crosses a
-    /// boundary.
+    /// The requested range is not wholly free, or not within the space, or crosses a boundary.
     #[error(
         "[{start}, {end}) was asked for, which is not one free range of the {capacity} bytes here: \
          allocate without a place, or free what is in it"

@@ -16,7 +16,7 @@ use crate::sync::thread_number;
 ///
 /// `Send + Sync`; clones share one space. Its allocations are those of an [`OffsetAllocator`]: they
 /// free themselves in their shard when dropped, by any thread, and may outlive the allocator.
-/// [`OffsetAllocatorBuilder::shards`](super::OffsetAllocatorBuilder::shards) creates it.
+/// [`OffsetAllocatorBuilder::shards`](crate::offset::OffsetAllocatorBuilder::shards) creates it.
 ///
 /// # Time complexity
 ///

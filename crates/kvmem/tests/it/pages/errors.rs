@@ -182,6 +182,7 @@ fn allocating() -> Vec<Row> {
         row(AllocError::BadAlign { align: 3 }),
         row(AllocError::AlignTooLarge { requested: 4096, align: 2 << 20, limit }),
         row(AllocError::OutOfSpace { requested: 65_536, free: 100_000, largest_free: 40_000 }),
+        row(AllocError::NotFree { start: 4096, end: 12_288, capacity: limit }),
         row(AllocError::CannotExtend { requested: 8192, max: 5000 }),
         row(AllocError::NoRanges { requested: 65_536 }),
         row(AllocError::OutOfBounds {
