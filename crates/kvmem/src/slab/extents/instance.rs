@@ -343,6 +343,8 @@ impl ExtentInstance {
         }
         let Some(_binding) = self.binding.try_lock() else { return };
         self.magazines.rebind(|_| self.hot.suspend());
+        // Sizes that are detected later are judged anew.
+        self.magazines.try_again();
         // The cached ranges are back in the space.
         self.hot.end_epoch();
     }

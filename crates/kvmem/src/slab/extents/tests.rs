@@ -105,3 +105,33 @@ fn a_snapshot_follows_a_resize() {
         );
     }
 }
+
+/// After reclaims that followed each other closely, the detected sizes are forgotten for some time.
+/// Then a size that is requested often is hot again, and stays it.
+#[test]
+fn a_size_is_hot_again_after_caching_did_not_pay_off() {
+    let space = ExtentCache::builder(OffsetAllocator::builder(1 << 30)).build().unwrap();
+    let is_hot = || !space.stats().classes.is_empty();
+    let request = |n: usize| drop((0..n).map(|_| space.allocate(64)).collect::<Vec<_>>());
+    let mut rounds = 0..200_000;
+    assert!(rounds.any(|_| {
+        request(1);
+        is_hot()
+    }));
+    for _ in 0..40 {
+        space.instance.magazines.reclaim(|| ());
+    }
+    // Of a size that is not hot, so the space is asked.
+    let request_cold = || drop(space.allocate(100_000).unwrap());
+    request_cold();
+    assert!(!is_hot());
+    assert!(rounds.any(|_| {
+        request(1);
+        is_hot()
+    }));
+    for _ in 0..100 {
+        request(1000);
+        request_cold();
+        assert!(is_hot());
+    }
+}

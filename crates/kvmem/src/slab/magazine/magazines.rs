@@ -297,6 +297,11 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> Magazines<R, S> {
         self.core().pays_off()
     }
 
+    /// Makes [`pays_off`](Self::pays_off) true, until more reclaims follow closely.
+    pub(crate) fn try_again(&self) {
+        self.core().try_again();
+    }
+
     /// Returns the number of calls of [`reclaim`](Self::reclaim).
     pub(crate) fn reclaims(&self) -> u64 {
         self.core().reclaims()

@@ -12,6 +12,11 @@ const WORTHWHILE_PUTS: u32 = 1024;
 /// Puts that bypass the caches after the first of several close reclaims, and at most.
 const MIN_BYPASS_PUTS: u32 = 64;
 const MAX_BYPASS_PUTS: u32 = 1 << 13;
+/// With so many close reclaims in a row, caching does not pay off. The first few may come from
+/// caches that are being filled.
+const MAX_CLOSE_RECLAIMS: u32 = 32;
+/// As many more are needed when caching is tried again.
+const CLOSE_RECLAIMS_AGAIN: u32 = 16;
 
 /// Decides whether rounds bypass the caches.
 pub(crate) struct Bypass {
@@ -21,6 +26,8 @@ pub(crate) struct Bypass {
     remaining: AtomicU32,
     /// Length of the latest bypass, in puts.
     length: AtomicU32,
+    /// Reclaims in a row that followed closely on the previous one.
+    close: AtomicU32,
     /// Puts counted at the latest reclaim.
     puts: AtomicU32,
     reclaims: AtomicU64,
@@ -33,6 +40,7 @@ impl Bypass {
             disabled: AtomicUsize::new(0),
             remaining: none(),
             length: none(),
+            close: none(),
             puts: none(),
             reclaims: AtomicU64::new(0),
         }
@@ -74,6 +82,7 @@ impl Bypass {
         self.reclaims.store(0, Ordering::Relaxed);
         self.remaining.store(0, Ordering::Relaxed);
         self.length.store(0, Ordering::Relaxed);
+        self.close.store(0, Ordering::Relaxed);
         self.disabled.fetch_and(!CLOSED, Ordering::Relaxed);
     }
 
@@ -83,10 +92,17 @@ impl Bypass {
         self.reclaims.load(Ordering::Relaxed)
     }
 
-    /// Returns false if several reclaims in a row followed closely on the previous one.
+    /// Returns false if many reclaims in a row followed closely on the previous one.
     pub(crate) fn pays_off(&self) -> bool {
         // Relaxed: a hint.
-        self.length.load(Ordering::Relaxed) < MAX_BYPASS_PUTS
+        self.close.load(Ordering::Relaxed) < MAX_CLOSE_RECLAIMS
+    }
+
+    /// Makes [`pays_off`](Self::pays_off) true, until some more reclaims follow closely.
+    pub(crate) fn try_again(&self) {
+        // Relaxed, both: hints.
+        self.close.store(MAX_CLOSE_RECLAIMS - CLOSE_RECLAIMS_AGAIN, Ordering::Relaxed);
+        self.length.store(0, Ordering::Relaxed);
     }
 
     /// Records a reclaim that happens when `puts` puts are counted.
@@ -98,6 +114,8 @@ impl Bypass {
             WORTHWHILE_PUTS.. => 0,
             _ => (self.length.load(Ordering::Relaxed) * 2).clamp(MIN_BYPASS_PUTS, MAX_BYPASS_PUTS),
         };
+        let close = self.close.load(Ordering::Relaxed).saturating_add(1);
+        self.close.store(if length == 0 { 0 } else { close }, Ordering::Relaxed);
         self.length.store(length, Ordering::Relaxed);
         self.remaining.store(length, Ordering::Relaxed);
     }

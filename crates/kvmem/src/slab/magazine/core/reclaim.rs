@@ -143,6 +143,11 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         self.bypass.pays_off()
     }
 
+    /// See [`Bypass::try_again`](super::bypass::Bypass::try_again).
+    pub(crate) fn try_again(&self) {
+        self.bypass.try_again();
+    }
+
     pub(crate) fn reclaims(&self) -> u64 {
         self.bypass.reclaims()
     }
