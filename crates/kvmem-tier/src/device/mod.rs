@@ -2,6 +2,7 @@
 
 mod buffer;
 mod file;
+mod memory;
 mod rings;
 mod threads;
 mod transfer;
@@ -10,6 +11,7 @@ use std::io;
 
 pub use buffer::AlignedBuffer;
 pub use file::{Engine, FileDevice};
+pub use memory::MemoryDevice;
 
 /// Bytes to write at an offset.
 #[derive(Clone, Copy, Debug)]

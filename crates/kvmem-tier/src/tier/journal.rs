@@ -59,7 +59,7 @@ impl<D: Device> DiskTier<D> {
             return Ok(());
         }
         self.usable()?;
-        let result = self.write_queued(&mut journal);
+        let result = self.write_queued(&mut journal, position);
         self.kept(result)
     }
 
@@ -69,7 +69,8 @@ impl<D: Device> DiskTier<D> {
         let mut journal = self.journal();
         self.usable()?;
         if journal.durable < position {
-            let result = self.write_queued(&mut journal).and_then(|()| self.sync());
+            let result =
+                self.write_queued(&mut journal, position).and_then(|()| self.sync());
             self.kept(result)?;
             // The lock of the journal is held: no more changes are in it than then.
             journal.durable = self.state().written;
@@ -88,17 +89,18 @@ impl<D: Device> DiskTier<D> {
         }
     }
 
-    /// Writes all queued changes into the journal in use, or a checkpoint if it is full.
-    fn write_queued(&self, journal: &mut Journal) -> Result<(), TierError> {
+    /// Writes the queued changes, until all below `position` are in the journal in use. If it is
+    /// full, a checkpoint has them.
+    fn write_queued(&self, journal: &mut Journal, position: u64) -> Result<(), TierError> {
         loop {
             let left =
                 journal.superblock.layout.journals[0].blocks() - u64::from(journal.next_block);
             let changes: Vec<Change> = {
                 let state = self.state();
-                let queued = state.queue.len();
-                if queued == 0 {
+                if state.written >= position {
                     return Ok(());
                 }
+                let queued = state.queue.len();
                 if queued.div_ceil(RECORDS_PER_BLOCK) as u64 > left {
                     drop(state);
                     return self.write_checkpoint(journal);
@@ -138,6 +140,8 @@ impl<D: Device> DiskTier<D> {
         self.sync()?;
         let (epoch, checkpoint) = (old.epoch + 1, 1 - old.checkpoint);
         let bytes = write_checkpoint(old.file, epoch, &entries);
+        let room = old.layout.checkpoints[checkpoint as usize].len;
+        assert!(bytes.len() as u64 <= room, "{} entries are too many", entries.len());
         let mut buffer = AlignedBuffer::new(bytes.len() / BLOCK);
         buffer.copy_from_slice(&bytes);
         self.write_metadata(old.layout.checkpoints[checkpoint as usize].start, &buffer)?;

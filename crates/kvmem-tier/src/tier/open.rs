@@ -18,7 +18,7 @@ use super::error::TierError;
 use super::journal::Journal;
 use super::options::{TierOptions, Verify};
 use super::state::State;
-use super::tier::DiskTier;
+use super::tier::{DiskTier, ORDERS};
 use crate::device::{AlignedBuffer, Device, FileDevice, Read};
 use crate::format::{
     BLOCK, Change, Digest, Entry, Extent, Layout, Superblock, SuperblockError, read_checkpoint,
@@ -114,6 +114,7 @@ impl<D: Device> DiskTier<D> {
             space,
             state: Mutex::new(State::new(next_number)),
             failed: OnceLock::new(),
+            orders: [const { Mutex::new(()) }; ORDERS],
             journal: Mutex::new(Journal::new(superblock)),
         }
     }
@@ -181,6 +182,11 @@ impl<D: Device> DiskTier<D> {
         let order = |indexed: &Indexed| entries.get(&indexed.entry.digest).map(|&(order, _)| order);
         live.sort_unstable_by_key(order);
         live.into_iter().for_each(|indexed| state.add(indexed));
+        // The journal may end between a value and the removal of the one that it was one too many
+        // with.
+        while state.index.len() as u64 > self.max_entries(&state) {
+            state.evict();
+        }
     }
 
     /// Reads every value, and removes those that are damaged; returns how many these were.

@@ -32,7 +32,12 @@ pub struct DiskTier<D: Device = FileDevice> {
     pub(super) journal: Mutex<Journal>,
     /// The error that ended the journal.
     pub(super) failed: OnceLock<String>,
+    /// Each key has one of these locks, under which a cache above changes its value.
+    pub(crate) orders: [Mutex<()>; ORDERS],
 }
+
+/// Locks that order the changes of keys.
+pub(super) const ORDERS: usize = 64;
 
 /// A request for a value.
 #[derive(Debug)]
@@ -100,6 +105,11 @@ impl<D: Device> DiskTier<D> {
         Digest(hasher.finish128().as_bytes())
     }
 
+    /// Returns the lock that orders the changes of a key.
+    pub(crate) fn order(&self, key: &[u8]) -> &Mutex<()> {
+        &self.orders[usize::from(self.digest(key).0[15]) % ORDERS]
+    }
+
     /// Stores values, and returns the result of each in the same order. A value replaces that of
     /// the same key; of two with one key in a call, the later one counts. A stored value survives
     /// the process, and a power cut after the next [`flush`](Self::sync_all) or checkpoint.
@@ -131,19 +141,20 @@ impl<D: Device> DiskTier<D> {
             .collect();
         let written = self.device.write(&writes);
         drop(writes);
+        let entries: Vec<Entry> = placed
+            .iter()
+            .map(|(index, digest, range, _)| {
+                let value = values[*index].1;
+                let (start, checksum) = (range.offset as u32, checksum(digest, value));
+                Entry { digest: *digest, number: 0, start, checksum, len: value.len() as u64 }
+            })
+            .collect();
         let position = {
             let mut state = self.state();
-            for ((index, digest, range, _), written) in placed.iter().zip(written) {
-                let value = values[*index].1;
+            for (((index, _, range, _), written), entry) in placed.iter().zip(written).zip(entries)
+            {
                 match written {
                     Ok(()) => {
-                        let entry = Entry {
-                            digest: *digest,
-                            number: 0,
-                            start: range.offset as u32,
-                            checksum: checksum(digest, value),
-                            len: value.len() as u64,
-                        };
                         state.stats.written_bytes += range.size * BLOCK as u64;
                         state.store(entry, range.handle);
                     }
@@ -169,7 +180,7 @@ impl<D: Device> DiskTier<D> {
     }
 
     /// Returns the number of values for which a checkpoint has room.
-    fn max_entries(&self, state: &State) -> u64 {
+    pub(super) fn max_entries(&self, state: &State) -> u64 {
         self.layout.max_entries().saturating_sub(state.quarantined.len() as u64)
     }
 
@@ -226,18 +237,23 @@ impl<D: Device> DiskTier<D> {
     pub fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched> {
         let align = self.device.memory_align();
         let mut results = vec![Fetched::Absent; requests.len()];
-        let mut wanted = Vec::with_capacity(requests.len());
-        {
+        let digests: Vec<Digest> = requests.iter().map(|one| self.digest(one.key)).collect();
+        let entries: Vec<Option<Entry>> = {
             let mut state = self.state();
-            for (index, request) in requests.iter().enumerate() {
-                let digest = self.digest(request.key);
-                let Some(found) = state.index.get(&digest) else { continue };
-                state.index.touch(&digest);
-                if found.entry.len != request.into.len() as u64 {
-                    results[index] = Fetched::Length { len: found.entry.len };
-                    continue;
+            let mut find = |digest: &Digest| {
+                state.index.touch(digest);
+                state.index.get(digest).map(|found| found.entry)
+            };
+            digests.iter().map(&mut find).collect()
+        };
+        let mut wanted = Vec::with_capacity(requests.len());
+        for (index, (request, entry)) in requests.iter().zip(entries).enumerate() {
+            match entry {
+                None => {}
+                Some(entry) if entry.len != request.into.len() as u64 => {
+                    results[index] = Fetched::Length { len: entry.len };
                 }
-                wanted.push((index, found.entry, Padded::new(request.into, align)));
+                Some(entry) => wanted.push((index, entry, Padded::new(request.into, align))),
             }
         }
         let read = {

@@ -7,7 +7,8 @@ use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
 
 use crate::simulated::Disk;
 
-const KEYS: u64 = 40;
+/// More than the smaller tiers have entries for.
+const KEYS: u64 = 100;
 
 /// What may be found under a key: the states of its history from the last certain one on.
 #[derive(Clone, Default)]

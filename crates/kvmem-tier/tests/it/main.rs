@@ -3,5 +3,6 @@
 mod damage;
 mod files;
 mod histories;
+mod lower_tier;
 mod simulated;
 mod store;

@@ -8,8 +8,8 @@ use std::thread;
 
 use super::index::CacheLimits;
 use super::source::Source;
-use super::state::{EvictionOutcome, EvictionSink, Spread};
-use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
+use super::state::{Below, EvictionOutcome, EvictionSink, Spread};
+use super::{Eviction, KvCache, KvCacheSetupError, LowerTier, Pinned};
 use crate::pool::{Block, Pool, PoolError};
 
 /// Slots are 32 bits, and a policy keeps one number for itself.
@@ -31,6 +31,7 @@ pub struct KvCacheBuilder<K> {
     seed: Option<u64>,
     source: Source,
     sink: EvictionSink<K>,
+    lower_tier: Option<Arc<dyn LowerTier<K>>>,
     keys: PhantomData<fn() -> K>,
 }
 
@@ -62,6 +63,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             seed: None,
             source,
             sink: None,
+            lower_tier: None,
             keys,
         }
     }
@@ -160,6 +162,24 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         sink: impl Fn(Pinned<K>) -> T + Send + Sync + 'static,
     ) -> Self {
         self.sink = Some(Arc::new(move |pinned| sink(pinned).is_taken()));
+        self.lower_tier = None;
+        self
+    }
+
+    /// Attaches a lower tier, such as a disk: it gets each evicted value, and
+    /// [`get_or_fetch`](KvCache::get_or_fetch) looks there for what the cache does not have. It
+    /// takes the place of a [callback](Self::on_evict), and a callback set later takes its place.
+    /// Default: none.
+    ///
+    /// The tier is called in the thread that inserts, trims or [evicts](KvCache::evict_to), under no
+    /// lock of the cache.
+    pub fn lower_tier(mut self, tier: Arc<dyn LowerTier<K>>) -> Self
+    where
+        K: 'static,
+    {
+        let sink = Arc::clone(&tier);
+        self = self.on_evict(move |pinned| sink.put(&pinned));
+        self.lower_tier = Some(tier);
         self
     }
 
@@ -191,15 +211,20 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             None => usual_shards(blocks),
         };
         let limits = CacheLimits { bytes, blocks, high, low };
-        let sink = self.sink.clone();
         Ok(KvCache::with_parts(
             self.pool.clone(),
             self.source.clone(),
-            sink,
+            self.below(),
             limits,
             &self.eviction,
             Spread { shards, exact: self.exact, seed: self.seed },
         ))
+    }
+}
+
+impl<K> KvCacheBuilder<K> {
+    fn below(&self) -> Below<K> {
+        Below { sink: self.sink.clone(), lower_tier: self.lower_tier.clone() }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::index::{CacheLimits, Pinned};
 use super::source::Source;
-use super::state::{CacheState, EvictionSink, Spread, Turn};
+use super::state::{Below, CacheState, Spread, Turn};
 use super::{Eviction, KvCacheStats};
 use crate::offset::CheckError;
 use crate::pool::Pool;
@@ -50,12 +50,12 @@ impl<K: Hash + Eq> KvCache<K> {
     pub(super) fn with_parts(
         pool: Pool,
         source: Source,
-        sink: EvictionSink<K>,
+        below: Below<K>,
         limits: CacheLimits,
         eviction: &Eviction,
         spread: Spread,
     ) -> Self {
-        let inner = CacheState::new(pool, source, sink, limits, eviction, spread);
+        let inner = CacheState::new(pool, source, below, limits, eviction, spread);
         KvCache { inner: Arc::new(inner) }
     }
 

@@ -21,4 +21,4 @@ pub use policy::{Eviction, EvictionPolicy, Slot};
 pub use reservation::{Reservation, Superseded};
 pub use state::EvictionOutcome;
 pub use stats::KvCacheStats;
-pub use tier::{Lease, Leased};
+pub use tier::{Lease, Leased, LowerTier, LowerTierError, TierRead};

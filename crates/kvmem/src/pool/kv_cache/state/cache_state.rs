@@ -1,13 +1,14 @@
 //! *Cache state*: what all clones of a cache share.
 
 use std::mem;
+use std::sync::Arc;
 
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 
-use super::sink::EvictionSink;
+use super::sink::{Below, EvictionSink};
 use crate::pool::Pool;
-use crate::pool::kv_cache::Eviction;
+use crate::pool::kv_cache::{Eviction, LowerTier};
 use crate::pool::kv_cache::index::{CacheLimits, Shard, ShardState, StripeState, Usage};
 use crate::pool::kv_cache::policy::Across;
 use crate::pool::kv_cache::process::Process;
@@ -22,6 +23,7 @@ pub(in crate::pool::kv_cache) struct CacheState<K> {
     pub(in crate::pool::kv_cache) pool: Pool,
     pub(super) source: Source,
     pub(super) sink: EvictionSink<K>,
+    pub(in crate::pool::kv_cache) lower_tier: Option<Arc<dyn LowerTier<K>>>,
     pub(in crate::pool::kv_cache) eviction: Eviction,
     pub(super) across: Across,
     pub(in crate::pool::kv_cache) usage: Usage,
@@ -43,7 +45,7 @@ impl<K> CacheState<K> {
     pub(in crate::pool::kv_cache) fn new(
         pool: Pool,
         source: Source,
-        sink: EvictionSink<K>,
+        Below { sink, lower_tier }: Below<K>,
         limits: CacheLimits,
         eviction: &Eviction,
         Spread { shards, exact, seed }: Spread,
@@ -61,6 +63,7 @@ impl<K> CacheState<K> {
             pool,
             source,
             sink,
+            lower_tier,
             eviction: eviction.clone(),
             usage,
             trimming: AtomicBool::new(false),
@@ -105,6 +108,7 @@ impl<K> Drop for CacheState<K> {
                 self.pool.clone(),
                 self.source.clone(),
                 self.sink.clone(),
+                self.lower_tier.clone(),
                 self.eviction.clone(),
             ));
         }

@@ -9,5 +9,5 @@ mod victim;
 pub use sink::EvictionOutcome;
 
 pub(super) use cache_state::{CacheState, Spread};
-pub(super) use sink::EvictionSink;
+pub(super) use sink::{Below, EvictionSink};
 pub(super) use victim::Turn;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::pool::kv_cache::LowerTier;
 use crate::pool::kv_cache::index::{Pinned, Shard};
 use crate::pool::kv_cache::process::Process;
 
@@ -9,6 +10,13 @@ use crate::pool::kv_cache::process::Process;
 /// the value.
 pub(in crate::pool::kv_cache) type EvictionSink<K> =
     Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
+
+/// What is below a cache.
+pub(in crate::pool::kv_cache) struct Below<K> {
+    pub(in crate::pool::kv_cache) sink: EvictionSink<K>,
+    /// The tier that the sink fills, if it is one.
+    pub(in crate::pool::kv_cache) lower_tier: Option<Arc<dyn LowerTier<K>>>,
+}
 
 /// The result of an [eviction sink](crate::pool::kv_cache::KvCacheBuilder::on_evict): `()`, or a
 /// `Result` that says whether the sink failed.

@@ -1,0 +1,150 @@
+//! A disk tier below a cache.
+
+use std::sync::Arc;
+
+use kvmem::arena::PageSize;
+use kvmem::pool::{KvCache, Pool};
+use kvmem_testkit::random::Random;
+use kvmem_tier::{DiskTier, TierOptions};
+
+use crate::simulated::Disk;
+
+fn cache(disk: &Disk) -> (Arc<DiskTier<Disk>>, KvCache<u64>) {
+    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let tier = Arc::new(tier);
+    let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
+    let below: Arc<DiskTier<Disk>> = Arc::clone(&tier);
+    let cache = KvCache::builder(&pool).lower_tier(below).seed(1).build().unwrap();
+    (tier, cache)
+}
+
+fn value(key: u64, version: u64) -> Vec<u8> {
+    let len = 10_000 + (key * 777 % 5000) as usize;
+    (key << 32 | version).to_le_bytes().into_iter().cycle().take(len).collect()
+}
+
+#[test]
+fn evicted_values_are_fetched_again() {
+    let disk = Disk::new(16 << 20, 1);
+    let (tier, cache) = cache(&disk);
+    for key in 0..500 {
+        cache.insert(key, &value(key, 0)).unwrap();
+    }
+    let in_memory = (0..500).filter(|key| cache.contains(key)).count();
+    assert!(in_memory < 120, "{in_memory}");
+    // All of them are found, some at a time.
+    for keys in (0..500).collect::<Vec<u64>>().chunks(32) {
+        for (key, found) in keys.iter().zip(cache.get_or_fetch(keys)) {
+            assert_eq!(found.expect("it is in the tier").bytes(), value(*key, 0), "{key}");
+        }
+    }
+    let stats = tier.stats();
+    assert!(stats.hits >= 380 && stats.checksum_misses == 0, "{stats:?}");
+    assert!(cache.get_or_fetch(&[1000])[0].is_none());
+    cache.check().unwrap();
+}
+
+/// A key twice in a call, and keys in memory among others.
+#[test]
+fn keys_may_be_given_twice() {
+    let disk = Disk::new(16 << 20, 1);
+    let (_, cache) = cache(&disk);
+    for key in 0..200 {
+        cache.insert(key, &value(key, 0)).unwrap();
+    }
+    let found = cache.get_or_fetch(&[3, 199, 3, 500, 3]);
+    for (key, found) in [3, 199, 3].into_iter().zip(&found) {
+        assert_eq!(found.as_ref().unwrap().bytes(), value(key, 0));
+    }
+    assert!(found[3].is_none() && found[4].is_some());
+}
+
+#[test]
+fn a_restarted_process_finds_what_was_evicted() {
+    let disk = Disk::new(16 << 20, 1);
+    let (_, first) = cache(&disk);
+    for key in 0..300 {
+        first.insert(key, &value(key, 0)).unwrap();
+    }
+    first.evict_to(0);
+    drop(first);
+    let (_, second) = cache(&disk);
+    let keys: Vec<u64> = (0..300).collect();
+    for keys in keys.chunks(20) {
+        for (key, found) in keys.iter().zip(second.get_or_fetch(keys)) {
+            assert_eq!(found.unwrap().bytes(), value(*key, 0));
+        }
+    }
+}
+
+/// Threads insert, remove, clear and look up: what is found is never older than what its thread
+/// knows to be the latest.
+#[test]
+fn a_value_that_was_replaced_or_removed_never_comes_back() {
+    let disk = Disk::new(16 << 20, 1);
+    let (_, cache) = cache(&disk);
+    std::thread::scope(|scope| {
+        for thread in 0..4_u64 {
+            let cache = &cache;
+            scope.spawn(move || {
+                let mut random = Random::new(thread);
+                // Each thread has keys of its own, so it knows the latest version.
+                let mut latest = [None; 40];
+                for version in 1..=400 {
+                    let i = random.below(40) as usize;
+                    let key = thread * 40 + i as u64;
+                    match random.below(8) {
+                        0 => {
+                            cache.remove_everywhere(&key).unwrap();
+                            latest[i] = None;
+                        }
+                        1..4 => {
+                            cache.insert(key, &value(key, version)).unwrap();
+                            latest[i] = Some(version);
+                        }
+                        _ => match (&cache.get_or_fetch(&[key])[0], latest[i]) {
+                            (None, _) => {}
+                            (Some(found), Some(latest)) => {
+                                assert_eq!(found.bytes(), value(key, latest), "{key}");
+                            }
+                            (Some(_), None) => panic!("{key} was removed"),
+                        },
+                    }
+                }
+            });
+        }
+    });
+    cache.clear_everywhere().unwrap();
+    let keys: Vec<u64> = (0..160).collect();
+    assert!(cache.get_or_fetch(&keys).iter().all(Option::is_none));
+    cache.check().unwrap();
+}
+
+/// Damaged values are misses, and a tier that stores nothing any more gives up older values.
+#[test]
+fn a_failing_disk_is_a_smaller_cache() {
+    let disk = Disk::new(16 << 20, 1);
+    let (tier, cache) = cache(&disk);
+    for key in 0..200 {
+        cache.insert(key, &value(key, 0)).unwrap();
+    }
+    disk.fail_once_in(4);
+    let mut found = 0;
+    for key in 0..200 {
+        if let Some(pinned) = &cache.get_or_fetch(&[key])[0] {
+            assert_eq!(pinned.bytes(), value(key, 0));
+            found += 1;
+        }
+    }
+    assert!((20..200).contains(&found), "{found}");
+    for key in 0..200 {
+        cache.insert(key, &value(key, 1)).unwrap();
+    }
+    disk.fail_once_in(0);
+    for key in 0..200 {
+        if let Some(pinned) = &cache.get_or_fetch(&[key])[0] {
+            assert_eq!(pinned.bytes(), value(key, 1));
+        }
+    }
+    assert!(tier.stats().io_misses > 0);
+}

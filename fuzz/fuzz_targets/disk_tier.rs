@@ -1,0 +1,115 @@
+//! Disk tier: a file whose superblocks, checkpoint, journal and values are changed, with checksums
+//! that are right again. Opening it is an error or not, and no value is ever wrong.
+#![cfg_attr(fuzzing, no_main)]
+
+use anyhow::{Result, ensure};
+use kvmem_tier::device::{Device, MemoryDevice};
+use kvmem_tier::format::BLOCK;
+use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
+
+const KEYS: u8 = 12;
+/// Bytes of a change of the file: block, place in it, value.
+const CHANGE: usize = 5;
+
+fn value(key: u8) -> Vec<u8> {
+    vec![key; 1 + usize::from(key) * 700]
+}
+
+/// Returns the bytes of a tier with values in its checkpoint, and changes in its journal.
+fn original() -> Result<Vec<u8>> {
+    let options = TierOptions {
+        max_entries: Some(1),
+        journal_bytes: Some(4 * BLOCK as u64),
+        ..TierOptions::default()
+    };
+    let (tier, _) = DiskTier::on(MemoryDevice::new(48 * BLOCK), &options)?;
+    for key in 0..KEYS {
+        tier.store(&[(&[key], &value(key))]).remove(0)?;
+        if key == KEYS / 2 {
+            tier.checkpoint()?;
+        }
+    }
+    tier.remove(&[&[1]])?;
+    Ok(tier.device().bytes())
+}
+
+/// Puts the right checksum into a block that has one.
+fn seal(block: &mut [u8]) {
+    let field = match &block[..4] {
+        b"Kvme" => 12,
+        b"KvJ1" | b"KvC1" => 4,
+        _ => return,
+    };
+    block[field..field + 4].fill(0);
+    let sum = crc32c::crc32c(block);
+    block[field..field + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// Applies the changes that the bytes encode to a file, opens it, and looks for all values.
+fn target(bytes: &[u8]) -> Result<()> {
+    let mut file = original()?;
+    let blocks = file.len() / BLOCK;
+    for change in bytes.chunks_exact(CHANGE) {
+        let block = usize::from(change[0]) % blocks * BLOCK;
+        let place = usize::from(u16::from_le_bytes([change[1], change[2]])) % (BLOCK - 2);
+        file[block + place..block + place + 2].copy_from_slice(&change[3..5]);
+        seal(&mut file[block..block + BLOCK]);
+    }
+    let (tier, _) = match DiskTier::on(MemoryDevice::holding(file), &TierOptions::default()) {
+        Ok(opened) => opened,
+        Err(error) => {
+            ensure!(!error.to_string().is_empty(), "an error without a text");
+            return Ok(());
+        }
+    };
+    for key in 0..KEYS {
+        let Some(len) = tier.len_of(&[key]) else { continue };
+        // An entry may claim any length.
+        let mut into = vec![0; (len as usize).min(1 << 20)];
+        if tier.fetch(&mut [Fetch { key: &[key], into: &mut into }])[0] == Fetched::Hit {
+            ensure!(into == value(key), "wrong bytes under {key}");
+        }
+    }
+    // It is a tier as any other.
+    tier.store(&[(b"new", b"value")]).remove(0)?;
+    let mut into = [0; 5];
+    let found = tier.fetch(&mut [Fetch { key: b"new", into: &mut into }])[0];
+    ensure!(found == Fetched::Hit && into == *b"value", "{found:?}");
+    let len = tier.device().len();
+    ensure!(len == (blocks * BLOCK) as u64, "the device has {len} bytes");
+    Ok(())
+}
+
+/// Returns inputs that change each kind of block.
+fn corpus() -> Vec<(String, Vec<u8>)> {
+    let change = |block: u8, place: u16, value: u16| {
+        let ([a, b], [c, d]) = (place.to_le_bytes(), value.to_le_bytes());
+        vec![block, a, b, c, d]
+    };
+    let named = |name: &str, changes: &[Vec<u8>]| (name.to_owned(), changes.concat());
+    vec![
+        named("unchanged", &[]),
+        // Both superblocks: epoch, layout, length.
+        named("epoch", &[change(0, 56, 9), change(1, 56, 9)]),
+        named("layout", &[change(0, 128, 9), change(1, 136, 9)]),
+        named("length", &[change(0, 88, 1), change(1, 90, 7)]),
+        // A journal's block: epoch, place, number of changes, and fields of its changes.
+        named("journal", &[change(2, 24, 1), change(2, 32, 1), change(6, 36, 70)]),
+        named("change", &[change(2, 64, 3), change(6, 64 + 32, 40), change(6, 64 + 40, 0xFFFF)]),
+        // A checkpoint's block, and a value.
+        named("checkpoint", &[change(10, 64 + 32, 1), change(11, 64 + 16, 1)]),
+        named("value", &[change(14, 100, 7), change(20, 0, 1)]),
+    ]
+}
+
+#[cfg(fuzzing)]
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    if let Err(failure) = target(bytes) {
+        panic!("{failure:#}");
+    }
+});
+
+#[cfg(not(fuzzing))]
+fn main() -> std::process::ExitCode {
+    kvmem_fuzz::main("disk_tier", target, corpus)
+}
