@@ -80,11 +80,13 @@ impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {
         if value.is_superseded() {
             return Ok(());
         }
-        match self.store(&[(&key, value.bytes())]).remove(0) {
-            Ok(()) => Ok(()),
+        let stored = self.admits(&key, value.bytes())
+            && self.store(&[(&key, value.bytes())]).remove(0).is_ok();
+        if !stored {
             // An older value must not come back for the one that is lost now.
-            Err(_) => Ok(self.remove(&[&key]).map(drop)?),
+            self.remove(&[&key])?;
         }
+        Ok(())
     }
 
     fn lengths(&self, keys: &[&K]) -> Vec<Option<usize>> {

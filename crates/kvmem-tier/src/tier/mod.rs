@@ -1,5 +1,6 @@
 //! *Tier*: values on a device, under keys.
 
+mod admission;
 mod error;
 mod journal;
 mod open;
@@ -9,6 +10,7 @@ mod stats;
 #[allow(clippy::module_inception)]
 mod tier;
 
+pub use admission::Admission;
 pub use error::{StoreError, TierError};
 pub use open::OpenReport;
 pub use options::{TierOptions, Verify};

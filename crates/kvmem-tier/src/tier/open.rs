@@ -14,6 +14,7 @@ use std::sync::{Mutex, OnceLock};
 
 use kvmem::offset::OffsetAllocator;
 
+use super::admission::Doorman;
 use super::error::TierError;
 use super::journal::Journal;
 use super::options::{TierOptions, Verify};
@@ -70,7 +71,7 @@ impl<D: Device> DiskTier<D> {
         }
         let superblock = find_superblock(&device)?;
         let mut report = OpenReport::default();
-        let tier = Self::with_superblock(device, superblock);
+        let tier = Self::with_superblock(device, superblock, options);
         let found = tier.read_index(&superblock, &mut report)?;
         tier.restore(found, &mut report);
         tier.checkpoint()?;
@@ -98,12 +99,12 @@ impl<D: Device> DiskTier<D> {
             len,
             layout,
         };
-        let tier = Self::with_superblock(device, superblock);
+        let tier = Self::with_superblock(device, superblock, options);
         tier.checkpoint()?;
         Ok((tier, OpenReport { created: true, ..OpenReport::default() }))
     }
 
-    fn with_superblock(device: D, superblock: Superblock) -> Self {
+    fn with_superblock(device: D, superblock: Superblock, options: &TierOptions) -> Self {
         let Superblock { key, layout, next_number, .. } = superblock;
         let space = OffsetAllocator::new(layout.data.blocks())
             .expect("a layout has at least one block for data, and fewer than 2^32");
@@ -114,6 +115,11 @@ impl<D: Device> DiskTier<D> {
             space,
             state: Mutex::new(State::new(next_number)),
             failed: OnceLock::new(),
+            doorman: Doorman::new(
+                options.admission,
+                layout.max_entries(),
+                options.max_write_bytes_per_s,
+            ),
             orders: [const { Mutex::new(()) }; ORDERS],
             journal: Mutex::new(Journal::new(superblock)),
         }

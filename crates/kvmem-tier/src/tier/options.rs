@@ -1,5 +1,6 @@
 //! *Options* of a tier.
 
+use super::admission::Admission;
 use crate::format::{BLOCK, RECORDS_PER_BLOCK};
 
 /// When the checksums of the values are verified, besides at every fetch.
@@ -26,6 +27,12 @@ pub struct TierOptions {
     pub format: bool,
     /// The values to verify at once.
     pub verify: Verify,
+    /// Which of the values that a cache above evicts are written. Values that a program
+    /// [stores](super::DiskTier::store) itself are always written.
+    pub admission: Admission,
+    /// Bytes of evicted values that are written per second, at most; more are dropped. A drive that
+    /// is made for 1 DWPD (drive writes per day) lasts its time with a 86,400th of its size.
+    pub max_write_bytes_per_s: Option<u64>,
 }
 
 /// The least blocks of a journal.

@@ -28,6 +28,9 @@ pub struct TierStats {
     pub checksum_misses: u64,
     /// Fetches that the device failed.
     pub io_misses: u64,
+    /// Values that a cache above evicted, and that were not written: see
+    /// [`TierOptions::admission`](crate::TierOptions::admission).
+    pub not_admitted: u64,
     /// Values evicted.
     pub evictions: u64,
     /// Checkpoints written.

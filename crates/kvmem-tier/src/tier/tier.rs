@@ -5,6 +5,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use kvmem::offset::{AllocError, OffsetAllocator, RawAllocation};
 use siphasher::sip128::{Hasher128, SipHasher24};
 
+use super::admission::Doorman;
 use super::error::{StoreError, TierError};
 use super::journal::Journal;
 use super::state::State;
@@ -32,6 +33,7 @@ pub struct DiskTier<D: Device = FileDevice> {
     pub(super) journal: Mutex<Journal>,
     /// The error that ended the journal.
     pub(super) failed: OnceLock<String>,
+    pub(super) doorman: Doorman,
     /// Each key has one of these locks, under which a cache above changes its value.
     pub(crate) orders: [Mutex<()>; ORDERS],
 }
@@ -108,6 +110,13 @@ impl<D: Device> DiskTier<D> {
     /// Returns the lock that orders the changes of a key.
     pub(crate) fn order(&self, key: &[u8]) -> &Mutex<()> {
         &self.orders[usize::from(self.digest(key).0[15]) % ORDERS]
+    }
+
+    /// Returns whether a value that a cache evicts is to be written.
+    pub(crate) fn admits(&self, key: &[u8], value: &[u8]) -> bool {
+        let admits = self.doorman.admits(&self.digest(key), value.len() as u64);
+        self.state().stats.not_admitted += u64::from(!admits);
+        admits
     }
 
     /// Stores values, and returns the result of each in the same order. A value replaces that of

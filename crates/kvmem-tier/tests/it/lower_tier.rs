@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvmem::arena::PageSize;
 use kvmem::pool::{KvCache, Pool};
 use kvmem_testkit::random::Random;
-use kvmem_tier::{DiskTier, TierOptions};
+use kvmem_tier::{Admission, DiskTier, TierOptions};
 
 use crate::simulated::Disk;
 
@@ -118,6 +118,32 @@ fn a_value_that_was_replaced_or_removed_never_comes_back() {
     let keys: Vec<u64> = (0..160).collect();
     assert!(cache.get_or_fetch(&keys).iter().all(Option::is_none));
     cache.check().unwrap();
+}
+
+/// With the second eviction, what is inserted once is not written.
+#[test]
+fn values_that_leave_memory_once_are_not_written() {
+    let options = TierOptions { admission: Admission::SecondEviction, ..TierOptions::default() };
+    let (tier, _) = DiskTier::on(Disk::new(16 << 20, 1), &options).unwrap();
+    let tier = Arc::new(tier);
+    let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
+    let below: Arc<DiskTier<Disk>> = Arc::clone(&tier);
+    let cache = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+    for key in 0..200 {
+        cache.insert(key, &value(key, 0)).unwrap();
+    }
+    cache.evict_to(0);
+    let once = tier.stats();
+    assert!(once.stored < 10 && once.not_admitted >= 190, "{once:?}");
+    for key in 0..100 {
+        cache.insert(key, &value(key, 1)).unwrap();
+    }
+    cache.evict_to(0);
+    assert!(tier.stats().entries >= 100);
+    let keys: Vec<u64> = (0..100).collect();
+    for (key, found) in keys.iter().zip(cache.get_or_fetch(&keys[..50])) {
+        assert_eq!(found.unwrap().bytes(), value(*key, 1));
+    }
 }
 
 /// Damaged values are misses, and a tier that stores nothing any more gives up older values.

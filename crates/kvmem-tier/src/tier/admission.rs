@@ -1,0 +1,172 @@
+//! *Admission*: which of the values that a cache evicts are written.
+//!
+//! Drives wear out by being written, and most values that leave memory once are never asked for
+//! again. With [`Admission::SecondEviction`] a value is written when its key is evicted a second
+//! time within some memory: two Bloom filters, of which one is filled and the other remembers the
+//! time before (a *doorkeeper*; Einziger, Friedman and Manes, *TinyLFU*, 2017). A key that collides
+//! in a filter is written too early, never too late.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use crate::format::Digest;
+
+/// Which evicted values are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Admission {
+    /// All of them.
+    #[default]
+    All,
+    /// Those whose key is evicted a second time.
+    SecondEviction,
+}
+
+/// Decides about evicted values.
+pub(super) struct Doorman {
+    filters: Option<Mutex<Filters>>,
+    budget: Option<Mutex<Budget>>,
+}
+
+impl Doorman {
+    /// Creates it for a tier of so many entries. `bytes_per_s` is the limit of writes, if there is
+    /// one.
+    pub(super) fn new(admission: Admission, entries: u64, bytes_per_s: Option<u64>) -> Self {
+        Doorman {
+            filters: match admission {
+                Admission::All => None,
+                Admission::SecondEviction => Some(Mutex::new(Filters::new(entries))),
+            },
+            budget: bytes_per_s.map(|bytes_per_s| Mutex::new(Budget::new(bytes_per_s))),
+        }
+    }
+
+    /// Returns whether a value of `bytes` bytes is to be written now.
+    pub(super) fn admits(&self, digest: &Digest, bytes: u64) -> bool {
+        fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+            mutex.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+        self.filters.as_ref().is_none_or(|filters| lock(filters).has_seen(digest))
+            && self.budget.as_ref().is_none_or(|budget| lock(budget).spend(bytes, Instant::now()))
+    }
+}
+
+/// Bits of a filter for each key: with four hashes, one key in 40 collides when it is full.
+const BITS_PER_KEY: u64 = 8;
+
+/// Two Bloom filters of the keys that were evicted lately.
+struct Filters {
+    now: Vec<u64>,
+    before: Vec<u64>,
+    /// Keys in `now`, and how many it takes before the filters change places.
+    keys: u64,
+    max_keys: u64,
+}
+
+impl Filters {
+    fn new(max_keys: u64) -> Self {
+        let max_keys = max_keys.max(64);
+        let words = (max_keys * BITS_PER_KEY).div_ceil(64) as usize;
+        Filters { now: vec![0; words], before: vec![0; words], keys: 0, max_keys }
+    }
+
+    /// Returns whether the key was evicted before, and remembers it.
+    fn has_seen(&mut self, digest: &Digest) -> bool {
+        let bits = self.now.len() as u64 * 64;
+        // The digest is a hash: its four parts are independent.
+        let (parts, _) = digest.0.as_chunks::<4>();
+        let bit = |part: &[u8; 4]| u64::from(u32::from_le_bytes(*part)) * bits >> 32;
+        let is_set = |filter: &[u64], bit: u64| filter[(bit / 64) as usize] >> (bit % 64) & 1 == 1;
+        let in_now = parts.iter().all(|part| is_set(&self.now, bit(part)));
+        let in_before = parts.iter().all(|part| is_set(&self.before, bit(part)));
+        if !in_now {
+            if self.keys == self.max_keys {
+                std::mem::swap(&mut self.now, &mut self.before);
+                self.now.fill(0);
+                self.keys = 0;
+            }
+            for part in parts {
+                let bit = bit(part);
+                self.now[(bit / 64) as usize] |= 1 << (bit % 64);
+            }
+            self.keys += 1;
+        }
+        in_now || in_before
+    }
+}
+
+/// Bytes that may be written: they accrue over time, up to a second's worth.
+struct Budget {
+    bytes_per_s: f64,
+    bytes: f64,
+    at: Option<Instant>,
+}
+
+impl Budget {
+    fn new(bytes_per_s: u64) -> Self {
+        let bytes_per_s = bytes_per_s as f64;
+        Budget { bytes_per_s, bytes: bytes_per_s, at: None }
+    }
+
+    /// Takes `bytes` bytes out if any are there; a long value may overdraw.
+    fn spend(&mut self, bytes: u64, now: Instant) -> bool {
+        if let Some(before) = self.at.replace(now) {
+            let accrued = now.saturating_duration_since(before).as_secs_f64() * self.bytes_per_s;
+            self.bytes = (self.bytes + accrued).min(self.bytes_per_s);
+        }
+        let admits = self.bytes > 0.0;
+        if admits {
+            self.bytes -= bytes as f64;
+        }
+        admits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn digest(n: u64) -> Digest {
+        let word = n.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let other = word.rotate_left(31).wrapping_mul(0xD6E8_FEB8_6659_FD93);
+        let (low, high) = (word.to_le_bytes(), other.to_le_bytes());
+        Digest(std::array::from_fn(|i| if i < 8 { low[i] } else { high[i - 8] }))
+    }
+
+    #[test]
+    fn a_key_is_seen_when_it_comes_again_and_forgotten_after_many_others() {
+        let mut filters = Filters::new(1000);
+        let early = (0..1000).filter(|&n| filters.has_seen(&digest(n))).count();
+        assert!(early < 50, "{early} of 1000 collide");
+        assert!((0..1000).all(|n| filters.has_seen(&digest(n))));
+        let others = (1000..3500).filter(|&n| filters.has_seen(&digest(n))).count();
+        assert!(others < 150, "{others} of 2500 collide");
+        let kept = (0..1000).filter(|&n| filters.has_seen(&digest(n))).count();
+        assert!(kept < 100, "{kept} of 1000 are still known");
+    }
+
+    #[test]
+    fn a_budget_accrues_over_time_and_not_beyond_a_second() {
+        let mut budget = Budget::new(1000);
+        let start = Instant::now();
+        assert!(budget.spend(600, start) && budget.spend(600, start));
+        assert!(!budget.spend(1, start), "200 bytes are overdrawn");
+        assert!(!budget.spend(1, start + Duration::from_millis(100)));
+        assert!(budget.spend(100, start + Duration::from_millis(300)));
+        let later = start + Duration::from_secs(100);
+        assert!(budget.spend(999, later) && budget.spend(5000, later));
+        assert!(!budget.spend(1, later + Duration::from_secs(3)));
+        assert!(budget.spend(1, later + Duration::from_secs(5)));
+    }
+
+    #[test]
+    fn all_are_admitted_unless_something_limits_them() {
+        let all = Doorman::new(Admission::All, 10, None);
+        assert!((0..100).all(|n| all.admits(&digest(n), u64::MAX)));
+        let second = Doorman::new(Admission::SecondEviction, 1000, None);
+        assert!(!second.admits(&digest(1), 1) && second.admits(&digest(1), 1));
+        let slow = Doorman::new(Admission::All, 10, Some(100));
+        assert!(slow.admits(&digest(1), 1000) && !slow.admits(&digest(1), 1));
+    }
+}
