@@ -87,6 +87,67 @@ fn a_file_has_one_owner() {
     open(&file.0);
 }
 
+/// A file that is cut off beneath a tier loses values; what is left is found, and the process
+/// lives.
+#[test]
+fn a_file_may_be_cut_off_beneath_a_tier() {
+    let file = TempFile::new("cut");
+    let (tier, _) = open(&file.0);
+    let value = vec![7; 100_000];
+    for key in 0..40_u8 {
+        tier.store(&[(&[key], &value)]).remove(0).unwrap();
+    }
+    let other = std::fs::OpenOptions::new().write(true).open(&file.0).unwrap();
+    other.set_len(2 << 20).unwrap();
+    let (mut hits, mut failed) = (0, 0);
+    for key in 0..40_u8 {
+        let mut into = vec![0; value.len()];
+        match tier.fetch(&mut [Fetch { key: &[key], into: &mut into }])[0] {
+            Fetched::Hit => {
+                assert_eq!(into, value);
+                hits += 1;
+            }
+            Fetched::Failed => failed += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(hits > 0 && failed > 0, "{hits} hits, {failed} failed");
+    drop(tier);
+    // It is shorter than the superblock says.
+    let device = FileDevice::open(&file.0, 0, 4).unwrap();
+    let error = DiskTier::on(device, &TierOptions::default()).err().unwrap();
+    assert!(error.to_string().contains("was cut off"), "{error}");
+}
+
+/// Another file in the place of the tier's does not change the tier.
+#[test]
+fn a_file_may_be_replaced_beneath_a_tier() {
+    let (file, other) = (TempFile::new("replaced"), TempFile::new("other"));
+    let (tier, _) = open(&file.0);
+    tier.store(&[(b"key", b"value")]).remove(0).unwrap();
+    std::fs::write(&other.0, b"no tier").unwrap();
+    std::fs::rename(&other.0, &file.0).unwrap();
+    let mut into = [0; 5];
+    assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]), [Fetched::Hit]);
+    tier.store(&[(b"another", b"value")]).remove(0).unwrap();
+    drop(tier);
+    let error = DiskTier::open(&file.0, 0, 4, &TierOptions::default()).err().unwrap();
+    assert!(error.to_string().contains("it is no disk tier"), "{error}");
+    assert_eq!(std::fs::read(&file.0).unwrap(), b"no tier");
+}
+
+#[test]
+fn what_is_no_file_is_an_error() {
+    let missing = Path::new("/proc/no/such/folder/tier");
+    for path in [missing, Path::new("/proc"), Path::new("/dev/null")] {
+        let error = DiskTier::open(path, 1 << 20, 4, &TierOptions::default()).err().unwrap();
+        assert!(!error.to_string().is_empty(), "{}", path.display());
+    }
+    let file = TempFile::new("small");
+    let error = DiskTier::open(&file.0, 4096, 4, &TierOptions::default()).err().unwrap();
+    assert!(error.to_string().contains("leaves no block for values"), "{error}");
+}
+
 /// The program of the test that is killed: it stores, and prints the keys that are stored.
 #[test]
 fn child_that_stores() {
