@@ -8,5 +8,6 @@ mod tier;
 
 pub use lower_tier::TierKey;
 pub use tier::{
-    Admission, DiskTier, Fetch, Fetched, OpenReport, StoreError, TierError, TierOptions, TierStats, Verify,
+    Admission, DiskTier, Fetch, Fetched, OpenReport, StoreError, TierError, TierOptions, TierStats,
+    Verify,
 };

@@ -74,7 +74,7 @@ impl Filters {
         let bits = self.now.len() as u64 * 64;
         // The digest is a hash: its four parts are independent.
         let (parts, _) = digest.0.as_chunks::<4>();
-        let bit = |part: &[u8; 4]| u64::from(u32::from_le_bytes(*part)) * bits >> 32;
+        let bit = |part: &[u8; 4]| (u64::from(u32::from_le_bytes(*part)) * bits) >> 32;
         let is_set = |filter: &[u64], bit: u64| filter[(bit / 64) as usize] >> (bit % 64) & 1 == 1;
         let in_now = parts.iter().all(|part| is_set(&self.now, bit(part)));
         let in_before = parts.iter().all(|part| is_set(&self.before, bit(part)));

@@ -69,8 +69,7 @@ impl<D: Device> DiskTier<D> {
         let mut journal = self.journal();
         self.usable()?;
         if journal.durable < position {
-            let result =
-                self.write_queued(&mut journal, position).and_then(|()| self.sync());
+            let result = self.write_queued(&mut journal, position).and_then(|()| self.sync());
             self.kept(result)?;
             // The lock of the journal is held: no more changes are in it than then.
             journal.durable = self.state().written;

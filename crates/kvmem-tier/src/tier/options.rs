@@ -17,7 +17,7 @@ pub enum Verify {
 #[derive(Clone, Debug, Default)]
 pub struct TierOptions {
     /// The most values that it can hold; fixed when the file is made. The file keeps 128 bytes for
-    /// each. By default one for each 64 KiB of the device.
+    /// each. By default one for each 32 KiB of the device.
     pub max_entries: Option<u64>,
     /// Bytes of each of the two journals; fixed when the file is made. By default 1/64 of the
     /// device, at most 4 MiB. A checkpoint is written when one is full.
@@ -41,7 +41,7 @@ const MIN_JOURNAL: u64 = 4;
 impl TierOptions {
     /// Returns the number of entries and the blocks of a journal of a device of `len` bytes.
     pub(super) fn sizes(&self, len: u64) -> (u64, u64) {
-        let entries = self.max_entries.unwrap_or(len / (64 << 10)).max(RECORDS_PER_BLOCK as u64);
+        let entries = self.max_entries.unwrap_or(len / (32 << 10)).max(RECORDS_PER_BLOCK as u64);
         let journal = self.journal_bytes.unwrap_or((len / 64).min(4 << 20)) / BLOCK as u64;
         (entries, journal.clamp(MIN_JOURNAL, u64::from(u32::MAX)))
     }

@@ -10,7 +10,8 @@ use kvmem_tier::{Admission, DiskTier, TierOptions};
 use crate::simulated::Disk;
 
 fn cache(disk: &Disk) -> (Arc<DiskTier<Disk>>, KvCache<u64>) {
-    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let options = TierOptions { max_entries: Some(1000), ..TierOptions::default() };
+    let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
     let tier = Arc::new(tier);
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
     let below: Arc<DiskTier<Disk>> = Arc::clone(&tier);

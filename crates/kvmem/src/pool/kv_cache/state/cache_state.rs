@@ -8,11 +8,11 @@ use foldhash::fast::SeedableRandomState;
 
 use super::sink::{Below, EvictionSink};
 use crate::pool::Pool;
-use crate::pool::kv_cache::{Eviction, LowerTier};
 use crate::pool::kv_cache::index::{CacheLimits, Shard, ShardState, StripeState, Usage};
 use crate::pool::kv_cache::policy::Across;
 use crate::pool::kv_cache::process::Process;
 use crate::pool::kv_cache::source::Source;
+use crate::pool::kv_cache::{Eviction, LowerTier};
 use crate::sync::{AtomicBool, StripedWriteGuard};
 
 /// The state that clones and reservations share.

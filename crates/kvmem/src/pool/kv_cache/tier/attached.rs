@@ -81,10 +81,10 @@ impl<K: Hash + Eq + Clone> KvCache<K> {
         let Some(tier) = &self.inner.lower_tier else { return found };
         // First the leases, then the tier: what happens in between breaks them.
         let mut leases: Vec<(usize, Lease<K>)> = Vec::new();
-        for (index, key) in keys.iter().enumerate().filter(|(index, _)| found[*index].is_none()) {
-            match self.lease(key) {
+        for (index, found) in found.iter_mut().enumerate().filter(|(_, found)| found.is_none()) {
+            match self.lease(&keys[index]) {
                 Leased::Lease(lease) => leases.push((index, lease)),
-                Leased::Present(pinned) => found[index] = Some(pinned),
+                Leased::Present(pinned) => *found = Some(pinned),
                 Leased::Unavailable => {}
             }
         }
