@@ -171,8 +171,8 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// takes the place of a [callback](Self::on_evict), and a callback set later takes its place.
     /// Default: none.
     ///
-    /// The tier is called in the thread that inserts, trims or [evicts](KvCache::evict_to), under no
-    /// lock of the cache.
+    /// The tier is called in the thread that inserts, trims or [evicts](KvCache::evict_to), under
+    /// no lock of the cache.
     pub fn lower_tier(mut self, tier: Arc<dyn LowerTier<K>>) -> Self
     where
         K: 'static,

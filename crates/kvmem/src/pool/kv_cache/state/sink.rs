@@ -11,7 +11,7 @@ use crate::pool::kv_cache::process::Process;
 pub(in crate::pool::kv_cache) type EvictionSink<K> =
     Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
 
-/// What is below a cache.
+/// The destination of evicted values, and the tier there.
 pub(in crate::pool::kv_cache) struct Below<K> {
     pub(in crate::pool::kv_cache) sink: EvictionSink<K>,
     /// The tier that the sink fills, if it is one.
