@@ -3,6 +3,7 @@
 mod builder;
 mod cache;
 mod error;
+mod fetch;
 mod index;
 mod insertion;
 mod policy;
@@ -19,6 +20,6 @@ pub use error::{KvCacheError, KvCacheSetupError};
 pub use index::Pinned;
 pub use policy::{Eviction, EvictionPolicy, Slot};
 pub use reservation::{Reservation, Superseded};
-pub use state::EvictionOutcome;
+pub use state::{EvictionOutcome, LowerTier, LowerTierError, TierRead};
 pub use stats::KvCacheStats;
-pub use tier::{Lease, Leased, LowerTier, LowerTierError, TierRead};
+pub use tier::{Lease, Leased};

@@ -6,13 +6,14 @@ use std::sync::Arc;
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 
+use super::lower_tier::LowerTier;
 use super::sink::{Below, EvictionSink};
 use crate::pool::Pool;
+use crate::pool::kv_cache::Eviction;
 use crate::pool::kv_cache::index::{CacheLimits, Shard, ShardState, StripeState, Usage};
 use crate::pool::kv_cache::policy::Across;
 use crate::pool::kv_cache::process::Process;
 use crate::pool::kv_cache::source::Source;
-use crate::pool::kv_cache::{Eviction, LowerTier};
 use crate::sync::{AtomicBool, StripedWriteGuard};
 
 /// The state that clones and reservations share.

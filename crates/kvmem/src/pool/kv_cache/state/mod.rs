@@ -2,10 +2,12 @@
 
 mod cache_state;
 mod commit;
+mod lower_tier;
 mod sink;
 mod space;
 mod victim;
 
+pub use lower_tier::{LowerTier, LowerTierError, TierRead};
 pub use sink::EvictionOutcome;
 
 pub(super) use cache_state::{CacheState, Spread};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::pool::kv_cache::LowerTier;
+use super::lower_tier::LowerTier;
 use crate::pool::kv_cache::index::{Pinned, Shard};
 use crate::pool::kv_cache::process::Process;
 

@@ -1,0 +1,54 @@
+//! [`LowerTier`]: what a cache demands of a tier below it.
+
+use std::error::Error;
+
+use crate::pool::kv_cache::index::Pinned;
+
+/// The error of a lower tier.
+pub type LowerTierError = Box<dyn Error + Send + Sync>;
+
+/// A read of a value out of a lower tier.
+#[derive(Debug)]
+pub struct TierRead<'a, K> {
+    /// The key.
+    pub key: &'a K,
+    /// Where the value goes: as many bytes as the tier said that it has.
+    pub into: &'a mut [u8],
+}
+
+/// A tier below a cache, such as a disk or a cluster: it takes what the cache evicts, and gives it
+/// back. See [`KvCacheBuilder::lower_tier`](crate::pool::kv_cache::KvCacheBuilder::lower_tier).
+///
+/// Threads call it at once. Values and invalidations of one key must take effect one after the
+/// other.
+pub trait LowerTier<K>: Send + Sync {
+    /// Takes an evicted value, which replaces an older one. Under the lock that orders the changes
+    /// of a key it asks whether the value [is superseded](Pinned::is_superseded), and does not
+    /// store it then.
+    ///
+    /// A tier that does not want the value removes an older one of the key, and returns `Ok`.
+    ///
+    /// # Errors
+    /// The tier may still have an older value under the key. The key is not fetched any more, until
+    /// the cache is [cleared](crate::pool::KvCache::clear_everywhere).
+    fn put(&self, value: &Pinned<K>) -> Result<(), LowerTierError>;
+
+    /// Returns the length of the value of each key in bytes, `None` where there is none.
+    fn lengths(&self, keys: &[&K]) -> Vec<Option<usize>>;
+
+    /// Reads values into place; returns for each whether its bytes are whole and right. The value
+    /// may have gone, or have another length, since [`lengths`](Self::lengths).
+    fn fetch(&self, reads: &mut [TierRead<'_, K>]) -> Vec<bool>;
+
+    /// Removes the value of a key.
+    ///
+    /// # Errors
+    /// The tier may still have a value under the key.
+    fn invalidate(&self, key: &K) -> Result<(), LowerTierError>;
+
+    /// Removes every value.
+    ///
+    /// # Errors
+    /// The tier may still have values.
+    fn clear(&self) -> Result<(), LowerTierError>;
+}
