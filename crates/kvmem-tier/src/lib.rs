@@ -8,6 +8,11 @@ mod tier;
 
 pub use lower_tier::TierKey;
 pub use tier::{
-    Admission, DiskTier, Fetch, Fetched, OpenReport, StoreError, TierError, TierOptions, TierStats,
-    Verify,
+    Admission, Contents, Damage, DamagedValue, DiskTier, Fetch, Fetched, Inspection, OpenReport,
+    StoreError, TierError, TierOptions, TierStats, ValueLengths, Verify, inspect, verify,
 };
+
+/// The example on the page of the package, which must compile like any other.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct PackagePage;

@@ -45,32 +45,44 @@ impl FileDevice {
     /// thread has up to `depth` transfers in flight.
     ///
     /// # Errors
-    /// The system's error: `EWOULDBLOCK` if another process has it open as a tier, for three
-    /// seconds.
+    /// The system's error; [`io::ErrorKind::WouldBlock`] if it is open already, as a tier or
+    /// [to be read](Self::open_read_only), for three seconds.
     pub fn open(path: &Path, len: u64, depth: u32) -> io::Result<FileDevice> {
-        let open = |flags: OFlags| {
-            OpenOptions::new()
-                .read(true)
-                .write(true)
-                .create(len > 0)
-                .truncate(false)
-                .custom_flags(flags.bits() as i32)
-                .mode(0o600)
-                .open(path)
-        };
-        // A file system without direct I/O says so when the file is opened.
-        let (file, direct) = match open(OFlags::DIRECT) {
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
-                (open(OFlags::empty())?, false)
-            }
-            opened => (opened?, true),
-        };
-        lock(&file)?;
-        let rings = RingPool::new(depth).ok();
-        let mut device =
-            FileDevice { file, len: 0, new: false, direct, depth: depth.max(1), rings };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(len > 0).truncate(false).mode(0o600);
+        let (file, direct) = open_direct(path, &mut options)?;
+        let busy = "it is open already, as a tier or by a program that reads one: close that first";
+        lock(&file, FlockOperation::NonBlockingLockExclusive, busy)?;
+        let mut device = FileDevice::of(file, direct, depth);
         device.set_len(len)?;
         Ok(device)
+    }
+
+    /// Opens a file or block device to read what a tier has left there, without a right to write
+    /// to it. Several processes may do so at once. Meanwhile the tier cannot be opened.
+    ///
+    /// # Errors
+    /// The system's error; [`io::ErrorKind::WouldBlock`] if it is open as a tier, for three
+    /// seconds; [`io::ErrorKind::InvalidInput`] if it is neither a file nor a block device.
+    pub fn open_read_only(path: &Path, depth: u32) -> io::Result<FileDevice> {
+        // Opening a FIFO would wait for a writer.
+        let kind = std::fs::metadata(path)?.file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            let error = "it is neither a file nor a block device";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
+        }
+        let (file, direct) = open_direct(path, OpenOptions::new().read(true))?;
+        let busy = "it is open as a tier: close that first";
+        lock(&file, FlockOperation::NonBlockingLockShared, busy)?;
+        let mut device = FileDevice::of(file, direct, depth);
+        device.set_len(0)?;
+        device.new = false;
+        Ok(device)
+    }
+
+    fn of(file: File, direct: bool, depth: u32) -> FileDevice {
+        let rings = RingPool::new(depth).ok();
+        FileDevice { file, len: 0, new: false, direct, depth: depth.max(1), rings }
     }
 
     /// Makes a shorter file `len` bytes long, with its space allocated.
@@ -151,16 +163,30 @@ impl FileDevice {
     }
 }
 
-/// Locks the file against other tiers.
+/// Opens a file for direct I/O, if its file system has that; returns whether it has.
+fn open_direct(path: &Path, options: &mut OpenOptions) -> io::Result<(File, bool)> {
+    match options.custom_flags(OFlags::DIRECT.bits() as i32).open(path) {
+        // A file system without direct I/O says so when the file is opened.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
+            Ok((options.custom_flags(0).open(path)?, false))
+        }
+        opened => Ok((opened?, true)),
+    }
+}
+
+/// Locks the file against other tiers, or fails with the error `busy`.
 ///
 /// The kernel completes what a killed process had in flight, and closes the file only then: until
 /// that is done, the lock keeps the next process from what the last one still writes.
-fn lock(file: &File) -> io::Result<()> {
+fn lock(file: &File, operation: FlockOperation, busy: &'static str) -> io::Result<()> {
     const WAIT: Duration = Duration::from_millis(10);
     let end = Instant::now() + Duration::from_secs(3);
     loop {
-        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        match rustix::fs::flock(file, operation) {
             Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(WAIT),
+            Err(Errno::WOULDBLOCK) => {
+                return Err(io::Error::new(io::ErrorKind::WouldBlock, busy));
+            }
             locked => return Ok(locked?),
         }
     }

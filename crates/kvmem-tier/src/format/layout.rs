@@ -20,7 +20,8 @@ impl Area {
     }
 
     /// Returns the number of blocks.
-    pub(crate) fn blocks(&self) -> u64 {
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
         self.len / BLOCK as u64
     }
 
@@ -71,7 +72,8 @@ impl Layout {
     }
 
     /// Returns the number of entries that a checkpoint can hold.
-    pub(crate) fn max_entries(&self) -> u64 {
+    #[must_use]
+    pub fn max_entries(&self) -> u64 {
         self.checkpoints[0].blocks() * ENTRIES_PER_BLOCK as u64
     }
 

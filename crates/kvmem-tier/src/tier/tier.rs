@@ -71,9 +71,12 @@ pub enum Fetched {
 
 /// Returns the checksum of a value under a key.
 pub(super) fn checksum(digest: &Digest, value: &[u8]) -> u32 {
-    let sum = crc32c::crc32c(&digest.0);
-    let sum = crc32c::crc32c_append(sum, &(value.len() as u64).to_le_bytes());
-    crc32c::crc32c_append(sum, value)
+    crc32c::crc32c_append(checksum_begin(digest, value.len() as u64), value)
+}
+
+/// Returns the checksum of what comes before the bytes of a value.
+pub(super) fn checksum_begin(digest: &Digest, len: u64) -> u32 {
+    crc32c::crc32c_append(crc32c::crc32c(&digest.0), &len.to_le_bytes())
 }
 
 /// Memory for the blocks of a value that the device cannot use in place: all of them if it is not

@@ -6,10 +6,10 @@ use crate::simulated::Disk;
 use crate::store::get;
 
 /// The values that each key has had.
-type Histories = Vec<(&'static [u8], Vec<Vec<u8>>)>;
+pub(crate) type Histories = Vec<(&'static [u8], Vec<Vec<u8>>)>;
 
 /// Returns the bytes of a small tier with three values, one of them changed after the checkpoint.
-fn small() -> (Vec<u8>, Histories) {
+pub(crate) fn small() -> (Vec<u8>, Histories) {
     let options = TierOptions {
         max_entries: Some(1),
         journal_bytes: Some(4 * 4096),

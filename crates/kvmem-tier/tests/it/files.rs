@@ -9,10 +9,10 @@ use kvmem_tier::device::{Engine, FileDevice};
 use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
 
 /// A path that is removed when this is dropped.
-struct TempFile(PathBuf);
+pub(crate) struct TempFile(pub(crate) PathBuf);
 
 impl TempFile {
-    fn new(name: &str) -> TempFile {
+    pub(crate) fn new(name: &str) -> TempFile {
         let name = format!("kvmem-tier-{name}-{}", std::process::id());
         TempFile(std::env::temp_dir().join(name))
     }
@@ -24,7 +24,7 @@ impl Drop for TempFile {
     }
 }
 
-fn open(path: &Path) -> (DiskTier, kvmem_tier::OpenReport) {
+pub(crate) fn open(path: &Path) -> (DiskTier, kvmem_tier::OpenReport) {
     DiskTier::open(path, 8 << 20, 4, &TierOptions::default()).unwrap()
 }
 
@@ -82,7 +82,8 @@ fn a_file_has_one_owner() {
     let file = TempFile::new("owner");
     let first = open(&file.0);
     let error = DiskTier::open(&file.0, 8 << 20, 4, &TierOptions::default()).err().unwrap();
-    assert!(error.to_string().contains("cannot open"), "{error}");
+    let message = error.to_string();
+    assert!(message.contains("cannot open") && message.contains("open already"), "{message}");
     drop(first);
     open(&file.0);
 }

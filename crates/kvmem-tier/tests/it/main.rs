@@ -3,6 +3,8 @@
 mod damage;
 mod files;
 mod histories;
+mod inspection;
 mod lower_tier;
+mod read_only;
 mod simulated;
 mod store;

@@ -1,0 +1,132 @@
+//! *Verification*: every value is read, and compared with its checksum.
+//!
+//! Values are read in address order, in pieces, so that memory is bounded for values of any length.
+//! The pieces of many values make one batch, of which the device has as many in flight as its depth
+//! allows. The checksum of a value goes from piece to piece.
+
+use std::io;
+
+use thiserror::Error;
+
+use super::inspection::Contents;
+use super::tier::checksum_begin;
+use crate::device::{AlignedBuffer, Device, Read};
+use crate::format::{Area, BLOCK, Entry};
+
+/// Blocks of a batch: enough for a fast device while it is busy, and little memory.
+const BATCH: usize = (32 << 20) / BLOCK;
+/// Bytes of a piece, at most.
+const PIECE: usize = 1 << 20;
+
+/// The reason why a value counts as damaged.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Damage {
+    /// The bytes on the device are not those that were stored.
+    #[error("its checksum is wrong")]
+    Checksum,
+    /// The device failed to read them.
+    #[error("it cannot be read: {0}")]
+    Device(io::Error),
+}
+
+/// A value that is not what was stored.
+#[derive(Debug)]
+pub struct DamagedValue {
+    /// The value, as the index has it.
+    pub entry: Entry,
+    /// The reason.
+    pub damage: Damage,
+}
+
+/// Reads every value and compares it with its checksum; returns those that are damaged, in address
+/// order. Writes nothing. `progress` gets the bytes read after each batch. Takes up to 32 MiB of
+/// memory.
+pub fn verify(
+    device: &impl Device,
+    contents: &Contents,
+    progress: impl FnMut(u64),
+) -> Vec<DamagedValue> {
+    verify_entries(device, contents.superblock.layout.data, &contents.entries, progress)
+}
+
+/// Part of a value: whole blocks.
+struct Piece {
+    /// The place of the value among the entries.
+    value: usize,
+    /// Where it begins, in bytes of the value.
+    at: u64,
+    /// Bytes, with those behind the end of the value.
+    len: usize,
+}
+
+/// Returns all pieces of all values, in their order.
+fn pieces(entries: &[Entry]) -> impl Iterator<Item = Piece> {
+    entries.iter().enumerate().flat_map(|(value, entry)| {
+        let bytes = padded(entry);
+        let piece = move |at| Piece { value, at, len: (bytes - at).min(PIECE as u64) as usize };
+        (0..bytes).step_by(PIECE).map(piece)
+    })
+}
+
+/// Returns the bytes of the blocks of a value.
+fn padded(entry: &Entry) -> u64 {
+    u64::from(entry.extent().blocks) * BLOCK as u64
+}
+
+/// Verifies `entries`, whose blocks lie in the area `data`.
+pub(super) fn verify_entries(
+    device: &impl Device,
+    data: Area,
+    entries: &[Entry],
+    mut progress: impl FnMut(u64),
+) -> Vec<DamagedValue> {
+    let mut damaged = Vec::new();
+    let blocks: u64 = entries.iter().map(|entry| u64::from(entry.extent().blocks)).sum();
+    let mut buffer = AlignedBuffer::new(blocks.min(BATCH as u64) as usize);
+    let mut left = pieces(entries).peekable();
+    // Of the value to which the pieces belong.
+    let (mut sum, mut failed) = (0, None);
+    while left.peek().is_some() {
+        let (mut batch, mut filled) = (Vec::new(), 0);
+        while let Some(piece) = left.next_if(|piece| filled + piece.len <= buffer.len()) {
+            filled += piece.len;
+            batch.push(piece);
+        }
+        let mut memory = &mut buffer[..filled];
+        let mut reads = Vec::with_capacity(batch.len());
+        for piece in &batch {
+            let (part, behind) = memory.split_at_mut(piece.len);
+            memory = behind;
+            let at = data.block(entries[piece.value].start) + piece.at;
+            reads.push(Read { at, parts: [part, &mut []] });
+        }
+        let results = device.read(&mut reads);
+        let mut unread = &buffer[..filled];
+        for (piece, result) in batch.iter().zip(results) {
+            let (bytes, behind) = unread.split_at(piece.len);
+            unread = behind;
+            let entry = entries[piece.value];
+            if piece.at == 0 {
+                (sum, failed) = (checksum_begin(&entry.digest, entry.len), None);
+            }
+            let of_value = (entry.len - piece.at).min(piece.len as u64) as usize;
+            match result {
+                Ok(()) => sum = crc32c::crc32c_append(sum, &bytes[..of_value]),
+                Err(error) => failed = failed.or(Some(error)),
+            }
+            if piece.at + (piece.len as u64) < padded(&entry) {
+                continue;
+            }
+            match failed.take() {
+                Some(error) => damaged.push(DamagedValue { entry, damage: Damage::Device(error) }),
+                None if sum != entry.checksum => {
+                    damaged.push(DamagedValue { entry, damage: Damage::Checksum });
+                }
+                None => {}
+            }
+        }
+        progress(filled as u64);
+    }
+    damaged
+}
