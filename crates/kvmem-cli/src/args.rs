@@ -6,6 +6,7 @@ mod metrics;
 mod mount;
 mod replay;
 mod serve_mooncake;
+mod tier;
 mod tour;
 
 use std::error::Error;
@@ -26,6 +27,7 @@ pub use self::metrics::MetricsArgs;
 pub use self::mount::MountArgs;
 pub use self::replay::{Contenders, Policy, ReplayArgs};
 pub use self::serve_mooncake::ServeMooncakeArgs;
+pub use self::tier::{TierArgs, TierBenchArgs, TierCommand, TierInspectArgs, TierVerifyArgs};
 pub use self::tour::TourArgs;
 
 /// The host memory of LLM inference servers: checks a machine, maps and registers memory, replays
@@ -60,6 +62,8 @@ pub enum Command {
     /// Replay a KV-cache trace through keyed blocks on a pool, or recorded calls through any
     /// allocator
     Replay(ReplayArgs),
+    /// Look into the file of a disk tier, verify its values, or measure one
+    Tier(TierArgs),
     /// Lend memory of this host to a Mooncake cluster, until a signal arrives; needs the Python
     /// package
     #[command(disable_help_flag = true)]

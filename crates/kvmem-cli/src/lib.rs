@@ -18,6 +18,7 @@ pub mod output_file;
 pub mod replay;
 mod replay_command;
 mod serve_mooncake_command;
+mod tier_command;
 mod time_line;
 mod tour_command;
 
@@ -36,6 +37,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Doctor(doctor) => doctor_command::run(&doctor),
         Command::Mount(mount) => mount_command::run(&mount),
         Command::Replay(replay) => replay_command::run(&replay),
+        Command::Tier(tier) => tier_command::run(&tier),
         Command::ServeMooncake(serve) => serve_mooncake_command::run(&serve),
     }
 }

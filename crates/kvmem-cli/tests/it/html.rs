@@ -134,6 +134,17 @@ fn page_of_the_concurrency_suite() {
 }
 
 #[test]
+fn page_of_a_disk_tier() {
+    let file = page("tier").with_extension("disk");
+    let bench = &["tier", "bench", file.to_str().unwrap(), "--size", "16MiB", "--depth", "4"][..];
+    let short = ["--value-bytes", "64KiB", "--seconds", "1"];
+    let html = drawn("tier", &[bench, &short].concat(), 2);
+    for part in ["store, 64 KiB", "fetch, 64 KiB", "Processor time"] {
+        assert!(html.contains(part), "{part}");
+    }
+}
+
+#[test]
 fn page_of_a_mount() {
     let html = drawn("mount", &["mount", "--size", "96MiB", "--pages", "4k", "--populate", "2"], 1);
     for part in ["Time line", "thread 0", "Receipt", "0x0..0x6000000"] {

@@ -11,4 +11,5 @@ mod replay;
 mod serve_mooncake;
 mod sizes;
 mod surroundings;
+mod tier;
 mod tour;

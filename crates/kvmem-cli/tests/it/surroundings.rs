@@ -133,7 +133,7 @@ fn control_characters_in_names_are_escaped() {
     value["version"] = EVIL.into();
     fs::write(&rows, value.to_string()).unwrap();
     let none = format!("none{EVIL}");
-    let runs: [&[&str]; 22] = [
+    let runs: [&[&str]; 25] = [
         &["replay", &trace],
         &["replay", "--ops", &record],
         &["replay", "--ops", &trace],
@@ -154,6 +154,9 @@ fn control_characters_in_names_are_escaped() {
         &["mount", "--size", "1MiB", "--devices", &none],
         &["mount", "--size", "1MiB", "--devices", &format!("verbs:{none},nixl:{none}")],
         &["mount", "--size", "1MiB", "--numa", &none, "--pages", &none],
+        &["tier", "inspect", &none],
+        &["tier", "verify", &trace],
+        &["tier", "bench", &trace],
         &["tour", "--html", &format!("{none}/r.html")],
         &[&none, &format!("--{none}")],
     ];

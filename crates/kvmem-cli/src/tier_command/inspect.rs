@@ -1,0 +1,314 @@
+//! `kvmem tier inspect`: what a tier holds, as text or JSON.
+
+use std::fmt;
+use std::path::Path;
+
+use indicatif::{BinaryBytes, HumanCount};
+use kvmem_tier::device::FileDevice;
+use kvmem_tier::format::{BLOCK, Superblock, SuperblockError, VERSION};
+use kvmem_tier::{Contents, Inspection};
+use serde::Serialize;
+
+use super::{Hex, access, inspected, offset, unusable};
+use crate::args::TierInspectArgs;
+use crate::output::{Failure, JsonSink};
+use crate::output_file::OutputFiles;
+
+/// Prints what is found. A tier that cannot be opened is shown as far as it can be read.
+pub(super) fn run(args: &TierInspectArgs) -> Result<(), Failure> {
+    let mut files = OutputFiles::new().protect("the tier that is inspected", &args.file);
+    let json = JsonSink::open(&mut files, args.json.as_deref())?;
+    // Superblocks, checkpoint and journal are read one after the other.
+    let (device, inspection) = inspected(&args.file, 1)?;
+    let report = InspectReport::new(&args.file, &device, &inspection);
+    let failure = match &inspection.contents {
+        Ok(_) => None,
+        Err(error) => Some(unusable(&args.file, &inspection, error)),
+    };
+    match failure {
+        None => json.write(&report, &report),
+        // There is nothing to show of a file that is no tier.
+        Some(failure) if failure.exit_status() == 2 => Err(failure),
+        Some(failure) => {
+            json.write(&report, &report)?;
+            Err(failure)
+        }
+    }
+}
+
+/// The findings of an inspection.
+#[derive(Serialize)]
+struct InspectReport {
+    file: String,
+    file_bytes: u64,
+    access: String,
+    superblocks: [CopyFigures; 2],
+    /// The tier, if its index can be read.
+    tier: Option<TierFigures>,
+    /// Why it cannot.
+    error: Option<String>,
+}
+
+/// A copy of the superblock.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum CopyFigures {
+    Valid { generation: u64, epoch: u64 },
+    Invalid { error: String },
+}
+
+/// A tier whose index can be read.
+#[derive(Serialize)]
+struct TierFigures {
+    identity: String,
+    format_version: u32,
+    generation: u64,
+    epoch: u64,
+    bytes: u64,
+    parts: Vec<PartFigures>,
+    values: ValueFigures,
+    checkpoint: ChangeFigures,
+    journal: ChangeFigures,
+    quarantined: Vec<ExtentFigures>,
+    quarantined_bytes: u64,
+    free_bytes: u64,
+    longest_free_bytes: u64,
+    /// Share of the data area that values occupy, without padding.
+    utilization: f64,
+    dropped_entries: u64,
+}
+
+/// A part of the file.
+#[derive(Serialize)]
+struct PartFigures {
+    name: &'static str,
+    offset: u64,
+    bytes: u64,
+    in_use: bool,
+}
+
+/// The values.
+#[derive(Serialize)]
+struct ValueFigures {
+    count: u64,
+    max_count: u64,
+    bytes: u64,
+    padding_bytes: u64,
+    len_min: Option<u64>,
+    len_median: Option<u64>,
+    len_max: Option<u64>,
+}
+
+/// Blocks of changes: checkpoint or journal.
+#[derive(Serialize)]
+struct ChangeFigures {
+    number: u32,
+    changes: u64,
+    blocks: u64,
+    max_blocks: u64,
+}
+
+/// A range of the file.
+#[derive(Serialize)]
+struct ExtentFigures {
+    offset: u64,
+    bytes: u64,
+}
+
+impl InspectReport {
+    fn new(path: &Path, device: &FileDevice, inspection: &Inspection) -> InspectReport {
+        let contents = inspection.contents.as_ref();
+        InspectReport {
+            file: path.display().to_string(),
+            file_bytes: inspection.device_len,
+            access: access(device),
+            superblocks: inspection.superblocks.each_ref().map(CopyFigures::new),
+            tier: contents.ok().map(TierFigures::new),
+            error: contents.err().map(ToString::to_string),
+        }
+    }
+}
+
+impl CopyFigures {
+    fn new(copy: &Result<Superblock, SuperblockError>) -> CopyFigures {
+        match copy {
+            &Ok(Superblock { generation, epoch, .. }) => CopyFigures::Valid { generation, epoch },
+            Err(error) => CopyFigures::Invalid { error: error.to_string() },
+        }
+    }
+}
+
+impl TierFigures {
+    fn new(contents: &Contents) -> TierFigures {
+        let superblock = &contents.superblock;
+        let layout = superblock.layout;
+        let (block, bytes) = (BLOCK as u64, contents.value_bytes());
+        let lengths = contents.lengths();
+        TierFigures {
+            identity: Hex(superblock.file).to_string(),
+            format_version: VERSION,
+            generation: superblock.generation,
+            epoch: superblock.epoch,
+            bytes: superblock.len,
+            parts: parts(superblock),
+            values: ValueFigures {
+                count: contents.entries.len() as u64,
+                max_count: layout.max_entries(),
+                bytes,
+                padding_bytes: contents.used_bytes() - bytes,
+                len_min: lengths.map(|lengths| lengths.min),
+                len_median: lengths.map(|lengths| lengths.median),
+                len_max: lengths.map(|lengths| lengths.max),
+            },
+            checkpoint: ChangeFigures {
+                number: superblock.checkpoint,
+                changes: contents.checkpoint_changes,
+                blocks: superblock.checkpoint_blocks,
+                max_blocks: layout.checkpoints[0].blocks(),
+            },
+            journal: ChangeFigures {
+                number: superblock.journal,
+                changes: contents.journal_changes,
+                blocks: contents.journal_blocks,
+                max_blocks: layout.journals[0].blocks(),
+            },
+            quarantined: contents
+                .quarantined
+                .iter()
+                .map(|extent| ExtentFigures {
+                    offset: offset(contents, extent.start),
+                    bytes: u64::from(extent.blocks) * block,
+                })
+                .collect(),
+            quarantined_bytes: contents.quarantined_bytes(),
+            free_bytes: contents.free_blocks * block,
+            longest_free_bytes: contents.longest_free_blocks * block,
+            utilization: contents.utilization(),
+            dropped_entries: contents.dropped,
+        }
+    }
+}
+
+/// Lists the parts of the file in their order.
+fn parts(superblock: &Superblock) -> Vec<PartFigures> {
+    let layout = superblock.layout;
+    let ([journal_0, journal_1], [checkpoint_0, checkpoint_1]) =
+        (layout.journals, layout.checkpoints);
+    let in_use = |number: u32| [number == 0, number == 1];
+    let [of_journal_0, of_journal_1] = in_use(superblock.journal);
+    let [of_checkpoint_0, of_checkpoint_1] = in_use(superblock.checkpoint);
+    let parts = [
+        ("journal 0", journal_0, of_journal_0),
+        ("journal 1", journal_1, of_journal_1),
+        ("checkpoint 0", checkpoint_0, of_checkpoint_0),
+        ("checkpoint 1", checkpoint_1, of_checkpoint_1),
+        ("data", layout.data, true),
+    ];
+    let superblocks =
+        PartFigures { name: "superblocks", offset: 0, bytes: 2 * BLOCK as u64, in_use: true };
+    let rest = parts.map(|(name, area, in_use)| PartFigures {
+        name,
+        offset: area.start,
+        bytes: area.len,
+        in_use,
+    });
+    [superblocks].into_iter().chain(rest).collect()
+}
+
+impl fmt::Display for InspectReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut line = |name: &str, value: String| writeln!(f, "{name:<14} {value}");
+        line("file", format!("{}: {}, {}", self.file, BinaryBytes(self.file_bytes), self.access))?;
+        for (name, copy) in ["superblock 1", "superblock 2"].into_iter().zip(&self.superblocks) {
+            line(name, copy.to_string())?;
+        }
+        if let Some(tier) = &self.tier {
+            write!(f, "{tier}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for CopyFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CopyFigures::Valid { generation, epoch } => {
+                write!(f, "generation {generation}, epoch {epoch}")
+            }
+            CopyFigures::Invalid { error } => write!(f, "not valid: {error}"),
+        }
+    }
+}
+
+impl fmt::Display for ChangeFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ChangeFigures { number, changes, blocks, max_blocks } = *self;
+        write!(
+            f,
+            "number {number}: {} change(s) in {} of {} blocks",
+            HumanCount(changes),
+            HumanCount(blocks),
+            HumanCount(max_blocks)
+        )
+    }
+}
+
+impl fmt::Display for TierFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = |bytes: u64| BinaryBytes(bytes).to_string();
+        let mut line = |name: &str, value: String| writeln!(f, "{name:<14} {value}");
+        line(
+            "tier",
+            format!("{}, format {}, {}", self.identity, self.format_version, bytes(self.bytes)),
+        )?;
+        let values = &self.values;
+        line(
+            "values",
+            format!(
+                "{} of at most {}: {} and {} of padding",
+                HumanCount(values.count),
+                HumanCount(values.max_count),
+                bytes(values.bytes),
+                bytes(values.padding_bytes)
+            ),
+        )?;
+        if let (Some(min), Some(median), Some(max)) =
+            (values.len_min, values.len_median, values.len_max)
+        {
+            let lengths = format!("{min} bytes least, {median} median, {max} most");
+            line("  lengths", lengths)?;
+        }
+        line("checkpoint", self.checkpoint.to_string())?;
+        line("journal", self.journal.to_string())?;
+        line(
+            "free",
+            format!(
+                "{}, {} in the longest range",
+                bytes(self.free_bytes),
+                bytes(self.longest_free_bytes)
+            ),
+        )?;
+        line("utilization", format!("{:.2} % of the data area", 100.0 * self.utilization))?;
+        let quarantined = format!(
+            "{} in {} part(s)",
+            bytes(self.quarantined_bytes),
+            HumanCount(self.quarantined.len() as u64)
+        );
+        line("quarantined", quarantined)?;
+        if self.dropped_entries > 0 {
+            line(
+                "dropped",
+                format!(
+                    "{} entries outside of the data area, or in blocks of others",
+                    HumanCount(self.dropped_entries)
+                ),
+            )?;
+        }
+        writeln!(f, "\n{:<14} {:>16} {:>16}", "part", "offset", "bytes")?;
+        for PartFigures { name, offset, bytes, in_use } in &self.parts {
+            let unused = if *in_use { "" } else { "  not in use" };
+            writeln!(f, "{name:<14} {offset:>16} {bytes:>16}{unused}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! `kvmem tier verify`: reads every value and names those that are damaged.
+
+use std::fmt;
+use std::time::Instant;
+
+use indicatif::{BinaryBytes, HumanCount};
+use kvmem_tier::{Contents, DamagedValue, verify};
+use serde::Serialize;
+
+use super::{Hex, access, inspected, offset, unusable};
+use crate::args::TierVerifyArgs;
+use crate::output::{Failure, JsonSink, progress_bar};
+use crate::output_file::OutputFiles;
+
+/// Damaged values that are named.
+const NAMED: usize = 20;
+
+/// Verifies all values under a progress bar, and prints the report. A damaged value makes the
+/// command fail.
+pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
+    let mut files = OutputFiles::new().protect("the tier that is verified", &args.file);
+    let json = JsonSink::open(&mut files, args.json.as_deref())?;
+    let (device, inspection) = inspected(&args.file, args.depth)?;
+    let contents = match &inspection.contents {
+        Ok(contents) => contents,
+        Err(error) => return Err(unusable(&args.file, &inspection, error)),
+    };
+    let bar = progress_bar(
+        Some(contents.used_bytes()),
+        "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}",
+    );
+    let start = Instant::now();
+    let damaged = verify(&device, contents, |bytes| bar.inc(bytes));
+    let seconds = start.elapsed().as_secs_f64();
+    bar.finish_and_clear();
+    let report = VerifyReport {
+        file: args.file.display().to_string(),
+        access: access(&device),
+        values: contents.entries.len() as u64,
+        bytes: contents.used_bytes(),
+        seconds,
+        dropped_entries: contents.dropped,
+        damaged: damaged.len() as u64,
+        named: damaged.iter().take(NAMED).map(|value| NamedValue::new(contents, value)).collect(),
+    };
+    json.write(&report, &report)?;
+    if damaged.is_empty() {
+        return Ok(());
+    }
+    let count = |number: u64| HumanCount(number).to_string();
+    Err(Failure::new(
+        format_args!(
+            "{} of {} values are damaged: a fetch of one is a miss",
+            count(report.damaged),
+            count(report.values)
+        ),
+        1,
+    ))
+}
+
+/// The outcome.
+#[derive(Serialize)]
+struct VerifyReport {
+    file: String,
+    access: String,
+    values: u64,
+    /// Bytes read, with padding.
+    bytes: u64,
+    seconds: f64,
+    dropped_entries: u64,
+    damaged: u64,
+    /// The first of the damaged values, in address order.
+    #[serde(rename = "damaged_values")]
+    named: Vec<NamedValue>,
+}
+
+/// A damaged value.
+#[derive(Serialize)]
+struct NamedValue {
+    digest: String,
+    /// Where its bytes begin in the file.
+    offset: u64,
+    len: u64,
+    damage: String,
+}
+
+impl NamedValue {
+    fn new(contents: &Contents, value: &DamagedValue) -> NamedValue {
+        NamedValue {
+            digest: Hex::from(value.entry.digest).to_string(),
+            offset: offset(contents, value.entry.start),
+            len: value.entry.len,
+            damage: value.damage.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for VerifyReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = |number: u64| HumanCount(number).to_string();
+        writeln!(f, "file           {}: {}", self.file, self.access)?;
+        writeln!(
+            f,
+            "values         {}, {} read in {:.2} s, {:.2} GB/s",
+            count(self.values),
+            BinaryBytes(self.bytes),
+            self.seconds,
+            self.bytes as f64 / self.seconds.max(1e-9) / 1e9
+        )?;
+        if self.dropped_entries > 0 {
+            writeln!(
+                f,
+                "dropped        {} entries outside of the data area, or in blocks of others",
+                count(self.dropped_entries)
+            )?;
+        }
+        writeln!(f, "damaged        {}", count(self.damaged))?;
+        if !self.named.is_empty() {
+            writeln!(f, "\n{:<32} {:>16} {:>12}", "digest", "offset", "bytes")?;
+        }
+        for NamedValue { digest, offset, len, damage } in &self.named {
+            writeln!(f, "{digest:<32} {offset:>16} {len:>12}  {damage}")?;
+        }
+        match self.damaged - self.named.len() as u64 {
+            0 => Ok(()),
+            more => writeln!(f, "and {} more", count(more)),
+        }
+    }
+}

@@ -1,0 +1,327 @@
+//! `kvmem tier`, run as a command on small files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use kvmem_tier::{DiskTier, TierOptions};
+use serde_json::Value;
+
+fn kvmem(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kvmem"))
+        .arg("tier")
+        .args(args)
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A path of a file that is removed at the end.
+struct TempFile(PathBuf);
+
+impl TempFile {
+    fn new(name: &str) -> TempFile {
+        let name = format!("{}-{name}.tier", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let _ = fs::remove_file(&path);
+        TempFile(path)
+    }
+
+    /// Makes a tier of 8 MiB with values of 10,000 bytes, each of which tells its number.
+    fn tier(name: &str, values: u32) -> TempFile {
+        let file = TempFile::new(name);
+        let options = TierOptions {
+            max_entries: Some(128),
+            journal_bytes: Some(128 << 10),
+            ..TierOptions::default()
+        };
+        let (tier, _) = DiskTier::open(&file.0, 8 << 20, 4, &options).unwrap();
+        for number in 0..values {
+            let value = number.to_le_bytes().repeat(2500);
+            tier.store(&[(&number.to_le_bytes(), &value)]).remove(0).unwrap();
+        }
+        file
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    fn json(&self, command: &str) -> (Output, Value) {
+        let output = kvmem(&[command, self.path(), "--json", "-"]);
+        let report = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| {
+            panic!("{error}: {}{}", text(&output.stdout), text(&output.stderr))
+        });
+        (output, report)
+    }
+
+    /// Flips a bit of a byte.
+    fn flip(&self, at: usize) {
+        let mut bytes = fs::read(&self.0).unwrap();
+        bytes[at] ^= 1;
+        fs::write(&self.0, bytes).unwrap();
+    }
+
+    /// Returns where the bytes of the value `number` begin.
+    fn find(&self, number: u32) -> usize {
+        let value = number.to_le_bytes().repeat(1024);
+        let bytes = fs::read(&self.0).unwrap();
+        bytes.chunks(4096).position(|block| block == value).unwrap() * 4096
+    }
+}
+
+impl Drop for TempFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_new_tier_is_shown_empty() {
+    let file = TempFile::tier("fresh", 0);
+    let before = fs::read(&file.0).unwrap();
+    let output = kvmem(&["inspect", file.path()]);
+    let shown = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    for part in [
+        "8.00 MiB",
+        "superblock 1   generation 1, epoch 1",
+        "superblock 2   generation 1, epoch 1",
+        "values         0 of at most 189: 0 B and 0 B of padding",
+        "journal        number 1: 0 change(s) in 0 of 32 blocks",
+        "utilization    0.00 %",
+        "\ndata ",
+    ] {
+        assert!(shown.contains(part), "no {part:?} in\n{shown}");
+    }
+    assert!(!shown.contains("lengths") && !shown.contains("dropped"), "{shown}");
+    let (_, report) = file.json("inspect");
+    let tier = &report["tier"];
+    assert_eq!((&tier["values"]["count"], &tier["values"]["len_min"]), (&0.into(), &Value::Null));
+    let data = &tier["parts"][5];
+    assert_eq!((&data["name"], &data["bytes"]), (&"data".into(), &tier["free_bytes"]));
+    let end = data["offset"].as_u64().unwrap() + data["bytes"].as_u64().unwrap();
+    assert_eq!(end, 8 << 20);
+    let verified = kvmem(&["verify", file.path()]);
+    assert!(verified.status.success(), "{}", text(&verified.stderr));
+    assert_eq!(fs::read(&file.0).unwrap(), before);
+}
+
+#[test]
+fn a_filled_tier_is_shown_and_verified() {
+    let file = TempFile::tier("filled", 50);
+    let before = fs::read(&file.0).unwrap();
+    let (output, report) = file.json("inspect");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let tier = &report["tier"];
+    let values = &tier["values"];
+    assert_eq!((&values["count"], &values["bytes"]), (&50.into(), &500_000.into()));
+    assert_eq!(values["padding_bytes"], 50 * 2288);
+    assert_eq!((&values["len_min"], &values["len_max"]), (&10_000.into(), &10_000.into()));
+    // The journal of 32 blocks was full once.
+    let (journal, checkpoint) = (&tier["journal"], &tier["checkpoint"]);
+    assert_eq!((&journal["changes"], &journal["blocks"]), (&17.into(), &17.into()));
+    assert_eq!((&checkpoint["changes"], &checkpoint["blocks"]), (&33.into(), &1.into()));
+    assert_eq!(tier["identity"].as_str().unwrap().len(), 32);
+    assert_eq!(report["error"], Value::Null);
+    let used = tier["parts"][5]["bytes"].as_u64().unwrap() - tier["free_bytes"].as_u64().unwrap();
+    assert_eq!(used, 50 * 3 * 4096);
+
+    let (output, report) = file.json("verify");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!((&report["values"], &report["damaged"]), (&50.into(), &0.into()));
+    assert_eq!(report["bytes"], 50 * 3 * 4096);
+    let shown = text(&kvmem(&["verify", file.path(), "--depth", "3"]).stdout);
+    assert!(shown.contains("values         50, 600.00 KiB read"), "{shown}");
+    assert!(shown.ends_with("damaged        0\n"), "{shown}");
+    assert_eq!(fs::read(&file.0).unwrap(), before);
+}
+
+#[test]
+fn flipped_bytes_are_found_by_verifying() {
+    let file = TempFile::tier("flipped", 50);
+    let offsets = [3, 17].map(|number| file.find(number));
+    file.flip(offsets[0] + 9999);
+    file.flip(offsets[1]);
+    let output = kvmem(&["verify", file.path()]);
+    let shown = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(text(&output.stderr).contains("2 of 50 values are damaged"), "{output:?}");
+    for offset in offsets {
+        let named = format!(" {offset} ");
+        let line = shown.lines().find(|line| line.contains(&named));
+        assert!(line.unwrap().contains("10000  its checksum is wrong"), "{shown}");
+    }
+    let (output, report) = file.json("verify");
+    assert_eq!((output.status.code(), &report["damaged"]), (Some(1), &2.into()));
+    let named = report["damaged_values"].as_array().unwrap();
+    assert_eq!((named.len(), named[0]["digest"].as_str().unwrap().len()), (2, 32));
+    // The index is whole.
+    assert!(kvmem(&["inspect", file.path()]).status.success());
+
+    // At most 20 are named.
+    for number in 20..45 {
+        file.flip(file.find(number) + 1);
+    }
+    let output = kvmem(&["verify", file.path()]);
+    let shown = text(&output.stdout);
+    assert!(shown.contains("damaged        27\n") && shown.ends_with("and 7 more\n"), "{shown}");
+    assert_eq!(shown.matches("its checksum is wrong").count(), 20, "{shown}");
+}
+
+#[test]
+fn a_damaged_index_is_shown_as_far_as_it_can_be_read() {
+    let file = TempFile::tier("index", 5);
+    file.flip(100);
+    let output = kvmem(&["inspect", file.path()]);
+    assert!(output.status.success(), "one superblock is enough: {}", text(&output.stderr));
+    assert!(text(&output.stdout).contains("superblock 1   not valid: its checksum is wrong"));
+    assert!(kvmem(&["verify", file.path()]).status.success());
+    let (_, report) = file.json("inspect");
+    assert_eq!(report["superblocks"][0]["error"], "its checksum is wrong");
+    let checkpoint = report["tier"]["parts"].as_array().unwrap().iter().find(|part| {
+        part["in_use"] == true && part["name"].as_str().unwrap().starts_with("checkpoint")
+    });
+    file.flip(checkpoint.unwrap()["offset"].as_u64().unwrap() as usize + 10);
+    for command in ["inspect", "verify"] {
+        let output = kvmem(&[command, file.path()]);
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert!(text(&output.stderr).contains("the index is lost"), "{output:?}");
+    }
+    let (output, report) = file.json("inspect");
+    assert_eq!((output.status.code(), &report["tier"]), (Some(1), &Value::Null));
+    assert!(report["error"].as_str().unwrap().contains("block 0 of the checkpoint is damaged"));
+    assert_eq!(report["superblocks"][1]["generation"], 1);
+}
+
+#[test]
+fn what_is_no_tier_is_not_shown() {
+    let file = TempFile::new("foreign");
+    let folder = env!("CARGO_TARGET_TMPDIR");
+    let foreign = vec![b'x'; 20_000];
+    for command in ["inspect", "verify"] {
+        let fails = |path: &str| {
+            let output = kvmem(&[command, path]);
+            let stderr = text(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{stderr}");
+            assert!(output.stdout.is_empty() && stderr.contains(path), "{stderr}");
+            stderr
+        };
+        assert!(fails(file.path()).contains("No such file"));
+        assert!(!file.0.exists(), "it was made");
+        assert!(fails(folder).contains("neither a file nor a block device"));
+        assert!(fails("/dev/zero").contains("neither a file nor a block device"));
+        for content in [&[][..], b"short", &foreign] {
+            fs::write(&file.0, content).unwrap();
+            assert!(fails(file.path()).contains("it is no disk tier"));
+            assert_eq!(fs::read(&file.0).unwrap(), content);
+        }
+        fs::remove_file(&file.0).unwrap();
+    }
+}
+
+#[test]
+fn an_open_tier_is_not_read() {
+    let file = TempFile::tier("open", 1);
+    let tier = DiskTier::open(&file.0, 8 << 20, 4, &TierOptions::default()).unwrap();
+    let output = kvmem(&["inspect", file.path()]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("it is open as a tier"), "{output:?}");
+    drop(tier);
+    assert!(kvmem(&["inspect", file.path()]).status.success());
+}
+
+#[test]
+fn outputs_do_not_replace_the_tier() {
+    let file = TempFile::tier("kept", 1);
+    let before = fs::read(&file.0).unwrap();
+    for command in ["inspect", "verify", "bench"] {
+        let output = kvmem(&[command, file.path(), "--json", file.path()]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(text(&output.stderr).contains("the output would replace it"), "{output:?}");
+    }
+    assert_eq!(fs::read(&file.0).unwrap(), before);
+}
+
+#[test]
+fn the_benchmark_prints_a_table_and_json() {
+    let file = TempFile::new("bench");
+    let small = ["--size", "16MiB", "--depth", "4", "--seconds", "1"];
+    let json = TempFile::new("bench-json");
+    let sizes = ["--value-bytes", "4KiB,100000", "--json", json.path()];
+    let output = kvmem(&[&["bench", file.path()], &small[..], &sizes].concat());
+    let stderr = text(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
+    assert!(!file.0.exists(), "it is left behind");
+    let table = text(&output.stdout);
+    for word in ["tier GB/s", "plain s/GB", "\n4 KiB     store", "\n100000 B  fetch", "depth 4"] {
+        assert!(table.contains(word), "no {word:?} in\n{table}");
+    }
+    let report: Value = serde_json::from_slice(&fs::read(&json.0).unwrap()).unwrap();
+    assert_eq!((&report["suite"], &report["tier_bytes"]), (&"tier".into(), &(8 << 20).into()));
+    let rows = report["rows"].as_array().unwrap();
+    let names: Vec<_> =
+        rows.iter().map(|row| (row["value_bytes"].as_u64(), row["transfer"].as_str())).collect();
+    assert_eq!(
+        names,
+        [
+            (Some(4096), Some("store")),
+            (Some(4096), Some("fetch")),
+            (Some(100_000), Some("store")),
+            (Some(100_000), Some("fetch"))
+        ]
+    );
+    for row in rows {
+        assert!(row["turns"].as_u64() >= Some(3), "{row:#}");
+        for side in ["tier", "plain"] {
+            assert!(row[side]["gb_per_s"].as_f64() > Some(0.0), "{row:#}");
+            assert!(row[side]["cpu_s_per_gb"].as_f64() > Some(0.0), "{row:#}");
+        }
+    }
+
+    // With --format an existing file is used, and stays.
+    fs::write(&file.0, "precious").unwrap();
+    let one = ["--value-bytes", "64KiB"];
+    let output = kvmem(&[&["bench", file.path()], &small[..], &one].concat());
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("exists: name a new file"), "{output:?}");
+    assert_eq!(fs::read_to_string(&file.0).unwrap(), "precious");
+    let output = kvmem(&[&["bench", file.path(), "--format"], &small[..], &one].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (_, report) = file.json("inspect");
+    assert_eq!(report["tier"]["values"]["len_median"], 64 << 10);
+    assert!(kvmem(&["verify", file.path()]).status.success());
+}
+
+#[test]
+fn invalid_options_end_with_status_2() {
+    let file = TempFile::new("invalid");
+    let path = file.path();
+    for (arguments, expected) in [
+        (&[][..], "inspect"),
+        (&["inspect"], "FILE"),
+        (&["repair", path], "repair"),
+        (&["verify", path, "--depth", "0"], "--depth"),
+        (&["bench", path, "--size", "much"], "such as 64GiB"),
+        (&["bench", path, "--value-bytes", "0"], "0 bytes"),
+        (&["bench", path, "--seconds", "0"], "--seconds"),
+        (&["bench", path, "--size", "8MiB", "--value-bytes", "1MiB"], "need --size 268435456"),
+        (&["bench", path, "--value-bytes", "1GiB"], "lower --depth"),
+        (&["bench", path, "--value-bytes", "8EiB"], "8EiB"),
+        (&["bench", "/no/such/folder/file"], "cannot open /no/such/folder/file"),
+        (&["bench", path, "--json", "/no/such/folder/r.json"], "cannot write"),
+    ] {
+        let output = kvmem(arguments);
+        let stderr = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+        assert!(!file.0.exists(), "{arguments:?} leaves a file");
+    }
+}
