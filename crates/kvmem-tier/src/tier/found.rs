@@ -115,7 +115,7 @@ impl Found {
     }
 
     fn apply(&mut self, change: Change) {
-        self.next_number = self.next_number.max(change.number() + 1);
+        self.next_number = self.next_number.max(change.number().saturating_add(1));
         match change {
             Change::Stored(entry) => {
                 self.order += 1;
