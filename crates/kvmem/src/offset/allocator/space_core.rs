@@ -13,7 +13,9 @@ use super::range::{known_size, short_size};
 use super::raw_handle::{RawAllocation, RawHandle};
 use crate::offset::error::{AllocError, CheckError, RawError};
 use crate::offset::heap::{Heap, MaybePlaced, Placed};
-use crate::sync::{Combined, CombiningGuard, CombiningMutex, Words, const_new};
+use crate::sync::{
+    AtomicBool, Combined, CombiningGuard, CombiningMutex, Ordering, Words, const_new,
+};
 
 /// The data that the lock protects.
 pub(crate) struct SpaceState {
@@ -61,13 +63,19 @@ impl SpaceState {
 pub(crate) struct SpaceCore {
     /// `None` while no allocator uses this core.
     state: CombiningMutex<Option<Box<SpaceState>>>,
+    /// Whether the holder of the lock may serve other threads. Meanwhile the hint is only a bound.
+    combines: AtomicBool,
     hint: Hint,
 }
 
 impl SpaceCore {
     const_new! {
         pub(crate) const fn new() -> Self {
-            SpaceCore { state: CombiningMutex::new(None), hint: Hint::new() }
+            SpaceCore {
+                state: CombiningMutex::new(None),
+                combines: AtomicBool::new(true),
+                hint: Hint::new(),
+            }
         }
     }
 
@@ -80,6 +88,7 @@ impl SpaceCore {
             closed: false,
             keepalive: None,
         });
+        self.set_combining(true);
         let mut slot = self.state.lock();
         debug_assert!(slot.is_none() && !slot.is_open(), "the core is in use");
         self.publish(&mut state.heap);
@@ -190,12 +199,22 @@ impl SpaceCore {
         result
     }
 
+    /// Sets whether the holder of the lock may serve other threads.
+    pub(crate) fn set_combining(&self, combines: bool) {
+        // Relaxed: either way is correct at any time.
+        self.combines.store(combines, Ordering::Relaxed);
+    }
+
     /// Takes the lock, after other threads, and does what they have left to do.
     fn enter(&self) -> CombiningGuard<'_, Option<Box<SpaceState>>> {
         let mut slot = self.state.lock();
         if slot.is_open() {
             slot.serve();
-        } else if slot.is_contended() && slot.as_ref().is_some_and(|state| !state.closed) {
+        } else if slot.is_contended()
+            && slot.as_ref().is_some_and(|state| !state.closed)
+            // Relaxed: as in `set_combining`.
+            && self.combines.load(Ordering::Relaxed)
+        {
             self.hint.publish_bound();
             slot.open();
         }

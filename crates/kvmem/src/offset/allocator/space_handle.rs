@@ -44,6 +44,11 @@ impl SpaceHandle {
         self.core.keep(keepalive);
     }
 
+    /// See [`SpaceCore::set_combining`].
+    pub(crate) fn set_combining(self, combines: bool) {
+        self.core.set_combining(combines);
+    }
+
     /// Returns an upper bound of the longest free range, without the lock.
     #[inline]
     pub(crate) fn largest_free_hint(self) -> u64 {

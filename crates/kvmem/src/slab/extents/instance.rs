@@ -345,6 +345,7 @@ impl ExtentInstance {
         self.magazines.rebind(|_| self.hot.suspend());
         // Sizes that are detected later are judged anew.
         self.magazines.try_again();
+        self.space.set_combining(self.hot.used() == 0);
         // The cached ranges are back in the space.
         self.hot.end_epoch();
     }
@@ -361,6 +362,9 @@ impl ExtentInstance {
                 magazines.reshape(class, u64::from(size), (rounds as usize, max as usize));
             }
         });
+        // Where sizes are hot, most threads stay out of the space, and a request that must fail
+        // relies on the exact hint: with a bound it would reclaim all caches.
+        self.space.set_combining(self.hot.used() == 0);
     }
 
     /// Returns true only if no range of `size` bytes was available at some moment during the call;
