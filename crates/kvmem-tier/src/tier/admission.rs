@@ -28,8 +28,8 @@ pub(super) struct Doorman {
 }
 
 impl Doorman {
-    /// Creates it for a tier of so many entries. `bytes_per_s` is the limit of writes, if there is
-    /// one.
+    /// Decides for a tier with room for `entries` values. `bytes_per_s` limits the bytes written
+    /// per second.
     pub(super) fn new(admission: Admission, entries: u64, bytes_per_s: Option<u64>) -> Self {
         Doorman {
             filters: match admission {

@@ -91,7 +91,7 @@ fn lives(seed: u64, roomy: bool) {
             Ok(opened) => opened,
             Err(error) => panic!("seed {seed}, life {life}: {error}"),
         };
-        // What is found now is what it will be.
+        // Opening has synced the disk, so each value found here is certain from now on.
         for key in 0..KEYS {
             let found = find(&tier, key);
             let history = histories.entry(key).or_default();

@@ -14,16 +14,16 @@ const SECTOR: usize = 512;
 pub(crate) struct Disk(Arc<Mutex<Platter>>);
 
 struct Platter {
-    /// What a reader sees.
+    /// The bytes that a reader gets.
     current: Vec<u8>,
-    /// What has survived the last sync.
+    /// The bytes that a power cut leaves, without the writes in `unsynced`.
     durable: Vec<u8>,
     /// Writes since then, in their order.
     unsynced: Vec<(u64, Vec<u8>)>,
     new: bool,
     /// Operations until the process ends; the one at zero is torn, and all after it fail.
     until_end: u64,
-    /// One in so many reads and writes fails; 0 for none.
+    /// Each read or write fails with a probability of 1 / `failing`; with 0 none fails.
     failing: u64,
     random: Random,
 }
@@ -61,7 +61,7 @@ impl Disk {
         self.platter().current.clone()
     }
 
-    /// Ends the process after so many operations more; the last one is torn.
+    /// Ends the process at the operation number `operations` from now on, which is torn.
     pub(crate) fn end_after(&self, operations: u64) {
         self.platter().until_end = operations;
     }

@@ -37,7 +37,8 @@ impl Heap {
         if pieces.len() == n {
             return pieces;
         }
-        // As above: without the region the number is exact.
+        // Without the small-object region the number of ranges that fit is exact, as in
+        // `allocate_batch`.
         self.give_back(&pieces);
         self.close_region();
         self.place_up_to(size, n, Self::allocate_in_bins)

@@ -12,10 +12,10 @@ const WORTHWHILE_PUTS: u32 = 1024;
 /// Puts that bypass the caches after the first of several close reclaims, and at most.
 const MIN_BYPASS_PUTS: u32 = 64;
 const MAX_BYPASS_PUTS: u32 = 1 << 13;
-/// With so many close reclaims in a row, caching does not pay off. The first few may come from
-/// caches that are being filled.
+/// The number of close reclaims in a row from which on caching does not pay off. The first few may
+/// come from caches that are being filled.
 const MAX_CLOSE_RECLAIMS: u32 = 32;
-/// As many more are needed when caching is tried again.
+/// The number of further close reclaims after which caching, tried again, does not pay off.
 const CLOSE_RECLAIMS_AGAIN: u32 = 16;
 
 /// Decides whether rounds bypass the caches.
