@@ -1,4 +1,5 @@
-//! *Journal*: blocks of changes, written one after the other.
+//! *Journal*: blocks of changes, written one after the other. The blocks of a
+//! [checkpoint](super::checkpoint) have the same form and another beginning.
 
 use super::BLOCK;
 use super::block::{Fields, Reader, is_sealed, seal};
@@ -30,25 +31,42 @@ pub struct JournalBlock {
 /// # Panics
 /// If there are too many changes, or `bytes` is not a block.
 pub fn write_journal_block(block: &JournalBlock, bytes: &mut [u8]) {
-    assert!(block.changes.len() <= RECORDS_PER_BLOCK && bytes.len() == BLOCK);
-    bytes.fill(0);
-    let mut fields = Fields::new(bytes);
-    fields.put(&MAGIC);
-    fields.put(&[0; 4]);
-    fields.put(&block.file);
-    fields.put(&block.epoch.to_le_bytes());
-    fields.put(&block.index.to_le_bytes());
-    fields.put(&(block.changes.len() as u32).to_le_bytes());
-    for (change, bytes) in block.changes.iter().zip(bytes[HEADER..].chunks_exact_mut(ENTRY)) {
-        change.write(bytes);
-    }
-    seal(bytes, CHECKSUM);
+    let JournalBlock { file, epoch, index, changes } = block;
+    write_block(MAGIC, (*file, *epoch, *index), changes, bytes);
 }
 
 /// Reads a block; `None` if it is none, or damaged.
 #[must_use]
 pub fn read_journal_block(bytes: &[u8]) -> Option<JournalBlock> {
-    if bytes.len() != BLOCK || bytes[..4] != MAGIC || !is_sealed(bytes, CHECKSUM) {
+    read_block(MAGIC, bytes)
+}
+
+/// Writes a block that begins with `magic`, of the file, epoch and place in `of`.
+pub(super) fn write_block(
+    magic: [u8; 4],
+    of: ([u8; 16], u64, u32),
+    changes: &[Change],
+    bytes: &mut [u8],
+) {
+    assert!(changes.len() <= RECORDS_PER_BLOCK && bytes.len() == BLOCK);
+    let (file, epoch, index) = of;
+    bytes.fill(0);
+    let mut fields = Fields::new(bytes);
+    fields.put(&magic);
+    fields.put(&[0; 4]);
+    fields.put(&file);
+    fields.put(&epoch.to_le_bytes());
+    fields.put(&index.to_le_bytes());
+    fields.put(&(changes.len() as u32).to_le_bytes());
+    for (change, bytes) in changes.iter().zip(bytes[HEADER..].chunks_exact_mut(ENTRY)) {
+        change.write(bytes);
+    }
+    seal(bytes, CHECKSUM);
+}
+
+/// Reads a block that begins with `magic`; `None` if it is none, or damaged.
+pub(super) fn read_block(magic: [u8; 4], bytes: &[u8]) -> Option<JournalBlock> {
+    if bytes.len() != BLOCK || bytes[..4] != magic || !is_sealed(bytes, CHECKSUM) {
         return None;
     }
     let mut fields = Reader(&bytes[8..]);
