@@ -57,7 +57,8 @@ impl TierKey for String {
 /// use kvmem_tier::{DiskTier, TierOptions};
 ///
 /// # let path = std::env::temp_dir().join(format!("kvmem-tier-doc-{}", std::process::id()));
-/// let (tier, _) = DiskTier::open(&path, 16 << 20, 32, &TierOptions::default())?;
+/// let options = TierOptions { bytes: Some(16 << 20), ..TierOptions::default() };
+/// let (tier, _) = DiskTier::open(&path, &options)?;
 /// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
 /// let cache: KvCache<u64> = KvCache::builder(&pool)
 ///     .lower_tier(Arc::new(tier))

@@ -35,11 +35,12 @@ impl TempFile {
     fn tier(name: &str, values: u32) -> TempFile {
         let file = TempFile::new(name);
         let options = TierOptions {
+            bytes: Some(8 << 20),
             max_entries: Some(128),
             journal_bytes: Some(128 << 10),
             ..TierOptions::default()
         };
-        let (tier, _) = DiskTier::open(&file.0, 8 << 20, 4, &options).unwrap();
+        let (tier, _) = DiskTier::open(&file.0, &options).unwrap();
         for number in 0..values {
             let value = number.to_le_bytes().repeat(2500);
             tier.store(&[(&number.to_le_bytes(), &value)]).remove(0).unwrap();
@@ -228,7 +229,7 @@ fn what_is_no_tier_is_not_shown() {
 #[test]
 fn an_open_tier_is_not_read() {
     let file = TempFile::tier("open", 1);
-    let tier = DiskTier::open(&file.0, 8 << 20, 4, &TierOptions::default()).unwrap();
+    let tier = DiskTier::open(&file.0, &TierOptions::default()).unwrap();
     let output = kvmem(&["inspect", file.path()]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("it is open as a tier"), "{output:?}");

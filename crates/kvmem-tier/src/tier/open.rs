@@ -12,7 +12,7 @@ use super::admission::Doorman;
 use super::error::TierError;
 use super::found::{Found, Restored, read_superblocks, space_of, valid_superblock};
 use super::journal::Journal;
-use super::options::{TierOptions, Verify};
+use super::options::{DEFAULT_DEPTH, TierOptions, Verify};
 use super::state::State;
 use super::tier::{DiskTier, ORDERS};
 use super::verification::{Damage, DamagedValue, verify_entries};
@@ -36,18 +36,17 @@ pub struct OpenReport {
 }
 
 impl DiskTier<FileDevice> {
-    /// Opens the tier in a file or on a block device, and makes it if the file is new. A new or
-    /// shorter file becomes `len` bytes long. A thread has up to `depth` transfers in flight.
+    /// Opens the tier in a file or on a block device, and makes it if the file is new.
     ///
     /// # Errors
     /// [`TierError`]: see there. Nothing is overwritten then.
     pub fn open(
-        path: &Path,
-        len: u64,
-        depth: u32,
+        path: impl AsRef<Path>,
         options: &TierOptions,
     ) -> Result<(Self, OpenReport), TierError> {
-        let device = FileDevice::open(path, len, depth).map_err(TierError::device("open", 0))?;
+        let (len, depth) = (options.bytes.unwrap_or(0), options.depth.unwrap_or(DEFAULT_DEPTH));
+        let device = FileDevice::open(path.as_ref(), len, depth);
+        let device = device.map_err(TierError::device("open", 0))?;
         DiskTier::on(device, options)
     }
 }

@@ -16,6 +16,11 @@ pub enum Verify {
 /// How a tier is opened.
 #[derive(Clone, Debug, Default)]
 pub struct TierOptions {
+    /// Bytes of the file: a new or shorter one becomes as long, with its space allocated. By
+    /// default a file or block device keeps its length.
+    pub bytes: Option<u64>,
+    /// Transfers that one thread has in flight, at most. By default 32.
+    pub depth: Option<u32>,
     /// The most values that it can hold; fixed when the file is made. The file keeps 128 bytes for
     /// each. By default one for each 32 KiB of the device.
     pub max_entries: Option<u64>,
@@ -34,6 +39,9 @@ pub struct TierOptions {
     /// is made for 1 DWPD (drive writes per day) lasts its time with a 86,400th of its size.
     pub max_write_bytes_per_s: Option<u64>,
 }
+
+/// Transfers that one thread has in flight by default.
+pub(super) const DEFAULT_DEPTH: u32 = 32;
 
 /// The least blocks of a journal.
 const MIN_JOURNAL: u64 = 4;

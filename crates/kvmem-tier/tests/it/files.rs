@@ -24,8 +24,13 @@ impl Drop for TempFile {
     }
 }
 
+/// Options of a file of `bytes` bytes.
+fn sized(bytes: u64) -> TierOptions {
+    TierOptions { bytes: Some(bytes), ..TierOptions::default() }
+}
+
 pub(crate) fn open(path: &Path) -> (DiskTier, kvmem_tier::OpenReport) {
-    DiskTier::open(path, 8 << 20, 4, &TierOptions::default()).unwrap()
+    DiskTier::open(path, &sized(8 << 20)).unwrap()
 }
 
 #[test]
@@ -81,7 +86,7 @@ fn both_engines_transfer_the_same_bytes() {
 fn a_file_has_one_owner() {
     let file = TempFile::new("owner");
     let first = open(&file.0);
-    let error = DiskTier::open(&file.0, 8 << 20, 4, &TierOptions::default()).err().unwrap();
+    let error = DiskTier::open(&file.0, &sized(8 << 20)).err().unwrap();
     let message = error.to_string();
     assert!(message.contains("cannot open") && message.contains("open already"), "{message}");
     drop(first);
@@ -132,7 +137,7 @@ fn a_file_may_be_replaced_beneath_a_tier() {
     assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]), [Fetched::Hit]);
     tier.store(&[(b"another", b"value")]).remove(0).unwrap();
     drop(tier);
-    let error = DiskTier::open(&file.0, 0, 4, &TierOptions::default()).err().unwrap();
+    let error = DiskTier::open(&file.0, &TierOptions::default()).err().unwrap();
     assert!(error.to_string().contains("it is no disk tier"), "{error}");
     assert_eq!(std::fs::read(&file.0).unwrap(), b"no tier");
 }
@@ -141,11 +146,11 @@ fn a_file_may_be_replaced_beneath_a_tier() {
 fn what_is_no_file_is_an_error() {
     let missing = Path::new("/proc/no/such/folder/tier");
     for path in [missing, Path::new("/proc"), Path::new("/dev/null")] {
-        let error = DiskTier::open(path, 1 << 20, 4, &TierOptions::default()).err().unwrap();
+        let error = DiskTier::open(path, &sized(1 << 20)).err().unwrap();
         assert!(!error.to_string().is_empty(), "{}", path.display());
     }
     let file = TempFile::new("small");
-    let error = DiskTier::open(&file.0, 4096, 4, &TierOptions::default()).err().unwrap();
+    let error = DiskTier::open(&file.0, &sized(4096)).err().unwrap();
     assert!(error.to_string().contains("leaves no block for values"), "{error}");
 }
 

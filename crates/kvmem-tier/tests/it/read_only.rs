@@ -39,7 +39,7 @@ fn programs_that_read_share_a_file_and_cannot_change_it() {
     let block = AlignedBuffer::new(1);
     assert!(one.write(&[Write { at: 0, parts: [&block, &[]] }]).remove(0).is_err());
     assert_eq!(std::fs::read(&file.0).unwrap(), before);
-    let error = DiskTier::open(&file.0, 8 << 20, 4, &TierOptions::default()).err().unwrap();
+    let error = DiskTier::open(&file.0, &TierOptions::default()).err().unwrap();
     assert!(error.to_string().contains("open already"), "{error}");
     drop((one, two));
     assert_eq!(open(&file.0).1.entries, 1);
