@@ -30,6 +30,33 @@ fn an_aligned_request_takes_few_nodes() {
     }
 }
 
+/// An aligned start is found among 64 runs, whatever their order, and a run at the end of the space
+/// counts extra.
+#[test]
+fn an_aligned_start_is_found_among_64_runs() {
+    for placement in PLACEMENTS {
+        for at_end in [false, true] {
+            for target in 0..64 {
+                let space = OffsetAllocator::builder(3 * 4096).boundary(3).placement(placement);
+                let space = space.build().unwrap();
+                let mut segments: Vec<Option<Allocation>> =
+                    (0..4096).map(|_| Some(space.allocate(3).unwrap())).collect();
+                segments.sort_by_key(|segment| segment.as_ref().map(Allocation::offset));
+                // Every second segment, so that the runs stay apart; none of them has a multiple of
+                // 256 but the target, from 768 on.
+                for run in 0..64 {
+                    segments[if run == target { 256 } else { 2 * run + 87 }] = None;
+                }
+                if at_end {
+                    segments[4095] = None;
+                }
+                let found = space.allocate_aligned(1, 256).unwrap();
+                assert_eq!(found.offset(), 768, "{placement:?}, {at_end}, {target}");
+            }
+        }
+    }
+}
+
 /// Failed requests of every kind change nothing, both in a space without free nodes and in one with
 /// some left.
 #[test]
