@@ -186,6 +186,17 @@ pub(crate) fn for_python(root: &Path, environment: &Path) -> Vec<(&'static str, 
     .collect()
 }
 
+/// Installs SGLang's wheel and numpy, if possible; returns the folder of the Python that has numpy,
+/// and the folder of the wheel.
+pub(crate) fn sglang(root: &Path) -> Option<(PathBuf, PathBuf)> {
+    let place = Place::new(root);
+    // numpy comes with NIXL.
+    place.get(|engine| ["NIXL", "SGLang"].contains(&engine.name));
+    let sglang = ENGINES.iter().find(|engine| engine.name == "SGLang")?;
+    let found = place.has(sglang) && works(place.python(), &["-c", "import numpy"]);
+    found.then(|| (place.folder.join("bin"), place.apart(sglang)))
+}
+
 /// The folders of the engines.
 struct Place {
     folder: PathBuf,

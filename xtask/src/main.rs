@@ -23,9 +23,11 @@
 //!   with the oldest toolchain,
 //! - [`count`] counts instructions and mispredicted branches of the loops,
 //! - [`drop_in`] times the class for C++ beside a model of what it replaces,
+//! - [`bench_tier`] measures the disk tier beside other people's code,
 //! - [`record`] files a benchmark run under its date and machine, and draws the records,
 //! - [`site`] makes the documentation a site, and checks it.
 
+mod bench_tier;
 mod chaos;
 mod checks;
 mod count;
@@ -109,6 +111,9 @@ enum Chore {
     /// Time the class for C++ that replaces Mooncake's allocator, beside a model of that allocator
     /// behind the same functions, on one thread and on several.
     DropIn(drop_in::DropInOptions),
+    /// Measure the disk tier beside foyer and SGLang's disk path: `kvmem bench tier` with these
+    /// contenders, which are built and installed first.
+    BenchTier(bench_tier::BenchTierOptions),
     /// Draw the newest recorded run of every suite as one page.
     Report(record::ReportOptions),
     /// Build the documentation as a site that needs no network and no server: all pages of the
@@ -134,6 +139,7 @@ fn main() -> Result<ExitCode> {
         Chore::BenchRecord(options) => record::bench(&root, &options),
         Chore::Count(options) => count::run(&root, &options),
         Chore::DropIn(options) => drop_in::run(&root, &options),
+        Chore::BenchTier(options) => bench_tier::run(&root, &options),
         Chore::Report(options) => record::report(&root, &options),
         Chore::Site(options) => site::run(&root, &options),
     }

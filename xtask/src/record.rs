@@ -126,7 +126,7 @@ fn newest(folder: &Path) -> Result<Vec<PathBuf>> {
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
     files.sort();
     let mut found = Vec::new();
-    for suite in ["arena", "register", "offset", "slab", "concurrency"] {
+    for suite in ["arena", "register", "offset", "slab", "concurrency", "cache", "tier"] {
         for file in files.iter().rev() {
             let text = std::fs::read_to_string(file)
                 .with_context(|| format!("cannot read {}", file.display()))?;

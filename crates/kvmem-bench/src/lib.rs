@@ -12,6 +12,7 @@
 //! | [`simulate`] | the same in virtual time: ways to share it, on up to 64 cores | [`simulate::SimulateReport`] |
 //! | [`slab`] | small memory blocks of several threads | [`slab::SlabReport`] |
 //! | [`cache`] | keyed blocks shared by threads; hit rates on a trace | [`cache::CacheReport`] |
+//! | [`tier`] | values stored on a disk and fetched again | [`tier::TierReport`] |
 //!
 //! The other modules serve the suites:
 //!
@@ -55,5 +56,6 @@ pub mod slab;
 pub mod stats;
 pub mod suite;
 mod team;
+pub mod tier;
 
 pub use team::{SpawnError, TeamError};

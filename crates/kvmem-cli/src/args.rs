@@ -19,8 +19,8 @@ use kvmem_bench::suite::Named;
 
 pub use self::bench::{
     BenchArenaArgs, BenchArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchOffsetArgs,
-    BenchRegisterArgs, BenchSimulateArgs, BenchSlabArgs, BenchSuite, HugepageArgs, SuiteArgs,
-    ThreadArgs,
+    BenchRegisterArgs, BenchSimulateArgs, BenchSlabArgs, BenchSuite, BenchTierArgs, HugepageArgs,
+    SuiteArgs, ThreadArgs,
 };
 pub use self::doctor::DoctorArgs;
 pub use self::metrics::MetricsArgs;

@@ -8,7 +8,7 @@ use indicatif::ProgressBar;
 use kvmem_bench::hugepages::{self, Restored};
 use kvmem_bench::progress::Progress;
 use kvmem_bench::suite::Draw;
-use kvmem_bench::{arena, cache, concurrency, neighbour, offset, register, simulate, slab};
+use kvmem_bench::{arena, cache, concurrency, neighbour, offset, register, simulate, slab, tier};
 use kvmem_report::Page;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use crate::args::{
     BenchArenaArgs, BenchArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchOffsetArgs,
-    BenchRegisterArgs, BenchSimulateArgs, BenchSlabArgs, BenchSuite, SuiteArgs,
+    BenchRegisterArgs, BenchSimulateArgs, BenchSlabArgs, BenchSuite, BenchTierArgs, SuiteArgs,
 };
 use crate::escape::shown;
 use crate::output::{Failure, HtmlSink, JsonSink, print, progress_bar, tell};
@@ -56,6 +56,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
                 BenchSuite::Concurrency(suite) => suite,
                 BenchSuite::Simulate(suite) => suite,
                 BenchSuite::Cache(suite) => suite,
+                BenchSuite::Tier(suite) => suite,
             })
         }
         None if !args.from.is_empty() => show(&args.from, args.html.as_deref()),
@@ -163,6 +164,7 @@ fn recorded(path: &Path) -> SuiteResult {
             Some("concurrency") => report::<concurrency::ConcurrencyReport>(value),
             Some("simulate") => report::<simulate::SimulateReport>(value),
             Some("cache") => report::<cache::CacheReport>(value),
+            Some("tier") => report::<tier::TierReport>(value),
             Some("cache-policy") => report::<cache::hits::HitRateReport>(value),
             Some(other) => Err(format!("there is no suite {other:?}")),
             None => Err("it does not name its suite".to_owned()),
@@ -303,6 +305,26 @@ impl SuiteOptions for BenchCacheArgs {
             threads: self.threads.threads.clone(),
         };
         measure(json, |bar| cache::run(&options, bar))
+    }
+}
+
+impl SuiteOptions for BenchTierArgs {
+    fn common(&self) -> &SuiteArgs {
+        &self.run
+    }
+
+    fn measure(&self, json: JsonSink) -> SuiteResult {
+        let options = tier::TierBenchOptions {
+            quick: self.run.quick,
+            reps: self.run.reps,
+            dir: self.dir.clone(),
+            contenders: self.contender.clone(),
+            beside: self.beside.clone(),
+            value_bytes: self.value_bytes.clone(),
+            depth: self.depth,
+            bytes: self.size,
+        };
+        measure(json, |bar| tier::run(&options, bar))
     }
 }
 

@@ -11,3 +11,4 @@ mod published;
 mod register;
 mod slab;
 mod suite;
+mod tier;

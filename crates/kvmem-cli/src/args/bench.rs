@@ -11,6 +11,7 @@ use kvmem_bench::offset::WorkloadId;
 use kvmem_bench::register::{self, RegisterContenderId};
 use kvmem_bench::simulate::{self, SimulatedScenario, WayId};
 use kvmem_bench::slab::{self, SlabContenderId};
+use kvmem_bench::tier::{Beside, TierContenderId};
 
 use super::{named, size};
 
@@ -62,6 +63,9 @@ pub enum BenchSuite {
     Simulate(BenchSimulateArgs),
     /// Keyed blocks that several threads share: time per look-up and per insertion
     Cache(BenchCacheArgs),
+    /// Values stored on a disk and fetched again, beside plain reads and writes and a file for each
+    /// value: bytes per second, and processor time. Not part of a run of all suites
+    Tier(BenchTierArgs),
 }
 
 /// Options of every suite.
@@ -296,6 +300,43 @@ pub struct BenchCacheArgs {
     /// The numbers of threads.
     #[command(flatten)]
     pub threads: ThreadArgs,
+
+    /// The options of every suite.
+    #[command(flatten)]
+    pub run: SuiteArgs,
+}
+
+/// Options of `kvmem bench tier`.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct BenchTierArgs {
+    /// A directory on the device to measure (default: the one for temporary files). The files of
+    /// the run take --size for each contender, and are removed at the end
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+
+    /// Bytes that each contender may store, instead of 4GiB, or 512MiB with --quick
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+
+    /// Bytes of the values, instead of 64KiB, 1MiB and 3274752
+    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size)]
+    pub value_bytes: Vec<u64>,
+
+    /// Transfers in flight, instead of 32
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub depth: Option<u32>,
+
+    /// Only these of the contenders in this program (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<TierContenderId>()
+    )]
+    pub contender: Vec<TierContenderId>,
+
+    /// A program that takes part, under a name; repeatable. The documentation of kvmem-bench has
+    /// its protocol
+    #[arg(long, value_name = "NAME=PROGRAM")]
+    pub beside: Vec<Beside>,
 
     /// The options of every suite.
     #[command(flatten)]

@@ -1,0 +1,57 @@
+//! *Bench tier*: `kvmem bench tier` with the contenders that are programs of other people's code.
+//!
+//! foyer's disk cache is a program in `bench/contenders/foyer`, with its own lock file. SGLang's
+//! disk path is run by `bench/contenders/hicache_file.py`, from the wheel that the tests install.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::workspace::cargo;
+use crate::{engines, python};
+
+/// What to measure.
+#[derive(Args)]
+pub(crate) struct BenchTierOptions {
+    /// Arguments of `kvmem bench tier`, behind `--`.
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+/// Builds everything and runs the benchmark. A contender that cannot be had is named and left out.
+pub(crate) fn run(root: &Path, options: &BenchTierOptions) -> Result<ExitCode> {
+    let mut bench = Command::new(cargo());
+    bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]);
+    bench.args(["--package", "kvmem-cli", "--", "bench", "tier"]).args(&options.args);
+    match foyer(root) {
+        Some(program) => beside(&mut bench, "foyer", &program),
+        None => println!("foyer is left out: it cannot be built"),
+    }
+    match engines::sglang(root) {
+        Some((packages, wheel)) => {
+            bench.env("PATH", python::path_with(&packages)).env("SGLANG_DIR", wheel);
+            beside(&mut bench, "hicache-file", &root.join("bench/contenders/hicache_file.py"));
+        }
+        None => println!("hicache-file is left out: SGLang's wheel or numpy is missing"),
+    }
+    let status = bench.status().context("cannot run cargo")?;
+    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn beside(bench: &mut Command, name: &str, program: &Path) {
+    bench.arg("--beside").arg(format!("{name}={}", program.display()));
+}
+
+/// Builds the program with foyer.
+fn foyer(root: &Path) -> Option<PathBuf> {
+    let target = root.join("target/contenders");
+    let mut build = Command::new(cargo());
+    build.args(["build", "--release", "--locked", "--target-dir"]).arg(&target);
+    build.current_dir(root.join("bench/contenders/foyer"));
+    build
+        .status()
+        .is_ok_and(|status| status.success())
+        .then(|| target.join("release/kvmem-bench-foyer"))
+}
