@@ -48,6 +48,7 @@ fn run_trace(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
         eviction: args.policy.eviction(),
         threads: args.threads,
         backed: args.backed,
+        tier: args.tier(),
         requests_max: args.requests,
     };
     options.check(args.record.is_some()).map_err(failure)?;

@@ -9,6 +9,7 @@ use kvmem_bench::contender::ContenderId;
 
 use super::{MetricsArgs, size};
 use crate::replay::model::{BlockLayout, LayoutError, Model};
+use crate::replay::tiered::TierPlace;
 
 /// Options of `kvmem replay`.
 #[derive(Clone, Debug, ClapArgs)]
@@ -23,7 +24,7 @@ pub struct ReplayArgs {
         long, value_name = "FILE",
         conflicts_with_all = [
             "trace", "pool", "model", "object_bytes", "page_tokens", "policy", "threads",
-            "backed", "requests", "record", "html"
+            "backed", "requests", "record", "html", "tier"
         ]
     )]
     pub ops: Option<PathBuf>,
@@ -72,6 +73,15 @@ pub struct ReplayArgs {
     /// compare with a plain copy of the same bytes
     #[arg(long)]
     pub backed: bool,
+
+    /// Put a disk tier in FILE below the cache: objects that are evicted go there, and come back.
+    /// A tier of an earlier replay is used again. Needs --backed
+    #[arg(long, value_name = "FILE", requires = "backed", conflicts_with = "record")]
+    pub tier: Option<PathBuf>,
+
+    /// Bytes of a new tier, instead of four times the pool
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "tier")]
+    pub tier_size: Option<u64>,
 
     /// Write all calls of the allocator to FILE, for --ops
     #[arg(long, value_name = "FILE")]
@@ -125,6 +135,12 @@ impl Policy {
 }
 
 impl ReplayArgs {
+    /// Returns where evicted objects go.
+    pub fn tier(&self) -> Option<TierPlace> {
+        let path = self.tier.clone()?;
+        Some(TierPlace { path, bytes: self.tier_size.unwrap_or(self.pool.saturating_mul(4)) })
+    }
+
     /// Returns the layout of a block, and its name.
     ///
     /// # Errors

@@ -34,6 +34,7 @@ pub mod pooled;
 pub mod report;
 pub mod sampling;
 pub mod store;
+pub mod tiered;
 pub mod trace;
 pub mod worker;
 
@@ -59,6 +60,7 @@ use pooled::Pooled;
 use report::{Backed, Recorded, ReplayReport, ThreadFigures};
 use sampling::ReplaySamples;
 use store::{Store, StoreError};
+use tiered::{TierPlace, Tiered};
 use trace::{BLOCK_TOKENS, Trace, TraceError};
 use worker::{Counters, Worker, verify_all};
 
@@ -87,6 +89,8 @@ pub struct Options {
     pub threads: u32,
     /// Whether the pool has memory.
     pub backed: bool,
+    /// Where evicted objects go.
+    pub tier: Option<TierPlace>,
     /// Stop after this many requests.
     pub requests_max: Option<u64>,
 }
@@ -106,6 +110,9 @@ impl Options {
             if wanted && contender == ContenderId::Null {
                 return Err(ReplayError::PlacesNothing { contender, option });
             }
+        }
+        if self.tier.is_some() && self.learns().is_none() {
+            return Err(ReplayError::NoCache { contender });
         }
         if threads > 1 && self.learns().is_none() {
             return Err(ReplayError::OneThread { contender, threads });
@@ -174,6 +181,22 @@ pub enum ReplayError {
     /// The pool cannot be built.
     #[error(transparent)]
     Backing(#[from] BackingError),
+    /// The allocator has no cache that a tier can be below.
+    #[error(
+        "--tier needs a cache: choose --contender kvmem or kvmem-cached instead of {contender}"
+    )]
+    NoCache {
+        /// The allocator.
+        contender: ContenderId,
+    },
+    /// The tier cannot be opened.
+    #[error("--tier {}: {source}", shown(.path))]
+    Tier {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        source: Box<kvmem_tier::TierError>,
+    },
     /// The calls cannot be recorded.
     #[error(transparent)]
     Record(#[from] OutputError),
@@ -249,6 +272,14 @@ pub fn replay<R: BufRead + Send>(
         let feed = Feed::new(trace, options.requests_max, sampling, watch);
         return options.contender.visit(OnContender { feed, options, seen, recorder });
     };
+    let open = |place: &TierPlace| {
+        let least = options.layout.objects().iter().copied().min().unwrap_or(1);
+        Tiered::open(place, least).map_err(|source| ReplayError::Tier {
+            path: place.path.clone(),
+            source: Box::new(source),
+        })
+    };
+    let tiered = options.tier.as_ref().map(open).transpose()?;
     let pool = backing::pool(options.pool_bytes, options.backed, learn)?;
     let store = Pooled::new(
         &pool,
@@ -256,6 +287,7 @@ pub fn replay<R: BufRead + Send>(
         options.eviction.clone(),
         options.threads,
         recorder.clone(),
+        tiered,
     );
     watch.built(store.exporter());
     let feed = Feed::new(trace, options.requests_max, sampling, watch);
@@ -447,6 +479,7 @@ impl<'a, R: BufRead> Run<'a, R> {
             .map_err(|source| ReplayError::Serve { request: counters.requests, source })?;
         let (held_bytes, objects_held) = (store.bytes(), store.objects());
         let (evictions, metadata_bytes) = (store.evictions(), store.metadata_bytes());
+        let tier = store.tier();
         let backed = payloads.map(|payloads| {
             let moved = counters.written_bytes + counters.verified_bytes;
             let plain_bytes_per_s = store.into_memory().and_then(|mut memory| {
@@ -506,6 +539,8 @@ impl<'a, R: BufRead> Run<'a, R> {
             blocks_per_s: share(counters.blocks as f64, wall_s),
             wall_s,
             threads: per_thread,
+            tier_hits: tier.is_some().then(|| counters.hits - counters.memory_hits),
+            tier,
             backed,
             recorded,
         })

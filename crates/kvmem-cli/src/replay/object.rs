@@ -30,12 +30,24 @@ impl<H> Key<H> {
         Key { id, ticket: OnceLock::new(), place }
     }
 
+    /// Returns the id.
+    pub(super) fn id(&self) -> ObjectId {
+        self.id
+    }
+
     /// Takes over the range of the last call.
     pub fn answer_for(&self, ticket: Option<Ticket>) {
         if let Some(ticket) = ticket {
             // A key gets one ticket only.
             let _ = self.ticket.set(ticket);
         }
+    }
+}
+
+/// The clone names the same object, and answers for no range.
+impl Clone for Key {
+    fn clone(&self) -> Self {
+        Key::new(self.id, ())
     }
 }
 

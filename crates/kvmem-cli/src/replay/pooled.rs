@@ -3,14 +3,16 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use kvmem::pool::kv_cache::{Eviction, KvCacheError, Pinned, Reservation};
+use kvmem::pool::kv_cache::{Eviction, KvCacheError, LowerTier, Pinned, Reservation};
 use kvmem::pool::observe::Exporter;
 use kvmem::pool::{Block, KvCache, Pool};
 use kvmem::slab::ExtentState;
 
 use super::calls::{ask, ticket};
+use super::latency::timed;
 use super::object::{Key, ObjectId};
 use super::store::{Store, StoreError};
+use super::tiered::{TierFigures, Tiered};
 use crate::ops::recorder::Recorder;
 
 /// A cache on a pool.
@@ -18,7 +20,11 @@ pub struct Pooled {
     cache: KvCache<Key>,
     pool: Pool,
     backed: bool,
+    tiered: Option<Tiered>,
 }
+
+/// Objects begin at multiples of it if there is a tier, which then needs no copies.
+const ALIGN: usize = 4096;
 
 impl Pooled {
     /// Makes an empty store. For one thread it has one shard, so its order is exact.
@@ -28,16 +34,26 @@ impl Pooled {
         eviction: Eviction,
         threads: u32,
         recorder: Option<Arc<Recorder>>,
+        tiered: Option<Tiered>,
     ) -> Pooled {
+        let align = if tiered.is_some() { ALIGN } else { 1 };
         let mut builder =
             KvCache::builder(pool).eviction(eviction).with_allocator(move |pool, len| {
-                ask(recorder.as_ref(), len as u64, || pool.allocate(len), Block::offset)
+                let allocate = || match align {
+                    1 => pool.allocate(len),
+                    _ => pool.allocate_aligned(len, align),
+                };
+                ask(recorder.as_ref(), len as u64, allocate, Block::offset)
             });
+        if let Some(tiered) = &tiered {
+            let tier: Arc<dyn LowerTier<Key>> = tiered.tier.clone();
+            builder = builder.lower_tier(tier);
+        }
         if threads == 1 {
             builder = builder.shards(1).exact_recency(true);
         }
         let cache = builder.build().expect("one shard, without limits and watermarks, is valid");
-        Pooled { cache, pool: pool.clone(), backed }
+        Pooled { cache, pool: pool.clone(), backed, tiered }
     }
 
     /// Returns the exporter of their figures.
@@ -58,6 +74,44 @@ impl Store for Pooled {
     #[inline]
     fn prefetch(&self, ids: &[ObjectId]) {
         self.cache.prefetch(ids);
+    }
+
+    fn fetch(&self, blocks: &[u64], held: usize, objects: u32, pins: &mut Vec<Self::Pin>) {
+        let Some(tiered) = &self.tiered else { return };
+        let ids = |block| (0..objects).map(move |number| ObjectId { block, number });
+        let (held, blocks) = blocks.split_at(held);
+        let is_whole =
+            |&&block: &&u64| ids(block).all(|id| self.cache.contains(&id) || tiered.holds(id));
+        let whole = blocks.iter().take_while(is_whole).count();
+        if whole == 0 {
+            return;
+        }
+        // What is fetched must not evict the blocks before it.
+        let held = held.iter().rev().flat_map(|&block| ids(block));
+        pins.extend(held.filter_map(|id| self.cache.get(&id)));
+        let fetch = |blocks: &[u64]| {
+            let ids = blocks.iter().flat_map(|&block| ids(block));
+            let keys: Vec<Key> = ids.map(|id| Key::new(id, ())).collect();
+            timed(|| self.cache.get_or_fetch(&keys))
+        };
+        let (first, rest) = blocks[..whole].split_at(1);
+        for (part, is_first) in [(first, true), (rest, false)] {
+            if part.is_empty() {
+                return;
+            }
+            let (found, took) = fetch(part);
+            let mut times = tiered.times();
+            if is_first {
+                times.first.record(took)
+            } else {
+                times.rest.record(took)
+            }
+            pins.extend(found.into_iter().flatten());
+        }
+    }
+
+    fn tier(&self) -> Option<TierFigures> {
+        self.tiered.as_ref().map(Tiered::figures)
     }
 
     fn holds(&self, id: ObjectId) -> bool {

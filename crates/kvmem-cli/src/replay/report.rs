@@ -6,6 +6,7 @@ use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
 use super::latency::LatencyFigures;
+use super::tiered::TierFigures;
 
 /// The result of a replay.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -85,6 +86,10 @@ pub struct ReplayReport {
     pub wall_s: f64,
     /// One for each thread that served requests.
     pub threads: Vec<ThreadFigures>,
+    /// Hits that the tier below has made possible, if there is one.
+    pub tier_hits: Option<u64>,
+    /// The tier below, if there is one.
+    pub tier: Option<TierFigures>,
     /// The moved and verified bytes, if the pool has memory.
     pub backed: Option<Backed>,
     /// The recording, if one was requested.
@@ -282,6 +287,42 @@ impl fmt::Display for ReplayReport {
                 "",
                 format!("{checked}with reading the trace and all {}", gb(backed.whole_bytes_per_s)),
             )?;
+        }
+        if let Some(tier) = &self.tier {
+            let hits = self.tier_hits.unwrap_or(0);
+            let of_blocks = hits as f64 / (self.blocks as f64).max(1.0);
+            line(
+                "tier",
+                format!(
+                    "{}, {}: {} hits more, {} of all blocks",
+                    tier.file,
+                    BinaryBytes(tier.capacity_bytes),
+                    count(hits),
+                    percent(of_blocks)
+                ),
+            )?;
+            line(
+                "",
+                format!(
+                    "{} objects before, {} now; {} fetched, {} written, {} evicted, {} damaged",
+                    count(tier.objects_before),
+                    count(tier.objects),
+                    count(tier.fetched_objects),
+                    count(tier.stored_objects),
+                    count(tier.evictions),
+                    count(tier.damaged_objects)
+                ),
+            )?;
+            let milliseconds = |figures: &LatencyFigures| {
+                format!(
+                    "p50 {:.2} ms, p99 {:.2} ms ({} fetches)",
+                    figures.p50 as f64 / 1e6,
+                    figures.p99 as f64 / 1e6,
+                    count(figures.count)
+                )
+            };
+            line("  first block", milliseconds(&tier.first_block_ns))?;
+            line("  the rest", milliseconds(&tier.rest_ns))?;
         }
         if let Some(Recorded { file, calls }) = &self.recorded {
             line("recorded", format!("{} calls in {file}", count(*calls)))?;

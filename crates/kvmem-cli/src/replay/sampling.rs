@@ -165,7 +165,7 @@ mod tests {
         let pool = backing::pool(1 << 20, false, false).expect("a mebibyte of addresses");
         for known in [None, Some(100_000 * 4096)] {
             let mut sampling = ReplaySamples::new(known);
-            let store = Pooled::new(&pool, false, Eviction::Lru, 1, None);
+            let store = Pooled::new(&pool, false, Eviction::Lru, 1, None, None);
             let mut worker = Worker::new(&store, &layout, None);
             let so_far = |requests| SoFar { requests, blocks: requests, hits: 0 };
             for number in 1..=100_000 {

@@ -12,6 +12,7 @@ use kvmem::pool::kv_cache::KvCacheError;
 
 use super::object::ObjectId;
 use super::placed::OutsidePool;
+use super::tiered::TierFigures;
 
 /// A replay cannot go on.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -63,6 +64,16 @@ pub trait Store {
 
     /// Starts to fetch what look-ups of these objects read. A hint.
     fn prefetch(&self, _ids: &[ObjectId]) {}
+
+    /// Fetches what a tier below has of these blocks, up to the first one that is not held whole,
+    /// and pins it in `pins`, after the first `held` blocks, which are held. A block has `objects`
+    /// objects.
+    fn fetch(&self, _blocks: &[u64], _held: usize, _objects: u32, _pins: &mut Vec<Self::Pin>) {}
+
+    /// Returns the figures of the tier below, if there is one.
+    fn tier(&self) -> Option<TierFigures> {
+        None
+    }
 
     /// Whether the object is held; this does not count as a use.
     fn holds(&self, id: ObjectId) -> bool;

@@ -54,6 +54,10 @@ pub struct Counters {
     pub moving: Duration,
     /// Time of checksums, which `moving` does not include.
     pub checking: Duration,
+    /// Time of fetches from a tier below, which `moving` does not include.
+    pub fetching: Duration,
+    /// Blocks found in memory, before a tier was asked.
+    pub memory_hits: u64,
     /// Requests after which utilization was sampled: all since the first failed call.
     pub full_samples: u64,
     /// Sum of those samples, in bytes held.
@@ -82,6 +86,8 @@ impl Counters {
         self.verified_bytes += other.verified_bytes;
         self.moving += other.moving;
         self.checking += other.checking;
+        self.fetching += other.fetching;
+        self.memory_hits += other.memory_hits;
         self.full_samples += other.full_samples;
         self.full_sum_bytes += other.full_sum_bytes;
     }
@@ -107,6 +113,8 @@ pub struct Worker<'a, S: Store> {
     moves: Moves,
     /// The objects that the request has pinned so far.
     pins: Vec<S::Pin>,
+    /// What a tier below has for the request.
+    fetched: Vec<S::Pin>,
     /// The space reserved for the request's new objects.
     rooms: Vec<(ObjectId, S::Room)>,
     /// The blocks of those objects.
@@ -128,6 +136,7 @@ impl<'a, S: Store> Worker<'a, S> {
             inserted: Vec::new(),
             moves: Moves::new(),
             pins: Vec::new(),
+            fetched: Vec::new(),
             rooms: Vec::new(),
             taken: HashSet::new(),
             out: payloads.map(Payloads::block).unwrap_or_default(),
@@ -155,14 +164,17 @@ impl<'a, S: Store> Worker<'a, S> {
     /// # Errors
     /// [`StoreError`] if a hit block is damaged, or the empty pool cannot hold a block.
     pub fn serve(&mut self, request: &Request) -> Result<(), StoreError> {
-        let (start, checked) = (Instant::now(), self.counters.checking);
+        let before = self.counters.checking + self.counters.fetching;
+        let start = Instant::now();
         let served = self.walk(request);
         self.pins.clear();
+        self.fetched.clear();
         self.rooms.clear();
         self.taken.clear();
         if self.payloads.is_some() {
-            self.counters.moving +=
-                start.elapsed().saturating_sub(self.counters.checking - checked);
+            self.counters.moving += start
+                .elapsed()
+                .saturating_sub(self.counters.checking + self.counters.fetching - before);
         }
         served
     }
@@ -174,10 +186,14 @@ impl<'a, S: Store> Worker<'a, S> {
         self.next.extend(ids.iter().map(|&block| ObjectId { block, number: 0 }));
         self.store.prefetch(&self.next);
         // The first object of a block is evicted first.
-        let likely = ids
-            .iter()
-            .take_while(|&&block| self.store.holds(ObjectId { block, number: 0 }))
-            .count();
+        let objects = self.layout.objects().len() as u32;
+        let held = |&&block: &&u64| self.store.holds(ObjectId { block, number: 0 });
+        let in_memory = ids.iter().take_while(held).count();
+        // The last of them may lack objects.
+        let whole = in_memory.saturating_sub(1);
+        let fetch = || self.store.fetch(ids, whole, objects, &mut self.fetched);
+        self.counters.fetching += timed(fetch).1;
+        let likely = ids.iter().take_while(held).count();
         let mut hits = likely;
         for at in (0..likely).rev() {
             self.prefetch(at.checked_sub(1).map(|before| ids[before]));
@@ -210,6 +226,7 @@ impl<'a, S: Store> Worker<'a, S> {
         let counters = &mut self.counters;
         counters.blocks += ids.len() as u64;
         counters.hits += hits as u64;
+        counters.memory_hits += in_memory.min(hits) as u64;
         counters.not_cached += (ids.len() - cached) as u64;
         counters.tokens += request.input_length;
         counters.hit_tokens += (hits as u64 * BLOCK_TOKENS).min(request.input_length);

@@ -135,6 +135,46 @@ fn two_sizes_in_a_backed_pool_stay_intact() {
 }
 
 #[test]
+fn a_tier_gives_back_what_memory_has_evicted_also_to_the_next_replay() {
+    let file = Scratch::new("replay-tier", "");
+    let pool = (128 * 8192).to_string();
+    let backed = ["--backed", "--pool", &pool, "--object-bytes", "5000,3000"];
+    let with_tier = ["--page-tokens", "512", "--tier", file.path(), "--tier-size", "16MiB"];
+    let first = report(&[backed.as_slice(), &with_tier].concat());
+    // As many hits as in a pool that holds everything, of which few are in memory.
+    assert_eq!(first["hits"], 731, "{first:#}");
+    let tier = &first["tier"];
+    let of_tier = first["tier_hits"].as_u64().unwrap();
+    assert!((50..400).contains(&of_tier), "{first:#}");
+    assert_eq!((&tier["objects_before"], &tier["damaged_objects"]), (&0.into(), &0.into()));
+    assert!(tier["fetched_objects"].as_u64() >= Some(of_tier), "{first:#}");
+    assert!(tier["first_block_ns"]["p50"].as_u64() > Some(0), "{first:#}");
+
+    // The file is found again, and serves what the first replay had to compute.
+    let trace = small_trace();
+    let output = kvmem(&[&["replay", &trace], backed.as_slice(), &with_tier].concat());
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("tier ") && text.contains("first block"), "{text}");
+    let second = report(&[backed.as_slice(), &with_tier].concat());
+    assert!(second["tier"]["objects_before"].as_u64() > Some(900), "{second:#}");
+    assert!(second["hits"].as_u64() > Some(1200), "{second:#}");
+}
+
+#[test]
+fn a_tier_needs_a_cache_with_memory_and_a_file_that_is_one() {
+    let (trace, file) = (small_trace(), Scratch::new("no-tier", "no tier"));
+    let sizes = ["--pool", "1MiB", "--object-bytes", "4KiB", "--page-tokens", "512"];
+    let replay = [["replay", &trace, "--tier", file.path()].as_slice(), &sizes].concat();
+    let other = [replay.as_slice(), &["--backed", "--contender", "binned"]].concat();
+    assert!(fails(&other).contains("--tier needs a cache"));
+    assert!(fails(&replay).contains("--backed"));
+    let foreign = [replay.as_slice(), &["--backed"]].concat();
+    let error = fails(&foreign);
+    assert!(error.contains("no-tier") && error.contains("not a tier"), "{error}");
+    assert_eq!(std::fs::read_to_string(file.path()).unwrap().get(..7), Some("no tier"));
+}
+
+#[test]
 fn threads_share_the_pool_and_lose_nothing() {
     for contender in ["kvmem", "kvmem-cached"] {
         for policy in ["lru", "scan-resistant"] {

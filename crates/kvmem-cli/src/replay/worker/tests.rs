@@ -108,7 +108,7 @@ fn layout() -> BlockLayout {
 fn pooled(blocks: u64) -> Pooled {
     let pool = backing::pool(blocks * BLOCK, false, false).unwrap();
     assert_eq!(pool.capacity(), blocks * BLOCK);
-    Pooled::new(&pool, true, Eviction::Lru, 1, None)
+    Pooled::new(&pool, true, Eviction::Lru, 1, None, None)
 }
 
 /// The same on an allocator of `bytes`, with memory.
