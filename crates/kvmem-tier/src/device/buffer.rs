@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 
 use crate::format::BLOCK;
 
-/// Zeroed bytes that begin at a multiple of the block.
+/// Bytes that begin at a multiple of the block.
 pub struct AlignedBuffer {
     at: NonNull<u8>,
     len: usize,
@@ -18,7 +18,7 @@ unsafe impl Send for AlignedBuffer {}
 unsafe impl Sync for AlignedBuffer {}
 
 impl AlignedBuffer {
-    /// Creates a buffer of `blocks` blocks.
+    /// Creates a buffer of `blocks` blocks of zeros.
     #[must_use]
     pub fn new(blocks: usize) -> Self {
         let len = blocks * BLOCK;
@@ -28,6 +28,23 @@ impl AlignedBuffer {
         // SAFETY: the layout is not empty.
         let at = unsafe { alloc::alloc_zeroed(layout) };
         let Some(at) = NonNull::new(at) else { alloc::handle_alloc_error(layout) };
+        AlignedBuffer { at, len }
+    }
+
+    /// Creates a buffer of at least one block that holds `bytes`, and zeros behind them.
+    #[must_use]
+    pub fn copy_of(bytes: &[u8]) -> Self {
+        let len = bytes.len().max(1).next_multiple_of(BLOCK);
+        let Some(layout) = layout(len) else { return AlignedBuffer::new(0) };
+        // SAFETY: the layout is not empty.
+        let at = unsafe { alloc::alloc(layout) };
+        let Some(at) = NonNull::new(at) else { alloc::handle_alloc_error(layout) };
+        // SAFETY: `len` bytes were allocated just now, at least as many as `bytes` has. All of them
+        // have a value afterwards.
+        unsafe {
+            at.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
+            at.add(bytes.len()).write_bytes(0, len - bytes.len());
+        }
         AlignedBuffer { at, len }
     }
 }
@@ -74,5 +91,16 @@ mod tests {
         buffer[BLOCK] = 7;
         assert_eq!(buffer[BLOCK], 7);
         assert!(AlignedBuffer::new(0).is_empty());
+    }
+
+    #[test]
+    fn a_copy_ends_with_zeros() {
+        for len in [0, 1, BLOCK - 1, BLOCK, BLOCK + 1] {
+            let copy = AlignedBuffer::copy_of(&vec![7; len]);
+            assert_eq!(copy.len(), len.div_ceil(BLOCK).max(1) * BLOCK);
+            assert!((copy.as_ptr() as usize).is_multiple_of(BLOCK));
+            assert!(copy[..len].iter().all(|&byte| byte == 7));
+            assert!(copy[len..].iter().all(|&byte| byte == 0));
+        }
     }
 }

@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
 use rustix::io::Errno;
 
-use super::rings::RingPool;
+use super::batch::{BatchEvents, Reading, Writing};
+use super::rings::{Ring, RingPool};
 use super::threads;
 use super::transfer::Transfer;
 use super::{Device, Read, Write};
@@ -34,6 +35,12 @@ pub struct FileDevice {
     direct: bool,
     depth: u32,
     rings: Option<RingPool>,
+}
+
+/// Transfers, with the ring that makes them if there is one.
+struct Batch {
+    ring: Option<Ring>,
+    transfers: Vec<Transfer>,
 }
 
 /// Threads of a batch without io_uring, at most.
@@ -124,23 +131,45 @@ impl FileDevice {
         self
     }
 
-    fn transfer(&self, mut transfers: Vec<Transfer>) -> Vec<io::Result<()>> {
-        let ring = self.rings.as_ref();
-        // SAFETY: `write` and `read` borrow the memory of the transfers until this returns.
-        let done = ring.and_then(|rings| unsafe { rings.run(self.file.as_fd(), &mut transfers) });
-        done.unwrap_or_else(|| {
-            let threads = self.depth.min(MAX_THREADS) as usize;
-            threads::each(&mut transfers, threads, |transfer| self.transfer_one(transfer))
-        })
+    /// Begins a batch.
+    fn begin(&self, transfers: impl Iterator<Item = Transfer>) -> Batch {
+        let mut ring = self.rings.as_ref().and_then(RingPool::take);
+        let mut memory = ring.as_mut().map(Ring::take_memory).unwrap_or_default();
+        memory.extend(transfers);
+        Batch { ring, transfers: memory }
+    }
+
+    /// Makes the transfers of a batch.
+    ///
+    /// # Safety
+    /// As for [`Ring::drive`].
+    unsafe fn transfer(&self, mut batch: Batch, events: &mut impl BatchEvents) {
+        match (&self.rings, batch.ring) {
+            (Some(rings), Some(mut ring)) => {
+                // SAFETY: the conditions of this function are those of `drive`.
+                unsafe { ring.drive(self.file.as_fd(), batch.transfers, rings.depth(), events) };
+                rings.put(ring);
+            }
+            _ => {
+                let threads = self.depth.min(MAX_THREADS) as usize;
+                // SAFETY: the caller lends the memory, as for `drive`.
+                let transfer = |one: &mut Transfer| unsafe { self.transfer_one(one) };
+                threads::each(&mut batch.transfers, threads, transfer, events);
+            }
+        }
     }
 
     /// Makes one transfer by system calls.
-    fn transfer_one(&self, transfer: &mut Transfer) -> io::Result<()> {
+    ///
+    /// # Safety
+    /// The memory of the transfer is valid for its direction until this returns, and nothing else
+    /// uses it meanwhile, except that several writes may read the same bytes.
+    unsafe fn transfer_one(&self, transfer: &mut Transfer) -> io::Result<()> {
         while transfer.len() > 0 {
             let (file, at) = (self.file.as_raw_fd(), transfer.at as libc::off_t);
             let parts = transfer.parts();
             let (vectors, count) = (parts.as_ptr(), parts.len() as libc::c_int);
-            // SAFETY: the parts are memory that `write` or `read` borrows until this returns.
+            // SAFETY: the caller lends the memory of the parts.
             let done = unsafe {
                 if transfer.write {
                     libc::pwritev(file, vectors, count, at)
@@ -205,12 +234,20 @@ impl Device for FileDevice {
         if self.direct { BLOCK } else { 1 }
     }
 
-    fn write(&self, batch: &[Write<'_>]) -> Vec<io::Result<()>> {
-        self.transfer(batch.iter().map(Transfer::write).collect())
+    fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {
+        let mut events = Writing::new(batch.len(), meanwhile);
+        let transfers = self.begin(batch.iter().map(Transfer::write));
+        // SAFETY: `batch` lends the memory until this function returns or unwinds. Everything that
+        // may happen to it meanwhile is reading.
+        unsafe { self.transfer(transfers, &mut events) };
+        events.results
     }
 
-    fn read(&self, batch: &mut [Read<'_>]) -> Vec<io::Result<()>> {
-        self.transfer(batch.iter_mut().map(Transfer::read).collect())
+    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>)) {
+        let transfers = self.begin(batch.iter_mut().map(Transfer::read));
+        // SAFETY: `batch` lends the memory to this function alone until it returns or unwinds. The
+        // events use that of a read when it is complete.
+        unsafe { self.transfer(transfers, &mut Reading { batch, done }) };
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -55,26 +55,35 @@ impl Device for MemoryDevice {
         1
     }
 
-    fn write(&self, batch: &[Write<'_>]) -> Vec<io::Result<()>> {
-        let mut bytes = self.locked();
-        let mut write = |Write { at, parts: [first, second] }: &Write<'_>| {
+    fn read_align(&self) -> usize {
+        1
+    }
+
+    fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {
+        let write = |Write { at, parts: [first, second] }: &Write<'_>| {
+            let mut bytes = self.locked();
             let to = part(&mut bytes, *at, first.len() + second.len())?;
             to[..first.len()].copy_from_slice(first);
             to[first.len()..].copy_from_slice(second);
             Ok(())
         };
-        batch.iter().map(&mut write).collect()
+        let results = batch.iter().map(write).collect();
+        (0..batch.len()).for_each(meanwhile);
+        results
     }
 
-    fn read(&self, batch: &mut [Read<'_>]) -> Vec<io::Result<()>> {
-        let mut bytes = self.locked();
-        let mut read = |Read { at, parts: [first, second] }: &mut Read<'_>| {
+    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>)) {
+        let read = |Read { at, parts: [first, second] }: &mut Read<'_>| {
+            let mut bytes = self.locked();
             let from = part(&mut bytes, *at, first.len() + second.len())?;
             first.copy_from_slice(&from[..first.len()]);
             second.copy_from_slice(&from[first.len()..]);
             Ok(())
         };
-        batch.iter_mut().map(&mut read).collect()
+        for (index, one) in batch.iter_mut().enumerate() {
+            let result = read(one);
+            done(index, one, result);
+        }
     }
 
     fn sync(&self) -> io::Result<()> {

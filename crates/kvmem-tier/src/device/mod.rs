@@ -1,5 +1,6 @@
 //! *Device*: where the blocks are. A file or a block device, or a simulated disk in tests.
 
+mod batch;
 mod buffer;
 mod file;
 mod memory;
@@ -12,6 +13,8 @@ use std::io;
 pub use buffer::AlignedBuffer;
 pub use file::{Engine, FileDevice};
 pub use memory::MemoryDevice;
+
+use crate::format::BLOCK;
 
 /// Bytes to write at an offset.
 #[derive(Clone, Copy, Debug)]
@@ -34,9 +37,14 @@ pub struct Read<'a> {
 
 /// A device of blocks that several threads use at once.
 ///
-/// Offsets and lengths are multiples of [`BLOCK`](crate::format::BLOCK), and the memory begins at
-/// multiples of [`memory_align`](Self::memory_align). A transfer succeeds whole or fails: an
-/// implementation continues short ones.
+/// A *batch* is some transfers of one call, of which the device has several in flight. The call
+/// lets its thread work meanwhile: on a value that is being written, and on each value that has
+/// been read while others still are.
+///
+/// Offsets, and the lengths of writes, are multiples of [`BLOCK`](crate::format::BLOCK). The length
+/// of a read is a multiple of [`read_align`](Self::read_align). The memory begins at multiples of
+/// [`memory_align`](Self::memory_align). A transfer succeeds whole or fails: an implementation
+/// continues short ones.
 pub trait Device: Send + Sync {
     /// Returns the length in bytes.
     fn len(&self) -> u64;
@@ -44,22 +52,52 @@ pub trait Device: Send + Sync {
     /// Returns whether the device was made by opening it: nothing can be lost on it.
     fn is_new(&self) -> bool;
 
-    /// Returns the alignment of memory that the device needs, in bytes: a power of two.
+    /// Returns the alignment of memory that the device needs, in bytes: a power of two, at most
+    /// that of the block.
     fn memory_align(&self) -> usize;
+
+    /// Returns the alignment of the length of a read, in bytes: a power of two, at most that of the
+    /// block.
+    fn read_align(&self) -> usize {
+        BLOCK
+    }
 
     /// Writes all of `batch`, several at a time; returns the result of each, in the same order.
     /// The bytes survive the process once this returns, and a power cut only after
     /// [`sync`](Self::sync).
-    fn write(&self, batch: &[Write<'_>]) -> Vec<io::Result<()>>;
+    ///
+    /// Calls `meanwhile` once for each index of the batch, in this thread and in order, preferably
+    /// while that transfer or another one is in flight.
+    fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>>;
 
-    /// Reads all of `batch`, several at a time; returns the result of each, in the same order.
-    fn read(&self, batch: &mut [Read<'_>]) -> Vec<io::Result<()>>;
+    /// Reads all of `batch`, several at a time. Calls `done` once for each, in this thread and in
+    /// any order, with its index in the batch, the read with its bytes, and its result. Others are
+    /// preferably in flight meanwhile. The bytes mean something only if the result is `Ok`.
+    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>));
 
     /// Makes durable all that has been written.
     ///
     /// # Errors
     /// The system's error: what was written may be lost.
     fn sync(&self) -> io::Result<()>;
+
+    /// Writes whole blocks to a multiple of the block.
+    ///
+    /// # Errors
+    /// The system's error: any part of the bytes may be written.
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write(&[Write { at, parts: [bytes, &[]] }], &mut |_| {}).remove(0)
+    }
+
+    /// Reads whole blocks from a multiple of the block.
+    ///
+    /// # Errors
+    /// The system's error: the bytes mean nothing then.
+    fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        let mut result = Ok(());
+        self.read(&mut [Read { at, parts: [bytes, &mut []] }], &mut |_, _, done| result = done);
+        result
+    }
 
     /// Returns whether the device has no bytes.
     fn is_empty(&self) -> bool {

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use kvmem::offset::OffsetAllocator;
 
 use super::error::TierError;
-use crate::device::{AlignedBuffer, Device, Read};
+use crate::device::{AlignedBuffer, Device};
 use crate::format::{
     BLOCK, Change, Digest, Entry, Extent, Layout, Superblock, SuperblockError, read_checkpoint,
     read_journal_block,
@@ -160,7 +160,6 @@ impl Found {
 /// Reads blocks of superblocks, checkpoint or journal.
 fn read_metadata(device: &impl Device, at: u64, blocks: u64) -> Result<AlignedBuffer, TierError> {
     let mut buffer = AlignedBuffer::new(blocks as usize);
-    let mut reads = [Read { at, parts: [&mut buffer, &mut []] }];
-    device.read(&mut reads).remove(0).map_err(TierError::device("read", at))?;
+    device.read_at(at, &mut buffer).map_err(TierError::device("read", at))?;
     Ok(buffer)
 }

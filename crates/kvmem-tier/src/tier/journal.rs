@@ -8,7 +8,7 @@ use std::sync::PoisonError;
 
 use super::error::TierError;
 use super::tier::DiskTier;
-use crate::device::{AlignedBuffer, Device, Write};
+use crate::device::{AlignedBuffer, Device};
 use crate::format::{
     BLOCK, Change, JournalBlock, RECORDS_PER_BLOCK, Superblock, write_checkpoint,
     write_journal_block,
@@ -181,8 +181,7 @@ impl<D: Device> DiskTier<D> {
     }
 
     fn write_metadata(&self, at: u64, bytes: &[u8]) -> Result<(), TierError> {
-        let write = Write { at, parts: [bytes, &[]] };
-        self.device.write(&[write]).remove(0).map_err(TierError::device("write", at))?;
+        self.device.write_at(at, bytes).map_err(TierError::device("write", at))?;
         self.state().stats.metadata_bytes += bytes.len() as u64;
         Ok(())
     }

@@ -1,7 +1,10 @@
 //! *Tier*: values on a device, under keys.
 
 mod admission;
+mod bounce;
+mod checksum;
 mod error;
+mod fetch;
 mod found;
 mod inspection;
 mod journal;
@@ -9,15 +12,17 @@ mod open;
 mod options;
 mod state;
 mod stats;
+mod store;
 #[allow(clippy::module_inception)]
 mod tier;
 mod verification;
 
 pub use admission::Admission;
 pub use error::{StoreError, TierError};
+pub use fetch::{Fetch, Fetched};
 pub use inspection::{Contents, Inspection, ValueLengths, inspect};
 pub use open::OpenReport;
 pub use options::{TierOptions, Verify};
 pub use stats::TierStats;
-pub use tier::{DiskTier, Fetch, Fetched};
+pub use tier::DiskTier;
 pub use verification::{Damage, DamagedValue, verify};

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
 use super::admission::Doorman;
+use super::bounce::BounceBuffers;
 use super::error::TierError;
 use super::found::{Found, Restored, read_superblocks, space_of, valid_superblock};
 use super::journal::Journal;
@@ -109,6 +110,7 @@ impl<D: Device> DiskTier<D> {
                 layout.max_entries(),
                 options.max_write_bytes_per_s,
             ),
+            bounce: BounceBuffers::default(),
             orders: [const { Mutex::new(()) }; ORDERS],
             journal: Mutex::new(Journal::new(superblock)),
         }

@@ -2,14 +2,15 @@
 //!
 //! Values are read in address order, in pieces, so that memory is bounded for values of any length.
 //! The pieces of many values make one batch, of which the device has as many in flight as its depth
-//! allows. The checksum of a value goes from piece to piece.
+//! allows. The checksum of a piece is computed as soon as it is read, and those of the pieces of a
+//! value are combined in their order.
 
 use std::io;
 
 use thiserror::Error;
 
+use super::checksum::{checksum_append, checksum_begin, checksum_combine};
 use super::inspection::Contents;
-use super::tier::checksum_begin;
 use crate::device::{AlignedBuffer, Device, Read};
 use crate::format::{Area, BLOCK, Entry};
 
@@ -58,13 +59,18 @@ struct Piece {
     at: u64,
     /// Bytes, with those behind the end of the value.
     len: usize,
+    /// Bytes of the value among them.
+    of_value: usize,
 }
 
 /// Returns all pieces of all values, in their order.
 fn pieces(entries: &[Entry]) -> impl Iterator<Item = Piece> {
     entries.iter().enumerate().flat_map(|(value, entry)| {
         let bytes = padded(entry);
-        let piece = move |at| Piece { value, at, len: (bytes - at).min(PIECE as u64) as usize };
+        let piece = move |at: u64| {
+            let len = (bytes - at).min(PIECE as u64) as usize;
+            Piece { value, at, len, of_value: (entry.len - at).min(len as u64) as usize }
+        };
         (0..bytes).step_by(PIECE).map(piece)
     })
 }
@@ -101,18 +107,18 @@ pub(super) fn verify_entries(
             let at = data.block(entries[piece.value].start) + piece.at;
             reads.push(Read { at, parts: [part, &mut []] });
         }
-        let results = device.read(&mut reads);
-        let mut unread = &buffer[..filled];
-        for (piece, result) in batch.iter().zip(results) {
-            let (bytes, behind) = unread.split_at(piece.len);
-            unread = behind;
+        let mut sums: Vec<io::Result<u32>> = batch.iter().map(|_| Ok(0)).collect();
+        device.read(&mut reads, &mut |index, read, result| {
+            let bytes = &read.parts[0][..batch[index].of_value];
+            sums[index] = result.map(|()| checksum_append(0, bytes));
+        });
+        for (piece, piece_sum) in batch.iter().zip(sums) {
             let entry = entries[piece.value];
             if piece.at == 0 {
                 (sum, failed) = (checksum_begin(&entry.digest, entry.len), None);
             }
-            let of_value = (entry.len - piece.at).min(piece.len as u64) as usize;
-            match result {
-                Ok(()) => sum = crc32c::crc32c_append(sum, &bytes[..of_value]),
+            match piece_sum {
+                Ok(behind) => sum = checksum_combine(sum, behind, piece.of_value),
                 Err(error) => failed = failed.or(Some(error)),
             }
             if piece.at + (piece.len as u64) < padded(&entry) {

@@ -1,6 +1,7 @@
 //! Tests of the disk tier.
 
 mod damage;
+mod device;
 mod files;
 mod histories;
 mod inspection;

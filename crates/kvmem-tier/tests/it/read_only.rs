@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
 
-use kvmem_tier::device::{AlignedBuffer, Device, FileDevice, Write};
+use kvmem_tier::device::{AlignedBuffer, Device, FileDevice};
 use kvmem_tier::{DiskTier, TierOptions, inspect, verify};
 
 use crate::files::{TempFile, open};
@@ -37,7 +37,7 @@ fn programs_that_read_share_a_file_and_cannot_change_it() {
         assert!(!device.is_new() && device.len() == 8 << 20);
     }
     let block = AlignedBuffer::new(1);
-    assert!(one.write(&[Write { at: 0, parts: [&block, &[]] }]).remove(0).is_err());
+    assert!(one.write_at(0, &block).is_err());
     assert_eq!(std::fs::read(&file.0).unwrap(), before);
     let error = DiskTier::open(&file.0, &TierOptions::default()).err().unwrap();
     assert!(error.to_string().contains("open already"), "{error}");

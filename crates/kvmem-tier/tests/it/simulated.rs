@@ -119,6 +119,33 @@ impl Platter {
         }
         Ok(len)
     }
+
+    fn write(&mut self, Write { at, parts }: &Write<'_>) -> io::Result<()> {
+        assert!(at.is_multiple_of(4096) && parts.iter().all(|it| it.len().is_multiple_of(4096)));
+        assert!(parts.iter().all(|it| it.is_empty() || it.as_ptr().addr().is_multiple_of(4096)));
+        let bytes = parts.concat();
+        let done = self.step(bytes.len())?;
+        let start = *at as usize;
+        self.current[start..start + done].copy_from_slice(&bytes[..done]);
+        self.unsynced.push((*at, bytes[..done].to_vec()));
+        if done == bytes.len() { Ok(()) } else { Err(io::Error::other("torn")) }
+    }
+
+    fn read(&mut self, Read { at, parts }: &mut Read<'_>) -> io::Result<()> {
+        assert!(parts.iter().all(|it| it.is_empty() || it.as_ptr().addr().is_multiple_of(4096)));
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        assert!(at.is_multiple_of(4096) && len.is_multiple_of(SECTOR));
+        let done = self.step(len)?;
+        let mut from = *at as usize;
+        if done < len || from + len > self.current.len() {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        for part in parts {
+            part.copy_from_slice(&self.current[from..from + part.len()]);
+            from += part.len();
+        }
+        Ok(())
+    }
 }
 
 /// Linux's number.
@@ -137,50 +164,29 @@ impl Device for Disk {
         4096
     }
 
-    fn write(&self, batch: &[Write<'_>]) -> Vec<io::Result<()>> {
-        let mut platter = self.platter();
+    fn read_align(&self) -> usize {
+        SECTOR
+    }
+
+    /// Writes them in their order, in turns with the caller's work.
+    fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {
         let mut results = Vec::new();
-        for Write { at, parts } in batch {
-            assert!(
-                at.is_multiple_of(4096) && parts.iter().all(|it| it.len().is_multiple_of(4096))
-            );
-            assert!(
-                parts.iter().all(|it| it.is_empty() || (it.as_ptr() as usize).is_multiple_of(4096))
-            );
-            let bytes = parts.concat();
-            let result = platter.step(bytes.len()).and_then(|done| {
-                let start = *at as usize;
-                platter.current[start..start + done].copy_from_slice(&bytes[..done]);
-                platter.unsynced.push((*at, bytes[..done].to_vec()));
-                if done == bytes.len() { Ok(()) } else { Err(io::Error::other("torn")) }
-            });
-            results.push(result);
+        for (index, write) in batch.iter().enumerate() {
+            results.push(self.platter().write(write));
+            meanwhile(index);
         }
         results
     }
 
-    fn read(&self, batch: &mut [Read<'_>]) -> Vec<io::Result<()>> {
-        let mut platter = self.platter();
-        let mut results = Vec::new();
-        for Read { at, parts } in batch {
-            assert!(
-                parts.iter().all(|it| it.is_empty() || (it.as_ptr() as usize).is_multiple_of(4096))
-            );
-            let len = parts.iter().map(|part| part.len()).sum();
-            let result = platter.step(len).and_then(|done| {
-                let mut from = *at as usize;
-                if done < len || from + len > platter.current.len() {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                for part in parts {
-                    part.copy_from_slice(&platter.current[from..from + part.len()]);
-                    from += part.len();
-                }
-                Ok(())
-            });
-            results.push(result);
+    /// Reads them in any order.
+    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>)) {
+        let mut left: Vec<usize> = (0..batch.len()).collect();
+        while !left.is_empty() {
+            let next = self.platter().random.below(left.len() as u64) as usize;
+            let index = left.swap_remove(next);
+            let result = self.platter().read(&mut batch[index]);
+            done(index, &batch[index], result);
         }
-        results
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -37,12 +37,16 @@ impl Device for FirstPart<'_> {
         self.device.memory_align()
     }
 
-    fn write(&self, batch: &[Write<'_>]) -> Vec<io::Result<()>> {
-        self.device.write(batch)
+    fn read_align(&self) -> usize {
+        self.device.read_align()
     }
 
-    fn read(&self, batch: &mut [Read<'_>]) -> Vec<io::Result<()>> {
-        self.device.read(batch)
+    fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {
+        self.device.write(batch, meanwhile)
+    }
+
+    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>)) {
+        self.device.read(batch, done)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -202,7 +206,7 @@ impl<'a> Fixture<'a> {
                 .zip(self.places(self.next_written))
                 .map(|(value, at)| Write { at, parts: [value, &[]] })
                 .collect();
-            for written in self.device.write(&batch) {
+            for written in self.device.write(&batch, &mut |_| {}) {
                 written.map_err(failed)?;
             }
             self.next_written += 1;
@@ -217,9 +221,13 @@ impl<'a> Fixture<'a> {
             let memory = self.target.chunks_exact_mut(self.stride);
             let mut batch: Vec<Read<'_>> =
                 memory.zip(places).map(|(into, at)| Read { at, parts: [into, &mut []] }).collect();
-            for read in self.device.read(&mut batch) {
-                read.map_err(failed)?;
-            }
+            let mut result = Ok(());
+            self.device.read(&mut batch, &mut |_, _, read| {
+                if read.is_err() {
+                    result = read;
+                }
+            });
+            result.map_err(failed)?;
         }
         Ok(())
     }

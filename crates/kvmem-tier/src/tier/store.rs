@@ -1,0 +1,148 @@
+//! *Storing*: values are written, and then recorded.
+//!
+//! The values of a call are written side by side. Their checksums are computed meanwhile, so the
+//! device waits only for the first submission, and the caller only for the device. The journal's
+//! block follows when all are written.
+
+use kvmem::offset::{AllocError, RawAllocation};
+
+use super::bounce::{Bounce, in_place};
+use super::checksum::checksum;
+use super::error::{StoreError, TierError};
+use super::tier::DiskTier;
+use crate::device::{Device, Write};
+use crate::format::{BLOCK, Entry};
+
+/// A value with its place on the device.
+struct Placed<'a> {
+    /// Its index among the values of the call.
+    index: usize,
+    entry: Entry,
+    range: RawAllocation,
+    /// The blocks that are written from where they are.
+    in_place: &'a [u8],
+    /// A copy of the rest, padded.
+    bounce: Bounce<'a>,
+}
+
+impl<D: Device> DiskTier<D> {
+    /// Stores values, and returns the result of each in the same order. A value replaces that of
+    /// the same key; of two with one key in a call, the later one counts. A stored value survives
+    /// the process, and a power cut after the next [`flush`](Self::sync_all) or checkpoint.
+    ///
+    /// Values that begin at a multiple of the block are written from where they are; others are
+    /// copied.
+    pub fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<Result<(), StoreError>> {
+        let mut results: Vec<Result<(), StoreError>> = Vec::with_capacity(values.len());
+        let mut placed = Vec::with_capacity(values.len());
+        for (index, (key, value)) in values.iter().enumerate() {
+            let place = || self.place(value.len() as u64);
+            let range = self.usable().map_err(StoreError::from).and_then(|()| place());
+            results.push(range.map(|range| placed.push(self.placed(index, key, value, range))));
+        }
+        let writes: Vec<Write<'_>> = placed
+            .iter()
+            .map(|one| Write { at: self.at(&one.range), parts: [one.in_place, &one.bounce] })
+            .collect();
+        let mut checksums = vec![0; placed.len()];
+        let written = self.device.write(&writes, &mut |one| {
+            let Placed { index, entry, .. } = &placed[one];
+            checksums[one] = checksum(&entry.digest, values[*index].1);
+        });
+        drop(writes);
+        let position = {
+            let mut state = self.state();
+            for ((one, written), checksum) in placed.iter().zip(written).zip(checksums) {
+                let Placed { index, entry, range, .. } = one;
+                match written {
+                    Ok(()) => {
+                        state.stats.written_bytes += range.size * BLOCK as u64;
+                        state.store(Entry { checksum, ..*entry }, range.handle);
+                    }
+                    Err(error) => {
+                        let freed = self.space.free_raw(range.handle);
+                        debug_assert!(freed.is_ok(), "{freed:?}");
+                        let error = TierError::device("write", self.at(range))(error);
+                        results[*index] = Err(error.into());
+                    }
+                }
+            }
+            while state.index.len() as u64 > self.max_entries(&state) {
+                state.evict();
+            }
+            state.position()
+        };
+        if self.commit(position).is_err() {
+            for Placed { index, .. } in placed {
+                results[index] = self.usable().map_err(StoreError::from);
+            }
+        }
+        results
+    }
+
+    /// Returns the value with index `index` in its range. Its checksum is not known yet.
+    fn placed<'a>(
+        &'a self,
+        index: usize,
+        key: &[u8],
+        value: &'a [u8],
+        range: RawAllocation,
+    ) -> Placed<'a> {
+        let align = self.device.memory_align();
+        let (in_place, rest) = value.split_at(in_place(value, align, BLOCK));
+        // A value without bytes has a block, too.
+        let bounce = if rest.is_empty() && !value.is_empty() {
+            self.bounce.take(0)
+        } else {
+            self.bounce.copy_of(rest)
+        };
+        let (digest, start) = (self.digest(key), range.offset as u32);
+        let entry = Entry { digest, number: 0, start, checksum: 0, len: value.len() as u64 };
+        Placed { index, entry, range, in_place, bounce }
+    }
+
+    /// Returns where a range begins in the device.
+    fn at(&self, range: &RawAllocation) -> u64 {
+        self.layout.data.start + range.offset * BLOCK as u64
+    }
+
+    /// Allocates the blocks of a value, and evicts others if need be.
+    fn place(&self, len: u64) -> Result<RawAllocation, StoreError> {
+        let blocks = len.div_ceil(BLOCK as u64).max(1);
+        loop {
+            match self.space.allocate_raw(blocks) {
+                Ok(range) => return Ok(range),
+                Err(AllocError::TooLarge { limit, .. }) => {
+                    return Err(StoreError::TooLarge { len, limit: limit * BLOCK as u64 });
+                }
+                Err(_) => {}
+            }
+            if !self.make_room(blocks)? {
+                return Err(StoreError::NoRoom { len });
+            }
+        }
+    }
+
+    /// Evicts values of at least `blocks` blocks together, and a little more: what is evicted is
+    /// free only after a sync, which takes long. Returns false if there was nothing to evict.
+    fn make_room(&self, blocks: u64) -> Result<bool, TierError> {
+        const PART_OF_SPACE: u64 = 128;
+        let wanted = blocks.max(self.layout.data.blocks() / PART_OF_SPACE);
+        let (position, found) = {
+            let mut state = self.state();
+            let mut evicted = 0;
+            let mut found = state.has_retired();
+            while evicted < wanted
+                && let Some(extent) = state.evict()
+            {
+                evicted += u64::from(extent.blocks);
+                found = true;
+            }
+            (state.position(), found)
+        };
+        if found {
+            self.flush(position)?;
+        }
+        Ok(found)
+    }
+}
