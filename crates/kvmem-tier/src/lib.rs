@@ -1,5 +1,6 @@
 #![doc = include_str!("../docs/tier.md")]
 
+mod crc;
 pub mod device;
 pub mod format;
 mod index;

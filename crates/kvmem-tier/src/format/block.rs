@@ -1,5 +1,7 @@
 //! *Block*: the unit of everything in the file, and the reading and writing of its fields.
 
+use crate::crc;
+
 /// Bytes of a block.
 pub const BLOCK: usize = 4096;
 
@@ -42,9 +44,9 @@ impl Reader<'_> {
 
 /// Returns the checksum of a block whose own field of four bytes at `field` counts as zeros.
 pub(super) fn checksum(block: &[u8], field: usize) -> u32 {
-    let sum = crc32c::crc32c(&block[..field]);
-    let sum = crc32c::crc32c_append(sum, &[0; 4]);
-    crc32c::crc32c_append(sum, &block[field + 4..])
+    let sum = crc::append(0, &block[..field]);
+    let sum = crc::append(sum, &[0; 4]);
+    crc::append(sum, &block[field + 4..])
 }
 
 /// Puts the checksum into its field.

@@ -4,8 +4,9 @@
 //! while others are in flight.
 
 use super::bounce::{Bounce, blocks_of_rest, in_place};
-use super::checksum::{checksum_append, checksum_begin};
+use super::checksum::checksum_begin;
 use super::tier::DiskTier;
+use crate::crc;
 use crate::device::{Device, Read};
 use crate::format::{Digest, Entry};
 
@@ -76,7 +77,7 @@ impl<D: Device> DiskTier<D> {
                 let [in_place, bounce] = &read.parts;
                 rest.copy_from_slice(&bounce[..rest.len()]);
                 let begin = checksum_begin(&entry.digest, entry.len);
-                let sum = checksum_append(checksum_append(begin, in_place), rest);
+                let sum = crc::append(crc::append(begin, in_place), rest);
                 *outcome = if sum == entry.checksum { Fetched::Hit } else { Fetched::Damaged };
             }
         });

@@ -9,8 +9,9 @@ use std::io;
 
 use thiserror::Error;
 
-use super::checksum::{checksum_append, checksum_begin, checksum_combine};
+use super::checksum::checksum_begin;
 use super::inspection::Contents;
+use crate::crc;
 use crate::device::{AlignedBuffer, Device, Read};
 use crate::format::{Area, BLOCK, Entry};
 
@@ -110,7 +111,7 @@ pub(super) fn verify_entries(
         let mut sums: Vec<io::Result<u32>> = batch.iter().map(|_| Ok(0)).collect();
         device.read(&mut reads, &mut |index, read, result| {
             let bytes = &read.parts[0][..batch[index].of_value];
-            sums[index] = result.map(|()| checksum_append(0, bytes));
+            sums[index] = result.map(|()| crc::append(0, bytes));
         });
         for (piece, piece_sum) in batch.iter().zip(sums) {
             let entry = entries[piece.value];
@@ -118,7 +119,7 @@ pub(super) fn verify_entries(
                 (sum, failed) = (checksum_begin(&entry.digest, entry.len), None);
             }
             match piece_sum {
-                Ok(behind) => sum = checksum_combine(sum, behind, piece.of_value),
+                Ok(behind) => sum = crc::combine(sum, behind, piece.of_value as u64),
                 Err(error) => failed = failed.or(Some(error)),
             }
             if piece.at + (piece.len as u64) < padded(&entry) {
