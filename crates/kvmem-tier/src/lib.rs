@@ -5,6 +5,7 @@ pub mod device;
 pub mod format;
 mod index;
 mod lower_tier;
+mod process;
 mod tier;
 
 pub use lower_tier::TierKey;

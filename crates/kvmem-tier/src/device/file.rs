@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,10 +14,12 @@ use rustix::io::Errno;
 
 use super::batch::{BatchEvents, Reading, Writing};
 use super::rings::{Ring, RingPool};
+use super::sync::Sync;
 use super::threads;
 use super::transfer::Transfer;
 use super::{Device, Read, Write};
 use crate::format::BLOCK;
+use crate::process::Process;
 
 /// How a file device transfers a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +38,8 @@ pub struct FileDevice {
     direct: bool,
     depth: u32,
     rings: Option<RingPool>,
+    syncing: Mutex<Sync>,
+    process: Process,
 }
 
 /// Transfers, with the ring that makes them if there is one.
@@ -89,7 +94,16 @@ impl FileDevice {
 
     fn of(file: File, direct: bool, depth: u32) -> FileDevice {
         let rings = RingPool::new(depth).ok();
-        FileDevice { file, len: 0, new: false, direct, depth: depth.max(1), rings }
+        FileDevice {
+            file,
+            len: 0,
+            new: false,
+            direct,
+            depth: depth.max(1),
+            rings,
+            syncing: Mutex::default(),
+            process: Process::this(),
+        }
     }
 
     /// Makes a shorter file `len` bytes long, with its space allocated.
@@ -129,6 +143,18 @@ impl FileDevice {
     pub fn without_rings(mut self) -> Self {
         self.rings = None;
         self
+    }
+
+    fn syncing(&self) -> MutexGuard<'_, Sync> {
+        self.syncing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails in a forked child: its rings and its file are those of the parent.
+    fn owned(&self) -> io::Result<()> {
+        if self.process.is_forked() {
+            return Err(io::Error::other("the file was opened by the parent of this process"));
+        }
+        Ok(())
     }
 
     /// Begins a batch.
@@ -235,6 +261,9 @@ impl Device for FileDevice {
     }
 
     fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {
+        if self.process.is_forked() {
+            return batch.iter().map(|_| self.owned()).collect();
+        }
         let mut events = Writing::new(batch.len(), meanwhile);
         let transfers = self.begin(batch.iter().map(Transfer::write));
         // SAFETY: `batch` lends the memory until this function returns or unwinds. Everything that
@@ -244,6 +273,9 @@ impl Device for FileDevice {
     }
 
     fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>)) {
+        if self.process.is_forked() {
+            return (0..).zip(batch).for_each(|(index, read)| done(index, read, self.owned()));
+        }
         let transfers = self.begin(batch.iter_mut().map(Transfer::read));
         // SAFETY: `batch` lends the memory to this function alone until it returns or unwinds. The
         // events use that of a read when it is complete.
@@ -251,6 +283,20 @@ impl Device for FileDevice {
     }
 
     fn sync(&self) -> io::Result<()> {
+        self.owned()?;
         Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+
+    fn begin_sync(&self) -> io::Result<()> {
+        self.owned()?;
+        self.syncing().begin(self.file.as_fd(), self.rings.is_some());
+        Ok(())
+    }
+
+    fn end_sync(&self, wait: bool) -> Option<io::Result<()>> {
+        match self.owned() {
+            Ok(()) => self.syncing().end(wait),
+            Err(error) => Some(Err(error)),
+        }
     }
 }

@@ -5,6 +5,7 @@ mod buffer;
 mod file;
 mod memory;
 mod rings;
+mod sync;
 mod threads;
 mod transfer;
 
@@ -80,6 +81,23 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// The system's error: what was written may be lost.
     fn sync(&self) -> io::Result<()>;
+
+    /// Begins to make durable all that has been written before, without waiting for the end. The
+    /// caller begins no other one before [`end_sync`](Self::end_sync) has returned its result, and
+    /// may [sync](Self::sync) meanwhile.
+    ///
+    /// # Errors
+    /// The system's error: what was written may be lost.
+    fn begin_sync(&self) -> io::Result<()> {
+        self.sync()
+    }
+
+    /// Returns the result of the sync that has begun, once; `None` while it is not complete. With
+    /// `wait` it waits for that.
+    fn end_sync(&self, wait: bool) -> Option<io::Result<()>> {
+        let _ = wait;
+        Some(Ok(()))
+    }
 
     /// Writes whole blocks to a multiple of the block.
     ///

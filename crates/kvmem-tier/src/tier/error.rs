@@ -62,6 +62,12 @@ pub enum TierError {
         /// The reason.
         source: CheckpointError,
     },
+    /// The tier was opened by the parent of this process. Nothing has happened.
+    #[error(
+        "this process is a forked child of the one that opened the tier: let the parent use it, \
+         or open another file here"
+    )]
+    Forked,
     /// A change could not be recorded before, and nothing is stored since. Values that were stored
     /// are still found.
     #[error("the tier stores nothing since its journal failed: {cause}; open it again")]

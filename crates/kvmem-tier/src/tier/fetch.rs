@@ -55,8 +55,11 @@ impl<D: Device> DiskTier<D> {
     /// Memory that begins at a multiple of the block is read into directly; other memory is copied
     /// to.
     pub fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched> {
-        let digests: Vec<Digest> = requests.iter().map(|one| self.digest(one.key)).collect();
         let mut results = vec![Fetched::Absent; requests.len()];
+        if self.is_forked() {
+            return results;
+        }
+        let digests: Vec<Digest> = requests.iter().map(|one| self.digest(one.key)).collect();
         let wanted = self.find(&digests, requests, &mut results);
         let mut bounces: Vec<Bounce<'_>> = wanted
             .iter()

@@ -4,6 +4,7 @@
 //! that are queued, those of other threads too. Threads that waited for the lock then find theirs
 //! written, and write nothing (*group commit*; DeWitt et al. 1984).
 
+use std::io;
 use std::sync::PoisonError;
 
 use super::error::TierError;
@@ -55,12 +56,57 @@ impl<D: Device> DiskTier<D> {
     pub(super) fn commit(&self, position: u64) -> Result<(), TierError> {
         // Most threads that waited for the lock find nothing left to write.
         let mut journal = self.journal();
-        if self.state().written >= position {
-            return Ok(());
+        if self.state().written < position {
+            self.usable()?;
+            let result = self.write_queued(&mut journal, position);
+            self.kept(result)?;
         }
-        self.usable()?;
-        let result = self.write_queued(&mut journal, position);
-        self.kept(result)
+        // Its errors concern later calls: the changes are in the journal.
+        let _ = self.sync_ahead(&mut journal);
+        Ok(())
+    }
+
+    /// Ends the sync that has begun, if it is complete, and begins the next one if it is wanted.
+    fn sync_ahead(&self, journal: &mut Journal) -> Result<(), TierError> {
+        let begun = self.state().syncing;
+        if let Some(position) = begun {
+            let Some(synced) = self.device.end_sync(false) else { return Ok(()) };
+            self.end_sync(journal, position, synced)?;
+        }
+        let position = {
+            let mut state = self.state();
+            if !std::mem::take(&mut state.sync_wanted) {
+                return Ok(());
+            }
+            state.written
+        };
+        let begun = self.device.begin_sync().map_err(TierError::device("sync", 0));
+        self.kept(begun)?;
+        self.state().syncing = Some(position);
+        Ok(())
+    }
+
+    /// Frees the ranges that waited for a sync.
+    fn end_sync(
+        &self,
+        journal: &mut Journal,
+        position: u64,
+        synced: io::Result<()>,
+    ) -> Result<(), TierError> {
+        self.state().syncing = None;
+        self.kept(synced.map_err(TierError::device("sync", 0)))?;
+        journal.durable = journal.durable.max(position);
+        self.free_retired(journal.durable);
+        Ok(())
+    }
+
+    /// Waits for the sync that has begun. Returns false if none has.
+    pub(super) fn await_sync(&self) -> Result<bool, TierError> {
+        let mut journal = self.journal();
+        let Some(position) = self.state().syncing else { return Ok(false) };
+        let Some(synced) = self.device.end_sync(true) else { return Ok(false) };
+        self.end_sync(&mut journal, position, synced)?;
+        Ok(true)
     }
 
     /// Returns once all changes below `position` are durable, and frees the ranges that wait for
@@ -195,6 +241,7 @@ impl<D: Device> DiskTier<D> {
     /// # Errors
     /// [`TierError`]: the tier is read-only then.
     pub fn checkpoint(&self) -> Result<(), TierError> {
+        self.owned()?;
         let mut journal = self.journal();
         self.usable()?;
         let result = self.write_checkpoint(&mut journal);

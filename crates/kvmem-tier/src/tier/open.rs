@@ -19,6 +19,7 @@ use super::tier::{DiskTier, ORDERS};
 use super::verification::{Damage, DamagedValue, verify_entries};
 use crate::device::{Device, FileDevice};
 use crate::format::{Entry, Layout, Superblock};
+use crate::process::Process;
 
 /// What opening a tier found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,6 +112,7 @@ impl<D: Device> DiskTier<D> {
                 options.max_write_bytes_per_s,
             ),
             bounce: BounceBuffers::default(),
+            process: Process::this(),
             orders: [const { Mutex::new(()) }; ORDERS],
             journal: Mutex::new(Journal::new(superblock)),
         }

@@ -22,8 +22,14 @@ pub(super) struct State {
     pub(super) queue: VecDeque<Change>,
     /// The position of the first change in the queue: all before it are in the journal.
     pub(super) written: u64,
-    /// Ranges that are free once all changes below a position are durable.
-    retired: VecDeque<(u64, RawHandle)>,
+    /// Ranges that are free once all changes below a position are durable, with their blocks.
+    retired: VecDeque<(u64, u32, RawHandle)>,
+    /// The blocks of these ranges together.
+    retired_blocks: u64,
+    /// Values were evicted ahead: their ranges are needed before long.
+    pub(super) sync_wanted: bool,
+    /// The position below which all changes are durable when the sync that has begun is complete.
+    pub(super) syncing: Option<u64>,
     pub(super) stats: TierStats,
 }
 
@@ -36,6 +42,9 @@ impl State {
             queue: VecDeque::new(),
             written: 0,
             retired: VecDeque::new(),
+            retired_blocks: 0,
+            sync_wanted: false,
+            syncing: None,
             stats: TierStats::default(),
         }
     }
@@ -101,21 +110,25 @@ impl State {
 
     fn retire(&mut self, old: Indexed) {
         self.stats.bytes -= old.entry.len;
-        self.retired.push_back((self.position(), old.range));
+        let blocks = old.entry.extent().blocks;
+        self.retired_blocks += u64::from(blocks);
+        self.retired.push_back((self.position(), blocks, old.range));
     }
 
     /// Returns the next range that is free when all changes below `durable` are.
     pub(super) fn next_free(&mut self, durable: u64) -> Option<RawHandle> {
-        let &(position, range) = self.retired.front()?;
-        (position <= durable).then(|| {
-            self.retired.pop_front();
-            range
-        })
+        let &(position, blocks, range) = self.retired.front()?;
+        if position > durable {
+            return None;
+        }
+        self.retired.pop_front();
+        self.retired_blocks -= u64::from(blocks);
+        Some(range)
     }
 
-    /// Returns whether ranges wait for the journal.
-    pub(super) fn has_retired(&self) -> bool {
-        !self.retired.is_empty()
+    /// Returns the blocks of the ranges that wait for the journal.
+    pub(super) fn retired_blocks(&self) -> u64 {
+        self.retired_blocks
     }
 
     /// Returns all entries as a checkpoint has them, the one used least recently first.

@@ -3,15 +3,30 @@
 //! The values of a call are written side by side. Their checksums are computed meanwhile, so the
 //! device waits only for the first submission, and the caller only for the device. The journal's
 //! block follows when all are written.
+//!
+//! A full tier evicts values to make room, and their ranges are free only after a sync, which takes
+//! milliseconds. It therefore keeps a *reserve* of free blocks. When less is free, it evicts as many
+//! again, and begins a sync that nobody waits for. A store that finds the reserve used up waits for
+//! that sync, or evicts and syncs itself.
 
 use kvmem::offset::{AllocError, RawAllocation};
 
 use super::bounce::{Bounce, in_place};
 use super::checksum::checksum;
 use super::error::{StoreError, TierError};
+use super::state::State;
 use super::tier::DiskTier;
 use crate::device::{Device, Write};
-use crate::format::{BLOCK, Entry};
+use crate::format::{BLOCK, Entry, blocks_of};
+
+/// The part of the space that is the reserve.
+const PART_OF_SPACE: u64 = 256;
+/// The least reserve, unless it is too large a part of the space: more than a fast device writes
+/// while it syncs.
+const SYNC_BLOCKS: u64 = (64 << 20) / BLOCK as u64;
+const PART_OF_SMALL_SPACE: u64 = 32;
+/// The largest part of the space that is evicted for the values of a call together.
+const PART_OF_CALL: u64 = 4;
 
 /// A value with its place on the device.
 struct Placed<'a> {
@@ -33,12 +48,19 @@ impl<D: Device> DiskTier<D> {
     /// Values that begin at a multiple of the block are written from where they are; others are
     /// copied.
     pub fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<Result<(), StoreError>> {
+        if self.is_forked() {
+            return values.iter().map(|_| Err(TierError::Forked.into())).collect();
+        }
         let mut results: Vec<Result<(), StoreError>> = Vec::with_capacity(values.len());
         let mut placed = Vec::with_capacity(values.len());
+        let blocks = |value: &[u8]| u64::from(blocks_of(value.len() as u64));
+        // Those of the values that have no range yet.
+        let mut left: u64 = values.iter().map(|(_, value)| blocks(value)).sum();
         for (index, (key, value)) in values.iter().enumerate() {
-            let place = || self.place(value.len() as u64);
+            let place = || self.place(value.len() as u64, left);
             let range = self.usable().map_err(StoreError::from).and_then(|()| place());
             results.push(range.map(|range| placed.push(self.placed(index, key, value, range))));
+            left -= blocks(value);
         }
         let writes: Vec<Write<'_>> = placed
             .iter()
@@ -52,6 +74,7 @@ impl<D: Device> DiskTier<D> {
         drop(writes);
         let position = {
             let mut state = self.state();
+            self.evict_ahead(&mut state);
             for ((one, written), checksum) in placed.iter().zip(written).zip(checksums) {
                 let Placed { index, entry, range, .. } = one;
                 match written {
@@ -101,13 +124,9 @@ impl<D: Device> DiskTier<D> {
         Placed { index, entry, range, in_place, bounce }
     }
 
-    /// Returns where a range begins in the device.
-    fn at(&self, range: &RawAllocation) -> u64 {
-        self.layout.data.start + range.offset * BLOCK as u64
-    }
-
-    /// Allocates the blocks of a value, and evicts others if need be.
-    fn place(&self, len: u64) -> Result<RawAllocation, StoreError> {
+    /// Allocates the blocks of a value, and evicts others if need be. The rest of the call needs
+    /// `left` blocks, with these.
+    fn place(&self, len: u64, left: u64) -> Result<RawAllocation, StoreError> {
         let blocks = len.div_ceil(BLOCK as u64).max(1);
         loop {
             match self.space.allocate_raw(blocks) {
@@ -117,21 +136,22 @@ impl<D: Device> DiskTier<D> {
                 }
                 Err(_) => {}
             }
-            if !self.make_room(blocks)? {
+            if !self.await_sync()? && !self.make_room(blocks, left)? {
                 return Err(StoreError::NoRoom { len });
             }
         }
     }
 
-    /// Evicts values of at least `blocks` blocks together, and a little more: what is evicted is
-    /// free only after a sync, which takes long. Returns false if there was nothing to evict.
-    fn make_room(&self, blocks: u64) -> Result<bool, TierError> {
-        const PART_OF_SPACE: u64 = 128;
-        let wanted = blocks.max(self.layout.data.blocks() / PART_OF_SPACE);
+    /// Evicts values of at least `blocks` blocks together, and more: what is evicted is free only
+    /// after a sync. Returns false if there was nothing to evict.
+    fn make_room(&self, blocks: u64, left: u64) -> Result<bool, TierError> {
+        // What the call needs may be all that the tier can hold.
+        let of_call = left.min(self.layout.data.blocks() / PART_OF_CALL);
+        let wanted = blocks.max(self.reserve()).max(of_call);
         let (position, found) = {
             let mut state = self.state();
             let mut evicted = 0;
-            let mut found = state.has_retired();
+            let mut found = state.retired_blocks() > 0;
             while evicted < wanted
                 && let Some(extent) = state.evict()
             {
@@ -144,5 +164,28 @@ impl<D: Device> DiskTier<D> {
             self.flush(position)?;
         }
         Ok(found)
+    }
+
+    /// Returns the blocks that are kept free for the values to come, while a sync makes others
+    /// free.
+    fn reserve(&self) -> u64 {
+        let data = self.layout.data.blocks();
+        (data / PART_OF_SPACE).max(SYNC_BLOCKS.min(data / PART_OF_SMALL_SPACE))
+    }
+
+    /// Evicts values if less than the reserve is free and no sync makes more free. The sync begins
+    /// when the change is in the journal.
+    fn evict_ahead(&self, state: &mut State) {
+        let (free, reserve) = (self.space.metrics().free, self.reserve());
+        if free >= reserve || state.syncing.is_some() || state.sync_wanted {
+            return;
+        }
+        while free + state.retired_blocks() < 2 * reserve && state.evict().is_some() {}
+        state.sync_wanted = state.retired_blocks() > 0;
+    }
+
+    /// Returns where a range begins in the device.
+    fn at(&self, range: &RawAllocation) -> u64 {
+        self.layout.data.start + range.offset * BLOCK as u64
     }
 }

@@ -14,6 +14,7 @@ use super::state::State;
 use super::stats::TierStats;
 use crate::device::{Device, FileDevice};
 use crate::format::{BLOCK, Digest, Layout};
+use crate::process::Process;
 
 /// Values on a disk, found again by their keys after a restart.
 ///
@@ -37,6 +38,7 @@ pub struct DiskTier<D: Device = FileDevice> {
     pub(super) failed: OnceLock<String>,
     pub(super) doorman: Doorman,
     pub(super) bounce: BounceBuffers,
+    pub(super) process: Process,
     /// Each key has one of these locks, under which a cache above changes its value.
     pub(crate) orders: [Mutex<()>; ORDERS],
 }
@@ -47,6 +49,18 @@ pub(super) const ORDERS: usize = 64;
 impl<D: Device> DiskTier<D> {
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns whether this process is a forked child of the one that opened the tier. There the
+    /// tier finds nothing, and every change fails with [`TierError::Forked`].
+    #[must_use]
+    pub fn is_forked(&self) -> bool {
+        self.process.is_forked()
+    }
+
+    /// Fails in a forked child.
+    pub(super) fn owned(&self) -> Result<(), TierError> {
+        if self.is_forked() { Err(TierError::Forked) } else { Ok(()) }
     }
 
     /// Returns the identity of a key.
@@ -63,6 +77,9 @@ impl<D: Device> DiskTier<D> {
 
     /// Returns whether a value that a cache evicts is to be written.
     pub(crate) fn admits(&self, key: &[u8], value: &[u8]) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let admits = self.doorman.admits(&self.digest(key), value.len() as u64);
         self.state().stats.not_admitted += u64::from(!admits);
         admits
@@ -76,6 +93,9 @@ impl<D: Device> DiskTier<D> {
     /// Returns the length of a value in bytes, if there is one. It does not count as used.
     #[must_use]
     pub fn len_of(&self, key: &[u8]) -> Option<u64> {
+        if self.is_forked() {
+            return None;
+        }
         let digest = self.digest(key);
         self.state().index.get(&digest).map(|found| found.entry.len)
     }
@@ -86,6 +106,7 @@ impl<D: Device> DiskTier<D> {
     /// # Errors
     /// [`TierError`]: the values are not found in this process, but may be after a restart.
     pub fn remove(&self, keys: &[&[u8]]) -> Result<usize, TierError> {
+        self.owned()?;
         let digests: Vec<Digest> = keys.iter().map(|key| self.digest(key)).collect();
         let (removed, position) = {
             let mut state = self.state();
@@ -101,6 +122,7 @@ impl<D: Device> DiskTier<D> {
     /// # Errors
     /// [`TierError`]: the values are not found in this process, but may be after a restart.
     pub fn clear(&self) -> Result<(), TierError> {
+        self.owned()?;
         {
             let mut state = self.state();
             while let Some(oldest) = state.index.oldest() {
@@ -115,13 +137,17 @@ impl<D: Device> DiskTier<D> {
     /// # Errors
     /// [`TierError`]: the tier is read-only then.
     pub fn sync_all(&self) -> Result<(), TierError> {
+        self.owned()?;
         let position = self.state().position();
         self.flush(position)
     }
 
-    /// Returns the statistics.
+    /// Returns the statistics; zeros in a forked child.
     #[must_use]
     pub fn stats(&self) -> TierStats {
+        if self.is_forked() {
+            return TierStats::default();
+        }
         let space = self.space.metrics();
         let state = self.state();
         let block = BLOCK as u64;

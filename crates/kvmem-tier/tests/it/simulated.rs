@@ -20,6 +20,8 @@ struct Platter {
     durable: Vec<u8>,
     /// Writes since then, in their order.
     unsynced: Vec<(u64, Vec<u8>)>,
+    /// How many of them a sync that has begun makes durable.
+    syncing: Option<usize>,
     new: bool,
     /// Operations until the process ends; the one at zero is torn, and all after it fail.
     until_end: u64,
@@ -35,6 +37,7 @@ impl Disk {
             durable: bytes.clone(),
             current: bytes,
             unsynced: Vec::new(),
+            syncing: None,
             new: true,
             until_end: u64::MAX,
             failing: 0,
@@ -75,6 +78,7 @@ impl Disk {
     pub(crate) fn restart(&self) {
         let mut platter = self.platter();
         (platter.until_end, platter.failing) = (u64::MAX, 0);
+        platter.syncing = None;
     }
 
     /// Cuts the power: of each sector written since the last sync, some writes are lost, in any
@@ -118,6 +122,19 @@ impl Platter {
             return Err(io::Error::from_raw_os_error(EIO));
         }
         Ok(len)
+    }
+
+    /// Makes the first `count` writes durable.
+    fn sync(&mut self, count: usize) -> io::Result<()> {
+        self.step(0)?;
+        if self.until_end == 0 {
+            return Err(io::Error::other("the process has ended"));
+        }
+        for (at, bytes) in self.unsynced.drain(..count) {
+            self.durable[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
+        }
+        self.syncing = self.syncing.map(|syncing| syncing.saturating_sub(count));
+        Ok(())
     }
 
     fn write(&mut self, Write { at, parts }: &Write<'_>) -> io::Result<()> {
@@ -191,14 +208,24 @@ impl Device for Disk {
 
     fn sync(&self) -> io::Result<()> {
         let mut platter = self.platter();
-        platter.step(0)?;
-        if platter.until_end == 0 {
-            return Err(io::Error::other("the process has ended"));
-        }
-        let Platter { durable, unsynced, .. } = &mut *platter;
-        for (at, bytes) in unsynced.drain(..) {
-            durable[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
-        }
+        let all = platter.unsynced.len();
+        platter.sync(all)
+    }
+
+    fn begin_sync(&self) -> io::Result<()> {
+        let mut platter = self.platter();
+        assert!(platter.syncing.is_none(), "two at a time");
+        platter.syncing = Some(platter.unsynced.len());
         Ok(())
+    }
+
+    /// Takes some time.
+    fn end_sync(&self, wait: bool) -> Option<io::Result<()>> {
+        let mut platter = self.platter();
+        if !wait && !platter.random.once_in(3) {
+            return None;
+        }
+        let count = platter.syncing.take().expect("a sync has begun");
+        Some(platter.sync(count))
     }
 }

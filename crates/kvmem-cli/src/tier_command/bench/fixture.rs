@@ -52,6 +52,14 @@ impl Device for FirstPart<'_> {
     fn sync(&self) -> io::Result<()> {
         self.device.sync()
     }
+
+    fn begin_sync(&self) -> io::Result<()> {
+        self.device.begin_sync()
+    }
+
+    fn end_sync(&self, wait: bool) -> Option<io::Result<()>> {
+        self.device.end_sync(wait)
+    }
 }
 
 /// A full tier with values of one size, and a half of the file with as many.
