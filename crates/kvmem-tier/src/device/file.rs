@@ -9,16 +9,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::Errno;
+use rustix::process::Resource;
 
 use super::batch::{BatchEvents, Reading, Writing};
+use super::direct::{Alignment, open_direct};
 use super::rings::{Ring, RingPool};
 use super::sync::Sync;
 use super::threads;
 use super::transfer::Transfer;
 use super::{Device, Read, Write};
-use crate::format::BLOCK;
 use crate::process::Process;
 
 /// How a file device transfers a batch.
@@ -35,7 +36,7 @@ pub struct FileDevice {
     file: File,
     len: u64,
     new: bool,
-    direct: bool,
+    alignment: Alignment,
     depth: u32,
     rings: Option<RingPool>,
     syncing: Mutex<Sync>,
@@ -58,14 +59,16 @@ impl FileDevice {
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::WouldBlock`] if it is open already, as a tier or
-    /// [to be read](Self::open_read_only), for three seconds.
+    /// [to be read](Self::open_read_only), for three seconds; [`io::ErrorKind::Unsupported`] with an
+    /// [`UnsupportedAlignment`](super::UnsupportedAlignment) if it transfers only larger units than
+    /// the block. A file that could not be made longer has its old length.
     pub fn open(path: &Path, len: u64, depth: u32) -> io::Result<FileDevice> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(len > 0).truncate(false).mode(0o600);
-        let (file, direct) = open_direct(path, &mut options)?;
+        let (file, alignment) = open_direct(path, &mut options)?;
         let busy = "it is open already, as a tier or by a program that reads one: close that first";
         lock(&file, FlockOperation::NonBlockingLockExclusive, busy)?;
-        let mut device = FileDevice::of(file, direct, depth);
+        let mut device = FileDevice::of(file, alignment, depth);
         device.set_len(len)?;
         Ok(device)
     }
@@ -83,22 +86,22 @@ impl FileDevice {
             let error = "it is neither a file nor a block device";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         }
-        let (file, direct) = open_direct(path, OpenOptions::new().read(true))?;
+        let (file, alignment) = open_direct(path, OpenOptions::new().read(true))?;
         let busy = "it is open as a tier: close that first";
         lock(&file, FlockOperation::NonBlockingLockShared, busy)?;
-        let mut device = FileDevice::of(file, direct, depth);
+        let mut device = FileDevice::of(file, alignment, depth);
         device.set_len(0)?;
         device.new = false;
         Ok(device)
     }
 
-    fn of(file: File, direct: bool, depth: u32) -> FileDevice {
+    fn of(file: File, alignment: Alignment, depth: u32) -> FileDevice {
         let rings = RingPool::new(depth).ok();
         FileDevice {
             file,
             len: 0,
             new: false,
-            direct,
+            alignment,
             depth: depth.max(1),
             rings,
             syncing: Mutex::default(),
@@ -116,20 +119,33 @@ impl FileDevice {
         self.len = metadata.len();
         self.new = self.len == 0;
         if self.len < len {
-            match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
-                // Without it a full file system is noticed when a value is written.
-                Err(Errno::OPNOTSUPP) => self.file.set_len(len)?,
-                allocated => allocated?,
-            }
+            self.grow(len).inspect_err(|_| {
+                // A longer file would not be new the next time.
+                let _ = self.file.set_len(self.len);
+            })?;
             self.len = len;
         }
         Ok(())
     }
 
+    /// Makes the file `len` bytes long.
+    fn grow(&self, len: u64) -> io::Result<()> {
+        let limit = rustix::process::getrlimit(Resource::Fsize).current;
+        if limit.is_some_and(|limit| len > limit) {
+            // The signal that the kernel would send ends most processes.
+            return Err(Errno::FBIG.into());
+        }
+        match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, len) {
+            // Without it a full file system is noticed when a value is written.
+            Err(Errno::OPNOTSUPP) => self.file.set_len(len),
+            allocated => Ok(allocated?),
+        }
+    }
+
     /// Returns whether transfers bypass the page cache.
     #[must_use]
     pub fn is_direct(&self) -> bool {
-        self.direct
+        self.alignment.direct
     }
 
     /// Returns how batches are transferred.
@@ -218,17 +234,6 @@ impl FileDevice {
     }
 }
 
-/// Opens a file for direct I/O, if its file system has that; returns whether it has.
-fn open_direct(path: &Path, options: &mut OpenOptions) -> io::Result<(File, bool)> {
-    match options.custom_flags(OFlags::DIRECT.bits() as i32).open(path) {
-        // A file system without direct I/O says so when the file is opened.
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
-            Ok((options.custom_flags(0).open(path)?, false))
-        }
-        opened => Ok((opened?, true)),
-    }
-}
-
 /// Locks the file against other tiers, or fails with the error `busy`.
 ///
 /// The kernel completes what a killed process had in flight, and closes the file only then: until
@@ -247,6 +252,15 @@ fn lock(file: &File, operation: FlockOperation, busy: &'static str) -> io::Resul
     }
 }
 
+impl Drop for FileDevice {
+    fn drop(&mut self) {
+        // Forked children may have the file open still. No transfer is in flight any more.
+        if !self.process.is_forked() {
+            let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+        }
+    }
+}
+
 impl Device for FileDevice {
     fn len(&self) -> u64 {
         self.len
@@ -257,7 +271,11 @@ impl Device for FileDevice {
     }
 
     fn memory_align(&self) -> usize {
-        if self.direct { BLOCK } else { 1 }
+        self.alignment.memory
+    }
+
+    fn read_align(&self) -> usize {
+        self.alignment.read
     }
 
     fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {
@@ -280,6 +298,21 @@ impl Device for FileDevice {
         // SAFETY: `batch` lends the memory to this function alone until it returns or unwinds. The
         // events use that of a read when it is complete.
         unsafe { self.transfer(transfers, &mut Reading { batch, done }) };
+    }
+
+    /// One system call takes less than a ring does for one transfer.
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.owned()?;
+        let mut transfer = Transfer::write(&Write { at, parts: [bytes, &[]] });
+        // SAFETY: `bytes` is borrowed until this returns.
+        unsafe { self.transfer_one(&mut transfer) }
+    }
+
+    fn read_at(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
+        self.owned()?;
+        let mut transfer = Transfer::read(&mut Read { at, parts: [bytes, &mut []] });
+        // SAFETY: `bytes` is borrowed for this call alone until it returns.
+        unsafe { self.transfer_one(&mut transfer) }
     }
 
     fn sync(&self) -> io::Result<()> {

@@ -2,6 +2,7 @@
 
 mod batch;
 mod buffer;
+mod direct;
 mod file;
 mod memory;
 mod rings;
@@ -12,6 +13,7 @@ mod transfer;
 use std::io;
 
 pub use buffer::AlignedBuffer;
+pub use direct::UnsupportedAlignment;
 pub use file::{Engine, FileDevice};
 pub use memory::MemoryDevice;
 

@@ -1,5 +1,7 @@
 //! *Superblock*: what the file is, and where its index begins.
 
+use std::io;
+
 use thiserror::Error;
 
 use super::BLOCK;
@@ -56,6 +58,9 @@ pub enum SuperblockError {
     /// The block is not what was written.
     #[error("its checksum is wrong")]
     Damaged,
+    /// The device failed to read the block.
+    #[error("it cannot be read: {0}")]
+    Unreadable(io::ErrorKind),
     /// The checksum is right, and a field is not.
     #[error("its fields contradict each other")]
     Unsound,

@@ -4,6 +4,7 @@ use std::io;
 
 use thiserror::Error;
 
+use crate::device::UnsupportedAlignment;
 use crate::format::{CheckpointError, SuperblockError};
 
 /// The error of a tier.
@@ -20,6 +21,9 @@ pub enum TierError {
         /// The system's error.
         source: io::Error,
     },
+    /// The file transfers only larger units than the block of a tier.
+    #[error("cannot make a tier of this file: {0}")]
+    Alignment(UnsupportedAlignment),
     /// The device is too small for its index and one value.
     #[error(
         "the device has {len} bytes, which leaves no block for values: enlarge it, or allow fewer \
@@ -78,6 +82,15 @@ pub enum TierError {
 }
 
 impl TierError {
+    /// The error of opening a file.
+    pub(super) fn open(error: io::Error) -> TierError {
+        let alignment = error.get_ref().and_then(|inner| inner.downcast_ref());
+        match alignment {
+            Some(&alignment) => TierError::Alignment(alignment),
+            None => TierError::device("open", 0)(error),
+        }
+    }
+
     pub(super) fn device(call: &'static str, at: u64) -> impl FnOnce(io::Error) -> TierError {
         move |source| TierError::Device { call, at, source }
     }
@@ -104,4 +117,18 @@ pub enum StoreError {
     /// The device failed, or the journal.
     #[error(transparent)]
     Tier(#[from] TierError),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_alignment_is_an_error_of_its_own() {
+        let alignment = UnsupportedAlignment { memory: 512, offset: 16_384 };
+        let error = TierError::open(io::Error::new(io::ErrorKind::Unsupported, alignment));
+        assert!(matches!(error, TierError::Alignment(found) if found == alignment), "{error}");
+        let error = TierError::open(io::ErrorKind::NotFound.into());
+        assert!(matches!(error, TierError::Device { call: "open", .. }), "{error}");
+    }
 }

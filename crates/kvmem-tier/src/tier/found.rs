@@ -8,6 +8,7 @@
 //! Opening a tier and [inspecting](super::inspect()) one both read it here.
 
 use std::collections::HashMap;
+use std::io;
 
 use kvmem::offset::OffsetAllocator;
 
@@ -22,17 +23,22 @@ use crate::index::Indexed;
 /// The two copies of the superblock, each as it is in its block.
 pub(super) type Copies = [Result<Superblock, SuperblockError>; 2];
 
-/// Reads both copies of the superblock.
+/// Reads both copies of the superblock. Fails if neither can be read.
 pub(super) fn read_superblocks(device: &impl Device) -> Result<Copies, TierError> {
     let read = |copy: u64| {
-        if device.len() < (copy + 1) * BLOCK as u64 {
+        let at = copy * BLOCK as u64;
+        if device.len() < at + BLOCK as u64 {
             return Ok(Err(SuperblockError::Foreign));
         }
-        let buffer = read_metadata(device, copy * BLOCK as u64, 1)?;
-        let bytes = buffer.first_chunk().expect("the buffer is a block");
-        Ok(Superblock::from_bytes(bytes))
+        let mut buffer = AlignedBuffer::new(1);
+        device.read_at(at, &mut buffer)?;
+        Ok(Superblock::from_bytes(buffer.first_chunk().expect("the buffer is a block")))
     };
-    Ok([read(0)?, read(1)?])
+    let unreadable = |error: io::Error| Err(SuperblockError::Unreadable(error.kind()));
+    match [read(0), read(1)] {
+        [Err(error), Err(_)] => Err(TierError::device("read", 0)(error)),
+        copies => Ok(copies.map(|copy| copy.unwrap_or_else(unreadable))),
+    }
 }
 
 /// Returns the copy that counts, of a device of `len` bytes.

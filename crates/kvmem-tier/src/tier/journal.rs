@@ -215,12 +215,21 @@ impl<D: Device> DiskTier<D> {
         Ok(())
     }
 
-    /// Writes both copies of the superblock, one after the other: one of them is always whole.
+    /// Writes both copies of the superblock, one after the other: one of them is always whole. One
+    /// that the device fails to write is counted, and the other one alone leads to the index.
     pub(super) fn write_superblocks(&self, superblock: &Superblock) -> Result<(), TierError> {
         let mut buffer = AlignedBuffer::new(1);
         buffer.copy_from_slice(&superblock.to_bytes());
+        let mut first = None;
         for copy in 0..2 {
-            self.write_metadata(copy * BLOCK as u64, &buffer)?;
+            if let Err(error) = self.write_metadata(copy * BLOCK as u64, &buffer) {
+                self.state().stats.superblock_failures += 1;
+                match first.take() {
+                    None if copy == 0 => first = Some(error),
+                    None => {}
+                    Some(first) => return Err(first),
+                }
+            }
             self.sync()?;
         }
         Ok(())

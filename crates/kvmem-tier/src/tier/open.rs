@@ -48,8 +48,7 @@ impl DiskTier<FileDevice> {
     ) -> Result<(Self, OpenReport), TierError> {
         let (len, depth) = (options.bytes.unwrap_or(0), options.depth.unwrap_or(DEFAULT_DEPTH));
         let device = FileDevice::open(path.as_ref(), len, depth);
-        let device = device.map_err(TierError::device("open", 0))?;
-        DiskTier::on(device, options)
+        DiskTier::on(device.map_err(TierError::open)?, options)
     }
 }
 

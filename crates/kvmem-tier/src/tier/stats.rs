@@ -33,6 +33,8 @@ pub struct TierStats {
     pub not_admitted: u64,
     /// Values evicted.
     pub evictions: u64,
+    /// Copies of the superblock that could not be written. The other copy was.
+    pub superblock_failures: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
     /// Bytes of the index in memory.

@@ -2,6 +2,7 @@
 
 mod damage;
 mod device;
+mod failures;
 mod files;
 mod histories;
 mod inspection;
@@ -9,3 +10,4 @@ mod lower_tier;
 mod read_only;
 mod simulated;
 mod store;
+mod surroundings;

@@ -1,6 +1,7 @@
 //! A simulated disk: it can lose, tear and falsify what is written, and stop at any moment.
 
 use std::io;
+use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use kvmem_testkit::random::Random;
@@ -27,6 +28,10 @@ struct Platter {
     until_end: u64,
     /// Each read or write fails with a probability of 1 / `failing`; with 0 none fails.
     failing: u64,
+    /// Where reads and writes fail, with the number of the error.
+    bad: Range<u64>,
+    errno: i32,
+    syncs_fail: bool,
     random: Random,
 }
 
@@ -41,6 +46,9 @@ impl Disk {
             new: true,
             until_end: u64::MAX,
             failing: 0,
+            bad: 0..0,
+            errno: EIO,
+            syncs_fail: false,
             random: Random::new(seed),
         })))
     }
@@ -72,6 +80,17 @@ impl Disk {
     /// Makes one in `n` reads and writes fail; none if `n` is 0.
     pub(crate) fn fail_once_in(&self, n: u64) {
         self.platter().failing = n;
+    }
+
+    /// Makes all reads and writes of these bytes fail with an error of the system.
+    pub(crate) fn fail_at(&self, bytes: Range<u64>, errno: i32) {
+        let mut platter = self.platter();
+        (platter.bad, platter.errno) = (bytes, errno);
+    }
+
+    /// Makes syncs fail, or succeed.
+    pub(crate) fn fail_syncs(&self, fail: bool) {
+        self.platter().syncs_fail = fail;
     }
 
     /// Starts the next process.
@@ -107,6 +126,14 @@ impl Disk {
 }
 
 impl Platter {
+    /// Fails if bytes of a transfer are where transfers fail.
+    fn pass(&self, at: u64, len: usize) -> io::Result<()> {
+        if at < self.bad.end && self.bad.start < at + len as u64 {
+            return Err(io::Error::from_raw_os_error(self.errno));
+        }
+        Ok(())
+    }
+
     /// Counts an operation; returns how many bytes of it are done, or an error.
     fn step(&mut self, len: usize) -> io::Result<usize> {
         match self.until_end {
@@ -130,6 +157,9 @@ impl Platter {
         if self.until_end == 0 {
             return Err(io::Error::other("the process has ended"));
         }
+        if self.syncs_fail {
+            return Err(io::Error::from_raw_os_error(EIO));
+        }
         for (at, bytes) in self.unsynced.drain(..count) {
             self.durable[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
         }
@@ -141,6 +171,7 @@ impl Platter {
         assert!(at.is_multiple_of(4096) && parts.iter().all(|it| it.len().is_multiple_of(4096)));
         assert!(parts.iter().all(|it| it.is_empty() || it.as_ptr().addr().is_multiple_of(4096)));
         let bytes = parts.concat();
+        self.pass(*at, bytes.len())?;
         let done = self.step(bytes.len())?;
         let start = *at as usize;
         self.current[start..start + done].copy_from_slice(&bytes[..done]);
@@ -152,6 +183,7 @@ impl Platter {
         assert!(parts.iter().all(|it| it.is_empty() || it.as_ptr().addr().is_multiple_of(4096)));
         let len: usize = parts.iter().map(|part| part.len()).sum();
         assert!(at.is_multiple_of(4096) && len.is_multiple_of(SECTOR));
+        self.pass(*at, len)?;
         let done = self.step(len)?;
         let mut from = *at as usize;
         if done < len || from + len > self.current.len() {

@@ -1,0 +1,298 @@
+//! Surroundings that a process finds: limits, filters, file systems, and forks.
+//!
+//! Each test runs another test of this file in a process of its own, which is prepared before it
+//! begins.
+
+use std::ffi::CString;
+use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use kvmem_tier::device::{Device, Engine, FileDevice};
+use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, TierError, TierOptions};
+
+use crate::files::{TempFile, open};
+
+/// The file that the child uses.
+const FILE: &str = "KVMEM_TEST_SURROUNDINGS";
+
+/// Runs the test `name` of this file in a child, after `prepare` has run in it.
+fn child(
+    name: &str,
+    file: &Path,
+    prepare: impl FnMut() -> io::Result<()> + Send + Sync + 'static,
+) -> io::Result<Output> {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("surroundings::{name}"), "--nocapture", "--ignored"]);
+    command.env(FILE, file);
+    // SAFETY: the closures given here make system calls, and take no lock.
+    unsafe { command.pre_exec(prepare) };
+    command.output()
+}
+
+/// Fails with the child's output if the child has failed, or if its test did not run.
+fn expect_success(output: &Output) {
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && text.contains("1 passed"), "{text}{errors}");
+}
+
+fn file() -> PathBuf {
+    std::env::var_os(FILE).unwrap().into()
+}
+
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn bytes(bytes: u64) -> TierOptions {
+    TierOptions { bytes: Some(bytes), ..TierOptions::default() }
+}
+
+/// Forbids `io_uring_setup`, as the default profile of container engines does.
+fn forbid_rings(errno: i32) -> io::Result<()> {
+    const fn statement(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
+        libc::sock_filter { code: code as u16, jt, jf, k }
+    }
+    let mut program = [
+        // The number of the call is the first field of `struct seccomp_data`.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
+        statement(
+            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
+            0,
+            1,
+            libc::SYS_io_uring_setup as u32,
+        ),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the calls read the program, which lives until they return.
+    unsafe {
+        check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
+        check(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter))
+    }
+}
+
+#[test]
+fn a_process_without_rings_transfers_by_threads() {
+    for errno in [libc::EPERM, libc::ENOSYS] {
+        let file = TempFile::new("filtered");
+        expect_success(&child("by_threads", &file.0, move || forbid_rings(errno)).unwrap());
+        // The same file in this process.
+        let (tier, found) = open(&file.0);
+        assert_eq!((found.entries, tier.len_of(&[49])), (50, Some(49_000)));
+    }
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn by_threads() {
+    let (tier, _) = open(&file());
+    assert_eq!(tier.device().engine(), Engine::Threads);
+    let values: Vec<Vec<u8>> = (0..50_u8).map(|i| vec![i; 1000 * usize::from(i)]).collect();
+    let keys: Vec<[u8; 1]> = (0..50).map(|i| [i]).collect();
+    let batch: Vec<(&[u8], &[u8])> =
+        keys.iter().zip(&values).map(|(key, value)| (&key[..], &value[..])).collect();
+    assert!(tier.store(&batch).iter().all(Result::is_ok));
+    let mut memory: Vec<Vec<u8>> = values.iter().map(|value| vec![0; value.len()]).collect();
+    let mut requests: Vec<Fetch<'_>> =
+        keys.iter().zip(&mut memory).map(|(key, into)| Fetch { key, into }).collect();
+    assert!(tier.fetch(&mut requests).iter().all(|&found| found == Fetched::Hit));
+    assert_eq!(memory, values);
+    // Begun and ended without a ring, too.
+    tier.device().begin_sync().unwrap();
+    assert!(tier.device().end_sync(false).unwrap().is_ok());
+}
+
+/// A file longer than `RLIMIT_FSIZE` allows is an error, and not the end of the process.
+#[test]
+fn a_limit_of_the_length_of_files_is_an_error() {
+    let file = TempFile::new("limit");
+    let limit = || {
+        let limit = libc::rlimit { rlim_cur: 4 << 20, rlim_max: 4 << 20 };
+        // SAFETY: the call reads the limit.
+        check(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) })
+    };
+    expect_success(&child("limited", &file.0, limit).unwrap());
+    assert_eq!(fs::metadata(&file.0).unwrap().len(), 2 << 20);
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn limited() {
+    let error = DiskTier::open(file(), &bytes(8 << 20)).err().unwrap();
+    match &error {
+        TierError::Device { call: "open", source, .. } => {
+            assert_eq!(source.raw_os_error(), Some(libc::EFBIG), "{error}");
+        }
+        other => panic!("{other}"),
+    }
+    // It is still new.
+    let (_, found) = DiskTier::open(file(), &bytes(2 << 20)).unwrap();
+    assert!(found.created);
+}
+
+/// Mounts a file system of 4 MiB in memory over a folder, which only the child sees. Needs no
+/// privileges where users may have namespaces.
+fn mount_small(folder: &Path) -> impl FnMut() -> io::Result<()> + Send + Sync + 'static {
+    let folder = CString::new(folder.as_os_str().as_encoded_bytes()).unwrap();
+    // SAFETY: the calls have no conditions.
+    let (user, group) = unsafe { (libc::getuid(), libc::getgid()) };
+    let maps = [
+        (c"/proc/self/setgroups", "deny".to_owned()),
+        (c"/proc/self/uid_map", format!("0 {user} 1")),
+        (c"/proc/self/gid_map", format!("0 {group} 1")),
+    ];
+    move || {
+        // SAFETY: the strings end with zeros, and live until the calls return.
+        unsafe {
+            if libc::unshare(libc::CLONE_NEWNS) != 0 {
+                check(libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS))?;
+                for (path, text) in &maps {
+                    let file = libc::open(path.as_ptr(), libc::O_WRONLY);
+                    let written = libc::write(file, text.as_ptr().cast(), text.len());
+                    check(if written == text.len() as isize { 0 } else { -1 })?;
+                    libc::close(file);
+                }
+            }
+            let none = std::ptr::null();
+            let private = libc::MS_REC | libc::MS_PRIVATE;
+            check(libc::mount(none, c"/".as_ptr(), none, private, none.cast()))?;
+            let (kind, options) = (c"tmpfs".as_ptr(), c"size=4m".as_ptr());
+            check(libc::mount(kind, folder.as_ptr(), kind, 0, options.cast()))
+        }
+    }
+}
+
+#[test]
+fn a_small_file_system_is_full_and_then_read_only() {
+    let file = TempFile::new("small-system");
+    fs::create_dir(&file.0).unwrap();
+    let output = child("on_a_small_file_system", &file.0.join("tier"), mount_small(&file.0));
+    fs::remove_dir(&file.0).unwrap();
+    match output {
+        Ok(output) => expect_success(&output),
+        Err(error) => println!("skipped: no file system can be mounted here: {error}"),
+    }
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn on_a_small_file_system() {
+    let error = DiskTier::open(file(), &bytes(8 << 20)).err().unwrap();
+    assert!(
+        matches!(&error, TierError::Device { source, .. }
+            if source.raw_os_error() == Some(libc::ENOSPC)),
+        "{error}"
+    );
+    assert_eq!(fs::metadata(file()).unwrap().len(), 0, "a failed growth leaves bytes behind");
+    let (tier, found) = DiskTier::open(file(), &bytes(2 << 20)).unwrap();
+    assert!(found.created);
+    tier.store(&[(b"key", b"value")]).remove(0).unwrap();
+    drop(tier);
+    let error = DiskTier::open(file(), &bytes(8 << 20)).err().unwrap();
+    assert!(error.to_string().contains("cannot open"), "{error}");
+    let (tier, found) = DiskTier::open(file(), &bytes(2 << 20)).unwrap();
+    assert_eq!((found.created, tier.len_of(b"key")), (false, Some(5)));
+    drop(tier);
+    let folder = file().parent().unwrap().as_os_str().as_encoded_bytes().to_vec();
+    let folder = CString::new(folder).unwrap();
+    let flags = libc::MS_REMOUNT | libc::MS_RDONLY;
+    let none = std::ptr::null();
+    // SAFETY: the string ends with a zero, and lives until the call returns.
+    check(unsafe { libc::mount(none, folder.as_ptr(), none, flags, none.cast()) }).unwrap();
+    let error = DiskTier::open(file(), &bytes(2 << 20)).err().unwrap();
+    assert!(
+        matches!(&error, TierError::Device { call: "open", source, .. }
+            if source.kind() == io::ErrorKind::ReadOnlyFilesystem),
+        "{error}"
+    );
+    // It can be inspected all the same.
+    let device = FileDevice::open_read_only(&file(), 4).unwrap();
+    let contents = kvmem_tier::inspect(&device).unwrap().contents.unwrap();
+    assert_eq!(contents.entries.len(), 1);
+}
+
+/// A forked child finds nothing, changes nothing and waits for no lock; its end leaves the tier of
+/// the parent as it was.
+#[test]
+fn a_forked_child_cannot_use_the_tier_of_its_parent() {
+    let file = TempFile::new("forked");
+    let output = child("parent_and_child", &file.0, || Ok(())).unwrap();
+    expect_success(&output);
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn parent_and_child() {
+    let (tier, _) = open(&file());
+    tier.store(&[(b"key", b"value")]).remove(0).unwrap();
+    // SAFETY: the child calls only what it may, and ends.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_the_child(&tier)));
+        drop(tier);
+        // SAFETY: no code of this process runs after it.
+        unsafe { libc::_exit(if ok.is_ok() { 0 } else { 1 }) };
+    }
+    assert!(child > 0);
+    let mut status = 0;
+    // SAFETY: the call writes the status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert!(!tier.is_forked());
+    let mut into = [0; 5];
+    assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]), [Fetched::Hit]);
+    tier.store(&[(b"later", b"value")]).remove(0).unwrap();
+    tier.checkpoint().unwrap();
+}
+
+fn in_the_child(tier: &DiskTier) {
+    assert!(tier.is_forked());
+    let mut into = [0; 5];
+    assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]), [Fetched::Absent]);
+    assert_eq!(tier.len_of(b"key"), None);
+    let error = tier.store(&[(b"key", b"other")]).remove(0).unwrap_err();
+    assert!(matches!(error, StoreError::Tier(TierError::Forked)));
+    assert!(matches!(tier.remove(&[b"key"]), Err(TierError::Forked)));
+    assert!(matches!(tier.clear(), Err(TierError::Forked)));
+    assert!(matches!(tier.sync_all(), Err(TierError::Forked)));
+    assert!(matches!(tier.checkpoint(), Err(TierError::Forked)));
+    assert_eq!(tier.stats(), kvmem_tier::TierStats::default());
+    let device = tier.device();
+    let mut block = kvmem_tier::device::AlignedBuffer::new(1);
+    assert!(device.read_at(0, &mut block).is_err() && device.write_at(0, &block).is_err());
+    assert!(device.sync().is_err() && device.begin_sync().is_err());
+}
+
+/// A child that lives on does not keep the file locked after its parent has closed the tier.
+#[test]
+fn a_forked_child_does_not_keep_the_file() {
+    let file = TempFile::new("kept");
+    expect_success(&child("child_that_stays", &file.0, || Ok(())).unwrap());
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn child_that_stays() {
+    let (tier, _) = open(&file());
+    // SAFETY: the child only waits to be killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: the call only waits.
+            unsafe { libc::pause() };
+        }
+    }
+    drop(tier);
+    let opened = DiskTier::open(file(), &bytes(8 << 20));
+    // SAFETY: the calls end the child, which this process has made.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    assert!(opened.is_ok());
+}
