@@ -58,7 +58,8 @@ fn access(device: &FileDevice) -> String {
         Engine::Threads => "threads",
     };
     let cache = if device.is_direct() { "direct I/O" } else { "through the page cache" };
-    format!("{engine}, {cache}")
+    let fixed = if device.fixed_buffers().transfers > 0 { ", fixed buffers" } else { "" };
+    format!("{engine}, {cache}{fixed}")
 }
 
 /// Formats a digest or an identity as hexadecimal digits.

@@ -5,16 +5,19 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kvmem::pool::Pool;
+use kvmem::register::{Registrar, RegistrationSet};
 use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
 use rustix::io::Errno;
 use rustix::process::Resource;
 
 use super::batch::{BatchEvents, Reading, Writing};
 use super::direct::{Alignment, open_direct};
+use super::fixed::{FixedBufferStats, FixedBuffers, FixedBuffersError};
 use super::rings::{Ring, RingPool};
 use super::sync::Sync;
 use super::threads;
@@ -31,6 +34,14 @@ pub enum Engine {
     Threads,
 }
 
+/// What the device has registered.
+#[derive(Default)]
+struct Fixed {
+    /// The first address of each pool, and its memory.
+    pools: Vec<(usize, Vec<RegistrationSet>)>,
+    buffers: Option<Arc<FixedBuffers>>,
+}
+
 /// A file or block device.
 pub struct FileDevice {
     file: File,
@@ -38,7 +49,8 @@ pub struct FileDevice {
     new: bool,
     alignment: Alignment,
     depth: u32,
-    rings: Option<RingPool>,
+    rings: Option<Arc<RingPool>>,
+    fixed: Mutex<Fixed>,
     syncing: Mutex<Sync>,
     process: Process,
 }
@@ -96,7 +108,7 @@ impl FileDevice {
     }
 
     fn of(file: File, alignment: Alignment, depth: u32) -> FileDevice {
-        let rings = RingPool::new(depth).ok();
+        let rings = RingPool::new(depth).ok().map(Arc::new);
         FileDevice {
             file,
             len: 0,
@@ -104,6 +116,7 @@ impl FileDevice {
             alignment,
             depth: depth.max(1),
             rings,
+            fixed: Mutex::default(),
             syncing: Mutex::default(),
             process: Process::this(),
         }
@@ -154,9 +167,48 @@ impl FileDevice {
         if self.rings.is_some() { Engine::IoUring } else { Engine::Threads }
     }
 
+    /// Registers the memory of a pool, as long as it is now, as fixed buffers: the kernel pins its
+    /// pages once, and not for each transfer. A value that lies in one block of the pool, and needs
+    /// no padding, is transferred so; all others are as before. The memory stays mapped until it is
+    /// [deregistered](Self::deregister_memory) or the device is dropped. A pool that is registered
+    /// already is registered again, with what it has grown by.
+    ///
+    /// # Errors
+    /// [`FixedBuffersError`]: the memory of this pool is not registered, and is transferred as
+    /// before.
+    pub fn register_memory(&self, pool: &Pool) -> Result<(), FixedBuffersError> {
+        let rings = self.rings.as_ref().ok_or(FixedBuffersError::NoRings)?;
+        self.deregister_memory(pool);
+        let mut fixed = self.fixed();
+        let buffers = match &fixed.buffers {
+            Some(buffers) => Arc::clone(buffers),
+            None => Arc::clone(fixed.buffers.insert(Arc::new(FixedBuffers::new(rings)?))),
+        };
+        let with = RegistrationSet::builder().registrars([buffers as Arc<dyn Registrar>]);
+        let sets = pool.register_with(&with)?;
+        fixed.pools.push((pool.as_ptr().addr(), sets));
+        Ok(())
+    }
+
+    /// Deregisters the memory of a pool. Does nothing if it is not registered.
+    pub fn deregister_memory(&self, pool: &Pool) {
+        self.fixed().pools.retain(|(at, _)| *at != pool.as_ptr().addr());
+    }
+
+    /// Returns what is registered, and how many transfers have used it.
+    #[must_use]
+    pub fn fixed_buffers(&self) -> FixedBufferStats {
+        self.rings.as_ref().map(|rings| rings.fixed()).unwrap_or_default()
+    }
+
+    fn fixed(&self) -> MutexGuard<'_, Fixed> {
+        self.fixed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Makes threads transfer the batches, as in a process that may have no ring.
     #[must_use]
     pub fn without_rings(mut self) -> Self {
+        *self.fixed() = Fixed::default();
         self.rings = None;
         self
     }
@@ -175,7 +227,7 @@ impl FileDevice {
 
     /// Begins a batch.
     fn begin(&self, transfers: impl Iterator<Item = Transfer>) -> Batch {
-        let mut ring = self.rings.as_ref().and_then(RingPool::take);
+        let mut ring = self.rings.as_ref().and_then(|rings| rings.take());
         let mut memory = ring.as_mut().map(Ring::take_memory).unwrap_or_default();
         memory.extend(transfers);
         Batch { ring, transfers: memory }
@@ -189,8 +241,10 @@ impl FileDevice {
         match (&self.rings, batch.ring) {
             (Some(rings), Some(mut ring)) => {
                 // SAFETY: the conditions of this function are those of `drive`.
-                unsafe { ring.drive(self.file.as_fd(), batch.transfers, rings.depth(), events) };
-                rings.put(ring);
+                let fixed = unsafe {
+                    ring.drive(self.file.as_fd(), batch.transfers, rings.depth(), events)
+                };
+                rings.put(ring, fixed);
             }
             _ => {
                 let threads = self.depth.min(MAX_THREADS) as usize;
@@ -257,7 +311,12 @@ impl Drop for FileDevice {
         // Forked children may have the file open still. No transfer is in flight any more.
         if !self.process.is_forked() {
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
+            return;
         }
+        // A child has the rings of its parent, and must leave the tables as they are.
+        std::mem::forget(std::mem::take(
+            self.fixed.get_mut().unwrap_or_else(PoisonError::into_inner),
+        ));
     }
 }
 

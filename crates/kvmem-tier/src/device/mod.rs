@@ -4,6 +4,7 @@ mod batch;
 mod buffer;
 mod direct;
 mod file;
+mod fixed;
 mod memory;
 mod rings;
 mod sync;
@@ -15,6 +16,7 @@ use std::io;
 pub use buffer::AlignedBuffer;
 pub use direct::UnsupportedAlignment;
 pub use file::{Engine, FileDevice};
+pub use fixed::{FixedBufferStats, FixedBuffersError};
 pub use memory::MemoryDevice;
 
 use crate::format::BLOCK;

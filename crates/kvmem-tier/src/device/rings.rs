@@ -9,13 +9,16 @@
 //! takes one system call and one change of threads; for reads it must end while enough of them are
 //! in flight that the device is busy during the work on the completed ones.
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::batch::BatchEvents;
+use super::fixed::{BufferTable, FixedBufferStats};
 use super::transfer::Transfer;
 
 /// A thread that waits lets this part of its transfers complete, and works on them while the rest
@@ -24,14 +27,25 @@ const PART_OF_WAIT: usize = 4;
 
 /// Rings that no thread uses now.
 pub(super) struct RingPool {
-    idle: Mutex<Vec<Ring>>,
+    idle: Mutex<Idle>,
     /// Transfers that one thread has in flight at most.
     depth: u32,
+    /// Transfers that used a fixed buffer.
+    fixed_transfers: AtomicU64,
+}
+
+struct Idle {
+    rings: Vec<Ring>,
+    /// The fixed buffers that a ring has from the next batch on.
+    table: Arc<BufferTable>,
 }
 
 /// A ring, with memory for the batches on it.
 pub(super) struct Ring {
     ring: IoUring,
+    /// The table that it was to have last, and whether it has it.
+    table: Arc<BufferTable>,
+    has_table: bool,
     transfers: Vec<Transfer>,
     /// Transfers to submit again, after a short or interrupted one.
     again: Vec<usize>,
@@ -41,10 +55,13 @@ impl RingPool {
     /// Creates a pool with one ring, which shows that this process may have rings.
     pub(super) fn new(depth: u32) -> io::Result<RingPool> {
         let depth = depth.clamp(1, 4096);
-        Ok(RingPool { idle: Mutex::new(vec![Ring::new(depth)?]), depth })
+        let table = Arc::default();
+        let rings = vec![Ring::new(depth, &table)?];
+        let idle = Mutex::new(Idle { rings, table });
+        Ok(RingPool { idle, depth, fixed_transfers: AtomicU64::new(0) })
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Ring>> {
+    fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -55,25 +72,71 @@ impl RingPool {
 
     /// Takes a ring; `None` if none can be had.
     pub(super) fn take(&self) -> Option<Ring> {
-        let taken = self.idle().pop();
-        taken.or_else(|| Ring::new(self.depth).ok())
+        let (taken, table) = {
+            let mut idle = self.idle();
+            (idle.rings.pop(), Arc::clone(&idle.table))
+        };
+        let mut ring = taken.or_else(|| Ring::new(self.depth, &Arc::default()).ok())?;
+        ring.set_table(&table);
+        Some(ring)
     }
 
-    /// Puts a ring back.
-    pub(super) fn put(&self, ring: Ring) {
-        self.idle().push(ring);
+    /// Puts a ring back, which has made `fixed` transfers with fixed buffers.
+    pub(super) fn put(&self, mut ring: Ring, fixed: u64) {
+        // Relaxed: only a statistic.
+        self.fixed_transfers.fetch_add(fixed, Ordering::Relaxed);
+        let mut idle = self.idle();
+        // Memory that was deregistered meanwhile is not pinned any longer than that.
+        ring.set_table(&idle.table);
+        idle.rings.push(ring);
+    }
+
+    /// Changes the table of all rings; those in use get it when they are put back.
+    pub(super) fn set_table(&self, change: impl FnOnce(&BufferTable) -> BufferTable) {
+        let mut idle = self.idle();
+        let Idle { rings, table } = &mut *idle;
+        *table = Arc::new(change(table));
+        rings.iter_mut().for_each(|ring| ring.set_table(table));
+    }
+
+    /// Returns what was done with fixed buffers.
+    pub(super) fn fixed(&self) -> FixedBufferStats {
+        FixedBufferStats {
+            bytes: self.idle().table.bytes(),
+            // Relaxed: only a statistic.
+            transfers: self.fixed_transfers.load(Ordering::Relaxed),
+        }
     }
 }
 
-fn entry(transfer: &Transfer, file: types::Fd, index: usize) -> squeue::Entry {
-    let parts = transfer.parts();
-    let (vector, count) = (parts.as_ptr(), parts.len() as u32);
-    let entry = if transfer.write {
-        opcode::Writev::new(file, vector, count).offset(transfer.at).build()
-    } else {
-        opcode::Readv::new(file, vector, count).offset(transfer.at).build()
+impl fmt::Debug for RingPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RingPool").field("depth", &self.depth).finish_non_exhaustive()
+    }
+}
+
+/// Returns the entry of a transfer, and whether it uses a fixed buffer.
+fn entry(
+    transfer: &Transfer,
+    file: types::Fd,
+    index: usize,
+    table: Option<&BufferTable>,
+) -> (squeue::Entry, bool) {
+    let (parts, at) = (transfer.parts(), transfer.at);
+    let slot = match (parts, table) {
+        ([part], Some(table)) => table.slot_of(part.iov_base.cast(), part.iov_len),
+        _ => None,
     };
-    entry.user_data(index as u64)
+    let (memory, len) = (parts[0].iov_base.cast::<u8>(), parts[0].iov_len as u32);
+    let (vector, count) = (parts.as_ptr(), parts.len() as u32);
+    let entry = match (slot, transfer.write) {
+        // A buffer is at most 1 GiB long.
+        (Some(slot), true) => opcode::WriteFixed::new(file, memory, len, slot).offset(at).build(),
+        (Some(slot), false) => opcode::ReadFixed::new(file, memory, len, slot).offset(at).build(),
+        (None, true) => opcode::Writev::new(file, vector, count).offset(at).build(),
+        (None, false) => opcode::Readv::new(file, vector, count).offset(at).build(),
+    };
+    (entry.user_data(index as u64), slot.is_some())
 }
 
 /// The transfers that the kernel has. Waits for them when it is dropped, by a panic too: their
@@ -117,9 +180,19 @@ impl Drop for InFlight<'_> {
 }
 
 impl Ring {
-    fn new(depth: u32) -> io::Result<Ring> {
+    /// Creates a ring without fixed buffers, although it is to have those of `table`.
+    fn new(depth: u32, table: &Arc<BufferTable>) -> io::Result<Ring> {
         let ring = IoUring::builder().setup_clamp().build(depth)?;
-        Ok(Ring { ring, transfers: Vec::new(), again: Vec::new() })
+        let table = Arc::clone(table);
+        Ok(Ring { ring, table, has_table: false, transfers: Vec::new(), again: Vec::new() })
+    }
+
+    /// Gives the ring this table, unless it was tried before.
+    fn set_table(&mut self, table: &Arc<BufferTable>) {
+        if !Arc::ptr_eq(&self.table, table) {
+            self.table = Arc::clone(table);
+            self.has_table = table.clone_to(&self.ring).is_ok();
+        }
     }
 
     /// Takes the memory of an earlier batch, which is empty.
@@ -128,7 +201,7 @@ impl Ring {
     }
 
     /// Submits and completes the transfers, `depth` at a time. Returns, or unwinds, when none is in
-    /// flight.
+    /// flight. Returns how many used a fixed buffer.
     ///
     /// # Safety
     /// The memory of the transfers is valid for their direction until this returns or unwinds, and
@@ -140,9 +213,11 @@ impl Ring {
         mut transfers: Vec<Transfer>,
         depth: usize,
         events: &mut E,
-    ) {
+    ) -> u64 {
         let file = types::Fd(file.as_raw_fd());
         let Ring { ring, again, .. } = self;
+        let table = Some(&*self.table).filter(|_| self.has_table);
+        let mut fixed = 0;
         again.clear();
         let mut in_flight = InFlight { ring, count: 0 };
         // The next transfer to submit, and the next one to work on.
@@ -161,15 +236,17 @@ impl Ring {
                     events.done(index, Ok(()));
                     continue;
                 }
-                let entry = entry(&transfers[index], file, index);
+                let (entry, is_fixed) = entry(&transfers[index], file, index, table);
                 // SAFETY: the caller lends the memory until this function returns or unwinds, which
                 // is after every completion: `in_flight` waits for them. The vectors are in
-                // `transfers`, whose elements stay where they are.
+                // `transfers`, whose elements stay where they are. A fixed buffer has the pages of
+                // the memory, which stay the same as long as it is registered.
                 if unsafe { in_flight.ring.submission().push(&entry) }.is_err() {
                     again.push(index);
                     break;
                 }
                 in_flight.count += 1;
+                fixed += u64::from(is_fixed);
                 queued = true;
             }
             let completed = in_flight.next_completed();
@@ -213,5 +290,6 @@ impl Ring {
         drop(in_flight);
         transfers.clear();
         self.transfers = transfers;
+        fixed
     }
 }

@@ -4,6 +4,7 @@
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use kvmem::offset::OffsetAllocator;
+use kvmem::pool::Pool;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::admission::Doorman;
@@ -12,7 +13,7 @@ use super::error::TierError;
 use super::journal::Journal;
 use super::state::State;
 use super::stats::TierStats;
-use crate::device::{Device, FileDevice};
+use crate::device::{Device, FileDevice, FixedBuffersError};
 use crate::format::{BLOCK, Digest, Layout};
 use crate::process::Process;
 
@@ -166,5 +167,21 @@ impl<D: Device> DiskTier<D> {
     #[must_use]
     pub fn device(&self) -> &D {
         &self.device
+    }
+}
+
+impl DiskTier<FileDevice> {
+    /// Registers the memory of a pool with the rings of the tier's file: see
+    /// [`FileDevice::register_memory`].
+    ///
+    /// # Errors
+    /// [`FixedBuffersError`]: the memory of this pool is transferred as before.
+    pub fn register_memory(&self, pool: &Pool) -> Result<(), FixedBuffersError> {
+        self.device.register_memory(pool)
+    }
+
+    /// Deregisters the memory of a pool. Does nothing if it is not registered.
+    pub fn deregister_memory(&self, pool: &Pool) {
+        self.device.deregister_memory(pool);
     }
 }

@@ -4,6 +4,7 @@ mod damage;
 mod device;
 mod failures;
 mod files;
+mod fixed;
 mod histories;
 mod inspection;
 mod lower_tier;

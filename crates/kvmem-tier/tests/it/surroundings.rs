@@ -10,6 +10,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use kvmem::arena::PageSize;
+use kvmem::pool::Pool;
 use kvmem_tier::device::{Device, Engine, FileDevice};
 use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, TierError, TierOptions};
 
@@ -216,6 +218,44 @@ fn on_a_small_file_system() {
     assert_eq!(contents.entries.len(), 1);
 }
 
+/// Memory that may not be pinned is transferred as before.
+#[test]
+fn a_limit_of_pinned_memory_leaves_plain_transfers() {
+    let file = TempFile::new("memlock");
+    let limit = || {
+        let limit = libc::rlimit { rlim_cur: 256 << 10, rlim_max: 256 << 10 };
+        // SAFETY: the call reads the limit. A user without privileges cannot change the identity,
+        // and has none that the limit would not apply to.
+        unsafe {
+            check(libc::setrlimit(libc::RLIMIT_MEMLOCK, &raw const limit))?;
+            libc::setgid(65_534);
+            libc::setuid(65_534);
+        }
+        Ok(())
+    };
+    expect_success(&child("without_pinning", &file.0, limit).unwrap());
+}
+
+#[test]
+#[ignore = "run by another test"]
+fn without_pinning() {
+    let (tier, _) = open(&file());
+    let pool = Pool::builder("4 MiB").ladder(PageSize::Base).build().unwrap();
+    if tier.device().engine() == Engine::IoUring {
+        let error = tier.register_memory(&pool).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("RLIMIT_MEMLOCK") || text.contains("6.12"), "{text}");
+    }
+    let mut block = pool.allocate_aligned(65_536, 4096).unwrap();
+    block.bytes_mut().fill(7);
+    tier.store(&[(b"key", block.bytes())]).remove(0).unwrap();
+    block.bytes_mut().fill(0);
+    let request = Fetch { key: b"key", into: block.bytes_mut() };
+    assert_eq!(tier.fetch(&mut [request]), [Fetched::Hit]);
+    assert!(block.bytes().iter().all(|&byte| byte == 7));
+    assert_eq!(tier.device().fixed_buffers(), kvmem_tier::device::FixedBufferStats::default());
+}
+
 /// A forked child finds nothing, changes nothing and waits for no lock; its end leaves the tier of
 /// the parent as it was.
 #[test]
@@ -230,6 +270,8 @@ fn a_forked_child_cannot_use_the_tier_of_its_parent() {
 fn parent_and_child() {
     let (tier, _) = open(&file());
     tier.store(&[(b"key", b"value")]).remove(0).unwrap();
+    let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
+    let is_registered = tier.register_memory(&pool).is_ok();
     // SAFETY: the child calls only what it may, and ends.
     let child = unsafe { libc::fork() };
     if child == 0 {
@@ -248,6 +290,11 @@ fn parent_and_child() {
     assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]), [Fetched::Hit]);
     tier.store(&[(b"later", b"value")]).remove(0).unwrap();
     tier.checkpoint().unwrap();
+    // The child has left the registered memory as it was.
+    let mut block = pool.allocate_aligned(65_536, 4096).unwrap();
+    block.bytes_mut().fill(7);
+    tier.store(&[(b"block", block.bytes())]).remove(0).unwrap();
+    assert_eq!(tier.device().fixed_buffers().transfers, u64::from(is_registered));
 }
 
 fn in_the_child(tier: &DiskTier) {

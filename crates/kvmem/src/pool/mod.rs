@@ -12,6 +12,7 @@ mod owner;
 mod pool;
 mod provision;
 mod raw;
+mod register_with;
 mod report;
 mod resize;
 mod setup;

@@ -4,7 +4,8 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use kvmem_tier::device::{AlignedBuffer, Device, FileDevice, Read, Write};
+use kvmem::pool::{Block, Pool};
+use kvmem_tier::device::{Device, FileDevice, Read, Write};
 use kvmem_tier::format::BLOCK;
 use kvmem_tier::{DiskTier, Fetch, Fetched, TierError, TierOptions};
 
@@ -76,8 +77,9 @@ pub(super) struct Fixture<'a> {
     plain_start: u64,
     plain_batches: u64,
     /// The values of a batch, each from a multiple of the block on.
-    source: AlignedBuffer,
-    target: AlignedBuffer,
+    source: Block,
+    target: Block,
+    pool: Pool,
     /// The number of the next batch to store, of each side.
     next_stored: u64,
     next_written: u64,
@@ -112,9 +114,13 @@ impl<'a> Fixture<'a> {
                  bytes: raise --size, or lower --depth or --value-bytes"
             )));
         }
-        let blocks = batch as usize / BLOCK;
-        let mut source = AlignedBuffer::new(blocks);
-        fill(&mut source);
+        // In the memory of a pool, as the values of a cache are, registered for both sides. What
+        // cannot be registered is transferred by both without that.
+        let pool = Pool::builder(2 * batch as usize + (1 << 20)).build().map_err(failed)?;
+        let _ = device.register_memory(&pool);
+        let mut source = pool.allocate_aligned(batch as usize, BLOCK).map_err(failed)?;
+        let target = pool.allocate_aligned(batch as usize, BLOCK).map_err(failed)?;
+        fill(source.bytes_mut());
         let mut fixture = Fixture {
             device,
             tier,
@@ -125,7 +131,8 @@ impl<'a> Fixture<'a> {
             plain_start: half,
             plain_batches: half / batch,
             source,
-            target: AlignedBuffer::new(blocks),
+            target,
+            pool,
             next_stored: 0,
             next_written: 0,
         };
@@ -174,7 +181,7 @@ impl<'a> Fixture<'a> {
     fn store(&mut self, batches: u64) -> Result<(), Failure> {
         for _ in 0..batches {
             let keys = self.keys(self.next_stored);
-            let values = keys.iter().zip(self.source.chunks_exact(self.stride));
+            let values = keys.iter().zip(self.source.bytes().chunks_exact(self.stride));
             let batch: Vec<(&[u8], &[u8])> =
                 values.map(|(key, value)| (&key[..], &value[..self.len])).collect();
             for stored in self.tier.store(&batch) {
@@ -189,7 +196,7 @@ impl<'a> Fixture<'a> {
     fn fetch(&mut self, batches: u64) -> Result<(), Failure> {
         for batch in self.next_stored - batches..self.next_stored {
             let keys = self.keys(batch);
-            let memory = self.target.chunks_exact_mut(self.stride);
+            let memory = self.target.bytes_mut().chunks_exact_mut(self.stride);
             let mut requests: Vec<Fetch<'_>> = keys
                 .iter()
                 .zip(memory)
@@ -209,7 +216,7 @@ impl<'a> Fixture<'a> {
     /// Writes batches to the other half, one behind the other.
     fn write(&mut self, batches: u64) -> Result<(), Failure> {
         for _ in 0..batches {
-            let values = self.source.chunks_exact(self.stride);
+            let values = self.source.bytes().chunks_exact(self.stride);
             let batch: Vec<Write<'_>> = values
                 .zip(self.places(self.next_written))
                 .map(|(value, at)| Write { at, parts: [value, &[]] })
@@ -226,7 +233,7 @@ impl<'a> Fixture<'a> {
     fn read(&mut self, batches: u64) -> Result<(), Failure> {
         for batch in self.next_written - batches..self.next_written {
             let places = self.places(batch);
-            let memory = self.target.chunks_exact_mut(self.stride);
+            let memory = self.target.bytes_mut().chunks_exact_mut(self.stride);
             let mut batch: Vec<Read<'_>> =
                 memory.zip(places).map(|(into, at)| Read { at, parts: [into, &mut []] }).collect();
             let mut result = Ok(());
@@ -242,10 +249,11 @@ impl<'a> Fixture<'a> {
 
     /// Fetches the last batch and compares it with what was stored.
     fn compare(&mut self) -> Result<(), Failure> {
-        self.target.fill(0);
+        self.target.bytes_mut().fill(0);
         self.fetch(1)?;
-        let values = |buffer: &AlignedBuffer| -> Vec<Vec<u8>> {
-            buffer.chunks_exact(self.stride).map(|value| value[..self.len].to_vec()).collect()
+        let values = |block: &Block| -> Vec<Vec<u8>> {
+            let values = block.bytes().chunks_exact(self.stride);
+            values.map(|value| value[..self.len].to_vec()).collect()
         };
         if values(&self.source) == values(&self.target) {
             Ok(())
@@ -265,6 +273,12 @@ impl<'a> Fixture<'a> {
         let stride = self.stride as u64;
         let first = self.plain_start + batch % self.plain_batches * self.depth as u64 * stride;
         (0..self.depth as u64).map(move |value| first + value * stride)
+    }
+}
+
+impl Drop for Fixture<'_> {
+    fn drop(&mut self) {
+        self.device.deregister_memory(&self.pool);
     }
 }
 
