@@ -1,8 +1,8 @@
 //! *Process*: a tier belongs to the process that opened it.
 //!
 //! A forked child has copies of the parent's locks, which threads may hold that the child does not
-//! have, a copy of the index that ages at once, and the parent's rings and file. Each call therefore
-//! checks first whether the process is still the one that opened the device.
+//! have, a copy of the index that ages at once, and the parent's rings and file. Each call
+//! therefore checks first whether the process is still the one that opened the device.
 
 /// The process in which something was made.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,8 @@
 //! *Direct I/O*: whether a file has it, and the alignments that it needs.
 //!
 //! Linux says since version 6.1 what a file needs (`STATX_DIOALIGN`): for memory usually 4 to 512
-//! bytes, for offsets and lengths the drive's logical block of 512 or 4096. Before that, whole blocks
-//! of 4096 bytes are right for nearly every file system.
+//! bytes, for offsets and lengths the drive's logical block of 512 or 4096. Before that, whole
+//! blocks of 4096 bytes are right for nearly every file system.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,8 +18,8 @@ use crate::format::BLOCK;
 /// A file that transfers only larger units than the block.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[error(
-    "its direct I/O needs memory at multiples of {memory} bytes and offsets at multiples of {offset}, \
-     and a tier has blocks of {}: use another file system",
+    "its direct I/O needs memory at multiples of {memory} bytes and offsets at multiples of \
+     {offset}, and a tier has blocks of {}: use another file system",
     BLOCK
 )]
 pub struct UnsupportedAlignment {

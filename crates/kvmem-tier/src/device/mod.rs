@@ -46,7 +46,7 @@ pub struct Read<'a> {
 /// lets its thread work meanwhile: on a value that is being written, and on each value that has
 /// been read while others still are.
 ///
-/// Offsets, and the lengths of writes, are multiples of [`BLOCK`](crate::format::BLOCK). The length
+/// Offsets, and the lengths of writes, are multiples of [`BLOCK`]. The length
 /// of a read is a multiple of [`read_align`](Self::read_align). The memory begins at multiples of
 /// [`memory_align`](Self::memory_align). A transfer succeeds whole or fails: an implementation
 /// continues short ones.

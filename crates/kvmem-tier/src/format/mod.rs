@@ -25,7 +25,8 @@
 //!    the checkpoint not in use, the device is synced, one superblock is written that names the
 //!    checkpoint and the journal not in use, the device is synced, and the other superblock is
 //!    written. Until the first superblock is durable, the old one leads to the old checkpoint and
-//!    the old journal, which nothing has overwritten.
+//!    the old journal, which nothing has overwritten. A superblock that the device fails to write
+//!    is left out if the other one is written.
 
 mod block;
 mod checkpoint;

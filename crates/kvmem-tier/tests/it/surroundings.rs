@@ -18,7 +18,7 @@ use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, TierError, TierOptions};
 use crate::files::{TempFile, open};
 
 /// The file that the child uses.
-const FILE: &str = "KVMEM_TEST_SURROUNDINGS";
+const FILE: &str = "KVMEM_TEST_CHILD";
 
 /// Runs the test `name` of this file in a child, after `prepare` has run in it.
 fn child(
