@@ -94,12 +94,14 @@ impl Device for NoDevice {
         1
     }
 
-    fn write(&self, batch: &[Write<'_>]) -> Vec<io::Result<()>> {
+    fn write(&self, batch: &[Write<'_>], _: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {
         batch.iter().map(|_| Ok(())).collect()
     }
 
-    fn read(&self, batch: &mut [Read<'_>]) -> Vec<io::Result<()>> {
-        batch.iter().map(|_| Err(io::ErrorKind::UnexpectedEof.into())).collect()
+    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>)) {
+        for (index, read) in batch.iter().enumerate() {
+            done(index, read, Err(io::ErrorKind::UnexpectedEof.into()));
+        }
     }
 
     fn sync(&self) -> io::Result<()> {

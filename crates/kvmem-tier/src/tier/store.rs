@@ -19,12 +19,10 @@ use super::tier::DiskTier;
 use crate::device::{Device, Write};
 use crate::format::{BLOCK, Entry, blocks_of};
 
-/// The part of the space that is the reserve.
-const PART_OF_SPACE: u64 = 256;
-/// The least reserve, unless it is too large a part of the space: more than a fast device writes
-/// while it syncs.
-const SYNC_BLOCKS: u64 = (64 << 20) / BLOCK as u64;
-const PART_OF_SMALL_SPACE: u64 = 32;
+/// The blocks of the reserve: more than a fast device writes while it syncs.
+const RESERVE: u64 = (32 << 20) / BLOCK as u64;
+/// The largest part of the space that is the reserve.
+const PART_OF_SPACE: u64 = 32;
 /// The largest part of the space that is evicted for the values of a call together.
 const PART_OF_CALL: u64 = 4;
 
@@ -169,8 +167,7 @@ impl<D: Device> DiskTier<D> {
     /// Returns the blocks that are kept free for the values to come, while a sync makes others
     /// free.
     fn reserve(&self) -> u64 {
-        let data = self.layout.data.blocks();
-        (data / PART_OF_SPACE).max(SYNC_BLOCKS.min(data / PART_OF_SMALL_SPACE))
+        RESERVE.min(self.layout.data.blocks() / PART_OF_SPACE)
     }
 
     /// Evicts values if less than the reserve is free and no sync makes more free. The sync begins

@@ -19,6 +19,8 @@ impl Tier {
             ..TierOptions::default()
         };
         let (tier, _) = DiskTier::open(room.dir.join("tier"), &options)?;
+        // As the plain transfers have them; where memory cannot be pinned, neither has.
+        let _ = tier.register_memory(&memory.pool);
         Ok(Tier(tier))
     }
 }
