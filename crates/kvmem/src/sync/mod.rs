@@ -42,6 +42,10 @@ pub(crate) use self::backoff::Backoff;
 pub(crate) use self::checked_mutex::{
     CheckedMutex as Mutex, CheckedMutexGuard as MutexGuard, hold_over_fork, release_over_fork,
 };
+/// A mutex whose waiters sleep at once, and a condition to wait for under it: for long waits.
+pub(crate) use self::checker::sync::{
+    Condvar, Mutex as SleepingMutex, MutexGuard as SleepingMutexGuard,
+};
 pub(crate) use self::checker::{
     AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, MODELLED, Ordering, fence,
 };

@@ -13,6 +13,7 @@ mod source;
 mod state;
 mod stats;
 mod tier;
+mod write_behind;
 
 pub use builder::KvCacheBuilder;
 pub use cache::KvCache;
@@ -23,3 +24,4 @@ pub use reservation::{Reservation, Superseded};
 pub use state::{EvictionOutcome, LowerTier, LowerTierError, TierRead};
 pub use stats::KvCacheStats;
 pub use tier::{Lease, Leased};
+pub use write_behind::{OnDrop, WhenFull, WriteBehind, WriteBehindBuilder, WriteBehindStats};

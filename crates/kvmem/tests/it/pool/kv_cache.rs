@@ -1,5 +1,6 @@
 //! Keyed blocks: against a model, under threads, with pins and limits, and in every order of drops.
 
+mod below;
 mod evicted;
 mod fork;
 mod leases;
@@ -11,6 +12,7 @@ mod pins;
 mod policies;
 mod source;
 mod threads;
+mod write_behind;
 
 use kvmem::arena::PageSize;
 use kvmem::pool::kv_cache::KvCacheBuilder;

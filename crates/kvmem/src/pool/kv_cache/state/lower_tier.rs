@@ -33,6 +33,12 @@ pub trait LowerTier<K>: Send + Sync {
     /// the cache is [cleared](crate::pool::KvCache::clear_everywhere).
     fn put(&self, value: &Pinned<K>) -> Result<(), LowerTierError>;
 
+    /// Takes several evicted values of different keys, as [`put`](Self::put) takes each; returns
+    /// the result of each in the same order. The default calls `put`.
+    fn put_all(&self, values: &[Pinned<K>]) -> Vec<Result<(), LowerTierError>> {
+        values.iter().map(|value| self.put(value)).collect()
+    }
+
     /// Returns the length of the value of each key in bytes, `None` where there is none.
     fn lengths(&self, keys: &[&K]) -> Vec<Option<usize>>;
 
@@ -51,4 +57,23 @@ pub trait LowerTier<K>: Send + Sync {
     /// # Errors
     /// The tier may still have values.
     fn clear(&self) -> Result<(), LowerTierError>;
+
+    /// Makes everything that was put and removed before as durable as the tier can. The default
+    /// does nothing.
+    ///
+    /// # Errors
+    /// Something may be lost at the end of the process or by a power cut.
+    fn sync(&self) -> Result<(), LowerTierError> {
+        Ok(())
+    }
+
+    /// Waits until the tier has released values more than `seen` times, of those that it keeps
+    /// pinned, and returns how often it has. `None`: it keeps none, and has released none since.
+    ///
+    /// An insertion that finds nothing to evict calls it before it fails. The default is for a tier
+    /// that keeps no pin after [`put`](Self::put) has returned.
+    fn wait_for_release(&self, seen: u64) -> Option<u64> {
+        let _ = seen;
+        None
+    }
 }

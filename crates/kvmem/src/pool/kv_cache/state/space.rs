@@ -59,6 +59,7 @@ impl<K: Hash + Eq> CacheState<K> {
         requested: u64,
         mut attempt: impl FnMut() -> Result<Option<T>, KvCacheError>,
     ) -> Result<T, KvCacheError> {
+        let mut released = 0;
         loop {
             if let Some(done) = attempt()? {
                 return Ok(done);
@@ -78,10 +79,21 @@ impl<K: Hash + Eq> CacheState<K> {
             }
             // Blocks that other threads allocated and committed behind this search can be evicted.
             if self.usage.commits.now() == commits {
+                // Values that a lower tier still writes occupy the pool, and will not for long.
+                if let Some(times) = self.waited_for_release(released) {
+                    released = times;
+                    continue;
+                }
                 self.usage.count_failure();
                 let (blocks, bytes) = (self.usage.blocks(), self.usage.bytes());
                 return Err(KvCacheError::NothingToEvict { requested, blocks, bytes });
             }
         }
+    }
+
+    /// Waits for a lower tier that keeps values pinned; see `LowerTier::wait_for_release`.
+    #[cold]
+    fn waited_for_release(&self, seen: u64) -> Option<u64> {
+        self.lower_tier.as_ref()?.wait_for_release(seen)
     }
 }
