@@ -17,6 +17,8 @@ const MOST_BLOCKS: u64 = u32::MAX as u64 - 1;
 const MOST_SHARDS: usize = 1 << 12;
 /// With fewer blocks in a shard, the oldest of them says little about the oldest of all.
 const BLOCKS_IN_SHARD: u64 = 64;
+/// A batch of a disk keeps it busy; another one can begin meanwhile.
+const FETCH_THREADS: usize = 2;
 
 /// Settings of a cache. See [`KvCache::builder`].
 #[must_use = "there is no cache before `build`"]
@@ -32,6 +34,7 @@ pub struct KvCacheBuilder<K> {
     source: Source,
     sink: EvictionSink<K>,
     lower_tier: Option<Arc<dyn LowerTier<K>>>,
+    fetch_threads: usize,
     keys: PhantomData<fn() -> K>,
 }
 
@@ -64,6 +67,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             source,
             sink: None,
             lower_tier: None,
+            fetch_threads: FETCH_THREADS,
             keys,
         }
     }
@@ -172,7 +176,8 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// Default: none.
     ///
     /// The tier is called in the thread that inserts, trims or [evicts](KvCache::evict_to), under
-    /// no lock of the cache.
+    /// no lock of the cache. A [`WriteBehind`](super::WriteBehind) around it writes from another
+    /// thread.
     pub fn lower_tier(mut self, tier: Arc<dyn LowerTier<K>>) -> Self
     where
         K: 'static,
@@ -180,6 +185,13 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         let sink = Arc::clone(&tier);
         self = self.on_evict(move |pinned| sink.put(&pinned));
         self.lower_tier = Some(tier);
+        self
+    }
+
+    /// Limits the threads that read from the [lower tier](Self::lower_tier) in the background, at
+    /// least one. Each starts when a call [needs](KvCache::start_fetch) it. Default: 2.
+    pub fn fetch_threads(mut self, threads: usize) -> Self {
+        self.fetch_threads = threads.max(1);
         self
     }
 
@@ -224,7 +236,11 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
 
 impl<K> KvCacheBuilder<K> {
     fn below(&self) -> Below<K> {
-        Below { sink: self.sink.clone(), lower_tier: self.lower_tier.clone() }
+        Below {
+            sink: self.sink.clone(),
+            lower_tier: self.lower_tier.clone(),
+            fetch_threads: self.fetch_threads,
+        }
     }
 }
 

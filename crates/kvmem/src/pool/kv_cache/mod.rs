@@ -18,6 +18,7 @@ mod write_behind;
 pub use builder::KvCacheBuilder;
 pub use cache::KvCache;
 pub use error::{KvCacheError, KvCacheSetupError};
+pub use fetch::Fetching;
 pub use index::Pinned;
 pub use policy::{Eviction, EvictionPolicy, Slot};
 pub use reservation::{Reservation, Superseded};

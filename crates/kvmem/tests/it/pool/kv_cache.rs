@@ -2,6 +2,7 @@
 
 mod below;
 mod evicted;
+mod fetch;
 mod fork;
 mod leases;
 mod limits;

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 
+use super::fetch_threads::FetchThreads;
 use super::lower_tier::LowerTier;
+use super::pending_fetches::PendingFetches;
 use super::sink::{Below, EvictionSink};
 use crate::pool::Pool;
 use crate::pool::kv_cache::Eviction;
-use crate::pool::kv_cache::index::{CacheLimits, Shard, ShardState, StripeState, Usage};
+use crate::pool::kv_cache::index::{CacheLimits, Pinned, Shard, ShardState, StripeState, Usage};
 use crate::pool::kv_cache::policy::Across;
 use crate::pool::kv_cache::process::Process;
 use crate::pool::kv_cache::source::Source;
@@ -30,6 +32,9 @@ pub(in crate::pool::kv_cache) struct CacheState<K> {
     pub(in crate::pool::kv_cache) usage: Usage,
     /// Whether a thread is evicting down to the low watermark.
     pub(super) trimming: AtomicBool,
+    /// Reads of the lower tier. Threads in the background share it.
+    pub(in crate::pool::kv_cache) fetches: Arc<PendingFetches<K, Pinned<K>>>,
+    pub(in crate::pool::kv_cache) fetch_threads: FetchThreads,
 }
 
 /// The distribution of keys over shards, and the counting of uses.
@@ -46,7 +51,7 @@ impl<K> CacheState<K> {
     pub(in crate::pool::kv_cache) fn new(
         pool: Pool,
         source: Source,
-        Below { sink, lower_tier }: Below<K>,
+        Below { sink, lower_tier, fetch_threads }: Below<K>,
         limits: CacheLimits,
         eviction: &Eviction,
         Spread { shards, exact, seed }: Spread,
@@ -68,6 +73,8 @@ impl<K> CacheState<K> {
             eviction: eviction.clone(),
             usage,
             trimming: AtomicBool::new(false),
+            fetches: Arc::new(PendingFetches::new(fetch_threads)),
+            fetch_threads: FetchThreads::default(),
         }
     }
 
@@ -111,7 +118,12 @@ impl<K> Drop for CacheState<K> {
                 self.sink.clone(),
                 self.lower_tier.clone(),
                 self.eviction.clone(),
+                Arc::clone(&self.fetches),
             ));
+            self.fetch_threads.forget();
+        } else {
+            self.fetches.close();
+            self.fetch_threads.join();
         }
     }
 }

@@ -16,6 +16,8 @@ pub(in crate::pool::kv_cache) struct Below<K> {
     pub(in crate::pool::kv_cache) sink: EvictionSink<K>,
     /// The tier that the sink fills, if it is one.
     pub(in crate::pool::kv_cache) lower_tier: Option<Arc<dyn LowerTier<K>>>,
+    /// The most threads that read from it in the background.
+    pub(in crate::pool::kv_cache) fetch_threads: usize,
 }
 
 /// The result of an [eviction sink](crate::pool::kv_cache::KvCacheBuilder::on_evict): `()`, or a

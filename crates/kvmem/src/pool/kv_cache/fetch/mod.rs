@@ -1,0 +1,9 @@
+//! *Fetch*: what a cache lacks comes from its lower tier, and what it removes is removed there.
+
+mod background;
+mod fetching;
+mod get_or_fetch;
+mod read;
+mod removal;
+
+pub use fetching::Fetching;
