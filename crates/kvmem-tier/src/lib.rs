@@ -1,18 +1,23 @@
 #![doc = include_str!("../docs/tier.md")]
 
 mod crc;
+mod chain;
 pub mod device;
 pub mod format;
 mod index;
 mod lower_tier;
 mod process;
+mod side_by_side;
 mod tier;
+mod tier_set;
 
+pub use chain::Chain;
 pub use lower_tier::TierKey;
 pub use tier::{
     Admission, Contents, Damage, DamagedValue, DiskTier, Fetch, Fetched, Inspection, OpenReport,
     StoreError, TierError, TierOptions, TierStats, ValueLengths, Verify, inspect, verify,
 };
+pub use tier_set::{TierSet, TierSetError};
 
 /// The example on the page of the package, which must compile like any other.
 #[cfg(doctest)]

@@ -1,7 +1,7 @@
 //! *Lower tier*: a disk tier below a [`KvCache`](kvmem::pool::KvCache).
 
 use std::borrow::Cow;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kvmem::pool::kv_cache::{LowerTier, LowerTierError, Pinned, TierRead};
 
@@ -45,9 +45,14 @@ impl TierKey for String {
     }
 }
 
-/// A cache's evicted values go to the disk in the thread that evicts them. Values that begin at a
-/// multiple of 4096 bytes in memory are written from there, and fetched into place: let the cache
-/// [allocate](kvmem::pool::kv_cache::KvCacheBuilder::with_allocator) them so.
+fn lock(order: &Mutex<()>) -> MutexGuard<'_, ()> {
+    order.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A cache's evicted values go to the disk in the thread that evicts them, or in that of a
+/// [`WriteBehind`](kvmem::pool::kv_cache::WriteBehind), which writes many at once. Values that begin
+/// at a multiple of 4096 bytes in memory are written from there, and fetched into place: let the
+/// cache [allocate](kvmem::pool::kv_cache::KvCacheBuilder::with_allocator) them so.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -76,18 +81,33 @@ impl TierKey for String {
 /// ```
 impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {
     fn put(&self, value: &Pinned<K>) -> Result<(), LowerTierError> {
-        let key = value.key().key_bytes();
-        let _order = self.order(&key).lock().unwrap_or_else(PoisonError::into_inner);
-        if value.is_superseded() {
-            return Ok(());
+        self.put_all(std::slice::from_ref(value)).remove(0)
+    }
+
+    /// Stores the values by one call of [`store`](DiskTier::store).
+    fn put_all(&self, values: &[Pinned<K>]) -> Vec<Result<(), LowerTierError>> {
+        let keys: Vec<Cow<'_, [u8]>> = values.iter().map(|value| value.key().key_bytes()).collect();
+        let _orders = self.lock_orders(&keys);
+        let mut results: Vec<Result<(), LowerTierError>> = values.iter().map(|_| Ok(())).collect();
+        let (mut stored, mut rejected) = (Vec::new(), Vec::new());
+        for (index, value) in values.iter().enumerate().filter(|(_, it)| !it.is_superseded()) {
+            let admits = self.admits(&keys[index], value.bytes());
+            if admits { stored.push(index) } else { rejected.push(index) }
         }
-        let stored = self.admits(&key, value.bytes())
-            && self.store(&[(&key, value.bytes())]).remove(0).is_ok();
-        if !stored {
-            // An older value must not come back for the one that is lost now.
-            self.remove(&[&key])?;
+        let batch: Vec<(&[u8], &[u8])> =
+            stored.iter().map(|&index| (&*keys[index], values[index].bytes())).collect();
+        let outcomes = if batch.is_empty() { Vec::new() } else { self.store(&batch) };
+        let failed = stored.into_iter().zip(outcomes).filter(|(_, outcome)| outcome.is_err());
+        rejected.extend(failed.map(|(index, _)| index));
+        // An older value must not come back for one that is lost now.
+        let lost: Vec<&[u8]> = rejected.iter().map(|&index| &*keys[index]).collect();
+        if !lost.is_empty()
+            && let Err(error) = self.remove(&lost)
+        {
+            let error = error.to_string();
+            rejected.into_iter().for_each(|index| results[index] = Err(error.clone().into()));
         }
-        Ok(())
+        results
     }
 
     fn lengths(&self, keys: &[&K]) -> Vec<Option<usize>> {
@@ -106,14 +126,27 @@ impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {
 
     fn invalidate(&self, key: &K) -> Result<(), LowerTierError> {
         let key = key.key_bytes();
-        let _order = self.order(&key).lock().unwrap_or_else(PoisonError::into_inner);
+        let _order = lock(self.order(&key));
         Ok(self.remove(&[&key]).map(drop)?)
     }
 
     fn clear(&self) -> Result<(), LowerTierError> {
-        let orders = self.orders.iter();
-        let _orders: Vec<_> =
-            orders.map(|order| order.lock().unwrap_or_else(PoisonError::into_inner)).collect();
+        let _orders: Vec<_> = self.orders.iter().map(lock).collect();
         Ok(DiskTier::clear(self)?)
+    }
+
+    fn sync(&self) -> Result<(), LowerTierError> {
+        Ok(self.sync_all()?)
+    }
+}
+
+impl<D: Device> DiskTier<D> {
+    /// Locks the order of each key. Threads that lock several lock them in the order of their
+    /// addresses, as a clear does.
+    fn lock_orders(&self, keys: &[Cow<'_, [u8]>]) -> Vec<MutexGuard<'_, ()>> {
+        let mut orders: Vec<&Mutex<()>> = keys.iter().map(|key| self.order(key)).collect();
+        orders.sort_unstable_by_key(|&order| std::ptr::from_ref(order));
+        orders.dedup_by(|a, b| std::ptr::eq(*a, *b));
+        orders.into_iter().map(lock).collect()
     }
 }

@@ -36,6 +36,12 @@ impl<D: Device> DiskTier<D> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the identity of the file, which is random and as old as the tier.
+    #[must_use]
+    pub fn identity(&self) -> [u8; 16] {
+        self.journal().superblock.file
+    }
+
     /// Returns the error that ended the journal, if one did.
     pub(super) fn usable(&self) -> Result<(), TierError> {
         match self.failed.get() {

@@ -40,3 +40,27 @@ pub struct TierStats {
     /// Bytes of the index in memory.
     pub index_bytes: u64,
 }
+
+impl TierStats {
+    /// Returns the sums.
+    pub(crate) fn plus(self, other: TierStats) -> TierStats {
+        TierStats {
+            entries: self.entries + other.entries,
+            bytes: self.bytes + other.bytes,
+            capacity: self.capacity + other.capacity,
+            used: self.used + other.used,
+            quarantined: self.quarantined + other.quarantined,
+            stored: self.stored + other.stored,
+            written_bytes: self.written_bytes + other.written_bytes,
+            metadata_bytes: self.metadata_bytes + other.metadata_bytes,
+            hits: self.hits + other.hits,
+            misses: self.misses + other.misses,
+            checksum_misses: self.checksum_misses + other.checksum_misses,
+            io_misses: self.io_misses + other.io_misses,
+            not_admitted: self.not_admitted + other.not_admitted,
+            evictions: self.evictions + other.evictions,
+            checkpoints: self.checkpoints + other.checkpoints,
+            index_bytes: self.index_bytes + other.index_bytes,
+        }
+    }
+}

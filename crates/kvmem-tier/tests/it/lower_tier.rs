@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use kvmem::arena::PageSize;
+use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
 use kvmem::pool::{KvCache, Pool};
 use kvmem_testkit::random::Random;
 use kvmem_tier::{Admission, DiskTier, TierOptions};
@@ -174,4 +175,35 @@ fn a_failing_disk_is_a_smaller_cache() {
         }
     }
     assert!(tier.stats().io_misses > 0);
+}
+
+/// A queue above the tier: values are written in batches, and a restart finds all of them.
+#[test]
+fn evicted_values_are_written_behind_in_batches() {
+    let disk = Disk::new(16 << 20, 1);
+    let options = TierOptions { max_entries: Some(1000), ..TierOptions::default() };
+    let tier = Arc::new(DiskTier::on(disk.clone(), &options).unwrap().0);
+    let pool = Pool::builder("4 MiB").ladder(PageSize::Base).build().unwrap();
+    let behind = WriteBehind::builder(&pool, Arc::clone(&tier)).max_bytes(1 << 20).build().unwrap();
+    let behind: Arc<WriteBehind<u64, DiskTier<Disk>>> = Arc::new(behind);
+    let below: Arc<dyn LowerTier<u64>> = Arc::clone(&behind) as _;
+    let cache = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+    for key in 0..300 {
+        cache.insert(key, &value(key, 0)).unwrap();
+    }
+    cache.evict_to(0);
+    behind.sync().unwrap();
+    let (stats, queue) = (tier.stats(), behind.stats());
+    assert_eq!((stats.entries, queue.written, queue.values), (300, 300, 0));
+    assert!(queue.batches < 300 && queue.max_bytes <= 1 << 20, "{queue:?}");
+    cache.insert(300, &value(300, 0)).unwrap();
+    cache.evict_to(0);
+    drop((cache, behind, tier));
+    let (_, second) = self::cache(&disk);
+    let keys: Vec<u64> = (0..=300).collect();
+    for keys in keys.chunks(20) {
+        for (key, found) in keys.iter().zip(second.get_or_fetch(keys)) {
+            assert_eq!(found.unwrap().bytes(), value(*key, 0));
+        }
+    }
 }

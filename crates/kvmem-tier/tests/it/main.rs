@@ -1,5 +1,6 @@
 //! Tests of the disk tier.
 
+mod chain;
 mod damage;
 mod device;
 mod failures;
@@ -12,3 +13,4 @@ mod read_only;
 mod simulated;
 mod store;
 mod surroundings;
+mod tier_set;

@@ -1,0 +1,222 @@
+//! Values on several devices.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Barrier};
+
+use kvmem::arena::PageSize;
+use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
+use kvmem::pool::{KvCache, Pool};
+use kvmem_testkit::random::Random;
+use kvmem_tier::device::{Device, Read, Write};
+use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions, TierSet, TierSetError};
+
+use crate::simulated::Disk;
+
+fn open(disk: &Disk) -> DiskTier<Disk> {
+    DiskTier::on(disk.clone(), &TierOptions::default()).unwrap().0
+}
+
+fn disks(count: u64) -> Vec<Disk> {
+    (0..count).map(|seed| Disk::new(4 << 20, seed)).collect()
+}
+
+fn set(disks: &[Disk]) -> TierSet<Disk> {
+    TierSet::new(disks.iter().map(open).collect()).unwrap()
+}
+
+fn value(key: u32) -> Vec<u8> {
+    vec![key as u8; 100 + key as usize * 37]
+}
+
+fn store(set: &TierSet<Disk>, keys: std::ops::Range<u32>) {
+    let pairs: Vec<([u8; 4], Vec<u8>)> = keys.map(|key| (key.to_le_bytes(), value(key))).collect();
+    let batch: Vec<(&[u8], &[u8])> =
+        pairs.iter().map(|(key, value)| (&key[..], &value[..])).collect();
+    assert!(set.store(&batch).iter().all(Result::is_ok));
+}
+
+/// Returns the keys that are found, each with the right value.
+fn found(set: &TierSet<Disk>, keys: std::ops::Range<u32>) -> Vec<u32> {
+    let names: Vec<[u8; 4]> = keys.clone().map(u32::to_le_bytes).collect();
+    let mut values: Vec<Vec<u8>> = keys.clone().map(|key| vec![0; value(key).len()]).collect();
+    let mut requests: Vec<Fetch<'_>> =
+        names.iter().zip(&mut values).map(|(key, into)| Fetch { key, into }).collect();
+    let results = set.fetch(&mut requests);
+    let mut found = Vec::new();
+    for ((key, bytes), result) in keys.zip(values).zip(results) {
+        match result {
+            Fetched::Hit => {
+                assert_eq!(bytes, value(key));
+                found.push(key);
+            }
+            other => assert_eq!(other, Fetched::Absent, "{key}"),
+        }
+    }
+    found
+}
+
+#[test]
+fn keys_spread_over_the_devices_and_are_found_in_any_order_of_them() {
+    let mut disks = disks(4);
+    let first = set(&disks);
+    store(&first, 0..200);
+    let all: Vec<u32> = (0..200).collect();
+    assert_eq!(found(&first, 0..200), all);
+    for tier in first.tiers() {
+        assert!((25..80).contains(&tier.stats().entries), "{:?}", tier.stats());
+    }
+    let stats = first.stats();
+    assert_eq!((stats.entries, stats.stored, stats.hits), (200, 200, 200));
+    assert_eq!(first.len_of(&7_u32.to_le_bytes()), Some(value(7).len() as u64));
+    let names: Vec<[u8; 4]> = (0..250_u32).map(u32::to_le_bytes).collect();
+    let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+    assert_eq!(first.remove(&names[190..]).unwrap(), 10);
+    first.sync_all().unwrap();
+    drop(first);
+    disks.reverse();
+    let second = set(&disks);
+    assert_eq!(found(&second, 0..200), &all[..190]);
+    second.clear().unwrap();
+    assert_eq!((found(&second, 0..200).len(), second.stats().entries), (0, 0));
+}
+
+#[test]
+fn a_missing_device_loses_its_own_keys_alone() {
+    let disks = disks(5);
+    let all = set(&disks);
+    store(&all, 0..300);
+    let missing = all.tiers()[2].identity();
+    let lost: Vec<u32> = (0..300)
+        .filter(|key: &u32| all.tier_of(&key.to_le_bytes()).identity() == missing)
+        .collect();
+    drop(all);
+    let rest: Vec<DiskTier<Disk>> =
+        disks.iter().map(open).filter(|tier| tier.identity() != missing).collect();
+    let rest = TierSet::new(rest).unwrap();
+    let kept: Vec<u32> = (0..300).filter(|key| !lost.contains(key)).collect();
+    assert_eq!(found(&rest, 0..300), kept);
+    assert!((30..100).contains(&lost.len()), "{}", lost.len());
+    // They spread over all of the others.
+    let places: HashMap<[u8; 16], usize> = lost.iter().fold(HashMap::new(), |mut places, key| {
+        *places.entry(rest.tier_of(&key.to_le_bytes()).identity()).or_default() += 1;
+        places
+    });
+    assert_eq!(places.len(), 4, "{places:?}");
+}
+
+#[test]
+fn sets_that_make_no_sense_are_errors() {
+    let error = TierSet::<Disk>::new(Vec::new()).unwrap_err();
+    assert!(matches!(error, TierSetError::NoTier), "{error}");
+    let disk = Disk::new(1 << 20, 1);
+    drop(open(&disk));
+    let copy = Disk::holding(disk.bytes());
+    let error = TierSet::new(vec![open(&disk), open(&copy)]).unwrap_err();
+    assert!(matches!(error, TierSetError::SameIdentity), "{error}");
+    let folder = std::env::temp_dir().join(format!("kvmem-set-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    std::fs::write(folder.join("foreign"), vec![7; 1 << 20]).unwrap();
+    let paths = [folder.join("foreign"), folder.join("new")];
+    let options = TierOptions { bytes: Some(1 << 20), ..TierOptions::default() };
+    let error = TierSet::open(&paths, &options).unwrap_err();
+    assert!(error.to_string().contains("foreign"), "{error}");
+    let (set, opened) = TierSet::open_available(&paths, &options).unwrap();
+    assert!(opened[0].is_err() && opened[1].is_ok() && set.tiers().len() == 1);
+    std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// A device of which transfers end only when those of all devices have begun.
+struct Meeting(Disk, Arc<Barrier>, std::sync::atomic::AtomicBool);
+
+impl Device for Meeting {
+    fn len(&self) -> u64 {
+        self.0.len()
+    }
+    fn is_new(&self) -> bool {
+        self.0.is_new()
+    }
+    fn memory_align(&self) -> usize {
+        self.0.memory_align()
+    }
+    fn write(&self, batch: &[Write<'_>]) -> Vec<io::Result<()>> {
+        self.0.write(batch)
+    }
+    fn read(&self, batch: &mut [Read<'_>]) -> Vec<io::Result<()>> {
+        if self.2.load(std::sync::atomic::Ordering::Relaxed) {
+            self.1.wait();
+        }
+        self.0.read(batch)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+}
+
+#[test]
+fn transfers_on_different_devices_run_side_by_side() {
+    let barrier = Arc::new(Barrier::new(3));
+    let make = |disk: Disk| Meeting(disk, Arc::clone(&barrier), false.into());
+    let tiers = disks(3)
+        .into_iter()
+        .map(|disk| DiskTier::on(make(disk), &TierOptions::default()).unwrap().0);
+    let set = TierSet::new(tiers.collect()).unwrap();
+    let names: Vec<[u8; 4]> = (0..60_u32).map(u32::to_le_bytes).collect();
+    let batch: Vec<(&[u8], &[u8])> = names.iter().map(|name| (&name[..], &name[..])).collect();
+    assert!(set.store(&batch).iter().all(Result::is_ok));
+    for tier in set.tiers() {
+        tier.device().2.store(true, std::sync::atomic::Ordering::Relaxed);
+    }
+    let mut values = [[0; 4]; 60];
+    let mut requests: Vec<Fetch<'_>> =
+        names.iter().zip(&mut values).map(|(key, into)| Fetch { key, into }).collect();
+    // Would wait forever otherwise.
+    assert!(set.fetch(&mut requests).iter().all(|fetched| *fetched == Fetched::Hit));
+    assert_eq!(values[..], names[..]);
+}
+
+/// A set below a queue below a cache, with failing devices at times.
+#[test]
+fn a_set_below_a_cache_finds_the_latest_value_or_nothing() {
+    for seed in 0..3 {
+        let disks = disks(3);
+        let set = Arc::new(set(&disks));
+        let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
+        let behind = WriteBehind::builder(&pool, set).writers(2).build().unwrap();
+        let tier: Arc<dyn LowerTier<u64>> = Arc::new(behind);
+        let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(tier).build().unwrap();
+        let mut random = Random::new(seed);
+        let mut latest: HashMap<u64, u64> = HashMap::new();
+        let bytes = |key: u64, version: u64| {
+            let len = 3000 + key as usize * 100;
+            (key << 32 | version).to_le_bytes().into_iter().cycle().take(len).collect::<Vec<u8>>()
+        };
+        let (mut hits, mut failing) = (0, false);
+        for version in 0..3000 {
+            let key = random.below(300);
+            match random.below(8) {
+                0 => {
+                    assert!(cache.remove_everywhere(&key).is_ok() || failing);
+                    latest.remove(&key);
+                }
+                1..4 => {
+                    cache.insert(key, &bytes(key, version)).unwrap();
+                    latest.insert(key, version);
+                }
+                _ => {
+                    if let Some(found) = &cache.get_or_fetch(&[key])[0] {
+                        assert_eq!(found.bytes(), bytes(key, latest[&key]), "{key}");
+                        hits += 1;
+                    } else {
+                        assert!(failing || !latest.contains_key(&key), "{key} is lost");
+                    }
+                }
+            }
+            if version == 2000 {
+                disks[seed as usize].fail_once_in(5);
+                failing = true;
+            }
+        }
+        assert!(hits > 500, "{hits}");
+    }
+}
