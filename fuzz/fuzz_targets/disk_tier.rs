@@ -2,10 +2,12 @@
 //! that are right again. Opening it is an error or not, and no value is ever wrong.
 #![cfg_attr(fuzzing, no_main)]
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use kvmem_tier::device::{Device, MemoryDevice};
 use kvmem_tier::format::BLOCK;
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
+use kvmem_tier::{DiskTier, Fetch, Fetched, Stored, TierOptions};
 
 const KEYS: u8 = 12;
 /// Bytes of a change of the file: block, place in it, value.
@@ -24,7 +26,10 @@ fn original() -> Result<Vec<u8>> {
     };
     let (tier, _) = DiskTier::on(MemoryDevice::new(48 * BLOCK), &options)?;
     for key in 0..KEYS {
-        tier.store(&[(&[key], &value(key))]).remove(0)?;
+        let ttl = (key % 3 == 0).then_some(Duration::from_secs(1 << 20));
+        let priority = key.cast_signed() % 4 - 2;
+        let value = value(key);
+        tier.store_with(&[Stored { key: &[key], value: &value, ttl, priority }]).remove(0)?;
         if key == KEYS / 2 {
             tier.checkpoint()?;
         }

@@ -1,7 +1,7 @@
 #![doc = include_str!("../docs/tier.md")]
 
-mod crc;
 mod chain;
+mod crc;
 pub mod device;
 pub mod format;
 mod index;
@@ -14,8 +14,9 @@ mod tier_set;
 pub use chain::Chain;
 pub use lower_tier::TierKey;
 pub use tier::{
-    Admission, Contents, Damage, DamagedValue, DiskTier, Fetch, Fetched, Inspection, OpenReport,
-    StoreError, TierError, TierOptions, TierStats, ValueLengths, Verify, inspect, verify,
+    Admission, Contents, Damage, DamagedValue, DiskTier, EvictionOrder, Fetch, Fetched, Inspection,
+    OpenReport, StoreError, Stored, TierError, TierOptions, TierStats, ValueLengths, Verify,
+    inspect, verify,
 };
 pub use tier_set::{TierSet, TierSetError};
 

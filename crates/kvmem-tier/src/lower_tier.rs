@@ -50,9 +50,9 @@ fn lock(order: &Mutex<()>) -> MutexGuard<'_, ()> {
 }
 
 /// A cache's evicted values go to the disk in the thread that evicts them, or in that of a
-/// [`WriteBehind`](kvmem::pool::kv_cache::WriteBehind), which writes many at once. Values that begin
-/// at a multiple of 4096 bytes in memory are written from there, and fetched into place: let the
-/// cache [allocate](kvmem::pool::kv_cache::KvCacheBuilder::with_allocator) them so.
+/// [`WriteBehind`](kvmem::pool::kv_cache::WriteBehind), which writes many at once. Values that
+/// begin at a multiple of 4096 bytes in memory are written from there, and fetched into place: let
+/// the cache [allocate](kvmem::pool::kv_cache::KvCacheBuilder::with_allocator) them so.
 ///
 /// ```
 /// use std::sync::Arc;

@@ -31,6 +31,25 @@ pub struct Entry {
     pub checksum: u32,
     /// Bytes of the value, without padding.
     pub len: u64,
+    /// What its owner said about its worth.
+    pub hints: Hints,
+}
+
+/// What the owner of a value has said about its worth: nothing by default.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Hints {
+    /// When the value expires, in seconds since 1970; 0: never.
+    pub expires: u32,
+    /// Values of lower priority are evicted first.
+    pub priority: i8,
+}
+
+impl Hints {
+    /// Returns whether the value has expired at `now`, in seconds since 1970.
+    #[must_use]
+    pub fn has_expired(&self, now: u32) -> bool {
+        (1..=now).contains(&self.expires)
+    }
 }
 
 impl Entry {
@@ -73,13 +92,14 @@ impl Change {
 
     /// Writes the 64 bytes of the change.
     pub(super) fn write(&self, bytes: &mut [u8]) {
-        let (kind, digest, start, blocks, checksum, len) = match *self {
-            Change::Stored(Entry { digest, start, checksum, len, .. }) => {
-                (STORED, digest.0, start, 0, checksum, len)
+        let none = Hints::default();
+        let (kind, digest, start, blocks, checksum, len, hints) = match *self {
+            Change::Stored(Entry { digest, start, checksum, len, hints, .. }) => {
+                (STORED, digest.0, start, 0, checksum, len, hints)
             }
-            Change::Removed(digest, _) => (REMOVED, digest.0, 0, 0, 0, 0),
+            Change::Removed(digest, _) => (REMOVED, digest.0, 0, 0, 0, 0, none),
             Change::Quarantined(Extent { start, blocks }, _) => {
-                (QUARANTINED, [0; 16], start, blocks, 0, 0)
+                (QUARANTINED, [0; 16], start, blocks, 0, 0, none)
             }
         };
         let mut fields = Fields::new(bytes);
@@ -90,7 +110,9 @@ impl Change {
         fields.put(&start.to_le_bytes());
         fields.put(&blocks.to_le_bytes());
         fields.put(&len.to_le_bytes());
-        fields.put(&[0; 16]);
+        fields.put(&hints.expires.to_le_bytes());
+        fields.put(&hints.priority.to_le_bytes());
+        fields.put(&[0; 11]);
     }
 
     /// Reads a change; `None` if it is of no known kind.
@@ -99,8 +121,9 @@ impl Change {
         let (kind, checksum, number) = (fields.u32(), fields.u32(), fields.u64());
         let digest = Digest(fields.take());
         let (start, blocks, len) = (fields.u32(), fields.u32(), fields.u64());
+        let hints = Hints { expires: fields.u32(), priority: i8::from_le_bytes(fields.take()) };
         Some(match kind {
-            STORED => Change::Stored(Entry { digest, number, start, checksum, len }),
+            STORED => Change::Stored(Entry { digest, number, start, checksum, len, hints }),
             REMOVED => Change::Removed(digest, number),
             QUARANTINED => Change::Quarantined(Extent { start, blocks }, number),
             _ => return None,

@@ -38,7 +38,7 @@ mod superblock;
 pub use block::BLOCK;
 pub use checkpoint::{CheckpointError, read_checkpoint, write_checkpoint};
 pub(crate) use entry::blocks_of;
-pub use entry::{Change, Digest, Entry, Extent};
+pub use entry::{Change, Digest, Entry, Extent, Hints};
 pub use journal::{JournalBlock, RECORDS_PER_BLOCK, read_journal_block, write_journal_block};
 pub use layout::{Area, Layout};
 pub use superblock::{Superblock, SuperblockError, VERSION};

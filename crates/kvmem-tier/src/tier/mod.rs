@@ -13,6 +13,7 @@ mod options;
 mod state;
 mod stats;
 mod store;
+mod stored;
 #[allow(clippy::module_inception)]
 mod tier;
 mod verification;
@@ -22,7 +23,8 @@ pub use error::{StoreError, TierError};
 pub use fetch::{Fetch, Fetched};
 pub use inspection::{Contents, Inspection, ValueLengths, inspect};
 pub use open::OpenReport;
-pub use options::{TierOptions, Verify};
+pub use options::{EvictionOrder, TierOptions, Verify};
 pub use stats::TierStats;
+pub use stored::Stored;
 pub use tier::DiskTier;
 pub use verification::{Damage, DamagedValue, verify};

@@ -103,7 +103,7 @@ impl<D: Device> DiskTier<D> {
             key,
             layout,
             space: space_of(&layout),
-            state: Mutex::new(State::new(next_number)),
+            state: Mutex::new(State::new(next_number, options.eviction)),
             failed: OnceLock::new(),
             doorman: Doorman::new(
                 options.admission,

@@ -13,6 +13,16 @@ pub enum Verify {
     All,
 }
 
+/// The order in which a full tier evicts, of values with the same priority.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum EvictionOrder {
+    /// Values used least recently come first. A fetch is a use.
+    #[default]
+    Lru,
+    /// Values stored first come first.
+    Fifo,
+}
+
 /// How a tier is opened.
 #[derive(Clone, Debug, Default)]
 pub struct TierOptions {
@@ -35,6 +45,8 @@ pub struct TierOptions {
     /// Which of the values that a cache above evicts are written. Values that a program
     /// [stores](super::DiskTier::store) itself are always written.
     pub admission: Admission,
+    /// Which values a full tier evicts first. The file does not keep it.
+    pub eviction: EvictionOrder,
     /// Bytes of evicted values that are written per second, at most; more are dropped. A drive that
     /// is made for 1 DWPD (drive writes per day) lasts its time with a 86,400th of its size.
     pub max_write_bytes_per_s: Option<u64>,

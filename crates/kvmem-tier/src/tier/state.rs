@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 
 use kvmem::offset::RawHandle;
 
+use super::options::EvictionOrder;
 use super::stats::TierStats;
 use crate::format::{Change, Digest, Entry, Extent};
 use crate::index::{Index, Indexed};
@@ -34,9 +35,9 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(next_number: u64) -> Self {
+    pub(super) fn new(next_number: u64, eviction: EvictionOrder) -> Self {
         State {
-            index: Index::new(),
+            index: Index::new(eviction == EvictionOrder::Lru),
             quarantined: Vec::new(),
             next_number,
             queue: VecDeque::new(),
@@ -86,9 +87,10 @@ impl State {
         true
     }
 
-    /// Removes the value that was used least recently; returns its extent.
+    /// Removes the value that goes first; returns its extent.
     pub(super) fn evict(&mut self) -> Option<Extent> {
-        let Indexed { entry, .. } = self.index.oldest()?;
+        let Indexed { entry, .. } = self.index.first()?;
+        self.stats.expired += u64::from(entry.hints.has_expired(self.index.now()));
         self.remove(&entry.digest);
         self.stats.evictions += 1;
         Some(entry.extent())
@@ -131,7 +133,7 @@ impl State {
         self.retired_blocks
     }
 
-    /// Returns all entries as a checkpoint has them, the one used least recently first.
+    /// Returns all entries as a checkpoint has them, in the order in which they are evicted.
     pub(super) fn snapshot(&self) -> Vec<Change> {
         let quarantined = self.quarantined.iter().map(|&extent| Change::Quarantined(extent, 0));
         self.index.entries().map(Change::Stored).chain(quarantined).collect()

@@ -33,6 +33,8 @@ pub struct TierStats {
     pub not_admitted: u64,
     /// Values evicted.
     pub evictions: u64,
+    /// Of these, values that had expired.
+    pub expired: u64,
     /// Copies of the superblock that could not be written. The other copy was.
     pub superblock_failures: u64,
     /// Checkpoints written.
@@ -59,6 +61,8 @@ impl TierStats {
             io_misses: self.io_misses + other.io_misses,
             not_admitted: self.not_admitted + other.not_admitted,
             evictions: self.evictions + other.evictions,
+            expired: self.expired + other.expired,
+            superblock_failures: self.superblock_failures + other.superblock_failures,
             checkpoints: self.checkpoints + other.checkpoints,
             index_bytes: self.index_bytes + other.index_bytes,
         }

@@ -17,7 +17,7 @@ use super::error::{StoreError, TierError};
 use super::state::State;
 use super::tier::DiskTier;
 use crate::device::{Device, Write};
-use crate::format::{BLOCK, Entry, blocks_of};
+use crate::format::{BLOCK, Entry, Hints, blocks_of};
 
 /// The blocks of the reserve: more than a fast device writes while it syncs.
 const RESERVE: u64 = (32 << 20) / BLOCK as u64;
@@ -39,13 +39,12 @@ struct Placed<'a> {
 }
 
 impl<D: Device> DiskTier<D> {
-    /// Stores values, and returns the result of each in the same order. A value replaces that of
-    /// the same key; of two with one key in a call, the later one counts. A stored value survives
-    /// the process, and a power cut after the next [`flush`](Self::sync_all) or checkpoint.
-    ///
-    /// Values that begin at a multiple of the block are written from where they are; others are
-    /// copied.
-    pub fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<Result<(), StoreError>> {
+    /// Stores values with the hints of each, as [`store`](Self::store) does.
+    pub(super) fn store_hinted(
+        &self,
+        values: &[(&[u8], &[u8])],
+        hints: impl Fn(usize) -> Hints,
+    ) -> Vec<Result<(), StoreError>> {
         if self.is_forked() {
             return values.iter().map(|_| Err(TierError::Forked.into())).collect();
         }
@@ -78,7 +77,8 @@ impl<D: Device> DiskTier<D> {
                 match written {
                     Ok(()) => {
                         state.stats.written_bytes += range.size * BLOCK as u64;
-                        state.store(Entry { checksum, ..*entry }, range.handle);
+                        let entry = Entry { checksum, hints: hints(*index), ..*entry };
+                        state.store(entry, range.handle);
                     }
                     Err(error) => {
                         let freed = self.space.free_raw(range.handle);
@@ -118,7 +118,8 @@ impl<D: Device> DiskTier<D> {
             self.bounce.copy_of(rest)
         };
         let (digest, start) = (self.digest(key), range.offset as u32);
-        let entry = Entry { digest, number: 0, start, checksum: 0, len: value.len() as u64 };
+        let (len, hints) = (value.len() as u64, Hints::default());
+        let entry = Entry { digest, number: 0, start, checksum: 0, len, hints };
         Placed { index, entry, range, in_place, bounce }
     }
 

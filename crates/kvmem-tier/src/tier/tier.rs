@@ -126,8 +126,8 @@ impl<D: Device> DiskTier<D> {
         self.owned()?;
         {
             let mut state = self.state();
-            while let Some(oldest) = state.index.oldest() {
-                state.remove(&oldest.entry.digest);
+            while let Some(first) = state.index.first() {
+                state.remove(&first.entry.digest);
             }
         }
         self.checkpoint()

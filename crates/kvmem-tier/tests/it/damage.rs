@@ -1,6 +1,6 @@
 //! Damaged files: every byte flipped, every length cut off.
 
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierError, TierOptions};
+use kvmem_tier::{DiskTier, Fetch, Fetched, Stored, TierError, TierOptions};
 
 use crate::simulated::Disk;
 use crate::store::get;
@@ -23,7 +23,9 @@ pub(crate) fn small() -> (Vec<u8>, Histories) {
     put(b"kept", &[3; 4096]);
     tier.checkpoint().unwrap();
     put(b"changed", &new);
-    put(b"last", &[4; 9]);
+    let hour = std::time::Duration::from_secs(3600);
+    let last = Stored { key: b"last", value: &[4; 9], ttl: Some(hour), priority: 3 };
+    tier.store_with(&[last]).remove(0).unwrap();
     drop(tier);
     let values: Histories = vec![
         (b"changed", vec![old, new]),

@@ -6,6 +6,7 @@ mod device;
 mod failures;
 mod files;
 mod fixed;
+mod hints;
 mod histories;
 mod inspection;
 mod lower_tier;

@@ -139,14 +139,14 @@ impl Device for Meeting {
     fn memory_align(&self) -> usize {
         self.0.memory_align()
     }
-    fn write(&self, batch: &[Write<'_>]) -> Vec<io::Result<()>> {
-        self.0.write(batch)
+    fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {
+        self.0.write(batch, meanwhile)
     }
-    fn read(&self, batch: &mut [Read<'_>]) -> Vec<io::Result<()>> {
+    fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>)) {
         if self.2.load(std::sync::atomic::Ordering::Relaxed) {
             self.1.wait();
         }
-        self.0.read(batch)
+        self.0.read(batch, done)
     }
     fn sync(&self) -> io::Result<()> {
         self.0.sync()

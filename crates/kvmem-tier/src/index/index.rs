@@ -1,0 +1,308 @@
+//! [`Index`]: the values by digest, and in the order in which they go.
+//!
+//! Each priority has a list of its values, of which the first one goes first: the one used least
+//! recently, or stored first. An entry takes 60 bytes in its slot and two in the table. A value
+//! that has expired is not found any more, and goes before all others.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use kvmem::offset::RawHandle;
+
+use super::slots::{NIL, Slots};
+use super::table::Table;
+use crate::format::{Digest, Entry};
+
+/// An entry with its range in the space.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Indexed {
+    pub(crate) entry: Entry,
+    pub(crate) range: RawHandle,
+}
+
+/// The ends of a list: the entry that goes first, and the one that goes last.
+#[derive(Clone, Copy)]
+struct List {
+    first: u32,
+    last: u32,
+}
+
+/// Returns the wall clock in seconds since 1970, which ends in 2106.
+pub(crate) fn seconds_now() -> u32 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u32::try_from(now.as_secs()).unwrap_or(u32::MAX)
+}
+
+/// The entries by digest.
+pub(crate) struct Index {
+    slots: Slots,
+    table: Table,
+    /// The lists that are not empty, by priority.
+    lists: BTreeMap<i8, List>,
+    /// Whether an entry that is used goes last.
+    is_lru: bool,
+    clock: fn() -> u32,
+}
+
+impl Index {
+    pub(crate) fn new(is_lru: bool) -> Self {
+        let (slots, table, lists) = (Slots::new(), Table::new(), BTreeMap::new());
+        Index { slots, table, lists, is_lru, clock: seconds_now }
+    }
+
+    /// Returns the seconds since 1970 by which entries expire.
+    pub(crate) fn now(&self) -> u32 {
+        (self.clock)()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.table.len()
+    }
+
+    /// Returns the bytes of the index in memory.
+    pub(crate) fn bytes(&self) -> usize {
+        self.slots.bytes() + self.table.bytes()
+    }
+
+    /// Returns the entry of a key, if it has not expired.
+    pub(crate) fn get(&self, digest: &Digest) -> Option<Indexed> {
+        let found = self.slots.entry(self.table.find(&self.slots, digest)?);
+        let hints = found.entry.hints;
+        let expired = hints.expires > 0 && hints.has_expired(self.now());
+        (!expired).then_some(found)
+    }
+
+    /// Records a use of the entry of a key.
+    pub(crate) fn touch(&mut self, digest: &Digest) {
+        if self.is_lru
+            && let Some(slot) = self.table.find(&self.slots, digest)
+        {
+            self.unlink(slot);
+            self.link_last(slot);
+        }
+    }
+
+    /// Adds an entry, which goes last of its priority; returns the one that it replaces.
+    pub(crate) fn insert(&mut self, indexed: Indexed) -> Option<Indexed> {
+        let old = self.remove(&indexed.entry.digest);
+        let slot = self.slots.add(indexed);
+        self.table.insert(&mut self.slots, slot);
+        self.link_last(slot);
+        old
+    }
+
+    /// Removes the entry of a key, also one that has expired.
+    pub(crate) fn remove(&mut self, digest: &Digest) -> Option<Indexed> {
+        let slot = self.table.find(&self.slots, digest)?;
+        let indexed = self.slots.entry(slot);
+        self.unlink(slot);
+        self.table.remove(&mut self.slots, slot);
+        self.slots.remove(slot);
+        Some(indexed)
+    }
+
+    /// Returns the entry that goes first: one that has expired, or the first of the lowest
+    /// priority.
+    pub(crate) fn first(&mut self) -> Option<Indexed> {
+        let now = self.now();
+        let expired = self.slots.expired(now);
+        let slot = expired.or_else(|| self.lists.values().next().map(|list| list.first))?;
+        Some(self.slots.entry(slot))
+    }
+
+    /// Returns all entries, in the order in which they go, except that expired ones are among the
+    /// others.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = Entry> {
+        self.lists.values().flat_map(move |list| {
+            let mut slot = list.first;
+            std::iter::from_fn(move || {
+                let entry = (slot != NIL).then(|| self.slots.entry(slot).entry)?;
+                slot = self.slots.get(slot).next;
+                Some(entry)
+            })
+        })
+    }
+
+    fn link_last(&mut self, slot: u32) {
+        let priority = self.slots.get(slot).priority;
+        let list = self.lists.entry(priority).or_insert(List { first: slot, last: NIL });
+        let prev = std::mem::replace(&mut list.last, slot);
+        let one = self.slots.get_mut(slot);
+        (one.prev, one.next) = (prev, NIL);
+        if prev != NIL {
+            self.slots.get_mut(prev).next = slot;
+        }
+    }
+
+    fn unlink(&mut self, slot: u32) {
+        let one = *self.slots.get(slot);
+        if one.prev != NIL {
+            self.slots.get_mut(one.prev).next = one.next;
+        }
+        if one.next != NIL {
+            self.slots.get_mut(one.next).prev = one.prev;
+        }
+        if one.prev == NIL && one.next == NIL {
+            self.lists.remove(&one.priority);
+        } else if let Some(list) = self.lists.get_mut(&one.priority) {
+            if one.prev == NIL {
+                list.first = one.next;
+            }
+            if one.next == NIL {
+                list.last = one.prev;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use kvmem_testkit::random::Random;
+
+    use super::*;
+    use crate::format::Hints;
+
+    thread_local! {
+        static NOW: Cell<u32> = const { Cell::new(1000) };
+    }
+
+    fn index(is_lru: bool) -> Index {
+        NOW.set(1000);
+        Index { clock: || NOW.get(), ..Index::new(is_lru) }
+    }
+
+    fn digest(key: u64) -> Digest {
+        let word = (key + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let both = [word, word.rotate_left(32)].map(u64::to_le_bytes);
+        Digest(both.concat().try_into().unwrap())
+    }
+
+    fn indexed(key: u64, number: u64, expires: u32, priority: i8) -> Indexed {
+        let entry = Entry {
+            digest: digest(key),
+            number,
+            start: key as u32,
+            checksum: number as u32 ^ 7,
+            len: (key << 12 | 5) & 0xFFFF_FFFF_FFFF,
+            hints: Hints { expires, priority },
+        };
+        Indexed { entry, range: RawHandle::from_bits(99 << 64 | u128::from(number)) }
+    }
+
+    fn drain(index: &mut Index) -> Vec<Entry> {
+        std::iter::from_fn(|| {
+            let first = index.first()?.entry;
+            index.remove(&first.digest);
+            Some(first)
+        })
+        .collect()
+    }
+
+    #[test]
+    fn values_of_lower_priority_go_first_and_of_one_priority_in_the_order_of_use() {
+        for is_lru in [true, false] {
+            let mut index = index(is_lru);
+            for (number, (key, priority)) in
+                [(1, 0), (2, -3), (3, 0), (4, 127), (5, -3)].into_iter().enumerate()
+            {
+                assert!(index.insert(indexed(key, number as u64, 0, priority)).is_none());
+            }
+            index.touch(&digest(2));
+            index.touch(&digest(1));
+            let order = if is_lru { [5, 2, 3, 1, 4] } else { [2, 5, 1, 3, 4] };
+            assert_eq!(index.entries().map(|entry| entry.start).collect::<Vec<_>>(), order);
+            assert_eq!(
+                drain(&mut index).iter().map(|entry| entry.start).collect::<Vec<_>>(),
+                order
+            );
+            assert_eq!(index.len(), 0);
+        }
+    }
+
+    #[test]
+    fn expired_values_are_not_found_and_go_first() {
+        let mut index = index(true);
+        for key in 0..5000 {
+            let expires = if key % 10 == 0 { 1001 + key as u32 % 7 } else { 0 };
+            index.insert(indexed(key, key, expires, if key % 3 == 0 { -1 } else { 1 }));
+        }
+        assert_eq!(index.first().unwrap().entry.start, 0, "it has the lowest priority");
+        NOW.set(1003);
+        let expired = |key: u64| key.is_multiple_of(10) && 1001 + key as u32 % 7 <= 1003;
+        for key in 0..5000 {
+            assert_eq!(index.get(&digest(key)).is_none(), expired(key), "{key}");
+        }
+        let gone: Vec<u64> = (0..5000).filter(|&key| expired(key)).collect();
+        for key in &gone {
+            let first = index.first().unwrap().entry;
+            assert_eq!(u64::from(first.start), *key);
+            index.remove(&first.digest);
+        }
+        assert_eq!(index.first().unwrap().entry.start, 3);
+        NOW.set(2000);
+        assert_eq!(index.len(), 5000 - gone.len());
+        let rest = drain(&mut index);
+        let (first, last) = rest.split_at(500 - gone.len());
+        assert!(first.iter().all(|entry| entry.hints.expires > 0));
+        assert!(last.iter().all(|entry| entry.hints.expires == 0));
+    }
+
+    /// Random changes, compared with lists that are searched; numbers pass the 32 bits of a slot.
+    #[test]
+    fn random_changes_keep_every_entry_whole() {
+        for is_lru in [true, false] {
+            let mut index = index(is_lru);
+            let mut known: Vec<Indexed> = Vec::new();
+            let mut random = Random::new(1);
+            let mut number = (5 << 32) - 4000;
+            for _ in 0..12_000 {
+                let key = random.below(1500);
+                let at = known.iter().position(|one| one.entry.digest == digest(key));
+                match random.below(5) {
+                    0 => {
+                        let old = index.remove(&digest(key));
+                        assert_eq!(old.map(|one| one.entry), at.map(|at| known.remove(at).entry));
+                    }
+                    1 => {
+                        index.touch(&digest(key));
+                        if let Some(at) = at.filter(|_| is_lru) {
+                            let one = known.remove(at);
+                            known.push(one);
+                        }
+                    }
+                    _ => {
+                        number += 1;
+                        let new = indexed(key, number, 0, (key % 4) as i8 - 2);
+                        let old = index.insert(new);
+                        assert_eq!(old.map(|one| one.entry), at.map(|at| known.remove(at).entry));
+                        known.push(new);
+                    }
+                }
+                assert_eq!(index.len(), known.len());
+            }
+            for one in &known {
+                let found = index.get(&one.entry.digest).unwrap();
+                assert_eq!((found.entry, found.range), (one.entry, one.range));
+            }
+            known.sort_by_key(|one| one.entry.hints.priority);
+            let known: Vec<Entry> = known.iter().map(|one| one.entry).collect();
+            assert_eq!(index.entries().collect::<Vec<_>>(), known);
+            assert_eq!(drain(&mut index), known);
+        }
+    }
+
+    /// The memory of all entries, with the table, at every number of them.
+    #[test]
+    fn an_entry_takes_at_most_64_bytes() {
+        let mut index = index(true);
+        for key in 0..300_000 {
+            index.insert(indexed(key, key, 0, 0));
+            // A chunk may have just begun.
+            assert!(index.bytes() <= 64 * index.len() + (61 << 10), "{key}: {}", index.bytes());
+        }
+        let each = index.bytes() as f64 / index.len() as f64;
+        assert!((62.0..63.0).contains(&each), "{each:.2}");
+    }
+}

@@ -1,0 +1,8 @@
+//! *Index*: which values there are, and in which order they go.
+
+#[allow(clippy::module_inception)]
+mod index;
+mod slots;
+mod table;
+
+pub(crate) use index::{Index, Indexed, seconds_now};

@@ -1,0 +1,104 @@
+//! *Table*: the slots by digest.
+//!
+//! A table of chains that grows by one bucket at a time (*linear hashing*; Litwin 1980), so that it
+//! is never copied and is always as full as it may be: two entries a bucket, which makes two bytes
+//! an entry and one more hop for half of the look-ups. Both are little beside a read of a disk.
+
+use super::slots::{NIL, Slots};
+use crate::format::Digest;
+
+/// Entries for each bucket.
+const LOAD: usize = 2;
+
+/// The first slot of each bucket.
+pub(super) struct Table {
+    buckets: Vec<u32>,
+    len: usize,
+}
+
+/// The digest is a keyed hash already.
+fn hash(digest: &Digest) -> usize {
+    let [a, b, c, d, e, f, g, h, ..] = digest.0;
+    u64::from_le_bytes([a, b, c, d, e, f, g, h]) as usize
+}
+
+/// Returns the bucket of a digest in a table of `buckets` buckets: those that were not divided yet
+/// in the present round stand for two.
+fn bucket(digest: &Digest, buckets: usize) -> usize {
+    let mask = buckets.next_power_of_two() - 1;
+    let bucket = hash(digest) & mask;
+    if bucket < buckets { bucket } else { bucket & (mask >> 1) }
+}
+
+impl Table {
+    pub(super) fn new() -> Self {
+        Table { buckets: vec![NIL], len: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns the bytes of the table in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.buckets.capacity() * size_of::<u32>()
+    }
+
+    pub(super) fn find(&self, slots: &Slots, digest: &Digest) -> Option<u32> {
+        let mut slot = self.buckets[bucket(digest, self.buckets.len())];
+        while slot != NIL {
+            let found = slots.get(slot);
+            if found.digest == *digest {
+                return Some(slot);
+            }
+            slot = found.chain;
+        }
+        None
+    }
+
+    /// Adds a slot whose digest the table does not have.
+    pub(super) fn insert(&mut self, slots: &mut Slots, slot: u32) {
+        let bucket = bucket(&slots.get(slot).digest, self.buckets.len());
+        let first = std::mem::replace(&mut self.buckets[bucket], slot);
+        slots.get_mut(slot).chain = first;
+        self.len += 1;
+        if self.len > LOAD * self.buckets.len() {
+            self.divide(slots);
+        }
+    }
+
+    /// Removes a slot, which the table has.
+    pub(super) fn remove(&mut self, slots: &mut Slots, slot: u32) {
+        let (digest, next) = (slots.get(slot).digest, slots.get(slot).chain);
+        let bucket = bucket(&digest, self.buckets.len());
+        let mut before = self.buckets[bucket];
+        if before == slot {
+            self.buckets[bucket] = next;
+        } else {
+            while slots.get(before).chain != slot {
+                before = slots.get(before).chain;
+            }
+            slots.get_mut(before).chain = next;
+        }
+        self.len -= 1;
+    }
+
+    /// Divides the next bucket in two.
+    fn divide(&mut self, slots: &mut Slots) {
+        let buckets = self.buckets.len() + 1;
+        if self.buckets.len() == self.buckets.capacity() {
+            // By an eighth: doubling would leave half of the memory unused.
+            self.buckets.reserve_exact(self.buckets.len() / 8 + 64);
+        }
+        let old = (buckets - 1) & ((buckets.next_power_of_two() - 1) >> 1);
+        let mut slot = std::mem::replace(&mut self.buckets[old], NIL);
+        self.buckets.push(NIL);
+        while slot != NIL {
+            let next = slots.get(slot).chain;
+            let to = bucket(&slots.get(slot).digest, buckets);
+            let first = std::mem::replace(&mut self.buckets[to], slot);
+            slots.get_mut(slot).chain = first;
+            slot = next;
+        }
+    }
+}

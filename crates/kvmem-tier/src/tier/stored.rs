@@ -1,0 +1,90 @@
+//! [`Stored`]: values with hints about their worth.
+
+use std::time::Duration;
+
+use super::error::StoreError;
+use super::tier::DiskTier;
+use crate::device::Device;
+use crate::format::Hints;
+use crate::index::seconds_now;
+
+/// A value to store, with hints about its worth.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stored<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The value.
+    pub value: &'a [u8],
+    /// How long it is of use, at least; in whole seconds of the wall clock, rounded up. Afterwards
+    /// it is a miss, and is evicted before all others. By default it is of use forever.
+    pub ttl: Option<Duration>,
+    /// Values of lower priority are evicted first. By default 0.
+    pub priority: i8,
+}
+
+/// Returns when a value expires that is of use for `ttl`, in seconds since 1970.
+fn expires(ttl: Option<Duration>, now: u32) -> u32 {
+    let Some(ttl) = ttl else { return 0 };
+    // The second that has begun, and all that the time touches.
+    let seconds = ttl.as_secs().saturating_add(u64::from(ttl.subsec_nanos() > 0));
+    let expires = u64::from(now).saturating_add(1).saturating_add(seconds);
+    // A value that would expire after the clock ends never does.
+    u32::try_from(expires).unwrap_or(0)
+}
+
+impl<D: Device> DiskTier<D> {
+    /// Stores values, and returns the result of each in the same order. A value replaces that of
+    /// the same key; of two with one key in a call, the later one counts. A stored value survives
+    /// the process, and a power cut after the next [`flush`](Self::sync_all) or checkpoint.
+    ///
+    /// Values that begin at a multiple of the block are written from where they are; others are
+    /// copied.
+    pub fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<Result<(), StoreError>> {
+        self.store_hinted(values, |_| Hints::default())
+    }
+
+    /// Stores values, as [`store`](Self::store) does, with hints that say how long they are of use,
+    /// and which ones to evict first.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use kvmem_tier::device::MemoryDevice;
+    /// use kvmem_tier::{DiskTier, Stored, TierOptions};
+    ///
+    /// let (tier, _) = DiskTier::on(MemoryDevice::new(1 << 20), &TierOptions::default())?;
+    /// let draft = Stored {
+    ///     key: b"draft",
+    ///     value: b"of little use, and for an hour",
+    ///     ttl: Some(Duration::from_secs(3600)),
+    ///     priority: -1,
+    /// };
+    /// assert!(tier.store_with(&[draft])[0].is_ok());
+    /// # Ok::<(), kvmem_tier::TierError>(())
+    /// ```
+    pub fn store_with(&self, values: &[Stored<'_>]) -> Vec<Result<(), StoreError>> {
+        let now = seconds_now();
+        let pairs: Vec<(&[u8], &[u8])> = values.iter().map(|one| (one.key, one.value)).collect();
+        self.store_hinted(&pairs, |index| {
+            let Stored { ttl, priority, .. } = values[index];
+            Hints { expires: expires(ttl, now), priority }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_is_of_use_for_at_least_its_time() {
+        assert_eq!(expires(None, 100), 0);
+        for (ttl, at) in [(0, 101), (1, 102), (1000, 102), (1001, 103), (59_999, 161)] {
+            let expires = expires(Some(Duration::from_millis(ttl)), 100);
+            assert_eq!(expires, at, "{ttl} ms");
+            // The clock may show 100 until just before 101.
+            assert!(u64::from(expires) * 1000 >= 100_999 + ttl);
+        }
+        assert_eq!(expires(Some(Duration::MAX), 100), 0);
+    }
+}
