@@ -29,9 +29,8 @@ pub struct Fetching<K: Hash + Eq + Clone> {
 }
 
 impl<K: Hash + Eq + Clone> Fetching<K> {
-    /// Looks keys up in memory, and joins or begins the fetches of the others.
-    pub(super) fn of(cache: &KvCache<K>, keys: &[K]) -> Self {
-        let found: Vec<_> = keys.iter().map(|key| cache.get(key)).collect();
+    /// Joins or begins the fetches of those of the keys that were not found in memory.
+    pub(super) fn of(cache: &KvCache<K>, keys: &[K], found: Vec<Option<Pinned<K>>>) -> Self {
         let (mut places, mut ids) = (Vec::new(), Vec::new());
         if cache.inner.lower_tier.is_some() && !cache.is_forked() {
             places = (0..keys.len()).filter(|&place| found[place].is_none()).collect();

@@ -28,10 +28,11 @@ impl<K: Hash + Eq + Clone> KvCache<K> {
     /// ```
     #[must_use]
     pub fn get_or_fetch(&self, keys: &[K]) -> Vec<Option<Pinned<K>>> {
-        if self.inner.lower_tier.is_none() {
-            return keys.iter().map(|key| self.get(key)).collect();
+        let found: Vec<_> = keys.iter().map(|key| self.get(key)).collect();
+        if self.inner.lower_tier.is_none() || found.iter().all(Option::is_some) {
+            return found;
         }
-        Fetching::of(self, keys).wait()
+        Fetching::of(self, keys, found).wait()
     }
 }
 
@@ -57,7 +58,8 @@ impl<K: Hash + Eq + Clone + Send + Sync + 'static> KvCache<K> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn start_fetch(&self, keys: &[K]) -> Fetching<K> {
-        let fetching = Fetching::of(self, keys);
+        let found = keys.iter().map(|key| self.get(key)).collect();
+        let fetching = Fetching::of(self, keys, found);
         if !fetching.ids().is_empty() {
             self.read_in_background(fetching.ids());
         }
