@@ -13,6 +13,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::PoisonError;
 use std::task::Waker;
 use std::time::Instant;
@@ -160,7 +161,11 @@ impl<K: Hash + Eq + Clone, V: Clone> PendingFetches<K, V> {
         _ended = if unused { state.fetches.remove(&id) } else { None };
         drop(state);
         self.done.notify_all();
-        wakers.into_iter().for_each(Waker::wake);
+        for waker in wakers {
+            // A waker that panics must not keep other fetches from ending. The panic hook has
+            // reported it.
+            let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
+        }
     }
 
     /// Waits until all of the fetches are done.

@@ -55,7 +55,7 @@ struct WriterState<K, T> {
 /// - **Fork.** A forked child has no writers: there the queue takes nothing and finds nothing.
 ///
 /// The tier must not call the cache above it from its own methods: the writer would wait for
-/// itself.
+/// itself. `Hash`, `Eq` and `Clone` of the keys must not panic: a writer calls them, too.
 ///
 /// ```
 /// use std::collections::HashMap;

@@ -182,6 +182,32 @@ fn a_fetch_is_a_future() {
     check(&[1, 2, 300], &found);
 }
 
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("the waker panics, as the test asked");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_leaves_no_other_fetch_unfinished() {
+    let pool = pool(1 << 20);
+    let (below, cache) = above(&pool);
+    below.stop(true);
+    let both = cache.start_fetch(&[1, 2]);
+    below.wait_for(1);
+    for key in [1, 2] {
+        let mut joined = pin!(cache.start_fetch(&[key]));
+        let waker = Waker::from(Arc::new(Panics));
+        assert!(joined.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+    }
+    below.stop(false);
+    assert!(both.wait_until(soon()));
+    assert!(cache.contains(&1) && cache.contains(&2));
+    check(&[3], &cache.start_fetch(&[3]).wait());
+}
+
 /// The value of a fetch that began before the key was removed is not given to a look-up after it.
 #[test]
 fn a_look_up_does_not_share_a_read_that_began_before_a_change() {
