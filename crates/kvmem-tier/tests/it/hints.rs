@@ -52,6 +52,7 @@ fn values_of_low_priority_make_room_for_others_also_after_a_restart() {
     store(&tier, 0..60);
     drop(tier);
     for restart in 0..2 {
+        disk.restart();
         let (tier, _) = DiskTier::on(disk.clone(), &options(EvictionOrder::Lru)).unwrap();
         store(&tier, 60 + restart * 60..120 + restart * 60);
         let kept = kept(&tier, 180);
