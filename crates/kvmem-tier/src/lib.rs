@@ -1,5 +1,6 @@
 #![doc = include_str!("../docs/tier.md")]
 
+mod allocation;
 mod chain;
 mod crc;
 pub mod device;
@@ -11,6 +12,7 @@ mod side_by_side;
 mod tier;
 mod tier_set;
 
+pub use allocation::allocate;
 pub use chain::Chain;
 pub use lower_tier::TierKey;
 pub use tier::{

@@ -39,6 +39,12 @@ impl TierKey for Vec<u8> {
     }
 }
 
+impl TierKey for Box<[u8]> {
+    fn key_bytes(&self) -> Cow<'_, [u8]> {
+        Cow::Borrowed(self)
+    }
+}
+
 impl TierKey for String {
     fn key_bytes(&self) -> Cow<'_, [u8]> {
         Cow::Borrowed(self.as_bytes())

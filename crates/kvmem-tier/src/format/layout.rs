@@ -61,14 +61,10 @@ impl Layout {
         let journals = [first, behind(first, journal_blocks)?];
         let first = behind(journals[1], checkpoint)?;
         let checkpoints = [first, behind(first, checkpoint)?];
-        let blocks = len.checked_sub(checkpoints[1].end()?)? / block;
+        // The index names blocks by 32 bits: of a longer device the rest is not used.
+        let blocks = (len.checked_sub(checkpoints[1].end()?)? / block).min(u64::from(u32::MAX));
         let data = behind(checkpoints[1], blocks)?;
-        // The index names blocks by 32 bits.
-        (1..=u64::from(u32::MAX)).contains(&blocks).then_some(Layout {
-            journals,
-            checkpoints,
-            data,
-        })
+        (blocks > 0).then_some(Layout { journals, checkpoints, data })
     }
 
     /// Returns the number of entries that a checkpoint can hold.
@@ -110,5 +106,18 @@ impl Layout {
             && self.checkpoints[0].len == self.checkpoints[1].len
             && self.journals[0].blocks() <= u64::from(u32::MAX)
             && self.data.blocks() <= u64::from(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_device_that_is_too_long_a_part_is_used() {
+        let layout = Layout::of(1 << 45, 1000, 4).expect("there is room");
+        assert_eq!(layout.data.blocks(), u64::from(u32::MAX));
+        assert!(layout.is_sound(1 << 45) && layout.max_entries() >= 1000);
+        assert_eq!(Layout::of(1 << 45, u64::MAX, 4), None);
     }
 }

@@ -26,12 +26,14 @@ pub enum TierError {
     Alignment(UnsupportedAlignment),
     /// The device is too small for its index and one value.
     #[error(
-        "the device has {len} bytes, which leaves no block for values: enlarge it, or allow fewer \
-         entries than {max_entries}"
+        "the device has {len} bytes, which leaves no block for values: enlarge it to {min} bytes \
+         or more, or allow fewer entries than {max_entries}"
     )]
     TooSmall {
         /// Bytes of the device.
         len: u64,
+        /// Bytes with which the same options leave a block; `u64::MAX` if no device is long enough.
+        min: u64,
         /// The entries for which the index has room.
         max_entries: u64,
     },

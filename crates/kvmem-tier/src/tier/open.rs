@@ -47,7 +47,14 @@ impl DiskTier<FileDevice> {
         options: &TierOptions,
     ) -> Result<(Self, OpenReport), TierError> {
         let (len, depth) = (options.bytes.unwrap_or(0), options.depth.unwrap_or(DEFAULT_DEPTH));
-        let device = FileDevice::open(path.as_ref(), len, depth);
+        let path = path.as_ref();
+        // Checked first: a file that was made too short would not be new the next time.
+        if std::fs::metadata(path).map_or(true, |found| found.is_file() && found.len() == 0)
+            && len > 0
+        {
+            layout(len, options)?;
+        }
+        let device = FileDevice::open(path, len, depth);
         DiskTier::on(device.map_err(TierError::open)?, options)
     }
 }
@@ -76,9 +83,7 @@ impl<D: Device> DiskTier<D> {
 
     fn create(device: D, options: &TierOptions) -> Result<(Self, OpenReport), TierError> {
         let len = device.len();
-        let (max_entries, journal_blocks) = options.sizes(len);
-        let layout = Layout::of(len, max_entries, journal_blocks)
-            .ok_or(TierError::TooSmall { len, max_entries })?;
+        let layout = layout(len, options)?;
         let superblock = Superblock {
             file: random(),
             key: random(),
@@ -153,6 +158,16 @@ impl<D: Device> DiskTier<D> {
         self.commit(position)?;
         Ok(damaged.len() as u64)
     }
+}
+
+/// Divides a new device of `len` bytes.
+fn layout(len: u64, options: &TierOptions) -> Result<Layout, TierError> {
+    let (max_entries, journal_blocks) = options.sizes(len);
+    Layout::of(len, max_entries, journal_blocks).ok_or_else(|| TierError::TooSmall {
+        len,
+        min: options.min_len(),
+        max_entries,
+    })
 }
 
 /// Returns random bytes. They keep apart what two files wrote, and the digests of their keys; no

@@ -1,7 +1,7 @@
 //! *Options* of a tier.
 
 use super::admission::Admission;
-use crate::format::{BLOCK, RECORDS_PER_BLOCK};
+use crate::format::{BLOCK, Layout, RECORDS_PER_BLOCK};
 
 /// When the checksums of the values are verified, besides at every fetch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -64,5 +64,21 @@ impl TierOptions {
         let entries = self.max_entries.unwrap_or(len / (32 << 10)).max(RECORDS_PER_BLOCK as u64);
         let journal = self.journal_bytes.unwrap_or((len / 64).min(4 << 20)) / BLOCK as u64;
         (entries, journal.clamp(MIN_JOURNAL, u64::from(u32::MAX)))
+    }
+
+    /// Returns the bytes of the shortest device that has a block for values; `u64::MAX` if none is
+    /// long enough.
+    pub(super) fn min_len(&self) -> u64 {
+        let fits = |len: u64| {
+            let (entries, journal) = self.sizes(len);
+            Layout::of(len, entries, journal).is_some()
+        };
+        // Of a longer device the index and the journals take a smaller share.
+        let (mut low, mut high) = (0, u64::MAX);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if fits(middle) { high = middle } else { low = middle + 1 }
+        }
+        low
     }
 }

@@ -159,6 +159,7 @@ impl<D: Device> DiskTier<D> {
             used: (self.layout.data.blocks() - space.free - quarantined) * block,
             quarantined: quarantined * block,
             index_bytes: state.index.bytes() as u64,
+            read_only: self.failed.get().is_some(),
             ..state.stats
         }
     }

@@ -183,6 +183,7 @@ fn a_device_that_fails_is_a_miss_or_an_error() {
     disk.fail_once_in(0);
     let error = tier.store(&[(b"key", b"value")]).remove(0).unwrap_err();
     assert!(error.to_string().contains("stores nothing since"), "{error}");
+    assert!(tier.stats().read_only);
     let mut into = vec![0; 10_000];
     let kept = (0..50_u32).find(|i| tier.len_of(&i.to_le_bytes()) == Some(10_000)).unwrap();
     let key = kept.to_le_bytes();

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::{Engine, FileDevice};
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
+use kvmem_tier::{DiskTier, Fetch, Fetched, TierError, TierOptions};
 
 /// A path that is removed when this is dropped.
 pub(crate) struct TempFile(pub(crate) PathBuf);
@@ -167,6 +167,18 @@ fn child_that_stores() {
             println!("stored {key} {}", value.len());
         }
     }
+}
+
+/// A call that fails leaves no file that the next one would take for something else.
+#[test]
+fn a_file_that_would_be_too_short_is_not_made() {
+    let file = TempFile::new("short");
+    let options = TierOptions { bytes: Some(5000), ..TierOptions::default() };
+    let error = DiskTier::open(&file.0, &options).map(drop).unwrap_err();
+    let TierError::TooSmall { min, .. } = error else { panic!("{error}") };
+    assert!(!file.0.exists());
+    let options = TierOptions { bytes: Some(min), ..TierOptions::default() };
+    assert!(DiskTier::open(&file.0, &options).unwrap().1.created);
 }
 
 /// Everything that a process has acknowledged and not evicted is there after `kill -9`.

@@ -1,7 +1,7 @@
 //! Storing, fetching, removing and evicting.
 
 use kvmem_testkit::random::Random;
-use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, TierOptions};
+use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, TierError, TierOptions};
 
 use crate::simulated::Disk;
 
@@ -170,4 +170,23 @@ fn threads_share_a_tier() {
     });
     let stats = tier.stats();
     assert_eq!((stats.checksum_misses, stats.io_misses, stats.quarantined), (0, 0, 0));
+}
+
+/// The error names the length with which the same options work.
+#[test]
+fn a_file_that_is_too_short_says_how_long_it_must_be() {
+    for options in [
+        TierOptions::default(),
+        TierOptions { max_entries: Some(10_000), ..TierOptions::default() },
+        TierOptions { journal_bytes: Some(1 << 20), ..TierOptions::default() },
+    ] {
+        let tier = |len: u64| DiskTier::on(Disk::new(len as usize, 1), &options).map(drop);
+        let Err(TierError::TooSmall { len: 5000, min, .. }) = tier(5000) else {
+            panic!("5000 bytes are enough with {options:?}");
+        };
+        assert!(tier(min).is_ok() && tier(min - 1).is_err(), "{min} with {options:?}");
+    }
+    let options = TierOptions { max_entries: Some(u64::MAX), ..TierOptions::default() };
+    let error = DiskTier::on(Disk::new(1 << 20, 1), &options).map(drop).unwrap_err();
+    assert!(matches!(error, TierError::TooSmall { min: u64::MAX, .. }), "{error}");
 }
