@@ -41,6 +41,8 @@ impl Span {
 // SAFETY: a span is an address and a length, with no access of its own. Code that accesses the
 // bytes counts a view on their object, on every thread.
 unsafe impl Send for Span {}
+// SAFETY: as above.
+unsafe impl Sync for Span {}
 
 /// A value with bytes in memory.
 pub(crate) trait Bytes: Held {
@@ -155,18 +157,23 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Returns where the bytes are. They stay there while this value exists.
+    pub(crate) fn span(&self) -> Span {
+        match self {
+            Source::Bytes(bytes) => Span::read_only(bytes),
+            Source::Buffer(Exported { buffer }) => {
+                Span { at: buffer.buf_ptr().cast(), len: buffer.len_bytes(), writable: false }
+            }
+        }
+    }
+
     /// Copies all bytes to `to`, with the GIL released if that takes long.
     ///
     /// # Safety
     /// `to` is mapped for writing, is as long as the source, and stays so.
     #[inline]
     pub(crate) unsafe fn copy_to(&self, py: Python<'_>, to: *mut u8) {
-        let from = match self {
-            Source::Bytes(bytes) => Span::read_only(bytes),
-            Source::Buffer(Exported { buffer }) => {
-                Span { at: buffer.buf_ptr().cast(), len: buffer.len_bytes(), writable: false }
-            }
-        };
+        let from = self.span();
         let to = Span::writable(to, from.len);
         let copy = move || {
             let (from, to) = (from, to);

@@ -2,13 +2,15 @@
 //!
 //! The classes are Python code, in `kvmem/errors.py`, which documents them and their attributes.
 
-use std::fmt;
+use std::path::Path;
+use std::{fmt, io};
 
 use kvmem::arena::{ArenaError, BumpError, Errno, Limit};
 use kvmem::offset::{AllocError, SpaceError};
 use kvmem::pool::PoolError;
 use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::register::{ChunkError, NotAvailable, RegisterError, RegistrarError};
+use kvmem_tier::{StoreError, TierError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -526,6 +528,99 @@ pub(crate) fn cache_setup(py: Python<'_>, error: &KvCacheSetupError) -> PyErr {
         _ => raised,
     }
     .err()
+}
+
+/// Converts an error of opening a disk tier.
+#[cold]
+pub(crate) fn tier_open(
+    py: Python<'_>,
+    path: &Path,
+    bytes: Option<u64>,
+    error: &TierError,
+) -> PyErr {
+    let shown = path.display();
+    let raised = match error {
+        TierError::TooSmall { len, min, .. } => {
+            return bad_number(py, format!("{shown}: {error}"), *len, *min);
+        }
+        TierError::Device { call: "open", source, .. } => {
+            let remedy = open_remedy(source, bytes);
+            let message = format!("cannot open the disk tier {shown}: {source}; {remedy}");
+            Raised::new(py, "DiskTierError", message)
+                .with("errno", source.raw_os_error())
+                .with("remedy", remedy)
+        }
+        error => with_tier(Raised::new(py, "DiskTierError", format!("{shown}: {error}")), error),
+    };
+    raised.with("path", path).with("requested", bytes).err()
+}
+
+/// Returns what to do about a file that cannot be opened as a tier.
+fn open_remedy(error: &io::Error, bytes: Option<u64>) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::NotFound if bytes.is_none() => {
+            "give `bytes`, the length of a new file, or the path of one that exists"
+        }
+        io::ErrorKind::NotFound => "make its folder, or give another path",
+        io::ErrorKind::PermissionDenied => "give a path that this user may write to",
+        io::ErrorKind::WouldBlock => "close it there, or give another path",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "give fewer `bytes`, or make space on the file system"
+        }
+        io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidInput => {
+            "give fewer `bytes`, or a file system with longer files"
+        }
+        _ => "give the path of a file or block device on a local file system",
+    }
+}
+
+fn with_tier<'py>(raised: Raised<'py>, error: &TierError) -> Raised<'py> {
+    match error {
+        TierError::Device { source, .. } => raised
+            .with("errno", source.raw_os_error())
+            .with("remedy", "look at the kernel's log, and replace the drive if it fails"),
+        TierError::Superblocks { .. } | TierError::Checkpoint { .. } => {
+            raised.with("remedy", "give another path, or format=True to lose what is there")
+        }
+        TierError::CutOff { .. } => raised.with(
+            "remedy",
+            "restore the file from a copy, or give format=True to lose what is there",
+        ),
+        TierError::ReadOnly { .. } => raised.with("remedy", "open the tier again"),
+        _ => raised,
+    }
+}
+
+/// Converts an error of a disk tier.
+#[cold]
+pub(crate) fn tier(py: Python<'_>, error: &TierError) -> PyErr {
+    with_tier(Raised::new(py, "DiskTierError", error), error).err()
+}
+
+/// Converts the error of a value that was not stored. `failed` has the keys of all such values.
+#[cold]
+pub(crate) fn tier_store<'py>(
+    py: Python<'py>,
+    error: &StoreError,
+    failed: impl IntoPyObject<'py>,
+) -> PyErr {
+    let raised = |class| Raised::new(py, class, error);
+    match error {
+        StoreError::TooLarge { len, limit } => {
+            raised("OutOfSpaceError").with("requested", *len).with("limit", *limit)
+        }
+        StoreError::NoRoom { len } => raised("OutOfSpaceError").with("requested", *len),
+        StoreError::Tier(error) => with_tier(Raised::new(py, "DiskTierError", error), error),
+        _ => raised("DiskTierError"),
+    }
+    .with("failed", failed)
+    .err()
+}
+
+/// Makes the error of a buffer that is too short for a value.
+#[cold]
+pub(crate) fn short_buffer(py: Python<'_>, message: String, len: usize, needed: usize) -> PyErr {
+    Raised::new(py, "InvalidBufferError", message).with("value", len).with("limit", needed).err()
 }
 
 /// Makes the error of a number that exceeds a bound.

@@ -20,6 +20,9 @@ mod bump;
 mod cache_key;
 mod collect;
 mod context;
+mod disk_key;
+mod disk_memory;
+mod disk_tier;
 mod dlpack;
 mod doctor;
 mod error;
@@ -61,6 +64,7 @@ fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     collect::add::<hold::PyHold>(module)?;
     collect::add::<attached::PyAttachedPool>(module)?;
     collect::add::<attached::PyAttachedBlock>(module)?;
+    collect::add::<disk_tier::PyDiskTier>(module)?;
     collect::add::<kv_cache::PyKvCache>(module)?;
     collect::add::<kv_cache::PyLease>(module)?;
     collect::add::<kv_cache::PyPinned>(module)?;

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import re
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -53,6 +55,17 @@ class Scene:
         self.arena = kvmem.BumpArena(self.region)
         self.attached = kvmem.AttachedPool(self.pool.fileno(), writable=True)
         self.block = self.pool.allocate(1000)
+        self.folder = tempfile.TemporaryDirectory()
+
+    @functools.cached_property
+    def tier(self) -> kvmem.DiskTier:
+        return kvmem.DiskTier(Path(self.folder.name, "open"), bytes=MIB)
+
+    def closed_tier(self) -> Path:
+        """Returns the path of a tier that is not open."""
+        path = Path(self.folder.name, "closed")
+        kvmem.DiskTier(path, bytes=MIB).close()
+        return path
 
     def make(self, kind: str) -> object:
         made: dict[str, Callable[[], object]] = {
@@ -70,6 +83,7 @@ class Scene:
             "Hold": lambda: self.pool.hold(),
             "AttachedPool": lambda: self.attached,
             "AttachedBlock": lambda: self.attached.block(self.block.reference()),
+            "DiskTier": lambda: self.tier,
             "KvCache": lambda: self.cache,
             "Pinned": lambda: self.cache.reserve("k", 1000).commit(),
             "Lease": lambda: self.cache.lease("other"),
@@ -78,6 +92,8 @@ class Scene:
         return made[kind]()
 
     def good(self, kind: str, function: str, parameter: str) -> object:
+        if parameter == "path":
+            return self.closed_tier()
         by_name: dict[str, object] = {
             "address": 0,
             "allocations": [],
@@ -85,6 +101,7 @@ class Scene:
             "block": self.pool.allocate(10),
             "blocks": [],
             "buffer": bytearray(4096),
+            "buffers": [bytearray(64) for _ in range(3)],
             "capacity": MIB,
             "device": "mlock",
             "devices": "mlock",
@@ -110,6 +127,7 @@ class Scene:
             "text": "64MiB",
             "total": 1000,
             "value": b"value",
+            "values": {"k": b"value"},
             "why": "why not",
         }
         return by_name[parameter]
@@ -117,6 +135,9 @@ class Scene:
     def close(self) -> None:
         self.cache.close()
         self.attached.close()
+        if "tier" in vars(self):
+            self.tier.close()
+        self.folder.cleanup()
 
 
 @pytest.fixture
@@ -178,7 +199,7 @@ def call(
     }
     given[parameter] = value
     if function.name == "__contains__":
-        return cast(Any, value) in scene.cache
+        return cast(Any, value) in cast(Any, scene.make(kind))
     if not kind:
         return getattr(kvmem, function.name)(**given)
     owner = getattr(_kvmem, kind)

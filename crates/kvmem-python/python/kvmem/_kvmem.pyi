@@ -4,17 +4,21 @@ The package's own docstring lists the conventions.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, SupportsIndex, TypeAlias, final, overload, type_check_only
+from typing import Any, Self, SupportsIndex, TypeAlias, TypeVar, final, overload, type_check_only
 
 from .data import (
     BlockReference,
     BumpStats,
     Diagnosis,
+    DiskTierStats,
     Key,
     KvCacheStats,
     Metrics,
+    OpenReport,
     Report,
     Residency,
 )
@@ -31,6 +35,10 @@ _Words: TypeAlias = str | Sequence[str]
 _Threads: TypeAlias = int | str | None
 _Progress: TypeAlias = Callable[[int, int], object]
 _CacheKey: TypeAlias = int | bytes | str
+# A mapping of keys of one type is one of keys.
+_Key = TypeVar("_Key", bound=_CacheKey)
+# An option of a class below has the name of the type.
+_bytes: TypeAlias = bytes
 
 __all__ = [
     "AddressManager",
@@ -41,6 +49,7 @@ __all__ = [
     "Block",
     "BlockBatch",
     "BumpArena",
+    "DiskTier",
     "Hold",
     "KvCache",
     "Lease",
@@ -845,6 +854,147 @@ class AttachedBlock(_Memory):
         """Copies the bytes of ``source`` into the block from ``start`` on. Returns their number."""
 
 @final
+class DiskTier(_Manager):
+    """Values on a local disk, found again by their keys after a restart. The bytes of a value are
+    verified whenever it is fetched: a damaged value is a miss, and never the wrong bytes. A full
+    tier evicts the values that were used least recently.
+
+    Below a cache it receives what the cache evicts: ``KvCache(pool, lower_tier=tier)``. Keys are
+    those of :class:`KvCache`. A ``bytes`` key is the same key in Rust and C. Any thread may call
+    any method; calls release the GIL.
+
+    One process uses a file at a time, and a forked child cannot use the tier of its parent.
+
+    Options:
+
+    - ``path``: file or block device. A new file is made if ``bytes`` is given.
+    - ``bytes``: length of the file; its space is allocated. A shorter file is lengthened, a longer
+      one stays. None keeps the length.
+    - ``depth``: maximum number of transfers that one call has in flight.
+    - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
+      bytes for each. None means one for each 32 KiB of the file.
+    - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
+      is in it.
+    - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
+    - ``admission``: which values that a cache evicts are written: ``all``, or
+      ``second_eviction`` for those whose key is evicted a second time. Values given to
+      :meth:`store` are always written.
+    - ``max_write_bytes_per_s``: maximum number of bytes of evicted values that are written per
+      second; more are dropped. None: no limit.
+
+    Raises :class:`DiskTierError` if the file cannot be used, and :class:`InvalidArgumentError`.
+
+    >>> import os, tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "tier")
+    >>> with kvmem.DiskTier(path, bytes="16MiB") as tier:
+    ...     tier.store({"prefix 1": b"keys and values", 7: bytes(5000)})
+    >>> with kvmem.DiskTier(path) as tier:  # after a restart
+    ...     tier.report.entries, tier.fetch(["prefix 1", "prefix 2"])
+    (2, [b'keys and values', None])
+    """
+
+    def __new__(
+        cls,
+        path: str | PathLike[str],
+        *,
+        bytes: _Size | None = None,
+        depth: SupportsIndex = 32,
+        max_entries: SupportsIndex | None = None,
+        format: bool = False,
+        verify: str = "lazy",
+        admission: str = "all",
+        max_write_bytes_per_s: _Size | None = None,
+    ) -> Self: ...
+    def store(self, values: Mapping[_Key, _Buffer] | Iterable[tuple[_CacheKey, _Buffer]]) -> None:
+        """Stores values under their keys, all of them together, and replaces the values that the
+        keys had. ``values`` is a mapping, or pairs of a key and its bytes.
+
+        A stored value is found again after the process was killed, and after a power cut once
+        :meth:`sync` has returned. Values that begin at a multiple of 4096 bytes in memory are
+        written from there; others are copied.
+
+        Raises :class:`OutOfSpaceError` or :class:`DiskTierError` if a value could not be stored;
+        its key has no value then. ``failed`` of the exception has the keys of all such values; the
+        others are stored.
+        """
+
+    def fetch(self, keys: Iterable[_CacheKey]) -> list[_bytes | None]:
+        """Returns the values of keys in the same order; None where there is no value, or where its
+        bytes are damaged. All are read at once.
+        """
+
+    def fetch_into(self, keys: Iterable[_CacheKey], buffers: Iterable[_Buffer]) -> list[int | None]:
+        """Reads the values of keys into writable buffers, one for each key, all at once. Returns
+        the length of each value, or None where there is no value, or where its bytes are damaged.
+        The bytes of a buffer mean something only up to that length.
+
+        A buffer may be longer than the value. Memory that begins at a multiple of 4096 bytes is
+        read into directly, such as a block of ``Pool.allocate(n, align=4096)``.
+
+        Raises :class:`InvalidBufferError` if a buffer is read-only, shorter than the value, or
+        shares bytes with another.
+        """
+
+    def len_of(self, key: _CacheKey) -> int | None:
+        """Returns the length of a value in bytes, or None if there is none. It does not count as
+        used.
+        """
+
+    def __contains__(self, key: _CacheKey, /) -> bool: ...
+    def __bool__(self) -> bool: ...
+    def __len__(self) -> int:
+        """Returns the number of values held."""
+
+    def remove(self, keys: Iterable[_CacheKey]) -> int:
+        """Removes the values of keys and returns how many there were. They do not come back after
+        the process was killed; after a power cut they do unless :meth:`sync` has returned since.
+
+        Raises :class:`DiskTierError` if the removal could not be recorded: the values are not found
+        in this process, but may be after a restart.
+        """
+
+    def clear(self) -> None:
+        """Removes all values, durably. Raises as :meth:`remove`."""
+
+    def sync(self) -> None:
+        """Makes all that was stored and removed before durable: a power cut does not undo it.
+        Raises :class:`DiskTierError`; the tier stores nothing then until it is opened again.
+        """
+
+    def checkpoint(self) -> None:
+        """Writes the index, so that opening the file is fast, and syncs. The tier does so by itself
+        when its journal is full. Raises as :meth:`sync`.
+        """
+
+    def stats(self) -> DiskTierStats:
+        """Returns the figures of the tier."""
+
+    @property
+    def report(self) -> OpenReport:
+        """What opening the file found."""
+
+    @property
+    def path(self) -> Path:
+        """Path of the file or block device."""
+
+    @property
+    def direct(self) -> bool:
+        """Whether transfers bypass the page cache. False on a file system without direct I/O."""
+
+    @property
+    def engine(self) -> str:
+        """How bytes are transferred: ``io_uring``, or ``threads`` where it is not allowed."""
+
+    def close(self) -> None:
+        """Closes the tier. The file stays open and locked until the caches above it are closed,
+        too.
+        """
+
+    @property
+    def closed(self) -> bool:
+        """Whether the tier has been closed."""
+
+@final
 class KvCache(_Manager):
     """A cache of values by key, stored in blocks of a pool. Any thread can look values up; values
     are pinned while they are used, and evicted when space is needed.
@@ -862,8 +1012,8 @@ class KvCache(_Manager):
     - ``eviction``: ``lru`` or ``scan-resistant``.
     - ``shards``: number of parts that the keys are divided into, rounded up to a power of two.
       None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
-    - ``lower_tier``: receives evicted values and is asked for missing ones, such as
-      :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
+    - ``lower_tier``: receives evicted values and is asked for missing ones: a :class:`DiskTier`,
+      or another such as :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
 
     Raises :class:`InvalidArgumentError`.
     """
@@ -877,7 +1027,7 @@ class KvCache(_Manager):
         watermarks: tuple[_Size, _Size] | None = None,
         eviction: str = "lru",
         shards: int | None = None,
-        lower_tier: LowerTierFactory | None = None,
+        lower_tier: LowerTierFactory | DiskTier | None = None,
     ) -> Self: ...
     def insert(self, key: _CacheKey, value: _Buffer, *, depth: SupportsIndex = 0) -> None:
         """Copies a value into a block and stores it under ``key``. Evicts until the value fits.
@@ -903,6 +1053,26 @@ class KvCache(_Manager):
         value that the cache does not have is fetched from there.
         """
 
+    def get_or_fetch(self, keys: Iterable[_CacheKey]) -> list[Pinned | None]:
+        """Returns the values of keys, pinned, in the same order; None where neither the cache nor
+        its lower tier has a value. A :class:`DiskTier` reads all missing values at once, which is
+        much faster than one :meth:`get` after the other.
+
+        A value that was stored or removed meanwhile is never replaced by an older one of the tier.
+
+        >>> import os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "tier")
+        >>> with (
+        ...     kvmem.Pool("1MiB", pages="4k") as pool,
+        ...     kvmem.DiskTier(path, bytes="16MiB") as tier,
+        ...     kvmem.KvCache(pool, lower_tier=tier) as cache,
+        ... ):
+        ...     for key in range(100):  # more than fits into memory
+        ...         cache.insert(key, bytes([key]) * 30_000)
+        ...     sum(bytes(found)[0] for found in cache.get_or_fetch([0, 1, 99]))
+        100
+        """
+
     def prefetch(self, keys: Iterable[_CacheKey]) -> None:
         """Starts to fetch into the processor's caches what :meth:`get` and :meth:`reserve` of these
         keys read first. The cache misses of calls that follow for these keys then overlap. A hint:
@@ -918,7 +1088,12 @@ class KvCache(_Manager):
         """
 
     def remove(self, key: _CacheKey) -> Pinned | None:
-        """Removes the value under ``key`` and returns it."""
+        """Removes the value under ``key``, from the lower tier as well, and returns it."""
+
+    def remove_everywhere(self, key: _CacheKey) -> Pinned | None:
+        """Does what :meth:`remove` does. It has the name of the function that does so in Rust and
+        C, where removing from the cache alone is another one.
+        """
 
     def __contains__(self, key: _CacheKey, /) -> bool: ...
     def __bool__(self) -> bool: ...
@@ -926,10 +1101,15 @@ class KvCache(_Manager):
         """Returns the number of values held, those being written included."""
 
     def clear(self) -> None:
-        """Removes all values. Pinned values stay valid."""
+        """Removes all values, from the lower tier as well. Pinned values stay valid."""
+
+    def clear_everywhere(self) -> None:
+        """Does what :meth:`clear` does, by the name that it has in Rust and C."""
 
     def evict_to(self, nbytes: _Size) -> int:
         """Evicts until at most ``nbytes`` bytes are held, or nothing is left that can be evicted.
+        With a :class:`DiskTier`, ``evict_to(0)`` before the end of a process writes all values to
+        the disk, where the next process finds them.
 
         Returns the number of bytes held. Raises what the lower tier raises that is no
         ``Exception``, such as ``KeyboardInterrupt``. Further values are then dropped, and not
@@ -945,15 +1125,15 @@ class KvCache(_Manager):
         """Pool that the blocks are allocated from."""
 
     @property
-    def lower_tier(self) -> LowerTier | None:
+    def lower_tier(self) -> LowerTier | DiskTier | None:
         """Lower tier of the cache."""
 
     def stats(self) -> KvCacheStats:
         """Returns the figures of the cache."""
 
     def close(self) -> None:
-        """Gives up the cache and all values that it holds, and closes its lower tier. Pinned values
-        stay valid.
+        """Gives up the cache and all values that it holds, and closes its lower tier, unless that
+        is a :class:`DiskTier`. Pinned values stay valid.
         """
 
     @property

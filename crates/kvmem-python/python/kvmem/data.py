@@ -92,6 +92,72 @@ class KvCacheStats(NamedTuple):
         return self.hits / calls if calls else 0.0
 
 
+class OpenReport(NamedTuple):
+    """What opening a disk tier found."""
+
+    created: bool
+    """Whether the tier was made just now."""
+    entries: int
+    """Values found."""
+    replayed: int
+    """Changes that the journal had since the last checkpoint."""
+    dropped: int
+    """Entries that contradict others, and were dropped."""
+    damaged: int
+    """Values that ``verify="all"`` found damaged, and removed."""
+
+
+class DiskTierStats(NamedTuple):
+    """What a disk tier holds, and what it has done since it was opened."""
+
+    entries: int
+    """Values held."""
+    bytes: int
+    """Their bytes, without padding."""
+    capacity: int
+    """Bytes of the file for values."""
+    used: int
+    """Bytes of the file that values use, padding included."""
+    quarantined: int
+    """Bytes of the file that are not used any more, because what was written there was lost."""
+    stored: int
+    """Values stored."""
+    written_bytes: int
+    """Bytes of values written, padding included."""
+    metadata_bytes: int
+    """Bytes of journal, checkpoints and superblocks written."""
+    hits: int
+    """Values fetched."""
+    misses: int
+    """Fetches of keys without a value."""
+    checksum_misses: int
+    """Fetches of values whose bytes were damaged."""
+    io_misses: int
+    """Fetches that the drive failed."""
+    not_admitted: int
+    """Values that a cache evicted and that were not written, by ``admission`` or the rate."""
+    evictions: int
+    """Values evicted."""
+    checkpoints: int
+    """Checkpoints written."""
+    index_bytes: int
+    """Memory that the index takes."""
+    read_only: bool
+    """Whether the journal failed: nothing is stored until the tier is opened again."""
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits per fetch; 0 before the first one."""
+        calls = self.hits + self.misses + self.checksum_misses + self.io_misses
+        return self.hits / calls if calls else 0.0
+
+    @property
+    def write_amplification(self) -> float:
+        """Bytes written per byte of values written; 0 before the first one."""
+        written = self.written_bytes + self.metadata_bytes
+        return written / self.written_bytes if self.written_bytes else 0.0
+
+
 class Key(NamedTuple):
     """The right of a device to reach a range of bytes. The names are those of verbs."""
 

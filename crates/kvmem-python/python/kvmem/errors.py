@@ -6,6 +6,7 @@ does not apply is ``None``.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 
@@ -42,6 +43,7 @@ class OutOfSpaceError(KvmemError, MemoryError):
         "ranges",
         "blocks",
         "held",
+        "failed",
     )
 
     requested: int | None
@@ -58,6 +60,8 @@ class OutOfSpaceError(KvmemError, MemoryError):
     """Number of blocks in the cache, all of them pinned or being written."""
     held: int | None
     """Bytes of those blocks."""
+    failed: list[int | bytes | str] | None
+    """Keys of the values that a disk tier did not store."""
 
 
 class HeapFullError(OutOfSpaceError, RuntimeError):
@@ -224,6 +228,23 @@ class RegistrationError(KvmemError):
 
 class NotAvailableError(RegistrationError):
     """The device does not exist, or cannot be used on this machine."""
+
+
+class DiskTierError(KvmemError, OSError):
+    """The file of a disk tier cannot be used, or its drive failed."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("path", "requested", "errno", "remedy", "failed")
+
+    path: Path | None
+    """Path of the file, if it could not be opened."""
+    requested: int | None
+    """Bytes requested of the file."""
+    errno: int | None
+    """Error number of the kernel."""
+    remedy: str | None
+    """What to do about it."""
+    failed: list[int | bytes | str] | None
+    """Keys of the values that were not stored."""
 
 
 class NotInstalledError(KvmemError, FileNotFoundError):

@@ -1,0 +1,552 @@
+"""Values on a disk: alone and below a cache, after a restart, in damaged files, with wrong options,
+in threads and in forked children.
+"""
+
+from __future__ import annotations
+
+import doctest
+import errno
+import gc
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import kvmem
+import pytest
+from conftest import LIMIT, MIB
+from kvmem.lower_tier import LowerTier
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tier"
+
+
+@pytest.fixture
+def tier(path: Path) -> Iterator[kvmem.DiskTier]:
+    with kvmem.DiskTier(path, bytes="16MiB") as tier:
+        yield tier
+
+
+def test_values_come_back_under_keys_of_each_type(tier: kvmem.DiskTier) -> None:
+    values: dict[int | bytes | str, bytes] = {
+        1: b"an int",
+        b"1": b"bytes",
+        "1": b"a str",
+        -(2**127): b"",
+        "ü" * 1000: bytes(range(256)) * 100,
+        b"\0kvmem key:i" + (1).to_bytes(16, "little"): b"bytes that look like the form of an int",
+    }
+    tier.store(values)
+    assert tier.fetch(values) == list(values.values())
+    assert tier.fetch([2, "2", b"2"]) == [None] * 3
+    assert len(tier) == len(values) and bool(tier) and 1 in tier and 2 not in tier
+    assert tier.len_of("ü" * 1000) == 25_600 and tier.len_of(2) is None
+    assert tier.remove([1, 2, "1"]) == 2 and tier.fetch([1, b"1"]) == [None, b"bytes"]
+    tier.clear()
+    assert len(tier) == 0 and tier and tier.fetch([b"1"]) == [None]
+
+
+def test_any_buffer_is_stored(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None:
+    block = pool.allocate(8192, align=4096)
+    block.write(b"block" * 1000)
+    array = bytearray(b"array" * 500)
+    tier.store([("array", array), ("block", block), ("slice", memoryview(array)[5:10])])
+    # Of two values with one key the later one counts.
+    tier.store([("twice", b"1"), ("twice", b"22")])
+    found = tier.fetch(["array", "block", "slice", "twice"])
+    assert found == [bytes(array), bytes(block), b"array", b"22"]
+    with pytest.raises(kvmem.InvalidBufferError, match="not contiguous"):
+        tier.store({"strided": memoryview(array)[::2]})
+    for wrong in (["xy"], [("key",)], 7, [("key", 7)], [(1.5, b"x")]):
+        with pytest.raises(TypeError):
+            tier.store(wrong)  # type: ignore[arg-type]
+
+
+def test_values_are_read_into_memory_of_the_caller(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None:
+    tier.store({"long": b"x" * 10_000, "short": b"y" * 10, "empty": b""})
+    block = pool.allocate(12_288, align=4096)
+    rest = bytearray(b"-" * 20)
+    keys = ["long", "short", "none", "empty"]
+    lengths = tier.fetch_into(keys, [block, rest, bytearray(9), bytearray()])
+    assert lengths == [10_000, 10, None, 0]
+    assert bytes(block)[:10_000] == b"x" * 10_000 and rest == b"y" * 10 + b"-" * 10
+    # Parts of one buffer.
+    view = memoryview(block)
+    assert tier.fetch_into(["short", "short"], [view[:10], view[10:20]]) == [10, 10]
+    del view
+    for buffers, text in (
+        ([bytearray(9_999)], "buffer 0 has 9999 bytes, and the value 10000"),
+        ([b"read-only"], "read-only"),
+        ([memoryview(bytearray(40_000))[::4]], "not contiguous"),
+    ):
+        with pytest.raises(kvmem.InvalidBufferError, match=text):
+            tier.fetch_into(["long"], buffers)
+    both = memoryview(bytearray(20_000))
+    with pytest.raises(kvmem.InvalidBufferError, match="share bytes"):
+        tier.fetch_into(["long", "short"], [both[:10_000], both[9_999:]])
+    with pytest.raises(kvmem.InvalidArgumentError, match="1 buffers for 2 keys") as caught:
+        tier.fetch_into(["long", "short"], [bytearray(10_000)])
+    assert (caught.value.value, caught.value.limit) == (1, 2)
+
+
+def test_a_restarted_process_finds_the_values(
+    path: Path, tier: kvmem.DiskTier, script: Callable[..., str]
+) -> None:
+    assert tier.report.created and tier.report.entries == 0
+    tier.close()
+    # Killed at once: what `store` has returned from is there.
+    script(
+        f"""
+        import kvmem, os
+        tier = kvmem.DiskTier({str(path)!r})
+        tier.store({{n: str(n).encode() * 1000 for n in range(200)}})
+        tier.remove(range(100, 200))
+        os.kill(os.getpid(), 9)
+        """,
+        status=-9,
+    )
+    with kvmem.DiskTier(path) as again:
+        assert not again.report.created and again.report.entries == 100
+        assert again.report.replayed >= 200 and (again.report.dropped, again.report.damaged) == (
+            0,
+            0,
+        )
+        assert again.fetch(range(100)) == [str(n).encode() * 1000 for n in range(100)]
+        assert again.fetch([150]) == [None]
+        again.sync()
+        again.checkpoint()
+    with kvmem.DiskTier(path) as again:
+        assert again.report == (False, 100, 0, 0, 0)
+
+
+def damage(path: Path, value: bytes) -> None:
+    """Changes a byte of a value in the file."""
+    content = bytearray(path.read_bytes())
+    at = content.index(value)
+    content[at + len(value) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_damaged_value_is_a_miss(path: Path, tier: kvmem.DiskTier) -> None:
+    tier.store({"damaged": b"some bytes" * 1000, "whole": b"other bytes" * 1000})
+    tier.close()
+    damage(path, b"some bytes" * 1000)
+    with kvmem.DiskTier(path) as tier:
+        into = bytearray(10_000)
+        assert tier.fetch_into(["damaged"], [into]) == [None]
+        assert tier.fetch(["damaged", "whole"]) == [None, b"other bytes" * 1000]
+        stats = tier.stats()
+        assert (stats.checksum_misses, stats.misses, stats.hits) == (1, 1, 1)
+        assert stats.quarantined >= 10_000 and stats.hit_rate == 1 / 3
+        tier.store({"damaged": b"some bytes" * 1000})
+    damage(path, b"some bytes" * 1000)
+    with kvmem.DiskTier(path, verify="all") as tier:
+        assert tier.report.damaged == 1 and "damaged" not in tier and "whole" in tier
+
+
+def test_a_file_that_is_no_tier_is_not_overwritten(path: Path) -> None:
+    path.write_bytes(b"something else" * 100_000)
+    with pytest.raises(kvmem.DiskTierError, match="it is no disk tier") as caught:
+        kvmem.DiskTier(path)
+    assert caught.value.path == path and "format=True" in (caught.value.remedy or "")
+    assert path.read_bytes() == b"something else" * 100_000
+    with kvmem.DiskTier(path, format=True) as tier:
+        assert tier.report.created
+    # Half of it is gone.
+    os.truncate(path, 700_000)
+    with pytest.raises(kvmem.DiskTierError, match="it was cut off"):
+        kvmem.DiskTier(path)
+
+
+def test_wrong_options_name_value_limit_and_remedy(path: Path) -> None:
+    cases: list[tuple[dict[str, Any], object, object, str]] = [
+        ({"bytes": 5000}, 5000, None, "5000 bytes, which leaves no block for values: enlarge it"),
+        ({"bytes": 0}, 0, 1, "bytes is 0: give at least 1, or None"),
+        ({"bytes": "16MiB", "max_entries": 2**63}, 16 * MIB, 2**64 - 1, "allow fewer entries"),
+        ({"bytes": "16MiB", "max_entries": 0}, 0, 1, "max_entries is 0: give a number from 1"),
+        ({"bytes": MIB, "depth": 0}, 0, 1, "depth is 0: give a number from 1 to 4096"),
+        ({"bytes": MIB, "depth": 4097}, 4097, 4096, "depth is 4097"),
+        ({"bytes": MIB, "max_write_bytes_per_s": 0}, 0, 1, "max_write_bytes_per_s is 0"),
+        ({"verify": "some"}, None, None, 'verify is "some": give lazy or all'),
+        ({"admission": "none"}, None, None, 'admission is "none": give all or second_eviction'),
+    ]
+    for options, value, limit, text in cases:
+        with pytest.raises(kvmem.InvalidArgumentError) as caught:
+            kvmem.DiskTier(path, **options)
+        error = caught.value
+        assert text in str(error), error
+        assert error.value == value and (limit is None or error.limit == limit), error.details
+    assert not path.exists()
+    # The limit is what would do.
+    with pytest.raises(kvmem.InvalidArgumentError) as caught:
+        kvmem.DiskTier(path, bytes=5000)
+    with kvmem.DiskTier(path, bytes=caught.value.limit) as tier:
+        tier.store({"key": b"value"})
+
+
+def test_paths_that_cannot_be_a_tier(path: Path, tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    cases: list[tuple[Path, dict[str, Any], int | None, str]] = [
+        (path, {}, errno.ENOENT, "give `bytes`, the length of a new file"),
+        (tmp_path / "none" / "tier", {"bytes": MIB}, errno.ENOENT, "make its folder"),
+        (tmp_path, {"bytes": MIB}, errno.EISDIR, "the path of a file or block device"),
+        (fifo, {"bytes": MIB}, errno.ESPIPE, "the path of a file or block device"),
+        (path, {"bytes": 2**62}, None, "`bytes`"),
+        (path, {"bytes": 2**63}, None, "`bytes`"),
+    ]
+    for where, options, number, remedy in cases:
+        with pytest.raises(kvmem.DiskTierError) as caught:
+            kvmem.DiskTier(where, **options)
+        error = caught.value
+        assert isinstance(error, OSError) and error.path == where
+        assert remedy in (error.remedy or "") and remedy in str(error), error
+        assert error.requested == options.get("bytes")
+        assert error.errno == number if number else error.errno, error
+    for wrong in (7, None, b"bytes", 1.5):
+        with pytest.raises(TypeError):
+            kvmem.DiskTier(wrong)  # type: ignore[arg-type]
+
+
+def test_a_value_that_is_too_long(tier: kvmem.DiskTier) -> None:
+    tier.store({"key": b"old"})
+    with pytest.raises(kvmem.OutOfSpaceError, match="holds values of at most") as caught:
+        tier.store({"key": bytes(17 * MIB), "other": b"stored all the same"})
+    assert caught.value.requested == 17 * MIB and 0 < (caught.value.limit or 0) < 16 * MIB
+    assert caught.value.failed == ["key"]
+    # Not the old value either.
+    assert tier.fetch(["key", "other"]) == [None, b"stored all the same"]
+
+
+def test_one_process_uses_a_file_at_a_time(path: Path, tier: kvmem.DiskTier) -> None:
+    begin = time.monotonic()
+    with pytest.raises(kvmem.DiskTierError, match=r"open already.*close it there") as caught:
+        kvmem.DiskTier(path)
+    assert time.monotonic() - begin < LIMIT and caught.value.remedy
+    tier.close()
+    tier.close()
+    assert tier.closed and "closed" in repr(tier)
+    for use in (
+        lambda: tier.fetch(["key"]),
+        lambda: tier.store({}),
+        lambda: tier.stats(),
+        lambda: len(tier),
+        lambda: tier.sync(),
+    ):
+        with pytest.raises(kvmem.ClosedError, match="disk tier has been closed"):
+            use()
+    with kvmem.DiskTier(path) as again:
+        assert "0 values" in repr(again) and again.path == path
+
+
+def test_figures(tier: kvmem.DiskTier) -> None:
+    tier.store({n: bytes(5000) for n in range(10)})
+    stats = tier.stats()
+    assert (stats.entries, stats.bytes, stats.stored) == (10, 50_000, 10)
+    assert stats.used == stats.written_bytes == 10 * 8192 and stats.metadata_bytes > 0
+    assert stats.write_amplification > 1 and not stats.read_only
+    assert 0 < stats.capacity < 16 * MIB and stats.index_bytes > 0
+    assert tier.engine in ("io_uring", "threads") and isinstance(tier.direct, bool)
+    # Without a value there is no amplification.
+    assert stats._replace(written_bytes=0).write_amplification == 0.0
+
+
+def test_a_full_tier_evicts(tier: kvmem.DiskTier) -> None:
+    for n in range(300):
+        tier.store({n: n.to_bytes(2, "little") * 50_000})
+    assert tier.stats().evictions > 100 and tier.fetch([0]) == [None]
+    assert tier.fetch([299]) == [(299).to_bytes(2, "little") * 50_000]
+
+
+# Below a cache.
+
+
+def value(key: int, version: int = 0) -> bytes:
+    return (key << 32 | version).to_bytes(8, "little") * (1000 + key % 7 * 100)
+
+
+@pytest.fixture
+def cache(pool: kvmem.Pool, tier: kvmem.DiskTier) -> Iterator[kvmem.KvCache]:
+    with kvmem.KvCache(pool, max_bytes=MIB, lower_tier=tier) as cache:
+        assert cache.lower_tier is tier
+        yield cache
+
+
+def test_evicted_values_are_fetched(cache: kvmem.KvCache, tier: kvmem.DiskTier) -> None:
+    keys = range(500)
+    for key in keys:
+        cache.insert(key, value(key))
+    assert 0 not in cache and tier.stats().stored > 300
+    found = cache.get(0)
+    assert found is not None and bytes(found) == value(0) and 0 in cache
+    found.release()
+    for begin in range(0, 500, 50):
+        some = range(begin, begin + 50)
+        assert [bytes(one or b"") for one in cache.get_or_fetch(some)] == list(map(value, some))
+    assert cache.get_or_fetch([1000, "1"]) == [None, None] and cache.get(1000) is None
+    assert cache.get_or_fetch([]) == []
+    stats = cache.stats()
+    assert stats.sink_failures == 0 and stats.hits + stats.misses == 504, stats
+
+
+def test_a_cache_finds_what_the_last_process_evicted(
+    path: Path, tier: kvmem.DiskTier, pool: kvmem.Pool
+) -> None:
+    cache = kvmem.KvCache(pool, lower_tier=tier)
+    for key in range(100):
+        cache.insert(key, value(key))
+    cache.insert("long", bytes(200_000))
+    assert cache.evict_to(0) == 0
+    tier.close()
+    assert tier.closed
+    # The cache has the file open still.
+    found = cache.get(7)
+    assert found is not None and bytes(found) == value(7)
+    found.release()
+    cache.close()
+    with (
+        kvmem.DiskTier(path) as tier,
+        kvmem.KvCache(pool, lower_tier=tier) as cache,
+    ):
+        assert tier.report.entries == 101
+        assert all(
+            bytes(one or b"") == value(key)
+            for key, one in enumerate(cache.get_or_fetch(range(100)))
+        )
+        long = cache.get("long")
+        # Long values are in the right place for direct I/O.
+        assert long is not None and long.ptr % 4096 == 0 and len(long) == 200_000
+        long.release()
+
+
+def test_removed_and_cleared_values_stay_away(
+    path: Path, tier: kvmem.DiskTier, cache: kvmem.KvCache, pool: kvmem.Pool
+) -> None:
+    for key in range(200):
+        cache.insert(key, value(key))
+    cache.evict_to(0)
+    assert cache.remove(1) is None and cache.remove_everywhere(2) is None
+    cache.insert(3, b"newer")
+    removed = cache.remove_everywhere(3)
+    assert removed is not None and bytes(removed) == b"newer"
+    removed.release()
+    assert cache.get_or_fetch([1, 2, 3]) == [None] * 3 and 1 not in tier
+    assert cache.get(4) is not None
+    cache.clear_everywhere()
+    assert len(tier) == len(cache) == 0
+    cache.insert(5, value(5))
+    cache.evict_to(0)
+    cache.clear()
+    cache.close()
+    tier.close()
+    with kvmem.DiskTier(path) as tier:
+        assert tier.report.entries == 0
+
+
+def test_an_old_value_never_comes_back(cache: kvmem.KvCache) -> None:
+    """Threads insert, remove and look up keys of their own: they know the latest version."""
+    errors: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        rng = random.Random(thread)
+        latest: dict[int, int] = {}
+        try:
+            for version in range(1, 300):
+                key = thread * 1000 + rng.randrange(60)
+                match rng.randrange(6):
+                    case 0:
+                        cache.remove_everywhere(key)
+                        latest.pop(key, None)
+                    case 1 | 2:
+                        cache.insert(key, value(key, version))
+                        latest[key] = version
+                    case _:
+                        (found,) = cache.get_or_fetch([key])
+                        if found is not None:
+                            with found:
+                                assert bytes(found) == value(key, latest[key])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+    assert not errors, errors
+
+
+def test_other_threads_run_while_the_disk_works(tier: kvmem.DiskTier) -> None:
+    """The GIL is released: a thread counts while another one stores and fetches."""
+    stop, counted = threading.Event(), 0
+
+    def count() -> None:
+        nonlocal counted
+        while not stop.is_set():
+            counted += 1
+            time.sleep(0)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        end = time.monotonic() + LIMIT
+        before = -1
+        while counted < 100 or before < 0:
+            before = counted
+            tier.store({n: bytes(100_000) for n in range(20)})
+            assert None not in tier.fetch(range(20))
+            assert time.monotonic() < end
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_values_that_leave_memory_once_are_not_written(path: Path, pool: kvmem.Pool) -> None:
+    with (
+        kvmem.DiskTier(path, bytes="16MiB", admission="second_eviction") as tier,
+        kvmem.KvCache(pool, lower_tier=tier) as cache,
+    ):
+        for times in (1, 2):
+            for key in range(50):
+                cache.insert(key, value(key))
+            cache.evict_to(0)
+            assert (tier.stats().stored > 40) == (times == 2), tier.stats()
+        assert tier.stats().not_admitted >= 45
+    path.unlink()
+    with (
+        kvmem.DiskTier(path, bytes="16MiB", max_write_bytes_per_s=1) as tier,
+        kvmem.KvCache(pool, lower_tier=tier) as cache,
+    ):
+        for key in range(50):
+            cache.insert(key, value(key))
+        cache.evict_to(0)
+        assert tier.stats().stored <= 2 and tier.stats().not_admitted >= 48
+
+
+def test_a_forked_child_cannot_use_the_tier(path: Path, script: Callable[..., str]) -> None:
+    output = script(
+        f"""
+        import kvmem, os
+        pool = kvmem.Pool("1MiB", pages="4k")
+        tier = kvmem.DiskTier({str(path)!r}, bytes="16MiB")
+        cache = kvmem.KvCache(pool, lower_tier=tier)
+        tier.store({{"key": b"value"}})
+        child = os.fork()
+        if child == 0:
+            for use in (
+                lambda: tier.fetch(["key"]),
+                lambda: tier.store({{"key": b"another"}}),
+                lambda: tier.stats(),
+                lambda: cache.get_or_fetch(["key"]),
+                lambda: cache.get("key"),
+                lambda: kvmem.KvCache(pool, lower_tier=tier),
+            ):
+                try:
+                    use()
+                except kvmem.ForkedError as error:
+                    print(str(error).split(" was made")[0])
+            tier.close()
+            cache.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert tier.fetch(["key"]) == [b"value"]
+        print("parent")
+        """
+    )
+    assert output.count("the disk tier") == 3 and output.count("the cache") == 2, output
+    assert output.endswith("parent\n") and output.count("the pool") == 1, output
+
+
+def test_a_tier_in_use_is_not_collected(path: Path, pool: kvmem.Pool) -> None:
+    cache = kvmem.KvCache(pool, lower_tier=kvmem.DiskTier(path, bytes="16MiB"))
+    gc.collect()
+    cache.insert("key", b"value")
+    cache.evict_to(0)
+    assert isinstance(cache.lower_tier, kvmem.DiskTier) and len(cache.lower_tier) == 1
+    found = cache.get("key")
+    assert found is not None and bytes(found) == b"value"
+    del found, cache
+    gc.collect()
+    # The file is free again.
+    kvmem.DiskTier(path).close()
+
+
+def test_two_caches_share_a_tier(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None:
+    with (
+        kvmem.KvCache(pool, lower_tier=tier) as one,
+        kvmem.KvCache(pool, lower_tier=tier) as other,
+    ):
+        one.insert("key", b"value")
+        one.evict_to(0)
+        found = other.get("key")
+        assert found is not None and bytes(found) == b"value"
+
+
+def test_get_or_fetch_of_other_tiers(pool: kvmem.Pool) -> None:
+    class Dictionary:
+        def __init__(self) -> None:
+            self.values: dict[int | bytes | str, bytes] = {}
+
+        def __lower_tier__(self, pool: kvmem.Pool) -> LowerTier:
+            return self
+
+        def put(self, pinned: kvmem.Pinned) -> None:
+            self.values[pinned.cache_key] = bytes(pinned)
+
+        def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> kvmem.Pinned | None:
+            lease = cache.lease(key)
+            if not isinstance(lease, kvmem.Lease) or key not in self.values:
+                return None
+            reservation = cache.reserve(key, len(self.values[key]))
+            reservation.write(self.values[key])
+            return reservation.commit(lease=lease)
+
+        def invalidate(self, key: int | bytes | str) -> None:
+            self.values.pop(key, None)
+
+        def clear(self) -> None:
+            self.values.clear()
+
+        def close(self) -> None:
+            pass
+
+    below = Dictionary()
+    with kvmem.KvCache(pool, lower_tier=below) as cache:
+        cache.insert("a", b"1")
+        cache.insert("b", b"2")
+        cache.evict_to(0)
+        found = cache.get_or_fetch(["a", "c", "b"])
+        assert [one and bytes(one) for one in found] == [b"1", None, b"2"]
+        del found
+        cache.remove_everywhere("a")
+        assert list(below.values) == ["b"]
+        cache.clear_everywhere()
+        assert not below.values
+    with kvmem.KvCache(pool) as cache:
+        cache.insert("a", b"1")
+        first, second = cache.get_or_fetch(["a", "b"])
+        assert first is not None and bytes(first) == b"1" and second is None
+        first.release()
+        assert cache.remove_everywhere("b") is None
+        cache.clear_everywhere()
+
+
+def test_the_examples_of_the_docstrings() -> None:
+    """They print what they show."""
+    finder = doctest.DocTestFinder(recurse=False)
+    ran = 0
+    for name, item in (
+        ("DiskTier", kvmem.DiskTier),
+        ("get_or_fetch", kvmem.KvCache.get_or_fetch),
+    ):
+        for each in finder.find(item, name, module=False, globs={"kvmem": kvmem}):
+            result = doctest.DocTestRunner().run(each)
+            assert result.failed == 0 and result.attempted >= 3
+            ran += 1
+    assert ran == 2
