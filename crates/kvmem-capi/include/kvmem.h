@@ -11,6 +11,7 @@
  *   4, objects:  kvmem_slab_allocator_*
  *   all four:    kvmem_pool_*, kvmem_block_*, kvmem_attached_pool_*
  *   on a pool:   kvmem_kv_cache_* (values under keys)
+ *   on a disk:   kvmem_disk_tier_* (values under keys, below a cache or alone)
  *
  * Rules for all functions:
  *
@@ -152,6 +153,34 @@
 /// The allocator was destroyed while a block was in use.
 #define KVMEM_FAULT_LEAK 5
 
+/// Verification when a tier is opened: none; each value is verified when it is fetched. The
+/// default.
+#define KVMEM_VERIFY_LAZY 0
+
+/// Verification when a tier is opened: all values are read, and damaged ones removed.
+#define KVMEM_VERIFY_ALL 1
+
+/// Admission: every evicted value is written. The default.
+#define KVMEM_ADMIT_ALL 0
+
+/// Admission: an evicted value is written if its key is evicted a second time.
+#define KVMEM_ADMIT_SECOND_EVICTION 1
+
+/// A fetch: the value is in place, and its checksum is right.
+#define KVMEM_FETCHED_HIT 0
+
+/// A fetch: the key has no value.
+#define KVMEM_FETCHED_ABSENT 1
+
+/// A fetch: the value is longer than the memory for it; `bytes` has its length.
+#define KVMEM_FETCHED_TOO_SHORT 2
+
+/// A fetch: the bytes of the disk were not those that were stored. The value is removed.
+#define KVMEM_FETCHED_DAMAGED 3
+
+/// A fetch: the drive failed. The value is removed.
+#define KVMEM_FETCHED_FAILED 4
+
 /// The largest size of a key, in bytes. A longer key fails with KVMEM_ERR_INVALID_ARGUMENT; use a
 /// hash of it.
 #define KVMEM_MAX_KEY_BYTES (1 << 20)
@@ -261,11 +290,15 @@ enum kvmem_status
     /// The lease is not valid any more: a value was put, removed or cleared under the key after the
     /// lease was taken.
     KVMEM_ERR_SUPERSEDED = 35,
-    /// The program's `invalidate` function failed to invalidate the lower tier.
+    /// The lower tier, or the program's `invalidate` function, failed to remove what the cache
+    /// removed.
     KVMEM_ERR_INVALIDATE_FAILED = 36,
     /// The object was made before this process was forked and belongs to the parent. Destroy the
     /// handle, and make a new object in this process.
     KVMEM_ERR_FORKED = 37,
+    /// The file is no disk tier that can be used: it holds something else, is damaged, or is of a
+    /// later version. Nothing was overwritten.
+    KVMEM_ERR_BAD_TIER = 38,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -291,6 +324,15 @@ typedef struct kvmem_bump_arena kvmem_bump_arena;
 /// kvmem_cancel_destroy. Work that was given the token keeps its own reference, so the token may be
 /// destroyed at any time; after that it can no longer be used to cancel. Any thread.
 typedef struct kvmem_cancel kvmem_cancel;
+
+/// Values on a local disk, found again by their keys after a restart. A full tier evicts the values
+/// that were used least recently. A damaged value is a miss, and never the wrong bytes. Below a
+/// cache it receives what the cache evicts: see kvmem_kv_cache_options. Owned by the caller:
+/// kvmem_disk_tier_destroy. Any thread, several at once; a call blocks until the drive is done.
+///
+/// One process uses a file at a time. In a forked child, every call on a tier of the parent returns
+/// KVMEM_ERR_FORKED, except kvmem_disk_tier_destroy.
+typedef struct kvmem_disk_tier kvmem_disk_tier;
 
 /// Values under keys, stored in blocks of a pool. Any thread can look up a value. A value is pinned
 /// while it is used, and evicted when the cache needs space. A key is any bytes. Owned by the
@@ -847,6 +889,134 @@ typedef struct kvmem_attached_pool_info {
     uint32_t reserved;
 } kvmem_attached_pool_info;
 
+/// Options of a disk tier. Fill them in with kvmem_disk_tier_options_init first.
+typedef struct kvmem_disk_tier_options {
+    /// Size of this structure in bytes, as the program knows it.
+    uint64_t struct_size;
+    /// Length of the file. A new or shorter file becomes as long, with its space allocated.
+    /// UINT64_MAX (the default): a file or block device keeps its length.
+    uint64_t bytes;
+    /// Maximum number of values, fixed when the file is made. The file keeps 128 bytes for each.
+    /// UINT64_MAX (the default): one for each 32 KiB of the file.
+    uint64_t max_entries;
+    /// Bytes of each of the two journals, fixed when the file is made. UINT64_MAX (the default):
+    /// 1/64 of the file, at most 4 MiB.
+    uint64_t journal_bytes;
+    /// Limits the bytes of evicted values that are written per second; more are dropped. UINT64_MAX
+    /// (the default): no limit.
+    uint64_t max_write_bytes_per_s;
+    /// Maximum number of transfers that one call has in flight, from 1 to 4096. The default is 32.
+    uint32_t depth;
+    /// 1: makes a new tier of a file that holds something else or is damaged; everything in it is
+    /// lost. The default is 0.
+    uint32_t format;
+    /// KVMEM_VERIFY_LAZY (the default) or KVMEM_VERIFY_ALL.
+    uint32_t verify;
+    /// Which values that a cache evicts are written: KVMEM_ADMIT_ALL (the default) or
+    /// KVMEM_ADMIT_SECOND_EVICTION. Values given to kvmem_disk_tier_store are always written.
+    uint32_t admission;
+} kvmem_disk_tier_options;
+
+/// What opening a tier found.
+typedef struct kvmem_disk_tier_report {
+    /// Values found.
+    uint64_t entries;
+    /// Changes that the journal had since the last checkpoint.
+    uint64_t replayed;
+    /// Entries that contradict others, and were dropped.
+    uint64_t dropped;
+    /// Values that KVMEM_VERIFY_ALL found damaged, and removed.
+    uint64_t damaged;
+    /// Whether the tier was made just now: 1 or 0.
+    uint32_t created;
+    /// Whether transfers bypass the page cache: 1 or 0.
+    uint32_t is_direct;
+    /// Whether io_uring transfers the bytes: 1; or threads, which are slower: 0.
+    uint32_t has_io_uring;
+    /// Always 0.
+    uint32_t reserved;
+} kvmem_disk_tier_report;
+
+/// A value to store.
+typedef struct kvmem_disk_tier_value {
+    /// The bytes of the key; may be NULL if there are none.
+    const void *key;
+    /// Number of bytes of the key.
+    uint64_t key_bytes;
+    /// The bytes of the value; may be NULL if there are none.
+    const void *data;
+    /// Number of bytes of the value.
+    uint64_t bytes;
+} kvmem_disk_tier_value;
+
+/// A value to fetch, and the result.
+typedef struct kvmem_disk_tier_request {
+    /// The bytes of the key; may be NULL if there are none.
+    const void *key;
+    /// Number of bytes of the key.
+    uint64_t key_bytes;
+    /// Memory for the value; may be NULL if `capacity` is 0. If it begins at a multiple of 4096
+    /// bytes, the drive writes to it directly.
+    void *data;
+    /// Bytes of this memory: at least those of the value.
+    uint64_t capacity;
+    /// Receives the bytes of the value, with KVMEM_FETCHED_HIT and KVMEM_FETCHED_TOO_SHORT;
+    /// otherwise 0.
+    uint64_t bytes;
+    /// Receives KVMEM_FETCHED_HIT, KVMEM_FETCHED_ABSENT, KVMEM_FETCHED_TOO_SHORT,
+    /// KVMEM_FETCHED_DAMAGED or KVMEM_FETCHED_FAILED.
+    uint32_t outcome;
+    /// Receives 0.
+    uint32_t reserved;
+} kvmem_disk_tier_request;
+
+/// A key in a list of keys.
+typedef struct kvmem_kv_cache_key {
+    /// The bytes of the key; may be NULL if there are none.
+    const void *key;
+    /// Number of bytes.
+    uint64_t key_bytes;
+} kvmem_kv_cache_key;
+
+/// Statistics of a disk tier since it was opened. Sizes are in bytes.
+typedef struct kvmem_disk_tier_stats {
+    /// Values held.
+    uint64_t entries;
+    /// Their bytes, without padding.
+    uint64_t bytes;
+    /// Bytes of the file for values.
+    uint64_t capacity;
+    /// Bytes of the file that values use, padding included.
+    uint64_t used;
+    /// Bytes of the file that are not used any more, because what was written there was lost.
+    uint64_t quarantined;
+    /// Values stored.
+    uint64_t stored;
+    /// Bytes of values written, padding included.
+    uint64_t written_bytes;
+    /// Bytes of journal, checkpoints and superblocks written.
+    uint64_t metadata_bytes;
+    /// Values fetched.
+    uint64_t hits;
+    /// Fetches of keys without a value.
+    uint64_t misses;
+    /// Fetches of values whose bytes were damaged.
+    uint64_t checksum_misses;
+    /// Fetches that the drive failed.
+    uint64_t io_misses;
+    /// Values that a cache evicted and that were not written, by `admission` or
+    /// `max_write_bytes_per_s`.
+    uint64_t not_admitted;
+    /// Values evicted.
+    uint64_t evictions;
+    /// Checkpoints written.
+    uint64_t checkpoints;
+    /// Memory that the index takes.
+    uint64_t index_bytes;
+    /// Whether the journal failed: 1 or 0. Nothing is stored then until the tier is opened again.
+    uint64_t is_read_only;
+} kvmem_disk_tier_stats;
+
 /// A pinned value.
 typedef struct kvmem_kv_cache_value {
     /// The pin. The bytes are valid until it is released.
@@ -910,15 +1080,11 @@ typedef struct kvmem_kv_cache_options {
     /// Called once with `on_evict_user`, by any thread, when the cache and all its leases and
     /// reservations are gone; may be NULL. Not called if the cache could not be made.
     void (*on_evict_release)(void *user);
+    /// A disk tier that receives each evicted value, and that kvmem_kv_cache_get_or_fetch asks for
+    /// values that the cache does not have. NULL (the default): none. Not with `on_evict`. The
+    /// cache keeps the tier: its handle may be destroyed before the cache.
+    const struct kvmem_disk_tier *lower_tier;
 } kvmem_kv_cache_options;
-
-/// A key in a list of keys.
-typedef struct kvmem_kv_cache_key {
-    /// The bytes of the key; may be NULL if there are none.
-    const void *key;
-    /// Number of bytes.
-    uint64_t key_bytes;
-} kvmem_kv_cache_key;
 
 /// A block for a value that is written in place.
 typedef struct kvmem_kv_cache_reserved {
@@ -1710,6 +1876,80 @@ kvmem_status kvmem_attached_pool_get_info(const struct kvmem_attached_pool *pool
 kvmem_status kvmem_attached_pool_destroy(struct kvmem_attached_pool *pool);
 
 /// Fills in the defaults. `struct_size` is `sizeof *options`.
+kvmem_status kvmem_disk_tier_options_init(struct kvmem_disk_tier_options *options,
+                                          uint64_t struct_size);
+
+/// Opens the tier in the file or block device at `path`, and makes it if the file is new. `options`
+/// may be NULL. `out_report` (may be NULL) receives what was found.
+///
+/// Fails with KVMEM_ERR_BAD_TIER if the file cannot be used as a tier, KVMEM_ERR_IN_USE if another
+/// process has it open as one for three seconds, KVMEM_ERR_INVALID_ARGUMENT if it is too short, and
+/// KVMEM_ERR_SYSTEM.
+kvmem_status kvmem_disk_tier_open(const char *path,
+                                  const struct kvmem_disk_tier_options *options,
+                                  struct kvmem_disk_tier **out_tier,
+                                  struct kvmem_disk_tier_report *out_report);
+
+/// Stores `count` values under their keys, all of them together, and replaces the values that the
+/// keys had. Of two values under one key the later one counts. `out_results` (may be NULL) receives
+/// the status of each value.
+///
+/// A stored value is found again after the process was killed, and after a power cut once
+/// kvmem_disk_tier_sync has returned. Values that begin at a multiple of 4096 bytes are written
+/// from where they are; others are copied.
+///
+/// Returns the first failure: KVMEM_ERR_TOO_LARGE, KVMEM_ERR_NOTHING_TO_EVICT, KVMEM_ERR_SYSTEM or
+/// KVMEM_ERR_READ_ONLY. The other values are stored nevertheless. A key whose value was not stored
+/// has none.
+kvmem_status kvmem_disk_tier_store(const struct kvmem_disk_tier *tier,
+                                   const struct kvmem_disk_tier_value *values,
+                                   uint64_t count,
+                                   kvmem_status *out_results);
+
+/// Fetches `count` values, all at once. Each element of `requests` names a key and memory, and
+/// receives the result. The bytes of the memory mean something only after KVMEM_FETCHED_HIT. Two
+/// elements must not share memory.
+kvmem_status kvmem_disk_tier_fetch(const struct kvmem_disk_tier *tier,
+                                   struct kvmem_disk_tier_request *requests,
+                                   uint64_t count);
+
+/// Returns the length of a value in bytes. This does not count as a use. KVMEM_ERR_NOT_FOUND if the
+/// key has no value.
+kvmem_status kvmem_disk_tier_len_of(const struct kvmem_disk_tier *tier,
+                                    const void *key,
+                                    uint64_t key_bytes,
+                                    uint64_t *out_bytes);
+
+/// Removes the values of `count` keys. `out_removed` (may be NULL) receives how many there were.
+/// The values do not come back after the process was killed; after a power cut they do unless
+/// kvmem_disk_tier_sync has returned since.
+///
+/// KVMEM_ERR_SYSTEM or KVMEM_ERR_READ_ONLY: the values are not found in this process, but may be
+/// after a restart.
+kvmem_status kvmem_disk_tier_remove(const struct kvmem_disk_tier *tier,
+                                    const struct kvmem_kv_cache_key *keys,
+                                    uint64_t count,
+                                    uint64_t *out_removed);
+
+/// Removes all values, durably. Fails as kvmem_disk_tier_remove.
+kvmem_status kvmem_disk_tier_clear(const struct kvmem_disk_tier *tier);
+
+/// Makes all that was stored and removed before durable: a power cut does not undo it. After
+/// KVMEM_ERR_SYSTEM the tier stores nothing until it is opened again.
+kvmem_status kvmem_disk_tier_sync(const struct kvmem_disk_tier *tier);
+
+/// Writes the index, so that opening the file is fast, and syncs. A tier does so by itself when its
+/// journal is full. Fails as kvmem_disk_tier_sync.
+kvmem_status kvmem_disk_tier_checkpoint(const struct kvmem_disk_tier *tier);
+
+/// Reads the statistics.
+kvmem_status kvmem_disk_tier_get_stats(const struct kvmem_disk_tier *tier,
+                                       struct kvmem_disk_tier_stats *out_stats);
+
+/// Closes a tier. Its file stays open and locked until the caches above it are destroyed, too.
+kvmem_status kvmem_disk_tier_destroy(struct kvmem_disk_tier *tier);
+
+/// Fills in the defaults. `struct_size` is `sizeof *options`.
 kvmem_status kvmem_kv_cache_options_init(struct kvmem_kv_cache_options *options,
                                          uint64_t struct_size);
 
@@ -1891,6 +2131,35 @@ kvmem_status kvmem_kv_cache_remove_with(const struct kvmem_kv_cache *cache,
 kvmem_status kvmem_kv_cache_clear_with(const struct kvmem_kv_cache *cache,
                                        kvmem_kv_cache_invalidate_fn invalidate,
                                        void *user);
+
+/// Returns the values of `count` keys, pinned, in the same order. Values that the cache does not
+/// have are fetched from its lower tier, all at once, and put into the cache. Each element of
+/// `out_values` receives a value; its pin is NULL if neither has one, if the tier's is damaged, or
+/// if no block could be reserved for it. Blocks until the drive is done.
+///
+/// A value that was put or removed meanwhile is never replaced by an older one of the tier. Without
+/// a lower tier, these are the values in the cache.
+kvmem_status kvmem_kv_cache_get_or_fetch(const struct kvmem_kv_cache *cache,
+                                         const struct kvmem_kv_cache_key *keys,
+                                         uint64_t count,
+                                         struct kvmem_kv_cache_value *out_values);
+
+/// Removes the value under a key from the cache and from its lower tier. `out_removed` (may be
+/// NULL) receives whether the key had a value in the cache: 1 or 0.
+///
+/// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The value is removed from the cache nevertheless,
+/// and the key is not fetched until kvmem_kv_cache_clear_everywhere succeeds.
+kvmem_status kvmem_kv_cache_remove_everywhere(const struct kvmem_kv_cache *cache,
+                                              const void *key,
+                                              uint64_t key_bytes,
+                                              uint32_t *out_removed);
+
+/// Removes all values from the cache and from its lower tier. On success, keys that were not
+/// fetched because of an earlier failure are fetched again.
+///
+/// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The values are removed from the cache
+/// nevertheless, and no key is fetched until this call succeeds.
+kvmem_status kvmem_kv_cache_clear_everywhere(const struct kvmem_kv_cache *cache);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -8,6 +8,7 @@
 //     4, objects:  SlabAllocator, SlabResource (a std::pmr::memory_resource), StdAllocator
 //     all four:    Pool, Block, AttachedPool
 //     on a pool:   KvCache, KvValue, KvReservation, KvLease (values under keys)
+//     on a disk:   DiskTier (values under keys, below a cache or alone)
 //
 // The library consists of headers over the C interface; kvmem.h documents each call in more detail.
 // Rules for all classes:
@@ -31,6 +32,7 @@
 #endif
 
 #include "kvmem/bump.hpp"
+#include "kvmem/disk_tier.hpp"
 #include "kvmem/kv_cache.hpp"
 #include "kvmem/offset.hpp"
 #include "kvmem/pool.hpp"

@@ -5,7 +5,7 @@
 //! nanoseconds.
 
 use std::ffi::c_int;
-use std::fmt;
+use std::{fmt, io};
 
 use kvmem::arena::{ArenaError, BumpError, Limit};
 use kvmem::offset::{AllocError, CheckError, RawError, SpaceError};
@@ -13,6 +13,7 @@ use kvmem::pool::PoolError;
 use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::register::{DevicesError, NotAvailable, RegisterError};
 use kvmem::slab::{ExtentSetupError, SlabError, SlabSetupError};
+use kvmem_tier::{StoreError, TierError};
 
 use crate::status::*;
 
@@ -251,6 +252,20 @@ fn pool_status(error: &PoolError) -> kvmem_status {
     }
 }
 
+fn tier_status(error: &TierError) -> kvmem_status {
+    match error {
+        TierError::TooSmall { .. } => KVMEM_ERR_INVALID_ARGUMENT,
+        TierError::Device { source, .. } if source.kind() == io::ErrorKind::WouldBlock => {
+            KVMEM_ERR_IN_USE
+        }
+        TierError::Superblocks { .. } | TierError::CutOff { .. } | TierError::Checkpoint { .. } => {
+            KVMEM_ERR_BAD_TIER
+        }
+        TierError::ReadOnly { .. } => KVMEM_ERR_READ_ONLY,
+        _ => KVMEM_ERR_SYSTEM,
+    }
+}
+
 impl From<AllocError> for CallError {
     fn from(error: AllocError) -> CallError {
         CallError::Alloc(error)
@@ -325,4 +340,11 @@ formatted_errors! {
     DevicesError: |_| KVMEM_ERR_INVALID_ARGUMENT;
     NotAvailable: |_| KVMEM_ERR_NOT_AVAILABLE;
     CheckError: |_| KVMEM_ERR_CHECK_FAILED;
+    TierError: tier_status;
+    StoreError: |error| match error {
+        StoreError::TooLarge { .. } => KVMEM_ERR_TOO_LARGE,
+        StoreError::NoRoom { .. } => KVMEM_ERR_NOTHING_TO_EVICT,
+        StoreError::Tier(error) => tier_status(error),
+        _ => KVMEM_ERR_SYSTEM,
+    };
 }

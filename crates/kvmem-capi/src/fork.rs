@@ -96,6 +96,7 @@ extern "C" fn in_child() {
     crate::slab::kvmem_slab_allocator::table().mark_forked();
     crate::pool::kvmem_pool::table().mark_forked();
     crate::attached::kvmem_attached_pool::table().mark_forked();
+    crate::disk_tier::kvmem_disk_tier::table().mark_forked();
     crate::kv_cache::kvmem_kv_cache::table().mark_forked();
     crate::kv_cache::kvmem_kv_cache_pin::table().mark_forked();
     crate::kv_cache::kvmem_kv_cache_reservation::table().mark_forked();

@@ -44,12 +44,13 @@ pub(crate) enum Kind {
     Reservation,
     CancelToken,
     Lease,
+    DiskTier,
 }
 
 impl Kind {
     /// Returns the name of the type, if the bits have the form of a handle.
     pub(crate) fn of(bits: u64) -> Option<&'static str> {
-        const NAMES: [&str; 14] = [
+        const NAMES: [&str; 15] = [
             "kvmem_region",
             "kvmem_bump_arena",
             "kvmem_registrars",
@@ -64,6 +65,7 @@ impl Kind {
             "kvmem_kv_cache_reservation",
             "kvmem_cancel",
             "kvmem_kv_cache_lease",
+            "kvmem_disk_tier",
         ];
         let kind = (bits >> KIND_SHIFT & 0xf) as usize;
         NAMES

@@ -3,9 +3,10 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use kvmem::pool::kv_cache::{Eviction, KvCache, Pinned, Reservation};
+use kvmem::pool::kv_cache::{Eviction, KvCache, LowerTier, Pinned, Reservation};
 
 use crate::call::{destroy, guard, list, on, out, size, some_text, value_bytes};
+use crate::disk_tier::kvmem_disk_tier;
 use crate::error::CallError;
 use crate::evict_callback::{EvictCallback, kvmem_kv_cache_evict_fn};
 use crate::key::kvmem_key;
@@ -116,6 +117,10 @@ pub struct kvmem_kv_cache_options {
     /// Called once with `on_evict_user`, by any thread, when the cache and all its leases and
     /// reservations are gone; may be NULL. Not called if the cache could not be made.
     pub on_evict_release: Option<unsafe extern "C" fn(user: *mut c_void)>,
+    /// A disk tier that receives each evicted value, and that kvmem_kv_cache_get_or_fetch asks for
+    /// values that the cache does not have. NULL (the default): none. Not with `on_evict`. The
+    /// cache keeps the tier: its handle may be destroyed before the cache.
+    pub lower_tier: *const kvmem_disk_tier,
 }
 
 // SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
@@ -133,6 +138,7 @@ unsafe impl Options for kvmem_kv_cache_options {
             on_evict: None,
             on_evict_user: std::ptr::null_mut(),
             on_evict_release: None,
+            lower_tier: std::ptr::null(),
         }
     }
 }
@@ -197,6 +203,16 @@ pub unsafe extern "C" fn kvmem_kv_cache_create(
                 ));
             }
             (None, None) => {}
+        }
+        if !wanted.lower_tier.is_null() {
+            if evict_callback.is_some() {
+                return Err(CallError::invalid(
+                    "on_evict and lower_tier are both set: evicted values go to one of them",
+                ));
+            }
+            let tier = Arc::clone(kvmem_disk_tier::table().get(&promise, wanted.lower_tier)?);
+            let tier: Arc<dyn LowerTier<Key>> = tier;
+            builder = builder.lower_tier(tier).with_allocator(kvmem_tier::allocate);
         }
         let cache = kvmem_kv_cache::table().insert(builder.build()?)?;
         if let Some(callback) = evict_callback {

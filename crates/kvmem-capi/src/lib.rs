@@ -95,11 +95,15 @@ mod attached;
 
 mod evict_callback;
 
+mod disk_tier;
+
 mod kv_cache;
 
 mod lease;
 
 mod invalidate;
+
+mod lower_tier;
 
 #[cfg(feature = "testing")]
 mod testing;
@@ -111,6 +115,7 @@ pub use bump::*;
 pub use call::{KVMEM_JSON, KVMEM_TEXT};
 pub use cancel::*;
 pub use custom::*;
+pub use disk_tier::*;
 pub use evict_callback::*;
 pub use gslice::*;
 pub use invalidate::*;
@@ -118,6 +123,7 @@ pub use key::*;
 pub use kv_cache::*;
 pub use last_error::*;
 pub use lease::*;
+pub use lower_tier::*;
 pub use offset::*;
 pub use options::{
     KVMEM_BACKING_PRIVATE, KVMEM_BACKING_SHARED, KVMEM_INIT_ON_ALLOC, KVMEM_INIT_ON_FREE,

@@ -88,11 +88,15 @@ pub enum kvmem_status {
     /// The lease is not valid any more: a value was put, removed or cleared under the key after the
     /// lease was taken.
     KVMEM_ERR_SUPERSEDED = 35,
-    /// The program's `invalidate` function failed to invalidate the lower tier.
+    /// The lower tier, or the program's `invalidate` function, failed to remove what the cache
+    /// removed.
     KVMEM_ERR_INVALIDATE_FAILED = 36,
     /// The object was made before this process was forked and belongs to the parent. Destroy the
     /// handle, and make a new object in this process.
     KVMEM_ERR_FORKED = 37,
+    /// The file is no disk tier that can be used: it holds something else, is damaged, or is of a
+    /// later version. Nothing was overwritten.
+    KVMEM_ERR_BAD_TIER = 38,
 }
 
 pub(crate) use kvmem_status::*;
@@ -132,7 +136,7 @@ fn name(status: i32) -> &'static CStr {
         KVMEM_ERR_NOTHING_TO_EVICT KVMEM_ERR_REGISTER_FAILED KVMEM_ERR_DEREGISTER_FAILED
         KVMEM_ERR_CHECK_FAILED KVMEM_ERR_BUFFER_TOO_SMALL KVMEM_ERR_PANICKED
         KVMEM_ERR_POISONED KVMEM_ERR_SUPERSEDED KVMEM_ERR_INVALIDATE_FAILED
-        KVMEM_ERR_FORKED
+        KVMEM_ERR_FORKED KVMEM_ERR_BAD_TIER
     )
 }
 
@@ -142,8 +146,8 @@ mod tests {
 
     #[test]
     fn every_status_has_a_name() {
-        assert_eq!((name(0), name(37)), (c"KVMEM_OK", c"KVMEM_ERR_FORKED"));
-        assert!((0..=37).all(|status| name(status) != c"KVMEM_UNKNOWN_STATUS"));
-        assert_eq!((name(38), name(-1)), (c"KVMEM_UNKNOWN_STATUS", c"KVMEM_UNKNOWN_STATUS"));
+        assert_eq!((name(0), name(38)), (c"KVMEM_OK", c"KVMEM_ERR_BAD_TIER"));
+        assert!((0..=38).all(|status| name(status) != c"KVMEM_UNKNOWN_STATUS"));
+        assert_eq!((name(39), name(-1)), (c"KVMEM_UNKNOWN_STATUS", c"KVMEM_UNKNOWN_STATUS"));
     }
 }

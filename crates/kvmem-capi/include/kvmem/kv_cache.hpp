@@ -7,6 +7,7 @@
 #include <functional>
 #include <iterator>
 
+#include "disk_tier.hpp"
 #include "kv_reservation.hpp"
 
 namespace kvmem {
@@ -49,6 +50,10 @@ struct KvCacheOptions {
     ///
     /// The function is destroyed when the cache and all its leases and reservations are gone.
     KvEvictFn on_evict;
+    /// A disk tier that receives each evicted value, and that `KvCache::get_or_fetch` asks for
+    /// values that the cache does not have. NULL: none. Not with `on_evict`. The cache keeps what
+    /// it needs of the tier.
+    const DiskTier *lower_tier = nullptr;
 };
 
 /// Statistics of a cache.
@@ -112,6 +117,9 @@ public:
             wanted.on_evict_user = kept.get();
             wanted.on_evict_release = &release;
         }
+        if (options.lower_tier != nullptr) {
+            wanted.lower_tier = detail::present(options.lower_tier->native_handle(), "the tier");
+        }
         kvmem_kv_cache *made = nullptr;
         detail::check(kvmem_kv_cache_create(pool.native_handle(), &wanted, &made));
         (void)kept.release();
@@ -128,6 +136,36 @@ public:
         }
         detail::check(status);
         return KvValue(value);
+    }
+
+    /// Returns the values of keys, pinned, in the same order; empty where neither the cache nor its
+    /// lower tier has one. Values that the cache does not have are fetched from the tier, all at
+    /// once, and put into the cache. `keys` is a range of values that convert to
+    /// `std::string_view`, which must own its keys.
+    template <class Keys>
+    std::vector<std::optional<KvValue>> get_or_fetch(const Keys &keys) const {
+        using Element = decltype(*std::begin(keys));
+        static_assert(std::is_lvalue_reference_v<Element> ||
+                          std::is_same_v<std::decay_t<Element>, std::string_view>,
+                      "the range must own its keys: all of them are passed on together");
+        std::vector<kvmem_kv_cache_key> list;
+        for (const auto &one : keys) {
+            const std::string_view key(one);
+            list.push_back({key.data(), key.size()});
+        }
+        std::vector<kvmem_kv_cache_value> values(list.size());
+        std::vector<std::optional<KvValue>> found;
+        found.reserve(list.size());
+        detail::check(kvmem_kv_cache_get_or_fetch(native_handle(), list.data(), list.size(),
+                                                  values.data()));
+        for (const kvmem_kv_cache_value &value : values) {
+            if (value.pin == nullptr) {
+                found.push_back(std::nullopt);
+            } else {
+                found.push_back(KvValue(value));
+            }
+        }
+        return found;
     }
 
     /// Starts to fetch into the processor's caches what `get` and `reserve` of these keys read
@@ -220,6 +258,19 @@ public:
                                                    &callback.call, &callback, &removed));
         return removed != 0;
     }
+
+    /// Removes the value under a key from the cache and from its lower tier. Returns false if the
+    /// cache had none. Throws KVMEM_ERR_INVALIDATE_FAILED if the tier failed: the value is removed
+    /// from the cache nevertheless, and the key is not fetched until `clear_everywhere` succeeds.
+    bool remove_everywhere(std::string_view key) {
+        std::uint32_t removed = 0;
+        detail::check(
+            kvmem_kv_cache_remove_everywhere(native_handle(), key.data(), key.size(), &removed));
+        return removed != 0;
+    }
+
+    /// Removes all values from the cache and from its lower tier. Throws as `remove_everywhere`.
+    void clear_everywhere() { detail::check(kvmem_kv_cache_clear_everywhere(native_handle())); }
 
     /// Removes all values. Pinned ones stay valid.
     void clear() { detail::check(kvmem_kv_cache_clear(native_handle())); }

@@ -12,7 +12,7 @@ fn run(name: &str, under: Under) {
     under.run(name, "cc", |name, flags| compile(&source, name, flags));
 }
 
-programs!(arena register offset slab pool kv_tier threads gslice cost);
+programs!(arena register offset slab pool kv_tier disk_tier threads gslice cost);
 
 // Not under Valgrind: it runs one thread at a time, and objects that other threads were making leak
 // in a child. Not under the sanitizers: a thread that is in their allocator during a fork leaves

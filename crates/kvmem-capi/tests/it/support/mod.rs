@@ -166,6 +166,6 @@ pub(crate) fn code_blocks(page: &str, language: &str) -> Vec<String> {
     let start = format!("```{language}\n");
     let blocks = page.split(&start).skip(1).filter_map(|rest| rest.split("```").next());
     let blocks: Vec<String> = blocks.map(str::to_owned).collect();
-    assert_eq!(blocks.len(), 2, "in {language}");
+    assert_eq!(blocks.len(), 3, "in {language}");
     blocks
 }

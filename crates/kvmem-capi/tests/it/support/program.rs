@@ -49,6 +49,7 @@ pub(crate) const MAKING: &[(&str, &str, &str)] = &[
         "kvmem_kv_cache_create(live_kvmem_pool, NULL, &MADE)",
         "kvmem_kv_cache_destroy",
     ),
+    ("kvmem_disk_tier", "make_tier(NULL, &MADE)", "kvmem_disk_tier_destroy"),
     ("kvmem_kv_cache_pin", "make_pin(&MADE)", "kvmem_kv_cache_pin_release"),
     ("kvmem_kv_cache_reservation", "make_reservation(&MADE)", "kvmem_kv_cache_reservation_release"),
     ("kvmem_kv_cache_lease", "make_lease(&MADE)", "kvmem_kv_cache_lease_release"),
@@ -70,6 +71,7 @@ pub(crate) fn usual(parameter: &Parameter, objects: &[String]) -> String {
         "devices" => "\"mlock\"".into(),
         "text" => "\"1MiB\"".into(),
         "why" => "\"it is bad\"".into(),
+        "path" => "\"/tmp/no such folder/tier\"".into(),
         "invalidate" => "invalidate".into(),
         "fd" => "fd".into(),
         "key" | "data" => "place.bytes".into(),
@@ -99,7 +101,7 @@ pub(crate) fn call(function: &Function, objects: &[String], at: usize, with: &st
 /// destroyed object of each type.
 pub(crate) fn beginning() -> String {
     let mut program = String::from(
-        "#include \"check.h\"\n\n\
+        "#include \"check.h\"\n#include <unistd.h>\n\n\
          static union { char bytes[65536]; uint64_t words[8192]; } place;\n\
          static void *no_blocks[1];\n\
          static int fd;\n\
@@ -130,6 +132,25 @@ static kvmem_status make_lease(kvmem_kv_cache_lease **out) {
     kvmem_kv_cache_leased leased;
     kvmem_status status = kvmem_kv_cache_get_lease(live_kvmem_kv_cache, \"lease\", 5, &leased);
     *out = leased.lease;
+    return status;
+}
+
+/* Makes a tier in a file that has no name any more. */
+static kvmem_status make_tier(const kvmem_disk_tier_options *given, kvmem_disk_tier **out) {
+    char path[] = \"/tmp/kvmem-tier-XXXXXX\";
+    int file = mkstemp(path);
+    CHECK(file >= 0 && close(file) == 0);
+    kvmem_disk_tier_options options;
+    OK(kvmem_disk_tier_options_init(&options, sizeof options));
+    if (given != NULL && given->struct_size == sizeof options) {
+        options = *given;
+        given = NULL;
+    }
+    if (options.bytes == UINT64_MAX)
+        options.bytes = 1 << 20;
+    kvmem_status status =
+        kvmem_disk_tier_open(path, given != NULL ? given : &options, out, NULL);
+    CHECK(unlink(path) == 0);
     return status;
 }
 

@@ -1,0 +1,399 @@
+/* A disk tier: alone, below a cache, after a restart, and when the file is damaged or unusable. */
+#include <pthread.h>
+#include <stdint.h>
+#include <unistd.h>
+
+#include "check.h"
+
+enum { KEYS = 200, THREADS = 4 };
+
+static char path[64];
+
+static kvmem_disk_tier *open_tier(uint64_t bytes, kvmem_disk_tier_report *report) {
+    kvmem_disk_tier_options options;
+    OK(kvmem_disk_tier_options_init(&options, sizeof options));
+    CHECK(options.depth == 32 && options.format == 0 && options.bytes == UINT64_MAX);
+    options.bytes = bytes;
+    kvmem_disk_tier *tier;
+    OK(kvmem_disk_tier_open(path, &options, &tier, report));
+    return tier;
+}
+
+static kvmem_disk_tier_stats stats(kvmem_disk_tier *tier) {
+    kvmem_disk_tier_stats stats;
+    OK(kvmem_disk_tier_get_stats(tier, &stats));
+    return stats;
+}
+
+/* A value is as long as its key says, and begins with it. */
+static uint64_t length(uint64_t key) { return 5000 + key * 131 % 9000; }
+
+static void fill(unsigned char *bytes, uint64_t key, unsigned char version) {
+    memset(bytes, (int) (key & 0xff), length(key));
+    memcpy(bytes, &key, sizeof key);
+    bytes[sizeof key] = version;
+}
+
+static unsigned char version_of(const unsigned char *bytes, uint64_t key) {
+    uint64_t found;
+    memcpy(&found, bytes, sizeof found);
+    CHECK(found == key && bytes[length(key) - 1] == (key & 0xff));
+    return bytes[sizeof key];
+}
+
+static void alone(void) {
+    kvmem_disk_tier_report report;
+    kvmem_disk_tier *tier = open_tier(16 * MIB, &report);
+    CHECK(report.created == 1 && report.entries == 0 && report.is_direct <= 1);
+    enum { COUNT = 20 };
+    static unsigned char data[COUNT][16384], found[COUNT][16384];
+    uint64_t keys[COUNT];
+    kvmem_disk_tier_value values[COUNT];
+    kvmem_disk_tier_request requests[COUNT];
+    kvmem_status results[COUNT];
+    for (uint64_t at = 0; at < COUNT; at++) {
+        keys[at] = at;
+        fill(data[at], at, 1);
+        values[at] = (kvmem_disk_tier_value){&keys[at], sizeof keys[at], data[at], length(at)};
+        requests[at] = (kvmem_disk_tier_request){
+            &keys[at], sizeof keys[at], found[at], sizeof found[at], 7, 7, 7};
+    }
+    OK(kvmem_disk_tier_store(tier, values, COUNT, results));
+    OK(kvmem_disk_tier_store(tier, NULL, 0, NULL));
+    for (int at = 0; at < COUNT; at++)
+        CHECK(results[at] == KVMEM_OK);
+    OK(kvmem_disk_tier_fetch(tier, requests, COUNT));
+    for (uint64_t at = 0; at < COUNT; at++) {
+        CHECK(requests[at].outcome == KVMEM_FETCHED_HIT && requests[at].reserved == 0);
+        CHECK(requests[at].bytes == length(at) && version_of(found[at], at) == 1);
+    }
+
+    /* Memory that is too short, keys without a value, and values without bytes. */
+    uint64_t none = 1000, bytes;
+    kvmem_disk_tier_value empty = {NULL, 0, NULL, 0};
+    OK(kvmem_disk_tier_store(tier, &empty, 1, NULL));
+    kvmem_disk_tier_request some[] = {
+        {&keys[0], sizeof keys[0], found[0], 100, 0, 0, 0},
+        {&none, sizeof none, found[1], sizeof found[1], 5, 5, 0},
+        {NULL, 0, NULL, 0, 5, 5, 0},
+    };
+    OK(kvmem_disk_tier_fetch(tier, some, 3));
+    CHECK(some[0].outcome == KVMEM_FETCHED_TOO_SHORT && some[0].bytes == length(0));
+    CHECK(some[1].outcome == KVMEM_FETCHED_ABSENT && some[1].bytes == 0);
+    CHECK(some[2].outcome == KVMEM_FETCHED_HIT && some[2].bytes == 0);
+    OK(kvmem_disk_tier_len_of(tier, &keys[3], sizeof keys[3], &bytes));
+    CHECK(bytes == length(3));
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_disk_tier_len_of(tier, &none, sizeof none, &bytes));
+
+    /* Two requests that share memory are an error, and nothing is written. */
+    some[1] = some[0];
+    some[0].capacity = some[1].capacity = 200;
+    some[1].data = found[0] + 199;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_fetch(tier, some, 2));
+    SAYS("overlap");
+
+    /* One value is too long; the others are stored, and its key has no value any more. */
+    static unsigned char much[17 * 1024 * 1024];
+    kvmem_disk_tier_value two[] = {{&keys[0], sizeof keys[0], much, sizeof much}, values[1]};
+    IS(KVMEM_ERR_TOO_LARGE, kvmem_disk_tier_store(tier, two, 2, results));
+    CHECK(results[0] == KVMEM_ERR_TOO_LARGE && results[1] == KVMEM_OK);
+    SAYS("holds values of at most");
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_disk_tier_len_of(tier, &keys[0], sizeof keys[0], &bytes));
+
+    uint64_t removed;
+    kvmem_kv_cache_key gone[] = {{&keys[1], sizeof keys[1]}, {&none, sizeof none}};
+    OK(kvmem_disk_tier_remove(tier, gone, 2, &removed));
+    CHECK(removed == 1);
+    kvmem_disk_tier_stats now = stats(tier);
+    CHECK(now.entries == COUNT - 1 && now.stored == COUNT + 2 && now.is_read_only == 0);
+    CHECK(now.written_bytes >= now.bytes && now.metadata_bytes > 0 && now.hits == COUNT + 1);
+    CHECK(now.misses == 1 && now.checksum_misses == 0 && now.capacity < 16 * MIB);
+    OK(kvmem_disk_tier_sync(tier));
+    OK(kvmem_disk_tier_checkpoint(tier));
+
+    /* Nobody else can open it. */
+    kvmem_disk_tier *other;
+    IS(KVMEM_ERR_IN_USE, kvmem_disk_tier_open(path, NULL, &other, NULL));
+    SAYS("open already");
+    OK(kvmem_disk_tier_destroy(tier));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_disk_tier_sync(tier));
+
+    /* After a restart. */
+    tier = open_tier(UINT64_MAX, &report);
+    CHECK(report.created == 0 && report.entries == COUNT - 1 && report.damaged == 0);
+    memset(found, 0, sizeof found);
+    OK(kvmem_disk_tier_fetch(tier, requests, COUNT));
+    for (uint64_t at = 0; at < COUNT; at++)
+        CHECK((requests[at].outcome == KVMEM_FETCHED_HIT) == (at > 1) &&
+              (at <= 1 || version_of(found[at], at) == 1));
+    OK(kvmem_disk_tier_clear(tier));
+    CHECK(stats(tier).entries == 0);
+    OK(kvmem_disk_tier_destroy(tier));
+}
+
+/* A byte of a value is changed: a miss, and never the wrong bytes. */
+static void damaged(void) {
+    static unsigned char data[16384], found[16384];
+    uint64_t key = 5;
+    kvmem_disk_tier_value value = {&key, sizeof key, data, length(key)};
+    kvmem_disk_tier_request request = {&key, sizeof key, found, sizeof found, 0, 0, 0};
+    for (uint32_t verify = KVMEM_VERIFY_LAZY; verify <= KVMEM_VERIFY_ALL; verify++) {
+        kvmem_disk_tier *tier = open_tier(UINT64_MAX, NULL);
+        /* Bytes that no other block of the file has. */
+        fill(data, key, (unsigned char) (100 + verify));
+        OK(kvmem_disk_tier_store(tier, &value, 1, NULL));
+        OK(kvmem_disk_tier_destroy(tier));
+        FILE *file = fopen(path, "r+b");
+        CHECK(file != NULL);
+        long at = -1;
+        static unsigned char block[4096];
+        for (long next = 0; fread(block, sizeof block, 1, file) == 1; next += sizeof block)
+            if (memcmp(block, data, sizeof block) == 0)
+                at = next;
+        CHECK(at >= 0 && fseek(file, at + 1000, SEEK_SET) == 0);
+        CHECK(fputc(data[1000] ^ 1, file) != EOF && fclose(file) == 0);
+        kvmem_disk_tier_options options;
+        OK(kvmem_disk_tier_options_init(&options, sizeof options));
+        options.verify = verify;
+        kvmem_disk_tier_report report;
+        OK(kvmem_disk_tier_open(path, &options, &tier, &report));
+        CHECK(report.damaged == verify);
+        OK(kvmem_disk_tier_fetch(tier, &request, 1));
+        CHECK(request.bytes == 0);
+        CHECK(request.outcome ==
+              (verify == KVMEM_VERIFY_ALL ? KVMEM_FETCHED_ABSENT : KVMEM_FETCHED_DAMAGED));
+        CHECK(stats(tier).checksum_misses == 1 && stats(tier).quarantined >= length(key));
+        OK(kvmem_disk_tier_destroy(tier));
+    }
+}
+
+static void unusable(void) {
+    kvmem_disk_tier *tier;
+    kvmem_disk_tier_options options;
+    OK(kvmem_disk_tier_options_init(&options, sizeof options));
+    IS(KVMEM_ERR_SYSTEM, kvmem_disk_tier_open("/tmp", NULL, &tier, NULL));
+    IS(KVMEM_ERR_SYSTEM, kvmem_disk_tier_open("/tmp/no such folder/tier", NULL, &tier, NULL));
+    FILE *file = fopen(path, "wb");
+    CHECK(file != NULL);
+    options.bytes = 5000;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_open(path, &options, &tier, NULL));
+    SAYS("enlarge it to");
+    for (int at = 0; at < 100000; at++)
+        CHECK(fputs("something else", file) >= 0);
+    CHECK(fclose(file) == 0);
+    options.bytes = UINT64_MAX;
+    IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_open(path, &options, &tier, NULL));
+    SAYS("it is no disk tier");
+    options.format = 1;
+    OK(kvmem_disk_tier_open(path, &options, &tier, NULL));
+    OK(kvmem_disk_tier_destroy(tier));
+    struct {
+        uint32_t *member;
+        uint32_t wrong;
+        const char *words;
+    } wrong[] = {
+        {&options.depth, 0, "depth is 0: use 1 to 4096"},
+        {&options.depth, 4097, "depth is 4097"},
+        {&options.format, 2, "format is 2"},
+        {&options.verify, 2, "verify is 2: use KVMEM_VERIFY_LAZY"},
+        {&options.admission, 2, "admission is 2: use KVMEM_ADMIT_ALL"},
+    };
+    for (size_t at = 0; at < sizeof wrong / sizeof *wrong; at++) {
+        uint32_t right = *wrong[at].member;
+        *wrong[at].member = wrong[at].wrong;
+        IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_open(path, &options, &tier, NULL));
+        SAYS(wrong[at].words);
+        *wrong[at].member = right;
+    }
+    options.max_write_bytes_per_s = 0;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_open(path, &options, &tier, NULL));
+    SAYS("max_write_bytes_per_s is 0");
+}
+
+/* Below a cache. */
+
+static kvmem_pool *pool;
+
+static kvmem_kv_cache *cache_over(kvmem_disk_tier *tier) {
+    kvmem_kv_cache_options options;
+    OK(kvmem_kv_cache_options_init(&options, sizeof options));
+    CHECK(options.lower_tier == NULL);
+    options.lower_tier = tier;
+    kvmem_kv_cache *cache;
+    OK(kvmem_kv_cache_create(pool, &options, &cache));
+    return cache;
+}
+
+static void insert(kvmem_kv_cache *cache, uint64_t key, unsigned char version) {
+    unsigned char bytes[16384];
+    fill(bytes, key, version);
+    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, bytes, length(key)));
+}
+
+/* Returns the version of a key in the cache or the tier; 0: none. */
+static unsigned char get(kvmem_kv_cache *cache, uint64_t key) {
+    kvmem_kv_cache_key keys = {&key, sizeof key};
+    kvmem_kv_cache_value value;
+    OK(kvmem_kv_cache_get_or_fetch(cache, &keys, 1, &value));
+    if (value.pin == NULL)
+        return 0;
+    CHECK(value.bytes == length(key));
+    unsigned char version = version_of(value.data, key);
+    OK(kvmem_kv_cache_pin_release(value.pin));
+    return version;
+}
+
+static void below(void) {
+    kvmem_disk_tier *tier = open_tier(16 * MIB, NULL);
+    kvmem_kv_cache *cache = cache_over(tier);
+    for (uint64_t key = 0; key < KEYS; key++)
+        insert(cache, key, 1);
+    CHECK(stats(tier).stored > KEYS / 4);
+    uint64_t numbers[20];
+    kvmem_kv_cache_key keys[20];
+    kvmem_kv_cache_value values[20];
+    for (uint64_t first = 0; first < KEYS; first += 20) {
+        for (uint64_t at = 0; at < 20; at++) {
+            numbers[at] = first + at;
+            keys[at] = (kvmem_kv_cache_key){&numbers[at], sizeof numbers[at]};
+        }
+        OK(kvmem_kv_cache_get_or_fetch(cache, keys, 20, values));
+        for (uint64_t at = 0; at < 20; at++) {
+            CHECK(values[at].pin != NULL && version_of(values[at].data, first + at) == 1);
+            OK(kvmem_kv_cache_pin_release(values[at].pin));
+        }
+    }
+    OK(kvmem_kv_cache_get_or_fetch(cache, NULL, 0, NULL));
+    CHECK(get(cache, KEYS) == 0 && stats(tier).hits > 0);
+    uint32_t removed;
+    uint64_t key = 3;
+    OK(kvmem_kv_cache_remove_everywhere(cache, &key, sizeof key, &removed));
+    OK(kvmem_kv_cache_remove_everywhere(cache, &key, sizeof key, NULL));
+    CHECK(get(cache, 3) == 0 && get(cache, 4) == 1);
+
+    /* The cache keeps the tier. What is in memory goes to the disk before the end. */
+    OK(kvmem_disk_tier_destroy(tier));
+    CHECK(get(cache, 5) == 1);
+    uint64_t held;
+    OK(kvmem_kv_cache_evict_to(cache, 0, &held));
+    CHECK(held == 0);
+    OK(kvmem_kv_cache_destroy(cache));
+    kvmem_disk_tier_report report;
+    tier = open_tier(UINT64_MAX, &report);
+    CHECK(report.entries == KEYS - 1);
+    cache = cache_over(tier);
+    for (uint64_t each = 0; each < KEYS; each++)
+        CHECK(get(cache, each) == (each == 3 ? 0 : 1));
+    OK(kvmem_kv_cache_clear_everywhere(cache));
+    for (uint64_t each = 0; each < KEYS; each += 17)
+        CHECK(get(cache, each) == 0);
+    CHECK(stats(tier).entries == 0);
+    OK(kvmem_kv_cache_check(cache));
+    OK(kvmem_kv_cache_destroy(cache));
+
+    /* A value of 64 KiB or more begins where the drive transfers it in place. */
+    cache = cache_over(tier);
+    insert(cache, 1, 1);
+    kvmem_kv_cache_reserved reserved;
+    OK(kvmem_kv_cache_reserve(cache, "long", 4, 100000, &reserved));
+    CHECK((uintptr_t) reserved.data % 4096 == 0);
+    OK(kvmem_kv_cache_reservation_release(reserved.reservation));
+    OK(kvmem_kv_cache_destroy(cache));
+    OK(kvmem_disk_tier_destroy(tier));
+}
+
+static int sink(void *user, const kvmem_kv_cache_value *value, const void *key, uint64_t bytes) {
+    (void) user, (void) value, (void) key, (void) bytes;
+    return 0;
+}
+
+static void wrong_caches(void) {
+    kvmem_disk_tier *tier = open_tier(UINT64_MAX, NULL);
+    kvmem_kv_cache_options options;
+    OK(kvmem_kv_cache_options_init(&options, sizeof options));
+    options.lower_tier = tier;
+    options.on_evict = sink;
+    kvmem_kv_cache *cache;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &options, &cache));
+    SAYS("both set");
+    options.on_evict = NULL;
+    OK(kvmem_disk_tier_destroy(tier));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_create(pool, &options, &cache));
+    /* Without a tier. */
+    OK(kvmem_kv_cache_create(pool, NULL, &cache));
+    insert(cache, 1, 1);
+    CHECK(get(cache, 1) == 1 && get(cache, 2) == 0);
+    uint32_t removed;
+    uint64_t key = 1;
+    OK(kvmem_kv_cache_remove_everywhere(cache, &key, sizeof key, &removed));
+    CHECK(removed == 1 && get(cache, 1) == 0);
+    OK(kvmem_kv_cache_clear_everywhere(cache));
+    OK(kvmem_kv_cache_destroy(cache));
+}
+
+/* Each thread has keys of its own, and knows their latest versions. */
+struct worker {
+    kvmem_kv_cache *cache;
+    uint64_t first;
+};
+
+static void *work(void *argument) {
+    struct worker *worker = argument;
+    enum { OWN = 40 };
+    unsigned char latest[OWN] = {0};
+    uint64_t random = worker->first + 1;
+    for (uint64_t step = 0, steps = rounds(2000); step < steps; step++) {
+        random = random * UINT64_C(6364136223846793005) + 1442695040888963407;
+        uint64_t at = (random >> 40) % OWN, key = worker->first + at;
+        switch ((random >> 33) % 6) {
+        case 0:
+            OK(kvmem_kv_cache_remove_everywhere(worker->cache, &key, sizeof key, NULL));
+            latest[at] = 0;
+            break;
+        case 1:
+        case 2:
+            latest[at] = (unsigned char) (1 + step % 250);
+            insert(worker->cache, key, latest[at]);
+            break;
+        default: {
+            unsigned char found = get(worker->cache, key);
+            CHECK(found == 0 || found == latest[at]);
+        }
+        }
+    }
+    return NULL;
+}
+
+static void threads(void) {
+    kvmem_disk_tier *tier = open_tier(UINT64_MAX, NULL);
+    kvmem_kv_cache *cache = cache_over(tier);
+    pthread_t running[THREADS];
+    struct worker workers[THREADS];
+    for (uint64_t at = 0; at < THREADS; at++) {
+        workers[at] = (struct worker){cache, at * 1000};
+        CHECK(pthread_create(&running[at], NULL, work, &workers[at]) == 0);
+    }
+    for (int at = 0; at < THREADS; at++)
+        CHECK(pthread_join(running[at], NULL) == 0);
+    OK(kvmem_kv_cache_check(cache));
+    OK(kvmem_kv_cache_destroy(cache));
+    OK(kvmem_disk_tier_destroy(tier));
+}
+
+int main(void) {
+    snprintf(path, sizeof path, "/tmp/kvmem-disk-tier-%d", (int) getpid());
+    kvmem_pool_options options;
+    OK(kvmem_pool_options_init(&options, sizeof options));
+    options.pages = "4k";
+    OK(kvmem_pool_create(MIB, &options, &pool));
+    alone();
+    damaged();
+    CHECK(unlink(path) == 0);
+    below();
+    wrong_caches();
+    threads();
+    unusable();
+    CHECK(unlink(path) == 0);
+    OK(kvmem_pool_destroy(pool));
+    return 0;
+}

@@ -1,0 +1,197 @@
+// A disk tier: alone, below a cache, and after a restart.
+#include <string>
+#include <thread>
+#include <unistd.h>
+#include <vector>
+
+#include "check.hpp"
+
+using kvmem::DiskTier;
+using kvmem::Fetched;
+
+static_assert(moves_only<DiskTier>);
+
+static std::string path;
+
+static kvmem::DiskTierOptions of(std::uint64_t bytes) {
+    kvmem::DiskTierOptions options;
+    options.bytes = bytes;
+    return options;
+}
+
+static std::string value(std::uint64_t key, int version = 0) {
+    return std::string(3000 + key * 97 % 5000, static_cast<char>('a' + key % 23)) +
+           std::to_string(key) + "/" + std::to_string(version);
+}
+
+static std::string key(std::uint64_t number) { return "key " + std::to_string(number); }
+
+template <class Bytes>
+static std::string text(const Bytes &bytes) {
+    return std::string(reinterpret_cast<const char *>(bytes.data()), bytes.size());
+}
+
+static void alone() {
+    DiskTier tier(path, of(16 * MIB));
+    CHECK(tier.report().created == 1 && tier.report().entries == 0);
+    std::vector<std::string> keys, values;
+    for (std::uint64_t number = 0; number < 50; number++) {
+        keys.push_back(key(number));
+        values.push_back(value(number));
+    }
+    std::vector<kvmem::DiskTierValue> stored;
+    for (std::size_t at = 0; at < keys.size(); at++) {
+        stored.push_back({keys[at], kvmem::detail::bytes_of(values[at].data(), values[at].size())});
+    }
+    CHECK(tier.store(kvmem::span<const kvmem::DiskTierValue>(stored.data(), stored.size())) == 50);
+    CHECK(tier.store("empty", nullptr, 0) && tier.len_of("empty") == std::uint64_t{0});
+    CHECK(tier.fetch("empty") && tier.fetch("empty")->empty() && !tier.fetch("none"));
+    CHECK(text(*tier.fetch(key(7))) == value(7) && tier.len_of(key(7)) == value(7).size());
+    CHECK(!tier.len_of("none"));
+
+    std::vector<std::vector<std::byte>> memory(keys.size(), std::vector<std::byte>(9000));
+    std::vector<kvmem::DiskTierRequest> requests;
+    for (std::size_t at = 0; at < keys.size(); at++) {
+        requests.push_back({keys[at], kvmem::bytes_span(memory[at].data(), memory[at].size())});
+    }
+    requests[3].key = "none";
+    requests[4].memory = kvmem::bytes_span(memory[4].data(), 10);
+    const auto results =
+        tier.fetch(kvmem::span<const kvmem::DiskTierRequest>(requests.data(), requests.size()));
+    for (std::size_t at = 0; at < keys.size(); at++) {
+        if (at == 3) {
+            CHECK(results[at].outcome == Fetched::absent && results[at].bytes == 0);
+        } else if (at == 4) {
+            CHECK(results[at].outcome == Fetched::too_short);
+            CHECK(results[at].bytes == values[at].size());
+        } else {
+            CHECK(results[at].outcome == Fetched::hit);
+            memory[at].resize(results[at].bytes);
+            CHECK(text(memory[at]) == values[at]);
+        }
+    }
+
+    // A value that is too long, beside one that is not.
+    const std::string much(17 * MIB, 'x');
+    CHECK(!tier.store(key(1), much.data(), much.size()) && !tier.len_of(key(1)));
+    const kvmem::DiskTierValue two[] = {
+        {"much", kvmem::detail::bytes_of(much.data(), much.size())}, stored[1]};
+    CHECK(tier.store(kvmem::span<const kvmem::DiskTierValue>(two, 2)) == 1);
+    CHECK(tier.remove(key(2)) && !tier.remove(key(2)));
+    tier.sync();
+    tier.checkpoint();
+    CHECK(tier.stats().entries == 50 && tier.stats().is_read_only == 0);
+
+    THROWS(KVMEM_ERR_IN_USE, "open already", DiskTier(path));
+    DiskTier moved = std::move(tier);
+    CHECK(moved.stats().entries == 50 && tier.native_handle() == nullptr);
+    THROWS(KVMEM_ERR_NULL_ARGUMENT, "tier is NULL", tier.sync());
+    moved.clear();
+    CHECK(moved.stats().entries == 0);
+}
+
+static void wrong() {
+    kvmem::DiskTierOptions options = of(16 * MIB);
+    options.depth = 0;
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "depth is 0", DiskTier(path, options));
+    THROWS(KVMEM_ERR_SYSTEM, "No such file", DiskTier(path + ".none"));
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "enlarge it to", DiskTier(path + ".none", of(5000)));
+    std::FILE *file = std::fopen(path.c_str(), "wb");
+    CHECK(file != nullptr);
+    const std::string other(100'000, 'x');
+    CHECK(std::fwrite(other.data(), other.size(), 1, file) == 1 && std::fclose(file) == 0);
+    THROWS(KVMEM_ERR_BAD_TIER, "no disk tier", DiskTier(path));
+    options = of(16 * MIB);
+    options.format = true;
+    options.verify_all = true;
+    CHECK(DiskTier(path, options).report().created == 1);
+}
+
+static void below(const kvmem::Pool &pool) {
+    {
+        DiskTier tier(path);
+        kvmem::KvCacheOptions options;
+        options.lower_tier = &tier;
+        kvmem::KvCache cache(pool, options);
+        for (std::uint64_t number = 0; number < 400; number++) {
+            const std::string one = value(number);
+            CHECK(cache.insert(key(number), one.data(), one.size()));
+        }
+        CHECK(!cache.contains(key(0)) && tier.stats().stored > 100);
+        for (std::uint64_t first = 0; first < 400; first += 40) {
+            std::vector<std::string> keys;
+            for (std::uint64_t at = 0; at < 40; at++) {
+                keys.push_back(key(first + at));
+            }
+            const auto found = cache.get_or_fetch(keys);
+            for (std::uint64_t at = 0; at < 40; at++) {
+                CHECK(found[at] && text(found[at]->bytes()) == value(first + at));
+            }
+        }
+        const auto none = cache.get_or_fetch(std::vector<std::string_view>{"none", key(1)});
+        CHECK(!none[0] && none[1] && cache.get_or_fetch(std::vector<std::string>()).empty());
+        (void)cache.remove_everywhere(key(5));
+        CHECK(!cache.get_or_fetch(std::vector<std::string>{key(5)})[0]);
+        THROWS(KVMEM_ERR_INVALID_ARGUMENT, "both set", [&] {
+            options.on_evict = [](kvmem::KvValue) {};
+            kvmem::KvCache(pool, options);
+        }());
+        // Pins are in the way of an eviction.
+        CHECK(cache.evict_to(0) > 0);
+    }
+    DiskTier tier(path);
+    kvmem::KvCacheOptions options;
+    options.lower_tier = &tier;
+    kvmem::KvCache cache(pool, options);
+    CHECK(tier.report().entries >= 300 && tier.report().created == 0);
+    const auto found = cache.get_or_fetch(std::vector<std::string>{key(5), key(6)});
+    CHECK(!found[0] && found[1] && text(found[1]->bytes()) == value(6));
+
+    // Threads know the latest versions of their own keys.
+    std::vector<std::thread> threads;
+    for (std::uint64_t thread = 0; thread < 3; thread++) {
+        threads.emplace_back([&cache, thread] {
+            std::vector<int> latest(30, -1);
+            std::uint64_t random = thread + 1;
+            for (int step = 0, steps = rounds(1500); step < steps; step++) {
+                random = random * 6364136223846793005ULL + 1442695040888963407ULL;
+                const std::size_t at = (random >> 40) % latest.size();
+                const std::string name = std::to_string(thread) + " " + key(at);
+                switch ((random >> 33) % 5) {
+                case 0:
+                    (void)cache.remove_everywhere(name);
+                    latest[at] = -1;
+                    break;
+                case 1: {
+                    const std::string one = value(at, step);
+                    CHECK(cache.insert(name, one.data(), one.size()));
+                    latest[at] = step;
+                    break;
+                }
+                default: {
+                    const auto now = cache.get_or_fetch(std::vector<std::string>{name});
+                    CHECK(!now[0] || text(now[0]->bytes()) == value(at, latest[at]));
+                }
+                }
+            }
+        });
+    }
+    for (std::thread &thread : threads) {
+        thread.join();
+    }
+    cache.clear_everywhere();
+    CHECK(tier.stats().entries == 0);
+    cache.check();
+}
+
+int main() {
+    path = "/tmp/kvmem-disk-tier-cpp-" + std::to_string(getpid());
+    kvmem::PoolOptions options;
+    options.pages = "4k";
+    const kvmem::Pool pool(MIB, options);
+    alone();
+    wrong();
+    below(pool);
+    CHECK(std::remove(path.c_str()) == 0);
+    return 0;
+}
