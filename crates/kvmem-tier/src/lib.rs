@@ -7,10 +7,12 @@ pub mod device;
 pub mod format;
 mod index;
 mod lower_tier;
+pub mod observe;
 mod process;
 mod side_by_side;
 mod tier;
 mod tier_set;
+mod trace;
 
 pub use allocation::allocate;
 pub use chain::Chain;

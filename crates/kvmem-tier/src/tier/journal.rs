@@ -14,6 +14,7 @@ use crate::format::{
     BLOCK, Change, JournalBlock, RECORDS_PER_BLOCK, Superblock, write_checkpoint,
     write_journal_block,
 };
+use crate::trace::event;
 
 /// What the lock of the journal protects.
 pub(super) struct Journal {
@@ -53,6 +54,7 @@ impl<D: Device> DiskTier<D> {
     /// Keeps the error of a write to the journal: what follows it would be lost.
     fn kept<T>(&self, result: Result<T, TierError>) -> Result<T, TierError> {
         if let Err(error) = &result {
+            event!(WARN, %error, "the journal failed: the tier is read-only");
             self.failed.get_or_init(|| error.to_string());
         }
         result

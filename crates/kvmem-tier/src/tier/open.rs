@@ -17,9 +17,10 @@ use super::options::{DEFAULT_DEPTH, TierOptions, Verify};
 use super::state::State;
 use super::tier::{DiskTier, ORDERS};
 use super::verification::{Damage, DamagedValue, verify_entries};
-use crate::device::{Device, FileDevice};
+use crate::device::{Device, Engine, FileDevice};
 use crate::format::{Entry, Layout, Superblock};
 use crate::process::Process;
+use crate::trace::{event, span};
 
 /// What opening a tier found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +49,7 @@ impl DiskTier<FileDevice> {
     ) -> Result<(Self, OpenReport), TierError> {
         let (len, depth) = (options.bytes.unwrap_or(0), options.depth.unwrap_or(DEFAULT_DEPTH));
         let path = path.as_ref();
+        span!(INFO, "open_tier", path = %path.display());
         // Checked first: a file that was made too short would not be new the next time.
         if std::fs::metadata(path).map_or(true, |found| found.is_file() && found.len() == 0)
             && len > 0
@@ -55,7 +57,14 @@ impl DiskTier<FileDevice> {
             layout(len, options)?;
         }
         let device = FileDevice::open(path, len, depth);
-        DiskTier::on(device.map_err(TierError::open)?, options)
+        let device = device.map_err(TierError::open)?;
+        if device.engine() == Engine::Threads {
+            event!(WARN, "this process may not use io_uring: threads transfer the bytes");
+        }
+        if !device.is_direct() {
+            event!(WARN, "the file system has no direct I/O: bytes go through the page cache");
+        }
+        DiskTier::on(device, options)
     }
 }
 
@@ -78,6 +87,9 @@ impl<D: Device> DiskTier<D> {
             report.damaged = tier.verify_all()?;
         }
         report.entries = tier.state().index.len() as u64;
+        if report.dropped + report.damaged > 0 {
+            event!(WARN, report.dropped, report.damaged, "entries were dropped, values removed");
+        }
         Ok((tier, report))
     }
 

@@ -11,6 +11,7 @@ use super::options::EvictionOrder;
 use super::stats::TierStats;
 use crate::format::{Change, Digest, Entry, Extent};
 use crate::index::{Index, Indexed};
+use crate::trace::event;
 
 /// What the lock of the state protects.
 pub(super) struct State {
@@ -102,6 +103,7 @@ impl State {
             return;
         }
         self.index.remove(&entry.digest);
+        event!(WARN, len = entry.len, block = entry.start, "a damaged value is quarantined");
         self.stats.bytes -= entry.len;
         let number = self.number();
         self.queue.push_back(Change::Removed(entry.digest, number));

@@ -10,6 +10,7 @@ mod hints;
 mod histories;
 mod inspection;
 mod lower_tier;
+mod metrics;
 mod read_only;
 mod simulated;
 mod store;

@@ -37,6 +37,7 @@ use crate::pool::{KvCache, Pool};
 pub struct Exporter {
     pools: Vec<Observed>,
     caches: Vec<Cache>,
+    others: Vec<Box<dyn Fn() + Send + Sync>>,
 }
 
 struct Observed {
@@ -82,6 +83,20 @@ impl Exporter {
         self
     }
 
+    /// Adds a function that publishes the figures of something else, such as a disk tier below a
+    /// cache. It runs with each [`publish`](Self::publish), after the pools and caches.
+    ///
+    /// ```
+    /// use kvmem::pool::observe::Exporter;
+    ///
+    /// let exporter = Exporter::new().also(|| metrics::gauge!("my_queue_length").set(7.0));
+    /// exporter.publish();
+    /// ```
+    pub fn also(mut self, publish: impl Fn() + Send + Sync + 'static) -> Exporter {
+        self.others.push(Box::new(publish));
+        self
+    }
+
     /// Publishes all figures to the current recorder: the local one of this thread if it has one,
     /// otherwise the global one. Blocks no request for memory, and waits for none. O(pools ×
     /// threads × classes + caches × shards).
@@ -94,6 +109,7 @@ impl Exporter {
         for Cache { labels, stats } in &self.caches {
             publish_cache(&stats(), labels);
         }
+        self.others.iter().for_each(|publish| publish());
     }
 }
 
@@ -183,6 +199,7 @@ impl fmt::Debug for Exporter {
         f.debug_struct("Exporter")
             .field("pools", &pools)
             .field("caches", &self.caches.len())
+            .field("others", &self.others.len())
             .finish()
     }
 }

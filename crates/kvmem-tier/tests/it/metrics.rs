@@ -1,0 +1,202 @@
+//! Published figures, spans and events.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write as _};
+use std::sync::{Arc, LazyLock, Mutex};
+
+use kvmem::pool::observe::{Exporter, Kind};
+use kvmem_tier::observe::{METRICS, publisher};
+use kvmem_tier::{DiskTier, Fetch, TierOptions};
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
+    Unit,
+};
+use tracing::Dispatch;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
+
+use crate::files::TempFile;
+use crate::simulated::Disk;
+
+/// Keeps what is published, by name and labels.
+#[derive(Clone, Default)]
+struct Kept(Arc<Mutex<BTreeMap<String, f64>>>);
+
+/// One metric of a recorder.
+struct Cell(Kept, String);
+
+impl Cell {
+    fn put(&self, value: f64) {
+        self.0.0.lock().unwrap().insert(self.1.clone(), value);
+    }
+}
+
+impl CounterFn for Cell {
+    fn increment(&self, _: u64) {
+        unreachable!("counters are set");
+    }
+
+    fn absolute(&self, value: u64) {
+        self.put(value as f64);
+    }
+}
+
+impl GaugeFn for Cell {
+    fn increment(&self, _: f64) {
+        unreachable!("gauges are set");
+    }
+
+    fn decrement(&self, _: f64) {
+        unreachable!("gauges are set");
+    }
+
+    fn set(&self, value: f64) {
+        self.put(value);
+    }
+}
+
+impl Kept {
+    fn cell(&self, kind: &str, key: &Key) -> Arc<Cell> {
+        let mut name = format!("{kind} {}", key.name());
+        for label in key.labels() {
+            write!(name, " {}={}", label.key(), label.value()).unwrap();
+        }
+        Arc::new(Cell(self.clone(), name))
+    }
+
+    fn describe(&self, name: &KeyName, help: &str) {
+        self.0.lock().unwrap().insert(format!("help {} {help}", name.as_str()), 0.0);
+    }
+}
+
+impl Recorder for Kept {
+    fn describe_counter(&self, name: KeyName, _: Option<Unit>, help: SharedString) {
+        self.describe(&name, &help);
+    }
+
+    fn describe_gauge(&self, name: KeyName, _: Option<Unit>, help: SharedString) {
+        self.describe(&name, &help);
+    }
+
+    // The exporter describes those of pools.
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(self.cell("counter", key))
+    }
+
+    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(self.cell("gauge", key))
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        unreachable!("a tier has no histogram");
+    }
+}
+
+#[test]
+fn every_figure_is_published_with_its_kind_and_labels() {
+    let disk = Disk::new(4 << 20, 1);
+    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let tier = Arc::new(tier);
+    for key in 0..20_u8 {
+        tier.store(&[(&[key], &[key; 5000])]).remove(0).unwrap();
+    }
+    let mut into = vec![0; 5000];
+    let _ = tier.fetch(&mut [Fetch { key: &[3], into: &mut into }]);
+    let _ = tier.fetch(&mut [Fetch { key: b"none", into: &mut into }]);
+    disk.fail_once_in(1);
+    let _ = tier.fetch(&mut [Fetch { key: &[4], into: &mut into }]);
+    assert!(tier.checkpoint().is_err());
+    disk.fail_once_in(0);
+    let (kept, stats) = (Kept::default(), tier.stats());
+    assert!(stats.read_only && stats.io_misses == 1, "{stats:?}");
+    metrics::with_local_recorder(&kept, || {
+        Exporter::new().also(publisher("kv", &tier)).publish();
+    });
+    let kept = kept.0.lock().unwrap();
+    for metric in METRICS {
+        let label = metric.label.map_or(String::new(), |(key, value)| format!(" {key}={value}"));
+        let name = format!("{} {} tier=kv{label}", metric.kind, metric.name);
+        assert_eq!(kept.get(&name), Some(&((metric.value)(&stats) as f64)), "{name} in {kept:?}");
+        assert!(kept.contains_key(&format!("help {} {}", metric.name, metric.help)), "{name}");
+    }
+    let figures = kept.keys().filter(|name| !name.starts_with("help")).count();
+    assert_eq!(figures, METRICS.len(), "{kept:?}");
+    let value = |name: &str| kept[name];
+    assert_eq!(value("gauge kvmem_tier_read_only tier=kv"), 1.0);
+    assert_eq!(value("counter kvmem_tier_misses_total tier=kv kind=io"), 1.0);
+    assert_eq!(value("gauge kvmem_tier_entries tier=kv"), 19.0);
+}
+
+/// The table in the code and the one in the documentation are the same, in Prometheus' terms.
+#[test]
+fn the_table_matches_the_documentation() {
+    let text = include_str!("../../docs/metrics.md");
+    let rows = text.lines().filter(|line| line.starts_with("| `kvmem_"));
+    let documented: Vec<String> = rows.map(|row| row.replace('`', "")).collect();
+    let mut there: Vec<String> = METRICS
+        .iter()
+        .map(|what| {
+            let label = what.label.map_or("–", |(key, _)| key);
+            format!("| {} | {} | {} | {label} | {} |", what.name, what.kind, what.unit, what.help)
+        })
+        .collect();
+    there.dedup();
+    assert_eq!(documented, there);
+    for what in METRICS {
+        assert_eq!(what.name.ends_with("_total"), what.kind == Kind::Counter, "{what:?}");
+        assert!(what.unit != "bytes" || what.name.contains("bytes"), "{what:?}");
+    }
+}
+
+/// Keeps the names of spans and the texts of events.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<String>>);
+
+impl tracing::field::Visit for Lines {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn fmt::Debug) {
+        writeln!(self.0.lock().unwrap(), "{field}: {value:?}").unwrap();
+    }
+}
+
+impl<S: tracing::Subscriber> Layer<S> for Lines {
+    fn on_new_span(
+        &self,
+        attributes: &tracing::span::Attributes<'_>,
+        _: &tracing::span::Id,
+        _: Context<'_, S>,
+    ) {
+        writeln!(self.0.lock().unwrap(), "span {}", attributes.metadata().name()).unwrap();
+    }
+
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        event.record(&mut self.clone());
+    }
+}
+
+/// Further subscribers. If the process has only one, the first thread that reaches an event decides
+/// for all threads whether it is enabled. That thread may belong to another test.
+static OTHERS: LazyLock<[Dispatch; 2]> =
+    LazyLock::new(|| [(); 2].map(|()| Dispatch::new(tracing_subscriber::registry())));
+
+#[test]
+fn what_costs_values_is_an_event() {
+    LazyLock::force(&OTHERS);
+    let lines = Lines::default();
+    let subscriber = tracing_subscriber::registry().with(lines.clone());
+    let file = TempFile::new("events");
+    tracing::subscriber::with_default(subscriber, || {
+        let options = TierOptions { bytes: Some(1 << 20), ..TierOptions::default() };
+        drop(DiskTier::open(&file.0, &options).unwrap());
+        let disk = Disk::new(1 << 20, 1);
+        let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+        tier.store(&[(b"key", &[1; 5000])]).remove(0).unwrap();
+        disk.fail_once_in(1);
+        let _ = tier.fetch(&mut [Fetch { key: b"key", into: &mut [0; 5000] }]);
+        assert!(tier.checkpoint().is_err());
+    });
+    let said = lines.0.lock().unwrap();
+    for words in ["span open_tier", "a damaged value is quarantined", "the journal failed"] {
+        assert!(said.contains(words), "{words} in {said}");
+    }
+}
