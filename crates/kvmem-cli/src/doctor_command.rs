@@ -2,8 +2,10 @@
 
 use kvmem::arena::preflight::Verdict;
 use kvmem::register::diagnose;
+use kvmem_tier::preflight;
 
 use crate::args::DoctorArgs;
+use crate::escape::shown;
 use crate::output::{Failure, JsonSink};
 use crate::output_file::OutputFiles;
 
@@ -11,15 +13,19 @@ use crate::output_file::OutputFiles;
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let requirements = args.requirements().map_err(Failure::usage)?;
     let json = JsonSink::open(&mut OutputFiles::new(), args.json.as_deref())?;
-    let diagnosis = diagnose(&requirements);
+    let mut diagnosis = diagnose(&requirements);
+    if let Some(path) = &args.tier {
+        diagnosis.report.add(preflight::checks(path, args.tier_size));
+    }
     json.write(&diagnosis, &diagnosis)?;
     if diagnosis.report.passes() {
         return Ok(());
     }
     let failed: Vec<&str> =
         diagnosis.report.with(Verdict::Fail).map(|check| &*check.name).collect();
-    Err(Failure::new(
-        format_args!("this machine cannot give {requirements}: {}", failed.join(", ")),
-        1,
-    ))
+    let what = match &args.tier {
+        Some(path) => format!("{requirements}, or a disk tier in {}", shown(path)),
+        None => requirements.to_string(),
+    };
+    Err(Failure::new(format_args!("this machine cannot give {what}: {}", failed.join(", ")), 1))
 }

@@ -1,6 +1,7 @@
 //! *Doctor*: checks the limits of this machine; and *mount report*: maps and registers memory to
 //! report the result.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -19,9 +20,16 @@ use crate::size::Size;
 
 /// Checks every limit of this machine against the requested memory, and detects devices. Maps
 /// nothing; takes milliseconds.
+///
+/// With a path ``tier``, also checks whether a :class:`DiskTier` of ``tier_size`` bytes could be
+/// made there.
 #[pyfunction]
-#[pyo3(signature = (size=Size(1 << 30), *, pages=None, nodes=None, shared=false, pinned=true),
-    text_signature = "(size='1GiB', *, pages=None, nodes=None, shared=False, pinned=True)")]
+#[pyo3(signature = (
+    size=Size(1 << 30), *, pages=None, nodes=None, shared=false, pinned=true, tier=None,
+    tier_size=Size(1 << 30)
+), text_signature = "(size='1GiB', *, pages=None, nodes=None, shared=False, pinned=True, \
+    tier=None, tier_size='1GiB')")]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments")]
 pub(crate) fn doctor<'py>(
     py: Python<'py>,
     size: Size,
@@ -29,6 +37,8 @@ pub(crate) fn doctor<'py>(
     nodes: Option<Several<Int<'py>>>,
     shared: bool,
     pinned: bool,
+    tier: Option<PathBuf>,
+    tier_size: Size,
 ) -> PyResult<Bound<'py, PyAny>> {
     let nodes = nodes
         .map_or_else(Vec::new, |Several(all)| all)
@@ -38,7 +48,13 @@ pub(crate) fn doctor<'py>(
     let requirements = Requirements::new(size.0, options::ladder(py, pages.as_ref(), false)?);
     let requirements = requirements.map_err(|error| error::bad_value(py, error))?;
     let requirements = requirements.shared(shared).pinned(pinned).nodes(nodes);
-    let diagnosis = py.detach(|| diagnose(&requirements));
+    let diagnosis = py.detach(|| {
+        let mut diagnosis = diagnose(&requirements);
+        if let Some(path) = &tier {
+            diagnosis.report.add(kvmem_tier::preflight::checks(path, tier_size.0));
+        }
+        diagnosis
+    });
     let failed: Vec<String> =
         diagnosis.report.with(Verdict::Fail).map(|check| check.name.to_string()).collect();
     report::named(

@@ -537,6 +537,18 @@ def test_get_or_fetch_of_other_tiers(pool: kvmem.Pool) -> None:
         cache.clear_everywhere()
 
 
+def test_the_doctor_examines_a_path(path: Path, tier: kvmem.DiskTier) -> None:
+    def verdict(where: Path, name: str) -> str:
+        found = kvmem.doctor(4096, pinned=False, tier=where, tier_size="1MiB")
+        return str(next(each["verdict"] for each in found["checks"] if each["name"] == name))
+
+    assert verdict(path, "tier.lock") == "fail"
+    tier.close()
+    assert verdict(path, "tier.lock") == "ok"
+    assert verdict(path.parent, "tier.path") == "fail"
+    assert verdict(path.parent / "new", "tier.path") == "ok"
+
+
 def test_the_examples_of_the_docstrings() -> None:
     """They print what they show."""
     finder = doctest.DocTestFinder(recurse=False)

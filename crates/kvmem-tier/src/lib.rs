@@ -8,6 +8,7 @@ pub mod format;
 mod index;
 mod lower_tier;
 pub mod observe;
+pub mod preflight;
 mod process;
 mod side_by_side;
 mod tier;

@@ -32,6 +32,16 @@ pub struct DoctorArgs {
     #[arg(long)]
     pub no_pin: bool,
 
+    /// Also check whether PATH can be a disk tier: a file that may not exist yet, or a block device
+    #[arg(long, value_name = "PATH")]
+    pub tier: Option<PathBuf>,
+
+    /// Size of the disk tier
+    #[arg(
+        long, value_name = "SIZE", default_value = "1GiB", value_parser = size, requires = "tier"
+    )]
+    pub tier_size: u64,
+
     /// Write the checks as JSON to standard output instead of the table, or to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,

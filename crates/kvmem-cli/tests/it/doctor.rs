@@ -3,21 +3,14 @@
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 
 use serde_json::Value;
 
-fn kvmem(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kvmem"))
-        .arg("doctor")
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
-}
+use crate::command::{run, text};
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn kvmem(args: &[&str]) -> Output {
+    run("doctor", args)
 }
 
 /// Returns the report on standard output. It is complete for every verdict.
@@ -174,4 +167,70 @@ fn doctor_works_without_privileges() {
         (&Value::from(65_536), &Value::from("fail"))
     );
     assert!(memlock["fix"].as_str().unwrap().contains("memlock=-1"), "{memlock:#}");
+}
+
+/// Returns the check of this name.
+#[track_caller]
+fn check<'a>(report: &'a Value, name: &str) -> &'a Value {
+    let checks = report["checks"].as_array().unwrap();
+    checks
+        .iter()
+        .find(|check| check["name"] == name)
+        .unwrap_or_else(|| panic!("no {name} in {report:#}"))
+}
+
+#[test]
+fn a_path_for_a_disk_tier_is_examined() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let path = folder.join(format!("{}-doctor.tier", std::process::id()));
+    let args = |size| {
+        let path = path.to_str().unwrap();
+        ["--size", "4096", "--no-pin", "--tier", path, "--tier-size", size, "--json"]
+    };
+    let rows = [
+        "tier.path",
+        "tier.lock",
+        "tier.filesystem",
+        "tier.direct_io",
+        "tier.fallocate",
+        "tier.space",
+        "tier.io_uring",
+        "tier.fixed_buffers",
+    ];
+    let free = report(&kvmem(&args("16MiB")));
+    for name in rows {
+        let row = check(&free, name);
+        assert!(!row["why"].as_str().unwrap().is_empty(), "{row:#}");
+        assert!(
+            ["ok", "unknown"].contains(&row["verdict"].as_str().unwrap()) || !row["fix"].is_null()
+        );
+    }
+    assert_eq!(check(&free, "tier.space")["need"]["bytes"], 16 << 20);
+    assert_eq!(check(&free, "tier.path")["value"]["text"], "new file");
+    assert!(!path.exists(), "nothing is made");
+
+    // Too long for the disk, and open in another process: this one.
+    let options = kvmem_tier::TierOptions { bytes: Some(1 << 20), ..Default::default() };
+    let (tier, _) = kvmem_tier::DiskTier::open(&path, &options).unwrap();
+    let output = kvmem(&args("1EiB"));
+    let busy = report(&output);
+    drop(tier);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(check(&busy, "tier.lock")["verdict"], "fail");
+    assert!(check(&busy, "tier.lock")["fix"].as_str().unwrap().contains("fuser"));
+    assert_eq!(check(&busy, "tier.space")["verdict"], "fail");
+    let said = text(&output.stderr);
+    assert!(said.contains("or a disk tier in") && said.contains("tier.lock"), "{said}");
+
+    // Without the option there are no such rows.
+    let without = report(&kvmem(&["--size", "4096", "--no-pin", "--json"]));
+    assert!(
+        without["checks"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|check| { !check["name"].as_str().unwrap().starts_with("tier.") })
+    );
+    let output = kvmem(&["--tier-size", "1GiB"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
 }

@@ -2,6 +2,7 @@
 
 mod bench;
 mod browser;
+mod command;
 mod doctor;
 mod html;
 mod metrics;

@@ -2,22 +2,15 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Output;
 
 use kvmem_tier::{DiskTier, TierOptions};
 use serde_json::Value;
 
-fn kvmem(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_kvmem"))
-        .arg("tier")
-        .args(args)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap()
-}
+use crate::command::{run, text};
 
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+fn kvmem(args: &[&str]) -> Output {
+    run("tier", args)
 }
 
 /// A path of a file that is removed at the end.

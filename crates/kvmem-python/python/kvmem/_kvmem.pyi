@@ -1227,9 +1227,14 @@ def doctor(
     nodes: Sequence[int] | None = None,
     shared: bool = False,
     pinned: bool = True,
+    tier: str | PathLike[str] | None = None,
+    tier_size: _Size = "1GiB",
 ) -> Diagnosis:
     """Checks every limit of this machine against the requested memory, and detects devices. Maps
     nothing; takes milliseconds.
+
+    With a path ``tier``, also checks whether a :class:`DiskTier` of ``tier_size`` bytes could be
+    made there.
     """
 
 def mount_report(

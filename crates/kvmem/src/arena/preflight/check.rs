@@ -57,8 +57,10 @@ pub enum Value {
 }
 
 impl Check {
-    /// Makes a check without a requirement, with the verdict `ok`.
-    pub(super) fn new(name: impl Into<Cow<'static, str>>, value: Value) -> Self {
+    /// Makes a check without a requirement, with the verdict `ok`: for checks of other parts that
+    /// [join](super::Report::add) a report.
+    #[must_use]
+    pub fn new(name: impl Into<Cow<'static, str>>, value: Value) -> Self {
         Check {
             name: name.into(),
             value,
@@ -91,15 +93,21 @@ impl Check {
         }
     }
 
-    pub(super) fn need(self, need: Value) -> Self {
+    /// Sets the required part.
+    #[must_use]
+    pub fn need(self, need: Value) -> Self {
         Check { need: Some(need), ..self }
     }
 
-    pub(super) fn judge(self, verdict: Verdict, why: impl Into<String>) -> Self {
+    /// Sets the verdict and its reason.
+    #[must_use]
+    pub fn judge(self, verdict: Verdict, why: impl Into<String>) -> Self {
         Check { verdict, why: why.into(), ..self }
     }
 
-    pub(super) fn fix(self, fix: impl Into<String>) -> Self {
+    /// Sets what would change the verdict; semicolons separate alternatives.
+    #[must_use]
+    pub fn fix(self, fix: impl Into<String>) -> Self {
         Check { fix: Some(fix.into()), ..self }
     }
 }

@@ -39,6 +39,12 @@ impl Report {
         Report { requirements, verdict, checks }
     }
 
+    /// Adds checks of another part, such as a disk tier.
+    pub fn add(&mut self, checks: impl IntoIterator<Item = Check>) {
+        self.checks.extend(checks);
+        self.verdict = self.checks.iter().map(|check| check.verdict).max().unwrap_or(self.verdict);
+    }
+
     /// Returns the check with this name.
     #[must_use]
     pub fn check(&self, name: &str) -> Option<&Check> {
