@@ -4,6 +4,7 @@
 //! remedy and goes on. Bytes that differ from those written make it fail.
 
 mod benchmarks;
+mod disk;
 mod others;
 mod page;
 mod sampling;
@@ -12,18 +13,19 @@ mod setting_up;
 mod sizing;
 mod telling;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use indicatif::HumanCount;
 use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Check, Machine, Report, Requirements, Verdict};
-use kvmem::pool::PoolReport;
+use kvmem::pool::{Pool, PoolReport};
 use kvmem::register::{Devices, NotAvailable, Registrar};
 use kvmem_report::{Chapter, Page};
 
 use self::benchmarks::Goals;
+use self::disk::{OnDisk, Phase};
 use self::others::Ticks;
 use self::serving::{Layout, Served};
 use self::setting_up::{SetUp, rings, set_up};
@@ -50,7 +52,7 @@ const OTHERS: f64 = 0.1;
 pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     let begun = Instant::now();
     let (html, path, other_folder) = open(args)?;
-    let steps = if args.no_bench { 4 } else { 5 };
+    let steps = if args.no_bench { 5 } else { 6 };
     let mut telling = Telling::new(steps);
     print(format_args!(
         "kvmem {}: a tour in {steps} steps, less than two minutes\n{}\n",
@@ -96,9 +98,19 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
         Some(served) => workload(&telling, served)?,
         None => telling.found("left out", "there is no pool to serve from")?,
     }
+    telling.step("Disk: from memory to a local file, closed, opened again, and found")?;
+    let on_disk = match &set_up {
+        Some(set_up) => disk(&mut telling, &set_up.pool, &path, &mut missing)?,
+        None => {
+            telling.found("left out", "there is no pool to store from")?;
+            None
+        }
+    };
+
     let mut chapters = vec![page::doctor(&limits, &missing)];
     chapters.extend(set_up.as_ref().map(page::pool));
     chapters.extend(served.as_ref().map(page::served));
+    chapters.extend(on_disk.as_ref().map(page::on_disk));
     // The benchmarks need its memory.
     drop(set_up);
 
@@ -115,16 +127,72 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
         several => format!("see the {several} remarks above"),
     };
     telling.found("done", &format!("in {:.0} s; {remarks}", begun.elapsed().as_secs_f64()))?;
-    match served.map(|served| served.wrong) {
-        Some(wrong) if !wrong.is_empty() => Err(Failure::new(
+    let by_workload = served.iter().flat_map(|served| &served.wrong);
+    let by_disk = on_disk.iter().flat_map(|disk| &disk.wrong);
+    let of = |name, fault: &String| (name, fault.clone());
+    let faults = by_workload.map(|fault| of("KV workload", fault));
+    match faults.chain(by_disk.map(|fault| of("disk tier", fault))).next() {
+        Some((name, fault)) => Err(Failure::new(
             format_args!(
-                "the KV workload found wrong bytes, a defect of kvmem or of this machine: {}",
-                wrong[0]
+                "the {name} found wrong bytes, a defect of kvmem or of this machine: {fault}"
             ),
             1,
         )),
-        _ => Ok(()),
+        None => Ok(()),
     }
+}
+
+/// Shows the disk tier, in a file in the folder of the report.
+fn disk(
+    telling: &mut Telling,
+    pool: &Pool,
+    report: &Path,
+    missing: &mut Vec<Missing>,
+) -> Result<Option<OnDisk>, Failure> {
+    let folder = report.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let disk = match disk::show(pool, folder.unwrap_or(Path::new("."))) {
+        Ok(disk) => disk,
+        Err(why) => {
+            telling.missing(&why)?;
+            missing.push(why);
+            return Ok(None);
+        }
+    };
+    let speed = |phase: Phase| format!("{:.2} GB/s", phase.gb_per_s());
+    telling.found(
+        "evicted",
+        &format!(
+            "{} of {} values of {} left a cache of {} for {}, {}, at {}; {:.4} bytes written for \
+             each of theirs",
+            bytes(disk.stored.bytes),
+            HumanCount(disk.values),
+            bytes(disk.value_bytes),
+            bytes(disk.cache_bytes),
+            shown(&disk.folder),
+            disk.access,
+            speed(disk.stored),
+            disk.write_amplification()
+        ),
+    )?;
+    let mismatch = match disk.wrong.len() {
+        0 => "no mismatch".to_owned(),
+        wrong => format!("{wrong} WRONG: {}", disk.wrong[0]),
+    };
+    telling.found(
+        "fetched",
+        &format!("{} at {}, every byte verified", bytes(disk.fetched.bytes), speed(disk.fetched)),
+    )?;
+    telling.found(
+        "restart",
+        &format!(
+            "opened again in {:.1} ms with {} values, {} fetched at {}; {mismatch}",
+            1e3 * disk.open_seconds,
+            HumanCount(disk.found),
+            bytes(disk.again.bytes),
+            speed(disk.again)
+        ),
+    )?;
+    Ok(Some(disk))
 }
 
 /// The file of the report, its path, and why it is not in the current folder. `None`: no file can

@@ -5,6 +5,7 @@ use kvmem::arena::preflight::{Report, Value};
 use kvmem::pool::PoolReport;
 use kvmem_report::{Bars, Chapter, Lines, Scale, Section, Table};
 
+use super::disk::OnDisk;
 use super::sampling::TourSample;
 use super::serving::Served;
 use super::setting_up::SetUp;
@@ -164,4 +165,37 @@ fn figures(served: &Served) -> Section {
         table.row([what.to_owned(), found])
     });
     Section::new("Figures").table(table)
+}
+
+/// Shows the disk tier.
+pub(super) fn on_disk(disk: &OnDisk) -> Chapter {
+    let mut bars = Bars::new("Speed, more is better", "GB/s", Scale::Linear);
+    for (name, phase) in [
+        ("memory to disk", disk.stored),
+        ("disk to memory", disk.fetched),
+        ("after opening again", disk.again),
+    ] {
+        bars.group(name).bar("GB/s", phase.gb_per_s());
+    }
+    let stats = &disk.stats;
+    let rows = [
+        ("values", HumanCount(disk.values).to_string()),
+        ("bytes of a value", bytes(disk.value_bytes)),
+        ("bytes of the cache in memory", bytes(disk.cache_bytes)),
+        ("bytes of the file", bytes(disk.tier_bytes)),
+        ("transferred", disk.access.to_owned()),
+        ("bytes of values written", bytes(stats.written_bytes)),
+        ("bytes of the index written", bytes(stats.metadata_bytes)),
+        ("written for each byte", format!("{:.4}", disk.write_amplification())),
+        ("memory of the index", bytes(stats.index_bytes)),
+        ("seconds to open it again", format!("{:.4}", disk.open_seconds)),
+        ("values found then", HumanCount(disk.found).to_string()),
+        ("mismatches", disk.wrong.len().to_string()),
+    ];
+    let table = rows.into_iter().fold(Table::new(["", "found"]), |table, (what, found)| {
+        table.row([what.to_owned(), found])
+    });
+    Chapter::new("Disk")
+        .line("Values that memory has no room for, in a local file; closed, and opened again")
+        .section(Section::new("Three ways").plot(bars.plot()).table(table))
 }

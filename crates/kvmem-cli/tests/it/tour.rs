@@ -65,16 +65,22 @@ fn each_step_is_printed_and_plotted() {
     says(
         &text,
         &[
-            "a tour in 4 steps",
-            "1/4 Doctor",
+            "a tour in 5 steps",
+            "1/5 Doctor",
             "checks",
-            "2/4 Pool",
+            "2/5 Pool",
             "16 MiB: requested",
             "populated 16 MiB",
-            "3/4 KV workload",
+            "3/5 KV workload",
             "requests for pages of 1 token(s)",
             "no mismatch",
-            "4/4 Report",
+            "4/5 Disk",
+            "evicted",
+            "every byte verified",
+            "opened again in",
+            "192 values",
+            "no mismatch",
+            "5/5 Report",
             "done",
         ],
     );
@@ -84,7 +90,7 @@ fn each_step_is_printed_and_plotted() {
     }
     assert_eq!(page(&text), file, "as an absolute path");
     // Steps, work of each thread, utilization, and two maps.
-    let html = browser::opened(&file, 5);
+    let html = browser::opened(&file, 6);
     for part in [
         "This machine",
         "memory.available",
@@ -106,8 +112,8 @@ fn the_command_without_arguments_runs_the_tour() {
     let seen: Vec<String> = lines.map(Result::unwrap).take(4).collect();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(seen[0].contains("a tour in 5 steps"), "{seen:?}");
-    assert!(seen.iter().any(|line| line.starts_with("1/5 Doctor")), "{seen:?}");
+    assert!(seen[0].contains("a tour in 6 steps"), "{seen:?}");
+    assert!(seen.iter().any(|line| line.starts_with("1/6 Doctor")), "{seen:?}");
     let left = std::fs::read_dir(&folder).unwrap().count();
     assert_eq!(left, 0, "a tour that is killed leaves no page, neither empty nor in part");
     std::fs::remove_dir_all(folder).unwrap();
@@ -164,10 +170,10 @@ fn with_little_locked_memory_a_small_pool_is_registered() {
             ],
         );
     }
-    says(&text, &["3/4 KV workload", "no mismatch", "the current folder cannot be written"]);
+    says(&text, &["3/5 KV workload", "no mismatch", "the current folder cannot be written"]);
     let file = page(&text);
     assert_eq!(file.parent(), Some(&*folder), "{text}");
-    browser::opened(&file, 5);
+    browser::opened(&file, 6);
     std::fs::remove_dir_all(folder).unwrap();
 }
 
@@ -180,7 +186,7 @@ fn without_locked_memory_nothing_is_registered() {
         text.contains("RLIMIT_MEMLOCK is 0") || text.contains("missing     io_uring:"),
         "{text}"
     );
-    says(&text, &["remedy", "2/4 Pool", "no mismatch", "above"]);
+    says(&text, &["remedy", "2/5 Pool", "no mismatch", "above"]);
     assert!(!text.contains("to show it") && !text.contains("    registered"), "{text}");
     std::fs::remove_dir_all(folder).unwrap();
 }
@@ -244,10 +250,10 @@ fn without_io_uring_the_tour_continues() {
     };
     says(
         &text,
-        &["missing io_uring:", "io_uring_setup", "remedy", "2/4 Pool", "populated", "no mismatch"],
+        &["missing io_uring:", "io_uring_setup", "remedy", "2/5 Pool", "populated", "no mismatch"],
     );
     assert!(!text.contains("    registered"), "{text}");
-    assert!(browser::opened(&file, 5).contains("What was not there"));
+    assert!(browser::opened(&file, 6).contains("What was not there"));
 }
 
 #[test]
