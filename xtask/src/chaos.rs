@@ -27,6 +27,7 @@ mod lives;
 pub(crate) mod machine;
 mod outputs;
 mod surroundings;
+mod tiers;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -126,7 +127,7 @@ struct Step {
 }
 
 /// All attacks, in the order in which they run.
-const STEPS: [Step; 16] = [
+const STEPS: [Step; 17] = [
     Step {
         name: "options",
         about: "values that make no sense",
@@ -201,6 +202,12 @@ const STEPS: [Step; 16] = [
         about: "many connections to the metrics server",
         quick: false,
         run: lives::connections,
+    },
+    Step {
+        name: "tiers",
+        about: "files of disk tiers: damaged, cut off, no files; no space; runs that are killed",
+        quick: false,
+        run: tiers::tiers,
     },
     Step {
         name: "signals",

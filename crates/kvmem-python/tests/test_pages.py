@@ -28,6 +28,7 @@ DOCS = ROOT / "docs"
 PAGES = [
     DOCS / "tutorial.md",
     DOCS / "fresh-memory.md",
+    DOCS / "disk-tier.md",
     DOCS / "troubleshooting.md",
     *sorted((DOCS / "how-to").glob("*.md")),
 ]

@@ -313,6 +313,13 @@ fn space(place: &Place, len: u64) -> Check {
         Place::New(folder) => (0, folder),
         Place::Unusable(..) => return unknown(name, NO_PLACE),
     };
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    if let Some(limit) = limit.filter(|&limit| limit < len) {
+        return Check::new(name, Value::Bytes(limit))
+            .need(Value::Bytes(len))
+            .judge(Verdict::Fail, "RLIMIT_FSIZE forbids a file of this length")
+            .fix("ulimit -f unlimited; systemd: LimitFSIZE=infinity");
+    }
     let free = match rustix::fs::statvfs(near) {
         Ok(found) => found.f_bavail.saturating_mul(found.f_frsize),
         Err(error) => return unknown(name, format!("it cannot be examined: {error}")),

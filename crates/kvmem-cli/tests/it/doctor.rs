@@ -222,6 +222,17 @@ fn a_path_for_a_disk_tier_is_examined() {
     let said = text(&output.stderr);
     assert!(said.contains("or a disk tier in") && said.contains("tier.lock"), "{said}");
 
+    // A limit on the length of files.
+    let limited = r#"ulimit -f 1000 && exec "$0" doctor "$@""#;
+    let output = Command::new("sh")
+        .args(["-c", limited, env!("CARGO_BIN_EXE_kvmem")])
+        .args(args("16MiB"))
+        .output()
+        .unwrap();
+    let space = report(&output);
+    let space = check(&space, "tier.space");
+    assert!(space["why"].as_str().unwrap().contains("RLIMIT_FSIZE"), "{space:#}");
+
     // Without the option there are no such rows.
     let without = report(&kvmem(&["--size", "4096", "--no-pin", "--json"]));
     assert!(
