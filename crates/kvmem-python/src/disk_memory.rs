@@ -37,14 +37,14 @@ pub(crate) unsafe fn bytes_of_mut<'a>(span: &Span) -> &'a mut [u8] {
 }
 
 /// Writable memory for values that are fetched.
-pub(crate) struct Target {
+pub(crate) struct FetchTarget {
     pub(crate) span: Span,
     /// Keeps the bytes where they are.
     _exported: Exported,
 }
 
 /// Exports the buffers, and checks that none shares bytes with another.
-pub(crate) fn targets(buffers: &Bound<'_, PyAny>, keys: usize) -> PyResult<Vec<Target>> {
+pub(crate) fn targets(buffers: &Bound<'_, PyAny>, keys: usize) -> PyResult<Vec<FetchTarget>> {
     let py = buffers.py();
     let target = |buffer: PyResult<Bound<'_, PyAny>>| {
         let exported = Exported::of(&buffer?)?;
@@ -52,7 +52,7 @@ pub(crate) fn targets(buffers: &Bound<'_, PyAny>, keys: usize) -> PyResult<Vec<T
             0 => Span::writable(std::ptr::null_mut(), 0),
             len => Span::writable(exported.writable_at(py)?.as_ptr(), len),
         };
-        Ok(Target { span, _exported: exported })
+        Ok(FetchTarget { span, _exported: exported })
     };
     let targets = buffers.try_iter()?.map(target).collect::<PyResult<Vec<_>>>()?;
     if targets.len() != keys {

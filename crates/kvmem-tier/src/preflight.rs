@@ -161,8 +161,10 @@ fn lock(place: &Place) -> Check {
     }
 }
 
-/// Types of file systems by their magic number: the name, and why it is no good place for a tier.
-const FILE_SYSTEMS: [(u64, &str, Option<(Verdict, &str)>); 13] = [
+/// A type of file systems: its magic number, its name, and why it is no good place for a tier.
+type FileSystem = (u64, &'static str, Option<(Verdict, &'static str)>);
+
+const FILE_SYSTEMS: [FileSystem; 13] = [
     (0xEF53, "ext4", None),
     (0x5846_5342, "xfs", None),
     (0x9123_683E, "btrfs", Some((Verdict::Warn, COPIES))),
@@ -216,8 +218,8 @@ fn file_system(place: &Place) -> Check {
 fn direct_io(place: &Place, probe: &io::Result<File>) -> Check {
     let name = "tier.direct_io";
     let aligns = |found: rustix::fs::Statx| {
-        let asked = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::DIOALIGN);
-        asked.then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
+        let has_them = StatxFlags::from_bits_retain(found.stx_mask).contains(StatxFlags::DIOALIGN);
+        has_them.then_some((found.stx_dio_mem_align, found.stx_dio_offset_align))
     };
     let stated = match (place, probe) {
         (Place::File(path, _) | Place::Device(path), _) => {

@@ -43,7 +43,8 @@ fn run(name: &str, under: Under) {
 }
 
 programs!(
-    arena registration offset slab pool kv_cache kv_tier disk_tier threads moved mooncake mooncake_arena
+    arena registration offset slab pool kv_cache kv_tier disk_tier threads moved mooncake
+    mooncake_arena
 );
 
 // Not under Valgrind, which runs one thread at a time. Not under the sanitizers: a thread that is

@@ -2,8 +2,9 @@
 //! again.
 //!
 //! A cache of a sixteenth of the pool gets three times as many bytes as it holds. The tier below it
-//! has room for all, also for those that leave memory again after they were fetched. Then all values are fetched twice: while the tier is open, and after cache and
-//! tier were closed and the tier was opened again, as after a restart. Every byte is verified.
+//! has room for all, also for those that leave memory again after they were fetched. Then all
+//! values are fetched twice: while the tier is open, and after cache and tier were closed and the
+//! tier was opened again, as after a restart. Every byte is verified.
 //!
 //! The file loses its name as soon as it is made, so a tour that is killed leaves nothing. The tier
 //! opens it by its descriptor.
@@ -132,7 +133,7 @@ pub(super) fn show(pool: &Pool, folder: &Path) -> Result<OnDisk, Missing> {
         cache.map_err(|error| missing(&error))
     };
     let values = ROUNDS * cache_bytes / value_bytes;
-    let work = Work {
+    let work = DiskWork {
         payloads: Payloads::new(&[value_bytes]),
         value_bytes,
         going: Going::new("disk", Some(3 * values)),
@@ -176,13 +177,13 @@ pub(super) fn show(pool: &Pool, folder: &Path) -> Result<OnDisk, Missing> {
 }
 
 /// What all phases share.
-struct Work {
+struct DiskWork {
     payloads: Payloads,
     value_bytes: u64,
     going: Going,
 }
 
-impl Work {
+impl DiskWork {
     /// Returns the identity of a value's bytes.
     fn id(key: u64) -> ObjectId {
         ObjectId { block: key, number: 0 }
@@ -194,7 +195,7 @@ impl Work {
         for key in 0..values {
             match cache.reserve(key, self.value_bytes as usize) {
                 Ok(mut room) => {
-                    self.payloads.write(Work::id(key), room.bytes_mut());
+                    self.payloads.write(DiskWork::id(key), room.bytes_mut());
                     drop(room.commit());
                 }
                 Err(error) => {
@@ -221,7 +222,7 @@ impl Work {
             for (&key, found) in keys.iter().zip(found) {
                 match found {
                     None => wrong.push(format!("value {key} is neither in memory nor on the disk")),
-                    Some(found) if self.payloads.verify(Work::id(key), &found).is_err() => {
+                    Some(found) if self.payloads.verify(DiskWork::id(key), &found).is_err() => {
                         wrong.push(format!("the bytes of value {key} differ from those written"));
                     }
                     Some(_) => phase.bytes += self.value_bytes,
