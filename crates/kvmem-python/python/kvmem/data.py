@@ -112,7 +112,7 @@ class DiskTierStats(NamedTuple):
 
     entries: int
     """Values held."""
-    bytes: int
+    nbytes: int
     """Their bytes, without padding."""
     capacity: int
     """Bytes of the file for values."""
