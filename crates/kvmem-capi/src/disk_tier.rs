@@ -139,6 +139,7 @@ fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<TierOptions, CallErr
             }
         },
         max_write_bytes_per_s: given(wanted.max_write_bytes_per_s, "max_write_bytes_per_s")?,
+        ..TierOptions::default()
     })
 }
 

@@ -68,6 +68,7 @@ impl TierStats {
             superblock_failures: self.superblock_failures + other.superblock_failures,
             checkpoints: self.checkpoints + other.checkpoints,
             index_bytes: self.index_bytes + other.index_bytes,
+            read_only: self.read_only || other.read_only,
         }
     }
 }
