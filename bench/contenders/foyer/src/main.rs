@@ -3,8 +3,8 @@
 //! The engine is the block engine over io_uring with direct I/O, the fastest that foyer has. Values
 //! go to the disk alone (`storage_writer`), several flushers write them, and a pass of stores ends
 //! when all of them are written. Its buffers have room for a whole pass, since it drops what they
-//! cannot hold. A pass of fetches keeps as many loads in flight as the benchmark allows. Values stay
-//! where foyer puts them: they are not copied into the memory of a pool.
+//! cannot hold. A pass of fetches keeps as many loads in flight as the benchmark allows. Values
+//! stay where foyer puts them: they are not copied into the memory of a pool.
 
 use std::error::Error;
 use std::io::{BufRead, Write};

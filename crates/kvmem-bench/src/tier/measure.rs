@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use kvmem_testkit::workload::stream;
 use rand::seq::SliceRandom;
 
-use super::contenders::{BesideContender, Contender, PassTime, Room, contender, timed};
+use super::contenders::{BesideContender, PassTime, Room, TierContender, contender, timed};
 use super::index::{self, IndexEffort, IndexFigures};
 use super::memory::{Memory, padded};
 use super::{Beside, TierContenderId, TierMeasureError, TierTransfer};
 
-/// Who takes part.
+/// A contender, in this program or another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Participant {
     Here(TierContenderId),
@@ -61,7 +61,7 @@ impl Drop for TempDir {
 }
 
 /// A contender that takes turns, and the number of its next value.
-struct Turn {
+struct TierTurn {
     participant: Participant,
     contender: AnyContender,
     next: u64,
@@ -69,17 +69,17 @@ struct Turn {
 
 /// A program of its own times itself.
 enum AnyContender {
-    Here(Box<dyn Contender>),
+    Here(Box<dyn TierContender>),
     Beside(BesideContender),
 }
 
-impl Turn {
+impl TierTurn {
     /// Makes a contender and fills its room.
     fn new(
         participant: &Participant,
         room: Room<'_>,
         memory: &mut Memory,
-    ) -> Result<Turn, TierMeasureError> {
+    ) -> Result<TierTurn, TierMeasureError> {
         fs::create_dir(room.dir).map_err(TierMeasureError::system("make a directory"))?;
         let contender = match participant {
             Participant::Here(id) => AnyContender::Here(contender(*id, room, memory)?),
@@ -87,7 +87,7 @@ impl Turn {
                 AnyContender::Beside(BesideContender::new(beside, room, memory.len as u64)?)
             }
         };
-        let mut turn = Turn { participant: participant.clone(), contender, next: 0 };
+        let mut turn = TierTurn { participant: participant.clone(), contender, next: 0 };
         while turn.next <= room.bytes / memory.stride as u64 {
             turn.store(memory)?;
         }
@@ -131,7 +131,7 @@ impl Turn {
 /// What takes turns now: contenders that are full of values of one length.
 struct Running {
     value_bytes: u64,
-    turns: Vec<Turn>,
+    turns: Vec<TierTurn>,
     memory: Memory,
     /// The values stored last of which fetches choose: half of those that have room.
     window: u64,
@@ -174,7 +174,7 @@ impl TierFixture {
         for participant in &self.participants {
             let own = dir.0.join(participant.name());
             let room = Room { dir: &own, bytes: self.bytes, depth: self.depth };
-            turns.push(Turn::new(participant, room, &mut memory)?);
+            turns.push(TierTurn::new(participant, room, &mut memory)?);
         }
         let window = (self.bytes / stride / 2).max(memory.count as u64);
         self.running.0 = Some(Running { value_bytes, turns, memory, window, _dir: dir });

@@ -18,8 +18,8 @@
 //! 4. *Bytes.* Every value begins with its number and is otherwise random. After a pass of fetches
 //!    all of them are compared, outside of the time.
 //! 5. *Index.* A tier with many values of a byte each shows the memory of the index for each value
-//!    and the seconds until it is open again. A tier without a disk, which only counts blocks, shows
-//!    the utilization of the file for a pair of objects, one for the KV cache and one for its
+//!    and the seconds until it is open again. A tier without a disk, which only counts blocks,
+//!    shows the utilization of the file for a pair of objects, one for the KV cache and one for its
 //!    index, at the moment when the next one has no room.
 //!
 //! A contender outside of this program reads one line of JSON for each call from its standard input
@@ -31,8 +31,8 @@
 //! | `{"call":"store","first":F,"count":C}`: stores the values F to F + C − 1 | `{"seconds":S,"cpu_seconds":P}` |
 //! | `{"call":"fetch","numbers":[…]}`: fetches these values, and compares the numbers in their first eight bytes | the same |
 //!
-//! An answer `{"error":"…"}` ends the run. Lines that do not begin with `{` are ignored. A contender
-//! ends at the end of its input.
+//! An answer `{"error":"…"}` ends the run. Lines that do not begin with `{` are ignored. A
+//! contender ends at the end of its input.
 
 mod contenders;
 mod goals;

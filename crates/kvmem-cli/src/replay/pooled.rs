@@ -12,7 +12,7 @@ use super::calls::{ask, ticket};
 use super::latency::timed;
 use super::object::{Key, ObjectId};
 use super::store::{Store, StoreError};
-use super::tiered::{TierFigures, Tiered};
+use super::tiered::{TierUseFigures, Tiered};
 use crate::ops::recorder::Recorder;
 
 /// A cache on a pool.
@@ -110,7 +110,7 @@ impl Store for Pooled {
         }
     }
 
-    fn tier(&self) -> Option<TierFigures> {
+    fn tier(&self) -> Option<TierUseFigures> {
         self.tiered.as_ref().map(Tiered::figures)
     }
 

@@ -6,7 +6,7 @@ use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
 use super::latency::LatencyFigures;
-use super::tiered::TierFigures;
+use super::tiered::TierUseFigures;
 
 /// The result of a replay.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -89,7 +89,7 @@ pub struct ReplayReport {
     /// Hits that the tier below has made possible, if there is one.
     pub tier_hits: Option<u64>,
     /// The tier below, if there is one.
-    pub tier: Option<TierFigures>,
+    pub tier: Option<TierUseFigures>,
     /// The moved and verified bytes, if the pool has memory.
     pub backed: Option<Backed>,
     /// The recording, if one was requested.

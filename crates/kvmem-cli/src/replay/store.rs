@@ -12,7 +12,7 @@ use kvmem::pool::kv_cache::KvCacheError;
 
 use super::object::ObjectId;
 use super::placed::OutsidePool;
-use super::tiered::TierFigures;
+use super::tiered::TierUseFigures;
 
 /// A replay cannot go on.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
@@ -71,7 +71,7 @@ pub trait Store {
     fn fetch(&self, _blocks: &[u64], _held: usize, _objects: u32, _pins: &mut Vec<Self::Pin>) {}
 
     /// Returns the figures of the tier below, if there is one.
-    fn tier(&self) -> Option<TierFigures> {
+    fn tier(&self) -> Option<TierUseFigures> {
         None
     }
 

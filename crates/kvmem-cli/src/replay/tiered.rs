@@ -2,7 +2,7 @@
 //!
 //! A request that memory cannot serve any further asks the tier: first for its next block alone,
 //! whose time is the *time to the first byte*, then for all blocks behind it that the tier has, in
-//! one call. What is fetched stays pinned until the request has ended.
+//! one call. The fetched objects stay pinned until the request has ended.
 
 use std::borrow::Cow;
 use std::path::PathBuf;
@@ -44,7 +44,7 @@ pub(super) struct FetchTimes {
 
 /// The use of the tier.
 #[derive(Clone, PartialEq, Debug, Serialize)]
-pub struct TierFigures {
+pub struct TierUseFigures {
     /// The file.
     pub file: String,
     /// Bytes that it has for values.
@@ -98,7 +98,7 @@ impl Tiered {
     }
 
     /// Returns the figures so far.
-    pub fn figures(&self) -> TierFigures {
+    pub fn figures(&self) -> TierUseFigures {
         let TierStats {
             capacity,
             entries,
@@ -112,7 +112,7 @@ impl Tiered {
             ..
         } = self.tier.stats();
         let times = self.times();
-        TierFigures {
+        TierUseFigures {
             file: self.place.path.display().to_string(),
             capacity_bytes: capacity,
             objects_before: self.found,

@@ -9,8 +9,8 @@ use super::tested_allocator::{OwnedRange, TestedAllocator};
 use crate::op::Count;
 
 /// The number of holes that an aligned request examines in a space without a boundary, and the
-/// number of runs in a space with one, besides a run at the end of the space. If there are more free
-/// ranges, it may miss an aligned start.
+/// number of runs in a space with one, besides a run at the end of the space. If there are more
+/// free ranges, it may miss an aligned start.
 const EXAMINED: (usize, usize) = (384, 64);
 
 impl<A: TestedAllocator> Space<A> {

@@ -12,7 +12,7 @@ use std::thread;
 
 use rustix::fs::{Advice, OFlags};
 
-use super::{Contender, Room};
+use super::{Room, TierContender};
 use crate::tier::TierMeasureError;
 use crate::tier::memory::Memory;
 
@@ -99,7 +99,7 @@ impl Files {
     }
 }
 
-impl Contender for Files {
+impl TierContender for Files {
     fn store(&mut self, memory: &mut Memory, first: u64) -> Result<(), TierMeasureError> {
         let part = self.part(memory);
         let values = (first..).zip(memory.values(first));

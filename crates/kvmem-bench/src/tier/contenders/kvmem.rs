@@ -2,7 +2,7 @@
 
 use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
 
-use super::{Contender, Room};
+use super::{Room, TierContender};
 use crate::tier::TierMeasureError;
 use crate::tier::memory::Memory;
 
@@ -25,7 +25,7 @@ impl Tier {
     }
 }
 
-impl Contender for Tier {
+impl TierContender for Tier {
     fn store(&mut self, memory: &mut Memory, first: u64) -> Result<(), TierMeasureError> {
         let (len, keys) = (memory.len, keys(first..first + memory.count as u64));
         let values = keys.iter().zip(memory.values(first));

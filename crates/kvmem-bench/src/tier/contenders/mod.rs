@@ -34,9 +34,9 @@ pub(super) struct Room<'a> {
 }
 
 /// A contender in this program.
-pub(super) trait Contender {
-    /// Stores the values from the number `first` on, one for each in `memory`. What is older than
-    /// the room allows is forgotten.
+pub(super) trait TierContender {
+    /// Stores the values from the number `first` on, one for each in `memory`, and forgets the
+    /// oldest ones that have no room.
     fn store(&mut self, memory: &mut Memory, first: u64) -> Result<(), TierMeasureError>;
 
     /// Prepares for a pass of fetches, outside of its time.
@@ -53,7 +53,7 @@ pub(super) fn contender(
     id: TierContenderId,
     room: Room<'_>,
     memory: &Memory,
-) -> Result<Box<dyn Contender>, TierMeasureError> {
+) -> Result<Box<dyn TierContender>, TierMeasureError> {
     Ok(match id {
         TierContenderId::Kvmem => Box::new(kvmem::Tier::new(room, memory)?),
         TierContenderId::Plain => Box::new(plain::Plain::new(room, memory)?),

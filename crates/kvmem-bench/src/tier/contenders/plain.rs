@@ -11,7 +11,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::fs::{FallocateFlags, OFlags};
 
-use super::{Contender, Room};
+use super::{Room, TierContender};
 use crate::tier::TierMeasureError;
 use crate::tier::memory::Memory;
 
@@ -30,7 +30,7 @@ pub(super) struct Plain {
 }
 
 /// A transfer: where in the file, and from or to which bytes.
-struct Plan {
+struct Transfer {
     at: u64,
     memory: *mut u8,
     len: u32,
@@ -70,9 +70,9 @@ impl Plain {
         Ok(Plain { file, ring, fixed, depth: room.depth as usize, slots })
     }
 
-    fn plan(&self, memory: &Memory, number: u64, value: *mut u8) -> Plan {
+    fn transfer(&self, memory: &Memory, number: u64, value: *mut u8) -> Transfer {
         let offset = value as usize - memory.pool.base().as_ptr() as usize;
-        Plan {
+        Transfer {
             at: number % self.slots * memory.stride as u64,
             memory: value,
             len: memory.stride as u32,
@@ -83,14 +83,14 @@ impl Plain {
     /// Makes the transfers. Short ones are errors: there is nothing behind which they could stop.
     ///
     /// # Safety
-    /// The bytes of the plans are valid for the transfers until this returns, and lie in the pool.
-    unsafe fn run(&mut self, plans: &[Plan], write: bool) -> Result<(), TierMeasureError> {
+    /// The bytes of the transfers are valid for the transfers until this returns, and lie in the pool.
+    unsafe fn run(&mut self, transfers: &[Transfer], write: bool) -> Result<(), TierMeasureError> {
         let file = types::Fd(self.file.as_raw_fd());
         let mut failed = None;
         let (mut next, mut in_flight) = (0, 0);
-        while next < plans.len() || in_flight > 0 {
-            while in_flight < self.depth && next < plans.len() {
-                let entry = entry(&plans[next], file, self.fixed, write).user_data(next as u64);
+        while next < transfers.len() || in_flight > 0 {
+            while in_flight < self.depth && next < transfers.len() {
+                let entry = entry(&transfers[next], file, self.fixed, write).user_data(next as u64);
                 // SAFETY: the caller lends the bytes until all transfers are done.
                 if unsafe { self.ring.submission().push(&entry) }.is_err() {
                     break;
@@ -107,13 +107,13 @@ impl Plain {
             }
             for done in self.ring.completion() {
                 in_flight -= 1;
-                let plan = &plans[done.user_data() as usize];
+                let transfer = &transfers[done.user_data() as usize];
                 let error = match done.result() {
-                    bytes if bytes == plan.len as i32 => continue,
+                    bytes if bytes == transfer.len as i32 => continue,
                     bytes if bytes >= 0 => io::ErrorKind::UnexpectedEof.into(),
                     error => io::Error::from_raw_os_error(-error),
                 };
-                (failed, next) = (Some(error), plans.len());
+                (failed, next) = (Some(error), transfers.len());
             }
         }
         let call = if write { "write" } else { "read" };
@@ -121,8 +121,8 @@ impl Plain {
     }
 }
 
-fn entry(plan: &Plan, file: types::Fd, fixed: bool, write: bool) -> squeue::Entry {
-    let Plan { at, memory, len, buffer } = *plan;
+fn entry(transfer: &Transfer, file: types::Fd, fixed: bool, write: bool) -> squeue::Entry {
+    let Transfer { at, memory, len, buffer } = *transfer;
     match (fixed, write) {
         (true, true) => opcode::WriteFixed::new(file, memory, len, buffer).offset(at).build(),
         (true, false) => opcode::ReadFixed::new(file, memory, len, buffer).offset(at).build(),
@@ -131,23 +131,23 @@ fn entry(plan: &Plan, file: types::Fd, fixed: bool, write: bool) -> squeue::Entr
     }
 }
 
-impl Contender for Plain {
+impl TierContender for Plain {
     fn store(&mut self, memory: &mut Memory, first: u64) -> Result<(), TierMeasureError> {
         let values: Vec<*mut u8> =
             memory.values(first).map(|value| value.as_ptr().cast_mut()).collect();
         let numbers = (first..).zip(values);
-        let plans: Vec<Plan> =
-            numbers.map(|(number, value)| self.plan(memory, number, value)).collect();
+        let transfers: Vec<Transfer> =
+            numbers.map(|(number, value)| self.transfer(memory, number, value)).collect();
         // SAFETY: the kernel only reads the values, which `memory` keeps.
-        unsafe { self.run(&plans, true) }
+        unsafe { self.run(&transfers, true) }
     }
 
     fn fetch(&mut self, memory: &mut Memory, numbers: &[u64]) -> Result<(), TierMeasureError> {
         let rooms: Vec<*mut u8> = memory.rooms().map(<[u8]>::as_mut_ptr).collect();
         let numbers = numbers.iter().zip(rooms);
-        let plans: Vec<Plan> =
-            numbers.map(|(&number, room)| self.plan(memory, number, room)).collect();
+        let transfers: Vec<Transfer> =
+            numbers.map(|(&number, room)| self.transfer(memory, number, room)).collect();
         // SAFETY: the rooms are exclusively borrowed, and lie apart.
-        unsafe { self.run(&plans, false) }
+        unsafe { self.run(&transfers, false) }
     }
 }

@@ -4,8 +4,8 @@
 //! reclaims every time; caching then costs more than it saves. A reclaim that follows closely on
 //! the previous one therefore makes the next puts *bypass* the caches: 64 puts at first, twice as
 //! many each time, at most 8192. If 1024 or more puts lie between two reclaims, no put bypasses.
-//! After 32 close reclaims in a row caching does not *pay off*, and the owner of the caches may give
-//! it up for some time.
+//! After 32 close reclaims in a row caching does not *pay off*, and the owner of the caches may
+//! give it up for some time.
 
 use crate::sync::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
