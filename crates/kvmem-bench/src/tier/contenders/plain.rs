@@ -83,7 +83,7 @@ impl Plain {
     /// Makes the transfers. Short ones are errors: there is nothing behind which they could stop.
     ///
     /// # Safety
-    /// The bytes of the transfers are valid for the transfers until this returns, and lie in the pool.
+    /// The bytes of the transfers are valid until this returns, and lie in the pool.
     unsafe fn run(&mut self, transfers: &[Transfer], write: bool) -> Result<(), TierMeasureError> {
         let file = types::Fd(self.file.as_raw_fd());
         let mut failed = None;
