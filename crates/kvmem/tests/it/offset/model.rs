@@ -296,7 +296,8 @@ impl Test {
         };
         let n = match self.random.below(3) {
             0 => there.min(100),
-            1 => there.saturating_add(1),
+            // Of many ranges the space would allocate all but one before it fails.
+            1 if there < 1000 || there > u32::MAX.into() => there.saturating_add(1),
             _ => 1 + self.random.below(6),
         };
         match self.space.allocate_batch(size, n as usize) {
