@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use kvmem::pool::KvCache;
-use kvmem::pool::kv_cache::{Eviction, Lease, Leased, Pinned, Reservation};
+use kvmem::pool::kv_cache::{self, Eviction, Lease, Leased, Pinned, Reservation, WriteBehind};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -54,6 +54,10 @@ impl Held for Cache {
 ///   None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
 /// - ``lower_tier``: receives evicted values and is asked for missing ones: a :class:`DiskTier`,
 ///   or another such as :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
+/// - ``write_behind``: with a :class:`DiskTier`: evicted values wait in a queue of as many bytes, where
+///   they are still found, and a thread writes them, many at once. They stay in use in the pool
+///   meanwhile; an insertion waits while the queue is full. Closing the cache writes what is left.
+///   None: the thread that evicts a value writes it.
 ///
 /// Raises :class:`InvalidArgumentError`.
 #[pyclass(name = "KvCache", module = "kvmem", frozen, weakref)]
@@ -173,8 +177,9 @@ impl PyKvCache {
     #[new]
     #[pyo3(signature = (
         pool, *, max_bytes=None, max_blocks=None, watermarks=None, eviction="lru", shards=None,
-        lower_tier=None
+        lower_tier=None, write_behind=None
     ))]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create(
         pool: Bound<'_, PyPool>,
         max_bytes: Option<Size>,
@@ -183,6 +188,7 @@ impl PyKvCache {
         eviction: &str,
         shards: Option<Int<'_>>,
         lower_tier: Option<Bound<'_, PyAny>>,
+        write_behind: Option<Size>,
     ) -> PyResult<PyKvCache> {
         let py = pool.py();
         let eviction = match eviction {
@@ -207,13 +213,32 @@ impl PyKvCache {
         if let Some(shards) = shards {
             builder = builder.shards(shards.index(py, "shards")?);
         }
+        let queued = |message: &str| error::bad_value(py, format!("write_behind {message}"));
+        if matches!(write_behind, Some(Size(0))) {
+            return Err(queued("is 0: give at least 1 byte, or None for no queue"));
+        }
         let below = match lower_tier {
+            None if write_behind.is_some() => {
+                return Err(queued("needs a lower_tier: give a DiskTier"));
+            }
             None => Below::Nothing,
             Some(object) => match object.cast_into::<PyDiskTier>() {
                 Ok(tier) => {
                     let shared: SharedTier = Arc::clone(&*tier.get().tier()?);
-                    builder = builder.lower_tier(shared).with_allocator(kvmem_tier::allocate);
+                    builder = match write_behind {
+                        None => builder.lower_tier(shared),
+                        Some(Size(bytes)) => {
+                            let queue = WriteBehind::builder(&memory, shared).max_bytes(bytes);
+                            // The system's error if no thread can be started.
+                            let queue: Arc<dyn kv_cache::LowerTier<_>> = Arc::new(queue.build()?);
+                            builder.lower_tier(queue)
+                        }
+                    };
+                    builder = builder.with_allocator(kvmem_tier::allocate);
                     Below::Disk(Link::new(Some(tier.unbind())))
+                }
+                Err(_) if write_behind.is_some() => {
+                    return Err(queued("needs a DiskTier below: other tiers are called at once"));
                 }
                 Err(other) => {
                     let object = lower_tier::of(&other.into_inner(), &pool)?;

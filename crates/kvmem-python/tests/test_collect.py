@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import tempfile
 import threading
 import weakref
 from collections.abc import Callable
@@ -107,6 +108,11 @@ def pinned() -> kvmem.Pinned:
     return cache.reserve("k", 10).commit()
 
 
+def disk_tier() -> kvmem.DiskTier:
+    with tempfile.NamedTemporaryFile() as file:
+        return kvmem.DiskTier(file.name, bytes="1MiB")
+
+
 PLAIN: dict[type, Callable[[], object]] = {
     kvmem.OffsetAllocator: lambda: kvmem.OffsetAllocator(MIB),
     kvmem.Allocation: lambda: kvmem.OffsetAllocator(MIB).allocate(10),
@@ -116,6 +122,7 @@ PLAIN: dict[type, Callable[[], object]] = {
     kvmem.AttachedPool: attached,
     kvmem.AttachedBlock: attached_block,
     kvmem.Pinned: pinned,
+    kvmem.DiskTier: disk_tier,
     _kvmem.AddressManager: lambda: _kvmem.AddressManager(MIB),
 }
 

@@ -294,6 +294,36 @@ def test_evicted_values_are_fetched(cache: kvmem.KvCache, tier: kvmem.DiskTier) 
     assert stats.sink_failures == 0 and stats.hits + stats.misses == 504, stats
 
 
+def test_values_wait_in_a_queue_and_are_written_before_the_cache_ends(
+    path: Path, pool: kvmem.Pool
+) -> None:
+    keys = range(500)
+    with kvmem.DiskTier(path, bytes="16MiB") as tier:
+        cache = kvmem.KvCache(pool, max_bytes=MIB, lower_tier=tier, write_behind="256KiB")
+        for key in keys:
+            cache.insert(key, value(key))
+        # Also what is still in the queue is found.
+        for begin in range(0, 500, 50):
+            some = range(begin, begin + 50)
+            assert [bytes(one or b"") for one in cache.get_or_fetch(some)] == list(map(value, some))
+        cache.evict_to(0)
+        cache.close()
+        gc.collect()
+        assert tier.stats().entries == 500
+    with kvmem.DiskTier(path) as tier:
+        assert tier.fetch(keys) == [value(key) for key in keys]
+
+
+def test_a_queue_needs_a_disk_and_some_bytes(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None:
+    for options, words in [
+        ({"write_behind": MIB}, "needs a lower_tier"),
+        ({"lower_tier": tier, "write_behind": 0}, "write_behind is 0"),
+        ({"lower_tier": lambda cache: None, "write_behind": MIB}, "needs a DiskTier"),
+    ]:
+        with pytest.raises(kvmem.InvalidArgumentError, match=words):
+            kvmem.KvCache(pool, **options)
+
+
 def test_a_cache_finds_what_the_last_process_evicted(
     path: Path, tier: kvmem.DiskTier, pool: kvmem.Pool
 ) -> None:
@@ -450,7 +480,7 @@ def test_a_forked_child_cannot_use_the_tier(path: Path, script: Callable[..., st
                 try:
                     use()
                 except kvmem.ForkedError as error:
-                    print(str(error).split(" was made")[0])
+                    print(str(error).split(" was made")[0], flush=True)
             tier.close()
             cache.close()
             os._exit(0)
