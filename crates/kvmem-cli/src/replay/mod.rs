@@ -60,7 +60,7 @@ use pooled::Pooled;
 use report::{Backed, Recorded, ReplayReport, ThreadFigures};
 use sampling::ReplaySamples;
 use store::{Store, StoreError};
-use tiered::{TierPlace, Tiered};
+use tiered::{TierPlace, Tiered, TieredError};
 use trace::{BLOCK_TOKENS, Trace, TraceError};
 use worker::{Counters, Worker, verify_all};
 
@@ -195,7 +195,7 @@ pub enum ReplayError {
         /// The file.
         path: PathBuf,
         /// The reason.
-        source: Box<kvmem_tier::TierError>,
+        source: Box<TieredError>,
     },
     /// The calls cannot be recorded.
     #[error(transparent)]
@@ -272,15 +272,15 @@ pub fn replay<R: BufRead + Send>(
         let feed = Feed::new(trace, options.requests_max, sampling, watch);
         return options.contender.visit(OnContender { feed, options, seen, recorder });
     };
+    let pool = backing::pool(options.pool_bytes, options.backed, learn)?;
     let open = |place: &TierPlace| {
         let least = options.layout.objects().iter().copied().min().unwrap_or(1);
-        Tiered::open(place, least).map_err(|source| ReplayError::Tier {
+        Tiered::open(place, least, &pool).map_err(|source| ReplayError::Tier {
             path: place.path.clone(),
             source: Box::new(source),
         })
     };
     let tiered = options.tier.as_ref().map(open).transpose()?;
-    let pool = backing::pool(options.pool_bytes, options.backed, learn)?;
     let store = Pooled::new(
         &pool,
         options.backed,

@@ -46,8 +46,8 @@ impl Pooled {
                 ask(recorder.as_ref(), len as u64, allocate, Block::offset)
             });
         if let Some(tiered) = &tiered {
-            let tier: Arc<dyn LowerTier<Key>> = tiered.tier.clone();
-            builder = builder.lower_tier(tier);
+            let queue: Arc<dyn LowerTier<Key>> = tiered.queue.clone();
+            builder = builder.lower_tier(queue);
         }
         if threads == 1 {
             builder = builder.shards(1).exact_recency(true);

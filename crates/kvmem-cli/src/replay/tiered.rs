@@ -8,6 +8,8 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kvmem::pool::Pool;
+use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
 use kvmem_tier::format::BLOCK;
 use kvmem_tier::{DiskTier, TierError, TierKey, TierOptions, TierStats};
 use serde::Serialize;
@@ -24,10 +26,23 @@ pub struct TierPlace {
     pub bytes: u64,
 }
 
+/// A tier cannot be put below the cache.
+#[derive(Debug, thiserror::Error)]
+pub enum TieredError {
+    /// It cannot be opened.
+    #[error(transparent)]
+    Open(#[from] TierError),
+    /// The thread that writes to it cannot be started.
+    #[error("a thread that writes evicted objects cannot be started: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
 /// An open tier, and how long it takes to fetch.
 pub struct Tiered {
     place: TierPlace,
-    pub(super) tier: Arc<DiskTier>,
+    tier: Arc<DiskTier>,
+    /// Above it evicted objects wait to be written, many at once.
+    pub(super) queue: Arc<WriteBehind<Key, DiskTier>>,
     /// Values that were there when the tier was opened.
     found: u64,
     times: Mutex<FetchTimes>,
@@ -76,21 +91,23 @@ impl Tiered {
     /// `least` bytes.
     ///
     /// # Errors
-    /// [`TierError`].
-    pub fn open(place: &TierPlace, least: u64) -> Result<Tiered, TierError> {
+    /// [`TieredError`].
+    pub fn open(place: &TierPlace, least: u64, pool: &Pool) -> Result<Tiered, TieredError> {
         let options = TierOptions {
             bytes: Some(place.bytes),
             max_entries: Some(place.bytes / least.next_multiple_of(BLOCK as u64).max(1)),
             ..TierOptions::default()
         };
         let (tier, report) = DiskTier::open(&place.path, &options)?;
+        let tier = Arc::new(tier);
+        let queue = Arc::new(WriteBehind::builder(pool, Arc::clone(&tier)).build()?);
         let (found, times) = (report.entries, Mutex::default());
-        Ok(Tiered { place: place.clone(), tier: Arc::new(tier), found, times })
+        Ok(Tiered { place: place.clone(), tier, queue, found, times })
     }
 
-    /// Returns whether the tier has an object.
+    /// Returns whether the tier has an object, or will have it.
     pub(super) fn holds(&self, id: ObjectId) -> bool {
-        self.tier.len_of(&bytes_of(id)).is_some()
+        self.queue.lengths(&[&Key::new(id, ())])[0].is_some()
     }
 
     pub(super) fn times(&self) -> std::sync::MutexGuard<'_, FetchTimes> {
