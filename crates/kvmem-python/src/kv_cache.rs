@@ -54,10 +54,10 @@ impl Held for Cache {
 ///   None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
 /// - ``lower_tier``: receives evicted values and is asked for missing ones: a :class:`DiskTier`,
 ///   or another such as :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
-/// - ``write_behind``: with a :class:`DiskTier`: evicted values wait in a queue of as many bytes, where
-///   they are still found, and a thread writes them, many at once. They stay in use in the pool
-///   meanwhile; an insertion waits while the queue is full. Closing the cache writes what is left.
-///   None: the thread that evicts a value writes it.
+/// - ``write_behind``: with a :class:`DiskTier`: evicted values wait in a queue of as many bytes,
+///   where they are still found, and a thread writes them, many at once. They stay in use in the
+///   pool meanwhile; an insertion waits while the queue is full. Closing the cache writes what is
+///   left. None: the thread that evicts a value writes it.
 ///
 /// Raises :class:`InvalidArgumentError`.
 #[pyclass(name = "KvCache", module = "kvmem", frozen, weakref)]
