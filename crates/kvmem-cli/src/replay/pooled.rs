@@ -83,18 +83,21 @@ impl Store for Pooled {
         let is_whole =
             |&&block: &&u64| ids(block).all(|id| self.cache.contains(&id) || tiered.holds(id));
         let whole = blocks.iter().take_while(is_whole).count();
-        if whole == 0 {
+        let in_memory = |&&block: &&u64| ids(block).all(|id| self.cache.contains(&id));
+        let in_memory = blocks.iter().take_while(in_memory).count();
+        if whole <= in_memory {
             return;
         }
         // What is fetched must not evict the blocks before it.
-        let held = held.iter().rev().flat_map(|&block| ids(block));
+        let held = held.iter().chain(&blocks[..in_memory]);
+        let held = held.rev().flat_map(|&block| ids(block));
         pins.extend(held.filter_map(|id| self.cache.get(&id)));
         let fetch = |blocks: &[u64]| {
             let ids = blocks.iter().flat_map(|&block| ids(block));
             let keys: Vec<Key> = ids.map(|id| Key::new(id, ())).collect();
             timed(|| self.cache.get_or_fetch(&keys))
         };
-        let (first, rest) = blocks[..whole].split_at(1);
+        let (first, rest) = blocks[in_memory..whole].split_at(1);
         for (part, is_first) in [(first, true), (rest, false)] {
             if part.is_empty() {
                 return;
