@@ -213,13 +213,18 @@ impl PyKvCache {
         if let Some(shards) = shards {
             builder = builder.shards(shards.index(py, "shards")?);
         }
-        let queued = |message: &str| error::bad_value(py, format!("write_behind {message}"));
+        let queue_bytes = write_behind.map_or(0, |Size(bytes)| bytes);
+        // Without a disk no queue is possible.
+        let queued = |message: &str, limit: u64| {
+            error::bad_number(py, format!("write_behind {message}"), queue_bytes, limit)
+        };
         if matches!(write_behind, Some(Size(0))) {
-            return Err(queued("is 0: give at least 1 byte, or None for no queue"));
+            let message = "is 0: give at least 1 byte, or None for no queue";
+            return Err(queued(message, memory.capacity()));
         }
         let below = match lower_tier {
             None if write_behind.is_some() => {
-                return Err(queued("needs a lower_tier: give a DiskTier"));
+                return Err(queued("needs a lower_tier: give a DiskTier", 0));
             }
             None => Below::Nothing,
             Some(object) => match object.cast_into::<PyDiskTier>() {
@@ -238,7 +243,8 @@ impl PyKvCache {
                     Below::Disk(Link::new(Some(tier.unbind())))
                 }
                 Err(_) if write_behind.is_some() => {
-                    return Err(queued("needs a DiskTier below: other tiers are called at once"));
+                    let message = "needs a DiskTier below: other tiers are called at once";
+                    return Err(queued(message, 0));
                 }
                 Err(other) => {
                     let object = lower_tier::of(&other.into_inner(), &pool)?;

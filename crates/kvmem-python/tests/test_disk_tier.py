@@ -315,11 +315,12 @@ def test_values_wait_in_a_queue_and_are_written_before_the_cache_ends(
 
 
 def test_a_queue_needs_a_disk_and_some_bytes(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None:
-    for options, words in [
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"write_behind": MIB}, "needs a lower_tier"),
         ({"lower_tier": tier, "write_behind": 0}, "write_behind is 0"),
         ({"lower_tier": lambda cache: None, "write_behind": MIB}, "needs a DiskTier"),
-    ]:
+    ]
+    for options, words in cases:
         with pytest.raises(kvmem.InvalidArgumentError, match=words):
             kvmem.KvCache(pool, **options)
 
