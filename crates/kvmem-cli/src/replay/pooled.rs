@@ -88,7 +88,7 @@ impl Store for Pooled {
         if whole <= in_memory {
             return;
         }
-        // What is fetched must not evict the blocks before it.
+        // Pinned first: fetched blocks would evict the blocks before them.
         let held = held.iter().chain(&blocks[..in_memory]);
         let held = held.rev().flat_map(|&block| ids(block));
         pins.extend(held.filter_map(|id| self.cache.get(&id)));

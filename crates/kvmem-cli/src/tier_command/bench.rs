@@ -60,7 +60,7 @@ pub(super) fn run(args: &TierBenchArgs) -> Result<(), Failure> {
     bar.finish_and_clear();
     let rows = measured?;
     let report = TierBenchReport {
-        suite: "tier",
+        suite: "tier-file",
         version: env!("CARGO_PKG_VERSION"),
         machine: Machine::here(),
         file: args.file.display().to_string(),

@@ -143,7 +143,7 @@ pub(super) fn show(pool: &Pool, folder: &Path) -> Result<OnDisk, Missing> {
     let (values, seconds) = work.store(&cache, values, &mut wrong);
     let stored = Phase { bytes: tier.stats().written_bytes, seconds };
     let fetched = work.fetch(&cache, values, &mut wrong);
-    // What is in memory goes to the disk as well, before the end.
+    // The values that are still in memory go to the disk, too.
     cache.evict_to(0);
     let synced = tier.sync_all();
     let stats = tier.stats();

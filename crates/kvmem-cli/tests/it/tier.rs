@@ -258,7 +258,7 @@ fn the_benchmark_prints_a_table_and_json() {
         assert!(table.contains(word), "no {word:?} in\n{table}");
     }
     let report: Value = serde_json::from_slice(&fs::read(&json.0).unwrap()).unwrap();
-    assert_eq!((&report["suite"], &report["tier_bytes"]), (&"tier".into(), &(8 << 20).into()));
+    assert_eq!((&report["suite"], &report["tier_bytes"]), (&"tier-file".into(), &(8 << 20).into()));
     let rows = report["rows"].as_array().unwrap();
     let names: Vec<_> =
         rows.iter().map(|row| (row["value_bytes"].as_u64(), row["transfer"].as_str())).collect();
