@@ -14,7 +14,8 @@ mod region;
 
 pub(crate) use human_bytes::HumanBytes;
 pub(crate) use machine::{
-    MachineFiles, is_exempt_from_memlock, locked_bytes, pinned_bytes, usable_cores,
+    MachineFiles, PIECE_BYTES, is_exempt_from_memlock, locked_bytes, max_pin_bytes, pinned_bytes,
+    usable_cores,
 };
 pub(crate) use populate::{headroom, reserve_headroom};
 pub(crate) use region::PinnedRange;

@@ -94,6 +94,10 @@ calls! {
     ReadText => "read",
     /// Reads the kind of a path.
     Stat => "stat",
+    /// Lists a folder of `/proc`, `/sys` or `/dev/shm`.
+    ListFolder => "getdents",
+    /// Reads the target of a symbolic link.
+    ReadLink => "readlink",
     /// Reads a resource limit.
     GetLimit => "getrlimit",
     /// Reads the cores that the process may use.

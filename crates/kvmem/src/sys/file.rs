@@ -112,6 +112,8 @@ pub(crate) struct FileSystem {
     pub(crate) memory: bool,
     /// Its block size in bytes: for hugetlb pages the page size.
     pub(crate) block: u64,
+    /// Its size and the free bytes for ordinary users; `None`: it has no size of its own.
+    pub(crate) space: Option<(u64, u64)>,
 }
 
 /// Returns the properties of a file's file system.
@@ -123,10 +125,14 @@ pub(crate) fn file_system(file: &File) -> Result<FileSystem> {
     // SAFETY: the call succeeded, so it has filled all of it.
     let data = unsafe { data.assume_init() };
     let huge = data.f_type == libc::HUGETLBFS_MAGIC;
+    // A tmpfs without a size says 0, and a hugetlbfs 0 or -1.
+    let limited = data.f_blocks != 0 && data.f_blocks != u64::MAX;
+    let bytes = |blocks: u64| blocks.saturating_mul(data.f_bsize as u64);
     Ok(FileSystem {
         huge,
         memory: huge || data.f_type == libc::TMPFS_MAGIC,
         block: data.f_bsize as u64,
+        space: limited.then(|| (bytes(data.f_blocks), bytes(data.f_bavail))),
     })
 }
 
@@ -229,6 +235,40 @@ pub(crate) fn open_text(path: &Path) -> Result<File> {
 pub(crate) fn is_folder(path: &Path) -> Result<bool> {
     gate(Call::Stat)?;
     fs::metadata(path).map(|found| found.is_dir()).map_err(|error| Errno::of(&error))
+}
+
+/// Returns the names in a folder, in no order. Names that are not UTF-8 are left out.
+pub(crate) fn folder_names(path: &Path) -> Result<Vec<String>> {
+    gate(Call::ListFolder)?;
+    let names = fs::read_dir(path).map_err(|error| Errno::of(&error))?;
+    let names: std::io::Result<Vec<_>> = names.map(|entry| Ok(entry?.file_name())).collect();
+    let names = names.map_err(|error| Errno::of(&error))?;
+    Ok(names.into_iter().filter_map(|name| name.into_string().ok()).collect())
+}
+
+/// Returns the target of a symbolic link.
+pub(crate) fn link_target(path: &Path) -> Result<String> {
+    gate(Call::ReadLink)?;
+    let target = fs::read_link(path).map_err(|error| Errno::of(&error))?;
+    Ok(target.to_string_lossy().into_owned())
+}
+
+/// A regular file of a folder: its bytes in memory or on disk, and its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StoredFile {
+    pub(crate) stored_bytes: u64,
+    pub(crate) user: u32,
+}
+
+/// Returns the properties of a regular file; `None` if the path is something else. Does not follow
+/// a link.
+pub(crate) fn stored_file(path: &Path) -> Result<Option<StoredFile>> {
+    gate(Call::Stat)?;
+    let found = fs::symlink_metadata(path).map_err(|error| Errno::of(&error))?;
+    Ok(found.is_file().then(|| StoredFile {
+        stored_bytes: found.blocks().saturating_mul(512),
+        user: found.uid(),
+    }))
 }
 
 /// Returns the size of the file system at `path` and the free bytes for ordinary users.

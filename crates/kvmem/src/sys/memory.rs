@@ -132,6 +132,18 @@ pub(crate) unsafe fn map_file(
     }
 }
 
+/// Maps shared memory without a name over a range.
+///
+/// # Safety
+/// The caller owns everything that was mapped in the range, and no code uses it any more.
+pub(crate) unsafe fn map_shared(at: NonNull<u8>, len: usize) -> Result<NonNull<u8>> {
+    gate(Call::MapFile)?;
+    let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: `mmap` demands for a fixed address what this function demands: the range is the
+    // caller's, and no code uses it.
+    unsafe { mmap(at.as_ptr(), len, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) }
+}
+
 /// Makes a reserved range readable and writable.
 ///
 /// # Safety

@@ -32,11 +32,11 @@ pub use call::Call;
 pub use errno::Errno;
 
 pub(crate) use barrier::{barrier, register_barrier};
-pub(crate) use file::{FileId, file_id, file_number, mode, reopen_read_only};
+pub(crate) use file::{FileId, FileSystem, file_id, file_number, mode, reopen_read_only};
 pub(crate) use file::{
-    PageRegion, duplicate, file_size, file_system, get_seals, is_folder, memfd_create,
-    open_pagemap, open_text, pagemap_scan, pread, read_text, set_mode, set_seals, space_at,
-    truncate,
+    PageRegion, StoredFile, duplicate, file_size, file_system, folder_names, get_seals, is_folder,
+    link_target, memfd_create, open_pagemap, open_text, pagemap_scan, pread, read_text, set_mode,
+    set_seals, space_at, stored_file, truncate,
 };
 pub(crate) use fork::{ForkHooks, ForkStage, around_fork};
 pub(crate) use generation::{count_forks, generation};
@@ -45,8 +45,8 @@ pub(crate) use lock::{
     LOCK_END, find_lock, lock_range, open_to_lock, try_lock, unlock, unlock_range,
 };
 pub(crate) use memory::{
-    has_populate_write, madvise, map_anonymous, map_file, map_huge, mincore, mlock, munlock,
-    munmap, page_size, populate_write, protect, refill, reserve, touch,
+    has_populate_write, madvise, map_anonymous, map_file, map_huge, map_shared, mincore, mlock,
+    munlock, munmap, page_size, populate_write, protect, refill, reserve, touch,
 };
 pub(crate) use placement::{bind, cpu_here, node_here, nodes_of, policy_at};
 pub(crate) use process::{

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read as _};
 use std::path::{Path, PathBuf};
 
 use super::unread::{Read, Unread, is_absent};
-use crate::sys;
+use crate::sys::{self, StoredFile};
 
 /// The largest part of a file that is read. The largest file read whole is `mountinfo`: a thousand
 /// mounts take 200 KiB.
@@ -47,6 +47,26 @@ impl MachineFiles {
             Err(error) if is_absent(&error) => Ok(false),
             Err(error) => Err(Unread::io_error(path, &error)),
         }
+    }
+
+    /// Lists the names in a folder, in ascending order.
+    pub(crate) fn names(&self, path: &str) -> Read<Vec<String>> {
+        let names = sys::folder_names(&self.place(path)).map_err(io::Error::from);
+        let mut names = names.map_err(|error| Unread::io_error(path, &error))?;
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    /// Returns the target of a symbolic link.
+    pub(crate) fn link(&self, path: &str) -> Read<String> {
+        let target = sys::link_target(&self.place(path)).map_err(io::Error::from);
+        target.map_err(|error| Unread::io_error(path, &error))
+    }
+
+    /// Returns the properties of a regular file; `None` if the path is something else.
+    pub(crate) fn stored(&self, path: &str) -> Read<Option<StoredFile>> {
+        let found = sys::stored_file(&self.place(path)).map_err(io::Error::from);
+        found.map_err(|error| Unread::io_error(path, &error))
     }
 
     /// Reads a whole file as text. Invalid bytes become replacement characters, which no parser

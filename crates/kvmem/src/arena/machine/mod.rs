@@ -5,7 +5,9 @@
 
 mod cgroup_level;
 mod cgroups;
+mod collapse_trial;
 mod cpus;
+pub(super) mod devices;
 mod files;
 pub(super) mod hugetlb;
 mod locked;
@@ -14,7 +16,9 @@ mod made_up_tree;
 mod meminfo;
 mod nodes;
 pub(super) mod parse;
+pub(super) mod pins;
 mod process;
+pub(super) mod shm_files;
 mod system;
 pub(super) mod thp;
 mod unread;
@@ -30,6 +34,7 @@ pub(crate) use locked::{is_exempt_from_memlock, locked_bytes, pinned_bytes};
 #[cfg(all(test, not(any(loom, miri))))]
 pub(super) use made_up_tree::MadeUpTree;
 pub(super) use meminfo::meminfo;
+pub(crate) use pins::{PIECE_BYTES, max_pin_bytes};
 pub(super) use process::{commit_limit, longest_free, mappings, memory_use};
 pub(super) use unread::{Read, Unread};
 

@@ -1,6 +1,7 @@
 //! *System*: facts that only a system call reports, as a value, so that tests can describe any
 //! machine.
 
+use super::collapse_trial::collapse_trial;
 use crate::sys::{self, Errno, Resource};
 
 /// The kernel's answers about this process. `None` means that the kernel gave no answer.
@@ -21,6 +22,8 @@ pub struct System {
     pub cpus: Option<u32>,
     /// Whether the process may make an io_uring, or the error.
     pub io_uring: Option<Result<(), Errno>>,
+    /// Whether the kernel collapses shared memory into a transparent hugepage, or the error.
+    pub collapse: Option<Result<(), Errno>>,
 }
 
 /// A resource limit in bytes; `None` means no limit.
@@ -42,7 +45,8 @@ pub struct FileSystemSpace {
 }
 
 impl System {
-    /// Asks the kernel about this process. Needs no privilege and changes nothing.
+    /// Asks the kernel about this process. Needs no privilege and changes nothing: the shared
+    /// memory that is collapsed for a trial, 2 MiB, is unmapped before this returns.
     #[must_use]
     pub fn here() -> Self {
         let limit = |resource| {
@@ -59,6 +63,7 @@ impl System {
                 .map(|(total_bytes, free_bytes)| FileSystemSpace { total_bytes, free_bytes }),
             cpus: sys::affinity().ok().and_then(|cores| u32::try_from(cores).ok()),
             io_uring: Some(sys::io_uring_allowed()),
+            collapse: collapse_trial(),
         }
     }
 
@@ -74,6 +79,7 @@ impl System {
             shm: None,
             cpus: None,
             io_uring: None,
+            collapse: None,
         }
     }
 }

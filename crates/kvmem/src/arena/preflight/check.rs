@@ -23,6 +23,8 @@ pub struct Check {
     pub why: String,
     /// Commands or settings that would change the verdict; semicolons separate alternatives.
     pub fix: Option<String>,
+    /// Where the claims can be read: pages of manuals, and reports as `owner/name#N`.
+    pub source: Option<Cow<'static, str>>,
 }
 
 /// Whether a limit allows the requirements.
@@ -68,6 +70,7 @@ impl Check {
             verdict: Verdict::Ok,
             why: String::new(),
             fix: None,
+            source: None,
         }
     }
 

@@ -4,6 +4,7 @@ mod check;
 mod checks;
 mod coverage;
 mod facts;
+mod fix_script;
 mod machine;
 mod report;
 mod requirements;

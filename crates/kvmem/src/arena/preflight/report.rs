@@ -1,10 +1,12 @@
 //! *Report*: all checks, as data and as a table.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde::Serialize;
 
 use super::check::{Check, Value, Verdict};
+use super::checks::source;
 use super::requirements::Requirements;
 
 /// The result of [`Machine::preflight`](super::Machine::preflight).
@@ -41,7 +43,10 @@ impl Report {
 
     /// Adds checks of another part, such as a disk tier.
     pub fn add(&mut self, checks: impl IntoIterator<Item = Check>) {
-        self.checks.extend(checks);
+        self.checks.extend(checks.into_iter().map(|check| {
+            let source = check.source.clone().or_else(|| source(&check.name).map(Cow::Borrowed));
+            Check { source, ..check }
+        }));
         self.verdict = self.checks.iter().map(|check| check.verdict).max().unwrap_or(self.verdict);
     }
 
@@ -85,8 +90,8 @@ impl fmt::Display for VerdictCounts {
     }
 }
 
-/// A table with one line per check. A check that is not `ok` adds its reason and the ways to change
-/// it, one per line.
+/// A table with one line per check. A check that is not `ok` adds its reason, the ways to change
+/// it, one per line, and the source of its claims.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let need =
@@ -102,7 +107,7 @@ impl fmt::Display for Report {
         writeln!(f, "{}\n", self.requirements)?;
         writeln!(f, "{:<7}  {:<name_width$}  {:>value_width$}  need", "verdict", "check", "value")?;
         for check in &self.checks {
-            let Check { name, value, verdict, why, fix, .. } = check;
+            let Check { name, value, verdict, why, fix, source, .. } = check;
             let need = need(check);
             write!(f, "{verdict:<7}  {name:<name_width$}  {value:>value_width$}  ")?;
             if *verdict == Verdict::Ok {
@@ -112,6 +117,9 @@ impl fmt::Display for Report {
             writeln!(f, "{need}\n{:indent$}{why}", "")?;
             for (at, way) in fix.iter().flat_map(|fix| fix.split("; ")).enumerate() {
                 writeln!(f, "{:indent$}{:>3}: {way}", "", if at == 0 { "fix" } else { "or" })?;
+            }
+            if let Some(source) = source.as_ref().filter(|_| fix.is_some()) {
+                writeln!(f, "{:indent$}see: {source}", "")?;
             }
         }
         writeln!(f, "\n{}", self.tally())

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::ops::RangeBounds;
 use std::os::fd::OwnedFd;
 
+use super::map::memfd;
 use super::region::Region;
 use crate::arena::ArenaError;
 
@@ -36,6 +37,19 @@ impl ReadOnlyRegion {
     /// [`WrongSize`](ArenaError::WrongSize), and the errors of mapping. The descriptor is closed
     /// then.
     pub fn attach(
+        fd: impl Into<OwnedFd>,
+        expected_bytes: Option<usize>,
+    ) -> Result<Self, ArenaError> {
+        let file = File::from(fd.into());
+        memfd::check_is_sealed_memory(&file)?;
+        Region::map_file(file, expected_bytes, false).map(ReadOnlyRegion)
+    }
+
+    /// Maps a memory file that has a name, without seals: see [`Region::attach_named`].
+    ///
+    /// # Errors
+    /// Those of [`attach`](Self::attach), except `Unsealed`.
+    pub fn attach_named(
         fd: impl Into<OwnedFd>,
         expected_bytes: Option<usize>,
     ) -> Result<Self, ArenaError> {

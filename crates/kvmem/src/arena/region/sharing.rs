@@ -28,10 +28,26 @@ impl Region {
         fd: impl Into<OwnedFd>,
         expected_bytes: Option<usize>,
     ) -> Result<Region, ArenaError> {
+        let file = File::from(fd.into());
+        memfd::check_is_sealed_memory(&file)?;
+        Region::map_file(file, expected_bytes, true)
+    }
+
+    /// Maps a memory file that has a name
+    /// ([`named_file`](crate::arena::RegionBuilder::named_file)), like [`attach`](Self::attach).
+    /// The file needs no seals: nothing keeps a process that may write to it from making it
+    /// shorter, and a touch beyond its new end kills this process.
+    ///
+    /// # Errors
+    /// Those of [`attach`](Self::attach), except `Unsealed`.
+    pub fn attach_named(
+        fd: impl Into<OwnedFd>,
+        expected_bytes: Option<usize>,
+    ) -> Result<Region, ArenaError> {
         Region::map_file(File::from(fd.into()), expected_bytes, true)
     }
 
-    /// Maps a memory file like [`attach`](Self::attach), for writing or only for reading.
+    /// Maps a memory file, for writing or only for reading.
     pub(super) fn map_file(
         file: File,
         expected_bytes: Option<usize>,
@@ -62,7 +78,7 @@ impl Region {
     }
 
     /// Returns the descriptor of the memory file behind a shared region, which another process can
-    /// attach. Its seals fix the size of the file.
+    /// attach. Its seals fix the size of the file, unless the file has a name.
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.mapping().file().map(AsFd::as_fd)
@@ -84,9 +100,10 @@ impl Region {
     /// is no file. Uses `/proc`.
     ///
     /// A process of another user cannot open the memory for writing through it: the mode of the
-    /// file is 0644. A process of the same user, or of root, can do so through `/proc/self/fd`,
-    /// unless the region is for [readers only](crate::arena::RegionBuilder::readers_only). Such
-    /// processes can also reach the memory of this process in other ways.
+    /// file is 0644, or more strict if the file has a name. A process of the same user, or of root,
+    /// can do so through `/proc/self/fd`, unless the region is for [readers
+    /// only](crate::arena::RegionBuilder::readers_only). Such processes can also reach the memory
+    /// of this process in other ways.
     ///
     /// # Errors
     /// [`CallFailed`](ArenaError::CallFailed) if the process has no free descriptor, `/proc` is not

@@ -2,9 +2,12 @@
 
 mod any_files;
 mod cgroups;
+mod devices;
+mod fix_script;
 mod here;
 mod pages;
 mod process;
+mod traps;
 mod tree;
 
 use kvmem::arena::Ladder;

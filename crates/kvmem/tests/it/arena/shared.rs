@@ -317,3 +317,51 @@ fn readers_only_denies_other_writers() {
     // SAFETY: no code writes meanwhile.
     assert!(unsafe { seen.bytes(..) }.expect("all of it").iter().all(|byte| *byte == 3));
 }
+
+/// A file on a tmpfs, with or without a name.
+fn on_tmpfs(name: &str) -> (std::path::PathBuf, File) {
+    let path =
+        std::path::PathBuf::from(format!("/dev/shm/memory-of-test-{name}-{}", std::process::id()));
+    let mut options = File::options();
+    let file = options.read(true).write(true).create_new(true).open(&path);
+    (path, file.expect("/dev/shm is a tmpfs, which this user may write to"))
+}
+
+#[test]
+fn memory_with_a_name_outlives_its_region() {
+    let (path, file) = on_tmpfs("named");
+    let region = base(MIB).named_file(file).map().expect("little memory");
+    assert_eq!(region.receipt().backing, Some(Backing::Shared));
+    // It is populated, although it was not said so.
+    assert_eq!(region.receipt().ranges[0].resident_bytes, MIB as u64);
+    // SAFETY: nothing else uses the region.
+    unsafe { region.slice(..).expect("all of it").as_mut_bytes() }.fill(7);
+    let descriptor = region.share().expect("a descriptor").expect("shared memory has one");
+    drop(region);
+    // Its size is not sealed, so it is attached only by those who say that they know.
+    let error = Region::attach(descriptor, None).expect_err("no seals");
+    assert!(matches!(error, ArenaError::Unsealed { .. }), "{error}");
+    let open = || File::options().read(true).write(true).open(&path).expect("it is there");
+    let error = Region::attach_named(open(), Some(2 * MIB)).expect_err("another size");
+    assert!(matches!(error, ArenaError::WrongSize { .. }), "{error}");
+    let again = Region::attach_named(open(), Some(MIB)).expect("the memory of before");
+    // SAFETY: nothing writes to the region.
+    assert!(unsafe { again.bytes() }.iter().all(|byte| *byte == 7));
+    let reader = again.share_read_only().expect("a descriptor").expect("shared memory has one");
+    let read = ReadOnlyRegion::attach_named(reader, Some(MIB)).expect("the memory of before");
+    assert_eq!(read.len(), MIB);
+    std::fs::remove_file(path).expect("it is there");
+}
+
+#[test]
+fn a_named_file_is_empty_and_in_memory() {
+    let (path, mut file) = on_tmpfs("full");
+    std::io::Write::write_all(&mut file, b"a letter").expect("there is space");
+    let error = base(MIB).named_file(file).map().expect_err("not empty");
+    assert!(matches!(error, ArenaError::WrongSize { found: 8, expected: 0 }), "{error}");
+    assert_eq!(std::fs::read(&path).expect("it is there"), b"a letter");
+    std::fs::remove_file(path).expect("it is there");
+    let on_proc = File::open("/proc/self/status").expect("it is there");
+    let error = base(MIB).named_file(on_proc).map().expect_err("no memory");
+    assert_eq!(error, ArenaError::NotMemory);
+}

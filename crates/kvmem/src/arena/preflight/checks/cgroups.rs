@@ -114,7 +114,9 @@ fn judge(
                 human_bytes(tightest.used)
             );
             let limit = tightest.used.saturating_add(need);
-            check.judge(if_short, why).fix(fix(&tightest.folder, &tightest.file, limit))
+            // A semicolon separates alternatives, and a group may be named by any user.
+            let folder = tightest.folder.replace(';', "\\073");
+            check.judge(if_short, why).fix(fix(&folder, &tightest.file, limit))
         }
         (_, Some(unread)) => Check::unknown(name, Some(Value::Bytes(need)), unread),
         (Some(tightest), None) => {

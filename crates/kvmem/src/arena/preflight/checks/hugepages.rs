@@ -19,7 +19,8 @@ pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mu
         let nodes = pool.nodes.as_deref().unwrap_or_default();
         if facts.has_several_nodes() && requirements.has(pool.page) {
             let share = pages.div_ceil((nodes.len() as u64).max(1));
-            checks.extend(nodes.iter().map(|&(node, free)| on_node(pool, node, free, share)));
+            let on_node = |&(node, free): &_| on_node(facts, pool, node, free, share);
+            checks.extend(nodes.iter().map(on_node));
         }
     }
 }
@@ -92,7 +93,7 @@ fn fix(facts: &Facts<'_>, pool: &HugetlbPool, total: u64, pages: u64) -> String 
     )
 }
 
-fn on_node(pool: &HugetlbPool, node: u32, free: u64, share: u64) -> Check {
+fn on_node(facts: &Facts<'_>, pool: &HugetlbPool, node: u32, free: u64, share: u64) -> Check {
     let check = Check::new(format!("hugepages.{}.node{node}", pool.page), Value::Count(free));
     let check = check.need(Value::Count(share));
     if free >= share {
@@ -103,5 +104,10 @@ fn on_node(pool: &HugetlbPool, node: u32, free: u64, share: u64) -> Check {
     let folder = pool.folder();
     let path = format!("/sys/devices/system/node/node{node}/hugepages/{folder}/nr_hugepages");
     let more = share - free;
-    check.judge(Verdict::Warn, why).fix(format!("echo $(($(cat {path}) + {more})) > {path}"))
+    let total = facts.files.value(&path, parse::number);
+    let total = total.map_or_else(
+        |_| format!("$(($(cat {path}) + {more}))"),
+        |total| total.saturating_add(more).to_string(),
+    );
+    check.judge(Verdict::Warn, why).fix(format!("echo {total} > {path}"))
 }

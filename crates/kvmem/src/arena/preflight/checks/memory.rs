@@ -1,4 +1,5 @@
-//! *Memory*: the machine's available memory, the memory that processes may commit, and swap.
+//! *Memory*: the machine's available memory, the memory that processes may commit, swap, and zswap
+//! in front of it.
 
 use super::super::check::{Check, Value, Verdict, human_bytes};
 use super::super::facts::Facts;
@@ -13,6 +14,7 @@ pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mu
     checks.push(Check::or_unknown("memory.available", need.clone(), available(facts)));
     checks.push(Check::or_unknown("memory.overcommit", need, overcommit(facts)));
     checks.push(Check::or_unknown("memory.swap", None, swap(facts, requirements)));
+    checks.push(Check::or_unknown("memory.zswap", None, zswap(facts, requirements)));
 }
 
 fn available(facts: &Facts<'_>) -> Read<Check> {
@@ -98,27 +100,65 @@ fn overcommit(facts: &Facts<'_>) -> Read<Check> {
     }
 }
 
-fn swap(facts: &Facts<'_>, requirements: &Requirements) -> Read<Check> {
-    let total = facts.meminfo_bytes("SwapTotal")?;
-    let check = Check::new("memory.swap", Value::Bytes(total));
+/// Returns the reason why none of the memory can be swapped out, if there is one.
+fn never_swapped(
+    facts: &Facts<'_>,
+    requirements: &Requirements,
+    total: u64,
+) -> Read<Option<&'static str>> {
     if total == 0 {
-        return Ok(check.judge(Verdict::Ok, "there is no swap: resident pages stay resident"));
+        return Ok(Some("there is no swap: resident pages stay resident"));
     }
     if facts.coverage.ordinary_bytes == 0 {
-        return Ok(check.judge(Verdict::Ok, "hugetlb pages are never swapped"));
+        return Ok(Some("hugetlb pages are never swapped"));
     }
     if requirements.is_pinned() {
-        return Ok(check.judge(Verdict::Ok, "pinned pages are never swapped"));
+        return Ok(Some("pinned pages are never swapped"));
     }
     let forbidden = match facts.memory.as_ref().map_err(Clone::clone)? {
         Some(hierarchy) if hierarchy.unified => hierarchy.forbids_swap(facts.files)?,
         _ => false,
     };
-    if forbidden {
-        return Ok(check.judge(Verdict::Ok, "the cgroup forbids swap"));
+    Ok(forbidden.then_some("the cgroup forbids swap"))
+}
+
+fn swap(facts: &Facts<'_>, requirements: &Requirements) -> Read<Check> {
+    let total = facts.meminfo_bytes("SwapTotal")?;
+    let check = Check::new("memory.swap", Value::Bytes(total));
+    if let Some(why) = never_swapped(facts, requirements, total)? {
+        return Ok(check.judge(Verdict::Ok, why));
     }
     let why = "pages that are not pinned may be swapped out, and are read back one by one";
     Ok(check
         .judge(Verdict::Warn, why)
         .fix("swapoff -a; sysctl vm.swappiness=0; memory.swap.max=0 in the cgroup"))
+}
+
+/// zswap compresses pages before they reach the swap device, in the memory and in the time of the
+/// machine.
+fn zswap(facts: &Facts<'_>, requirements: &Requirements) -> Read<Check> {
+    let path = "/sys/module/zswap/parameters/enabled";
+    let enabled = |text: &str| match text.trim() {
+        "Y" | "1" => Some(true),
+        "N" | "0" => Some(false),
+        _ => None,
+    };
+    let Some(enabled) = facts.files.value_if_exists(path, enabled)? else {
+        // Without the folder above, a missing file says nothing.
+        facts.files.names("/sys/module")?;
+        return Ok(Check::new("memory.zswap", Value::Text("none".into()))
+            .judge(Verdict::Ok, "the kernel has no zswap"));
+    };
+    let word = if enabled { "on" } else { "off" };
+    let check = Check::new("memory.zswap", Value::Text(word.into()));
+    if !enabled {
+        return Ok(check.judge(Verdict::Ok, "pages are not compressed"));
+    }
+    let total = facts.meminfo_bytes("SwapTotal")?;
+    if let Some(why) = never_swapped(facts, requirements, total)? {
+        return Ok(check.judge(Verdict::Ok, why));
+    }
+    let why = "pages that are not pinned may be compressed, and KV caches hardly shrink: processor \
+        time and memory are spent for nothing";
+    Ok(check.judge(Verdict::Warn, why).fix(format!("echo N > {path}; zswap.enabled=0 at boot")))
 }

@@ -4,13 +4,19 @@
 mod all;
 mod cgroups;
 mod cpus;
+mod dma_devices;
 mod hugepages;
+mod idle_hugepages;
 mod kernel;
 mod maps;
 mod memory;
 mod numa;
+mod pins;
 mod rlimits;
 mod shm;
+mod shm_files;
+mod sources;
 mod thp;
 
 pub(super) use all::all;
+pub(super) use sources::source;

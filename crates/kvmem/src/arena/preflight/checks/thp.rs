@@ -6,8 +6,8 @@ use crate::arena::PageSize;
 use super::super::check::{Check, Value, Verdict};
 use super::super::facts::Facts;
 use super::super::requirements::Requirements;
-use crate::arena::machine::Read;
 use crate::arena::machine::thp::{self, FOLDER};
+use crate::arena::machine::{Read, Unread};
 
 pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mut Vec<Check>) {
     // Transparent hugepages are on the ladder, and their rung is reached.
@@ -31,6 +31,8 @@ pub(super) fn checks(facts: &Facts<'_>, requirements: &Requirements, checks: &mu
         shared.clone(),
         shmem(facts, shared.is_some(), if_short),
     ));
+    let collapse = collapse(facts, shared.is_some(), if_short);
+    checks.push(Check::or_unknown("thp.collapse", None, collapse));
 }
 
 fn enabled(facts: &Facts<'_>, requested: bool, if_short: Verdict) -> Read<Check> {
@@ -102,4 +104,31 @@ fn shmem(facts: &Facts<'_>, requested: bool, if_short: Verdict) -> Read<Check> {
             format!("{path} has a word that this version of kvmem does not know"),
         ),
     })
+}
+
+/// The kernel's answer to an attempt. It counts only where the setting makes no hugepages by
+/// itself.
+fn collapse(facts: &Facts<'_>, requested: bool, if_short: Verdict) -> Read<Check> {
+    let answer = facts.system.collapse;
+    let answer = answer.ok_or_else(|| Unread::new("no shared memory was collapsed as a trial"))?;
+    let check = |word: &str| Check::new("thp.collapse", Value::Text(word.into()));
+    let Err(errno) = answer else {
+        return Ok(check("works")
+            .judge(Verdict::Ok, "MADV_COLLAPSE has made a transparent hugepage of shared memory"));
+    };
+    let check = check("fails");
+    if !requested {
+        return Ok(check.judge(Verdict::Ok, "it fails, and no shared memory is requested"));
+    }
+    let (word, path) = thp::effective(facts.files, thp::SHARED)?;
+    if !matches!(&*word, "never" | "deny") {
+        return Ok(check.judge(
+            Verdict::Ok,
+            format!("it fails, and {path} gives shared memory hugepages without it"),
+        ));
+    }
+    let why = format!("MADV_COLLAPSE fails ({errno}): shared memory will be in base pages");
+    Ok(check.judge(if_short, why).fix(format!(
+        "echo advise > {path}; run a kernel of 6.1 or later; free memory, if it is short"
+    )))
 }

@@ -26,12 +26,7 @@ const MODE: u32 = 0o644;
 /// Makes a memory file of `len` bytes that can neither shrink nor grow. Call [`seal`] before other
 /// processes attach it.
 pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
-    // The kernel would kill the process by SIGXFSZ if the file exceeded this limit.
-    if let Ok(Some(max)) = sys::resource_limit(Resource::FileSize)
-        && max < len as u64
-    {
-        return Err(call_failed(Call::Truncate, len, Errno::EFBIG));
-    }
+    check_limit(len)?;
     let flags = if page.is_pooled() {
         libc::MFD_HUGETLB | page.bytes().ilog2() << libc::MFD_HUGE_SHIFT
     } else {
@@ -43,6 +38,15 @@ pub(crate) fn make(page: PageSize, len: usize) -> Result<File, ArenaError> {
     sys::truncate(&file, len).map_err(|errno| call_failed(Call::Truncate, len, errno))?;
     sys::set_seals(&file, SIZE_SEALS).map_err(|errno| call_failed(Call::SetSeals, len, errno))?;
     Ok(file)
+}
+
+/// Checks the limit of the size of files. The kernel would kill a process that exceeds it by
+/// SIGXFSZ.
+pub(super) fn check_limit(len: usize) -> Result<(), ArenaError> {
+    match sys::resource_limit(Resource::FileSize) {
+        Ok(Some(max)) if max < len as u64 => Err(call_failed(Call::Truncate, len, Errno::EFBIG)),
+        _ => Ok(()),
+    }
 }
 
 /// Adds the final seals to a file. With `readers_only`, no process can map it for writing any more;
@@ -63,11 +67,8 @@ pub(crate) fn forbid_writers(file: &File, len: usize) -> Result<(), ArenaError> 
     Ok(())
 }
 
-/// Checks a file that another process made; returns its length in bytes and its kind of page.
-pub(crate) fn inspect(
-    file: &File,
-    expected: Option<usize>,
-) -> Result<(usize, PageSize), ArenaError> {
+/// Checks that a file that another process made is memory whose size cannot change.
+pub(crate) fn check_is_sealed_memory(file: &File) -> Result<(), ArenaError> {
     let system = sys::file_system(file).map_err(|errno| call_failed(Call::FileSystem, 0, errno))?;
     if !system.memory {
         return Err(ArenaError::NotMemory);
@@ -80,6 +81,18 @@ pub(crate) fn inspect(
     };
     if seals & SEALS != SEALS {
         return Err(ArenaError::Unsealed { seals, wanted: SEALS });
+    }
+    Ok(())
+}
+
+/// Checks that a file is memory, and its size; returns its length in bytes and its kind of page.
+pub(crate) fn inspect(
+    file: &File,
+    expected: Option<usize>,
+) -> Result<(usize, PageSize), ArenaError> {
+    let system = sys::file_system(file).map_err(|errno| call_failed(Call::FileSystem, 0, errno))?;
+    if !system.memory {
+        return Err(ArenaError::NotMemory);
     }
     let found = sys::file_size(file).map_err(|errno| call_failed(Call::FileSize, 0, errno))?;
     if let Some(expected) = expected.filter(|expected| *expected as u64 != found) {

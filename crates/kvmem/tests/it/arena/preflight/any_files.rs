@@ -7,7 +7,7 @@ use super::tree::Tree;
 use super::{GIB, requirements};
 
 /// The files that preflight reads on a machine with two nodes and both versions of cgroups.
-const FILES: [&str; 33] = [
+const FILES: [&str; 42] = [
     "proc/meminfo",
     "proc/self/status",
     "proc/self/uid_map",
@@ -41,6 +41,15 @@ const FILES: [&str; 33] = [
     "sys/fs/cgroup/a/hugetlb.2MB.max",
     "sys/fs/cgroup/a/hugetlb.2MB.current",
     "sys/fs/cgroup/a/cgroup.type",
+    "sys/module/nvidia/version",
+    "sys/module/zswap/parameters/enabled",
+    "sys/bus/pci/devices/0000:01:00.0/vendor",
+    "sys/bus/pci/devices/0000:01:00.0/class",
+    "sys/bus/pci/devices/0000:01:00.0/numa_node",
+    "sys/bus/pci/devices/0000:01:00.0/iommu_group/type",
+    "sys/class/infiniband/mlx5_0/device/numa_node",
+    "sys/devices/system/node/node0/distance",
+    "sys/devices/system/node/node1/distance",
 ];
 
 fn machine_with_everything() -> Tree {
@@ -54,6 +63,7 @@ fn machine_with_everything() -> Tree {
             &format!("{folder}/meminfo"),
             format!("Node {node} MemFree: 4 kB\nNode {node} Inactive(file): 4 kB\n"),
         );
+        tree.file(&format!("{folder}/distance"), "10 21\n");
     }
     tree.unified("/a", "/", &[("/", &[]), ("/a", &[("cgroup.type", "domain")])]);
     for (file, text) in [
@@ -72,6 +82,9 @@ fn machine_with_everything() -> Tree {
         "sys/kernel/mm/transparent_hugepage/hugepages-2048kB/enabled",
         "always [inherit] never\n",
     );
+    tree.pci("0000:01:00.0", ["0x10de", "0x030200", "0"], Some("DMA-FQ"));
+    tree.file("sys/class/infiniband/mlx5_0/device/numa_node", "1\n");
+    tree.file("sys/module/nvidia/version", "580.65.06\n");
     tree
 }
 
@@ -112,7 +125,11 @@ proptest! {
             prop_assert!(!unread || check.verdict == Verdict::Unknown, "{:?}", check);
             let to_fix = matches!(check.verdict, Verdict::Warn | Verdict::Fail);
             prop_assert_eq!(check.fix.is_some(), to_fix, "{:?}", check);
+            prop_assert!(check.source.is_some(), "{:?}", check);
         }
+        let script = report.fix_script();
+        let commands = super::fix_script::commands(&script);
+        prop_assert!(commands.is_some(), "{}", script);
     }
 }
 
@@ -154,6 +171,9 @@ fn each_missing_file_makes_a_check_unknown() {
         "surplus_hugepages",
         "nr_overcommit_hugepages",
         "cgroup.type",
+        // Without them the device is no GPU.
+        "vendor",
+        "class",
     ];
     for file in FILES.iter().filter(|file| !minor.iter().any(|minor| file.ends_with(minor))) {
         let mut tree = machine_with_everything();

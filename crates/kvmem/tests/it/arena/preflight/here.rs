@@ -1,7 +1,7 @@
 //! The machine that runs the tests.
 
-use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Machine, Requirements, System, Value, Verdict};
+use kvmem::arena::{Backing, Ladder, PageSize, Populate, Region};
 
 use super::{GIB, requirements};
 
@@ -37,4 +37,24 @@ fn facts_open_to_all_users_are_known() {
 fn impossible_sizes_fail() {
     let report = Machine::here().preflight(&requirements(1 << 60, "4k"));
     assert!(!report.passes(), "{report}");
+}
+
+/// The trial answers as the populating of shared memory does.
+#[test]
+fn shared_memory_that_is_collapsed_is_collapsed_in_the_trial() {
+    let setting = std::fs::read_to_string("/sys/kernel/mm/transparent_hugepage/shmem_enabled");
+    if !setting.is_ok_and(|words| words.contains("[never]")) {
+        eprintln!("skipped: the setting makes hugepages by itself, or forbids them");
+        return;
+    }
+    let region = Region::builder(8 << 20)
+        .ladder("thp,4k".parse::<Ladder>().expect("a ladder"))
+        .backing(Backing::Shared)
+        .populate(Populate::Auto)
+        .map()
+        .expect("memory");
+    let residency = region.residency(..).expect("residency");
+    let collapsed = residency.huge_bytes.is_some_and(|huge| huge >= PageSize::Thp.bytes() as u64);
+    let answer = System::here().collapse;
+    assert_eq!(answer.is_some_and(|answer| answer.is_ok()), collapsed, "{answer:?} {residency:?}");
 }

@@ -52,6 +52,9 @@ impl Tree {
                 "always within_size [advise] never deny force\n",
             )
             .file("sys/devices/system/node/online", "0\n")
+            .file("sys/module/zswap/parameters/enabled", "N\n")
+            .folder("sys/bus/pci/devices")
+            .folder("dev/shm")
             .pool("sys/kernel/mm/hugepages", 1 << 30, 0, 0)
             .pool("sys/kernel/mm/hugepages", 2 << 20, 32_768, 32_768)
             .pool("sys/devices/system/node/node0/hugepages", 1 << 30, 0, 0)
@@ -63,6 +66,7 @@ impl Tree {
         tree.system.shm = Some(FileSystemSpace { total_bytes: 64 << 30, free_bytes: 64 << 30 });
         tree.system.cpus = Some(8);
         tree.system.io_uring = Some(Ok(()));
+        tree.system.collapse = Some(Ok(()));
         tree
     }
 
@@ -77,6 +81,42 @@ impl Tree {
         fs::create_dir_all(place.parent().expect("a folder above")).expect("a folder");
         fs::write(place, text).expect("a file");
         self
+    }
+
+    /// Makes a folder.
+    pub(super) fn folder(&mut self, path: &str) -> &mut Tree {
+        fs::create_dir_all(self.root.join(path)).expect("a folder");
+        self
+    }
+
+    /// Makes a symbolic link.
+    pub(super) fn link(&mut self, path: &str, target: &str) -> &mut Tree {
+        let place = self.root.join(path);
+        fs::create_dir_all(place.parent().expect("a folder above")).expect("a folder");
+        std::os::unix::fs::symlink(target, place).expect("a link");
+        self
+    }
+
+    /// Adds a device on the PCI bus, in an IOMMU group of this type, if any.
+    pub(super) fn pci(
+        &mut self,
+        name: &str,
+        [vendor, class, node]: [&str; 3],
+        iommu: Option<&str>,
+    ) -> &mut Tree {
+        let folder = format!("sys/bus/pci/devices/{name}");
+        self.file(&format!("{folder}/vendor"), format!("{vendor}\n"))
+            .file(&format!("{folder}/class"), format!("{class}\n"))
+            .file(&format!("{folder}/numa_node"), format!("{node}\n"));
+        if let Some(kind) = iommu {
+            self.file(&format!("{folder}/iommu_group/type"), format!("{kind}\n"));
+        }
+        self
+    }
+
+    /// Returns the folder of the files.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
     }
 
     pub(super) fn without(&mut self, path: &str) -> &mut Tree {
