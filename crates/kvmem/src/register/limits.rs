@@ -13,8 +13,8 @@ pub struct Limits {
     pub max_bytes: u64,
     /// The number of further keys that the registrar can issue.
     pub max_keys: u64,
-    /// The chunk length in bytes at which registering is fastest, if many keys cost nothing;
-    /// `None`: fewer keys are better.
+    /// The chunk length in bytes that serves best, if many keys cost nothing: registering is
+    /// fastest with it, or holds others up least. `None`: fewer keys are better.
     pub preferred_chunk_bytes: Option<u64>,
     /// The limit on pinned bytes that applies to this registrar; `None`: no known limit.
     pub memlock: Option<Memlock>,

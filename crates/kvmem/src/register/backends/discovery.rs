@@ -100,7 +100,7 @@ impl fmt::Display for LimitsLine<'_> {
             keys => write!(f, ", {keys} keys")?,
         }
         if let Some(bytes) = limits.preferred_chunk_bytes {
-            write!(f, ", fastest with {} a key", HumanBytes(bytes))?;
+            write!(f, ", preferably {} a key", HumanBytes(bytes))?;
         }
         match &limits.memlock {
             None => f.write_str(", no memlock limit"),
@@ -139,7 +139,7 @@ mod tests {
         };
         assert_eq!(
             found.to_string(),
-            "io_uring:0: up to 1 GiB a key, 16384 keys, fastest with 2 MiB a key, memlock 8 MiB \
+            "io_uring:0: up to 1 GiB a key, 16384 keys, preferably 2 MiB a key, memlock 8 MiB \
              with 4 KiB pinned by rings of this user\nfree: any number of bytes a key, any number \
              of keys, no memlock limit"
         );

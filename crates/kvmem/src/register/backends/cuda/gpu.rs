@@ -5,7 +5,7 @@ use std::ptr::{NonNull, with_exposed_provenance_mut};
 
 use super::context::PrimaryContext;
 use super::host_flags::HostFlags;
-use crate::arena::Errno;
+use crate::arena::{self, Errno, MachineFiles, PIECE_BYTES};
 use crate::register::backends::live_keys::LiveKeys;
 use crate::register::{Key, Limits, RegisterLimit, Registrar, RegistrarError};
 
@@ -21,18 +21,25 @@ pub struct Gpu {
     name: String,
     model: String,
     flags: HostFlags,
+    max_bytes: u64,
     live: LiveKeys,
     context: PrimaryContext,
 }
 
-/// The largest number of bytes per key. CUDA states no limit; this one bounds the duration of one
-/// call and the cost of its failure.
+/// The largest number of bytes per key where machine and driver have no smaller limit. CUDA states
+/// no limit; this one bounds the duration of one call and the cost of its failure.
 const MAX_BYTES: u64 = 256 << 30;
+
+/// Returns the largest number of bytes per key on this machine.
+fn max_bytes() -> u64 {
+    arena::max_pin_bytes(&MachineFiles::here()).map_or(MAX_BYTES, |limit| limit.min(MAX_BYTES))
+}
 
 impl Gpu {
     pub(super) fn new(ordinal: u32, model: String, context: PrimaryContext) -> Gpu {
         let name = format!("cuda:{ordinal}");
-        Gpu { name, model, flags: HostFlags::default(), live: LiveKeys::new(), context }
+        let flags = HostFlags::default();
+        Gpu { name, model, flags, max_bytes: max_bytes(), live: LiveKeys::new(), context }
     }
 
     /// Returns the registrar with other flags for its future keys; the default is
@@ -74,19 +81,22 @@ impl Registrar for Gpu {
         &self.name
     }
 
-    /// Returns a limit of 256 GiB per key. CUDA's driver pins pages itself and does not charge them
-    /// to `RLIMIT_MEMLOCK`.
+    /// Returns a limit of 256 GiB per key, or of 1 GiB on Linux 6.11 to 6.13, and a preference for
+    /// 1 GiB. CUDA's driver pins pages itself and does not charge them to `RLIMIT_MEMLOCK`.
     fn limits(&self) -> Limits {
-        Limits { max_bytes: MAX_BYTES, ..Limits::none(&self.name) }
+        Limits {
+            max_bytes: self.max_bytes,
+            preferred_chunk_bytes: Some(PIECE_BYTES),
+            ..Limits::none(&self.name)
+        }
     }
 
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
         let need_bytes = len as u64;
-        if need_bytes > MAX_BYTES {
+        let limit_bytes = self.max_bytes;
+        if need_bytes > limit_bytes {
             let error = RegistrarError::new("cuMemHostRegister", Errno::EINVAL, "");
-            return Err(
-                error.exceeded(RegisterLimit::KeyBytes { limit_bytes: MAX_BYTES, need_bytes })
-            );
+            return Err(error.exceeded(RegisterLimit::KeyBytes { limit_bytes, need_bytes }));
         }
         // SAFETY: the caller promises that the bytes stay mapped until the key is deregistered,
         // which unregisters them.
