@@ -137,11 +137,18 @@ impl ShardedAllocator {
         }
     }
 
-    /// Returns the error of a request that no shard could serve, from what they have published.
+    /// Returns the error of a request that no shard could serve, from what they have published. A
+    /// shard whose hint says that it could is asked under its lock: while threads contend for that,
+    /// the hint is the length of the shard.
     #[cold]
     pub(super) fn out_of_space(&self, requested: u64) -> AllocError {
         let free = self.shards.iter().map(|shard| SpaceHandle::of(shard).free_hint()).sum();
-        AllocError::OutOfSpace { requested, free, largest_free: self.largest_free_hint() }
+        let largest = |shard: &OffsetAllocator| match shard.largest_free_hint() {
+            hint if hint < requested => hint,
+            _ => shard.metrics().largest_free,
+        };
+        let largest_free = self.shards.iter().map(largest).max().unwrap_or(0);
+        AllocError::OutOfSpace { requested, free, largest_free }
     }
 
     /// Allocates `size` bytes. O(1) while the home shard can serve, else O(shards).

@@ -13,6 +13,7 @@ mod source;
 mod state;
 mod stats;
 mod tier;
+mod tier_origin;
 mod write_behind;
 
 pub use builder::KvCacheBuilder;
@@ -25,4 +26,5 @@ pub use reservation::{Reservation, Superseded};
 pub use state::{EvictionOutcome, LowerTier, LowerTierError, TierRead};
 pub use stats::KvCacheStats;
 pub use tier::{Lease, Leased};
+pub use tier_origin::TierOrigin;
 pub use write_behind::{OnDrop, WhenFull, WriteBehind, WriteBehindBuilder, WriteBehindStats};

@@ -4,6 +4,7 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
+use super::TierOrigin;
 use super::index::{CacheEntry, Charged, Pinned};
 use super::state::CacheState;
 use super::tier::Lease;
@@ -65,7 +66,7 @@ impl<K: Hash + Eq> Reservation<K> {
     /// when the pin is dropped.
     pub fn commit(self) -> Pinned<K> {
         let Reservation { hash, key, block, padding, depth, mut charge } = self;
-        let held = Arc::new(CacheEntry::new(key, block, padding, depth));
+        let held = Arc::new(CacheEntry::new(key, block, padding, depth, None));
         let pinned = Pinned(Arc::clone(&held));
         if let Some(cache) = charge.cache.take() {
             cache.commit(hash, Charged::taken(held, &cache.usage));
@@ -81,11 +82,21 @@ impl<K: Hash + Eq> Reservation<K> {
     /// this process is a forked child. Nothing changes then, and the caller gets the reservation
     /// back.
     pub fn commit_leased(self, lease: Lease<K>) -> Result<Pinned<K>, Superseded<K>> {
+        self.commit_fetched(lease, None)
+    }
+
+    /// Commits as [`commit_leased`](Self::commit_leased) does a value that a lower tier has read,
+    /// which is its value of this origin.
+    pub(super) fn commit_fetched(
+        self,
+        lease: Lease<K>,
+        origin: Option<TierOrigin>,
+    ) -> Result<Pinned<K>, Superseded<K>> {
         if !lease.covers(&self) {
             return Err(Superseded { reservation: self, found: None });
         }
         let Reservation { hash, key, block, padding, depth, mut charge } = self;
-        let held = Arc::new(CacheEntry::new(key, block, padding, depth));
+        let held = Arc::new(CacheEntry::new(key, block, padding, depth, origin));
         let Some(cache) = charge.cache.take() else {
             unreachable!("only `commit` takes it, with the reservation")
         };
@@ -115,7 +126,7 @@ impl<K: Hash + Eq> Reservation<K> {
     /// Commits the value without pinning it. Returns false in a forked child.
     pub(super) fn put(self) -> bool {
         let Reservation { hash, key, block, padding, depth, mut charge } = self;
-        let held = Arc::new(CacheEntry::new(key, block, padding, depth));
+        let held = Arc::new(CacheEntry::new(key, block, padding, depth, None));
         charge
             .cache
             .take()

@@ -1,8 +1,10 @@
 //! Spaces with shards: against the oracle, at their edges, and on many threads.
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use kvmem::offset::{
     AllocError, Allocation, Metrics, OffsetAllocator, RawError, RawHandle, ShardedAllocator,
@@ -105,6 +107,39 @@ fn a_thread_fills_its_shard_and_then_the_others() {
     }
     assert_eq!(space.metrics().largest_free, 4096);
     space.check().unwrap();
+}
+
+/// While threads contend for a shard, its hint is its length. An error does not repeat it.
+#[test]
+fn an_error_of_a_contended_space_has_its_longest_free_range() {
+    let space = sharded(2 << 20, 2);
+    let mut held: Vec<Allocation> = (0..2 << 10).map(|_| space.allocate(1024).unwrap()).collect();
+    held.truncate(1 << 10);
+    let holes: Vec<Allocation> = (0..1 << 10).map(|_| space.allocate(512).unwrap()).collect();
+    let full = AllocError::OutOfSpace { requested: 1024, free: 512 << 10, largest_free: 512 };
+    drop(holes.into_iter().step_by(2).collect::<Vec<_>>());
+    let is_contended = || space.largest_free_hint() == 1 << 20;
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    assert!(space.map().len() > 1 << 10);
+                }
+            });
+        }
+        let mut seen = 0;
+        while seen < 10 && Instant::now() < deadline {
+            let before = is_contended();
+            let failed = space.allocate(1024).map(|found| found.range());
+            over.store(failed != Err(full), Ordering::Relaxed);
+            assert_eq!(failed, Err(full));
+            seen += u32::from(before && is_contended());
+        }
+        over.store(true, Ordering::Relaxed);
+        assert_eq!(seen, 10, "threads contend");
+    });
 }
 
 #[test]

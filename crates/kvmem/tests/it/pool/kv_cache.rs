@@ -8,6 +8,7 @@ mod leases;
 mod limits;
 mod lower_tier;
 mod model;
+mod origin;
 mod panics;
 mod pins;
 mod policies;

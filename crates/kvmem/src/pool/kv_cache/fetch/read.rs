@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hash};
 
 use crate::pool::kv_cache::state::FetchId;
 use crate::pool::kv_cache::tier::{Lease, Leased};
-use crate::pool::kv_cache::{KvCache, LowerTier, Pinned, Reservation, TierRead};
+use crate::pool::kv_cache::{KvCache, LowerTier, Pinned, Reservation, TierOrigin, TierRead};
 
 /// Fetches that this thread has started. Those that are left when it is dropped, as by a panic of
 /// the tier, end without a value: other threads may wait for them.
@@ -85,12 +85,13 @@ impl<K: Hash + Eq + Clone> KvCache<K> {
         }
         let mut reads: Vec<TierRead<'_, K>> = rooms
             .iter_mut()
-            .map(|(index, _, room)| TierRead { key: &fetches[*index].1, into: room.bytes_mut() })
+            .map(|(index, _, room)| TierRead::new(&fetches[*index].1, room.bytes_mut()))
             .collect();
         let whole = tier.fetch(&mut reads);
-        for ((index, lease, room), whole) in rooms.into_iter().zip(whole) {
+        let origins: Vec<Option<TierOrigin>> = reads.iter().map(|read| read.origin).collect();
+        for (((index, lease, room), whole), origin) in rooms.into_iter().zip(whole).zip(origins) {
             if whole {
-                found[index] = match room.commit_leased(lease) {
+                found[index] = match room.commit_fetched(lease, origin) {
                     Ok(pinned) => Some(pinned),
                     Err(superseded) => superseded.found,
                 };

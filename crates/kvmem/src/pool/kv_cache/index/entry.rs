@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::pool::Block;
-use crate::pool::kv_cache::Slot;
+use crate::pool::kv_cache::{Slot, TierOrigin};
 use crate::sync::{AtomicU32, Ordering};
 
 /// The slot of a block whose value was replaced or removed. No live block has this slot: the limit
@@ -14,6 +14,9 @@ const SUPERSEDED: Slot = Slot::MAX;
 
 /// A block under its key. The index of its shard has one reference to it, and each pin has one: so
 /// it is pinned exactly while there are two or more, and the thread that drops the last frees it.
+///
+/// The fields lie in memory as they are declared: a look-up reads all but the last two.
+#[repr(C)]
 pub(in crate::pool::kv_cache) struct CacheEntry<K> {
     // Declared, and so dropped, before the block: see `KvCache`.
     pub(in crate::pool::kv_cache) key: K,
@@ -27,12 +30,20 @@ pub(in crate::pool::kv_cache) struct CacheEntry<K> {
     padding: u32,
     /// Number of blocks before this one in its prefix; 0 if the caller set no depth.
     depth: u32,
+    /// The value of a lower tier that this one was fetched from.
+    origin: Option<TierOrigin>,
 }
 
 impl<K> CacheEntry<K> {
-    pub(in crate::pool::kv_cache) fn new(key: K, block: Block, padding: u32, depth: u32) -> Self {
+    pub(in crate::pool::kv_cache) fn new(
+        key: K,
+        block: Block,
+        padding: u32,
+        depth: u32,
+        origin: Option<TierOrigin>,
+    ) -> Self {
         let zero = || AtomicU32::new(0);
-        CacheEntry { key, block, slot: zero(), noted: zero(), padding, depth }
+        CacheEntry { key, block, slot: zero(), noted: zero(), padding, depth, origin }
     }
 
     /// Returns the number of blocks before this one in its prefix; 0 if the caller set no depth.
@@ -127,6 +138,13 @@ impl<K> Pinned<K> {
         // Relaxed: if the sink stored another thread's later value before, the sink's lock orders
         // that before this load, and the mark precedes it.
         self.0.slot.load(Ordering::Relaxed) == SUPERSEDED
+    }
+
+    /// Returns which value of a lower tier this one was fetched from, as that tier named it; `None`
+    /// if it was inserted. A tier that still has just that value need not store this one. O(1).
+    #[must_use]
+    pub fn origin(&self) -> Option<TierOrigin> {
+        self.0.origin
     }
 
     /// Returns the key that the value was inserted under.

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use crate::pool::kv_cache::TierOrigin;
 use crate::pool::kv_cache::index::Pinned;
 
 /// The error of a lower tier.
@@ -14,6 +15,16 @@ pub struct TierRead<'a, K> {
     pub key: &'a K,
     /// Where the value goes: as many bytes as the tier said that it has.
     pub into: &'a mut [u8],
+    /// What the tier names the value that it has read, if it does: the cache keeps that with the
+    /// value, and [gives it back](Pinned::origin) when the value is evicted.
+    pub origin: Option<TierOrigin>,
+}
+
+impl<'a, K> TierRead<'a, K> {
+    /// Makes a read without an origin yet.
+    pub fn new(key: &'a K, into: &'a mut [u8]) -> Self {
+        TierRead { key, into, origin: None }
+    }
 }
 
 /// A tier below a cache, such as a disk or a cluster: it takes what the cache evicts, and gives it
@@ -26,7 +37,8 @@ pub trait LowerTier<K>: Send + Sync {
     /// of a key it asks whether the value [is superseded](Pinned::is_superseded), and does not
     /// store it then.
     ///
-    /// A tier that does not want the value removes an older one of the key, and returns `Ok`.
+    /// A tier that does not want the value removes an older one of the key, and returns `Ok`. If it
+    /// still has the very value, which its [origin](Pinned::origin) tells, it need not write it.
     ///
     /// # Errors
     /// The tier may still have an older value under the key. The key is not fetched any more, until
@@ -43,7 +55,8 @@ pub trait LowerTier<K>: Send + Sync {
     fn lengths(&self, keys: &[&K]) -> Vec<Option<usize>>;
 
     /// Reads values into place; returns for each whether its bytes are whole and right. The value
-    /// may have gone, or have another length, since [`lengths`](Self::lengths).
+    /// may have gone, or have another length, since [`lengths`](Self::lengths). A tier that names
+    /// its values sets the [origin](TierRead::origin) of what it has read.
     fn fetch(&self, reads: &mut [TierRead<'_, K>]) -> Vec<bool>;
 
     /// Removes the value of a key.

@@ -12,7 +12,7 @@ use crate::pool::kv_cache::LowerTier;
 
 /// Settings of a queue. See [`WriteBehind::builder`].
 #[must_use = "there is no queue before `build`"]
-pub struct WriteBehindBuilder<K, T> {
+pub struct WriteBehindBuilder<K, T: ?Sized> {
     tier: Arc<T>,
     options: QueueOptions,
     keys: PhantomData<fn() -> K>,
@@ -26,7 +26,7 @@ const PART_OF_POOL: u64 = 16;
 impl<K, T> WriteBehind<K, T>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + 'static,
+    T: LowerTier<K> + ?Sized + 'static,
 {
     /// Returns the settings of a queue above `tier`, for caches on `pool`.
     pub fn builder(pool: &Pool, tier: Arc<T>) -> WriteBehindBuilder<K, T> {
@@ -40,7 +40,7 @@ where
     }
 }
 
-impl<K, T> WriteBehindBuilder<K, T> {
+impl<K, T: ?Sized> WriteBehindBuilder<K, T> {
     /// Limits the bytes of the values in the queue, including those being written. They are in use
     /// in the pool. A value that is longer waits until the queue is empty. Default: 64 MiB, at most
     /// a 16th of the pool.
@@ -71,7 +71,7 @@ impl<K, T> WriteBehindBuilder<K, T> {
 impl<K, T> WriteBehindBuilder<K, T>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + 'static,
+    T: LowerTier<K> + ?Sized + 'static,
 {
     /// Starts the writers.
     ///

@@ -114,7 +114,7 @@ struct QueueState<K, V> {
     keys: HashMap<K, KeyState<V>>,
     /// The keys with a change that waits, by its number.
     order: BTreeMap<u64, K>,
-    /// The numbers of the changes that writers make.
+    /// The numbers of the changes that writers make, or whose values they still release.
     current: BTreeSet<u64>,
     next_number: u64,
     /// Removals that wait.
@@ -263,7 +263,7 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> QueueState<K, V> {
         batch
     }
 
-    /// Returns whether a change up to this number waits or is being made.
+    /// Returns whether a change up to this number waits, is being made or has a value to release.
     fn has_before(&self, number: u64) -> bool {
         let first = self.order.keys().next().into_iter().chain(self.current.first()).min();
         first.is_some_and(|&first| first <= number)
@@ -371,7 +371,6 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
         {
             let mut state = self.state();
             for (taken, made) in batch.iter().zip(made) {
-                state.current.remove(&taken.number);
                 if let Some(key) = state.keys.get_mut(&taken.key) {
                     // The batch has another clone: no user code runs here.
                     key.current = None;
@@ -391,7 +390,8 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
             }
         }
         // Also if the drop of a key panics.
-        let _room = Room { queue: self, bytes, values };
+        let numbers = batch.iter().map(|taken| taken.number).collect();
+        let _room = Room { queue: self, numbers, bytes, values };
         drop(batch);
     }
 
@@ -473,7 +473,7 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
         self.state().stats.panics += 1;
     }
 
-    /// Waits until all changes that were put before are made.
+    /// Waits until all changes that were put before are made and their values released.
     pub(super) fn flush(&self) {
         let mut state = self.state();
         let number = state.next_number;
@@ -482,8 +482,8 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
         }
     }
 
-    /// Waits until all changes that were put before are made, or `deadline` has passed. Returns
-    /// whether they are made.
+    /// Waits as [`flush`](Self::flush) does, or until `deadline` has passed. Returns whether all
+    /// changes are made.
     pub(super) fn flush_until(&self, deadline: std::time::Instant) -> bool {
         let mut state = self.state();
         let number = state.next_number;
@@ -569,9 +569,11 @@ where
     }
 }
 
-/// The room of a batch, which is free when this is dropped.
+/// The room of a batch, which is free when this is dropped. A flush ends after that, so that it
+/// leaves no value in memory.
 struct Room<'a, K: Hash + Eq + Clone, V: QueuedValue> {
     queue: &'a Queue<K, V>,
+    numbers: Vec<u64>,
     bytes: u64,
     values: u64,
 }
@@ -579,6 +581,9 @@ struct Room<'a, K: Hash + Eq + Clone, V: QueuedValue> {
 impl<K: Hash + Eq + Clone, V: QueuedValue> Drop for Room<'_, K, V> {
     fn drop(&mut self) {
         let mut state = self.queue.state();
+        for number in &self.numbers {
+            state.current.remove(number);
+        }
         state.stats.bytes -= self.bytes;
         state.stats.values -= self.values;
         state.released += 1;

@@ -13,7 +13,7 @@ use super::options::{OnDrop, QueueOptions};
 use super::queue::{Change, Found, Made, Queue, QueuedValue, Taken};
 use super::stats::WriteBehindStats;
 use crate::pool::kv_cache::process::Process;
-use crate::pool::kv_cache::{LowerTier, LowerTierError, Pinned, TierRead};
+use crate::pool::kv_cache::{LowerTier, LowerTierError, Pinned, TierOrigin, TierRead};
 use crate::sys;
 
 impl<K> QueuedValue for Pinned<K> {
@@ -27,7 +27,7 @@ impl<K> QueuedValue for Pinned<K> {
 }
 
 /// What the threads share.
-struct WriterState<K, T> {
+struct WriterState<K, T: ?Sized> {
     queue: Queue<K, Pinned<K>>,
     tier: Arc<T>,
     /// The message of the latest failure in a writer.
@@ -118,7 +118,7 @@ struct WriterState<K, T> {
 pub struct WriteBehind<K, T>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + 'static,
+    T: LowerTier<K> + ?Sized + 'static,
 {
     /// `None` only during the drop.
     shared: Option<Arc<WriterState<K, T>>>,
@@ -137,7 +137,7 @@ struct Forked;
 impl<K, T> WriteBehind<K, T>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + 'static,
+    T: LowerTier<K> + ?Sized + 'static,
 {
     pub(super) fn start(tier: Arc<T>, options: &QueueOptions) -> io::Result<Self> {
         let queue = Queue::new(options.max_bytes, options.when_full);
@@ -173,8 +173,8 @@ where
         &self.shared().tier
     }
 
-    /// Waits until every value that was evicted before has been given to the tier. Values evicted
-    /// meanwhile do not prolong it. In a forked child it returns at once.
+    /// Waits until every value that was evicted before has been given to the tier, and its memory
+    /// released. Values evicted meanwhile do not prolong it. In a forked child it returns at once.
     pub fn flush(&self) {
         if let Ok(queue) = self.queue() {
             queue.flush();
@@ -205,7 +205,7 @@ where
 impl<K, T> WriterState<K, T>
 where
     K: Hash + Eq + Clone,
-    T: LowerTier<K>,
+    T: LowerTier<K> + ?Sized,
 {
     /// Makes the changes of the queue to the tier, until it is closed and empty.
     fn write(&self) {
@@ -276,7 +276,7 @@ fn message(panic: &(dyn Any + Send)) -> &str {
 impl<K, T> LowerTier<K> for WriteBehind<K, T>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + 'static,
+    T: LowerTier<K> + ?Sized + 'static,
 {
     fn put(&self, value: &Pinned<K>) -> Result<(), LowerTierError> {
         Ok(self.queue()?.put(value.key(), value.clone())?)
@@ -311,17 +311,18 @@ where
         let Ok(queue) = self.queue() else { return whole };
         let found = queue.find(reads.iter().map(|read| read.key));
         let (mut in_tier, mut wanted, mut hits) = (Vec::new(), Vec::new(), 0);
-        for (index, (found, read)) in found.into_iter().zip(reads).enumerate() {
+        for (index, (found, read)) in found.into_iter().zip(reads.iter_mut()).enumerate() {
             match found {
                 Found::Value(value) if value.bytes().len() == read.into.len() => {
                     read.into.copy_from_slice(value.bytes());
+                    read.origin = value.origin();
                     whole[index] = true;
                     hits += 1;
                 }
                 Found::Value(_) | Found::Nothing => {}
                 Found::InTier => {
                     in_tier.push(index);
-                    wanted.push(TierRead { key: read.key, into: &mut *read.into });
+                    wanted.push(TierRead::new(read.key, &mut *read.into));
                 }
             }
         }
@@ -329,8 +330,11 @@ where
             queue.count_hits(hits);
         }
         if !wanted.is_empty() {
-            for (index, fetched) in in_tier.into_iter().zip(self.tier().fetch(&mut wanted)) {
+            let fetched = self.tier().fetch(&mut wanted);
+            let origins: Vec<Option<TierOrigin>> = wanted.iter().map(|read| read.origin).collect();
+            for ((index, fetched), origin) in in_tier.into_iter().zip(fetched).zip(origins) {
                 whole[index] = fetched;
+                reads[index].origin = origin;
             }
         }
         whole
@@ -359,7 +363,7 @@ where
 impl<K, T> Drop for WriteBehind<K, T>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + 'static,
+    T: LowerTier<K> + ?Sized + 'static,
 {
     fn drop(&mut self) {
         let writers = std::mem::take(&mut self.writers);
@@ -382,7 +386,7 @@ where
 impl<K, T> fmt::Debug for WriteBehind<K, T>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + 'static,
+    T: LowerTier<K> + ?Sized + 'static,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WriteBehind").field("stats", &self.stats()).finish_non_exhaustive()

@@ -225,23 +225,37 @@ fn a_drop_writes_the_queue_or_discards_it() {
         let (below, behind, cache) = behind(&pool, 100, settings);
         below.state().values = (0..30).map(|key| (key, value(key, 0))).collect();
         below.stop(true);
-        for key in 0..30 {
+        // Each writer has one value, so that the others are in the queue when it ends.
+        for key in 0..2 {
+            cache.insert(key, &value(key, 1)).unwrap();
+            cache.evict_to(0);
+            below.wait_for(key as usize + 1);
+        }
+        for key in 2..30 {
             cache.insert(key, &value(key, 1)).unwrap();
         }
         cache.evict_to(0);
         assert_eq!(behind.stats().values, 30);
-        let tier = Arc::clone(&below);
-        let restart = thread::spawn(move || {
-            thread::sleep(Duration::from_millis(30));
-            tier.stop(false);
+        let full = pool.metrics().allocated;
+        let queue = Arc::downgrade(&behind);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                // The tier goes on once the drop has begun, or has discarded.
+                while match on_drop {
+                    OnDrop::Write => queue.strong_count() > 0,
+                    OnDrop::Discard => pool.metrics().allocated > full / 10,
+                } {
+                    thread::yield_now();
+                }
+                below.stop(false);
+            });
+            drop((behind, cache));
         });
-        drop((behind, cache));
-        restart.join().unwrap();
         let state = below.state();
         assert!(state.values.iter().all(|(&key, found)| *found == value(key, 1)));
         match on_drop {
             OnDrop::Write => assert_eq!(state.values.len(), 30),
-            OnDrop::Discard => assert!(state.values.len() < 30, "{}", state.values.len()),
+            OnDrop::Discard => assert_eq!(state.values.len(), 2),
         }
         drop(state);
         assert_eq!(pool.metrics().allocated, 0);

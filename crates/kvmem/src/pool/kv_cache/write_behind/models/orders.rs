@@ -196,3 +196,16 @@ fn two_writers_keep_the_order_of_a_key() {
         |model| assert_eq!(model.in_tier(1), Some(3)),
     );
 }
+
+#[test]
+fn after_a_flush_no_value_is_held() {
+    beside_a_writer(
+        waiting,
+        &[|model| {
+            model.put(1, 2).unwrap();
+            model.flush();
+            assert_eq!(model.held(), 0);
+        }],
+        |_| {},
+    );
+}

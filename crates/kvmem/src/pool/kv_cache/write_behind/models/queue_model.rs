@@ -114,6 +114,11 @@ impl QueueModel {
         self.queue.flush();
     }
 
+    /// Returns how many values the queue and its writer hold.
+    pub(super) fn held(&self) -> u64 {
+        self.queue.stats().values
+    }
+
     pub(super) fn close(&self, discard: bool) {
         self.queue.close(discard);
     }
