@@ -5,7 +5,8 @@ use std::sync::Arc;
 use kvmem::pool::kv_cache::{LowerTier, LowerTierError, Pinned, TierRead};
 
 /// Two lower tiers below a cache, such as a disk above a cluster. Either may be a chain again, or
-/// have a queue of its own ([`WriteBehind`](kvmem::pool::kv_cache::WriteBehind)).
+/// have a queue of its own ([`WriteBehind`](kvmem::pool::kv_cache::WriteBehind)), and either may be
+/// a trait object.
 ///
 /// - *A value that the cache evicts* goes to both. What the upper tier evicts is therefore in the
 ///   lower one already, and costs neither a read nor a write then.
@@ -13,12 +14,12 @@ use kvmem::pool::kv_cache::{LowerTier, LowerTierError, Pinned, TierRead};
 ///   is in memory then, and goes to the upper tier again when memory evicts it.
 /// - *Removals* are made to both. A value counts as taken if both took it: if one of them failed,
 ///   it may have an older one.
-pub struct Chain<U, L> {
+pub struct Chain<U: ?Sized, L: ?Sized> {
     upper: Arc<U>,
     lower: Arc<L>,
 }
 
-impl<U, L> Chain<U, L> {
+impl<U: ?Sized, L: ?Sized> Chain<U, L> {
     /// Puts `upper` above `lower`.
     #[must_use]
     pub fn new(upper: Arc<U>, lower: Arc<L>) -> Self {
@@ -46,7 +47,11 @@ fn both(
     upper.and(lower)
 }
 
-impl<K, U: LowerTier<K>, L: LowerTier<K>> LowerTier<K> for Chain<U, L> {
+impl<K, U, L> LowerTier<K> for Chain<U, L>
+where
+    U: LowerTier<K> + ?Sized,
+    L: LowerTier<K> + ?Sized,
+{
     fn put(&self, value: &Pinned<K>) -> Result<(), LowerTierError> {
         both(self.upper.put(value), self.lower.put(value))
     }
@@ -71,15 +76,18 @@ impl<K, U: LowerTier<K>, L: LowerTier<K>> LowerTier<K> for Chain<U, L> {
     fn fetch(&self, reads: &mut [TierRead<'_, K>]) -> Vec<bool> {
         let mut whole = self.upper.fetch(reads);
         let (mut missing, mut wanted) = (Vec::new(), Vec::new());
-        for (index, TierRead { key, into }) in reads.iter_mut().enumerate() {
+        for (index, TierRead { key, into, .. }) in reads.iter_mut().enumerate() {
             if !whole[index] {
                 missing.push(index);
-                wanted.push(TierRead { key: *key, into });
+                wanted.push(TierRead::new(*key, into));
             }
         }
         if !wanted.is_empty() {
-            for (index, fetched) in missing.into_iter().zip(self.lower.fetch(&mut wanted)) {
+            let fetched = self.lower.fetch(&mut wanted);
+            let origins: Vec<_> = wanted.iter().map(|read| read.origin).collect();
+            for ((index, fetched), origin) in missing.into_iter().zip(fetched).zip(origins) {
                 whole[index] = fetched;
+                reads[index].origin = origin;
             }
         }
         whole

@@ -90,13 +90,18 @@ impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {
         self.put_all(std::slice::from_ref(value)).remove(0)
     }
 
-    /// Stores the values by one call of [`store`](DiskTier::store).
+    /// Stores the values by one call of [`store`](DiskTier::store), except those that the tier
+    /// still has as the cache fetched them.
     fn put_all(&self, values: &[Pinned<K>]) -> Vec<Result<(), LowerTierError>> {
         let keys: Vec<Cow<'_, [u8]>> = values.iter().map(|value| value.key().key_bytes()).collect();
         let _orders = self.lock_orders(&keys);
         let mut results: Vec<Result<(), LowerTierError>> = values.iter().map(|_| Ok(())).collect();
-        let (mut stored, mut rejected) = (Vec::new(), Vec::new());
+        let (mut stored, mut rejected, mut unchanged) = (Vec::new(), Vec::new(), Vec::new());
         for (index, value) in values.iter().enumerate().filter(|(_, it)| !it.is_superseded()) {
+            if self.has(&keys[index], value.origin()) {
+                unchanged.push(index);
+                continue;
+            }
             let admits = self.admits(&keys[index], value.bytes());
             if admits { stored.push(index) } else { rejected.push(index) }
         }
@@ -105,6 +110,10 @@ impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {
         let outcomes = if batch.is_empty() { Vec::new() } else { self.store(&batch) };
         let failed = stored.into_iter().zip(outcomes).filter(|(_, outcome)| outcome.is_err());
         rejected.extend(failed.map(|(index, _)| index));
+        // Another thread may have stored them just now, and may still be writing the journal.
+        if !unchanged.is_empty() && self.commit_all().is_err() {
+            rejected.append(&mut unchanged);
+        }
         // An older value must not come back for one that is lost now.
         let lost: Vec<&[u8]> = rejected.iter().map(|&index| &*keys[index]).collect();
         if !lost.is_empty()
@@ -123,10 +132,17 @@ impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {
 
     fn fetch(&self, reads: &mut [TierRead<'_, K>]) -> Vec<bool> {
         let keys: Vec<Cow<'_, [u8]>> = reads.iter().map(|read| read.key.key_bytes()).collect();
-        let reads = keys.iter().zip(reads);
-        let mut requests: Vec<Fetch<'_>> =
-            reads.map(|(key, read)| Fetch { key, into: &mut *read.into }).collect();
-        let fetched = DiskTier::fetch(self, &mut requests);
+        let mut requests: Vec<Fetch<'_>> = keys
+            .iter()
+            .zip(reads.iter_mut())
+            .map(|(key, read)| Fetch { key, into: &mut *read.into })
+            .collect();
+        let mut origins = vec![None; requests.len()];
+        let fetched = self.fetch_numbered(&mut requests, &mut |index, number| {
+            origins[index] = self.origin(number);
+        });
+        drop(requests);
+        reads.iter_mut().zip(origins).for_each(|(read, origin)| read.origin = origin);
         fetched.into_iter().map(|fetched| fetched == Fetched::Hit).collect()
     }
 

@@ -45,6 +45,8 @@ macro_rules! table {
 table! {
     "kvmem_tier_entries" Gauge "values"
         "Number of values held": |stats| stats.entries;
+    "kvmem_tier_scattered_entries" Gauge "values"
+        "Number of values held in several ranges of the file": |stats| stats.scattered;
     "kvmem_tier_bytes" Gauge "bytes"
         "Bytes of all values held, without padding": |stats| stats.bytes;
     "kvmem_tier_capacity_bytes" Gauge "bytes"
@@ -72,6 +74,9 @@ table! {
     "kvmem_tier_not_admitted_total" Counter "values"
         "Number of values that a cache evicted and that were not written, by admission or the rate":
         |stats| stats.not_admitted;
+    "kvmem_tier_unchanged_total" Counter "values"
+        "Number of values that a cache evicted as it had fetched them, and that were not written":
+        |stats| stats.unchanged;
     "kvmem_tier_evictions_total" Counter "values"
         "Number of values evicted from the tier": |stats| stats.evictions;
     "kvmem_tier_written_bytes_total" Counter "bytes" ["kind" = "data"]

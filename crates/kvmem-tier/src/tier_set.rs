@@ -9,16 +9,19 @@
 use std::fmt;
 use std::hash::Hasher;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use kvmem::arena::Region;
+use kvmem::pool::Pool;
 use kvmem::pool::kv_cache::{LowerTier, LowerTierError, Pinned, TierRead};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use thiserror::Error;
 
-use crate::device::{Device, FileDevice};
+use crate::device::{Device, FileDevice, FixedBuffersError};
 use crate::lower_tier::TierKey;
 use crate::side_by_side::side_by_side;
 use crate::tier::{
-    DiskTier, Fetch, Fetched, OpenReport, StoreError, TierError, TierOptions, TierStats,
+    DiskTier, Fetch, Fetched, OpenReport, StoreError, Stored, TierError, TierOptions, TierStats,
 };
 
 /// A set of tiers cannot be made.
@@ -69,6 +72,8 @@ pub struct TierSet<D: Device = FileDevice> {
     /// In the order of their identities.
     tiers: Vec<DiskTier<D>>,
     identities: Vec<[u8; 16]>,
+    /// The places of the tiers, in the order in which they were given.
+    given: Vec<usize>,
 }
 
 impl TierSet<FileDevice> {
@@ -126,6 +131,7 @@ impl<D: Device> TierSet<D> {
     /// # Errors
     /// [`TierSetError::NoTier`], [`SameIdentity`](TierSetError::SameIdentity).
     pub fn new(mut tiers: Vec<DiskTier<D>>) -> Result<Self, TierSetError> {
+        let given: Vec<[u8; 16]> = tiers.iter().map(DiskTier::identity).collect();
         tiers.sort_by_key(DiskTier::identity);
         let identities: Vec<[u8; 16]> = tiers.iter().map(DiskTier::identity).collect();
         if tiers.is_empty() {
@@ -134,13 +140,21 @@ impl<D: Device> TierSet<D> {
         if identities.windows(2).any(|two| two[0] == two[1]) {
             return Err(TierSetError::SameIdentity);
         }
-        Ok(TierSet { tiers, identities })
+        let place = |identity| identities.binary_search(identity).unwrap_or_default();
+        let given = given.iter().map(place).collect();
+        Ok(TierSet { tiers, identities, given })
     }
 
     /// Returns the tiers.
     #[must_use]
     pub fn tiers(&self) -> &[DiskTier<D>] {
         &self.tiers
+    }
+
+    /// Returns the tiers in the order in which they were given: that of the paths that could be
+    /// opened.
+    pub fn in_given_order(&self) -> impl Iterator<Item = &DiskTier<D>> {
+        self.given.iter().map(|&place| &self.tiers[place])
     }
 
     /// Returns the tier to which a key belongs. O(tiers).
@@ -202,6 +216,12 @@ impl<D: Device> TierSet<D> {
         self.each(placed, |tier, values| tier.store(&values))
     }
 
+    /// Stores values with hints about their worth, as [`DiskTier::store_with`] does.
+    pub fn store_with(&self, values: &[Stored<'_>]) -> Vec<Result<(), StoreError>> {
+        let placed = values.iter().map(|&value| (self.place_of(value.key), value));
+        self.each(placed, |tier, values| tier.store_with(&values))
+    }
+
     /// Fetches values, as [`DiskTier::fetch`] does.
     pub fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched> {
         let placed = requests
@@ -246,11 +266,54 @@ impl<D: Device> TierSet<D> {
         self.all(DiskTier::sync_all).map(drop)
     }
 
+    /// Writes the index of every device, as [`DiskTier::checkpoint`] does.
+    ///
+    /// # Errors
+    /// The first [`TierError`] of a tier.
+    pub fn checkpoint(&self) -> Result<(), TierError> {
+        self.all(DiskTier::checkpoint).map(drop)
+    }
+
     /// Returns the sums of the statistics of all tiers.
     #[must_use]
     pub fn stats(&self) -> TierStats {
         let stats = self.tiers.iter().map(DiskTier::stats);
         stats.fold(TierStats::default(), TierStats::plus)
+    }
+}
+
+impl TierSet<FileDevice> {
+    /// Registers the memory of a pool with the rings of every file: see
+    /// [`DiskTier::register_memory`].
+    ///
+    /// # Errors
+    /// The first [`FixedBuffersError`] of a device, whose transfers are made as before. The others
+    /// have registered the memory.
+    pub fn register_memory(&self, pool: &Pool) -> Result<(), FixedBuffersError> {
+        let registered: Vec<_> = self.tiers.iter().map(|tier| tier.register_memory(pool)).collect();
+        registered.into_iter().collect()
+    }
+
+    /// Deregisters the memory of a pool. Does nothing if it is not registered.
+    pub fn deregister_memory(&self, pool: &Pool) {
+        self.tiers.iter().for_each(|tier| tier.deregister_memory(pool));
+    }
+
+    /// Registers the memory of a region with the rings of every file: see
+    /// [`DiskTier::register_region`].
+    ///
+    /// # Errors
+    /// The first [`FixedBuffersError`] of a device, as for
+    /// [`register_memory`](Self::register_memory).
+    pub fn register_region(&self, region: &Arc<Region>) -> Result<(), FixedBuffersError> {
+        let registered: Vec<_> =
+            self.tiers.iter().map(|tier| tier.register_region(region)).collect();
+        registered.into_iter().collect()
+    }
+
+    /// Deregisters the memory of a region. Does nothing if it is not registered.
+    pub fn deregister_region(&self, region: &Region) {
+        self.tiers.iter().for_each(|tier| tier.deregister_region(region));
     }
 }
 
@@ -272,10 +335,18 @@ impl<K: TierKey + Send + Sync, D: Device> LowerTier<K> for TierSet<D> {
     }
 
     fn fetch(&self, reads: &mut [TierRead<'_, K>]) -> Vec<bool> {
-        let placed = reads.iter_mut().map(|TierRead { key, into }| {
-            (self.place_of(&key.key_bytes()), TierRead { key: *key, into })
+        let placed = reads.iter_mut().map(|TierRead { key, into, .. }| {
+            (self.place_of(&key.key_bytes()), TierRead::new(*key, into))
         });
-        self.each(placed, |tier, mut reads| LowerTier::fetch(tier, &mut reads))
+        let fetched = self.each(placed, |tier, mut reads: Vec<TierRead<'_, K>>| {
+            let whole = LowerTier::fetch(tier, &mut reads);
+            whole.into_iter().zip(reads.into_iter().map(|read| read.origin)).collect()
+        });
+        let keep = |(read, (whole, origin)): (&mut TierRead<'_, K>, _)| {
+            read.origin = origin;
+            whole
+        };
+        reads.iter_mut().zip(fetched).map(keep).collect()
     }
 
     fn invalidate(&self, key: &K) -> Result<(), LowerTierError> {

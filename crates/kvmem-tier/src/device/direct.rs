@@ -72,15 +72,20 @@ impl Alignment {
     }
 }
 
-/// Opens a file for direct I/O if it has that.
+/// Opens a file with these flags, and for direct I/O if it has that.
 ///
 /// # Errors
 /// The system's error; [`io::ErrorKind::Unsupported`] with an [`UnsupportedAlignment`].
-pub(super) fn open_direct(path: &Path, options: &mut OpenOptions) -> io::Result<(File, Alignment)> {
-    let file = match options.custom_flags(OFlags::DIRECT.bits() as i32).open(path) {
+pub(super) fn open_direct(
+    path: &Path,
+    options: &mut OpenOptions,
+    flags: OFlags,
+) -> io::Result<(File, Alignment)> {
+    let file = match options.custom_flags((flags | OFlags::DIRECT).bits() as i32).open(path) {
         // A file system without direct I/O says so when the file is opened.
         Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => {
-            return Ok((options.custom_flags(0).open(path)?, Alignment::BUFFERED));
+            let file = options.custom_flags(flags.bits() as i32).open(path)?;
+            return Ok((file, Alignment::BUFFERED));
         }
         opened => opened?,
     };

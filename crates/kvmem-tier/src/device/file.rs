@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kvmem::arena::Region;
 use kvmem::pool::Pool;
-use kvmem::register::{Registrar, RegistrationSet};
-use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom};
+use kvmem::register::{Registrar, RegistrationBuilder, RegistrationSet};
+use rustix::fs::{FallocateFlags, FlockOperation, OFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::process::Resource;
 
@@ -34,11 +35,14 @@ pub enum Engine {
     Threads,
 }
 
+/// The keys of memory that is registered, or why it is not.
+type Registered = Result<Vec<RegistrationSet>, FixedBuffersError>;
+
 /// What the device has registered.
 #[derive(Default)]
 struct Fixed {
-    /// The first address of each pool, and its memory.
-    pools: Vec<(usize, Vec<RegistrationSet>)>,
+    /// The first address of each pool and region, and its memory.
+    memory: Vec<(usize, Vec<RegistrationSet>)>,
     buffers: Option<Arc<FixedBuffers>>,
 }
 
@@ -47,6 +51,8 @@ pub struct FileDevice {
     file: File,
     len: u64,
     new: bool,
+    /// Whether the file was opened with `O_DSYNC`.
+    dsync: bool,
     alignment: Alignment,
     depth: u32,
     rings: Option<Arc<RingPool>>,
@@ -75,12 +81,26 @@ impl FileDevice {
     /// an [`UnsupportedAlignment`](super::UnsupportedAlignment) if it transfers only larger units
     /// than the block. A file that could not be made longer has its old length.
     pub fn open(path: &Path, len: u64, depth: u32) -> io::Result<FileDevice> {
+        FileDevice::open_with(path, len, depth, OFlags::empty())
+    }
+
+    /// Opens a file or block device as [`open`](Self::open) does, with `O_DSYNC`: a write is
+    /// durable when it is complete.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_dsync(path: &Path, len: u64, depth: u32) -> io::Result<FileDevice> {
+        FileDevice::open_with(path, len, depth, OFlags::DSYNC)
+    }
+
+    fn open_with(path: &Path, len: u64, depth: u32, flags: OFlags) -> io::Result<FileDevice> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(len > 0).truncate(false).mode(0o600);
-        let (file, alignment) = open_direct(path, &mut options)?;
+        let (file, alignment) = open_direct(path, &mut options, flags)?;
         let busy = "it is open already, as a tier or by a program that reads one: close that first";
         lock(&file, FlockOperation::NonBlockingLockExclusive, busy)?;
         let mut device = FileDevice::of(file, alignment, depth);
+        device.dsync = flags.contains(OFlags::DSYNC);
         device.set_len(len)?;
         Ok(device)
     }
@@ -98,7 +118,7 @@ impl FileDevice {
             let error = "it is neither a file nor a block device";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, error));
         }
-        let (file, alignment) = open_direct(path, OpenOptions::new().read(true))?;
+        let (file, alignment) = open_direct(path, OpenOptions::new().read(true), OFlags::empty())?;
         let busy = "it is open as a tier: close that first";
         lock(&file, FlockOperation::NonBlockingLockShared, busy)?;
         let mut device = FileDevice::of(file, alignment, depth);
@@ -113,6 +133,7 @@ impl FileDevice {
             file,
             len: 0,
             new: false,
+            dsync: false,
             alignment,
             depth: depth.max(1),
             rings,
@@ -177,22 +198,54 @@ impl FileDevice {
     /// [`FixedBuffersError`]: the memory of this pool is not registered, and is transferred as
     /// before.
     pub fn register_memory(&self, pool: &Pool) -> Result<(), FixedBuffersError> {
+        self.register_at(pool.as_ptr().addr(), |with| Ok(pool.register_with(with)?))
+    }
+
+    /// Registers the memory of a region, as [`register_memory`](Self::register_memory) does for a
+    /// pool. Memory that another allocator divides, such as an engine's, is a region. The device
+    /// keeps the region until it is [deregistered](Self::deregister_region) or the device is
+    /// dropped.
+    ///
+    /// # Errors
+    /// [`FixedBuffersError`]: the memory of this region is not registered, and is transferred as
+    /// before.
+    pub fn register_region(&self, region: &Arc<Region>) -> Result<(), FixedBuffersError> {
+        self.register_at(region.base().addr().get(), |with| {
+            Ok(vec![with.register(Arc::clone(region))?])
+        })
+    }
+
+    /// Registers memory that begins at `address`, in place of what was registered there.
+    fn register_at(
+        &self,
+        address: usize,
+        register: impl FnOnce(&RegistrationBuilder) -> Registered,
+    ) -> Result<(), FixedBuffersError> {
         let rings = self.rings.as_ref().ok_or(FixedBuffersError::NoRings)?;
-        self.deregister_memory(pool);
+        self.deregister_at(address);
         let mut fixed = self.fixed();
         let buffers = match &fixed.buffers {
             Some(buffers) => Arc::clone(buffers),
             None => Arc::clone(fixed.buffers.insert(Arc::new(FixedBuffers::new(rings)?))),
         };
         let with = RegistrationSet::builder().registrars([buffers as Arc<dyn Registrar>]);
-        let sets = pool.register_with(&with)?;
-        fixed.pools.push((pool.as_ptr().addr(), sets));
+        let sets = register(&with)?;
+        fixed.memory.push((address, sets));
         Ok(())
     }
 
     /// Deregisters the memory of a pool. Does nothing if it is not registered.
     pub fn deregister_memory(&self, pool: &Pool) {
-        self.fixed().pools.retain(|(at, _)| *at != pool.as_ptr().addr());
+        self.deregister_at(pool.as_ptr().addr());
+    }
+
+    /// Deregisters the memory of a region. Does nothing if it is not registered.
+    pub fn deregister_region(&self, region: &Region) {
+        self.deregister_at(region.base().addr().get());
+    }
+
+    fn deregister_at(&self, address: usize) {
+        self.fixed().memory.retain(|(at, _)| *at != address);
     }
 
     /// Returns what is registered, and how many transfers have used it.
@@ -335,6 +388,10 @@ impl Device for FileDevice {
 
     fn read_align(&self) -> usize {
         self.alignment.read
+    }
+
+    fn writes_are_durable(&self) -> bool {
+        self.dsync
     }
 
     fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {

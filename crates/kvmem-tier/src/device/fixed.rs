@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use io_uring::IoUring;
 use kvmem::pool::PoolError;
-use kvmem::register::{self, Key, Limits, NotAvailable, Registrar, RegistrarError};
+use kvmem::register::{self, Key, Limits, NotAvailable, RegisterError, Registrar, RegistrarError};
 use thiserror::Error;
 
 use super::rings::RingPool;
@@ -40,6 +40,9 @@ pub enum FixedBuffersError {
     /// `RLIMIT_MEMLOCK`.
     #[error(transparent)]
     Pool(#[from] PoolError),
+    /// The memory of a region cannot be pinned.
+    #[error(transparent)]
+    Region(#[from] RegisterError),
 }
 
 /// What a device has done with fixed buffers.

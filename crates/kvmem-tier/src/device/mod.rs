@@ -67,9 +67,15 @@ pub trait Device: Send + Sync {
         BLOCK
     }
 
+    /// Returns whether a write is durable when it is complete. If not, a [`sync`](Self::sync) makes
+    /// it durable.
+    fn writes_are_durable(&self) -> bool {
+        false
+    }
+
     /// Writes all of `batch`, several at a time; returns the result of each, in the same order.
     /// The bytes survive the process once this returns, and a power cut only after
-    /// [`sync`](Self::sync).
+    /// [`sync`](Self::sync), or if [writes are durable](Self::writes_are_durable).
     ///
     /// Calls `meanwhile` once for each index of the batch, in this thread and in order, preferably
     /// while that transfer or another one is in flight.

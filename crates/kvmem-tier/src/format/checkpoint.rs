@@ -4,10 +4,10 @@ use thiserror::Error;
 
 use super::BLOCK;
 use super::entry::Change;
-use super::journal::{RECORDS_PER_BLOCK, read_block, write_block};
+use super::journal::{RECORDS_PER_BLOCK, block_parts, read_block, write_block};
 
 const MAGIC: [u8; 4] = *b"KvC1";
-/// The entries that fit into a block.
+/// The entries that fit into a block, if each has one record.
 pub(super) const ENTRIES_PER_BLOCK: usize = RECORDS_PER_BLOCK;
 
 /// The reason why a checkpoint cannot be read.
@@ -25,11 +25,11 @@ pub enum CheckpointError {
 /// Writes the blocks of a checkpoint: at least one.
 #[must_use]
 pub fn write_checkpoint(file: [u8; 16], epoch: u64, entries: &[Change]) -> Vec<u8> {
-    let blocks = entries.len().div_ceil(ENTRIES_PER_BLOCK).max(1);
+    let mut parts = block_parts(entries);
+    let blocks = block_parts(entries).count().max(1);
     let mut bytes = vec![0; blocks * BLOCK];
     for (index, bytes) in bytes.chunks_exact_mut(BLOCK).enumerate() {
-        let first = index * ENTRIES_PER_BLOCK;
-        let entries = &entries[first..entries.len().min(first + ENTRIES_PER_BLOCK)];
+        let entries = parts.next().unwrap_or_default();
         write_block(MAGIC, (file, epoch, index as u32), entries, bytes);
     }
     bytes

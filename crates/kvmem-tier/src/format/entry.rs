@@ -1,21 +1,93 @@
-//! *Entry*: where a value lies, in 64 bytes. Checkpoint and journal have the same form.
+//! *Entry*: where a value lies. Checkpoint and journal have the same form: a change is a *record*
+//! of 64 bytes, and has a second one if its value lies in several extents.
+
+use std::fmt;
+use std::ops::Deref;
 
 use super::block::{Fields, Reader};
 
-/// Bytes of an entry.
-pub(super) const ENTRY: usize = 64;
+/// Bytes of a record.
+pub(super) const RECORD: usize = 64;
+/// The most extents of a value.
+pub const MAX_EXTENTS: usize = 4;
 
 /// The identity of a key: a keyed hash of it, of 128 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct Digest(pub [u8; 16]);
 
 /// A part of the data area: whole blocks.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Extent {
     /// The first block, counted from the begin of the data area.
     pub start: u32,
     /// The number of blocks.
     pub blocks: u32,
+}
+
+/// The extents of a value, in the order of its bytes: one to [`MAX_EXTENTS`]. Each has at least one
+/// block.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Extents([Extent; MAX_EXTENTS]);
+
+impl Extents {
+    /// Returns these extents; `None` if there is none, one without blocks, or too many.
+    #[must_use]
+    pub fn of(parts: &[Extent]) -> Option<Extents> {
+        let mut extents = [Extent::default(); MAX_EXTENTS];
+        extents.get_mut(..parts.len())?.copy_from_slice(parts);
+        let is_sound = !parts.is_empty() && parts.iter().all(|part| part.blocks > 0);
+        is_sound.then_some(Extents(extents))
+    }
+
+    /// Returns one extent that begins at the block `start` and has the blocks of a value of `len`
+    /// bytes.
+    #[must_use]
+    pub fn contiguous(start: u32, len: u64) -> Extents {
+        let mut extents = [Extent::default(); MAX_EXTENTS];
+        extents[0] = Extent { start, blocks: blocks_of(len) };
+        Extents(extents)
+    }
+
+    /// Returns the blocks of all extents.
+    #[must_use]
+    pub fn blocks(&self) -> u64 {
+        self.0.iter().map(|part| u64::from(part.blocks)).sum()
+    }
+
+    /// Returns whether there are several.
+    #[inline]
+    #[must_use]
+    pub fn is_scattered(&self) -> bool {
+        self.0[1].blocks > 0
+    }
+}
+
+impl From<Extent> for Extents {
+    /// An extent without blocks becomes one of one block.
+    fn from(Extent { start, blocks }: Extent) -> Extents {
+        let mut extents = [Extent::default(); MAX_EXTENTS];
+        extents[0] = Extent { start, blocks: blocks.max(1) };
+        Extents(extents)
+    }
+}
+
+impl Deref for Extents {
+    type Target = [Extent];
+
+    #[inline]
+    fn deref(&self) -> &[Extent] {
+        if !self.is_scattered() {
+            return &self.0[..1];
+        }
+        let len = self.0.iter().position(|part| part.blocks == 0).unwrap_or(MAX_EXTENTS);
+        &self.0[..len]
+    }
+}
+
+impl fmt::Debug for Extents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
 }
 
 /// A stored value.
@@ -25,8 +97,8 @@ pub struct Entry {
     pub digest: Digest,
     /// The number of the change that stored it. Later changes have higher numbers.
     pub number: u64,
-    /// Where its bytes begin: a block of the data area.
-    pub start: u32,
+    /// Where its bytes are.
+    pub extents: Extents,
     /// The checksum of the digest, the length and the bytes.
     pub checksum: u32,
     /// Bytes of the value, without padding.
@@ -53,10 +125,10 @@ impl Hints {
 }
 
 impl Entry {
-    /// Returns the blocks of the value.
+    /// Returns where its bytes begin: a block of the data area.
     #[must_use]
-    pub fn extent(&self) -> Extent {
-        Extent { start: self.start, blocks: blocks_of(self.len) }
+    pub fn start(&self) -> u32 {
+        self.extents.0[0].start
     }
 }
 
@@ -79,6 +151,7 @@ pub enum Change {
 const STORED: u32 = 1;
 const REMOVED: u32 = 2;
 const QUARANTINED: u32 = 3;
+const EXTENTS: u32 = 4;
 
 impl Change {
     /// Returns the number of the change.
@@ -90,17 +163,28 @@ impl Change {
         }
     }
 
-    /// Writes the 64 bytes of the change.
+    /// Returns the records of the change: 1 or 2.
+    #[must_use]
+    pub fn records(&self) -> usize {
+        match self {
+            Change::Stored(entry) => 1 + usize::from(entry.extents.is_scattered()),
+            _ => 1,
+        }
+    }
+
+    /// Writes the records of the change, and nothing behind them.
     pub(super) fn write(&self, bytes: &mut [u8]) {
         let none = Hints::default();
-        let (kind, digest, start, blocks, checksum, len, hints) = match *self {
-            Change::Stored(Entry { digest, start, checksum, len, hints, .. }) => {
-                (STORED, digest.0, start, 0, checksum, len, hints)
+        let (kind, digest, Extent { start, blocks }, checksum, len, hints) = match *self {
+            Change::Stored(Entry { digest, extents, checksum, len, hints, .. }) => {
+                let mut first = extents.0[0];
+                if !extents.is_scattered() {
+                    first.blocks = 0;
+                }
+                (STORED, digest.0, first, checksum, len, hints)
             }
-            Change::Removed(digest, _) => (REMOVED, digest.0, 0, 0, 0, 0, none),
-            Change::Quarantined(Extent { start, blocks }, _) => {
-                (QUARANTINED, [0; 16], start, blocks, 0, 0, none)
-            }
+            Change::Removed(digest, _) => (REMOVED, digest.0, Extent::default(), 0, 0, none),
+            Change::Quarantined(extent, _) => (QUARANTINED, [0; 16], extent, 0, 0, none),
         };
         let mut fields = Fields::new(bytes);
         fields.put(&kind.to_le_bytes());
@@ -113,20 +197,140 @@ impl Change {
         fields.put(&hints.expires.to_le_bytes());
         fields.put(&hints.priority.to_le_bytes());
         fields.put(&[0; 11]);
+        if let Change::Stored(Entry { number, extents, .. }) = *self
+            && extents.is_scattered()
+        {
+            fields.put(&EXTENTS.to_le_bytes());
+            fields.put(&[0; 4]);
+            fields.put(&number.to_le_bytes());
+            for Extent { start, blocks } in &extents.0[1..] {
+                fields.put(&start.to_le_bytes());
+                fields.put(&blocks.to_le_bytes());
+            }
+            fields.put(&[0; 24]);
+        }
     }
 
-    /// Reads a change; `None` if it is of no known kind.
-    pub(super) fn read(bytes: &[u8]) -> Option<Change> {
-        let mut fields = Reader(bytes);
+    /// Reads a change, and takes its records out of `records`. `None` if it is of no known kind, or
+    /// if its extents are not those of its value.
+    pub(super) fn read<'a>(records: &mut impl Iterator<Item = &'a [u8]>) -> Option<Change> {
+        let mut fields = Reader(records.next()?);
         let (kind, checksum, number) = (fields.u32(), fields.u32(), fields.u64());
         let digest = Digest(fields.take());
-        let (start, blocks, len) = (fields.u32(), fields.u32(), fields.u64());
+        let extent = Extent { start: fields.u32(), blocks: fields.u32() };
+        let len = fields.u64();
         let hints = Hints { expires: fields.u32(), priority: i8::from_le_bytes(fields.take()) };
         Some(match kind {
-            STORED => Change::Stored(Entry { digest, number, start, checksum, len, hints }),
+            STORED => {
+                let extents = match extent.blocks {
+                    0 => Extents::contiguous(extent.start, len),
+                    _ => read_extents(extent, number, len, records.next()?)?,
+                };
+                Change::Stored(Entry { digest, number, extents, checksum, len, hints })
+            }
             REMOVED => Change::Removed(digest, number),
-            QUARANTINED => Change::Quarantined(Extent { start, blocks }, number),
+            QUARANTINED => Change::Quarantined(extent, number),
             _ => return None,
         })
+    }
+}
+
+/// Reads the record with the other extents of a value of `len` bytes, which the change `number`
+/// stored; `None` if it is another record, or if they do not have just the blocks of the value.
+fn read_extents(first: Extent, number: u64, len: u64, record: &[u8]) -> Option<Extents> {
+    let mut fields = Reader(record);
+    let kind = fields.u32();
+    fields.u32();
+    if kind != EXTENTS || fields.u64() != number {
+        return None;
+    }
+    let mut parts = [first; MAX_EXTENTS];
+    for part in &mut parts[1..] {
+        *part = Extent { start: fields.u32(), blocks: fields.u32() };
+    }
+    let count = parts.iter().position(|part| part.blocks == 0).unwrap_or(MAX_EXTENTS);
+    let extents = Extents::of(&parts[..count])?;
+    let is_whole = parts[count..].iter().all(|part| *part == Extent::default())
+        && extents.is_scattered()
+        && extents.blocks() == u64::from(blocks_of(len));
+    is_whole.then_some(extents)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stored(parts: &[(u32, u32)], len: u64) -> Change {
+        let parts: Vec<Extent> =
+            parts.iter().map(|&(start, blocks)| Extent { start, blocks }).collect();
+        Change::Stored(Entry {
+            digest: Digest([7; 16]),
+            number: 9,
+            extents: Extents::of(&parts).unwrap(),
+            checksum: 5,
+            len,
+            hints: Hints { expires: 3, priority: -2 },
+        })
+    }
+
+    fn written(change: &Change) -> Vec<u8> {
+        let mut bytes = vec![0xFF; change.records() * RECORD];
+        change.write(&mut bytes);
+        bytes
+    }
+
+    fn read(bytes: &[u8]) -> Option<Change> {
+        let mut records = bytes.chunks_exact(RECORD);
+        let change = Change::read(&mut records)?;
+        records.next().is_none().then_some(change)
+    }
+
+    #[test]
+    fn a_change_is_read_as_it_was_written() {
+        for change in [
+            stored(&[(70, 3)], 3 * 4096),
+            stored(&[(70, 1)], 0),
+            stored(&[(70, 1), (3, 1)], 4097),
+            stored(&[(70, 2), (3, 1), (50, 9)], 12 * 4096),
+            stored(&[(70, 2), (3, 1), (50, 9), (0, 1)], 13 * 4096 - 4095),
+            Change::Removed(Digest([3; 16]), 77),
+            Change::Quarantined(Extent { start: 4, blocks: 8 }, 78),
+        ] {
+            let bytes = written(&change);
+            assert_eq!(read(&bytes), Some(change));
+            let scattered = matches!(change, Change::Stored(entry) if entry.extents.len() > 1);
+            assert_eq!(change.records(), 1 + usize::from(scattered));
+        }
+        // As version 1 has it, which knows no other.
+        assert_eq!(written(&stored(&[(70, 3)], 3 * 4096))[36..40], [0; 4]);
+    }
+
+    #[test]
+    fn extents_that_are_not_those_of_the_value_are_no_change() {
+        let whole = written(&stored(&[(70, 2), (3, 1), (50, 9)], 12 * 4096));
+        let changed = |at: usize, byte: u8| {
+            let mut bytes = whole.clone();
+            bytes[at] = byte;
+            read(&bytes)
+        };
+        assert!(changed(RECORD + 16, 4).is_some(), "another place has the same blocks");
+        for (at, byte) in [
+            (36, 1),          // blocks of the first extent
+            (41, 0xB0),       // bytes of the value
+            (RECORD, 1),      // kind of the second record
+            (RECORD + 8, 1),  // number of the change
+            (RECORD + 20, 0), // blocks of the second extent
+            (RECORD + 20, 2),
+            (RECORD + 28, 0), // blocks of the third one, whose start is left
+            (RECORD + 36, 1), // a fourth one
+            (RECORD + 32, 1), // a fourth one without blocks
+        ] {
+            assert_eq!(changed(at, byte), None, "{at}");
+        }
+        assert_eq!(read(&whole[..RECORD]), None, "the second record is missing");
+        assert_eq!(read(&whole[RECORD..]), None, "the first one is");
+        let many = [Extent { start: 1, blocks: 1 }; MAX_EXTENTS + 1];
+        assert_eq!((Extents::of(&[]), Extents::of(&many)), (None, None));
+        assert_eq!(Extents::of(&[Extent::default()]), None);
     }
 }

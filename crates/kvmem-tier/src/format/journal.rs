@@ -3,15 +3,15 @@
 
 use super::BLOCK;
 use super::block::{Fields, Reader, is_sealed, seal};
-use super::entry::{Change, ENTRY};
+use super::entry::{Change, RECORD};
 
 const MAGIC: [u8; 4] = *b"KvJ1";
 const HEADER: usize = 64;
 /// The field of the block's checksum.
 const CHECKSUM: usize = 4;
 
-/// The changes that fit into a block.
-pub const RECORDS_PER_BLOCK: usize = (BLOCK - HEADER) / ENTRY;
+/// The records that fit into a block.
+pub const RECORDS_PER_BLOCK: usize = (BLOCK - HEADER) / RECORD;
 
 /// A block of the journal.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -22,8 +22,24 @@ pub struct JournalBlock {
     pub epoch: u64,
     /// Its place in the journal.
     pub index: u32,
-    /// The changes, in their order: at most [`RECORDS_PER_BLOCK`].
+    /// The changes, in their order: at most [`RECORDS_PER_BLOCK`] records.
     pub changes: Vec<Change>,
+}
+
+/// Divides changes into those of one block each. The records of a change stay in one block, so a
+/// block is of use on its own.
+pub(crate) fn block_parts(mut changes: &[Change]) -> impl Iterator<Item = &[Change]> {
+    std::iter::from_fn(move || {
+        let mut records = 0;
+        let fits = |change: &&Change| {
+            records += change.records();
+            records <= RECORDS_PER_BLOCK
+        };
+        let count = changes.iter().take_while(fits).count();
+        let (block, behind) = changes.split_at(count);
+        changes = behind;
+        (count > 0).then_some(block)
+    })
 }
 
 /// Writes a block.
@@ -32,7 +48,18 @@ pub struct JournalBlock {
 /// If there are too many changes, or `bytes` is not a block.
 pub fn write_journal_block(block: &JournalBlock, bytes: &mut [u8]) {
     let JournalBlock { file, epoch, index, changes } = block;
-    write_block(MAGIC, (*file, *epoch, *index), changes, bytes);
+    write_changes(*file, *epoch, *index, changes, bytes);
+}
+
+/// Writes the block `index` of a journal.
+pub(crate) fn write_changes(
+    file: [u8; 16],
+    epoch: u64,
+    index: u32,
+    changes: &[Change],
+    bytes: &mut [u8],
+) {
+    write_block(MAGIC, (file, epoch, index), changes, bytes);
 }
 
 /// Reads a block; `None` if it is none, or damaged.
@@ -48,7 +75,8 @@ pub(super) fn write_block(
     changes: &[Change],
     bytes: &mut [u8],
 ) {
-    assert!(changes.len() <= RECORDS_PER_BLOCK && bytes.len() == BLOCK);
+    let records: usize = changes.iter().map(Change::records).sum();
+    assert!(records <= RECORDS_PER_BLOCK && bytes.len() == BLOCK);
     let (file, epoch, index) = of;
     bytes.fill(0);
     let mut fields = Fields::new(bytes);
@@ -57,9 +85,11 @@ pub(super) fn write_block(
     fields.put(&file);
     fields.put(&epoch.to_le_bytes());
     fields.put(&index.to_le_bytes());
-    fields.put(&(changes.len() as u32).to_le_bytes());
-    for (change, bytes) in changes.iter().zip(bytes[HEADER..].chunks_exact_mut(ENTRY)) {
-        change.write(bytes);
+    fields.put(&(records as u32).to_le_bytes());
+    let mut at = HEADER;
+    for change in changes {
+        change.write(&mut bytes[at..]);
+        at += change.records() * RECORD;
     }
     seal(bytes, CHECKSUM);
 }
@@ -75,7 +105,48 @@ pub(super) fn read_block(magic: [u8; 4], bytes: &[u8]) -> Option<JournalBlock> {
     if count > RECORDS_PER_BLOCK {
         return None;
     }
-    let changes = bytes[HEADER..].chunks_exact(ENTRY).take(count).map(Change::read);
-    let changes = changes.collect::<Option<Vec<_>>>()?;
+    let mut records = bytes[HEADER..].chunks_exact(RECORD).take(count);
+    let mut changes = Vec::with_capacity(count);
+    while records.len() > 0 {
+        changes.push(Change::read(&mut records)?);
+    }
     Some(JournalBlock { file, epoch, index, changes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::entry::{Digest, Entry, Extent, Extents, Hints};
+    use super::*;
+
+    fn stored(number: u64, extents: u32) -> Change {
+        let parts: Vec<Extent> =
+            (0..extents).map(|part| Extent { start: 10 * part, blocks: 1 }).collect();
+        Change::Stored(Entry {
+            digest: Digest([number as u8; 16]),
+            number,
+            extents: Extents::of(&parts).unwrap(),
+            checksum: 1,
+            len: u64::from(extents) * BLOCK as u64,
+            hints: Hints::default(),
+        })
+    }
+
+    #[test]
+    fn the_records_of_a_change_stay_in_one_block() {
+        // 62 records and two more do not fit; 61 and two do.
+        for (before, lens) in [(61, &[62][..]), (62, &[62, 1]), (63, &[63, 1])] {
+            let mut changes: Vec<Change> = (0..before).map(|number| stored(number, 1)).collect();
+            changes.push(stored(before, 4));
+            let blocks: Vec<&[Change]> = block_parts(&changes).collect();
+            assert_eq!(blocks.iter().map(|block| block.len()).collect::<Vec<_>>(), lens);
+            for (index, block) in (0..).zip(&blocks) {
+                let block =
+                    JournalBlock { file: [1; 16], epoch: 2, index, changes: block.to_vec() };
+                let mut bytes = [0xFF; BLOCK];
+                write_journal_block(&block, &mut bytes);
+                assert_eq!(read_journal_block(&bytes), Some(block));
+            }
+        }
+        assert_eq!(block_parts(&[]).count(), 0);
+    }
 }

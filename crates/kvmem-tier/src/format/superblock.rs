@@ -10,7 +10,9 @@ use super::layout::{LAYOUT, Layout};
 
 const MAGIC: [u8; 8] = *b"KvmemDsk";
 /// The version of the format.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
+/// The first version that is read. In it, a value has one extent, whose record is the same.
+const OLDEST: u32 = 1;
 /// The field of the checksum.
 const CHECKSUM: usize = 12;
 const HEADER: usize = 128;
@@ -18,6 +20,8 @@ const HEADER: usize = 128;
 /// A superblock. There are two copies, written in turns; the one with the higher generation counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
+    /// The version of the format that the block had. It is written as [`VERSION`].
+    pub version: u32,
     /// The identity of the file, chosen at random when it was made.
     pub file: [u8; 16],
     /// The key of the digests, chosen at random when the file was made.
@@ -49,7 +53,8 @@ pub enum SuperblockError {
     Foreign,
     /// The block is of a later version.
     #[error(
-        "its format has version {found}, this program reads version {VERSION}: use a newer one"
+        "its format has version {found}, this program reads versions {OLDEST} to {VERSION}: use a \
+         newer one"
     )]
     Version {
         /// The version that it names.
@@ -102,11 +107,12 @@ impl Superblock {
         if !is_sealed(bytes, CHECKSUM) {
             return Err(SuperblockError::Damaged);
         }
-        if found != VERSION {
+        if !(OLDEST..=VERSION).contains(&found) {
             return Err(SuperblockError::Version { found });
         }
         fields.u32();
         let superblock = Superblock {
+            version: found,
             file: fields.take(),
             key: fields.take(),
             generation: fields.u64(),

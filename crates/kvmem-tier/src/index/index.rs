@@ -11,13 +11,63 @@ use kvmem::offset::RawHandle;
 
 use super::slots::{NIL, Slots};
 use super::table::Table;
-use crate::format::{Digest, Entry};
+use crate::format::{Digest, Entry, MAX_EXTENTS};
 
-/// An entry with its range in the space.
+/// An entry with its ranges in the space, in the order of its extents.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Indexed {
     pub(crate) entry: Entry,
-    pub(crate) range: RawHandle,
+    pub(crate) ranges: Ranges,
+}
+
+/// The ranges of a value: as many as it has extents.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Ranges {
+    first: RawHandle,
+    /// The lower halves of the other handles, and how many there are.
+    behind: [[u32; 2]; MAX_EXTENTS - 1],
+    count: u8,
+}
+
+impl From<RawHandle> for Ranges {
+    fn from(first: RawHandle) -> Ranges {
+        Ranges { first, behind: [[0; 2]; MAX_EXTENTS - 1], count: 1 }
+    }
+}
+
+impl Ranges {
+    /// Returns the ranges of these handles of one allocator: one to [`MAX_EXTENTS`].
+    pub(crate) fn of(handles: impl IntoIterator<Item = RawHandle>) -> Ranges {
+        let mut handles = handles.into_iter();
+        let mut ranges = Ranges::from(handles.next().expect("a value has an extent"));
+        for (handle, behind) in handles.zip(&mut ranges.behind) {
+            *behind = lower_half(handle);
+            ranges.count += 1;
+        }
+        ranges
+    }
+
+    pub(crate) fn first(&self) -> RawHandle {
+        self.first
+    }
+
+    pub(super) fn lower_halves(&self) -> impl Iterator<Item = [u32; 2]> {
+        let behind = self.behind.into_iter();
+        std::iter::once(lower_half(self.first)).chain(behind).take(self.count.into())
+    }
+
+    /// Returns the handles.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = RawHandle> {
+        let allocator = self.first.to_bits() >> 64 << 64;
+        self.lower_halves().map(move |[high, low]| {
+            RawHandle::from_bits(allocator | u128::from(high) << 32 | u128::from(low))
+        })
+    }
+}
+
+fn lower_half(handle: RawHandle) -> [u32; 2] {
+    let bits = handle.to_bits();
+    [(bits >> 32) as u32, bits as u32]
 }
 
 /// The ends of a list: the entry that goes first, and the one that goes last.
@@ -64,28 +114,43 @@ impl Index {
         self.slots.bytes() + self.table.bytes()
     }
 
-    /// Returns the entry of a key, if it has not expired.
-    pub(crate) fn get(&self, digest: &Digest) -> Option<Indexed> {
-        let found = self.slots.entry(self.table.find(&self.slots, digest)?);
-        let hints = found.entry.hints;
-        let expired = hints.expires > 0 && hints.has_expired(self.now());
-        (!expired).then_some(found)
+    /// Returns the slot of a key whose entry has not expired.
+    fn find(&self, digest: &Digest) -> Option<u32> {
+        let slot = self.table.find(&self.slots, digest)?;
+        let found = self.slots.get(slot);
+        let expired = found.expires > 0 && found.has_expired(self.now());
+        (!expired).then_some(slot)
     }
 
-    /// Records a use of the entry of a key.
-    pub(crate) fn touch(&mut self, digest: &Digest) {
-        if self.is_lru
-            && let Some(slot) = self.table.find(&self.slots, digest)
-        {
+    /// Returns the length of the value of a key in bytes, if it has not expired.
+    pub(crate) fn len_of(&self, digest: &Digest) -> Option<u64> {
+        self.find(digest).map(|slot| self.slots.get(slot).len())
+    }
+
+    /// Returns the number of the change that stored the value of a key, if it has not expired.
+    pub(crate) fn number_of(&self, digest: &Digest) -> Option<u64> {
+        self.find(digest).map(|slot| self.slots.number(slot))
+    }
+
+    /// Returns the number of values in several extents.
+    pub(crate) fn scattered(&self) -> usize {
+        self.slots.scattered()
+    }
+
+    /// Returns the entry of a key, if it has not expired, and records a use of it.
+    pub(crate) fn get_used(&mut self, digest: &Digest) -> Option<Entry> {
+        let slot = self.find(digest)?;
+        if self.is_lru {
             self.unlink(slot);
             self.link_last(slot);
         }
+        Some(self.slots.entry(slot))
     }
 
     /// Adds an entry, which goes last of its priority; returns the one that it replaces.
     pub(crate) fn insert(&mut self, indexed: Indexed) -> Option<Indexed> {
         let old = self.remove(&indexed.entry.digest);
-        let slot = self.slots.add(indexed);
+        let slot = self.slots.add(&indexed);
         self.table.insert(&mut self.slots, slot);
         self.link_last(slot);
         old
@@ -94,20 +159,23 @@ impl Index {
     /// Removes the entry of a key, also one that has expired.
     pub(crate) fn remove(&mut self, digest: &Digest) -> Option<Indexed> {
         let slot = self.table.find(&self.slots, digest)?;
-        let indexed = self.slots.entry(slot);
+        Some(self.remove_slot(slot))
+    }
+
+    /// Removes the entry that goes first: one that has expired, or the first of the lowest
+    /// priority.
+    pub(crate) fn remove_first(&mut self) -> Option<Indexed> {
+        let expired = if self.slots.has_times() { self.slots.expired(self.now()) } else { None };
+        let slot = expired.or_else(|| self.lists.values().next().map(|list| list.first))?;
+        Some(self.remove_slot(slot))
+    }
+
+    fn remove_slot(&mut self, slot: u32) -> Indexed {
+        let indexed = Indexed { entry: self.slots.entry(slot), ranges: self.slots.ranges(slot) };
         self.unlink(slot);
         self.table.remove(&mut self.slots, slot);
         self.slots.remove(slot);
-        Some(indexed)
-    }
-
-    /// Returns the entry that goes first: one that has expired, or the first of the lowest
-    /// priority.
-    pub(crate) fn first(&mut self) -> Option<Indexed> {
-        let now = self.now();
-        let expired = self.slots.expired(now);
-        let slot = expired.or_else(|| self.lists.values().next().map(|list| list.first))?;
-        Some(self.slots.entry(slot))
+        indexed
     }
 
     /// Returns all entries, in the order in which they go, except that expired ones are among the
@@ -116,7 +184,7 @@ impl Index {
         self.lists.values().flat_map(move |list| {
             let mut slot = list.first;
             std::iter::from_fn(move || {
-                let entry = (slot != NIL).then(|| self.slots.entry(slot).entry)?;
+                let entry = (slot != NIL).then(|| self.slots.entry(slot))?;
                 slot = self.slots.get(slot).next;
                 Some(entry)
             })
@@ -162,7 +230,7 @@ mod tests {
     use kvmem_testkit::random::Random;
 
     use super::*;
-    use crate::format::Hints;
+    use crate::format::{Extent, Extents, Hints, blocks_of};
 
     thread_local! {
         static NOW: Cell<u32> = const { Cell::new(1000) };
@@ -180,24 +248,39 @@ mod tests {
     }
 
     fn indexed(key: u64, number: u64, expires: u32, priority: i8) -> Indexed {
+        let len = (key << 12 | 5) & 0xFFFF_FFFF_FFFF;
         let entry = Entry {
             digest: digest(key),
             number,
-            start: key as u32,
+            extents: Extents::contiguous(key as u32, len),
             checksum: number as u32 ^ 7,
-            len: (key << 12 | 5) & 0xFFFF_FFFF_FFFF,
+            len,
             hints: Hints { expires, priority },
         };
-        Indexed { entry, range: RawHandle::from_bits(99 << 64 | u128::from(number)) }
+        Indexed { entry, ranges: RawHandle::from_bits(99 << 64 | u128::from(number)).into() }
+    }
+
+    /// The same in several extents: as many as it has blocks, at most 4.
+    fn scattered(key: u64, number: u64, priority: i8) -> Indexed {
+        let Indexed { mut entry, .. } = indexed(key, number, 0, priority);
+        let blocks = blocks_of(entry.len);
+        let count = blocks.min(MAX_EXTENTS as u32);
+        let last = blocks - (count - 1);
+        let parts: Vec<Extent> = (0..count)
+            .map(|part| Extent {
+                start: key as u32 + 9 * part,
+                blocks: if part + 1 == count { last } else { 1 },
+            })
+            .collect();
+        entry.extents = Extents::of(&parts).unwrap();
+        let handle = |part: u32| {
+            RawHandle::from_bits(99 << 64 | u128::from(part) << 40 | u128::from(number))
+        };
+        Indexed { entry, ranges: Ranges::of((0..count).map(handle)) }
     }
 
     fn drain(index: &mut Index) -> Vec<Entry> {
-        std::iter::from_fn(|| {
-            let first = index.first()?.entry;
-            index.remove(&first.digest);
-            Some(first)
-        })
-        .collect()
+        std::iter::from_fn(|| Some(index.remove_first()?.entry)).collect()
     }
 
     #[test]
@@ -209,14 +292,11 @@ mod tests {
             {
                 assert!(index.insert(indexed(key, number as u64, 0, priority)).is_none());
             }
-            index.touch(&digest(2));
-            index.touch(&digest(1));
+            assert!(index.get_used(&digest(2)).is_some() && index.get_used(&digest(1)).is_some());
+            assert!(index.get_used(&digest(9)).is_none());
             let order = if is_lru { [5, 2, 3, 1, 4] } else { [2, 5, 1, 3, 4] };
-            assert_eq!(index.entries().map(|entry| entry.start).collect::<Vec<_>>(), order);
-            assert_eq!(
-                drain(&mut index).iter().map(|entry| entry.start).collect::<Vec<_>>(),
-                order
-            );
+            assert_eq!(index.entries().map(|entry| entry.start()).collect::<Vec<_>>(), order);
+            assert_eq!(drain(&mut index).iter().map(Entry::start).collect::<Vec<_>>(), order);
             assert_eq!(index.len(), 0);
         }
     }
@@ -228,19 +308,19 @@ mod tests {
             let expires = if key % 10 == 0 { 1001 + key as u32 % 7 } else { 0 };
             index.insert(indexed(key, key, expires, if key % 3 == 0 { -1 } else { 1 }));
         }
-        assert_eq!(index.first().unwrap().entry.start, 0, "it has the lowest priority");
+        let first = index.remove_first().unwrap();
+        assert_eq!(first.entry.start(), 0, "it has the lowest priority");
+        index.insert(first);
         NOW.set(1003);
         let expired = |key: u64| key.is_multiple_of(10) && 1001 + key as u32 % 7 <= 1003;
         for key in 0..5000 {
-            assert_eq!(index.get(&digest(key)).is_none(), expired(key), "{key}");
+            assert_eq!(index.len_of(&digest(key)).is_none(), expired(key), "{key}");
         }
         let gone: Vec<u64> = (0..5000).filter(|&key| expired(key)).collect();
         for key in &gone {
-            let first = index.first().unwrap().entry;
-            assert_eq!(u64::from(first.start), *key);
-            index.remove(&first.digest);
+            let first = index.remove_first().unwrap().entry;
+            assert_eq!(u64::from(first.start()), *key);
         }
-        assert_eq!(index.first().unwrap().entry.start, 3);
         NOW.set(2000);
         assert_eq!(index.len(), 5000 - gone.len());
         let rest = drain(&mut index);
@@ -263,10 +343,12 @@ mod tests {
                 match random.below(5) {
                     0 => {
                         let old = index.remove(&digest(key));
-                        assert_eq!(old.map(|one| one.entry), at.map(|at| known.remove(at).entry));
+                        let parts = |one: Indexed| (one.entry, one.ranges);
+                        assert_eq!(old.map(parts), at.map(|at| parts(known.remove(at))));
                     }
                     1 => {
-                        index.touch(&digest(key));
+                        let used = index.get_used(&digest(key));
+                        assert_eq!(used, at.map(|at| known[at].entry));
                         if let Some(at) = at.filter(|_| is_lru) {
                             let one = known.remove(at);
                             known.push(one);
@@ -274,17 +356,26 @@ mod tests {
                     }
                     _ => {
                         number += 1;
-                        let new = indexed(key, number, 0, (key % 4) as i8 - 2);
+                        let priority = (key % 4) as i8 - 2;
+                        let new = if random.once_in(3) {
+                            scattered(key, number, priority)
+                        } else {
+                            indexed(key, number, 0, priority)
+                        };
                         let old = index.insert(new);
                         assert_eq!(old.map(|one| one.entry), at.map(|at| known.remove(at).entry));
                         known.push(new);
                     }
                 }
-                assert_eq!(index.len(), known.len());
+                let scattered = known.iter().filter(|one| one.entry.extents.is_scattered()).count();
+                assert_eq!((index.len(), index.scattered()), (known.len(), scattered));
             }
             for one in &known {
-                let found = index.get(&one.entry.digest).unwrap();
-                assert_eq!((found.entry, found.range), (one.entry, one.range));
+                let digest = one.entry.digest;
+                assert_eq!(index.len_of(&digest), Some(one.entry.len));
+                assert_eq!(index.number_of(&digest), Some(one.entry.number));
+                let found = index.table.find(&index.slots, &digest).unwrap();
+                assert_eq!(index.slots.ranges(found), one.ranges);
             }
             known.sort_by_key(|one| one.entry.hints.priority);
             let known: Vec<Entry> = known.iter().map(|one| one.entry).collect();
@@ -304,5 +395,12 @@ mod tests {
         }
         let each = index.bytes() as f64 / index.len() as f64;
         assert!((62.0..63.0).contains(&each), "{each:.2}");
+        // A value in several extents takes more, and others take no more then.
+        let before = index.bytes();
+        for key in 1..1001 {
+            index.insert(scattered(key, key, 0));
+        }
+        let more = (index.bytes() - before) / index.scattered();
+        assert!((52..128).contains(&more), "{more}");
     }
 }

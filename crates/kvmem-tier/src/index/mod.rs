@@ -2,7 +2,8 @@
 
 #[allow(clippy::module_inception)]
 mod index;
+mod scattered;
 mod slots;
 mod table;
 
-pub(crate) use index::{Index, Indexed, seconds_now};
+pub(crate) use index::{Index, Indexed, Ranges, seconds_now};

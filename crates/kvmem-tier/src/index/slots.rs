@@ -11,8 +11,9 @@
 
 use kvmem::offset::RawHandle;
 
-use super::index::Indexed;
-use crate::format::{Digest, Entry, Hints};
+use super::index::{Indexed, Ranges};
+use super::scattered::Scattered;
+use crate::format::{Digest, Entry, Extents, Hints, blocks_of};
 
 pub(super) const NIL: u32 = u32::MAX;
 /// Slots of a chunk: 60 KiB.
@@ -26,10 +27,11 @@ pub(super) struct Slot {
     number: u32,
     start: u32,
     checksum: u32,
-    expires: u32,
+    pub(super) expires: u32,
     len: u32,
     len_high: u16,
     pub(super) priority: i8,
+    is_scattered: bool,
     /// The entries that go before and after it; in a free slot, `next` is the next free one.
     pub(super) prev: u32,
     pub(super) next: u32,
@@ -49,12 +51,18 @@ const FREE: Slot = Slot {
     len: 0,
     len_high: 0,
     priority: 0,
+    is_scattered: false,
     prev: NIL,
     next: NIL,
     chain: NIL,
 };
 
 impl Slot {
+    /// Returns the bytes of the value.
+    pub(super) fn len(&self) -> u64 {
+        u64::from(self.len_high) << 32 | u64::from(self.len)
+    }
+
     pub(super) fn has_expired(&self, now: u32) -> bool {
         Hints { expires: self.expires, priority: 0 }.has_expired(now)
     }
@@ -67,6 +75,8 @@ pub(super) struct Slots {
     soonest: Vec<u32>,
     /// No entry of any chunk expires earlier.
     soonest_of_all: u32,
+    /// The extents of values that have several.
+    scattered: Scattered,
     /// The first free slot.
     free: u32,
     /// The upper half of all handles, in place.
@@ -81,6 +91,7 @@ impl Slots {
             chunks: Vec::new(),
             soonest: Vec::new(),
             soonest_of_all: u32::MAX,
+            scattered: Scattered::default(),
             free: NIL,
             allocator: 0,
             highest: 0,
@@ -92,6 +103,12 @@ impl Slots {
         self.chunks.len() * CHUNK * size_of::<Slot>()
             + self.chunks.capacity() * size_of::<Box<[Slot]>>()
             + self.soonest.capacity() * size_of::<u32>()
+            + self.scattered.bytes()
+    }
+
+    /// Returns the number of values in several extents.
+    pub(super) fn scattered(&self) -> usize {
+        self.scattered.len()
     }
 
     pub(super) fn get(&self, slot: u32) -> &Slot {
@@ -103,29 +120,33 @@ impl Slots {
     }
 
     /// Puts an entry into a free slot, which is in no list and no bucket.
-    pub(super) fn add(&mut self, Indexed { entry, range }: Indexed) -> u32 {
+    pub(super) fn add(&mut self, Indexed { entry, ranges }: &Indexed) -> u32 {
         if self.free == NIL {
             self.add_chunk();
         }
-        let bits = range.to_bits();
+        let bits = ranges.first().to_bits();
         self.allocator = bits >> 64 << 64;
         self.highest = self.highest.max(entry.number);
-        let Entry { digest, number, start, checksum, len, hints: Hints { expires, priority } } =
-            entry;
+        let Entry { digest, number, extents, checksum, len, hints } = *entry;
+        let (Hints { expires, priority }, is_scattered) = (hints, extents.is_scattered());
         let slot = self.free;
         self.free = self.get(slot).next;
         *self.get_mut(slot) = Slot {
             digest,
             range: [(bits >> 32) as u32, bits as u32],
             number: number as u32,
-            start,
+            start: entry.start(),
             checksum,
             expires,
             len: len as u32,
             len_high: (len >> 32) as u16,
             priority,
+            is_scattered,
             ..FREE
         };
+        if is_scattered {
+            self.scattered.add(slot, &extents, ranges);
+        }
         if expires > 0 {
             let soonest = &mut self.soonest[slot as usize / CHUNK];
             *soonest = expires.min(*soonest);
@@ -148,28 +169,58 @@ impl Slots {
 
     /// Frees a slot.
     pub(super) fn remove(&mut self, slot: u32) {
+        if self.get(slot).is_scattered {
+            self.scattered.remove(slot);
+        }
         let free = self.free;
         *self.get_mut(slot) = Slot { next: free, ..FREE };
         self.free = slot;
     }
 
     /// Returns the entry of a slot.
-    pub(super) fn entry(&self, slot: u32) -> Indexed {
-        let slot = self.get(slot);
-        let [high, low] = slot.range;
-        let range = self.allocator | u128::from(high) << 32 | u128::from(low);
-        let number = self.highest >> 32 << 32 | u64::from(slot.number);
+    pub(super) fn entry(&self, slot: u32) -> Entry {
+        let of = self.get(slot);
+        let len = of.len();
+        let extents = if of.is_scattered {
+            self.scattered.get(slot, of.start, blocks_of(len)).0
+        } else {
+            Extents::contiguous(of.start, len)
+        };
+        Entry {
+            digest: of.digest,
+            number: self.number(slot),
+            extents,
+            checksum: of.checksum,
+            len,
+            hints: Hints { expires: of.expires, priority: of.priority },
+        }
+    }
+
+    /// Returns the ranges of a slot.
+    pub(super) fn ranges(&self, slot: u32) -> Ranges {
+        let of = self.get(slot);
+        let handle = |[high, low]: [u32; 2]| {
+            RawHandle::from_bits(self.allocator | u128::from(high) << 32 | u128::from(low))
+        };
+        if !of.is_scattered {
+            return Ranges::from(handle(of.range));
+        }
+        let (extents, behind) = self.scattered.get(slot, of.start, blocks_of(of.len()));
+        let ranges = [of.range].into_iter().chain(behind).map(handle);
+        Ranges::of(ranges.take(extents.len()))
+    }
+
+    /// Returns the number of the change that stored the entry of a slot.
+    pub(super) fn number(&self, slot: u32) -> u64 {
+        let number = self.highest >> 32 << 32 | u64::from(self.get(slot).number);
         // Such a number has the upper half before.
         let older = if number > self.highest { 1 << 32 } else { 0 };
-        let entry = Entry {
-            digest: slot.digest,
-            number: number.wrapping_sub(older),
-            start: slot.start,
-            checksum: slot.checksum,
-            len: u64::from(slot.len_high) << 32 | u64::from(slot.len),
-            hints: Hints { expires: slot.expires, priority: slot.priority },
-        };
-        Indexed { entry, range: RawHandle::from_bits(range) }
+        number.wrapping_sub(older)
+    }
+
+    /// Returns whether an entry may expire at some time.
+    pub(super) fn has_times(&self) -> bool {
+        self.soonest_of_all < u32::MAX
     }
 
     /// Returns an entry that has expired, if there is one. O(1) until the next one expires;

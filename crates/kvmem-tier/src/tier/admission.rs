@@ -5,25 +5,80 @@
 //! time within some memory: two Bloom filters, of which one is filled and the other remembers the
 //! time before (a *doorkeeper*; Einziger, Friedman and Manes, *TinyLFU*, 2017). A key that collides
 //! in a filter is written too early, never too late.
+//!
+//! A program may decide itself by an [`AdmissionPolicy`]: it knows more about its keys than how
+//! often they were evicted.
 
-use std::sync::{Mutex, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::format::Digest;
 
 /// Which evicted values are written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Default)]
+#[non_exhaustive]
 pub enum Admission {
     /// All of them.
     #[default]
     All,
     /// Those whose key is evicted a second time.
     SecondEviction,
+    /// Those that the program chooses.
+    Custom(Arc<dyn AdmissionPolicy>),
+}
+
+/// Chooses the evicted values that are written. Any function of the key's bytes and the value's is
+/// one.
+pub trait AdmissionPolicy: Send + Sync {
+    /// Returns whether the value is to be written. An older value of a key that is not admitted is
+    /// removed from the tier.
+    ///
+    /// It is called in the thread that evicts, or in that of a
+    /// [`WriteBehind`](kvmem::pool::kv_cache::WriteBehind), once for each value, while the order of
+    /// the key is locked: it must be short, and must not call the cache or the tier. If it panics,
+    /// the panic goes to the cache, which does not trust the tier about the key from then on.
+    fn admits(&self, key: &[u8], value: &[u8]) -> bool;
+}
+
+impl<F: Fn(&[u8], &[u8]) -> bool + Send + Sync> AdmissionPolicy for F {
+    fn admits(&self, key: &[u8], value: &[u8]) -> bool {
+        self(key, value)
+    }
+}
+
+impl Admission {
+    /// Lets the program choose.
+    ///
+    /// ```
+    /// use kvmem_tier::{Admission, TierOptions};
+    ///
+    /// // Blocks of system prompts are worth a write, and so is all that is long.
+    /// let admission = Admission::custom(|key: &[u8], value: &[u8]| {
+    ///     key.starts_with(b"system/") || value.len() >= 1 << 20
+    /// });
+    /// let options = TierOptions { admission, ..TierOptions::default() };
+    /// # drop(options);
+    /// ```
+    pub fn custom(policy: impl AdmissionPolicy + 'static) -> Admission {
+        Admission::Custom(Arc::new(policy))
+    }
+}
+
+impl fmt::Debug for Admission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Admission::All => "All",
+            Admission::SecondEviction => "SecondEviction",
+            Admission::Custom(_) => "Custom(..)",
+        })
+    }
 }
 
 /// Decides about evicted values.
 pub(super) struct Doorman {
     filters: Option<Mutex<Filters>>,
+    policy: Option<Arc<dyn AdmissionPolicy>>,
     budget: Option<Mutex<Budget>>,
 }
 
@@ -31,21 +86,28 @@ impl Doorman {
     /// Decides for a tier with room for `entries` values. `bytes_per_s` limits the bytes written
     /// per second.
     pub(super) fn new(admission: Admission, entries: u64, bytes_per_s: Option<u64>) -> Self {
+        let (mut filters, mut policy) = (None, None);
+        match admission {
+            Admission::All => {}
+            Admission::SecondEviction => filters = Some(Mutex::new(Filters::new(entries))),
+            Admission::Custom(custom) => policy = Some(custom),
+        }
         Doorman {
-            filters: match admission {
-                Admission::All => None,
-                Admission::SecondEviction => Some(Mutex::new(Filters::new(entries))),
-            },
+            filters,
+            policy,
             budget: bytes_per_s.map(|bytes_per_s| Mutex::new(Budget::new(bytes_per_s))),
         }
     }
 
-    /// Returns whether a value of `bytes` bytes is to be written now.
-    pub(super) fn admits(&self, digest: &Digest, bytes: u64) -> bool {
+    /// Returns whether a value is to be written now. What the policy rejects is no part of the
+    /// rate.
+    pub(super) fn admits(&self, digest: &Digest, key: &[u8], value: &[u8]) -> bool {
         fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
             mutex.lock().unwrap_or_else(PoisonError::into_inner)
         }
+        let bytes = value.len() as u64;
         self.filters.as_ref().is_none_or(|filters| lock(filters).has_seen(digest))
+            && self.policy.as_ref().is_none_or(|policy| policy.admits(key, value))
             && self.budget.as_ref().is_none_or(|budget| lock(budget).spend(bytes, Instant::now()))
     }
 }
@@ -163,10 +225,23 @@ mod tests {
     #[test]
     fn all_are_admitted_unless_something_limits_them() {
         let all = Doorman::new(Admission::All, 10, None);
-        assert!((0..100).all(|n| all.admits(&digest(n), u64::MAX)));
+        assert!((0..100).all(|n| all.admits(&digest(n), b"key", &[0; 100])));
         let second = Doorman::new(Admission::SecondEviction, 1000, None);
-        assert!(!second.admits(&digest(1), 1) && second.admits(&digest(1), 1));
+        let seen = || second.admits(&digest(1), b"key", b"1");
+        assert!(!seen() && seen());
         let slow = Doorman::new(Admission::All, 10, Some(100));
-        assert!(slow.admits(&digest(1), 1000) && !slow.admits(&digest(1), 1));
+        let admits = |value: &[u8]| slow.admits(&digest(1), b"key", value);
+        assert!(admits(&[0; 1000]) && !admits(&[0]));
+    }
+
+    #[test]
+    fn a_policy_of_the_program_sees_key_and_value() {
+        let custom = Admission::custom(|key: &[u8], value: &[u8]| key[0] == 7 && value.len() > 2);
+        assert_eq!(format!("{custom:?}"), "Custom(..)");
+        let doorman = Doorman::new(custom.clone(), 10, Some(100));
+        let admits = |key: u8, value: &[u8]| doorman.admits(&digest(1), &[key], value);
+        // What it rejects does not use up the rate.
+        assert!(!admits(6, &[0; 1000]) && !admits(7, &[0; 2]));
+        assert!(admits(7, &[0; 1000]) && !admits(7, &[0; 1000]));
     }
 }

@@ -1,14 +1,17 @@
 //! *Fetching*: values are read and verified.
 //!
-//! The values of a call are read side by side. The thread verifies each as soon as it is complete,
-//! while others are in flight.
+//! The values of a call are read side by side, and so are the extents of a value. The thread
+//! computes the checksum of each as soon as it is complete, while others are in flight.
+
+use std::mem::take;
 
 use super::bounce::{Bounce, blocks_of_rest, in_place};
 use super::checksum::checksum_begin;
+use super::state::BadExtents;
 use super::tier::DiskTier;
 use crate::crc;
 use crate::device::{Device, Read};
-use crate::format::{Digest, Entry};
+use crate::format::{BLOCK, Digest, Entry};
 
 /// A request for a value.
 #[derive(Debug)]
@@ -48,6 +51,18 @@ struct Wanted<'a> {
     rest: &'a mut [u8],
 }
 
+/// The read of an extent of a value.
+struct ExtentRead<'a> {
+    /// The place of the value among those that are wanted.
+    value: usize,
+    /// Bytes of the value in the extent, and those of them that go through a bounce buffer.
+    len: usize,
+    rest: &'a mut [u8],
+    /// The checksum of these bytes: behind what comes before them, if the value has no other
+    /// extent. `None` if they were not read.
+    sum: Option<u32>,
+}
+
 impl<D: Device> DiskTier<D> {
     /// Fetches values, and returns the result of each in the same order. Only after
     /// [`Fetched::Hit`] do the bytes mean anything.
@@ -55,38 +70,56 @@ impl<D: Device> DiskTier<D> {
     /// Memory that begins at a multiple of the block is read into directly; other memory is copied
     /// to.
     pub fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched> {
+        self.fetch_numbered(requests, &mut |_, _| {})
+    }
+
+    /// Fetches values, and calls `hit` with the index of each that is in place, and with the number
+    /// of the change that stored it.
+    pub(crate) fn fetch_numbered(
+        &self,
+        requests: &mut [Fetch<'_>],
+        hit: &mut dyn FnMut(usize, u64),
+    ) -> Vec<Fetched> {
         let mut results = vec![Fetched::Absent; requests.len()];
         if self.is_forked() {
             return results;
         }
         let digests: Vec<Digest> = requests.iter().map(|one| self.digest(one.key)).collect();
-        let wanted = self.find(&digests, requests, &mut results);
+        let mut wanted = self.find(&digests, requests, &mut results);
         let mut bounces: Vec<Bounce<'_>> = wanted
             .iter()
             .map(|one| self.bounce.take(blocks_of_rest(one.in_place, one.rest)))
             .collect();
         let mut reads = Vec::with_capacity(wanted.len());
-        let mut outcomes = Vec::with_capacity(wanted.len());
-        for (Wanted { index, entry, in_place, rest }, bounce) in
-            wanted.into_iter().zip(&mut bounces)
-        {
-            let at = self.layout.data.block(entry.start);
-            reads.push(Read { at, parts: [in_place, bounce] });
-            outcomes.push((index, entry, rest, Fetched::Failed));
+        let mut extents = Vec::with_capacity(wanted.len());
+        for (value, (one, bounce)) in wanted.iter_mut().zip(&mut bounces).enumerate() {
+            let mut bounce = &mut **bounce;
+            let (mut in_place, mut rest) = (take(&mut one.in_place), take(&mut one.rest));
+            for extent in one.entry.extents.iter() {
+                let bytes = extent.blocks as usize * BLOCK;
+                let first = split_off(&mut in_place, bytes);
+                let second = split_off(&mut bounce, bytes - first.len());
+                let rest = split_off(&mut rest, second.len());
+                let len = first.len() + rest.len();
+                let at = self.layout.data.block(extent.start);
+                reads.push(Read { at, parts: [first, second] });
+                extents.push(ExtentRead { value, len, rest, sum: None });
+            }
         }
         self.device.read(&mut reads, &mut |one, read, result| {
-            let (_, entry, rest, outcome) = &mut outcomes[one];
+            let ExtentRead { value, rest, sum, .. } = &mut extents[one];
             if result.is_ok() {
                 let [in_place, bounce] = &read.parts;
                 rest.copy_from_slice(&bounce[..rest.len()]);
-                let begin = checksum_begin(&entry.digest, entry.len);
-                let sum = crc::append(crc::append(begin, in_place), rest);
-                *outcome = if sum == entry.checksum { Fetched::Hit } else { Fetched::Damaged };
+                let entry = &wanted[*value].entry;
+                let begin = match entry.extents.is_scattered() {
+                    true => 0,
+                    false => checksum_begin(&entry.digest, entry.len),
+                };
+                *sum = Some(crc::append(crc::append(begin, in_place), rest));
             }
         });
-        let outcomes =
-            outcomes.into_iter().map(|(index, entry, _, outcome)| (index, entry, outcome));
-        self.settle(outcomes, &mut results);
+        self.settle(&wanted, &extents, &mut results, hit);
         results
     }
 
@@ -102,8 +135,7 @@ impl<D: Device> DiskTier<D> {
         let mut wanted = Vec::with_capacity(requests.len());
         let mut state = self.state();
         for (index, (request, digest)) in requests.iter_mut().zip(digests).enumerate() {
-            state.index.touch(digest);
-            let Some(entry) = state.index.get(digest).map(|found| found.entry) else { continue };
+            let Some(entry) = state.index.get_used(digest) else { continue };
             if entry.len != request.into.len() as u64 {
                 results[index] = Fetched::Length { len: entry.len };
                 continue;
@@ -119,22 +151,36 @@ impl<D: Device> DiskTier<D> {
     /// blocks may hold another one.
     fn settle(
         &self,
-        outcomes: impl Iterator<Item = (usize, Entry, Fetched)>,
+        wanted: &[Wanted<'_>],
+        extents: &[ExtentRead<'_>],
         results: &mut [Fetched],
+        hit: &mut dyn FnMut(usize, u64),
     ) {
+        let mut left = extents;
         let mut state = self.state();
-        for (index, entry, outcome) in outcomes {
-            let now = state.index.get(&entry.digest);
-            if now.is_none_or(|now| now.entry.number != entry.number) {
+        for Wanted { index, entry, .. } in wanted {
+            let (extents, behind) = left.split_at(entry.extents.len());
+            left = behind;
+            if state.index.number_of(&entry.digest) != Some(entry.number) {
                 continue;
             }
-            results[index] = outcome;
-            match outcome {
-                Fetched::Damaged => state.stats.checksum_misses += 1,
-                Fetched::Failed => state.stats.io_misses += 1,
-                _ => continue,
-            }
-            state.quarantine(&entry);
+            let (sum, bad) = checksum_of(entry, extents);
+            results[*index] = match sum {
+                Some(sum) if sum == entry.checksum => {
+                    hit(*index, entry.number);
+                    Fetched::Hit
+                }
+                Some(_) => {
+                    state.stats.checksum_misses += 1;
+                    state.quarantine(entry, BadExtents::ALL);
+                    Fetched::Damaged
+                }
+                None => {
+                    state.stats.io_misses += 1;
+                    state.quarantine(entry, bad);
+                    Fetched::Failed
+                }
+            };
         }
         for result in results.iter() {
             match result {
@@ -144,4 +190,30 @@ impl<D: Device> DiskTier<D> {
             }
         }
     }
+}
+
+/// Returns the checksum of a value, of which all extents were read; `None` with those that were
+/// not.
+fn checksum_of(entry: &Entry, extents: &[ExtentRead<'_>]) -> (Option<u32>, BadExtents) {
+    if let [extent] = extents
+        && extent.sum.is_some()
+    {
+        return (extent.sum, BadExtents::default());
+    }
+    let (mut whole, mut bad) = (checksum_begin(&entry.digest, entry.len), BadExtents::default());
+    for (place, extent) in extents.iter().enumerate() {
+        match extent.sum {
+            Some(sum) => whole = crc::combine(whole, sum, extent.len as u64),
+            None => bad.add(place),
+        }
+    }
+    (bad.is_none().then_some(whole), bad)
+}
+
+/// Takes the first `len` bytes out of a slice, at most all.
+fn split_off<'a>(bytes: &mut &'a mut [u8], len: usize) -> &'a mut [u8] {
+    let whole = take(bytes);
+    let (first, behind) = whole.split_at_mut(len.min(whole.len()));
+    *bytes = behind;
+    first
 }

@@ -7,18 +7,19 @@
 //!
 //! Opening a tier and [inspecting](super::inspect()) one both read it here.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::io;
 
-use kvmem::offset::OffsetAllocator;
+use kvmem::offset::{OffsetAllocator, RawHandle};
 
 use super::error::TierError;
 use crate::device::{AlignedBuffer, Device};
 use crate::format::{
-    BLOCK, Change, Digest, Entry, Extent, Layout, Superblock, SuperblockError, read_checkpoint,
-    read_journal_block,
+    BLOCK, Change, Digest, Entry, Extent, Layout, MAX_EXTENTS, Superblock, SuperblockError,
+    read_checkpoint, read_journal_block,
 };
-use crate::index::Indexed;
+use crate::index::{Indexed, Ranges};
 
 /// The two copies of the superblock, each as it is in its block.
 pub(super) type Copies = [Result<Superblock, SuperblockError>; 2];
@@ -41,9 +42,15 @@ pub(super) fn read_superblocks(device: &impl Device) -> Result<Copies, TierError
     }
 }
 
-/// Returns the copy that counts, of a device of `len` bytes.
+/// Returns the copy that counts, of a device of `len` bytes. A copy of a later version means that
+/// the other one may lead to an older index.
 pub(super) fn valid_superblock(copies: &Copies, len: u64) -> Result<Superblock, TierError> {
     let superblock = match copies {
+        [Err(newer @ SuperblockError::Version { .. }), _]
+        | [_, Err(newer @ SuperblockError::Version { .. })] => {
+            let [first, second] = copies.map(|copy| copy.err().unwrap_or(*newer));
+            return Err(TierError::Superblocks { first, second });
+        }
         [Ok(first), Ok(second)] if second.generation > first.generation => second,
         [Ok(found), _] | [_, Ok(found)] => found,
         &[Err(first), Err(second)] => return Err(TierError::Superblocks { first, second }),
@@ -136,31 +143,74 @@ impl Found {
         }
     }
 
-    /// Allocates the range of each value and of each quarantined part in `space`.
+    /// Allocates the ranges of each value and of each quarantined part in `space`. A value of which
+    /// an extent cannot be placed is dropped whole.
     pub(super) fn restore(self, space: &OffsetAllocator) -> Restored {
+        let mut values: Vec<Restoring> = self.entries.into_values().map(Restoring::new).collect();
         // In address order, each range is placed in O(1).
-        let mut ranges: Vec<(Extent, Option<(u64, Entry)>)> =
-            self.quarantined.into_iter().map(|extent| (extent, None)).collect();
-        ranges.extend(self.entries.into_values().map(|value| (value.1.extent(), Some(value))));
-        ranges.sort_unstable_by_key(|(extent, value)| {
+        let quarantined =
+            self.quarantined.into_iter().map(|extent| PlacedExtent { extent, of: None });
+        let mut parts: Vec<PlacedExtent> = quarantined.collect();
+        for (index, value) in values.iter().enumerate() {
+            let of_value = value.entry.extents.iter().enumerate();
+            parts.extend(of_value.map(|(place, &extent)| PlacedExtent {
+                extent,
+                of: Some((value.entry.number, index as u32, place as u8)),
+            }));
+        }
+        parts.sort_unstable_by_key(|PlacedExtent { extent, of }| {
             // Of two in one place, the later one has overwritten the other.
-            (extent.start, std::cmp::Reverse(value.map_or(u64::MAX, |(_, entry)| entry.number)))
+            (extent.start, Reverse(of.map_or(u64::MAX, |(number, ..)| number)))
         });
-        let live = Vec::with_capacity(ranges.len());
-        let mut restored = Restored { live, quarantined: Vec::new(), dropped: 0 };
-        for (extent, value) in ranges {
+        let mut restored = Restored { live: Vec::new(), quarantined: Vec::new(), dropped: 0 };
+        for PlacedExtent { extent, of } in parts {
             let start = u64::from(extent.start);
             let placed = space.allocate_raw_at(start..start + u64::from(extent.blocks));
-            match (placed, value) {
-                (Ok(range), Some((order, entry))) => {
-                    restored.live.push((order, Indexed { entry, range: range.handle }));
+            match (placed, of) {
+                (Ok(range), Some((_, index, place))) => {
+                    values[index as usize].ranges[usize::from(place)] = Some(range.handle);
                 }
                 (Ok(_), None) => restored.quarantined.push(extent),
-                (Err(_), _) => restored.dropped += 1,
+                (Err(_), Some(_)) => {}
+                (Err(_), None) => restored.dropped += 1,
+            }
+        }
+        values.sort_unstable_by_key(|value| value.entry.start());
+        for Restoring { order, entry, ranges } in values {
+            let ranges: Vec<RawHandle> = ranges.into_iter().flatten().collect();
+            if ranges.len() == entry.extents.len() {
+                let ranges = Ranges::of(ranges);
+                restored.live.push((order, Indexed { entry, ranges }));
+                continue;
+            }
+            restored.dropped += 1;
+            for range in ranges {
+                let freed = space.free_raw(range);
+                debug_assert!(freed.is_ok(), "{freed:?}");
             }
         }
         restored
     }
+}
+
+/// A value whose ranges are being allocated.
+struct Restoring {
+    order: u64,
+    entry: Entry,
+    ranges: [Option<RawHandle>; MAX_EXTENTS],
+}
+
+impl Restoring {
+    fn new((order, entry): (u64, Entry)) -> Self {
+        Restoring { order, entry, ranges: [None; MAX_EXTENTS] }
+    }
+}
+
+/// An extent of a value: the number of its change, its place among the values, and that of the
+/// extent in it. A quarantined one belongs to none.
+struct PlacedExtent {
+    extent: Extent,
+    of: Option<(u64, u32, u8)>,
 }
 
 /// Reads blocks of superblocks, checkpoint or journal.

@@ -23,7 +23,7 @@ pub struct Inspection {
 pub struct Contents {
     /// The superblock that counts.
     pub superblock: Superblock,
-    /// The values, in address order.
+    /// The values, in the order of their first extents.
     pub entries: Vec<Entry>,
     /// Parts of the data area that lost or falsified what was written, in address order.
     pub quarantined: Vec<Extent>,
@@ -96,13 +96,19 @@ impl Contents {
     /// Returns the bytes of the blocks of all values. O(values).
     #[must_use]
     pub fn used_bytes(&self) -> u64 {
-        bytes_of(self.entries.iter().map(Entry::extent))
+        self.entries.iter().map(|entry| entry.extents.blocks() * BLOCK as u64).sum()
+    }
+
+    /// Returns the number of values in several extents. O(values).
+    #[must_use]
+    pub fn scattered(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.extents.is_scattered()).count()
     }
 
     /// Returns the bytes of the quarantined parts. O(parts).
     #[must_use]
     pub fn quarantined_bytes(&self) -> u64 {
-        bytes_of(self.quarantined.iter().copied())
+        self.quarantined.iter().map(|extent| u64::from(extent.blocks) * BLOCK as u64).sum()
     }
 
     /// Returns the share of the data area that values occupy, without padding, in 0..=1.
@@ -122,8 +128,4 @@ impl Contents {
         let max = longer.iter().max().copied().unwrap_or(median);
         Some(ValueLengths { min, median, max })
     }
-}
-
-fn bytes_of(extents: impl Iterator<Item = Extent>) -> u64 {
-    extents.map(|extent| u64::from(extent.blocks) * BLOCK as u64).sum()
 }

@@ -3,6 +3,9 @@
 //! A thread that needs its changes in the journal takes the journal's lock and writes all changes
 //! that are queued, those of other threads too. Threads that waited for the lock then find theirs
 //! written, and write nothing (*group commit*; DeWitt et al. 1984).
+//!
+//! A write is durable after a sync, or at once on a device whose writes are durable. There the
+//! ranges of removed values are free as soon as the journal has the removal.
 
 use std::io;
 use std::sync::PoisonError;
@@ -10,10 +13,7 @@ use std::sync::PoisonError;
 use super::error::TierError;
 use super::tier::DiskTier;
 use crate::device::{AlignedBuffer, Device};
-use crate::format::{
-    BLOCK, Change, JournalBlock, RECORDS_PER_BLOCK, Superblock, write_checkpoint,
-    write_journal_block,
-};
+use crate::format::{BLOCK, Change, Superblock, block_parts, write_changes, write_checkpoint};
 use crate::trace::event;
 
 /// What the lock of the journal protects.
@@ -69,6 +69,11 @@ impl<D: Device> DiskTier<D> {
             let result = self.write_queued(&mut journal, position);
             self.kept(result)?;
         }
+        if self.device.writes_are_durable() {
+            journal.durable = self.state().written;
+            self.free_retired(journal.durable);
+            return Ok(());
+        }
         // Its errors concern later calls: the changes are in the journal.
         let _ = self.sync_ahead(&mut journal);
         Ok(())
@@ -123,7 +128,9 @@ impl<D: Device> DiskTier<D> {
         let mut journal = self.journal();
         self.usable()?;
         if journal.durable < position {
-            let result = self.write_queued(&mut journal, position).and_then(|()| self.sync());
+            let written = self.write_queued(&mut journal, position);
+            let is_durable = self.device.writes_are_durable();
+            let result = written.and_then(|()| if is_durable { Ok(()) } else { self.sync() });
             self.kept(result)?;
             // The lock of the journal is held: no more changes are in it than then.
             journal.durable = self.state().written;
@@ -153,30 +160,26 @@ impl<D: Device> DiskTier<D> {
                 if state.written >= position {
                     return Ok(());
                 }
-                let queued = state.queue.len();
-                if queued.div_ceil(RECORDS_PER_BLOCK) as u64 > left {
-                    drop(state);
-                    return self.write_checkpoint(journal);
-                }
                 state.queue.iter().copied().collect()
             };
-            self.write_blocks(journal, &changes)?;
+            let blocks: Vec<&[Change]> = block_parts(&changes).collect();
+            if blocks.len() as u64 > left {
+                return self.write_checkpoint(journal);
+            }
+            self.write_blocks(journal, &blocks)?;
             let mut state = self.state();
             state.queue.drain(..changes.len());
             state.written += changes.len() as u64;
         }
     }
 
-    /// Writes changes into the next blocks of the journal, which has room for them.
-    fn write_blocks(&self, journal: &mut Journal, changes: &[Change]) -> Result<(), TierError> {
+    /// Writes the changes of each block into the next ones of the journal, which has room for them.
+    fn write_blocks(&self, journal: &mut Journal, blocks: &[&[Change]]) -> Result<(), TierError> {
         let Superblock { file, epoch, journal: used, layout, .. } = journal.superblock;
-        let blocks = changes.chunks(RECORDS_PER_BLOCK);
         let mut buffer = AlignedBuffer::new(blocks.len());
         let at = layout.journals[used as usize].block(journal.next_block);
-        for (changes, bytes) in blocks.zip(buffer.chunks_exact_mut(BLOCK)) {
-            let index = journal.next_block;
-            let block = JournalBlock { file, epoch, index, changes: changes.to_vec() };
-            write_journal_block(&block, bytes);
+        for (&changes, bytes) in blocks.iter().zip(buffer.chunks_exact_mut(BLOCK)) {
+            write_changes(file, epoch, journal.next_block, changes, bytes);
             journal.next_block += 1;
         }
         self.write_metadata(at, &buffer)

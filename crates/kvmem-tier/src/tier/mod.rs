@@ -10,6 +10,7 @@ mod inspection;
 mod journal;
 mod open;
 mod options;
+mod origins;
 mod state;
 mod stats;
 mod store;
@@ -18,7 +19,7 @@ mod stored;
 mod tier;
 mod verification;
 
-pub use admission::Admission;
+pub use admission::{Admission, AdmissionPolicy};
 pub use error::{StoreError, TierError};
 pub use fetch::{Fetch, Fetched};
 pub use inspection::{Contents, Inspection, ValueLengths, inspect};

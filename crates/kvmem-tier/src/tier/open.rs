@@ -14,11 +14,12 @@ use super::error::TierError;
 use super::found::{Found, Restored, read_superblocks, space_of, valid_superblock};
 use super::journal::Journal;
 use super::options::{DEFAULT_DEPTH, TierOptions, Verify};
+use super::origins::Origins;
 use super::state::State;
 use super::tier::{DiskTier, ORDERS};
 use super::verification::{Damage, DamagedValue, verify_entries};
 use crate::device::{Device, Engine, FileDevice};
-use crate::format::{Entry, Layout, Superblock};
+use crate::format::{Entry, Layout, Superblock, VERSION};
 use crate::process::Process;
 use crate::trace::{event, span};
 
@@ -56,8 +57,8 @@ impl DiskTier<FileDevice> {
         {
             layout(len, options)?;
         }
-        let device = FileDevice::open(path, len, depth);
-        let device = device.map_err(TierError::open)?;
+        let open = if options.dsync { FileDevice::open_dsync } else { FileDevice::open };
+        let device = open(path, len, depth).map_err(TierError::open)?;
         if device.engine() == Engine::Threads {
             event!(WARN, "this process may not use io_uring: threads transfer the bytes");
         }
@@ -97,6 +98,7 @@ impl<D: Device> DiskTier<D> {
         let len = device.len();
         let layout = layout(len, options)?;
         let superblock = Superblock {
+            version: VERSION,
             file: random(),
             key: random(),
             generation: 0,
@@ -123,12 +125,13 @@ impl<D: Device> DiskTier<D> {
             state: Mutex::new(State::new(next_number, options.eviction)),
             failed: OnceLock::new(),
             doorman: Doorman::new(
-                options.admission,
+                options.admission.clone(),
                 layout.max_entries(),
                 options.max_write_bytes_per_s,
             ),
             bounce: BounceBuffers::default(),
             process: Process::this(),
+            origins: Origins::new(),
             orders: [const { Mutex::new(()) }; ORDERS],
             journal: Mutex::new(Journal::new(superblock)),
         }
@@ -154,16 +157,16 @@ impl<D: Device> DiskTier<D> {
     /// Reads every value, and removes those that are damaged; returns how many these were.
     fn verify_all(&self) -> Result<u64, TierError> {
         let mut entries: Vec<Entry> = self.state().index.entries().collect();
-        entries.sort_unstable_by_key(|entry| entry.start);
+        entries.sort_unstable_by_key(Entry::start);
         let damaged = verify_entries(&self.device, self.layout.data, &entries, |_| {});
         let position = {
             let mut state = self.state();
-            for DamagedValue { entry, damage } in &damaged {
+            for DamagedValue { entry, damage, bad } in &damaged {
                 match damage {
                     Damage::Device(_) => state.stats.io_misses += 1,
                     Damage::Checksum => state.stats.checksum_misses += 1,
                 }
-                state.quarantine(entry);
+                state.quarantine(entry, *bad);
             }
             state.position()
         };

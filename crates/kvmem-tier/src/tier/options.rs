@@ -37,12 +37,20 @@ pub struct TierOptions {
     /// Bytes of each of the two journals; fixed when the file is made. By default 1/64 of the
     /// device, at most 4 MiB. A checkpoint is written when one is full.
     pub journal_bytes: Option<u64>,
+    /// Opens the file with `O_DSYNC`: a value survives a power cut as soon as it is stored, without
+    /// [`sync_all`](super::DiskTier::sync_all), and blocks of evicted values are free without a
+    /// sync. Each store waits until the drive has its bytes and the journal's block on the medium;
+    /// on a drive without power-loss protection that takes milliseconds. Store many values by one
+    /// call then. By default a sync makes values durable. A tier [on](super::DiskTier::on) a device
+    /// is as that device was opened.
+    pub dsync: bool,
     /// Makes a new tier of a device that holds something else, or a damaged tier. Everything on it
     /// is lost.
     pub format: bool,
     /// The values to verify at once.
     pub verify: Verify,
-    /// Which of the values that a cache above evicts are written. Values that a program
+    /// Which of the values that a cache above evicts are written: all, those that are evicted a
+    /// second time, or those that a function of the program chooses. Values that a program
     /// [stores](super::DiskTier::store) itself are always written.
     pub admission: Admission,
     /// Which values a full tier evicts first. The file does not keep it.

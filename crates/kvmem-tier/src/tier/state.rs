@@ -10,8 +10,29 @@ use kvmem::offset::RawHandle;
 use super::options::EvictionOrder;
 use super::stats::TierStats;
 use crate::format::{Change, Digest, Entry, Extent};
-use crate::index::{Index, Indexed};
+use crate::index::{Index, Indexed, Ranges};
 use crate::trace::event;
+
+/// Which extents of a value lost or falsified what was written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct BadExtents(u8);
+
+impl BadExtents {
+    /// All of them: the checksum of the value is wrong, and does not say where.
+    pub(super) const ALL: BadExtents = BadExtents(u8::MAX);
+
+    pub(super) fn add(&mut self, place: usize) {
+        self.0 |= 1 << place;
+    }
+
+    fn has(self, place: usize) -> bool {
+        self.0 >> place & 1 == 1
+    }
+
+    pub(super) fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
 
 /// What the lock of the state protects.
 pub(super) struct State {
@@ -64,59 +85,86 @@ impl State {
     }
 
     /// Makes `entry` the value of its key; its number is set here.
-    pub(super) fn store(&mut self, mut entry: Entry, range: RawHandle) {
+    pub(super) fn store(&mut self, mut entry: Entry, ranges: Ranges) {
         entry.number = self.number();
         self.queue.push_back(Change::Stored(entry));
         self.stats.stored += 1;
-        self.add(Indexed { entry, range });
+        self.add(Indexed { entry, ranges });
     }
 
     /// Adds a value to the index alone, as its journal says.
     pub(super) fn add(&mut self, indexed: Indexed) {
         self.stats.bytes += indexed.entry.len;
         if let Some(old) = self.index.insert(indexed) {
-            self.retire(old);
+            self.retire_value(&old);
         }
     }
 
     /// Removes the value of a key; returns whether there was one.
     pub(super) fn remove(&mut self, digest: &Digest) -> bool {
         let Some(old) = self.index.remove(digest) else { return false };
-        let number = self.number();
-        self.queue.push_back(Change::Removed(*digest, number));
-        self.retire(old);
+        self.removed(&old);
         true
     }
 
-    /// Removes the value that goes first; returns its extent.
-    pub(super) fn evict(&mut self) -> Option<Extent> {
-        let Indexed { entry, .. } = self.index.first()?;
-        self.stats.expired += u64::from(entry.hints.has_expired(self.index.now()));
-        self.remove(&entry.digest);
-        self.stats.evictions += 1;
-        Some(entry.extent())
+    /// Removes the value that goes first, and returns it.
+    pub(super) fn remove_first(&mut self) -> Option<Entry> {
+        let old = self.index.remove_first()?;
+        self.removed(&old);
+        Some(old.entry)
     }
 
-    /// Removes the value `entry`, if its key still has it, and never uses its range again.
-    pub(super) fn quarantine(&mut self, entry: &Entry) {
-        if self.index.get(&entry.digest).is_none_or(|found| found.entry.number != entry.number) {
+    /// Evicts the value that goes first; returns its blocks.
+    pub(super) fn evict(&mut self) -> Option<u64> {
+        let entry = self.remove_first()?;
+        let expired = entry.hints.expires > 0 && entry.hints.has_expired(self.index.now());
+        self.stats.expired += u64::from(expired);
+        self.stats.evictions += 1;
+        Some(entry.extents.blocks())
+    }
+
+    /// Records that a value is not in the index any more.
+    fn removed(&mut self, old: &Indexed) {
+        let number = self.number();
+        self.queue.push_back(Change::Removed(old.entry.digest, number));
+        self.retire_value(old);
+    }
+
+    /// Removes the value `entry`, if its key still has it, and never uses its `bad` extents again.
+    pub(super) fn quarantine(&mut self, entry: &Entry, bad: BadExtents) {
+        if self.index.number_of(&entry.digest) != Some(entry.number) {
             return;
         }
-        self.index.remove(&entry.digest);
-        event!(WARN, len = entry.len, block = entry.start, "a damaged value is quarantined");
+        let Some(Indexed { ranges, .. }) = self.index.remove(&entry.digest) else { return };
+        event!(WARN, len = entry.len, block = entry.start(), "a damaged value is quarantined");
         self.stats.bytes -= entry.len;
         let number = self.number();
         self.queue.push_back(Change::Removed(entry.digest, number));
-        let (number, extent) = (self.number(), entry.extent());
-        self.queue.push_back(Change::Quarantined(extent, number));
-        self.quarantined.push(extent);
+        for (place, (&extent, range)) in entry.extents.iter().zip(ranges.iter()).enumerate() {
+            if bad.has(place) {
+                let number = self.number();
+                self.queue.push_back(Change::Quarantined(extent, number));
+                self.quarantined.push(extent);
+            } else {
+                self.retire(extent, range);
+            }
+        }
     }
 
-    fn retire(&mut self, old: Indexed) {
-        self.stats.bytes -= old.entry.len;
-        let blocks = old.entry.extent().blocks;
+    /// Lets the ranges of a value wait for its removal.
+    fn retire_value(&mut self, Indexed { entry, ranges }: &Indexed) {
+        self.stats.bytes -= entry.len;
+        if !entry.extents.is_scattered() {
+            return self.retire(entry.extents[0], ranges.first());
+        }
+        for (&extent, range) in entry.extents.iter().zip(ranges.iter()) {
+            self.retire(extent, range);
+        }
+    }
+
+    fn retire(&mut self, Extent { blocks, .. }: Extent, range: RawHandle) {
         self.retired_blocks += u64::from(blocks);
-        self.retired.push_back((self.position(), blocks, old.range));
+        self.retired.push_back((self.position(), blocks, range));
     }
 
     /// Returns the next range that is free when all changes below `durable` are.

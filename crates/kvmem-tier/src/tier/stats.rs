@@ -6,7 +6,9 @@
 pub struct TierStats {
     /// Values held.
     pub entries: u64,
-    /// Their bytes, without padding.
+    /// Of these, values in several ranges of the file.
+    pub scattered: u64,
+    /// The bytes of all values held, without padding.
     pub bytes: u64,
     /// Bytes of the data area.
     pub capacity: u64,
@@ -31,6 +33,8 @@ pub struct TierStats {
     /// Values that a cache above evicted, and that were not written: see
     /// [`TierOptions::admission`](crate::TierOptions::admission).
     pub not_admitted: u64,
+    /// Values that a cache above evicted as it had fetched them: they were not written again.
+    pub unchanged: u64,
     /// Values evicted.
     pub evictions: u64,
     /// Of these, values that had expired.
@@ -51,6 +55,7 @@ impl TierStats {
     pub(crate) fn plus(self, other: TierStats) -> TierStats {
         TierStats {
             entries: self.entries + other.entries,
+            scattered: self.scattered + other.scattered,
             bytes: self.bytes + other.bytes,
             capacity: self.capacity + other.capacity,
             used: self.used + other.used,
@@ -63,6 +68,7 @@ impl TierStats {
             checksum_misses: self.checksum_misses + other.checksum_misses,
             io_misses: self.io_misses + other.io_misses,
             not_admitted: self.not_admitted + other.not_admitted,
+            unchanged: self.unchanged + other.unchanged,
             evictions: self.evictions + other.evictions,
             expired: self.expired + other.expired,
             superblock_failures: self.superblock_failures + other.superblock_failures,

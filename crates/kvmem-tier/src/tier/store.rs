@@ -9,7 +9,7 @@
 //! as many again, and begins a sync that nobody waits for. A store that finds the reserve used up
 //! waits for that sync, or evicts and syncs itself.
 
-use kvmem::offset::{AllocError, RawAllocation};
+use kvmem::offset::{AllocError, Allocation};
 
 use super::bounce::{Bounce, in_place};
 use super::checksum::checksum;
@@ -17,7 +17,8 @@ use super::error::{StoreError, TierError};
 use super::state::State;
 use super::tier::DiskTier;
 use crate::device::{Device, Write};
-use crate::format::{BLOCK, Entry, Hints, blocks_of};
+use crate::format::{BLOCK, Entry, Extent, Extents, Hints, MAX_EXTENTS, blocks_of};
+use crate::index::Ranges;
 
 /// The blocks of the reserve: more than a fast device writes while it syncs.
 const RESERVE: u64 = (32 << 20) / BLOCK as u64;
@@ -26,12 +27,12 @@ const PART_OF_SPACE: u64 = 32;
 /// The largest part of the space that is evicted for the values of a call together.
 const PART_OF_CALL: u64 = 4;
 
-/// A value with its place on the device.
+/// A value with its places on the device.
 struct Placed<'a> {
     /// Its index among the values of the call.
     index: usize,
     entry: Entry,
-    range: RawAllocation,
+    ranges: Ranges,
     /// The blocks that are written from where they are.
     in_place: &'a [u8],
     /// A copy of the rest, padded.
@@ -59,32 +60,41 @@ impl<D: Device> DiskTier<D> {
             results.push(range.map(|range| placed.push(self.placed(index, key, value, range))));
             left -= blocks(value);
         }
-        let writes: Vec<Write<'_>> = placed
-            .iter()
-            .map(|one| Write { at: self.at(&one.range), parts: [one.in_place, &one.bounce] })
-            .collect();
-        let mut checksums = vec![0; placed.len()];
+        let mut writes = Vec::with_capacity(placed.len());
+        placed.iter().for_each(|one| self.add_writes(one, &mut writes));
+        let mut checksums = Vec::with_capacity(placed.len());
+        // The write of each value's first extent; the device says which one is in flight in order.
+        let mut first = 0;
         let written = self.device.write(&writes, &mut |one| {
-            let Placed { index, entry, .. } = &placed[one];
-            checksums[one] = checksum(&entry.digest, values[*index].1);
+            if one == first {
+                let Placed { index, entry, .. } = &placed[checksums.len()];
+                first += entry.extents.len();
+                checksums.push(checksum(&entry.digest, values[*index].1));
+            }
         });
         drop(writes);
+        // All of them, on a device that does not call back.
+        for Placed { index, entry, .. } in &placed[checksums.len()..] {
+            checksums.push(checksum(&entry.digest, values[*index].1));
+        }
+        let mut written = written.into_iter();
         let position = {
             let mut state = self.state();
             self.evict_ahead(&mut state);
-            for ((one, written), checksum) in placed.iter().zip(written).zip(checksums) {
-                let Placed { index, entry, range, .. } = one;
-                match written {
-                    Ok(()) => {
-                        state.stats.written_bytes += range.size * BLOCK as u64;
+            for (one, checksum) in placed.iter().zip(checksums) {
+                let Placed { index, entry, ranges, .. } = one;
+                let of_value = entry.extents.iter().zip(&mut written);
+                let error = of_value.filter_map(|(at, written)| Some((at, written.err()?))).last();
+                match error {
+                    None => {
+                        state.stats.written_bytes += entry.extents.blocks() * BLOCK as u64;
                         let entry = Entry { checksum, hints: hints(*index), ..*entry };
-                        state.store(entry, range.handle);
+                        state.store(entry, *ranges);
                     }
-                    Err(error) => {
-                        let freed = self.space.free_raw(range.handle);
-                        debug_assert!(freed.is_ok(), "{freed:?}");
-                        let error = TierError::device("write", self.at(range))(error);
-                        results[*index] = Err(error.into());
+                    Some((extent, error)) => {
+                        self.free(ranges);
+                        let at = self.layout.data.block(extent.start);
+                        results[*index] = Err(TierError::device("write", at)(error).into());
                     }
                 }
             }
@@ -101,13 +111,13 @@ impl<D: Device> DiskTier<D> {
         results
     }
 
-    /// Returns the value with index `index` in its range. Its checksum is not known yet.
+    /// Returns the value with index `index` in its ranges. Its checksum is not known yet.
     fn placed<'a>(
         &'a self,
         index: usize,
         key: &[u8],
         value: &'a [u8],
-        range: RawAllocation,
+        (extents, ranges): (Extents, Ranges),
     ) -> Placed<'a> {
         let align = self.device.memory_align();
         let (in_place, rest) = value.split_at(in_place(value, align, BLOCK));
@@ -117,27 +127,74 @@ impl<D: Device> DiskTier<D> {
         } else {
             self.bounce.copy_of(rest)
         };
-        let (digest, start) = (self.digest(key), range.offset as u32);
-        let (len, hints) = (value.len() as u64, Hints::default());
-        let entry = Entry { digest, number: 0, start, checksum: 0, len, hints };
-        Placed { index, entry, range, in_place, bounce }
+        let (digest, len, hints) = (self.digest(key), value.len() as u64, Hints::default());
+        let entry = Entry { digest, number: 0, extents, checksum: 0, len, hints };
+        Placed { index, entry, ranges, in_place, bounce }
+    }
+
+    /// Adds the writes of a value: one for each extent.
+    fn add_writes<'a>(&self, placed: &'a Placed<'_>, writes: &mut Vec<Write<'a>>) {
+        let (mut in_place, mut bounce) = (placed.in_place, &*placed.bounce);
+        for extent in placed.entry.extents.iter() {
+            let bytes = extent.blocks as usize * BLOCK;
+            let (first, behind) = in_place.split_at(bytes.min(in_place.len()));
+            let (second, bounce_behind) = bounce.split_at((bytes - first.len()).min(bounce.len()));
+            (in_place, bounce) = (behind, bounce_behind);
+            let at = self.layout.data.block(extent.start);
+            writes.push(Write { at, parts: [first, second] });
+        }
     }
 
     /// Allocates the blocks of a value, and evicts others if need be. The rest of the call needs
     /// `left` blocks, with these.
-    fn place(&self, len: u64, left: u64) -> Result<RawAllocation, StoreError> {
+    fn place(&self, len: u64, left: u64) -> Result<(Extents, Ranges), StoreError> {
         let blocks = len.div_ceil(BLOCK as u64).max(1);
         loop {
             match self.space.allocate_raw(blocks) {
-                Ok(range) => return Ok(range),
+                Ok(range) => {
+                    let extents = Extents::contiguous(range.offset as u32, len);
+                    return Ok((extents, range.handle.into()));
+                }
                 Err(AllocError::TooLarge { limit, .. }) => {
                     return Err(StoreError::TooLarge { len, limit: limit * BLOCK as u64 });
                 }
                 Err(_) => {}
             }
+            if let Some(scattered) = self.scatter(blocks) {
+                return Ok(scattered);
+            }
             if !self.await_sync()? && !self.make_room(blocks, left)? {
                 return Err(StoreError::NoRoom { len });
             }
+        }
+    }
+
+    /// Allocates blocks in several ranges, if enough are free and the index has room for them.
+    #[cold]
+    fn scatter(&self, blocks: u64) -> Option<(Extents, Ranges)> {
+        let has_room = {
+            let state = self.state();
+            state.index.len() as u64 + MAX_EXTENTS as u64 <= self.max_entries(&state)
+        };
+        if !has_room {
+            return None;
+        }
+        let mut ranges = self.space.allocate_scattered(blocks, MAX_EXTENTS).ok()?;
+        ranges.sort_unstable_by_key(Allocation::offset);
+        let extent = |range: &Allocation| Extent {
+            start: range.offset() as u32,
+            blocks: range.len() as u32,
+        };
+        let extents: Vec<Extent> = ranges.iter().map(extent).collect();
+        let extents = Extents::of(&extents)?;
+        Some((extents, Ranges::of(ranges.into_iter().map(Allocation::into_raw))))
+    }
+
+    /// Frees ranges that no value has.
+    fn free(&self, ranges: &Ranges) {
+        for range in ranges.iter() {
+            let freed = self.space.free_raw(range);
+            debug_assert!(freed.is_ok(), "{freed:?}");
         }
     }
 
@@ -152,9 +209,9 @@ impl<D: Device> DiskTier<D> {
             let mut evicted = 0;
             let mut found = state.retired_blocks() > 0;
             while evicted < wanted
-                && let Some(extent) = state.evict()
+                && let Some(blocks) = state.evict()
             {
-                evicted += u64::from(extent.blocks);
+                evicted += blocks;
                 found = true;
             }
             (state.position(), found)
@@ -179,11 +236,6 @@ impl<D: Device> DiskTier<D> {
             return;
         }
         while free + state.retired_blocks() < 2 * reserve && state.evict().is_some() {}
-        state.sync_wanted = state.retired_blocks() > 0;
-    }
-
-    /// Returns where a range begins in the device.
-    fn at(&self, range: &RawAllocation) -> u64 {
-        self.layout.data.start + range.offset * BLOCK as u64
+        state.sync_wanted = !self.device.writes_are_durable() && state.retired_blocks() > 0;
     }
 }

@@ -1,20 +1,23 @@
 //! [`DiskTier`]: values on a device, found by their keys. [Storing](super::store) and
 //! [fetching](super::fetch) have files of their own.
 
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use kvmem::arena::Region;
 use kvmem::offset::OffsetAllocator;
 use kvmem::pool::Pool;
+use kvmem::pool::kv_cache::TierOrigin;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::admission::Doorman;
 use super::bounce::BounceBuffers;
 use super::error::TierError;
 use super::journal::Journal;
+use super::origins::Origins;
 use super::state::State;
 use super::stats::TierStats;
 use crate::device::{Device, FileDevice, FixedBuffersError};
-use crate::format::{BLOCK, Digest, Layout};
+use crate::format::{BLOCK, Digest, Layout, MAX_EXTENTS};
 use crate::process::Process;
 
 /// Values on a disk, found again by their keys after a restart.
@@ -40,6 +43,8 @@ pub struct DiskTier<D: Device = FileDevice> {
     pub(super) doorman: Doorman,
     pub(super) bounce: BounceBuffers,
     pub(super) process: Process,
+    /// Names the values of this tier to caches above.
+    pub(super) origins: Origins,
     /// Each key has one of these locks, under which a cache above changes its value.
     pub(crate) orders: [Mutex<()>; ORDERS],
 }
@@ -81,14 +86,47 @@ impl<D: Device> DiskTier<D> {
         if self.is_forked() {
             return false;
         }
-        let admits = self.doorman.admits(&self.digest(key), value.len() as u64);
+        let admits = self.doorman.admits(&self.digest(key), key, value);
         self.state().stats.not_admitted += u64::from(!admits);
         admits
     }
 
-    /// Returns the number of values for which a checkpoint has room.
+    /// Returns what a cache keeps with a value that it has fetched, of the change `number`.
+    pub(crate) fn origin(&self, number: u64) -> Option<TierOrigin> {
+        self.origins.of(number)
+    }
+
+    /// Returns whether the tier still has the value of this origin under `key`, and then counts as
+    /// a use what would be a store. The value is in the journal after
+    /// [`commit_all`](Self::commit_all).
+    pub(crate) fn has(&self, key: &[u8], origin: Option<TierOrigin>) -> bool {
+        if origin.is_none() || self.is_forked() || self.usable().is_err() {
+            return false;
+        }
+        let digest = self.digest(key);
+        let mut state = self.state();
+        let number = state.index.number_of(&digest);
+        let has = number.and_then(|number| self.origins.of(number)) == origin;
+        if has {
+            state.index.get_used(&digest);
+            state.stats.unchanged += 1;
+        }
+        has
+    }
+
+    /// Returns once all changes so far are in the journal.
+    pub(crate) fn commit_all(&self) -> Result<(), TierError> {
+        let position = self.state().position();
+        self.commit(position)
+    }
+
+    /// Returns the number of values for which a checkpoint has room. A value in several extents
+    /// takes the room of four: it has two records, a third one may stay empty at the end of a block
+    /// where two have no room, and when it is quarantined each extent takes one.
     pub(super) fn max_entries(&self, state: &State) -> u64 {
-        self.layout.max_entries().saturating_sub(state.quarantined.len() as u64)
+        let scattered = (MAX_EXTENTS as u64 - 1) * state.index.scattered() as u64;
+        let quarantined = state.quarantined.len() as u64;
+        self.layout.max_entries().saturating_sub(quarantined + scattered)
     }
 
     /// Returns the length of a value in bytes, if there is one. It does not count as used.
@@ -98,7 +136,7 @@ impl<D: Device> DiskTier<D> {
             return None;
         }
         let digest = self.digest(key);
-        self.state().index.get(&digest).map(|found| found.entry.len)
+        self.state().index.len_of(&digest)
     }
 
     /// Removes the values of keys; returns how many there were. They are not found again after the
@@ -126,9 +164,7 @@ impl<D: Device> DiskTier<D> {
         self.owned()?;
         {
             let mut state = self.state();
-            while let Some(first) = state.index.first() {
-                state.remove(&first.entry.digest);
-            }
+            while state.remove_first().is_some() {}
         }
         self.checkpoint()
     }
@@ -155,6 +191,7 @@ impl<D: Device> DiskTier<D> {
         let quarantined: u64 = state.quarantined.iter().map(|one| u64::from(one.blocks)).sum();
         TierStats {
             entries: state.index.len() as u64,
+            scattered: state.index.scattered() as u64,
             capacity: self.layout.data.len,
             used: (self.layout.data.blocks() - space.free - quarantined) * block,
             quarantined: quarantined * block,
@@ -184,5 +221,19 @@ impl DiskTier<FileDevice> {
     /// Deregisters the memory of a pool. Does nothing if it is not registered.
     pub fn deregister_memory(&self, pool: &Pool) {
         self.device.deregister_memory(pool);
+    }
+
+    /// Registers the memory of a region with the rings of the tier's file: see
+    /// [`FileDevice::register_region`].
+    ///
+    /// # Errors
+    /// [`FixedBuffersError`]: the memory of this region is transferred as before.
+    pub fn register_region(&self, region: &Arc<Region>) -> Result<(), FixedBuffersError> {
+        self.device.register_region(region)
+    }
+
+    /// Deregisters the memory of a region. Does nothing if it is not registered.
+    pub fn deregister_region(&self, region: &Region) {
+        self.device.deregister_region(region);
     }
 }

@@ -1,6 +1,7 @@
 //! *Verification*: every value is read, and compared with its checksum.
 //!
-//! Values are read in address order, in pieces, so that memory is bounded for values of any length.
+//! Values are read in the order of their first extents, in pieces, so that memory is bounded for
+//! values of any length.
 //! The pieces of many values make one batch, of which the device has as many in flight as its depth
 //! allows. The checksum of a piece is computed as soon as it is read, and those of the pieces of a
 //! value are combined in their order.
@@ -11,9 +12,10 @@ use thiserror::Error;
 
 use super::checksum::checksum_begin;
 use super::inspection::Contents;
+use super::state::BadExtents;
 use crate::crc;
 use crate::device::{AlignedBuffer, Device, Read};
-use crate::format::{Area, BLOCK, Entry};
+use crate::format::{Area, BLOCK, Entry, Extent};
 
 /// Blocks of a batch: enough for a fast device while it is busy, and little memory.
 const BATCH: usize = (32 << 20) / BLOCK;
@@ -39,11 +41,13 @@ pub struct DamagedValue {
     pub entry: Entry,
     /// The reason.
     pub damage: Damage,
+    /// The extents that could not be read, or all of them.
+    pub(super) bad: BadExtents,
 }
 
-/// Reads every value and compares it with its checksum; returns those that are damaged, in address
-/// order. Writes nothing. `progress` gets the bytes read after each batch. Takes up to 32 MiB of
-/// memory.
+/// Reads every value and compares it with its checksum; returns those that are damaged, in the
+/// order of their first extents. Writes nothing. `progress` gets the bytes read after each batch.
+/// Takes up to 32 MiB of memory.
 pub fn verify(
     device: &impl Device,
     contents: &Contents,
@@ -52,12 +56,15 @@ pub fn verify(
     verify_entries(device, contents.superblock.layout.data, &contents.entries, progress)
 }
 
-/// Part of a value: whole blocks.
+/// Part of a value, in one of its extents: whole blocks.
 struct Piece {
     /// The place of the value among the entries.
     value: usize,
-    /// Where it begins, in bytes of the value.
+    /// The place of the extent in the value.
+    extent: usize,
+    /// Where it begins, in bytes of the value, and in the data area.
     at: u64,
+    at_in_area: u64,
     /// Bytes, with those behind the end of the value.
     len: usize,
     /// Bytes of the value among them.
@@ -66,19 +73,26 @@ struct Piece {
 
 /// Returns all pieces of all values, in their order.
 fn pieces(entries: &[Entry]) -> impl Iterator<Item = Piece> {
-    entries.iter().enumerate().flat_map(|(value, entry)| {
-        let bytes = padded(entry);
-        let piece = move |at: u64| {
-            let len = (bytes - at).min(PIECE as u64) as usize;
-            Piece { value, at, len, of_value: (entry.len - at).min(len as u64) as usize }
-        };
-        (0..bytes).step_by(PIECE).map(piece)
+    let bytes = |blocks: u32| u64::from(blocks) * BLOCK as u64;
+    entries.iter().enumerate().flat_map(move |(value, entry)| {
+        let mut begin = 0;
+        let extents = entry.extents.iter().copied().enumerate();
+        extents.flat_map(move |(extent, Extent { start, blocks })| {
+            let of_extent = begin;
+            begin += bytes(blocks);
+            (0..bytes(blocks)).step_by(PIECE).map(move |behind| {
+                let (at, at_in_area) = (of_extent + behind, bytes(start) + behind);
+                let len = (bytes(blocks) - behind).min(PIECE as u64) as usize;
+                let of_value = entry.len.saturating_sub(at).min(len as u64) as usize;
+                Piece { value, extent, at, at_in_area, len, of_value }
+            })
+        })
     })
 }
 
 /// Returns the bytes of the blocks of a value.
 fn padded(entry: &Entry) -> u64 {
-    u64::from(entry.extent().blocks) * BLOCK as u64
+    entry.extents.blocks() * BLOCK as u64
 }
 
 /// Verifies `entries`, whose blocks lie in the area `data`.
@@ -89,11 +103,11 @@ pub(super) fn verify_entries(
     mut progress: impl FnMut(u64),
 ) -> Vec<DamagedValue> {
     let mut damaged = Vec::new();
-    let blocks: u64 = entries.iter().map(|entry| u64::from(entry.extent().blocks)).sum();
+    let blocks: u64 = entries.iter().map(|entry| entry.extents.blocks()).sum();
     let mut buffer = AlignedBuffer::new(blocks.min(BATCH as u64) as usize);
     let mut left = pieces(entries).peekable();
     // Of the value to which the pieces belong.
-    let (mut sum, mut failed) = (0, None);
+    let (mut sum, mut failed, mut bad) = (0, None, BadExtents::default());
     while left.peek().is_some() {
         let (mut batch, mut filled) = (Vec::new(), 0);
         while let Some(piece) = left.next_if(|piece| filled + piece.len <= buffer.len()) {
@@ -105,7 +119,7 @@ pub(super) fn verify_entries(
         for piece in &batch {
             let (part, behind) = memory.split_at_mut(piece.len);
             memory = behind;
-            let at = data.block(entries[piece.value].start) + piece.at;
+            let at = data.start + piece.at_in_area;
             reads.push(Read { at, parts: [part, &mut []] });
         }
         let mut sums: Vec<io::Result<u32>> = batch.iter().map(|_| Ok(0)).collect();
@@ -116,19 +130,26 @@ pub(super) fn verify_entries(
         for (piece, piece_sum) in batch.iter().zip(sums) {
             let entry = entries[piece.value];
             if piece.at == 0 {
-                (sum, failed) = (checksum_begin(&entry.digest, entry.len), None);
+                sum = checksum_begin(&entry.digest, entry.len);
+                (failed, bad) = (None, BadExtents::default());
             }
             match piece_sum {
                 Ok(behind) => sum = crc::combine(sum, behind, piece.of_value as u64),
-                Err(error) => failed = failed.or(Some(error)),
+                Err(error) => {
+                    failed = failed.or(Some(error));
+                    bad.add(piece.extent);
+                }
             }
             if piece.at + (piece.len as u64) < padded(&entry) {
                 continue;
             }
             match failed.take() {
-                Some(error) => damaged.push(DamagedValue { entry, damage: Damage::Device(error) }),
+                Some(error) => {
+                    damaged.push(DamagedValue { entry, damage: Damage::Device(error), bad });
+                }
                 None if sum != entry.checksum => {
-                    damaged.push(DamagedValue { entry, damage: Damage::Checksum });
+                    let (damage, bad) = (Damage::Checksum, BadExtents::ALL);
+                    damaged.push(DamagedValue { entry, damage, bad });
                 }
                 None => {}
             }

@@ -1,6 +1,6 @@
 //! Damaged files: every byte flipped, every length cut off.
 
-use kvmem_tier::{DiskTier, Fetch, Fetched, Stored, TierError, TierOptions};
+use kvmem_tier::{DiskTier, Fetch, Fetched, Stored, TierError, TierOptions, inspect};
 
 use crate::simulated::Disk;
 use crate::store::get;
@@ -8,7 +8,8 @@ use crate::store::get;
 /// The values that each key has had.
 pub(crate) type Histories = Vec<(&'static [u8], Vec<Vec<u8>>)>;
 
-/// Returns the bytes of a small tier with three values, one of them changed after the checkpoint.
+/// Returns the bytes of a small tier with four values, one of them changed after the checkpoint.
+/// Two lie in several extents: one in the checkpoint, one in the journal.
 pub(crate) fn small() -> (Vec<u8>, Histories) {
     let options = TierOptions {
         max_entries: Some(1),
@@ -17,20 +18,36 @@ pub(crate) fn small() -> (Vec<u8>, Histories) {
     };
     let disk = Disk::new(96 << 10, 1);
     let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
-    let (old, new) = (vec![1; 5000], vec![2; 100]);
     let put = |key: &[u8], value: &[u8]| tier.store(&[(key, value)]).remove(0).unwrap();
+    // All 12 blocks, of which every other one becomes free.
+    let fillers: Vec<[u8; 1]> = (0..12).map(|i| [i]).collect();
+    let batch: Vec<(&[u8], &[u8])> = fillers.iter().map(|key| (&key[..], &key[..])).collect();
+    assert!(tier.store(&batch).iter().all(Result::is_ok));
+    let (even, odd): (Vec<&[u8]>, Vec<&[u8]>) =
+        fillers.iter().map(|key| &key[..]).partition(|key| key[0] % 2 == 0);
+    assert_eq!(tier.remove(&even).unwrap(), 6);
+    tier.sync_all().unwrap();
+    let bytes = |len: u32, seed: u32| (0..len).map(|i| (i * 7 / 3 + seed) as u8).collect();
+    let (old, new, parts, last): (Vec<u8>, _, Vec<u8>, Vec<u8>) =
+        (bytes(5000, 1), vec![2; 100], bytes(10_000, 50), bytes(5000, 99));
+    put(b"parts", &parts);
     put(b"changed", &old);
     put(b"kept", &[3; 4096]);
     tier.checkpoint().unwrap();
+    assert_eq!((tier.stats().scattered, tier.stats().evictions), (2, 0));
+    assert_eq!(tier.remove(&odd).unwrap(), 6);
+    tier.sync_all().unwrap();
     put(b"changed", &new);
     let hour = std::time::Duration::from_secs(3600);
-    let last = Stored { key: b"last", value: &[4; 9], ttl: Some(hour), priority: 3 };
-    tier.store_with(&[last]).remove(0).unwrap();
+    let of_last = Stored { key: b"last", value: &last, ttl: Some(hour), priority: 3 };
+    tier.store_with(&[of_last]).remove(0).unwrap();
+    assert_eq!((tier.stats().scattered, tier.stats().evictions), (2, 0));
     drop(tier);
     let values: Histories = vec![
         (b"changed", vec![old, new]),
         (b"kept", vec![vec![3; 4096]]),
-        (b"last", vec![vec![4; 9]]),
+        (b"last", vec![last]),
+        (b"parts", vec![parts]),
     ];
     (disk.bytes(), values)
 }
@@ -54,13 +71,13 @@ fn open(bytes: Vec<u8>, values: &Histories) -> Result<usize, TierError> {
 #[test]
 fn a_flipped_byte_is_a_miss_or_an_error_and_never_wrong_bytes() {
     let (bytes, values) = small();
-    assert_eq!(open(bytes.clone(), &values).unwrap(), 3);
+    assert_eq!(open(bytes.clone(), &values).unwrap(), 4);
     let (mut failed, mut missed, mut whole) = (0, 0, 0);
     for at in 0..bytes.len() {
         let mut bytes = bytes.clone();
         bytes[at] ^= 1 << (at % 8);
         match open(bytes, &values) {
-            Ok(3) => whole += 1,
+            Ok(4) => whole += 1,
             Ok(_) => missed += 1,
             Err(error) => {
                 assert!(!error.to_string().is_empty());
@@ -105,14 +122,57 @@ fn what_is_no_tier_is_not_overwritten() {
 fn a_later_version_is_an_error() {
     let (mut bytes, values) = small();
     for copy in [0, 4096] {
-        bytes[copy + 8] = 2;
-        let block = &mut bytes[copy..copy + 4096];
-        block[12..16].fill(0);
-        let sum = crc32c::crc32c(block);
-        block[12..16].copy_from_slice(&sum.to_le_bytes());
+        set_version(&mut bytes[copy..copy + 4096], 3);
     }
     let error = open(bytes, &values).unwrap_err();
-    assert!(error.to_string().contains("version 2, this program reads version 1"), "{error}");
+    let expected = "version 3, this program reads versions 1 to 2";
+    assert!(error.to_string().contains(expected), "{error}");
+}
+
+/// Gives a superblock another version, and the checksum for it.
+fn set_version(block: &mut [u8], version: u8) {
+    block[8] = version;
+    block[12..16].fill(0);
+    let sum = crc32c::crc32c(block);
+    block[12..16].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// One copy of a later version shows that a newer program has written: the other copy may lead to
+/// an index from before.
+#[test]
+fn a_later_version_of_one_copy_is_an_error() {
+    let (bytes, values) = small();
+    for copy in [0, 4096] {
+        let mut bytes = bytes.clone();
+        set_version(&mut bytes[copy..copy + 4096], 3);
+        let error = open(bytes, &values).unwrap_err();
+        assert!(matches!(error, TierError::Superblocks { .. }), "{error}");
+        assert!(error.to_string().contains("version 3"), "{error}");
+    }
+}
+
+/// Version 1 knows values in one extent, and writes them as version 2 does.
+#[test]
+fn the_version_before_is_read_and_becomes_this_one() {
+    let disk = Disk::new(1 << 20, 1);
+    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    tier.store(&[(b"old", &[1; 9000]), (b"new", &[2; 100])]);
+    tier.checkpoint().unwrap();
+    tier.store(&[(b"newer", &[3; 5000])]);
+    drop(tier);
+    let mut bytes = disk.bytes();
+    for copy in [0, 4096] {
+        set_version(&mut bytes[copy..copy + 4096], 1);
+    }
+    let disk = Disk::holding(bytes);
+    let version = |disk: &Disk| inspect(disk).unwrap().contents.unwrap().superblock.version;
+    assert_eq!(version(&disk), 1);
+    let (tier, found) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    assert_eq!((found.entries, found.dropped), (3, 0));
+    assert_eq!(get(&tier, b"old").unwrap(), [1; 9000]);
+    assert_eq!(get(&tier, b"newer").unwrap(), [3; 5000]);
+    drop(tier);
+    assert_eq!(version(&disk), 2);
 }
 
 /// A value whose bytes have changed is removed, and its blocks are not used again, after a restart
@@ -150,7 +210,7 @@ fn everything_can_be_verified_when_the_tier_is_opened() {
     bytes[at] ^= 1;
     let options = TierOptions { verify: kvmem_tier::Verify::All, ..TierOptions::default() };
     let (tier, found) = DiskTier::on(Disk::holding(bytes), &options).unwrap();
-    assert_eq!((found.damaged, found.entries), (1, 2));
+    assert_eq!((found.damaged, found.entries), (1, 3));
     assert_eq!(tier.len_of(values[1].0), None);
 }
 

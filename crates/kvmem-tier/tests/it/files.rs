@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use kvmem_testkit::random::Random;
-use kvmem_tier::device::{Engine, FileDevice};
+use kvmem_tier::device::{Device, Engine, FileDevice};
 use kvmem_tier::{DiskTier, Fetch, Fetched, TierError, TierOptions};
 
 /// A path that is removed when this is dropped.
@@ -51,6 +51,29 @@ fn values_are_there_after_a_restart() {
         let mut into = vec![0; value.len()];
         let found = tier.fetch(&mut [Fetch { key: &[i as u8], into: &mut into }]);
         assert!(found == [Fetched::Hit] && into == *value, "{i}: {found:?}");
+    }
+}
+
+/// `O_DSYNC` is a property of the file as it is opened, and files are the same with it and without.
+#[test]
+fn a_file_is_opened_with_dsync_or_without() {
+    let file = TempFile::new("dsync");
+    let mut stored = 0_u32;
+    for dsync in [true, false, true] {
+        let options = TierOptions { dsync, ..sized(8 << 20) };
+        let (tier, found) = DiskTier::open(&file.0, &options).unwrap();
+        assert_eq!((tier.device().writes_are_durable(), found.entries), (dsync, stored.into()));
+        for _ in 0..20 {
+            stored += 1;
+            let value = stored.to_le_bytes().repeat(700);
+            tier.store(&[(&stored.to_le_bytes(), &value)]).remove(0).unwrap();
+        }
+        for key in 1..=stored {
+            let mut into = vec![0; 2800];
+            let found = tier.fetch(&mut [Fetch { key: &key.to_le_bytes(), into: &mut into }]);
+            assert_eq!(found, [Fetched::Hit], "{key}");
+            assert!(into.chunks(4).all(|part| part == key.to_le_bytes()));
+        }
     }
 }
 
@@ -187,7 +210,8 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
     let file = TempFile::new("killed");
     let mut random = Random::new(11);
     let (mut found, mut wanted) = (0, 0);
-    for _ in 0..10 {
+    let kills = std::env::var("KVMEM_TEST_KILLS").ok().and_then(|kills| kills.parse().ok());
+    for _ in 0..kills.unwrap_or(10) {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "files::child_that_stores", "--nocapture"])
             .env("KVMEM_TEST_CHILD", &file.0)

@@ -1,6 +1,8 @@
 //! Memory that is registered with the rings of a device.
 
-use kvmem::arena::PageSize;
+use std::sync::Arc;
+
+use kvmem::arena::{Backing, PageSize, Region};
 use kvmem::pool::{Block, Pool};
 use kvmem_tier::device::{Engine, FileDevice, FixedBuffersError};
 use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
@@ -126,4 +128,30 @@ fn a_device_without_rings_has_no_fixed_buffers() {
     assert!(matches!(error, FixedBuffersError::NoRings), "{error}");
     assert_eq!(tier.device().engine(), Engine::Threads);
     assert_eq!(round_trip(&tier, &pool, 8192, 4), 0);
+}
+
+#[test]
+fn memory_of_another_allocator_is_registered_as_a_region() {
+    let file = TempFile::new("fixed-region");
+    let Some((tier, pool)) = tier_and_pool(&file) else { return };
+    tier.deregister_memory(&pool);
+    let builder = Region::builder(1 << 20).ladder(PageSize::Base);
+    let region = Arc::new(builder.backing(Backing::Shared).map().unwrap());
+    tier.register_region(&region).unwrap();
+    tier.register_region(&region).unwrap();
+    assert_eq!(tier.device().fixed_buffers().bytes, 1 << 20, "registered once");
+    // SAFETY: nothing else uses the region, which lives until the end of the test.
+    let memory = unsafe { std::slice::from_raw_parts_mut(region.base().as_ptr(), 1 << 20) };
+    let (source, target) = memory.split_at_mut(1 << 19);
+    source[..65_536].fill(7);
+    assert!(tier.store(&[(b"key", &source[..65_536])]).iter().all(Result::is_ok));
+    let into = &mut target[..65_536];
+    assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into }]), [Fetched::Hit]);
+    assert_eq!(source[..65_536], target[..65_536]);
+    assert_eq!(tier.device().fixed_buffers().transfers, 2);
+    let memory_users = Arc::strong_count(&region);
+    tier.deregister_region(&region);
+    tier.deregister_region(&region);
+    assert!(Arc::strong_count(&region) < memory_users);
+    assert_eq!(tier.device().fixed_buffers().bytes, 0);
 }

@@ -68,7 +68,7 @@ fn inspecting_finds_what_opening_finds() {
         assert_eq!(found.dropped, opened.dropped, "seed {seed}");
         assert_eq!(found.free_blocks * 4096 + stats.used, stats.capacity, "seed {seed}");
         assert!(found.longest_free_blocks <= found.free_blocks, "seed {seed}");
-        assert!(found.entries.is_sorted_by_key(|entry| entry.start), "seed {seed}");
+        assert!(found.entries.is_sorted_by_key(|entry| entry.start()), "seed {seed}");
         // Opening has put the journal's changes into a checkpoint.
         let after = contents(&disk);
         assert_eq!((after.journal_blocks, after.journal_changes), (0, 0), "seed {seed}");
@@ -81,10 +81,11 @@ fn inspecting_finds_what_opening_finds() {
 fn lengths_and_journal_are_told() {
     let (bytes, _) = small();
     let found = contents(&Disk::holding(bytes));
-    assert_eq!(found.lengths(), Some(ValueLengths { min: 9, median: 100, max: 4096 }));
-    assert_eq!((found.value_bytes(), found.used_bytes()), (4205, 3 * 4096));
-    assert_eq!((found.checkpoint_changes, found.journal_changes, found.journal_blocks), (2, 2, 2));
-    let of_data = 4205.0 / found.superblock.layout.data.len as f64;
+    assert_eq!(found.lengths(), Some(ValueLengths { min: 100, median: 4096, max: 10_000 }));
+    assert_eq!((found.value_bytes(), found.used_bytes()), (19_196, 7 * 4096));
+    assert_eq!((found.checkpoint_changes, found.journal_changes, found.journal_blocks), (9, 8, 3));
+    assert_eq!((found.entries.len(), found.scattered()), (4, 2));
+    let of_data = 19_196.0 / found.superblock.layout.data.len as f64;
     assert!((found.utilization() - of_data).abs() < 1e-12);
 }
 
@@ -124,7 +125,7 @@ fn each_part_that_is_damaged_is_named() {
     };
     let first = inspected(&[100]);
     assert_eq!(first.superblocks[0], Err(SuperblockError::Damaged));
-    assert!(first.superblocks[1].is_ok() && first.contents.unwrap().entries.len() == 3);
+    assert!(first.superblocks[1].is_ok() && first.contents.unwrap().entries.len() == 4);
     let both = inspected(&[0, 4096 + 100]);
     assert!(matches!(
         both.contents,
@@ -149,11 +150,17 @@ fn verifying_finds_every_flipped_byte() {
     let found = contents(&Disk::holding(bytes.clone()));
     let data = found.superblock.layout.data.start;
     for entry in &found.entries {
-        let start = (data + u64::from(entry.start) * 4096) as usize;
-        let padding = (entry.len as usize..4096).step_by(100).map(|at| (at, false));
+        // Where each byte of its blocks is, in their order.
+        let blocks: Vec<u32> = entry
+            .extents
+            .iter()
+            .flat_map(|extent| extent.start..extent.start + extent.blocks)
+            .collect();
+        let place = |at: usize| data as usize + blocks[at / 4096] as usize * 4096 + at % 4096;
+        let padding = (entry.len as usize..blocks.len() * 4096).step_by(100).map(|at| (at, false));
         for (at, is_value) in (0..entry.len as usize).map(|at| (at, true)).chain(padding) {
             let mut bytes = bytes.clone();
-            bytes[start + at] ^= 1 << (at % 8);
+            bytes[place(at)] ^= 1 << (at % 8);
             let damaged = verify(&Disk::holding(bytes), &found, |_| {});
             assert_eq!(damaged.len(), usize::from(is_value), "byte {at} of {entry:?}");
             if let Some(damaged) = damaged.first() {
@@ -182,7 +189,7 @@ fn long_values_are_verified_piece_by_piece() {
     assert!(verify(&disk, &found, |bytes| reads.push(bytes)).is_empty());
     assert!(reads.len() > 1 && reads.iter().sum::<u64>() == found.used_bytes(), "{reads:?}");
     let at = |value: usize| {
-        let block = u64::from(found.entries[value].start);
+        let block = u64::from(found.entries[value].start());
         (found.superblock.layout.data.start + block * 4096) as usize
     };
     // The first byte, one in the middle, and the last.
@@ -191,8 +198,8 @@ fn long_values_are_verified_piece_by_piece() {
     bytes[at(long[7]) + (3 << 19)] ^= 1;
     bytes[at(long[15]) + LEN - 1] ^= 1;
     let damaged = verify(&Disk::holding(bytes), &found, |_| {});
-    let named: Vec<u32> = damaged.iter().map(|damaged| damaged.entry.start).collect();
-    assert_eq!(named, [2, 7, 15].map(|value: usize| found.entries[long[value]].start));
+    let named: Vec<u32> = damaged.iter().map(|damaged| damaged.entry.start()).collect();
+    assert_eq!(named, [2, 7, 15].map(|value: usize| found.entries[long[value]].start()));
 }
 
 #[test]

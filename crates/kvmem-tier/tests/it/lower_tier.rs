@@ -148,6 +148,60 @@ fn values_that_leave_memory_once_are_not_written() {
     }
 }
 
+/// The program chooses by key and value. An older value of a key that it rejects is not found.
+#[test]
+fn the_program_chooses_what_is_written() {
+    let admission = Admission::custom(|key: &[u8], value: &[u8]| key[0] < 50 && value[0] == 0);
+    let options = TierOptions { admission, ..TierOptions::default() };
+    let (tier, _) = DiskTier::on(Disk::new(16 << 20, 1), &options.clone()).unwrap();
+    let tier = Arc::new(tier);
+    let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
+    let below: Arc<DiskTier<Disk>> = Arc::clone(&tier);
+    let cache = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+    for key in 0..200 {
+        cache.insert(key, &value(key, 0)).unwrap();
+    }
+    cache.evict_to(0);
+    let stats = tier.stats();
+    assert_eq!((stats.entries, stats.not_admitted), (50, 150), "{stats:?}");
+    // Another version begins with another byte.
+    for key in 0..20 {
+        cache.insert(key, &value(key, 1)).unwrap();
+    }
+    cache.evict_to(0);
+    let keys: Vec<u64> = (0..60).collect();
+    let found = cache.get_or_fetch(&keys);
+    for (key, found) in keys.iter().zip(found) {
+        let expected = (20..50).contains(key).then(|| value(*key, 0));
+        assert_eq!(found.map(|found| found.bytes().to_vec()), expected, "{key}");
+    }
+}
+
+/// A policy that panics lets nothing older be found, and the tier goes on.
+#[test]
+fn a_panic_of_the_policy_leaves_nothing_older() {
+    let admission = Admission::custom(|key: &[u8], value: &[u8]| {
+        assert!(key[0] != 3 || value[0] == 0, "by the policy");
+        true
+    });
+    let options = TierOptions { admission, ..TierOptions::default() };
+    let (tier, _) = DiskTier::on(Disk::new(16 << 20, 1), &options).unwrap();
+    let tier = Arc::new(tier);
+    let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
+    let below: Arc<DiskTier<Disk>> = Arc::clone(&tier);
+    let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+    cache.insert(3, &value(3, 0)).unwrap();
+    cache.evict_to(0);
+    assert_eq!(tier.stats().entries, 1);
+    cache.insert(3, &value(3, 1)).unwrap();
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.evict_to(0)));
+    assert!(caught.is_err());
+    assert!(cache.get_or_fetch(&[3])[0].is_none());
+    cache.insert(4, &value(4, 0)).unwrap();
+    cache.evict_to(0);
+    assert_eq!(cache.get_or_fetch(&[4])[0].as_ref().unwrap().bytes(), value(4, 0));
+}
+
 /// Damaged values are misses, and a tier that stores nothing any more gives up older values.
 #[test]
 fn a_failing_disk_is_a_smaller_cache() {

@@ -32,6 +32,8 @@ struct Platter {
     bad: Range<u64>,
     errno: i32,
     syncs_fail: bool,
+    /// Whether a write is durable when it is complete.
+    dsync: bool,
     random: Random,
 }
 
@@ -49,6 +51,7 @@ impl Disk {
             bad: 0..0,
             errno: EIO,
             syncs_fail: false,
+            dsync: false,
             random: Random::new(seed),
         })))
     }
@@ -91,6 +94,17 @@ impl Disk {
     /// Makes syncs fail, or succeed.
     pub(crate) fn fail_syncs(&self, fail: bool) {
         self.platter().syncs_fail = fail;
+    }
+
+    /// Makes each write durable when it is complete.
+    pub(crate) fn with_dsync(self) -> Disk {
+        self.platter().dsync = true;
+        self
+    }
+
+    /// Returns how many writes a power cut may lose.
+    pub(crate) fn unsynced(&self) -> usize {
+        self.platter().unsynced.len()
     }
 
     /// Starts the next process.
@@ -175,7 +189,11 @@ impl Platter {
         let done = self.step(bytes.len())?;
         let start = *at as usize;
         self.current[start..start + done].copy_from_slice(&bytes[..done]);
-        self.unsynced.push((*at, bytes[..done].to_vec()));
+        if self.dsync {
+            self.durable[start..start + done].copy_from_slice(&bytes[..done]);
+        } else {
+            self.unsynced.push((*at, bytes[..done].to_vec()));
+        }
         if done == bytes.len() { Ok(()) } else { Err(io::Error::other("torn")) }
     }
 
@@ -215,6 +233,10 @@ impl Device for Disk {
 
     fn read_align(&self) -> usize {
         SECTOR
+    }
+
+    fn writes_are_durable(&self) -> bool {
+        self.platter().dsync
     }
 
     /// Writes them in their order, in turns with the caller's work.

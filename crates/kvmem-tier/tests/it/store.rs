@@ -130,6 +130,38 @@ fn what_cannot_be_stored_has_a_reason() {
     assert!(results[0].is_ok() && matches!(results[1], Err(StoreError::NoRoom { len: 1 })));
 }
 
+/// On a device whose writes are durable, nothing that was acknowledged can be lost, and a full tier
+/// needs no sync.
+#[test]
+fn durable_writes_need_no_sync() {
+    let disk = Disk::new(2 << 20, 1).with_dsync();
+    let options = TierOptions {
+        max_entries: Some(200),
+        journal_bytes: Some(512 << 10),
+        ..TierOptions::default()
+    };
+    let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
+    disk.fail_syncs(true);
+    let value = vec![1; 20_000];
+    for i in 0..100_u32 {
+        put(&tier, &i.to_le_bytes(), &value);
+        assert_eq!(disk.unsynced(), 0, "after {i}");
+    }
+    let stats = tier.stats();
+    assert!(stats.evictions > 50 && stats.used <= stats.capacity, "{stats:?}");
+    tier.sync_all().unwrap();
+    tier.remove(&[&99_u32.to_le_bytes()]).unwrap();
+    let held: Vec<bool> = (0..100_u32).map(|i| tier.len_of(&i.to_le_bytes()).is_some()).collect();
+    drop(tier);
+    disk.fail_syncs(false);
+    disk.cut_power();
+    let (tier, _) = DiskTier::on(disk, &options).unwrap();
+    for (i, held) in (0..100_u32).zip(held) {
+        let expected = held.then_some(&value[..]);
+        assert_eq!(get(&tier, &i.to_le_bytes()).as_deref(), expected, "{i}");
+    }
+}
+
 #[test]
 fn a_cleared_tier_is_empty_after_a_restart_too() {
     let disk = Disk::new(1 << 20, 1);

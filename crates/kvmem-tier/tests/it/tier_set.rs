@@ -3,14 +3,16 @@
 use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Barrier};
+use std::time::Duration;
 
 use kvmem::arena::PageSize;
 use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
 use kvmem::pool::{KvCache, Pool};
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::{Device, Read, Write};
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions, TierSet, TierSetError};
+use kvmem_tier::{DiskTier, Fetch, Fetched, Stored, TierOptions, TierSet, TierSetError};
 
+use crate::files::TempFile;
 use crate::simulated::Disk;
 
 fn open(disk: &Disk) -> DiskTier<Disk> {
@@ -54,6 +56,52 @@ fn found(set: &TierSet<Disk>, keys: std::ops::Range<u32>) -> Vec<u32> {
         }
     }
     found
+}
+
+#[test]
+fn hints_go_with_the_values_to_their_devices() {
+    let disks = disks(3);
+    let given: Vec<DiskTier<Disk>> = disks.iter().map(open).collect();
+    let identities: Vec<[u8; 16]> = given.iter().map(DiskTier::identity).collect();
+    let set = TierSet::new(given).unwrap();
+    let in_order: Vec<[u8; 16]> = set.in_given_order().map(DiskTier::identity).collect();
+    assert_eq!(in_order, identities);
+    let keys: Vec<[u8; 4]> = (0..60_u32).map(u32::to_le_bytes).collect();
+    let values: Vec<Vec<u8>> = (0..60).map(value).collect();
+    let stored: Vec<Stored<'_>> = keys
+        .iter()
+        .zip(&values)
+        .map(|(key, value)| Stored { key, value, ttl: Some(Duration::MAX), priority: 1 })
+        .collect();
+    assert!(set.store_with(&stored).iter().all(Result::is_ok));
+    assert_eq!(found(&set, 0..60).len(), 60);
+    set.checkpoint().unwrap();
+    let written = set.stats();
+    assert_eq!((written.entries, written.stored), (60, 60));
+    assert!(set.tiers().iter().all(|tier| tier.stats().checkpoints >= 1));
+    // Each device found its own values in the index that was written.
+    drop(set);
+    let set = self::set(&disks);
+    assert_eq!(found(&set, 0..60).len(), 60);
+}
+
+#[test]
+fn the_memory_of_a_pool_is_registered_with_every_file() {
+    let files = [TempFile::new("set-fixed-0"), TempFile::new("set-fixed-1")];
+    let paths: Vec<&std::path::Path> = files.iter().map(|file| file.0.as_path()).collect();
+    let options = TierOptions { bytes: Some(1 << 20), ..TierOptions::default() };
+    let (set, reports) = TierSet::open(&paths, &options).unwrap();
+    assert!(reports.iter().all(|report| report.created));
+    let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
+    let registered =
+        |bytes| set.tiers().iter().all(|tier| tier.device().fixed_buffers().bytes == bytes);
+    match set.register_memory(&pool) {
+        Ok(()) => assert!(registered(pool.capacity())),
+        Err(error) => println!("without fixed buffers: {error}"),
+    }
+    set.deregister_memory(&pool);
+    set.deregister_memory(&pool);
+    assert!(registered(0));
 }
 
 #[test]
