@@ -1,0 +1,93 @@
+//! A node in two processes: a server, and a keeper that starts the server again when it dies.
+//!
+//! ```text
+//! cargo run -p kvmem-node --example serve -- BYTES SOCKET [LEASE_IN_MILLISECONDS]
+//! ```
+//!
+//! The keeper makes the two files of the node, and holds their descriptors. Each server inherits
+//! them and recovers the node. The keeper prints the process number of each server on a line of its
+//! own. It ends, with its server, when its standard input is closed.
+
+use std::ffi::OsString;
+use std::io::Read;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use kvmem::arena::{Backing, PageSize, Region};
+use kvmem_node::{Node, NodeOptions, NodeServer, ServerOptions};
+
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// The numbers of the descriptors in a server: those of the memory and of the index.
+const FILES: [RawFd; 2] = [100, 101];
+
+fn main() -> Outcome<()> {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let number =
+        |text: &OsString| -> Outcome<u64> { Ok(text.to_str().ok_or("give a number")?.parse()?) };
+    match &arguments[..] {
+        [word, socket, lease] if word == "--recover" => serve(socket, number(lease)?),
+        [bytes, socket] => keep(number(bytes)?, socket, 60_000),
+        [bytes, socket, lease] => keep(number(bytes)?, socket, number(lease)?),
+        _ => Err("give BYTES and SOCKET".into()),
+    }
+}
+
+/// Serves the node whose files the keeper has passed.
+fn serve(socket: &OsString, lease_ms: u64) -> Outcome<()> {
+    // SAFETY: the keeper has passed these descriptors, and nothing else in the process owns them.
+    let [memory, index] = FILES.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let (node, _) = Node::recover(memory, index, NodeOptions::default())?;
+    let lease = Duration::from_millis(lease_ms);
+    let options = ServerOptions { lease, ..ServerOptions::default() };
+    NodeServer::bind(node, socket.as_ref(), options)?.run()?;
+    Ok(())
+}
+
+/// Makes the node's files, and runs one server after the other.
+fn keep(bytes: u64, socket: &OsString, lease_ms: u64) -> Outcome<()> {
+    let memory = Region::builder(usize::try_from(bytes)?)
+        .backing(Backing::Shared)
+        .ladder(PageSize::Base)
+        .map()?;
+    let options = NodeOptions { max_blocks: Some(8192), ..NodeOptions::default() };
+    let node = Node::create(memory, options)?;
+    // This server only lends its descriptors: nobody can connect to one end of a pair.
+    let (idle, _) = std::os::unix::net::UnixStream::pair()?;
+    let files = NodeServer::on(node, idle.into(), ServerOptions::default())?.descriptors()?;
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    loop {
+        let mut server = start(socket, lease_ms, &files)?;
+        println!("{}", server.id());
+        server.wait()?;
+    }
+}
+
+/// Starts a server that has the files.
+fn start(socket: &OsString, lease_ms: u64, files: &[OwnedFd; 2]) -> Outcome<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("--recover").arg(socket).arg(lease_ms.to_string()).stdin(Stdio::null());
+    let passed = [(files[0].as_raw_fd(), FILES[0]), (files[1].as_raw_fd(), FILES[1])];
+    let pass = move || {
+        for (from, to) in passed {
+            // SAFETY: `dup2` is async-signal-safe, and the process has no such numbers.
+            if unsafe { libc::dup2(from, to) } < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        // The server ends with the keeper.
+        // SAFETY: the call is async-signal-safe, and takes two numbers.
+        match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        }
+    };
+    // SAFETY: the function makes only calls that are async-signal-safe.
+    unsafe { command.pre_exec(pass) };
+    Ok(command.spawn()?)
+}

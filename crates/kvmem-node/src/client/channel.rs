@@ -1,0 +1,197 @@
+//! *Channel*: what carries the messages of a connection, a socket or a pair of rings.
+//!
+//! With [rings](crate::ring) a thread waits for its answer awake, and then sleeps on the socket.
+//! The server wakes it by a packet, [`BELL`](crate::protocol::BELL), or by the end of the
+//! connection.
+//!
+//! # How long a thread waits awake
+//!
+//! Waiting awake is worthwhile if the answer comes sooner than a sleep and a wake-up would take. A
+//! thread waits awake for at most [`SPIN`]. If the answer has not come by then, the next wait
+//! begins asleep, and after a further failure the next 2, 4, … [`MAX_ASLEEP`] waits do. How long a
+//! sleep was tells nothing: waking an idle processor takes longer than the server does.
+
+use std::os::fd::OwnedFd;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::ClientError;
+use crate::protocol::MAX_MESSAGE;
+use crate::ring::{self, BadRing, ClientEnds, Consumer, Producer};
+use crate::socket;
+
+/// The longest time that a thread waits awake.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// The most waits that begin asleep before one is tried awake.
+const MAX_ASLEEP: u32 = 32;
+
+/// Polls between two looks at the clock.
+const POLLS: u32 = 32;
+
+/// The time between two looks for space in a ring that is full.
+const FULL_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
+
+/// What carries the messages of a connection.
+#[derive(Debug)]
+pub(super) struct Channel {
+    socket: OwnedFd,
+    rings: Option<ClientRings>,
+}
+
+#[derive(Debug)]
+struct ClientRings {
+    requests: Mutex<Producer>,
+    answers: Mutex<Answers>,
+    /// The server's: an eventfd.
+    bell: OwnedFd,
+}
+
+#[derive(Debug)]
+struct Answers {
+    ring: Consumer,
+    /// Waits that begin asleep until the next one is tried awake.
+    asleep: u32,
+    /// How many there will be after a failure.
+    next_asleep: u32,
+}
+
+impl Channel {
+    pub(super) fn by_socket(socket: OwnedFd) -> Channel {
+        Channel { socket, rings: None }
+    }
+
+    /// Uses rings whose descriptors the server has sent.
+    pub(super) fn by_rings(
+        socket: OwnedFd,
+        descriptors: Vec<OwnedFd>,
+    ) -> Result<Channel, ClientError> {
+        let Ok([file, bell]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+            return Err(ClientError::Protocol { what: "rings without their two descriptors" });
+        };
+        let ClientEnds { requests, answers } = ring::attach(file)?;
+        let answers = Mutex::new(Answers { ring: answers, asleep: 0, next_asleep: 1 });
+        Ok(Channel {
+            socket,
+            rings: Some(ClientRings { requests: Mutex::new(requests), answers, bell }),
+        })
+    }
+
+    /// Returns whether the messages go through rings.
+    pub(super) fn has_rings(&self) -> bool {
+        self.rings.is_some()
+    }
+
+    /// Sends a message. Waits for space.
+    pub(super) fn send(&self, message: &[u8]) -> Result<(), Errno> {
+        match &self.rings {
+            None => socket::send(&self.socket, message, &[], SendFlags::empty()),
+            Some(rings) => rings.send(&self.socket, message),
+        }
+    }
+
+    /// Receives a message into the first bytes of `buffer`, and returns their number. Only one
+    /// thread calls it at a time. The end of the connection is `ECONNRESET`, and the end of the
+    /// socket's time `EAGAIN`.
+    pub(super) fn receive(&self, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
+        match &self.rings {
+            None => {
+                // Cleared once: the buffer keeps its length.
+                buffer.resize(MAX_MESSAGE, 0);
+                self.receive_packet(buffer)
+            }
+            Some(rings) => rings.receive(self, buffer).map(|()| buffer.len()),
+        }
+    }
+
+    fn receive_packet(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        match socket::receive(&self.socket, buffer, RecvFlags::empty())?.len {
+            0 => Err(Errno::CONNRESET),
+            len => Ok(len),
+        }
+    }
+}
+
+impl ClientRings {
+    fn send(&self, socket: &OwnedFd, message: &[u8]) -> Result<(), Errno> {
+        loop {
+            let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+            if requests.try_send(message).map_err(damaged)? {
+                let due = requests.bell_is_due();
+                drop(requests);
+                return if due { self.ring_bell() } else { Ok(()) };
+            }
+            drop(requests);
+            // The server is behind by a whole ring. The end of the connection ends the wait.
+            let mut ends = [PollFd::new(socket, PollFlags::RDHUP)];
+            if poll(&mut ends, Some(&FULL_PAUSE)).is_ok_and(|ended| ended > 0) {
+                return Err(Errno::CONNRESET);
+            }
+        }
+    }
+
+    fn receive(&self, channel: &Channel, buffer: &mut Vec<u8>) -> Result<(), Errno> {
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if answers.wait_awake(buffer)? {
+            return self.received(&answers);
+        }
+        let mut packet = [0; 64];
+        loop {
+            if answers.ring.prepare_to_sleep().map_err(damaged)? {
+                channel.receive_packet(&mut packet).inspect_err(|_| answers.ring.stay_awake())?;
+            }
+            if answers.ring.try_receive(buffer).map_err(damaged)? {
+                answers.ring.stay_awake();
+                return self.received(&answers);
+            }
+        }
+    }
+
+    /// Tells the server of the space that a message has left, if it waits for that.
+    fn received(&self, answers: &Answers) -> Result<(), Errno> {
+        if answers.ring.bell_is_due() { self.ring_bell() } else { Ok(()) }
+    }
+
+    /// Wakes the server. The counter does not overflow, so the call does not block.
+    fn ring_bell(&self) -> Result<(), Errno> {
+        rustix::io::write(&self.bell, &1_u64.to_ne_bytes()).map(drop)
+    }
+}
+
+impl Answers {
+    /// Polls for an answer for a while. Returns whether one has come.
+    fn wait_awake(&mut self, buffer: &mut Vec<u8>) -> Result<bool, Errno> {
+        if self.asleep > 0 {
+            self.asleep -= 1;
+            return Ok(false);
+        }
+        let mut deadline = None;
+        loop {
+            for _ in 0..POLLS {
+                if self.ring.try_receive(buffer).map_err(damaged)? {
+                    self.next_asleep = 1;
+                    return Ok(true);
+                }
+                std::hint::spin_loop();
+            }
+            let now = Instant::now();
+            if now >= *deadline.get_or_insert(now + SPIN) {
+                self.asleep = self.next_asleep;
+                self.next_asleep = (2 * self.next_asleep).min(MAX_ASLEEP);
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// A ring that cannot be used ends the connection, and the next one has other rings.
+fn damaged(error: BadRing) -> Errno {
+    match error {
+        BadRing::TooLong { .. } => Errno::MSGSIZE,
+        BadRing::Position { .. } | BadRing::Length { .. } => Errno::BADMSG,
+    }
+}

@@ -1,0 +1,422 @@
+//! [`NodeClient`]: the calls.
+
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::connection::Connection;
+use super::memory::ClientMemory;
+use super::{
+    ClientError, ConnectOptions, NewValue, NodeReservation, NotCommitted, PinBatch, ValueOptions,
+};
+use crate::crc;
+use crate::node::{BlockHandle, Event, NodeStats};
+use crate::protocol::{Answer, Call, Commit, Key, Listed, SessionListed};
+
+/// What pins and reservations need of their client.
+#[derive(Debug)]
+pub(super) struct ClientInner {
+    pub(super) connection: Connection,
+    pub(super) memory: ClientMemory,
+}
+
+impl ClientInner {
+    /// Tells the server which pins and reservations the client has no more.
+    pub(super) fn release(&self, handles: Vec<BlockHandle>) {
+        if !handles.is_empty() {
+            self.connection.tell(&Call::Release { handles: handles.into() });
+        }
+    }
+}
+
+impl Drop for ClientInner {
+    fn drop(&mut self) {
+        // No pin and no reservation is left, so nothing writes to the memory any more.
+        self.connection.tell(&Call::Goodbye);
+    }
+}
+
+/// A client of a node. `Send + Sync`; clones share one connection, and their calls overlap.
+#[derive(Clone, Debug)]
+pub struct NodeClient {
+    pub(super) inner: Arc<ClientInner>,
+    checksums: bool,
+    verify: bool,
+}
+
+/// An answer of another kind than the call's.
+const UNEXPECTED: ClientError = ClientError::Protocol { what: "an answer to another call" };
+
+fn keys_of<K: AsRef<[u8]>>(keys: &[K]) -> Vec<Key<'_>> {
+    keys.iter().map(|key| Key(key.as_ref())).collect()
+}
+
+impl NodeClient {
+    /// Connects to the server at the socket `path`, and maps its memory.
+    ///
+    /// # Errors
+    /// [`ClientError::Disconnected`] if no server answers for [`retry_for`]; [`ClientError::Call`]
+    /// if the server does not let the client in; [`ClientError::Memory`].
+    ///
+    /// # Safety
+    /// All processes that have the memory mapped for writing keep to the protocol: they write to
+    /// their own reservations and to nothing else. The server gives the memory to its own user, to
+    /// root, and to members of the group that it allows.
+    ///
+    /// [`retry_for`]: ConnectOptions::retry_for
+    pub unsafe fn connect(
+        path: impl AsRef<Path>,
+        options: &ConnectOptions,
+    ) -> Result<NodeClient, ClientError> {
+        let (connection, file, welcome) = Connection::open(path.as_ref(), options)?;
+        let memory = ClientMemory::map(file, options.read_only, welcome.named)?;
+        if memory.len() as u64 != welcome.memory_len {
+            return Err(ClientError::Protocol { what: "memory of another length" });
+        }
+        if options.populate {
+            memory.populate();
+        }
+        let ConnectOptions { checksums, verify, .. } = *options;
+        Ok(NodeClient { inner: Arc::new(ClientInner { connection, memory }), checksums, verify })
+    }
+
+    /// Returns the address and the length of the memory, to register it with devices. It stays
+    /// mapped until the client, its pins and its reservations are dropped.
+    #[must_use]
+    pub fn memory(&self) -> (*const u8, usize) {
+        (self.inner.memory.base(), self.inner.memory.len())
+    }
+
+    /// Returns whether the calls go through [rings](crate::ring): the client has
+    /// [asked](ConnectOptions::rings) for them, and the server has given it some.
+    #[must_use]
+    pub fn has_rings(&self) -> bool {
+        self.inner.connection.has_rings()
+    }
+
+    /// Returns how many keys in front have values. Nothing is pinned: they may be evicted at once.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn lookup<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<usize, ClientError> {
+        self.count(&Call::Lookup { keys: keys_of(keys) })
+    }
+
+    /// Pins the values of keys, in one call. At most [`MAX_BATCH`](crate::MAX_BATCH) keys.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn acquire<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PinBatch, ClientError> {
+        self.acquire_and(Vec::new(), keys, false)
+    }
+
+    /// Pins the values of the keys before the first one that has none.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn acquire_prefix<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PinBatch, ClientError> {
+        self.acquire_and(Vec::new(), keys, true)
+    }
+
+    /// Releases the pins of an earlier batch and acquires others, in one message.
+    ///
+    /// # Errors
+    /// [`ClientError`]. The earlier pins are released nevertheless.
+    pub fn exchange<K: AsRef<[u8]>>(
+        &self,
+        earlier: PinBatch,
+        keys: &[K],
+    ) -> Result<PinBatch, ClientError> {
+        let release = if Arc::ptr_eq(&earlier.inner, &self.inner) {
+            earlier.into_handles()
+        } else {
+            drop(earlier);
+            Vec::new()
+        };
+        self.acquire_and(release, keys, false)
+    }
+
+    fn acquire_and<K: AsRef<[u8]>>(
+        &self,
+        release: Vec<BlockHandle>,
+        keys: &[K],
+        prefix_only: bool,
+    ) -> Result<PinBatch, ClientError> {
+        let call = Call::Acquire { release, keys: keys_of(keys), prefix_only };
+        let memory = &self.inner.memory;
+        let connection = &self.inner.connection;
+        let (blocks, number, losses) = connection.call(&call, |possessions, answer| {
+            let Answer::Pinned(blocks) = answer else { return Err(UNEXPECTED) };
+            if blocks.len() != keys.len() {
+                return Err(ClientError::Protocol { what: "an answer for other keys" });
+            }
+            for block in blocks.iter().flatten() {
+                memory.check(block.offset, block.len)?;
+            }
+            let blocks = Arc::new(blocks);
+            // A batch without keys has nothing to be removed with.
+            let has_keys = !blocks.is_empty();
+            let number = if has_keys { possessions.add_pins(&blocks) } else { 0 };
+            Ok((blocks, number, connection.losses()))
+        })?;
+        let mut pins = PinBatch::new(Arc::clone(&self.inner), blocks, number, losses);
+        if self.verify {
+            let damaged = pins.drop_damaged();
+            if !damaged.is_empty() {
+                // A reader cannot remove them: the next client that can will.
+                let _ = self.count(&Call::Damaged { handles: damaged.handles() });
+            }
+        }
+        Ok(pins)
+    }
+
+    /// Reserves a block for each of `sizes`, all or none. Values are evicted for them.
+    ///
+    /// # Errors
+    /// [`ClientError::Call`] with [`OutOfSpace`](crate::CallError::OutOfSpace),
+    /// [`BadLength`](crate::CallError::BadLength) or [`Quota`](crate::CallError::Quota).
+    pub fn reserve(&self, sizes: &[u64]) -> Result<Vec<NodeReservation>, ClientError> {
+        let call = Call::Reserve { sizes: Cow::Borrowed(sizes) };
+        let memory = &self.inner.memory;
+        let blocks = self.inner.connection.call(&call, |possessions, answer| {
+            let Answer::Reserved(blocks) = answer else { return Err(UNEXPECTED) };
+            let whole = blocks.iter().zip(sizes).all(|(block, size)| block.len == *size);
+            if blocks.len() != sizes.len() || !whole {
+                return Err(ClientError::Protocol { what: "blocks of other sizes" });
+            }
+            for block in &blocks {
+                memory.check(block.offset, block.len)?;
+                possessions.reservations.insert(block.handle, block.len);
+            }
+            Ok(blocks)
+        })?;
+        let inner = &self.inner;
+        Ok(blocks.into_iter().map(|it| NodeReservation::new(Arc::clone(inner), it)).collect())
+    }
+
+    /// Makes reservations values under keys, all of them or none, whatever ends meanwhile. The
+    /// values that the keys had are replaced.
+    ///
+    /// # Errors
+    /// [`ClientError`]. The reservations are released then.
+    pub fn commit<K: AsRef<[u8]>>(
+        &self,
+        values: Vec<(K, NodeReservation)>,
+    ) -> Result<(), ClientError> {
+        self.commit_with(values, ValueOptions::default())
+    }
+
+    /// As [`commit`](Self::commit), with hints for the values.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn commit_with<K: AsRef<[u8]>>(
+        &self,
+        values: Vec<(K, NodeReservation)>,
+        options: ValueOptions,
+    ) -> Result<(), ClientError> {
+        self.commit_each(values.into_iter().map(|(key, value)| (key, value, options)).collect())
+    }
+
+    /// As [`commit`](Self::commit), with hints for each value.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn commit_each<K: AsRef<[u8]>>(
+        &self,
+        values: Vec<(K, NodeReservation, ValueOptions)>,
+    ) -> Result<(), ClientError> {
+        let values = values.into_iter();
+        let values = values
+            .map(|(key, reservation, options)| NewValue { key, reservation, options })
+            .collect();
+        self.try_commit(values).map_err(|failed| failed.error)
+    }
+
+    /// As [`commit_each`](Self::commit_each). A call that fails gives the reservations back, and
+    /// may be repeated: a batch that the server has committed before the connection broke is found
+    /// so.
+    ///
+    /// # Errors
+    /// [`NotCommitted`] with the values, and [`ClientError::ForeignReservation`] or those of
+    /// [`commit`](Self::commit).
+    pub fn try_commit<K: AsRef<[u8]>>(
+        &self,
+        values: Vec<NewValue<K>>,
+    ) -> Result<(), NotCommitted<K>> {
+        match self.send_commit(&values) {
+            Ok(()) => {
+                values.into_iter().for_each(|value| value.reservation.forget());
+                Ok(())
+            }
+            Err(error) => Err(NotCommitted { error, values }),
+        }
+    }
+
+    fn send_commit<K: AsRef<[u8]>>(&self, values: &[NewValue<K>]) -> Result<(), ClientError> {
+        let connection = &self.inner.connection;
+        if connection.is_forked() {
+            return Err(ClientError::Forked);
+        }
+        if let Some(index) = values.iter().position(|it| !it.reservation.is_of(&self.inner)) {
+            return Err(ClientError::ForeignReservation { index });
+        }
+        let items = values.iter().map(|NewValue { key, reservation, options }| Commit {
+            handle: reservation.handle(),
+            key: Key(key.as_ref()),
+            checksum: self.checksums.then(|| crc::of(reservation.bytes())),
+            priority: options.priority,
+            ttl_ms: options.ttl.map_or(0, |ttl| (ttl.as_millis() as u64).max(1)),
+        });
+        let items: Vec<Commit<'_>> = items.collect();
+        let handles: Vec<BlockHandle> = items.iter().map(|item| item.handle).collect();
+        let had = |handle: &BlockHandle| {
+            connection.possessions(|it| it.reservations.contains_key(handle))
+        };
+        if !handles.iter().all(had) {
+            return Err(ClientError::Call(crate::CallError::Fenced));
+        }
+        connection.call(&Call::Commit { items }, |possessions, answer| {
+            let Answer::Done = answer else { return Err(UNEXPECTED) };
+            for handle in &handles {
+                possessions.reservations.remove(handle);
+            }
+            Ok(())
+        })
+    }
+
+    /// Reserves a block, copies a value into it, and commits it.
+    ///
+    /// # Errors
+    /// Those of [`reserve`](Self::reserve) and [`commit`](Self::commit).
+    pub fn insert(&self, key: impl AsRef<[u8]>, value: &[u8]) -> Result<(), ClientError> {
+        let mut reservations = self.reserve(&[value.len() as u64])?;
+        let mut reservation = reservations.pop().expect("one size, one reservation");
+        reservation.write(0, value)?;
+        self.commit(vec![(key, reservation)])
+    }
+
+    /// Pins the value of one key.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinBatch>, ClientError> {
+        let pins = self.acquire(&[key])?;
+        Ok(pins.value(0).is_some().then_some(pins))
+    }
+
+    /// Removes the values of keys. Pinned ones keep their bytes until the last pin is dropped.
+    /// Returns how many there were.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn remove<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<usize, ClientError> {
+        self.count(&Call::Remove { keys: keys_of(keys) })
+    }
+
+    /// Marks values as used now. Returns how many there are.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn touch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<usize, ClientError> {
+        self.count(&Call::Touch { keys: keys_of(keys) })
+    }
+
+    /// Says that this client lives. A client that has reservations calls it, or another call, more
+    /// often than the server's lease.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn keep_alive(&self) -> Result<(), ClientError> {
+        self.inner.connection.call(&Call::KeepAlive, |_, answer| match answer {
+            Answer::Done => Ok(()),
+            _ => Err(UNEXPECTED),
+        })
+    }
+
+    /// Returns the statistics of the node.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn stats(&self) -> Result<NodeStats, ClientError> {
+        self.inner.connection.call(&Call::Stats, |_, answer| match answer {
+            Answer::Stats(stats) => Ok(*stats),
+            _ => Err(UNEXPECTED),
+        })
+    }
+
+    /// Returns at most `max` events from number `from` on, and the number to go on with. Waits for
+    /// the first one for at most `wait`. Events of numbers below the first one were dropped.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn events(
+        &self,
+        from: u64,
+        max: u32,
+        wait: Duration,
+    ) -> Result<(Vec<Event>, u64), ClientError> {
+        let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
+        self.inner.connection.call(&Call::Events { from, max, wait_ms }, |_, answer| match answer {
+            Answer::Events { events, next } => Ok((events, next)),
+            _ => Err(UNEXPECTED),
+        })
+    }
+
+    /// Lists at most `max` values from entry `from` on, for operators. Returns the entry to go on
+    /// with.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn list(&self, from: u32, max: u32) -> Result<(Vec<Listed>, Option<u32>), ClientError> {
+        self.inner.connection.call(&Call::List { from, max }, |_, answer| match answer {
+            Answer::Listed { values, next } => Ok((values, next)),
+            _ => Err(UNEXPECTED),
+        })
+    }
+
+    /// Lists the clients, for operators.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn sessions(&self) -> Result<Vec<SessionListed>, ClientError> {
+        self.inner.connection.call(&Call::Sessions, |_, answer| match answer {
+            Answer::Sessions(sessions) => Ok(sessions),
+            _ => Err(UNEXPECTED),
+        })
+    }
+
+    /// Evicts values of at least `bytes`, of a namespace or of all, for operators. Returns the
+    /// bytes that were evicted.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn evict(&self, namespace: Option<&str>, bytes: u64) -> Result<u64, ClientError> {
+        self.count(&Call::Evict { namespace, bytes }).map(|bytes| bytes as u64)
+    }
+
+    /// Removes all values of a namespace, or of all, for operators. Returns how many there were.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn clear(&self, namespace: Option<&str>) -> Result<usize, ClientError> {
+        self.count(&Call::Clear { namespace })
+    }
+
+    /// Ends the pins of a process that is connected, for operators who know that it no longer
+    /// reads. Returns how many values were pinned.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn reclaim_pins(&self, pid: u32) -> Result<usize, ClientError> {
+        self.count(&Call::ReclaimPins { pid })
+    }
+
+    fn count(&self, call: &Call<'_>) -> Result<usize, ClientError> {
+        self.inner.connection.call(call, |_, answer| match answer {
+            Answer::Count(count) => Ok(count as usize),
+            _ => Err(UNEXPECTED),
+        })
+    }
+}

@@ -1,0 +1,630 @@
+//! *Connection*: requests of many threads on one channel.
+//!
+//! A thread sends its request and then waits for its answer. One of the waiting threads reads the
+//! channel, and gives the others their answers. Requests of several threads so overlap, and no
+//! thread of the client's own is needed.
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use foldhash::fast::FixedState;
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{RecvFlags, SendFlags};
+
+use super::channel::Channel;
+use super::{ClientError, ConnectOptions};
+use crate::error::CallError;
+use crate::node::{BlockHandle, Granted};
+use crate::protocol::{
+    Answer, Call, MAX_MESSAGE, NO_ANSWER, PROTOCOL_VERSION, Response, Welcome, decode, encode,
+};
+use crate::socket;
+
+/// Handles of one [`Call::Keep`].
+const KEPT_PER_MESSAGE: usize = 4096;
+
+/// The longest time between two attempts to connect.
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The time between two looks whether a waiting call is to end.
+const LOOK: Duration = Duration::from_millis(50);
+
+type Outcome = Result<Answer, CallError>;
+
+/// The channel to one server, and the answers that came.
+#[derive(Debug)]
+struct Line {
+    /// Counts the connections of this client.
+    number: u64,
+    channel: Arc<Channel>,
+    /// Why no more answers come.
+    broken: Option<Errno>,
+    next_id: u32,
+    /// Requests without an answer: `None` until it comes.
+    /// There are as many as threads, so they are searched one by one.
+    waiting: Vec<(u32, Option<Outcome>)>,
+    /// Requests without an answer that no thread waits for, because their calls were interrupted.
+    abandoned: HashSet<u32>,
+    /// What their answers gave.
+    unwanted: Vec<BlockHandle>,
+    /// Whether a thread reads the channel.
+    reading: bool,
+}
+
+/// What the client has at the server.
+#[derive(Debug, Default)]
+pub(super) struct Possessions {
+    /// The blocks of batches of pins.
+    pins: HashMap<u64, Blocks, FixedState>,
+    /// The number of the last batch; the first one has number 1.
+    last: u64,
+    pub(super) reservations: HashMap<BlockHandle, u64>,
+}
+
+/// Pinned blocks, one for each key that has a value.
+pub(super) type Blocks = Arc<Vec<Option<Granted>>>;
+
+impl Possessions {
+    /// Adds a batch of pins, and returns its number.
+    pub(super) fn add_pins(&mut self, blocks: &Blocks) -> u64 {
+        self.last += 1;
+        self.pins.insert(self.last, Arc::clone(blocks));
+        self.last
+    }
+
+    /// Removes a batch of pins. Returns whether it was there: it is not if its pins are lost.
+    pub(super) fn remove_pins(&mut self, number: u64) -> bool {
+        self.pins.remove(&number).is_some()
+    }
+
+    /// Makes several batches of one. Returns their numbers: 0 for parts without pins, and if the
+    /// pins of the batch are lost.
+    pub(super) fn divide_pins<'a>(
+        &mut self,
+        number: u64,
+        parts: impl Iterator<Item = &'a Option<Blocks>>,
+    ) -> Vec<u64> {
+        let has = self.remove_pins(number);
+        let number_of = |part: &Option<Blocks>| {
+            part.as_ref().filter(|_| has).map_or(0, |blocks| self.add_pins(blocks))
+        };
+        parts.map(number_of).collect()
+    }
+
+    /// Makes two batches of one. Returns their numbers: 0 if the pins of the batch are lost.
+    pub(super) fn split_pins(&mut self, number: u64, parts: [&Blocks; 2]) -> [u64; 2] {
+        match self.pins.remove(&number) {
+            Some(_) => parts.map(|blocks| self.add_pins(blocks)),
+            None => [0; 2],
+        }
+    }
+
+    /// Returns the number of batches of pins.
+    #[cfg(test)]
+    pub(super) fn batches(&self) -> usize {
+        self.pins.len()
+    }
+
+    /// Returns the pinned blocks, and the number of pins of each.
+    fn pins(&self) -> HashMap<BlockHandle, u32> {
+        let mut pins = HashMap::new();
+        for block in self.pins.values().flat_map(|blocks| blocks.iter().flatten()) {
+            *pins.entry(block.handle).or_default() += 1;
+        }
+        pins
+    }
+
+    /// Takes note that the server has released everything. Numbers are not used again.
+    fn lose_all(&mut self) {
+        self.pins.clear();
+        self.reservations.clear();
+    }
+}
+
+/// Memory for the messages of one call.
+#[derive(Debug, Default)]
+struct Buffers {
+    request: Vec<u8>,
+    answer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    line: Option<Line>,
+    possessions: Possessions,
+    /// The server has other memory.
+    replaced: bool,
+    lines: u64,
+    token: u64,
+    /// Buffers that no call uses.
+    spare: Vec<Buffers>,
+    /// Threads that wait for `changed`.
+    sleepers: usize,
+}
+
+/// A connection that is made again when it breaks.
+#[derive(Debug)]
+pub(super) struct Connection {
+    path: PathBuf,
+    options: ConnectOptions,
+    node_id: u64,
+    shared: Mutex<Shared>,
+    changed: Condvar,
+    /// The process that connected.
+    process: u32,
+    /// Counts the times that the server has released what the client had.
+    losses: AtomicU64,
+}
+
+impl Connection {
+    /// Connects for the first time. Returns the memory file, too.
+    pub(super) fn open(
+        path: &Path,
+        options: &ConnectOptions,
+    ) -> Result<(Connection, OwnedFd, Welcome), ClientError> {
+        let started = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        let (channel, file, welcome) = loop {
+            let greeted = greet(path, options, 0).and_then(|(socket, file, welcome)| {
+                Ok((open_channel(socket, options)?, file, welcome))
+            });
+            match greeted {
+                Ok(greeted) => break greeted,
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Transient(errno)) => {
+                    let waited = started.elapsed();
+                    if waited >= options.retry_for {
+                        return Err(disconnected(path, waited, errno));
+                    }
+                    std::thread::sleep(pause);
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    options.check_interrupt()?;
+                }
+            }
+        };
+        let line = Line::new(1, channel);
+        let shared = Shared {
+            line: Some(line),
+            possessions: Possessions::default(),
+            replaced: false,
+            lines: 1,
+            token: welcome.token,
+            spare: Vec::new(),
+            sleepers: 0,
+        };
+        let connection = Connection {
+            path: path.to_path_buf(),
+            options: options.clone(),
+            node_id: welcome.node_id,
+            shared: Mutex::new(shared),
+            changed: Condvar::new(),
+            process: std::process::id(),
+            losses: AtomicU64::new(0),
+        };
+        Ok((connection, file, welcome))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes what the client remembers to have.
+    pub(super) fn possessions<R>(&self, change: impl FnOnce(&mut Possessions) -> R) -> R {
+        change(&mut self.lock().possessions)
+    }
+
+    /// Returns how often the server has released what the client had. Pins and reservations of
+    /// before are worth nothing.
+    pub(super) fn losses(&self) -> u64 {
+        // Acquire: pairs with the Release in `reconnect`.
+        self.losses.load(Ordering::Acquire)
+    }
+
+    /// Returns whether the channel is a pair of rings.
+    pub(super) fn has_rings(&self) -> bool {
+        self.lock().line.as_ref().is_some_and(|line| line.channel.has_rings())
+    }
+
+    pub(super) fn is_forked(&self) -> bool {
+        self.process != std::process::id()
+    }
+
+    /// Makes a call and waits for its answer. Connects again if the server has ended, and repeats
+    /// the call. `note` changes what the client has, before any other thread can connect again.
+    pub(super) fn call<R>(
+        &self,
+        call: &Call<'_>,
+        note: impl Fn(&mut Possessions, Answer) -> Result<R, ClientError>,
+    ) -> Result<R, ClientError> {
+        if self.is_forked() {
+            return Err(ClientError::Forked);
+        }
+        let started = Instant::now();
+        let mut pause = Duration::from_millis(1);
+        loop {
+            let errno = match self.attempt(call) {
+                Ok((outcome, mut shared)) => return note(&mut shared.possessions, outcome?),
+                Err(Failure::Final(error)) => return Err(error),
+                Err(Failure::Transient(errno)) => errno,
+            };
+            let waited = started.elapsed();
+            if waited >= self.options.retry_for {
+                return Err(disconnected(&self.path, waited, errno));
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            self.options.check_interrupt()?;
+        }
+    }
+
+    /// Sends a message that has no answer, if there is a connection.
+    pub(super) fn tell(&self, call: &Call<'_>) {
+        if self.is_forked() {
+            return;
+        }
+        let mut shared = self.lock();
+        let line = shared.line.as_ref().filter(|line| line.broken.is_none());
+        let Some(channel) = line.map(|line| Arc::clone(&line.channel)) else { return };
+        let mut buffers = shared.spare.pop().unwrap_or_default();
+        drop(shared);
+        encode(&Encoded { id: NO_ANSWER, call }, &mut buffers.request);
+        // A broken connection is made again by the next call, which tells what the client has.
+        let _ = channel.send(&buffers.request);
+        self.lock().spare.push(buffers);
+    }
+
+    fn attempt(&self, call: &Call<'_>) -> Result<(Outcome, MutexGuard<'_, Shared>), Failure> {
+        let mut shared = self.lock();
+        if shared.line.as_ref().is_none_or(|line| line.broken.is_some()) {
+            self.reconnect(&mut shared)?;
+        }
+        let line = shared.line.as_mut().expect("the connection was just made");
+        let (number, channel) = (line.number, Arc::clone(&line.channel));
+        line.next_id = line.next_id.checked_add(1).unwrap_or(NO_ANSWER + 1);
+        let id = line.next_id;
+        line.waiting.push((id, None));
+        let mut buffers = shared.spare.pop().unwrap_or_default();
+        drop(shared);
+        let buffer = &mut buffers.request;
+        encode(&Encoded { id, call }, buffer);
+        let limit = MAX_MESSAGE;
+        let sent = if buffer.len() > limit { Err(Errno::MSGSIZE) } else { channel.send(buffer) };
+        let mut shared = self.lock();
+        if let Err(errno) = sent {
+            if let Some(line) = shared.line.as_mut().filter(|line| line.number == number) {
+                line.remove(id);
+                if errno != Errno::MSGSIZE {
+                    line.broken.get_or_insert(errno);
+                    self.changed.notify_all();
+                }
+            }
+            return Err(match errno {
+                Errno::MSGSIZE => {
+                    let len = buffer.len();
+                    Failure::Final(CallError::BatchTooLong { len, limit }.into())
+                }
+                errno => Failure::Transient(errno),
+            });
+        }
+        loop {
+            let Some(line) = shared.line.as_mut().filter(|line| line.number == number) else {
+                return Err(Failure::Transient(Errno::CONNRESET));
+            };
+            if let Some(outcome) = line.remove_answered(id) {
+                shared.spare.push(buffers);
+                return Ok((outcome, shared));
+            }
+            if let Some(errno) = line.broken {
+                line.remove(id);
+                return Err(Failure::Transient(errno));
+            }
+            if line.reading {
+                let (guard, interrupted) = self.wait(shared);
+                shared = guard;
+                if let Err(error) = interrupted {
+                    self.abandon(shared, number, id);
+                    return Err(error.into());
+                }
+                continue;
+            }
+            line.reading = true;
+            drop(shared);
+            let received = self.receive(&channel, &mut buffers.answer);
+            shared = self.lock();
+            let mut unwanted = Vec::new();
+            let mut interrupted = None;
+            if let Some(line) = shared.line.as_mut().filter(|line| line.number == number) {
+                line.reading = false;
+                match received {
+                    Ok(len) => line.take(Ok(decode::<Response>(&buffers.answer[..len]))),
+                    Err(Failure::Transient(errno)) => line.take(Err(errno)),
+                    Err(Failure::Final(error)) => interrupted = Some(error),
+                }
+                unwanted = std::mem::take(&mut line.unwanted);
+            }
+            // The call costs a system call even if no thread waits.
+            if shared.sleepers > 0 {
+                self.changed.notify_all();
+            }
+            if let Some(error) = interrupted {
+                self.abandon(shared, number, id);
+                return Err(error.into());
+            }
+            if !unwanted.is_empty() {
+                drop(shared);
+                self.tell(&Call::Release { handles: unwanted.into() });
+                shared = self.lock();
+            }
+        }
+    }
+
+    /// Receives a message, or ends because the call is to end.
+    fn receive(&self, channel: &Channel, buffer: &mut Vec<u8>) -> Result<usize, Failure> {
+        loop {
+            match channel.receive(buffer) {
+                // The time of `LOOK` is over, which sockets have only if a function looks.
+                Err(Errno::AGAIN) => self.options.check_interrupt()?,
+                received => return received.map_err(Failure::Transient),
+            }
+        }
+    }
+
+    /// Waits until another thread has read an answer. The error says that the call is to end.
+    fn wait<'a>(
+        &'a self,
+        mut shared: MutexGuard<'a, Shared>,
+    ) -> (MutexGuard<'a, Shared>, Result<(), ClientError>) {
+        shared.sleepers += 1;
+        if self.options.interrupt.is_none() {
+            let mut shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
+            shared.sleepers -= 1;
+            return (shared, Ok(()));
+        }
+        let waited = self.changed.wait_timeout(shared, LOOK);
+        let (mut shared, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        shared.sleepers -= 1;
+        if !timeout.timed_out() {
+            return (shared, Ok(()));
+        }
+        // The function may wait for a lock, such as an interpreter's.
+        drop(shared);
+        let interrupted = self.options.check_interrupt();
+        (self.lock(), interrupted)
+    }
+
+    /// Gives up a request. What its answer gives, now or later, is released.
+    fn abandon(&self, mut shared: MutexGuard<'_, Shared>, number: u64, id: u32) {
+        let Some(line) = shared.line.as_mut().filter(|line| line.number == number) else { return };
+        let unwanted = match line.remove_answered(id) {
+            Some(outcome) => handles_of(&outcome),
+            None => {
+                line.remove(id);
+                line.abandoned.insert(id);
+                Vec::new()
+            }
+        };
+        drop(shared);
+        if !unwanted.is_empty() {
+            self.tell(&Call::Release { handles: unwanted.into() });
+        }
+    }
+
+    /// Connects again, and tells the server what the client has. Other threads wait meanwhile.
+    fn reconnect(&self, shared: &mut Shared) -> Result<(), Failure> {
+        if shared.replaced {
+            return Err(Failure::Final(ClientError::MemoryReplaced));
+        }
+        let (socket, _, welcome) = greet(&self.path, &self.options, shared.token)?;
+        if welcome.node_id != self.node_id {
+            shared.replaced = true;
+            return Err(Failure::Final(ClientError::MemoryReplaced));
+        }
+        if welcome.resumed {
+            keep(&socket, &shared.possessions, &self.options)?;
+        } else {
+            // The server took the process for ended: it has released what the client had.
+            // Release: pairs with the Acquire in `losses`, so a thread that sees the server's other
+            // values in a block sees the loss, too.
+            self.losses.fetch_add(1, Ordering::Release);
+            shared.possessions.lose_all();
+        }
+        shared.token = welcome.token;
+        shared.lines += 1;
+        shared.line = Some(Line::new(shared.lines, open_channel(socket, &self.options)?));
+        self.changed.notify_all();
+        Ok(())
+    }
+}
+
+impl Line {
+    fn new(number: u64, channel: Channel) -> Line {
+        Line {
+            number,
+            channel: Arc::new(channel),
+            broken: None,
+            next_id: NO_ANSWER,
+            waiting: Vec::new(),
+            abandoned: HashSet::new(),
+            unwanted: Vec::new(),
+            reading: false,
+        }
+    }
+
+    /// Ends the wait for an answer.
+    fn remove(&mut self, id: u32) {
+        self.waiting.retain(|(of, _)| *of != id);
+    }
+
+    /// Ends the wait for an answer that has come.
+    fn remove_answered(&mut self, id: u32) -> Option<Outcome> {
+        let place = self.waiting.iter().position(|(of, it)| *of == id && it.is_some())?;
+        self.waiting.swap_remove(place).1
+    }
+
+    /// Gives an answer to the thread that waits for it.
+    fn take(&mut self, response: Result<Option<Response>, Errno>) {
+        match response {
+            Ok(Some(Response { id, result })) => {
+                if let Some((_, place)) = self.waiting.iter_mut().find(|(of, _)| *of == id) {
+                    *place = Some(result);
+                } else if self.abandoned.remove(&id) {
+                    self.unwanted.extend(handles_of(&result));
+                }
+                // Any other answer is that of a server that went mad.
+            }
+            Ok(None) => self.broken = Some(Errno::CONNRESET),
+            Err(errno) => self.broken = Some(errno),
+        }
+    }
+}
+
+/// Returns the pins and reservations that an answer gives.
+fn handles_of(outcome: &Outcome) -> Vec<BlockHandle> {
+    match outcome {
+        Ok(Answer::Pinned(blocks)) => blocks.iter().flatten().map(|it| it.handle).collect(),
+        Ok(Answer::Reserved(blocks)) => blocks.iter().map(|it| it.handle).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// Why an attempt failed.
+enum Failure {
+    /// Another one may succeed.
+    Transient(Errno),
+    Final(ClientError),
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Failure {
+        Failure::Final(error)
+    }
+}
+
+/// As [`Request`], with a borrowed call.
+#[derive(serde::Serialize)]
+struct Encoded<'a> {
+    id: u32,
+    call: &'a Call<'a>,
+}
+
+fn disconnected(path: &Path, waited: Duration, errno: Errno) -> ClientError {
+    ClientError::Disconnected {
+        path: path.display().to_string(),
+        waited_ms: waited.as_millis() as u64,
+        error: errno.into(),
+    }
+}
+
+/// Connects and greets. Returns the memory file, too.
+fn greet(
+    path: &Path,
+    options: &ConnectOptions,
+    token: u64,
+) -> Result<(OwnedFd, OwnedFd, Welcome), Failure> {
+    let socket = socket::connect(path).map_err(Failure::Transient)?;
+    if options.interrupt.is_some() {
+        set_socket_timeout(&socket, Timeout::Recv, Some(LOOK)).map_err(Failure::Transient)?;
+    }
+    let ConnectOptions { namespace, read_only, .. } = options;
+    let (version, read_only) = (PROTOCOL_VERSION, *read_only);
+    let hello = Call::Hello { version, namespace, read_only, token };
+    let (answer, mut descriptors) = exchange(&socket, &hello, options)?;
+    let Answer::Welcome(welcome) = answer else {
+        return Err(ClientError::Protocol { what: "no welcome" }.into());
+    };
+    match descriptors.pop() {
+        Some(file) if descriptors.is_empty() => Ok((socket, file, welcome)),
+        _ => Err(ClientError::Protocol { what: "a welcome without the memory file" }.into()),
+    }
+}
+
+/// Asks for rings if the client wants them and the server has some.
+fn open_channel(socket: OwnedFd, options: &ConnectOptions) -> Result<Channel, Failure> {
+    if !options.rings {
+        return Ok(Channel::by_socket(socket));
+    }
+    match exchange(&socket, &Call::Rings, options) {
+        Ok((Answer::Rings, descriptors)) => Ok(Channel::by_rings(socket, descriptors)?),
+        Ok(_) => Err(ClientError::Protocol { what: "no rings" }.into()),
+        Err(Failure::Final(ClientError::Call(CallError::TooMany { .. }))) => {
+            Ok(Channel::by_socket(socket))
+        }
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Tells a server what this client has, which its predecessor gave it.
+fn keep(
+    socket: &OwnedFd,
+    possessions: &Possessions,
+    options: &ConnectOptions,
+) -> Result<(), Failure> {
+    let pins: Vec<(BlockHandle, u32)> = possessions.pins().into_iter().collect();
+    let reservations: Vec<BlockHandle> = possessions.reservations.keys().copied().collect();
+    for pins in pins.chunks(KEPT_PER_MESSAGE) {
+        let call = Call::Keep { pins: pins.to_vec(), reservations: Vec::new() };
+        exchange(socket, &call, options)?;
+    }
+    for reservations in reservations.chunks(KEPT_PER_MESSAGE) {
+        let reservations = reservations.to_vec();
+        exchange(socket, &Call::Keep { pins: Vec::new(), reservations }, options)?;
+    }
+    exchange(socket, &Call::Kept, options)?;
+    Ok(())
+}
+
+/// Sends one request on a connection that no other thread uses, and receives its answer.
+fn exchange(
+    socket: &OwnedFd,
+    call: &Call<'_>,
+    options: &ConnectOptions,
+) -> Result<(Answer, Vec<OwnedFd>), Failure> {
+    let id = NO_ANSWER + 1;
+    let mut buffer = Vec::new();
+    encode(&Encoded { id, call }, &mut buffer);
+    socket::send(socket, &buffer, &[], SendFlags::empty()).map_err(Failure::Transient)?;
+    buffer.resize(MAX_MESSAGE, 0);
+    let packet = loop {
+        match socket::receive(socket, &mut buffer, RecvFlags::empty()) {
+            Err(Errno::AGAIN) => options.check_interrupt()?,
+            received => break received.map_err(Failure::Transient)?,
+        }
+    };
+    if packet.len == 0 {
+        return Err(Failure::Transient(Errno::CONNRESET));
+    }
+    match decode::<Response>(&buffer[..packet.len]) {
+        Some(Response { result, .. }) => {
+            let answer = result.map_err(ClientError::Call)?;
+            Ok((answer, packet.descriptors))
+        }
+        None => Err(ClientError::Protocol { what: "an answer that cannot be decoded" }.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Granted;
+
+    #[test]
+    fn what_an_abandoned_call_is_given_is_released() {
+        let (socket, _peer) = std::os::unix::net::UnixStream::pair().expect("a pair");
+        let mut line = Line::new(1, Channel::by_socket(socket.into()));
+        let handle = BlockHandle { slot: 3, generation: 7 };
+        let granted = Granted { handle, offset: 0, len: 1, checksum: None };
+        let pinned = || Ok(Answer::Pinned(vec![None, Some(granted)]));
+        line.waiting.push((5, None));
+        line.abandoned.insert(6);
+        for id in [5, 6, 7] {
+            line.take(Ok(Some(Response { id, result: pinned() })));
+        }
+        assert!(matches!(line.remove_answered(5), Some(Ok(Answer::Pinned(_)))));
+        assert_eq!((line.unwanted, line.abandoned.len()), (vec![handle], 0));
+    }
+}

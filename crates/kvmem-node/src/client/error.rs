@@ -1,0 +1,69 @@
+//! *Errors* of a client.
+
+use std::io;
+
+use kvmem::arena::ArenaError;
+
+use crate::error::CallError;
+
+/// Why a client's call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The server did not do it.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// No server answers, and did not within the time that the client retries.
+    #[error("no server answers at {path}, for {waited_ms} ms: {error}; start `kvmem serve`")]
+    Disconnected {
+        /// The path of the socket.
+        path: String,
+        /// Milliseconds that the client tried.
+        waited_ms: u64,
+        /// Why the last attempt failed.
+        error: io::Error,
+    },
+    /// A server answers that has other memory: all values are gone. Connect a new client.
+    #[error("the server has other memory than the one before: connect again")]
+    MemoryReplaced,
+    /// The memory cannot be mapped.
+    #[error(transparent)]
+    Memory(#[from] ArenaError),
+    /// The server's answer is not one that the protocol allows.
+    #[error("the server's answer is not possible: {what}")]
+    Protocol {
+        /// The impossible part.
+        what: &'static str,
+    },
+    /// The process is a forked child of the one that connected.
+    #[error("the client belongs to the parent of this process: connect in the child")]
+    Forked,
+    /// The client's [`Interrupt`](super::Interrupt) has ended the call. The server may have done
+    /// it, or do it yet. Pins and reservations that it then gives are released.
+    #[error("the call was interrupted: the server may have done it")]
+    Interrupted,
+    /// More bytes were given than the reservation has.
+    #[error("{len} bytes do not fit at {at} into a reservation of {capacity}")]
+    TooLong {
+        /// Bytes that were given.
+        len: usize,
+        /// Where they begin.
+        at: usize,
+        /// Bytes of the reservation.
+        capacity: usize,
+    },
+    /// A batch names a reservation of another client.
+    #[error("element {index} is a reservation of another client: commit it with that one")]
+    ForeignReservation {
+        /// The element.
+        index: usize,
+    },
+    /// A value's bytes do not have the checksum that its writer has calculated.
+    #[error("the value is damaged: its checksum is {got:#010x} and its writer's {expected:#010x}")]
+    Damaged {
+        /// The checksum of the bytes.
+        got: u32,
+        /// The checksum that the writer has calculated.
+        expected: u32,
+    },
+}

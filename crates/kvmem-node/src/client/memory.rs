@@ -1,0 +1,79 @@
+//! *Memory* of the node, mapped by a client.
+
+use std::os::fd::OwnedFd;
+
+use kvmem::arena::{ArenaError, ReadOnlyRegion, Region};
+
+use super::ClientError;
+
+/// The memory file in this process.
+#[derive(Debug)]
+pub(super) enum ClientMemory {
+    ReadOnly(ReadOnlyRegion),
+    ReadWrite(Region),
+}
+
+impl ClientMemory {
+    /// Maps the memory file. The size of one with a name is not sealed: the server's user alone
+    /// keeps it from shrinking.
+    pub(super) fn map(
+        file: OwnedFd,
+        read_only: bool,
+        named: bool,
+    ) -> Result<ClientMemory, ArenaError> {
+        match (read_only, named) {
+            (true, false) => ReadOnlyRegion::attach(file, None).map(ClientMemory::ReadOnly),
+            (true, true) => ReadOnlyRegion::attach_named(file, None).map(ClientMemory::ReadOnly),
+            (false, false) => Region::attach(file, None).map(ClientMemory::ReadWrite),
+            (false, true) => Region::attach_named(file, None).map(ClientMemory::ReadWrite),
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        match self {
+            ClientMemory::ReadOnly(region) => region.len(),
+            ClientMemory::ReadWrite(region) => region.len(),
+        }
+    }
+
+    /// Returns the address of the first byte.
+    pub(super) fn base(&self) -> *const u8 {
+        match self {
+            // SAFETY: nothing is read through the slice; only its address is taken.
+            ClientMemory::ReadOnly(region) => match unsafe { region.bytes(..) } {
+                Ok(bytes) => bytes.as_ptr(),
+                Err(_) => std::ptr::null(),
+            },
+            ClientMemory::ReadWrite(region) => region.base().as_ptr(),
+        }
+    }
+
+    /// Returns the address of the first byte for writing; `None` if the mapping is read-only.
+    pub(super) fn base_mut(&self) -> Option<*mut u8> {
+        match self {
+            ClientMemory::ReadOnly(_) => None,
+            ClientMemory::ReadWrite(region) => Some(region.base().as_ptr()),
+        }
+    }
+
+    /// Checks that a block that the server names lies in the memory.
+    pub(super) fn check(&self, offset: u64, len: u64) -> Result<(usize, usize), ClientError> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.len() as u64 => Ok((offset as usize, len as usize)),
+            _ => Err(ClientError::Protocol { what: "a block lies outside of the memory" }),
+        }
+    }
+
+    /// Enters all pages of the mapping into the page table.
+    pub(super) fn populate(&self) {
+        let (base, len) = (self.base().cast_mut(), self.len());
+        let advice = match self {
+            ClientMemory::ReadOnly(_) => rustix::mm::Advice::LinuxPopulateRead,
+            ClientMemory::ReadWrite(_) => rustix::mm::Advice::LinuxPopulateWrite,
+        };
+        // Older kernels do not know the advice: pages are then entered when they are touched.
+        // SAFETY: the range is a mapping that lives while `self` does, and the advice changes no
+        // bytes.
+        let _ = unsafe { rustix::mm::madvise(base.cast(), len, advice) };
+    }
+}

@@ -1,0 +1,82 @@
+//! *Options* of clients and of values.
+
+use std::time::Duration;
+
+use super::ClientError;
+
+/// A function that a waiting thread calls some 20 times a second: true ends the call with
+/// [`ClientError::Interrupted`].
+///
+/// It lets the interpreter of another language look for signals. It makes no call of the client,
+/// and waits for no thread that makes one.
+#[derive(Clone, Copy, Debug)]
+pub struct Interrupt(pub fn() -> bool);
+
+impl PartialEq for Interrupt {
+    fn eq(&self, other: &Interrupt) -> bool {
+        std::ptr::fn_addr_eq(self.0, other.0)
+    }
+}
+
+impl Eq for Interrupt {}
+
+/// How a client connects.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectOptions {
+    /// The namespace of all keys of the client: a model, a tenant.
+    pub namespace: String,
+    /// Whether the memory is mapped for reading only. Calls that write fail then.
+    pub read_only: bool,
+    /// How long a call waits for a server that has ended to start again. Zero: a call fails at
+    /// once, and the next one connects again.
+    pub retry_for: Duration,
+    /// Whether the memory's pages are entered into the page table when it is mapped, instead of at
+    /// the first touch of each page.
+    pub populate: bool,
+    /// Whether the client calculates the CRC-32C of each value that it commits, and the readers
+    /// that [verify](crate::PinnedValue::verify) it can tell damage.
+    pub checksums: bool,
+    /// Whether each value that is acquired is verified first, if it has a checksum. A damaged one
+    /// is a miss, and the server removes it.
+    pub verify: bool,
+    /// Whether the calls go through [rings](crate::ring) in shared memory instead of the socket. A
+    /// call then waits awake for its answer for some microseconds. A server that has no more rings
+    /// to give serves the calls by the socket.
+    pub rings: bool,
+    /// What ends a call that waits, if anything does.
+    pub interrupt: Option<Interrupt>,
+}
+
+impl ConnectOptions {
+    /// Fails if the call is to end.
+    pub(super) fn check_interrupt(&self) -> Result<(), ClientError> {
+        match self.interrupt {
+            Some(Interrupt(is_over)) if is_over() => Err(ClientError::Interrupted),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Default for ConnectOptions {
+    fn default() -> ConnectOptions {
+        ConnectOptions {
+            namespace: String::new(),
+            read_only: false,
+            retry_for: Duration::from_secs(10),
+            populate: false,
+            checksums: false,
+            verify: false,
+            rings: false,
+            interrupt: None,
+        }
+    }
+}
+
+/// Hints for a value that is committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ValueOptions {
+    /// 0 to 3: values of a lower priority are evicted first.
+    pub priority: u8,
+    /// After this time the value is gone. `None`: it stays until it is evicted.
+    pub ttl: Option<Duration>,
+}

@@ -1,0 +1,223 @@
+//! *Pins*: values that cannot be evicted while they are read.
+
+use std::sync::Arc;
+
+use super::ClientError;
+use super::client::ClientInner;
+use super::connection::Blocks;
+use crate::crc;
+use crate::node::{BlockHandle, Granted, MAX_BATCH};
+
+/// The values that one call has found, pinned until the batch is dropped.
+#[derive(Debug)]
+pub struct PinBatch {
+    pub(super) inner: Arc<ClientInner>,
+    /// Empty once they are released.
+    blocks: Blocks,
+    /// The number of the batch.
+    number: u64,
+    /// The losses of the connection when the values were pinned.
+    losses: u64,
+}
+
+/// A pinned value.
+#[derive(Clone, Copy, Debug)]
+pub struct PinnedValue<'a> {
+    bytes: &'a [u8],
+    block: Granted,
+}
+
+impl PinBatch {
+    pub(super) fn new(
+        inner: Arc<ClientInner>,
+        blocks: Blocks,
+        number: u64,
+        losses: u64,
+    ) -> PinBatch {
+        PinBatch { inner, blocks, number, losses }
+    }
+
+    /// Returns whether the values are still pinned. They are not if a server that has restarted
+    /// took this process for ended: ask again after reading, if that can happen. See
+    /// [the drawbacks](crate#drawbacks).
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.losses == self.inner.connection.losses()
+    }
+
+    /// Returns the number of keys.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// Returns whether there were no keys.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.blocks.is_empty()
+    }
+
+    /// Returns the number of keys that have values.
+    #[must_use]
+    pub fn hits(&self) -> usize {
+        self.blocks.iter().flatten().count()
+    }
+
+    /// Returns the value of the key at `index`; `None` if it has none, there is no such key, or the
+    /// batch is no longer [valid](Self::is_valid).
+    #[must_use]
+    pub fn value(&self, index: usize) -> Option<PinnedValue<'_>> {
+        let block = (*self.blocks.get(index)?).filter(|_| self.is_valid())?;
+        // SAFETY: the range lies in the mapping, which was checked when the answer came. The value
+        // is pinned while `self` lives, so no process writes to it: all keep to the protocol, as
+        // the caller of `connect` has promised.
+        let bytes = unsafe {
+            let first = self.inner.memory.base().add(block.offset as usize);
+            std::slice::from_raw_parts(first, block.len as usize)
+        };
+        Some(PinnedValue { bytes, block })
+    }
+
+    /// Returns the values of all keys, in their order.
+    pub fn values(&self) -> impl ExactSizeIterator<Item = Option<PinnedValue<'_>>> {
+        (0..self.blocks.len()).map(|index| self.value(index))
+    }
+
+    /// Takes out the values that do not have their checksums.
+    pub(super) fn drop_damaged(&mut self) -> PinBatch {
+        let is_damaged =
+            |found: Option<PinnedValue<'_>>| found.is_some_and(|it| it.verify().is_err());
+        let damaged: Vec<bool> = self.values().map(is_damaged).collect();
+        let mut taken = PinBatch::new(Arc::clone(&self.inner), Blocks::default(), 0, self.losses);
+        if damaged.contains(&true) {
+            let mut whole = self.blocks.to_vec();
+            let out = whole.iter_mut().zip(damaged).filter(|(_, damaged)| *damaged);
+            taken.blocks = Arc::new(out.map(|(block, _)| block.take()).collect());
+            self.blocks = Arc::new(whole);
+            let parts = [&self.blocks, &taken.blocks];
+            [self.number, taken.number] =
+                self.inner.connection.possessions(|it| it.split_pins(self.number, parts));
+        }
+        taken
+    }
+
+    /// Returns the handles.
+    pub(super) fn handles(&self) -> Vec<BlockHandle> {
+        self.blocks.iter().flatten().map(|it| it.handle).collect()
+    }
+
+    /// Divides the batch into one for each key; `None` for keys without a value. Each can be
+    /// released for itself.
+    #[must_use]
+    pub fn split(mut self) -> Vec<Option<PinBatch>> {
+        let blocks = std::mem::take(&mut self.blocks);
+        let part = |block: &Option<Granted>| block.map(|block| Arc::new(vec![Some(block)]));
+        let parts: Vec<Option<Blocks>> = blocks.iter().map(part).collect();
+        let numbers =
+            self.inner.connection.possessions(|it| it.divide_pins(self.number, parts.iter()));
+        let one = |(part, number): (Option<Blocks>, u64)| {
+            part.map(|blocks| PinBatch::new(Arc::clone(&self.inner), blocks, number, self.losses))
+        };
+        parts.into_iter().zip(numbers).map(one).collect()
+    }
+
+    /// Releases several batches, with as few messages as possible. Dropping them has the same
+    /// effect.
+    pub fn release_all(batches: impl IntoIterator<Item = PinBatch>) {
+        let mut last: Option<Arc<ClientInner>> = None;
+        let mut handles: Vec<BlockHandle> = Vec::new();
+        for batch in batches {
+            let inner = Arc::clone(&batch.inner);
+            let earlier = last.replace(Arc::clone(&inner));
+            let is_full = handles.len() + batch.len() > MAX_BATCH;
+            if let Some(earlier) = earlier.filter(|it| is_full || !Arc::ptr_eq(it, &inner)) {
+                earlier.release(std::mem::take(&mut handles));
+            }
+            handles.extend(batch.into_handles());
+        }
+        if let Some(last) = last {
+            last.release(handles);
+        }
+    }
+
+    /// Returns the handles, which the caller releases.
+    pub(super) fn into_handles(mut self) -> Vec<BlockHandle> {
+        self.take_handles()
+    }
+
+    fn take_handles(&mut self) -> Vec<BlockHandle> {
+        let blocks = std::mem::take(&mut self.blocks);
+        // The server has released pins that are lost. A later batch may have the same blocks.
+        let has = self.inner.connection.possessions(|it| it.remove_pins(self.number));
+        if has { blocks.iter().flatten().map(|it| it.handle).collect() } else { Vec::new() }
+    }
+}
+
+impl Drop for PinBatch {
+    fn drop(&mut self) {
+        if !self.blocks.is_empty() && !self.inner.connection.is_forked() {
+            let handles = self.take_handles();
+            self.inner.release(handles);
+        }
+    }
+}
+
+impl<'a> PinnedValue<'a> {
+    /// Returns the bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// Returns where the value begins, in bytes of the node's [memory](super::NodeClient::memory):
+    /// for transfers by devices that have registered it.
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.block.offset
+    }
+
+    /// Compares the bytes with the checksum that their writer has calculated, if it has. O(length).
+    ///
+    /// # Errors
+    /// [`ClientError::Damaged`].
+    pub fn verify(&self) -> Result<(), ClientError> {
+        let Some(expected) = self.block.checksum else { return Ok(()) };
+        match crc::of(self.bytes) {
+            got if got == expected => Ok(()),
+            got => Err(ClientError::Damaged { got, expected }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kvmem::arena::{Backing, PageSize, Region};
+
+    use crate::{ConnectOptions, Node, NodeClient, NodeOptions, NodeServer, ServerOptions};
+
+    #[test]
+    fn released_batches_leave_nothing_behind() {
+        let folder = std::env::temp_dir().join(format!("kvmem-node-pins-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder can be made");
+        let path = folder.join("kvmem.sock");
+        let memory = Region::builder(1 << 20).backing(Backing::Shared).ladder(PageSize::Base);
+        let memory = memory.map().expect("memory can be mapped");
+        let node = Node::create(memory, NodeOptions::default()).expect("possible");
+        let server = NodeServer::bind(node, &path, ServerOptions::default()).expect("it is free");
+        let stopper = server.stopper();
+        let running = std::thread::spawn(move || server.run());
+        // SAFETY: the only client is this one, which writes to its reservations alone.
+        let client = unsafe { NodeClient::connect(&path, &ConnectOptions::default()) };
+        let client = client.expect("the server answers");
+        client.insert("here", b"value").expect("there is space");
+        let none: [&str; 0] = [];
+        for keys in [&["here", "none"][..], &["none"], &none] {
+            drop(client.acquire(keys).expect("a call"));
+            drop(client.acquire(keys).expect("a call").split());
+        }
+        client.inner.connection.possessions(|it| assert_eq!(it.batches(), 0));
+        stopper.stop();
+        running.join().expect("no panic").expect("epoll works");
+        std::fs::remove_dir_all(&folder).expect("it is there");
+    }
+}

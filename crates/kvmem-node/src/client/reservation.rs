@@ -1,0 +1,115 @@
+//! *Reservations*: blocks that a client writes to.
+
+use std::sync::Arc;
+
+use super::client::ClientInner;
+use super::{ClientError, ValueOptions};
+use crate::node::{BlockHandle, Granted};
+use crate::protocol::Call;
+
+/// A block to write a value to, and then to [commit](super::NodeClient::commit). Dropping it frees
+/// the block, so transfers of devices into it have ended by then.
+#[derive(Debug)]
+pub struct NodeReservation {
+    /// `None` once it is committed.
+    inner: Option<Arc<ClientInner>>,
+    block: Granted,
+}
+
+/// A reservation, and what it becomes: see [`try_commit`](super::NodeClient::try_commit).
+#[derive(Debug)]
+pub struct NewValue<K> {
+    /// The key of the value.
+    pub key: K,
+    /// The block with its bytes.
+    pub reservation: NodeReservation,
+    /// Hints for the value.
+    pub options: ValueOptions,
+}
+
+/// Values that were not committed, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct NotCommitted<K> {
+    /// Why.
+    pub error: ClientError,
+    /// All values of the call.
+    pub values: Vec<NewValue<K>>,
+}
+
+impl NodeReservation {
+    pub(super) fn new(inner: Arc<ClientInner>, block: Granted) -> NodeReservation {
+        NodeReservation { inner: Some(inner), block }
+    }
+
+    pub(super) fn handle(&self) -> BlockHandle {
+        self.block.handle
+    }
+
+    /// Returns whether it is a reservation of this client, or of a clone of it.
+    pub(super) fn is_of(&self, client: &Arc<ClientInner>) -> bool {
+        self.inner.as_ref().is_some_and(|inner| Arc::ptr_eq(inner, client))
+    }
+
+    /// Ends the reservation without a message: the server knows.
+    pub(super) fn forget(mut self) {
+        self.inner = None;
+    }
+
+    /// Returns the length in bytes, as it was requested.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "a block has at least one byte")]
+    pub fn len(&self) -> usize {
+        self.block.len as usize
+    }
+
+    /// Returns where the block begins, in bytes of the node's [memory](super::NodeClient::memory).
+    #[must_use]
+    pub fn offset(&self) -> u64 {
+        self.block.offset
+    }
+
+    fn base(&self) -> *mut u8 {
+        let inner = self.inner.as_ref().expect("the reservation is not committed");
+        let base = inner.memory.base_mut().expect("a read-only client has no reservations");
+        // SAFETY: the block lies in the mapping, which was checked when the answer came.
+        unsafe { base.add(self.block.offset as usize) }
+    }
+
+    /// Returns the bytes: those that an earlier value left there, until they are written.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the range lies in the mapping, and no other process has the block until it is
+        // committed, as the caller of `connect` has promised.
+        unsafe { std::slice::from_raw_parts(self.base(), self.len()) }
+    }
+
+    /// Returns the bytes for writing.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
+        unsafe { std::slice::from_raw_parts_mut(self.base(), self.len()) }
+    }
+
+    /// Copies bytes to position `at`.
+    ///
+    /// # Errors
+    /// [`ClientError::TooLong`]; nothing is copied then.
+    pub fn write(&mut self, at: usize, bytes: &[u8]) -> Result<(), ClientError> {
+        let (len, capacity) = (bytes.len(), self.len());
+        match at.checked_add(len).filter(|end| *end <= capacity) {
+            Some(end) => self.bytes_mut()[at..end].copy_from_slice(bytes),
+            None => return Err(ClientError::TooLong { len, at, capacity }),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for NodeReservation {
+    fn drop(&mut self) {
+        let Some(inner) = self.inner.take().filter(|it| !it.connection.is_forked()) else { return };
+        let handle = self.block.handle;
+        inner.connection.possessions(|it| it.reservations.remove(&handle));
+        inner.connection.tell(&Call::Release { handles: vec![handle].into() });
+    }
+}

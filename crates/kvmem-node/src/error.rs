@@ -1,0 +1,354 @@
+//! *Errors* of a node: of its index file, of its calls, and of its sockets.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kvmem::arena::ArenaError;
+use kvmem::offset::SpaceError;
+use serde::{Deserialize, Serialize};
+
+/// Why an index file cannot be used. The server leaves the file as it is.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BadIndex {
+    /// The file has another format.
+    #[error("the file is no index of a node: it begins with {magic:#018x}")]
+    Foreign {
+        /// The first eight bytes.
+        magic: u64,
+    },
+    /// A machine with another byte order made it.
+    #[error("the index has another byte order: {order:#x} instead of 0x1020304")]
+    ByteOrder {
+        /// The mark of the byte order.
+        order: u32,
+    },
+    /// Another version of kvmem made it.
+    #[error(
+        "the index has version {version} and this server knows {known}: use the server that made it"
+    )]
+    Version {
+        /// The version of the file.
+        version: u32,
+        /// The version that this server knows.
+        known: u32,
+    },
+    /// The header is damaged.
+    #[error("the header of the index is damaged: its checksum does not match")]
+    HeaderChecksum,
+    /// The file is shorter or longer than its header says.
+    #[error("the index has {got} bytes and its header says {expected}")]
+    Length {
+        /// The length of the file.
+        got: u64,
+        /// The length according to the header.
+        expected: u64,
+    },
+    /// The memory file is not the one that the index describes.
+    #[error(
+        "the index describes memory file {expected_id} of {expected_len} bytes, and the memory \
+         file is {got_id} of {got_len} bytes"
+    )]
+    OtherMemory {
+        /// The inode number in the header.
+        expected_id: u64,
+        /// The length in the header.
+        expected_len: u64,
+        /// The inode number of the memory file.
+        got_id: u64,
+        /// The length of the memory file.
+        got_len: u64,
+    },
+    /// A namespace's name is damaged.
+    #[error("the name of namespace {index} is damaged: its checksum does not match")]
+    Namespace {
+        /// The number of the namespace.
+        index: usize,
+    },
+}
+
+/// Why the memory file of a node cannot be used. No file was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MemoryFileError {
+    /// The file system stores files elsewhere than in memory.
+    #[error(
+        "{path} is on a file system of type {kind:#x}, which is not memory: use a path on a tmpfs, \
+         such as /dev/shm, or on a hugetlbfs with pages of 2 MiB or 1 GiB"
+    )]
+    NotMemory {
+        /// The path.
+        path: PathBuf,
+        /// The type, as `statfs` tells it.
+        kind: u64,
+    },
+    /// Another server uses the file.
+    #[error("another server uses {path}: stop it, or use another file")]
+    InUse {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The file or its lock belongs to another user.
+    #[error("{path} or its lock belongs to user {uid}, and this server is user {own}")]
+    Owner {
+        /// The path.
+        path: PathBuf,
+        /// The owner.
+        uid: u32,
+        /// The user of this process.
+        own: u32,
+    },
+    /// There is a file that no node has made.
+    #[error("{path} is no memory of a node: {what}")]
+    Foreign {
+        /// The path.
+        path: PathBuf,
+        /// The difference from such memory.
+        what: &'static str,
+    },
+    /// The memory has another size.
+    #[error("the memory in {path} has {found} bytes instead of the requested {requested}")]
+    Size {
+        /// The path.
+        path: PathBuf,
+        /// The bytes of the memory.
+        found: u64,
+        /// The bytes that were requested.
+        requested: u64,
+    },
+    /// A system call failed.
+    #[error("{call} {path}: {error}")]
+    Call {
+        /// The call.
+        call: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The error.
+        error: io::Error,
+    },
+}
+
+impl MemoryFileError {
+    pub(crate) fn of(
+        path: &Path,
+        call: &'static str,
+    ) -> impl Fn(rustix::io::Errno) -> MemoryFileError + use<> {
+        let path = path.to_owned();
+        move |errno| MemoryFileError::Call { call, path: path.clone(), error: errno.into() }
+    }
+}
+
+/// Why a node cannot be made or recovered.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The index file cannot be used.
+    #[error(transparent)]
+    BadIndex(#[from] BadIndex),
+    /// The memory cannot be mapped.
+    #[error(transparent)]
+    Memory(#[from] ArenaError),
+    /// The file of the memory cannot be used.
+    #[error(transparent)]
+    MemoryFile(#[from] MemoryFileError),
+    /// The space of the memory cannot be described.
+    #[error("the memory's space: {0}")]
+    Space(SpaceError),
+    /// An option is not possible.
+    #[error("{option} is {value}: {limit}")]
+    Option {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: u64,
+        /// The values that are possible.
+        limit: &'static str,
+    },
+    /// A system call failed.
+    #[error("{call}: {error}")]
+    System {
+        /// The call, and what it was for.
+        call: &'static str,
+        /// The error.
+        error: io::Error,
+    },
+    /// The tier below cannot be used.
+    #[error("the tier cannot remove values that were removed before: its journal is broken")]
+    Tier,
+    /// Another server listens on the socket.
+    #[error("a server answers at {path} already: stop it, or use another --socket")]
+    InUse {
+        /// The path of the socket.
+        path: String,
+    },
+}
+
+impl NodeError {
+    pub(crate) fn system(call: &'static str) -> impl Fn(rustix::io::Errno) -> NodeError {
+        move |errno| NodeError::System { call, error: errno.into() }
+    }
+}
+
+/// Why the server did not do what a client requested. Nothing changed, unless it says otherwise.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum CallError {
+    /// Nothing more can be evicted for a reservation.
+    #[error(
+        "no space for {requested} bytes: {free} are free, the largest free range has {largest}, \
+         and the rest is pinned or reserved"
+    )]
+    OutOfSpace {
+        /// The bytes of the block that has no space.
+        requested: u64,
+        /// The bytes that are free.
+        free: u64,
+        /// The bytes of the largest free range.
+        largest: u64,
+    },
+    /// The block is longer than the node's memory, or empty.
+    #[error("a block of {requested} bytes is not possible: lengths are 1 to {limit}")]
+    BadLength {
+        /// The length.
+        requested: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// The key is empty or too long.
+    #[error("a key of {len} bytes is not possible: keys have 1 to {limit}")]
+    BadKey {
+        /// Bytes of the key.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A batch names one key, or one reservation, twice.
+    #[error("element {index} of the batch has the key or the reservation of an earlier one")]
+    Twice {
+        /// The element.
+        index: usize,
+    },
+    /// The batch has more elements than a message may have.
+    #[error("a batch of {len} elements is too long: the limit is {limit}; send several")]
+    BatchTooLong {
+        /// Elements of the batch.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The handle names no reservation or pin of this session: it was released, or it is of another
+    /// session.
+    #[error("handle {slot}/{generation} is stale: it names nothing that this session has")]
+    Stale {
+        /// The entry.
+        slot: u32,
+        /// The generation.
+        generation: u32,
+    },
+    /// The session did not answer for longer than its lease: its reservations are lost.
+    #[error("the reservation is lost: the client was silent for longer than its lease")]
+    Fenced,
+    /// The namespace or the session would exceed a limit.
+    #[error("{what} would be {value}, and the limit is {limit}")]
+    Quota {
+        /// The limited quantity.
+        what: Quota,
+        /// The value that it would have.
+        value: u64,
+        /// The limit.
+        limit: u64,
+    },
+    /// A read-only client made a call that writes.
+    #[error("the client is connected read-only: connect it for writing")]
+    ReadOnly,
+    /// The call is for operators, and the peer is another user.
+    #[error("only the server's own user may do this")]
+    NotOperator,
+    /// The first message of a connection must be the greeting, and no other one may be. Rings are
+    /// given once.
+    #[error("the connection was not greeted, or greeted or given rings twice")]
+    Greeting,
+    /// The client speaks another version of the protocol.
+    #[error(
+        "the client speaks version {version} of the protocol and the server {known}: use the \
+         client library of the server's release"
+    )]
+    Version {
+        /// The client's version.
+        version: u32,
+        /// The server's version.
+        known: u32,
+    },
+    /// There are as many sessions or namespaces as there can be.
+    #[error("there are {limit} {what} already, and no more are possible")]
+    TooMany {
+        /// What there are too many of.
+        what: TooMany,
+        /// The limit.
+        limit: usize,
+    },
+    /// The name of a namespace is too long.
+    #[error("the name of the namespace has {len} bytes, and the limit is {limit}")]
+    BadNamespace {
+        /// Bytes of the name.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A tier keeps digests of keys, and cannot tell those of a namespace.
+    #[error("the tier cannot remove the values of one namespace: remove those of all")]
+    NamespaceInTier,
+    /// The message cannot be decoded.
+    #[error("the message of {len} bytes cannot be decoded")]
+    Undecodable {
+        /// Bytes of the message.
+        len: usize,
+    },
+}
+
+/// What a [`CallError::Quota`] limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Quota {
+    /// Bytes of the namespace.
+    NamespaceBytes,
+    /// Pinned values of the namespace.
+    NamespacePins,
+    /// Bytes that the session has reserved.
+    SessionReserved,
+    /// Values and reservations that the session has.
+    SessionHandles,
+}
+
+impl std::fmt::Display for Quota {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Quota::NamespaceBytes => "the bytes of the namespace",
+            Quota::NamespacePins => "the pinned values of the namespace",
+            Quota::SessionReserved => "the bytes that the session has reserved",
+            Quota::SessionHandles => "the pins and reservations of the session",
+        })
+    }
+}
+
+/// What a [`CallError::TooMany`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum TooMany {
+    /// Connected clients.
+    Sessions,
+    /// Namespaces.
+    Namespaces,
+    /// Clients with rings.
+    Rings,
+}
+
+impl std::fmt::Display for TooMany {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            TooMany::Sessions => "sessions",
+            TooMany::Namespaces => "namespaces",
+            TooMany::Rings => "clients with rings",
+        })
+    }
+}

@@ -1,0 +1,99 @@
+//! *Sessions and namespaces* in the index file.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::{MAX_NAMESPACE_NAME, MAX_SESSIONS, announce, put};
+use crate::crc;
+
+/// The words of a bitmap with a bit for each session.
+pub(crate) const WORDS_OF_BITMAP: usize = MAX_SESSIONS / 64;
+
+/// The process of a session. A recovery finds out whether that process still lives.
+#[repr(C)]
+pub(crate) struct SessionCell {
+    /// A random number that only the client and the server know; 0: no session. Stored last.
+    token: AtomicU64,
+    /// The process, and its user above it.
+    process: AtomicU64,
+    /// When the process started, in clock ticks since the machine did: a process of the same number
+    /// that started at another time is another one.
+    started: AtomicU64,
+    /// The namespace, and the access above it.
+    namespace: AtomicU64,
+    rest: [AtomicU64; 4],
+}
+
+/// What a [`SessionCell`] says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SessionRecord {
+    pub(crate) token: u64,
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    pub(crate) started: u64,
+    pub(crate) namespace: u16,
+    pub(crate) read_only: bool,
+}
+
+impl SessionCell {
+    pub(crate) fn write(&self, record: &SessionRecord) {
+        put(&self.process, u64::from(record.pid) | u64::from(record.uid) << 32);
+        put(&self.started, record.started);
+        put(&self.namespace, u64::from(record.namespace) | u64::from(record.read_only) << 32);
+        self.rest.iter().for_each(|cell| put(cell, 0));
+        announce(&self.token, record.token);
+    }
+
+    pub(crate) fn clear(&self) {
+        announce(&self.token, 0);
+    }
+
+    pub(crate) fn read(&self) -> Option<SessionRecord> {
+        // Acquire: pairs with the Release of `announce` in `write`.
+        let token = self.token.load(Ordering::Acquire);
+        let load = |cell: &AtomicU64| cell.load(Ordering::Relaxed);
+        let (process, namespace) = (load(&self.process), load(&self.namespace));
+        (token != 0).then(|| SessionRecord {
+            token,
+            pid: process as u32,
+            uid: (process >> 32) as u32,
+            started: load(&self.started),
+            namespace: namespace as u16,
+            read_only: namespace >> 32 != 0,
+        })
+    }
+}
+
+/// The name of a namespace. A name never changes once it is there.
+#[repr(C)]
+pub(crate) struct NamespaceCell {
+    /// The length of the name plus 1, and the checksum of the name above it; 0: none. Stored last.
+    head: AtomicU64,
+    name: [AtomicU64; MAX_NAMESPACE_NAME / 8],
+}
+
+impl NamespaceCell {
+    pub(crate) fn write(&self, name: &str) {
+        let mut bytes = [0; MAX_NAMESPACE_NAME];
+        bytes[..name.len()].copy_from_slice(name.as_bytes());
+        for (cell, eight) in self.name.iter().zip(bytes.chunks_exact(8)) {
+            put(cell, u64::from_le_bytes(eight.try_into().expect("eight bytes")));
+        }
+        let sum = crc::of(name.as_bytes());
+        announce(&self.head, (name.len() as u64 + 1) | u64::from(sum) << 32);
+    }
+
+    /// Reads the name. The outer `None` says that the cell is damaged.
+    pub(crate) fn read(&self) -> Option<Option<String>> {
+        // Acquire: pairs with the Release of `announce` in `write`.
+        let head = self.head.load(Ordering::Acquire);
+        if head == 0 {
+            return Some(None);
+        }
+        let len = (head as u32 as usize).checked_sub(1).filter(|len| *len <= MAX_NAMESPACE_NAME)?;
+        let words = self.name.iter().map(|cell| cell.load(Ordering::Relaxed).to_le_bytes());
+        let mut bytes: Vec<u8> = words.flatten().collect();
+        bytes.truncate(len);
+        let whole = crc::of(&bytes) == (head >> 32) as u32;
+        String::from_utf8(bytes).ok().filter(|_| whole).map(Some)
+    }
+}

@@ -1,0 +1,247 @@
+//! [`Keeper`]: the loop.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, accept_with, bind, listen};
+
+use super::kept::{Claimant, KeptTable};
+use super::messages::{KeeperAnswer, KeeperCall, MAX_KEEPER_MESSAGE, decode, encode};
+use super::{KeeperCallError, KeeperError};
+use crate::socket::{self, MAX_DESCRIPTORS, Peer};
+
+/// The most connections at one time.
+const MAX_KEEPER_CONNECTIONS: usize = 32;
+
+/// How a keeper runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeeperOptions {
+    /// A keeper that has held nothing, without a connection, for this time ends.
+    pub idle: Duration,
+}
+
+impl Default for KeeperOptions {
+    fn default() -> KeeperOptions {
+        KeeperOptions { idle: Duration::from_secs(60) }
+    }
+}
+
+/// Holds descriptors for processes of the same user, in the thread that [runs](Self::run) it.
+#[derive(Debug)]
+pub struct Keeper {
+    listener: OwnedFd,
+    options: KeeperOptions,
+    path: PathBuf,
+    /// The device and the inode number of the socket's file.
+    file: (u64, u64),
+    kept: KeptTable,
+    connections: Vec<KeeperConnection>,
+    next_connection: u64,
+}
+
+#[derive(Debug)]
+struct KeeperConnection {
+    socket: OwnedFd,
+    claimant: Claimant,
+}
+
+/// What comes after a message.
+enum After {
+    Next,
+    Close,
+    Stop,
+}
+
+impl Keeper {
+    /// Listens on a new socket at `path`, mode 0600. A socket there that nobody answers is
+    /// replaced.
+    ///
+    /// # Errors
+    /// [`KeeperError::KeeperInUse`], [`KeeperError::Locked`] and [`KeeperError::System`].
+    pub fn bind(path: &Path, options: KeeperOptions) -> Result<Keeper, KeeperError> {
+        let at = KeeperError::system;
+        let io = |call| move |error| KeeperError::System { call, error };
+        let address = SocketAddrUnix::new(path).map_err(at("the path of the keeper's socket"))?;
+        // Two keepers that start at once must not both replace the socket.
+        let _lock = socket::lock_folder(path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::TimedOut => {
+                let waited_ms = socket::LOCK_PATIENCE.as_millis() as u64;
+                KeeperError::Locked { path: path.display().to_string(), waited_ms }
+            }
+            _ => KeeperError::System { call: "flock of the socket's folder", error },
+        })?;
+        match socket::connect(path) {
+            Ok(_) => return Err(KeeperError::KeeperInUse { path: path.display().to_string() }),
+            Err(Errno::CONNREFUSED) => {
+                socket::remove_dead(path).map_err(io("unlink of the keeper's socket"))?;
+            }
+            Err(_) => {}
+        }
+        let listener = socket::packet_socket(SocketFlags::NONBLOCK);
+        let listener = listener.map_err(at("socket(SOCK_SEQPACKET)"))?;
+        // Nobody can connect before the mode is set: nobody is listened to yet.
+        bind(&listener, &address).map_err(at("bind to the path of the keeper's socket"))?;
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
+            .map_err(io("the mode of the keeper's socket"))?;
+        let file = std::fs::symlink_metadata(path).map_err(io("stat of the keeper's socket"))?;
+        listen(&listener, 16).map_err(at("listen"))?;
+        Ok(Keeper {
+            listener,
+            options,
+            path: path.to_path_buf(),
+            file: (file.dev(), file.ino()),
+            kept: KeptTable::default(),
+            connections: Vec::new(),
+            next_connection: 0,
+        })
+    }
+
+    /// Keeps descriptors until a client stops the keeper, or until it has been idle for long
+    /// enough.
+    ///
+    /// # Errors
+    /// [`KeeperError::System`] if the kernel no longer reports events.
+    pub fn run(mut self) -> Result<(), KeeperError> {
+        let mut idle_since = Instant::now();
+        let mut buffer = vec![0; MAX_KEEPER_MESSAGE];
+        loop {
+            if !self.connections.is_empty() || !self.kept.holds_nothing() {
+                idle_since = Instant::now();
+            }
+            let left = self.options.idle.saturating_sub(idle_since.elapsed());
+            if left.is_zero() {
+                return Ok(());
+            }
+            let ready = self.wait(left)?;
+            // The listener is the last one: its connection has no place among the ready ones.
+            for at in (0..self.connections.len()).rev().filter(|at| ready[*at]) {
+                match self.message(at, &mut buffer) {
+                    After::Next => {}
+                    After::Close => self.close(at),
+                    After::Stop => return Ok(()),
+                }
+            }
+            if ready.last() == Some(&true) {
+                self.accept();
+            }
+        }
+    }
+
+    /// Waits until a connection, or the listener, is readable. Returns which are, the listener
+    /// last.
+    fn wait(&self, left: Duration) -> Result<Vec<bool>, KeeperError> {
+        let sockets = self.connections.iter().map(|it| &it.socket).chain([&self.listener]);
+        let mut fds: Vec<PollFd<'_>> =
+            sockets.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
+        let left =
+            Timespec { tv_sec: left.as_secs().min(3600) as _, tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut fds, Some(&left)) {
+            Ok(_) => Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect()),
+            Err(Errno::INTR) => Ok(vec![false; fds.len()]),
+            Err(errno) => Err(KeeperError::system("poll")(errno)),
+        }
+    }
+
+    fn accept(&mut self) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let Ok(socket) = accept_with(&self.listener, flags) else {
+            // Without free descriptors the listener stays readable: the loop must not spin.
+            std::thread::sleep(Duration::from_millis(10));
+            return;
+        };
+        let Ok(peer) = Peer::of(&socket) else { return };
+        let own = rustix::process::geteuid().as_raw();
+        if (peer.uid != own && peer.uid != 0) || self.connections.len() >= MAX_KEEPER_CONNECTIONS {
+            return;
+        }
+        self.next_connection += 1;
+        let claimant = Claimant { connection: self.next_connection, pid: peer.pid };
+        self.connections.push(KeeperConnection { socket, claimant });
+    }
+
+    fn close(&mut self, at: usize) {
+        let closed = self.connections.swap_remove(at);
+        self.kept.disclaim(closed.claimant.connection);
+    }
+
+    /// Serves one message of a connection.
+    fn message(&mut self, at: usize, buffer: &mut [u8]) -> After {
+        let KeeperConnection { socket, claimant } = &self.connections[at];
+        let packet = match socket::receive(socket, buffer, RecvFlags::DONTWAIT) {
+            Ok(packet) if packet.len > 0 => packet,
+            Err(Errno::AGAIN) => return After::Next,
+            // The end of the connection, or a message that is too long.
+            _ => return After::Close,
+        };
+        let (message, by) = (&buffer[..packet.len], *claimant);
+        let Some(call) = decode::<KeeperCall<'_>>(message) else {
+            let undecodable = KeeperCallError::UndecodableMessage { len: message.len() };
+            return answer(socket, &Err(undecodable), &[]);
+        };
+        let mut after = After::Next;
+        let with_descriptors = |found: Result<Vec<BorrowedFd<'_>>, KeeperCallError>| match found {
+            Ok(found) => {
+                let count = found.len() as u8;
+                answer(socket, &Ok(KeeperAnswer::Descriptors { count }), &found)
+            }
+            Err(error) => answer(socket, &Err(error), &[]),
+        };
+        let outcome = match call {
+            KeeperCall::Claim { name } => return with_descriptors(self.kept.claim(name, by)),
+            KeeperCall::Get { name } => return with_descriptors(self.kept.get(name, by)),
+            KeeperCall::Put { name, count } => {
+                self.kept.put(name, by, count.into(), packet.descriptors)
+            }
+            KeeperCall::Forget { name } => self.kept.forget(name, by),
+            KeeperCall::Rename { from, to } => self.kept.rename(from, to, by),
+            KeeperCall::List => {
+                return answer(socket, &Ok(KeeperAnswer::Listed(self.kept.list())), &[]);
+            }
+            KeeperCall::Stop => {
+                after = After::Stop;
+                Ok(())
+            }
+        };
+        match answer(socket, &outcome.map(|()| KeeperAnswer::Done), &[]) {
+            After::Next => after,
+            // Whether or not the client hears of it.
+            closed => {
+                if matches!(after, After::Stop) {
+                    After::Stop
+                } else {
+                    closed
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        // Another keeper may have replaced the file.
+        let is_own = |it: &std::fs::Metadata| (it.dev(), it.ino()) == self.file;
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| is_own(&found)) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Sends an answer. A client that does not read its answers loses its connection.
+fn answer(
+    socket: &OwnedFd,
+    outcome: &Result<KeeperAnswer, KeeperCallError>,
+    descriptors: &[BorrowedFd<'_>],
+) -> After {
+    let mut buffer = Vec::new();
+    encode(outcome, &mut buffer);
+    match socket::send(socket.as_fd(), &buffer, descriptors, SendFlags::DONTWAIT) {
+        Ok(()) => After::Next,
+        Err(_) => After::Close,
+    }
+}
+
+const _: () = assert!(MAX_DESCRIPTORS <= u8::MAX as usize);

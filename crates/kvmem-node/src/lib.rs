@@ -1,0 +1,36 @@
+#![doc = include_str!("../docs/node.md")]
+
+mod client;
+mod crc;
+mod error;
+pub mod format;
+#[cfg(all(test, not(loom)))]
+mod heap;
+mod keeper;
+mod node;
+pub mod observe;
+#[cfg(all(test, not(loom)))]
+mod prefix;
+mod protocol;
+pub mod ring;
+mod server;
+mod socket;
+mod sync;
+mod tier;
+
+pub use client::{
+    ClientError, ConnectOptions, Interrupt, NewValue, NodeClient, NodeReservation, NotCommitted,
+    PinBatch, PinnedValue, ValueOptions,
+};
+pub use error::{BadIndex, CallError, MemoryFileError, NodeError, Quota, TooMany};
+pub use keeper::{
+    Keeper, KeeperCallError, KeeperClient, KeeperError, KeeperOptions, KeptListed, MAX_KEPT,
+    MAX_KEPT_NAME,
+};
+pub use node::{
+    BlockHandle, Event, EventKind, MAX_BATCH, MemoryFile, NamespaceLimits, NamespaceStats, Node,
+    NodeOptions, NodeStats, RecoveryReport,
+};
+pub use protocol::{Listed, MAX_MESSAGE, PROTOCOL_VERSION, SessionListed};
+pub use server::{NodeObserver, NodeServer, ServerOptions, Stopper};
+pub use tier::{NodeTier, TierOptions, TierRead};

@@ -1,0 +1,202 @@
+//! *Acquiring*: values are found and pinned, and pins are released.
+
+use std::collections::hash_map::Entry;
+
+use super::node::Node;
+use super::{BlockHandle, EventKind, Granted, SessionIndex};
+use crate::error::{CallError, Quota};
+use crate::format::{MAX_KEY, State};
+
+/// Returns an error for a key that no value can have.
+pub(super) fn check_key(key: &[u8]) -> Result<(), CallError> {
+    if (1..=MAX_KEY).contains(&key.len()) {
+        Ok(())
+    } else {
+        Err(CallError::BadKey { len: key.len(), limit: MAX_KEY })
+    }
+}
+
+impl Node {
+    /// Returns how many keys in front have values.
+    pub(crate) fn lookup(&self, session: SessionIndex, keys: &[&[u8]], now: u64) -> usize {
+        let namespace = self.sessions.get(session).namespace;
+        let has = |key: &&&[u8]| {
+            self.find(namespace, key).is_some_and(|slot| !self.is_expired(slot, now))
+        };
+        keys.iter().take_while(has).count()
+    }
+
+    /// Pins the values of keys. With `prefix_only`, the keys after the first one without a value
+    /// are not looked up.
+    pub(crate) fn acquire(
+        &mut self,
+        session: SessionIndex,
+        keys: &[&[u8]],
+        prefix_only: bool,
+        now: u64,
+    ) -> Result<Vec<Option<Granted>>, CallError> {
+        keys.iter().try_for_each(|key| check_key(key))?;
+        let limit = self.options.max_handles_per_session;
+        self.sessions.get(session).check_handles(keys.len(), limit)?;
+        let namespace = self.sessions.get(session).namespace;
+        let mut granted = Vec::with_capacity(keys.len());
+        for key in keys {
+            let slot = self.find(namespace, key);
+            let Some(slot) = slot.filter(|slot| !self.drop_if_expired(*slot, now)) else {
+                self.counters.misses += 1;
+                granted.push(None);
+                if prefix_only {
+                    break;
+                }
+                continue;
+            };
+            if let Err(error) = self.check_pin_limit(namespace, slot) {
+                let made: Vec<BlockHandle> =
+                    granted.iter().flatten().map(|it: &Granted| it.handle).collect();
+                self.release(session, &made)?;
+                return Err(error);
+            }
+            self.counters.hits += 1;
+            self.entry(slot).set_used_at(now);
+            self.pin(session, slot);
+            granted.push(Some(self.granted(slot)));
+        }
+        granted.resize(keys.len(), None);
+        Ok(granted)
+    }
+
+    /// Marks values as used now, without a pin. Returns how many there are.
+    pub(crate) fn touch(&mut self, session: SessionIndex, keys: &[&[u8]], now: u64) -> usize {
+        let namespace = self.sessions.get(session).namespace;
+        let mut touched = 0;
+        // The last key first: the end of a prefix is evicted before its start.
+        for key in keys.iter().rev() {
+            let slot = self.find(namespace, key);
+            let Some(slot) = slot.filter(|slot| !self.drop_if_expired(*slot, now)) else {
+                continue;
+            };
+            touched += 1;
+            self.entry(slot).set_used_at(now);
+            if self.locals[slot as usize].pins == 0 {
+                self.unlink_evictable(slot);
+                self.push_evictable(slot);
+            }
+        }
+        touched
+    }
+
+    /// Ends pins and reservations of a session. A handle that appears twice ends two pins.
+    pub(crate) fn release(
+        &mut self,
+        session: SessionIndex,
+        handles: &[BlockHandle],
+    ) -> Result<(), CallError> {
+        let mut stale = None;
+        for &handle in handles.iter().rev() {
+            let BlockHandle { slot, generation } = handle;
+            let live = self.live(handle).is_ok();
+            if live && self.unpin(session, slot) {
+                continue;
+            }
+            if live && self.sessions.get(session).reservations.contains_key(&slot) {
+                self.end_reservation(session, slot);
+            } else {
+                stale = Some(CallError::Stale { slot, generation });
+            }
+        }
+        stale.map_or(Ok(()), Err)
+    }
+
+    fn check_pin_limit(&self, namespace: u16, slot: u32) -> Result<(), CallError> {
+        let namespace = self.namespaces.get(namespace);
+        let limit = namespace.limits.max_pins;
+        if self.locals[slot as usize].pins > 0 || namespace.pinned < limit {
+            return Ok(());
+        }
+        let value = namespace.pinned + 1;
+        Err(CallError::Quota { what: Quota::NamespacePins, value, limit })
+    }
+
+    /// Withdraws the value of an entry that has outlived its time; returns whether it had.
+    fn drop_if_expired(&mut self, slot: u32, now: u64) -> bool {
+        let expired = self.is_expired(slot, now);
+        if expired {
+            self.counters.expired += 1;
+            self.withdraw(slot, EventKind::Evicted);
+        }
+        expired
+    }
+
+    /// Adds a pin to an entry that is committed. A session has up to 2^32 - 1 of them: a client
+    /// that wants more loses count of its own pins alone.
+    pub(super) fn pin(&mut self, session: SessionIndex, slot: u32) {
+        let count = self.sessions.get_mut(session).pins.entry(slot).or_default();
+        *count = count.saturating_add(1);
+        if *count == 1 {
+            self.entry(slot).add_user(session.number());
+            self.begin_pin(slot);
+        }
+    }
+
+    /// Sets how many pins a session has of an entry that it has pinned.
+    pub(super) fn set_pins(&mut self, session: SessionIndex, slot: u32, count: u32) {
+        let pins = &mut self.sessions.get_mut(session).pins;
+        if count > 0 {
+            pins.insert(slot, count);
+        } else if pins.remove(&slot).is_some() {
+            self.entry(slot).remove_user(session.number());
+            self.end_pin(slot);
+        }
+    }
+
+    /// Ends a pin of a session; returns whether it has one.
+    pub(super) fn unpin(&mut self, session: SessionIndex, slot: u32) -> bool {
+        let pins = &mut self.sessions.get_mut(session).pins;
+        let Entry::Occupied(mut count) = pins.entry(slot) else { return false };
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
+            self.entry(slot).remove_user(session.number());
+            self.end_pin(slot);
+        }
+        true
+    }
+
+    /// Pins a committed entry for the server itself. A recovery does not know of it.
+    pub(super) fn begin_server_pin(&mut self, slot: u32) {
+        *self.server_pins.entry(slot).or_default() += 1;
+        self.begin_pin(slot);
+    }
+
+    pub(super) fn end_server_pin(&mut self, slot: u32) {
+        let count = self.server_pins.get_mut(&slot).expect("the server has a pin");
+        *count -= 1;
+        if *count == 0 {
+            self.server_pins.remove(&slot);
+        }
+        self.end_pin(slot);
+    }
+
+    pub(super) fn begin_pin(&mut self, slot: u32) {
+        if self.locals[slot as usize].pins == 0 {
+            self.unlink_evictable(slot);
+            let namespace = self.entry(slot).namespace();
+            self.namespaces.at(namespace).pinned += 1;
+        }
+        self.locals[slot as usize].pins += 1;
+    }
+
+    pub(super) fn end_pin(&mut self, slot: u32) {
+        let pins = &mut self.locals[slot as usize].pins;
+        *pins -= 1;
+        if *pins > 0 {
+            return;
+        }
+        let namespace = self.entry(slot).namespace();
+        self.namespaces.at(namespace).pinned -= 1;
+        match self.word(slot).state {
+            State::Detached => self.release_extent(slot),
+            _ => self.push_evictable(slot),
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! *Below* the node: which values go to its tier, come back from it, and must not come back.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use super::node::Node;
+use super::{EventKind, SessionIndex};
+use crate::format::{Committing, EntryCell, State, TierRemovals, put};
+use crate::tier::{Fetching, NodeTier, Removing, Storing, TierDone, TierJob, TierOptions};
+
+/// A call that waits for the tier.
+pub(crate) type Waiting = u64;
+
+/// The most bytes of values of one job, and the most values.
+const JOB_BYTES: u64 = 16 << 20;
+const JOB_VALUES: usize = 64;
+
+/// The most jobs that store at a time.
+const STORE_JOBS: u64 = 2;
+
+/// Values that are being stored cannot be evicted, so they are at most this part of the memory.
+const PART_STORED: u64 = 8;
+
+/// The most values that are looked at for one job.
+const LOOKED_AT: usize = 2048;
+
+/// The most calls that wait for one key. For further ones, the tier has no such key.
+const MAX_WAITING: usize = 1024;
+
+/// A key of a namespace.
+type NamedKey = (u16, Vec<u8>);
+
+/// A key that is being fetched.
+#[derive(Debug)]
+struct PendingFetch {
+    /// The key was committed or removed meanwhile: what comes is old.
+    superseded: bool,
+    waiting: Vec<Waiting>,
+}
+
+/// The tier, and what is under way.
+pub(super) struct Below {
+    tier: Arc<dyn NodeTier>,
+    options: TierOptions,
+    jobs: Vec<TierJob>,
+    fetches: HashMap<NamedKey, PendingFetch>,
+    /// Blocks of the server's own, for what is fetched.
+    pub(super) fetched_into: HashMap<u32, NamedKey>,
+    /// The bytes of the values that are being stored.
+    storing_bytes: u64,
+    /// Keys that are being removed, how often, and the calls that wait for it.
+    removals: HashMap<NamedKey, (u32, Vec<Waiting>)>,
+    /// The commits and jobs after which there was nothing to store.
+    idle_at: Option<u64>,
+    changes: u64,
+}
+
+impl fmt::Debug for Below {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Below")
+            .field("storing_bytes", &self.storing_bytes)
+            .field("fetches", &self.fetches)
+            .field("removals", &self.removals)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the key in the tier: one tier serves all namespaces.
+fn tier_key(namespace: &str, key: &[u8]) -> Vec<u8> {
+    [&[namespace.len() as u8], namespace.as_bytes(), key].concat()
+}
+
+impl Node {
+    /// Puts a tier below the node. What the index file says must not come back is removed from it
+    /// first: single keys, or everything if the keys are not known. Returns whether the tier was
+    /// cleared; `None`: the tier cannot do it.
+    pub(crate) fn attach_tier(
+        &mut self,
+        tier: Arc<dyn NodeTier>,
+        options: TierOptions,
+    ) -> Option<bool> {
+        let pending = std::mem::take(&mut self.to_remove);
+        let removals = self.memory.header_cell().tier_removals();
+        let done = match removals {
+            TierRemovals::None => true,
+            TierRemovals::Unknown => tier.clear(),
+            TierRemovals::Recovered => {
+                let keys: Vec<Vec<u8>> = pending
+                    .iter()
+                    .map(|(namespace, key)| tier_key(&self.namespaces.get(*namespace).name, key))
+                    .collect();
+                tier.remove(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>())
+            }
+        };
+        if !done {
+            return None;
+        }
+        if removals == TierRemovals::Unknown {
+            let used = self.locals.len();
+            let clean = self.memory.entries()[..used].iter().filter(|entry| entry.is_clean());
+            clean.for_each(EntryCell::unset_clean);
+        }
+        self.memory.header_cell().set_tier_removals(TierRemovals::None);
+        self.below = Some(Below {
+            tier,
+            options,
+            jobs: Vec::new(),
+            fetches: HashMap::new(),
+            fetched_into: HashMap::new(),
+            storing_bytes: 0,
+            removals: HashMap::new(),
+            idle_at: None,
+            changes: 0,
+        });
+        Some(removals == TierRemovals::Unknown)
+    }
+
+    /// Notes, while there is no tier, that one would have to remove something.
+    pub(super) fn note_removal(&self) {
+        if self.below.is_none() {
+            self.memory.header_cell().set_tier_removals(TierRemovals::Unknown);
+        }
+    }
+
+    pub(crate) fn has_tier(&self) -> bool {
+        self.below.is_some()
+    }
+
+    /// Returns the jobs for the threads of the tier since the last call.
+    pub(crate) fn take_jobs(&mut self) -> Vec<TierJob> {
+        self.below.as_mut().map_or_else(Vec::new, |below| std::mem::take(&mut below.jobs))
+    }
+
+    fn key_in_tier(&self, namespace: u16, key: &[u8]) -> Vec<u8> {
+        tier_key(&self.namespaces.get(namespace).name, key)
+    }
+
+    fn named_key(&self, slot: u32) -> NamedKey {
+        let (entry, word) = (self.entry(slot), self.word(slot));
+        (entry.namespace(), entry.key()[..word.key_len.into()].to_vec())
+    }
+
+    /// Stores values that would be evicted next, if the memory is full enough.
+    pub(crate) fn store_ahead(&mut self) {
+        let Some(below) = &self.below else { return };
+        let changes = below.changes + self.counters.committed;
+        let under_way = below.storing_bytes >= STORE_JOBS * self.job_bytes();
+        if under_way || below.idle_at == Some(changes) {
+            return;
+        }
+        let metrics = self.space.metrics();
+        let above = (metrics.capacity as f64 * below.options.store_above) as u64;
+        let values = if metrics.allocated >= above { self.next_to_store() } else { Vec::new() };
+        let below = self.below.as_mut().expect("it was just there");
+        if values.is_empty() {
+            below.idle_at = Some(changes);
+            return;
+        }
+        below.storing_bytes += values.iter().map(|it| it.len).sum::<u64>();
+        for value in &values {
+            self.locals[value.slot as usize].storing = true;
+        }
+        below.jobs.push(TierJob::Store(values));
+    }
+
+    fn job_bytes(&self) -> u64 {
+        JOB_BYTES.min(self.memory.header.memory_len / PART_STORED / STORE_JOBS)
+    }
+
+    /// Returns whether values will be evictable or free when the tier has done its jobs.
+    pub(crate) fn space_will_come(&self) -> bool {
+        let storing = |below: &Below| below.storing_bytes > 0;
+        self.below.as_ref().is_some_and(|it| storing(it) || !self.server_pins.is_empty())
+    }
+
+    /// Returns values in the order of eviction that the tier does not have, up to one job.
+    fn next_to_store(&self) -> Vec<Storing> {
+        let below = self.below.as_ref().expect("there is a tier");
+        let (mut values, mut bytes, mut ahead, mut seen) = (Vec::new(), 0, 0, 0);
+        let lists = self.namespaces.all().iter().flat_map(|it| it.lists());
+        for slot in lists.flat_map(|list| list.iter(&self.locals)) {
+            let (entry, len) = (self.entry(slot), self.len_of(slot));
+            ahead += len;
+            seen += 1;
+            if ahead > below.options.ahead_bytes || seen > LOOKED_AT {
+                break;
+            }
+            if entry.is_clean() || entry.expires_at() != 0 || self.locals[slot as usize].storing {
+                continue;
+            }
+            let (namespace, key) = self.named_key(slot);
+            let key = self.key_in_tier(namespace, &key);
+            values.push(Storing { slot, key, offset: entry.extent().start, len });
+            bytes += len;
+            if bytes >= self.job_bytes() || values.len() == JOB_VALUES {
+                break;
+            }
+        }
+        values
+    }
+
+    /// Returns whether the tier may have a value under the key of an entry that goes, which must
+    /// not come back.
+    pub(super) fn must_be_removed(&self, slot: u32, kind: EventKind) -> bool {
+        let Some(below) = &self.below else { return false };
+        if kind == EventKind::Evicted && self.entry(slot).is_clean() {
+            return false;
+        }
+        let (namespace, key) = self.named_key(slot);
+        self.locals[slot as usize].storing
+            || below.tier.len_of(&self.key_in_tier(namespace, &key)).is_some()
+    }
+
+    /// Removes the value of an entry from the tier. The entry is detached, and stays until then.
+    pub(super) fn remove_below(&mut self, slot: u32) {
+        let (namespace, key) = self.named_key(slot);
+        self.begin_server_pin(slot);
+        self.entry(slot).set_to_remove();
+        self.entry(slot).detach(self.word(slot));
+        self.push_removal(Some(slot), namespace, key);
+    }
+
+    fn push_removal(&mut self, slot: Option<u32>, namespace: u16, key: Vec<u8>) {
+        let tier_key = self.key_in_tier(namespace, &key);
+        let below = self.below.as_mut().expect("there is a tier");
+        below.changes += 1;
+        below.removals.entry((namespace, key.clone())).or_default().0 += 1;
+        let removing = Removing { slot, namespace, key, tier_key };
+        match below.jobs.last_mut() {
+            Some(TierJob::Remove(values)) => values.push(removing),
+            _ => below.jobs.push(TierJob::Remove(vec![removing])),
+        }
+    }
+
+    /// Says that what is being fetched under a key is old.
+    pub(super) fn supersede(&mut self, namespace: u16, key: &[u8]) {
+        let Some(below) = self.below.as_mut().filter(|it| !it.fetches.is_empty()) else { return };
+        if let Some(fetch) = below.fetches.get_mut(&(namespace, key.to_vec())) {
+            fetch.superseded = true;
+        }
+    }
+
+    /// Removes from the tier the values of keys that memory does not have. Returns how many there
+    /// are; `waiting` [ends](Self::tier_done) for each key of `keys` that is being removed.
+    pub(crate) fn remove_only_below(
+        &mut self,
+        session: SessionIndex,
+        keys: &[&[u8]],
+        waiting: Waiting,
+    ) -> (usize, usize) {
+        let namespace = self.sessions.get(session).namespace;
+        let (mut removed, mut waits) = (0, 0);
+        for key in keys {
+            self.supersede(namespace, key);
+            let Some(below) = &self.below else { continue };
+            let named = (namespace, key.to_vec());
+            let under_way = below.removals.contains_key(&named);
+            let there = below.tier.len_of(&self.key_in_tier(namespace, key)).is_some();
+            if there && !under_way {
+                self.push_removal(None, namespace, key.to_vec());
+                removed += 1;
+            }
+            let below = self.below.as_mut().expect("it was just there");
+            let removal = below.removals.get_mut(&named);
+            if let Some((_, waitings)) = removal.filter(|it| it.1.len() < MAX_WAITING) {
+                waitings.push(waiting);
+                waits += 1;
+            }
+        }
+        (removed, waits)
+    }
+
+    /// Begins to fetch the keys that only the tier has. `waiting` [ends](Self::tier_done) for each
+    /// of them. Returns how many they are.
+    pub(crate) fn fetch_below(
+        &mut self,
+        session: SessionIndex,
+        keys: &[&[u8]],
+        prefix_only: bool,
+        waiting: Waiting,
+    ) -> usize {
+        let namespace = self.sessions.get(session).namespace;
+        let (mut begun, mut waits) = (Vec::new(), 0);
+        for key in keys {
+            if self.find(namespace, key).is_some() {
+                continue;
+            }
+            let Some(below) = &mut self.below else { break };
+            let named = (namespace, key.to_vec());
+            if let Some(fetch) = below.fetches.get_mut(&named).filter(|it| !it.superseded) {
+                if fetch.waiting.len() < MAX_WAITING {
+                    fetch.waiting.push(waiting);
+                    waits += 1;
+                } else if prefix_only {
+                    break;
+                }
+                continue;
+            }
+            let free = !below.fetches.contains_key(&named) && !below.removals.contains_key(&named);
+            match free.then(|| self.begin_fetch(&named, waiting)).flatten() {
+                Some(fetching) => {
+                    begun.push(fetching);
+                    waits += 1;
+                }
+                None if prefix_only => break,
+                None => {}
+            }
+        }
+        if let Some(below) = self.below.as_mut().filter(|_| !begun.is_empty()) {
+            below.jobs.push(TierJob::Fetch(begun));
+        }
+        waits
+    }
+
+    /// Reserves a block for a value that the tier has. `None`: it has none, or there is no space.
+    fn begin_fetch(&mut self, named: &NamedKey, waiting: Waiting) -> Option<Fetching> {
+        let (namespace, key) = (named.0, self.key_in_tier(named.0, &named.1));
+        let len = self.below.as_ref()?.tier.len_of(&key)?;
+        let slot = self.reserve_block(None, namespace, len).ok()?;
+        let below = self.below.as_mut()?;
+        below.fetched_into.insert(slot, named.clone());
+        let fetch = PendingFetch { superseded: false, waiting: vec![waiting] };
+        below.fetches.insert(named.clone(), fetch);
+        Some(Fetching { slot, key, offset: self.entry(slot).extent().start, len })
+    }
+
+    /// Takes what a thread of the tier has done. Returns the calls that waited for it, once for
+    /// each key.
+    pub(crate) fn tier_done(&mut self, done: TierDone, now: u64) -> Vec<Waiting> {
+        match done {
+            TierDone::Stored(values) => {
+                for (value, stored) in values {
+                    self.value_stored(&value, stored);
+                }
+                Vec::new()
+            }
+            TierDone::Fetched(values) => {
+                let fetched = values.into_iter();
+                fetched.flat_map(|(value, sum)| self.value_fetched(&value, sum, now)).collect()
+            }
+            TierDone::Removed(values, removed) => {
+                values.into_iter().flat_map(|value| self.value_removed(value, removed)).collect()
+            }
+        }
+    }
+
+    fn value_stored(&mut self, value: &Storing, stored: bool) {
+        let below = self.below.as_mut().expect("there is a tier");
+        below.storing_bytes -= value.len;
+        // A value that the tier does not take is not offered again and again.
+        below.changes += u64::from(stored);
+        if stored {
+            self.counters.tier_stored += 1;
+            if self.word(value.slot).state == State::Committed {
+                self.entry(value.slot).set_clean();
+            }
+        }
+        self.locals[value.slot as usize].storing = false;
+    }
+
+    fn value_fetched(&mut self, value: &Fetching, sum: Option<u32>, now: u64) -> Vec<Waiting> {
+        let below = self.below.as_mut().expect("there is a tier");
+        let named = below.fetched_into[&value.slot].clone();
+        let fetch = below.fetches.remove(&named).expect("it was begun");
+        let (namespace, key) = (named.0, &named.1);
+        let slot = value.slot;
+        let current = !fetch.superseded && self.find(namespace, key).is_none();
+        match sum.filter(|_| current) {
+            Some(sum) => {
+                let batch = self.next_batch();
+                let (checksum, priority, expires_at) = (Some(sum), 0, 0);
+                let what = Committing { key, namespace, priority, checksum, batch, expires_at };
+                let entry = self.entry(slot);
+                entry.set_used_at(now);
+                entry.prepare(entry.generation(), &what);
+                entry.set_clean();
+                entry.commit(self.word(slot));
+                self.below.as_mut().expect("there is a tier").fetched_into.remove(&slot);
+                self.enter(slot);
+                self.push_evictable(slot);
+                self.events.add(EventKind::Stored, namespace, key);
+                self.counters.tier_fetched += 1;
+            }
+            None => {
+                self.release_extent(slot);
+                self.below.as_mut().expect("there is a tier").fetched_into.remove(&slot);
+                self.counters.tier_failed += u64::from(sum.is_none());
+            }
+        }
+        fetch.waiting
+    }
+
+    fn value_removed(&mut self, value: Removing, removed: bool) -> Vec<Waiting> {
+        if !removed {
+            self.counters.tier_failed += 1;
+        }
+        if let Some(slot) = value.slot {
+            self.end_server_pin(slot);
+        }
+        let below = self.below.as_mut().expect("there is a tier");
+        let named = (value.namespace, value.key);
+        let (count, _) = below.removals.get_mut(&named).expect("it was begun");
+        *count -= 1;
+        if *count > 0 || !removed {
+            // If the tier could not remove it, the key is never fetched again.
+            return if removed {
+                Vec::new()
+            } else {
+                below.removals.get_mut(&named).map_or_else(Vec::new, |it| std::mem::take(&mut it.1))
+            };
+        }
+        below.removals.remove(&named).map_or_else(Vec::new, |(_, waiting)| waiting)
+    }
+
+    /// Takes the number of the next batch.
+    pub(super) fn next_batch(&mut self) -> u64 {
+        let header = self.memory.header_cell();
+        let batch = header.next_batch.load(std::sync::atomic::Ordering::Relaxed);
+        put(&header.next_batch, batch + 1);
+        batch
+    }
+
+    /// Removes everything from the tier. Returns whether it could; there may be none.
+    pub(crate) fn clear_below(&mut self) -> bool {
+        let Some(below) = &mut self.below else { return true };
+        below.fetches.values_mut().for_each(|fetch| fetch.superseded = true);
+        below.tier.clear()
+    }
+}

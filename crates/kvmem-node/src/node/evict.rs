@@ -1,0 +1,43 @@
+//! *Evicting*: values go because the memory is needed, or because their time is over.
+
+use super::EventKind;
+use super::node::Node;
+
+impl Node {
+    /// Evicts a value that is in a list.
+    pub(super) fn evict(&mut self, slot: u32) {
+        self.counters.evicted += 1;
+        self.withdraw(slot, EventKind::Evicted);
+    }
+
+    /// Evicts values, in the usual order, until at least `bytes` more are free. With a namespace,
+    /// only its values. Returns the bytes of the values that were evicted.
+    pub(crate) fn evict_bytes(&mut self, namespace: Option<u16>, bytes: u64) -> u64 {
+        let mut evicted = 0;
+        while evicted < bytes {
+            let victim = match namespace {
+                Some(namespace) => self.namespaces.get(namespace).victim(&self.locals),
+                None => self.namespaces.victim(&self.locals),
+            };
+            let Some(victim) = victim else { break };
+            evicted += self.len_of(victim);
+            self.evict(victim);
+        }
+        evicted
+    }
+
+    /// Withdraws the values that have outlived their time, of at most `max` entries from `from` on.
+    /// Returns the entry to go on with.
+    pub(crate) fn expire(&mut self, from: u32, max: u32, now: u64) -> u32 {
+        let all = self.locals.len() as u32;
+        let end = from.saturating_add(max).min(all);
+        for slot in from..end {
+            let committed = self.word(slot).state == crate::format::State::Committed;
+            if committed && self.is_expired(slot, now) {
+                self.counters.expired += 1;
+                self.withdraw(slot, EventKind::Evicted);
+            }
+        }
+        if end == all { 0 } else { end }
+    }
+}

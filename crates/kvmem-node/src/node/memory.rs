@@ -1,0 +1,197 @@
+//! *Memory*: the two files of a node, mapped.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use kvmem::arena::{Backing, PageSize, Populate, Region};
+use rustix::fs::fstat;
+
+use super::{MemoryFile, NodeOptions};
+use crate::error::{BadIndex, NodeError};
+use crate::format::{
+    ENTRIES_AT, ENTRY_BYTES, EntryCell, Header, HeaderCell, MAX_NAMESPACES, MAX_SESSIONS,
+    NAMESPACES_AT, NamespaceCell, SESSIONS_AT, SessionCell, file_len,
+};
+
+/// The memory file, whose bytes are the values, and the index file, which describes them.
+#[derive(Debug)]
+pub(crate) struct NodeMemory {
+    pub(crate) bytes: Arc<Region>,
+    index: Region,
+    pub(crate) header: Header,
+    /// The names of the two files, if they have any.
+    file: Option<MemoryFile>,
+}
+
+impl NodeMemory {
+    /// Returns the entries of an index for so many bytes of memory.
+    fn entries_for(memory_len: u64, options: &NodeOptions) -> Result<u32, NodeError> {
+        let NodeOptions { align, max_blocks, .. } = *options;
+        if !align.is_power_of_two() || align > memory_len {
+            let limit = "an alignment is a power of two, at most the length of the memory";
+            return Err(NodeError::Option { option: "align", value: align, limit });
+        }
+        let default = || (memory_len / 65_536).clamp(1024, (u32::MAX - 1).into()) as u32;
+        let entries = max_blocks.unwrap_or_else(default);
+        if entries == 0 || entries == u32::MAX {
+            let limit = "a node has 1 to 4294967294 blocks";
+            return Err(NodeError::Option { option: "max_blocks", value: entries.into(), limit });
+        }
+        Ok(entries)
+    }
+
+    /// Returns the bytes of an index for so many bytes of memory.
+    pub(crate) fn index_len(memory_len: u64, options: &NodeOptions) -> Result<usize, NodeError> {
+        Ok(file_len(NodeMemory::entries_for(memory_len, options)?))
+    }
+
+    /// Makes an index file for a memory file that nobody has used.
+    pub(crate) fn create(bytes: Region, options: &NodeOptions) -> Result<NodeMemory, NodeError> {
+        let index = Region::builder(NodeMemory::index_len(bytes.len() as u64, options)?)
+            .backing(Backing::Shared)
+            .ladder(PageSize::Base)
+            .populate(Populate::None)
+            .map()?;
+        NodeMemory::with_index(bytes, index, options)
+    }
+
+    /// Writes the header of an index file, for a memory file that nobody has used.
+    pub(crate) fn with_index(
+        bytes: Region,
+        index: Region,
+        options: &NodeOptions,
+    ) -> Result<NodeMemory, NodeError> {
+        let memory_len = bytes.len() as u64;
+        // The memory may be longer than requested, by a part of a page.
+        let fits = ((index.len() - ENTRIES_AT) / ENTRY_BYTES) as u32;
+        let entries = NodeMemory::entries_for(memory_len, options)?.min(fits);
+        let (memory_id, _) = identity(&bytes)?;
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(NodeError::system("getrandom"))?;
+        let node_id = u64::from_ne_bytes(random);
+        let header = Header { entries, memory_len, memory_id, align: options.align, node_id };
+        let memory = NodeMemory { bytes: Arc::new(bytes), index, header, file: None };
+        memory.header_cell().write(&header);
+        Ok(memory)
+    }
+
+    /// Maps the two files of an earlier server.
+    pub(crate) fn attach(bytes: OwnedFd, index: OwnedFd) -> Result<NodeMemory, NodeError> {
+        NodeMemory::of_earlier(Region::attach(bytes, None)?, Region::attach(index, None)?)
+    }
+
+    /// Maps the two files of an earlier server, which have names.
+    pub(crate) fn attach_named(bytes: OwnedFd, index: OwnedFd) -> Result<NodeMemory, NodeError> {
+        let empty = |file: &OwnedFd| fstat(file).is_ok_and(|found| found.st_size == 0);
+        if empty(&index) || empty(&bytes) {
+            let expected = ENTRIES_AT as u64;
+            return Err(BadIndex::Length { got: 0, expected }.into());
+        }
+        NodeMemory::of_earlier(
+            Region::attach_named(bytes, None)?,
+            Region::attach_named(index, None)?,
+        )
+    }
+
+    fn of_earlier(bytes: Region, index: Region) -> Result<NodeMemory, NodeError> {
+        let got = index.len() as u64;
+        if index.len() < ENTRIES_AT {
+            return Err(BadIndex::Length { got, expected: ENTRIES_AT as u64 }.into());
+        }
+        let (got_id, got_len) = identity(&bytes)?;
+        let placeholder = Header { entries: 0, memory_len: 0, memory_id: 0, align: 1, node_id: 0 };
+        let page = index.page_at(0).map_or(0, |page| page.bytes() as u64);
+        let (bytes, header, file) = (Arc::new(bytes), placeholder, None);
+        let mut memory = NodeMemory { bytes, index, header, file };
+        let header = memory.header_cell().read()?;
+        // The file ends at the end of a page.
+        let expected = file_len(header.entries) as u64;
+        if got < expected || got - expected >= page.max(1 << 21) {
+            return Err(BadIndex::Length { got, expected }.into());
+        }
+        let Header { memory_len: expected_len, memory_id: expected_id, .. } = header;
+        if (got_id, got_len) != (expected_id, expected_len) {
+            return Err(BadIndex::OtherMemory { expected_id, expected_len, got_id, got_len }.into());
+        }
+        memory.header = header;
+        Ok(memory)
+    }
+
+    /// Says that the two files have names, and keeps their lock.
+    pub(crate) fn named_by(self, file: MemoryFile) -> NodeMemory {
+        NodeMemory { file: Some(file), ..self }
+    }
+
+    /// Returns whether the two files have names. Their sizes are not sealed then.
+    pub(crate) fn is_named(&self) -> bool {
+        self.file.is_some()
+    }
+
+    /// Duplicates the descriptors of the memory file and the index file, for a keeper.
+    pub(crate) fn descriptors(&self) -> Result<[OwnedFd; 2], NodeError> {
+        let files = [self.bytes.share()?, self.index.share()?];
+        Ok(files.map(|file| file.expect("the files of a node are shared")))
+    }
+
+    pub(crate) fn header_cell(&self) -> &HeaderCell {
+        // SAFETY: the file has at least `ENTRIES_AT` bytes, and its first page is the header's,
+        // which consists of atomic words. Only this process maps the file, and only through such
+        // cells.
+        unsafe { &*self.index.base().as_ptr().cast::<HeaderCell>() }
+    }
+
+    pub(crate) fn sessions(&self) -> &[SessionCell] {
+        // SAFETY: as `header_cell`; the table ends before that of the namespaces, as the format
+        // asserts.
+        unsafe {
+            let first = self.index.base().as_ptr().add(SESSIONS_AT).cast::<SessionCell>();
+            std::slice::from_raw_parts(first, MAX_SESSIONS)
+        }
+    }
+
+    pub(crate) fn namespaces(&self) -> &[NamespaceCell] {
+        // SAFETY: as `header_cell`; the table ends before the entries, as the format asserts.
+        unsafe {
+            let first = self.index.base().as_ptr().add(NAMESPACES_AT).cast::<NamespaceCell>();
+            std::slice::from_raw_parts(first, MAX_NAMESPACES)
+        }
+    }
+
+    pub(crate) fn entries(&self) -> &[EntryCell] {
+        // SAFETY: as `header_cell`; the file has as many entries as the header says, which `create`
+        // made so and `attach` checked. The mapping begins at a page and `ENTRIES_AT` is a multiple
+        // of 64, so the cells are aligned.
+        unsafe {
+            let first = self.index.base().as_ptr().add(ENTRIES_AT).cast::<EntryCell>();
+            std::slice::from_raw_parts(first, self.header.entries as usize)
+        }
+    }
+
+    /// Returns the address of the first word of the index file.
+    #[cfg(test)]
+    pub(crate) fn index_base(&self) -> usize {
+        self.index.base().as_ptr().addr()
+    }
+
+    /// Returns a copy of the index file.
+    #[cfg(test)]
+    pub(crate) fn index_bytes(&self) -> Vec<u8> {
+        // SAFETY: as `header_cell`; the test that calls this makes no stores meanwhile.
+        unsafe { self.index.bytes() }.to_vec()
+    }
+}
+
+/// The cells consist of atomic words of eight bytes.
+const _: () = assert!(align_of::<AtomicU64>() == 8);
+
+/// Returns the inode number and the length of a memory file.
+fn identity(bytes: &Region) -> Result<(u64, u64), NodeError> {
+    let Some(fd) = bytes.fd() else {
+        let limit = "the memory of a node is shared memory";
+        return Err(NodeError::Option { option: "backing", value: 0, limit });
+    };
+    let stat = fstat(fd).map_err(NodeError::system("fstat of the memory file"))?;
+    Ok((stat.st_ino, bytes.len() as u64))
+}

@@ -1,0 +1,54 @@
+//! *Node*: the state of the server, without sockets: keys, blocks, sessions, namespaces.
+//!
+//! One thread calls it, so it needs no lock. What must survive the server is in the index file
+//! ([`memory`]), stored in the order that the [format](crate::format) demands. Everything else is
+//! made again by a [recovery](recover): the table from keys to entries, the free ranges of the
+//! memory, the order in which values are evicted, and the sums.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `node.rs` | the state, and steps that several calls share |
+//! | `reserve.rs`, `commit.rs` | a value comes: an extent for its bytes, then its key |
+//! | `acquire.rs` | a value is found, pinned and released |
+//! | `remove.rs`, `evict.rs` | a value goes |
+//! | `sessions.rs` | clients come, return after the server's restart, fall silent, and end |
+//! | `namespaces.rs`, `lists.rs` | limits, shares, and the order of eviction |
+//! | `memory.rs`, `memory_file.rs` | the two files, without a name or with one |
+//! | `recover.rs` | the state of an index file that an earlier server left |
+
+mod acquire;
+mod below;
+mod check;
+mod commit;
+mod events;
+mod evict;
+mod handles;
+mod lists;
+mod memory;
+mod memory_file;
+mod namespaces;
+#[expect(clippy::module_inception, reason = "one noun a file")]
+mod node;
+mod options;
+mod recover;
+mod remove;
+mod reserve;
+mod scrub;
+mod sessions;
+mod stats;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+pub(crate) use below::Waiting;
+pub(crate) use commit::CommitItem;
+pub use events::{Event, EventKind};
+pub use handles::BlockHandle;
+pub(crate) use handles::Granted;
+pub(crate) use memory::NodeMemory;
+pub use memory_file::MemoryFile;
+pub use node::Node;
+pub use options::{MAX_BATCH, NamespaceLimits, NodeOptions};
+pub use recover::RecoveryReport;
+pub(crate) use scrub::Scrubbing;
+pub(crate) use sessions::{NewSession, SessionIndex};
+pub use stats::{NamespaceStats, NodeStats};

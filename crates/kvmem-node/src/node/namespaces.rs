@@ -1,0 +1,111 @@
+//! *Namespaces*: tenants and models, whose keys are apart and whose bytes are limited.
+
+use super::NamespaceLimits;
+use super::lists::{List, PRIORITIES};
+use super::node::{Local, Node};
+use crate::error::{BadIndex, CallError, Quota, TooMany};
+use crate::format::{MAX_NAMESPACE_NAME, MAX_NAMESPACES};
+
+/// One namespace.
+#[derive(Clone, Debug)]
+pub(super) struct Namespace {
+    pub(super) name: String,
+    pub(super) limits: NamespaceLimits,
+    /// Of its values and reservations.
+    pub(super) bytes: u64,
+    /// Values that are pinned.
+    pub(super) pinned: u64,
+    /// Values that can be evicted, by priority.
+    lists: [List; PRIORITIES],
+}
+
+impl Namespace {
+    pub(super) fn list(&mut self, priority: u8) -> &mut List {
+        &mut self.lists[usize::from(priority).min(PRIORITIES - 1)]
+    }
+
+    pub(super) fn lists(&self) -> &[List] {
+        &self.lists
+    }
+
+    /// Returns the value to evict first: of the lowest priority, the one that was used least
+    /// recently and is not being stored.
+    pub(super) fn victim(&self, locals: &[Local]) -> Option<u32> {
+        let is_free = |slot: &u32| !locals[*slot as usize].storing;
+        self.lists.iter().find_map(|list| list.iter(locals).find(is_free))
+    }
+
+    /// Returns whether `more` bytes exceed the limit, and by what.
+    pub(super) fn over_limit(&self, more: u64) -> Option<CallError> {
+        let (value, limit) = (self.bytes.saturating_add(more), self.limits.max_bytes);
+        let what = Quota::NamespaceBytes;
+        (value > limit).then_some(CallError::Quota { what, value, limit })
+    }
+}
+
+/// All namespaces, by their numbers in the index file.
+#[derive(Debug, Default)]
+pub(super) struct Namespaces(Vec<Namespace>);
+
+impl Namespaces {
+    pub(super) fn at(&mut self, namespace: u16) -> &mut Namespace {
+        &mut self.0[usize::from(namespace)]
+    }
+
+    pub(super) fn get(&self, namespace: u16) -> &Namespace {
+        &self.0[usize::from(namespace)]
+    }
+
+    pub(super) fn all(&self) -> &[Namespace] {
+        &self.0
+    }
+
+    /// Returns the value to evict first: of the namespace that exceeds its share most.
+    pub(super) fn victim(&self, locals: &[Local]) -> Option<u32> {
+        let excess = |it: &Namespace| it.bytes as f64 / f64::from(it.limits.share.max(1));
+        let with_victims = self.0.iter().filter_map(|it| Some((excess(it), it.victim(locals)?)));
+        with_victims.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, slot)| slot)
+    }
+}
+
+impl Node {
+    /// Returns the number of a namespace, and makes it if it is new. Names are never removed.
+    pub(crate) fn namespace(&mut self, name: &str) -> Result<u16, CallError> {
+        if let Some(found) = self.find_namespace(name) {
+            return Ok(found);
+        }
+        if name.len() > MAX_NAMESPACE_NAME {
+            return Err(CallError::BadNamespace { len: name.len(), limit: MAX_NAMESPACE_NAME });
+        }
+        let number = self.namespaces.0.len();
+        let Some(cell) = self.memory.namespaces().get(number) else {
+            return Err(CallError::TooMany { what: TooMany::Namespaces, limit: MAX_NAMESPACES });
+        };
+        cell.write(name);
+        self.add_namespace(name.to_owned());
+        Ok(number as u16)
+    }
+
+    /// Returns the number of a namespace that exists.
+    pub(crate) fn find_namespace(&self, name: &str) -> Option<u16> {
+        self.namespaces.0.iter().position(|it| it.name == name).map(|number| number as u16)
+    }
+
+    fn add_namespace(&mut self, name: String) {
+        let limits = self.options.limits_of(&name);
+        let lists = [List::EMPTY; PRIORITIES];
+        self.namespaces.0.push(Namespace { name, limits, bytes: 0, pinned: 0, lists });
+    }
+
+    /// Reads the names in the index file.
+    pub(super) fn recover_namespaces(&mut self) -> Result<(), BadIndex> {
+        for index in 0..MAX_NAMESPACES {
+            match self.memory.namespaces()[index].read() {
+                None => return Err(BadIndex::Namespace { index }),
+                Some(None) => break,
+                Some(Some(name)) => self.add_namespace(name),
+            }
+        }
+        Ok(())
+    }
+}

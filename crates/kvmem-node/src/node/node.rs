@@ -1,0 +1,311 @@
+//! [`Node`]: the state, and the steps that several calls share.
+
+use std::collections::HashMap;
+use std::hash::Hasher;
+use std::sync::atomic::Ordering;
+
+use hashbrown::HashTable;
+use kvmem::arena::{Receipt, Region};
+use kvmem::offset::{OffsetAllocator, RawHandle};
+use siphasher::sip::SipHasher13;
+
+use super::below::Below;
+use super::events::{EventKind, EventLog};
+use super::lists::Links;
+use super::namespaces::Namespaces;
+use super::sessions::Sessions;
+use super::stats::Counters;
+use super::{BlockHandle, Granted, NodeMemory, NodeOptions};
+use crate::error::{CallError, NodeError};
+use crate::format::{EntryCell, MAX_KEY, State, Word, announce};
+
+/// What the server keeps of an entry beside the index file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Local {
+    /// The extent's allocation.
+    pub(super) extent: RawHandle,
+    links: Links,
+    /// Sessions that have pins of it, and pins of the server itself.
+    pub(super) pins: u32,
+    /// The tier is storing the value: it is no victim.
+    pub(super) storing: bool,
+}
+
+impl AsMut<Links> for Local {
+    fn as_mut(&mut self) -> &mut Links {
+        &mut self.links
+    }
+}
+
+impl AsRef<Links> for Local {
+    fn as_ref(&self) -> &Links {
+        &self.links
+    }
+}
+
+/// Values under keys in the memory of a node, as the server keeps them.
+///
+/// # Time complexity
+///
+/// Each call takes O(1) for each key, size or handle, besides the values that a reservation evicts.
+#[derive(Debug)]
+pub struct Node {
+    pub(crate) memory: NodeMemory,
+    pub(super) options: NodeOptions,
+    pub(super) space: OffsetAllocator,
+    /// The entries that are committed, by namespace and key.
+    by_key: HashTable<u32>,
+    hash_key: (u64, u64),
+    /// One for each entry that was ever used.
+    pub(super) locals: Vec<Local>,
+    /// Entries that were used and are free.
+    free_slots: Vec<u32>,
+    pub(super) namespaces: Namespaces,
+    pub(super) sessions: Sessions,
+    pub(super) events: EventLog,
+    pub(super) counters: Counters,
+    /// Pins of the server: values that are being removed from the tier, or verified.
+    pub(super) server_pins: HashMap<u32, u32>,
+    pub(super) below: Option<Below>,
+    /// Keys whose values the tier must remove before it is used, after a recovery.
+    pub(super) to_remove: Vec<(u16, Vec<u8>)>,
+}
+
+impl Node {
+    /// Makes a node of memory that nobody has used. The memory is [shared](kvmem::arena::Backing).
+    ///
+    /// # Errors
+    /// [`NodeError::Option`], [`NodeError::Memory`] and [`NodeError::System`].
+    pub fn create(bytes: Region, options: NodeOptions) -> Result<Node, NodeError> {
+        Node::over(NodeMemory::create(bytes, &options)?, options)
+    }
+
+    /// Makes the state of memory without used entries.
+    pub(super) fn over(memory: NodeMemory, options: NodeOptions) -> Result<Node, NodeError> {
+        let space = OffsetAllocator::new(memory.header.memory_len).map_err(NodeError::Space)?;
+        let mut random = [0; 16];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
+            .map_err(NodeError::system("getrandom"))?;
+        let (low, high) = random.split_at(8);
+        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        Ok(Node {
+            space,
+            by_key: HashTable::new(),
+            hash_key: (word(low), word(high)),
+            locals: Vec::new(),
+            free_slots: Vec::new(),
+            namespaces: Namespaces::default(),
+            sessions: Sessions::default(),
+            events: EventLog::new(options.max_events),
+            counters: Counters::default(),
+            server_pins: HashMap::new(),
+            below: None,
+            to_remove: Vec::new(),
+            memory,
+            options,
+        })
+    }
+
+    pub(super) fn entry(&self, slot: u32) -> &EntryCell {
+        &self.memory.entries()[slot as usize]
+    }
+
+    /// Returns the word of an entry that this server wrote or accepted.
+    pub(super) fn word(&self, slot: u32) -> Word {
+        self.entry(slot).word().expect("the server wrote the word")
+    }
+
+    /// Returns the entry of a handle in its use, and its word.
+    pub(super) fn live(&self, handle: BlockHandle) -> Result<(u32, Word), CallError> {
+        let BlockHandle { slot, generation } = handle;
+        let stale = CallError::Stale { slot, generation };
+        if slot as usize >= self.locals.len() {
+            return Err(stale);
+        }
+        let word = self.word(slot);
+        if word.generation == generation && word.state != State::Free {
+            Ok((slot, word))
+        } else {
+            Err(stale)
+        }
+    }
+
+    pub(super) fn granted(&self, slot: u32) -> Granted {
+        let entry = self.entry(slot);
+        let extent = entry.extent();
+        Granted {
+            handle: BlockHandle { slot, generation: entry.generation() },
+            offset: extent.start,
+            len: extent.end - extent.start,
+            checksum: entry.checksum(),
+        }
+    }
+
+    pub(super) fn len_of(&self, slot: u32) -> u64 {
+        let extent = self.entry(slot).extent();
+        extent.end - extent.start
+    }
+
+    /// The keys come from clients, so their hash has a secret key.
+    fn hash(hash_key: (u64, u64), namespace: u16, key: &[u8]) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(hash_key.0, hash_key.1);
+        hasher.write_u16(namespace);
+        hasher.write(key);
+        hasher.finish()
+    }
+
+    pub(super) fn find(&self, namespace: u16, key: &[u8]) -> Option<u32> {
+        let hash = Node::hash(self.hash_key, namespace, key);
+        self.by_key.find(hash, |&slot| self.entry(slot).has_key(namespace, key)).copied()
+    }
+
+    /// Returns whether the value of an entry has outlived its time.
+    pub(super) fn is_expired(&self, slot: u32, now: u64) -> bool {
+        let expires_at = self.entry(slot).expires_at();
+        expires_at != 0 && expires_at <= now
+    }
+
+    /// Makes a committed entry known under its key. The key has no other entry.
+    pub(super) fn enter(&mut self, slot: u32) {
+        let entries = self.memory.entries();
+        let hash_key = self.hash_key;
+        let hash_of = |slot: &u32| {
+            let entry = &entries[*slot as usize];
+            let len = usize::from(entry.word().expect("the server wrote the word").key_len);
+            Node::hash(hash_key, entry.namespace(), &entry.key()[..len])
+        };
+        self.by_key.insert_unique(hash_of(&slot), slot, hash_of);
+    }
+
+    /// Ends the look-ups of an entry.
+    pub(super) fn leave(&mut self, slot: u32, key_len: u8) {
+        let entry = &self.memory.entries()[slot as usize];
+        let (namespace, key): (_, [u8; MAX_KEY]) = (entry.namespace(), entry.key());
+        let hash = Node::hash(self.hash_key, namespace, &key[..key_len.into()]);
+        if let Ok(found) = self.by_key.find_entry(hash, |other| *other == slot) {
+            found.remove();
+        }
+    }
+
+    /// Returns what was mapped, and where it lies.
+    #[must_use]
+    pub fn memory_receipt(&self) -> &Receipt {
+        self.memory.bytes.receipt()
+    }
+
+    /// Returns the number of committed values.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    /// Returns whether there is no committed value.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    /// Takes a free entry, if there is one. Its word still says that it is free.
+    pub(super) fn take_slot(&mut self, extent: RawHandle) -> Option<u32> {
+        let local = Local { extent, links: Links::OUT, pins: 0, storing: false };
+        if let Some(slot) = self.free_slots.pop() {
+            self.locals[slot as usize] = local;
+            return Some(slot);
+        }
+        let slot = u32::try_from(self.locals.len()).ok()?;
+        if slot == self.memory.header.entries {
+            return None;
+        }
+        self.locals.push(local);
+        // A recovery looks at this entry from now on.
+        announce(&self.memory.header_cell().entries_used, u64::from(slot) + 1);
+        Some(slot)
+    }
+
+    /// Grows `locals` over the entries that were ever used, as free ones, during a recovery.
+    pub(super) fn cover_used(&mut self) {
+        // Acquire: pairs with the Release in `take_slot`, in the earlier process.
+        let used = self.memory.header_cell().entries_used.load(Ordering::Acquire);
+        let used = used.min(self.memory.header.entries.into());
+        let extent = RawHandle::from_bits(0);
+        let free = Local { extent, links: Links::OUT, pins: 0, storing: false };
+        self.locals.resize(used as usize, free);
+    }
+
+    pub(super) fn add_free_slot(&mut self, slot: u32) {
+        self.free_slots.push(slot);
+    }
+
+    pub(super) fn free_slots(&self) -> &[u32] {
+        &self.free_slots
+    }
+
+    pub(super) fn has_free_slot(&self) -> bool {
+        !self.free_slots.is_empty() || self.locals.len() < self.memory.header.entries as usize
+    }
+
+    /// Frees the extent of an entry that can no longer be found and that nobody uses.
+    pub(super) fn release_extent(&mut self, slot: u32) {
+        let (namespace, len) = (self.namespace_of(slot), self.len_of(slot));
+        let entry = self.entry(slot);
+        // First the word, then the space: rule 2 of the format.
+        entry.free(entry.generation());
+        let extent = self.locals[slot as usize].extent;
+        self.space.free_raw(extent).expect("the entry has its extent");
+        self.namespaces.at(namespace).bytes -= len;
+        self.free_slots.push(slot);
+    }
+
+    /// Returns the namespace that an entry counts for: that of its key, or of the session that has
+    /// reserved it.
+    pub(super) fn namespace_of(&self, slot: u32) -> u16 {
+        match self.word(slot).state {
+            State::Reserved | State::Prepared => {
+                let fetched = self.below.as_ref().and_then(|it| it.fetched_into.get(&slot));
+                if let Some((namespace, _)) = fetched {
+                    return *namespace;
+                }
+                let of = self.entry(slot).users().next().and_then(|user| self.sessions.at(user));
+                of.expect("a reservation has a session").namespace
+            }
+            _ => self.entry(slot).namespace(),
+        }
+    }
+
+    /// Adds an unpinned committed value to its list, as the one that was used last.
+    pub(super) fn push_evictable(&mut self, slot: u32) {
+        let (namespace, priority) = (self.entry(slot).namespace(), self.entry(slot).priority());
+        self.namespaces.at(namespace).list(priority).push(&mut self.locals, slot);
+    }
+
+    pub(super) fn unlink_evictable(&mut self, slot: u32) {
+        let (namespace, priority) = (self.entry(slot).namespace(), self.entry(slot).priority());
+        self.namespaces.at(namespace).list(priority).unlink(&mut self.locals, slot);
+    }
+
+    /// Takes a committed value out of the index. The extent is free at once, or when the last pin
+    /// ends.
+    pub(super) fn withdraw(&mut self, slot: u32, kind: EventKind) {
+        let word = self.word(slot);
+        debug_assert_eq!(word.state, State::Committed);
+        // A newer value hides what a tier may have under the key.
+        let uncovers = match kind {
+            EventKind::Evicted => !self.entry(slot).is_clean(),
+            kind => kind == EventKind::Removed,
+        };
+        if uncovers {
+            self.note_removal();
+        }
+        self.leave(slot, word.key_len);
+        let entry = &self.memory.entries()[slot as usize];
+        self.events.add(kind, entry.namespace(), &entry.key()[..word.key_len.into()]);
+        if self.must_be_removed(slot, kind) {
+            self.remove_below(slot);
+        } else if self.locals[slot as usize].pins > 0 {
+            self.entry(slot).detach(word);
+        } else {
+            self.unlink_evictable(slot);
+            self.release_extent(slot);
+        }
+    }
+}

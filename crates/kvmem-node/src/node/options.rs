@@ -1,0 +1,67 @@
+//! *Options* of a node.
+
+use crate::format::MAX_KEY;
+
+/// How a node is made. A recovery takes the sizes from the index file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeOptions {
+    /// The most blocks at one time. The index file has 192 bytes for each, and pages that were
+    /// never used take no memory. `None`: one for each 64 KiB of memory, at least 1024.
+    pub max_blocks: Option<u32>,
+    /// The alignment of all blocks in bytes, a power of two.
+    pub align: u64,
+    /// The most bytes that one session may have reserved at a time.
+    pub max_reserved_per_session: u64,
+    /// The most pins and reservations of one session.
+    pub max_handles_per_session: usize,
+    /// The limits of namespaces without limits of their own.
+    pub default_limits: NamespaceLimits,
+    /// The limits of single namespaces.
+    pub limits: Vec<(String, NamespaceLimits)>,
+    /// The most events that are kept for [subscribers](super::Event).
+    pub max_events: usize,
+}
+
+impl Default for NodeOptions {
+    fn default() -> NodeOptions {
+        NodeOptions {
+            max_blocks: None,
+            align: 4096,
+            max_reserved_per_session: u64::MAX,
+            max_handles_per_session: 1 << 20,
+            default_limits: NamespaceLimits::default(),
+            limits: Vec::new(),
+            max_events: 65_536,
+        }
+    }
+}
+
+/// What a namespace may use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NamespaceLimits {
+    /// The most bytes, values and reservations.
+    pub max_bytes: u64,
+    /// The most values that are pinned at a time.
+    pub max_pins: u64,
+    /// The share of the memory, beside the shares of the others: the namespace that exceeds its
+    /// share most gives up values first.
+    pub share: u32,
+}
+
+impl Default for NamespaceLimits {
+    fn default() -> NamespaceLimits {
+        NamespaceLimits { max_bytes: u64::MAX, max_pins: u64::MAX, share: 1 }
+    }
+}
+
+impl NodeOptions {
+    pub(super) fn limits_of(&self, name: &str) -> NamespaceLimits {
+        let own = self.limits.iter().find(|(of, _)| of == name);
+        own.map_or(self.default_limits, |(_, limits)| *limits)
+    }
+}
+
+/// The most keys, sizes or handles of one call.
+pub const MAX_BATCH: usize = 1024;
+
+const _: () = assert!(MAX_BATCH * (MAX_KEY + 32) < crate::protocol::MAX_MESSAGE);

@@ -1,0 +1,295 @@
+//! *Recovery*: one scan of the index file makes the state that an earlier server left.
+//!
+//! The server may have ended between any two stores. The [format](crate::format) makes each such
+//! file a valid state:
+//!
+//! | the file has | the recovery makes of it |
+//! |---|---|
+//! | a batch named in the header | its prepared entries are committed, as the server would have |
+//! | other prepared entries | reservations, whose clients repeat the commit |
+//! | reservations and pins of processes that live | orphaned sessions, until the clients return |
+//! | those of processes that are gone | free extents, unpinned values |
+//! | two values under one key | the one of the later batch |
+//! | detached entries that nobody uses | free extents |
+//!
+//! No value's bytes are read. An entry that no server wrote, or whose checksum does not match, is
+//! counted and becomes free.
+
+use std::collections::HashSet;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use super::node::Node;
+use super::{NodeMemory, NodeOptions};
+use crate::error::NodeError;
+use crate::format::{MAX_SESSIONS, State, TierRemovals, Word, announce};
+
+/// What a recovery found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct RecoveryReport {
+    /// Values that can be found again.
+    pub values: u64,
+    /// Bytes of those values.
+    pub bytes: u64,
+    /// Values of a batch whose commit the earlier server had not completed.
+    pub completed: u64,
+    /// Reservations that are free again because their client is gone.
+    pub freed_reservations: u64,
+    /// Sessions whose process lives: their pins and reservations are kept.
+    pub orphaned_sessions: u64,
+    /// Sessions whose process is gone.
+    pub ended_sessions: u64,
+    /// Entries that are damaged, and free now.
+    pub damaged: u64,
+}
+
+/// Returns whether the process with this number and start time may still live. One that this
+/// process cannot see has number 0.
+pub(super) fn is_alive(pid: u32, started: u64) -> bool {
+    pid == 0 || crate::socket::start_time(pid) == Some(started)
+}
+
+impl Node {
+    /// Makes the state that an earlier server left in the memory file and the index file, whose
+    /// [descriptors](crate::NodeServer::descriptors) were kept. O(n log n) for n entries that were
+    /// ever used.
+    ///
+    /// # Errors
+    /// [`NodeError::BadIndex`]: the files cannot be used. They are not changed then.
+    pub fn recover(
+        bytes: OwnedFd,
+        index: OwnedFd,
+        options: NodeOptions,
+    ) -> Result<(Node, RecoveryReport), NodeError> {
+        Node::recover_memory(NodeMemory::attach(bytes, index)?, options, is_alive)
+    }
+
+    /// Makes the state of mapped files. `is_alive` tells whether the process with this number and
+    /// start time still lives.
+    pub(super) fn recover_memory(
+        memory: NodeMemory,
+        options: NodeOptions,
+        is_alive: impl Fn(u32, u64) -> bool,
+    ) -> Result<(Node, RecoveryReport), NodeError> {
+        let mut node = Node::over(memory, options)?;
+        let mut report = RecoveryReport::default();
+        node.recover_namespaces()?;
+        node.recover_sessions(is_alive, &mut report);
+        node.cover_used();
+        let header = node.memory.header_cell();
+        if header.tier_removals() == TierRemovals::Recovered {
+            // The process that had the keys has ended before a tier removed them.
+            header.set_tier_removals(TierRemovals::Unknown);
+        }
+        node.complete_batch(&mut report);
+        let used = node.survey(&mut report);
+        node.restore_extents(used, &mut report);
+        node.end_unused(&mut report);
+        node.restore_values(&mut report);
+        Ok((node, report))
+    }
+
+    fn recover_sessions(
+        &mut self,
+        is_alive: impl Fn(u32, u64) -> bool,
+        report: &mut RecoveryReport,
+    ) {
+        for number in 0..MAX_SESSIONS {
+            let Some(record) = self.memory.sessions()[number].read() else { continue };
+            let known = usize::from(record.namespace) < self.namespaces.all().len();
+            if known && is_alive(record.pid, record.started) {
+                self.sessions.add_orphan(number, &record);
+                report.orphaned_sessions += 1;
+            } else {
+                self.memory.sessions()[number].clear();
+                report.ended_sessions += 1;
+            }
+        }
+    }
+
+    /// Completes or undoes the commit that the earlier server had begun.
+    fn complete_batch(&mut self, report: &mut RecoveryReport) {
+        let header = self.memory.header_cell();
+        // Acquire: pairs with the Release of `announce` in `commit`, in the earlier process.
+        let batch = header.committing.load(Ordering::Acquire);
+        for entry in &self.memory.entries()[..self.locals.len()] {
+            let Some(word) = entry.word().filter(|word| word.state == State::Prepared) else {
+                continue;
+            };
+            if batch != 0 && entry.batch() == batch && entry.commit_is_whole(word) {
+                entry.commit(word);
+                report.completed += 1;
+            } else {
+                entry.unprepare(word);
+            }
+        }
+        announce(&header.committing, 0);
+    }
+
+    /// Returns the entries with extents, in the order of their offsets, and collects those without.
+    fn survey(&mut self, report: &mut RecoveryReport) -> Vec<(u64, u32)> {
+        let (mut used, mut free) = (Vec::new(), Vec::new());
+        let known = self.namespaces.all().len();
+        for (slot, entry) in (0..self.locals.len() as u32).zip(self.memory.entries()) {
+            let is_whole = |word: Word| {
+                let keyed = matches!(word.state, State::Committed | State::Detached);
+                let named = usize::from(entry.namespace()) < known && word.key_len > 0;
+                entry.extent_is_whole(word.generation)
+                    && (!keyed || (named && entry.commit_is_whole(word)))
+            };
+            match entry.word() {
+                Some(word) if word.state == State::Free => free.push(slot),
+                Some(word) if is_whole(word) => used.push((entry.extent().start, slot)),
+                _ => {
+                    report.damaged += 1;
+                    entry.free(entry.generation());
+                    free.push(slot);
+                }
+            }
+        }
+        free.into_iter().rev().for_each(|slot| self.add_free_slot(slot));
+        used.sort_unstable();
+        used
+    }
+
+    /// Allocates the extents of entries again. Of two entries that overlap, the second one is
+    /// damaged.
+    fn restore_extents(&mut self, used: Vec<(u64, u32)>, report: &mut RecoveryReport) {
+        let mut damaged = Vec::new();
+        for (_, slot) in used {
+            match self.space.allocate_raw_at(self.entry(slot).extent()) {
+                Ok(extent) => self.locals[slot as usize].extent = extent.handle,
+                Err(_) => damaged.push(slot),
+            }
+        }
+        for slot in damaged {
+            report.damaged += 1;
+            let entry = self.entry(slot);
+            entry.free(entry.generation());
+            self.add_free_slot(slot);
+        }
+    }
+
+    /// Frees what nobody uses any more, and gives the rest to its sessions.
+    fn end_unused(&mut self, report: &mut RecoveryReport) {
+        for slot in 0..self.locals.len() as u32 {
+            let entry = &self.memory.entries()[slot as usize];
+            let Some(word) = entry.word().filter(|word| word.state != State::Free) else {
+                continue;
+            };
+            if !self.has_extent(slot) {
+                continue;
+            }
+            for user in entry.users().collect::<Vec<_>>() {
+                if self.sessions.at(user).is_none() {
+                    self.entry(slot).remove_user(user);
+                }
+            }
+            let users: Vec<usize> = self.entry(slot).users().collect();
+            match word.state {
+                State::Reserved => match users.first() {
+                    Some(&user) => {
+                        // No server writes more than one.
+                        users[1..].iter().for_each(|other| self.entry(slot).remove_user(*other));
+                        self.restore_reservation(user, slot);
+                    }
+                    None => {
+                        report.freed_reservations += 1;
+                        self.free_recovered(slot, word);
+                    }
+                },
+                State::Detached if users.is_empty() => {
+                    if self.entry(slot).is_to_remove() {
+                        let key = self.entry(slot).key()[..word.key_len.into()].to_vec();
+                        self.to_remove.push((self.entry(slot).namespace(), key));
+                        // The entry that names the key is free from now on.
+                        let header = self.memory.header_cell();
+                        if header.tier_removals() == TierRemovals::None {
+                            header.set_tier_removals(TierRemovals::Recovered);
+                        }
+                    }
+                    self.free_recovered(slot, word);
+                }
+                _ => {
+                    let (namespace, len) = (self.entry(slot).namespace(), self.len_of(slot));
+                    self.namespaces.at(namespace).bytes += len;
+                    for user in &users {
+                        self.session_numbered(*user).pins.insert(slot, 1);
+                    }
+                    self.locals[slot as usize].pins = users.len() as u32;
+                    if !users.is_empty() {
+                        self.namespaces.at(namespace).pinned += 1;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns whether a recovery has allocated the extent of an entry.
+    fn has_extent(&self, slot: u32) -> bool {
+        self.space.resolve_raw(self.locals[slot as usize].extent).is_ok()
+    }
+
+    fn session_numbered(&mut self, number: usize) -> &mut super::sessions::Session {
+        let found = self.sessions.all().map(|(session, _)| session);
+        let session = found.into_iter().find(|session| session.number() == number);
+        self.sessions.get_mut(session.expect("the session lives"))
+    }
+
+    fn restore_reservation(&mut self, user: usize, slot: u32) {
+        let len = self.len_of(slot);
+        let session = self.session_numbered(user);
+        session.reservations.insert(slot, super::sessions::ReservationState::default());
+        session.reserved_bytes += len;
+        let namespace = session.namespace;
+        self.namespaces.at(namespace).bytes += len;
+    }
+
+    fn free_recovered(&mut self, slot: u32, word: Word) {
+        self.entry(slot).free(word.generation);
+        let extent = self.locals[slot as usize].extent;
+        self.space.free_raw(extent).expect("the extent was allocated again");
+        self.add_free_slot(slot);
+    }
+
+    /// Makes the values known under their keys, and evictable in the order of their last use.
+    fn restore_values(&mut self, report: &mut RecoveryReport) {
+        let mut values: Vec<(u64, u64, u32)> = (0..self.locals.len() as u32)
+            .filter(|slot| self.has_extent(*slot))
+            .filter(|slot| self.word(*slot).state == State::Committed)
+            .map(|slot| (self.entry(slot).used_at(), self.entry(slot).batch(), slot))
+            .collect();
+        values.sort_unstable();
+        for (_, batch, slot) in values {
+            let word = self.word(slot);
+            let (namespace, key) = (self.entry(slot).namespace(), self.entry(slot).key());
+            let key = &key[..word.key_len.into()];
+            if self.locals[slot as usize].pins == 0 {
+                self.push_evictable(slot);
+            }
+            // The earlier server ended between a commit and the end of the value before.
+            match self.find(namespace, key) {
+                Some(other) if self.entry(other).batch() >= batch => self.withdraw_unknown(slot),
+                Some(other) => {
+                    self.withdraw(other, super::EventKind::Replaced);
+                    self.enter(slot);
+                }
+                None => self.enter(slot),
+            }
+        }
+        let values: HashSet<u32> = self.committed_slots().collect();
+        report.values = values.len() as u64;
+        report.bytes = values.iter().map(|slot| self.len_of(*slot)).sum();
+    }
+
+    /// Withdraws a committed value that is not known under its key.
+    fn withdraw_unknown(&mut self, slot: u32) {
+        if self.locals[slot as usize].pins > 0 {
+            self.entry(slot).detach(self.word(slot));
+        } else {
+            self.unlink_evictable(slot);
+            self.release_extent(slot);
+        }
+    }
+}

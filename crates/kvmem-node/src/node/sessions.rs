@@ -1,0 +1,322 @@
+//! *Sessions*: what each client has, from its greeting until its process is gone.
+//!
+//! The index file has the process of each session, and for each entry the sessions that use it. A
+//! server that recovers the file therefore knows what the clients of its predecessor have, and
+//! keeps it: a session whose process lives is *orphaned* until its client returns and
+//! [resumes](Node::resume) it, or its process ends.
+
+use std::collections::{HashMap, HashSet};
+
+use foldhash::fast::FixedState;
+
+use super::node::Node;
+use super::{BlockHandle, Granted};
+use crate::error::{CallError, Quota, TooMany};
+use crate::format::{MAX_SESSIONS, SessionRecord, State};
+
+/// The place of a session in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SessionIndex(u8);
+
+const _: () = assert!(MAX_SESSIONS == 1 << u8::BITS);
+
+impl SessionIndex {
+    pub(crate) fn number(self) -> usize {
+        self.0.into()
+    }
+}
+
+/// What a client says when it connects, and the kernel says of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct NewSession {
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    pub(crate) started: u64,
+    pub(crate) namespace: u16,
+    pub(crate) read_only: bool,
+}
+
+/// A block that a session has reserved.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ReservationState {
+    /// The client was silent for too long. The extent is not used again before the client has
+    /// released the reservation or is gone: it may still write there.
+    pub(super) fenced: bool,
+}
+
+/// What a session has. The server chooses the numbers of entries, so their hash needs no secret.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) token: u64,
+    pub(super) pid: u32,
+    pub(super) namespace: u16,
+    pub(super) read_only: bool,
+    /// The process lives and has no connection: the predecessor of this server had the session, or
+    /// the connection broke.
+    pub(super) orphaned: bool,
+    /// Pinned entries, and the number of pins of each.
+    pub(super) pins: HashMap<u32, u32, FixedState>,
+    pub(super) reservations: HashMap<u32, ReservationState, FixedState>,
+    pub(super) reserved_bytes: u64,
+    /// Those of fenced reservations.
+    pub(super) fenced_bytes: u64,
+}
+
+impl Session {
+    pub(super) fn check_handles(&self, more: usize, limit: usize) -> Result<(), CallError> {
+        let value = self.pins.len() + self.reservations.len() + more;
+        if value <= limit {
+            return Ok(());
+        }
+        let (value, limit) = (value as u64, limit as u64);
+        Err(CallError::Quota { what: Quota::SessionHandles, value, limit })
+    }
+}
+
+/// All sessions, at the places that they have in the index file.
+#[derive(Debug)]
+pub(super) struct Sessions(Vec<Option<Session>>);
+
+impl Default for Sessions {
+    fn default() -> Sessions {
+        Sessions((0..MAX_SESSIONS).map(|_| None).collect())
+    }
+}
+
+impl Sessions {
+    pub(super) fn get(&self, session: SessionIndex) -> &Session {
+        self.0[session.number()].as_ref().expect("the session lives")
+    }
+
+    pub(super) fn get_mut(&mut self, session: SessionIndex) -> &mut Session {
+        self.0[session.number()].as_mut().expect("the session lives")
+    }
+
+    pub(super) fn at(&self, number: usize) -> Option<&Session> {
+        self.0.get(number)?.as_ref()
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = (SessionIndex, &Session)> {
+        let numbered = (0..=u8::MAX).zip(&self.0);
+        numbered.filter_map(|(number, it)| Some((SessionIndex(number), it.as_ref()?)))
+    }
+
+    pub(super) fn add_reservation(&mut self, session: SessionIndex, slot: u32, len: u64) {
+        let session = self.get_mut(session);
+        session.reservations.insert(slot, ReservationState::default());
+        session.reserved_bytes += len;
+    }
+
+    pub(super) fn remove_reservation(&mut self, session: SessionIndex, slot: u32, len: u64) {
+        let session = self.get_mut(session);
+        if let Some(ended) = session.reservations.remove(&slot) {
+            session.reserved_bytes -= len;
+            session.fenced_bytes -= if ended.fenced { len } else { 0 };
+        }
+    }
+
+    /// Adds a session that the index file has, during a recovery.
+    pub(super) fn add_orphan(&mut self, number: usize, record: &SessionRecord) -> SessionIndex {
+        self.0[number] = Some(Session {
+            token: record.token,
+            pid: record.pid,
+            namespace: record.namespace,
+            read_only: record.read_only,
+            orphaned: true,
+            pins: HashMap::default(),
+            reservations: HashMap::default(),
+            reserved_bytes: 0,
+            fenced_bytes: 0,
+        });
+        SessionIndex(number as u8)
+    }
+}
+
+impl Node {
+    /// Begins a session. Returns its place, and the token that resumes it.
+    pub(crate) fn begin_session(
+        &mut self,
+        new: NewSession,
+    ) -> Result<(SessionIndex, u64), CallError> {
+        let Some(number) = self.sessions.0.iter().position(Option::is_none) else {
+            return Err(CallError::TooMany { what: TooMany::Sessions, limit: MAX_SESSIONS });
+        };
+        let token = self.new_token();
+        let NewSession { pid, uid, started, namespace, read_only } = new;
+        let record = SessionRecord { token, pid, uid, started, namespace, read_only };
+        self.memory.sessions()[number].write(&record);
+        let session = self.sessions.add_orphan(number, &record);
+        self.sessions.get_mut(session).orphaned = false;
+        Ok((session, token))
+    }
+
+    fn new_token(&self) -> u64 {
+        let mut random = [0; 8];
+        loop {
+            // The call fails only for flags or sizes other than these.
+            let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+            let token = u64::from_ne_bytes(random);
+            if token != 0 && self.sessions.all().all(|(_, it)| it.token != token) {
+                return token;
+            }
+        }
+    }
+
+    /// Returns the process of a session.
+    pub(crate) fn pid_of(&self, session: SessionIndex) -> u32 {
+        self.sessions.get(session).pid
+    }
+
+    /// Returns all sessions.
+    pub(crate) fn all_sessions(&self) -> Vec<SessionIndex> {
+        self.sessions.all().map(|(session, _)| session).collect()
+    }
+
+    /// Returns the sessions of a process.
+    pub(crate) fn sessions_of(&self, pid: u32) -> Vec<SessionIndex> {
+        self.sessions.all().filter(|(_, it)| it.pid == pid).map(|(session, _)| session).collect()
+    }
+
+    /// Returns the name of the namespace of a session.
+    pub(crate) fn namespace_name(&self, session: SessionIndex) -> &str {
+        &self.namespaces.get(self.sessions.get(session).namespace).name
+    }
+
+    /// Returns whether a session only reads.
+    pub(crate) fn is_read_only(&self, session: SessionIndex) -> bool {
+        self.sessions.get(session).read_only
+    }
+
+    /// Returns the most pins and reservations that a session may have.
+    pub(crate) fn max_handles(&self) -> usize {
+        self.options.max_handles_per_session
+    }
+
+    /// Returns the handles of the reservations of a session.
+    pub(crate) fn reservations_of(&self, session: SessionIndex) -> Vec<BlockHandle> {
+        let slots = self.sessions.get(session).reservations.keys();
+        let handle =
+            |slot: &u32| BlockHandle { slot: *slot, generation: self.entry(*slot).generation() };
+        slots.map(handle).collect()
+    }
+
+    /// Returns the sessions whose clients have not returned since the recovery, with the numbers
+    /// and the start times of their processes.
+    pub(crate) fn orphan_processes(&self) -> Vec<(SessionIndex, u32, u64)> {
+        let started = |session: SessionIndex| {
+            self.memory.sessions()[session.number()].read().map_or(0, |record| record.started)
+        };
+        let orphans = self.sessions.all().filter(|(_, it)| it.orphaned);
+        orphans.map(|(session, it)| (session, it.pid, started(session))).collect()
+    }
+
+    /// Returns the orphaned session with a token, if its client is this process.
+    pub(crate) fn find_orphan(&self, token: u64, pid: u32) -> Option<SessionIndex> {
+        let is_it = |it: &Session| it.orphaned && it.token == token && it.pid == pid;
+        self.sessions.all().find(|(_, it)| is_it(it)).map(|(session, _)| session)
+    }
+
+    /// Returns the sessions without a connection.
+    pub(crate) fn orphans(&self) -> Vec<SessionIndex> {
+        self.sessions.all().filter(|(_, it)| it.orphaned).map(|(session, _)| session).collect()
+    }
+
+    /// Keeps a session whose connection broke while its process lives.
+    pub(crate) fn orphan(&mut self, session: SessionIndex) {
+        self.sessions.get_mut(session).orphaned = true;
+    }
+
+    /// Gives an orphaned session back to its client. What the client no longer has is released:
+    /// it may have ended pins while no server was there. Returns the blocks that it names and that
+    /// are still its own.
+    pub(crate) fn resume(
+        &mut self,
+        session: SessionIndex,
+        pins: &[(BlockHandle, u32)],
+        reservations: &[BlockHandle],
+    ) -> Vec<Option<Granted>> {
+        self.sessions.get_mut(session).orphaned = false;
+        let mut kept = HashMap::new();
+        let mut answers = Vec::with_capacity(pins.len());
+        for &(handle, count) in pins {
+            let own = self.live(handle).ok().map(|(slot, _)| slot);
+            let own = own.filter(|slot| self.sessions.get(session).pins.contains_key(slot));
+            if let Some(slot) = own.filter(|_| count > 0) {
+                kept.insert(slot, count);
+            }
+            answers.push(own.map(|slot| self.granted(slot)));
+        }
+        let had: Vec<u32> = self.sessions.get(session).pins.keys().copied().collect();
+        for slot in had {
+            // A recovered session has one pin of each of its entries.
+            self.set_pins(session, slot, kept.get(&slot).copied().unwrap_or(0));
+        }
+        let named: HashSet<BlockHandle> = reservations.iter().copied().collect();
+        let had: Vec<u32> = self.sessions.get(session).reservations.keys().copied().collect();
+        for slot in had {
+            let generation = self.entry(slot).generation();
+            if !named.contains(&BlockHandle { slot, generation }) {
+                self.end_reservation(session, slot);
+            }
+        }
+        answers
+    }
+
+    /// Ends a session whose process is gone, or which has said that it writes no more: its pins and
+    /// reservations end.
+    pub(crate) fn end_session(&mut self, session: SessionIndex) {
+        let Session { pins, reservations, .. } = self.sessions.get_mut(session);
+        let pins: Vec<u32> = pins.keys().copied().collect();
+        let reservations: Vec<u32> = reservations.keys().copied().collect();
+        pins.into_iter().for_each(|slot| self.set_pins(session, slot, 0));
+        reservations.into_iter().for_each(|slot| self.end_reservation(session, slot));
+        self.memory.sessions()[session.number()].clear();
+        self.sessions.0[session.number()] = None;
+    }
+
+    /// Ends the pins of a session, which keeps its reservations. For operators who know that the
+    /// client does not read any more.
+    pub(crate) fn reclaim_pins(&mut self, session: SessionIndex) -> usize {
+        let pins: Vec<u32> = self.sessions.get(session).pins.keys().copied().collect();
+        let reclaimed = pins.len();
+        pins.into_iter().for_each(|slot| self.set_pins(session, slot, 0));
+        reclaimed
+    }
+
+    /// Fences the reservations of a session that was silent for too long: they can no longer be
+    /// committed. Returns how many.
+    pub(crate) fn fence(&mut self, session: SessionIndex) -> usize {
+        let session = self.sessions.get_mut(session);
+        if session.fenced_bytes == session.reserved_bytes {
+            // No block is empty, so all are fenced.
+            return 0;
+        }
+        session.fenced_bytes = session.reserved_bytes;
+        let fresh = session.reservations.values_mut().filter(|it| !it.fenced);
+        let fenced = fresh.map(|it| it.fenced = true).count();
+        self.counters.fenced += fenced as u64;
+        fenced
+    }
+
+    /// Returns the pins and the reservations of a session.
+    pub(crate) fn handles_of(&self, session: SessionIndex) -> (usize, usize) {
+        let session = self.sessions.get(session);
+        (session.pins.len(), session.reservations.len())
+    }
+
+    /// Returns the entry of a reservation of this session, in state
+    /// [`Reserved`](State::Reserved).
+    pub(super) fn reservation(
+        &self,
+        session: SessionIndex,
+        handle: BlockHandle,
+    ) -> Result<u32, CallError> {
+        let (slot, word) = self.live(handle)?;
+        let BlockHandle { slot: _, generation } = handle;
+        match self.sessions.get(session).reservations.get(&slot) {
+            Some(it) if it.fenced => Err(CallError::Fenced),
+            Some(_) if word.state == State::Reserved => Ok(slot),
+            _ => Err(CallError::Stale { slot, generation }),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! *Statistics* of a node.
+
+use serde::{Deserialize, Serialize};
+
+use super::node::Node;
+use crate::format::State;
+use crate::protocol::Listed;
+
+/// Counts of what was done since the server started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Counters {
+    pub(super) hits: u64,
+    pub(super) misses: u64,
+    pub(super) reserved: u64,
+    pub(super) committed: u64,
+    pub(super) removed: u64,
+    pub(super) evicted: u64,
+    pub(super) expired: u64,
+    pub(super) fenced: u64,
+    pub(super) out_of_space: u64,
+    pub(super) scrubbed: u64,
+    pub(super) damaged: u64,
+    pub(super) tier_stored: u64,
+    pub(super) tier_fetched: u64,
+    pub(super) tier_failed: u64,
+}
+
+/// Statistics of a node. Counts begin when the server starts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStats {
+    /// Bytes of the memory.
+    pub capacity: u64,
+    /// Bytes that values and reservations use.
+    pub used: u64,
+    /// Bytes of the largest free range.
+    pub largest_free: u64,
+    /// Values that can be found.
+    pub values: u64,
+    /// Blocks that there can be.
+    pub max_blocks: u64,
+    /// Clients that are connected, or whose process lives.
+    pub sessions: u64,
+    /// Sessions whose client has not returned since the server restarted.
+    pub orphaned_sessions: u64,
+    /// Values that are pinned.
+    pub pinned: u64,
+    /// Reservations.
+    pub reservations: u64,
+    /// Bytes of reservations.
+    pub reserved_bytes: u64,
+    /// Bytes of reservations that are fenced: their client was silent for too long.
+    pub fenced_bytes: u64,
+    /// Keys that were acquired and had a value.
+    pub hits: u64,
+    /// Keys that were acquired and had none.
+    pub misses: u64,
+    /// Blocks that were reserved.
+    pub reserved_total: u64,
+    /// Values that were committed.
+    pub committed_total: u64,
+    /// Values that were removed.
+    pub removed_total: u64,
+    /// Values that were evicted for others.
+    pub evicted_total: u64,
+    /// Values whose time was over.
+    pub expired_total: u64,
+    /// Reservations that were fenced.
+    pub fenced_total: u64,
+    /// Reservations that failed because nothing could be evicted.
+    pub out_of_space_total: u64,
+    /// Values that the scrubber has verified.
+    pub scrubbed_total: u64,
+    /// Values that were removed because their bytes did not have their checksum.
+    pub damaged_total: u64,
+    /// Values that the tier has stored.
+    pub tier_stored_total: u64,
+    /// Values that were fetched from the tier.
+    pub tier_fetched_total: u64,
+    /// Values that the tier could not fetch or remove.
+    pub tier_failed_total: u64,
+    /// All namespaces.
+    pub namespaces: Vec<NamespaceStats>,
+}
+
+/// Statistics of a namespace.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamespaceStats {
+    /// The name.
+    pub name: String,
+    /// Bytes of its values and reservations.
+    pub bytes: u64,
+    /// The most bytes that it may use.
+    pub max_bytes: u64,
+    /// Values that are pinned.
+    pub pinned: u64,
+    /// Its share of the memory, beside those of the others.
+    pub share: u32,
+}
+
+impl Node {
+    /// Returns the statistics. O(sessions + namespaces + reservations).
+    #[must_use]
+    pub fn stats(&self) -> NodeStats {
+        let metrics = self.space.metrics();
+        let counters = self.counters;
+        let sessions = || self.sessions.all().map(|(_, session)| session);
+        let namespaces = self.namespaces.all().iter().map(|it| NamespaceStats {
+            name: it.name.clone(),
+            bytes: it.bytes,
+            max_bytes: it.limits.max_bytes,
+            pinned: it.pinned,
+            share: it.limits.share,
+        });
+        NodeStats {
+            capacity: metrics.capacity,
+            used: metrics.allocated,
+            largest_free: metrics.largest_free,
+            values: self.len() as u64,
+            max_blocks: self.memory.header.entries.into(),
+            sessions: sessions().count() as u64,
+            orphaned_sessions: sessions().filter(|it| it.orphaned).count() as u64,
+            pinned: self.namespaces.all().iter().map(|it| it.pinned).sum(),
+            reservations: sessions().map(|it| it.reservations.len() as u64).sum(),
+            reserved_bytes: sessions().map(|it| it.reserved_bytes).sum(),
+            fenced_bytes: sessions().map(|it| it.fenced_bytes).sum(),
+            hits: counters.hits,
+            misses: counters.misses,
+            reserved_total: counters.reserved,
+            committed_total: counters.committed,
+            removed_total: counters.removed,
+            evicted_total: counters.evicted,
+            expired_total: counters.expired,
+            fenced_total: counters.fenced,
+            out_of_space_total: counters.out_of_space,
+            scrubbed_total: counters.scrubbed,
+            damaged_total: counters.damaged,
+            tier_stored_total: counters.tier_stored,
+            tier_fetched_total: counters.tier_fetched,
+            tier_failed_total: counters.tier_failed,
+            namespaces: namespaces.collect(),
+        }
+    }
+
+    /// Returns at most `max` values from entry `from` on, and the entry to go on with.
+    pub(crate) fn list(&self, from: u32, max: u32, now: u64) -> (Vec<Listed>, Option<u32>) {
+        let mut values = Vec::new();
+        for slot in from..self.locals.len() as u32 {
+            let word = self.word(slot);
+            if word.state != State::Committed {
+                continue;
+            }
+            if values.len() == max as usize {
+                return (values, Some(slot));
+            }
+            let entry = self.entry(slot);
+            values.push(Listed {
+                namespace: self.namespaces.get(entry.namespace()).name.clone(),
+                key: entry.key()[..word.key_len.into()].to_vec(),
+                len: self.len_of(slot),
+                pins: self.locals[slot as usize].pins,
+                priority: entry.priority(),
+                idle_ms: now.saturating_sub(entry.used_at()),
+            });
+        }
+        (values, None)
+    }
+
+    /// Returns the entries of all values that can be found, in no order.
+    pub(crate) fn committed_slots(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.locals.len() as u32).filter(|slot| self.word(*slot).state == State::Committed)
+    }
+}

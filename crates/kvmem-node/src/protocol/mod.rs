@@ -1,0 +1,48 @@
+//! *Protocol*: the messages between a client and the server.
+//!
+//! A message is one packet of a `SOCK_SEQPACKET` Unix socket: the kernel keeps the boundaries, so
+//! there is no framing to get wrong, and no partial message. Its bytes are a [`Request`] or a
+//! [`Response`] in postcard's encoding. The answers of one connection come in the order of its
+//! requests, except that of [`Call::Events`], and a client need not wait for one before it sends
+//! the next.
+//!
+//! A client that calls often asks for a pair of [rings](crate::ring) after the greeting, and the
+//! messages of the connection then go through them. The socket stays: its end is the end of the
+//! connection, and a packet on it is the client's doorbell ([`BELL`]).
+//!
+//! Values never pass through the socket. The answer to the greeting carries a descriptor of the
+//! memory file, and all others carry offsets.
+
+mod output;
+mod request;
+mod response;
+
+use output::Output;
+pub(crate) use request::{Call, Commit, Key, Request};
+pub(crate) use response::{Answer, Response, Welcome};
+pub use response::{Listed, SessionListed};
+
+/// The version of the protocol.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// The most bytes of a message. A longer one is cut off by the kernel and cannot be decoded.
+pub const MAX_MESSAGE: usize = 128 << 10;
+
+/// The request that has no answer.
+pub(crate) const NO_ANSWER: u32 = 0;
+
+/// The packet that wakes a client which waits for an answer by its ring.
+pub(crate) const BELL: [u8; 1] = [0];
+
+/// Encodes a message into `buffer`, which it clears first.
+pub(crate) fn encode<T: serde::Serialize>(message: &T, buffer: &mut Vec<u8>) {
+    buffer.clear();
+    let encoded = postcard::serialize_with_flavor(message, Output(buffer));
+    encoded.expect("a vector takes any message");
+}
+
+/// Decodes a message; `None` if it is no message of the type or has bytes behind it.
+pub(crate) fn decode<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Option<T> {
+    let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
+    rest.is_empty().then_some(message)
+}

@@ -1,0 +1,130 @@
+//! *Requests*: what clients say.
+
+use std::borrow::Cow;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::node::BlockHandle;
+
+/// A message of a client.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Request<'a> {
+    /// Comes back with the answer; [`NO_ANSWER`](super::NO_ANSWER): there is none.
+    pub(crate) id: u32,
+    #[serde(borrow)]
+    pub(crate) call: Call<'a>,
+}
+
+/// A key, as bytes of the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key<'a>(pub(crate) &'a [u8]);
+
+impl Serialize for Key<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(self.0)
+    }
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Key<'a> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Key<'a>, D::Error> {
+        <&'a [u8]>::deserialize(from).map(Key)
+    }
+}
+
+/// One value of [`Call::Commit`].
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Commit<'a> {
+    pub(crate) handle: BlockHandle,
+    #[serde(borrow)]
+    pub(crate) key: Key<'a>,
+    pub(crate) checksum: Option<u32>,
+    pub(crate) priority: u8,
+    pub(crate) ttl_ms: u64,
+}
+
+/// What a client requests.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Call<'a> {
+    /// The first message of a connection.
+    Hello {
+        version: u32,
+        namespace: &'a str,
+        read_only: bool,
+        /// The token of a session that an earlier server gave; 0: a new session.
+        token: u64,
+    },
+    /// Pins and reservations that a returning client has. Several such messages may follow the
+    /// greeting.
+    Keep {
+        pins: Vec<(BlockHandle, u32)>,
+        reservations: Vec<BlockHandle>,
+    },
+    /// Ends the [`Keep`](Call::Keep) messages: everything else of the session is released.
+    Kept,
+    Lookup {
+        #[serde(borrow)]
+        keys: Vec<Key<'a>>,
+    },
+    /// Releases handles, then pins the values of keys.
+    Acquire {
+        release: Vec<BlockHandle>,
+        #[serde(borrow)]
+        keys: Vec<Key<'a>>,
+        prefix_only: bool,
+    },
+    Reserve {
+        sizes: Cow<'a, [u64]>,
+    },
+    Commit {
+        #[serde(borrow)]
+        items: Vec<Commit<'a>>,
+    },
+    Release {
+        handles: Cow<'a, [BlockHandle]>,
+    },
+    Remove {
+        #[serde(borrow)]
+        keys: Vec<Key<'a>>,
+    },
+    Touch {
+        #[serde(borrow)]
+        keys: Vec<Key<'a>>,
+    },
+    /// Asks for a pair of [rings](crate::ring). All later messages go through them, both ways.
+    Rings,
+    /// Says that the client lives.
+    KeepAlive,
+    Stats,
+    /// Events from number `from` on. Waits for the first one for at most `wait_ms`.
+    Events {
+        from: u64,
+        max: u32,
+        wait_ms: u32,
+    },
+    /// The client writes to no block any more: its session ends with the connection.
+    Goodbye,
+    /// Values whose bytes do not have their checksums.
+    Damaged {
+        handles: Vec<BlockHandle>,
+    },
+    /// Of operators: the values from entry `from` on.
+    List {
+        from: u32,
+        max: u32,
+    },
+    /// Of operators: the sessions.
+    Sessions,
+    /// Of operators: evicts at least so many bytes.
+    Evict {
+        namespace: Option<&'a str>,
+        bytes: u64,
+    },
+    /// Of operators: removes all values of a namespace, or of all.
+    Clear {
+        namespace: Option<&'a str>,
+    },
+    /// Of operators: ends the pins of a process.
+    ReclaimPins {
+        pid: u32,
+    },
+}

@@ -1,0 +1,93 @@
+//! *Responses*: what the server answers.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::CallError;
+use crate::node::{BlockHandle, Event, Granted, NodeStats};
+
+/// A message of the server.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Response {
+    /// That of the request.
+    pub(crate) id: u32,
+    pub(crate) result: Result<Answer, CallError>,
+}
+
+/// What the server did.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum Answer {
+    /// To a greeting. The message has a descriptor of the memory file.
+    Welcome(Welcome),
+    /// To [`Kept`](super::Call::Kept): the reservations that the session still has.
+    Kept(Vec<BlockHandle>),
+    Done,
+    /// To [`Rings`](super::Call::Rings). The message has two descriptors: the memory file of the
+    /// rings, and the server's doorbell.
+    Rings,
+    Count(u64),
+    /// One element for each key.
+    Pinned(Vec<Option<Granted>>),
+    Reserved(Vec<Granted>),
+    Stats(Box<NodeStats>),
+    Events {
+        events: Vec<Event>,
+        next: u64,
+    },
+    Listed {
+        values: Vec<Listed>,
+        next: Option<u32>,
+    },
+    Sessions(Vec<SessionListed>),
+}
+
+/// What a client learns when it connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Welcome {
+    pub(crate) version: u32,
+    /// Names the memory: another number says that the values are gone.
+    pub(crate) node_id: u64,
+    pub(crate) memory_len: u64,
+    pub(crate) align: u64,
+    /// Resumes the session at a later server.
+    pub(crate) token: u64,
+    pub(crate) lease_ms: u64,
+    /// Whether the session goes on that the greeting named.
+    pub(crate) resumed: bool,
+    /// Whether the memory file has a name. Its size is not sealed then.
+    pub(crate) named: bool,
+}
+
+/// A value, for operators.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// The name of the namespace.
+    pub namespace: String,
+    /// The key.
+    pub key: Vec<u8>,
+    /// Bytes of the value.
+    pub len: u64,
+    /// Clients that have it pinned, and the server itself.
+    pub pins: u32,
+    /// Its priority; values of priority 0 are evicted first.
+    pub priority: u8,
+    /// Milliseconds since it was last acquired or stored.
+    pub idle_ms: u64,
+}
+
+/// A client, for operators.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SessionListed {
+    /// The process; 0: its number is not visible to the server.
+    pub pid: u32,
+    /// The name of the namespace.
+    pub namespace: String,
+    /// Values that it has pinned.
+    pub pins: u64,
+    /// Its reservations.
+    pub reservations: u64,
+    /// Whether it is connected now. Another one has not returned since the server restarted, or has
+    /// closed its connection without saying that it writes no more.
+    pub connected: bool,
+    /// Milliseconds since its last message.
+    pub silent_ms: u64,
+}

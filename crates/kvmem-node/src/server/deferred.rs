@@ -1,0 +1,193 @@
+//! *Deferred* calls: those that wait for the tier, while others are served. An acquisition waits
+//! for values, a removal until they cannot come back, and a reservation for space.
+
+use super::connection::AcceptedConnection;
+use super::server::NodeServer;
+use crate::error::CallError;
+use crate::node::{SessionIndex, Waiting};
+use crate::protocol::{Answer, NO_ANSWER};
+
+/// The most calls of one connection that wait. Further ones find only what is in memory.
+const MAX_DEFERRED: usize = 64;
+
+/// No call waits.
+const NOBODY: Waiting = Waiting::MAX;
+
+/// The work for the moment when the tier is ready.
+#[derive(Debug)]
+enum Then {
+    Acquire { keys: Vec<Vec<u8>>, prefix_only: bool },
+    Count(u64),
+}
+
+/// A call that waits.
+#[derive(Debug)]
+pub(super) struct Deferred {
+    connection: u32,
+    session: SessionIndex,
+    id: u32,
+    /// Keys that the tier still reads or removes for it.
+    keys_left: usize,
+    then: Then,
+}
+
+/// A reservation that waits for space.
+#[derive(Debug)]
+pub(super) struct WaitingForSpace {
+    connection: u32,
+    session: SessionIndex,
+    id: u32,
+    sizes: Vec<u64>,
+}
+
+impl NodeServer {
+    fn may_defer(&self, connection: &AcceptedConnection, id: u32) -> bool {
+        self.tier.is_some() && id != NO_ANSWER && connection.deferred < MAX_DEFERRED
+    }
+
+    fn defer(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        id: u32,
+        session: SessionIndex,
+        keys_left: usize,
+        then: Then,
+    ) {
+        connection.deferred += 1;
+        let deferred = Deferred { connection: connection.key, session, id, keys_left, then };
+        self.deferred.insert(self.next_waiting, deferred);
+        self.next_waiting += 1;
+    }
+
+    /// Forgets the calls of a connection that ends.
+    pub(super) fn end_deferred(&mut self, connection: u32) {
+        self.deferred.retain(|_, it| it.connection != connection);
+        self.waiting_for_space.retain(|it| it.connection != connection);
+    }
+
+    /// Fetches the keys that only the tier has. Returns whether the acquisition waits for them.
+    pub(super) fn fetch_first(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        id: u32,
+        session: SessionIndex,
+        keys: &[&[u8]],
+        prefix_only: bool,
+    ) -> bool {
+        if !self.may_defer(connection, id) {
+            return false;
+        }
+        let keys_left = self.node.fetch_below(session, keys, prefix_only, self.next_waiting);
+        if keys_left == 0 {
+            return false;
+        }
+        let keys = keys.iter().map(|key| key.to_vec()).collect();
+        self.defer(connection, id, session, keys_left, Then::Acquire { keys, prefix_only });
+        true
+    }
+
+    /// Removes keys from the tier, too. Returns the answer, unless the call waits.
+    pub(super) fn remove_below(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        id: u32,
+        session: SessionIndex,
+        keys: &[&[u8]],
+        removed: usize,
+    ) -> Option<Answer> {
+        if self.tier.is_none() {
+            return Some(Answer::Count(removed as u64));
+        }
+        let may_defer = self.may_defer(connection, id);
+        let waiting = if may_defer { self.next_waiting } else { NOBODY };
+        let (more, keys_left) = self.node.remove_only_below(session, keys, waiting);
+        let count = (removed + more) as u64;
+        if keys_left == 0 || !may_defer {
+            return Some(Answer::Count(count));
+        }
+        self.defer(connection, id, session, keys_left, Then::Count(count));
+        None
+    }
+
+    /// Reserves blocks, or lets the call wait until the tier has done what keeps values from being
+    /// evicted. `None`: it waits.
+    pub(super) fn reserve(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        id: u32,
+        session: SessionIndex,
+        sizes: &[u64],
+    ) -> Result<Option<Answer>, CallError> {
+        let may_wait = self.may_defer(connection, id);
+        // Those that wait come first.
+        if self.waiting_for_space.is_empty() || !may_wait {
+            match self.node.reserve(session, sizes) {
+                Err(CallError::OutOfSpace { .. }) if may_wait && self.node.space_will_come() => {}
+                outcome => return outcome.map(|blocks| Some(Answer::Reserved(blocks))),
+            }
+        }
+        connection.deferred += 1;
+        let (connection, sizes) = (connection.key, sizes.to_vec());
+        self.waiting_for_space.push_back(WaitingForSpace { connection, session, id, sizes });
+        Ok(None)
+    }
+
+    /// Serves the reservations that wait, in their order, as far as there is space.
+    fn reserve_waiting(&mut self) {
+        while let Some(first) = self.waiting_for_space.pop_front() {
+            let connection = self.connections.get_mut(&first.connection);
+            let connection = connection.filter(|it| it.session() == Some(first.session));
+            // The client may have gone.
+            let Some(connection) = connection else { continue };
+            let result = self.node.reserve(first.session, &first.sizes);
+            let waits = matches!(result, Err(CallError::OutOfSpace { .. }));
+            if waits && self.node.space_will_come() {
+                self.waiting_for_space.push_front(first);
+                break;
+            }
+            connection.deferred -= 1;
+            connection.late.push((first.id, result.map(Answer::Reserved)));
+        }
+    }
+
+    /// Takes what the threads of the tier have done, and gives them more.
+    pub(super) fn serve_tier(&mut self, now: u64) {
+        let Some(threads) = &self.tier else { return };
+        for done in threads.take_done() {
+            for waiting in self.node.tier_done(done, now) {
+                self.key_done(waiting, now);
+            }
+        }
+        self.reserve_waiting();
+        self.node.store_ahead();
+        let jobs = self.node.take_jobs();
+        if let Some(threads) = &self.tier {
+            jobs.into_iter().for_each(|job| threads.send(job));
+        }
+    }
+
+    /// The tier is done with a key that a call waits for.
+    fn key_done(&mut self, waiting: Waiting, now: u64) {
+        let Some(deferred) = self.deferred.get_mut(&waiting) else { return };
+        deferred.keys_left -= 1;
+        if deferred.keys_left > 0 {
+            return;
+        }
+        let deferred = self.deferred.remove(&waiting).expect("it was just there");
+        let Deferred { connection, session, id, then, .. } = deferred;
+        // The client may have gone.
+        let Some(connection) = self.connections.get_mut(&connection) else { return };
+        if connection.session() != Some(session) {
+            return;
+        }
+        connection.deferred -= 1;
+        let result = match then {
+            Then::Count(count) => Ok(Answer::Count(count)),
+            Then::Acquire { keys, prefix_only } => {
+                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                self.node.acquire(session, &keys, prefix_only, now).map(Answer::Pinned)
+            }
+        };
+        connection.late.push((id, result));
+    }
+}

@@ -1,0 +1,330 @@
+//! *Dispatch*: one request becomes one answer.
+
+use std::os::fd::{AsFd, BorrowedFd};
+
+use super::connection::{AcceptedConnection, MAX_WAITING, Stage, WaitingForEvents};
+use super::server::NodeServer;
+use super::turn::{OWN_PLACES, is_own};
+use crate::error::{CallError, Quota, TooMany};
+use crate::format::MAX_SESSIONS;
+use crate::node::{CommitItem, MAX_BATCH, NewSession, SessionIndex};
+use crate::protocol::{
+    Answer, Call, Commit, Key, NO_ANSWER, PROTOCOL_VERSION, Request, SessionListed, Welcome, decode,
+};
+use crate::socket::now_ms;
+
+/// The most values or events of one answer.
+const MAX_LISTED: u32 = 512;
+
+impl NodeServer {
+    /// Serves one message. The error says that the connection must be closed.
+    pub(super) fn serve(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        message: &[u8],
+        now: u64,
+    ) -> Result<(), rustix::io::Errno> {
+        let mut buffer = std::mem::take(&mut self.answer_buffer);
+        let sent = match decode::<Request<'_>>(message) {
+            None => {
+                let undecodable = CallError::Undecodable { len: message.len() };
+                connection.answer(NO_ANSWER, Err(undecodable), &[], &mut buffer)
+            }
+            Some(Request { id, call }) => {
+                self.turn.spend(elements_of(&call));
+                let result = self.call(connection, id, call, now);
+                let descriptors = std::mem::take(&mut self.descriptors);
+                match result.transpose() {
+                    Some(result) if id != NO_ANSWER => {
+                        let descriptors: Vec<BorrowedFd<'_>> =
+                            descriptors.iter().map(AsFd::as_fd).collect();
+                        connection.answer(id, result, &descriptors, &mut buffer)
+                    }
+                    _ => Ok(()),
+                }
+            }
+        };
+        self.answer_buffer = buffer;
+        if connection.session().is_some() {
+            connection.heard_at = now;
+        }
+        sent
+    }
+
+    /// Does what a client requests. `None`: the answer comes later.
+    fn call(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        id: u32,
+        call: Call<'_>,
+        now: u64,
+    ) -> Result<Option<Answer>, CallError> {
+        if let Call::Hello { version, namespace, read_only, token } = call {
+            return self.greet(connection, version, namespace, read_only, token).map(Some);
+        }
+        let session = match (&mut connection.stage, &call) {
+            (Stage::New, _) => return Err(CallError::Greeting),
+            (Stage::Open(session), _) => *session,
+            (Stage::Resuming { pins, reservations, .. }, Call::Keep { .. }) => {
+                let Call::Keep { pins: more, reservations: more_reserved } = call else {
+                    unreachable!("the pattern has matched it")
+                };
+                let limit = self.node.max_handles();
+                let value = pins.len() + reservations.len() + more.len() + more_reserved.len();
+                if value > limit {
+                    let (value, limit) = (value as u64, limit as u64);
+                    return Err(CallError::Quota { what: Quota::SessionHandles, value, limit });
+                }
+                pins.extend(more);
+                reservations.extend(more_reserved);
+                return Ok(Some(Answer::Done));
+            }
+            (Stage::Resuming { session, pins, reservations }, Call::Kept) => {
+                let (session, pins) = (*session, std::mem::take(pins));
+                let reservations = std::mem::take(reservations);
+                connection.stage = Stage::Open(session);
+                self.node.resume(session, &pins, &reservations);
+                return Ok(Some(Answer::Kept(self.node.reservations_of(session))));
+            }
+            (Stage::Resuming { .. }, _) => return Err(CallError::Greeting),
+        };
+        match call {
+            Call::Hello { .. } | Call::Keep { .. } | Call::Kept => Err(CallError::Greeting),
+            Call::Lookup { keys } => {
+                let count = self.node.lookup(session, &bytes_of(&keys)?, now);
+                Ok(Some(Answer::Count(count as u64)))
+            }
+            Call::Acquire { release, keys, prefix_only } => {
+                check_batch(release.len())?;
+                // A stale handle among them does not keep the others from being released.
+                let _ = self.node.release(session, &release);
+                let keys = bytes_of(&keys)?;
+                if self.fetch_first(connection, id, session, &keys, prefix_only) {
+                    return Ok(None);
+                }
+                let pinned = self.node.acquire(session, &keys, prefix_only, now)?;
+                Ok(Some(Answer::Pinned(pinned)))
+            }
+            Call::Reserve { sizes } => {
+                check_batch(sizes.len())?;
+                self.reserve(connection, id, session, &sizes)
+            }
+            Call::Commit { items } => {
+                check_batch(items.len())?;
+                let items: Vec<CommitItem<'_>> = items.iter().map(item_of).collect();
+                self.node.commit(session, &items, now)?;
+                Ok(Some(Answer::Done))
+            }
+            Call::Release { handles } => {
+                check_batch(handles.len())?;
+                self.node.release(session, &handles)?;
+                Ok(Some(Answer::Done))
+            }
+            Call::Remove { keys } => {
+                let keys = bytes_of(&keys)?;
+                let removed = self.node.remove(session, &keys)?;
+                Ok(self.remove_below(connection, id, session, &keys, removed))
+            }
+            Call::Touch { keys } => {
+                let touched = self.node.touch(session, &bytes_of(&keys)?, now);
+                Ok(Some(Answer::Count(touched as u64)))
+            }
+            Call::Rings => {
+                self.descriptors = self.give_rings(connection)?.into();
+                Ok(Some(Answer::Rings))
+            }
+            Call::Damaged { handles } => {
+                check_batch(handles.len())?;
+                let withdrawn = self.node.report_damage(session, &handles)?;
+                Ok(Some(Answer::Count(withdrawn as u64)))
+            }
+            Call::KeepAlive => Ok(Some(Answer::Done)),
+            Call::Stats => Ok(Some(Answer::Stats(Box::new(self.node.stats())))),
+            Call::Events { from, max, wait_ms } => {
+                let max = max.min(MAX_LISTED);
+                let (events, next) = self.node.events_since(from, max as usize);
+                let waits = wait_ms > 0 && max > 0 && id != NO_ANSWER;
+                if events.is_empty() && waits && connection.waiting.len() < MAX_WAITING {
+                    // The time of this turn may be past, and is rounded down.
+                    let until = now_ms().saturating_add(u64::from(wait_ms) + 1);
+                    connection.waiting.push(WaitingForEvents { id, from, max, until });
+                    return Ok(None);
+                }
+                Ok(Some(Answer::Events { events, next }))
+            }
+            Call::Goodbye => {
+                connection.goodbye = true;
+                Ok(Some(Answer::Done))
+            }
+            Call::List { from, max } => {
+                self.check_operator(connection)?;
+                let (values, next) = self.node.list(from, max.min(MAX_LISTED), now);
+                Ok(Some(Answer::Listed { values, next }))
+            }
+            Call::Sessions => {
+                self.check_operator(connection)?;
+                Ok(Some(Answer::Sessions(self.list_sessions(connection, session, now))))
+            }
+            Call::Evict { namespace, bytes } => {
+                self.check_operator(connection)?;
+                let Some(namespace) = self.namespace_named(namespace) else {
+                    return Ok(Some(Answer::Count(0)));
+                };
+                Ok(Some(Answer::Count(self.node.evict_bytes(namespace, bytes))))
+            }
+            Call::Clear { namespace } => {
+                self.check_operator(connection)?;
+                if namespace.is_some() && self.node.has_tier() {
+                    return Err(CallError::NamespaceInTier);
+                }
+                let Some(namespace) = self.namespace_named(namespace) else {
+                    return Ok(Some(Answer::Count(0)));
+                };
+                self.node.clear_below();
+                Ok(Some(Answer::Count(self.node.clear(namespace) as u64)))
+            }
+            Call::ReclaimPins { pid } => {
+                self.check_operator(connection)?;
+                let sessions = self.node.sessions_of(pid);
+                let reclaimed = sessions.into_iter().map(|it| self.node.reclaim_pins(it));
+                Ok(Some(Answer::Count(reclaimed.sum::<usize>() as u64)))
+            }
+        }
+    }
+
+    /// Begins or resumes a session.
+    fn greet(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        version: u32,
+        namespace: &str,
+        read_only: bool,
+        token: u64,
+    ) -> Result<Answer, CallError> {
+        if version != PROTOCOL_VERSION {
+            return Err(CallError::Version { version, known: PROTOCOL_VERSION });
+        }
+        if connection.session().is_some() {
+            return Err(CallError::Greeting);
+        }
+        let pid = connection.peer.pid;
+        let orphan = self.node.find_orphan(token, pid).filter(|_| token != 0);
+        let (session, token, resumed) = match orphan {
+            Some(session) => {
+                connection.stage =
+                    Stage::Resuming { session, pins: Vec::new(), reservations: Vec::new() };
+                (session, token, true)
+            }
+            None => {
+                let namespace = self.node.namespace(namespace)?;
+                let (uid, started) = (connection.peer.uid, connection.peer.started);
+                let limit = MAX_SESSIONS - MAX_SESSIONS / OWN_PLACES;
+                if !is_own(uid) && self.node.all_sessions().len() >= limit {
+                    return Err(CallError::TooMany { what: TooMany::Sessions, limit });
+                }
+                let new = NewSession { pid, uid, started, namespace, read_only };
+                let (session, token) = self.node.begin_session(new)?;
+                connection.stage = Stage::Open(session);
+                (session, token, false)
+            }
+        };
+        self.watch_process(session, connection);
+        self.descriptors = self.memory_for(connection).into_iter().collect();
+        let header = self.node.memory.header;
+        Ok(Answer::Welcome(Welcome {
+            version: PROTOCOL_VERSION,
+            node_id: header.node_id,
+            memory_len: header.memory_len,
+            align: header.align,
+            token,
+            lease_ms: self.options.lease.as_millis() as u64,
+            resumed,
+            named: self.node.memory.is_named(),
+        }))
+    }
+
+    /// Returns a descriptor of the memory file, with the access that the client has.
+    fn memory_for(&self, connection: &AcceptedConnection) -> Option<rustix::fd::OwnedFd> {
+        let bytes = &self.node.memory.bytes;
+        let read_only = connection.session().is_some_and(|it| self.node.is_read_only(it));
+        let shared = if read_only { bytes.share_read_only() } else { bytes.share() };
+        shared.ok().flatten()
+    }
+
+    fn check_operator(&self, connection: &AcceptedConnection) -> Result<(), CallError> {
+        if is_own(connection.peer.uid) { Ok(()) } else { Err(CallError::NotOperator) }
+    }
+
+    /// Returns the namespace that an operator names: the inner `None` for all, the outer for one
+    /// that does not exist.
+    fn namespace_named(&self, name: Option<&str>) -> Option<Option<u16>> {
+        match name {
+            None => Some(None),
+            Some(name) => self.node.find_namespace(name).map(Some),
+        }
+    }
+
+    fn list_sessions(
+        &self,
+        own: &AcceptedConnection,
+        own_session: SessionIndex,
+        now: u64,
+    ) -> Vec<SessionListed> {
+        let heard = |session| {
+            if session == own_session {
+                return Some(own.heard_at);
+            }
+            let mut connections = self.connections.values();
+            connections.find(|it| it.session() == Some(session)).map(|it| it.heard_at)
+        };
+        let all = self.node.all_sessions().into_iter().take(MAX_SESSIONS);
+        all.map(|session| {
+            let (pins, reservations) = self.node.handles_of(session);
+            let heard_at = heard(session);
+            SessionListed {
+                pid: self.node.pid_of(session),
+                namespace: self.node.namespace_name(session).to_owned(),
+                pins: pins as u64,
+                reservations: reservations as u64,
+                connected: heard_at.is_some(),
+                silent_ms: heard_at.map_or(0, |heard_at| now.saturating_sub(heard_at)),
+            }
+        })
+        .collect()
+    }
+}
+
+/// Returns the keys, sizes, handles, values or events that a call is about: its work.
+fn elements_of(call: &Call<'_>) -> usize {
+    match call {
+        Call::Keep { pins, reservations } => pins.len() + reservations.len(),
+        Call::Lookup { keys } | Call::Remove { keys } | Call::Touch { keys } => keys.len(),
+        Call::Acquire { release, keys, .. } => release.len() + keys.len(),
+        Call::Reserve { sizes } => sizes.len(),
+        Call::Commit { items } => items.len(),
+        Call::Release { handles } => handles.len(),
+        Call::Damaged { handles } => handles.len(),
+        Call::Events { max, .. } | Call::List { max, .. } => (*max).min(MAX_LISTED) as usize,
+        // These look at all sessions, values or namespaces.
+        Call::Sessions | Call::Stats | Call::Evict { .. } | Call::Clear { .. } => MAX_BATCH,
+        Call::Hello { .. } | Call::Rings | Call::Kept => MAX_BATCH / 16,
+        Call::KeepAlive | Call::Goodbye | Call::ReclaimPins { .. } => 1,
+    }
+}
+
+fn check_batch(len: usize) -> Result<(), CallError> {
+    if len > MAX_BATCH {
+        return Err(CallError::BatchTooLong { len, limit: MAX_BATCH });
+    }
+    Ok(())
+}
+
+fn bytes_of<'a>(keys: &[Key<'a>]) -> Result<Vec<&'a [u8]>, CallError> {
+    check_batch(keys.len())?;
+    Ok(keys.iter().map(|key| key.0).collect())
+}
+
+fn item_of<'a>(item: &Commit<'a>) -> CommitItem<'a> {
+    let Commit { handle, key, checksum, priority, ttl_ms } = *item;
+    CommitItem { handle, key: key.0, checksum, priority, ttl_ms }
+}

@@ -1,0 +1,43 @@
+//! *Server*: a [`Node`](crate::Node) behind a Unix socket.
+//!
+//! One thread waits with epoll for the listener, the connections, and the processes of the clients.
+//! It never blocks on a client: an answer that the socket does not take is kept, and the connection
+//! is not read until it is sent. A client that does not read its answers so holds at most one of
+//! them in the server. Of each connection at most [`MESSAGES_PER_TURN`](turn::MESSAGES_PER_TURN)
+//! messages are served before the next connection has its turn.
+//!
+//! Clients that call often have [rings] in shared memory instead of packets. The same thread polls
+//! them while they are in use.
+//!
+//! # When a client's blocks are free again
+//!
+//! A client writes to its reservations directly, and so do devices that it has started. The blocks
+//! are used for other values only when that has certainly ended:
+//!
+//! | what happens | what ends the session |
+//! |---|---|
+//! | the client says goodbye, and closes | the end of the connection |
+//! | the process ends, in any way | its pidfd, which the kernel signals after it has unmapped the memory |
+//! | the connection ends, the process lives | the pidfd |
+//! | the server restarts, the process lives | the pidfd, unless the client resumes the session |
+//! | the client is silent for longer than the lease | nothing: its reservations are fenced, and their blocks stay unused until one of the above |
+
+#[cfg(all(test, not(loom)))]
+mod bounds;
+mod connection;
+mod deferred;
+mod dispatch;
+mod observer;
+mod options;
+mod probe;
+mod rings;
+mod scrubber;
+#[expect(clippy::module_inception, reason = "one noun a file")]
+mod server;
+#[cfg(all(test, not(loom)))]
+mod tests;
+mod turn;
+
+pub use observer::NodeObserver;
+pub use options::ServerOptions;
+pub use server::{NodeServer, Stopper};

@@ -1,0 +1,39 @@
+//! *Options* of a server.
+
+use std::time::Duration;
+
+/// How a server serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerOptions {
+    /// After this time without a message, the reservations of a client are fenced.
+    pub lease: Duration,
+    /// Whether the pins of such a client end, too. It may then read bytes of other values.
+    pub reclaim_pins: bool,
+    /// The rate at which values with checksums are verified in the background, and removed if they
+    /// are damaged. `None`: not at all.
+    pub scrub_bytes_per_s: Option<u64>,
+    /// The group whose members may connect, besides the server's own user and root.
+    pub allow_group: Option<u32>,
+    /// The most connections at one time. One of 16 is for the server's own user and root.
+    pub max_connections: usize,
+    /// The most connections with [rings](crate::ring) at one time: each takes half a MiB of memory.
+    pub max_rings: usize,
+    /// How long the server polls for further messages after the last one before it sleeps. Waking
+    /// an idle processor takes tens of microseconds. The server takes one processor while messages
+    /// come more often than that. Zero: it sleeps at once.
+    pub spin: Duration,
+}
+
+impl Default for ServerOptions {
+    fn default() -> ServerOptions {
+        ServerOptions {
+            lease: Duration::from_secs(60),
+            reclaim_pins: false,
+            scrub_bytes_per_s: None,
+            allow_group: None,
+            max_connections: 512,
+            max_rings: 64,
+            spin: Duration::from_micros(50),
+        }
+    }
+}

@@ -1,0 +1,28 @@
+//! What a program learns before it has a server.
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+use super::NodeServer;
+use crate::error::NodeError;
+use crate::node::Node;
+use crate::socket;
+
+impl NodeServer {
+    /// Returns whether a process listens on the socket at `path`.
+    #[must_use]
+    pub fn answers_at(path: &Path) -> bool {
+        socket::connect(path).is_ok()
+    }
+}
+
+impl Node {
+    /// Returns the descriptors of the memory file and of the index file, as
+    /// [`NodeServer::descriptors`] does.
+    ///
+    /// # Errors
+    /// [`NodeError::Memory`] if the process has no free descriptors.
+    pub fn descriptors(&self) -> Result<[OwnedFd; 2], NodeError> {
+        self.memory.descriptors()
+    }
+}

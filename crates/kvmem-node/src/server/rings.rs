@@ -1,0 +1,229 @@
+//! *Rings* of clients: which of them are polled, and how each side is woken.
+//!
+//! A connection with [rings](crate::ring) is *hot* from a message, or from its doorbell, until no
+//! message has come for [`spin`](super::ServerOptions::spin). The server polls the rings of hot
+//! connections in turn, and looks at epoll in between. Before a connection cools down the server
+//! says so in the ring, and the next message rings the doorbell, an eventfd that epoll watches.
+//!
+//! The doorbell of the client is its socket: a packet wakes the thread that reads it.
+//!
+//! # What a client can do to the server
+//!
+//! A descriptor that both processes have is a danger: the client could make it blocking, and then
+//! let the server wait in a write to it, or in a read. The server therefore neither reads nor
+//! writes the eventfd. It watches it edge-triggered, and each write of the client is an edge. The
+//! packet to the client is sent with `MSG_DONTWAIT`, which is an argument of the call and not a
+//! state of the socket. If the socket is full, the client has enough packets to wake up by.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::SendFlags;
+
+use super::connection::AcceptedConnection;
+use super::server::{EventSource, NodeServer};
+use super::turn::Turn;
+use crate::error::{CallError, TooMany};
+use crate::protocol::BELL;
+use crate::ring::{self, BadRing, ServerEnds};
+use crate::socket::{self, now_ms};
+
+/// The longest time between two looks at epoll while rings are polled.
+const LOOK_AFTER: Duration = Duration::from_micros(50);
+
+/// The rings of a connection.
+#[derive(Debug)]
+pub(super) struct ServerRings {
+    ends: ServerEnds,
+    /// The server's doorbell.
+    bell: OwnedFd,
+    /// When the last message came.
+    active_at: Instant,
+    pub(super) hot: bool,
+}
+
+impl ServerRings {
+    /// Returns whether a request is there. Damage counts as one: receiving it tells.
+    pub(super) fn has_request(&mut self) -> bool {
+        self.ends.requests.has_message().unwrap_or(true)
+    }
+
+    /// Sends an answer. Returns `false` if there is no space; the doorbell then rings once there
+    /// is.
+    pub(super) fn send(&mut self, socket: impl AsFd, answer: &[u8]) -> Result<bool, Errno> {
+        let answers = &mut self.ends.answers;
+        while !answers.try_send(answer).map_err(damaged)? {
+            if answers.prepare_to_sleep(answer.len()).map_err(damaged)? {
+                return Ok(false);
+            }
+        }
+        if answers.bell_is_due() {
+            wake(socket)?
+        }
+        Ok(true)
+    }
+}
+
+/// Wakes a client.
+fn wake(socket: impl AsFd) -> Result<(), Errno> {
+    match socket::send(socket, &BELL, &[], SendFlags::DONTWAIT) {
+        Err(Errno::AGAIN) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+/// Ends the connection whose client has damaged its ring.
+fn damaged(_: BadRing) -> Errno {
+    Errno::BADMSG
+}
+
+impl NodeServer {
+    /// Makes rings for a connection. Returns the descriptors for the client.
+    pub(super) fn give_rings(
+        &mut self,
+        connection: &mut AcceptedConnection,
+    ) -> Result<[OwnedFd; 2], CallError> {
+        if connection.rings.is_some() {
+            return Err(CallError::Greeting);
+        }
+        let limit = self.options.max_rings;
+        let too_many = CallError::TooMany { what: TooMany::Rings, limit };
+        if self.rings_given >= limit {
+            return Err(too_many);
+        }
+        // A process without memory or descriptors has no rings to give, either.
+        let Ok((ends, file)) = ring::create() else { return Err(too_many) };
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let Ok(bell) = eventfd(0, flags) else { return Err(too_many) };
+        let Ok(for_client) = bell.try_clone() else { return Err(too_many) };
+        let data = EventData::new_u64(EventSource::Doorbell(connection.key).bits());
+        if epoll::add(&self.epoll, &bell, data, EventFlags::IN | EventFlags::ET).is_err() {
+            return Err(too_many);
+        }
+        self.rings_given += 1;
+        self.hot.push(connection.key);
+        let active_at = Instant::now();
+        connection.rings = Some(ServerRings { ends, bell, active_at, hot: true });
+        Ok([file, for_client])
+    }
+
+    /// Gives back what belongs to the rings of a connection that ends.
+    pub(super) fn end_rings(&mut self, connection: &mut AcceptedConnection) {
+        let Some(rings) = connection.rings.take() else { return };
+        // The client has a duplicate of the doorbell, so it would stay in epoll.
+        let _ = epoll::delete(&self.epoll, &rings.bell);
+        self.rings_given -= 1;
+        self.hot.retain(|key| *key != connection.key);
+    }
+
+    /// The doorbell of a client rang: it has sent a message, or has made space for an answer.
+    pub(super) fn doorbell(&mut self, key: u32, now: u64) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        if let Some(rings) = connection.rings.as_mut().filter(|rings| !rings.hot) {
+            rings.hot = true;
+            rings.active_at = Instant::now();
+            self.hot.push(key);
+        }
+        if connection.is_blocked() {
+            self.ring_turn(key, now);
+        }
+    }
+
+    /// Serves the hot connections until it is time for a look at epoll, or none is hot.
+    pub(super) fn serve_hot(&mut self) {
+        let started = Instant::now();
+        let mut now = started;
+        while !self.hot.is_empty() {
+            let mut index = 0;
+            while let Some(&key) = self.hot.get(index) {
+                if self.serve_ring(key, now) {
+                    index += 1;
+                } else if self.hot.get(index) == Some(&key) {
+                    // Not if the connection has ended: it is out already.
+                    self.hot.swap_remove(index);
+                }
+            }
+            now = Instant::now();
+            if now.duration_since(started) >= LOOK_AFTER {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Serves the messages of a connection. Returns whether it stays hot.
+    fn serve_ring(&mut self, key: u32, now: Instant) -> bool {
+        let Some(connection) = self.connections.get_mut(&key) else { return false };
+        let blocked = connection.is_blocked();
+        let Some(rings) = &mut connection.rings else { return false };
+        if !blocked && rings.has_request() {
+            rings.active_at = now;
+            self.ring_turn(key, now_ms());
+            return self.connections.contains_key(&key);
+        }
+        // The doorbell of a blocked connection rings when there is space for the answer.
+        if !blocked && now.saturating_duration_since(rings.active_at) < self.options.spin {
+            return true;
+        }
+        // Damage is found by the turn that the true answer leads to.
+        rings.hot = !blocked && !rings.ends.requests.prepare_to_sleep().unwrap_or(false);
+        rings.hot
+    }
+
+    /// Serves some of the requests in the rings of a connection.
+    pub(super) fn ring_messages(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        now: u64,
+    ) -> Result<(), Errno> {
+        let mut buffer = std::mem::take(&mut self.ring_buffer);
+        let mut outcome = Ok(true);
+        self.turn = Turn::new();
+        while self.turn.next_message() {
+            outcome = self.ring_message(connection, &mut buffer, now);
+            if !matches!(outcome, Ok(true)) {
+                break;
+            }
+        }
+        self.ring_buffer = buffer;
+        outcome.map(drop)
+    }
+
+    /// Serves the requests that were sent before the connection ended. No answer is sent.
+    pub(super) fn last_ring_messages(&mut self, connection: &mut AcceptedConnection, now: u64) {
+        connection.end_answers();
+        let mut buffer = std::mem::take(&mut self.ring_buffer);
+        // The client may still have the rings mapped, and send without an end.
+        let most = connection.rings.as_ref().map_or(0, |it| it.ends.requests.max_messages());
+        for _ in 0..most {
+            if !self.ring_message(connection, &mut buffer, now).unwrap_or(false) {
+                break;
+            }
+        }
+        self.ring_buffer = buffer;
+    }
+
+    /// Serves one request, if there is one and its answer can be sent.
+    fn ring_message(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        buffer: &mut Vec<u8>,
+        now: u64,
+    ) -> Result<bool, Errno> {
+        if connection.is_blocked() {
+            return Ok(false);
+        }
+        let Some(rings) = &mut connection.rings else { return Ok(false) };
+        if !rings.ends.requests.try_receive(buffer).map_err(damaged)? {
+            return Ok(false);
+        }
+        if rings.ends.requests.bell_is_due() {
+            wake(&connection.socket)?;
+        }
+        self.serve(connection, buffer, now)?;
+        Ok(true)
+    }
+}

@@ -1,0 +1,384 @@
+//! [`NodeServer`]: the loop.
+
+use std::collections::{HashMap, VecDeque};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foldhash::fast::FixedState;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{EventfdFlags, Timespec, eventfd};
+use rustix::io::Errno;
+use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen};
+
+use super::connection::AcceptedConnection;
+use super::deferred::{Deferred, WaitingForSpace};
+use super::scrubber::Scrubber;
+use super::turn::Turn;
+use super::{NodeObserver, ServerOptions};
+use crate::error::NodeError;
+use crate::node::{Node, SessionIndex, Waiting};
+use crate::protocol::MAX_MESSAGE;
+use crate::socket::{self, now_ms, open_process};
+use crate::tier::{NodeTier, TierOptions, TierThreads};
+
+/// What an event of epoll is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EventSource {
+    Listener,
+    Stop,
+    Connection(u32),
+    /// The process of a session.
+    Process(u32),
+    /// The threads of the tier and the scrubber.
+    Threads,
+    /// The doorbell of a connection's rings.
+    Doorbell(u32),
+}
+
+impl EventSource {
+    pub(super) fn bits(self) -> u64 {
+        let (kind, number) = match self {
+            EventSource::Listener => (0, 0),
+            EventSource::Stop => (1, 0),
+            EventSource::Connection(number) => (2, number),
+            EventSource::Process(number) => (3, number),
+            EventSource::Doorbell(number) => (4, number),
+            EventSource::Threads => (5, 0),
+        };
+        kind << 32 | u64::from(number)
+    }
+
+    fn from_bits(bits: u64) -> EventSource {
+        match (bits >> 32, bits as u32) {
+            (0, _) => EventSource::Listener,
+            (1, _) => EventSource::Stop,
+            (2, number) => EventSource::Connection(number),
+            (3, number) => EventSource::Process(number),
+            (4, number) => EventSource::Doorbell(number),
+            _ => EventSource::Threads,
+        }
+    }
+}
+
+/// The file of a socket, which is removed when the value is dropped.
+#[derive(Debug)]
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Serves a [`Node`] on a Unix socket, in the thread that [runs](Self::run) it.
+#[derive(Debug)]
+pub struct NodeServer {
+    pub(super) node: Node,
+    pub(super) options: ServerOptions,
+    pub(super) listener: OwnedFd,
+    pub(super) epoll: OwnedFd,
+    stop: Arc<OwnedFd>,
+    pub(super) connections: HashMap<u32, AcceptedConnection, FixedState>,
+    /// Descriptors of the processes of sessions.
+    pub(super) processes: HashMap<usize, OwnedFd>,
+    pub(super) next_key: u32,
+    pub(super) expire_from: u32,
+    /// In milliseconds since the machine started.
+    pub(super) started_at: u64,
+    pub(super) message_buffer: Vec<u8>,
+    pub(super) answer_buffer: Vec<u8>,
+    /// The rest of the turn of the connection that is served now.
+    pub(super) turn: Turn,
+    pub(super) ring_buffer: Vec<u8>,
+    /// Descriptors of the answer that is made now.
+    pub(super) descriptors: Vec<OwnedFd>,
+    /// The connections whose rings are polled.
+    pub(super) hot: Vec<u32>,
+    /// Connections with rings.
+    pub(super) rings_given: usize,
+    observer: NodeObserver,
+    pub(super) tier: Option<TierThreads>,
+    pub(super) scrubber: Option<Scrubber>,
+    /// An eventfd by which the threads of the tier and the scrubber wake this one.
+    wake: Arc<OwnedFd>,
+    pub(super) deferred: HashMap<Waiting, Deferred>,
+    pub(super) next_waiting: Waiting,
+    pub(super) waiting_for_space: VecDeque<WaitingForSpace>,
+    /// When the last packet came.
+    pub(super) packet_at: Instant,
+    /// The file of the socket, which goes with the server.
+    path: Option<SocketFile>,
+}
+
+/// Ends the [loop](NodeServer::run) of a server, from any thread or signal handler.
+#[derive(Clone, Debug)]
+pub struct Stopper(Arc<OwnedFd>);
+
+impl Stopper {
+    /// Ends the loop after the messages that it serves now. Async-signal-safe.
+    pub fn stop(&self) {
+        // The counter of an eventfd cannot overflow here, so the write does not block.
+        let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
+    }
+}
+
+impl NodeServer {
+    /// Listens on a new socket at `path`, mode 0600, or 0660 with a group. A socket there that
+    /// nobody answers is replaced.
+    ///
+    /// # Errors
+    /// [`NodeError::InUse`]; [`NodeError::System`].
+    pub fn bind(node: Node, path: &Path, options: ServerOptions) -> Result<NodeServer, NodeError> {
+        let _lock = socket::lock_folder(path)
+            .map_err(|error| NodeError::System { call: "flock of the socket's folder", error })?;
+        match socket::connect(path) {
+            Ok(_) => return Err(NodeError::InUse { path: path.display().to_string() }),
+            Err(Errno::CONNREFUSED) => {
+                socket::remove_dead(path)
+                    .map_err(|error| NodeError::System { call: "unlink of the socket", error })?;
+            }
+            Err(_) => {}
+        }
+        let at = NodeError::system;
+        let listener =
+            socket::packet_socket(SocketFlags::NONBLOCK).map_err(at("socket(SOCK_SEQPACKET)"))?;
+        let address = SocketAddrUnix::new(path).map_err(at("the path of the socket"))?;
+        // Nobody can connect before the mode is set: nobody is listened to yet.
+        bind(&listener, &address).map_err(at("bind to the path of the socket"))?;
+        let file = SocketFile(path.to_path_buf());
+        let mode = if options.allow_group.is_some() { 0o660 } else { 0o600 };
+        let set_up = || {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
+            std::os::unix::fs::chown(path, None, options.allow_group)
+        };
+        set_up()
+            .map_err(|error| NodeError::System { call: "the socket's mode and group", error })?;
+        listen(&listener, 128).map_err(at("listen"))?;
+        let mut server = NodeServer::on(node, listener, options)?;
+        server.path = Some(file);
+        Ok(server)
+    }
+
+    /// Serves on a socket that listens already, such as one of systemd's. Its file stays when the
+    /// server ends.
+    ///
+    /// # Errors
+    /// [`NodeError::System`].
+    pub fn on(
+        node: Node,
+        listener: OwnedFd,
+        options: ServerOptions,
+    ) -> Result<NodeServer, NodeError> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(NodeError::system("epoll"))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let stop = eventfd(0, flags).map_err(NodeError::system("eventfd"))?;
+        let wake = eventfd(0, flags).map_err(NodeError::system("eventfd"))?;
+        for (descriptor, key) in [
+            (listener.as_fd(), EventSource::Listener),
+            (stop.as_fd(), EventSource::Stop),
+            (wake.as_fd(), EventSource::Threads),
+        ] {
+            epoll::add(&epoll, descriptor, EventData::new_u64(key.bits()), EventFlags::IN)
+                .map_err(NodeError::system("epoll_ctl"))?;
+        }
+        let wake = Arc::new(wake);
+        let start = |rate| Scrubber::start(rate, &node.memory.bytes, &wake);
+        let scrubber = options.scrub_bytes_per_s.map(start).transpose();
+        let scrubber = scrubber
+            .map_err(|error| NodeError::System { call: "the thread of the scrubber", error })?;
+        let mut server = NodeServer {
+            node,
+            options,
+            listener,
+            epoll,
+            stop: Arc::new(stop),
+            connections: HashMap::default(),
+            processes: HashMap::new(),
+            next_key: 0,
+            expire_from: 0,
+            started_at: now_ms(),
+            message_buffer: vec![0; MAX_MESSAGE],
+            answer_buffer: Vec::new(),
+            turn: Turn::new(),
+            ring_buffer: Vec::new(),
+            descriptors: Vec::new(),
+            hot: Vec::new(),
+            rings_given: 0,
+            observer: NodeObserver::default(),
+            tier: None,
+            scrubber,
+            wake,
+            deferred: HashMap::new(),
+            next_waiting: 0,
+            waiting_for_space: VecDeque::new(),
+            packet_at: Instant::now(),
+            path: None,
+        };
+        server.observer.publish(&server.node);
+        server.watch_orphans();
+        Ok(server)
+    }
+
+    /// Puts a tier below the node: values that memory has no room for go there, and come back when
+    /// they are acquired. See [the module](crate::NodeTier).
+    ///
+    /// A tier that was not attached while values of this memory were removed, or were evicted
+    /// without being stored, may have older values under their keys. It is cleared first. Returns
+    /// whether it was.
+    ///
+    /// # Errors
+    /// [`NodeError::System`] if its threads cannot be started; [`NodeError::Tier`] if the tier
+    /// cannot remove what the index file says must not come back.
+    pub fn attach_tier(
+        &mut self,
+        tier: Arc<dyn NodeTier>,
+        options: TierOptions,
+    ) -> Result<bool, NodeError> {
+        let threads = TierThreads::start(&tier, &self.node.memory.bytes, &self.wake)
+            .map_err(|error| NodeError::System { call: "the threads of the tier", error })?;
+        let cleared = self.node.attach_tier(tier, options).ok_or(NodeError::Tier)?;
+        self.tier = Some(threads);
+        Ok(cleared)
+    }
+
+    /// Takes the wake-up of the threads.
+    fn woken(&self) {
+        let _ = rustix::io::read(&*self.wake, &mut [0; 8]);
+    }
+
+    /// Returns what ends the loop.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        Stopper(Arc::clone(&self.stop))
+    }
+
+    /// Returns what shows other threads the statistics of the server while it runs.
+    #[must_use]
+    pub fn observer(&self) -> NodeObserver {
+        self.observer.clone()
+    }
+
+    /// Returns the node.
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// Serves clients until it is [stopped](Stopper::stop). Returns the node, whose values stay.
+    ///
+    /// # Errors
+    /// [`NodeError::System`] if the kernel no longer reports events.
+    pub fn run(mut self) -> Result<Node, NodeError> {
+        let lease = self.options.lease.as_millis() as u64;
+        let tick = (lease / 4).clamp(10, 1000);
+        let mut next_tick = now_ms() + tick;
+        loop {
+            let wait =
+                Duration::from_millis(next_tick.saturating_sub(now_ms()).min(self.patience()));
+            let wait = if self.is_awake() { Duration::ZERO } else { wait };
+            let wait =
+                Timespec { tv_sec: wait.as_secs() as _, tv_nsec: wait.subsec_nanos().into() };
+            let mut events = [MaybeUninit::<Event>::uninit(); 64];
+            let ready = match epoll::wait(&self.epoll, &mut events, Some(&wait)) {
+                Ok((ready, _)) => ready,
+                Err(Errno::INTR) => continue,
+                Err(errno) => return Err(NodeError::system("epoll_wait")(errno)),
+            };
+            let keys: Vec<EventSource> =
+                ready.iter().map(|it| EventSource::from_bits(it.data.u64())).collect();
+            let now = now_ms();
+            for key in keys {
+                match key {
+                    EventSource::Stop => return Ok(self.end()),
+                    EventSource::Listener => self.accept(now),
+                    EventSource::Connection(number) => self.turn(number, now),
+                    EventSource::Process(number) => self.process_ended(number as usize),
+                    EventSource::Doorbell(number) => self.doorbell(number, now),
+                    EventSource::Threads => self.woken(),
+                }
+            }
+            self.serve_hot();
+            self.serve_tier(now);
+            self.scrub(now);
+            self.answer_waiting(now);
+            if now >= next_tick {
+                self.tick(now);
+                self.observer.publish(&self.node);
+                next_tick = now + tick;
+            }
+        }
+    }
+
+    /// Returns whether the next message is likely to come soon, so the thread does not sleep.
+    fn is_awake(&self) -> bool {
+        !self.hot.is_empty() || self.packet_at.elapsed() < self.options.spin
+    }
+
+    /// Returns the milliseconds until a client no longer waits for events, or the scrubber goes on.
+    fn patience(&self) -> u64 {
+        let waiting = self.connections.values().flat_map(|connection| &connection.waiting);
+        let scrubber = self.scrubber.as_ref().and_then(Scrubber::due_at);
+        let next = waiting.map(|it| it.until).chain(scrubber).min();
+        next.map_or(u64::MAX, |until| until.saturating_sub(now_ms()))
+    }
+
+    fn end(self) -> Node {
+        self.node
+    }
+
+    /// Returns the descriptors of the memory file and of the index file. A process that holds them
+    /// keeps the values, and [recovers](Node::recover) them.
+    ///
+    /// # Errors
+    /// [`NodeError::Memory`] if the process has no free descriptors.
+    pub fn descriptors(&self) -> Result<[OwnedFd; 2], NodeError> {
+        self.node.memory.descriptors()
+    }
+
+    /// Watches the processes of the sessions that a recovery has kept.
+    fn watch_orphans(&mut self) {
+        for (session, pid, started) in self.node.orphan_processes() {
+            if pid == 0 {
+                // The session ends after a lease, unless the client returns.
+                continue;
+            }
+            let descriptor = open_process(pid);
+            // The number may be that of another process by now.
+            match descriptor.filter(|_| socket::start_time(pid) == Some(started)) {
+                Some(descriptor) => self.watch_descriptor(session.number(), descriptor),
+                None => self.node.end_session(session),
+            }
+        }
+    }
+
+    /// Watches the process of a session that a connection has begun or resumed.
+    pub(super) fn watch_process(&mut self, session: SessionIndex, connection: &AcceptedConnection) {
+        let descriptor = connection.peer.descriptor.as_ref().map(AsFd::as_fd);
+        let duplicate = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().ok();
+        self.unwatch(session);
+        if let Some(descriptor) = descriptor.and_then(duplicate) {
+            self.watch_descriptor(session.number(), descriptor);
+        }
+    }
+
+    pub(super) fn is_watched(&self, session: SessionIndex) -> bool {
+        self.processes.contains_key(&session.number())
+    }
+
+    pub(super) fn unwatch(&mut self, session: SessionIndex) {
+        // The end of the last descriptor ends the watch.
+        if let Some(descriptor) = self.processes.remove(&session.number()) {
+            let _ = epoll::delete(&self.epoll, &descriptor);
+        }
+    }
+
+    /// Ends the watch of a process, and returns its session.
+    pub(super) fn unwatch_numbered(&mut self, number: usize) -> Option<SessionIndex> {
+        let session = self.node.all_sessions().into_iter().find(|it| it.number() == number);
+        session.inspect(|session| self.unwatch(*session))
+    }
+}

@@ -1,0 +1,267 @@
+//! *Turns*: what becomes ready is served, one connection after the other.
+
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use rustix::event::epoll::{EventData, EventFlags};
+use rustix::io::Errno;
+
+use super::connection::{AcceptedConnection, WaitingForEvents};
+use super::server::{EventSource, NodeServer};
+use crate::node::MAX_BATCH;
+use crate::protocol::Answer;
+
+/// Messages of one connection that are served before the next one has its turn.
+const MESSAGES_PER_TURN: usize = 16;
+
+/// Keys, sizes and handles after which the turn of a connection ends. A turn has less than this and
+/// one message more, so it takes a fraction of a millisecond.
+const ELEMENTS_PER_TURN: usize = MAX_BATCH;
+
+/// The share of connections and of sessions that other users leave to the server's own user and
+/// root: one of so many.
+pub(super) const OWN_PLACES: usize = 16;
+
+/// The longest time, in milliseconds, that a connection may take to greet.
+const GREETING_MS: u64 = 10_000;
+
+/// The rest of the turn of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Turn {
+    messages: usize,
+    elements: usize,
+}
+
+impl Turn {
+    pub(super) fn new() -> Turn {
+        Turn { messages: MESSAGES_PER_TURN, elements: ELEMENTS_PER_TURN }
+    }
+
+    /// Begins a message, if the turn has not ended.
+    pub(super) fn next_message(&mut self) -> bool {
+        let goes_on = self.messages > 0 && self.elements > 0;
+        self.messages = self.messages.saturating_sub(1);
+        goes_on
+    }
+
+    /// Takes the elements of a message off the turn.
+    pub(super) fn spend(&mut self, elements: usize) {
+        self.elements = self.elements.saturating_sub(elements);
+    }
+}
+
+/// Entries that are looked at for values that have outlived their time, at each tick.
+const EXPIRED_PER_TICK: u32 = 4096;
+
+impl NodeServer {
+    /// Accepts a client.
+    pub(super) fn accept(&mut self, now: u64) {
+        use rustix::net::{SocketFlags, accept_with};
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let Ok(socket) = accept_with(&self.listener, flags) else { return };
+        self.next_key += 1;
+        let key = self.next_key;
+        let Ok(connection) = AcceptedConnection::new(key, socket, now) else { return };
+        if !self.has_place_for(connection.peer.uid) {
+            return;
+        }
+        let data = EventData::new_u64(EventSource::Connection(key).bits());
+        let flags = EventFlags::IN | EventFlags::RDHUP;
+        if rustix::event::epoll::add(&self.epoll, &connection.socket, data, flags).is_ok() {
+            self.connections.insert(key, connection);
+        }
+    }
+
+    /// Returns whether a process of this user may connect now.
+    pub(super) fn has_place_for(&self, uid: u32) -> bool {
+        let limit = self.options.max_connections;
+        let limit = match is_own(uid) {
+            true => limit,
+            // With a group, the mode of the socket's file has let the client in.
+            false if self.options.allow_group.is_some() => limit - limit / OWN_PLACES,
+            false => 0,
+        };
+        self.connections.len() < limit
+    }
+
+    /// Serves the packets of a connection, or closes it.
+    pub(super) fn turn(&mut self, key: u32, now: u64) {
+        self.turn_with(key, |server, connection| {
+            let mut outcome = server.messages(connection, now);
+            // No packet is read while an answer waits, and no space in a ring tells of the end.
+            if outcome.is_ok() && connection.is_blocked() && connection.has_ended() {
+                outcome = Err(Errno::PIPE);
+            }
+            if matches!(outcome, Err(Errno::PIPE | Errno::CONNRESET)) {
+                server.last_ring_messages(connection, now);
+            }
+            outcome
+        });
+    }
+
+    /// Serves the ring of a connection, or closes it.
+    pub(super) fn ring_turn(&mut self, key: u32, now: u64) {
+        self.turn_with(key, |server, connection| {
+            connection.flush()?;
+            server.ring_messages(connection, now)
+        });
+    }
+
+    fn turn_with(
+        &mut self,
+        key: u32,
+        serve: impl FnOnce(&mut NodeServer, &mut AcceptedConnection) -> Result<(), Errno>,
+    ) {
+        let Some(mut connection) = self.connections.remove(&key) else { return };
+        if serve(self, &mut connection).is_err() {
+            self.close(connection);
+            return;
+        }
+        connection.watch(&self.epoll);
+        self.connections.insert(key, connection);
+    }
+
+    fn messages(&mut self, connection: &mut AcceptedConnection, now: u64) -> Result<(), Errno> {
+        connection.flush()?;
+        let mut buffer = std::mem::take(&mut self.message_buffer);
+        let mut outcome = Ok(());
+        self.turn = Turn::new();
+        while self.turn.next_message() {
+            if connection.is_blocked() {
+                break;
+            }
+            outcome = match connection.receive(&mut buffer) {
+                Ok(packet) if packet.len == 0 => Err(Errno::PIPE),
+                // Descriptors that a client sends are closed with the packet.
+                Ok(packet) => {
+                    self.packet_at = Instant::now();
+                    self.serve(connection, &buffer[..packet.len], now)
+                }
+                Err(Errno::AGAIN) => break,
+                Err(error) => Err(error),
+            };
+            if outcome.is_err() {
+                break;
+            }
+        }
+        self.message_buffer = buffer;
+        outcome
+    }
+
+    /// Ends a connection. Its session ends, too, if the client has said goodbye; otherwise with its
+    /// process, unless the client connects again before.
+    pub(super) fn close(&mut self, mut connection: AcceptedConnection) {
+        self.end_rings(&mut connection);
+        self.end_deferred(connection.key);
+        let Some(session) = connection.session() else { return };
+        if connection.goodbye || !self.is_watched(session) {
+            self.unwatch(session);
+            self.node.end_session(session);
+        } else {
+            self.node.orphan(session);
+        }
+    }
+
+    /// Ends a session whose process is gone.
+    pub(super) fn process_ended(&mut self, number: usize) {
+        let Some(session) = self.unwatch_numbered(number) else { return };
+        let of_session =
+            |_: &u32, connection: &mut AcceptedConnection| connection.session() == Some(session);
+        let ended: Vec<_> = self.connections.extract_if(of_session).collect();
+        for (key, mut connection) in ended {
+            self.end_rings(&mut connection);
+            self.end_deferred(key);
+        }
+        self.node.end_session(session);
+    }
+
+    /// Answers the requests for events that have waited for one, or for long enough.
+    pub(super) fn answer_waiting(&mut self, now: u64) {
+        let mut broken = Vec::new();
+        let mut buffer = std::mem::take(&mut self.answer_buffer);
+        for (key, connection) in &mut self.connections {
+            if connection.answer_late(&mut buffer).is_err() {
+                broken.push(*key);
+                continue;
+            }
+            connection.watch(&self.epoll);
+            let mut at = 0;
+            while let Some(waiting) =
+                connection.waiting.get(at).filter(|_| !connection.is_blocked())
+            {
+                let WaitingForEvents { id, from, max, until } = *waiting;
+                let (events, next) = self.node.events_since(from, max as usize);
+                if events.is_empty() && now < until {
+                    at += 1;
+                    continue;
+                }
+                connection.waiting.swap_remove(at);
+                let answer = Answer::Events { events, next };
+                if connection.answer(id, Ok(answer), &[], &mut buffer).is_err() {
+                    broken.push(*key);
+                    break;
+                }
+            }
+            connection.watch(&self.epoll);
+        }
+        self.answer_buffer = buffer;
+        for key in broken {
+            if let Some(connection) = self.connections.remove(&key) {
+                self.close(connection);
+            }
+        }
+    }
+
+    /// Fences the reservations of silent clients, evicts values that have outlived their time, and
+    /// closes connections that do not greet.
+    pub(super) fn tick(&mut self, now: u64) {
+        let lease = self.options.lease.as_millis() as u64;
+        let greeting = lease.min(GREETING_MS);
+        let is_late = |it: &AcceptedConnection| {
+            it.session().is_none() && now.saturating_sub(it.heard_at) > greeting
+        };
+        let late: Vec<_> = self.connections.extract_if(|_, it| is_late(it)).collect();
+        late.into_iter().for_each(|(_, connection)| self.close(connection));
+        let silent: Vec<_> = self
+            .connections
+            .values()
+            .filter(|it| now.saturating_sub(it.heard_at) > lease)
+            .filter_map(AcceptedConnection::session)
+            .collect();
+        for session in silent {
+            self.node.fence(session);
+            if self.options.reclaim_pins {
+                self.node.reclaim_pins(session);
+            }
+        }
+        if now.saturating_sub(self.started_at) > lease {
+            self.end_unseen_orphans();
+        }
+        self.expire_from = self.node.expire(self.expire_from, EXPIRED_PER_TICK, now);
+    }
+
+    /// Ends the sessions that an earlier server had with processes that this one cannot see, and
+    /// whose clients have not returned for a lease.
+    fn end_unseen_orphans(&mut self) {
+        for session in self.node.orphans() {
+            if !self.is_watched(session) {
+                self.node.end_session(session);
+            }
+        }
+    }
+
+    /// Waits for the process of a session, if the kernel has given a descriptor of it.
+    pub(super) fn watch_descriptor(&mut self, number: usize, descriptor: rustix::fd::OwnedFd) {
+        let data = EventData::new_u64(EventSource::Process(number as u32).bits());
+        let added =
+            rustix::event::epoll::add(&self.epoll, descriptor.as_fd(), data, EventFlags::IN);
+        if added.is_ok() {
+            self.processes.insert(number, descriptor);
+        }
+    }
+}
+
+/// Returns whether a user is the server's own, or root.
+pub(super) fn is_own(uid: u32) -> bool {
+    uid == 0 || uid == rustix::process::getuid().as_raw()
+}

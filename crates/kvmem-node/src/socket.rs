@@ -1,0 +1,234 @@
+//! *Sockets*: packets with descriptors, and the process at the other end.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, recvmsg, sendmsg,
+    socket_with,
+};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+/// The most descriptors that one packet carries.
+pub(crate) const MAX_DESCRIPTORS: usize = 4;
+
+/// A packet that came.
+pub(crate) struct Packet {
+    /// Bytes of the packet, in the receiver's buffer. 0: the peer has closed the connection.
+    pub(crate) len: usize,
+    /// The descriptors that came with it.
+    pub(crate) descriptors: Vec<OwnedFd>,
+}
+
+/// Makes a socket for packets.
+pub(crate) fn packet_socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags | SocketFlags::CLOEXEC, None)
+}
+
+/// Connects to the socket at `path`.
+pub(crate) fn connect(path: &Path) -> Result<OwnedFd, Errno> {
+    let socket = packet_socket(SocketFlags::empty())?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// How long a program waits for another one that makes a socket in the same folder.
+pub(crate) const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Locks the folder of a socket until the result is dropped: two programs that start at once must
+/// not both replace the socket. The error is `TimedOut` if another program holds the lock.
+pub(crate) fn lock_folder(path: &Path) -> std::io::Result<std::fs::File> {
+    use rustix::fs::{FlockOperation, flock};
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = std::fs::File::open(folder.unwrap_or(Path::new(".")))?;
+    let started = Instant::now();
+    loop {
+        match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(folder),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if started.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            Err(Errno::WOULDBLOCK) => {
+                let what = "another program holds the lock of the socket's folder: use a folder \
+                            that only this user can read";
+                return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, what));
+            }
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+}
+
+/// Removes the file of a socket that nobody answers. Another file is not touched: connecting to
+/// it fails as connecting to such a socket does.
+pub(crate) fn remove_dead(path: &Path) -> std::io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+        let what = format!("{} is there, and is no socket", path.display());
+        return Err(std::io::Error::new(std::io::ErrorKind::AlreadyExists, what));
+    }
+    std::fs::remove_file(path)
+}
+
+/// Sends a packet, with descriptors that are duplicated for the receiver. Never raises SIGPIPE.
+pub(crate) fn send(
+    socket: impl AsFd,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+    flags: SendFlags,
+) -> Result<(), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        let fits = ancillary.push(SendAncillaryMessage::ScmRights(descriptors));
+        assert!(fits, "at most {MAX_DESCRIPTORS} descriptors");
+    }
+    let flags = flags | SendFlags::NOSIGNAL;
+    retry(|| sendmsg(&socket, &[IoSlice::new(bytes)], &mut ancillary, flags))?;
+    Ok(())
+}
+
+/// Receives a packet. One that is longer than `buffer` fails with `EMSGSIZE`.
+pub(crate) fn receive(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> Result<Packet, Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
+    let received =
+        retry(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags))?;
+    let mut descriptors = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            descriptors.extend(rights);
+        }
+    }
+    if received.flags.contains(rustix::net::ReturnFlags::TRUNC) {
+        return Err(Errno::MSGSIZE);
+    }
+    Ok(Packet { len: received.bytes, descriptors })
+}
+
+/// Repeats a call that a signal has interrupted.
+fn retry<T>(mut call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// The process at the other end of a connection.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    /// 0: the process is in a PID namespace that this process cannot see.
+    pub(crate) pid: u32,
+    pub(crate) uid: u32,
+    /// When it started; 0: `/proc` does not tell.
+    pub(crate) started: u64,
+    /// Becomes readable when the kernel has torn the process down.
+    pub(crate) descriptor: Option<OwnedFd>,
+}
+
+/// `SO_PEERPIDFD`, since Linux 6.5.
+const SO_PEERPIDFD: libc::c_int = 77;
+
+impl Peer {
+    /// Asks the kernel for the peer of a connected socket.
+    pub(crate) fn of(socket: impl AsFd) -> Result<Peer, Errno> {
+        let socket = socket.as_fd();
+        let (pid, uid) = credentials(socket)?;
+        let descriptor = peer_descriptor(socket).or_else(|| open_process(pid));
+        Ok(Peer { pid, uid, started: start_time(pid).unwrap_or(0), descriptor })
+    }
+}
+
+/// Returns the number and the user of the process that has connected. The number is 0, which the
+/// types of `rustix` exclude, if the process is in a PID namespace that is not below this one's.
+fn credentials(socket: BorrowedFd<'_>) -> Result<(u32, u32), Errno> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the two pointers are to a structure of the type that the option has, and to its
+    // length, which live during the call.
+    let failed = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut len,
+        )
+    };
+    if failed != 0 {
+        return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
+    }
+    Ok((found.pid as u32, found.uid))
+}
+
+/// Returns the descriptor of the process that has connected, without a race for its number.
+fn peer_descriptor(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    let mut raw: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the two pointers are to an integer and to its length, which live during the call.
+    let failed = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut raw).cast(),
+            &raw mut len,
+        )
+    };
+    // SAFETY: the kernel has made the descriptor for this call, and nothing else owns it.
+    (failed == 0 && raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Returns a descriptor of a process; `None` if it is gone.
+pub(crate) fn open_process(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Returns when a process started, in clock ticks since the machine did.
+pub(crate) fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name of the command may have spaces and parentheses; the fields begin after the last one.
+    let fields = stat.rsplit_once(") ")?.1;
+    let mut fields = fields.split(' ');
+    let state = fields.next()?;
+    // A zombie reads and writes nothing any more.
+    if matches!(state, "Z" | "X") {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Milliseconds since the machine started, suspended time included.
+pub(crate) fn now_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_has_a_start_time_while_it_lives() {
+        let own = start_time(std::process::id()).expect("this process lives");
+        assert_eq!(start_time(std::process::id()), Some(own));
+        let mut child = std::process::Command::new("true").spawn().expect("`true` exists");
+        let pid = child.id();
+        let descriptor = open_process(pid);
+        child.wait().expect("it ends");
+        assert!(descriptor.is_some() && start_time(pid).is_none());
+    }
+}

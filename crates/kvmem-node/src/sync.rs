@@ -1,0 +1,19 @@
+//! Atomics of the [rings](crate::ring): the standard ones, or those of a model checker, which are
+//! loom's under `--cfg loom` and shuttle's under `--cfg loom --cfg shuttle`.
+//!
+//! The whole crate is compiled in every case. No other part of it shares memory with another thread
+//! without a lock, so all others take the standard library's.
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test --profile checks -p kvmem-node --lib models::
+//! RUSTFLAGS="--cfg loom --cfg shuttle" cargo test --profile checks -p kvmem-node --lib models::
+//! ```
+
+#[cfg(all(loom, not(shuttle)))]
+use loom::sync::atomic;
+#[cfg(shuttle)]
+use shuttle::sync::atomic;
+#[cfg(not(loom))]
+use std::sync::atomic;
+
+pub(crate) use atomic::{AtomicU32, AtomicU64, Ordering, fence};

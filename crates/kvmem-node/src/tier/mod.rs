@@ -1,0 +1,25 @@
+//! *Tier*: values that memory has no room for, on a disk below the node.
+//!
+//! The server's thread never waits for a disk. Two threads of the server do: one stores and
+//! removes, in the order in which the node says so, and one fetches.
+//!
+//! - *Storing.* While the memory is fuller than [`store_above`](TierOptions::store_above), the node
+//!   stores the values that it would evict next. They stay in memory, marked as *clean*; evicting a
+//!   clean value takes no time. A value that must go before it was stored is lost.
+//! - *Fetching.* An acquisition of keys that only the tier has waits, without holding up other
+//!   calls, until they are in memory. Several that want one key share one read. Values are verified
+//!   by the tier.
+//! - *Removing.* A value that is removed or replaced must not come back from the tier. Its entry
+//!   stays detached, and says so in the index file, until the tier has removed it: a server that
+//!   recovers the file does it then.
+//!
+//! Values with a time to live are not stored.
+
+#[cfg(feature = "disk-tier")]
+mod disk;
+mod node_tier;
+mod threads;
+
+pub(crate) use node_tier::{Fetching, Removing, Storing, TierDone, TierJob};
+pub use node_tier::{NodeTier, TierOptions, TierRead};
+pub(crate) use threads::TierThreads;

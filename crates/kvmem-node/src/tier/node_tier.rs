@@ -1,0 +1,139 @@
+//! [`NodeTier`]: what a node needs of a tier, and the jobs of its threads.
+
+/// A value to read from a tier.
+#[derive(Debug)]
+pub struct TierRead<'a> {
+    /// The key, as it was stored.
+    pub key: &'a [u8],
+    /// As long as the value.
+    pub into: &'a mut [u8],
+}
+
+/// Storage below a node. Its calls come from two threads at once: one fetches, the other does the
+/// rest.
+///
+/// ```
+/// use std::collections::HashMap;
+/// use std::sync::Mutex;
+///
+/// use kvmem_node::{NodeTier, TierRead};
+///
+/// /// Other memory, such as that of a slower kind.
+/// #[derive(Default)]
+/// struct Slow(Mutex<HashMap<Vec<u8>, Vec<u8>>>);
+///
+/// impl NodeTier for Slow {
+///     fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
+///         let mut held = self.0.lock().unwrap();
+///         values.iter().for_each(|(key, value)| drop(held.insert(key.to_vec(), value.to_vec())));
+///         vec![true; values.len()]
+///     }
+///
+///     fn len_of(&self, key: &[u8]) -> Option<u64> {
+///         self.0.lock().unwrap().get(key).map(|value| value.len() as u64)
+///     }
+///
+///     fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
+///         let held = self.0.lock().unwrap();
+///         let fetch = |read: &mut TierRead<'_>| match held.get(read.key) {
+///             Some(value) if value.len() == read.into.len() => {
+///                 read.into.copy_from_slice(value);
+///                 true
+///             }
+///             _ => false,
+///         };
+///         reads.iter_mut().map(fetch).collect()
+///     }
+///
+///     fn remove(&self, keys: &[&[u8]]) -> bool {
+///         let mut held = self.0.lock().unwrap();
+///         keys.iter().for_each(|key| drop(held.remove(*key)));
+///         true
+///     }
+///
+///     fn clear(&self) -> bool {
+///         self.0.lock().unwrap().clear();
+///         true
+///     }
+/// }
+/// ```
+pub trait NodeTier: Send + Sync {
+    /// Stores values under keys, and replaces those that are there. Returns for each whether it is
+    /// stored. A value that is not stored leaves no older one behind.
+    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool>;
+
+    /// Returns the length of the value under a key. The server's own thread calls it, so it must
+    /// not wait for a device.
+    fn len_of(&self, key: &[u8]) -> Option<u64>;
+
+    /// Reads values. Returns for each whether it is there and whole.
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool>;
+
+    /// Removes the values of keys, for good: they are not there after any end of the process.
+    /// Returns whether it could.
+    fn remove(&self, keys: &[&[u8]]) -> bool;
+
+    /// Removes all values for good. Returns whether it could.
+    fn clear(&self) -> bool;
+}
+
+/// How a node uses its tier.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TierOptions {
+    /// The share of the memory that is in use before values are stored, from 0 to 1.
+    pub store_above: f64,
+    /// The bytes of values that are stored ahead of their eviction.
+    pub ahead_bytes: u64,
+}
+
+impl Default for TierOptions {
+    fn default() -> TierOptions {
+        TierOptions { store_above: 0.5, ahead_bytes: 256 << 20 }
+    }
+}
+
+/// A value that is being stored. It keeps its place in its list, and is not evicted meanwhile.
+#[derive(Clone, Debug)]
+pub(crate) struct Storing {
+    pub(crate) slot: u32,
+    pub(crate) key: Vec<u8>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// A value that is being fetched, into a block of the server's own.
+#[derive(Clone, Debug)]
+pub(crate) struct Fetching {
+    pub(crate) slot: u32,
+    pub(crate) key: Vec<u8>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+}
+
+/// A value that must not come back.
+#[derive(Clone, Debug)]
+pub(crate) struct Removing {
+    /// The detached entry that is kept until then.
+    pub(crate) slot: Option<u32>,
+    pub(crate) namespace: u16,
+    pub(crate) key: Vec<u8>,
+    /// The key in the tier.
+    pub(crate) tier_key: Vec<u8>,
+}
+
+/// Work for the threads of a tier.
+#[derive(Debug)]
+pub(crate) enum TierJob {
+    Store(Vec<Storing>),
+    Fetch(Vec<Fetching>),
+    Remove(Vec<Removing>),
+}
+
+/// What they have done.
+#[derive(Debug)]
+pub(crate) enum TierDone {
+    Stored(Vec<(Storing, bool)>),
+    /// With the checksum of what was fetched.
+    Fetched(Vec<(Fetching, Option<u32>)>),
+    Removed(Vec<Removing>, bool),
+}

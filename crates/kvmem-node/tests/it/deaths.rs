@@ -1,0 +1,340 @@
+//! Processes that end at any instant: clients, and the server.
+//!
+//! The test holds the descriptors of the memory and the index, as a keeper does. Servers and
+//! clients are processes of this program: `KVMEM_TEST_ROLE` says which.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kvmem_node::{
+    CallError, ClientError, ConnectOptions, Node, NodeClient, NodeOptions, NodeServer,
+    ServerOptions,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng as StdRng;
+
+use super::RINGS;
+use crate::support::{self, Place, memory};
+
+fn connect(path: &Path) -> NodeClient {
+    support::connect_with(path, &ConnectOptions { rings: RINGS, ..ConnectOptions::default() })
+}
+
+const BYTES: usize = 16 << 20;
+const CLIENTS: usize = 8;
+const KEYS: u64 = 400;
+/// The numbers of the descriptors in a server's process.
+const MEMORY: RawFd = 100;
+const INDEX: RawFd = 101;
+
+fn rounds() -> usize {
+    std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(100)
+}
+
+/// Starts this program in a role.
+fn start(role: &str, socket: &Path, seed: u64, files: Option<&[OwnedFd; 2]>) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("it runs"));
+    // The module without the name of the program.
+    let (_, module) = module_path!().split_once("::").expect("it is in the program");
+    let test = format!("{module}::role");
+    command
+        .args(["--exact", &test, "--nocapture", "--test-threads=1"])
+        .env("KVMEM_TEST_ROLE", role)
+        .env("KVMEM_TEST_CHILD", socket)
+        .env("KVMEM_TEST_WORDS", seed.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null());
+    if let Some([memory, index]) = files {
+        use std::os::unix::process::CommandExt;
+        let (memory, index) = (memory.as_raw_fd(), index.as_raw_fd());
+        let pass = move || {
+            for (from, to) in [(memory, MEMORY), (index, INDEX)] {
+                // SAFETY: `dup2` is async-signal-safe, and the numbers are not in use.
+                if unsafe { libc::dup2(from, to) } < 0 {
+                    return Err(std::io::Error::last_os_error());
+                }
+            }
+            Ok(())
+        };
+        // SAFETY: the function makes only calls that are async-signal-safe.
+        unsafe { command.pre_exec(pass) };
+    }
+    command.spawn().expect("a process can be started")
+}
+
+/// What a child does. In the test itself: nothing.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var("KVMEM_TEST_ROLE") else { return };
+    let socket = PathBuf::from(std::env::var_os("KVMEM_TEST_CHILD").expect("a socket"));
+    let seed = std::env::var("KVMEM_TEST_WORDS").expect("a seed").parse().expect("a number");
+    match role.as_str() {
+        "server" => serve(&socket),
+        "client" => use_it(&socket, seed),
+        "writer" => write_half(&socket),
+        other => panic!("{other}"),
+    }
+}
+
+fn serve(socket: &Path) {
+    // SAFETY: the parent has passed these descriptors to this process, and nothing else owns them.
+    let [memory, index] = [MEMORY, INDEX].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let (node, report) =
+        Node::recover(memory, index, NodeOptions::default()).expect("the index is whole");
+    assert_eq!(report.damaged, 0);
+    node.check().expect("the invariants hold");
+    let options = ServerOptions { lease: Duration::from_secs(30), ..ServerOptions::default() };
+    let server = NodeServer::bind(node, socket, options).expect("the socket is free");
+    server.run().expect("epoll works");
+}
+
+/// The value under a key: every eight bytes tell the key and the place.
+fn value(key: u64) -> Vec<u8> {
+    let words = 64 + key * 37 % 2000;
+    (0..words).flat_map(|at| (key << 32 | at ^ key.wrapping_mul(0x9E37)).to_le_bytes()).collect()
+}
+
+/// Reads, writes and verifies until it is killed. Ends with 3 for wrong bytes, with 4 if a call
+/// fails that must not.
+fn use_it(socket: &Path, seed: u64) {
+    let mut random = StdRng::seed_from_u64(seed);
+    let retry_for = Duration::from_secs(30);
+    let options = ConnectOptions { retry_for, rings: RINGS, ..ConnectOptions::default() };
+    // SAFETY: all clients are processes of this test, which write to their reservations alone.
+    let client = unsafe { NodeClient::connect(socket, &options) };
+    let client = client.unwrap_or_else(|error| fail(4, &error.to_string()));
+    loop {
+        let first = random.random_range(0..KEYS);
+        let keys: Vec<u64> = (first..first + random.random_range(1..9)).collect();
+        let names: Vec<[u8; 8]> = keys.iter().map(|key| key.to_le_bytes()).collect();
+        match random.random_range(0..10) {
+            0..6 => {
+                let pins =
+                    client.acquire(&names).unwrap_or_else(|error| fail(4, &error.to_string()));
+                for _ in 0..2 {
+                    for (key, found) in keys.iter().zip(pins.values()) {
+                        let wrong = found.is_some_and(|found| found.bytes() != value(*key));
+                        if wrong && pins.is_valid() {
+                            fail(3, &format!("wrong bytes under {key}"));
+                        }
+                    }
+                    std::thread::yield_now();
+                }
+            }
+            6..9 => store(&client, &keys, &names),
+            _ => {
+                if let Err(error) = client.remove(&names[..1]) {
+                    fail(4, &error.to_string());
+                }
+            }
+        }
+    }
+}
+
+fn store(client: &NodeClient, keys: &[u64], names: &[[u8; 8]]) {
+    let values: Vec<Vec<u8>> = keys.iter().map(|key| value(*key)).collect();
+    let sizes: Vec<u64> = values.iter().map(|value| value.len() as u64).collect();
+    let mut blocks = match client.reserve(&sizes) {
+        Ok(blocks) => blocks,
+        Err(ClientError::Call(CallError::OutOfSpace { .. })) => return,
+        Err(error) => fail(4, &error.to_string()),
+    };
+    for (block, value) in blocks.iter_mut().zip(&values) {
+        // In two parts, with time to be killed between them.
+        let (first, second) = value.split_at(value.len() / 2);
+        block.write(0, first).expect("it fits");
+        std::thread::yield_now();
+        block.write(first.len(), second).expect("it fits");
+    }
+    match client.commit(names.iter().copied().zip(blocks).collect()) {
+        // The commit may have been made by a server that was killed, and its values evicted since.
+        Ok(()) | Err(ClientError::Call(CallError::Stale { .. } | CallError::Fenced)) => {}
+        Err(error) => fail(4, &error.to_string()),
+    }
+}
+
+fn fail(code: i32, why: &str) -> ! {
+    eprintln!("client {}: {why}", std::process::id());
+    std::process::exit(code);
+}
+
+/// Writes half of a value, and hangs.
+fn write_half(socket: &Path) {
+    let client = connect(socket);
+    client.insert("pinned", b"value").expect("there is space");
+    let pins = client.acquire(&["pinned"]).expect("a call");
+    let mut block = client.reserve(&[1 << 20]).expect("there is space").remove(0);
+    block.bytes_mut()[..1 << 19].fill(0xAB);
+    client.insert("ready", b"").map(drop).unwrap_err();
+    client.insert("ready", b"1").expect("there is space");
+    std::thread::sleep(Duration::from_secs(3600));
+    drop((pins, block));
+}
+
+fn files() -> [OwnedFd; 2] {
+    let node = Node::create(memory(BYTES), NodeOptions::default()).expect("possible");
+    let server = NodeServer::on(node, idle_listener(), ServerOptions::default());
+    server.expect("epoll works").descriptors().expect("there are descriptors")
+}
+
+/// A descriptor that nobody connects to.
+fn idle_listener() -> OwnedFd {
+    let (one, _) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    one.into()
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+struct Killed(Child);
+
+impl Killed {
+    fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[test]
+fn a_killed_client_gives_back_all_it_has_and_nothing_else() {
+    let place = Place::new();
+    let files = files();
+    let _server = Killed(start("server", &place.socket(), 0, Some(&files)));
+    let client = connect(&place.socket());
+    client.insert("other", b"value").expect("there is space");
+    let pins = client.acquire(&["other"]).expect("a call");
+    let mut writer = Killed(start("writer", &place.socket(), 0, None));
+    wait_for("the writer hangs", || client.lookup(&["ready"]).expect("a call") == 1);
+    let stats = client.stats().expect("a call");
+    assert_eq!((stats.reservations, stats.reserved_bytes, stats.pinned), (1, 1 << 20, 2));
+    writer.kill();
+    wait_for("its reservation and its pin end", || {
+        let stats = client.stats().expect("a call");
+        (stats.reservations, stats.pinned, stats.sessions) == (0, 1, 1)
+    });
+    assert_eq!(client.lookup(&["pinned", "other", "ready"]).expect("a call"), 3);
+    assert_eq!(pins.value(0).expect("it is pinned").bytes(), b"value");
+}
+
+#[test]
+fn a_hanging_client_is_fenced_and_its_block_is_not_used_again() {
+    let place = Place::new();
+    let node = Node::create(memory(BYTES), NodeOptions::default()).expect("possible");
+    let options = ServerOptions { lease: Duration::from_millis(1000), ..ServerOptions::default() };
+    let _server = support::Running::start(node, &place.socket(), options);
+    let mut writer = Killed(start("writer", &place.socket(), 0, None));
+    let client = connect(&place.socket());
+    wait_for("the writer hangs", || client.lookup(&["ready"]).expect("a call") == 1);
+    wait_for("it is fenced", || client.stats().expect("a call").fenced_bytes == 1 << 20);
+    // All of the memory is used anew, but for the fenced block and what is pinned.
+    let all = client.reserve(&[1 << 20; 14]).expect("the rest is evicted");
+    assert!(client.reserve(&[1 << 20]).is_err(), "the fenced block is not free");
+    writer.kill();
+    wait_for("the block is free", || client.reserve(&[1 << 20]).is_ok());
+    drop(all);
+    let stats = client.stats().expect("a call");
+    assert_eq!((stats.fenced_total, stats.fenced_bytes), (1, 0));
+}
+
+#[test]
+fn a_client_goes_on_when_the_server_was_killed() {
+    let place = Place::new();
+    let files = files();
+    let mut server = Killed(start("server", &place.socket(), 0, Some(&files)));
+    let client = connect(&place.socket());
+    for key in 0..100_u64 {
+        client.insert(key.to_le_bytes(), &value(key)).expect("there is space");
+    }
+    let pins = client.acquire(&[7_u64.to_le_bytes()]).expect("a call");
+    let mut block = client.reserve(&[5]).expect("there is space").remove(0);
+    block.write(0, b"ab").expect("it fits");
+    server.kill();
+    // The mapping and the pin stay without a server.
+    assert_eq!(pins.value(0).expect("it is pinned").bytes(), value(7));
+    block.write(2, b"cde").expect("it fits");
+    let fast = ConnectOptions { retry_for: Duration::ZERO, ..ConnectOptions::default() };
+    // SAFETY: it does not connect.
+    let failed = unsafe { NodeClient::connect(place.socket(), &fast) };
+    assert!(matches!(failed, Err(ClientError::Disconnected { .. })));
+
+    let waiting = {
+        let client = client.clone();
+        std::thread::spawn(move || client.lookup(&[0_u64.to_le_bytes()]))
+    };
+    let _server = Killed(start("server", &place.socket(), 0, Some(&files)));
+    assert_eq!(waiting.join().expect("no panic").expect("it is repeated"), 1);
+    client.commit(vec![("late", block)]).expect("the reservation is kept");
+    let late = client.acquire(&["late"]).expect("a call");
+    assert_eq!(late.value(0).expect("it was committed").bytes(), b"abcde");
+    drop(late);
+    let keys: Vec<[u8; 8]> = (0..100_u64).map(u64::to_le_bytes).collect();
+    let all = client.acquire(&keys).expect("a call");
+    for (key, found) in (0..).zip(all.values()) {
+        assert_eq!(found.expect("it was committed").bytes(), value(key));
+    }
+    assert!(pins.is_valid() && client.stats().expect("a call").pinned == 100);
+    drop((all, pins));
+    assert_eq!(client.stats().expect("a call").pinned, 0);
+}
+
+#[test]
+fn processes_are_killed_at_random_instants() {
+    let place = Place::new();
+    let files = files();
+    let mut random = StdRng::seed_from_u64(7);
+    let mut seed = 0;
+    let client = |seed: &mut u64| {
+        *seed += 1;
+        Killed(start("client", &place.socket(), *seed, None))
+    };
+    let mut server = Killed(start("server", &place.socket(), 0, Some(&files)));
+    let mut clients: Vec<Killed> = (0..CLIENTS).map(|_| client(&mut seed)).collect();
+    for round in 0..rounds() {
+        std::thread::sleep(Duration::from_millis(random.random_range(1..60)));
+        for one in &mut clients {
+            let ended = one.0.try_wait().expect("a child");
+            assert!(ended.is_none(), "a client has ended in round {round}: {ended:?}");
+        }
+        if random.random_bool(0.3) {
+            server.kill();
+            std::thread::sleep(Duration::from_millis(random.random_range(0..10)));
+            server = Killed(start("server", &place.socket(), 0, Some(&files)));
+        } else {
+            let victim = random.random_range(0..CLIENTS);
+            clients[victim].kill();
+            clients[victim] = client(&mut seed);
+        }
+    }
+    clients.clear();
+    let last = connect(&place.socket());
+    wait_for("all sessions end", || last.stats().expect("a call").sessions == 1);
+    let stats = last.stats().expect("a call");
+    assert_eq!((stats.pinned, stats.reservations, stats.reserved_bytes), (0, 0, 0));
+    let (mut from, mut bytes, mut values) = (Some(0), 0, 0);
+    while let Some(at) = from {
+        let (listed, next) = last.list(at, 512).expect("an operator");
+        for one in listed {
+            let key = u64::from_le_bytes(one.key[..].try_into().expect("eight bytes"));
+            let pins = last.acquire(&[&one.key]).expect("a call");
+            assert_eq!(pins.value(0).expect("it is listed").bytes(), value(key));
+            bytes += one.len;
+            values += 1;
+        }
+        from = next;
+    }
+    assert!(values > 0, "nothing was stored");
+    assert_eq!((stats.used, stats.values), (bytes, values));
+}

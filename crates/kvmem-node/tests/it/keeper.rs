@@ -1,0 +1,311 @@
+//! A keeper in a thread, well-behaved clients, and others.
+
+use std::fs::File;
+use std::io::{IoSlice, Read, Seek, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kvmem_node::{
+    ConnectOptions, Keeper, KeeperCallError, KeeperClient, KeeperError, KeeperOptions, MAX_KEPT,
+    Node, NodeOptions, NodeServer, ServerOptions,
+};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketType, recv, sendmsg, socket,
+};
+
+use crate::support::{Place, Running, connect_with, node};
+
+/// A keeper that runs until it is stopped or idle.
+struct Keeping {
+    path: PathBuf,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Keeping {
+    fn start(place: &Place, idle: Duration) -> Keeping {
+        let path = place.socket().with_extension("keeper");
+        let keeper = Keeper::bind(&path, KeeperOptions { idle }).expect("the socket is free");
+        let thread = std::thread::spawn(move || keeper.run().expect("poll works"));
+        Keeping { path, thread: Some(thread) }
+    }
+
+    fn client(&self) -> KeeperClient {
+        KeeperClient::connect(&self.path).expect("it listens")
+    }
+
+    fn join(mut self) {
+        self.thread.take().expect("it runs").join().expect("the keeper does not panic");
+    }
+}
+
+impl Drop for Keeping {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            if let Ok(client) = KeeperClient::connect(&self.path) {
+                let _ = client.stop();
+            }
+            let ended = thread.join();
+            assert!(std::thread::panicking() || ended.is_ok(), "the keeper does not panic");
+        }
+    }
+}
+
+const LONG: Duration = Duration::from_secs(600);
+
+fn file(text: &str) -> OwnedFd {
+    let memory = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC);
+    let mut file = File::from(memory.expect("a memory file"));
+    file.write_all(text.as_bytes()).expect("it takes bytes");
+    file.into()
+}
+
+fn text(file: OwnedFd) -> String {
+    let (mut file, mut text) = (File::from(file), String::new());
+    file.rewind().expect("a memory file can be read from its beginning");
+    file.read_to_string(&mut text).expect("it is text");
+    text
+}
+
+fn call_error(error: KeeperError) -> KeeperCallError {
+    match error {
+        KeeperError::Call(error) => error,
+        other => panic!("{other}"),
+    }
+}
+
+/// Repeats a call until the keeper has noticed the end of a connection.
+fn eventually<T>(call: impl Fn() -> Result<T, KeeperError>) -> T {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        match call() {
+            Ok(done) => return done,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn descriptors_come_back_from_another_connection() {
+    let place = Place::new();
+    let keeping = Keeping::start(&place, LONG);
+    let mode = std::fs::metadata(&keeping.path).expect("a socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let first = keeping.client();
+    assert!(first.claim("node").expect("it is free").is_empty());
+    let (memory, index) = (file("the memory"), file("the index"));
+    first.put("node", &[memory.as_fd(), index.as_fd()]).expect("it has none");
+    let listed = &first.list().expect("a call")[0];
+    assert_eq!((&*listed.name, listed.descriptors, listed.bytes), ("node", 2, 19));
+    assert_eq!(listed.claimed_by, Some(std::process::id()));
+
+    let second = keeping.client();
+    let error = call_error(second.claim("node").expect_err("the first one has it"));
+    let pid = std::process::id();
+    assert_eq!(error, KeeperCallError::Claimed { name: "node".to_owned(), pid });
+    drop((first, memory, index));
+    let mut found = eventually(|| second.claim("node"));
+    assert_eq!(text(found.pop().expect("the second one")), "the index");
+    assert_eq!(text(found.pop().expect("the first one")), "the memory");
+
+    let name = "node".to_owned();
+    let in_use = KeeperCallError::NameInUse { name: name.clone() };
+    let other = file("other");
+    assert_eq!(call_error(second.put("node", &[other.as_fd()]).expect_err("it has some")), in_use);
+    second.rename("node", "node-aside").expect("the name is free");
+    assert_eq!(
+        call_error(second.get("node").expect_err("set aside")),
+        KeeperCallError::Absent { name }
+    );
+    second.put("node", &[other.as_fd()]).expect("it has none");
+    second.forget("node-aside").expect("it is there");
+    assert_eq!(second.get("node").expect("it is there").len(), 1);
+    assert!(second.is_connected());
+    second.stop().expect("a call");
+    keeping.join();
+    assert!(!second.is_connected());
+}
+
+#[test]
+fn a_keeper_ends_when_it_is_idle_and_not_before() {
+    let place = Place::new();
+    let keeping = Keeping::start(&place, Duration::from_millis(50));
+    let client = keeping.client();
+    std::thread::sleep(Duration::from_millis(100));
+    client.put("a", &[file("a").as_fd()]).expect("a connected client keeps it awake");
+    drop(client);
+    std::thread::sleep(Duration::from_millis(100));
+    keeping.client().forget("a").expect("descriptors keep it awake");
+    let path = keeping.path.clone();
+    keeping.join();
+    assert!(!path.exists(), "the socket goes with the keeper");
+    assert!(matches!(KeeperClient::connect(&path), Err(KeeperError::NoKeeper { .. })));
+}
+
+#[test]
+fn one_keeper_for_each_socket() {
+    let place = Place::new();
+    let keeping = Keeping::start(&place, LONG);
+    let second = Keeper::bind(&keeping.path, KeeperOptions::default());
+    assert!(matches!(second, Err(KeeperError::KeeperInUse { .. })), "{second:?}");
+    // A socket without a listener is that of a keeper that was killed.
+    let dead = place.socket().with_extension("dead");
+    drop(std::os::unix::net::UnixListener::bind(&dead).expect("the path is free"));
+    drop(Keeper::bind(&dead, KeeperOptions::default()).expect("it is replaced"));
+    assert!(!dead.exists());
+    // Another file is not: connecting to it fails in the same way.
+    let other = place.socket().with_extension("other");
+    std::fs::write(&other, "not a socket").expect("the path is free");
+    let error = Keeper::bind(&other, KeeperOptions::default()).expect_err("it is no socket");
+    assert!(error.to_string().contains("is no socket"), "{error}");
+    let bound = NodeServer::bind(node(1 << 20), &other, ServerOptions::default());
+    assert!(bound.is_err_and(|error| error.to_string().contains("is no socket")));
+    assert_eq!(std::fs::read_to_string(&other).expect("it is there"), "not a socket");
+    // Many that start at once: one of them listens.
+    let path = place.socket().with_extension("race");
+    drop(std::os::unix::net::UnixListener::bind(&path).expect("the path is free"));
+    let bind = || Keeper::bind(&path, KeeperOptions::default());
+    let made: Vec<_> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(bind)).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
+    });
+    let (bound, rest): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
+    assert_eq!(bound.len(), 1, "{rest:?}");
+    assert!(rest.iter().all(|it| matches!(it, Err(KeeperError::KeeperInUse { .. }))), "{rest:?}");
+}
+
+fn raw(path: &Path) -> OwnedFd {
+    let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket");
+    let address = SocketAddrUnix::new(path).expect("a short path");
+    rustix::net::connect(&socket, &address).expect("it listens");
+    socket
+}
+
+fn send(socket: &OwnedFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(descriptors)));
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL).is_ok()
+}
+
+/// Returns how often this process has a file open.
+fn times_open(path: &Path) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").expect("a folder").flatten();
+    all.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|found| found == path)).count()
+}
+
+#[test]
+fn malformed_messages_are_answered_and_lose_nothing() {
+    let place = Place::new();
+    let keeping = Keeping::start(&place, LONG);
+    let client = keeping.client();
+    client.put("node", &[file("the memory").as_fd()]).expect("it has none");
+    let mut answer = [0; 16 << 10];
+    let hostile = raw(&keeping.path);
+    let mut random = 0x2545_F491_4F6C_DD1D_u64;
+    for len in 1..400_usize {
+        let mut bytes = vec![0; len];
+        for byte in &mut bytes {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            *byte = (random >> 32) as u8;
+        }
+        // Often the right version, but never the message that stops the keeper.
+        bytes[0] = (len % 2) as u8;
+        if bytes.get(1) == Some(&6) {
+            bytes[1] = 99;
+        }
+        assert!(send(&hostile, &bytes, &[]));
+        let (_, len) = recv(&hostile, &mut answer[..], RecvFlags::empty()).expect("an answer");
+        assert!(len >= 3);
+    }
+    // A put that announces 1 descriptor and brings none, 2, or as many as the kernel takes.
+    let put = [&[1, 1, 4][..], b"evil", &[1]].concat();
+    let unwanted = place.socket().with_extension("unwanted");
+    let null = File::create(&unwanted).expect("the path is free");
+    for count in [0, 2, 64] {
+        assert!(send(&hostile, &put, &vec![null.as_fd(); count]));
+        let (_, len) = recv(&hostile, &mut answer[..], RecvFlags::empty()).expect("an answer");
+        assert_eq!(answer[1], 1, "{count} descriptors are an error: {:?}", &answer[..len]);
+    }
+    // Descriptors that come with another message.
+    assert!(send(&hostile, &[1, 3], &[null.as_fd(); 4]));
+    recv(&hostile, &mut answer[..], RecvFlags::empty()).expect("an answer");
+    // The last ones are closed after the answer.
+    let deadline = Instant::now() + Duration::from_secs(10);
+    while times_open(&unwanted) > 1 {
+        assert!(Instant::now() < deadline, "unwanted descriptors are closed");
+    }
+    // Too long: the connection ends.
+    assert!(send(&hostile, &vec![1; 20 << 10], &[]));
+    assert!(matches!(recv(&hostile, &mut answer[..], RecvFlags::empty()), Ok((_, 0)) | Err(_)));
+
+    let listed = client.list().expect("a call");
+    assert_eq!((listed.len(), &*listed[0].name), (1, "node"));
+}
+
+#[test]
+fn silent_and_greedy_clients_do_not_stop_others() {
+    let place = Place::new();
+    let keeping = Keeping::start(&place, LONG);
+    let client = keeping.client();
+    // It never reads its answers: its connection ends, at the latest when the socket is full.
+    let deaf = raw(&keeping.path);
+    let mut sent = 0;
+    while send(&deaf, &[1, 3], &[]) && sent < 100_000 {
+        sent += 1;
+    }
+    assert!(client.list().expect("the keeper still answers").is_empty());
+    drop(deaf);
+    // Names are limited, for each client that takes them.
+    for number in 0..MAX_KEPT {
+        client.claim(&format!("n{number}")).expect("there is space");
+    }
+    let error = call_error(client.claim("one-more").expect_err("too many"));
+    assert_eq!(error, KeeperCallError::TooManyNames { limit: MAX_KEPT });
+    let null = File::open("/dev/null").expect("it exists");
+    let error = call_error(client.put("n0", &[null.as_fd(); 5]).expect_err("too many"));
+    assert_eq!(error, KeeperCallError::Descriptors { got: 5, expected: 5, limit: 4 });
+    // Connections are limited: others are closed, and the first ones stay.
+    let others: Vec<OwnedFd> = (0..40).map(|_| raw(&keeping.path)).collect();
+    assert!(client.list().expect("an old connection").is_empty());
+    drop(others);
+    eventually(|| keeping.client().list());
+}
+
+#[test]
+fn a_node_comes_back_from_its_keeper() {
+    let place = Place::new();
+    let keeping = Keeping::start(&place, LONG);
+    let first = keeping.client();
+    first.claim("node").expect("it is free");
+    let server = NodeServer::bind(node(1 << 20), &place.socket(), ServerOptions::default());
+    let server = server.expect("the socket is free");
+    let files = server.descriptors().expect("descriptors can be duplicated");
+    first.put("node", &[files[0].as_fd(), files[1].as_fd()]).expect("it has none");
+    let stopper = server.stopper();
+    let thread = std::thread::spawn(move || server.run().expect("epoll works"));
+    connect_with(&place.socket(), &ConnectOptions::default())
+        .insert("key", b"value")
+        .expect("there is space");
+    stopper.stop();
+    drop((thread.join().expect("no panic"), files, first));
+
+    let second = keeping.client();
+    let found = eventually(|| second.claim("node"));
+    let [memory, index] = found.try_into().expect("two descriptors");
+    let (node, report) = Node::recover(memory, index, NodeOptions::default()).expect("it is whole");
+    assert_eq!((report.values, report.bytes), (1, 5));
+    let _server = Running::start(node, &place.socket(), ServerOptions::default());
+    let client = connect_with(&place.socket(), &ConnectOptions::default());
+    let pins = client.get("key").expect("a call").expect("it was kept");
+    assert_eq!(pins.value(0).expect("it was kept").bytes(), b"value");
+}

@@ -1,0 +1,359 @@
+//! A tier below the node: values that memory has no room for come back, and old ones never do.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use kvmem_node::{
+    CallError, ClientError, ConnectOptions, Node, NodeClient, NodeOptions, NodeServer, NodeTier,
+    ServerOptions, Stopper, TierOptions, TierRead,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::support::{Place, connect_with, memory};
+
+/// A tier in memory, as slow as a test wants it to be.
+#[derive(Default)]
+struct MapTier {
+    values: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
+    reads: AtomicUsize,
+    /// While it is set, no call ends.
+    hangs: AtomicBool,
+    fails: AtomicBool,
+}
+
+impl MapTier {
+    fn pass(&self) {
+        while self.hangs.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.values.lock().expect("no panic").len()
+    }
+}
+
+impl NodeTier for MapTier {
+    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
+        self.pass();
+        let fails = self.fails.load(Ordering::Relaxed);
+        let mut held = self.values.lock().expect("no panic");
+        for (key, value) in values {
+            if fails {
+                held.remove(*key);
+            } else {
+                held.insert(key.to_vec(), value.to_vec());
+            }
+        }
+        vec![!fails; values.len()]
+    }
+
+    fn len_of(&self, key: &[u8]) -> Option<u64> {
+        self.values.lock().expect("no panic").get(key).map(|value| value.len() as u64)
+    }
+
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
+        self.pass();
+        self.reads.fetch_add(reads.len(), Ordering::Relaxed);
+        let held = self.values.lock().expect("no panic");
+        let fails = self.fails.load(Ordering::Relaxed);
+        let read = |it: &mut TierRead<'_>| match held.get(it.key).filter(|_| !fails) {
+            Some(value) if value.len() == it.into.len() => {
+                it.into.copy_from_slice(value);
+                true
+            }
+            _ => {
+                // What a failed transfer leaves must not be seen.
+                it.into.fill(0xEE);
+                false
+            }
+        };
+        reads.iter_mut().map(read).collect()
+    }
+
+    fn remove(&self, keys: &[&[u8]]) -> bool {
+        self.pass();
+        let mut held = self.values.lock().expect("no panic");
+        keys.iter().for_each(|key| drop(held.remove(*key)));
+        true
+    }
+
+    fn clear(&self) -> bool {
+        self.values.lock().expect("no panic").clear();
+        true
+    }
+}
+
+struct Tiered {
+    place: Place,
+    stopper: Stopper,
+    thread: Option<std::thread::JoinHandle<Node>>,
+}
+
+impl Tiered {
+    fn start(place: Place, node: Node, tier: Arc<dyn NodeTier>) -> Tiered {
+        let mut server =
+            NodeServer::bind(node, &place.socket(), ServerOptions::default()).expect("free");
+        server.attach_tier(tier, TierOptions::default()).expect("the tier works");
+        let stopper = server.stopper();
+        let thread = Some(std::thread::spawn(move || server.run().expect("epoll works")));
+        Tiered { place, stopper, thread }
+    }
+
+    fn client(&self) -> NodeClient {
+        connect_with(&self.place.socket(), &ConnectOptions::default())
+    }
+}
+
+impl Drop for Tiered {
+    fn drop(&mut self) {
+        self.stopper.stop();
+        let ended = self.thread.take().map(std::thread::JoinHandle::join);
+        assert!(std::thread::panicking() || ended.is_none_or(|it| it.is_ok()));
+    }
+}
+
+fn node() -> Node {
+    Node::create(memory(1 << 20), NodeOptions::default()).expect("possible")
+}
+
+fn value(key: u8) -> Vec<u8> {
+    vec![key ^ 0x5A; 60_000 + usize::from(key)]
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Stores more than fits, slowly enough for the tier to take all of it.
+fn fill(client: &NodeClient, tier: &MapTier, keys: std::ops::Range<u8>) {
+    for key in keys {
+        client.insert([key], &value(key)).expect("there is space");
+        let full = client.stats().expect("a call").used > 700_000;
+        let stored = |client: &NodeClient| {
+            let stats = client.stats().expect("a call");
+            tier.len() as u64 >= stats.committed_total.saturating_sub(8)
+        };
+        if full {
+            wait_for("values are stored ahead", || stored(client));
+        }
+    }
+}
+
+#[test]
+fn what_was_evicted_comes_back() {
+    let tier = Arc::new(MapTier::default());
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let client = tiered.client();
+    fill(&client, &tier, 0..60);
+    assert_eq!(client.lookup(&[[0_u8]]).expect("a call"), 0, "it is not in memory");
+    for first in (0..60_u8).step_by(5) {
+        let keys: Vec<[u8; 1]> = (first..first + 5).map(|key| [key]).collect();
+        let pins = client.acquire(&keys).expect("a call");
+        for (key, found) in (first..).zip(pins.values()) {
+            let found = found.expect("it is in memory or in the tier");
+            assert_eq!(found.bytes(), value(key));
+            found.verify().expect("it is whole");
+        }
+    }
+    let stats = client.stats().expect("a call");
+    assert!(stats.tier_fetched_total >= 44 && stats.tier_failed_total == 0, "{stats:?}");
+}
+
+#[test]
+fn others_are_served_while_a_call_waits_and_one_read_serves_all() {
+    let tier = Arc::new(MapTier::default());
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let client = tiered.client();
+    fill(&client, &tier, 0..40);
+    tier.hangs.store(true, Ordering::Relaxed);
+    let reads = tier.reads.load(Ordering::Relaxed);
+    let waiting: Vec<_> = (0..4)
+        .map(|_| {
+            let client = tiered.client();
+            std::thread::spawn(move || {
+                let pins = client.acquire(&[[3_u8]]).expect("a call");
+                pins.value(0).map(|found| found.bytes().to_vec())
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(client.lookup(&[[39_u8]]).expect("a call"), 1);
+    assert!(waiting.iter().all(|thread| !thread.is_finished()));
+    tier.hangs.store(false, Ordering::Relaxed);
+    for thread in waiting {
+        assert_eq!(thread.join().expect("no panic"), Some(value(3)));
+    }
+    assert_eq!(tier.reads.load(Ordering::Relaxed), reads + 1);
+}
+
+#[test]
+fn a_removed_or_replaced_value_does_not_come_back() {
+    let tier = Arc::new(MapTier::default());
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let client = tiered.client();
+    fill(&client, &tier, 0..40);
+    // In the tier alone, and in both.
+    assert_eq!(client.remove(&[[0_u8], [39]]).expect("a call"), 2);
+    let pins = client.acquire(&[[0_u8], [39]]).expect("a call");
+    assert_eq!(pins.hits(), 0);
+    // While it is being fetched.
+    tier.hangs.store(true, Ordering::Relaxed);
+    let fetching = {
+        let client = tiered.client();
+        std::thread::spawn(move || client.acquire(&[[1_u8], [2]]).expect("a call").hits())
+    };
+    std::thread::sleep(Duration::from_millis(30));
+    client.insert([2], b"newer").expect("there is space");
+    let removing = {
+        let client = tiered.client();
+        std::thread::spawn(move || client.remove(&[[1_u8]]).expect("a call"))
+    };
+    std::thread::sleep(Duration::from_millis(30));
+    tier.hangs.store(false, Ordering::Relaxed);
+    assert_eq!(removing.join().expect("no panic"), 1);
+    assert!(fetching.join().expect("no panic") <= 2);
+    let pins = client.acquire(&[[1_u8], [2]]).expect("a call");
+    assert!(pins.value(0).is_none());
+    assert_eq!(pins.value(1).expect("it was inserted").bytes(), b"newer");
+    drop(pins);
+    // The newer value is evicted before it is stored: the older one is gone, too.
+    tier.fails.store(true, Ordering::Relaxed);
+    for key in 100..140 {
+        client.insert([key], &value(key)).expect("there is space");
+    }
+    tier.fails.store(false, Ordering::Relaxed);
+    let pins = client.acquire(&[[2_u8]]).expect("a call");
+    assert!(pins.value(0).is_none_or(|found| found.bytes() == b"newer"));
+}
+
+#[test]
+fn all_values_are_removed_from_both() {
+    let tier = Arc::new(MapTier::default());
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let client = tiered.client();
+    fill(&client, &tier, 0..40);
+    let error = client.clear(Some("")).expect_err("the tier has no namespaces");
+    assert!(matches!(error, ClientError::Call(CallError::NamespaceInTier)), "{error}");
+    client.clear(None).expect("a call");
+    let keys: Vec<[u8; 1]> = (0..40).map(|key| [key]).collect();
+    assert_eq!(client.acquire(&keys).expect("a call").hits(), 0);
+    wait_for("the space is free", || client.stats().expect("a call").used == 0);
+}
+
+#[test]
+fn a_tier_that_fails_is_a_miss() {
+    let tier = Arc::new(MapTier::default());
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let client = tiered.client();
+    fill(&client, &tier, 0..40);
+    tier.fails.store(true, Ordering::Relaxed);
+    let pins = client.acquire(&[[0_u8], [1]]).expect("a call");
+    assert_eq!(pins.hits(), 0);
+    let stats = client.stats().expect("a call");
+    assert_eq!((stats.tier_failed_total, stats.reservations), (2, 0));
+}
+
+/// Whatever is stored, evicted, fetched, replaced and removed, a key has its latest value or none,
+/// also after the server was killed.
+#[test]
+fn a_key_has_its_latest_value_or_none() {
+    let tier = Arc::new(MapTier::default());
+    let mut random = ChaCha8Rng::seed_from_u64(3);
+    let mut latest: HashMap<u8, Vec<u8>> = HashMap::new();
+    let mut node = Some(node());
+    let (mut fetched, mut version) = (0, 0_u32);
+    for _ in 0..4 {
+        let place = Place::new();
+        let socket = place.socket();
+        let mut server =
+            NodeServer::bind(node.take().expect("it came back"), &socket, ServerOptions::default())
+                .expect("free");
+        server.attach_tier(Arc::clone(&tier) as _, TierOptions::default()).expect("it works");
+        let [memory, index] = server.descriptors().expect("there are descriptors");
+        let stopper = server.stopper();
+        let thread = std::thread::spawn(move || server.run().expect("epoll works"));
+        let client = connect_with(&socket, &ConnectOptions::default());
+        for _ in 0..1000 {
+            let key = random.random_range(0..60_u8);
+            match random.random_range(0..10) {
+                0..4 => {
+                    version += 1;
+                    let len = random.random_range(20_000..60_000_usize);
+                    let value: Vec<u8> =
+                        version.to_le_bytes().into_iter().cycle().take(len).collect();
+                    client.insert([key], &value).expect("there is space");
+                    latest.insert(key, value);
+                }
+                4 => {
+                    client.remove(&[[key]]).expect("a call");
+                    latest.remove(&key);
+                }
+                _ => {
+                    let keys = [[key], [(key + 1) % 60]];
+                    let pins = client.acquire(&keys).expect("a call");
+                    for ([key], found) in keys.iter().zip(pins.values()) {
+                        let Some(found) = found else { continue };
+                        let expected = latest.get(key).expect("it was removed, and came back");
+                        assert_eq!(found.bytes()[..8], expected[..8], "an old value of {key}");
+                        assert!(found.bytes() == expected);
+                    }
+                }
+            }
+        }
+        let stats = client.stats().expect("a call");
+        fetched += stats.tier_fetched_total;
+        drop(client);
+        // The tier's threads end their jobs; what they have done is lost, as with a server that is
+        // killed.
+        stopper.stop();
+        drop(thread.join().expect("no panic"));
+        let (next, report) =
+            Node::recover(memory, index, NodeOptions::default()).expect("the index is whole");
+        assert_eq!(report.damaged, 0);
+        next.check().expect("the invariants hold");
+        node = Some(next);
+    }
+    assert!(fetched > 100, "only {fetched} values came back from the tier");
+}
+
+/// A real file: values come back to a node whose memory is new, as after a restart of the machine.
+#[test]
+fn a_disk_keeps_values_for_other_memory() {
+    let place = Place::new();
+    let path = place.socket().with_extension("tier");
+    let keys: Vec<[u8; 1]> = (0..60).map(|key| [key]).collect();
+    let mut served = 0;
+    for turn in 0..2 {
+        let options =
+            kvmem_tier::TierOptions { bytes: Some(32 << 20), ..kvmem_tier::TierOptions::default() };
+        let (disk, _) = kvmem_tier::DiskTier::open(&path, &options).expect("a file can be made");
+        let tiered = Tiered::start(Place::new(), node(), Arc::new(disk));
+        let client = tiered.client();
+        if turn == 0 {
+            for key in 0..60 {
+                client.insert([key], &value(key)).expect("there is space");
+                let stats = || client.stats().expect("a call");
+                wait_for("values are stored ahead", || {
+                    stats().tier_stored_total + 10 >= stats().committed_total
+                });
+            }
+        }
+        for part in keys.chunks(6) {
+            let pins = client.acquire(part).expect("a call");
+            for ([key], found) in part.iter().zip(pins.values()) {
+                let Some(found) = found else { continue };
+                assert_eq!(found.bytes(), value(*key));
+                served += turn;
+            }
+        }
+    }
+    assert!(served >= 40, "only {served} values came back");
+}
