@@ -11,7 +11,9 @@
  *   4, objects:  kvmem_slab_allocator_*
  *   all four:    kvmem_pool_*, kvmem_block_*, kvmem_attached_pool_*
  *   on a pool:   kvmem_kv_cache_* (values under keys)
- *   on a disk:   kvmem_disk_tier_* (values under keys, below a cache or alone)
+ *   on a disk:   kvmem_disk_tier_*, kvmem_tier_set_* (values under keys, alone or below a cache)
+ *   below one:   kvmem_lower_tier_* (disk tiers, sets of them, chains of two)
+ *   on a node:   kvmem_node_client_* (values of all processes of a machine), kvmem_node_*
  *
  * Rules for all functions:
  *
@@ -153,19 +155,6 @@
 /// The allocator was destroyed while a block was in use.
 #define KVMEM_FAULT_LEAK 5
 
-/// Verification when a tier is opened: none; each value is verified when it is fetched. The
-/// default.
-#define KVMEM_VERIFY_LAZY 0
-
-/// Verification when a tier is opened: all values are read, and damaged ones removed.
-#define KVMEM_VERIFY_ALL 1
-
-/// Admission: every evicted value is written. The default.
-#define KVMEM_ADMIT_ALL 0
-
-/// Admission: an evicted value is written if its key is evicted a second time.
-#define KVMEM_ADMIT_SECOND_EVICTION 1
-
 /// A fetch: the value is in place, and its checksum is right.
 #define KVMEM_FETCHED_HIT 0
 
@@ -181,6 +170,25 @@
 /// A fetch: the drive failed. The value is removed.
 #define KVMEM_FETCHED_FAILED 4
 
+/// Verification when a tier is opened: none; each value is verified when it is fetched. The
+/// default.
+#define KVMEM_VERIFY_LAZY 0
+
+/// Verification when a tier is opened: all values are read, and damaged ones removed.
+#define KVMEM_VERIFY_ALL 1
+
+/// Admission: every evicted value is written. The default.
+#define KVMEM_ADMIT_ALL 0
+
+/// Admission: an evicted value is written if its key is evicted a second time.
+#define KVMEM_ADMIT_SECOND_EVICTION 1
+
+/// Eviction from a full tier: values used least recently first. A fetch is a use. The default.
+#define KVMEM_TIER_EVICT_LRU 0
+
+/// Eviction from a full tier: values stored first come first.
+#define KVMEM_TIER_EVICT_FIFO 1
+
 /// The largest size of a key, in bytes. A longer key fails with KVMEM_ERR_INVALID_ARGUMENT; use a
 /// hash of it.
 #define KVMEM_MAX_KEY_BYTES (1 << 20)
@@ -190,6 +198,19 @@
 
 /// Eviction: a value that is not used again soon after its insertion goes first.
 #define KVMEM_EVICT_SCAN_RESISTANT 1
+
+/// A full queue: the thread that evicts a value waits until a writer has made room. The default.
+#define KVMEM_WHEN_FULL_WAIT 0
+
+/// A full queue: the value is not written, and an older one of the lower tier is removed.
+#define KVMEM_WHEN_FULL_DROP 1
+
+/// The end of the cache: the values in the queue are written first. The default.
+#define KVMEM_ON_DROP_WRITE 0
+
+/// The end of the cache: the values in the queue are lost, and older ones of the lower tier are
+/// removed first.
+#define KVMEM_ON_DROP_DISCARD 1
 
 /// The key has no value, and a lower tier has the latest one: fetch it, and commit it under
 /// `lease`.
@@ -201,6 +222,29 @@
 /// The key has no value, and that of a lower tier may be old: a value is on its way to the tier,
 /// the tier is being invalidated, or one of the two failed before. Treat it as a miss.
 #define KVMEM_LEASED_UNAVAILABLE 2
+
+/// The largest size of a key of a node, in bytes. An empty or longer key fails with
+/// KVMEM_ERR_INVALID_ARGUMENT; use a hash of it.
+#define KVMEM_NODE_MAX_KEY_BYTES 64
+
+/// The maximum number of keys, sizes or values of one call on a node. More fail with
+/// KVMEM_ERR_INVALID_ARGUMENT; make several calls.
+#define KVMEM_NODE_MAX_BATCH 1024
+
+/// An event: the value can be found under its key.
+#define KVMEM_NODE_EVENT_STORED 0
+
+/// An event: another value came under the key.
+#define KVMEM_NODE_EVENT_REPLACED 1
+
+/// An event: a client or an operator removed the value.
+#define KVMEM_NODE_EVENT_REMOVED 2
+
+/// An event: the value was evicted, or its time was over.
+#define KVMEM_NODE_EVENT_EVICTED 3
+
+/// An event: the value was removed because its bytes did not have their checksum.
+#define KVMEM_NODE_EVENT_DAMAGED 4
 
 /// The result of a call. 0 is success. `kvmem_last_error()` returns the text of the last failure,
 /// with its numbers.
@@ -247,7 +291,7 @@ enum kvmem_status
     KVMEM_ERR_NO_MEMORY = 14,
     /// A system call failed.
     KVMEM_ERR_SYSTEM = 15,
-    /// A limit of the machine, the process or a device is reached.
+    /// A limit of the machine, the process, a device or a namespace is reached.
     KVMEM_ERR_LIMIT = 16,
     /// The backend, device or facility does not exist here.
     KVMEM_ERR_NOT_AVAILABLE = 17,
@@ -263,7 +307,7 @@ enum kvmem_status
     KVMEM_ERR_DEREGISTERED = 22,
     /// The memory is private and must be shared, or is shared and must be private.
     KVMEM_ERR_WRONG_BACKING = 23,
-    /// The pool was attached for reading only.
+    /// The pool was attached, or the client connected, for reading only.
     KVMEM_ERR_READ_ONLY = 24,
     /// Another user holds the object or range, so it cannot be changed or taken over.
     KVMEM_ERR_IN_USE = 25,
@@ -299,6 +343,19 @@ enum kvmem_status
     /// The file is no disk tier that can be used: it holds something else, is damaged, or is of a
     /// later version. Nothing was overwritten.
     KVMEM_ERR_BAD_TIER = 38,
+    /// No server answers at the socket, and none did within the time that the client waits. The
+    /// next call connects again.
+    KVMEM_ERR_DISCONNECTED = 39,
+    /// The server has other memory than the one before: all values are gone. Destroy the client,
+    /// and connect again.
+    KVMEM_ERR_MEMORY_REPLACED = 40,
+    /// The client was silent for longer than the server's lease: the reservation is lost. Release
+    /// it.
+    KVMEM_ERR_FENCED = 41,
+    /// The bytes of the value do not have the checksum that its writer has calculated.
+    KVMEM_ERR_DAMAGED = 42,
+    /// The server is of another release of kvmem, or its answer is not possible.
+    KVMEM_ERR_PROTOCOL = 43,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -325,9 +382,10 @@ typedef struct kvmem_bump_arena kvmem_bump_arena;
 /// destroyed at any time; after that it can no longer be used to cancel. Any thread.
 typedef struct kvmem_cancel kvmem_cancel;
 
-/// Values on a local disk, found again by their keys after a restart. A full tier evicts the values
-/// that were used least recently. A damaged value is a miss, and never the wrong bytes. Below a
-/// cache it receives what the cache evicts: see kvmem_kv_cache_options. Owned by the caller:
+/// Values on a local disk, found again by their keys after a restart. A full tier evicts expired
+/// values first, then those of the lowest priority, in the order of `eviction`. A damaged value is
+/// a miss, and never the wrong bytes. Below a cache it receives what the cache evicts: see
+/// kvmem_disk_tier_as_lower_tier. Owned by the caller:
 /// kvmem_disk_tier_destroy. Any thread, several at once; a call blocks until the drive is done.
 ///
 /// One process uses a file at a time. In a forked child, every call on a tier of the parent returns
@@ -344,6 +402,13 @@ typedef struct kvmem_disk_tier kvmem_disk_tier;
 /// thread of the parent held.
 typedef struct kvmem_kv_cache kvmem_kv_cache;
 
+/// Values of several keys, some of which are being fetched from the lower tier by a thread of the
+/// cache. The values that are there are pinned. Owned by the caller:
+/// kvmem_kv_cache_fetching_take, kvmem_kv_cache_fetching_detach or kvmem_kv_cache_fetching_cancel.
+/// It keeps the cache. Any thread. In a forked child every call returns KVMEM_ERR_FORKED, except
+/// kvmem_kv_cache_fetching_cancel.
+typedef struct kvmem_kv_cache_fetching kvmem_kv_cache_fetching;
+
 /// The right to put a value under a key that was fetched from a lower tier. The lease becomes
 /// invalid if a value is put, removed or cleared under the key meanwhile. Owned by the caller:
 /// kvmem_kv_cache_reservation_commit_leased or kvmem_kv_cache_lease_release. May outlive its cache.
@@ -358,6 +423,39 @@ typedef struct kvmem_kv_cache_pin kvmem_kv_cache_pin;
 /// kvmem_kv_cache_reservation_commit, kvmem_kv_cache_reservation_commit_leased or
 /// kvmem_kv_cache_reservation_release. Any thread, one at a time.
 typedef struct kvmem_kv_cache_reservation kvmem_kv_cache_reservation;
+
+/// What a cache may have below it: a disk tier, a set of them, or a chain of two lower tiers. See
+/// `lower_tier` of kvmem_kv_cache_options. It keeps what it was made of. Owned by the caller:
+/// kvmem_lower_tier_destroy. Any thread. In a forked child every call returns KVMEM_ERR_FORKED,
+/// except kvmem_lower_tier_destroy.
+typedef struct kvmem_lower_tier kvmem_lower_tier;
+
+/// A connection to the server of a node: `kvmem serve`. The server keeps the values of all engines
+/// of a machine in one memory, which outlives them. A client maps this memory once, and reads and
+/// writes values in place. Its calls say keys and receive places.
+///
+/// A call that finds the server ended connects again by itself, for `retry_ms` milliseconds. The
+/// mapping and its registrations with devices stay meanwhile, and so do pins and reservations.
+/// Owned by the caller: kvmem_node_client_destroy. Any thread, several at once; their calls
+/// overlap.
+///
+/// All clients that map the memory for writing trust each other: each writes to its own
+/// reservations and to nothing else.
+///
+/// In a forked child, every call on a client, pins or a reservation of the parent returns
+/// KVMEM_ERR_FORKED, except the calls that destroy or release it. The child connects anew.
+typedef struct kvmem_node_client kvmem_node_client;
+
+/// The pins of one call. While they exist, their values are neither evicted nor overwritten, also
+/// if they are removed or replaced, and also if the server ends and starts again. Owned by the
+/// caller: kvmem_node_pins_release, or kvmem_node_client_exchange. May outlive their client's
+/// handle. Any thread, several at once.
+typedef struct kvmem_node_pins kvmem_node_pins;
+
+/// A block of a node's memory for a value that is being written. Owned by the caller:
+/// kvmem_node_client_commit or kvmem_node_reservation_release. May outlive its client's handle. Any
+/// thread.
+typedef struct kvmem_node_reservation kvmem_node_reservation;
 
 /// Allocates ranges `[offset, offset + bytes)` of a space (layer 3). It never touches the bytes,
 /// which may be memory, a file, or a GPU's memory. Owned by the caller:
@@ -388,6 +486,13 @@ typedef struct kvmem_registration kvmem_registration;
 /// are aligned to 16 bytes. Owned by the caller: kvmem_slab_allocator_destroy. Any thread, several
 /// at once. Any thread may free blocks of another thread.
 typedef struct kvmem_slab_allocator kvmem_slab_allocator;
+
+/// Disk tiers on several devices, which hold values together. Each key belongs to one of them, by a
+/// hash of the key and of the file's identity: files may be named in any order, and a device that
+/// is gone loses only its own keys. Transfers on different devices run side by side. Owned by the
+/// caller: kvmem_tier_set_destroy. Any thread, several at once; a call blocks until the devices are
+/// done. In a forked child every call returns KVMEM_ERR_FORKED, except kvmem_tier_set_destroy.
+typedef struct kvmem_tier_set kvmem_tier_set;
 
 /// The progress of long work.
 typedef struct kvmem_progress {
@@ -496,7 +601,8 @@ typedef struct kvmem_limits {
     uint64_t max_key_bytes;
     /// Number of further keys that the registrar can give.
     uint64_t max_keys;
-    /// Bytes per key at which registering is fastest. 0: fewer keys are always faster.
+    /// Bytes per key that serve best: registering is fastest with them, or holds others up least.
+    /// 0: fewer keys are better.
     uint64_t preferred_chunk_bytes;
     /// RLIMIT_MEMLOCK as it applies to this registrar. UINT64_MAX: no known limit.
     uint64_t memlock_bytes;
@@ -915,6 +1021,11 @@ typedef struct kvmem_disk_tier_options {
     /// Which values that a cache evicts are written: KVMEM_ADMIT_ALL (the default) or
     /// KVMEM_ADMIT_SECOND_EVICTION. Values given to kvmem_disk_tier_store are always written.
     uint32_t admission;
+    /// Which values a full tier evicts first, of those with the same priority:
+    /// KVMEM_TIER_EVICT_LRU (the default) or KVMEM_TIER_EVICT_FIFO. The file does not keep it.
+    uint32_t eviction;
+    /// 0.
+    uint32_t reserved;
 } kvmem_disk_tier_options;
 
 /// What opening a tier found.
@@ -937,7 +1048,7 @@ typedef struct kvmem_disk_tier_report {
     uint32_t reserved;
 } kvmem_disk_tier_report;
 
-/// A value to store.
+/// A value to store. Members that are 0 select the defaults.
 typedef struct kvmem_disk_tier_value {
     /// The bytes of the key; may be NULL if there are none.
     const void *key;
@@ -947,6 +1058,13 @@ typedef struct kvmem_disk_tier_value {
     const void *data;
     /// Number of bytes of the value.
     uint64_t bytes;
+    /// How long the value is of use, in nanoseconds; at least so long, rounded up to whole seconds
+    /// of the wall clock. Afterwards it is a miss, and is evicted before all others. 0: forever.
+    uint64_t ttl_ns;
+    /// Values of lower priority are evicted first. From -128 to 127.
+    int32_t priority;
+    /// 0.
+    uint32_t reserved;
 } kvmem_disk_tier_value;
 
 /// A value to fetch, and the result.
@@ -978,10 +1096,13 @@ typedef struct kvmem_kv_cache_key {
     uint64_t key_bytes;
 } kvmem_kv_cache_key;
 
-/// Statistics of a disk tier since it was opened. Sizes are in bytes.
+/// Statistics of a disk tier since it was opened, or the sums of those of a set. Sizes are in
+/// bytes.
 typedef struct kvmem_disk_tier_stats {
     /// Values held.
     uint64_t entries;
+    /// Of these, values in several ranges of the file.
+    uint64_t scattered;
     /// Their bytes, without padding.
     uint64_t bytes;
     /// Bytes of the file for values.
@@ -1007,12 +1128,20 @@ typedef struct kvmem_disk_tier_stats {
     /// Values that a cache evicted and that were not written, by `admission` or
     /// `max_write_bytes_per_s`.
     uint64_t not_admitted;
+    /// Values that a cache evicted as it had fetched them: they were not written again.
+    uint64_t unchanged;
     /// Values evicted.
     uint64_t evictions;
+    /// Of these, values that had expired.
+    uint64_t expired;
     /// Checkpoints written.
     uint64_t checkpoints;
     /// Memory that the index takes.
     uint64_t index_bytes;
+    /// Bytes of memory that are registered as fixed buffers.
+    uint64_t fixed_buffer_bytes;
+    /// Transfers that used a fixed buffer.
+    uint64_t fixed_buffer_transfers;
     /// Whether the journal failed: 1 or 0. Nothing is stored then until the tier is opened again.
     uint64_t is_read_only;
 } kvmem_disk_tier_stats;
@@ -1080,10 +1209,26 @@ typedef struct kvmem_kv_cache_options {
     /// Called once with `on_evict_user`, by any thread, when the cache and all its leases and
     /// reservations are gone; may be NULL. Not called if the cache could not be made.
     void (*on_evict_release)(void *user);
-    /// A disk tier that receives each evicted value, and that kvmem_kv_cache_get_or_fetch asks for
-    /// values that the cache does not have. NULL (the default): none. Not with `on_evict`. The
-    /// cache keeps the tier: its handle may be destroyed before the cache.
-    const struct kvmem_disk_tier *lower_tier;
+    /// A lower tier that receives each evicted value, and that kvmem_kv_cache_get_or_fetch asks for
+    /// values that the cache does not have; see kvmem_disk_tier_as_lower_tier. NULL (the default):
+    /// none. Not with `on_evict`. The cache keeps the tier: its handle may be destroyed before the
+    /// cache.
+    const struct kvmem_lower_tier *lower_tier;
+    /// Puts a queue of as many bytes above the lower tier. An insertion that evicts leaves the
+    /// value there, where it is still found, and a thread writes many of them at once. They stay in
+    /// use in the pool meanwhile. Destroying the cache writes what is left. UINT64_MAX (the
+    /// default): no queue; the thread that evicts a value writes it.
+    uint64_t write_behind_bytes;
+    /// What happens to an evicted value when the queue is full: KVMEM_WHEN_FULL_WAIT (the default)
+    /// or KVMEM_WHEN_FULL_DROP.
+    uint32_t write_behind_when_full;
+    /// Number of threads that write the values of the queue, from 1 (the default) to 64.
+    uint32_t write_behind_writers;
+    /// What happens to the values in the queue when the cache and all its leases, reservations and
+    /// fetches are gone: KVMEM_ON_DROP_WRITE (the default) or KVMEM_ON_DROP_DISCARD.
+    uint32_t write_behind_on_drop;
+    /// 0.
+    uint32_t reserved;
 } kvmem_kv_cache_options;
 
 /// A block for a value that is written in place.
@@ -1124,6 +1269,44 @@ typedef struct kvmem_kv_cache_stats {
     uint64_t superseded;
 } kvmem_kv_cache_stats;
 
+/// Statistics of the queue of evicted values. Every value that the cache evicted is `written`,
+/// `replaced`, `dropped`, `failed`, `rejected` or still in the queue.
+typedef struct kvmem_write_behind_stats {
+    /// Values in the queue, those being written included.
+    uint64_t values;
+    /// Their bytes. They are in use in the pool.
+    uint64_t bytes;
+    /// Removals in the queue.
+    uint64_t removals;
+    /// The most bytes that were in the queue at once.
+    uint64_t max_bytes;
+    /// Values that the cache evicted.
+    uint64_t evicted;
+    /// Values that the tier took: it stored them, or did not want them.
+    uint64_t written;
+    /// Bytes of these values.
+    uint64_t written_bytes;
+    /// Batches of values that were given to the tier.
+    uint64_t batches;
+    /// Values that a later value, or a removal of their key, made superfluous before they were
+    /// written.
+    uint64_t replaced;
+    /// Values that were not written because the queue was full.
+    uint64_t dropped;
+    /// Values that the tier failed to take.
+    uint64_t failed;
+    /// Values that the queue did not take: it was closed, or full of removals.
+    uint64_t rejected;
+    /// Threads that waited because the queue was full.
+    uint64_t waits;
+    /// Values that were fetched out of the queue.
+    uint64_t hits;
+    /// Calls of the tier by a writer that panicked.
+    uint64_t panics;
+    /// Keys that are not fetched, because the tier failed to remove an older value.
+    uint64_t untrusted;
+} kvmem_write_behind_stats;
+
 /// The result of kvmem_kv_cache_get_lease.
 typedef struct kvmem_kv_cache_leased {
     /// KVMEM_LEASED_LEASE, KVMEM_LEASED_PRESENT or KVMEM_LEASED_UNAVAILABLE.
@@ -1138,6 +1321,147 @@ typedef struct kvmem_kv_cache_leased {
 /// may still hold a copy. Called once, by the calling thread, before the call that it was passed to
 /// returns. The cache holds no lock during the call. It must return (no longjmp, no C++ exception).
 typedef int (*kvmem_kv_cache_invalidate_fn)(void *user);
+
+/// Options of a client of a node. Fill them in with kvmem_node_client_options_init first.
+typedef struct kvmem_node_client_options {
+    /// Size of this structure in bytes, as the program knows it.
+    uint64_t struct_size;
+    /// The namespace of all keys of the client, such as a model or a tenant. NULL (the default):
+    /// the one without a name.
+    const char *namespace_name;
+    /// How long a call waits for a server that has ended to start again, in milliseconds. 0: the
+    /// call fails at once, and the next one connects again. The default is 10000.
+    uint64_t retry_ms;
+    /// 1: maps the memory for reading only. Calls that write fail with KVMEM_ERR_READ_ONLY then.
+    /// The default is 0.
+    uint32_t read_only;
+    /// 1: enters the pages of the memory into the page table when it is mapped. 0 (the default): at
+    /// the first access to each page.
+    uint32_t populate;
+    /// 1: calculates the CRC-32C of each value that the client commits. The default is 0.
+    uint32_t checksums;
+    /// 1: verifies each value that is acquired and has a checksum. A damaged value is a miss, and
+    /// the server removes it. The default is 0.
+    uint32_t verify;
+    /// 1: makes the calls through rings in shared memory instead of the socket. A call then waits
+    /// awake for its answer for some microseconds. A server that has no more rings serves the
+    /// client by the socket. The default is 0.
+    uint32_t rings;
+    /// Always 0.
+    uint32_t reserved;
+} kvmem_node_client_options;
+
+/// A value of a node, or none.
+typedef struct kvmem_node_value {
+    /// The bytes, for reading, valid until the pins are released; NULL if the key has no value.
+    const void *data;
+    /// Number of bytes; 0 if the key has no value.
+    uint64_t bytes;
+    /// Offset of the first byte in the memory of the node.
+    uint64_t offset;
+    /// Whether the key has a value: 1 or 0.
+    uint32_t is_present;
+    /// Always 0.
+    uint32_t reserved;
+} kvmem_node_value;
+
+/// A block that was reserved.
+typedef struct kvmem_node_reserved {
+    /// The reservation. The bytes belong to the caller until it is committed or released.
+    struct kvmem_node_reservation *reservation;
+    /// The bytes, for writing. They hold what an earlier value left there.
+    void *data;
+    /// Number of bytes, as requested.
+    uint64_t bytes;
+    /// Offset of the first byte in the memory of the node.
+    uint64_t offset;
+} kvmem_node_reserved;
+
+/// A reservation, and what it becomes.
+typedef struct kvmem_node_commit {
+    /// The reservation, of the same client.
+    struct kvmem_node_reservation *reservation;
+    /// The bytes of the key: 1 to KVMEM_NODE_MAX_KEY_BYTES.
+    const void *key;
+    /// Number of bytes of the key.
+    uint64_t key_bytes;
+    /// After this many milliseconds the value is gone. 0: it stays until it is evicted.
+    uint64_t ttl_ms;
+    /// 0 to 3: values of a lower priority are evicted first.
+    uint32_t priority;
+    /// Always 0.
+    uint32_t reserved;
+} kvmem_node_commit;
+
+/// Statistics of a node, for all its clients and namespaces. Sizes are in bytes. Members that end
+/// with `_total`, `hits` and `misses` count since the server started.
+typedef struct kvmem_node_stats {
+    /// Bytes of the memory.
+    uint64_t capacity;
+    /// Bytes that values and reservations use.
+    uint64_t used;
+    /// Bytes of the largest free range.
+    uint64_t largest_free;
+    /// Values that can be found.
+    uint64_t values;
+    /// Maximum number of blocks.
+    uint64_t max_blocks;
+    /// Clients that are connected, or whose process lives.
+    uint64_t sessions;
+    /// Sessions whose client has not returned since the server started again.
+    uint64_t orphaned_sessions;
+    /// Values that are pinned.
+    uint64_t pinned;
+    /// Reservations.
+    uint64_t reservations;
+    /// Bytes of reservations.
+    uint64_t reserved_bytes;
+    /// Bytes of reservations that are fenced: their client was silent for too long.
+    uint64_t fenced_bytes;
+    /// Keys that were acquired and had a value.
+    uint64_t hits;
+    /// Keys that were acquired and had none.
+    uint64_t misses;
+    /// Blocks that were reserved.
+    uint64_t reserved_total;
+    /// Values that were committed.
+    uint64_t committed_total;
+    /// Values that were removed.
+    uint64_t removed_total;
+    /// Values that were evicted for others.
+    uint64_t evicted_total;
+    /// Values whose time was over.
+    uint64_t expired_total;
+    /// Reservations that were fenced.
+    uint64_t fenced_total;
+    /// Reservations that failed because nothing could be evicted.
+    uint64_t out_of_space_total;
+    /// Values that the server has verified in the background.
+    uint64_t scrubbed_total;
+    /// Values that were removed because they were damaged.
+    uint64_t damaged_total;
+    /// Values that the server's disk tier has stored.
+    uint64_t tier_stored_total;
+    /// Values that were fetched from that tier.
+    uint64_t tier_fetched_total;
+    /// Values that the tier could not fetch or remove.
+    uint64_t tier_failed_total;
+} kvmem_node_stats;
+
+/// Something that happened to a value.
+typedef struct kvmem_node_event {
+    /// Counts all events of the server since it started.
+    uint64_t number;
+    /// KVMEM_NODE_EVENT_STORED, KVMEM_NODE_EVENT_REPLACED, KVMEM_NODE_EVENT_REMOVED,
+    /// KVMEM_NODE_EVENT_EVICTED or KVMEM_NODE_EVENT_DAMAGED.
+    uint32_t kind;
+    /// The number of the key's namespace.
+    uint32_t namespace_number;
+    /// Number of bytes of the key.
+    uint64_t key_bytes;
+    /// The key. The bytes after it are 0.
+    uint8_t key[64];
+} kvmem_node_event;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1946,8 +2270,123 @@ kvmem_status kvmem_disk_tier_checkpoint(const struct kvmem_disk_tier *tier);
 kvmem_status kvmem_disk_tier_get_stats(const struct kvmem_disk_tier *tier,
                                        struct kvmem_disk_tier_stats *out_stats);
 
+/// Registers the memory of a pool with the rings of the tier's file: the kernel looks its pages up
+/// and pins them once, and not for each transfer. Values of the pool are transferred as before, and
+/// faster. The memory stays pinned until the tier is gone or kvmem_disk_tier_deregister_memory is
+/// called; the pool gives no pages back to the kernel meanwhile.
+///
+/// If this fails, transfers work as before. KVMEM_ERR_NOT_AVAILABLE: the tier does not use
+/// io_uring, or the kernel is older than Linux 6.12. KVMEM_ERR_LIMIT, for example by
+/// RLIMIT_MEMLOCK, and KVMEM_ERR_IN_USE if the pool is still being prepared.
+kvmem_status kvmem_disk_tier_register_memory(const struct kvmem_disk_tier *tier,
+                                             const struct kvmem_pool *pool);
+
+/// Deregisters the memory of a pool. Does nothing if it is not registered.
+kvmem_status kvmem_disk_tier_deregister_memory(const struct kvmem_disk_tier *tier,
+                                               const struct kvmem_pool *pool);
+
 /// Closes a tier. Its file stays open and locked until the caches above it are destroyed, too.
 kvmem_status kvmem_disk_tier_destroy(struct kvmem_disk_tier *tier);
+
+/// Opens the tiers in `count` files or block devices, side by side, and makes those that are new.
+/// `options` (may be NULL) hold for each of them. `out_reports` (may be NULL) receives what was
+/// found in each, in the order of `paths`.
+///
+/// Fails as kvmem_disk_tier_open, and names the file. KVMEM_ERR_INVALID_ARGUMENT if there is no
+/// file, or if one is a copy of another.
+kvmem_status kvmem_tier_set_open(const char *const *paths,
+                                 uint64_t count,
+                                 const struct kvmem_disk_tier_options *options,
+                                 struct kvmem_tier_set **out_set,
+                                 struct kvmem_disk_tier_report *out_reports);
+
+/// Opens those of the tiers that can be opened, as kvmem_tier_set_open. The keys of the others
+/// belong to the rest meanwhile. `out_results` (may be NULL) receives the status of each file, and
+/// `out_reports` (may be NULL) the report of each file that was opened; other elements keep their
+/// bytes.
+///
+/// A device that comes back has the values of the time before: a value that was replaced meanwhile
+/// is found in its older form. Keys that are hashes of their values do not have that problem; with
+/// others, open such a device with `format`, or call kvmem_tier_set_clear.
+///
+/// Fails if none can be opened: KVMEM_ERR_INVALID_ARGUMENT.
+kvmem_status kvmem_tier_set_open_available(const char *const *paths,
+                                           uint64_t count,
+                                           const struct kvmem_disk_tier_options *options,
+                                           struct kvmem_tier_set **out_set,
+                                           struct kvmem_disk_tier_report *out_reports,
+                                           kvmem_status *out_results);
+
+/// Stores values on the devices to which their keys belong, as kvmem_disk_tier_store does.
+/// `out_results` (may be NULL) receives the status of each value.
+kvmem_status kvmem_tier_set_store(const struct kvmem_tier_set *set,
+                                  const struct kvmem_disk_tier_value *values,
+                                  uint64_t count,
+                                  kvmem_status *out_results);
+
+/// Fetches values from all devices at once, as kvmem_disk_tier_fetch does.
+kvmem_status kvmem_tier_set_fetch(const struct kvmem_tier_set *set,
+                                  struct kvmem_disk_tier_request *requests,
+                                  uint64_t count);
+
+/// Returns the length of a value in bytes, as kvmem_disk_tier_len_of does.
+kvmem_status kvmem_tier_set_len_of(const struct kvmem_tier_set *set,
+                                   const void *key,
+                                   uint64_t key_bytes,
+                                   uint64_t *out_bytes);
+
+/// Removes the values of `count` keys, as kvmem_disk_tier_remove does. `out_removed` (may be NULL)
+/// receives how many there were. Returns the first failure of a device; the others have removed
+/// theirs.
+kvmem_status kvmem_tier_set_remove(const struct kvmem_tier_set *set,
+                                   const struct kvmem_kv_cache_key *keys,
+                                   uint64_t count,
+                                   uint64_t *out_removed);
+
+/// Removes all values, durably. Fails as kvmem_tier_set_remove.
+kvmem_status kvmem_tier_set_clear(const struct kvmem_tier_set *set);
+
+/// Makes all that was stored and removed before durable on every device, as kvmem_disk_tier_sync
+/// does.
+kvmem_status kvmem_tier_set_sync(const struct kvmem_tier_set *set);
+
+/// Writes the index of every device, as kvmem_disk_tier_checkpoint does.
+kvmem_status kvmem_tier_set_checkpoint(const struct kvmem_tier_set *set);
+
+/// Reads the sums of the statistics of all devices.
+kvmem_status kvmem_tier_set_get_stats(const struct kvmem_tier_set *set,
+                                      struct kvmem_disk_tier_stats *out_stats);
+
+/// Registers the memory of a pool with the rings of every file, as kvmem_disk_tier_register_memory
+/// does. Returns the first failure of a device; the others have registered it.
+kvmem_status kvmem_tier_set_register_memory(const struct kvmem_tier_set *set,
+                                            const struct kvmem_pool *pool);
+
+/// Deregisters the memory of a pool. Does nothing if it is not registered.
+kvmem_status kvmem_tier_set_deregister_memory(const struct kvmem_tier_set *set,
+                                              const struct kvmem_pool *pool);
+
+/// Closes a set. Its files stay open and locked until the lower tiers made of it, and the caches
+/// above them, are destroyed, too.
+kvmem_status kvmem_tier_set_destroy(struct kvmem_tier_set *set);
+
+/// Makes a lower tier of a disk tier.
+kvmem_status kvmem_disk_tier_as_lower_tier(const struct kvmem_disk_tier *tier,
+                                           struct kvmem_lower_tier **out_lower_tier);
+
+/// Makes a lower tier of a set of tiers.
+kvmem_status kvmem_tier_set_as_lower_tier(const struct kvmem_tier_set *set,
+                                          struct kvmem_lower_tier **out_lower_tier);
+
+/// Makes a chain: `upper` above `lower`. Both get each value that a cache above evicts, and both
+/// are told of removals. A fetch asks `upper`, and `lower` for the rest.
+kvmem_status kvmem_lower_tier_chain(const struct kvmem_lower_tier *upper,
+                                    const struct kvmem_lower_tier *lower,
+                                    struct kvmem_lower_tier **out_chain);
+
+/// Destroys a lower tier. What it was made of stays open until the caches and chains above it are
+/// destroyed, too.
+kvmem_status kvmem_lower_tier_destroy(struct kvmem_lower_tier *lower_tier);
 
 /// Fills in the defaults. `struct_size` is `sizeof *options`.
 kvmem_status kvmem_kv_cache_options_init(struct kvmem_kv_cache_options *options,
@@ -2078,6 +2517,26 @@ kvmem_status kvmem_kv_cache_check(const struct kvmem_kv_cache *cache);
 /// dropped, not evicted: `on_evict` does not receive them.
 kvmem_status kvmem_kv_cache_destroy(struct kvmem_kv_cache *cache);
 
+/// Waits until every value that the cache evicted before has been given to the lower tier, for
+/// `timeout_ns` nanoseconds at most; UINT64_MAX waits without a limit. Values that are evicted
+/// meanwhile do not prolong it. `out_flushed` (may be NULL) receives whether all were given: 1 or
+/// 0. Without a queue there is nothing to wait for.
+kvmem_status kvmem_kv_cache_flush(const struct kvmem_kv_cache *cache,
+                                  uint64_t timeout_ns,
+                                  uint32_t *out_flushed);
+
+/// Reads the statistics of the queue of evicted values; zeros without a queue.
+kvmem_status kvmem_kv_cache_get_write_behind_stats(const struct kvmem_kv_cache *cache,
+                                                   struct kvmem_write_behind_stats *out_stats);
+
+/// Writes the message of the latest failure of the lower tier in a writer of the queue, and its
+/// NUL. An empty text: there was none. `out_needed` (may be NULL) receives the number of bytes with
+/// the NUL. KVMEM_ERR_BUFFER_TOO_SMALL: the text was truncated.
+kvmem_status kvmem_kv_cache_write_behind_error(const struct kvmem_kv_cache *cache,
+                                               char *buffer,
+                                               uint64_t capacity,
+                                               uint64_t *out_needed);
+
 /// Requests a lease on a key. Request it before you ask a lower tier for the value. Counts as
 /// neither a hit nor a miss. A key may have several leases at once; the first commit makes the
 /// others invalid.
@@ -2160,6 +2619,212 @@ kvmem_status kvmem_kv_cache_remove_everywhere(const struct kvmem_kv_cache *cache
 /// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The values are removed from the cache
 /// nevertheless, and no key is fetched until this call succeeds.
 kvmem_status kvmem_kv_cache_clear_everywhere(const struct kvmem_kv_cache *cache);
+
+/// Begins to fetch from the lower tier what the cache lacks of `count` keys, and returns at once. A
+/// thread of the cache reads; the first such call starts it, and the end of the cache ends it.
+/// Other calls for the same keys share the reads. Without a lower tier there is nothing to wait
+/// for.
+kvmem_status kvmem_kv_cache_start_fetch(const struct kvmem_kv_cache *cache,
+                                        const struct kvmem_kv_cache_key *keys,
+                                        uint64_t count,
+                                        struct kvmem_kv_cache_fetching **out_fetching);
+
+/// Returns whether all fetches are done: 1 or 0.
+kvmem_status kvmem_kv_cache_fetching_is_done(const struct kvmem_kv_cache_fetching *fetching,
+                                             uint32_t *out_done);
+
+/// Waits until all fetches are done, for `timeout_ns` nanoseconds at most; UINT64_MAX waits without
+/// a limit. `out_done` (may be NULL) receives whether they are: 1 or 0.
+kvmem_status kvmem_kv_cache_fetching_wait(const struct kvmem_kv_cache_fetching *fetching,
+                                          uint64_t timeout_ns,
+                                          uint32_t *out_done);
+
+/// Takes the values that are there, without waiting, and destroys the handle. `count` is the number
+/// of keys that were fetched; each element of `out_values` receives the value of a key, pinned, or
+/// a NULL pin. Fetches that are not done are cancelled or end in the background, as by
+/// kvmem_kv_cache_fetching_cancel. If the call fails, the handle stays, except for want of handles.
+kvmem_status kvmem_kv_cache_fetching_take(struct kvmem_kv_cache_fetching *fetching,
+                                          struct kvmem_kv_cache_value *out_values,
+                                          uint64_t count);
+
+/// Lets all fetches go on without the handle, and destroys it. Their values are in the cache when
+/// they end, and are not pinned.
+kvmem_status kvmem_kv_cache_fetching_detach(struct kvmem_kv_cache_fetching *fetching);
+
+/// Cancels the fetches that no thread has begun, unless other calls want the same values, and
+/// destroys the handle. A fetch that has begun ends in the background, and its value is in the
+/// cache then.
+kvmem_status kvmem_kv_cache_fetching_cancel(struct kvmem_kv_cache_fetching *fetching);
+
+/// Returns what kvmem_kv_cache_get_or_fetch returns, as far as it is there after `timeout_ns`
+/// nanoseconds. Fetches that have begun by then end in the background, and their values are in the
+/// cache afterwards. The others are cancelled.
+kvmem_status kvmem_kv_cache_get_or_fetch_until(const struct kvmem_kv_cache *cache,
+                                               const struct kvmem_kv_cache_key *keys,
+                                               uint64_t count,
+                                               uint64_t timeout_ns,
+                                               struct kvmem_kv_cache_value *out_values);
+
+/// Fills in the defaults. `struct_size` is `sizeof *options`.
+kvmem_status kvmem_node_client_options_init(struct kvmem_node_client_options *options,
+                                            uint64_t struct_size);
+
+/// Connects to the server at the socket `path`, and maps its memory. `options` may be NULL.
+///
+/// Fails with KVMEM_ERR_DISCONNECTED if no server answers for `retry_ms` milliseconds, or if it
+/// does not serve this user; KVMEM_ERR_LIMIT if it has as many clients or namespaces as it can
+/// have; KVMEM_ERR_PROTOCOL if it is of another release; and the errors of mapping memory.
+///
+/// ```c
+/// kvmem_node_client *client;
+/// kvmem_node_client_connect("/run/kvmem.sock", NULL, &client);
+/// kvmem_kv_cache_key keys[] = {{"prefix 1", 8}, {"prefix 2", 8}};
+/// kvmem_node_value values[2];
+/// kvmem_node_pins *pins;
+/// kvmem_node_client_acquire(client, keys, 2, values, &pins);
+/// if (values[0].is_present)
+///     read(values[0].data, values[0].bytes);
+/// kvmem_node_pins_release(pins);
+/// ```
+kvmem_status kvmem_node_client_connect(const char *path,
+                                       const struct kvmem_node_client_options *options,
+                                       struct kvmem_node_client **out_client);
+
+/// Returns the memory: `out_bytes` bytes at `out_data`, to register it with a GPU or a NIC. The
+/// offsets of values and reservations count from its first byte. It stays mapped, and at the same
+/// address, until the client and its pins and reservations are gone. Of a client that is
+/// `read_only`, it must not be written to.
+kvmem_status kvmem_node_client_memory(const struct kvmem_node_client *client,
+                                      void **out_data,
+                                      uint64_t *out_bytes);
+
+/// Returns whether the calls go through rings now: 1 or 0. See the option `rings`.
+kvmem_status kvmem_node_client_has_rings(const struct kvmem_node_client *client,
+                                         uint32_t *out_has_rings);
+
+/// Returns how many of `count` keys, from the first one on, have values without a gap. Nothing is
+/// pinned: the values may be evicted at once. This does not count as a use.
+kvmem_status kvmem_node_client_lookup(const struct kvmem_node_client *client,
+                                      const struct kvmem_kv_cache_key *keys,
+                                      uint64_t count,
+                                      uint64_t *out_found);
+
+/// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. Fails as
+/// kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays reserved then.
+kvmem_status kvmem_node_client_insert(const struct kvmem_node_client *client,
+                                      const void *key,
+                                      uint64_t key_bytes,
+                                      const void *data,
+                                      uint64_t bytes);
+
+/// Removes the values of `count` keys. Pinned ones keep their bytes until the last pin is released.
+/// `out_removed` (may be NULL) receives how many there were.
+kvmem_status kvmem_node_client_remove(const struct kvmem_node_client *client,
+                                      const struct kvmem_kv_cache_key *keys,
+                                      uint64_t count,
+                                      uint64_t *out_removed);
+
+/// Marks the values of `count` keys as used now. `out_touched` (may be NULL) receives how many
+/// there are.
+kvmem_status kvmem_node_client_touch(const struct kvmem_node_client *client,
+                                     const struct kvmem_kv_cache_key *keys,
+                                     uint64_t count,
+                                     uint64_t *out_touched);
+
+/// Says that this client lives. A client that has reservations makes this call, or another one,
+/// more often than the server's lease; otherwise its reservations are fenced.
+kvmem_status kvmem_node_client_keep_alive(const struct kvmem_node_client *client);
+
+/// Destroys a client. Its pins and reservations stay valid: the memory stays mapped, and the
+/// connection open, until they are released, too.
+kvmem_status kvmem_node_client_destroy(struct kvmem_node_client *client);
+
+/// Pins the values of `count` keys, in one call. `out_values` receives a value for each key, in
+/// their order; `is_present` is 0 where a key has none. `out_pins` receives the pins of all of
+/// them, also if there are none. This counts as a use.
+///
+/// KVMEM_ERR_LIMIT: the client or its namespace would have more pins than it may have.
+kvmem_status kvmem_node_client_acquire(const struct kvmem_node_client *client,
+                                       const struct kvmem_kv_cache_key *keys,
+                                       uint64_t count,
+                                       struct kvmem_node_value *out_values,
+                                       struct kvmem_node_pins **out_pins);
+
+/// Pins the values of the keys before the first one that has none: what is left of a prefix. All
+/// keys from that one on have `is_present` 0. Otherwise the call is kvmem_node_client_acquire.
+kvmem_status kvmem_node_client_acquire_prefix(const struct kvmem_node_client *client,
+                                              const struct kvmem_kv_cache_key *keys,
+                                              uint64_t count,
+                                              struct kvmem_node_value *out_values,
+                                              struct kvmem_node_pins **out_pins);
+
+/// Releases earlier pins and acquires those of `count` keys, in one message to the server. Consumes
+/// `pins`, also if the server or the connection fails; a call with a wrong argument changes
+/// nothing. Otherwise the call is kvmem_node_client_acquire.
+kvmem_status kvmem_node_client_exchange(const struct kvmem_node_client *client,
+                                        struct kvmem_node_pins *pins,
+                                        const struct kvmem_kv_cache_key *keys,
+                                        uint64_t count,
+                                        struct kvmem_node_value *out_values,
+                                        struct kvmem_node_pins **out_pins);
+
+/// Returns whether the values are still pinned: 1 or 0. They are not if a server that has started
+/// again took this process for ended. The bytes may then be those of other values: check after
+/// reading, where that can happen.
+kvmem_status kvmem_node_pins_is_valid(const struct kvmem_node_pins *pins, uint32_t *out_valid);
+
+/// Compares the bytes of the value at `index` with the checksum that its writer has calculated, if
+/// it has. KVMEM_ERR_DAMAGED: they differ. KVMEM_ERR_NOT_FOUND: the key at `index` has no value.
+/// See the option `checksums`. O(bytes).
+kvmem_status kvmem_node_pins_verify(const struct kvmem_node_pins *pins, uint64_t index);
+
+/// Releases all pins of a call. The bytes of the values are not valid any more.
+kvmem_status kvmem_node_pins_release(struct kvmem_node_pins *pins);
+
+/// Reserves a block for each of `count` sizes, all or none, and writes to `out_reserved` where they
+/// are. Values are evicted for them. The processor or a device writes the values in place;
+/// kvmem_node_client_commit makes them visible. A client that ends in any way frees its blocks.
+///
+/// Fails with KVMEM_ERR_OUT_OF_SPACE if nothing more can be evicted, KVMEM_ERR_ZERO_SIZE,
+/// KVMEM_ERR_TOO_LARGE, KVMEM_ERR_READ_ONLY, or KVMEM_ERR_LIMIT if the client or its namespace
+/// would have more than it may have.
+kvmem_status kvmem_node_client_reserve(const struct kvmem_node_client *client,
+                                       const uint64_t *sizes,
+                                       uint64_t count,
+                                       struct kvmem_node_reserved *out_reserved);
+
+/// Makes `count` reservations values under keys, all of them or none, whatever ends meanwhile. The
+/// values that the keys had are replaced. Consumes the reservations.
+///
+/// If the call fails, the reservations stay as they were, and the call may be repeated: with
+/// KVMEM_ERR_DISCONNECTED the server may have committed all of them before it ended, and a
+/// repetition then succeeds. KVMEM_ERR_FENCED: the client was silent for longer than the server's
+/// lease, and the reservations can only be released. KVMEM_ERR_INVALID_ARGUMENT: a key or a
+/// reservation comes twice. KVMEM_ERR_FOREIGN_ALLOCATION: a reservation is of another client.
+kvmem_status kvmem_node_client_commit(const struct kvmem_node_client *client,
+                                      const struct kvmem_node_commit *values,
+                                      uint64_t count);
+
+/// Frees the block. Transfers of devices into it have ended by then. The reservation is invalid
+/// afterwards.
+kvmem_status kvmem_node_reservation_release(struct kvmem_node_reservation *reservation);
+
+/// Reads the statistics from the server.
+kvmem_status kvmem_node_client_get_stats(const struct kvmem_node_client *client,
+                                         struct kvmem_node_stats *out_stats);
+
+/// Returns at most `capacity` events from number `from` on, in `out_events`: for routers that send
+/// a request where its prefix is. Waits for the first one for at most `wait_ms` milliseconds.
+/// `out_count` receives how many there are, and `out_next` the number to go on with. If the first
+/// event has a higher number than `from`, those between were dropped: the server keeps the latest
+/// ones. A call returns at most 512.
+kvmem_status kvmem_node_client_events(const struct kvmem_node_client *client,
+                                      uint64_t from,
+                                      uint64_t wait_ms,
+                                      struct kvmem_node_event *out_events,
+                                      uint64_t capacity,
+                                      uint64_t *out_count,
+                                      uint64_t *out_next);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -9,6 +9,7 @@
 //     all four:    Pool, Block, AttachedPool
 //     on a pool:   KvCache, KvValue, KvReservation, KvLease (values under keys)
 //     on a disk:   DiskTier (values under keys, below a cache or alone)
+//     on a node:   NodeClient, NodePins, NodeReservation (values of all processes of a machine)
 //
 // The library consists of headers over the C interface; kvmem.h documents each call in more detail.
 // Rules for all classes:
@@ -34,6 +35,8 @@
 #include "kvmem/bump.hpp"
 #include "kvmem/disk_tier.hpp"
 #include "kvmem/kv_cache.hpp"
+#include "kvmem/lower_tier.hpp"
+#include "kvmem/node.hpp"
 #include "kvmem/offset.hpp"
 #include "kvmem/pool.hpp"
 #include "kvmem/region.hpp"

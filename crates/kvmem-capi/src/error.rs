@@ -13,6 +13,7 @@ use kvmem::pool::PoolError;
 use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::register::{DevicesError, NotAvailable, RegisterError};
 use kvmem::slab::{ExtentSetupError, SlabError, SlabSetupError};
+use kvmem_tier::device::FixedBuffersError;
 use kvmem_tier::{StoreError, TierError};
 
 use crate::status::*;
@@ -179,7 +180,7 @@ pub(crate) fn alloc_status(error: &AllocError) -> kvmem_status {
     }
 }
 
-fn arena_status(error: &ArenaError) -> kvmem_status {
+pub(crate) fn arena_status(error: &ArenaError) -> kvmem_status {
     match error {
         ArenaError::ZeroSize => KVMEM_ERR_ZERO_SIZE,
         ArenaError::TooLarge { .. } => KVMEM_ERR_TOO_LARGE,
@@ -341,6 +342,11 @@ formatted_errors! {
     NotAvailable: |_| KVMEM_ERR_NOT_AVAILABLE;
     CheckError: |_| KVMEM_ERR_CHECK_FAILED;
     TierError: tier_status;
+    FixedBuffersError: |error| match error {
+        FixedBuffersError::Pool(error) => pool_status(error),
+        FixedBuffersError::Region(error) => register_status(error),
+        _ => KVMEM_ERR_NOT_AVAILABLE,
+    };
     StoreError: |error| match error {
         StoreError::TooLarge { .. } => KVMEM_ERR_TOO_LARGE,
         StoreError::NoRoom { .. } => KVMEM_ERR_NOTHING_TO_EVICT,

@@ -97,10 +97,16 @@ extern "C" fn in_child() {
     crate::pool::kvmem_pool::table().mark_forked();
     crate::attached::kvmem_attached_pool::table().mark_forked();
     crate::disk_tier::kvmem_disk_tier::table().mark_forked();
+    crate::tier_set::kvmem_tier_set::table().mark_forked();
+    crate::lower_tier::kvmem_lower_tier::table().mark_forked();
     crate::kv_cache::kvmem_kv_cache::table().mark_forked();
     crate::kv_cache::kvmem_kv_cache_pin::table().mark_forked();
     crate::kv_cache::kvmem_kv_cache_reservation::table().mark_forked();
     crate::lease::kvmem_kv_cache_lease::table().mark_forked();
+    crate::fetching::kvmem_kv_cache_fetching::table().mark_forked();
+    crate::node_client::kvmem_node_client::table().mark_forked();
+    crate::node_pins::kvmem_node_pins::table().mark_forked();
+    crate::node_reservation::kvmem_node_reservation::table().mark_forked();
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! handle is therefore not an address but a number in the type of a pointer:
 //!
 //! ```text
-//!   63 62 | 61       60     | 59..56 | 55..24     | 23..0
+//!   63 62 | 61       60     | 59..54 | 53..24     | 23..0
 //!    1  1 | poisoned closed | kind   | generation | slot
 //! ```
 //!
@@ -14,9 +14,12 @@
 
 /// The bits of the slot.
 pub(crate) const SLOT_BITS: u32 = 24;
-const GENERATION_BITS: u32 = 32;
+/// The bits of the generation.
+pub(crate) const GENERATION_BITS: u32 = 30;
 /// The position of the type of object.
 pub(crate) const KIND_SHIFT: u32 = SLOT_BITS + GENERATION_BITS;
+/// The bits of the type of object, in their lowest position.
+const KIND_MASK: u64 = 0x3f;
 /// The two upper bits, which every handle has.
 pub(crate) const MARK: u64 = 0b11 << 62;
 /// In a slot: a call on the object has panicked.
@@ -45,12 +48,18 @@ pub(crate) enum Kind {
     CancelToken,
     Lease,
     DiskTier,
+    TierSet,
+    LowerTier,
+    Fetching,
+    NodeClient,
+    NodePins,
+    NodeReservation,
 }
 
 impl Kind {
     /// Returns the name of the type, if the bits have the form of a handle.
     pub(crate) fn of(bits: u64) -> Option<&'static str> {
-        const NAMES: [&str; 15] = [
+        const NAMES: [&str; 21] = [
             "kvmem_region",
             "kvmem_bump_arena",
             "kvmem_registrars",
@@ -66,8 +75,14 @@ impl Kind {
             "kvmem_cancel",
             "kvmem_kv_cache_lease",
             "kvmem_disk_tier",
+            "kvmem_tier_set",
+            "kvmem_lower_tier",
+            "kvmem_kv_cache_fetching",
+            "kvmem_node_client",
+            "kvmem_node_pins",
+            "kvmem_node_reservation",
         ];
-        let kind = (bits >> KIND_SHIFT & 0xf) as usize;
+        let kind = (bits >> KIND_SHIFT & KIND_MASK) as usize;
         NAMES
             .get(kind.checked_sub(1)?)
             .copied()

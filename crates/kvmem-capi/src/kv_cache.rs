@@ -6,15 +6,16 @@ use std::sync::Arc;
 use kvmem::pool::kv_cache::{Eviction, KvCache, LowerTier, Pinned, Reservation};
 
 use crate::call::{destroy, guard, list, on, out, size, some_text, value_bytes};
-use crate::disk_tier::kvmem_disk_tier;
 use crate::error::CallError;
 use crate::evict_callback::{EvictCallback, kvmem_kv_cache_evict_fn};
 use crate::key::kvmem_key;
+use crate::lower_tier::kvmem_lower_tier;
 use crate::options::{self, Options};
 use crate::pool::kvmem_pool;
 use crate::promise::ObjectPromise;
 use crate::status::*;
 use crate::table::{Object, object};
+use crate::write_behind::{KVMEM_ON_DROP_WRITE, KVMEM_WHEN_FULL_WAIT, QueuedCache, queue};
 
 /// A key: any bytes, such as a token hash or a text.
 pub(crate) type Key = Box<[u8]>;
@@ -80,7 +81,7 @@ pub struct kvmem_kv_cache_reservation {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_kv_cache, KvCache<Key>, Cache);
+object!(kvmem_kv_cache, QueuedCache, Cache);
 object!(kvmem_kv_cache_pin, Pinned<Key>, Pin);
 object!(kvmem_kv_cache_reservation, Reservation<Key>, Reservation);
 
@@ -117,10 +118,26 @@ pub struct kvmem_kv_cache_options {
     /// Called once with `on_evict_user`, by any thread, when the cache and all its leases and
     /// reservations are gone; may be NULL. Not called if the cache could not be made.
     pub on_evict_release: Option<unsafe extern "C" fn(user: *mut c_void)>,
-    /// A disk tier that receives each evicted value, and that kvmem_kv_cache_get_or_fetch asks for
-    /// values that the cache does not have. NULL (the default): none. Not with `on_evict`. The
-    /// cache keeps the tier: its handle may be destroyed before the cache.
-    pub lower_tier: *const kvmem_disk_tier,
+    /// A lower tier that receives each evicted value, and that kvmem_kv_cache_get_or_fetch asks for
+    /// values that the cache does not have; see kvmem_disk_tier_as_lower_tier. NULL (the default):
+    /// none. Not with `on_evict`. The cache keeps the tier: its handle may be destroyed before the
+    /// cache.
+    pub lower_tier: *const kvmem_lower_tier,
+    /// Puts a queue of as many bytes above the lower tier. An insertion that evicts leaves the
+    /// value there, where it is still found, and a thread writes many of them at once. They stay in
+    /// use in the pool meanwhile. Destroying the cache writes what is left. UINT64_MAX (the
+    /// default): no queue; the thread that evicts a value writes it.
+    pub write_behind_bytes: u64,
+    /// What happens to an evicted value when the queue is full: KVMEM_WHEN_FULL_WAIT (the default)
+    /// or KVMEM_WHEN_FULL_DROP.
+    pub write_behind_when_full: u32,
+    /// Number of threads that write the values of the queue, from 1 (the default) to 64.
+    pub write_behind_writers: u32,
+    /// What happens to the values in the queue when the cache and all its leases, reservations and
+    /// fetches are gone: KVMEM_ON_DROP_WRITE (the default) or KVMEM_ON_DROP_DISCARD.
+    pub write_behind_on_drop: u32,
+    /// 0.
+    pub reserved: u32,
 }
 
 // SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
@@ -139,6 +156,11 @@ unsafe impl Options for kvmem_kv_cache_options {
             on_evict_user: std::ptr::null_mut(),
             on_evict_release: None,
             lower_tier: std::ptr::null(),
+            write_behind_bytes: u64::MAX,
+            write_behind_when_full: KVMEM_WHEN_FULL_WAIT,
+            write_behind_writers: 1,
+            write_behind_on_drop: KVMEM_ON_DROP_WRITE,
+            reserved: 0,
         }
     }
 }
@@ -165,7 +187,8 @@ pub unsafe extern "C" fn kvmem_kv_cache_create(
     guard(|| {
         // SAFETY: promise 1 of the C caller, for `out_cache`.
         let made = unsafe { out(out_cache, "out_cache") }?;
-        let mut builder = KvCache::<Key>::builder(kvmem_pool::table().get(&promise, pool)?);
+        let memory = kvmem_pool::table().get(&promise, pool)?;
+        let mut builder = KvCache::<Key>::builder(memory);
         // SAFETY: promise 1 of the C caller, for `options`.
         let wanted = unsafe { options::read(options) }?;
         builder = match wanted.eviction {
@@ -204,17 +227,26 @@ pub unsafe extern "C" fn kvmem_kv_cache_create(
             }
             (None, None) => {}
         }
-        if !wanted.lower_tier.is_null() {
+        let tier = if wanted.lower_tier.is_null() {
+            None
+        } else {
             if evict_callback.is_some() {
                 return Err(CallError::invalid(
                     "on_evict and lower_tier are both set: evicted values go to one of them",
                 ));
             }
-            let tier = Arc::clone(kvmem_disk_tier::table().get(&promise, wanted.lower_tier)?);
-            let tier: Arc<dyn LowerTier<Key>> = tier;
-            builder = builder.lower_tier(tier).with_allocator(kvmem_tier::allocate);
+            Some(kvmem_lower_tier::table().get(&promise, wanted.lower_tier)?)
+        };
+        let queue = queue(memory, &wanted, tier)?;
+        let below: Option<Arc<dyn LowerTier<Key>>> = match &queue {
+            Some(queue) => Some(Arc::clone(queue) as _),
+            None => tier.map(Arc::clone),
+        };
+        if let Some(below) = below {
+            builder = builder.lower_tier(below).with_allocator(kvmem_tier::allocate);
         }
-        let cache = kvmem_kv_cache::table().insert(builder.build()?)?;
+        let cache = QueuedCache::new(builder.build()?, queue);
+        let cache = kvmem_kv_cache::table().insert(cache)?;
         if let Some(callback) = evict_callback {
             callback.own_user_data();
         }

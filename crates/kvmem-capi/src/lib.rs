@@ -10,7 +10,7 @@
 //!   into a status and a text.
 //! - `fork.rs`: which objects of the parent a forked child can use.
 //! - `fork_lock.rs`: a lock that is free in a child even if the parent held it during the fork.
-//! - `error.rs`, `status.rs`, `last_error.rs`: the path of an error.
+//! - `error.rs`, `node_error.rs`, `status.rs`, `last_error.rs`: the path of an error.
 //! - `options.rs`: structures that may be older or newer than the library.
 //! - `testing.rs`: functions for tests, built with the feature `testing` and declared in a header
 //!   of their own.
@@ -95,15 +95,35 @@ mod attached;
 
 mod evict_callback;
 
+mod tier_values;
+
 mod disk_tier;
 
+mod tier_set;
+
+mod lower_tier;
+
 mod kv_cache;
+
+mod write_behind;
 
 mod lease;
 
 mod invalidate;
 
-mod lower_tier;
+mod everywhere;
+
+mod fetching;
+
+mod node_error;
+
+mod node_client;
+
+mod node_pins;
+
+mod node_reservation;
+
+mod node_stats;
 
 #[cfg(feature = "testing")]
 mod testing;
@@ -116,7 +136,9 @@ pub use call::{KVMEM_JSON, KVMEM_TEXT};
 pub use cancel::*;
 pub use custom::*;
 pub use disk_tier::*;
+pub use everywhere::*;
 pub use evict_callback::*;
+pub use fetching::*;
 pub use gslice::*;
 pub use invalidate::*;
 pub use key::*;
@@ -124,6 +146,10 @@ pub use kv_cache::*;
 pub use last_error::*;
 pub use lease::*;
 pub use lower_tier::*;
+pub use node_client::*;
+pub use node_pins::*;
+pub use node_reservation::*;
+pub use node_stats::*;
 pub use offset::*;
 pub use options::{
     KVMEM_BACKING_PRIVATE, KVMEM_BACKING_SHARED, KVMEM_INIT_ON_ALLOC, KVMEM_INIT_ON_FREE,
@@ -139,4 +165,7 @@ pub use slab::*;
 pub use status::*;
 #[cfg(feature = "testing")]
 pub use testing::*;
+pub use tier_set::*;
+pub use tier_values::*;
 pub use version::*;
+pub use write_behind::*;

@@ -1,119 +1,93 @@
-//! *Lower tier*: calls on a cache that reach the disk tier below it.
+//! *Lower tier*: what caches have below them, made of disk tiers and of each other.
 
-use std::ffi::c_void;
+use std::sync::Arc;
 
-use kvmem::pool::kv_cache::LowerTierError;
+use kvmem::pool::kv_cache::LowerTier;
+use kvmem_tier::Chain;
 
-use crate::call::{list, on, out};
-use crate::error::CallError;
-use crate::kv_cache::{
-    Key, copy_key, key_at, kvmem_kv_cache, kvmem_kv_cache_key, kvmem_kv_cache_pin,
-    kvmem_kv_cache_value, no_value, value,
-};
+use crate::call::{destroy, guard, out};
+use crate::disk_tier::kvmem_disk_tier;
+use crate::kv_cache::Key;
 use crate::promise::ObjectPromise;
-use crate::status::*;
-use crate::table::Object;
+use crate::status::kvmem_status;
+use crate::table::{Object, object};
+use crate::tier_set::kvmem_tier_set;
 
-/// Returns the values of `count` keys, pinned, in the same order. Values that the cache does not
-/// have are fetched from its lower tier, all at once, and put into the cache. Each element of
-/// `out_values` receives a value; its pin is NULL if neither has one, if the tier's is damaged, or
-/// if no block could be reserved for it. Blocks until the drive is done.
-///
-/// A value that was put or removed meanwhile is never replaced by an older one of the tier. Without
-/// a lower tier, these are the values in the cache.
+/// What a cache may have below it: a disk tier, a set of them, or a chain of two lower tiers. See
+/// `lower_tier` of kvmem_kv_cache_options. It keeps what it was made of. Owned by the caller:
+/// kvmem_lower_tier_destroy. Any thread. In a forked child every call returns KVMEM_ERR_FORKED,
+/// except kvmem_lower_tier_destroy.
+pub struct kvmem_lower_tier {
+    _opaque: [u8; 0],
+}
+
+/// A lower tier, shared with the caches and chains above it.
+pub(crate) type SharedLowerTier = Arc<dyn LowerTier<Key>>;
+
+object!(kvmem_lower_tier, SharedLowerTier, LowerTier);
+
+/// Makes a lower tier of a disk tier.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_cache_get_or_fetch(
-    cache: *const kvmem_kv_cache,
-    keys: *const kvmem_kv_cache_key,
-    count: u64,
-    out_values: *mut kvmem_kv_cache_value,
+pub unsafe extern "C" fn kvmem_disk_tier_as_lower_tier(
+    tier: *const kvmem_disk_tier,
+    out_lower_tier: *mut *mut kvmem_lower_tier,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        let keys = unsafe { list(keys, count, "keys") }?
-            .iter()
-            .map(|key| copy_key(unsafe { key_at(key.key, key.key_bytes) }?))
-            .collect::<Result<Vec<Key>, CallError>>()?;
-        if !keys.is_empty() && out_values.is_null() {
-            return Err(CallError::Null("out_values"));
-        }
-        let mut values = Vec::with_capacity(keys.len());
-        for found in cache.get_or_fetch(&keys) {
-            match found.map_or(Ok(no_value()), value) {
-                Ok(value) => values.push(value),
-                Err(error) => {
-                    release(&values);
-                    return Err(error);
-                }
-            }
-        }
-        for (index, value) in values.into_iter().enumerate() {
-            // SAFETY: promise 1 of the C caller: there is a place for each of `count` values, and
-            // `get_or_fetch` returned one for each key.
-            unsafe { out_values.add(index).write(value) };
-        }
+    guard(|| {
+        let tier: SharedLowerTier = kvmem_disk_tier::table().get(&promise, tier)?.clone();
+        // SAFETY: promise 1 of the C caller, for `out_lower_tier`.
+        let made = unsafe { out(out_lower_tier, "out_lower_tier") }?;
+        made.put(kvmem_lower_tier::table().insert(tier)?);
         Ok(())
     })
 }
 
-/// Releases pins that the program has not received.
-fn release(values: &[kvmem_kv_cache_value]) {
-    // SAFETY: the handles were made in this call, and no other call knows them.
+/// Makes a lower tier of a set of tiers.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_tier_set_as_lower_tier(
+    set: *const kvmem_tier_set,
+    out_lower_tier: *mut *mut kvmem_lower_tier,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    guard(|| {
+        let set: SharedLowerTier = kvmem_tier_set::table().get(&promise, set)?.clone();
+        // SAFETY: promise 1 of the C caller, for `out_lower_tier`.
+        let made = unsafe { out(out_lower_tier, "out_lower_tier") }?;
+        made.put(kvmem_lower_tier::table().insert(set)?);
+        Ok(())
+    })
+}
+
+/// Makes a chain: `upper` above `lower`. Both get each value that a cache above evicts, and both
+/// are told of removals. A fetch asks `upper`, and `lower` for the rest.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_lower_tier_chain(
+    upper: *const kvmem_lower_tier,
+    lower: *const kvmem_lower_tier,
+    out_chain: *mut *mut kvmem_lower_tier,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    guard(|| {
+        let upper = Arc::clone(kvmem_lower_tier::table().get(&promise, upper)?);
+        let lower = Arc::clone(kvmem_lower_tier::table().get(&promise, lower)?);
+        // SAFETY: promise 1 of the C caller, for `out_chain`.
+        let made = unsafe { out(out_chain, "out_chain") }?;
+        let chain: SharedLowerTier = Arc::new(Chain::new(upper, lower));
+        made.put(kvmem_lower_tier::table().insert(chain)?);
+        Ok(())
+    })
+}
+
+/// Destroys a lower tier. What it was made of stays open until the caches and chains above it are
+/// destroyed, too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_lower_tier_destroy(
+    lower_tier: *mut kvmem_lower_tier,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
     let mut promise = unsafe { ObjectPromise::of_caller() };
-    for value in values.iter().filter(|value| !value.pin.is_null()) {
-        drop(kvmem_kv_cache_pin::table().take(&mut promise, value.pin));
-    }
-}
-
-/// Converts the failure of a lower tier.
-fn failed(error: &LowerTierError) -> CallError {
-    CallError::new(
-        KVMEM_ERR_INVALIDATE_FAILED,
-        format_args!(
-            "{error}: the lower tier may still hold what was removed, so it is not fetched any \
-             more; call kvmem_kv_cache_clear_everywhere when the tier works again"
-        ),
-    )
-}
-
-/// Removes the value under a key from the cache and from its lower tier. `out_removed` (may be
-/// NULL) receives whether the key had a value in the cache: 1 or 0.
-///
-/// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The value is removed from the cache nevertheless,
-/// and the key is not fetched until kvmem_kv_cache_clear_everywhere succeeds.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_cache_remove_everywhere(
-    cache: *const kvmem_kv_cache,
-    key: *const c_void,
-    key_bytes: u64,
-    out_removed: *mut u32,
-) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `key`.
-        let key = copy_key(unsafe { key_at(key, key_bytes) }?)?;
-        let found = cache.remove_everywhere(&key).map_err(|error| failed(&error))?;
-        // SAFETY: promise 1 of the C caller, for `out_removed`.
-        if let Ok(removed) = unsafe { out(out_removed, "") } {
-            removed.put(u32::from(found.is_some()));
-        }
-        Ok(())
-    })
-}
-
-/// Removes all values from the cache and from its lower tier. On success, keys that were not
-/// fetched because of an earlier failure are fetched again.
-///
-/// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The values are removed from the cache
-/// nevertheless, and no key is fetched until this call succeeds.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_cache_clear_everywhere(
-    cache: *const kvmem_kv_cache,
-) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| cache.clear_everywhere().map_err(|error| failed(&error)))
+    destroy(&mut promise, lower_tier)
 }

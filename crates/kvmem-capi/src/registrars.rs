@@ -115,7 +115,8 @@ pub struct kvmem_limits {
     pub max_key_bytes: u64,
     /// Number of further keys that the registrar can give.
     pub max_keys: u64,
-    /// Bytes per key at which registering is fastest. 0: fewer keys are always faster.
+    /// Bytes per key that serve best: registering is fastest with them, or holds others up least.
+    /// 0: fewer keys are better.
     pub preferred_chunk_bytes: u64,
     /// RLIMIT_MEMLOCK as it applies to this registrar. UINT64_MAX: no known limit.
     pub memlock_bytes: u64,

@@ -45,7 +45,7 @@ pub enum kvmem_status {
     KVMEM_ERR_NO_MEMORY = 14,
     /// A system call failed.
     KVMEM_ERR_SYSTEM = 15,
-    /// A limit of the machine, the process or a device is reached.
+    /// A limit of the machine, the process, a device or a namespace is reached.
     KVMEM_ERR_LIMIT = 16,
     /// The backend, device or facility does not exist here.
     KVMEM_ERR_NOT_AVAILABLE = 17,
@@ -61,7 +61,7 @@ pub enum kvmem_status {
     KVMEM_ERR_DEREGISTERED = 22,
     /// The memory is private and must be shared, or is shared and must be private.
     KVMEM_ERR_WRONG_BACKING = 23,
-    /// The pool was attached for reading only.
+    /// The pool was attached, or the client connected, for reading only.
     KVMEM_ERR_READ_ONLY = 24,
     /// Another user holds the object or range, so it cannot be changed or taken over.
     KVMEM_ERR_IN_USE = 25,
@@ -97,6 +97,19 @@ pub enum kvmem_status {
     /// The file is no disk tier that can be used: it holds something else, is damaged, or is of a
     /// later version. Nothing was overwritten.
     KVMEM_ERR_BAD_TIER = 38,
+    /// No server answers at the socket, and none did within the time that the client waits. The
+    /// next call connects again.
+    KVMEM_ERR_DISCONNECTED = 39,
+    /// The server has other memory than the one before: all values are gone. Destroy the client,
+    /// and connect again.
+    KVMEM_ERR_MEMORY_REPLACED = 40,
+    /// The client was silent for longer than the server's lease: the reservation is lost. Release
+    /// it.
+    KVMEM_ERR_FENCED = 41,
+    /// The bytes of the value do not have the checksum that its writer has calculated.
+    KVMEM_ERR_DAMAGED = 42,
+    /// The server is of another release of kvmem, or its answer is not possible.
+    KVMEM_ERR_PROTOCOL = 43,
 }
 
 pub(crate) use kvmem_status::*;
@@ -136,7 +149,8 @@ fn name(status: i32) -> &'static CStr {
         KVMEM_ERR_NOTHING_TO_EVICT KVMEM_ERR_REGISTER_FAILED KVMEM_ERR_DEREGISTER_FAILED
         KVMEM_ERR_CHECK_FAILED KVMEM_ERR_BUFFER_TOO_SMALL KVMEM_ERR_PANICKED
         KVMEM_ERR_POISONED KVMEM_ERR_SUPERSEDED KVMEM_ERR_INVALIDATE_FAILED
-        KVMEM_ERR_FORKED KVMEM_ERR_BAD_TIER
+        KVMEM_ERR_FORKED KVMEM_ERR_BAD_TIER KVMEM_ERR_DISCONNECTED KVMEM_ERR_MEMORY_REPLACED
+        KVMEM_ERR_FENCED KVMEM_ERR_DAMAGED KVMEM_ERR_PROTOCOL
     )
 }
 
@@ -146,8 +160,8 @@ mod tests {
 
     #[test]
     fn every_status_has_a_name() {
-        assert_eq!((name(0), name(38)), (c"KVMEM_OK", c"KVMEM_ERR_BAD_TIER"));
-        assert!((0..=38).all(|status| name(status) != c"KVMEM_UNKNOWN_STATUS"));
-        assert_eq!((name(39), name(-1)), (c"KVMEM_UNKNOWN_STATUS", c"KVMEM_UNKNOWN_STATUS"));
+        assert_eq!((name(0), name(43)), (c"KVMEM_OK", c"KVMEM_ERR_PROTOCOL"));
+        assert!((0..=43).all(|status| name(status) != c"KVMEM_UNKNOWN_STATUS"));
+        assert_eq!((name(44), name(-1)), (c"KVMEM_UNKNOWN_STATUS", c"KVMEM_UNKNOWN_STATUS"));
     }
 }

@@ -7,7 +7,7 @@
 //! then does not compare equal, and the slow path determines the reason. Both flags together say
 //! that the object belongs to the process that this one was [forked](crate::fork) from.
 //!
-//! A generation is reused after 2^32 objects in one slot.
+//! A generation is reused after 2^30 objects in one slot.
 //!
 //! No object may be destroyed while a call on it runs, as with `free`. Each call holds an
 //! [`ObjectPromise`] for that: references to objects borrow it, and removing an object borrows it
@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{BadHandle, CallError};
 use crate::fork::{self, ForkScope};
-use crate::handle::{CLOSED, FORKED, KIND_SHIFT, Kind, MARK, POISONED, SLOT_BITS};
+use crate::handle::{CLOSED, FORKED, GENERATION_BITS, KIND_SHIFT, Kind, MARK, POISONED, SLOT_BITS};
 use crate::promise::ObjectPromise;
 use crate::slots::{Slot, Slots};
 
@@ -57,6 +57,9 @@ macro_rules! object {
 }
 pub(crate) use object;
 
+/// The bits of a generation, in their lowest position.
+const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
+
 /// The objects of one type.
 pub(crate) struct HandleTable<T: Object> {
     slots: Slots<T::Value>,
@@ -73,10 +76,10 @@ impl<T: Object> HandleTable<T> {
         let index = self.slots.acquire().ok_or(CallError::TooManyObjects(1 << SLOT_BITS))?;
         let slot = self.slots.get(index);
         // Relaxed, both: this thread owns the slot; `acquire` returned it.
-        let generation = (slot.last.load(Ordering::Relaxed) >> SLOT_BITS) as u32;
+        let generation = (slot.last.load(Ordering::Relaxed) >> SLOT_BITS) + 1;
         let bits = MARK
             | (T::KIND as u64) << KIND_SHIFT
-            | u64::from(generation.wrapping_add(1)) << SLOT_BITS
+            | (generation & GENERATION_MASK) << SLOT_BITS
             | u64::from(index);
         slot.last.store(bits, Ordering::Relaxed);
         slot.home.store(T::home(&value).to_word(), Ordering::Relaxed);

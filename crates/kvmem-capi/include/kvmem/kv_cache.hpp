@@ -7,8 +7,9 @@
 #include <functional>
 #include <iterator>
 
-#include "disk_tier.hpp"
+#include "kv_fetching.hpp"
 #include "kv_reservation.hpp"
+#include "lower_tier.hpp"
 
 namespace kvmem {
 
@@ -19,6 +20,25 @@ enum class Eviction : std::uint32_t {
     /// A value that is not used again soon after its insertion.
     scan_resistant = KVMEM_EVICT_SCAN_RESISTANT,
 };
+
+/// What happens to an evicted value that the queue above a lower tier has no room for.
+enum class WhenFull : std::uint32_t {
+    /// The thread that evicts it waits until a writer has made room.
+    wait = KVMEM_WHEN_FULL_WAIT,
+    /// It is not written, and an older one of the lower tier is removed.
+    drop = KVMEM_WHEN_FULL_DROP,
+};
+
+/// What happens to the values in the queue at the end of the cache.
+enum class OnDrop : std::uint32_t {
+    /// They are written first.
+    write = KVMEM_ON_DROP_WRITE,
+    /// They are lost, and older ones of the lower tier are removed first.
+    discard = KVMEM_ON_DROP_DISCARD,
+};
+
+/// Statistics of the queue above a lower tier.
+using WriteBehindStats = kvmem_write_behind_stats;
 
 /// Eviction sink: receives evicted values; see kvmem_kv_cache_evict_fn and `KvCacheOptions`.
 using KvEvictFn = std::function<void(KvValue)>;
@@ -50,10 +70,18 @@ struct KvCacheOptions {
     ///
     /// The function is destroyed when the cache and all its leases and reservations are gone.
     KvEvictFn on_evict;
-    /// A disk tier that receives each evicted value, and that `KvCache::get_or_fetch` asks for
-    /// values that the cache does not have. NULL: none. Not with `on_evict`. The cache keeps what
-    /// it needs of the tier.
-    const DiskTier *lower_tier = nullptr;
+    /// A lower tier that receives each evicted value, and that `KvCache::get_or_fetch` asks for
+    /// values that the cache does not have: a `DiskTier`, `TierSet` or `Chain`. NULL: none. Not
+    /// with `on_evict`. The cache keeps what it needs of the tier.
+    const LowerTier *lower_tier = nullptr;
+    /// Puts a queue of as many bytes above the lower tier: an insertion that evicts leaves the
+    /// value there, where it is still found, and a thread writes many of them at once. They stay in
+    /// use in the pool meanwhile. Empty: the thread that evicts a value writes it.
+    std::optional<std::uint64_t> write_behind_bytes;
+    WhenFull write_behind_when_full = WhenFull::wait;
+    /// Number of threads that write, from 1 to 64.
+    std::uint32_t write_behind_writers = 1;
+    OnDrop write_behind_on_drop = OnDrop::write;
 };
 
 /// Statistics of a cache.
@@ -118,8 +146,13 @@ public:
             wanted.on_evict_release = &release;
         }
         if (options.lower_tier != nullptr) {
-            wanted.lower_tier = detail::present(options.lower_tier->native_handle(), "the tier");
+            wanted.lower_tier =
+                detail::present(options.lower_tier->native_lower_tier(), "the tier");
         }
+        wanted.write_behind_bytes = options.write_behind_bytes.value_or(wanted.write_behind_bytes);
+        wanted.write_behind_when_full = static_cast<std::uint32_t>(options.write_behind_when_full);
+        wanted.write_behind_writers = options.write_behind_writers;
+        wanted.write_behind_on_drop = static_cast<std::uint32_t>(options.write_behind_on_drop);
         kvmem_kv_cache *made = nullptr;
         detail::check(kvmem_kv_cache_create(pool.native_handle(), &wanted, &made));
         (void)kept.release();
@@ -144,28 +177,35 @@ public:
     /// `std::string_view`, which must own its keys.
     template <class Keys>
     std::vector<std::optional<KvValue>> get_or_fetch(const Keys &keys) const {
-        using Element = decltype(*std::begin(keys));
-        static_assert(std::is_lvalue_reference_v<Element> ||
-                          std::is_same_v<std::decay_t<Element>, std::string_view>,
-                      "the range must own its keys: all of them are passed on together");
-        std::vector<kvmem_kv_cache_key> list;
-        for (const auto &one : keys) {
-            const std::string_view key(one);
-            list.push_back({key.data(), key.size()});
-        }
-        std::vector<kvmem_kv_cache_value> values(list.size());
-        std::vector<std::optional<KvValue>> found;
-        found.reserve(list.size());
-        detail::check(kvmem_kv_cache_get_or_fetch(native_handle(), list.data(), list.size(),
-                                                  values.data()));
-        for (const kvmem_kv_cache_value &value : values) {
-            if (value.pin == nullptr) {
-                found.push_back(std::nullopt);
-            } else {
-                found.push_back(KvValue(value));
-            }
-        }
-        return found;
+        const std::vector<kvmem_kv_cache_key> list = all(keys);
+        return KvValue::list(list.size(), [&](kvmem_kv_cache_value *values) {
+            return kvmem_kv_cache_get_or_fetch(native_handle(), list.data(), list.size(), values);
+        });
+    }
+
+    /// Returns what `get_or_fetch` returns, as far as it is there at `deadline`. Fetches that have
+    /// begun by then end in the background, and their values are in the cache afterwards. The
+    /// others are cancelled.
+    template <class Keys, class Clock, class Duration>
+    std::vector<std::optional<KvValue>>
+    get_or_fetch_until(const Keys &keys,
+                       const std::chrono::time_point<Clock, Duration> &deadline) const {
+        const std::vector<kvmem_kv_cache_key> list = all(keys);
+        return KvValue::list(list.size(), [&](kvmem_kv_cache_value *values) {
+            return kvmem_kv_cache_get_or_fetch_until(native_handle(), list.data(), list.size(),
+                                                     detail::until(deadline), values);
+        });
+    }
+
+    /// Begins to fetch from the lower tier what the cache lacks of `keys`, and returns at once. A
+    /// thread of the cache reads. Other calls for the same keys share the reads.
+    template <class Keys>
+    KvFetching start_fetch(const Keys &keys) const {
+        const std::vector<kvmem_kv_cache_key> list = all(keys);
+        kvmem_kv_cache_fetching *fetching = nullptr;
+        detail::check(kvmem_kv_cache_start_fetch(native_handle(), list.data(), list.size(),
+                                                 &fetching));
+        return KvFetching(fetching, list.size());
     }
 
     /// Starts to fetch into the processor's caches what `get` and `reserve` of these keys read
@@ -293,6 +333,35 @@ public:
         return held;
     }
 
+    /// Waits until every value that the cache evicted before has been given to the lower tier,
+    /// until `deadline` at most. Returns whether all were.
+    template <class Clock, class Duration>
+    bool flush_until(const std::chrono::time_point<Clock, Duration> &deadline) const {
+        std::uint32_t flushed = 0;
+        detail::check(kvmem_kv_cache_flush(native_handle(), detail::until(deadline), &flushed));
+        return flushed != 0;
+    }
+
+    /// Waits until every value that the cache evicted before has been given to the lower tier.
+    void flush() const {
+        detail::check(kvmem_kv_cache_flush(native_handle(), UINT64_MAX, nullptr));
+    }
+
+    /// Returns the statistics of the queue above the lower tier; zeros without one.
+    WriteBehindStats write_behind_stats() const {
+        WriteBehindStats stats;
+        detail::check(kvmem_kv_cache_get_write_behind_stats(native_handle(), &stats));
+        return stats;
+    }
+
+    /// Returns the message of the latest failure of the lower tier in a writer of the queue; empty
+    /// if there was none.
+    std::string write_behind_error() const {
+        return detail::text([&](char *buffer, std::uint64_t capacity, std::uint64_t *needed) {
+            return kvmem_kv_cache_write_behind_error(native_handle(), buffer, capacity, needed);
+        });
+    }
+
     KvCacheStats stats() const {
         KvCacheStats stats;
         detail::check(kvmem_kv_cache_get_stats(native_handle(), &stats));
@@ -306,6 +375,21 @@ public:
     kvmem_kv_cache *native_handle() const noexcept { return cache_.get(); }
 
 private:
+    /// Returns all keys of a range, which owns them.
+    template <class Keys>
+    static std::vector<kvmem_kv_cache_key> all(const Keys &keys) {
+        using Element = decltype(*std::begin(keys));
+        static_assert(std::is_lvalue_reference_v<Element> ||
+                          std::is_same_v<std::decay_t<Element>, std::string_view>,
+                      "the range must own its keys: all of them are passed on together");
+        std::vector<kvmem_kv_cache_key> list;
+        for (const auto &one : keys) {
+            const std::string_view key(one);
+            list.push_back({key.data(), key.size()});
+        }
+        return list;
+    }
+
     static int evicted(void *user, const kvmem_kv_cache_value *value, const void *,
                        std::uint64_t) noexcept {
         try {

@@ -2,7 +2,9 @@
 #ifndef KVMEM_KV_VALUE_HPP
 #define KVMEM_KV_VALUE_HPP
 
+#include <optional>
 #include <string_view>
+#include <vector>
 
 #include "pool.hpp"
 
@@ -52,6 +54,7 @@ public:
 
 private:
     friend class KvCache;
+    friend class KvFetching;
     friend class KvReservation;
 
     explicit KvValue(const kvmem_kv_cache_value &value) noexcept : pin_(value.pin), value_(value) {}
@@ -60,6 +63,24 @@ private:
     explicit KvValue(const kvmem_kv_cache_pin *pin) {
         detail::check(kvmem_kv_cache_pin_clone(pin, &value_));
         pin_.reset(value_.pin);
+    }
+
+    /// Returns the values that `call(out_values)` gives, pinned; empty where a pin is NULL.
+    template <class Call>
+    static std::vector<std::optional<KvValue>> list(std::size_t count, Call call) {
+        std::vector<kvmem_kv_cache_value> values(count);
+        std::vector<std::optional<KvValue>> found;
+        // Before the call: nothing may throw while this has the pins.
+        found.reserve(count);
+        detail::check(call(values.data()));
+        for (const kvmem_kv_cache_value &value : values) {
+            if (value.pin == nullptr) {
+                found.push_back(std::nullopt);
+            } else {
+                found.push_back(KvValue(value));
+            }
+        }
+        return found;
     }
 
     detail::Handle<kvmem_kv_cache_pin, kvmem_kv_cache_pin_release> pin_;

@@ -54,7 +54,8 @@ static void alone(void) {
     for (uint64_t at = 0; at < COUNT; at++) {
         keys[at] = at;
         fill(data[at], at, 1);
-        values[at] = (kvmem_disk_tier_value){&keys[at], sizeof keys[at], data[at], length(at)};
+        values[at] = (kvmem_disk_tier_value){
+            .key = &keys[at], .key_bytes = sizeof keys[at], .data = data[at], .bytes = length(at)};
         requests[at] = (kvmem_disk_tier_request){
             &keys[at], sizeof keys[at], found[at], sizeof found[at], 7, 7, 7};
     }
@@ -70,7 +71,7 @@ static void alone(void) {
 
     /* Memory that is too short, keys without a value, and values without bytes. */
     uint64_t none = 1000, bytes;
-    kvmem_disk_tier_value empty = {NULL, 0, NULL, 0};
+    kvmem_disk_tier_value empty = {.key_bytes = 0};
     OK(kvmem_disk_tier_store(tier, &empty, 1, NULL));
     kvmem_disk_tier_request some[] = {
         {&keys[0], sizeof keys[0], found[0], 100, 0, 0, 0},
@@ -94,7 +95,9 @@ static void alone(void) {
 
     /* One value is too long; the others are stored, and its key has no value any more. */
     static unsigned char much[17 * 1024 * 1024];
-    kvmem_disk_tier_value two[] = {{&keys[0], sizeof keys[0], much, sizeof much}, values[1]};
+    kvmem_disk_tier_value two[] = {values[0], values[1]};
+    two[0].data = much;
+    two[0].bytes = sizeof much;
     IS(KVMEM_ERR_TOO_LARGE, kvmem_disk_tier_store(tier, two, 2, results));
     CHECK(results[0] == KVMEM_ERR_TOO_LARGE && results[1] == KVMEM_OK);
     SAYS("holds values of at most");
@@ -135,7 +138,8 @@ static void alone(void) {
 static void damaged(void) {
     static unsigned char data[16384], found[16384];
     uint64_t key = 5;
-    kvmem_disk_tier_value value = {&key, sizeof key, data, length(key)};
+    kvmem_disk_tier_value value = {
+        .key = &key, .key_bytes = sizeof key, .data = data, .bytes = length(key)};
     kvmem_disk_tier_request request = {&key, sizeof key, found, sizeof found, 0, 0, 0};
     for (uint32_t verify = KVMEM_VERIFY_LAZY; verify <= KVMEM_VERIFY_ALL; verify++) {
         kvmem_disk_tier *tier = open_tier(UINT64_MAX, NULL);
@@ -197,6 +201,8 @@ static void unusable(void) {
         {&options.format, 2, "format is 2"},
         {&options.verify, 2, "verify is 2: use KVMEM_VERIFY_LAZY"},
         {&options.admission, 2, "admission is 2: use KVMEM_ADMIT_ALL"},
+        {&options.eviction, 2, "eviction is 2: use KVMEM_TIER_EVICT_LRU"},
+        {&options.reserved, 1, "reserved is 1"},
     };
     for (size_t at = 0; at < sizeof wrong / sizeof *wrong; at++) {
         uint32_t right = *wrong[at].member;
@@ -218,9 +224,12 @@ static kvmem_kv_cache *cache_over(kvmem_disk_tier *tier) {
     kvmem_kv_cache_options options;
     OK(kvmem_kv_cache_options_init(&options, sizeof options));
     CHECK(options.lower_tier == NULL);
-    options.lower_tier = tier;
+    kvmem_lower_tier *lower;
+    OK(kvmem_disk_tier_as_lower_tier(tier, &lower));
+    options.lower_tier = lower;
     kvmem_kv_cache *cache;
     OK(kvmem_kv_cache_create(pool, &options, &cache));
+    OK(kvmem_lower_tier_destroy(lower));
     return cache;
 }
 
@@ -311,13 +320,16 @@ static void wrong_caches(void) {
     kvmem_disk_tier *tier = open_tier(UINT64_MAX, NULL);
     kvmem_kv_cache_options options;
     OK(kvmem_kv_cache_options_init(&options, sizeof options));
-    options.lower_tier = tier;
+    kvmem_lower_tier *lower;
+    OK(kvmem_disk_tier_as_lower_tier(tier, &lower));
+    options.lower_tier = lower;
     options.on_evict = sink;
     kvmem_kv_cache *cache;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &options, &cache));
     SAYS("both set");
     options.on_evict = NULL;
     OK(kvmem_disk_tier_destroy(tier));
+    OK(kvmem_lower_tier_destroy(lower));
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_create(pool, &options, &cache));
     /* Without a tier. */
     OK(kvmem_kv_cache_create(pool, NULL, &cache));

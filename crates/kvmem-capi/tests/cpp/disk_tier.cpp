@@ -41,7 +41,10 @@ static void alone() {
     }
     std::vector<kvmem::DiskTierValue> stored;
     for (std::size_t at = 0; at < keys.size(); at++) {
-        stored.push_back({keys[at], kvmem::detail::bytes_of(values[at].data(), values[at].size())});
+        kvmem::DiskTierValue one;
+        one.key = keys[at];
+        one.bytes = kvmem::detail::bytes_of(values[at].data(), values[at].size());
+        stored.push_back(one);
     }
     CHECK(tier.store(kvmem::span<const kvmem::DiskTierValue>(stored.data(), stored.size())) == 50);
     CHECK(tier.store("empty", nullptr, 0) && tier.len_of("empty") == std::uint64_t{0});
@@ -74,8 +77,9 @@ static void alone() {
     // A value that is too long, beside one that is not.
     const std::string much(17 * MIB, 'x');
     CHECK(!tier.store(key(1), much.data(), much.size()) && !tier.len_of(key(1)));
-    const kvmem::DiskTierValue two[] = {
-        {"much", kvmem::detail::bytes_of(much.data(), much.size())}, stored[1]};
+    kvmem::DiskTierValue two[] = {stored[0], stored[1]};
+    two[0].bytes = kvmem::detail::bytes_of(much.data(), much.size());
+    two[0].key = "much";
     CHECK(tier.store(kvmem::span<const kvmem::DiskTierValue>(two, 2)) == 1);
     CHECK(tier.remove(key(2)) && !tier.remove(key(2)));
     tier.sync();

@@ -4,6 +4,9 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use kvmem_node::ServerOptions;
+
+use crate::support::node_server::{ServedNode, with_nodes};
 use crate::support::under::{Under, programs};
 use crate::support::{STRICT, code_blocks, compile, crate_folder, has, prefix, scratch, succeed};
 
@@ -12,7 +15,30 @@ fn run(name: &str, under: Under) {
     under.run(name, "cc", |name, flags| compile(&source, name, flags));
 }
 
-programs!(arena register offset slab pool kv_tier disk_tier threads gslice cost);
+programs!(
+    arena register offset slab pool kv_tier disk_tier tier_set fetching threads gslice cost
+);
+
+/// Clients of nodes whose servers are in this process.
+mod node {
+    use super::*;
+
+    #[test]
+    fn clients_outlive_their_server() {
+        let source = crate_folder().join("tests/c/node_restart.c");
+        let program = compile(&source, "node_restart", &[]);
+        ServedNode::start(ServerOptions::default()).obey(program);
+    }
+
+    fn run(name: &str, under: Under) {
+        let source = crate_folder().join(format!("tests/c/{name}.c"));
+        with_nodes(|variables| {
+            under.run_with(name, "cc", variables, |name, flags| compile(&source, name, flags));
+        });
+    }
+
+    programs!(node);
+}
 
 // Not under Valgrind: it runs one thread at a time, and objects that other threads were making leak
 // in a child. Not under the sanitizers: a thread that is in their allocator during a fork leaves
@@ -193,6 +219,8 @@ fn the_examples_of_the_page_run_by_pkg_config() {
     let alone = scratch("static");
     std::fs::copy(lib.join("libkvmem.a"), alone.join("libkvmem.a")).expect("it can be copied");
     for (at, (example, expected)) in examples().iter().zip(expected()).enumerate() {
+        // The example that connects to a node has its socket as argument.
+        let node = ServedNode::start(ServerOptions::default());
         let shared = scratch("programs").join(format!("example-shared-{at}"));
         let mut cc = Command::new("cc");
         cc.args(STRICT)
@@ -201,7 +229,9 @@ fn the_examples_of_the_page_run_by_pkg_config() {
             .arg(&shared)
             .args(pkg_config(&["--cflags", "--libs"]));
         succeed(&mut cc);
-        assert_eq!(succeed(Command::new(&shared).env("LD_LIBRARY_PATH", &lib)), expected);
+        let mut command = Command::new(&shared);
+        let command = command.arg(node.socket()).env("LD_LIBRARY_PATH", &lib);
+        assert_eq!(succeed(command), expected);
 
         let program = scratch("programs").join(format!("example-static-{at}"));
         let mut cc = Command::new("cc");
@@ -210,7 +240,8 @@ fn the_examples_of_the_page_run_by_pkg_config() {
         let libs = pkg_config(&["--cflags", "--libs", "--static"]).into_iter();
         cc.args(libs.filter(|flag| !flag.starts_with("-L") && *flag != lib));
         succeed(&mut cc);
-        assert_eq!(succeed(&mut Command::new(&program)), expected);
+        let node = ServedNode::start(ServerOptions::default());
+        assert_eq!(succeed(Command::new(&program).arg(node.socket())), expected);
     }
 }
 

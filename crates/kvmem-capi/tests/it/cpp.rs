@@ -4,6 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kvmem_node::ServerOptions;
+
+use crate::support::node_server::{ServedNode, with_nodes};
 use crate::support::under::{Under, programs};
 use crate::support::{code_blocks, compiled, crate_folder, has, prefix, scratch, succeed};
 
@@ -29,6 +32,11 @@ fn compile(source: &Path, name: &str, standard: &str, flags: &[&str]) -> PathBuf
 }
 
 fn run(name: &str, under: Under) {
+    run_with(name, under, &[]);
+}
+
+/// Runs a program with environment variables.
+fn run_with(name: &str, under: Under, variables: &[(&str, &str)]) {
     if !has("c++") {
         return;
     }
@@ -39,13 +47,24 @@ fn run(name: &str, under: Under) {
         Under::Sanitizers => STANDARDS[1],
     };
     let name = format!("{name}-{}", &standard["-std=".len()..]);
-    under.run(&name, "c++", |name, flags| compile(&source, name, standard, flags));
+    under.run_with(&name, "c++", variables, |name, flags| compile(&source, name, standard, flags));
 }
 
 programs!(
-    arena registration offset slab pool kv_cache kv_tier disk_tier threads moved mooncake
+    arena registration offset slab pool kv_cache kv_tier disk_tier tier_set threads moved mooncake
     mooncake_arena
 );
+
+/// Clients of nodes whose servers are in this process.
+mod node {
+    use super::*;
+
+    fn run(name: &str, under: Under) {
+        with_nodes(|variables| super::run_with(name, under, variables));
+    }
+
+    programs!(node);
+}
 
 // Not under Valgrind, which runs one thread at a time. Not under the sanitizers: a thread that is
 // in their allocator during a fork leaves its lock held, so one of twenty runs hangs in `malloc`.
@@ -191,7 +210,9 @@ fn the_examples_of_the_page_run() {
         let source = scratch("programs").join(format!("example-{at}.cpp"));
         std::fs::write(&source, code).expect("the target folder can be written");
         let program = compile(&source, &format!("example-{at}"), STANDARDS[0], &[]);
-        assert_eq!(succeed(&mut Command::new(program)), says);
+        // The example that connects to a node has its socket as argument.
+        let node = ServedNode::start(ServerOptions::default());
+        assert_eq!(succeed(Command::new(program).arg(node.socket())), says);
     }
 }
 

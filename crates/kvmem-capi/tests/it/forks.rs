@@ -4,7 +4,10 @@
 use std::fmt::Write;
 use std::process::Command;
 
+use kvmem_node::ServerOptions;
+
 use crate::support::header;
+use crate::support::node_server::ServedNode;
 use crate::support::program::{MAKING, beginning, call};
 use crate::support::{compile, scratch, succeed};
 
@@ -223,5 +226,6 @@ fn every_function_answers_in_a_child() {
     program.push_str("}\n");
     let source = scratch("programs").join("forks.c");
     std::fs::write(&source, program).expect("the target folder can be written");
-    succeed(&mut Command::new(compile(&source, "forks", &[])));
+    let node = ServedNode::start(ServerOptions::default());
+    succeed(node.tell(&mut Command::new(compile(&source, "forks", &[]))));
 }

@@ -5,7 +5,10 @@
 use std::fmt::Write;
 use std::process::Command;
 
+use kvmem_node::ServerOptions;
+
 use crate::support::header::{self, Function, Parameter};
+use crate::support::node_server::ServedNode;
 use crate::support::program::{MAKING, beginning, call};
 use crate::support::{compile, scratch, succeed};
 
@@ -118,5 +121,6 @@ fn every_function_rejects_invalid_arguments() {
 
     let source = scratch("programs").join("misuse.c");
     std::fs::write(&source, program).expect("the target folder can be written");
-    succeed(&mut Command::new(compile(&source, "misuse", &[])));
+    let node = ServedNode::start(ServerOptions::default());
+    succeed(node.tell(&mut Command::new(compile(&source, "misuse", &[]))));
 }

@@ -12,6 +12,7 @@ use std::sync::OnceLock;
 pub(crate) mod header;
 #[path = "../../../../../xtask/src/layout.rs"]
 pub(crate) mod layout;
+pub(crate) mod node_server;
 pub(crate) mod program;
 pub(crate) mod under;
 
@@ -166,6 +167,6 @@ pub(crate) fn code_blocks(page: &str, language: &str) -> Vec<String> {
     let start = format!("```{language}\n");
     let blocks = page.split(&start).skip(1).filter_map(|rest| rest.split("```").next());
     let blocks: Vec<String> = blocks.map(str::to_owned).collect();
-    assert_eq!(blocks.len(), 3, "in {language}");
+    assert_eq!(blocks.len(), 4, "in {language}");
     blocks
 }

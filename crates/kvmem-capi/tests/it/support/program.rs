@@ -50,9 +50,23 @@ pub(crate) const MAKING: &[(&str, &str, &str)] = &[
         "kvmem_kv_cache_destroy",
     ),
     ("kvmem_disk_tier", "make_tier(NULL, &MADE)", "kvmem_disk_tier_destroy"),
+    ("kvmem_tier_set", "make_set(&MADE)", "kvmem_tier_set_destroy"),
+    (
+        "kvmem_lower_tier",
+        "kvmem_disk_tier_as_lower_tier(live_kvmem_disk_tier, &MADE)",
+        "kvmem_lower_tier_destroy",
+    ),
     ("kvmem_kv_cache_pin", "make_pin(&MADE)", "kvmem_kv_cache_pin_release"),
     ("kvmem_kv_cache_reservation", "make_reservation(&MADE)", "kvmem_kv_cache_reservation_release"),
     ("kvmem_kv_cache_lease", "make_lease(&MADE)", "kvmem_kv_cache_lease_release"),
+    ("kvmem_kv_cache_fetching", "make_fetching(&MADE)", "kvmem_kv_cache_fetching_cancel"),
+    (
+        "kvmem_node_client",
+        "kvmem_node_client_connect(node, NULL, &MADE)",
+        "kvmem_node_client_destroy",
+    ),
+    ("kvmem_node_pins", "make_node_pins(&MADE)", "kvmem_node_pins_release"),
+    ("kvmem_node_reservation", "make_node_reservation(&MADE)", "kvmem_node_reservation_release"),
     ("kvmem_cancel", "kvmem_cancel_create(&MADE)", "kvmem_cancel_destroy"),
 ];
 
@@ -71,13 +85,14 @@ pub(crate) fn usual(parameter: &Parameter, objects: &[String]) -> String {
         "devices" => "\"mlock\"".into(),
         "text" => "\"1MiB\"".into(),
         "why" => "\"it is bad\"".into(),
-        "path" => "\"/tmp/no such folder/tier\"".into(),
+        // For a node its socket, for a tier a file that is none.
+        "path" => "node".into(),
         "invalidate" => "invalidate".into(),
         "fd" => "fd".into(),
         "key" | "data" => "place.bytes".into(),
         _ if of.ends_with('*') => "(void *) &place".into(),
         "format" | "read_only" | "writable" | "deregister" | "index" | "nth" | "how" | "offset"
-        | "next_offset" => "0".into(),
+        | "next_offset" | "from" => "0".into(),
         _ => "1".into(),
     }
 }
@@ -105,6 +120,7 @@ pub(crate) fn beginning() -> String {
          static union { char bytes[65536]; uint64_t words[8192]; } place;\n\
          static void *no_blocks[1];\n\
          static int fd;\n\
+         static const char *node;\n\
          static kvmem_pool_options shared;\n\n",
     );
     for (object, ..) in MAKING {
@@ -135,6 +151,11 @@ static kvmem_status make_lease(kvmem_kv_cache_lease **out) {
     return status;
 }
 
+static kvmem_status make_fetching(kvmem_kv_cache_fetching **out) {
+    kvmem_kv_cache_key key = {\"fetched\", 7};
+    return kvmem_kv_cache_start_fetch(live_kvmem_kv_cache, &key, 1, out);
+}
+
 /* Makes a tier in a file that has no name any more. */
 static kvmem_status make_tier(const kvmem_disk_tier_options *given, kvmem_disk_tier **out) {
     char path[] = \"/tmp/kvmem-tier-XXXXXX\";
@@ -154,12 +175,43 @@ static kvmem_status make_tier(const kvmem_disk_tier_options *given, kvmem_disk_t
     return status;
 }
 
+/* Makes a set of a file that has no name any more. */
+static kvmem_status make_set(kvmem_tier_set **out) {
+    char path[] = \"/tmp/kvmem-set-XXXXXX\";
+    int file = mkstemp(path);
+    CHECK(file >= 0 && close(file) == 0);
+    kvmem_disk_tier_options options;
+    OK(kvmem_disk_tier_options_init(&options, sizeof options));
+    options.bytes = 1 << 20;
+    const char *paths[] = {path};
+    kvmem_status status = kvmem_tier_set_open(paths, 1, &options, out, NULL);
+    CHECK(unlink(path) == 0);
+    return status;
+}
+
+static kvmem_status make_node_pins(kvmem_node_pins **out) {
+    kvmem_kv_cache_key key = {\"pinned\", 6};
+    kvmem_node_value value;
+    OK(kvmem_node_client_insert(live_kvmem_node_client, key.key, key.key_bytes, \"value\", 5));
+    return kvmem_node_client_acquire(live_kvmem_node_client, &key, 1, &value, out);
+}
+
+static kvmem_status make_node_reservation(kvmem_node_reservation **out) {
+    uint64_t size = 100;
+    kvmem_node_reserved reserved;
+    kvmem_status status = kvmem_node_client_reserve(live_kvmem_node_client, &size, 1, &reserved);
+    *out = reserved.reservation;
+    return status;
+}
+
 static int invalidate(void *user) {
     (void) user;
     return 0;
 }
 
 static void make(void) {
+    node = getenv(\"KVMEM_TEST_NODE\");
+    CHECK(node != NULL);
     OK(kvmem_pool_options_init(&shared, sizeof shared));
     shared.backing = KVMEM_BACKING_SHARED;
     shared.pages = \"4k\";

@@ -22,8 +22,22 @@ impl Under {
         compiler: &str,
         compile: impl FnOnce(&str, &[&str]) -> PathBuf,
     ) {
+        self.run_with(name, compiler, &[], compile);
+    }
+
+    /// As [`run`](Self::run), with environment variables.
+    pub(crate) fn run_with(
+        self,
+        name: &str,
+        compiler: &str,
+        variables: &[(&str, &str)],
+        compile: impl FnOnce(&str, &[&str]) -> PathBuf,
+    ) {
+        let variables = || variables.iter().copied();
         match self {
-            Under::Nothing => drop(succeed(&mut Command::new(compile(name, &[])))),
+            Under::Nothing => {
+                drop(succeed(Command::new(compile(name, &[])).envs(variables())));
+            }
             Under::Sanitizers => {
                 let flags = [
                     "-fsanitize=address,undefined",
@@ -35,7 +49,7 @@ impl Under {
                 }
                 let options = "detect_leaks=1:detect_stack_use_after_return=1";
                 let program = compile(&format!("{name}-sanitized"), &flags);
-                succeed(Command::new(program).env("ASAN_OPTIONS", options));
+                succeed(Command::new(program).env("ASAN_OPTIONS", options).envs(variables()));
             }
             Under::Valgrind => {
                 let args = [
@@ -46,8 +60,9 @@ impl Under {
                     "--errors-for-leak-kinds=definite",
                 ];
                 // The same program as without valgrind, with fewer rounds: it is compiled once.
-                let fewer = [("KVMEM_TEST_DIVISOR", "10")];
-                succeed_under("valgrind", &args, &fewer, compile(name, &[]));
+                let fewer = std::iter::once(("KVMEM_TEST_DIVISOR", "10"));
+                let variables: Vec<_> = fewer.chain(variables()).collect();
+                succeed_under("valgrind", &args, &variables, compile(name, &[]));
             }
         }
     }

@@ -1,0 +1,409 @@
+// Node: one pool of memory for all engines of a machine, from one of them. Part of kvmem.hpp.
+#ifndef KVMEM_NODE_HPP
+#define KVMEM_NODE_HPP
+
+#include <chrono>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "handle.hpp"
+#include "span.hpp"
+
+namespace kvmem {
+
+/// Options of a client of a node. The defaults are those of kvmem_node_client_options_init.
+struct NodeClientOptions {
+    /// The namespace of all keys of the client, such as a model or a tenant.
+    std::string namespace_name;
+    /// How long a call waits for a server that has ended to start again. Zero: it fails at once.
+    std::chrono::milliseconds retry_for{10'000};
+    /// Maps the memory for reading only. Calls that write throw KVMEM_ERR_READ_ONLY then.
+    bool read_only = false;
+    /// Enters the pages of the memory into the page table when it is mapped.
+    bool populate = false;
+    /// Calculates the CRC-32C of each value that the client commits.
+    bool checksums = false;
+    /// Verifies each value that is acquired and has a checksum. A damaged value is a miss, and the
+    /// server removes it.
+    bool verify = false;
+    /// Makes the calls through rings in shared memory instead of the socket.
+    bool rings = false;
+};
+
+/// Statistics of a node.
+using NodeStats = kvmem_node_stats;
+
+/// What happened to a value of a node.
+enum class NodeEventKind : std::uint32_t {
+    /// It can be found under its key.
+    stored = KVMEM_NODE_EVENT_STORED,
+    /// Another value came under its key.
+    replaced = KVMEM_NODE_EVENT_REPLACED,
+    /// A client or an operator removed it.
+    removed = KVMEM_NODE_EVENT_REMOVED,
+    /// It was evicted, or its time was over.
+    evicted = KVMEM_NODE_EVENT_EVICTED,
+    /// It was removed because its bytes did not have their checksum.
+    damaged = KVMEM_NODE_EVENT_DAMAGED,
+};
+
+/// Something that happened to a value of a node.
+struct NodeEvent {
+    /// Counts all events of the server since it started.
+    std::uint64_t number;
+    NodeEventKind kind;
+    /// The number of the key's namespace.
+    std::uint32_t namespace_number;
+    std::string key;
+};
+
+/// Events, and the number to go on with.
+struct NodeEvents {
+    std::vector<NodeEvent> events;
+    std::uint64_t next;
+};
+
+/// A value of a node. Its bytes are valid as long as the `NodePins` that it is from.
+class NodeValue {
+public:
+    /// The bytes, for reading.
+    bytes_view bytes() const noexcept { return detail::bytes_of(value_.data, value_.bytes); }
+    std::uint64_t size() const noexcept { return value_.bytes; }
+
+    /// Offset of the first byte in the memory of the node.
+    std::uint64_t offset() const noexcept { return value_.offset; }
+
+private:
+    friend class NodePins;
+    explicit NodeValue(const kvmem_node_value &value) noexcept : value_(value) {}
+
+    kvmem_node_value value_;
+};
+
+/// The values that one call has found, pinned until this object is destroyed: they are neither
+/// evicted nor overwritten, also if they are removed or replaced. Can be moved and not copied. May
+/// outlive its client. Any thread.
+class NodePins {
+public:
+    /// The number of keys.
+    std::size_t size() const noexcept { return pins_ ? values_.size() : 0; }
+
+    /// The number of keys that have values.
+    std::size_t hits() const noexcept {
+        std::size_t hits = 0;
+        for (std::size_t at = 0; at < size(); at++) {
+            hits += values_[at].is_present;
+        }
+        return hits;
+    }
+
+    /// The value of the key at `index`; empty if it has none, or if there is no such key.
+    std::optional<NodeValue> value(std::size_t index) const noexcept {
+        if (index >= size() || values_[index].is_present == 0) {
+            return std::nullopt;
+        }
+        return NodeValue(values_[index]);
+    }
+
+    /// Whether the values are still pinned; see kvmem_node_pins_is_valid.
+    bool is_valid() const {
+        std::uint32_t valid = 0;
+        detail::check(kvmem_node_pins_is_valid(native_handle(), &valid));
+        return valid != 0;
+    }
+
+    /// Compares the value at `index` with the checksum that its writer has calculated, if it has.
+    /// Throws KVMEM_ERR_DAMAGED if they differ, and KVMEM_ERR_NOT_FOUND if there is no value.
+    void verify(std::size_t index) const {
+        detail::check(kvmem_node_pins_verify(native_handle(), index));
+    }
+
+    kvmem_node_pins *native_handle() const noexcept { return pins_.get(); }
+
+    /// Whether this holds pins: false after a move or an exchange.
+    explicit operator bool() const noexcept { return static_cast<bool>(pins_); }
+
+private:
+    friend class NodeClient;
+
+    NodePins(kvmem_node_pins *pins, std::vector<kvmem_node_value> values) noexcept
+        : pins_(pins), values_(std::move(values)) {}
+
+    detail::Handle<kvmem_node_pins, kvmem_node_pins_release> pins_;
+    std::vector<kvmem_node_value> values_;
+};
+
+/// A block of a node's memory for a value that the processor or a device writes in place. The
+/// destructor frees it unless it was committed. Can be moved and not copied. May outlive its
+/// client. Any thread.
+class NodeReservation {
+public:
+    /// The bytes, for writing. They hold what an earlier value left there.
+    bytes_span bytes() const noexcept {
+        return reservation_ ? detail::bytes_of(reserved_.data, reserved_.bytes) : bytes_span();
+    }
+    std::uint64_t size() const noexcept { return bytes().size(); }
+
+    /// Offset of the first byte in the memory of the node.
+    std::uint64_t offset() const noexcept { return reservation_ ? reserved_.offset : 0; }
+
+    kvmem_node_reservation *native_handle() const noexcept { return reservation_.get(); }
+
+    /// Whether this holds a reservation: false after a move or a commit.
+    explicit operator bool() const noexcept { return static_cast<bool>(reservation_); }
+
+private:
+    friend class NodeClient;
+
+    explicit NodeReservation(const kvmem_node_reserved &reserved) noexcept
+        : reservation_(reserved.reservation), reserved_(reserved) {}
+
+    detail::Handle<kvmem_node_reservation, kvmem_node_reservation_release> reservation_;
+    kvmem_node_reserved reserved_;
+};
+
+/// A reservation, and what it becomes: see `NodeClient::commit`.
+struct NodeCommit {
+    /// The reservation, which is empty after the commit.
+    NodeReservation *reservation;
+    /// The key: 1 to KVMEM_NODE_MAX_KEY_BYTES bytes.
+    std::string_view key;
+    /// After this time the value is gone. Zero: it stays until it is evicted.
+    std::chrono::milliseconds ttl{0};
+    /// 0 to 3: values of a lower priority are evicted first.
+    std::uint32_t priority = 0;
+};
+
+/// A connection to the server of a node: `kvmem serve`. The server keeps the values of all engines
+/// of a machine in one memory, which outlives them. The client maps it once, and reads and writes
+/// values in place. Calls that find the server ended connect again by themselves.
+///
+/// All clients that map the memory for writing trust each other: each writes to its own
+/// reservations and to nothing else.
+class NodeClient {
+public:
+    /// Connects to the server at the socket `path`. Throws KVMEM_ERR_DISCONNECTED if no server
+    /// answers.
+    explicit NodeClient(const std::string &path, const NodeClientOptions &options = {}) {
+        kvmem_node_client_options wanted;
+        detail::check(kvmem_node_client_options_init(&wanted, sizeof wanted));
+        wanted.namespace_name = options.namespace_name.c_str();
+        wanted.retry_ms = milliseconds(options.retry_for);
+        wanted.read_only = options.read_only ? 1 : 0;
+        wanted.populate = options.populate ? 1 : 0;
+        wanted.checksums = options.checksums ? 1 : 0;
+        wanted.verify = options.verify ? 1 : 0;
+        wanted.rings = options.rings ? 1 : 0;
+        kvmem_node_client *made = nullptr;
+        detail::check(kvmem_node_client_connect(path.c_str(), &wanted, &made));
+        client_.reset(made);
+    }
+
+    /// The memory, to register it with a GPU or a NIC. Offsets count from its first byte. It stays
+    /// mapped until the client, its pins and its reservations are gone. Of a client that is
+    /// `read_only`, it must not be written to.
+    bytes_span memory() const {
+        void *data = nullptr;
+        std::uint64_t bytes = 0;
+        detail::check(kvmem_node_client_memory(native_handle(), &data, &bytes));
+        return detail::bytes_of(data, bytes);
+    }
+
+    /// Whether the calls go through rings now.
+    bool has_rings() const {
+        std::uint32_t has_rings = 0;
+        detail::check(kvmem_node_client_has_rings(native_handle(), &has_rings));
+        return has_rings != 0;
+    }
+
+    /// Returns how many keys, from the first one on, have values without a gap. Nothing is pinned.
+    /// Here and below, `keys` is a range of values that convert to `std::string_view`, at most
+    /// KVMEM_NODE_MAX_BATCH.
+    template <class Keys>
+    std::size_t lookup(const Keys &keys) const {
+        const auto list = list_of(keys);
+        std::uint64_t found = 0;
+        detail::check(
+            kvmem_node_client_lookup(native_handle(), list.data(), list.size(), &found));
+        return found;
+    }
+
+    /// Pins the values of keys, in one call. This counts as a use.
+    template <class Keys>
+    NodePins acquire(const Keys &keys) const {
+        return acquire_by(keys, kvmem_node_client_acquire);
+    }
+
+    /// Pins the values of the keys before the first one that has none.
+    template <class Keys>
+    NodePins acquire_prefix(const Keys &keys) const {
+        return acquire_by(keys, kvmem_node_client_acquire_prefix);
+    }
+
+    /// Releases earlier pins and acquires those of keys, in one message to the server. The earlier
+    /// pins are released and empty afterwards, also if the call throws.
+    template <class Keys>
+    NodePins exchange(NodePins &&earlier, const Keys &keys) const {
+        NodePins released = std::move(earlier);
+        return acquire_by(keys, [&](auto *client, auto *list, std::uint64_t count, auto *values,
+                                    auto *pins) {
+            const kvmem_status status = kvmem_node_client_exchange(
+                client, released.native_handle(), list, count, values, pins);
+            if (status == KVMEM_OK) {
+                (void)released.pins_.release();
+            }
+            return status;
+        });
+    }
+
+    /// Reserves a block for each size, all or none; empty if there is no space for all of them.
+    std::optional<std::vector<NodeReservation>> reserve(span<const std::uint64_t> sizes) const {
+        std::vector<kvmem_node_reserved> list(sizes.size());
+        std::vector<NodeReservation> reservations;
+        reservations.reserve(sizes.size());
+        if (!detail::allocated(kvmem_node_client_reserve(native_handle(), sizes.data(),
+                                                         sizes.size(), list.data()))) {
+            return std::nullopt;
+        }
+        for (const kvmem_node_reserved &one : list) {
+            reservations.push_back(NodeReservation(one));
+        }
+        return reservations;
+    }
+
+    /// Reserves a block; empty if there is no space.
+    std::optional<NodeReservation> reserve(std::uint64_t bytes) const {
+        kvmem_node_reserved reserved;
+        if (!detail::allocated(
+                kvmem_node_client_reserve(native_handle(), &bytes, 1, &reserved))) {
+            return std::nullopt;
+        }
+        return NodeReservation(reserved);
+    }
+
+    /// Makes reservations values under keys, all of them or none, whatever ends meanwhile. The
+    /// reservations are empty afterwards. If the call throws, they stay as they were, and it may be
+    /// repeated; see kvmem_node_client_commit.
+    void commit(span<const NodeCommit> values) {
+        std::vector<kvmem_node_commit> list;
+        list.reserve(values.size());
+        for (const NodeCommit &one : values) {
+            const NodeReservation *reservation =
+                detail::present(one.reservation, "the NodeReservation");
+            list.push_back({reservation->native_handle(), one.key.data(), one.key.size(),
+                            milliseconds(one.ttl), one.priority, 0});
+        }
+        detail::check(kvmem_node_client_commit(native_handle(), list.data(), list.size()));
+        for (const NodeCommit &one : values) {
+            (void)one.reservation->reservation_.release();
+        }
+    }
+
+    /// Makes one reservation a value under a key.
+    void commit(NodeReservation &&reservation, std::string_view key) {
+        const NodeCommit one = {&reservation, key};
+        commit(span<const NodeCommit>(&one, 1));
+    }
+
+    /// Copies a value into a new block and commits it; returns false if there is no space for it.
+    bool insert(std::string_view key, bytes_view value) {
+        return detail::allocated(kvmem_node_client_insert(native_handle(), key.data(), key.size(),
+                                                          value.data(), value.size()));
+    }
+
+    bool insert(std::string_view key, const void *value, std::size_t bytes) {
+        return insert(key, detail::bytes_of(value, bytes));
+    }
+
+    /// Removes the values of keys; returns how many there were. Pinned ones keep their bytes until
+    /// the last pin is released.
+    template <class Keys>
+    std::size_t remove(const Keys &keys) {
+        const auto list = list_of(keys);
+        std::uint64_t removed = 0;
+        detail::check(
+            kvmem_node_client_remove(native_handle(), list.data(), list.size(), &removed));
+        return removed;
+    }
+
+    /// Marks the values of keys as used now; returns how many there are.
+    template <class Keys>
+    std::size_t touch(const Keys &keys) {
+        const auto list = list_of(keys);
+        std::uint64_t touched = 0;
+        detail::check(
+            kvmem_node_client_touch(native_handle(), list.data(), list.size(), &touched));
+        return touched;
+    }
+
+    /// Says that this client lives. A client that has reservations makes this call, or another one,
+    /// more often than the server's lease.
+    void keep_alive() { detail::check(kvmem_node_client_keep_alive(native_handle())); }
+
+    NodeStats stats() const {
+        NodeStats stats;
+        detail::check(kvmem_node_client_get_stats(native_handle(), &stats));
+        return stats;
+    }
+
+    /// Returns at most `max` events from number `from` on, for routers. Waits for the first one for
+    /// at most `wait`. Events of numbers below the first one were dropped.
+    NodeEvents events(std::uint64_t from, std::size_t max = 512,
+                      std::chrono::milliseconds wait = std::chrono::milliseconds(0)) const {
+        std::vector<kvmem_node_event> list(max < 512 ? max : 512);
+        std::uint64_t count = 0;
+        NodeEvents found = {{}, from};
+        detail::check(kvmem_node_client_events(native_handle(), from, milliseconds(wait),
+                                               list.data(), list.size(), &count, &found.next));
+        found.events.reserve(count);
+        for (std::size_t at = 0; at < count; at++) {
+            const kvmem_node_event &one = list[at];
+            const char *key = reinterpret_cast<const char *>(one.key);
+            found.events.push_back({one.number, static_cast<NodeEventKind>(one.kind),
+                                    one.namespace_number, std::string(key, one.key_bytes)});
+        }
+        return found;
+    }
+
+    kvmem_node_client *native_handle() const noexcept { return client_.get(); }
+
+private:
+    /// A time that is less than zero counts as zero.
+    static std::uint64_t milliseconds(std::chrono::milliseconds time) noexcept {
+        return time.count() < 0 ? 0 : static_cast<std::uint64_t>(time.count());
+    }
+
+    template <class Keys>
+    static std::vector<kvmem_kv_cache_key> list_of(const Keys &keys) {
+        using Element = decltype(*std::begin(keys));
+        static_assert(std::is_lvalue_reference_v<Element> ||
+                          std::is_same_v<std::decay_t<Element>, std::string_view>,
+                      "the range must own its keys: all of them are passed on together");
+        std::vector<kvmem_kv_cache_key> list;
+        for (const auto &one : keys) {
+            const std::string_view key(one);
+            list.push_back({key.data(), key.size()});
+        }
+        return list;
+    }
+
+    template <class Keys, class Call>
+    NodePins acquire_by(const Keys &keys, Call call) const {
+        const auto list = list_of(keys);
+        std::vector<kvmem_node_value> values(list.size());
+        kvmem_node_pins *pins = nullptr;
+        detail::check(call(native_handle(), list.data(), list.size(), values.data(), &pins));
+        return NodePins(pins, std::move(values));
+    }
+
+    detail::Handle<kvmem_node_client, kvmem_node_client_destroy> client_;
+};
+
+} // namespace kvmem
+
+#endif

@@ -1,0 +1,349 @@
+//! *Node client*: one pool of memory for all engines of a machine, from one of them.
+
+use std::ffi::{c_char, c_void};
+use std::time::Duration;
+
+use kvmem_node::format::MAX_KEY;
+use kvmem_node::{CallError as ServerError, ClientError, ConnectOptions, MAX_BATCH, NodeClient};
+
+use crate::call::{destroy, guard, on, out, short_list, some_text, text, value_bytes};
+use crate::error::CallError;
+use crate::kv_cache::{key_at, kvmem_kv_cache_key};
+use crate::options::{self, Options, flag};
+use crate::promise::ObjectPromise;
+use crate::status::*;
+use crate::table::{Object, object};
+
+/// A connection to the server of a node: `kvmem serve`. The server keeps the values of all engines
+/// of a machine in one memory, which outlives them. A client maps this memory once, and reads and
+/// writes values in place. Its calls say keys and receive places.
+///
+/// A call that finds the server ended connects again by itself, for `retry_ms` milliseconds. The
+/// mapping and its registrations with devices stay meanwhile, and so do pins and reservations.
+/// Owned by the caller: kvmem_node_client_destroy. Any thread, several at once; their calls
+/// overlap.
+///
+/// All clients that map the memory for writing trust each other: each writes to its own
+/// reservations and to nothing else.
+///
+/// In a forked child, every call on a client, pins or a reservation of the parent returns
+/// KVMEM_ERR_FORKED, except the calls that destroy or release it. The child connects anew.
+pub struct kvmem_node_client {
+    _opaque: [u8; 0],
+}
+
+object!(kvmem_node_client, NodeClient, NodeClient);
+
+/// The largest size of a key of a node, in bytes. An empty or longer key fails with
+/// KVMEM_ERR_INVALID_ARGUMENT; use a hash of it.
+pub const KVMEM_NODE_MAX_KEY_BYTES: u64 = 64;
+/// The maximum number of keys, sizes or values of one call on a node. More fail with
+/// KVMEM_ERR_INVALID_ARGUMENT; make several calls.
+pub const KVMEM_NODE_MAX_BATCH: u64 = 1024;
+
+const _: () = assert!(KVMEM_NODE_MAX_KEY_BYTES == MAX_KEY as u64);
+const _: () = assert!(KVMEM_NODE_MAX_BATCH == MAX_BATCH as u64);
+
+/// Options of a client of a node. Fill them in with kvmem_node_client_options_init first.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_node_client_options {
+    /// Size of this structure in bytes, as the program knows it.
+    pub struct_size: u64,
+    /// The namespace of all keys of the client, such as a model or a tenant. NULL (the default):
+    /// the one without a name.
+    pub namespace_name: *const c_char,
+    /// How long a call waits for a server that has ended to start again, in milliseconds. 0: the
+    /// call fails at once, and the next one connects again. The default is 10000.
+    pub retry_ms: u64,
+    /// 1: maps the memory for reading only. Calls that write fail with KVMEM_ERR_READ_ONLY then.
+    /// The default is 0.
+    pub read_only: u32,
+    /// 1: enters the pages of the memory into the page table when it is mapped. 0 (the default): at
+    /// the first access to each page.
+    pub populate: u32,
+    /// 1: calculates the CRC-32C of each value that the client commits. The default is 0.
+    pub checksums: u32,
+    /// 1: verifies each value that is acquired and has a checksum. A damaged value is a miss, and
+    /// the server removes it. The default is 0.
+    pub verify: u32,
+    /// 1: makes the calls through rings in shared memory instead of the socket. A call then waits
+    /// awake for its answer for some microseconds. A server that has no more rings serves the
+    /// client by the socket. The default is 0.
+    pub rings: u32,
+    /// Always 0.
+    pub reserved: u32,
+}
+
+// SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
+// members are numbers and a raw pointer, of 8 bytes or in pairs of 4.
+unsafe impl Options for kvmem_node_client_options {
+    fn defaults() -> Self {
+        kvmem_node_client_options {
+            struct_size: size_of::<Self>() as u64,
+            namespace_name: std::ptr::null(),
+            retry_ms: 10_000,
+            read_only: 0,
+            populate: 0,
+            checksums: 0,
+            verify: 0,
+            rings: 0,
+            reserved: 0,
+        }
+    }
+}
+
+/// Fills in the defaults. `struct_size` is `sizeof *options`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_options_init(
+    options: *mut kvmem_node_client_options,
+    struct_size: u64,
+) -> kvmem_status {
+    // SAFETY: promise 1 of the C caller, for `options`.
+    guard(|| unsafe { options::init(options, struct_size) })
+}
+
+/// Converts the options.
+///
+/// # Safety
+/// That of [`text`], for the namespace.
+unsafe fn connect_options(wanted: &kvmem_node_client_options) -> Result<ConnectOptions, CallError> {
+    options::check_reserved(wanted.reserved, "reserved")?;
+    // SAFETY: the caller promises what `text` requires, of the same pointer.
+    let namespace = unsafe { text(wanted.namespace_name, "namespace_name") }?;
+    Ok(ConnectOptions {
+        namespace: namespace.unwrap_or_default().to_owned(),
+        read_only: flag(wanted.read_only, "read_only")?,
+        retry_for: Duration::from_millis(wanted.retry_ms),
+        populate: flag(wanted.populate, "populate")?,
+        checksums: flag(wanted.checksums, "checksums")?,
+        verify: flag(wanted.verify, "verify")?,
+        rings: flag(wanted.rings, "rings")?,
+        ..ConnectOptions::default()
+    })
+}
+
+/// Connects to the server at the socket `path`, and maps its memory. `options` may be NULL.
+///
+/// Fails with KVMEM_ERR_DISCONNECTED if no server answers for `retry_ms` milliseconds, or if it
+/// does not serve this user; KVMEM_ERR_LIMIT if it has as many clients or namespaces as it can
+/// have; KVMEM_ERR_PROTOCOL if it is of another release; and the errors of mapping memory.
+///
+/// ```c
+/// kvmem_node_client *client;
+/// kvmem_node_client_connect("/run/kvmem.sock", NULL, &client);
+/// kvmem_kv_cache_key keys[] = {{"prefix 1", 8}, {"prefix 2", 8}};
+/// kvmem_node_value values[2];
+/// kvmem_node_pins *pins;
+/// kvmem_node_client_acquire(client, keys, 2, values, &pins);
+/// if (values[0].is_present)
+///     read(values[0].data, values[0].bytes);
+/// kvmem_node_pins_release(pins);
+/// ```
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_connect(
+    path: *const c_char,
+    options: *const kvmem_node_client_options,
+    out_client: *mut *mut kvmem_node_client,
+) -> kvmem_status {
+    guard(|| {
+        // SAFETY: promise 1 of the C caller, for `out_client`.
+        let made = unsafe { out(out_client, "out_client") }?;
+        // SAFETY: promise 1 of the C caller, for `path`.
+        let path = unsafe { some_text(path, "path") }?;
+        // SAFETY: promise 1 of the C caller, for `options` and the text that they name.
+        let options = unsafe { connect_options(&options::read(options)?) }?;
+        // SAFETY: the C caller promises by the comment of `kvmem_node_client` that all clients
+        // write to their own reservations alone.
+        let client = unsafe { NodeClient::connect(path, &options) }?;
+        made.put(kvmem_node_client::table().insert(client)?);
+        Ok(())
+    })
+}
+
+/// Borrows a key.
+///
+/// # Safety
+/// Those of [`key_at`].
+pub(crate) unsafe fn node_key<'a>(
+    key: *const c_void,
+    key_bytes: u64,
+) -> Result<&'a [u8], CallError> {
+    // SAFETY: the caller promises what `key_at` requires, of the same pointer and length.
+    let key = unsafe { key_at(key, key_bytes) }?;
+    if (1..=MAX_KEY).contains(&key.len()) {
+        return Ok(key);
+    }
+    Err(ClientError::Call(ServerError::BadKey { len: key.len(), limit: MAX_KEY }).into())
+}
+
+/// Borrows a list of at most [`KVMEM_NODE_MAX_BATCH`] elements.
+///
+/// # Safety
+/// Those of [`short_list`].
+pub(crate) unsafe fn batch<'a, T>(
+    pointer: *const T,
+    count: u64,
+    name: &'static str,
+) -> Result<&'a [T], CallError> {
+    // SAFETY: the caller promises what `short_list` requires, of the same pointer and count.
+    unsafe { short_list(pointer, count, KVMEM_NODE_MAX_BATCH, name) }
+}
+
+/// Borrows a list of keys.
+///
+/// # Safety
+/// Those of [`short_list`], and of [`key_at`] for each key.
+pub(crate) unsafe fn node_keys<'a>(
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+) -> Result<Vec<&'a [u8]>, CallError> {
+    // SAFETY: the caller promises what both functions require.
+    let keys = unsafe { batch(keys, count, "keys") }?;
+    // SAFETY: as above.
+    keys.iter().map(|key| unsafe { node_key(key.key, key.key_bytes) }).collect()
+}
+
+/// Returns the memory: `out_bytes` bytes at `out_data`, to register it with a GPU or a NIC. The
+/// offsets of values and reservations count from its first byte. It stays mapped, and at the same
+/// address, until the client and its pins and reservations are gone. Of a client that is
+/// `read_only`, it must not be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_memory(
+    client: *const kvmem_node_client,
+    out_data: *mut *mut c_void,
+    out_bytes: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_data`.
+        let data = unsafe { out(out_data, "out_data") }?;
+        // SAFETY: promise 1 of the C caller, for `out_bytes`.
+        let bytes = unsafe { out(out_bytes, "out_bytes") }?;
+        let (base, len) = client.memory();
+        data.put(base.cast_mut().cast());
+        bytes.put(len as u64);
+        Ok(())
+    })
+}
+
+/// Returns whether the calls go through rings now: 1 or 0. See the option `rings`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_has_rings(
+    client: *const kvmem_node_client,
+    out_has_rings: *mut u32,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_has_rings`.
+        let has_rings = unsafe { out(out_has_rings, "out_has_rings") }?;
+        has_rings.put(u32::from(client.has_rings()));
+        Ok(())
+    })
+}
+
+/// Returns how many of `count` keys, from the first one on, have values without a gap. Nothing is
+/// pinned: the values may be evicted at once. This does not count as a use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_lookup(
+    client: *const kvmem_node_client,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+    out_found: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_found`.
+        let found = unsafe { out(out_found, "out_found") }?;
+        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
+        found.put(client.lookup(&unsafe { node_keys(keys, count) }?)? as u64);
+        Ok(())
+    })
+}
+
+/// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. Fails as
+/// kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays reserved then.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_insert(
+    client: *const kvmem_node_client,
+    key: *const c_void,
+    key_bytes: u64,
+    data: *const c_void,
+    bytes: u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `key`.
+        let key = unsafe { node_key(key, key_bytes) }?;
+        // SAFETY: promise 1 of the C caller, for `data`.
+        Ok(client.insert(key, unsafe { value_bytes(data, bytes) }?)?)
+    })
+}
+
+/// Removes the values of `count` keys. Pinned ones keep their bytes until the last pin is released.
+/// `out_removed` (may be NULL) receives how many there were.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_remove(
+    client: *const kvmem_node_client,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+    out_removed: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
+        let count = client.remove(&unsafe { node_keys(keys, count) }?)?;
+        // SAFETY: promise 1 of the C caller, for `out_removed`.
+        if let Ok(removed) = unsafe { out(out_removed, "") } {
+            removed.put(count as u64);
+        }
+        Ok(())
+    })
+}
+
+/// Marks the values of `count` keys as used now. `out_touched` (may be NULL) receives how many
+/// there are.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_touch(
+    client: *const kvmem_node_client,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+    out_touched: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
+        let count = client.touch(&unsafe { node_keys(keys, count) }?)?;
+        // SAFETY: promise 1 of the C caller, for `out_touched`.
+        if let Ok(touched) = unsafe { out(out_touched, "") } {
+            touched.put(count as u64);
+        }
+        Ok(())
+    })
+}
+
+/// Says that this client lives. A client that has reservations makes this call, or another one,
+/// more often than the server's lease; otherwise its reservations are fenced.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_keep_alive(
+    client: *const kvmem_node_client,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| Ok(client.keep_alive()?))
+}
+
+/// Destroys a client. Its pins and reservations stay valid: the memory stays mapped, and the
+/// connection open, until they are released, too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_destroy(client: *mut kvmem_node_client) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, client)
+}

@@ -1,0 +1,208 @@
+//! *Node pins*: values of a node that cannot be evicted while they are read.
+
+use std::ffi::c_void;
+
+use kvmem_node::PinBatch;
+
+use crate::call::{Out, destroy, guard_for, on, out, size};
+use crate::error::CallError;
+use crate::kv_cache::kvmem_kv_cache_key;
+use crate::node_client::{kvmem_node_client, node_keys};
+use crate::promise::ObjectPromise;
+use crate::status::*;
+use crate::table::{Object, object};
+
+/// The pins of one call. While they exist, their values are neither evicted nor overwritten, also
+/// if they are removed or replaced, and also if the server ends and starts again. Owned by the
+/// caller: kvmem_node_pins_release, or kvmem_node_client_exchange. May outlive their client's
+/// handle. Any thread, several at once.
+pub struct kvmem_node_pins {
+    _opaque: [u8; 0],
+}
+
+object!(kvmem_node_pins, PinBatch, NodePins);
+
+/// A value of a node, or none.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_node_value {
+    /// The bytes, for reading, valid until the pins are released; NULL if the key has no value.
+    pub data: *const c_void,
+    /// Number of bytes; 0 if the key has no value.
+    pub bytes: u64,
+    /// Offset of the first byte in the memory of the node.
+    pub offset: u64,
+    /// Whether the key has a value: 1 or 0.
+    pub is_present: u32,
+    /// Always 0.
+    pub reserved: u32,
+}
+
+/// Returns the values of pins.
+fn values(pins: &PinBatch) -> Vec<kvmem_node_value> {
+    let value = |found: Option<kvmem_node::PinnedValue<'_>>| match found {
+        Some(found) => kvmem_node_value {
+            data: found.bytes().as_ptr().cast(),
+            bytes: found.bytes().len() as u64,
+            offset: found.offset(),
+            is_present: 1,
+            reserved: 0,
+        },
+        None => kvmem_node_value {
+            data: std::ptr::null(),
+            bytes: 0,
+            offset: 0,
+            is_present: 0,
+            reserved: 0,
+        },
+    };
+    pins.values().map(value).collect()
+}
+
+/// Where the results of a call that pins go.
+struct Results {
+    values: *mut kvmem_node_value,
+    pins: Out<*mut kvmem_node_pins>,
+}
+
+impl Results {
+    /// Checks the pointers.
+    ///
+    /// # Safety
+    /// If they are not NULL, `values` is aligned and writable for `count` elements and `pins` for
+    /// one, until the results are written, and no other thread accesses the places meanwhile.
+    unsafe fn new(
+        values: *mut kvmem_node_value,
+        count: u64,
+        pins: *mut *mut kvmem_node_pins,
+    ) -> Result<Results, CallError> {
+        if values.is_null() && count > 0 {
+            return Err(CallError::Null("out_values"));
+        }
+        // SAFETY: the caller promises what `out` requires, of the same pointer.
+        Ok(Results { values, pins: unsafe { out(pins, "out_pins") }? })
+    }
+
+    /// Writes the results.
+    fn put(self, pins: PinBatch) -> Result<(), CallError> {
+        let found = values(&pins);
+        let pins = kvmem_node_pins::table().insert(pins)?;
+        for (index, value) in found.into_iter().enumerate() {
+            // SAFETY: the caller of `new` promises a place for each key, and the client returns one
+            // value for each. If there are any, the pointer is not NULL, which `new` has checked.
+            unsafe { self.values.add(index).write(value) };
+        }
+        self.pins.put(pins);
+        Ok(())
+    }
+}
+
+/// Pins the values of `count` keys, in one call. `out_values` receives a value for each key, in
+/// their order; `is_present` is 0 where a key has none. `out_pins` receives the pins of all of
+/// them, also if there are none. This counts as a use.
+///
+/// KVMEM_ERR_LIMIT: the client or its namespace would have more pins than it may have.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_acquire(
+    client: *const kvmem_node_client,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+    out_values: *mut kvmem_node_value,
+    out_pins: *mut *mut kvmem_node_pins,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_values` and `out_pins`.
+        let results = unsafe { Results::new(out_values, count, out_pins) }?;
+        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
+        results.put(client.acquire(&unsafe { node_keys(keys, count) }?)?)
+    })
+}
+
+/// Pins the values of the keys before the first one that has none: what is left of a prefix. All
+/// keys from that one on have `is_present` 0. Otherwise the call is kvmem_node_client_acquire.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_acquire_prefix(
+    client: *const kvmem_node_client,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+    out_values: *mut kvmem_node_value,
+    out_pins: *mut *mut kvmem_node_pins,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_values` and `out_pins`.
+        let results = unsafe { Results::new(out_values, count, out_pins) }?;
+        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
+        results.put(client.acquire_prefix(&unsafe { node_keys(keys, count) }?)?)
+    })
+}
+
+/// Releases earlier pins and acquires those of `count` keys, in one message to the server. Consumes
+/// `pins`, also if the server or the connection fails; a call with a wrong argument changes
+/// nothing. Otherwise the call is kvmem_node_client_acquire.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_exchange(
+    client: *const kvmem_node_client,
+    pins: *mut kvmem_node_pins,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+    out_values: *mut kvmem_node_value,
+    out_pins: *mut *mut kvmem_node_pins,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    guard_for(client, || {
+        // All arguments are checked before the pins are taken.
+        kvmem_node_client::table().get(&promise, client)?;
+        kvmem_node_pins::table().get(&promise, pins)?;
+        // SAFETY: promise 1 of the C caller, for `out_values` and `out_pins`.
+        let results = unsafe { Results::new(out_values, count, out_pins) }?;
+        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
+        let keys = unsafe { node_keys(keys, count) }?;
+        let earlier = kvmem_node_pins::table().take(&mut promise, pins)?;
+        let client = kvmem_node_client::table().get(&promise, client)?;
+        results.put(client.exchange(earlier, &keys)?)
+    })
+}
+
+/// Returns whether the values are still pinned: 1 or 0. They are not if a server that has started
+/// again took this process for ended. The bytes may then be those of other values: check after
+/// reading, where that can happen.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_pins_is_valid(
+    pins: *const kvmem_node_pins,
+    out_valid: *mut u32,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pins, |pins| {
+        // SAFETY: promise 1 of the C caller, for `out_valid`.
+        let valid = unsafe { out(out_valid, "out_valid") }?;
+        valid.put(u32::from(pins.is_valid()));
+        Ok(())
+    })
+}
+
+/// Compares the bytes of the value at `index` with the checksum that its writer has calculated, if
+/// it has. KVMEM_ERR_DAMAGED: they differ. KVMEM_ERR_NOT_FOUND: the key at `index` has no value.
+/// See the option `checksums`. O(bytes).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_pins_verify(
+    pins: *const kvmem_node_pins,
+    index: u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pins, |pins| Ok(pins.value(size(index)).ok_or(CallError::NotFound)?.verify()?))
+}
+
+/// Releases all pins of a call. The bytes of the values are not valid any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_pins_release(pins: *mut kvmem_node_pins) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, pins)
+}

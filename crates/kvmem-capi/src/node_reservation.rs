@@ -1,0 +1,229 @@
+//! *Node reservation*: a block of a node that is written in place and then committed.
+//!
+//! A commit takes reservations out of their objects, because the client needs them by value. If it
+//! fails, they are put back, and their handles stay valid.
+
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use kvmem_node::{CallError as ServerError, ClientError, NewValue, NodeReservation, ValueOptions};
+
+use crate::call::{destroy, guard_for, on};
+use crate::error::CallError;
+use crate::node_client::{batch, kvmem_node_client, node_key};
+use crate::options::check_reserved;
+use crate::promise::ObjectPromise;
+use crate::status::*;
+use crate::table::{Object, object};
+
+/// A block of a node's memory for a value that is being written. Owned by the caller:
+/// kvmem_node_client_commit or kvmem_node_reservation_release. May outlive its client's handle. Any
+/// thread.
+pub struct kvmem_node_reservation {
+    _opaque: [u8; 0],
+}
+
+object!(kvmem_node_reservation, ReservationCell, NodeReservation);
+
+/// The reservation of a handle; `None` while a commit has it.
+pub(crate) struct ReservationCell(Mutex<Option<NodeReservation>>);
+
+impl ReservationCell {
+    fn new(reservation: NodeReservation) -> ReservationCell {
+        ReservationCell(Mutex::new(Some(reservation)))
+    }
+
+    fn take(&self) -> Option<NodeReservation> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn put_back(&self, reservation: NodeReservation) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reservation);
+    }
+}
+
+/// A block that was reserved.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_node_reserved {
+    /// The reservation. The bytes belong to the caller until it is committed or released.
+    pub reservation: *mut kvmem_node_reservation,
+    /// The bytes, for writing. They hold what an earlier value left there.
+    pub data: *mut c_void,
+    /// Number of bytes, as requested.
+    pub bytes: u64,
+    /// Offset of the first byte in the memory of the node.
+    pub offset: u64,
+}
+
+/// Adds reservations to the table, all or none.
+fn insert_all(reservations: Vec<NodeReservation>) -> Result<Vec<kvmem_node_reserved>, CallError> {
+    let mut made: Vec<kvmem_node_reserved> = Vec::with_capacity(reservations.len());
+    for mut reservation in reservations {
+        let (data, bytes) = (reservation.bytes_mut().as_mut_ptr().cast(), reservation.len() as u64);
+        let offset = reservation.offset();
+        match kvmem_node_reservation::table().insert(ReservationCell::new(reservation)) {
+            Ok(reservation) => made.push(kvmem_node_reserved { reservation, data, bytes, offset }),
+            Err(error) => {
+                for earlier in made {
+                    // SAFETY: no other call knows the handle: it was not returned yet.
+                    let mut promise = unsafe { ObjectPromise::of_caller() };
+                    kvmem_node_reservation::table().destroy(&mut promise, earlier.reservation)?;
+                }
+                return Err(error);
+            }
+        }
+    }
+    Ok(made)
+}
+
+/// Reserves a block for each of `count` sizes, all or none, and writes to `out_reserved` where they
+/// are. Values are evicted for them. The processor or a device writes the values in place;
+/// kvmem_node_client_commit makes them visible. A client that ends in any way frees its blocks.
+///
+/// Fails with KVMEM_ERR_OUT_OF_SPACE if nothing more can be evicted, KVMEM_ERR_ZERO_SIZE,
+/// KVMEM_ERR_TOO_LARGE, KVMEM_ERR_READ_ONLY, or KVMEM_ERR_LIMIT if the client or its namespace
+/// would have more than it may have.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_reserve(
+    client: *const kvmem_node_client,
+    sizes: *const u64,
+    count: u64,
+    out_reserved: *mut kvmem_node_reserved,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `sizes`.
+        let sizes = unsafe { batch(sizes, count, "sizes") }?;
+        if out_reserved.is_null() && !sizes.is_empty() {
+            return Err(CallError::Null("out_reserved"));
+        }
+        let made = insert_all(client.reserve(sizes)?)?;
+        for (index, reserved) in made.into_iter().enumerate() {
+            // SAFETY: promise 1 of the C caller: there is a place for each of `count` blocks, and
+            // the client returned one for each size. The pointer was checked above.
+            unsafe { out_reserved.add(index).write(reserved) };
+        }
+        Ok(())
+    })
+}
+
+/// A reservation, and what it becomes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_node_commit {
+    /// The reservation, of the same client.
+    pub reservation: *mut kvmem_node_reservation,
+    /// The bytes of the key: 1 to KVMEM_NODE_MAX_KEY_BYTES.
+    pub key: *const c_void,
+    /// Number of bytes of the key.
+    pub key_bytes: u64,
+    /// After this many milliseconds the value is gone. 0: it stays until it is evicted.
+    pub ttl_ms: u64,
+    /// 0 to 3: values of a lower priority are evicted first.
+    pub priority: u32,
+    /// Always 0.
+    pub reserved: u32,
+}
+
+/// The highest priority of a value.
+const MAX_PRIORITY: u32 = 3;
+
+/// Reads the hints for a value.
+fn value_options(wanted: &kvmem_node_commit) -> Result<ValueOptions, CallError> {
+    check_reserved(wanted.reserved, "reserved")?;
+    if wanted.priority > MAX_PRIORITY {
+        return Err(CallError::invalid(format_args!(
+            "priority is {}: use 0 to {MAX_PRIORITY}",
+            wanted.priority
+        )));
+    }
+    let ttl = (wanted.ttl_ms != 0).then(|| Duration::from_millis(wanted.ttl_ms));
+    Ok(ValueOptions { priority: wanted.priority as u8, ttl })
+}
+
+/// Reservations that were taken out of their objects.
+type TakenValues<'a> = Vec<NewValue<&'a [u8]>>;
+
+/// Takes the reservations of a batch. The error says which ones were taken before it.
+fn take_all<'a>(
+    cells: &[&ReservationCell],
+    wanted: &[kvmem_node_commit],
+    keys: Vec<(&'a [u8], ValueOptions)>,
+) -> Result<TakenValues<'a>, (TakenValues<'a>, CallError)> {
+    let mut values = Vec::with_capacity(cells.len());
+    for (index, (cell, (key, options))) in cells.iter().zip(keys).enumerate() {
+        match cell.take() {
+            Some(reservation) => values.push(NewValue { key, reservation, options }),
+            None => {
+                let handle = wanted[index].reservation;
+                let twice = wanted[..index].iter().any(|other| other.reservation == handle);
+                let error = if twice {
+                    ClientError::Call(ServerError::Twice { index }).into()
+                } else {
+                    // A commit that had it has panicked.
+                    CallError::Poisoned("kvmem_node_reservation")
+                };
+                return Err((values, error));
+            }
+        }
+    }
+    Ok(values)
+}
+
+/// Makes `count` reservations values under keys, all of them or none, whatever ends meanwhile. The
+/// values that the keys had are replaced. Consumes the reservations.
+///
+/// If the call fails, the reservations stay as they were, and the call may be repeated: with
+/// KVMEM_ERR_DISCONNECTED the server may have committed all of them before it ended, and a
+/// repetition then succeeds. KVMEM_ERR_FENCED: the client was silent for longer than the server's
+/// lease, and the reservations can only be released. KVMEM_ERR_INVALID_ARGUMENT: a key or a
+/// reservation comes twice. KVMEM_ERR_FOREIGN_ALLOCATION: a reservation is of another client.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_commit(
+    client: *const kvmem_node_client,
+    values: *const kvmem_node_commit,
+    count: u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    guard_for(client, || {
+        let table = kvmem_node_reservation::table();
+        let node = kvmem_node_client::table().get(&promise, client)?;
+        // SAFETY: promise 1 of the C caller, for `values`.
+        let wanted = unsafe { batch(values, count, "values") }?;
+        let mut cells = Vec::with_capacity(wanted.len());
+        let mut keys = Vec::with_capacity(wanted.len());
+        for one in wanted {
+            cells.push(table.get(&promise, one.reservation)?);
+            // SAFETY: promise 1 of the C caller, for the bytes of each key.
+            keys.push((unsafe { node_key(one.key, one.key_bytes) }?, value_options(one)?));
+        }
+        let committed = take_all(&cells, wanted, keys).and_then(|values| {
+            node.try_commit(values).map_err(|failed| (failed.values, failed.error.into()))
+        });
+        if let Err((values, error)) = committed {
+            for (cell, value) in cells.iter().zip(values) {
+                cell.put_back(value.reservation);
+            }
+            return Err(error);
+        }
+        for one in wanted {
+            table.destroy(&mut promise, one.reservation)?;
+        }
+        Ok(())
+    })
+}
+
+/// Frees the block. Transfers of devices into it have ended by then. The reservation is invalid
+/// afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_reservation_release(
+    reservation: *mut kvmem_node_reservation,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let mut promise = unsafe { ObjectPromise::of_caller() };
+    destroy(&mut promise, reservation)
+}

@@ -1,0 +1,205 @@
+//! *Node statistics* and *events*: what a node holds, and what came and went.
+
+use std::time::Duration;
+
+use kvmem_node::EventKind;
+use kvmem_node::format::MAX_KEY;
+
+use crate::call::{on, out};
+use crate::error::CallError;
+use crate::node_client::kvmem_node_client;
+use crate::promise::ObjectPromise;
+use crate::status::*;
+
+/// Statistics of a node, for all its clients and namespaces. Sizes are in bytes. Members that end
+/// with `_total`, `hits` and `misses` count since the server started.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_node_stats {
+    /// Bytes of the memory.
+    pub capacity: u64,
+    /// Bytes that values and reservations use.
+    pub used: u64,
+    /// Bytes of the largest free range.
+    pub largest_free: u64,
+    /// Values that can be found.
+    pub values: u64,
+    /// Maximum number of blocks.
+    pub max_blocks: u64,
+    /// Clients that are connected, or whose process lives.
+    pub sessions: u64,
+    /// Sessions whose client has not returned since the server started again.
+    pub orphaned_sessions: u64,
+    /// Values that are pinned.
+    pub pinned: u64,
+    /// Reservations.
+    pub reservations: u64,
+    /// Bytes of reservations.
+    pub reserved_bytes: u64,
+    /// Bytes of reservations that are fenced: their client was silent for too long.
+    pub fenced_bytes: u64,
+    /// Keys that were acquired and had a value.
+    pub hits: u64,
+    /// Keys that were acquired and had none.
+    pub misses: u64,
+    /// Blocks that were reserved.
+    pub reserved_total: u64,
+    /// Values that were committed.
+    pub committed_total: u64,
+    /// Values that were removed.
+    pub removed_total: u64,
+    /// Values that were evicted for others.
+    pub evicted_total: u64,
+    /// Values whose time was over.
+    pub expired_total: u64,
+    /// Reservations that were fenced.
+    pub fenced_total: u64,
+    /// Reservations that failed because nothing could be evicted.
+    pub out_of_space_total: u64,
+    /// Values that the server has verified in the background.
+    pub scrubbed_total: u64,
+    /// Values that were removed because they were damaged.
+    pub damaged_total: u64,
+    /// Values that the server's disk tier has stored.
+    pub tier_stored_total: u64,
+    /// Values that were fetched from that tier.
+    pub tier_fetched_total: u64,
+    /// Values that the tier could not fetch or remove.
+    pub tier_failed_total: u64,
+}
+
+/// Reads the statistics from the server.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_get_stats(
+    client: *const kvmem_node_client,
+    out_stats: *mut kvmem_node_stats,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_stats`.
+        let figures = unsafe { out(out_stats, "out_stats") }?;
+        let stats = client.stats()?;
+        figures.put(kvmem_node_stats {
+            capacity: stats.capacity,
+            used: stats.used,
+            largest_free: stats.largest_free,
+            values: stats.values,
+            max_blocks: stats.max_blocks,
+            sessions: stats.sessions,
+            orphaned_sessions: stats.orphaned_sessions,
+            pinned: stats.pinned,
+            reservations: stats.reservations,
+            reserved_bytes: stats.reserved_bytes,
+            fenced_bytes: stats.fenced_bytes,
+            hits: stats.hits,
+            misses: stats.misses,
+            reserved_total: stats.reserved_total,
+            committed_total: stats.committed_total,
+            removed_total: stats.removed_total,
+            evicted_total: stats.evicted_total,
+            expired_total: stats.expired_total,
+            fenced_total: stats.fenced_total,
+            out_of_space_total: stats.out_of_space_total,
+            scrubbed_total: stats.scrubbed_total,
+            damaged_total: stats.damaged_total,
+            tier_stored_total: stats.tier_stored_total,
+            tier_fetched_total: stats.tier_fetched_total,
+            tier_failed_total: stats.tier_failed_total,
+        });
+        Ok(())
+    })
+}
+
+/// An event: the value can be found under its key.
+pub const KVMEM_NODE_EVENT_STORED: u32 = 0;
+/// An event: another value came under the key.
+pub const KVMEM_NODE_EVENT_REPLACED: u32 = 1;
+/// An event: a client or an operator removed the value.
+pub const KVMEM_NODE_EVENT_REMOVED: u32 = 2;
+/// An event: the value was evicted, or its time was over.
+pub const KVMEM_NODE_EVENT_EVICTED: u32 = 3;
+/// An event: the value was removed because its bytes did not have their checksum.
+pub const KVMEM_NODE_EVENT_DAMAGED: u32 = 4;
+
+/// Something that happened to a value.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_node_event {
+    /// Counts all events of the server since it started.
+    pub number: u64,
+    /// KVMEM_NODE_EVENT_STORED, KVMEM_NODE_EVENT_REPLACED, KVMEM_NODE_EVENT_REMOVED,
+    /// KVMEM_NODE_EVENT_EVICTED or KVMEM_NODE_EVENT_DAMAGED.
+    pub kind: u32,
+    /// The number of the key's namespace.
+    pub namespace_number: u32,
+    /// Number of bytes of the key.
+    pub key_bytes: u64,
+    /// The key. The bytes after it are 0.
+    pub key: [u8; 64],
+}
+
+const _: () = assert!(MAX_KEY == 64);
+
+impl From<kvmem_node::Event> for kvmem_node_event {
+    fn from(event: kvmem_node::Event) -> Self {
+        let mut key = [0; MAX_KEY];
+        let len = event.key.len().min(MAX_KEY);
+        key[..len].copy_from_slice(&event.key[..len]);
+        kvmem_node_event {
+            number: event.number,
+            kind: match event.kind {
+                EventKind::Stored => KVMEM_NODE_EVENT_STORED,
+                EventKind::Replaced => KVMEM_NODE_EVENT_REPLACED,
+                EventKind::Removed => KVMEM_NODE_EVENT_REMOVED,
+                EventKind::Evicted => KVMEM_NODE_EVENT_EVICTED,
+                EventKind::Damaged => KVMEM_NODE_EVENT_DAMAGED,
+            },
+            namespace_number: event.namespace.into(),
+            key_bytes: len as u64,
+            key,
+        }
+    }
+}
+
+/// Returns at most `capacity` events from number `from` on, in `out_events`: for routers that send
+/// a request where its prefix is. Waits for the first one for at most `wait_ms` milliseconds.
+/// `out_count` receives how many there are, and `out_next` the number to go on with. If the first
+/// event has a higher number than `from`, those between were dropped: the server keeps the latest
+/// ones. A call returns at most 512.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_events(
+    client: *const kvmem_node_client,
+    from: u64,
+    wait_ms: u64,
+    out_events: *mut kvmem_node_event,
+    capacity: u64,
+    out_count: *mut u64,
+    out_next: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_count`.
+        let count = unsafe { out(out_count, "out_count") }?;
+        // SAFETY: promise 1 of the C caller, for `out_next`.
+        let next_number = unsafe { out(out_next, "out_next") }?;
+        if out_events.is_null() && capacity > 0 {
+            return Err(CallError::Null("out_events"));
+        }
+        let max = u32::try_from(capacity).unwrap_or(u32::MAX);
+        let (events, next) = client.events(from, max, Duration::from_millis(wait_ms))?;
+        // A server sends no more than were requested; this library does not depend on it.
+        let events = events.into_iter().take(max as usize);
+        let mut written = 0;
+        for event in events {
+            // SAFETY: promise 1 of the C caller: there is a place for `capacity` events, and
+            // `written` is less. The pointer was checked above.
+            unsafe { out_events.add(written).write(event.into()) };
+            written += 1;
+        }
+        count.put(written as u64);
+        next_number.put(next);
+        Ok(())
+    })
+}

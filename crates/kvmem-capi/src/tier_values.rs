@@ -1,0 +1,407 @@
+//! *Tier values*: storing and fetching on a disk tier, or on a set of them.
+
+use std::ffi::c_void;
+use std::time::Duration;
+
+use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, Stored, TierError, TierSet, TierStats};
+
+use crate::call::{list, out, size, value_bytes};
+use crate::error::CallError;
+use crate::kv_cache::{key_at, kvmem_kv_cache_key};
+use crate::status::*;
+
+/// A value to store. Members that are 0 select the defaults.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_disk_tier_value {
+    /// The bytes of the key; may be NULL if there are none.
+    pub key: *const c_void,
+    /// Number of bytes of the key.
+    pub key_bytes: u64,
+    /// The bytes of the value; may be NULL if there are none.
+    pub data: *const c_void,
+    /// Number of bytes of the value.
+    pub bytes: u64,
+    /// How long the value is of use, in nanoseconds; at least so long, rounded up to whole seconds
+    /// of the wall clock. Afterwards it is a miss, and is evicted before all others. 0: forever.
+    pub ttl_ns: u64,
+    /// Values of lower priority are evicted first. From -128 to 127.
+    pub priority: i32,
+    /// 0.
+    pub reserved: u32,
+}
+
+/// A fetch: the value is in place, and its checksum is right.
+pub const KVMEM_FETCHED_HIT: u32 = 0;
+/// A fetch: the key has no value.
+pub const KVMEM_FETCHED_ABSENT: u32 = 1;
+/// A fetch: the value is longer than the memory for it; `bytes` has its length.
+pub const KVMEM_FETCHED_TOO_SHORT: u32 = 2;
+/// A fetch: the bytes of the disk were not those that were stored. The value is removed.
+pub const KVMEM_FETCHED_DAMAGED: u32 = 3;
+/// A fetch: the drive failed. The value is removed.
+pub const KVMEM_FETCHED_FAILED: u32 = 4;
+
+/// A value to fetch, and the result.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_disk_tier_request {
+    /// The bytes of the key; may be NULL if there are none.
+    pub key: *const c_void,
+    /// Number of bytes of the key.
+    pub key_bytes: u64,
+    /// Memory for the value; may be NULL if `capacity` is 0. If it begins at a multiple of 4096
+    /// bytes, the drive writes to it directly.
+    pub data: *mut c_void,
+    /// Bytes of this memory: at least those of the value.
+    pub capacity: u64,
+    /// Receives the bytes of the value, with KVMEM_FETCHED_HIT and KVMEM_FETCHED_TOO_SHORT;
+    /// otherwise 0.
+    pub bytes: u64,
+    /// Receives KVMEM_FETCHED_HIT, KVMEM_FETCHED_ABSENT, KVMEM_FETCHED_TOO_SHORT,
+    /// KVMEM_FETCHED_DAMAGED or KVMEM_FETCHED_FAILED.
+    pub outcome: u32,
+    /// Receives 0.
+    pub reserved: u32,
+}
+
+/// Statistics of a disk tier since it was opened, or the sums of those of a set. Sizes are in
+/// bytes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_disk_tier_stats {
+    /// Values held.
+    pub entries: u64,
+    /// Of these, values in several ranges of the file.
+    pub scattered: u64,
+    /// Their bytes, without padding.
+    pub bytes: u64,
+    /// Bytes of the file for values.
+    pub capacity: u64,
+    /// Bytes of the file that values use, padding included.
+    pub used: u64,
+    /// Bytes of the file that are not used any more, because what was written there was lost.
+    pub quarantined: u64,
+    /// Values stored.
+    pub stored: u64,
+    /// Bytes of values written, padding included.
+    pub written_bytes: u64,
+    /// Bytes of journal, checkpoints and superblocks written.
+    pub metadata_bytes: u64,
+    /// Values fetched.
+    pub hits: u64,
+    /// Fetches of keys without a value.
+    pub misses: u64,
+    /// Fetches of values whose bytes were damaged.
+    pub checksum_misses: u64,
+    /// Fetches that the drive failed.
+    pub io_misses: u64,
+    /// Values that a cache evicted and that were not written, by `admission` or
+    /// `max_write_bytes_per_s`.
+    pub not_admitted: u64,
+    /// Values that a cache evicted as it had fetched them: they were not written again.
+    pub unchanged: u64,
+    /// Values evicted.
+    pub evictions: u64,
+    /// Of these, values that had expired.
+    pub expired: u64,
+    /// Checkpoints written.
+    pub checkpoints: u64,
+    /// Memory that the index takes.
+    pub index_bytes: u64,
+    /// Bytes of memory that are registered as fixed buffers.
+    pub fixed_buffer_bytes: u64,
+    /// Transfers that used a fixed buffer.
+    pub fixed_buffer_transfers: u64,
+    /// Whether the journal failed: 1 or 0. Nothing is stored then until the tier is opened again.
+    pub is_read_only: u64,
+}
+
+/// What a disk tier and a set of them have in common.
+pub(crate) trait TierValues {
+    fn store_with(&self, values: &[Stored<'_>]) -> Vec<Result<(), StoreError>>;
+    fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched>;
+    fn len_of(&self, key: &[u8]) -> Option<u64>;
+    fn remove(&self, keys: &[&[u8]]) -> Result<usize, TierError>;
+    fn stats(&self) -> TierStats;
+    /// Returns the bytes that are registered, and the transfers that used them.
+    fn fixed_buffers(&self) -> (u64, u64);
+}
+
+macro_rules! tier_values {
+    ($tier:ty, $fixed:expr) => {
+        impl TierValues for $tier {
+            fn store_with(&self, values: &[Stored<'_>]) -> Vec<Result<(), StoreError>> {
+                <$tier>::store_with(self, values)
+            }
+
+            fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched> {
+                <$tier>::fetch(self, requests)
+            }
+
+            fn len_of(&self, key: &[u8]) -> Option<u64> {
+                <$tier>::len_of(self, key)
+            }
+
+            fn remove(&self, keys: &[&[u8]]) -> Result<usize, TierError> {
+                <$tier>::remove(self, keys)
+            }
+
+            fn stats(&self) -> TierStats {
+                <$tier>::stats(self)
+            }
+
+            fn fixed_buffers(&self) -> (u64, u64) {
+                let fixed: fn(&$tier) -> (u64, u64) = $fixed;
+                fixed(self)
+            }
+        }
+    };
+}
+
+fn fixed_buffers(tier: &DiskTier) -> (u64, u64) {
+    let fixed = tier.device().fixed_buffers();
+    (fixed.bytes, fixed.transfers)
+}
+
+tier_values!(DiskTier, fixed_buffers);
+tier_values!(TierSet, |set| {
+    let sum = |(bytes, transfers), tier| {
+        let (more, moved) = fixed_buffers(tier);
+        (bytes + more, transfers + moved)
+    };
+    set.tiers().iter().fold((0, 0), sum)
+});
+
+/// Borrows a value of the caller.
+///
+/// # Safety
+/// Promise 1 of the C caller, for the key and the bytes.
+unsafe fn stored<'a>(value: &kvmem_disk_tier_value) -> Result<Stored<'a>, CallError> {
+    if value.reserved != 0 {
+        return Err(CallError::invalid(format_args!(
+            "reserved of a value is {}: leave it 0",
+            value.reserved
+        )));
+    }
+    let priority = i8::try_from(value.priority).map_err(|_| {
+        CallError::invalid(format_args!(
+            "priority of a value is {}: use -128 to 127",
+            value.priority
+        ))
+    })?;
+    // SAFETY: the promise of the caller.
+    let (key, bytes) =
+        unsafe { (key_at(value.key, value.key_bytes)?, value_bytes(value.data, value.bytes)?) };
+    let ttl = (value.ttl_ns != 0).then(|| Duration::from_nanos(value.ttl_ns));
+    Ok(Stored { key, value: bytes, ttl, priority })
+}
+
+/// Stores `count` values; see kvmem_disk_tier_store.
+///
+/// # Safety
+/// Promise 1 of the C caller, for all pointers.
+pub(crate) unsafe fn store(
+    tier: &impl TierValues,
+    values: *const kvmem_disk_tier_value,
+    count: u64,
+    out_results: *mut kvmem_status,
+) -> Result<(), CallError> {
+    // SAFETY: promise 1 of the C caller, for `values` and the bytes that they name.
+    let values: Vec<Stored<'_>> = unsafe { list(values, count, "values") }?
+        .iter()
+        .map(|value| unsafe { stored(value) })
+        .collect::<Result<_, CallError>>()?;
+    let results = tier.store_with(&values);
+    // An older value must not be taken for the one that was not stored.
+    let failed = values.iter().zip(&results).filter(|(_, result)| result.is_err());
+    let failed: Vec<&[u8]> = failed.map(|(value, _)| value.key).collect();
+    if !failed.is_empty() {
+        // If this fails, too, the tier is read-only, which the status says.
+        let _ = tier.remove(&failed);
+    }
+    let results: Vec<_> = results.into_iter().map(|one| one.map_err(CallError::from)).collect();
+    if !out_results.is_null() {
+        for (index, result) in results.iter().enumerate() {
+            let status = result.as_ref().map_or_else(CallError::status, |()| KVMEM_OK);
+            // SAFETY: promise 1 of the C caller: there is a place for each of `count` results, and
+            // `store_with` returned one for each value.
+            unsafe { out_results.add(index).write(status) };
+        }
+    }
+    results.into_iter().collect()
+}
+
+/// Returns an error if two of the ranges of memory share bytes.
+fn check_apart(requests: &[kvmem_disk_tier_request]) -> Result<(), CallError> {
+    let mut ranges: Vec<(u64, u64)> = requests
+        .iter()
+        .map(|one| (one.data.addr() as u64, one.capacity))
+        .filter(|&(_, capacity)| capacity > 0)
+        .collect();
+    ranges.sort_unstable();
+    match ranges.windows(2).find(|pair| pair[0].0.saturating_add(pair[0].1) > pair[1].0) {
+        None => Ok(()),
+        Some(pair) => Err(CallError::invalid(format_args!(
+            "the {} bytes at {:#x} and the {} bytes at {:#x} overlap: give each request memory of \
+             its own",
+            pair[0].1, pair[0].0, pair[1].1, pair[1].0
+        ))),
+    }
+}
+
+/// Fetches `count` values; see kvmem_disk_tier_fetch.
+///
+/// # Safety
+/// Promise 1 of the C caller, for all pointers.
+pub(crate) unsafe fn fetch(
+    tier: &impl TierValues,
+    requests: *mut kvmem_disk_tier_request,
+    count: u64,
+) -> Result<(), CallError> {
+    // SAFETY: promise 1 of the C caller, for `requests`.
+    let wanted = unsafe { list(requests.cast_const(), count, "requests") }?.to_vec();
+    check_apart(&wanted)?;
+    let mut keys = Vec::with_capacity(wanted.len());
+    for one in &wanted {
+        // SAFETY: promise 1 of the C caller, for the bytes of each key.
+        keys.push(unsafe { key_at(one.key, one.key_bytes) }?);
+        // SAFETY: as above; the bytes are only counted.
+        unsafe { value_bytes(one.data, one.capacity) }?;
+    }
+    let mut results = wanted.clone();
+    let mut left: Vec<usize> = (0..wanted.len()).collect();
+    // Again for values that were replaced by some of another length meanwhile.
+    while !left.is_empty() {
+        let mut fetches = Vec::with_capacity(left.len());
+        let mut fitting = Vec::with_capacity(left.len());
+        for &index in &left {
+            let (one, result) = (&wanted[index], &mut results[index]);
+            let bytes = tier.len_of(keys[index]).unwrap_or(0);
+            (result.bytes, result.outcome, result.reserved) = (bytes, KVMEM_FETCHED_TOO_SHORT, 0);
+            if bytes <= one.capacity {
+                // SAFETY: promise 1 of the C caller: `capacity` bytes are writable, and nobody
+                // else uses them during the call. No two ranges overlap, which was checked.
+                let into = unsafe { memory(one.data, size(bytes)) };
+                fetches.push(Fetch { key: keys[index], into });
+                fitting.push(index);
+            }
+        }
+        let outcomes = tier.fetch(&mut fetches);
+        left.clear();
+        for (index, outcome) in fitting.into_iter().zip(outcomes) {
+            let result = &mut results[index];
+            result.outcome = match outcome {
+                Fetched::Hit => KVMEM_FETCHED_HIT,
+                Fetched::Damaged => KVMEM_FETCHED_DAMAGED,
+                Fetched::Failed => KVMEM_FETCHED_FAILED,
+                Fetched::Length { .. } => {
+                    left.push(index);
+                    continue;
+                }
+                _ => KVMEM_FETCHED_ABSENT,
+            };
+            if result.outcome != KVMEM_FETCHED_HIT {
+                result.bytes = 0;
+            }
+        }
+    }
+    for (index, result) in results.into_iter().enumerate() {
+        // SAFETY: promise 1 of the C caller: the list has `count` writable elements, of which
+        // `results` is a copy.
+        unsafe { requests.add(index).write(result) };
+    }
+    Ok(())
+}
+
+/// Returns memory for a value.
+///
+/// # Safety
+/// If there are any, the bytes are writable for `'a`, and nobody else uses them meanwhile.
+unsafe fn memory<'a>(data: *mut c_void, bytes: usize) -> &'a mut [u8] {
+    if bytes == 0 {
+        return &mut [];
+    }
+    // SAFETY: the caller's promise; `value_bytes` has checked that the pointer is not NULL.
+    unsafe { std::slice::from_raw_parts_mut(data.cast(), bytes) }
+}
+
+/// Returns the length of a value; see kvmem_disk_tier_len_of.
+///
+/// # Safety
+/// Promise 1 of the C caller, for all pointers.
+pub(crate) unsafe fn len_of(
+    tier: &impl TierValues,
+    key: *const c_void,
+    key_bytes: u64,
+    out_bytes: *mut u64,
+) -> Result<(), CallError> {
+    // SAFETY: promise 1 of the C caller, for `out_bytes`.
+    let bytes = unsafe { out(out_bytes, "out_bytes") }?;
+    // SAFETY: promise 1 of the C caller, for `key`.
+    let key = unsafe { key_at(key, key_bytes) }?;
+    bytes.put(tier.len_of(key).ok_or(CallError::NotFound)?);
+    Ok(())
+}
+
+/// Removes the values of `count` keys; see kvmem_disk_tier_remove.
+///
+/// # Safety
+/// Promise 1 of the C caller, for all pointers.
+pub(crate) unsafe fn remove(
+    tier: &impl TierValues,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+    out_removed: *mut u64,
+) -> Result<(), CallError> {
+    // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
+    let keys: Vec<&[u8]> = unsafe { list(keys, count, "keys") }?
+        .iter()
+        .map(|key| unsafe { key_at(key.key, key.key_bytes) })
+        .collect::<Result<_, CallError>>()?;
+    let count = tier.remove(&keys)?;
+    // SAFETY: promise 1 of the C caller, for `out_removed`.
+    if let Ok(removed) = unsafe { out(out_removed, "") } {
+        removed.put(count as u64);
+    }
+    Ok(())
+}
+
+/// Reads the statistics; see kvmem_disk_tier_get_stats.
+///
+/// # Safety
+/// Promise 1 of the C caller, for `out_stats`.
+pub(crate) unsafe fn get_stats(
+    tier: &impl TierValues,
+    out_stats: *mut kvmem_disk_tier_stats,
+) -> Result<(), CallError> {
+    // SAFETY: promise 1 of the C caller, for `out_stats`.
+    let figures = unsafe { out(out_stats, "out_stats") }?;
+    let stats = tier.stats();
+    let (fixed_buffer_bytes, fixed_buffer_transfers) = tier.fixed_buffers();
+    figures.put(kvmem_disk_tier_stats {
+        entries: stats.entries,
+        scattered: stats.scattered,
+        bytes: stats.bytes,
+        capacity: stats.capacity,
+        used: stats.used,
+        quarantined: stats.quarantined,
+        stored: stats.stored,
+        written_bytes: stats.written_bytes,
+        metadata_bytes: stats.metadata_bytes,
+        hits: stats.hits,
+        misses: stats.misses,
+        checksum_misses: stats.checksum_misses,
+        io_misses: stats.io_misses,
+        not_admitted: stats.not_admitted,
+        unchanged: stats.unchanged,
+        evictions: stats.evictions,
+        expired: stats.expired,
+        checkpoints: stats.checkpoints,
+        index_bytes: stats.index_bytes,
+        fixed_buffer_bytes,
+        fixed_buffer_transfers,
+        is_read_only: u64::from(stats.read_only),
+    });
+    Ok(())
+}

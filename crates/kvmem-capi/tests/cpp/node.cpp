@@ -1,0 +1,220 @@
+// A node: clients of one server share values. The server is in another process; the environment
+// variable KVMEM_TEST_NODE has the path of its socket, and KVMEM_TEST_NODE_IMPATIENT that of one
+// with a short lease.
+#include <kvmem.hpp>
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "check.hpp"
+
+using kvmem::NodeClient;
+using kvmem::NodePins;
+using kvmem::NodeReservation;
+
+static_assert(moves_only<NodeClient> && moves_only<NodePins> && moves_only<NodeReservation>);
+
+using Keys = std::vector<std::string>;
+
+static std::string node;
+
+static std::string text(kvmem::bytes_view bytes) {
+    return std::string(reinterpret_cast<const char *>(bytes.data()), bytes.size());
+}
+
+static void fill(const NodeReservation &reservation, char filler) {
+    std::memset(reservation.bytes().data(), filler, reservation.size());
+}
+
+static kvmem::span<const std::uint64_t> span_of(const std::vector<std::uint64_t> &sizes) {
+    return {sizes.data(), sizes.size()};
+}
+
+static void shared(bool rings) {
+    kvmem::NodeClientOptions options;
+    options.rings = rings;
+    NodeClient writer(node, options);
+    std::optional<NodeClient> reader(std::in_place, node, options);
+    CHECK(writer.has_rings() == rings && writer.memory().size() == writer.stats().capacity);
+
+    auto reserved = writer.reserve(span_of({1000, 2000}));
+    CHECK(reserved && reserved->size() == 2);
+    NodeReservation &first = (*reserved)[0], &second = (*reserved)[1];
+    CHECK(first.size() == 1000 && first.bytes().data() == writer.memory().data() + first.offset());
+    fill(first, 'a');
+    fill(second, 'b');
+    CHECK(reader->lookup(Keys{"a", "b"}) == 0);
+
+    // One of them is wrong: nothing changes.
+    const kvmem::NodeCommit twice[] = {{&first, "a"}, {&second, "a"}};
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "element 1",
+           writer.commit(kvmem::span<const kvmem::NodeCommit>(twice, 2)));
+    THROWS(KVMEM_ERR_FOREIGN_ALLOCATION, "another client",
+           reader->commit(kvmem::span<const kvmem::NodeCommit>(twice, 2)));
+    CHECK(first && second && writer.stats().reservations == 2);
+    const kvmem::NodeCommit right[] = {{&first, "a"},
+                                       {&second, "b", std::chrono::hours(1), 2}};
+    writer.commit(kvmem::span<const kvmem::NodeCommit>(right, 2));
+    CHECK(!first && !second && first.bytes().empty() && first.offset() == 0);
+    CHECK(writer.insert("c", "short", 5));
+
+    const std::array<std::string_view, 4> keys = {"a", "b", "none", "c"};
+    CHECK(reader->lookup(keys) == 2);
+    NodePins pins = reader->acquire(keys);
+    CHECK(pins.size() == 4 && pins.hits() == 3 && pins.is_valid());
+    CHECK(text(pins.value(1)->bytes()) == std::string(2000, 'b') && pins.value(3)->size() == 5);
+    CHECK(!pins.value(2) && !pins.value(4));
+    CHECK(pins.value(0)->bytes().data() == reader->memory().data() + pins.value(0)->offset());
+    pins.verify(3);
+    THROWS(KVMEM_ERR_NOT_FOUND, "", pins.verify(2));
+    const NodePins prefix = reader->acquire_prefix(keys);
+    CHECK(prefix.hits() == 2 && !prefix.value(3) && writer.stats().pinned == 3);
+
+    NodePins other = reader->exchange(std::move(pins), Keys{"c"});
+    CHECK(!pins && pins.size() == 0 && text(other.value(0)->bytes()) == "short");
+    CHECK(writer.touch(keys) == 3 && writer.remove(keys) == 3 && writer.lookup(keys) == 0);
+    // Pins keep their values and the memory.
+    reader.reset();
+    CHECK(text(other.value(0)->bytes()) == "short" && text(prefix.value(0)->bytes())[999] == 'a');
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "1 to 64", writer.exchange(std::move(other), Keys{""}));
+    CHECK(!other);
+    writer.keep_alive();
+
+    auto one = writer.reserve(100);
+    CHECK(one);
+    fill(*one, 'x');
+    writer.commit(std::move(*one), "one");
+    CHECK(!*one && writer.remove(Keys{"one"}) == 1);
+}
+
+static void without_space() {
+    NodeClient client(node);
+    const std::string value(1'000'000, 'v');
+    CHECK(client.insert("pinned", value.data(), value.size()));
+    const NodePins pins = client.acquire(Keys{"pinned"});
+    for (int number = 0; number < 20; number++) {
+        CHECK(client.insert(std::to_string(number), value.data(), value.size()));
+    }
+    CHECK(text(pins.value(0)->bytes()) == value && client.lookup(Keys{"0"}) == 0);
+    CHECK(!client.reserve(span_of(std::vector<std::uint64_t>(9, 1'000'000))));
+    CHECK(!client.reserve(UINT64_MAX) && client.stats().reservations == 0);
+    THROWS(KVMEM_ERR_ZERO_SIZE, "0 bytes", client.reserve(0));
+    THROWS(KVMEM_ERR_ZERO_SIZE, "0 bytes", client.insert("key", nullptr, 0));
+}
+
+static void options() {
+    kvmem::NodeClientOptions options;
+    options.namespace_name = "model";
+    options.checksums = options.populate = true;
+    NodeClient writer(node, options);
+    CHECK(writer.insert("key", "value", 5));
+    CHECK(NodeClient(node).lookup(Keys{"key"}) == 0);
+    options.read_only = true;
+    NodeClient reader(node, options);
+    CHECK(text(reader.acquire(Keys{"key"}).value(0)->bytes()) == "value");
+    THROWS(KVMEM_ERR_READ_ONLY, "read-only", reader.insert("key", "value", 5));
+
+    // A byte is changed in place.
+    NodePins pins = reader.acquire(Keys{"key"});
+    writer.memory()[pins.value(0)->offset()] = std::byte{'V'};
+    THROWS(KVMEM_ERR_DAMAGED, "checksum", pins.verify(0));
+    options.read_only = false;
+    options.verify = true;
+    NodeClient careful(node, options);
+    CHECK(careful.acquire(Keys{"key"}).hits() == 0 && writer.lookup(Keys{"key"}) == 0);
+
+    options.retry_for = std::chrono::milliseconds(-5);
+    THROWS(KVMEM_ERR_DISCONNECTED, "kvmem serve", NodeClient(node + ".none", options));
+}
+
+static void events() {
+    NodeClient client(node);
+    const std::uint64_t from = client.events(UINT64_MAX).next;
+    CHECK(client.insert("event", "value", 5));
+    CHECK(client.remove(Keys{"event"}) == 1);
+    const kvmem::NodeEvents found = client.events(from);
+    CHECK(found.events.size() == 2 && found.next == from + 2);
+    CHECK(found.events[0].kind == kvmem::NodeEventKind::stored);
+    CHECK(found.events[1].kind == kvmem::NodeEventKind::removed);
+    CHECK(found.events[1].key == "event" && found.events[1].number == from + 1);
+    CHECK(client.events(from, 1).events.size() == 1 && client.events(from, 0).events.empty());
+    CHECK(client.events(found.next, 5, std::chrono::milliseconds(20)).events.empty());
+}
+
+static void fenced() {
+    NodeClient hanging(std::getenv("KVMEM_TEST_NODE_IMPATIENT"));
+    NodeClient other(std::getenv("KVMEM_TEST_NODE_IMPATIENT"));
+    auto reservation = hanging.reserve(1000);
+    while (other.stats().fenced_bytes == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    THROWS(KVMEM_ERR_FENCED, "the reservation is lost",
+           hanging.commit(std::move(*reservation), "late"));
+    CHECK(*reservation);
+    reservation.reset();
+    // The release is a message that the client does not wait for.
+    for (int tries = 0; other.stats().reservations != 0; tries++) {
+        CHECK(tries < 6000);
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+}
+
+#define EMPTY(...) THROWS(KVMEM_ERR_NULL_ARGUMENT, "", __VA_ARGS__)
+
+// A moved-from object is empty: every call on it throws, and it can be assigned to.
+static void moved() {
+    NodeClient client(node);
+    NodeClient there = std::move(client);
+    EMPTY(client.memory());
+    EMPTY(client.has_rings());
+    EMPTY(client.lookup(Keys()));
+    EMPTY(client.acquire(Keys()));
+    EMPTY(client.acquire_prefix(Keys()));
+    EMPTY(client.reserve(1));
+    EMPTY(client.reserve(span_of({})));
+    EMPTY(client.commit(kvmem::span<const kvmem::NodeCommit>()));
+    EMPTY(client.insert("key", "value", 5));
+    EMPTY(client.remove(Keys()));
+    EMPTY(client.touch(Keys()));
+    EMPTY(client.keep_alive());
+    EMPTY(client.stats());
+    EMPTY(client.events(0));
+    CHECK(client.native_handle() == nullptr);
+
+    NodePins pins = there.acquire(Keys{"none"});
+    NodePins kept = std::move(pins);
+    CHECK(!pins && pins.size() == 0 && pins.hits() == 0 && !pins.value(0));
+    EMPTY(pins.is_valid());
+    EMPTY(pins.verify(0));
+    EMPTY(there.exchange(std::move(pins), Keys()));
+    EMPTY(client.exchange(std::move(kept), Keys()));
+    CHECK(!kept && there.stats().pinned == 0);
+
+    NodeReservation reservation = *there.reserve(5);
+    NodeReservation open = std::move(reservation);
+    CHECK(!reservation && reservation.size() == 0 && reservation.native_handle() == nullptr);
+    EMPTY(there.commit(std::move(reservation), "key"));
+    const kvmem::NodeCommit none = {nullptr, "key"};
+    EMPTY(there.commit(kvmem::span<const kvmem::NodeCommit>(&none, 1)));
+    reservation = std::move(open);
+    move_to_itself(reservation);
+    client = std::move(there);
+    client.commit(std::move(reservation), "key");
+    CHECK(client.lookup(Keys{"key"}) == 1);
+}
+
+int main() {
+    CHECK(std::getenv("KVMEM_TEST_NODE") && std::getenv("KVMEM_TEST_NODE_IMPATIENT"));
+    node = std::getenv("KVMEM_TEST_NODE");
+    shared(false);
+    shared(true);
+    options();
+    events();
+    moved();
+    fenced();
+    without_space();
+    return 0;
+}
