@@ -28,6 +28,19 @@ pub(crate) fn disk_key(key: CacheKey<'_>) -> Cow<'_, [u8]> {
     }
 }
 
+/// Returns the key that bytes stand for. Bytes that no Python has written are a `bytes` key.
+pub(crate) fn key_of_bytes(bytes: &[u8]) -> OwnedKey {
+    let found = bytes.strip_prefix(MARK).and_then(|rest| rest.split_first());
+    let (kind, content) = found.unwrap_or((&0, bytes));
+    let key = match kind {
+        b'i' => content.try_into().ok().map(|bytes| OwnedKey::Int(i128::from_le_bytes(bytes))),
+        b't' => std::str::from_utf8(content).ok().map(|text| OwnedKey::Text(text.into())),
+        b'b' if content.starts_with(MARK) => Some(OwnedKey::Bytes(content.into())),
+        _ => None,
+    };
+    key.unwrap_or_else(|| OwnedKey::Bytes(bytes.into()))
+}
+
 impl TierKey for OwnedKey {
     fn key_bytes(&self) -> Cow<'_, [u8]> {
         disk_key(self.key())

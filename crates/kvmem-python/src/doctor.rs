@@ -60,7 +60,13 @@ pub(crate) fn doctor<'py>(
     report::named(
         py,
         "Diagnosis",
-        (report::data(py, &diagnosis)?, diagnosis.to_string(), requirements.to_string(), failed),
+        (
+            report::data(py, &diagnosis)?,
+            diagnosis.to_string(),
+            requirements.to_string(),
+            failed,
+            diagnosis.report.fix_script(),
+        ),
     )
 }
 

@@ -10,13 +10,14 @@ use kvmem::offset::{AllocError, SpaceError};
 use kvmem::pool::PoolError;
 use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::register::{ChunkError, NotAvailable, RegisterError, RegistrarError};
+use kvmem_tier::device::FixedBuffersError;
 use kvmem_tier::{StoreError, TierError};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 /// An exception of `kvmem.errors` under construction.
-struct Raised<'py> {
+pub(crate) struct Raised<'py> {
     class: &'static str,
     message: String,
     numbers: Bound<'py, PyDict>,
@@ -24,12 +25,12 @@ struct Raised<'py> {
 }
 
 impl<'py> Raised<'py> {
-    fn new(py: Python<'py>, class: &'static str, message: impl ToString) -> Raised<'py> {
+    pub(crate) fn new(py: Python<'py>, class: &'static str, message: impl ToString) -> Raised<'py> {
         Raised { class, message: message.to_string(), numbers: PyDict::new(py), failed: None }
     }
 
     /// Adds an attribute.
-    fn with(mut self, name: &str, value: impl IntoPyObject<'py>) -> Raised<'py> {
+    pub(crate) fn with(mut self, name: &str, value: impl IntoPyObject<'py>) -> Raised<'py> {
         if let Err(error) = self.numbers.set_item(name, value) {
             self.failed = Some(error);
         }
@@ -47,7 +48,7 @@ impl<'py> Raised<'py> {
         }
     }
 
-    fn err(self) -> PyErr {
+    pub(crate) fn err(self) -> PyErr {
         if let Some(error) = self.failed {
             return error;
         }
@@ -595,6 +596,17 @@ fn with_tier<'py>(raised: Raised<'py>, error: &TierError) -> Raised<'py> {
 #[cold]
 pub(crate) fn tier(py: Python<'_>, error: &TierError) -> PyErr {
     with_tier(Raised::new(py, "DiskTierError", error), error).err()
+}
+
+/// Converts the error of memory that a tier cannot register.
+#[cold]
+pub(crate) fn fixed_buffers(py: Python<'_>, error: &FixedBuffersError) -> PyErr {
+    match error {
+        FixedBuffersError::Pool(error) => pool(py, error),
+        FixedBuffersError::Region(error) => register(py, error),
+        FixedBuffersError::NotAvailable(error) => not_available(py, error),
+        error => Raised::new(py, "NotAvailableError", error).with("device", "io_uring").err(),
+    }
 }
 
 /// Converts the error of a value that was not stored. `failed` has the keys of all such values.

@@ -165,13 +165,18 @@ impl<T: Held> Lent<T> {
     pub(crate) fn new(value: T) -> Lent<T> {
         Lent(Some(value))
     }
+
+    /// Returns the clone. The caller drops it without the GIL.
+    pub(crate) fn into_inner(mut self) -> T {
+        self.0.take().expect("only this and `drop` take it")
+    }
 }
 
 impl<T: Held> Deref for Lent<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_ref().expect("only `drop` takes it")
+        self.0.as_ref().expect("only `into_inner` and `drop` take it")
     }
 }
 

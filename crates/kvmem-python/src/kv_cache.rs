@@ -6,27 +6,30 @@
 //! held during these calls: neither the cache's nor a holder's. Until `put`, `invalidate` and
 //! `clear` have returned, the cache gives no lease on the keys concerned.
 //!
-//! A [`DiskTier`](crate::disk_tier) is a lower tier of the library: no Python runs when it is
-//! called, and calls that may reach it release the GIL.
+//! The other tiers are [called by the library](crate::below): no Python runs when a disk tier is
+//! called, and calls that may reach one of them release the GIL.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use kvmem::pool::KvCache;
-use kvmem::pool::kv_cache::{self, Eviction, Lease, Leased, Pinned, Reservation, WriteBehind};
-use pyo3::gc::{PyTraverseError, PyVisit};
+use kvmem::pool::kv_cache::{Eviction, Lease, Leased, Pinned, Reservation};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::batch_tier::BatchTier;
+use crate::below::{self, Below, BuiltBelow, Queue, QueueSettings, lower_tier_error};
 use crate::block::{key, keys, write};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
 use crate::cache_key::{AsCacheKey, Cache, CacheKey, OwnedKey};
-use crate::collect::{Link, Plain, Traverse, collected, plain};
+use crate::collect::{Link, Plain, collected, plain};
 use crate::context::context_manager;
-use crate::disk_tier::{PyDiskTier, SharedTier, lower_tier_error};
 use crate::error;
+use crate::fetching::{PyFetching, SIGNAL_INTERVAL};
 use crate::holder::{Held, Holder, Lent, drop_value};
-use crate::lower_tier::{self, LowerTier, evicting};
-use crate::number::{Exactly, Int};
+use crate::lower_tier::evicting;
+use crate::number::{Exactly, Int, Seconds};
+use crate::options;
 use crate::pool::PyPool;
 use crate::report;
 use crate::size::Size;
@@ -53,11 +56,17 @@ impl Held for Cache {
 /// - ``shards``: number of parts that the keys are divided into, rounded up to a power of two.
 ///   None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
 /// - ``lower_tier``: receives evicted values and is asked for missing ones: a :class:`DiskTier`,
-///   or another such as :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
-/// - ``write_behind``: with a :class:`DiskTier`: evicted values wait in a queue of as many bytes,
-///   where they are still found, and a thread writes them, many at once. They stay in use in the
-///   pool meanwhile; an insertion waits while the queue is full. Closing the cache writes what is
-///   left. None: the thread that evicts a value writes it.
+///   a :class:`TierSet`, a :class:`Chain`, or an object of Python such as
+///   :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
+/// - ``write_behind``: evicted values wait in a queue of as many bytes, where they are still found,
+///   and a thread writes them to the lower tier, many at once. They stay in use in the pool
+///   meanwhile. Closing the cache writes what is left. None: the thread that evicts a value writes
+///   it. An object of Python needs the methods of :class:`kvmem.lower_tier.BatchLowerTier`.
+/// - ``write_behind_when_full``: what happens when the queue is full: ``wait``, or ``drop`` the
+///   value together with an older one of the lower tier.
+/// - ``write_behind_writers``: number of threads that write the values of the queue.
+/// - ``write_behind_on_drop``: what happens to the values in the queue at the end of the cache:
+///   ``write``, or ``discard`` them together with older ones of the lower tier.
 ///
 /// Raises :class:`InvalidArgumentError`.
 #[pyclass(name = "KvCache", module = "kvmem", frozen, weakref)]
@@ -67,54 +76,45 @@ pub(crate) struct PyKvCache {
     below: Below,
 }
 
-/// What receives the evicted values.
-enum Below {
-    /// Nothing.
-    Nothing,
-    /// An object of Python.
-    Object(Arc<LowerTier>),
-    /// A tier of the library. The link is for the program alone.
-    Disk(Link<PyDiskTier>),
-}
-
-impl Traverse for Below {
-    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
-        match self {
-            Below::Nothing => Ok(()),
-            Below::Object(tier) => tier.traverse(visit),
-            Below::Disk(tier) => tier.traverse(visit),
-        }
-    }
-}
-
 impl PyKvCache {
     fn cache(&self) -> PyResult<Lent<Cache>> {
         self.held.with(KvCache::clone).map(Lent::new)
     }
 
-    /// Returns the lower tier, unless it is gone.
+    /// Returns the tier that is asked for one key after the other, unless it is gone.
     fn tier<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         match &self.below {
             Below::Object(tier) => Some(tier.object.get(py)?.into_bound(py)),
-            Below::Nothing | Below::Disk(_) => None,
+            Below::Nothing | Below::Library { .. } => None,
         }
     }
 
-    /// Returns the number of values that an object of Python did not store, but invalidated.
+    /// Returns the number of values that tiers of Python did not store, but invalidated.
     fn dropped(&self) -> u64 {
         match &self.below {
+            Below::Nothing => 0,
             Below::Object(tier) => tier.dropped(),
-            Below::Nothing | Below::Disk(_) => 0,
+            Below::Library { parts, .. } => parts.iter().map(|part| part.dropped()).sum(),
         }
     }
 
-    /// Returns whether evicted values go to a disk.
-    fn has_disk(&self) -> bool {
-        matches!(self.below, Below::Disk(_))
+    /// Returns whether the library calls the lower tier.
+    fn is_library(&self) -> bool {
+        matches!(self.below, Below::Library { .. })
     }
 
-    /// Returns the value under a key, from memory or else from the disk.
-    fn get_from_disk(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
+    /// Returns the queue above the lower tier.
+    fn queue(&self) -> PyResult<Option<Arc<Queue>>> {
+        // Fails if the cache has been closed.
+        self.held.with(|_| ())?;
+        match &self.below {
+            Below::Library { queue, .. } => Ok(queue.upgrade()),
+            Below::Nothing | Below::Object(_) => Ok(None),
+        }
+    }
+
+    /// Returns the value under a key, from memory or else from the lower tier.
+    fn get_from_library(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
         // One look-up is counted: the second half of this is a look-up, too.
         let here = self.held.with(|cache| {
             let key: &dyn AsCacheKey = &key;
@@ -124,8 +124,27 @@ impl PyKvCache {
             return Ok(Some(PyPinned::new(pinned)));
         }
         let (cache, key) = (self.cache()?, [key.to_owned_key()]);
-        let found = py.detach(|| cache.get_or_fetch(&key).pop().flatten());
+        let found = evicting(|| py.detach(|| cache.get_or_fetch(&key).pop().flatten()))?;
         Ok(found.map(PyPinned::new))
+    }
+
+    /// Returns the values of keys, as far as they are there at `deadline`.
+    fn get_until(
+        &self,
+        py: Python<'_>,
+        keys: &[OwnedKey],
+        deadline: Instant,
+    ) -> PyResult<Vec<Option<PyPinned>>> {
+        let cache = self.cache()?;
+        let fetching = evicting(|| py.detach(|| cache.start_fetch(keys)))?;
+        let fetching = Lent::new(fetching);
+        while !py.detach(|| fetching.wait_until(deadline.min(Instant::now() + SIGNAL_INTERVAL)))
+            && Instant::now() < deadline
+        {
+            py.check_signals()?;
+        }
+        let values = py.detach(|| fetching.into_inner().into_values());
+        Ok(values.into_iter().map(|value| value.map(PyPinned::new)).collect())
     }
 
     /// Reserves space for a value. Raises what the lower tier raises meanwhile.
@@ -143,9 +162,9 @@ impl PyKvCache {
                 let cache = self.cache()?;
                 evicting(|| cache.reserve(name, len))?
             }
-            Below::Disk(_) => {
+            Below::Library { .. } => {
                 let cache = self.cache()?;
-                py.detach(|| cache.reserve(name, len))
+                evicting(|| py.detach(|| cache.reserve(name, len)))?
             }
         };
         reservation.map_err(|error| error::cache(py, &error))
@@ -159,7 +178,10 @@ collected!(PyKvCache { held, pool, below }, |it, py| {
     match &it.below {
         Below::Nothing => {}
         Below::Object(tier) => tier.object.cut(py),
-        Below::Disk(tier) => tier.cut(py),
+        Below::Library { object, parts, .. } => {
+            object.cut(py);
+            parts.iter().for_each(|part| part.object.cut(py));
+        }
     }
 });
 
@@ -169,6 +191,8 @@ impl Drop for PyKvCache {
         if let Below::Object(tier) = &self.below {
             drop(tier.object.take());
         }
+        // Tiers that the library calls get what is in the queue first: `held` is dropped before
+        // `below`.
     }
 }
 
@@ -177,18 +201,24 @@ impl PyKvCache {
     #[new]
     #[pyo3(signature = (
         pool, *, max_bytes=None, max_blocks=None, watermarks=None, eviction="lru", shards=None,
-        lower_tier=None, write_behind=None
-    ))]
+        lower_tier=None, write_behind=None, write_behind_when_full="wait",
+        write_behind_writers=Int::usual(1), write_behind_on_drop="write"
+    ), text_signature = "(pool, *, max_bytes=None, max_blocks=None, watermarks=None, \
+        eviction='lru', shards=None, lower_tier=None, write_behind=None, \
+        write_behind_when_full='wait', write_behind_writers=1, write_behind_on_drop='write')")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
-    fn create(
-        pool: Bound<'_, PyPool>,
+    fn create<'py>(
+        pool: Bound<'py, PyPool>,
         max_bytes: Option<Size>,
-        max_blocks: Option<Int<'_>>,
+        max_blocks: Option<Int<'py>>,
         watermarks: Option<Exactly<Size, 2>>,
         eviction: &str,
-        shards: Option<Int<'_>>,
-        lower_tier: Option<Bound<'_, PyAny>>,
+        shards: Option<Int<'py>>,
+        lower_tier: Option<Bound<'py, PyAny>>,
         write_behind: Option<Size>,
+        write_behind_when_full: &str,
+        write_behind_writers: Int<'py>,
+        write_behind_on_drop: &str,
     ) -> PyResult<PyKvCache> {
         let py = pool.py();
         let eviction = match eviction {
@@ -213,48 +243,23 @@ impl PyKvCache {
         if let Some(shards) = shards {
             builder = builder.shards(shards.index(py, "shards")?);
         }
-        let queue_bytes = write_behind.map_or(0, |Size(bytes)| bytes);
-        // Without a disk no queue is possible.
-        let queued = |message: &str, limit: u64| {
-            error::bad_number(py, format!("write_behind {message}"), queue_bytes, limit)
+        let settings = QueueSettings {
+            bytes: write_behind,
+            when_full: write_behind_when_full,
+            writers: write_behind_writers,
+            on_drop: write_behind_on_drop,
         };
-        if matches!(write_behind, Some(Size(0))) {
-            let message = "is 0: give at least 1 byte, or None for no queue";
-            return Err(queued(message, memory.capacity()));
-        }
-        let below = match lower_tier {
-            None if write_behind.is_some() => {
-                return Err(queued("needs a lower_tier: give a DiskTier", 0));
+        let BuiltBelow { below, tier } = below::build(&pool, &memory, lower_tier, settings)?;
+        match (&below, tier) {
+            (Below::Object(tier), _) => {
+                let sink = Arc::clone(tier);
+                builder = builder.on_evict(move |pinned| sink.put(pinned));
             }
-            None => Below::Nothing,
-            Some(object) => match object.cast_into::<PyDiskTier>() {
-                Ok(tier) => {
-                    let shared: SharedTier = Arc::clone(&*tier.get().tier()?);
-                    builder = match write_behind {
-                        None => builder.lower_tier(shared),
-                        Some(Size(bytes)) => {
-                            let queue = WriteBehind::builder(&memory, shared).max_bytes(bytes);
-                            // The system's error if no thread can be started.
-                            let queue: Arc<dyn kv_cache::LowerTier<_>> = Arc::new(queue.build()?);
-                            builder.lower_tier(queue)
-                        }
-                    };
-                    builder = builder.with_allocator(kvmem_tier::allocate);
-                    Below::Disk(Link::new(Some(tier.unbind())))
-                }
-                Err(_) if write_behind.is_some() => {
-                    let message = "needs a DiskTier below: other tiers are called at once";
-                    return Err(queued(message, 0));
-                }
-                Err(other) => {
-                    let object = lower_tier::of(&other.into_inner(), &pool)?;
-                    let tier = Arc::new(LowerTier::new(object.unbind()));
-                    let sink = Arc::clone(&tier);
-                    builder = builder.on_evict(move |pinned| sink.put(pinned));
-                    Below::Object(tier)
-                }
-            },
-        };
+            (_, Some(tier)) => {
+                builder = builder.lower_tier(tier).with_allocator(kvmem_tier::allocate);
+            }
+            (_, None) => {}
+        }
         let cache = builder.build().map_err(|error| error::cache_setup(py, &error))?;
         Ok(PyKvCache { held: Holder::new(cache), pool: Link::new(Some(pool.unbind())), below })
     }
@@ -287,9 +292,8 @@ impl PyKvCache {
         // `source.len()` bytes, mapped while `reservation` lives. Only this thread knows the block
         // before the commit, so no other access overlaps.
         unsafe { source.copy_to(py, reservation.block().as_ptr().cast_mut()) };
-        if self.has_disk() {
-            py.detach(|| drop(reservation.commit()));
-            return Ok(());
+        if self.is_library() {
+            return evicting(|| py.detach(|| drop(reservation.commit())));
         }
         evicting(|| drop(reservation.commit()))
     }
@@ -321,8 +325,8 @@ impl PyKvCache {
     /// value that the cache does not have is fetched from there.
     fn get<'py>(slf: &Bound<'py, Self>, key: CacheKey<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let (this, py) = (slf.get(), slf.py());
-        if this.has_disk() {
-            let found = this.get_from_disk(py, key)?;
+        if this.is_library() {
+            let found = this.get_from_library(py, key)?;
             return Ok(found.map(|found| Bound::new(py, found)).transpose()?.map(Bound::into_any));
         }
         if let Some(pinned) = this.held.with(|cache| cache.get(&key as &dyn AsCacheKey))? {
@@ -337,6 +341,10 @@ impl PyKvCache {
     /// its lower tier has a value. A :class:`DiskTier` reads all missing values at once, which is
     /// much faster than one :meth:`get` after the other.
     ///
+    /// After ``timeout`` seconds it returns the values that are there. Reads that have begun end in
+    /// the background, and their values are in the cache afterwards; the others are cancelled. A
+    /// tier of Python that is asked for one key after the other is asked for no further key.
+    ///
     /// A value that was stored or removed meanwhile is never replaced by an older one of the tier.
     ///
     /// >>> import os, tempfile
@@ -350,24 +358,76 @@ impl PyKvCache {
     /// ...         cache.insert(key, bytes([key]) * 30_000)
     /// ...     sum(bytes(found)[0] for found in cache.get_or_fetch([0, 1, 99]))
     /// 100
+    #[pyo3(signature = (keys, *, timeout=None))]
     fn get_or_fetch<'py>(
         slf: &Bound<'py, Self>,
         keys: &Bound<'py, PyAny>,
+        timeout: Option<Seconds<'py>>,
     ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
         let (this, py) = (slf.get(), slf.py());
+        let deadline = options::seconds(py, "timeout", timeout)?
+            .map(|timeout| Instant::now().checked_add(timeout).unwrap_or_else(far));
         let objects = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
         let keys = objects
             .iter()
             .map(|key| key.extract::<CacheKey<'_>>())
             .collect::<PyResult<Vec<_>>>()?;
-        if this.has_disk() {
-            let cache = this.cache()?;
+        if this.is_library() {
             let keys: Vec<OwnedKey> = keys.into_iter().map(CacheKey::to_owned_key).collect();
-            let found = py.detach(|| cache.get_or_fetch(&keys));
-            let object = |pinned| Bound::new(py, PyPinned::new(pinned)).map(Bound::into_any);
+            let found = match deadline {
+                Some(deadline) => this.get_until(py, &keys, deadline)?,
+                None => {
+                    let cache = this.cache()?;
+                    let found = evicting(|| py.detach(|| cache.get_or_fetch(&keys)))?;
+                    found.into_iter().map(|found| found.map(PyPinned::new)).collect()
+                }
+            };
+            let object = |pinned| Bound::new(py, pinned).map(Bound::into_any);
             return found.into_iter().map(|found| found.map(object).transpose()).collect();
         }
-        keys.into_iter().map(|key| PyKvCache::get(slf, key)).collect()
+        let get = |key: CacheKey<'_>| {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                let here = this.held.with(|cache| cache.get(&key as &dyn AsCacheKey))?;
+                let object = |pinned| Bound::new(py, PyPinned::new(pinned)).map(Bound::into_any);
+                return here.map(object).transpose();
+            }
+            PyKvCache::get(slf, key)
+        };
+        keys.into_iter().map(get).collect()
+    }
+
+    /// Begins to fetch from the lower tier what the cache lacks of ``keys``, and returns at
+    /// once. A thread of the cache reads. Other calls for the same keys share the reads.
+    ///
+    /// Raises ``TypeError`` if the lower tier is an object of Python that is asked for one key
+    /// after the other: see :mod:`kvmem.lower_tier`.
+    ///
+    /// >>> import asyncio, os, tempfile
+    /// >>> path = os.path.join(tempfile.mkdtemp(), "tier")
+    /// >>> async def total(cache):
+    /// ...     fetching = cache.start_fetch(range(10))
+    /// ...     ...  # the rest of the request is prepared
+    /// ...     return sum(len(found) for found in await fetching)
+    /// >>> with (
+    /// ...     kvmem.Pool("1MiB", pages="4k") as pool,
+    /// ...     kvmem.DiskTier(path, bytes="16MiB") as tier,
+    /// ...     kvmem.KvCache(pool, lower_tier=tier) as cache,
+    /// ... ):
+    /// ...     for key in range(100):
+    /// ...         cache.insert(key, bytes([key]) * 30_000)
+    /// ...     asyncio.run(total(cache))
+    /// 300000
+    fn start_fetch<'py>(slf: &Bound<'py, Self>, keys: &Bound<'py, PyAny>) -> PyResult<PyFetching> {
+        let (this, py) = (slf.get(), slf.py());
+        if let Some(tier) = this.tier(py) {
+            return Err(below::no_background(&tier));
+        }
+        let owned =
+            |key: PyResult<Bound<'py, PyAny>>| Ok(key?.extract::<CacheKey<'_>>()?.to_owned_key());
+        let keys = keys.try_iter()?.map(owned).collect::<PyResult<Vec<OwnedKey>>>()?;
+        let cache = this.cache()?;
+        let fetching = evicting(|| py.detach(|| cache.start_fetch(&keys)))?;
+        Ok(PyFetching::new(slf, fetching))
     }
 
     /// Starts to fetch into the processor's caches what :meth:`get` and :meth:`reserve` of these
@@ -404,9 +464,9 @@ impl PyKvCache {
 
     /// Removes the value under ``key``, from the lower tier as well, and returns it.
     fn remove(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
-        if self.has_disk() {
+        if self.is_library() {
             let (cache, key) = (self.cache()?, key.to_owned_key());
-            let removed = py.detach(|| cache.remove_everywhere(&key));
+            let removed = evicting(|| py.detach(|| cache.remove_everywhere(&key)))?;
             return match removed {
                 Ok(found) => Ok(found.map(PyPinned::new)),
                 Err(error) => Err(lower_tier_error(py, &error)),
@@ -444,8 +504,8 @@ impl PyKvCache {
     /// Removes all values, from the lower tier as well. Pinned values stay valid.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let cache = self.cache()?;
-        if self.has_disk() {
-            let cleared = py.detach(|| cache.clear_everywhere());
+        if self.is_library() {
+            let cleared = evicting(|| py.detach(|| cache.clear_everywhere()))?;
             return cleared.map_err(|error| lower_tier_error(py, &error));
         }
         let tier = self.tier(py).map(Bound::unbind);
@@ -477,6 +537,67 @@ impl PyKvCache {
         evicting(|| py.detach(|| cache.evict_to(nbytes.0)))
     }
 
+    /// Waits until every value that the cache evicted before has been given to the lower tier.
+    /// Returns False after ``timeout`` seconds. Without ``write_behind`` there is nothing to wait
+    /// for.
+    #[pyo3(signature = (timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<Seconds<'_>>) -> PyResult<bool> {
+        let timeout = options::seconds(py, "timeout", timeout)?;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let Some(queue) = self.queue()? else { return Ok(true) };
+        let flushed = loop {
+            let turn = Instant::now() + SIGNAL_INTERVAL;
+            let turn = deadline.map_or(turn, |deadline| deadline.min(turn));
+            if py.detach(|| queue.flush_until(turn)) {
+                break Ok(true);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                break Ok(false);
+            }
+            if let Err(error) = py.check_signals() {
+                break Err(error);
+            }
+        };
+        // It may be the last reference to the queue, which is written then.
+        py.detach(|| drop(queue));
+        flushed
+    }
+
+    /// Returns the figures of the queue above the lower tier; zeros without one.
+    fn write_behind_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let queue = self.queue()?;
+        let (stats, last_error) = py.detach(|| {
+            let stats = queue.as_ref().map(|queue| queue.stats()).unwrap_or_default();
+            let last_error = queue.as_ref().and_then(|queue| queue.last_error());
+            drop(queue);
+            (stats, last_error)
+        });
+        let fields = [
+            stats.values,
+            stats.bytes,
+            stats.removals,
+            stats.max_bytes,
+            stats.evicted,
+            stats.written,
+            stats.written_bytes,
+            stats.batches,
+            stats.replaced,
+            stats.dropped,
+            stats.failed,
+            stats.rejected,
+            stats.waits,
+            stats.hits,
+            stats.panics,
+            stats.untrusted,
+        ];
+        let mut all = Vec::with_capacity(fields.len() + 1);
+        for field in fields {
+            all.push(field.into_pyobject(py)?.into_any());
+        }
+        all.push(last_error.into_pyobject(py)?.into_any());
+        report::named(py, "WriteBehindStats", PyTuple::new(py, all)?)
+    }
+
     /// Number of bytes held, values being written included.
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
@@ -493,7 +614,7 @@ impl PyKvCache {
     #[getter]
     fn lower_tier<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         match &self.below {
-            Below::Disk(tier) => tier.get(py).map(|tier| tier.into_bound(py).into_any()),
+            Below::Library { object, .. } => object.get(py).map(|tier| tier.into_bound(py)),
             Below::Nothing | Below::Object(_) => self.tier(py),
         }
     }
@@ -527,6 +648,24 @@ impl PyKvCache {
         if let Some(tier) = self.tier(py) {
             tier.call_method0("close")?;
         }
+        if let Below::Library { parts, queue, writes_at_end, .. } = &self.below {
+            // A fetch, a lease or another call may have the library's cache still, and its queue.
+            if let Some(queue) = queue.upgrade() {
+                py.detach(|| {
+                    if *writes_at_end {
+                        queue.flush();
+                    }
+                    drop(queue);
+                });
+            }
+            let close = |part: &Arc<BatchTier>| match part.object.get(py) {
+                Some(tier) => tier.call_method0(py, "close").map(drop),
+                None => Ok(()),
+            };
+            // Each is told, whether or not another one raises.
+            let closed: Vec<PyResult<()>> = parts.iter().map(close).collect();
+            return closed.into_iter().collect();
+        }
         Ok(())
     }
 
@@ -545,6 +684,17 @@ impl PyKvCache {
 }
 
 context_manager!(PyKvCache, PyKvCache::close);
+
+/// Returns a time that no program reaches.
+fn far() -> Instant {
+    Instant::now() + Duration::from_secs(100 * 365 * 86_400)
+}
+
+impl Held for kvmem::pool::kv_cache::Fetching<OwnedKey> {
+    const NAME: &'static str = "fetch";
+    // It refers to the cache.
+    const SLOW: bool = true;
+}
 
 impl Held for Pinned<OwnedKey> {
     const NAME: &'static str = "pinned value";

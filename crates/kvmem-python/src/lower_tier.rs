@@ -8,7 +8,8 @@
 //! tier. Therefore an exception of `put` costs the value, and not the insertion: it goes to
 //! `sys.unraisablehook`, the tier is told to `invalidate` the key, and the value is counted. An
 //! exception that is no `Exception`, such as `KeyboardInterrupt`, is meant for the caller. It is
-//! kept until the call of the cache is over, and raised there. Further values of that call are
+//! kept until the call of the cache is over, and raised there, unless a thread of the library has
+//! called the tier. Further values of that call are
 //! dropped, counted and invalidated, without a call of `put` that could last.
 
 use std::cell::Cell;
@@ -27,6 +28,8 @@ use crate::process;
 thread_local! {
     /// Exception of the tier for the caller of the cache, which waits in this thread.
     static RAISED: Cell<Option<PyErr>> = const { Cell::new(None) };
+    /// Whether this thread is in a call of a cache, which raises such exceptions.
+    static HAS_CALLER: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The lower tier of a cache.
@@ -89,7 +92,8 @@ impl Traverse for std::sync::Arc<LowerTier> {
     }
 }
 
-fn is_raised() -> bool {
+/// Returns whether an exception waits for the caller of the cache.
+pub(crate) fn is_raised() -> bool {
     let raised = RAISED.take();
     let is_raised = raised.is_some();
     RAISED.set(raised);
@@ -97,9 +101,9 @@ fn is_raised() -> bool {
 }
 
 /// Keeps an exception that is meant for the caller; reports the others.
-fn raise(tier: &Bound<'_, PyAny>, error: PyErr) {
+pub(crate) fn raise(tier: &Bound<'_, PyAny>, error: PyErr) {
     let py = tier.py();
-    if error.is_instance_of::<PyException>(py) || is_raised() {
+    if error.is_instance_of::<PyException>(py) || is_raised() || !HAS_CALLER.get() {
         error.write_unraisable(py, Some(tier));
     } else {
         RAISED.set(Some(error));
@@ -110,7 +114,9 @@ fn raise(tier: &Bound<'_, PyAny>, error: PyErr) {
 pub(crate) fn evicting<T>(work: impl FnOnce() -> T) -> PyResult<T> {
     // A tier may call another cache, which must raise only its own exceptions.
     let outer = RAISED.take();
+    let had_caller = HAS_CALLER.replace(true);
     let done = work();
+    HAS_CALLER.set(had_caller);
     match RAISED.replace(outer) {
         None => Ok(done),
         Some(error) => Err(error),
@@ -130,9 +136,16 @@ pub(crate) fn of<'py>(
         );
         return Err(PyTypeError::new_err(message));
     };
-    let tier = make.call1((pool,))?;
-    for method in ["put", "fetch", "invalidate", "clear", "close"] {
-        if !tier.getattr_opt(method)?.is_some_and(|method| method.is_callable()) {
+    make.call1((pool,))
+}
+
+/// The methods of a tier that is asked for one key after the other.
+pub(crate) const METHODS: [&str; 5] = ["put", "fetch", "invalidate", "clear", "close"];
+
+/// Checks that a lower tier has these methods.
+pub(crate) fn check(tier: &Bound<'_, PyAny>, methods: &[&str]) -> PyResult<()> {
+    for method in methods {
+        if !tier.getattr_opt(*method)?.is_some_and(|method| method.is_callable()) {
             let name = tier.get_type().name()?;
             let message = format!(
                 "lower_tier: {name}, which __lower_tier__ returned, has no method {method}: see \
@@ -141,5 +154,5 @@ pub(crate) fn of<'py>(
             return Err(PyTypeError::new_err(message));
         }
     }
-    Ok(tier)
+    Ok(())
 }

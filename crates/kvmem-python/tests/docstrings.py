@@ -14,7 +14,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SOURCES = HERE.parent / "src"
 STUB = HERE.parent / "python" / "kvmem" / "_kvmem.pyi"
-SHARED = {"_Memory": "memory_methods"}
+SHARED = {"_Memory": "memory_methods", "_TierValues": "tier_methods"}
 """Classes of the stub that are a macro in the sources."""
 
 

@@ -18,6 +18,7 @@ import kvmem
 import pytest
 from conftest import MIB, lockable
 from kvmem import _kvmem
+from node_server import Server
 
 STUB = ast.parse(Path(_kvmem.__file__).with_name("_kvmem.pyi").read_text(encoding="utf-8"))
 BAD: list[object] = [
@@ -61,11 +62,26 @@ class Scene:
     def tier(self) -> kvmem.DiskTier:
         return kvmem.DiskTier(Path(self.folder.name, "open"), bytes=MIB)
 
+    @functools.cached_property
+    def tiers(self) -> kvmem.TierSet:
+        paths = [Path(self.folder.name, name) for name in ("one", "two")]
+        return kvmem.TierSet(paths, bytes=MIB)
+
     def closed_tier(self) -> Path:
         """Returns the path of a tier that is not open."""
         path = Path(self.folder.name, "closed")
         kvmem.DiskTier(path, bytes=MIB).close()
         return path
+
+    @functools.cached_property
+    def server(self) -> Server:
+        return Server(MIB)
+
+    @functools.cached_property
+    def node(self) -> kvmem.NodeCache:
+        node = kvmem.connect(self.server.path)
+        node.insert("k", b"value")
+        return node
 
     def make(self, kind: str) -> object:
         made: dict[str, Callable[[], object]] = {
@@ -84,16 +100,27 @@ class Scene:
             "AttachedPool": lambda: self.attached,
             "AttachedBlock": lambda: self.attached.block(self.block.reference()),
             "DiskTier": lambda: self.tier,
+            "TierSet": lambda: self.tiers,
+            "Chain": lambda: kvmem.Chain(self.tier, self.tiers),
+            "Fetching": lambda: self.cache.start_fetch(["k"]),
             "KvCache": lambda: self.cache,
             "Pinned": lambda: self.cache.reserve("k", 1000).commit(),
             "Lease": lambda: self.cache.lease("other"),
             "Reservation": lambda: self.cache.reserve("k", 1000),
+            "NodeCache": lambda: self.node,
+            "NodeReservation": lambda: self.node.reserve("r", 1000),
+            "PinBatch": lambda: self.node.acquire(["k"]),
+            "PinnedValue": lambda: self.node.get("k"),
         }
         return made[kind]()
 
     def good(self, kind: str, function: str, parameter: str) -> object:
         if parameter == "path":
             return self.closed_tier()
+        if parameter == "paths":
+            return [self.closed_tier()]
+        if parameter in ("upper", "lower"):
+            return self.tier
         by_name: dict[str, object] = {
             "address": 0,
             "allocations": [],
@@ -101,6 +128,7 @@ class Scene:
             "block": self.pool.allocate(10),
             "blocks": [],
             "buffer": bytearray(4096),
+            "callback": lambda: None,
             "buffers": [bytearray(64) for _ in range(3)],
             "capacity": MIB,
             "device": "mlock",
@@ -114,8 +142,11 @@ class Scene:
             "n": 2,
             "nbytes": 100,
             "pool": self.pool,
+            "pid": 1,
             "raw_size": 100,
             "reference": self.block.reference(),
+            "reservations": [],
+            "sizes": {"k": 100},
             # Small, because True is a chunk of one byte.
             "region": kvmem.Region("16KiB", pages="4k"),
             "size": 4096
@@ -133,10 +164,15 @@ class Scene:
         return by_name[parameter]
 
     def close(self) -> None:
+        if "node" in vars(self):
+            self.node.close()
+        if "server" in vars(self):
+            self.server.stop()
         self.cache.close()
         self.attached.close()
-        if "tier" in vars(self):
-            self.tier.close()
+        for name in ("tier", "tiers"):
+            if name in vars(self):
+                getattr(self, name).close()
         self.folder.cleanup()
 
 
@@ -158,8 +194,12 @@ def functions() -> Iterator[tuple[str, ast.FunctionDef]]:
         kinds = [node.name]
         if node.name == "_Memory":
             kinds = ["Region", "Piece", "Block", "AttachedBlock", "Pinned", "Reservation"]
+        elif node.name == "_TierValues":
+            kinds = ["DiskTier", "TierSet"]
         elif node.name.startswith("_"):
             continue
+        if node.name == "_Memory":
+            kinds += ["PinnedValue", "NodeReservation"]
         for each in node.body:
             if isinstance(each, ast.FunctionDef):
                 yield from ((kind, each) for kind in kinds)
@@ -181,7 +221,7 @@ CASES = {
     f"{kind}.{function.name}({parameter})".lstrip("."): (kind, function, parameter)
     for kind, function in functions()
     for parameter, _ in parameters(function)
-    if function.name not in ("__exit__", "__buffer__")
+    if function.name not in ("__exit__", "__buffer__", "__getitem__")
 }
 
 
@@ -197,7 +237,11 @@ def call(
         for name, required in parameters(function)
         if required
     }
+    if function.name == "connect":
+        given |= {"path": scene.server.path, "retry_for": 0}
     given[parameter] = value
+    if function.name == "events" and parameter != "wait":
+        given["wait"] = 0
     if function.name == "__contains__":
         return cast(Any, value) in cast(Any, scene.make(kind))
     if not kind:

@@ -6,6 +6,7 @@ import gc
 import inspect
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from typing import Any, cast
@@ -14,6 +15,7 @@ import kvmem
 import pytest
 from conftest import LIMIT, MIB, lockable
 from kvmem import _kvmem
+from node_server import Server
 
 
 class Exporter(bytearray):
@@ -53,7 +55,30 @@ class Progress:
         self.pool.cancel()
 
 
-Node = Exporter | Tier | Progress
+class Below:
+    """A lower tier that is called for many keys, has nothing, and can refer to its cache."""
+
+    other: object = None
+
+    def __lower_tier__(self, pool: kvmem.Pool) -> Below:
+        return self
+
+    def put_all(self, values: list[kvmem.Pinned]) -> None: ...
+
+    def lengths(self, keys: list[int | bytes | str]) -> list[int | None]:
+        return [None for _ in keys]
+
+    def fetch_into(
+        self, keys: list[int | bytes | str], buffers: list[memoryview]
+    ) -> list[int | None]:
+        return [None for _ in keys]
+
+    def invalidate(self, key: int | bytes | str) -> None: ...
+    def clear(self) -> None: ...
+    def close(self) -> None: ...
+
+
+Node = Exporter | Tier | Below | Progress
 
 
 def over_a_buffer(make: Callable[[kvmem.Region], object]) -> Node:
@@ -66,6 +91,35 @@ def over_a_tier(make: Callable[[kvmem.KvCache], object]) -> Node:
     tier = Tier()
     tier.other = make(kvmem.KvCache(kvmem.Pool(MIB, pages="4k"), lower_tier=tier))
     return tier
+
+
+def over_a_chain(make: Callable[[kvmem.KvCache], object]) -> Node:
+    """The cache has the tier twice, below a queue, whose thread calls it."""
+    tier = Below()
+    pool = kvmem.Pool(MIB, pages="4k")
+    cache = kvmem.KvCache(pool, lower_tier=kvmem.Chain(tier, tier), write_behind=10_000)
+    cache.insert("evicted", b"value")
+    cache.evict_to(0)
+    tier.other = make(cache)
+    return tier
+
+
+def chained(cache: kvmem.KvCache) -> object:
+    return cache.lower_tier
+
+
+def awaited(cache: kvmem.KvCache) -> kvmem.Fetching:
+    fetching = cache.start_fetch(["k"])
+    # The object has the callback, which refers to it, until the fetch ends.
+    callback = lambda: fetching.done()  # noqa: E731
+    known = weakref.ref(callback)
+    fetching._poll(callback)
+    del callback
+    deadline = time.monotonic() + 30
+    while known() is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    return fetching
 
 
 def over_a_callback(make: Callable[[kvmem.Pool], object]) -> Node:
@@ -87,6 +141,8 @@ CYCLES: dict[type, Callable[[], Node]] = {
     kvmem.KvCache: lambda: over_a_tier(lambda cache: cache),
     kvmem.Reservation: lambda: over_a_tier(lambda cache: cache.reserve("k", 100)),
     kvmem.Lease: lambda: over_a_tier(lambda cache: cache.lease("k")),
+    kvmem.Chain: lambda: over_a_chain(chained),
+    kvmem.Fetching: lambda: over_a_chain(awaited),
 }
 
 
@@ -103,6 +159,15 @@ def attached_block() -> kvmem.AttachedBlock:
         return other.block(pool.allocate(10).reference())
 
 
+def on_a_node(make: Callable[[kvmem.NodeCache], object]) -> Callable[[], object]:
+    def made() -> object:
+        with Server(MIB) as server, kvmem.connect(server.path) as cache:
+            cache.insert("k", b"value")
+            return make(cache)
+
+    return made
+
+
 def pinned() -> kvmem.Pinned:
     cache = kvmem.KvCache(kvmem.Pool(MIB, pages="4k"), lower_tier=Tier())
     return cache.reserve("k", 10).commit()
@@ -113,7 +178,16 @@ def disk_tier() -> kvmem.DiskTier:
         return kvmem.DiskTier(file.name, bytes="1MiB")
 
 
+def tier_set() -> kvmem.TierSet:
+    with tempfile.NamedTemporaryFile() as file:
+        return kvmem.TierSet([file.name], bytes="1MiB")
+
+
 PLAIN: dict[type, Callable[[], object]] = {
+    kvmem.NodeCache: on_a_node(lambda cache: cache),
+    kvmem.NodeReservation: on_a_node(lambda cache: cache.reserve("r", 10)),
+    kvmem.PinBatch: on_a_node(lambda cache: cache.acquire(["k"])),
+    kvmem.PinnedValue: on_a_node(lambda cache: cache.get("k")),
     kvmem.OffsetAllocator: lambda: kvmem.OffsetAllocator(MIB),
     kvmem.Allocation: lambda: kvmem.OffsetAllocator(MIB).allocate(10),
     kvmem.AllocationBatch: lambda: kvmem.OffsetAllocator(MIB).allocate_batch(10, 10),
@@ -123,6 +197,7 @@ PLAIN: dict[type, Callable[[], object]] = {
     kvmem.AttachedBlock: attached_block,
     kvmem.Pinned: pinned,
     kvmem.DiskTier: disk_tier,
+    kvmem.TierSet: tier_set,
     _kvmem.AddressManager: lambda: _kvmem.AddressManager(MIB),
 }
 
@@ -170,6 +245,17 @@ def test_cycles_are_freed(kind: type, viewed: bool) -> None:
         assert all(each() is None for each in watched)
     finally:
         gc.enable()
+
+
+def test_a_cache_over_a_chain_is_freed() -> None:
+    gc.collect()
+    node = over_a_chain(lambda cache: cache)
+    cache: Any = node.other
+    watched: list[weakref.ref[Any]] = [weakref.ref(node), weakref.ref(cache)]
+    del cache
+    del node
+    gc.collect()
+    assert all(each() is None for each in watched)
 
 
 def test_collected_pools_give_their_memory_back() -> None:

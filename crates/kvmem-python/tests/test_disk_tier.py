@@ -174,6 +174,7 @@ def test_wrong_options_name_value_limit_and_remedy(path: Path) -> None:
         ({"bytes": MIB, "max_write_bytes_per_s": 0}, 0, 1, "max_write_bytes_per_s is 0"),
         ({"verify": "some"}, None, None, 'verify is "some": give lazy or all'),
         ({"admission": "none"}, None, None, 'admission is "none": give all or second_eviction'),
+        ({"eviction": "random"}, None, None, 'eviction is "random": give lru or fifo'),
     ]
     for options, value, limit, text in cases:
         with pytest.raises(kvmem.InvalidArgumentError) as caught:
@@ -587,9 +588,52 @@ def test_the_examples_of_the_docstrings() -> None:
     for name, item in (
         ("DiskTier", kvmem.DiskTier),
         ("get_or_fetch", kvmem.KvCache.get_or_fetch),
+        ("start_fetch", kvmem.KvCache.start_fetch),
+        ("TierSet", kvmem.TierSet),
     ):
         for each in finder.find(item, name, module=False, globs={"kvmem": kvmem}):
             result = doctest.DocTestRunner().run(each)
             assert result.failed == 0 and result.attempted >= 3
             ran += 1
-    assert ran == 2
+    assert ran == 4
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_regions_are_registered(tmp_path: Path, several: bool) -> None:
+    paths = [tmp_path / "a", tmp_path / "b"]
+    tier = (
+        kvmem.TierSet(paths, bytes="16MiB") if several else kvmem.DiskTier(paths[0], bytes="16MiB")
+    )
+    region = kvmem.Region("4MiB", pages="4k", shared=True, populate=1)
+    try:
+        tier.register_region(region)
+    except kvmem.NotAvailableError as error:
+        pytest.skip(str(error))
+    tier.register_region(region)
+    files = 2 if several else 1
+    assert tier.stats().fixed_buffer_bytes == files * region.nbytes, "each file has it once"
+    memory = memoryview(region)
+    memory[:65536] = bytes(range(256)) * 256
+    tier.store({1: memory[:65536]})
+    assert tier.fetch_into([1], [memory[1 << 20 : (1 << 20) + 65536]]) == [65536]
+    assert memory[1 << 20 : (1 << 20) + 65536] == memory[:65536]
+    assert tier.stats().fixed_buffer_transfers == 2
+    with pytest.raises(kvmem.InUseError):
+        region.discard()
+    tier.deregister_region(region)
+    tier.deregister_region(region)
+    assert tier.stats().fixed_buffer_bytes == 0
+    # The bytes of another object stay exported while they are registered.
+    other = bytearray(1 << 20)
+    over = kvmem.Region.from_buffer(other)
+    tier.register_region(over)
+    with pytest.raises(BufferError):
+        other.append(1)
+    over.close()
+    with pytest.raises(BufferError):
+        other.append(1)
+    with pytest.raises(kvmem.ClosedError):
+        tier.register_region(over)
+    tier.close()
+    with pytest.raises(kvmem.ClosedError):
+        tier.register_region(region)

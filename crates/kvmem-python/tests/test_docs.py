@@ -100,9 +100,15 @@ def test_help_matches_the_stub() -> None:
             kvmem.AttachedBlock,
             kvmem.Pinned,
             kvmem.Reservation,
+            kvmem.PinnedValue,
+            kvmem.NodeReservation,
         ]
         owners: list[Any] = (
-            kinds if kind == "_Memory" else [getattr(_kvmem, kind) if kind else _kvmem]
+            kinds
+            if kind == "_Memory"
+            else [kvmem.DiskTier, kvmem.TierSet]
+            if kind == "_TierValues"
+            else [getattr(_kvmem, kind) if kind else _kvmem]
         )
         if not docstring:
             missing.append(name)

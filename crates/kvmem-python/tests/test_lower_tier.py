@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import kvmem
@@ -108,15 +109,38 @@ class Hooked(ClusterTier):
         super().clear()
 
 
+class Nothing:
+    """A tier that has nothing, to be above another one."""
+
+    def __lower_tier__(self, pool: kvmem.Pool) -> Nothing:
+        return self
+
+    def put_all(self, values: list[kvmem.Pinned]) -> None: ...
+
+    def lengths(self, keys: list[int | bytes | str]) -> list[int | None]:
+        return [None] * len(keys)
+
+    def fetch_into(
+        self, keys: list[int | bytes | str], buffers: list[memoryview]
+    ) -> list[int | None]:
+        return [None] * len(keys)
+
+    def invalidate(self, key: int | bytes | str) -> None: ...
+    def clear(self) -> None: ...
+    def close(self) -> None: ...
+
+
 class Tiers:
     """A cache, its tier, and the store below. The cluster has the first value under the key, and
-    the cache has none.
+    the cache has none. In a chain the library calls the tier.
     """
 
-    def __init__(self, pool: kvmem.Pool, **settings: Any) -> None:
+    def __init__(self, pool: kvmem.Pool, *, chained: bool = False, **settings: Any) -> None:
+        self.chained = chained
         self.store = DictionaryStore(pool)
         self.tier = Hooked(cast(Store, self.store), retry=0.01, **settings)
-        self.cache = kvmem.KvCache(pool, lower_tier=self.tier)
+        below = kvmem.Chain(Nothing(), self.tier) if chained else self.tier
+        self.cache = kvmem.KvCache(pool, lower_tier=below)
         self.put(V1)
         self.evict()
 
@@ -188,9 +212,9 @@ def pool() -> Iterator[kvmem.Pool]:
         pool.check()
 
 
-@pytest.fixture
-def tiers(pool: kvmem.Pool) -> Iterator[Tiers]:
-    tiers = Tiers(pool)
+@pytest.fixture(params=[False, True], ids=["alone", "in a chain"])
+def tiers(pool: kvmem.Pool, request: pytest.FixtureRequest) -> Iterator[Tiers]:
+    tiers = Tiers(pool, chained=request.param)
     yield tiers
     tiers.close()
 
@@ -251,7 +275,10 @@ def test_a_fetch_from_the_cluster_is_overtaken(tiers: Tiers, change: str, what: 
     tiers.once(what, lambda: do(tiers))
     assert tiers.get() in (None, then)
     assert tiers.get() == then
-    assert tiers.tier.stats().fetched == (then is not None and change != "inserted")
+    fetched = then is not None and change != "inserted"
+    # A chain's tier does not hear of values that stay in the cache.
+    unheard = tiers.chained and change == "inserted"
+    assert tiers.tier.stats().fetched == fetched + unheard
 
 
 @pytest.mark.parametrize("what", ["size", "get"])
@@ -545,12 +572,104 @@ def test_an_abandoned_put_brings_no_old_value_back(tiers: Tiers, out: str) -> No
     assert calls.close(lambda: None).wait_ended(LIMIT)
 
 
+# In a chain.
+
+
+def test_a_transfer_that_goes_on_keeps_its_block(pool: kvmem.Pool) -> None:
+    """The memory of the cache is free at once: the transfer has a block of the tier."""
+    tiers = Tiers(pool, chained=True)
+    held: list[memoryview] = []
+    at_once = tiers.store.get_parts
+
+    def late(key: str, parts: Iterable[Any], *, keep: object = None) -> None:
+        held.extend(memoryview(part) for part in parts)
+        raise DeadlineError("late", code=errors.TIMED_OUT, key=key)
+
+    tiers.store.get_parts = late  # type: ignore[method-assign]
+    before = pool.metrics().allocated
+    assert tiers.get() is None and len(held) == 2
+    assert tiers.tier.stats().fetch_failures == 1
+    assert pool.metrics().allocated > before
+    tiers.store.get_parts = at_once  # type: ignore[method-assign]
+    assert tiers.get() == V1
+    # The transfer ends, and writes to nobody's memory.
+    held[0][:] = b"-" * len(held[0])
+    held.clear()
+    assert tiers.get() == V1
+    tiers.cache.evict_to(0)
+    assert tiers.tier.flush(LIMIT)
+    tiers.close()
+
+
+def test_other_bytes_of_the_cluster_are_no_value_in_a_chain(pool: kvmem.Pool) -> None:
+    tiers = Tiers(pool, chained=True)
+    (name,) = tiers.store.objects
+    for wrong in (b"short", V1 + b"x" * 32, tiers.store.objects[name][:-40] + bytes(40)):
+        tiers.store.objects[name] = wrong
+        assert tiers.get() is None
+        assert tiers.tier.flush(LIMIT) and not tiers.store.objects, "it is removed"
+        assert tiers.get() is None
+        tiers.put(V1)
+        tiers.evict()
+        assert tiers.get() == V1
+        tiers.cache.evict_to(0)
+        assert tiers.tier.flush(LIMIT)
+    assert tiers.tier.stats().corrupt == 3
+    tiers.cache.close()
+
+
+def test_a_chain_without_a_master_has_its_upper_tier(pool: kvmem.Pool, tmp_path: Path) -> None:
+    """The cluster cannot be reached: the disk serves on, evicted values wait, and removals are
+    made later.
+    """
+    store = DictionaryStore(pool)
+    tier = ClusterTier(cast(Store, store), retry=0.01, max_queued_bytes=MIB)
+    with (
+        kvmem.DiskTier(tmp_path / "tier", bytes="16MiB") as disk,
+        kvmem.KvCache(
+            pool, max_bytes=100_000, lower_tier=kvmem.Chain(disk, tier), write_behind=50_000
+        ) as cache,
+    ):
+        for key in range(20):
+            cache.insert(key, bytes([key]) * 1000)
+        cache.evict_to(0)
+        assert cache.flush(LIMIT) and tier.flush(LIMIT) and len(store.objects) == 20
+        # What is not on the disk is in the cluster.
+        disk.remove(range(10))
+        found = cache.get_or_fetch(range(20))
+        assert [one and bytes(one)[0] for one in found] == list(range(20))
+        del found
+        assert tier.stats().fetched == 10
+        cache.evict_to(0)
+        assert cache.flush(LIMIT) and tier.flush(LIMIT)
+
+        with tier._worker.lock:
+            tier._worker.down = True
+        began = time.monotonic()
+        cache.insert(30, b"new" * 1000)
+        cache.evict_to(0)
+        assert cache.flush(LIMIT)
+        cache.remove(3)
+        assert cache.get(3) is None
+        found = cache.get_or_fetch([4, 30, 50])
+        assert [one and bytes(one)[:3] for one in found] == [b"\x04" * 3, b"new", None]
+        del found
+        assert tier.stats().queued >= 1 and tier.stats().stale >= 1 and len(store.objects) == 20
+        assert time.monotonic() - began < LIMIT
+        with tier._worker.lock:
+            tier._worker.down = False
+            tier._worker.changed.notify_all()
+        assert tier.flush(LIMIT) and len(store.objects) == 20
+        assert tier._worker.name(3) not in store.objects
+
+
 # Random operations.
 
 
+@pytest.mark.parametrize("chained", [False, True], ids=["alone", "in a chain"])
 @pytest.mark.parametrize(("max_queued_bytes", "max_wait"), [(MIB, 1.0), (4_000, 0.0)])
 def test_no_look_up_finds_an_older_version(
-    pool: kvmem.Pool, max_queued_bytes: int, max_wait: float
+    pool: kvmem.Pool, max_queued_bytes: int, max_wait: float, chained: bool
 ) -> None:
     """Each key has one writer, which records its last put or removal. No look-up finds a value
     older than the record at its beginning.
@@ -560,7 +679,8 @@ def test_no_look_up_finds_an_older_version(
     tier = ClusterTier(
         cast(Store, store), max_queued_bytes=max_queued_bytes, max_wait=max_wait, retry=0.01
     )
-    cache = kvmem.KvCache(pool, max_bytes=12_000, lower_tier=tier)
+    below = kvmem.Chain(Nothing(), tier) if chained else tier
+    cache = kvmem.KvCache(pool, max_bytes=12_000, lower_tier=below)
     writers, keys = 3, 24
     latest = [0] * keys
     """The version put last, or the one after which the key was removed."""

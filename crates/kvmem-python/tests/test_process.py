@@ -364,6 +364,8 @@ def test_doctor_as_a_function() -> None:
     )
     found = kvmem.doctor(1 << 60, pages=["4k"])
     assert not found.passes and "memory" in " ".join(found.failed)
+    assert found.fix_script.startswith("#!/bin/sh\n# Remedies of `kvmem doctor` for ")
+    assert all(check["source"] for check in found["checks"])
     assert str(found) == found.text and found["requirements"]["size_bytes"] == 1 << 60
     with pytest.raises(kvmem.InvalidArgumentError):
         kvmem.doctor(0)

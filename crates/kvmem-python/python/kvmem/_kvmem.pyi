@@ -4,7 +4,7 @@ The package's own docstring lists the conventions.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -15,14 +15,19 @@ from .data import (
     BumpStats,
     Diagnosis,
     DiskTierStats,
+    EventBatch,
     Key,
     KvCacheStats,
+    Listed,
     Metrics,
+    NodeStats,
     OpenReport,
     Report,
     Residency,
+    SessionListed,
+    WriteBehindStats,
 )
-from .lower_tier import LowerTier, LowerTierFactory
+from .lower_tier import BatchLowerTier, BatchLowerTierFactory, LowerTier, LowerTierFactory
 
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer as _Buffer
@@ -39,6 +44,8 @@ _CacheKey: TypeAlias = int | bytes | str
 _Key = TypeVar("_Key", bound=_CacheKey)
 # An option of a class below has the name of the type.
 _bytes: TypeAlias = bytes
+# A method of a class below has the name of the type.
+_list: TypeAlias = list
 
 __all__ = [
     "AddressManager",
@@ -49,18 +56,26 @@ __all__ = [
     "Block",
     "BlockBatch",
     "BumpArena",
+    "Chain",
     "DiskTier",
+    "Fetching",
     "Hold",
     "KvCache",
     "Lease",
+    "NodeCache",
+    "NodeReservation",
     "OffsetAllocator",
     "Piece",
+    "PinBatch",
     "Pinned",
+    "PinnedValue",
     "Pool",
     "Region",
     "Registration",
     "Reservation",
+    "TierSet",
     "__version__",
+    "connect",
     "doctor",
     "mount_report",
     "parse_size",
@@ -113,6 +128,121 @@ class _Manager:
         trace: TracebackType | None = None,
         /,
     ) -> None: ...
+
+@type_check_only
+class _TierValues(_Manager):
+    """A disk tier, or a set of them."""
+
+    def store(
+        self,
+        values: Mapping[_Key, _Buffer] | Iterable[tuple[_CacheKey, _Buffer]],
+        *,
+        ttl: float | None = None,
+        priority: SupportsIndex = 0,
+    ) -> None:
+        """Stores values under their keys, all of them together, and replaces the values
+        that the keys had. ``values`` is a mapping, or pairs of a key and its bytes.
+
+        The values are of use for ``ttl`` seconds at least, rounded up to whole seconds of
+        the wall clock; None: forever. Afterwards they are misses, and are evicted before
+        all others. Values of lower ``priority``, a number from -128 to 127, are evicted
+        first.
+
+        A stored value is found again after the process was killed, and after a power cut
+        once :meth:`sync` has returned. Values that begin at a multiple of 4096 bytes in
+        memory are written from there; others are copied.
+
+        Raises :class:`OutOfSpaceError` or :class:`DiskTierError` if a value could not be
+        stored; its key has no value then. ``failed`` of the exception has the keys of all
+        such values; the others are stored.
+        """
+
+    def fetch(self, keys: Iterable[_CacheKey]) -> list[_bytes | None]:
+        """Returns the values of keys in the same order; None where there is no value, or
+        where its bytes are damaged. All are read at once.
+        """
+
+    def fetch_into(self, keys: Iterable[_CacheKey], buffers: Iterable[_Buffer]) -> list[int | None]:
+        """Reads the values of keys into writable buffers, one for each key, all at once.
+        Returns the length of each value, or None where there is no value, or where its
+        bytes are damaged. The bytes of a buffer mean something only up to that length.
+
+        A buffer may be longer than the value. Memory that begins at a multiple of 4096
+        bytes is read into directly, such as a block of ``Pool.allocate(n, align=4096)``.
+
+        Raises :class:`InvalidBufferError` if a buffer is read-only, shorter than the value,
+        or shares bytes with another.
+        """
+
+    def len_of(self, key: _CacheKey) -> int | None:
+        """Returns the length of a value in bytes, or None if there is none. It does not
+        count as used.
+        """
+
+    def __contains__(self, key: _CacheKey, /) -> bool: ...
+    def __bool__(self) -> bool: ...
+    def __len__(self) -> int:
+        """Returns the number of values held."""
+
+    def remove(self, keys: Iterable[_CacheKey]) -> int:
+        """Removes the values of keys and returns how many there were. They do not come back
+        after the process was killed; after a power cut they do unless :meth:`sync` has
+        returned since.
+
+        Raises :class:`DiskTierError` if the removal could not be recorded: the values are
+        not found in this process, but may be after a restart.
+        """
+
+    def clear(self) -> None:
+        """Removes all values, durably. Raises as :meth:`remove`."""
+
+    def sync(self) -> None:
+        """Makes all that was stored and removed before durable: a power cut does not undo
+        it. Raises :class:`DiskTierError`; the tier stores nothing then until it is opened
+        again.
+        """
+
+    def checkpoint(self) -> None:
+        """Writes the index, so that opening the file is fast, and syncs. The tier does so
+        by itself when its journal is full. Raises as :meth:`sync`.
+        """
+
+    def register_memory(self, pool: Pool) -> None:
+        """Registers the memory of a pool with the rings of the file: the kernel looks its
+        pages up and pins them once, and not for each transfer. The memory stays pinned
+        until the tier is gone or :meth:`deregister_memory` is called; the pool gives no
+        pages back meanwhile.
+
+        Raises :class:`NotAvailableError` without io_uring, or before Linux 6.12, and
+        :class:`RegistrationError`, for example by ``RLIMIT_MEMLOCK``. Transfers then work
+        as before.
+        """
+
+    def deregister_memory(self, pool: Pool) -> None:
+        """Deregisters the memory of a pool. Does nothing if it is not registered."""
+
+    def register_region(self, region: Region) -> None:
+        """Registers the memory of a region, as :meth:`register_memory` does for a pool.
+        Memory that another allocator divides is a region: that of an engine is
+        ``Region.from_buffer(…)``, and stays exported until it is deregistered.
+
+        Raises as :meth:`register_memory`.
+        """
+
+    def deregister_region(self, region: Region) -> None:
+        """Deregisters the memory of a region. Does nothing if it is not registered."""
+
+    def stats(self) -> DiskTierStats:
+        """Returns the figures of the tier; of a set, the sums of all its tiers."""
+
+    def close(self) -> None:
+        """Closes it. Its files stay open and locked until the caches above it are closed,
+        too.
+        """
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
 
 @final
 class Region(_Memory, _Manager):
@@ -854,10 +984,10 @@ class AttachedBlock(_Memory):
         """Copies the bytes of ``source`` into the block from ``start`` on. Returns their number."""
 
 @final
-class DiskTier(_Manager):
+class DiskTier(_TierValues):
     """Values on a local disk, found again by their keys after a restart. The bytes of a value are
     verified whenever it is fetched: a damaged value is a miss, and never the wrong bytes. A full
-    tier evicts the values that were used least recently.
+    tier evicts expired values first, then those of the lowest priority.
 
     Below a cache it receives what the cache evicts: ``KvCache(pool, lower_tier=tier)``. Keys are
     those of :class:`KvCache`. A ``bytes`` key is the same key in Rust and C. Any thread may call
@@ -879,6 +1009,8 @@ class DiskTier(_Manager):
     - ``admission``: which values that a cache evicts are written: ``all``, or
       ``second_eviction`` for those whose key is evicted a second time. Values given to
       :meth:`store` are always written.
+    - ``eviction``: which values a full tier evicts first, of those with the same priority:
+      ``lru`` for those used least recently, or ``fifo`` for those stored first.
     - ``max_write_bytes_per_s``: maximum number of bytes of evicted values that are written per
       second; more are dropped. None: no limit.
 
@@ -903,72 +1035,9 @@ class DiskTier(_Manager):
         format: bool = False,
         verify: str = "lazy",
         admission: str = "all",
+        eviction: str = "lru",
         max_write_bytes_per_s: _Size | None = None,
     ) -> Self: ...
-    def store(self, values: Mapping[_Key, _Buffer] | Iterable[tuple[_CacheKey, _Buffer]]) -> None:
-        """Stores values under their keys, all of them together, and replaces the values that the
-        keys had. ``values`` is a mapping, or pairs of a key and its bytes.
-
-        A stored value is found again after the process was killed, and after a power cut once
-        :meth:`sync` has returned. Values that begin at a multiple of 4096 bytes in memory are
-        written from there; others are copied.
-
-        Raises :class:`OutOfSpaceError` or :class:`DiskTierError` if a value could not be stored;
-        its key has no value then. ``failed`` of the exception has the keys of all such values; the
-        others are stored.
-        """
-
-    def fetch(self, keys: Iterable[_CacheKey]) -> list[_bytes | None]:
-        """Returns the values of keys in the same order; None where there is no value, or where its
-        bytes are damaged. All are read at once.
-        """
-
-    def fetch_into(self, keys: Iterable[_CacheKey], buffers: Iterable[_Buffer]) -> list[int | None]:
-        """Reads the values of keys into writable buffers, one for each key, all at once. Returns
-        the length of each value, or None where there is no value, or where its bytes are damaged.
-        The bytes of a buffer mean something only up to that length.
-
-        A buffer may be longer than the value. Memory that begins at a multiple of 4096 bytes is
-        read into directly, such as a block of ``Pool.allocate(n, align=4096)``.
-
-        Raises :class:`InvalidBufferError` if a buffer is read-only, shorter than the value, or
-        shares bytes with another.
-        """
-
-    def len_of(self, key: _CacheKey) -> int | None:
-        """Returns the length of a value in bytes, or None if there is none. It does not count as
-        used.
-        """
-
-    def __contains__(self, key: _CacheKey, /) -> bool: ...
-    def __bool__(self) -> bool: ...
-    def __len__(self) -> int:
-        """Returns the number of values held."""
-
-    def remove(self, keys: Iterable[_CacheKey]) -> int:
-        """Removes the values of keys and returns how many there were. They do not come back after
-        the process was killed; after a power cut they do unless :meth:`sync` has returned since.
-
-        Raises :class:`DiskTierError` if the removal could not be recorded: the values are not found
-        in this process, but may be after a restart.
-        """
-
-    def clear(self) -> None:
-        """Removes all values, durably. Raises as :meth:`remove`."""
-
-    def sync(self) -> None:
-        """Makes all that was stored and removed before durable: a power cut does not undo it.
-        Raises :class:`DiskTierError`; the tier stores nothing then until it is opened again.
-        """
-
-    def checkpoint(self) -> None:
-        """Writes the index, so that opening the file is fast, and syncs. The tier does so by itself
-        when its journal is full. Raises as :meth:`sync`.
-        """
-
-    def stats(self) -> DiskTierStats:
-        """Returns the figures of the tier."""
-
     @property
     def report(self) -> OpenReport:
         """What opening the file found."""
@@ -985,14 +1054,135 @@ class DiskTier(_Manager):
     def engine(self) -> str:
         """How bytes are transferred: ``io_uring``, or ``threads`` where it is not allowed."""
 
-    def close(self) -> None:
-        """Closes the tier. The file stays open and locked until the caches above it are closed,
-        too.
-        """
+@final
+class TierSet(_TierValues):
+    """Disk tiers on several devices, which hold values together. Each key belongs to one of them,
+    by a hash of the key and of the file's identity: files may be named in any order, and a device
+    that is gone loses only its own keys. Transfers on different devices run side by side.
+
+    Below a cache it is used as a :class:`DiskTier`. Options, which hold for each of the files:
+
+    - ``paths``: files or block devices. New files are made if ``bytes`` is given.
+    - ``bytes``: length of the file; its space is allocated. A shorter file is lengthened, a longer
+      one stays. None keeps the length.
+    - ``depth``: maximum number of transfers that one call has in flight.
+    - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
+      bytes for each. None means one for each 32 KiB of the file.
+    - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
+      is in it.
+    - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
+    - ``admission``: which values that a cache evicts are written: ``all``, or
+      ``second_eviction`` for those whose key is evicted a second time. Values given to
+      :meth:`store` are always written.
+    - ``eviction``: which values a full tier evicts first, of those with the same priority:
+      ``lru`` for those used least recently, or ``fifo`` for those stored first.
+    - ``max_write_bytes_per_s``: maximum number of bytes of evicted values that are written per
+      second; more are dropped. None: no limit.
+    - ``available``: go on without those that cannot be opened. Their keys belong to the others
+      meanwhile. A device that comes back has the values of the time before: a value that was
+      replaced meanwhile is found in its older form, unless keys are hashes of their values.
+
+    Raises as :class:`DiskTier`.
+
+    >>> import os, tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> paths = [os.path.join(folder, name) for name in ("nvme0", "nvme1")]
+    >>> with kvmem.TierSet(paths, bytes="16MiB") as tiers:
+    ...     tiers.store({n: bytes([n]) * 5000 for n in range(100)}, priority=1)
+    ...     len(tiers), all(report.created for report in tiers.reports)
+    (100, True)
+    """
+
+    def __new__(
+        cls,
+        paths: Iterable[str | PathLike[str]],
+        *,
+        bytes: _Size | None = None,
+        depth: SupportsIndex = 32,
+        max_entries: SupportsIndex | None = None,
+        format: bool = False,
+        verify: str = "lazy",
+        admission: str = "all",
+        eviction: str = "lru",
+        max_write_bytes_per_s: _Size | None = None,
+        available: bool = False,
+    ) -> Self: ...
+    @property
+    def reports(self) -> list[OpenReport | None]:
+        """What opening each file found; None for those that could not be opened."""
 
     @property
-    def closed(self) -> bool:
-        """Whether the tier has been closed."""
+    def paths(self) -> list[Path]:
+        """Paths of the files or block devices."""
+
+@final
+class Chain:
+    """Two lower tiers, one below the other, such as a disk above a cluster. Either may be a chain
+    again.
+
+    Both get each value that a cache above evicts, and both are told of removals. A fetch asks
+    ``upper``, and ``lower`` for the rest. Each is a :class:`DiskTier`, a :class:`TierSet`, a
+    :class:`Chain`, or an object of Python whose lower tier has the methods of
+    :class:`kvmem.lower_tier.BatchLowerTier`, such as :class:`kvmem.mooncake.ClusterTier`.
+    """
+
+    def __new__(
+        cls,
+        upper: DiskTier | TierSet | Chain | BatchLowerTierFactory,
+        lower: DiskTier | TierSet | Chain | BatchLowerTierFactory,
+    ) -> Self: ...
+    @property
+    def upper(self) -> Any:
+        """The tier that is asked first."""
+
+    @property
+    def lower(self) -> Any:
+        """The tier that is asked for the rest."""
+
+@final
+class Fetching(_Manager):
+    """Values of several keys, some of which a thread of the cache is fetching from its lower tier:
+    see :meth:`KvCache.start_fetch`.
+
+    Dropping it cancels what no thread has begun to fetch. It keeps the cache. Awaiting it takes no
+    thread, and returns what :meth:`result` returns. A task that is cancelled cancels the fetches.
+    """
+
+    def done(self) -> bool:
+        """Whether all values are there, or the fetches have ended."""
+
+    def result(self, timeout: float | None = None) -> list[Pinned | None]:
+        """Waits until all values are there, and returns them, pinned, in the order of the keys;
+        None where neither the cache nor its lower tier has a value. They belong to the caller: a
+        second call raises :class:`ClosedError`.
+
+        Raises ``TimeoutError`` if that takes longer than ``timeout`` seconds. The fetches go on
+        then.
+        """
+
+    def take(self) -> list[Pinned | None]:
+        """Returns the values that are there, without waiting; None for the others, which are
+        cancelled or end in the background.
+        """
+
+    def cancel(self) -> None:
+        """Cancels what no thread has begun to fetch, unless other calls want the same values. What
+        has begun ends in the background, and is in the cache then. A second call does nothing.
+        """
+
+    def detach(self) -> None:
+        """Lets all fetches go on without this object. Their values are in the cache when they end,
+        and are not pinned.
+        """
+
+    def __await__(self) -> Generator[Any, Any, list[Pinned | None]]: ...
+    def _poll(self, callback: Callable[[], object]) -> bool:
+        """Returns whether all are done. Otherwise ``callback`` is called when that may be so, by
+        any thread.
+        """
+
+    def _forget(self) -> None:
+        """Forgets the callback of ``_poll``."""
 
 @final
 class KvCache(_Manager):
@@ -1013,11 +1203,17 @@ class KvCache(_Manager):
     - ``shards``: number of parts that the keys are divided into, rounded up to a power of two.
       None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
     - ``lower_tier``: receives evicted values and is asked for missing ones: a :class:`DiskTier`,
-      or another such as :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
-    - ``write_behind``: with a :class:`DiskTier`: evicted values wait in a queue of as many bytes,
-      where they are still found, and a thread writes them, many at once. They stay in use in the
-      pool meanwhile; an insertion waits while the queue is full. Closing the cache writes what is
-      left. None: the thread that evicts a value writes it.
+      a :class:`TierSet`, a :class:`Chain`, or an object of Python such as
+      :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
+    - ``write_behind``: evicted values wait in a queue of as many bytes, where they are still found,
+      and a thread writes them to the lower tier, many at once. They stay in use in the pool
+      meanwhile. Closing the cache writes what is left. None: the thread that evicts a value writes
+      it. An object of Python needs the methods of :class:`kvmem.lower_tier.BatchLowerTier`.
+    - ``write_behind_when_full``: what happens when the queue is full: ``wait``, or ``drop`` the
+      value together with an older one of the lower tier.
+    - ``write_behind_writers``: number of threads that write the values of the queue.
+    - ``write_behind_on_drop``: what happens to the values in the queue at the end of the cache:
+      ``write``, or ``discard`` them together with older ones of the lower tier.
 
     Raises :class:`InvalidArgumentError`.
     """
@@ -1031,8 +1227,13 @@ class KvCache(_Manager):
         watermarks: tuple[_Size, _Size] | None = None,
         eviction: str = "lru",
         shards: int | None = None,
-        lower_tier: LowerTierFactory | DiskTier | None = None,
+        lower_tier: (
+            LowerTierFactory | BatchLowerTierFactory | DiskTier | TierSet | Chain | None
+        ) = None,
         write_behind: _Size | None = None,
+        write_behind_when_full: str = "wait",
+        write_behind_writers: SupportsIndex = 1,
+        write_behind_on_drop: str = "write",
     ) -> Self: ...
     def insert(self, key: _CacheKey, value: _Buffer, *, depth: SupportsIndex = 0) -> None:
         """Copies a value into a block and stores it under ``key``. Evicts until the value fits.
@@ -1058,10 +1259,16 @@ class KvCache(_Manager):
         value that the cache does not have is fetched from there.
         """
 
-    def get_or_fetch(self, keys: Iterable[_CacheKey]) -> list[Pinned | None]:
+    def get_or_fetch(
+        self, keys: Iterable[_CacheKey], *, timeout: float | None = None
+    ) -> list[Pinned | None]:
         """Returns the values of keys, pinned, in the same order; None where neither the cache nor
         its lower tier has a value. A :class:`DiskTier` reads all missing values at once, which is
         much faster than one :meth:`get` after the other.
+
+        After ``timeout`` seconds it returns the values that are there. Reads that have begun end in
+        the background, and their values are in the cache afterwards; the others are cancelled. A
+        tier of Python that is asked for one key after the other is asked for no further key.
 
         A value that was stored or removed meanwhile is never replaced by an older one of the tier.
 
@@ -1076,6 +1283,30 @@ class KvCache(_Manager):
         ...         cache.insert(key, bytes([key]) * 30_000)
         ...     sum(bytes(found)[0] for found in cache.get_or_fetch([0, 1, 99]))
         100
+        """
+
+    def start_fetch(self, keys: Iterable[_CacheKey]) -> Fetching:
+        """Begins to fetch from the lower tier what the cache lacks of ``keys``, and returns at
+        once. A thread of the cache reads. Other calls for the same keys share the reads.
+
+        Raises ``TypeError`` if the lower tier is an object of Python that is asked for one key
+        after the other: see :mod:`kvmem.lower_tier`.
+
+        >>> import asyncio, os, tempfile
+        >>> path = os.path.join(tempfile.mkdtemp(), "tier")
+        >>> async def total(cache):
+        ...     fetching = cache.start_fetch(range(10))
+        ...     ...  # the rest of the request is prepared
+        ...     return sum(len(found) for found in await fetching)
+        >>> with (
+        ...     kvmem.Pool("1MiB", pages="4k") as pool,
+        ...     kvmem.DiskTier(path, bytes="16MiB") as tier,
+        ...     kvmem.KvCache(pool, lower_tier=tier) as cache,
+        ... ):
+        ...     for key in range(100):
+        ...         cache.insert(key, bytes([key]) * 30_000)
+        ...     asyncio.run(total(cache))
+        300000
         """
 
     def prefetch(self, keys: Iterable[_CacheKey]) -> None:
@@ -1111,6 +1342,15 @@ class KvCache(_Manager):
     def clear_everywhere(self) -> None:
         """Does what :meth:`clear` does, by the name that it has in Rust and C."""
 
+    def flush(self, timeout: float | None = None) -> bool:
+        """Waits until every value that the cache evicted before has been given to the lower tier.
+        Returns False after ``timeout`` seconds. Without ``write_behind`` there is nothing to wait
+        for.
+        """
+
+    def write_behind_stats(self) -> WriteBehindStats:
+        """Returns the figures of the queue above the lower tier; zeros without one."""
+
     def evict_to(self, nbytes: _Size) -> int:
         """Evicts until at most ``nbytes`` bytes are held, or nothing is left that can be evicted.
         With a :class:`DiskTier`, ``evict_to(0)`` before the end of a process writes all values to
@@ -1130,7 +1370,7 @@ class KvCache(_Manager):
         """Pool that the blocks are allocated from."""
 
     @property
-    def lower_tier(self) -> LowerTier | DiskTier | None:
+    def lower_tier(self) -> LowerTier | BatchLowerTier | DiskTier | TierSet | Chain | None:
         """Lower tier of the cache."""
 
     def stats(self) -> KvCacheStats:
@@ -1268,3 +1508,306 @@ def parse_size(text: str) -> int:
 
     Raises :class:`InvalidArgumentError` with the text, the fault and the remedy.
     """
+
+def connect(
+    path: str | PathLike[str],
+    *,
+    namespace: str = "",
+    read_only: bool = False,
+    retry_for: float = 10.0,
+    populate: bool = False,
+    checksums: bool = False,
+    verify: bool = False,
+    rings: bool = False,
+) -> NodeCache:
+    """Connects to the server of a node, such as ``kvmem serve``, and maps the node's memory.
+
+    - ``path``: path of the server's Unix socket.
+    - ``namespace``: namespace of all keys, such as a model or a tenant.
+    - ``read_only``: map the memory for reading only. Calls that write raise
+      :class:`InvalidArgumentError`.
+    - ``retry_for``: number of seconds that this and all later calls wait for a server.
+    - ``populate``: enter all pages into the page table now, instead of at the first touch of each.
+    - ``checksums``: calculate a checksum of each value that is committed, for
+      :meth:`PinnedValue.verify`.
+    - ``verify``: verify each value that is acquired. A damaged one is a miss, and the server
+      removes it.
+    - ``rings``: send calls through shared memory instead of the socket, if the server has rings
+      left. A call is then faster, and its thread waits awake for some microseconds.
+
+    Processes that write to a node trust each other with the values: each must write to its own
+    reservations, and to nothing else of the memory.
+
+    Raises :class:`NodeDisconnectedError` if no server answers.
+    """
+
+@final
+class NodeCache(_Manager):
+    """Values by key in the memory of a node: a server keeps them, and the processes of a machine
+    share them. Made by :func:`connect`.
+
+    Keys are as those of :class:`KvCache`: ``int``, ``bytes`` or ``str``. A node takes keys of at
+    most 64 bytes, which are 52 bytes of UTF-8 for a ``str``. Any thread may use the object. Its
+    calls release the GIL, and Ctrl-C ends one that waits.
+
+    A call that finds the server gone waits until it runs again, for at most ``retry_for`` seconds.
+    The values, pins and reservations of this process stay.
+    """
+
+    def insert(
+        self,
+        key: _CacheKey,
+        value: _Buffer,
+        *,
+        priority: SupportsIndex = 0,
+        ttl: float | None = None,
+    ) -> None:
+        """Copies a value into the node's memory and stores it under ``key``. Evicts until it fits.
+
+        - ``priority``: 0 to 3; values of a lower priority are evicted first.
+        - ``ttl``: the value is gone after this number of seconds. None: it stays until it is
+          evicted.
+
+        Raises :class:`OutOfSpaceError` if the value cannot fit, because the rest of the memory is
+        pinned or reserved, or because the namespace has a limit.
+        """
+
+    def insert_batch(
+        self,
+        values: Mapping[_Key, _Buffer] | Iterable[tuple[_CacheKey, _Buffer]],
+        *,
+        priority: SupportsIndex = 0,
+        ttl: float | None = None,
+    ) -> None:
+        """Copies several values into the node's memory and stores them under their keys, all of
+        them or none. ``values`` is a mapping, or pairs of a key and its bytes, of which a call
+        takes at most 1024. The hints are as for :meth:`insert`, which it raises as.
+        """
+
+    def reserve(
+        self,
+        key: _CacheKey,
+        nbytes: _Size,
+        *,
+        priority: SupportsIndex = 0,
+        ttl: float | None = None,
+    ) -> NodeReservation:
+        """Reserves space for a value of ``nbytes`` bytes, to be written in place and then
+        committed. Evicts until the value fits. The hints are as for :meth:`insert`, which it raises
+        as.
+
+        A process that makes no call for longer than the server's lease, usually a minute, loses its
+        reservations: :meth:`keep_alive`.
+        """
+
+    def reserve_batch(
+        self,
+        sizes: Mapping[_Key, _Size] | Iterable[tuple[_CacheKey, _Size]],
+        *,
+        priority: SupportsIndex = 0,
+        ttl: float | None = None,
+    ) -> _list[NodeReservation]:
+        """Reserves space for several values, all of them or none. ``sizes`` is a mapping, or pairs
+        of a key and its number of bytes, of which a call takes at most 1024. See :meth:`reserve`.
+        """
+
+    def commit(self, reservations: Iterable[NodeReservation]) -> None:
+        """Stores the values of several reservations under their keys, all of them or none, whatever
+        ends meanwhile. A call takes at most 1024. They have ended afterwards, also if it fails.
+
+        Raises :class:`ExportedError` while one is viewed, and then none has ended. Raises
+        :class:`ReservationLostError` if the server has taken one back.
+        """
+
+    def get(self, key: _CacheKey) -> PinnedValue | None:
+        """Returns the value under ``key``, pinned, and counts it as used."""
+
+    def acquire(self, keys: Iterable[_CacheKey]) -> PinBatch:
+        """Returns the values of keys, pinned, in the same order; None where there is no value.
+        Counts them as used.
+        """
+
+    def acquire_prefix(self, keys: Iterable[_CacheKey]) -> PinBatch:
+        """Does what :meth:`acquire` does for the keys before the first one that has no value. The
+        others are None.
+        """
+
+    def lookup(self, keys: Iterable[_CacheKey]) -> int:
+        """Returns the number of keys before the first one that has no value. Pins nothing, so the
+        values may be evicted at once.
+        """
+
+    def touch(self, keys: Iterable[_CacheKey]) -> int:
+        """Marks values as used now. Returns how many of the keys have one."""
+
+    def remove(self, key: _CacheKey) -> bool:
+        """Removes the value under ``key``, and returns whether there was one. Pinned values stay
+        valid.
+        """
+
+    def remove_batch(self, keys: Iterable[_CacheKey]) -> int:
+        """Removes the values of keys, and returns how many there were."""
+
+    def __contains__(self, key: _CacheKey, /) -> bool: ...
+    def __bool__(self) -> bool: ...
+    def __len__(self) -> int:
+        """Returns the number of values of the node, in all namespaces."""
+
+    def keep_alive(self) -> None:
+        """Tells the server that this process lives. A process that has reservations makes this or
+        any other call more often than the server's lease.
+        """
+
+    def stats(self) -> NodeStats:
+        """Returns the figures of the node."""
+
+    def events(
+        self, start: SupportsIndex = 0, *, max: SupportsIndex = 512, wait: float = 0.0
+    ) -> EventBatch:
+        """Returns what was stored, replaced, removed and evicted, from number ``start`` on: at most
+        ``max`` events, and at most 512. Waits for the first one for at most ``wait`` seconds.
+
+        The next call goes on at ``next`` of the result:
+
+        .. code-block:: python
+
+            at = 0
+            while True:
+                events = cache.events(at, wait=60)
+                for event in events:
+                    print(event.kind, event.key)
+                at = events.next
+        """
+
+    def list(self, *, max: SupportsIndex | None = None) -> _list[Listed]:
+        """Lists the values of all namespaces, at most ``max`` of them, for operators. Values that
+        come and go meanwhile may be missing.
+        """
+
+    def sessions(self) -> _list[SessionListed]:
+        """Lists the clients of the server, for operators."""
+
+    def evict(
+        self, nbytes: _Size, namespace: str | None = None, *, everywhere: bool = False
+    ) -> int:
+        """Evicts values of at least ``nbytes`` bytes, for operators: of a namespace, None for that
+        of this cache, or of all. Returns the number of bytes evicted.
+        """
+
+    def clear(self, namespace: str | None = None, *, everywhere: bool = False) -> int:
+        """Removes all values, for operators: of a namespace, None for that of this cache, or of
+        all. Returns their number. Pinned values stay valid.
+        """
+
+    def reclaim_pins(self, pid: SupportsIndex) -> int:
+        """Ends the pins of a process that is known to read no more, for operators. Returns the
+        number of values that were pinned.
+        """
+
+    @property
+    def memory_address(self) -> int:
+        """First address of the node's memory in this process, for registering it with devices. It
+        stays mapped until the cache is closed and its pins and reservations are gone.
+        """
+
+    @property
+    def memory_len(self) -> int:
+        """Length of the node's memory in bytes."""
+
+    @property
+    def namespace(self) -> str:
+        """Namespace of all keys."""
+
+    @property
+    def path(self) -> Path:
+        """Path of the server's socket."""
+
+    @property
+    def read_only(self) -> bool:
+        """Whether the memory is mapped for reading only."""
+
+    @property
+    def has_rings(self) -> bool:
+        """Whether calls go through rings in shared memory."""
+
+    def close(self) -> None:
+        """Ends the connection. Pinned values and reservations stay, and keep the memory mapped."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether the cache has been closed."""
+
+@final
+class PinBatch(_Manager):
+    """The values that one call has found, pinned: a sequence with an element for each key, None for
+    keys without a value.
+
+    Leaving the ``with`` block releases all of them. Without one, each value is released when its
+    own object is gone.
+    """
+
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> PinnedValue | None: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> tuple[PinnedValue | None, ...]: ...
+    def __iter__(self) -> Iterator[PinnedValue | None]: ...
+    @property
+    def hits(self) -> int:
+        """Number of keys that have values."""
+
+    def release(self) -> None:
+        """Releases all values. Raises :class:`ExportedError`, and releases none, while one is
+        viewed.
+        """
+
+@final
+class PinnedValue(_Memory, _Manager):
+    """A value of a node. It is not evicted while this object exists. Its bytes are read-only."""
+
+    @property
+    def cache_key(self) -> _CacheKey:
+        """Key that the value was found under."""
+
+    @property
+    def offset(self) -> int:
+        """Offset of the value in the node's memory, in bytes."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the value is still pinned. It is not if a server that has restarted took this
+        process for ended: look after reading, if that can happen.
+        """
+
+    def verify(self) -> None:
+        """Compares the bytes with the checksum of a writer that has connected with
+        ``checksums=True``. Does nothing for values of other writers.
+
+        Raises :class:`DamagedValueError`.
+        """
+
+    def release(self) -> None:
+        """Releases the pin. Raises :class:`ExportedError` while views exist."""
+
+@final
+class NodeReservation(_Memory, _Manager):
+    """Space for one value of a node, to be written in place. Leaving the ``with`` block commits the
+    value, or discards it after an exception.
+    """
+
+    @property
+    def cache_key(self) -> _CacheKey:
+        """Key that the value will be stored under."""
+
+    @property
+    def offset(self) -> int:
+        """Offset of the value in the node's memory, in bytes."""
+
+    def write(self, source: _Buffer, start: int = 0) -> int:
+        """Copies the bytes of ``source`` into the value from ``start`` on. Returns their number."""
+
+    def commit(self) -> None:
+        """Returns what a commit takes."""
+
+    def discard(self) -> None:
+        """Frees the space. The value that the key has, if any, does not change."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, overload
 
 
 class Metrics(NamedTuple):
@@ -112,8 +112,10 @@ class DiskTierStats(NamedTuple):
 
     entries: int
     """Values held."""
+    scattered: int
+    """Of these, values in several ranges of the file."""
     nbytes: int
-    """Their bytes, without padding."""
+    """The bytes of all values held, without padding."""
     capacity: int
     """Bytes of the file for values."""
     used: int
@@ -136,12 +138,20 @@ class DiskTierStats(NamedTuple):
     """Fetches that the drive failed."""
     not_admitted: int
     """Values that a cache evicted and that were not written, by ``admission`` or the rate."""
+    unchanged: int
+    """Values that a cache evicted as it had fetched them: they were not written again."""
     evictions: int
     """Values evicted."""
+    expired: int
+    """Of these, values that had expired."""
     checkpoints: int
     """Checkpoints written."""
     index_bytes: int
     """Memory that the index takes."""
+    fixed_buffer_bytes: int
+    """Bytes of memory that are registered with the rings of the file."""
+    fixed_buffer_transfers: int
+    """Transfers that used registered memory."""
     read_only: bool
     """Whether the journal failed: nothing is stored until the tier is opened again."""
 
@@ -156,6 +166,51 @@ class DiskTierStats(NamedTuple):
         """Bytes written per byte of values written; 0 before the first one."""
         written = self.written_bytes + self.metadata_bytes
         return written / self.written_bytes if self.written_bytes else 0.0
+
+
+class WriteBehindStats(NamedTuple):
+    """What the queue between a cache and its lower tier holds, and what it has done.
+
+    Every value that the cache evicted is ``written``, ``replaced``, ``dropped``, ``failed``,
+    ``rejected`` or still in the queue.
+    """
+
+    values: int
+    """Values in the queue, those being written included."""
+    nbytes: int
+    """Their bytes. They are in use in the pool."""
+    removals: int
+    """Removals in the queue."""
+    max_nbytes: int
+    """The most bytes that were in the queue at once."""
+    evicted: int
+    """Values that the cache evicted."""
+    written: int
+    """Values that the tier took: it stored them, or did not want them."""
+    written_bytes: int
+    """Bytes of these values."""
+    batches: int
+    """Batches of values that were given to the tier."""
+    replaced: int
+    """Values that a later value, or a removal of their key, made superfluous before they were
+    written.
+    """
+    dropped: int
+    """Values that were not written because the queue was full."""
+    failed: int
+    """Values that the tier failed to take."""
+    rejected: int
+    """Values that the queue did not take: it was closed, or full of removals."""
+    waits: int
+    """Threads that waited because the queue was full."""
+    hits: int
+    """Values that were fetched out of the queue."""
+    panics: int
+    """Calls of the tier by a writer that panicked."""
+    untrusted: int
+    """Keys that are not fetched, because the tier failed to remove an older value."""
+    last_error: str | None
+    """Message of the latest failure of the tier in a writer."""
 
 
 class Key(NamedTuple):
@@ -178,6 +233,159 @@ class BlockReference(NamedTuple):
     """Offset of the block in the pool, in bytes."""
     nbytes: int
     """Length of the block in bytes."""
+
+
+class NamespaceStats(NamedTuple):
+    """Figures of a namespace of a node."""
+
+    name: str
+    """Its name."""
+    nbytes: int
+    """Bytes of its values and reservations."""
+    max_nbytes: int | None
+    """The most bytes that it may use; None: as many as the node has."""
+    pinned: int
+    """Values that are pinned."""
+    share: int
+    """Its share of the memory, beside those of the others."""
+
+
+class NodeStats(NamedTuple):
+    """Figures of a node. Counts begin when its server starts."""
+
+    capacity: int
+    """Bytes of the memory."""
+    used: int
+    """Bytes that values and reservations use."""
+    largest_free: int
+    """Bytes of the longest free range."""
+    values: int
+    """Values that can be found."""
+    max_blocks: int
+    """The most values and reservations that there can be."""
+    sessions: int
+    """Clients that are connected, or whose process lives."""
+    orphaned_sessions: int
+    """Clients that have not returned since the server restarted."""
+    pinned: int
+    """Values that are pinned."""
+    reservations: int
+    """Reservations."""
+    reserved_nbytes: int
+    """Bytes of reservations."""
+    fenced_nbytes: int
+    """Bytes of reservations that were taken back: their client was silent for too long."""
+    hits: int
+    """Keys that were acquired and had a value."""
+    misses: int
+    """Keys that were acquired and had none."""
+    reserved: int
+    """Blocks that were reserved."""
+    committed: int
+    """Values that were stored."""
+    removed: int
+    """Values that were removed."""
+    evicted: int
+    """Values that were evicted for others."""
+    expired: int
+    """Values whose time was over."""
+    fenced: int
+    """Reservations that were taken back."""
+    out_of_space: int
+    """Reservations that failed because nothing could be evicted."""
+    scrubbed: int
+    """Values that the server has verified in the background."""
+    damaged: int
+    """Values that were removed because their bytes did not have their checksum."""
+    tier_stored: int
+    """Values that the server's disk tier has stored."""
+    tier_fetched: int
+    """Values that were fetched from the tier."""
+    tier_failed: int
+    """Values that the tier could not fetch or remove."""
+    namespaces: tuple[NamespaceStats, ...]
+    """All namespaces. The number of a namespace is its index."""
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits per key that was acquired; 0 before the first one."""
+        keys = self.hits + self.misses
+        return self.hits / keys if keys else 0.0
+
+
+class Event(NamedTuple):
+    """Something that happened to a value of a node."""
+
+    number: int
+    """Counts all events of the server since it started."""
+    kind: Literal["stored", "replaced", "removed", "evicted", "damaged"]
+    """What happened. ``evicted``: its memory was needed, or its time was over. ``damaged``: it was
+    removed, because its bytes did not have their checksum.
+    """
+    namespace: int
+    """Number of the namespace of the key: the index in ``NodeStats.namespaces``."""
+    key: int | bytes | str
+    """The key."""
+
+
+class EventBatch(Sequence[Event]):
+    """Events in order, with the number to go on at."""
+
+    __slots__ = ("_events", "missed", "next")
+
+    def __init__(self, events: tuple[Event, ...], start: int, next: int) -> None:
+        self._events = events
+        self.next = next
+        """Number of the next event: where the next call starts."""
+        self.missed = max(events[0].number - start, 0) if events else max(next - start, 0)
+        """Events that happened after the start, and that the server does not have any more."""
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Event, ...]: ...
+    def __getitem__(self, index: int | slice) -> Event | tuple[Event, ...]:
+        return self._events[index]
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __repr__(self) -> str:
+        return f"<EventBatch of {len(self)} events, next {self.next}>"
+
+
+class Listed(NamedTuple):
+    """A value of a node, for operators."""
+
+    namespace: str
+    """Name of the namespace."""
+    key: int | bytes | str
+    """The key."""
+    nbytes: int
+    """Bytes of the value."""
+    pins: int
+    """Its pins, of all clients."""
+    priority: int
+    """Its priority; values of priority 0 are evicted first."""
+    idle_seconds: float
+    """Seconds since it was last used."""
+
+
+class SessionListed(NamedTuple):
+    """A client of a node, for operators."""
+
+    pid: int
+    """Number of the process; 0: the server cannot see it."""
+    namespace: str
+    """Name of the namespace."""
+    pins: int
+    """Values that it has pinned."""
+    reservations: int
+    """Its reservations."""
+    connected: bool
+    """Whether it is connected now."""
+    silent_seconds: float
+    """Seconds since its last call."""
 
 
 class Report(Mapping[str, Any]):
@@ -212,16 +420,23 @@ class Report(Mapping[str, Any]):
 class Diagnosis(Report):
     """The limits of this machine checked against requested memory, and the available devices."""
 
-    __slots__ = ("failed", "requirements")
+    __slots__ = ("failed", "fix_script", "requirements")
 
     def __init__(
-        self, data: dict[str, Any], text: str, requirements: str, failed: list[str]
+        self,
+        data: dict[str, Any],
+        text: str,
+        requirements: str,
+        failed: list[str],
+        fix_script: str,
     ) -> None:
         super().__init__(data, text)
         self.requirements = requirements
         """The requested memory, in words."""
         self.failed = failed
         """Names of the checks that failed."""
+        self.fix_script = fix_script
+        """A shell script with all remedies, to read and to run as root. Nothing has run it."""
 
     @property
     def passes(self) -> bool:

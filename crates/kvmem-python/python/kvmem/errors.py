@@ -247,6 +247,49 @@ class DiskTierError(KvmemError, OSError):
     """Keys of the values that were not stored."""
 
 
+class NodeError(KvmemError):
+    """A call of a node failed."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("value", "limit", "remedy")
+
+    value: int | None
+    """The number at fault, if there is one."""
+    limit: int | None
+    """The bound that it exceeds."""
+    remedy: str | None
+    """What to do about it."""
+
+
+class NodeDisconnectedError(NodeError, ConnectionError):
+    """No server answers, and none did for as long as the call was to wait."""
+
+    _numbers: ClassVar[tuple[str, ...]] = (*NodeError._numbers, "path", "seconds", "errno")
+
+    path: str | None
+    """Path of the socket."""
+    seconds: float | None
+    """How long the call has waited."""
+    errno: int | None
+    """Error number of the kernel."""
+
+
+class NodeReplacedError(NodeError, ConnectionError):
+    """The server has other memory than the one before: all values are gone. Connect again."""
+
+
+class ReservationLostError(NodeError):
+    """The server has taken a reservation back, because the process was silent for too long."""
+
+
+class DamagedValueError(NodeError, ValueError):
+    """The bytes of a value differ from what its writer has stored."""
+
+    _numbers: ClassVar[tuple[str, ...]] = (*NodeError._numbers, "expected")
+
+    expected: int | None
+    """The checksum that the writer has calculated; ``value`` is that of the bytes."""
+
+
 class NotInstalledError(KvmemError, FileNotFoundError):
     """This installation lacks a part of the package, such as the C library."""
 

@@ -1,7 +1,10 @@
 """*Lower tier*: the interface between a cache and the storage below it.
 
 A :class:`~kvmem.KvCache` with a lower tier gives it evicted values and asks it for missing ones.
-:mod:`kvmem.mooncake` implements one over a cluster; any object with these methods works.
+:mod:`kvmem.mooncake` implements one over a cluster; any object with these methods works. There are
+two forms. A :class:`LowerTier` fetches one key, and stores the value in the cache itself. A
+:class:`BatchLowerTier` reads many values into memory of the cache; only such a tier can be a part
+of a :class:`~kvmem.Chain`. An object may have the methods of both.
 
 A lower tier must never return a value older than the latest. The cache does its half: while
 ``put``, ``invalidate`` or ``clear`` runs, no :class:`~kvmem.Lease` is given on the keys concerned;
@@ -23,6 +26,7 @@ instead. Further values that the same call evicts are then dropped, counted and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -60,4 +64,55 @@ class LowerTierFactory(Protocol):
     """An object that can become the lower tier of a cache on a pool."""
 
     def __lower_tier__(self, pool: Pool, /) -> LowerTier:
+        """Returns the lower tier for a cache on ``pool``."""
+
+
+class BatchLowerTier(Protocol):
+    """A lower tier that is called for many keys at once, and reads into memory that it is given.
+
+    Such a tier can be a part of a :class:`~kvmem.Chain`, and be below ``write_behind``. A cache
+    uses one on its own in the same way if it has no ``fetch``. Any thread may call any method:
+    threads of the cache do.
+
+    Values and invalidations of one key take effect one after the other. The cache takes the leases
+    itself; it gives none on a key while one of the first or the last three methods runs for it.
+    """
+
+    def put_all(self, values: list[Pinned], /) -> None:
+        """Stores evicted values of different keys, unless they are superseded.
+
+        If it raises, ``invalidate`` is called for each of the keys, and the values are lost. The
+        bytes become free when the pins are released.
+        """
+
+    def lengths(self, keys: list[int | bytes | str], /) -> Sequence[int | None]:
+        """Returns the length of the value under each key in bytes; None where there is none."""
+
+    def fetch_into(
+        self, keys: list[int | bytes | str], buffers: list[memoryview], /
+    ) -> Sequence[int | None]:
+        """Reads the value under each key into a buffer of its length. Returns the length of each
+        value that was read; None where there is none, or one of another length, or where its bytes
+        are not right.
+
+        The buffers are the cache's memory, which waits until nobody uses them any more: neither a
+        view of one nor a transfer may outlive the call.
+        """
+
+    def invalidate(self, key: int | bytes | str, /) -> None:
+        """Forgets the value under ``key``. It must not be fetched again. If it raises, the cache
+        does not fetch the key any more until it is cleared.
+        """
+
+    def clear(self) -> None:
+        """Forgets all values. They must not be fetched again."""
+
+    def close(self) -> None:
+        """Ends the tier, because its cache is closed."""
+
+
+class BatchLowerTierFactory(Protocol):
+    """An object that can become a part of what is below a cache on a pool."""
+
+    def __lower_tier__(self, pool: Pool, /) -> BatchLowerTier:
         """Returns the lower tier for a cache on ``pool``."""

@@ -7,6 +7,7 @@ engines.py.
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import types
 from importlib.machinery import ModuleSpec
@@ -32,6 +33,18 @@ class Tensor(np.ndarray):
 
     def data_ptr(self) -> int:
         return int(self.ctypes.data)
+
+    def numel(self) -> int:
+        return int(self.size)
+
+    def element_size(self) -> int:
+        return int(self.itemsize)
+
+    def contiguous(self) -> Tensor:
+        return np.ascontiguousarray(self).view(Tensor)
+
+    def numpy(self) -> Any:
+        return self.view(np.ndarray)
 
 
 class Finder:
@@ -114,6 +127,44 @@ def sglang(folder: str) -> None:
     put("sglang.srt.utils", is_hip=lambda: False)
 
 
+def page_hashes(tokens: list[int], prior: bytes | None, page_size: int | None) -> Any:
+    """Returns a hash of each page and all before it, as SGLang's compiled half does."""
+    digest, found = prior or b"", []
+    for at in range(0, len(tokens), page_size or len(tokens)):
+        page = tokens[at : at + (page_size or len(tokens))]
+        digest = hashlib.sha256(digest + np.array(page, np.int64).tobytes()).digest()
+        found.append(digest.hex())
+    return found if page_size else found[0]
+
+
+def sglang_storage(folder: str) -> None:
+    """SGLang with its own storage interface, backends' factory and cache controller."""
+    sglang(folder)
+    import torch
+
+    setattr(torch, "tensor", lambda value, dtype=None: np.array(value).view(Tensor))  # noqa: B010
+    for name in ("sglang.srt.managers", "sglang.srt.plugins"):
+        folder_only(name, f"{folder}/{name.replace('.', '/')}")
+    # SGLang's own package makes the factory known.
+    del sys.modules["sglang.srt.mem_cache.storage"]
+    one = types.SimpleNamespace(
+        tp_rank=0, tp_size=1, pp_rank=0, pp_size=1, attn_dcp_size=1, attn_dcp_rank=0
+    )
+    put("sglang.srt.runtime_context", get_memory=lambda: None, get_parallel=lambda: one)
+    put("sglang.srt.utils", is_hip=lambda: False, get_device_module=MagicMock)
+    put("sglang.srt.utils.common", human_readable_int=int)
+    put("sglang.srt.layers")
+    put("sglang.srt.layers.dp_attention", is_dp_attention_enabled=lambda: False)
+    put("sglang.srt.mem_cache.l2_transfer", L2Transfer=object, L2TransferEngine=object)
+    put("sglang.srt.mem_cache.memory_pool", MLATokenToKVPool=type("MLA", (), {}))
+    native = "sglang.srt.mem_cache.cpp_utils.native_hash"
+    put(native, get_native_hash=page_hashes)
+    kernels = "sglang.kernels.ops.kvcache.mla_buffer"
+    sys.modules[kernels] = Anything(kernels)
+    v4 = "sglang.srt.mem_cache.deepseek_v4_memory_pool"
+    put(v4, DeepSeekV4TokenToKVPool=type("V4", (), {}))
+
+
 def lmcache() -> None:
     """LMCache, whose compiled half needs PyTorch's libraries."""
     if stand_in(
@@ -131,3 +182,41 @@ def lmcache() -> None:
         "aiofiles",
     ):
         sys.modules["lmcache.lmcache_native"] = Anything("lmcache.lmcache_native")
+
+
+class Bitmap:
+    """LMCache's bitmap, of its compiled half."""
+
+    def __init__(self, size: int, prefix_bits: int = 0) -> None:
+        self.bits = [index < prefix_bits for index in range(size)]
+
+    def set(self, index: int) -> None:
+        self.bits[index] = True
+
+    def clear(self, index: int) -> None:
+        self.bits[index] = False
+
+    def test(self, index: int) -> bool:
+        return self.bits[index]
+
+    def size(self) -> int:
+        return len(self.bits)
+
+    __len__ = size
+
+    def popcount(self) -> int:
+        return sum(self.bits)
+
+    def get_indices_list(self) -> list[int]:
+        return [index for index, bit in enumerate(self.bits) if bit]
+
+    def gather(self, items: Any) -> list[Any]:
+        return [items[index] for index in self.get_indices_list()]
+
+
+def lmcache_l2() -> None:
+    """LMCache with its own adapters of the second level, and their factory and controllers."""
+    lmcache()
+    stand_in("cryptography", "fastapi", "sortedcontainers", "transformers")
+    native = sys.modules["lmcache.lmcache_native"]
+    native.Bitmap = Bitmap  # type: ignore[attr-defined]

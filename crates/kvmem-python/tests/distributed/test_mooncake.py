@@ -454,6 +454,42 @@ def test_a_store_is_a_lower_tier_factory(store: Store, pool: kvmem.Pool) -> None
         kvmem.KvCache(other, lower_tier=store)
 
 
+def test_memory_above_a_disk_above_a_cluster(
+    tier: ClusterTier, pool: kvmem.Pool, tmp_path: Path
+) -> None:
+    with (
+        kvmem.DiskTier(tmp_path / "tier", bytes="1MiB") as disk,
+        kvmem.KvCache(
+            pool,
+            max_bytes=300_000,
+            lower_tier=kvmem.Chain(disk, tier),
+            write_behind="256KiB",
+        ) as cache,
+    ):
+        for n in range(40):
+            cache.insert(n, data(n))
+        cache.evict_to(0)
+        assert cache.flush(LIMIT) and tier.flush(LIMIT)
+        assert tier.stats().stored == 40 and disk.stats().evictions > 10
+        for first in reversed(range(0, 40, 4)):
+            found = cache.get_or_fetch(range(first, first + 4))
+            assert [one and bytes(one) for one in found] == [data(first + n) for n in range(4)]
+            del found
+        assert disk.stats().hits > 5 and tier.stats().fetched > 10
+        cache.evict_to(0)
+        found = cache.start_fetch(range(4)).result(LIMIT)
+        assert [one and bytes(one) for one in found] == [data(n) for n in range(4)]
+        del found
+        cache.remove(3)
+        assert cache.get(3) is None and cache.flush(LIMIT) and tier.flush(LIMIT)
+        disk.clear()
+        assert cache.get(3) is None
+        cache.clear()
+        assert tier.flush(LIMIT) and cache.get_or_fetch(range(40)) == [None] * 40
+        stats = tier.stats()
+        assert (stats.corrupt, stats.errors, stats.abandoned) == (0, 0, 0), stats
+
+
 def test_removed_and_replaced_values_do_not_come_back(tier: ClusterTier, pool: kvmem.Pool) -> None:
     with kvmem.KvCache(pool, lower_tier=tier) as cache:
         cache.insert("k", data(1))

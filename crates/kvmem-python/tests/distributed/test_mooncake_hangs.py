@@ -178,6 +178,43 @@ def test_a_hung_master_costs_one_deadline(own: Cluster, store: Store, pool: kvme
         assert tier.stats().failed == tier.stats().corrupt == 0
 
 
+def test_a_hung_master_costs_a_chain_one_deadline(
+    own: Cluster, store: Store, pool: kvmem.Pool, tmp_path: Path
+) -> None:
+    tier = ClusterTier(store, prefix="chained/", max_queued_bytes=MIB, retry=0.1)
+    with (
+        kvmem.DiskTier(tmp_path / "tier", bytes="16MiB") as disk,
+        kvmem.KvCache(pool, lower_tier=kvmem.Chain(disk, tier)) as cache,
+    ):
+        for number in range(5):
+            cache.insert(number, data(number))
+        cache.evict_to(0)
+        assert tier.flush(LIMIT)
+        before = tier.stats()
+        disk.remove(range(4))
+        with stopped(own.master), impatient(store):
+            found = cache.get_or_fetch(range(5))
+            assert [one and bytes(one) for one in found] == [None] * 4 + [data(4)]
+            del found
+            stats = tier.stats()
+            assert (stats.timeouts - before.timeouts, stats.fetch_failures) == (1, 1), stats
+            assert stats.circuit == "open" and stats.skipped >= 3
+            # Removals are recorded, and values wait.
+            cache.remove(2)
+            cache.insert("while it hangs", data(9))
+            cache.evict_to(0)
+            disk.clear()
+            with cache.get("while it hangs") or pytest.fail() as queued:
+                assert bytes(queued) == data(9)
+            assert tier.stats().timeouts - before.timeouts == 1
+        until(lambda: tier.stats().circuit == "closed")
+        assert tier.flush(LIMIT)
+        found = cache.get_or_fetch(range(4))
+        assert [one and bytes(one) for one in found] == [data(0), data(1), None, data(3)]
+        del found
+        assert tier.stats().failed == tier.stats().corrupt == 0
+
+
 def test_a_hung_master_costs_a_store_one_deadline(
     own: Cluster, store: Store, pool: kvmem.Pool
 ) -> None:

@@ -14,7 +14,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +106,10 @@ class Other:
     def __exit__(self, *_: object) -> None:
         self.kill()
         for stream in (self.process.stdin, self.process.stdout):
-            if stream:
-                stream.close()
+            # A request that a process did not read before it died is still to be written.
+            with suppress(BrokenPipeError):
+                if stream:
+                    stream.close()
 
     def __enter__(self) -> Other:
         return self
@@ -697,8 +699,9 @@ def test_closing_ends_running_transfers(
     # Nothing is written to them any more, even when the other process wakes up.
     wanted = noise(blocks, 5)
     there.go_on()
-    # It answers, or UCX has ended it.
-    there.begin(sums=1)
+    # It answers, or UCX has ended it, before or after the request.
+    with suppress(BrokenPipeError):
+        there.begin(sums=1)
     assert there.process.stdout is not None
     there.process.stdout.readline()
     assert sums(blocks) == wanted

@@ -47,6 +47,12 @@ lease. While it fetches, a value under the key may be
 
 One thread puts the waiting values. It marks a value as stored, and its key as no longer stale, only
 if the value is still the latest.
+
+**In a chain** (:class:`kvmem.Chain`) the library calls the methods of
+:class:`~kvmem.lower_tier.BatchLowerTier`. The cache takes the leases then, and
+the same argument holds. The memory that a value is read into is lent for the call alone, so a
+transfer that may outlive the call cannot use it: the value is read into a block of the pool, which
+the transfer holds, and copied. The queue is the same.
 """
 
 from __future__ import annotations
@@ -190,6 +196,16 @@ class _Entry:
             self.pinned.release()
 
 
+class _Read:
+    """A look-up by a chain, from before it looks until its bytes are in place."""
+
+    __slots__ = ("is_overtaken",)
+
+    def __init__(self) -> None:
+        self.is_overtaken = False
+        """Whether the key was removed, or evicted with another value, meanwhile."""
+
+
 class ClusterTier:
     """A lower tier over a :class:`Store`: ``KvCache(pool, lower_tier=ClusterTier(store, …))``. For
     the default settings pass the store itself as ``lower_tier``.
@@ -248,6 +264,23 @@ class ClusterTier:
         cluster cannot be reached.
         """
         return self._worker.fetch(cache, key)
+
+    def put_all(self, values: list[Pinned]) -> None:
+        """Queues evicted values, as :meth:`put` does. A chain calls this."""
+        for pinned in values:
+            self.put(pinned)
+
+    def lengths(self, keys: list[_CacheKey]) -> list[int | None]:
+        """Returns the length of each value in bytes; None if there is none, or if the cluster
+        cannot be reached.
+        """
+        return [self._worker.length(key) for key in keys]
+
+    def fetch_into(self, keys: list[_CacheKey], buffers: list[memoryview]) -> list[int | None]:
+        """Reads values into buffers of their lengths, and returns the lengths; None for values
+        that were not read. Each value needs as many free bytes in the pool while it is read.
+        """
+        return [self._worker.read(key, buffer) for key, buffer in zip(keys, buffers, strict=True)]
 
     def invalidate(self, key: _CacheKey) -> None:
         """Stops fetching the cluster's object under ``key``, and has it removed."""
@@ -314,6 +347,8 @@ class _Worker:
         self.waiting: dict[str, _Entry] = {}
         """The latest queued value of each name."""
         self.bytes = 0
+        self.reads: dict[str, list[_Read]] = {}
+        """Look-ups by chains, by name."""
         self.stale: set[str] = set()
         self.all_stale = False
         self.down = False
@@ -399,10 +434,14 @@ class _Worker:
         self.changed.notify_all()
 
     def _drop_waiting(self, name: str) -> None:
-        """Records that a queued value is not the latest. The caller holds the lock."""
+        """Records that a queued value, and one being read, is not the latest. The caller holds the
+        lock.
+        """
         before = self.waiting.pop(name, None)
         if before is not None:
             before.is_latest = False
+        for read in self.reads.get(name, ()):
+            read.is_overtaken = True
 
     def invalidate(self, key: _CacheKey) -> None:
         with self.lock:
@@ -412,7 +451,7 @@ class _Worker:
 
     def clear(self) -> None:
         with self.lock:
-            for name in list(self.waiting):
+            for name in {*self.waiting, *self.reads}:
                 self._drop_waiting(name)
             self.stale.clear()
             self.all_stale = True
@@ -593,28 +632,37 @@ class _Worker:
                 return None
         try:
             return self._get(cache, key, lease, name)
-        except errors.ObjectMissingError:
+        except KvmemError as error:
+            if self._count_miss(error, overtaken=not lease.is_valid):
+                return self._superseded(None)
+        return None
+
+    def _count_miss(self, error: KvmemError, *, overtaken: bool) -> bool:
+        """Counts a look-up that failed. Returns True if another thread overtook it, which is not
+        counted.
+        """
+        if isinstance(error, errors.ObjectMissingError):
             with self.lock:
                 self.counts.absent += 1
-        except errors.CircuitOpenError as error:
+        elif isinstance(error, errors.CircuitOpenError):
             with self.lock:
                 self.counts.skipped += 1
                 self.last_error = str(error)
-        except OutOfSpaceError as error:
+        elif isinstance(error, OutOfSpaceError):
             with self.lock:
                 self.counts.fetch_failures += 1
                 self.last_error = str(error)
-        except KvmemError as error:
+        else:
             # A value that was replaced meanwhile may have another length.
             reached = isinstance(error, errors.StoreError) and not isinstance(
                 error, errors.UnreachableError
             )
-            if reached and not lease.is_valid:
-                return self._superseded(None)
+            if reached and overtaken:
+                return True
             self._count_failure(error)
             with self.lock:
                 self.counts.fetch_failures += 1
-        return None
+        return False
 
     def _copy(
         self, cache: KvCache, key: _CacheKey, lease: Lease, view: memoryview
@@ -697,6 +745,104 @@ class _Worker:
             self.last_error = f"the cluster returned other bytes under {name!r} than were put"
             self._mark_stale(name)
         _log.warning("%s: the object is removed", self.last_error)
+
+    # Look-ups by a chain.
+
+    def length(self, key: _CacheKey) -> int | None:
+        """Returns the length of the value under a key; None if there is none to be read."""
+        name = self.name(key)
+        with self.lock:
+            entry = self.waiting.get(name)
+            if entry is not None:
+                return entry.nbytes
+            if not self._can_ask(name):
+                return None
+        try:
+            nbytes = self.store.available_size(name) - _TRAILER.size
+        except KvmemError as error:
+            self._count_miss(error, overtaken=False)
+            return None
+        if nbytes <= 0:
+            self._corrupt(name)
+            return None
+        return nbytes
+
+    def _can_ask(self, name: str) -> bool:
+        """Returns whether the cluster's object may be read. The caller holds the lock."""
+        if self.down or self.stopping:
+            self.counts.skipped += 1
+            return False
+        if self.all_stale or name in self.stale:
+            self.counts.absent += 1
+            return False
+        return True
+
+    def read(self, key: _CacheKey, buffer: memoryview) -> int | None:
+        """Reads the value under a key into a buffer of its length. Returns the length; None if
+        there is no such value.
+        """
+        name, this = self.name(key), _Read()
+        with self.lock:
+            entry = self.waiting.get(name)
+            view = None if entry is None else memoryview(entry.pinned)
+            if view is None and not self._can_ask(name):
+                return None
+            self.reads.setdefault(name, []).append(this)
+        try:
+            if view is None:
+                found = self._read_object(name, buffer, this)
+            else:
+                with view:
+                    found = view.nbytes == buffer.nbytes
+                    if found:
+                        buffer[:] = view
+        except KvmemError as error:
+            if self._count_miss(error, overtaken=this.is_overtaken):
+                self._superseded(None)
+            return None
+        finally:
+            with self.lock:
+                self.reads[name].remove(this)
+                if not self.reads[name]:
+                    del self.reads[name]
+        if not found:
+            return None
+        with self.lock:
+            self.counts.fetched += 1
+            self.counts.fetched_bytes += buffer.nbytes
+        return buffer.nbytes
+
+    def _read_object(self, name: str, buffer: memoryview, this: _Read) -> bool:
+        """Reads the cluster's object into a buffer. Returns whether its bytes are right."""
+        # Abandoned calls may hold all trailers.
+        trailer = self.take_trailer(self.store.deadline)
+        if trailer is None:
+            with self.lock:
+                self.counts.skipped += 1
+            return False
+        # A transfer that is abandoned holds the block, which is freed when the transfer ends.
+        block = self.store.pool.allocate(buffer.nbytes)
+        try:
+            self.store.get_parts(name, [block, trailer.block], keep=trailer)
+            with memoryview(block) as view, memoryview(trailer.block) as found:
+                good = found == _TRAILER.pack(
+                    _MAGIC, buffer.nbytes, zlib.crc32(view), zlib.crc32(name.encode())
+                )
+                with self.lock:
+                    # Another cache that shares the tier may have removed it.
+                    stale = self.all_stale or name in self.stale
+                    self.counts.absent += stale
+                if good and not stale and not this.is_overtaken:
+                    buffer[:] = view
+                    return True
+        finally:
+            with contextlib.suppress(ExportedError):
+                block.free()
+        if this.is_overtaken:
+            self._superseded(None)
+        elif not stale:
+            self._corrupt(name)
+        return False
 
     # Figures and end.
 

@@ -2,14 +2,18 @@
 
 SGLang finds :func:`register` through the entry point group ``sglang.srt.plugins``, in every process
 that it starts. A host pool whose memory would come from SGLang's default allocator then comes from
-a :class:`kvmem.Region`: on the best available pages, populated by several threads. Allocators that
-bring their own memory (``mooncake``, ``mori``, ``shm``, ``tensorcast``) keep it, and so do pools
-that HIP must own. SGLang registers the memory with the GPU afterwards, as it does with its own.
+a :class:`kvmem.Region`: on the best available pages, populated by several threads. Shared host
+pools (``shm``) come from shared regions, which may have huge pages, as SGLang's may not. Allocators
+that bring their own memory (``mooncake``, ``mori``, ``tensorcast``) keep it, and so do pools that
+HIP must own. SGLang registers the memory with the GPU afterwards, as it does with its own.
+
+:mod:`kvmem.sglang.storage` has the storage backend.
 
 Environment variables:
 
 - ``SGLANG_PLUGINS``: SGLang's own list of plugins to load. This plugin is called ``kvmem``.
-- ``KVMEM_SGLANG=0`` keeps SGLang's allocator.
+- ``KVMEM_SGLANG=0`` keeps SGLang's allocators.
+- ``KVMEM_SGLANG_SHARED=0`` keeps SGLang's allocator of shared host pools.
 - ``KVMEM_SGLANG_PAGES``: page sizes to try, in order of preference (``1G,2M,thp,4k``).
 - ``KVMEM_SGLANG_NUMA``: ``numa`` of :class:`kvmem.Region`.
 
@@ -41,29 +45,51 @@ TARGET = "sglang.srt.mem_cache.pool_host.common.get_allocator_from_storage"
 
 
 def region_tensor(
-    dims: Sequence[int], dtype: Any, *, pages: str | None = None, numa: str | None = None
+    dims: Sequence[int],
+    dtype: Any,
+    *,
+    pages: str | None = None,
+    numa: str | None = None,
+    shared: bool = False,
 ) -> Any:
-    """Returns a tensor of zeros in a region of its own. The region is unmapped with the last view.
-    Needs PyTorch.
+    """Returns a tensor of zeros in a region of its own, which other processes can map if it is
+    ``shared``. The region is unmapped with the last view. Needs PyTorch.
 
     Raises :class:`~kvmem.MappingError`, which is a ``MemoryError``, and
     :class:`~kvmem.InvalidArgumentError`.
     """
+    return tensor_and_region(dims, dtype, pages=pages, numa=numa, shared=shared)[0]
+
+
+def tensor_and_region(
+    dims: Sequence[int],
+    dtype: Any,
+    *,
+    pages: str | None = None,
+    numa: str | None = None,
+    shared: bool = False,
+) -> tuple[Any, Region | None]:
+    """Does what :func:`region_tensor` does, and returns the region, too; None for no bytes."""
     import torch
 
     count = math.prod(dims)
     if count < 0 or any(length < 0 for length in dims):
         raise InvalidArgumentError(f"{tuple(dims)} is no shape: give lengths of 0 or more")
     if count == 0:
-        return torch.empty(tuple(dims), dtype=dtype)
+        return torch.empty(tuple(dims), dtype=dtype), None
     nbytes = count * dtype.itemsize
-    region = Region(nbytes, pages=pages, numa=numa, populate="auto")
-    _log.info("SGLang: %s of %s in a region of %d bytes", tuple(dims), dtype, region.nbytes)
+    region = Region(nbytes, pages=pages, numa=numa, populate="auto", shared=shared)
+    _log.info(
+        "SGLang: %s of %s in a region of %d bytes: %s",
+        tuple(dims),
+        dtype,
+        region.nbytes,
+        region.receipt,
+    )
     # Through bytes, because PyTorch cannot read every dtype from a buffer. The tensor keeps the
     # region.
-    return (
-        torch.frombuffer(region, dtype=torch.uint8, count=nbytes).view(dtype).reshape(tuple(dims))
-    )
+    flat = torch.frombuffer(region, dtype=torch.uint8, count=nbytes)
+    return flat.view(dtype).reshape(tuple(dims)), region
 
 
 def _choose(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
@@ -71,6 +97,10 @@ def _choose(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     from sglang.srt.mem_cache.pool_host import common
 
     chosen = original(*arguments, **named)
+    if type(chosen) is common.ShmHostTensorAllocator and _shares():
+        from .allocator import SharedRegionHostTensorAllocator
+
+        return SharedRegionHostTensorAllocator()
     if type(chosen) is not common.HostTensorAllocator:
         _unused(
             f"SGLang has chosen the allocator {type(chosen).__name__} for a host pool, which "
@@ -84,6 +114,11 @@ def _choose(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
     from .allocator import RegionHostTensorAllocator
 
     return RegionHostTensorAllocator()
+
+
+def _shares() -> bool:
+    """Returns whether shared host pools are to be kvmem's."""
+    return os.environ.get("KVMEM_SGLANG_SHARED", "1") != "0"
 
 
 _logged: set[str] = set()

@@ -1,0 +1,420 @@
+"""*Storage*: SGLang's third level of HiCache in kvmem's stores. Importing this module imports
+SGLang.
+
+SGLang builds :class:`KvmemStorage` by its backend ``dynamic``, from the extra configuration:
+
+.. code-block:: json
+
+    {"backend_name": "kvmem", "module_path": "kvmem.sglang.storage",
+     "class_name": "KvmemStorage", "interface_v1": 1, "kvmem": {"node": "/run/kvmem.sock"}}
+
+``kvmem`` has the options of :class:`kvmem.storage.StorageOptions`. With ``"interface_v1": 1``
+pages are copied between the host pool and the store; otherwise SGLang makes tensors of them first.
+
+**Keys.** The key of a page is a digest of SGLang's hash of its tokens, and of everything that the
+bytes depend on: model, ranks of the tensor, pipeline and context parallelism as in the names of
+SGLang's own files, the pool, and its layout, type, page size and shape. MLA's cache is the same on
+all ranks of the tensor parallelism, so its keys have no rank. Engines that differ in any of these
+never share a page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sglang.srt.mem_cache.hicache_storage import (
+    HiCacheStorage,
+    PoolHitPolicy,
+    PoolName,
+    PoolTransferResult,
+)
+
+from ..errors import InvalidArgumentError
+from ..storage import StorageOptions, Value, ValueStore, ValueStoreStats, check_version, open_store
+
+_log = logging.getLogger("kvmem")
+
+SUPPORTED = ("0.5.23", "0.6")
+"""First supported version of SGLang, and the first one that is not."""
+
+KV = str(PoolName.KV.value)
+_SHAPE = (
+    "layer_num",
+    "start_layer",
+    "head_num",
+    "head_group_num",
+    "head_dim",
+    "v_head_dim",
+    "kv_lora_rank",
+    "qk_rope_head_dim",
+    "kv_cache_dim",
+    "size_per_token",
+    "element_dim",
+)
+"""Attributes of host pools that say how the bytes of a page are arranged."""
+
+
+def identity(config: Any) -> tuple[str, str]:
+    """Returns what names the engine in keys: for pools that are split among ranks, and for those
+    that are the same on all ranks of the tensor parallelism.
+    """
+    extra = config.extra_config or {}
+    model = (config.model_name or "").replace("/", "-")
+    shard = f"_{config.pp_size}_{config.pp_rank}" if config.pp_size > 1 else ""
+    if config.attn_cp_size > 1:
+        shard += f"_cp{config.attn_cp_rank}_{config.attn_cp_size}"
+    tag = extra.get("extra_backend_tag")
+    model = f"{tag}_{model}" if tag else model
+    split = f"_{model}_{config.tp_rank}_{config.tp_size}{shard}"
+    same = f"_{model}{shard}" if config.is_mla_model else split
+    if config.dcp_size > 1:
+        dcp = (
+            f"_tp{config.tp_size}_dcp{config.dcp_rank}_{config.dcp_size}"
+            f"_page{config.logical_page_size}"
+        )
+        split, same = split + dcp, same + dcp
+    return split, same
+
+
+def arrangement(pool: Any) -> str:
+    """Returns how a host pool arranges the bytes of a page."""
+    known = [f"{name}={getattr(pool, name)}" for name in _SHAPE if hasattr(pool, name)]
+    names = ("layout", "page_size", "dtype")
+    known += [f"{name}={getattr(pool, name, '')}" for name in names]
+    return f"{type(pool).__name__}({', '.join(known)})"
+
+
+def rank_of(config: Any) -> str:
+    """Returns the name of an engine process, for paths of files."""
+    return f"dp{config.dp_rank}-pp{config.pp_rank}-cp{config.attn_cp_rank}-tp{config.tp_rank}"
+
+
+def checked(options: StorageOptions, config: Any) -> StorageOptions:
+    """Raises :class:`~kvmem.InvalidArgumentError` if a disk cannot serve an engine of several
+    processes: a file belongs to one of them.
+    """
+    ranks = config.tp_size * config.pp_size * config.attn_cp_size
+    several = ranks > 1 or config.dp_rank > 0
+    if options.disk and several and not all("{rank}" in str(path) for path in options.disk):
+        paths = ", ".join(map(str, options.disk))
+        raise InvalidArgumentError(
+            f"{ranks} processes cannot use one file ({paths}): write {{rank}} into the path, "
+            'or give "node" instead of "disk"',
+            value=ranks,
+            limit=1,
+        )
+    if options.disk and not options.mooncake and config.is_mla_model and config.tp_size > 1:
+        raise InvalidArgumentError(
+            f"only one of {config.tp_size} ranks stores the pages of an MLA model, and others "
+            'cannot read its file: give "node" instead of "disk"',
+            value=config.tp_size,
+            limit=1,
+        )
+    return options
+
+
+def memory_of(tensor: Any) -> tuple[int, int]:
+    """Returns the address and the length in bytes of a contiguous tensor."""
+    return int(tensor.data_ptr()), int(tensor.numel()) * int(tensor.element_size())
+
+
+class HostPool:
+    """A host pool of SGLang, as a store sees it."""
+
+    def __init__(self, pool: Any, name: str, owner: str) -> None:
+        self.pool = pool
+        self.name = name
+        self.page_size = int(getattr(pool, "page_size", 1) or 1)
+        # Pages of pools that give no addresses pass through flat tensors.
+        self.is_flat = not callable(getattr(pool, "get_page_buffer_meta", None))
+        self._suffix = f"|{owner}|{name}|{arrangement(pool)}|"
+
+    def keys(self, keys: Sequence[str], flat: bool | None = None) -> list[bytes]:
+        """Returns the store's keys of pages. Flat pages have other bytes, so other keys."""
+        kind = "flat" if (self.is_flat if flat is None else flat) else "pages"
+        suffix = f"{self._suffix}{kind}|".encode()
+        start = hashlib.blake2b(suffix, digest_size=32)
+        found = []
+        for key in keys:
+            digest = start.copy()
+            digest.update(key.encode())
+            found.append(digest.digest())
+        return found
+
+    def parts(self, indices: Any, count: int) -> list[tuple[tuple[int, int], ...]]:
+        """Returns the parts of each of ``count`` pages."""
+        addresses, lengths = self.pool.get_page_buffer_meta(indices)
+        each, rest = divmod(len(addresses), count)
+        if rest or len(addresses) != len(lengths):
+            raise InvalidArgumentError(
+                f"the pool {self.name!r} gives {len(addresses)} addresses and {len(lengths)} "
+                f"lengths for {count} pages: kvmem is written against SGLang {SUPPORTED[0]}",
+                value=len(addresses),
+            )
+        parts = list(zip(map(int, addresses), map(int, lengths), strict=True))
+        return [tuple(parts[at : at + each]) for at in range(0, len(parts), each)]
+
+    def matches(self, keys: Sequence[str], indices: Any) -> bool:
+        """Returns whether there is a slot of the pool for each token of the pages."""
+        if indices is not None and len(indices) == len(keys) * self.page_size:
+            return True
+        have = 0 if indices is None else len(indices)
+        _log.error(
+            "SGLang: the pool %s has %d slots for %d pages of %d: give one for each token",
+            self.name,
+            have,
+            len(keys),
+            self.page_size,
+        )
+        return False
+
+
+class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
+    """SGLang's storage backend over a :class:`~kvmem.storage.ValueStore`.
+
+    Raises :class:`~kvmem.InvalidArgumentError` and
+    :class:`~kvmem.storage.UnsupportedVersionError` when SGLang starts. A node that does not answer
+    yet is not an error: its pages are misses until it does.
+    """
+
+    def __init__(self, storage_config: Any, kwargs: Mapping[str, Any] | None = None) -> None:
+        check_version("sglang", *SUPPORTED)
+        extra = storage_config.extra_config or {}
+        options = extra.get("kvmem")
+        if not isinstance(options, dict):
+            raise InvalidArgumentError(
+                "--hicache-storage-backend-extra-config has no object "
+                f'"kvmem" but {options!r}: give {{"kvmem": {{"node": "/run/kvmem.sock"}}, …}}',
+                value=options,
+            )
+        parsed = checked(StorageOptions.parse(options, '"kvmem"'), storage_config)
+        self._split, self._same = identity(storage_config)
+        self._flat = not extra.get("interface_v1")
+        self._pools: dict[str, HostPool] = {}
+        self._closing = threading.Lock()
+        self.store: ValueStore = open_store(parsed, rank_of(storage_config))
+
+    # Pools.
+
+    def register_mem_pool_host(self, mem_pool_host: Any) -> None:
+        super().register_mem_pool_host(mem_pool_host)
+        self._pools[KV] = HostPool(mem_pool_host, KV, self._same)
+
+    def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        name = str(host_pool_name)
+        # The state of Mamba layers is split among ranks even if the cache is not.
+        owner = self._split if name == str(PoolName.MAMBA.value) else self._same
+        self._pools[name] = HostPool(host_pool, name, owner)
+
+    def _pool(self, name: str = KV) -> HostPool:
+        try:
+            return self._pools[name]
+        except KeyError:
+            known = ", ".join(self._pools) or "none"
+            raise InvalidArgumentError(
+                f"the host pool {name!r} is not registered, but {known}: SGLang calls "
+                "register_mem_pool_host first",
+                value=name,
+            ) from None
+
+    # Pages as addresses in a host pool.
+
+    def batch_get_v1(
+        self, keys: list[str], host_indices: Any, extra_info: Any = None
+    ) -> list[bool]:
+        return self._move(self.store.get, [(self._pool(), keys, host_indices)])[0]
+
+    def batch_set_v1(
+        self, keys: list[str], host_indices: Any, extra_info: Any = None
+    ) -> list[bool]:
+        return self._move(self.store.put, [(self._pool(), keys, host_indices)])[0]
+
+    def batch_get_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
+        return self._move_v2(transfers, is_put=False)
+
+    def batch_set_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
+        return self._move_v2(transfers, is_put=True)
+
+    def _move_v2(self, transfers: list[Any], *, is_put: bool) -> dict[str, list[bool]]:
+        """Moves the pages of all pools with addresses in one call of the store."""
+        results: dict[str, list[bool]] = {}
+        names, moves = [], []
+        for transfer in transfers:
+            pool, keys = self._pool(str(transfer.name)), transfer.keys or []
+            if pool.is_flat:
+                move = self._put_flat if is_put else self._get_flat
+                results[transfer.name] = move(pool, keys, transfer.host_indices)
+            else:
+                names.append(transfer.name)
+                moves.append((pool, keys, transfer.host_indices))
+        moved = self._move(self.store.put if is_put else self.store.get, moves)
+        results.update(zip(names, moved, strict=True))
+        return results
+
+    def _move(
+        self, move: Any, moves: Sequence[tuple[HostPool, Sequence[str], Any]]
+    ) -> list[list[bool]]:
+        values: list[Value] = []
+        counts = []
+        for pool, keys, indices in moves:
+            counts.append(len(keys) if keys and pool.matches(keys, indices) else 0)
+            if counts[-1]:
+                parts = pool.parts(indices, len(keys))
+                values += map(Value, pool.keys(keys, flat=False), parts)
+        moved = move(values) if values else []
+        results, at = [], 0
+        for (_, keys, _), count in zip(moves, counts, strict=True):
+            results.append(moved[at : at + count] if count else [False] * len(keys))
+            at += count
+        return results
+
+    # Pages as flat tensors.
+
+    def _put_flat(self, pool: HostPool, keys: Sequence[str], indices: Any) -> list[bool]:
+        if not pool.matches(keys, indices):
+            return [False] * len(keys)
+        pages = [
+            pool.pool.get_data_page(int(indices[at * pool.page_size]), flat=True).contiguous()
+            for at in range(len(keys))
+        ]
+        values = [
+            Value(key, (memory_of(page),))
+            for key, page in zip(pool.keys(keys, flat=True), pages, strict=True)
+        ]
+        return self.store.put(values)
+
+    def _get_flat(self, pool: HostPool, keys: Sequence[str], indices: Any) -> list[bool]:
+        if not pool.matches(keys, indices):
+            return [False] * len(keys)
+        pages = [pool.pool.get_dummy_flat_data_page() for _ in keys]
+        values = [
+            Value(key, (memory_of(page),))
+            for key, page in zip(pool.keys(keys, flat=True), pages, strict=True)
+        ]
+        found = self.store.get(values)
+        for at, (page, hit) in enumerate(zip(pages, found, strict=True)):
+            if hit:
+                pool.pool.set_from_flat_data_page(int(indices[at * pool.page_size]), page)
+        return found
+
+    # Pages as tensors.
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> Any:
+        return self.batch_get([key], [target_location])[0]
+
+    def batch_get(
+        self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
+    ) -> list[Any]:
+        if target_locations is None or any(target is None for target in target_locations):
+            raise InvalidArgumentError(
+                f"{len(keys)} pages are to be read into no tensors: give one for each",
+                value=target_locations,
+            )
+        found = self.store.get(
+            [
+                Value(key, (memory_of(target),))
+                for key, target in zip(
+                    self._pool().keys(keys, flat=True), target_locations, strict=True
+                )
+            ]
+        )
+        return [
+            target if hit else None for target, hit in zip(target_locations, found, strict=True)
+        ]
+
+    def set(
+        self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None
+    ) -> bool:
+        return self.batch_set([key], [value])
+
+    def batch_set(
+        self,
+        keys: list[str],
+        values: Any = None,
+        target_locations: Any = None,
+        target_sizes: Any = None,
+    ) -> bool:
+        pages = [value.contiguous() for value in values]
+        stored = self.store.put(
+            [
+                Value(key, (memory_of(page),))
+                for key, page in zip(self._pool().keys(keys, flat=True), pages, strict=True)
+            ]
+        )
+        return all(stored)
+
+    # Which pages there are.
+
+    def _kv_keys(self, keys: Sequence[str]) -> list[bytes]:
+        return self._pool().keys(keys, flat=self._flat)
+
+    def exists(self, key: str) -> bool:
+        return self.batch_exists([key]) == 1
+
+    def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        return self.store.prefix(self._kv_keys(keys))
+
+    def batch_exists_v2(
+        self, keys: list[str], pool_transfers: list[Any] | None = None, extra_info: Any = None
+    ) -> Any:
+        transfers = pool_transfers or []
+        requested = self._kv_keys(keys)
+        for transfer in transfers:
+            requested += self._pool(str(transfer.name)).keys(keys)
+        found = [nbytes is not None for nbytes in self.store.lengths(requested)]
+        pages = len(keys)
+        kv = leading(found[:pages])
+        if getattr(self._pool().pool, "kv_buffer", self) is None:
+            # The pool has no memory of its own: other pools decide.
+            kv = pages
+        hits: dict[Any, int] = {PoolName.KV: kv} if kv else {}
+        restorable = list(range(1, kv + 1))
+        for number, transfer in enumerate(transfers, 1):
+            if not restorable:
+                break
+            here = found[number * pages : (number + 1) * pages]
+            allowed = restorable_prefixes(here, kv, transfer)
+            if boundary := max(allowed, default=0):
+                hits[transfer.name] = boundary
+            restorable = [length for length in restorable if length in allowed]
+        return PoolTransferResult(restorable[-1] if restorable else 0, hits, restorable)
+
+    # The rest.
+
+    def clear(self) -> bool:
+        return self.store.clear()
+
+    def stats(self) -> ValueStoreStats:
+        """Returns the figures of the store."""
+        return self.store.stats()
+
+    def close(self) -> None:
+        """Ends the store. A second call does nothing."""
+        with self._closing:
+            self.store.close()
+
+
+def leading(found: Sequence[bool]) -> int:
+    """Returns the number of leading hits."""
+    return next((at for at, hit in enumerate(found) if not hit), len(found))
+
+
+def restorable_prefixes(found: Sequence[bool], kv: int, transfer: Any) -> set[int]:
+    """Returns the lengths of prefixes, up to ``kv`` pages, that a pool can serve."""
+    if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
+        return set(range(1, leading(found[:kv]) + 1))
+    if transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
+        window = max(1, len(transfer.keys) if transfer.keys else 1)
+        return {
+            length for length in range(1, kv + 1) if all(found[max(0, length - window) : length])
+        }
+    raise InvalidArgumentError(
+        f"the pool {transfer.name} has the hit policy {transfer.hit_policy}: kvmem is written "
+        f"against SGLang {SUPPORTED[0]}, whose own backends know all_pages and trailing_pages",
+        value=str(transfer.hit_policy),
+    )

@@ -1,0 +1,33 @@
+"""*Storage*: values of engines by key, in a node's pool, on disks, or in a cluster.
+
+The plug-ins of engines (:mod:`kvmem.sglang.storage`, :mod:`kvmem.lmcache.l2`) store and load pages
+of KV cache through a :class:`ValueStore`. There are three, chosen by :class:`StorageOptions`:
+
+- :class:`NodeStore`: the pool of ``kvmem serve``, which all engines of a machine share.
+- :class:`DiskStore`: files of this process alone.
+- :class:`ClusterStore`: a Mooncake cluster, below a disk if one is named.
+
+A store may always lose a value and never returns a wrong one: damaged bytes, a value of another
+length, a server that has ended, and a call that misses its deadline are misses. After a failure it
+tries again by itself.
+"""
+
+from __future__ import annotations
+
+from .errors import StoreUnavailableError, UnsupportedVersionError
+from .node import NodeStore
+from .options import StorageOptions, open_store
+from .store import Value, ValueStore, ValueStoreStats
+from .versions import check_version
+
+__all__ = [
+    "NodeStore",
+    "StorageOptions",
+    "StoreUnavailableError",
+    "UnsupportedVersionError",
+    "Value",
+    "ValueStore",
+    "ValueStoreStats",
+    "check_version",
+    "open_store",
+]

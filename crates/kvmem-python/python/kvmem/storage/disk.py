@@ -1,0 +1,251 @@
+"""*Disk store*: values in files of this process, which finds them again after a restart.
+
+**Staged.** The engine's pages are copied to and from blocks of a small pool, whose memory is
+registered with the rings of the files. A transfer that misses its deadline keeps its blocks, and
+the engine's memory is free at once. The copy costs the speed of memory, which is several times that
+of a drive.
+
+**Direct.** The files are read into and written from the engine's memory, if each value is one
+part of it. A call then takes as long as the drive does. This is for engines that call from threads
+of their own, and wait for the end of each call before they reuse memory.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from .._kvmem import Block, DiskTier, Pool, Region, TierSet, parse_size
+from ..errors import (
+    DiskTierError,
+    InvalidBufferError,
+    KvmemError,
+    OutOfSpaceError,
+)
+from .store import Budget, Value, ValueStore
+
+_log = logging.getLogger("kvmem.storage")
+
+_ALIGN = 4096
+
+
+def view(value: Value) -> memoryview:
+    """Returns the only part of a value as writable memory."""
+    [(address, nbytes)] = value.parts
+    return memory_at(address, nbytes)
+
+
+def memory_at(address: int, nbytes: int) -> memoryview:
+    """Returns memory that the caller keeps."""
+    return memoryview((ctypes.c_ubyte * nbytes).from_address(address)).cast("B")
+
+
+class DiskStore(ValueStore):
+    """Values in one or more files.
+
+    - ``paths``: files or block devices.
+    - ``nbytes``: length of each; None keeps the length of existing ones.
+    - ``staging``: bytes of memory for the copies, half of them for loads; 0: direct transfers,
+      without a deadline.
+    - ``deadline``, ``retry``: as for :class:`ValueStore`.
+
+    Raises :class:`~kvmem.DiskTierError` if a file cannot be used.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        *,
+        nbytes: int | str | None = None,
+        staging: int | str = 64 << 20,
+        deadline: float = 1.0,
+        retry: float = 1.0,
+    ) -> None:
+        self._tier: DiskTier | TierSet = (
+            DiskTier(paths[0], bytes=nbytes) if len(paths) == 1 else TierSet(paths, bytes=nbytes)
+        )
+        super().__init__(f"the disk tier at {', '.join(map(str, paths))}", deadline, retry)
+        self._closed = False
+        self._closing = threading.Lock()
+        nbytes_staged = parse_size(staging) if isinstance(staging, str) else staging
+        self._direct = nbytes_staged == 0
+        self._region: Region | None = None
+        self._pools: dict[str, tuple[Pool, threading.Lock]] = {}
+        for direction in () if self._direct else ("get", "put"):
+            pool = Pool(nbytes_staged // 2, pages="2M,thp,4k")
+            self._pools[direction] = pool, threading.Lock()
+            try:
+                self._tier.register_memory(pool)
+            except KvmemError as error:
+                _log.info("transfers without fixed buffers: %s", error)
+
+    @property
+    def tier(self) -> DiskTier | TierSet:
+        """The tier that holds the values."""
+        return self._tier
+
+    def register(self, address: int, nbytes: int) -> bool:
+        """Registers the memory of an engine with the rings of the files, for direct transfers.
+        Returns whether that was possible; otherwise transfers work as before.
+
+        The memory must stay mapped until :meth:`close`.
+        """
+        if not (self._direct and address and nbytes):
+            return False
+        region = Region.from_buffer(memory_at(address, nbytes))
+        try:
+            self._tier.register_region(region)
+        except KvmemError as error:
+            _log.info("transfers without fixed buffers: %s", error)
+            region.close()
+            return False
+        self._region = region
+        return True
+
+    def _rounds(
+        self, direction: str, values: Sequence[Value]
+    ) -> Iterator[tuple[slice, list[Block]]]:
+        """Yields as many values as staging memory is free for, and a block for each."""
+        pool, lock = self._pools[direction]
+        with lock:
+            start = 0
+            while start < len(values):
+                blocks: list[Block] = []
+                try:
+                    for value in values[start:]:
+                        blocks.append(pool.allocate(value.nbytes, align=_ALIGN))
+                except OutOfSpaceError as error:
+                    if not blocks:
+                        self._too_small(values[start].nbytes, pool.capacity, error)
+                        start += 1
+                        continue
+                yield slice(start, start + len(blocks)), blocks
+                start += len(blocks)
+
+    def _too_small(self, nbytes: int, capacity: int, error: OutOfSpaceError) -> None:
+        if nbytes > capacity:
+            _log.error(
+                "a page of %d bytes cannot be staged, because %d bytes are for each direction: "
+                'set "staging" to at least %d',
+                nbytes,
+                capacity,
+                4 * nbytes,
+            )
+        else:
+            _log.debug("a page is a miss: %s", error)
+
+    def _get(self, values: Sequence[Value], found: list[bool], budget: Budget) -> None:
+        if self._direct:
+            lengths = self._read([value.key for value in values], [view(v) for v in values])
+            for index, (value, length) in enumerate(zip(values, lengths, strict=True)):
+                found[index] = length == value.nbytes
+            return
+        for part, blocks in self._rounds("get", values):
+            keys = [value.key for value in values[part]]
+            lengths = self.backend.call(partial(self._read, keys, blocks), budget)
+            for index, (block, length) in enumerate(zip(blocks, lengths, strict=True), part.start):
+                if length == values[index].nbytes:
+                    values[index].copy_from(block.ptr)
+                    found[index] = True
+                block.free()
+
+    def _read(self, keys: list[bytes], buffers: Sequence[Block | memoryview]) -> list[int | None]:
+        try:
+            return self._tier.fetch_into(keys, buffers)
+        except InvalidBufferError:
+            # A value is longer than it should be: it was stored by another engine.
+            lengths: list[int | None] = [None] * len(keys)
+            fits = [
+                index
+                for index, (key, buffer) in enumerate(zip(keys, buffers, strict=True))
+                if self._tier.len_of(key) == len(buffer)
+            ]
+            read = self._tier.fetch_into([keys[i] for i in fits], [buffers[i] for i in fits])
+            for index, length in zip(fits, read, strict=True):
+                lengths[index] = length
+            return lengths
+
+    def _put(self, values: Sequence[Value], done: list[int | None], budget: Budget) -> None:
+        missing: dict[bytes, int] = {}
+        for index, value in enumerate(values):
+            if self._tier.len_of(value.key) == value.nbytes:
+                done[index] = 0
+            else:
+                missing.setdefault(value.key, index)
+        todo = list(missing.values())
+        chosen = [values[index] for index in todo]
+        if self._direct:
+            lost = self._write([value.key for value in chosen], [view(v) for v in chosen])
+            for index in todo:
+                done[index] = None if values[index].key in lost else values[index].nbytes
+        else:
+            for part, blocks in self._rounds("put", chosen):
+                for value, block in zip(chosen[part], blocks, strict=True):
+                    value.copy_to(block.ptr)
+                keys = [value.key for value in chosen[part]]
+                lost = self.backend.call(partial(self._write, keys, blocks), budget)
+                for index in todo[part]:
+                    done[index] = None if values[index].key in lost else values[index].nbytes
+                for block in blocks:
+                    block.free()
+        # Equal keys in one call are one value.
+        for index, value in enumerate(values):
+            if done[index] is None and (same := missing.get(value.key, index)) != index:
+                done[index] = None if done[same] is None else 0
+
+    def _write(
+        self, keys: list[bytes], buffers: Sequence[Block | memoryview]
+    ) -> set[int | bytes | str]:
+        """Stores values, and returns the keys of those that were not stored."""
+        try:
+            self._tier.store(zip(keys, buffers, strict=True))
+        except (OutOfSpaceError, DiskTierError) as error:
+            _log.warning("values were not stored: %s", error)
+            return set(keys if error.failed is None else error.failed)
+        return set()
+
+    def _lengths(self, keys: Sequence[bytes], found: list[int | None], budget: Budget) -> None:
+        # The index is in memory.
+        found[:] = [self._tier.len_of(key) for key in keys]
+
+    def _remove(self, keys: list[bytes]) -> None:
+        self._tier.remove(keys)
+
+    def _clear(self) -> None:
+        self._tier.clear()
+
+    @property
+    def capacity(self) -> int:
+        """Number of bytes of the files for values."""
+        return self._tier.stats().capacity
+
+    @property
+    def used(self) -> int:
+        """Number of bytes of the files that values use, padding included."""
+        return self._tier.stats().used
+
+    def close(self) -> None:
+        """Writes the index, so that the next process opens the files fast, and closes them."""
+        with self._closing:
+            if self._closed:
+                return
+            self._closed = True
+
+        def last() -> None:
+            with ExitStack() as stack:
+                for pool, _ in self._pools.values():
+                    stack.callback(pool.close)
+                if self._region is not None:
+                    stack.callback(self._region.close)
+                stack.callback(self._tier.close)
+                if self._region is not None:
+                    stack.callback(self._tier.deregister_region, self._region)
+                self._tier.checkpoint()
+
+        # A process that ends earlier leaves a journal, from which the next one reads the same.
+        self.backend.close(last, max(self.deadline, 10.0))

@@ -1,0 +1,33 @@
+"""*Versions*: the versions of an engine that a plug-in is written against."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+
+from .errors import UnsupportedVersionError
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Returns the leading numbers of a version: (0, 5, 23) for ``0.5.23.post1``."""
+    found = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(int(part) for part in found[0].split(".")) if found else ()
+
+
+def check_version(engine: str, first: str, below: str) -> None:
+    """Raises :class:`UnsupportedVersionError` unless the installed version of ``engine`` is
+    ``first`` or later, and before ``below``. An engine without metadata, such as a source tree, is
+    not checked.
+    """
+    try:
+        version = importlib.metadata.version(engine)
+    except importlib.metadata.PackageNotFoundError:
+        return
+    if not numbers(first) <= numbers(version) < numbers(below):
+        limit = f">={first},<{below}"
+        raise UnsupportedVersionError(
+            f"{engine} {version} is installed, and this plug-in supports {engine}{limit}",
+            value=version,
+            limit=limit,
+            remedy=f"pip install '{engine}{limit}'",
+        )

@@ -1,0 +1,282 @@
+"""*Handover*: one region for all processes of an engine, passed by its descriptor.
+
+The processes of an engine start in any order and share nothing but the engine's name. The first one
+binds an abstract Unix socket of that name, makes the region, and becomes its *creator*. Binding is
+atomic, so there is one creator. The others connect and receive the descriptor. The kernel drops an
+abstract name when the process that has bound it ends, however it ends. Nothing is left in
+``/dev/shm`` or anywhere else, and the next start finds nothing to stumble over.
+
+Both ends check the user of the other by ``SO_PEERCRED``: abstract names have no permissions.
+
+A process is a *member*: the scheduler, or the worker of a rank. Each member joins once. A second
+process that says it is the same member belongs to another engine of the same name, and must not
+share its memory. It waits for the first engine to end, and fails with the process id of the creator
+after the time limit. A creator whose parent has ended gives the name up: its engine was killed, and
+it will soon end, too.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import errno
+import json
+import logging
+import os
+import re
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+from .._kvmem import Region
+from ..errors import KvmemError
+from .errors import HandoverError, LayoutMismatchError
+
+_log = logging.getLogger("vllm.kvmem")
+
+_LONGEST = 4096
+"""Bytes of the longest message."""
+_PAUSE = 0.02
+"""Seconds between two attempts of a process that must wait."""
+_CREDENTIALS = struct.Struct("3i")
+
+
+def socket_name(engine_id: str) -> bytes:
+    """Returns the abstract name of an engine's socket. Names that are long or have unusual
+    characters are hashed.
+    """
+    plain = re.fullmatch(r"[\w.:-]{1,64}", engine_id, re.ASCII) is not None
+    name = engine_id if plain else sha256(engine_id.encode()).hexdigest()
+    return f"\0kvmem-vllm-{os.getuid()}-{name}".encode()
+
+
+def _peer(connection: socket.socket) -> tuple[int, int]:
+    """Returns the process id and the user id at the other end."""
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    pid, uid, _ = _CREDENTIALS.unpack(data)
+    return pid, uid
+
+
+def _send(connection: socket.socket, message: dict[str, Any], fd: int | None = None) -> None:
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd else []
+    connection.sendmsg([json.dumps(message).encode()], rights)
+
+
+def _receive(connection: socket.socket) -> tuple[dict[str, Any], int | None]:
+    """Returns a message and its descriptor. Raises ``ConnectionError`` if the other end is gone."""
+    size = array.array("i").itemsize
+    data, rights, _, _ = connection.recvmsg(
+        _LONGEST, socket.CMSG_SPACE(size), socket.MSG_CMSG_CLOEXEC
+    )
+    fds = array.array("i")
+    for level, kind, body in rights:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            fds.frombytes(body[: len(body) - len(body) % size])
+    for extra in fds[1:]:
+        os.close(extra)
+    if not data:
+        raise ConnectionError("the other end is gone")
+    return json.loads(data), fds[0] if fds else None
+
+
+class Creator:
+    """The creator's end: gives the descriptor to each member, until it is closed."""
+
+    def __init__(
+        self, bound: socket.socket, engine_id: str, member: str, layout: dict[str, int]
+    ) -> None:
+        self._socket = bound
+        self._engine_id = engine_id
+        self._layout = layout
+        self._joined = {member: os.getpid()}
+        self._parent = os.getppid()
+        self._made = threading.Event()
+        self._region: Region | None = None
+        self._failed: str | None = None
+        self._closed = False
+        # Long enough to see that the parent has ended, and that this end is closed.
+        bound.settimeout(1.0)
+        self._thread = threading.Thread(target=self._serve, name="kvmem-handover", daemon=True)
+        self._thread.start()
+
+    def publish(self, region: Region) -> None:
+        """Gives the region to all who wait, and to those who come."""
+        self._region = region
+        self._made.set()
+
+    def fail(self, reason: str) -> None:
+        """Tells all who wait why there is no region, and gives the name up."""
+        self._failed = reason
+        self._made.set()
+        # Those that have connected get the reason before the name is free.
+        time.sleep(5 * _PAUSE)
+        self.close()
+
+    def close(self) -> None:
+        """Gives the name up. Those who have the memory keep it."""
+        if not self._closed:
+            self._closed = True
+            self._made.set()
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._thread.join()
+            self._region = None
+
+    def _serve(self) -> None:
+        with self._socket:
+            while not self._closed:
+                if os.getppid() != self._parent:
+                    _log.warning(
+                        "engine %s: the parent of this process has ended, so no other process "
+                        "joins its memory",
+                        self._engine_id,
+                    )
+                    return
+                try:
+                    connection, _ = self._socket.accept()
+                except TimeoutError:
+                    continue
+                except OSError:
+                    return  # by `close`
+                with connection:
+                    try:
+                        self._answer(connection)
+                    except (OSError, ValueError) as error:
+                        _log.warning(
+                            "engine %s: a process did not join: %s", self._engine_id, error
+                        )
+
+    def _answer(self, connection: socket.socket) -> None:
+        pid, uid = _peer(connection)
+        if uid not in (os.getuid(), 0):
+            raise PermissionError(f"process {pid} belongs to user {uid}")
+        connection.settimeout(1.0)
+        hello, _ = _receive(connection)
+        member = str(hello["member"])
+        if hello["layout"] != self._layout:
+            return _send(connection, {"layout": self._layout})
+        if member in self._joined:
+            return _send(connection, {"taken": self._joined[member]})
+        self._made.wait()
+        region = self._region
+        if region is None:
+            return _send(connection, {"failed": self._failed or "the creator has given it up"})
+        # Before the message is sent: a member that dies with it has joined.
+        self._joined[member] = pid
+        _send(connection, {"creator": os.getpid()}, region.fileno())
+
+
+def join(
+    engine_id: str,
+    member: str,
+    layout: dict[str, int],
+    make: Callable[[], Region],
+    *,
+    timeout: float,
+) -> tuple[Region, Creator | None]:
+    """Returns the region of an engine: made by ``make`` if this process is the first one, and then
+    with the :class:`Creator` to close at the end.
+
+    Raises :class:`HandoverError`, and what ``make`` raises.
+    """
+    name = socket_name(engine_id)
+    end = time.monotonic() + timeout
+    reason, other = "no process answers", None
+    while True:
+        bound = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            bound.bind(name)
+            bound.listen(1024)
+        except OSError as error:
+            bound.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return _create(bound, engine_id, member, layout, make)
+        answer, fd, other = _ask(name, engine_id, member, layout, end)
+        if fd is not None:
+            try:
+                # The file ends on a page, which may be a hugepage.
+                return Region.attach(fd), None
+            finally:
+                os.close(fd)
+        if "layout" in answer:
+            raise LayoutMismatchError(
+                f"engine {engine_id}: {member} needs {layout}, but process {other} has made "
+                f"{answer['layout']}: start all its processes with the same options",
+                engine_id=engine_id,
+                member=member,
+                pid=other,
+                wanted=layout,
+                found=answer["layout"],
+            )
+        if "failed" in answer:
+            raise HandoverError(
+                f"engine {engine_id}: process {other} could not make the region: "
+                f"{answer['failed']}",
+                engine_id=engine_id,
+                member=member,
+                pid=other,
+            )
+        if "taken" in answer:
+            reason = f"{member} has joined before, as process {answer['taken']}"
+        if time.monotonic() >= end:
+            raise HandoverError(
+                f"engine {engine_id}: no region within {timeout} s, because {reason}. Another "
+                f"engine of this name runs: end process {other}, or set another engine_id",
+                engine_id=engine_id,
+                member=member,
+                pid=other,
+            )
+        time.sleep(_PAUSE)
+
+
+def _create(
+    bound: socket.socket,
+    engine_id: str,
+    member: str,
+    layout: dict[str, int],
+    make: Callable[[], Region],
+) -> tuple[Region, Creator]:
+    creator = Creator(bound, engine_id, member, layout)
+    try:
+        region = make()
+    except BaseException as error:
+        text = str(error) if isinstance(error, KvmemError) else repr(error)
+        creator.fail(text[: _LONGEST // 2])
+        raise
+    creator.publish(region)
+    return region, creator
+
+
+def _ask(
+    name: bytes, engine_id: str, member: str, layout: dict[str, int], end: float
+) -> tuple[dict[str, Any], int | None, int | None]:
+    """Asks the creator. Returns its answer, which is empty if it is gone, its descriptor, and its
+    process id.
+    """
+    pid = None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+        try:
+            connection.connect(name)
+            pid, uid = _peer(connection)
+            if uid not in (os.getuid(), 0):
+                raise HandoverError(
+                    f"engine {engine_id}: the socket of this name belongs to user {uid} "
+                    f"(process {pid}): set another engine_id",
+                    engine_id=engine_id,
+                    member=member,
+                    pid=pid,
+                )
+            _send(connection, {"member": member, "layout": layout})
+            # The creator answers when the memory is resident, which takes a while.
+            connection.settimeout(max(end - time.monotonic(), _PAUSE))
+            answer, fd = _receive(connection)
+            return answer, fd, pid
+        except (ConnectionError, TimeoutError, BrokenPipeError):
+            # It has ended, or has bound the name and not listened yet.
+            return {}, None, pid

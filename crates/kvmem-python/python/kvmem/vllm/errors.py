@@ -1,0 +1,62 @@
+"""*Errors*: why vLLM's host memory is not kvmem's, or cannot be."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from ..errors import KvmemError
+
+
+class UnsupportedVersionError(KvmemError, ImportError):
+    """This release of vLLM has other interfaces than the supported ones."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("found", "remedy")
+
+    found: str | None
+    """Version of the installed vLLM."""
+    remedy: str | None
+    """Command that installs a supported one."""
+
+
+class SpecUnusedError(KvmemError, RuntimeError):
+    """vLLM would not use kvmem's memory, although kvmem is installed."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("remedy",)
+
+    remedy: str | None
+    """How to make vLLM use kvmem."""
+
+
+class HandoverError(KvmemError, RuntimeError):
+    """The processes of an engine could not agree on one region."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("engine_id", "member", "pid")
+
+    engine_id: str | None
+    """The engine whose memory was requested."""
+    member: str | None
+    """The process that requested it, such as ``worker 2``."""
+    pid: int | None
+    """The process at the other end, if it is known."""
+
+
+class LayoutMismatchError(HandoverError):
+    """Two processes of an engine disagree on the length of a row or the number of rows."""
+
+    _numbers: ClassVar[tuple[str, ...]] = (*HandoverError._numbers, "wanted", "found")
+
+    wanted: dict[str, int] | None
+    """Layout that this process needs."""
+    found: dict[str, int] | None
+    """Layout of the existing region."""
+
+
+class NodeLayoutError(KvmemError, ValueError):
+    """The memory of a node cannot hold the rows of an engine."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("requested", "limit")
+
+    requested: int | None
+    """The number that does not fit: bytes, or an offset."""
+    limit: int | None
+    """Its limit."""

@@ -1,0 +1,436 @@
+"""*Shared*: vLLM's CPU tier in the memory of ``kvmem serve``, for all engines of a node. Importing
+this module imports vLLM.
+
+The scheduler asks the server of the node where vLLM's own manager would look into its tables: a
+look-up pins a value, a store reserves one. It answers with numbers of chunks, and vLLM's workers
+copy as always: see :class:`~kvmem.vllm.region.NodeRegion` for what such a number means. Replicas
+therefore have one copy of a prefix, and an engine that restarts finds what it has stored.
+
+*Pins.* Other engines store and evict meanwhile, so a chunk that a look-up has found is pinned until
+the end of the next step, and one that is loaded until the load ends.
+
+*A server that is gone* makes every look-up a miss and every store fail, until it answers again.
+Calls wait for it for a fraction of a second, and then not at all for a second. A server with other
+memory than before ends the sharing of this engine: its workers have mapped the old memory.
+
+*The same memory.* Each worker keeps a value of its own pinned. The scheduler looks for them before
+its first store: a worker whose value is missing has mapped other memory.
+
+*Reset.* vLLM resets its cache when the weights may have changed. The engine's keys get a random
+prefix then: it finds nothing of before, and other engines with the old weights find nothing of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable, Collection, Iterable
+from hashlib import blake2b
+from typing import Any, TypeVar
+
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
+from vllm.v1.kv_offload.base import (
+    LookupResult,
+    OffloadingManager,
+    PrepareStoreOutput,
+    RequestOffloadingContext,
+)
+from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec, CPUOffloadingMetrics
+from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
+from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
+from vllm.v1.metrics.cache_hit_source import CacheHitSource
+
+from .._kvmem import NodeCache, NodeReservation, PinnedValue, connect
+from ..errors import (
+    InvalidArgumentError,
+    KvmemError,
+    NodeDisconnectedError,
+    NodeReplacedError,
+    OutOfSpaceError,
+)
+from ._identity import identity
+from ._options import NodeOptions, read
+from .errors import NodeLayoutError
+from .region import GRANULE, NodeRegion
+
+_log = logging.getLogger("vllm.kvmem")
+_T = TypeVar("_T")
+
+_BATCH = 1024
+"""Values that one call to the server takes."""
+_PAUSE = 1.0
+"""Seconds without calls after one that found no server."""
+_ALIVE = 10.0
+"""Seconds between two signs of life while stores are open."""
+_FLUSHED = 30.0
+"""Seconds after which copies from before a reset have ended, where vLLM does not say so (0.32)."""
+
+
+def worker_key(engine_id: str, rank: int) -> bytes:
+    """Returns the key of the value that a worker keeps pinned."""
+    return b"worker" + blake2b(f"{engine_id}/{rank}".encode(), digest_size=16).digest()
+
+
+def _connect(options: NodeOptions, namespace: str, *, populate: bool) -> NodeCache:
+    """Connects to the server, which may start later than the engine."""
+    end = time.monotonic() + options.connect_timeout
+    while True:
+        try:
+            return connect(
+                options.socket,
+                namespace=namespace,
+                retry_for=options.call_timeout,
+                populate=populate,
+                rings=options.rings,
+            )
+        except NodeDisconnectedError:
+            if time.monotonic() >= end:
+                raise
+            time.sleep(0.05)
+
+
+@dataclasses.dataclass
+class _Pin:
+    """A pinned chunk."""
+
+    value: PinnedValue
+    loads: int = 0
+    looked_up: int = 0
+
+
+class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
+    """vLLM's manager over the index of a node."""
+
+    def __init__(
+        self, cache: NodeCache, row_bytes: int, workers: Iterable[bytes], info: Any
+    ) -> None:
+        self._cache = cache
+        self._row_bytes = row_bytes
+        self._workers: list[bytes] | None = list(workers)
+        self._info = info
+        self._prefix = b""
+        self._step = 0
+        self._pins: dict[Any, _Pin] = {}
+        # Keys that were looked up in this step and in the one before.
+        self._looked_up: list[set[Any]] = [set(), set()]
+        self._writing: dict[Any, NodeReservation] = {}
+        self._stale: list[tuple[float, list[Any]]] = []
+        self._quiet_until = 0.0
+        self._ended = False
+        self._alive = time.monotonic()
+        self._allocations: list[int] = []
+
+    def lookup(self, key: Any, req_context: Any) -> Any:
+        """Returns HIT for a chunk of any engine, HIT_PENDING for one that this engine stores now,
+        or MISS.
+        """
+        if key in self._writing:
+            return LookupResult.HIT_PENDING
+        if not self._usable():
+            return LookupResult.MISS
+        if key not in self._pins:
+            value = self._ask(lambda: self._cache.get(self._prefix + key), None)
+            if value is None:
+                return LookupResult.MISS
+            if value.nbytes != self._row_bytes or value.offset % GRANULE:
+                value.release()
+                return LookupResult.MISS
+            self._pins[key] = _Pin(value)
+        self._looked_up[0].add(key)
+        return LookupResult.HIT
+
+    def get_load_source(self, key: Any, req_context: Any) -> Any:
+        """Returns that hits come from host memory."""
+        return CacheHitSource.HOST
+
+    def prepare_load(self, keys: Collection[Any], req_context: Any) -> Any:
+        """Returns the numbers of chunks that were hits in this step, pinned until the load ends."""
+        chunks = []
+        for key in keys:
+            pin = self._pins[key]
+            pin.loads += 1
+            chunks.append(pin.value.offset // GRANULE)
+        return CPULoadStoreSpec(chunks)
+
+    def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
+        """Ends the pins of loaded chunks."""
+        for key in keys:
+            pin = self._pins[key]
+            pin.loads -= 1
+            if not pin.value.is_valid:
+                _log.error(
+                    "kvmem: the server took this engine for ended while a chunk was loaded; its "
+                    "bytes may be another chunk's"
+                )
+            self._release(key)
+
+    def touch(self, keys: Collection[Any], req_context: Any) -> None:
+        """Marks chunks as used."""
+        names = [self._prefix + key for key in keys]
+        self._ask(lambda: self._cache.touch(names), 0)
+
+    def prepare_store(self, keys: Collection[Any], req_context: Any) -> Any:
+        """Reserves rows for chunks that no engine has stored. Returns None if there is no space, or
+        no server.
+        """
+        if not self._usable():
+            return None
+        wanted = [
+            key for key in dict.fromkeys(keys) if key not in self._pins and key not in self._writing
+        ]
+        missing = self._ask(lambda: self._missing(wanted), None)
+        if missing is None:
+            return None
+        if missing:
+            self._allocations.append(len(missing))
+            reserved = self._ask(lambda: self._reserve(missing), None)
+            if reserved is None:
+                return None
+            self._writing.update(zip(missing, reserved))
+        chunks = [self._writing[key].offset // GRANULE for key in missing]
+        return PrepareStoreOutput(missing, CPULoadStoreSpec(chunks), [])
+
+    def complete_store(self, keys: Collection[Any], req_context: Any, success: bool = True) -> None:
+        """Makes stored chunks known to all engines, or frees their rows."""
+        ended = [self._writing.pop(key) for key in keys if key in self._writing]
+        if not success:
+            return self._discard(ended)
+        for start in range(0, len(ended), _BATCH):
+            batch = ended[start : start + _BATCH]
+            try:
+                self._cache.commit(batch)
+            except KvmemError as error:
+                _log.warning("kvmem: %d chunks are not stored: %s", len(batch), error)
+
+    def on_new_request(self, req_context: Any) -> Any:
+        """Wants new chunks only."""
+        return RequestOffloadingContext()
+
+    def on_schedule_end(self, context: Any) -> None:
+        """Ends the pins of look-ups that led to no load, and gives a sign of life."""
+        now = time.monotonic()
+        before = self._looked_up.pop()
+        self._looked_up.insert(0, set())
+        for key in before:
+            self._release(key)
+        while self._stale and self._stale[0][0] <= now:
+            self._drop(self._stale.pop(0)[1])
+        if self._writing and now - self._alive > _ALIVE:
+            self._alive = now
+            self._ask(self._cache.keep_alive, None)
+
+    def reset_cache(self) -> None:
+        """Leaves everything behind: see the head of the module."""
+        held = [pin.value for pin in self._pins.values()] + list(self._writing.values())
+        self._stale.append((time.monotonic() + _FLUSHED, held))
+        self._pins.clear()
+        self._writing.clear()
+        self._looked_up = [set(), set()]
+        self._prefix = os.urandom(8)
+        _log.warning(
+            "kvmem: vLLM has reset its cache, so this engine shares no chunks with others until it "
+            "restarts: its weights may have changed"
+        )
+
+    def on_reset_flushed(self) -> None:
+        """Ends the pins of before the reset: the workers have ended their copies."""
+        for _, held in self._stale:
+            self._drop(held)
+        self._stale.clear()
+
+    def get_stats(self) -> Any:
+        """Returns vLLM's figures of the CPU tier, for this engine."""
+        stats = OffloadingConnectorStats()
+        total = max(self._cache.memory_len, 1)
+        write, held = len(self._writing) * self._row_bytes, len(self._pins) * self._row_bytes
+        stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_USAGE_PERC, (write + held) / total)
+        stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_WRITE_USAGE_PERC, write / total)
+        stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_READ_USAGE_PERC, held / total)
+        for size in self._allocations:
+            stats.observe_histogram(CPUOffloadingMetrics.CPU_ALLOCATION_SIZE, size)
+        self._allocations.clear()
+        return stats
+
+    def config_info(self) -> Any:
+        """Returns vLLM's facts about the CPU tier."""
+        return [self._info.as_config_info() if self._info is not None else {}]
+
+    def shutdown(self) -> None:
+        """Ends all pins and reservations, and the connection."""
+        self.on_reset_flushed()
+        self._drop([pin.value for pin in self._pins.values()])
+        self._drop(list(self._writing.values()))
+        self._pins.clear()
+        self._writing.clear()
+        self._cache.close()
+
+    def _missing(self, keys: list[Any]) -> list[Any]:
+        """Returns the keys that have no value. Those that have one count as used."""
+        missing = []
+        for start in range(0, len(keys), _BATCH):
+            part = keys[start : start + _BATCH]
+            with self._cache.acquire([self._prefix + key for key in part]) as found:
+                missing += [key for key, value in zip(part, found) if value is None]
+        return missing
+
+    def _reserve(self, keys: list[Any]) -> list[NodeReservation] | None:
+        """Reserves a row for each key, or none at all."""
+        reserved: list[NodeReservation] = []
+        try:
+            for start in range(0, len(keys), _BATCH):
+                sizes = [(self._prefix + key, self._row_bytes) for key in keys[start:][:_BATCH]]
+                reserved += self._cache.reserve_batch(sizes)
+        except OutOfSpaceError:
+            self._discard(reserved)
+            return None
+        except BaseException:
+            self._discard(reserved)
+            raise
+        wrong = next((it.offset for it in reserved if it.offset % GRANULE), None)
+        if wrong is not None:
+            self._discard(reserved)
+            self._ended = True
+            error = NodeLayoutError(
+                f"the node has reserved a row at offset {wrong}, which is no multiple of "
+                f"{GRANULE}: run kvmem serve with an alignment of {GRANULE} bytes or more",
+                requested=wrong,
+                limit=GRANULE,
+            )
+            _log.error("kvmem: this engine stores nothing: %s", error)
+            return None
+        return reserved
+
+    def _usable(self) -> bool:
+        """Whether the server is worth a call. Looks for the workers before the first one."""
+        if self._ended or time.monotonic() < self._quiet_until:
+            return False
+        if self._workers is not None:
+            keys = self._workers
+            found = self._ask(lambda: self._cache.lookup(keys), None)
+            if found is None:
+                return False
+            if found < len(keys):
+                self._ended = True
+                _log.error(
+                    "kvmem: worker %d has mapped other memory than the node has now, so this "
+                    "engine shares nothing: restart it",
+                    found,
+                )
+                return False
+            self._workers = None
+        return True
+
+    def _ask(self, call: Callable[[], _T], otherwise: _T) -> _T:
+        """Calls the server. If it is gone, later calls are left out for a while."""
+        if self._ended or time.monotonic() < self._quiet_until:
+            return otherwise
+        try:
+            return call()
+        except NodeReplacedError as error:
+            self._ended = True
+            _log.error("kvmem: this engine shares nothing until it restarts: %s", error)
+        except KvmemError as error:
+            self._quiet_until = time.monotonic() + _PAUSE
+            _log.warning("kvmem: no chunks for %s s: %s", _PAUSE, error)
+        return otherwise
+
+    def _release(self, key: Any) -> None:
+        """Ends a pin that nothing needs."""
+        pin = self._pins.get(key)
+        if pin is not None and pin.loads == 0 and all(key not in it for it in self._looked_up):
+            del self._pins[key]
+            self._drop([pin.value])
+
+    def _discard(self, reserved: Iterable[NodeReservation]) -> None:
+        self._drop(list(reserved))
+
+    @staticmethod
+    def _drop(held: list[Any]) -> None:
+        for it in held:
+            # A server that is gone ends them by itself.
+            with contextlib.suppress(KvmemError):
+                it.discard() if isinstance(it, NodeReservation) else it.release()
+
+
+class KvmemSharedSpec(CPUOffloadingSpec):  # type: ignore[misc]
+    """vLLM's CPU tier in the memory of a node. Options: ``kvmem`` with ``socket``, the path of the
+    server's socket, and those of :class:`~kvmem.vllm._options.NodeOptions`. ``cpu_bytes_to_use``
+    is not needed: the server has the memory.
+    """
+
+    _manager: Any
+
+    def __init__(self, config: Any) -> None:
+        options = read(NodeOptions, config.extra_config)
+        if not options.socket:
+            raise InvalidArgumentError(
+                'kvmem.socket is not given: give the path of the socket of "kvmem serve"'
+            )
+        if int(config.extra_config.get("store_threshold", 0)) >= 2:
+            raise InvalidArgumentError(
+                "store_threshold is not supported with memory of a node: leave it out"
+            )
+        # vLLM's spec divides this by the length of a row. One byte is no row.
+        extra = {**config.extra_config, "cpu_bytes_to_use": 1}
+        super().__init__(dataclasses.replace(config, extra_config=extra))
+        self._options = options
+
+    def _namespace(self) -> str:
+        given = self._options.namespace
+        return f"vllm-{identity(self).hex()}" if given is None else str(given)
+
+    def get_manager(self) -> Any:
+        """Returns the manager over the node's index."""
+        if self._manager is None:
+            cache = _connect(self._options, self._namespace(), populate=False)
+            info = None
+            if hasattr(self, "cpu_info"):
+                rows = cache.memory_len // self.kv_bytes_per_chunk
+                info = type(self.cpu_info).from_config(self.config, rows, self.kv_bytes_per_chunk)
+            keys = [
+                worker_key(self.config.engine_id, rank)
+                for rank in range(self.config.parallel.world_size)
+            ]
+            self._manager = NodeOffloadingManager(cache, self.kv_bytes_per_chunk, keys, info)
+            _log.info(
+                "kvmem: %d rows of %d bytes fit into the node at %s, namespace %s",
+                cache.memory_len // self.kv_bytes_per_chunk,
+                self.kv_bytes_per_chunk,
+                cache.path,
+                cache.namespace,
+            )
+        return self._manager
+
+    def create_worker(self, kv_caches: Any) -> Any:
+        """Returns a worker of vLLM whose host memory is that of the node."""
+        if not self._uses_shared_region():
+            raise InvalidArgumentError(
+                "vLLM shares no host memory between the workers of this platform, so they cannot "
+                "use a node's: use another spec"
+            )
+        rank = self.config.parallel.rank
+        with contextlib.ExitStack() as undo:
+            cache = _connect(self._options, self._namespace(), populate=self._options.populate)
+            undo.callback(cache.close)
+            region = NodeRegion(
+                cache,
+                0 if self.replicated_layout else rank,
+                self.kv_bytes_per_chunk,
+                self.cpu_page_size_per_worker,
+            )
+            undo.callback(region.cleanup)
+            key = worker_key(self.config.engine_id, rank)
+            cache.insert(key, str(os.getpid()).encode(), priority=3)
+            # Not evicted as long as this process runs.
+            region.presence = cache.get(key)
+            worker = CPUOffloadingWorker(
+                kv_caches=kv_caches,
+                blocks_per_chunk=self.blocks_per_chunk,
+                num_cpu_chunks=region.num_chunks,
+                mmap_region=region,
+            )
+            undo.pop_all()
+        return worker

@@ -1,0 +1,161 @@
+"""*Specs*: vLLM's CPU tier and its tiers below, in memory of kvmem. Importing this module imports
+vLLM.
+
+Only the memory differs. The managers, the workers, their copies and their registrations with the
+device are vLLM's.
+"""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+from typing import Any
+
+from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
+from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
+from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
+from vllm.v1.kv_offload.tiering.manager import (
+    CPUPrimaryTierOffloadingManager,
+    TieringOffloadingManager,
+)
+from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
+
+from ..errors import InvalidArgumentError
+from ._options import RegionOptions, read
+from .region import OffloadRegion
+
+_log = logging.getLogger("vllm.kvmem")
+
+
+class _RegionOfKvmem:
+    """What both specs share: the making of the region."""
+
+    config: Any
+    extra_config: Any
+    num_chunks: int
+    kv_bytes_per_chunk: int
+    cpu_page_size_per_worker: int
+    replicated_layout: bool
+    blocks_per_chunk: int
+    _manager: Any
+
+    def _region(self, rank: int | None) -> OffloadRegion:
+        """Returns the engine's region for the scheduler (None) or for a worker of this rank."""
+        if self.num_chunks == 0:
+            raise InvalidArgumentError(
+                f"cpu_bytes_to_use is {self.extra_config.get('cpu_bytes_to_use')}, less than one "
+                f"chunk of {self.kv_bytes_per_chunk} bytes: give more"
+            )
+        slot = rank
+        if rank is not None and self.replicated_layout:
+            # One copy, which all workers have.
+            slot = 0
+        return OffloadRegion(
+            engine_id=self.config.engine_id,
+            num_chunks=self.num_chunks,
+            rank=slot,
+            kv_bytes_per_chunk=self.kv_bytes_per_chunk,
+            cpu_page_size=self.cpu_page_size_per_worker,
+            member="scheduler" if rank is None else f"worker {rank}",
+            options=read(RegionOptions, self.extra_config),
+        )
+
+
+class KvmemOffloadingSpec(_RegionOfKvmem, CPUOffloadingSpec):  # type: ignore[misc]
+    """vLLM's CPU tier in memory of kvmem. Options: those of ``CPUOffloadingSpec``, and ``kvmem``
+    (see :class:`~kvmem.vllm._options.RegionOptions`).
+
+    On a platform where vLLM shares no memory between workers (ROCm, CPU), the memory is vLLM's,
+    with a warning.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        read(RegionOptions, self.extra_config)
+
+    def create_worker(self, kv_caches: Any) -> Any:
+        """Returns a worker of vLLM whose host memory is the engine's region."""
+        if not self._uses_shared_region() or self.num_chunks == 0:
+            _log.warning(
+                "kvmem: vLLM shares no host memory between the workers of this platform, or has "
+                "no chunk: its memory is not kvmem's"
+            )
+            return super().create_worker(kv_caches)
+        with ExitStack() as undo:
+            region = self._region(self.config.parallel.rank)
+            undo.callback(region.cleanup)
+            worker = CPUOffloadingWorker(
+                kv_caches=kv_caches,
+                blocks_per_chunk=self.blocks_per_chunk,
+                num_cpu_chunks=self.num_chunks,
+                mmap_region=region,
+            )
+            undo.pop_all()
+        return worker
+
+
+class KvmemTieringOffloadingSpec(_RegionOfKvmem, TieringOffloadingSpec):  # type: ignore[misc]
+    """vLLM's CPU tier with tiers below it, in memory of kvmem. The scheduler and all workers have
+    the same region. Options: those of ``TieringOffloadingSpec``, and ``kvmem``.
+    """
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        read(RegionOptions, self.extra_config)
+
+    def get_manager(self) -> Any:
+        """Returns vLLM's manager of tiers, over the engine's region."""
+        if self._manager is None:
+            if int(self.extra_config.get("store_threshold", 0)) >= 2:
+                raise ValueError("store_threshold is not supported for tiers below the CPU tier")
+            with ExitStack() as undo:
+                self._manager = self._make_manager(undo)
+                undo.pop_all()
+        return self._manager
+
+    def _make_manager(self, undo: ExitStack) -> Any:
+        region = self._region(None)
+        undo.callback(region.cleanup)
+        # vLLM 0.32 has no facts to publish, and polls no tier between steps.
+        facts = {"info": self.cpu_info} if hasattr(self, "cpu_info") else {}
+        polling = (
+            {"tier_poll_interval_s": self.tier_poll_interval_s}
+            if hasattr(self, "tier_poll_interval_s")
+            else {}
+        )
+        primary = CPUPrimaryTierOffloadingManager(
+            num_chunks=self.num_chunks,
+            cache_policy=self.eviction_policy,
+            cache_policy_module_path=self.cache_policy_module_path,
+            enable_events=self.kv_events_config.enable_kv_cache_events,
+            mmap_region=region,
+            **facts,
+        )
+        undo.callback(primary.shutdown)
+        tiers = []
+        for options in self.secondary_tier_configs:
+            tier = SecondaryTierFactory.create_secondary_tier(
+                options, primary.get_kv_memoryview(), self
+            )
+            undo.callback(tier.shutdown)
+            tiers.append(tier)
+        self._scheduler_mmap: Any = region
+        _log.info("kvmem: %d chunks, %d tiers below", self.num_chunks, len(tiers))
+        return TieringOffloadingManager(primary_tier=primary, secondary_tiers=tiers, **polling)
+
+    def create_worker(self, kv_caches: Any) -> Any:
+        """Returns a worker of vLLM whose host memory is the engine's region."""
+        with ExitStack() as undo:
+            region = self._region(self.config.parallel.rank)
+            undo.callback(region.cleanup)
+            if self.config.canonical_layout:
+                self._validate_canonical_refs(kv_caches)
+            worker = CPUOffloadingWorker(
+                kv_caches=kv_caches,
+                blocks_per_chunk=self.blocks_per_chunk,
+                num_cpu_chunks=self.num_chunks,
+                mmap_region=region,
+                canonical_layout=self.config.canonical_layout,
+            )
+            undo.pop_all()
+        return worker

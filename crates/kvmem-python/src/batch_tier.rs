@@ -1,0 +1,233 @@
+//! *Batch tier*: a lower tier in Python that the library calls for many keys at once: see
+//! `kvmem.lower_tier.BatchLowerTier`.
+//!
+//! The cache object owns the reference to it, as for the other
+//! [tiers of Python](crate::lower_tier), and the library borrows it through this type. Threads of
+//! the library call it, too: writers of a queue, and those that fetch in the background. They
+//! attach to the interpreter for each call.
+//!
+//! **Errors.** Reads are misses if the tier raises, and evicted values are lost, as in
+//! [`lower_tier`](crate::lower_tier). The exception goes to `sys.unraisablehook`, or to the caller
+//! of the cache if it is no `Exception` and was raised in the caller's thread. What `invalidate`
+//! and `clear` raise is the error of the call that removes.
+//!
+//! **Memory.** `fetch_into` gets views of memory that is the cache's. They are released when it
+//! returns. If the tier has exported one of them, the cache could not use the memory any more, so
+//! the call waits until the tier drops the export.
+
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use kvmem::pool::kv_cache::{LowerTierError, Pinned, TierRead};
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+
+use crate::cache_key::OwnedKey;
+use crate::collect::{Link, Traverse};
+use crate::kv_cache::PyPinned;
+use crate::lower_tier::{is_raised, raise};
+use crate::process;
+
+/// The methods that such a tier has.
+pub(crate) const METHODS: [&str; 6] =
+    ["put_all", "lengths", "fetch_into", "invalidate", "clear", "close"];
+
+/// A lower tier in Python, as the library calls it.
+pub(crate) struct BatchTier {
+    pub(crate) object: Link<PyAny>,
+    /// Values that the tier did not store, but invalidated.
+    dropped: AtomicU64,
+}
+
+/// The reason why a call of the tier failed.
+#[derive(Debug)]
+pub(crate) enum BatchTierError {
+    /// The cache object was dropped, or the interpreter is ending.
+    Gone,
+    /// It raised `error`. The text is made while the thread is attached.
+    Raised { text: String, error: PyErr },
+}
+
+impl fmt::Display for BatchTierError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BatchTierError::Gone => f.write_str(
+                "the lower tier cannot be called any more: its cache is gone, or the process ends",
+            ),
+            BatchTierError::Raised { text, .. } => f.write_str(text),
+        }
+    }
+}
+
+impl Error for BatchTierError {}
+
+impl BatchTier {
+    pub(crate) fn new(object: Py<PyAny>) -> BatchTier {
+        BatchTier { object: Link::new(Some(object)), dropped: AtomicU64::new(0) }
+    }
+
+    /// Returns the number of values that were dropped because `put_all` raised.
+    pub(crate) fn dropped(&self) -> u64 {
+        // Relaxed: a statistic, which orders nothing.
+        self.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Calls the tier. The library holds no lock that a thread with the GIL waits for.
+    fn call<T>(
+        &self,
+        call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
+    ) -> Result<T, BatchTierError> {
+        let called = process::call(|py| {
+            let tier = self.object.get(py)?.into_bound(py);
+            let raised = |error: PyErr| BatchTierError::Raised { text: error.to_string(), error };
+            Some(call(&tier).map_err(raised))
+        });
+        called.flatten().unwrap_or(Err(BatchTierError::Gone))
+    }
+
+    fn put_all_attached(
+        &self,
+        tier: &Bound<'_, PyAny>,
+        values: &[Pinned<OwnedKey>],
+    ) -> PyResult<Vec<Result<(), LowerTierError>>> {
+        let py = tier.py();
+        if !is_raised() {
+            let pin = |value: &Pinned<OwnedKey>| Bound::new(py, PyPinned::new(value.clone()));
+            let pins = values.iter().map(pin).collect::<PyResult<Vec<_>>>()?;
+            match tier.call_method1("put_all", (PyList::new(py, pins)?,)) {
+                Ok(_) => return Ok(values.iter().map(|_| Ok(())).collect()),
+                Err(error) => raise(tier, error),
+            }
+        }
+        let forget =
+            |value: &Pinned<OwnedKey>| match tier.call_method1("invalidate", (value.key(),)) {
+                Ok(_) => {
+                    // Relaxed: a statistic, which orders nothing.
+                    self.dropped.fetch_add(1, Ordering::Relaxed);
+                    Ok(())
+                }
+                Err(error) => {
+                    let text = error.to_string();
+                    raise(tier, error);
+                    Err(text.into())
+                }
+            };
+        Ok(values.iter().map(forget).collect())
+    }
+
+    fn fetch_attached(
+        tier: &Bound<'_, PyAny>,
+        reads: &mut [TierRead<'_, OwnedKey>],
+    ) -> PyResult<Vec<Option<usize>>> {
+        let py = tier.py();
+        let keys = PyList::new(py, reads.iter().map(|read| read.key))?;
+        let mut lent = LentViews(Vec::with_capacity(reads.len()));
+        for read in reads.iter_mut() {
+            lent.0.push(view_of(py, read.into)?);
+        }
+        let views = PyList::new(py, &lent.0)?;
+        let found = tier.call_method1("fetch_into", (keys, views))?;
+        checked(&found, reads.len(), "fetch_into")
+    }
+}
+
+/// Returns the results of a method, one for each key.
+fn checked(found: &Bound<'_, PyAny>, keys: usize, method: &str) -> PyResult<Vec<Option<usize>>> {
+    let found = found.extract::<Vec<Option<usize>>>()?;
+    if found.len() == keys {
+        return Ok(found);
+    }
+    let message = format!("{method} returned {} results for {keys} keys", found.len());
+    Err(PyTypeError::new_err(message))
+}
+
+/// Returns a view of memory, for writing. The caller releases it before the memory is used again.
+fn view_of<'py>(py: Python<'py>, memory: &mut [u8]) -> PyResult<Bound<'py, PyAny>> {
+    let (at, len) = (memory.as_mut_ptr().cast(), memory.len() as ffi::Py_ssize_t);
+    // SAFETY: the bytes are mapped and writable, and nobody else uses them until the view is
+    // released, which the caller does. The thread is attached. The result is a new reference, or
+    // NULL with an exception set.
+    unsafe {
+        Bound::from_owned_ptr_or_err(py, ffi::PyMemoryView_FromMemory(at, len, ffi::PyBUF_WRITE))
+    }
+}
+
+/// Views of the cache's memory, which are released on drop.
+struct LentViews<'py>(Vec<Bound<'py, PyAny>>);
+
+impl Drop for LentViews<'_> {
+    fn drop(&mut self) {
+        for view in self.0.drain(..) {
+            let mut is_first = true;
+            // A view with exports is still in use.
+            while let Err(error) = view.call_method0("release") {
+                if !error.is_instance_of::<PyBufferError>(view.py()) {
+                    break;
+                }
+                if std::mem::take(&mut is_first) {
+                    let message = "fetch_into has kept a view of the memory that it was given: \
+                                   the cache waits until it is dropped";
+                    PyBufferError::new_err(message).write_unraisable(view.py(), Some(&view));
+                }
+                view.py().detach(|| thread::sleep(Duration::from_millis(5)));
+            }
+        }
+    }
+}
+
+impl kvmem::pool::kv_cache::LowerTier<OwnedKey> for BatchTier {
+    fn put(&self, value: &Pinned<OwnedKey>) -> Result<(), LowerTierError> {
+        self.put_all(std::slice::from_ref(value)).remove(0)
+    }
+
+    fn put_all(&self, values: &[Pinned<OwnedKey>]) -> Vec<Result<(), LowerTierError>> {
+        self.call(|tier| self.put_all_attached(tier, values)).unwrap_or_else(|error| {
+            let text = error.to_string();
+            values.iter().map(|_| Err(text.clone().into())).collect()
+        })
+    }
+
+    fn lengths(&self, keys: &[&OwnedKey]) -> Vec<Option<usize>> {
+        let found = self.call(|tier| {
+            let found = PyList::new(tier.py(), keys.iter().copied())
+                .and_then(|list| tier.call_method1("lengths", (list,)))
+                .and_then(|found| checked(&found, keys.len(), "lengths"));
+            Ok(found.unwrap_or_else(|error| {
+                raise(tier, error);
+                vec![None; keys.len()]
+            }))
+        });
+        found.unwrap_or_else(|_| vec![None; keys.len()])
+    }
+
+    fn fetch(&self, reads: &mut [TierRead<'_, OwnedKey>]) -> Vec<bool> {
+        let found = self.call(|tier| {
+            Ok(BatchTier::fetch_attached(tier, reads).unwrap_or_else(|error| {
+                raise(tier, error);
+                vec![None; reads.len()]
+            }))
+        });
+        let found = found.unwrap_or_else(|_| vec![None; reads.len()]);
+        found.into_iter().zip(reads).map(|(len, read)| len == Some(read.into.len())).collect()
+    }
+
+    fn invalidate(&self, key: &OwnedKey) -> Result<(), LowerTierError> {
+        Ok(self.call(|tier| tier.call_method1("invalidate", (key,)).map(drop))?)
+    }
+
+    fn clear(&self) -> Result<(), LowerTierError> {
+        Ok(self.call(|tier| tier.call_method0("clear").map(drop))?)
+    }
+}
+
+impl Traverse for Vec<Arc<BatchTier>> {
+    fn traverse(&self, visit: &pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
+        self.iter().try_for_each(|tier| tier.object.traverse(visit))
+    }
+}

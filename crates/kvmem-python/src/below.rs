@@ -1,0 +1,220 @@
+//! *Below*: what receives the evicted values of a cache.
+
+use std::sync::{Arc, Weak};
+
+use kvmem::pool::Pool;
+use kvmem::pool::kv_cache::{self, LowerTierError, OnDrop, WhenFull, WriteBehind};
+use kvmem_tier::{Chain, TierError};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::prelude::*;
+
+use crate::batch_tier::{BatchTier, BatchTierError, METHODS};
+use crate::cache_key::OwnedKey;
+use crate::chain::PyChain;
+use crate::collect::{Link, Traverse};
+use crate::disk_tier::PyDiskTier;
+use crate::error;
+use crate::lower_tier::{self, LowerTier};
+use crate::number::Int;
+use crate::pool::PyPool;
+use crate::size::Size;
+use crate::tier_set::PyTierSet;
+
+/// Any lower tier of the library.
+pub(crate) type AnyTier = Arc<dyn kv_cache::LowerTier<OwnedKey>>;
+/// A queue above any of them.
+pub(crate) type Queue = WriteBehind<OwnedKey, dyn kv_cache::LowerTier<OwnedKey>>;
+
+/// What receives the evicted values.
+pub(crate) enum Below {
+    /// Nothing.
+    Nothing,
+    /// An object of Python that is asked for one key after the other.
+    Object(Arc<LowerTier>),
+    /// A tier that the library calls. No Python runs when it is called, except that of its parts.
+    Library {
+        /// The object of the program.
+        object: Link<PyAny>,
+        /// The tiers of Python that it has.
+        parts: Vec<Arc<BatchTier>>,
+        /// The queue above it, which the cache of the library keeps.
+        queue: Weak<Queue>,
+        /// Whether the end of the cache writes the queue.
+        writes_at_end: bool,
+    },
+}
+
+impl Traverse for Below {
+    fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        match self {
+            Below::Nothing => Ok(()),
+            Below::Object(tier) => tier.traverse(visit),
+            Below::Library { object, parts, .. } => {
+                object.traverse(visit)?;
+                parts.traverse(visit)
+            }
+        }
+    }
+}
+
+/// The settings of a queue above a tier.
+pub(crate) struct QueueSettings<'a, 'py> {
+    pub(crate) bytes: Option<Size>,
+    pub(crate) when_full: &'a str,
+    pub(crate) writers: Int<'py>,
+    pub(crate) on_drop: &'a str,
+}
+
+/// The maximum number of writers.
+const MAX_WRITERS: u64 = 64;
+
+impl<'py> QueueSettings<'_, 'py> {
+    /// Makes the queue above a tier, if one is wanted.
+    fn queue(self, py: Python<'py>, pool: &Pool, tier: &AnyTier) -> PyResult<Option<Arc<Queue>>> {
+        let wrong = |name: &str, given: &str, words: &str| {
+            let message = format!("write_behind_{name} is {given:?}: give {words}");
+            Err(error::bad_value(py, message))
+        };
+        let when_full = match self.when_full {
+            "wait" => WhenFull::Wait,
+            "drop" => WhenFull::Drop,
+            other => return wrong("when_full", other, "wait or drop"),
+        };
+        let on_drop = match self.on_drop {
+            "write" => OnDrop::Write,
+            "discard" => OnDrop::Discard,
+            other => return wrong("on_drop", other, "write or discard"),
+        };
+        let writers = self.writers.within(py, "write_behind_writers", 1..=MAX_WRITERS)? as usize;
+        let Some(Size(bytes)) = self.bytes else { return Ok(None) };
+        let queue = WriteBehind::builder(pool, Arc::clone(tier))
+            .max_bytes(bytes)
+            .when_full(when_full)
+            .writers(writers)
+            .on_drop(on_drop);
+        // The system's error if no thread can be started.
+        Ok(Some(Arc::new(queue.build()?)))
+    }
+}
+
+/// What a cache gets below it.
+pub(crate) struct BuiltBelow {
+    pub(crate) below: Below,
+    /// The tier of the library, with its queue.
+    pub(crate) tier: Option<AnyTier>,
+}
+
+/// Makes what a cache gets below it.
+pub(crate) fn build<'py>(
+    pool: &Bound<'py, PyPool>,
+    memory: &Pool,
+    lower_tier: Option<Bound<'py, PyAny>>,
+    settings: QueueSettings<'_, 'py>,
+) -> PyResult<BuiltBelow> {
+    let py = pool.py();
+    let wanted = settings.bytes.map(|Size(bytes)| bytes);
+    // Without a tier of the library no queue is possible.
+    let queued = |message: &str, limit: u64| {
+        let message = format!("write_behind {message}");
+        error::bad_number(py, message, wanted.unwrap_or_default(), limit)
+    };
+    if wanted == Some(0) {
+        let message = "is 0: give at least 1 byte, or None for no queue";
+        return Err(queued(message, memory.capacity()));
+    }
+    let Some(given) = lower_tier else {
+        if wanted.is_some() {
+            return Err(queued("needs a lower_tier: give a DiskTier", 0));
+        }
+        return Ok(BuiltBelow { below: Below::Nothing, tier: None });
+    };
+    let mut parts = Vec::new();
+    let (object, tier) = match library_tier(&given, pool, &mut parts)? {
+        Some(tier) => (given, tier),
+        None => {
+            let needs = "needs a DiskTier below, or a tier that is called for many keys at once: \
+                         see kvmem.lower_tier";
+            if wanted.is_some() && given.getattr_opt("__lower_tier__")?.is_none() {
+                return Err(queued(needs, 0));
+            }
+            let object = lower_tier::of(&given, pool)?;
+            let has_fetch = has_method(&object, "fetch")?;
+            if has_fetch && wanted.is_none() {
+                lower_tier::check(&object, &lower_tier::METHODS)?;
+                let tier = Arc::new(LowerTier::new(object.unbind()));
+                return Ok(BuiltBelow { below: Below::Object(tier), tier: None });
+            }
+            if has_fetch && !has_method(&object, "put_all")? {
+                return Err(queued(needs, 0));
+            }
+            let tier = batch_tier(&object, &mut parts)?;
+            (object, tier)
+        }
+    };
+    let writes_at_end = settings.on_drop == "write";
+    let queue = settings.queue(py, memory, &tier)?;
+    let object = Link::new(Some(object.unbind()));
+    let weak = queue.as_ref().map_or_else(Weak::new, Arc::downgrade);
+    let tier = queue.map_or(tier, |queue| queue);
+    let below = Below::Library { object, parts, queue: weak, writes_at_end };
+    Ok(BuiltBelow { below, tier: Some(tier) })
+}
+
+fn has_method(object: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
+    Ok(object.getattr_opt(name)?.is_some_and(|method| method.is_callable()))
+}
+
+/// Returns the library's tier of a tier in Python, which becomes one of the parts.
+fn batch_tier(object: &Bound<'_, PyAny>, parts: &mut Vec<Arc<BatchTier>>) -> PyResult<AnyTier> {
+    lower_tier::check(object, &METHODS)?;
+    let part = Arc::new(BatchTier::new(object.clone().unbind()));
+    parts.push(Arc::clone(&part));
+    Ok(part)
+}
+
+/// Returns the tier of the library that an object has or names; `None` for other objects.
+fn library_tier(
+    object: &Bound<'_, PyAny>,
+    pool: &Bound<'_, PyPool>,
+    parts: &mut Vec<Arc<BatchTier>>,
+) -> PyResult<Option<AnyTier>> {
+    if let Ok(tier) = object.cast::<PyDiskTier>() {
+        let tier = Arc::clone(&*tier.get().tier()?);
+        return Ok(Some(tier));
+    }
+    if let Ok(set) = object.cast::<PyTierSet>() {
+        let set = Arc::clone(&*set.get().tier()?);
+        return Ok(Some(set));
+    }
+    let Ok(chain) = object.cast::<PyChain>() else { return Ok(None) };
+    let (py, chain) = (object.py(), chain.get());
+    let mut part = |object: Bound<'_, PyAny>| match library_tier(&object, pool, parts)? {
+        Some(tier) => Ok(tier),
+        None => batch_tier(&lower_tier::of(&object, pool)?, parts),
+    };
+    let (upper, lower) = (part(chain.upper(py)?)?, part(chain.lower(py)?)?);
+    Ok(Some(Arc::new(Chain::new(upper, lower))))
+}
+
+/// Converts the error of a cache's lower tier.
+#[cold]
+pub(crate) fn lower_tier_error(py: Python<'_>, error: &LowerTierError) -> PyErr {
+    if let Some(error) = error.downcast_ref::<TierError>() {
+        return error::tier(py, error);
+    }
+    match error.downcast_ref::<BatchTierError>() {
+        Some(BatchTierError::Raised { error, .. }) => error.clone_ref(py),
+        _ => PyRuntimeError::new_err(error.to_string()),
+    }
+}
+
+/// Returns the error of a cache whose tier is asked for one key after the other.
+#[cold]
+pub(crate) fn no_background(tier: &Bound<'_, PyAny>) -> PyErr {
+    let name = tier.get_type().name().map_or_else(|_| "it".to_owned(), |name| name.to_string());
+    PyTypeError::new_err(format!(
+        "lower_tier: {name} is asked for one key after the other, by the thread that gets the \
+         value: use get_or_fetch, or put the tier into a kvmem.Chain"
+    ))
+}

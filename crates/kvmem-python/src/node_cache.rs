@@ -1,0 +1,581 @@
+//! *Node cache*: values by key in the memory of a node, which all engines of a machine share.
+//!
+//! The object is used as a [`KvCache`](crate::kv_cache) is. Its calls go to a server over a Unix
+//! socket, and its values are read and written in place, in memory that this process maps once.
+
+use std::path::PathBuf;
+
+use kvmem_node::{ConnectOptions, NodeClient, PinBatch, ValueOptions};
+use pyo3::prelude::*;
+
+use crate::batch::take_all;
+use crate::buffer::Source;
+use crate::cache_key::CacheKey;
+use crate::collect::{Plain, plain};
+use crate::context::context_manager;
+use crate::error;
+use crate::holder::{Held, Holder, Lent, drop_value};
+use crate::node_call::{INTERRUPT, call, detached};
+use crate::node_pins::{NodePin, PyPinBatch, PyPinnedValue};
+use crate::node_report;
+use crate::node_reservation::{PyNodeReservation, Reserved};
+use crate::node_values::{NodeKeys, bounded, check_batch, fill, hints, items, node_key};
+use crate::number::{Int, Seconds};
+use crate::size::Size;
+
+/// Longest path of a Unix socket.
+const MAX_SOCKET_PATH: usize = 107;
+
+/// Longest wait for an event in seconds.
+const MAX_WAIT: u64 = u32::MAX as u64 / 1000;
+
+/// Longest wait of one message: it is shorter than the lease of any sensible server.
+const WAIT_PER_MESSAGE: std::time::Duration = std::time::Duration::from_secs(5);
+
+/// Highest number of events or values that one message returns.
+const MAX_LISTED: u64 = 512;
+
+impl Held for NodeClient {
+    const NAME: &'static str = "node cache";
+    // The connection has a lock.
+    const SLOW: bool = true;
+}
+
+/// What a cache was connected with.
+pub(crate) struct Connected {
+    path: PathBuf,
+    namespace: String,
+    read_only: bool,
+}
+
+impl Plain for NodeClient {}
+impl Plain for Connected {}
+
+/// Values by key in the memory of a node: a server keeps them, and the processes of a machine
+/// share them. Made by :func:`connect`.
+///
+/// Keys are as those of :class:`KvCache`: ``int``, ``bytes`` or ``str``. A node takes keys of at
+/// most 64 bytes, which are 52 bytes of UTF-8 for a ``str``. Any thread may use the object. Its
+/// calls release the GIL, and Ctrl-C ends one that waits.
+///
+/// A call that finds the server gone waits until it runs again, for at most ``retry_for`` seconds.
+/// The values, pins and reservations of this process stay.
+#[pyclass(name = "NodeCache", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyNodeCache {
+    held: Holder<NodeClient>,
+    connected: Connected,
+}
+
+plain!(PyNodeCache { held, connected });
+
+/// Connects to the server of a node, such as ``kvmem serve``, and maps the node's memory.
+///
+/// - ``path``: path of the server's Unix socket.
+/// - ``namespace``: namespace of all keys, such as a model or a tenant.
+/// - ``read_only``: map the memory for reading only. Calls that write raise
+///   :class:`InvalidArgumentError`.
+/// - ``retry_for``: number of seconds that this and all later calls wait for a server.
+/// - ``populate``: enter all pages into the page table now, instead of at the first touch of each.
+/// - ``checksums``: calculate a checksum of each value that is committed, for
+///   :meth:`PinnedValue.verify`.
+/// - ``verify``: verify each value that is acquired. A damaged one is a miss, and the server
+///   removes it.
+/// - ``rings``: send calls through shared memory instead of the socket, if the server has rings
+///   left. A call is then faster, and its thread waits awake for some microseconds.
+///
+/// Processes that write to a node trust each other with the values: each must write to its own
+/// reservations, and to nothing else of the memory.
+///
+/// Raises :class:`NodeDisconnectedError` if no server answers.
+#[pyfunction]
+#[pyo3(
+    signature = (
+        path, *, namespace="", read_only=false, retry_for=None, populate=false, checksums=false,
+        verify=false, rings=false
+    ),
+    text_signature = "(path, *, namespace='', read_only=False, retry_for=10.0, populate=False, \
+                      checksums=False, verify=False, rings=False)"
+)]
+#[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+pub(crate) fn connect(
+    py: Python<'_>,
+    path: PathBuf,
+    namespace: &str,
+    read_only: bool,
+    retry_for: Option<Seconds<'_>>,
+    populate: bool,
+    checksums: bool,
+    verify: bool,
+    rings: bool,
+) -> PyResult<PyNodeCache> {
+    let len = path.as_os_str().len();
+    if len > MAX_SOCKET_PATH {
+        let message =
+            format!("the path has {len} bytes: a socket's has at most {MAX_SOCKET_PATH} bytes");
+        return Err(error::bad_number(py, message, len, MAX_SOCKET_PATH));
+    }
+    let mut options = ConnectOptions {
+        namespace: namespace.to_owned(),
+        read_only,
+        populate,
+        checksums,
+        verify,
+        rings,
+        interrupt: Some(INTERRUPT),
+        ..ConnectOptions::default()
+    };
+    if let Some(retry_for) = retry_for {
+        options.retry_for = retry_for.duration(py, "retry_for")?;
+    }
+    // SAFETY: the processes that map the memory for writing keep to the protocol, which is a
+    // condition of this function for its caller.
+    let client = detached(py, || unsafe { NodeClient::connect(&path, &options) })?;
+    let ConnectOptions { namespace, read_only, .. } = options;
+    Ok(PyNodeCache {
+        held: Holder::new(client),
+        connected: Connected { path, namespace, read_only },
+    })
+}
+
+impl PyNodeCache {
+    fn client(&self) -> PyResult<Lent<NodeClient>> {
+        self.held.with(NodeClient::clone).map(Lent::new)
+    }
+
+    /// Stores values under keys, all or none.
+    fn insert_all(
+        &self,
+        py: Python<'_>,
+        values: Vec<(Vec<u8>, Source<'_>)>,
+        hints: ValueOptions,
+    ) -> PyResult<()> {
+        let client = self.client()?;
+        let sizes: Vec<u64> = values.iter().map(|(_, source)| source.len() as u64).collect();
+        let reservations = call(py, &client, |client| client.reserve(&sizes))?;
+        let mut committed = Vec::with_capacity(values.len());
+        for ((name, source), mut reservation) in values.into_iter().zip(reservations) {
+            fill(py, &mut reservation, &source);
+            committed.push((name, reservation, hints));
+        }
+        call(py, &client, |client| client.commit_each(committed))
+    }
+
+    /// Pins the values of keys, with as few messages as possible.
+    fn pin(&self, py: Python<'_>, keys: NodeKeys, prefix_only: bool) -> PyResult<PyPinBatch> {
+        let pins = call(py, &self.client()?, |client| {
+            let mut pins: Vec<Option<PinBatch>> = Vec::with_capacity(keys.len());
+            for part in keys.parts() {
+                let found = match prefix_only {
+                    true => client.acquire_prefix(part)?,
+                    false => client.acquire(part)?,
+                };
+                let is_whole = found.hits() == part.len();
+                pins.extend(found.split());
+                if prefix_only && !is_whole {
+                    break;
+                }
+            }
+            pins.resize_with(keys.len(), || None);
+            let pin = |(pin, key): (Option<PinBatch>, _)| pin.and_then(|it| NodePin::new(it, key));
+            Ok(pins.into_iter().zip(keys.keys).map(pin).collect::<Vec<_>>())
+        })?;
+        PyPinBatch::new(py, pins)
+    }
+
+    /// Adds up what a call returns for the parts of keys.
+    fn count(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        count: fn(&NodeClient, &[Vec<u8>]) -> Result<usize, kvmem_node::ClientError>,
+    ) -> PyResult<usize> {
+        let keys = NodeKeys::of(keys)?;
+        call(py, &self.client()?, |client| keys.parts().map(|part| count(client, part)).sum())
+    }
+
+    /// Returns the namespace that a call of operators is for; `None`: all.
+    fn scope<'a>(
+        &'a self,
+        py: Python<'_>,
+        namespace: Option<&'a str>,
+        everywhere: bool,
+    ) -> PyResult<Option<&'a str>> {
+        match (namespace, everywhere) {
+            (Some(_), true) => {
+                let message = "a namespace and everywhere=True contradict each other: give one";
+                Err(error::bad_value(py, message))
+            }
+            (None, true) => Ok(None),
+            (namespace, false) => Ok(Some(namespace.unwrap_or(&self.connected.namespace))),
+        }
+    }
+}
+
+#[pymethods]
+impl PyNodeCache {
+    /// Copies a value into the node's memory and stores it under ``key``. Evicts until it fits.
+    ///
+    /// - ``priority``: 0 to 3; values of a lower priority are evicted first.
+    /// - ``ttl``: the value is gone after this number of seconds. None: it stays until it is
+    ///   evicted.
+    ///
+    /// Raises :class:`OutOfSpaceError` if the value cannot fit, because the rest of the memory is
+    /// pinned or reserved, or because the namespace has a limit.
+    #[pyo3(
+        signature = (key, value, *, priority=Int::usual(0), ttl=None),
+        text_signature = "($self, key, value, *, priority=0, ttl=None)"
+    )]
+    fn insert(
+        &self,
+        py: Python<'_>,
+        key: CacheKey<'_>,
+        value: &Bound<'_, PyAny>,
+        priority: Int<'_>,
+        ttl: Option<Seconds<'_>>,
+    ) -> PyResult<()> {
+        let hints = hints(py, priority, ttl)?;
+        self.insert_all(py, vec![(node_key(py, key)?, Source::of(value)?)], hints)
+    }
+
+    /// Copies several values into the node's memory and stores them under their keys, all of
+    /// them or none. ``values`` is a mapping, or pairs of a key and its bytes, of which a call
+    /// takes at most 1024. The hints are as for :meth:`insert`, which it raises as.
+    #[pyo3(
+        signature = (values, *, priority=Int::usual(0), ttl=None),
+        text_signature = "($self, values, *, priority=0, ttl=None)"
+    )]
+    fn insert_batch(
+        &self,
+        py: Python<'_>,
+        values: &Bound<'_, PyAny>,
+        priority: Int<'_>,
+        ttl: Option<Seconds<'_>>,
+    ) -> PyResult<()> {
+        let hints = hints(py, priority, ttl)?;
+        let items = items(values, "bytes")?;
+        check_batch(py, items.len(), "values")?;
+        let mut all = Vec::with_capacity(items.len());
+        for (key, value) in &items {
+            all.push((node_key(py, key.extract()?)?, Source::of(value)?));
+        }
+        self.insert_all(py, all, hints)
+    }
+
+    /// Reserves space for a value of ``nbytes`` bytes, to be written in place and then
+    /// committed. Evicts until the value fits. The hints are as for :meth:`insert`, which it raises
+    /// as.
+    ///
+    /// A process that makes no call for longer than the server's lease, usually a minute, loses its
+    /// reservations: :meth:`keep_alive`.
+    #[pyo3(
+        signature = (key, nbytes, *, priority=Int::usual(0), ttl=None),
+        text_signature = "($self, key, nbytes, *, priority=0, ttl=None)"
+    )]
+    fn reserve(
+        &self,
+        py: Python<'_>,
+        key: CacheKey<'_>,
+        nbytes: Size,
+        priority: Int<'_>,
+        ttl: Option<Seconds<'_>>,
+    ) -> PyResult<PyNodeReservation> {
+        let hints = hints(py, priority, ttl)?;
+        let key = (key.to_owned_key(), node_key(py, key)?);
+        let client = self.client()?;
+        let reservation = call(py, &client, |client| client.reserve(&[nbytes.0]))?.pop();
+        let reservation = reservation.expect("there is one reservation for each size");
+        Ok(PyNodeReservation { held: Holder::new(Reserved::new(reservation, &client, key, hints)) })
+    }
+
+    /// Reserves space for several values, all of them or none. ``sizes`` is a mapping, or pairs
+    /// of a key and its number of bytes, of which a call takes at most 1024. See :meth:`reserve`.
+    #[pyo3(
+        signature = (sizes, *, priority=Int::usual(0), ttl=None),
+        text_signature = "($self, sizes, *, priority=0, ttl=None)"
+    )]
+    fn reserve_batch(
+        &self,
+        py: Python<'_>,
+        sizes: &Bound<'_, PyAny>,
+        priority: Int<'_>,
+        ttl: Option<Seconds<'_>>,
+    ) -> PyResult<Vec<PyNodeReservation>> {
+        let hints = hints(py, priority, ttl)?;
+        let items = items(sizes, "number of bytes")?;
+        check_batch(py, items.len(), "reservations")?;
+        let mut keys = Vec::with_capacity(items.len());
+        let mut sizes = Vec::with_capacity(items.len());
+        for (key, size) in &items {
+            let key = key.extract::<CacheKey<'_>>()?;
+            keys.push((key.to_owned_key(), node_key(py, key)?));
+            sizes.push(size.extract::<Size>()?.0);
+        }
+        let client = self.client()?;
+        let reservations = call(py, &client, |client| client.reserve(&sizes))?;
+        let one = |(key, reservation)| {
+            let reserved = Reserved::new(reservation, &client, key, hints);
+            PyNodeReservation { held: Holder::new(reserved) }
+        };
+        Ok(keys.into_iter().zip(reservations).map(one).collect())
+    }
+
+    /// Stores the values of several reservations under their keys, all of them or none, whatever
+    /// ends meanwhile. A call takes at most 1024. They have ended afterwards, also if it fails.
+    ///
+    /// Raises :class:`ExportedError` while one is viewed, and then none has ended. Raises
+    /// :class:`ReservationLostError` if the server has taken one back.
+    fn commit(&self, py: Python<'_>, reservations: &Bound<'_, PyAny>) -> PyResult<()> {
+        let client = self.client()?;
+        let objects = reservations.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        check_batch(py, objects.len(), "reservations")?;
+        for object in &objects {
+            let reservation = object.cast::<PyNodeReservation>()?.get();
+            if !reservation.held.with(|reserved| reserved.is_of(&client))? {
+                let message = "a reservation is of another connection: commit it there";
+                return Err(error::bad_value(py, message));
+            }
+        }
+        let objects = pyo3::types::PyList::new(py, objects)?;
+        let taken = take_all::<PyNodeReservation, _>(objects.as_any(), |it| &it.held)?;
+        let values: Vec<_> = taken.into_iter().map(Reserved::into_value).collect();
+        call(py, &client, |client| client.commit_each(values))
+    }
+
+    /// Returns the value under ``key``, pinned, and counts it as used.
+    fn get(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinnedValue>> {
+        let (key, name) = (key.to_owned_key(), node_key(py, key)?);
+        let pin = call(py, &self.client()?, |client| {
+            Ok(client.get(&name)?.and_then(|pin| NodePin::new(pin, key)))
+        })?;
+        Ok(pin.map(PyPinnedValue::new))
+    }
+
+    /// Returns the values of keys, pinned, in the same order; None where there is no value.
+    /// Counts them as used.
+    fn acquire(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<PyPinBatch> {
+        self.pin(py, NodeKeys::of(keys)?, false)
+    }
+
+    /// Does what :meth:`acquire` does for the keys before the first one that has no value. The
+    /// others are None.
+    fn acquire_prefix(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<PyPinBatch> {
+        self.pin(py, NodeKeys::of(keys)?, true)
+    }
+
+    /// Returns the number of keys before the first one that has no value. Pins nothing, so the
+    /// values may be evicted at once.
+    fn lookup(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
+        let keys = NodeKeys::of(keys)?;
+        call(py, &self.client()?, |client| {
+            let mut found = 0;
+            for part in keys.parts() {
+                let here = client.lookup(part)?;
+                found += here;
+                if here < part.len() {
+                    break;
+                }
+            }
+            Ok(found)
+        })
+    }
+
+    /// Marks values as used now. Returns how many of the keys have one.
+    fn touch(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.count(py, keys, |client, keys| client.touch(keys))
+    }
+
+    /// Removes the value under ``key``, and returns whether there was one. Pinned values stay
+    /// valid.
+    fn remove(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<bool> {
+        let name = node_key(py, key)?;
+        call(py, &self.client()?, |client| client.remove(&[name])).map(|removed| removed > 0)
+    }
+
+    /// Removes the values of keys, and returns how many there were.
+    fn remove_batch(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
+        self.count(py, keys, |client, keys| client.remove(keys))
+    }
+
+    fn __contains__(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<bool> {
+        let name = node_key(py, key)?;
+        call(py, &self.client()?, |client| client.lookup(&[name])).map(|found| found > 0)
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        call(py, &self.client()?, NodeClient::stats).map(|stats| stats.values as usize)
+    }
+
+    /// A cache is true even if it is empty, so `cache or default` is the cache.
+    fn __bool__(&self) -> bool {
+        true
+    }
+
+    /// Tells the server that this process lives. A process that has reservations makes this or
+    /// any other call more often than the server's lease.
+    fn keep_alive(&self, py: Python<'_>) -> PyResult<()> {
+        call(py, &self.client()?, NodeClient::keep_alive)
+    }
+
+    /// Returns the figures of the node.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let stats = call(py, &self.client()?, NodeClient::stats)?;
+        node_report::stats(py, &stats)
+    }
+
+    /// Returns what was stored, replaced, removed and evicted, from number ``start`` on: at most
+    /// ``max`` events, and at most 512. Waits for the first one for at most ``wait`` seconds.
+    ///
+    /// The next call goes on at ``next`` of the result:
+    ///
+    /// .. code-block:: python
+    ///
+    ///     at = 0
+    ///     while True:
+    ///         events = cache.events(at, wait=60)
+    ///         for event in events:
+    ///             print(event.kind, event.key)
+    ///         at = events.next
+    #[pyo3(
+        signature = (start=Int::usual(0), *, max=Int::usual(512), wait=None),
+        text_signature = "($self, start=0, *, max=512, wait=0.0)"
+    )]
+    fn events<'py>(
+        &self,
+        py: Python<'py>,
+        start: Int<'py>,
+        max: Int<'py>,
+        wait: Option<Seconds<'py>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let start = start.u64(py, "start")?;
+        let max = max.u32(py, "max")?;
+        let wait = wait.map(|wait| bounded(py, wait, "wait", MAX_WAIT)).transpose()?;
+        let mut left = wait.unwrap_or_default();
+        let found = call(py, &self.client()?, |client| {
+            loop {
+                let now = left.min(WAIT_PER_MESSAGE);
+                left -= now;
+                let (events, next) = client.events(start, max, now)?;
+                if !events.is_empty() || left.is_zero() || max == 0 {
+                    return Ok((events, next));
+                }
+            }
+        })?;
+        node_report::events(py, start, found)
+    }
+
+    /// Lists the values of all namespaces, at most ``max`` of them, for operators. Values that
+    /// come and go meanwhile may be missing.
+    #[pyo3(signature = (*, max=None))]
+    fn list<'py>(
+        &self,
+        py: Python<'py>,
+        max: Option<Int<'py>>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let max = max.map_or(Ok(u64::MAX), |max| max.u64(py, "max"))?;
+        let values = call(py, &self.client()?, |client| {
+            let (mut all, mut from) = (Vec::new(), Some(0));
+            while let (Some(at), left @ 1..) = (from, max - all.len() as u64) {
+                let (values, next) = client.list(at, left.min(MAX_LISTED) as u32)?;
+                all.extend(values);
+                from = next;
+            }
+            Ok(all)
+        })?;
+        values.iter().map(|value| node_report::listed(py, value)).collect()
+    }
+
+    /// Lists the clients of the server, for operators.
+    fn sessions<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let sessions = call(py, &self.client()?, NodeClient::sessions)?;
+        sessions.iter().map(|session| node_report::session(py, session)).collect()
+    }
+
+    /// Evicts values of at least ``nbytes`` bytes, for operators: of a namespace, None for that
+    /// of this cache, or of all. Returns the number of bytes evicted.
+    #[pyo3(signature = (nbytes, namespace=None, *, everywhere=false))]
+    fn evict(
+        &self,
+        py: Python<'_>,
+        nbytes: Size,
+        namespace: Option<&str>,
+        everywhere: bool,
+    ) -> PyResult<u64> {
+        let scope = self.scope(py, namespace, everywhere)?;
+        call(py, &self.client()?, |client| client.evict(scope, nbytes.0))
+    }
+
+    /// Removes all values, for operators: of a namespace, None for that of this cache, or of
+    /// all. Returns their number. Pinned values stay valid.
+    #[pyo3(signature = (namespace=None, *, everywhere=false))]
+    fn clear(&self, py: Python<'_>, namespace: Option<&str>, everywhere: bool) -> PyResult<usize> {
+        let scope = self.scope(py, namespace, everywhere)?;
+        call(py, &self.client()?, |client| client.clear(scope))
+    }
+
+    /// Ends the pins of a process that is known to read no more, for operators. Returns the
+    /// number of values that were pinned.
+    fn reclaim_pins(&self, py: Python<'_>, pid: Int<'_>) -> PyResult<usize> {
+        let pid = pid.u32(py, "pid")?;
+        call(py, &self.client()?, |client| client.reclaim_pins(pid))
+    }
+
+    /// First address of the node's memory in this process, for registering it with devices. It
+    /// stays mapped until the cache is closed and its pins and reservations are gone.
+    #[getter]
+    fn memory_address(&self) -> PyResult<usize> {
+        self.held.with(|client| client.memory().0.addr())
+    }
+
+    /// Length of the node's memory in bytes.
+    #[getter]
+    fn memory_len(&self) -> PyResult<usize> {
+        self.held.with(|client| client.memory().1)
+    }
+
+    /// Namespace of all keys.
+    #[getter]
+    fn namespace(&self) -> &str {
+        &self.connected.namespace
+    }
+
+    /// Path of the server's socket.
+    #[getter]
+    fn path(&self) -> PathBuf {
+        self.connected.path.clone()
+    }
+
+    /// Whether the memory is mapped for reading only.
+    #[getter]
+    fn read_only(&self) -> bool {
+        self.connected.read_only
+    }
+
+    /// Whether calls go through rings in shared memory.
+    #[getter]
+    fn has_rings(&self, py: Python<'_>) -> PyResult<bool> {
+        let client = self.client()?;
+        Ok(py.detach(|| client.has_rings()))
+    }
+
+    /// Ends the connection. Pinned values and reservations stay, and keep the memory mapped.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        drop_value(py, self.held.take_if_any()?);
+        Ok(())
+    }
+
+    /// Whether the cache has been closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.held.is_gone()
+    }
+
+    fn __repr__(&self) -> String {
+        let path = self.connected.path.display();
+        match self.held.with(|client| client.memory().1) {
+            Ok(len) => format!("<kvmem.NodeCache of {len} bytes at {path}>"),
+            Err(_) => "<kvmem.NodeCache, closed>".to_owned(),
+        }
+    }
+}
+
+context_manager!(PyNodeCache, PyNodeCache::close);

@@ -1,0 +1,287 @@
+//! *Node pins*: values of a node that cannot be evicted while they are read.
+//!
+//! Each value is an object with a pin of its own. A batch has the objects of one call, and releases
+//! what is left of them with one message.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvmem_node::PinBatch;
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyIterator, PySlice, PyTuple};
+
+use crate::buffer::{Bytes, Span, memory_methods};
+use crate::cache_key::OwnedKey;
+use crate::collect::{Plain, plain};
+use crate::context::context_manager;
+use crate::error;
+use crate::holder::{Held, Holder};
+use crate::node_error::node_error;
+
+/// The pin of one value.
+pub(crate) struct NodePin {
+    pin: Arc<PinBatch>,
+    key: OwnedKey,
+    span: Span,
+    offset: u64,
+}
+
+impl NodePin {
+    /// Takes the pin of one key. `None` if the server has released it since. The caller does not
+    /// have the GIL.
+    pub(crate) fn new(pin: PinBatch, key: OwnedKey) -> Option<NodePin> {
+        let (span, offset) = pin.value(0).map(|it| (Span::read_only(it.bytes()), it.offset()))?;
+        Some(NodePin { pin: Arc::new(pin), key, span, offset })
+    }
+}
+
+impl Held for NodePin {
+    const NAME: &'static str = "pinned value";
+    const END: &'static str = "released";
+    // The connection has a lock.
+    const SLOW: bool = true;
+}
+
+impl Bytes for NodePin {
+    fn span(&self) -> Span {
+        self.span
+    }
+}
+
+impl Plain for NodePin {}
+
+/// A value of a node. It is not evicted while this object exists. Its bytes are read-only.
+#[pyclass(name = "PinnedValue", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyPinnedValue {
+    held: Holder<NodePin>,
+}
+
+plain!(PyPinnedValue { held });
+
+memory_methods!(PyPinnedValue, NodePin);
+
+impl PyPinnedValue {
+    pub(crate) fn new(pin: NodePin) -> PyPinnedValue {
+        PyPinnedValue { held: Holder::new(pin) }
+    }
+}
+
+#[pymethods]
+impl PyPinnedValue {
+    /// Key that the value was found under.
+    #[getter]
+    fn cache_key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        (&self.held.with(|pinned| pinned.key.clone())?).into_pyobject(py)
+    }
+
+    /// Offset of the value in the node's memory, in bytes.
+    #[getter]
+    fn offset(&self) -> PyResult<u64> {
+        self.held.with(|pinned| pinned.offset)
+    }
+
+    /// Whether the value is still pinned. It is not if a server that has restarted took this
+    /// process for ended: look after reading, if that can happen.
+    #[getter]
+    fn is_valid(&self) -> PyResult<bool> {
+        self.held.with(|pinned| pinned.pin.is_valid())
+    }
+
+    /// Compares the bytes with the checksum of a writer that has connected with
+    /// ``checksums=True``. Does nothing for values of other writers.
+    ///
+    /// Raises :class:`DamagedValueError`.
+    fn verify(&self, py: Python<'_>) -> PyResult<()> {
+        // The view keeps other threads from releasing the pin.
+        let pin = self.held.view(|pinned| Arc::clone(&pinned.pin))?;
+        let verified = py.detach(|| {
+            let verified = pin.value(0).map_or(Ok(()), |it| it.verify());
+            drop(pin);
+            verified
+        });
+        self.held.release();
+        verified.map_err(|error| node_error(py, &error))
+    }
+
+    /// Releases the pin. Raises :class:`ExportedError` while views exist.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        crate::holder::drop_value(py, Some(self.held.take()?));
+        Ok(())
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(|pinned| (pinned.span.len, pinned.offset)) {
+            Ok((len, offset)) => format!("<kvmem.PinnedValue of {len} bytes at offset {offset}>"),
+            Err(_) => "<kvmem.PinnedValue, released>".to_owned(),
+        }
+    }
+}
+
+context_manager!(PyPinnedValue, |it, py| it.held.end(py));
+
+/// The objects of a batch; none once it is released.
+pub(crate) struct BatchValues(Mutex<Option<Vec<Option<Py<PyPinnedValue>>>>>);
+
+// A pinned value owns no object of Python, so no cycle leads through it.
+impl Plain for BatchValues {}
+
+/// The values that one call has found, pinned: a sequence with an element for each key, None for
+/// keys without a value.
+///
+/// Leaving the ``with`` block releases all of them. Without one, each value is released when its
+/// own object is gone.
+#[pyclass(name = "PinBatch", module = "kvmem", frozen, weakref, sequence)]
+pub(crate) struct PyPinBatch {
+    values: BatchValues,
+}
+
+plain!(PyPinBatch { values });
+
+impl PyPinBatch {
+    pub(crate) fn new(py: Python<'_>, pins: Vec<Option<NodePin>>) -> PyResult<PyPinBatch> {
+        let object =
+            |pin: Option<NodePin>| pin.map(|pin| Py::new(py, PyPinnedValue::new(pin))).transpose();
+        let values = pins.into_iter().map(object).collect::<PyResult<Vec<_>>>()?;
+        Ok(PyPinBatch { values: BatchValues(Mutex::new(Some(values))) })
+    }
+
+    /// Uses the objects. `using` runs no Python.
+    fn with<R>(&self, using: impl FnOnce(&[Option<Py<PyPinnedValue>>]) -> R) -> PyResult<R> {
+        let values = self.values.0.lock().unwrap_or_else(PoisonError::into_inner);
+        values.as_deref().map(using).ok_or_else(|| error::closed("batch of pins", "released"))
+    }
+
+    /// Releases all values that are left, or none while one is viewed.
+    fn end(&self, py: Python<'_>) -> PyResult<()> {
+        let all = self.values.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(all) = all else { return Ok(()) };
+        let mut taken: Vec<(&Py<PyPinnedValue>, NodePin)> = Vec::with_capacity(all.len());
+        let mut failed = None;
+        for object in all.iter().flatten() {
+            match object.get().held.take_if_any() {
+                Ok(Some(pin)) => taken.push((object, pin)),
+                Ok(None) => {}
+                Err(error) => {
+                    failed = Some(error);
+                    break;
+                }
+            }
+        }
+        if let Some(error) = failed {
+            taken.into_iter().for_each(|(object, pin)| object.get().held.put_back(pin));
+            *self.values.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(all);
+            return Err(error);
+        }
+        let taken: Vec<NodePin> = taken.into_iter().map(|(_, pin)| pin).collect();
+        release(py, taken);
+        Ok(())
+    }
+}
+
+/// Returns whether no other reference to an object exists. The caller has the GIL.
+fn is_last(object: &Py<PyPinnedValue>) -> bool {
+    // SAFETY: the object is alive, because it is borrowed.
+    unsafe { pyo3::ffi::Py_REFCNT(object.as_ptr()) == 1 }
+}
+
+/// Releases pins with one message.
+fn release(py: Python<'_>, pins: Vec<NodePin>) {
+    // No other thread has a pin that was taken out.
+    let pins = pins.into_iter().filter_map(|pin| Arc::into_inner(pin.pin));
+    let pins: Vec<PinBatch> = pins.collect();
+    py.detach(|| PinBatch::release_all(pins));
+}
+
+impl Drop for PyPinBatch {
+    fn drop(&mut self) {
+        let values = self.values.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(values) = values else { return };
+        // Objects that only the batch has end with it. The others keep their pins.
+        Python::try_attach(|py| {
+            let own = values.iter().flatten().filter(|object| is_last(object));
+            let taken = own.filter_map(|object| object.get().held.take_if_any().ok().flatten());
+            release(py, taken.collect());
+        });
+    }
+}
+
+#[pymethods]
+impl PyPinBatch {
+    fn __len__(&self) -> PyResult<usize> {
+        self.with(<[_]>::len)
+    }
+
+    fn __getitem__<'py>(
+        &self,
+        py: Python<'py>,
+        index: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let object = |at: usize| self.with(|all| all[at].as_ref().map(|it| it.clone_ref(py)));
+        let len = self.__len__()?;
+        if let Ok(slice) = index.cast::<PySlice>() {
+            let range = slice.indices(len as isize)?;
+            let at = (0..range.slicelength as isize).map(|n| range.start + n * range.step);
+            let some = at.map(|at| object(at as usize)).collect::<PyResult<Vec<_>>>()?;
+            return Ok(PyTuple::new(py, some)?.into_any());
+        }
+        let given = match index.extract::<isize>() {
+            Ok(given) => given,
+            Err(error) if error.is_instance_of::<PyOverflowError>(py) => isize::MAX,
+            Err(_) => {
+                let name = index.get_type().name()?;
+                let message = format!("an index is an int or a slice, not {name}");
+                return Err(PyTypeError::new_err(message));
+            }
+        };
+        let at = if given < 0 { given + len as isize } else { given };
+        match usize::try_from(at) {
+            Ok(at) if at < len => Ok(object(at)?.into_pyobject(py)?),
+            _ => Err(PyIndexError::new_err(format!("index {index} of {len} values"))),
+        }
+    }
+
+    fn __iter__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyIterator>> {
+        let copy = |all: &[Option<Py<PyPinnedValue>>]| -> Vec<_> {
+            all.iter().map(|object| object.as_ref().map(|object| object.clone_ref(py))).collect()
+        };
+        PyTuple::new(py, self.with(copy)?)?.try_iter()
+    }
+
+    /// Number of keys that have values.
+    #[getter]
+    fn hits(&self) -> PyResult<usize> {
+        self.with(|all| all.iter().flatten().count())
+    }
+
+    /// Releases all values. Raises :class:`ExportedError`, and releases none, while one is
+    /// viewed.
+    fn release(&self, py: Python<'_>) -> PyResult<()> {
+        self.end(py)
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().with(|_| ())?;
+        Ok(slf)
+    }
+
+    #[pyo3(signature = (*exc))]
+    fn __exit__(&self, py: Python<'_>, exc: &Bound<'_, PyTuple>) -> PyResult<()> {
+        match self.end(py) {
+            // The current exception says more than the existence of views.
+            Err(error)
+                if error.is_instance_of::<pyo3::exceptions::PyBufferError>(py)
+                    && exc.get_item(0).is_ok_and(|kind| !kind.is_none()) =>
+            {
+                Ok(())
+            }
+            ended => ended,
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        match self.with(|all| (all.iter().flatten().count(), all.len())) {
+            Ok((hits, keys)) => format!("<kvmem.PinBatch of {hits} values for {keys} keys>"),
+            Err(_) => "<kvmem.PinBatch, released>".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! *Node reservation*: memory of a node that this process writes a value to.
+
+use kvmem_node::{NodeClient, NodeReservation, ValueOptions};
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::block::write;
+use crate::buffer::{Bytes, Span, memory_methods};
+use crate::cache_key::OwnedKey;
+use crate::collect::{Plain, plain};
+use crate::holder::{Held, Holder, Lent, drop_value};
+use crate::node_call::detached;
+use crate::number::Int;
+
+/// A block that is being written, with everything that its commit needs.
+pub(crate) struct Reserved {
+    reservation: NodeReservation,
+    client: NodeClient,
+    key: OwnedKey,
+    /// The bytes by which the node knows the key.
+    name: Vec<u8>,
+    hints: ValueOptions,
+    span: Span,
+}
+
+impl Reserved {
+    pub(crate) fn new(
+        mut reservation: NodeReservation,
+        client: &NodeClient,
+        (key, name): (OwnedKey, Vec<u8>),
+        hints: ValueOptions,
+    ) -> Reserved {
+        let bytes = reservation.bytes_mut();
+        let span = Span::writable(bytes.as_mut_ptr(), bytes.len());
+        Reserved { reservation, client: client.clone(), key, name, hints, span }
+    }
+
+    /// Returns whether a client has made the reservation.
+    pub(crate) fn is_of(&self, client: &NodeClient) -> bool {
+        self.client.memory() == client.memory()
+    }
+
+    /// Returns what a commit takes.
+    pub(crate) fn into_value(self) -> (Vec<u8>, NodeReservation, ValueOptions) {
+        (self.name, self.reservation, self.hints)
+    }
+
+    fn commit(self, py: Python<'_>) -> PyResult<()> {
+        let client = Lent::new(self.client.clone());
+        let value = vec![self.into_value()];
+        detached(py, || client.commit_each(value))
+    }
+}
+
+impl Held for Reserved {
+    const NAME: &'static str = "reservation";
+    const END: &'static str = "committed or discarded";
+    // The connection has a lock.
+    const SLOW: bool = true;
+}
+
+impl Bytes for Reserved {
+    fn span(&self) -> Span {
+        self.span
+    }
+}
+
+impl Plain for Reserved {}
+
+/// Space for one value of a node, to be written in place. Leaving the ``with`` block commits the
+/// value, or discards it after an exception.
+#[pyclass(name = "NodeReservation", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyNodeReservation {
+    pub(crate) held: Holder<Reserved>,
+}
+
+plain!(PyNodeReservation { held });
+
+memory_methods!(PyNodeReservation, Reserved);
+
+#[pymethods]
+impl PyNodeReservation {
+    /// Key that the value will be stored under.
+    #[getter]
+    fn cache_key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        (&self.held.with(|reserved| reserved.key.clone())?).into_pyobject(py)
+    }
+
+    /// Offset of the value in the node's memory, in bytes.
+    #[getter]
+    fn offset(&self) -> PyResult<u64> {
+        self.held.with(|reserved| reserved.reservation.offset())
+    }
+
+    /// Copies the bytes of ``source`` into the value from ``start`` on. Returns their number.
+    #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
+    fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
+        write(py, &self.held, source, start)
+    }
+
+    /// Returns what a commit takes.
+    fn commit(&self, py: Python<'_>) -> PyResult<()> {
+        self.held.take()?.commit(py)
+    }
+
+    /// Frees the space. The value that the key has, if any, does not change.
+    fn discard(&self, py: Python<'_>) -> PyResult<()> {
+        drop_value(py, Some(self.held.take()?));
+        Ok(())
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        slf.get().held.with(|_| ())?;
+        Ok(slf)
+    }
+
+    /// Commits the value, or discards it after an exception.
+    #[pyo3(signature = (kind=None, *_exc))]
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: Option<Bound<'_, PyAny>>,
+        _exc: &Bound<'_, PyTuple>,
+    ) -> PyResult<()> {
+        match self.held.take_if_any()? {
+            Some(reserved) if kind.is_none() => reserved.commit(py),
+            reserved => {
+                drop_value(py, reserved);
+                Ok(())
+            }
+        }
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(|reserved| (reserved.span.len, reserved.reservation.offset())) {
+            Ok((len, at)) => format!("<kvmem.NodeReservation of {len} bytes at offset {at}>"),
+            Err(_) => "<kvmem.NodeReservation, ended>".to_owned(),
+        }
+    }
+}

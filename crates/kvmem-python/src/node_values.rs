@@ -1,0 +1,125 @@
+//! *Node values*: keys, values and hints as a node's calls take them.
+
+use std::time::Duration;
+
+use kvmem_node::format::MAX_KEY;
+use kvmem_node::{CallError, MAX_BATCH, NodeReservation, ValueOptions};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyString};
+
+use crate::buffer::Source;
+use crate::cache_key::{CacheKey, OwnedKey};
+use crate::disk_key::disk_key;
+use crate::error;
+use crate::node_error::node_error;
+use crate::number::{Int, Seconds};
+
+/// Highest priority of a value.
+const MAX_PRIORITY: u64 = 3;
+
+/// Longest time to live in seconds: 136 years.
+const MAX_TTL: u64 = u32::MAX as u64;
+
+/// Keys of a call, each with the bytes by which the node knows it.
+pub(crate) struct NodeKeys {
+    pub(crate) keys: Vec<OwnedKey>,
+    bytes: Vec<Vec<u8>>,
+}
+
+impl NodeKeys {
+    /// Takes the keys of an iterable.
+    pub(crate) fn of(keys: &Bound<'_, PyAny>) -> PyResult<NodeKeys> {
+        if keys.is_instance_of::<PyString>() || keys.is_instance_of::<PyBytes>() {
+            let name = keys.get_type().name()?;
+            let message = format!("keys are an iterable of keys, not one of type {name}");
+            return Err(PyTypeError::new_err(message));
+        }
+        let mut all = NodeKeys { keys: Vec::new(), bytes: Vec::new() };
+        for key in keys.try_iter()? {
+            let key = key?;
+            all.bytes.push(node_key(key.py(), key.extract()?)?);
+            all.keys.push(key.extract::<CacheKey<'_>>()?.to_owned_key());
+        }
+        Ok(all)
+    }
+
+    /// Returns the keys in parts that one message can have.
+    pub(crate) fn parts(&self) -> impl Iterator<Item = &[Vec<u8>]> {
+        self.bytes.chunks(MAX_BATCH)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+}
+
+/// Returns the bytes by which the node knows a key.
+pub(crate) fn node_key(py: Python<'_>, key: CacheKey<'_>) -> PyResult<Vec<u8>> {
+    let bytes = disk_key(key);
+    match bytes.len() {
+        1..=MAX_KEY => Ok(bytes.into_owned()),
+        len => Err(node_error(py, &CallError::BadKey { len, limit: MAX_KEY }.into())),
+    }
+}
+
+/// Checks that a batch fits into one message, which makes it all or nothing.
+pub(crate) fn check_batch(py: Python<'_>, len: usize, what: &str) -> PyResult<()> {
+    if len <= MAX_BATCH {
+        return Ok(());
+    }
+    let message = format!("{len} {what} are too many for one call: the limit is {MAX_BATCH}");
+    Err(error::bad_number(py, message, len, MAX_BATCH))
+}
+
+/// Converts the hints for a value.
+pub(crate) fn hints<'py>(
+    py: Python<'py>,
+    priority: Int<'py>,
+    ttl: Option<Seconds<'py>>,
+) -> PyResult<ValueOptions> {
+    let priority = priority.within(py, "priority", 0..=MAX_PRIORITY)? as u8;
+    let ttl = ttl.map(|ttl| bounded(py, ttl, "ttl", MAX_TTL)).transpose()?;
+    Ok(ValueOptions { priority, ttl })
+}
+
+/// Converts seconds of which there are at most `limit`.
+pub(crate) fn bounded<'py>(
+    py: Python<'py>,
+    seconds: Seconds<'py>,
+    name: &str,
+    limit: u64,
+) -> PyResult<Duration> {
+    let duration = seconds.duration(py, name)?;
+    if duration > Duration::from_secs(limit) {
+        let seconds = duration.as_secs_f64();
+        let message = format!("{name} is {seconds}: give a number of seconds from 0 to {limit}");
+        return Err(error::bad_number(py, message, seconds, limit));
+    }
+    Ok(duration)
+}
+
+/// Items of a mapping, or of an iterable of pairs.
+pub(crate) fn items<'py>(
+    given: &Bound<'py, PyAny>,
+    what: &str,
+) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
+    let items = match given.getattr_opt("items")? {
+        Some(items) => items.call0()?,
+        None => given.clone(),
+    };
+    let item = |item: PyResult<Bound<'py, PyAny>>| {
+        item?.extract().map_err(|_| {
+            PyTypeError::new_err(format!("give a mapping, or pairs of a key and its {what}"))
+        })
+    };
+    items.try_iter()?.map(item).collect()
+}
+
+/// Copies a value into a reservation, with the GIL released if that takes long.
+pub(crate) fn fill(py: Python<'_>, reservation: &mut NodeReservation, source: &Source<'_>) {
+    debug_assert_eq!(reservation.len(), source.len());
+    // SAFETY: the reservation has as many bytes as the source, for which it was made. They are
+    // mapped and its own while it is borrowed exclusively, until this returns.
+    unsafe { source.copy_to(py, reservation.bytes_mut().as_mut_ptr()) };
+}

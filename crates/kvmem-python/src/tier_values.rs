@@ -1,0 +1,494 @@
+//! *Tier values*: storing and fetching on a disk tier, or on a set of them.
+//!
+//! Every call works without the GIL: it transfers bytes, or waits for a sync. Buffers of the
+//! caller are exported meanwhile, so they stay where they are. Like views, they are the caller's:
+//! a thread that writes to bytes that are being stored stores an undefined mixture, which a fetch
+//! returns or reports as damaged.
+
+use std::time::Duration;
+
+use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, Stored, TierError, TierSet, TierStats};
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyBytes, PyTuple};
+
+use crate::buffer::{Source, Span};
+use crate::cache_key::CacheKey;
+use crate::disk_key::disk_key;
+use crate::disk_memory::{bytes_of, bytes_of_mut, targets};
+use crate::error;
+use crate::report;
+
+/// What a disk tier and a set of them have in common.
+pub(crate) trait TierValues: Send + Sync {
+    fn store_with(&self, values: &[Stored<'_>]) -> Vec<Result<(), StoreError>>;
+    fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched>;
+    fn len_of(&self, key: &[u8]) -> Option<u64>;
+    fn remove(&self, keys: &[&[u8]]) -> Result<usize, TierError>;
+    fn stats(&self) -> TierStats;
+    /// Returns the bytes that are registered, and the transfers that used them.
+    fn fixed_buffers(&self) -> (u64, u64);
+}
+
+macro_rules! tier_values {
+    ($tier:ty, $fixed:expr) => {
+        impl TierValues for $tier {
+            fn store_with(&self, values: &[Stored<'_>]) -> Vec<Result<(), StoreError>> {
+                <$tier>::store_with(self, values)
+            }
+
+            fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched> {
+                <$tier>::fetch(self, requests)
+            }
+
+            fn len_of(&self, key: &[u8]) -> Option<u64> {
+                <$tier>::len_of(self, key)
+            }
+
+            fn remove(&self, keys: &[&[u8]]) -> Result<usize, TierError> {
+                <$tier>::remove(self, keys)
+            }
+
+            fn stats(&self) -> TierStats {
+                <$tier>::stats(self)
+            }
+
+            fn fixed_buffers(&self) -> (u64, u64) {
+                let fixed: fn(&$tier) -> (u64, u64) = $fixed;
+                fixed(self)
+            }
+        }
+    };
+}
+
+fn fixed_buffers(tier: &DiskTier) -> (u64, u64) {
+    let fixed = tier.device().fixed_buffers();
+    (fixed.bytes, fixed.transfers)
+}
+
+tier_values!(DiskTier, fixed_buffers);
+tier_values!(TierSet, |set| {
+    let sum = |(bytes, transfers), tier| {
+        let (more, moved) = fixed_buffers(tier);
+        (bytes + more, transfers + moved)
+    };
+    set.tiers().iter().fold((0, 0), sum)
+});
+
+/// Returns the keys of a call, as the tier knows them.
+fn keys_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
+    let key = |key: PyResult<Bound<'_, PyAny>>| {
+        Ok(disk_key(key?.extract::<CacheKey<'_>>()?).into_owned())
+    };
+    keys.try_iter()?.map(key).collect()
+}
+
+/// A key and its bytes.
+type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// Returns the keys and values of a mapping, or of pairs.
+fn pairs<'py>(values: &Bound<'py, PyAny>) -> PyResult<Vec<Pair<'py>>> {
+    let items = match values.getattr_opt("items")? {
+        Some(items) => items.call0()?,
+        None => values.clone(),
+    };
+    let pair = |item: PyResult<Bound<'py, PyAny>>| {
+        item?.extract::<Pair<'py>>().map_err(|_| {
+            PyTypeError::new_err("values are a mapping, or pairs of a key and its bytes")
+        })
+    };
+    items.try_iter()?.map(pair).collect()
+}
+
+/// Stores values; see the method of [`tier_methods`].
+pub(crate) fn store(
+    py: Python<'_>,
+    tier: &impl TierValues,
+    values: &Bound<'_, PyAny>,
+    ttl: Option<Duration>,
+    priority: i8,
+) -> PyResult<()> {
+    let pairs = pairs(values)?;
+    let mut keys = Vec::with_capacity(pairs.len());
+    let mut sources = Vec::with_capacity(pairs.len());
+    for (key, value) in &pairs {
+        keys.push(disk_key(key.extract::<CacheKey<'_>>()?).into_owned());
+        sources.push(Source::of(value)?);
+    }
+    let spans: Vec<Span> = sources.iter().map(Source::span).collect();
+    let results = py.detach(|| {
+        // SAFETY: `sources` borrows or exports the bytes until this call returns.
+        let bytes = spans.iter().map(|span| unsafe { bytes_of(span) });
+        let pairs = keys.iter().zip(bytes);
+        let values: Vec<Stored<'_>> =
+            pairs.map(|(key, value)| Stored { key, value, ttl, priority }).collect();
+        let results = tier.store_with(&values);
+        // An older value must not be taken for the one that was not stored.
+        let lost: Vec<&[u8]> = values
+            .iter()
+            .zip(&results)
+            .filter(|(_, result)| result.is_err())
+            .map(|(value, _)| value.key)
+            .collect();
+        if !lost.is_empty() {
+            // If this fails, too, the tier is read-only, which the error says.
+            let _ = tier.remove(&lost);
+        }
+        results
+    });
+    let failed: Vec<_> = results.iter().zip(&pairs).filter(|(result, _)| result.is_err()).collect();
+    match failed.first() {
+        Some((Err(error), _)) => {
+            let failed = failed.iter().map(|(_, (key, _))| key).collect::<Vec<_>>();
+            Err(error::tier_store(py, error, failed))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Fetches values; see the method of [`tier_methods`].
+pub(crate) fn fetch<'py>(
+    py: Python<'py>,
+    tier: &impl TierValues,
+    keys: &Bound<'py, PyAny>,
+) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
+    let keys = keys_of(keys)?;
+    let mut found: Vec<Option<Bound<'py, PyBytes>>> = vec![None; keys.len()];
+    let mut wanted: Vec<usize> = (0..keys.len()).collect();
+    // Again for values that were replaced by some of another length meanwhile.
+    while !wanted.is_empty() {
+        let key = |&index: &usize| &*keys[index];
+        let len = |index| tier.len_of(key(index)).unwrap_or(0) as usize;
+        let lens: Vec<usize> = py.detach(|| wanted.iter().map(len).collect());
+        let values = lens
+            .iter()
+            .map(|&len| PyBytes::new_with(py, len, |_| Ok(())))
+            .collect::<PyResult<Vec<_>>>()?;
+        let spans: Vec<Span> = values
+            .iter()
+            .map(|value| value.as_bytes())
+            .map(|bytes| Span::writable(bytes.as_ptr().cast_mut(), bytes.len()))
+            .collect();
+        let outcomes = py.detach(|| {
+            // SAFETY: the objects were made above, and only this call knows them: their bytes
+            // may be written until it returns them.
+            let targets = spans.iter().map(|span| unsafe { bytes_of_mut(span) });
+            let mut requests: Vec<Fetch<'_>> = wanted
+                .iter()
+                .zip(targets)
+                .map(|(index, into)| Fetch { key: key(index), into })
+                .collect();
+            tier.fetch(&mut requests)
+        });
+        let mut again = Vec::new();
+        for ((index, value), outcome) in wanted.into_iter().zip(values).zip(outcomes) {
+            match outcome {
+                Fetched::Hit => found[index] = Some(value),
+                Fetched::Length { .. } => again.push(index),
+                _ => {}
+            }
+        }
+        wanted = again;
+    }
+    Ok(found)
+}
+
+/// Fetches values into memory; see the method of [`tier_methods`].
+pub(crate) fn fetch_into(
+    py: Python<'_>,
+    tier: &impl TierValues,
+    keys: &Bound<'_, PyAny>,
+    buffers: &Bound<'_, PyAny>,
+) -> PyResult<Vec<Option<usize>>> {
+    let keys = keys_of(keys)?;
+    let targets = targets(buffers, keys.len())?;
+    let spans: Vec<Span> = targets.iter().map(|target| target.span).collect();
+    let mut found = vec![None; keys.len()];
+    let mut wanted: Vec<usize> = (0..keys.len()).collect();
+    // Again for values that were replaced by some of another length meanwhile.
+    while !wanted.is_empty() {
+        let key = |&index: &usize| &*keys[index];
+        let len = |index| tier.len_of(key(index)).unwrap_or(0) as usize;
+        let lens: Vec<usize> = py.detach(|| wanted.iter().map(len).collect());
+        for (&index, &len) in wanted.iter().zip(&lens) {
+            if len > spans[index].len {
+                let message = format!(
+                    "buffer {index} has {} bytes, and the value {len}: give a longer one",
+                    spans[index].len
+                );
+                return Err(error::short_buffer(py, message, spans[index].len, len));
+            }
+        }
+        let outcomes = py.detach(|| {
+            let mut requests: Vec<Fetch<'_>> = wanted
+                .iter()
+                .zip(&lens)
+                .map(|(index, &len)| {
+                    let span = Span { len, ..spans[*index] };
+                    // SAFETY: the buffers are exported and writable until this call returns,
+                    // and none shares bytes with another.
+                    Fetch { key: key(index), into: unsafe { bytes_of_mut(&span) } }
+                })
+                .collect();
+            tier.fetch(&mut requests)
+        });
+        let mut again = Vec::new();
+        for ((index, len), outcome) in wanted.into_iter().zip(lens).zip(outcomes) {
+            match outcome {
+                Fetched::Hit => found[index] = Some(len),
+                Fetched::Length { .. } => again.push(index),
+                _ => {}
+            }
+        }
+        wanted = again;
+    }
+    Ok(found)
+}
+
+/// Removes values; see the method of [`tier_methods`].
+pub(crate) fn remove(
+    py: Python<'_>,
+    tier: &impl TierValues,
+    keys: &Bound<'_, PyAny>,
+) -> PyResult<usize> {
+    let keys = keys_of(keys)?;
+    let removed = py.detach(|| tier.remove(&keys.iter().map(|key| &**key).collect::<Vec<_>>()));
+    removed.map_err(|error| error::tier(py, &error))
+}
+
+/// Returns the figures of a tier.
+pub(crate) fn stats<'py>(py: Python<'py>, tier: &impl TierValues) -> PyResult<Bound<'py, PyAny>> {
+    let (stats, (fixed_bytes, fixed_transfers)) =
+        py.detach(|| (tier.stats(), tier.fixed_buffers()));
+    let fields = [
+        stats.entries,
+        stats.scattered,
+        stats.bytes,
+        stats.capacity,
+        stats.used,
+        stats.quarantined,
+        stats.stored,
+        stats.written_bytes,
+        stats.metadata_bytes,
+        stats.hits,
+        stats.misses,
+        stats.checksum_misses,
+        stats.io_misses,
+        stats.not_admitted,
+        stats.unchanged,
+        stats.evictions,
+        stats.expired,
+        stats.checkpoints,
+        stats.index_bytes,
+        fixed_bytes,
+        fixed_transfers,
+    ];
+    let mut all = Vec::with_capacity(fields.len() + 1);
+    for field in fields {
+        all.push(field.into_pyobject(py)?.into_any());
+    }
+    all.push(PyBool::new(py, stats.read_only).to_owned().into_any());
+    report::named(py, "DiskTierStats", PyTuple::new(py, all)?)
+}
+
+/// The methods that classes with a tier of type `Arc<T>` in `held` have in common.
+macro_rules! tier_methods {
+    ($class:ident, $shared:ty) => {
+        impl $class {
+            /// Returns the tier, for work that takes longer than a call.
+            pub(crate) fn tier(&self) -> PyResult<$crate::holder::Lent<$shared>> {
+                self.held.with(std::sync::Arc::clone).map($crate::holder::Lent::new)
+            }
+        }
+
+        #[pymethods]
+        impl $class {
+            /// Stores values under their keys, all of them together, and replaces the values
+            /// that the keys had. ``values`` is a mapping, or pairs of a key and its bytes.
+            ///
+            /// The values are of use for ``ttl`` seconds at least, rounded up to whole seconds of
+            /// the wall clock; None: forever. Afterwards they are misses, and are evicted before
+            /// all others. Values of lower ``priority``, a number from -128 to 127, are evicted
+            /// first.
+            ///
+            /// A stored value is found again after the process was killed, and after a power cut
+            /// once :meth:`sync` has returned. Values that begin at a multiple of 4096 bytes in
+            /// memory are written from there; others are copied.
+            ///
+            /// Raises :class:`OutOfSpaceError` or :class:`DiskTierError` if a value could not be
+            /// stored; its key has no value then. ``failed`` of the exception has the keys of all
+            /// such values; the others are stored.
+            #[pyo3(
+                        signature = (values, *, ttl=None, priority=$crate::number::Int::usual(0)),
+                        text_signature = "($self, values, *, ttl=None, priority=0)"
+                    )]
+            fn store(
+                &self,
+                py: Python<'_>,
+                values: &Bound<'_, PyAny>,
+                ttl: Option<$crate::number::Seconds<'_>>,
+                priority: $crate::number::Int<'_>,
+            ) -> PyResult<()> {
+                let tier = self.tier()?;
+                let ttl = $crate::options::seconds(py, "ttl", ttl)?;
+                let priority = priority.i8(py, "priority")?;
+                $crate::tier_values::store(py, &**tier, values, ttl, priority)
+            }
+
+            /// Returns the values of keys in the same order; None where there is no value, or
+            /// where its bytes are damaged. All are read at once.
+            fn fetch<'py>(
+                &self,
+                py: Python<'py>,
+                keys: &Bound<'py, PyAny>,
+            ) -> PyResult<Vec<Option<Bound<'py, pyo3::types::PyBytes>>>> {
+                $crate::tier_values::fetch(py, &**self.tier()?, keys)
+            }
+
+            /// Reads the values of keys into writable buffers, one for each key, all at once.
+            /// Returns the length of each value, or None where there is no value, or where its
+            /// bytes are damaged. The bytes of a buffer mean something only up to that length.
+            ///
+            /// A buffer may be longer than the value. Memory that begins at a multiple of 4096
+            /// bytes is read into directly, such as a block of ``Pool.allocate(n, align=4096)``.
+            ///
+            /// Raises :class:`InvalidBufferError` if a buffer is read-only, shorter than the value,
+            /// or shares bytes with another.
+            fn fetch_into(
+                &self,
+                py: Python<'_>,
+                keys: &Bound<'_, PyAny>,
+                buffers: &Bound<'_, PyAny>,
+            ) -> PyResult<Vec<Option<usize>>> {
+                $crate::tier_values::fetch_into(py, &**self.tier()?, keys, buffers)
+            }
+
+            /// Returns the length of a value in bytes, or None if there is none. It does not
+            /// count as used.
+            fn len_of(&self, key: $crate::cache_key::CacheKey<'_>) -> PyResult<Option<u64>> {
+                let key = $crate::disk_key::disk_key(key);
+                self.held.with(|tier| tier.len_of(&key))
+            }
+
+            fn __contains__(&self, key: $crate::cache_key::CacheKey<'_>) -> PyResult<bool> {
+                Ok(self.len_of(key)?.is_some())
+            }
+
+            fn __len__(&self) -> PyResult<usize> {
+                self.held.with(|tier| tier.stats().entries as usize)
+            }
+
+            /// A tier is true even if it is empty, so `tier or default` is the tier.
+            fn __bool__(&self) -> bool {
+                true
+            }
+
+            /// Removes the values of keys and returns how many there were. They do not come back
+            /// after the process was killed; after a power cut they do unless :meth:`sync` has
+            /// returned since.
+            ///
+            /// Raises :class:`DiskTierError` if the removal could not be recorded: the values are
+            /// not found in this process, but may be after a restart.
+            fn remove(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
+                $crate::tier_values::remove(py, &**self.tier()?, keys)
+            }
+
+            /// Removes all values, durably. Raises as :meth:`remove`.
+            fn clear(&self, py: Python<'_>) -> PyResult<()> {
+                let tier = self.tier()?;
+                py.detach(|| tier.clear()).map_err(|error| $crate::error::tier(py, &error))
+            }
+
+            /// Makes all that was stored and removed before durable: a power cut does not undo
+            /// it. Raises :class:`DiskTierError`; the tier stores nothing then until it is opened
+            /// again.
+            fn sync(&self, py: Python<'_>) -> PyResult<()> {
+                let tier = self.tier()?;
+                py.detach(|| tier.sync_all()).map_err(|error| $crate::error::tier(py, &error))
+            }
+
+            /// Writes the index, so that opening the file is fast, and syncs. The tier does so
+            /// by itself when its journal is full. Raises as :meth:`sync`.
+            fn checkpoint(&self, py: Python<'_>) -> PyResult<()> {
+                let tier = self.tier()?;
+                py.detach(|| tier.checkpoint()).map_err(|error| $crate::error::tier(py, &error))
+            }
+
+            /// Registers the memory of a pool with the rings of the file: the kernel looks its
+            /// pages up and pins them once, and not for each transfer. The memory stays pinned
+            /// until the tier is gone or :meth:`deregister_memory` is called; the pool gives no
+            /// pages back meanwhile.
+            ///
+            /// Raises :class:`NotAvailableError` without io_uring, or before Linux 6.12, and
+            /// :class:`RegistrationError`, for example by ``RLIMIT_MEMLOCK``. Transfers then work
+            /// as before.
+            fn register_memory(
+                &self,
+                py: Python<'_>,
+                pool: &Bound<'_, $crate::pool::PyPool>,
+            ) -> PyResult<()> {
+                let (tier, pool) = (self.tier()?, pool.get().pool()?);
+                let registered = py.detach(|| tier.register_memory(&pool));
+                registered.map_err(|error| $crate::error::fixed_buffers(py, &error))
+            }
+
+            /// Deregisters the memory of a pool. Does nothing if it is not registered.
+            fn deregister_memory(
+                &self,
+                py: Python<'_>,
+                pool: &Bound<'_, $crate::pool::PyPool>,
+            ) -> PyResult<()> {
+                let (tier, pool) = (self.tier()?, pool.get().pool()?);
+                py.detach(|| tier.deregister_memory(&pool));
+                Ok(())
+            }
+
+            /// Registers the memory of a region, as :meth:`register_memory` does for a pool.
+            /// Memory that another allocator divides is a region: that of an engine is
+            /// ``Region.from_buffer(…)``, and stays exported until it is deregistered.
+            ///
+            /// Raises as :meth:`register_memory`.
+            fn register_region(
+                &self,
+                py: Python<'_>,
+                region: &Bound<'_, $crate::region::PyRegion>,
+            ) -> PyResult<()> {
+                let (tier, region) = (self.tier()?, region.get().region(py)?);
+                let registered = py.detach(|| tier.register_region(&region));
+                registered.map_err(|error| $crate::error::fixed_buffers(py, &error))
+            }
+
+            /// Deregisters the memory of a region. Does nothing if it is not registered.
+            fn deregister_region(
+                &self,
+                py: Python<'_>,
+                region: &Bound<'_, $crate::region::PyRegion>,
+            ) -> PyResult<()> {
+                let (tier, region) = (self.tier()?, region.get().region(py)?);
+                py.detach(|| tier.deregister_region(&region));
+                Ok(())
+            }
+
+            /// Returns the figures of the tier; of a set, the sums of all its tiers.
+            fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+                $crate::tier_values::stats(py, &**self.tier()?)
+            }
+
+            /// Closes it. Its files stay open and locked until the caches above it are closed,
+            /// too.
+            fn close(&self, py: Python<'_>) -> PyResult<()> {
+                self.held.end(py)
+            }
+
+            /// Whether it has been closed.
+            #[getter]
+            fn closed(&self) -> bool {
+                self.held.is_gone()
+            }
+        }
+
+        $crate::context::context_manager!($class, $class::close);
+    };
+}
+
+pub(crate) use tier_methods;

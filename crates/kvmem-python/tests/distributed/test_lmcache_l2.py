@@ -1,0 +1,420 @@
+"""LMCache's own plug-in loader and store controller, from its wheel, keep objects in kvmem's
+stores by the adapter of the second level.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import MIB
+from engines import REAL, run_with
+from node_server import Server
+
+TESTS = Path(__file__).parents[1]
+PRELUDE = f"sys.path.append({str(TESTS)!r}); import standins; standins.lmcache_l2()"
+
+pytestmark = pytest.mark.skipif(
+    REAL, reason="the first level of lmcache_engine.py is a stand-in, and so is the bitmap"
+)
+
+IMPORTS = """
+import logging, os, signal, sys
+logging.basicConfig(level=logging.INFO)
+import kvmem
+from lmcache_engine import CHUNK, SLOT, Memory, Object, Server, config_of, content, keys
+from lmcache.v1.distributed.l2_adapters import create_l2_adapter
+def region():
+    return kvmem.Region("32MiB", pages="4k", shared=True, populate=1)
+"""
+
+
+def lmcache(program: str, **environment: str) -> str:
+    return run_with("lmcache", PRELUDE, IMPORTS + program, **environment)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(64 * MIB) as server:
+        yield server
+
+
+def node(server: Server, **more: object) -> str:
+    return ", ".join(
+        f"{k}={v!r}" for k, v in {"node": str(server.path), "deadline": 60.0, **more}.items()
+    )
+
+
+def disk(folder: Path, **more: object) -> str:
+    options = {"disk": str(folder / "tier"), "disk_bytes": "64MiB", **more}
+    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+
+
+@pytest.mark.parametrize("kind", ["node", "disk"])
+def test_objects_go_through_lmcaches_loader_and_controller(kind: str, tmp_path: Path) -> None:
+    with Server(64 * MIB) as server:
+        where = node(server) if kind == "node" else disk(tmp_path)
+        out = lmcache(
+            f"""
+memory = Memory(region())
+engine = Server(memory, {where})
+adapter = engine.adapter
+assert type(adapter).__module__ == "kvmem.lmcache.l2"
+descriptors = {{adapter.get_store_event_fd(), adapter.get_lookup_and_lock_event_fd(),
+    adapter.get_load_event_fd()}}
+assert len(descriptors) == 3
+some = keys(20)
+engine.store(some, fill=1)
+assert engine.listener.stored == dict.fromkeys(some, CHUNK)
+assert engine.look_up([*some[:3], *keys(2, first=99), some[19]]) == [0, 1, 2, 5]
+if {kind!r} == "node":
+    assert adapter.store.locked == 4
+target = memory.allocate(22)
+assert engine.load([*some, *keys(2, first=99)], target) == list(range(20))
+assert all(each.byte_array == content(1 + n) for n, each in enumerate(target[:20]))
+assert not any(target[20].byte_array) and set(engine.listener.accessed) == set(some)
+adapter.submit_unlock([*some[:3], some[19]])
+assert getattr(adapter.store, "locked", 0) == 0
+
+# What is stored already is not transferred again.
+again = engine.store_result(some[:5], memory.allocate(5))
+assert again.is_successful() and again.bytes_transferred() == 0
+assert engine.listener.stored[some[0]] == 0
+usage = adapter.get_usage()
+assert usage.total_bytes_used >= 20 * CHUNK and 0 < usage.usage_fraction < 1, usage
+assert usage.bytes_by_cache_salt[""] == 20 * CHUNK
+adapter.delete([*some[:2], *keys(1, first=99)])
+assert engine.listener.deleted == some[:2] and engine.look_up(some[:3]) == [2]
+assert adapter.get_usage().bytes_by_cache_salt[""] == 18 * CHUNK
+print(adapter.report_status())
+adapter.close(); adapter.close()
+import os
+for fd in descriptors:
+    try:
+        os.fstat(fd)
+    except OSError:
+        pass
+    else:
+        raise AssertionError("a descriptor is open")
+try:
+    adapter.submit_store_task(some, target[:20])
+except kvmem.ClosedError as error:
+    print(error)
+else:
+    raise AssertionError
+"""
+        )
+        assert "'is_healthy': True" in out and f"'store': '{kind}'" in out
+        assert "the adapter is closed" in out
+
+
+def test_lmcaches_shared_memory_is_registered_with_the_rings(tmp_path: Path) -> None:
+    out = lmcache(
+        f"""
+# Memory as LMCache has it with --shm-name: a named segment, which other processes open.
+import mmap
+from kvmem.lmcache import HostMemory
+host = HostMemory(devices="")
+at = host.allocate_shared(32 << 20, f"lmcache_l1_pool_kvmem_{{os.getpid()}}")
+import atexit
+atexit.register(host.close)
+memory = Memory(host.region(at))
+assert memory.description.stable_registration_size is None, "LMCache takes it for unsuitable"
+engine = Server(memory, {disk(tmp_path)})
+tier = engine.adapter.store.tier
+some = keys(8)
+whole = 262144
+source, target = memory.allocate(8, whole), memory.allocate(8, whole)
+for n, each in enumerate(source):
+    each.byte_array[:] = content(n)[:whole]
+assert engine.store_result(some, source).bytes_transferred() == 8 * whole
+assert engine.load(some, target) == list(range(8))
+# Another process reads what the kernel has read into the segment.
+with open(f"/dev/shm/lmcache_l1_pool_kvmem_{{os.getpid()}}", "rb") as file:
+    for n, each in enumerate(target):
+        file.seek(each.data_ptr - at)
+        assert file.read(whole) == content(n)[:whole]
+stats = tier.stats()
+print("engine", tier.engine, "registered", engine.adapter.registered, stats.fixed_buffer_bytes,
+    "transfers", stats.fixed_buffer_transfers)
+if engine.adapter.registered:
+    assert engine.adapter.registered == stats.fixed_buffer_bytes == 32 << 20
+    assert stats.fixed_buffer_transfers == 16, stats
+engine.adapter.close()
+host.close()
+assert not os.path.exists(f"/dev/shm/lmcache_l1_pool_kvmem_{{os.getpid()}}")
+"""
+    )
+    assert "engine io_uring" not in out or "registered 33554432" in out or "without fixed" in out
+
+
+def test_memory_of_a_shared_pool_is_registered_and_read_through(tmp_path: Path) -> None:
+    """LMCache's raw_block takes shared memory for a file's, and leaves it unregistered."""
+    out = lmcache(
+        f"""
+pool = kvmem.Pool("16MiB", pages="4k", shared=True)
+with kvmem.DiskTier({str(tmp_path / "tier")!r}, bytes="64MiB") as tier:
+    try:
+        tier.register_memory(pool)
+    except kvmem.NotAvailableError as error:
+        print("not here:", error)
+    else:
+        block, other = pool.allocate(1 << 20, align=4096), pool.allocate(1 << 20, align=4096)
+        block.write(bytes(range(256)) * 4096)
+        tier.store({{"key": block}})
+        assert tier.fetch_into(["key"], [other]) == [1 << 20] and bytes(other) == bytes(block)
+        # Another mapping of the memory has the bytes, too.
+        with kvmem.Region.attach(pool.fileno()) as mapping:
+            assert bytes(mapping)[other.offset :][:256] == bytes(range(256))
+        print("transfers by fixed buffers:", tier.stats().fixed_buffer_transfers)
+        assert tier.stats().fixed_buffer_transfers == 2
+pool.close()
+"""
+    )
+    assert "transfers by fixed buffers: 2" in out or "not here" in out
+
+
+def test_keys_of_other_models_ranks_groups_and_salts_are_others() -> None:
+    lmcache(
+        """
+from itertools import combinations
+from kvmem.lmcache.l2 import digest
+from lmcache.v1.distributed.api import ObjectKey
+hash_ = bytes(32)
+different = [ObjectKey(hash_, "m", 1), ObjectKey(hash_, "n", 1), ObjectKey(hash_, "m", 2),
+    ObjectKey(hash_, "m", 1, 1), ObjectKey(hash_, "m", 1, 0, "salt"), ObjectKey(b"x", "m", 1),
+    ObjectKey(hash_, "m", 0x11), ObjectKey(hash_, "m", 1, 0x11)]
+assert len({digest(key) for key in different}) == len(different)
+assert digest(ObjectKey(hash_, "m", 1)) == digest(different[0]) and len(digest(different[0])) == 32
+"""
+    )
+
+
+def test_two_servers_share_one_node_and_a_restart_finds_it_warm(server: Server) -> None:
+    write = f"""
+engine = Server(Memory(region()), {node(server)})
+engine.store(keys(10), fill=3)
+assert engine.look_up(keys(10)) == list(range(10))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    with pytest.raises(AssertionError, match="-9"):
+        lmcache(write)
+    read = f"""
+memory = Memory(region())
+engine = Server(memory, {node(server)})
+other = Server(memory, {node(server)})
+target = memory.allocate(10)
+assert engine.look_up(keys(10)) == other.look_up(keys(10)) == list(range(10))
+assert other.load(keys(10), target) == list(range(10))
+assert all(each.byte_array == content(3 + n) for n, each in enumerate(target))
+engine.adapter.close()
+other.adapter.close()
+"""
+    for _ in range(2):
+        lmcache(read)
+    # The pins of the killed process are gone with it.
+    out = lmcache(
+        f"""
+import time
+with kvmem.connect({str(server.path)!r}) as cache:
+    end = time.monotonic() + 60
+    while cache.stats().pinned:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    print("pinned", cache.stats().pinned)
+"""
+    )
+    assert "pinned 0" in out
+
+
+def test_a_locked_object_is_not_evicted(server: Server) -> None:
+    lmcache(
+        f"""
+import time
+memory = Memory(region())
+engine = Server(memory, {node(server)})
+engine.store(keys(4), fill=3)
+assert engine.look_up(keys(4)) == [0, 1, 2, 3]
+with kvmem.connect({str(server.path)!r}) as other:
+    for n in range(400):
+        other.insert(n, bytes(300_000))
+assert engine.load(keys(4), memory.allocate(4)) == [0, 1, 2, 3]
+with kvmem.connect({str(server.path)!r}) as other:
+    assert other.stats().pinned == 4
+    engine.adapter.submit_unlock(keys(4))
+    end = time.monotonic() + 60
+    while other.stats().pinned:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+engine.adapter.close()
+"""
+    )
+
+
+def test_a_server_killed_while_it_stores_starts_again_with_its_disk(tmp_path: Path) -> None:
+    store = f"""
+import threading
+engine = Server(Memory(region()), {disk(tmp_path)})
+engine.store(keys(5), fill=3)
+source = engine.memory.allocate(8)
+threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+for turn in range(1, 100_000):
+    engine.store_result(keys(8, first=turn * 100), source)
+"""
+    with pytest.raises(AssertionError, match="-9"):
+        lmcache(store)
+    lmcache(
+        f"""
+memory = Memory(region())
+engine = Server(memory, {disk(tmp_path)})
+target = memory.allocate(5)
+assert engine.look_up(keys(5)) == engine.load(keys(5), target) == [0, 1, 2, 3, 4]
+assert all(each.byte_array == content(3 + n) for n, each in enumerate(target))
+assert engine.adapter.get_usage().total_bytes_used >= 5 * CHUNK
+engine.adapter.close()
+"""
+    )
+
+
+def test_a_server_outlives_its_node(server: Server) -> None:
+    options = node(server, deadline=1.0, retry=0.05)
+    out = lmcache(
+        f"""
+import time
+memory = Memory(region())
+engine = Server(memory, {options})
+engine.store(keys(5), fill=3)
+os.kill({server.pid}, signal.SIGKILL)
+target = memory.allocate(5)
+end = time.monotonic() + 60
+while engine.load(keys(5), target) != [0, 1, 2, 3, 4]:
+    assert time.monotonic() < end
+    time.sleep(0.02)
+assert all(each.byte_array == content(3 + n) for n, each in enumerate(target))
+print(engine.adapter.report_status()["is_healthy"])
+engine.adapter.close()
+"""
+    )
+    # The keeper's line about the next server is still to be read.
+    server._next()
+    assert "True" in out
+
+
+def test_without_a_node_tasks_end_and_the_status_says_why(tmp_path: Path) -> None:
+    out = lmcache(
+        f"""
+memory = Memory(region())
+engine = Server(memory, node={str(tmp_path / "none.sock")!r}, deadline=0.2, retry=30)
+assert not engine.store_result(keys(2), memory.allocate(2)).is_successful()
+assert engine.look_up(keys(2)) == [] and engine.load(keys(2), memory.allocate(2)) == []
+engine.adapter.submit_unlock(keys(2))
+print(engine.adapter.report_status())
+engine.adapter.close()
+"""
+    )
+    assert "'is_healthy': False" in out and "does not answer yet" in out
+
+
+def test_a_damaged_object_is_a_miss(tmp_path: Path) -> None:
+    lmcache(
+        f"""
+engine = Server(Memory(region()), {disk(tmp_path)})
+engine.store(keys(3), fill=3)
+engine.adapter.close()
+"""
+    )
+    path = tmp_path / "tier"
+    content = bytearray(path.read_bytes())
+    page = hashlib.shake_128(b"4").digest(2048)
+    content[content.index(page) + 1000] ^= 8
+    path.write_bytes(content)
+    lmcache(
+        f"""
+memory = Memory(region())
+engine = Server(memory, {disk(tmp_path)})
+assert engine.look_up(keys(3)) == [0, 1, 2]
+target = memory.allocate(3)
+assert engine.load(keys(3), target) == [0, 2]
+assert target[0].byte_array == content(3) and target[2].byte_array == content(5)
+assert engine.look_up(keys(3)) == [0, 2]
+engine.adapter.close()
+"""
+    )
+
+
+def test_a_full_tier_stores_what_fits(tmp_path: Path) -> None:
+    lmcache(
+        f"""
+memory = Memory(region())
+engine = Server(memory, {disk(tmp_path, disk_bytes="8MiB")})
+huge = Object(memory.region.ptr, 12 << 20)
+small = memory.allocate(1)
+result = engine.store_result(keys(2), [huge, *small])
+assert not result.is_successful() and engine.look_up(keys(2)) == [1]
+# It evicts for what comes later.
+for turn in range(1, 10):
+    assert engine.store_result(keys(10, first=turn * 100), memory.allocate(1) * 10).is_successful()
+assert engine.adapter.get_usage().usage_fraction <= 1
+engine.adapter.close()
+"""
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("", "names no store"),
+        ("nod='/a'", "did you mean 'node'"),
+        ("node='/a', threads=0", "threads is 0"),
+        ("node='/a', threads=True", "threads is True"),
+        ("disk='/no/such/folder/tier'", "DiskTierError"),
+    ],
+)
+def test_wrong_options_end_the_start_with_a_reason(options: str, words: str) -> None:
+    out = lmcache(
+        f"""
+try:
+    create_l2_adapter(config_of({options}))
+except (kvmem.InvalidArgumentError, kvmem.DiskTierError) as error:
+    print(type(error).__name__, error)
+else:
+    raise AssertionError
+"""
+    )
+    assert words in out, out
+
+
+def test_versions_and_permissions_are_errors_that_name_the_remedy(tmp_path: Path) -> None:
+    folder = tmp_path / "closed"
+    folder.mkdir(0o700)
+    os.chmod(tmp_path, 0o755)
+    out = lmcache(
+        f"""
+import importlib.metadata
+import kvmem.lmcache.l2, kvmem.storage
+real = importlib.metadata.version
+importlib.metadata.version = lambda name: "0.5.5" if name == "lmcache" else real(name)
+try:
+    create_l2_adapter(config_of({disk(tmp_path)}))
+except kvmem.storage.UnsupportedVersionError as error:
+    print(error, error.remedy)
+importlib.metadata.version = real
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+for options in ({{"disk": {str(folder / "tier")!r}, "disk_bytes": "16MiB"}},
+    {{"node": {str(folder / "kvmem.sock")!r}}}):
+    try:
+        create_l2_adapter(config_of(**options))
+    except (kvmem.DiskTierError, kvmem.NodeError) as error:
+        print(type(error).__name__, error.errno, error)
+    else:
+        print("no error")
+"""
+    )
+    assert "lmcache 0.5.5 is installed" in out and "pip install 'lmcache>=0.5.6,<0.6'" in out
+    assert "no error" not in out and "DiskTierError 13" in out, out
+    assert "NodeDisconnectedError 13" in out, out

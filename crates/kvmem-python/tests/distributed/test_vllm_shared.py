@@ -1,0 +1,268 @@
+"""Several engines of vLLM in the memory of one node."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import kvmem
+import pytest
+from conftest import MIB, until
+from node_server import Server
+from vllm_process import Engine, EngineError, row_bytes, vllm
+
+NAMES = [f"chunk {i}" for i in range(20)]
+ROW = row_bytes()
+SPEC = "KvmemSharedSpec"
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(64 * MIB) as server:
+        yield server
+
+
+def engine(server: Server, **options: Any) -> Engine:
+    node = {"socket": str(server.path), **options.pop("node", {})}
+    return Engine(SPEC, {"kvmem": node}, **options)
+
+
+def test_two_engines_have_one_copy(server: Server) -> None:
+    with (
+        engine(server) as one,
+        engine(server, replica=1) as two,
+        kvmem.connect(server.path) as node,
+    ):
+        assert one("store", NAMES) == NAMES
+        used = node.stats().used
+        assert len(NAMES) * ROW <= used <= len(NAMES) * ROW + 8 * 4096
+        assert two("store", [*NAMES, "more"]) == ["more"]
+        assert node.stats().used == used + ROW
+        for it in (two, one):
+            assert it("lookup", [*NAMES, "more", "another"]) == [True] * 21 + [False]
+            assert it("load", [*NAMES, "more"]) == 21 * ROW
+        for it in (one, two):
+            it("step")
+            it("step")
+        # Only the workers' own values are pinned. Releases arrive a little later.
+        until(lambda: node.stats().pinned == 8)
+
+
+def test_an_engine_that_restarts_finds_what_it_has_stored(server: Server) -> None:
+    with engine(server) as first:
+        first("store", NAMES)
+        first.kill()
+    with engine(server) as second:
+        assert second("load", NAMES) == len(NAMES) * ROW
+    with engine(server) as third:
+        assert third("load", NAMES) == len(NAMES) * ROW
+
+
+def test_an_engine_killed_in_a_store_leaves_nothing_behind(server: Server) -> None:
+    with engine(server) as other, kvmem.connect(server.path) as node:
+        other("store", NAMES[:10])
+        for _ in range(3):
+            with engine(server) as victim:
+                victim("reserve", ["open", "more"])
+                assert node.stats().reserved_nbytes == 2 * ROW
+                victim.send("store", NAMES)
+                victim.kill()
+            until(lambda: node.stats().reservations == 0)
+            assert other("lookup", ["open", "more"]) == [False, False]
+            assert other("load", NAMES[:10]) == 10 * ROW
+        assert set(other("store", ["open", "more"])) == {"open", "more"}
+        assert other("load", ["open", "more"]) == 2 * ROW
+
+
+def test_a_killed_server_is_followed_by_the_next(server: Server) -> None:
+    with engine(server) as one, engine(server) as two:
+        one("store", NAMES)
+        for round in range(3):
+            one("reserve", [f"open {round}"])
+            server.kill()
+            assert two("load", NAMES) == len(NAMES) * ROW
+            assert one("load", NAMES) == len(NAMES) * ROW
+            assert two("store", [f"after {round}"]) == [f"after {round}"]
+            assert one("load", [f"after {round}"]) == ROW
+
+
+def test_engines_go_on_without_a_server(server: Server) -> None:
+    """Look-ups are misses then. A server with other memory is not used; the next engine is."""
+    with engine(server) as one:
+        one("store", NAMES)
+        server.stop()
+        for _ in range(2):
+            assert one("lookup", NAMES[:3]) == [False] * 3
+            assert one("store", ["new"]) is None
+            one("step")
+        server.start()
+        with engine(server) as next:
+            assert next("store", NAMES) == NAMES
+            # Its workers have the old memory.
+            assert one("load", NAMES) == -1
+            assert next("load", NAMES) == len(NAMES) * ROW
+
+
+def test_a_full_node_evicts_what_nobody_uses() -> None:
+    with Server(24 * ROW) as server, engine(server) as one, engine(server) as two:
+        for at in range(0, 60, 10):
+            names = [f"{at + i}" for i in range(10)]
+            assert one("store", names) == names
+            assert two("load", names) == 10 * ROW
+        assert two("lookup", ["0", "59"]) == [False, True]
+        # More than the node has.
+        assert one("store", [f"many {i}" for i in range(30)]) is None
+        assert one("store", ["a", "b"]) == ["a", "b"]
+
+
+def test_a_chunk_that_is_being_loaded_is_not_evicted() -> None:
+    with Server(16 * MIB) as server:
+        out = vllm(
+            f"""
+            import json, time, vllm_engine, kvmem
+            from vllm.v1.kv_offload import base
+            from kvmem.vllm import KvmemSharedSpec
+            from kvmem.vllm.shared import worker_key
+            options = dict(workers=1, page=8192, blocks_per_chunk=2, engine_id="pins",
+                extra={{"kvmem": {{"socket": {str(server.path)!r}}}}})
+            spec = KvmemSharedSpec(vllm_engine.config(options, 0))
+            key = vllm_engine.offload_key
+            context = base.ReqContext("r")
+            manager = spec.get_manager()
+            node = kvmem.connect({str(server.path)!r}, namespace=spec._namespace())
+            node.insert(worker_key("pins", 0), b"here")
+            worker = node.get(worker_key("pins", 0))
+            stored = manager.prepare_store([key("a"), key("b"), key("a")], context)
+            assert stored.keys_to_store == [key("a"), key("b")]
+            assert manager.lookup(key("a"), context) is base.LookupResult.HIT_PENDING
+            manager.complete_store([key("a")], context)
+            manager.complete_store([key("b")], context, success=False)
+            assert manager.lookup(key("b"), context) is base.LookupResult.MISS
+            assert manager.lookup(key("a"), context) is base.LookupResult.HIT
+            step = base.ScheduleEndContext((), ())
+            manager.on_schedule_end(step)
+            chunks = manager.prepare_load([key("a")], context).block_ids.tolist()
+            assert manager.prepare_load([key("a")], context).block_ids.tolist() == chunks
+            for _ in range(3):
+                manager.on_schedule_end(step)
+            def pinned(number):
+                # A release is a message that nobody waits for.
+                end = time.monotonic() + 60
+                while node.stats().pinned != number:
+                    assert time.monotonic() < end, node.stats()
+                    time.sleep(0.001)
+            pinned(2)
+            assert node.evict("16MiB") == 0
+            assert chunks == [node.get(key("a")).offset // 4096]
+            manager.complete_load([key("a")], context)
+            pinned(2)
+            manager.complete_load([key("a")], context)
+            pinned(1)
+            assert node.evict("16MiB") == spec.kv_bytes_per_chunk
+            assert manager.lookup(key("a"), context) is base.LookupResult.MISS
+            stats = manager.get_stats()
+            print(manager.config_info())
+            manager.shutdown()
+            """
+        )
+    assert "cpu_num_chunks" in out or out.strip() == "[{}]"
+
+
+def test_a_reset_leaves_the_shared_chunks_alone(server: Server) -> None:
+    with engine(server) as one, engine(server) as two:
+        one("store", NAMES)
+        one("reserve", ["open"])
+        one("reset")
+        assert one("lookup", NAMES) == [False] * len(NAMES)
+        assert one("store", NAMES) == NAMES
+        assert one("load", NAMES) == len(NAMES) * ROW
+        assert two("load", NAMES) == len(NAMES) * ROW
+        assert two("lookup", ["open"]) == [False]
+
+
+def test_other_models_find_nothing(server: Server) -> None:
+    with engine(server) as one, engine(server, model="another/model") as two:
+        one("store", NAMES)
+        assert two("lookup", NAMES) == [False] * len(NAMES)
+        assert two("store", NAMES) == NAMES
+        assert two("load", NAMES) == len(NAMES) * ROW
+        assert one("load", NAMES) == len(NAMES) * ROW
+    with engine(server, workers=2) as half:
+        assert half("lookup", NAMES[:2]) == [False, False]
+
+
+def test_values_of_all_lengths_may_lie_between_the_rows(server: Server) -> None:
+    """A row begins at any multiple of 4096 bytes, so nothing has to be cut into rows."""
+    with kvmem.connect(server.path, namespace="other") as node, engine(server) as one:
+        for i in range(40):
+            node.insert(i, bytes(1 + 5000 * i))
+            names = [f"{i}"]
+            assert one("store", names) == names
+        for i in range(0, 40, 3):
+            node.remove(i)
+        more = [f"more {i}" for i in range(20)]
+        assert one("store", more) == more
+        assert one("load", more) == 20 * ROW
+        assert one("load", [f"{i}" for i in range(30)]) == 30 * ROW
+        with kvmem.connect(server.path, namespace="other") as again:
+            for i in range(1, 40, 3):
+                value = again.get(i)
+                assert value is not None and bytes(value) == bytes(1 + 5000 * i)
+
+
+def test_workers_of_other_memory_are_noticed(server: Server) -> None:
+    out = vllm(
+        f"""
+        import vllm_engine
+        from vllm.v1.kv_offload import base
+        from kvmem.vllm import KvmemSharedSpec
+        options = dict(workers=2, page=8192, blocks_per_chunk=2, engine_id="nobody",
+            extra={{"kvmem": {{"socket": {str(server.path)!r}}}}})
+        manager = KvmemSharedSpec(vllm_engine.config(options, 0)).get_manager()
+        context = base.ReqContext("r")
+        key = vllm_engine.offload_key("a")
+        assert manager.prepare_store([key], context) is None
+        assert manager.lookup(key, context) is base.LookupResult.MISS
+        """
+    )
+    assert "worker 0 has mapped other memory" in out
+
+
+def test_what_is_wrong_is_an_error_at_the_start(server: Server) -> None:
+    missing = {"kvmem": {"socket": "/nowhere/kvmem.sock", "connect_timeout": 0.3}}
+    with pytest.raises(EngineError, match="NodeDisconnectedError"):
+        Engine(SPEC, missing)
+    with pytest.raises(EngineError, match="socket is not given"):
+        Engine(SPEC, {})
+    with pytest.raises(EngineError, match="has no path: its names are socket"):
+        Engine(SPEC, {"kvmem": {"path": "x"}})
+    with pytest.raises(EngineError, match="longer than the memory of the node"):
+        engine(server, page=1 << 24, gpu_chunks=1)
+
+
+def test_another_user_may_not_connect(server: Server) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    options = {
+        "workers": 1,
+        "page": 8192,
+        "blocks_per_chunk": 2,
+        "engine_id": "other user",
+        "extra": {"kvmem": {"socket": str(server.path), "connect_timeout": 0.3}},
+    }
+    out = vllm(
+        f"""
+        import json, os, vllm_engine
+        import kvmem
+        from kvmem.vllm import KvmemSharedSpec
+        spec = KvmemSharedSpec(vllm_engine.config(json.loads({json.dumps(json.dumps(options))}), 0))
+        os.setuid(65534)
+        try:
+            spec.get_manager()
+        except kvmem.KvmemError as error:
+            print("not allowed:", error)
+        """
+    )
+    assert "not allowed:" in out

@@ -1,0 +1,176 @@
+"""Engines of vLLM as processes of a test: see vllm_engine.py."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from conftest import LIMIT
+from engines import HERE, torch_folder, unpacked
+
+PAGE = 8192
+"""Bytes of a block in each tensor of a worker."""
+_numbers = itertools.count()
+
+
+def row_bytes(workers: int = 4) -> int:
+    """Returns the length of a row: two tensors of two blocks in each worker."""
+    return 2 * 2 * PAGE * workers
+
+
+def new_id() -> str:
+    """Returns a name that no other engine has."""
+    return f"test-{os.getpid()}-{next(_numbers)}"
+
+
+def environment(**variables: str) -> dict[str, str]:
+    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}
+
+
+def vllm(program: str, *arguments: str, folder: Path | None = None, **variables: str) -> str:
+    """Runs a program in a process of its own, with vLLM's wheel and the stand-ins around it.
+    Returns what it has written.
+    """
+    path = folder or unpacked("vllm")
+    lines = [
+        "import sys",
+        f"sys.path[:0] = {[str(HERE), str(path), *torch_folder()]!r}",
+        f"import vllm_standins; vllm_standins.vllm({str(unpacked('vllm'))!r})",
+        textwrap.dedent(program),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-X", "faulthandler", "-c", "\n".join(lines), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT,
+        env=environment(**variables),
+    )
+    assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout + done.stderr
+
+
+class EngineError(Exception):
+    """A call of an engine failed, or it did not start."""
+
+
+class Engine:
+    """An engine: a scheduler and its workers, in a process group of their own."""
+
+    def __init__(
+        self,
+        spec: str,
+        extra: dict[str, Any] | None = None,
+        *,
+        workers: int = 4,
+        rows: int = 64,
+        engine_id: str | None = None,
+        wait: bool = True,
+        **options: Any,
+    ) -> None:
+        folder = str(unpacked("vllm"))
+        self.id = engine_id or new_id()
+        self.options = {
+            "path": [folder, *torch_folder()],
+            "folder": folder,
+            "workers": workers,
+            "page": PAGE,
+            "blocks_per_chunk": 2,
+            "gpu_chunks": 32,
+            "engine_id": self.id,
+            "extra": {
+                "spec_name": spec,
+                "spec_module_path": "kvmem.vllm",
+                "cpu_bytes_to_use": rows * row_bytes(workers),
+                **(extra or {}),
+            },
+            **options,
+        }
+        command = [sys.executable, "-X", "faulthandler", str(HERE / "vllm_engine.py")]
+        self._process = subprocess.Popen(
+            [*command, "scheduler", json.dumps(self.options)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment(),
+            start_new_session=True,
+        )
+        if wait:
+            self.started()
+
+    def started(self) -> Self:
+        """Waits until all its processes are ready."""
+        self.ready = self._answer()
+        return self
+
+    @property
+    def pid(self) -> int:
+        """Process id of the scheduler."""
+        return self._process.pid
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None and self._process.stderr is not None
+        line = self._process.stdout.readline()
+        if not line:
+            self.kill()
+            raise EngineError(self.errors)
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __call__(self, do: str, *arguments: Any) -> Any:
+        self.send(do, *arguments)
+        answer = self._answer()
+        if "error" in answer:
+            raise EngineError(answer["error"])
+        return answer["result"]
+
+    def send(self, do: str, *arguments: Any) -> None:
+        """Calls without waiting for the answer."""
+        assert self._process.stdin is not None
+        print(json.dumps({"do": do, "with": arguments}), file=self._process.stdin, flush=True)
+
+    def kill(self) -> None:
+        """Kills the scheduler and all workers, wherever they are."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._end()
+
+    def kill_scheduler(self) -> None:
+        """Kills the scheduler alone. The workers end when they see that."""
+        self._process.kill()
+        self._process.wait()
+
+    def close(self) -> None:
+        """Shuts it down."""
+        self("close")
+        self._end()
+
+    def _end(self) -> None:
+        _, self.errors = self._process.communicate(timeout=LIMIT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        raised: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            if kind is None:
+                self.close()
+            else:
+                self.kill()
+        else:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)

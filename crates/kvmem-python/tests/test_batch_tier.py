@@ -1,0 +1,411 @@
+"""Lower tiers in Python that are called for many keys at once: in chains, below queues, alone, and
+with every fault that they can have.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import kvmem
+import pytest
+from conftest import LIMIT, MIB, until
+
+Key = int | bytes | str
+
+
+def value(key: int, version: int = 0) -> bytes:
+    return (key << 32 | version).to_bytes(8, "little") * (300 + key % 7)
+
+
+class Dictionary:
+    """A tier that is a dictionary. ``fault`` is called with the name of each method."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.values: dict[Key, bytes] = {}
+        self.fault: Callable[[str], object] = lambda method: None
+        self.puts = 0
+        self.closed = False
+
+    def __lower_tier__(self, pool: kvmem.Pool) -> Dictionary:
+        return self
+
+    def put_all(self, values: list[kvmem.Pinned]) -> None:
+        self.fault("put_all")
+        self.puts += 1
+        with self.lock:
+            for pinned in values:
+                if not pinned.superseded:
+                    self.values[pinned.cache_key] = bytes(pinned)
+
+    def lengths(self, keys: list[Key]) -> Sequence[int | None]:
+        self.fault("lengths")
+        with self.lock:
+            return [len(self.values[key]) if key in self.values else None for key in keys]
+
+    def fetch_into(self, keys: list[Key], buffers: list[memoryview]) -> Sequence[int | None]:
+        self.fault("fetch_into")
+        lengths: list[int | None] = []
+        for key, buffer in zip(keys, buffers, strict=True):
+            with self.lock:
+                found = self.values.get(key)
+            if found is not None and len(found) == len(buffer):
+                buffer[:] = found
+            lengths.append(None if found is None else len(found))
+        return lengths
+
+    def invalidate(self, key: Key) -> None:
+        self.fault("invalidate")
+        with self.lock:
+            self.values.pop(key, None)
+
+    def clear(self) -> None:
+        self.fault("clear")
+        with self.lock:
+            self.values.clear()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def below() -> Dictionary:
+    return Dictionary()
+
+
+@pytest.fixture
+def cache(pool: kvmem.Pool, below: Dictionary) -> Iterator[kvmem.KvCache]:
+    with kvmem.KvCache(pool, max_bytes=MIB, lower_tier=below) as cache:
+        yield cache
+
+
+@pytest.fixture
+def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
+    seen: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda info: seen.append(info.exc_value))
+    return seen
+
+
+def raising(error: BaseException, *methods: str) -> Callable[[str], None]:
+    def fault(method: str) -> None:
+        if method in methods:
+            raise error
+
+    return fault
+
+
+def test_evicted_values_come_back_under_keys_of_each_type(
+    cache: kvmem.KvCache, below: Dictionary
+) -> None:
+    values: dict[Key, bytes] = {
+        1: b"an int",
+        b"1": b"bytes",
+        "1": b"a str",
+        2: b"",
+        "ü": b"x" * 999,
+    }
+    for key, each in values.items():
+        if each:
+            cache.insert(key, each)
+    cache.evict_to(0)
+    del values[2]
+    assert below.values == values and cache.lower_tier is below
+    found = cache.get_or_fetch([*values, 7])
+    assert [one and bytes(one) for one in found] == [*values.values(), None]
+    del found
+    assert cache.remove(b"1") is not None and b"1" not in below.values
+    assert cache.get(b"1") is None
+    cache.clear()
+    assert not below.values and len(cache) == 0
+    cache.close()
+    assert below.closed
+
+
+def test_a_chain_of_memory_disk_and_python(
+    tmp_path: Path, pool: kvmem.Pool, below: Dictionary
+) -> None:
+    with (
+        kvmem.DiskTier(tmp_path / "tier", bytes="1MiB", max_entries=1000) as tier,
+        kvmem.KvCache(
+            pool,
+            max_bytes=MIB // 2,
+            lower_tier=kvmem.Chain(tier, below),
+            write_behind="128KiB",
+        ) as cache,
+    ):
+        for key in range(800):
+            cache.insert(key, value(key))
+        cache.evict_to(0)
+        assert cache.flush(LIMIT) and len(below.values) == 800 and tier.stats().evictions > 0
+        # A writer gives many values at once.
+        assert below.puts < 400
+        for begin in reversed(range(0, 800, 50)):
+            some = range(begin, begin + 50)
+            assert [bytes(one or b"") for one in cache.get_or_fetch(some)] == list(map(value, some))
+        assert tier.stats().hits > 0
+        cache.remove(5)
+        assert 5 not in below.values and 5 not in tier and cache.get(5) is None
+        fetching = cache.start_fetch(range(10, 20))
+        assert [bytes(one or b"") for one in fetching.result(LIMIT)] == list(
+            map(value, range(10, 20))
+        )
+        cache.clear()
+        assert not below.values and len(tier) == 0
+    assert below.closed
+
+
+def test_an_exception_costs_the_value(
+    cache: kvmem.KvCache, below: Dictionary, unraisable: list[BaseException | None]
+) -> None:
+    error = ValueError("no")
+    cache.insert(1, b"older")
+    cache.evict_to(0)
+    below.fault = raising(error, "put_all")
+    cache.insert(1, b"newer")
+    cache.evict_to(0)
+    # Neither the newer value nor the older one.
+    assert unraisable == [error] and not below.values and cache.stats().sink_failures == 1
+    below.fault = raising(error, "put_all", "invalidate")
+    cache.insert(2, b"value")
+    cache.evict_to(0)
+    assert unraisable == [error] * 3 and cache.stats().sink_failures == 2
+    below.fault = lambda method: None
+    below.values[2] = b"value"
+    # The cache does not trust the tier for this key.
+    assert cache.get(2) is None
+    cache.clear()
+    below.values[2] = b"value"
+    with cache.get(2) or pytest.fail() as found:
+        assert bytes(found) == b"value"
+
+
+def test_an_exception_of_a_read_is_a_miss(
+    cache: kvmem.KvCache, below: Dictionary, unraisable: list[BaseException | None]
+) -> None:
+    cache.insert(1, b"value")
+    cache.evict_to(0)
+    error = OSError("the network is down")
+    for method in ("lengths", "fetch_into"):
+        below.fault = raising(error, method)
+        assert cache.get(1) is None and cache.get_or_fetch([1, 2]) == [None, None]
+        # A thread of the cache reads.
+        assert cache.start_fetch([1]).result(LIMIT) == [None]
+    assert set(unraisable) == {error} and len(unraisable) == 6
+    below.fault = lambda method: None
+    with cache.get(1) or pytest.fail() as found:
+        assert bytes(found) == b"value"
+
+
+def test_what_a_removal_raises_is_raised(cache: kvmem.KvCache, below: Dictionary) -> None:
+    cache.insert(1, b"value")
+    cache.evict_to(0)
+    below.fault = raising(OSError("down"), "invalidate", "clear")
+    with pytest.raises(OSError, match="down"):
+        cache.remove(1)
+    below.fault = lambda method: None
+    # It may have the value still.
+    assert 1 in below.values and cache.get(1) is None
+    below.fault = raising(OSError("down"), "clear")
+    with pytest.raises(OSError, match="down"):
+        cache.clear()
+    below.fault = lambda method: None
+    cache.clear()
+    assert not below.values
+
+
+def test_ctrl_c_is_raised_to_the_caller(
+    pool: kvmem.Pool, below: Dictionary, unraisable: list[BaseException | None]
+) -> None:
+    with kvmem.KvCache(pool, max_bytes=20_000, lower_tier=below) as cache:
+        for key in range(3):
+            cache.insert(key, bytes(5000))
+        below.fault = raising(KeyboardInterrupt(), "put_all")
+        with pytest.raises(KeyboardInterrupt):
+            cache.insert("long", bytes(18_000))
+        assert "long" not in cache
+        below.fault = raising(KeyboardInterrupt(), "lengths")
+        with pytest.raises(KeyboardInterrupt):
+            cache.get(0)
+        with pytest.raises(KeyboardInterrupt):
+            cache.get_or_fetch([0])
+        assert not unraisable
+        # In a thread of the cache there is no caller.
+        assert cache.start_fetch([0]).result(LIMIT) == [None]
+        assert [type(each) for each in unraisable] == [KeyboardInterrupt]
+        below.fault = lambda method: None
+
+
+def test_wrong_results_are_misses(
+    cache: kvmem.KvCache, below: Dictionary, unraisable: list[BaseException | None]
+) -> None:
+    cache.insert(1, b"value")
+    cache.evict_to(0)
+    lengths, fetch_into = below.lengths, below.fetch_into
+    wrong: tuple[Any, ...] = ([], [1, 2], None, 7, ["5"], [-1])
+
+    def answering(answer: Any) -> Callable[..., Any]:
+        return lambda *arguments: answer
+
+    for answer in wrong:
+        below.lengths = answering(answer)  # type: ignore[method-assign]
+        assert cache.get(1) is None, answer
+    assert len(unraisable) == len(wrong)
+    below.lengths = lengths  # type: ignore[method-assign]
+    for answer in (*wrong, [4], [None], [6], [True]):
+        below.fetch_into = answering(answer)  # type: ignore[method-assign]
+        assert cache.get(1) is None, answer
+    below.fetch_into = fetch_into  # type: ignore[method-assign]
+    # A length for which there is no space.
+    below.lengths = lambda keys: [2**40 for _ in keys]  # type: ignore[method-assign]
+    assert cache.get(1) is None
+    below.lengths = lengths  # type: ignore[method-assign]
+    with cache.get(1) or pytest.fail() as found:
+        assert bytes(found) == b"value"
+
+
+def test_the_cache_waits_for_memory_that_is_in_use(
+    cache: kvmem.KvCache, below: Dictionary, unraisable: list[BaseException | None]
+) -> None:
+    """A buffer is dead after the call, and views that were made of it are waited for."""
+    cache.insert(1, b"value" * 100)
+    cache.evict_to(0)
+    kept: list[memoryview] = []
+    fetch_into = below.fetch_into
+
+    def keep_buffers(keys: list[Key], buffers: list[memoryview]) -> Sequence[int | None]:
+        kept.extend(buffers)
+        return fetch_into(keys, buffers)
+
+    below.fetch_into = keep_buffers  # type: ignore[method-assign]
+    with cache.get(1) or pytest.fail() as found:
+        assert bytes(found) == b"value" * 100
+    with pytest.raises(ValueError, match="released memoryview"):
+        bytes(kept[0])
+    kept.clear()
+    cache.evict_to(0)
+
+    def keep_views(keys: list[Key], buffers: list[memoryview]) -> Sequence[int | None]:
+        kept.extend(memoryview(buffer) for buffer in buffers)
+        return fetch_into(keys, buffers)
+
+    below.fetch_into = keep_views  # type: ignore[method-assign]
+    done: list[bytes] = []
+
+    def get() -> None:
+        with cache.get(1) or pytest.fail() as found:
+            done.append(bytes(found))
+
+    thread = threading.Thread(target=get)
+    thread.start()
+    # A slice of the buffer is an export of its own.
+    until(lambda: kept)
+    time.sleep(0.05)
+    waits = bool(unraisable)
+    kept.clear()
+    thread.join(LIMIT)
+    assert not thread.is_alive() and done == [b"value" * 100]
+    assert not waits or isinstance(unraisable[0], BufferError)
+
+
+def test_objects_that_are_no_such_tier(pool: kvmem.Pool, below: Dictionary) -> None:
+    class Lacking:
+        def __init__(self, method: str) -> None:
+            self.method = method
+
+        def __lower_tier__(self, pool: kvmem.Pool) -> Any:
+            return self
+
+        def __getattr__(self, name: str) -> Any:
+            if name == self.method or name.startswith("__") or name == "fetch":
+                raise AttributeError(name)
+            return getattr(below, name)
+
+    for method in ("put_all", "lengths", "fetch_into", "invalidate", "clear", "close"):
+        for tier in (Lacking(method), kvmem.Chain(below, Lacking(method))):
+            with pytest.raises(TypeError, match=f"Lacking.* has no method {method}"):
+                kvmem.KvCache(pool, lower_tier=tier)
+
+    class Raises:
+        def __lower_tier__(self, pool: kvmem.Pool) -> Any:
+            raise OSError("not today")
+
+    with pytest.raises(OSError, match="not today"):
+        kvmem.KvCache(pool, lower_tier=kvmem.Chain(below, Raises()))
+
+    class OneByOne:
+        def __lower_tier__(self, pool: kvmem.Pool) -> Any:
+            return self
+
+        def put(self, pinned: kvmem.Pinned) -> None: ...
+        def fetch(self, cache: kvmem.KvCache, key: Key) -> None: ...
+        def invalidate(self, key: Key) -> None: ...
+        def clear(self) -> None: ...
+        def close(self) -> None: ...
+
+    with pytest.raises(TypeError, match=r"OneByOne.* has no method put_all"):
+        kvmem.KvCache(pool, lower_tier=kvmem.Chain(below, OneByOne()))
+    with pytest.raises(kvmem.InvalidArgumentError, match="write_behind needs a DiskTier below"):
+        kvmem.KvCache(pool, lower_tier=OneByOne(), write_behind=MIB)
+
+
+def test_an_old_value_never_comes_back(tmp_path: Path, pool: kvmem.Pool, below: Dictionary) -> None:
+    """Threads insert, remove and look up keys of their own, through all levels."""
+    errors: list[BaseException] = []
+
+    def work(cache: kvmem.KvCache, thread: int) -> None:
+        rng = random.Random(thread)
+        latest: dict[int, int] = {}
+        try:
+            for version in range(1, 300):
+                key = thread * 1000 + rng.randrange(60)
+                match rng.randrange(7):
+                    case 0:
+                        cache.remove(key)
+                        latest.pop(key, None)
+                    case 1 | 2:
+                        cache.insert(key, value(key, version))
+                        latest[key] = version
+                    case 3:
+                        for one in cache.start_fetch([key]).result(LIMIT):
+                            if one is not None:
+                                with one:
+                                    assert bytes(one) == value(key, latest[key])
+                    case _:
+                        (found,) = cache.get_or_fetch([key])
+                        if found is not None:
+                            with found:
+                                assert bytes(found) == value(key, latest[key])
+        except BaseException as error:
+            errors.append(error)
+
+    with (
+        kvmem.DiskTier(tmp_path / "tier", bytes="1MiB", max_entries=1000) as tier,
+        kvmem.KvCache(
+            pool, max_bytes=100_000, lower_tier=kvmem.Chain(tier, below), write_behind=50_000
+        ) as cache,
+    ):
+        threads = [threading.Thread(target=work, args=(cache, n)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+            assert not thread.is_alive()
+        assert not errors, errors
+        assert cache.write_behind_stats().failed == 0
+
+
+def test_two_caches_share_a_tier(pool: kvmem.Pool, below: Dictionary) -> None:
+    with (
+        kvmem.KvCache(pool, lower_tier=kvmem.Chain(below, below)) as one,
+        kvmem.KvCache(pool, lower_tier=below) as other,
+    ):
+        one.insert("key", b"value")
+        one.evict_to(0)
+        with other.get("key") or pytest.fail() as found:
+            assert bytes(found) == b"value"

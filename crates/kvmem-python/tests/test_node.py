@@ -1,0 +1,708 @@
+"""A node: processes share values, pins protect them, and clients and servers may die."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import kvmem
+import numpy as np
+import pytest
+from conftest import LIMIT, MIB, until
+from node_server import Server
+
+Script = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Iterator[Server]:
+    with Server() as server:
+        yield server
+
+
+@pytest.fixture(params=[False, True], ids=["socket", "rings"])
+def cache(shared_server: Server, request: pytest.FixtureRequest) -> Iterator[kvmem.NodeCache]:
+    """An empty node, whose server other tests use, too."""
+    with kvmem.connect(shared_server.path, rings=request.param) as cache:
+        assert cache.has_rings == request.param
+        yield cache
+        gc.collect()
+        cache.clear(everywhere=True)
+        stats = cache.stats()
+        assert (stats.pinned, stats.reservations, stats.used) == (0, 0, 0), stats
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    """A server that the test may kill."""
+    with Server() as server:
+        yield server
+
+
+def bytes_of(seed: int, nbytes: int) -> bytes:
+    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8).tobytes()
+
+
+def found(value: kvmem.PinnedValue | None) -> kvmem.PinnedValue:
+    assert value is not None
+    return value
+
+
+def test_it_is_used_like_a_cache(cache: kvmem.NodeCache) -> None:
+    cache.insert("prefix 1", b"keys and values")
+    with cache.reserve(0x5EED, 1000, priority=1) as reservation:
+        assert (reservation.nbytes, reservation.cache_key) == (1000, 0x5EED)
+        assert reservation.write(b"more of them") == 12
+        assert 0x5EED not in cache
+    assert cache.get("prefix 2") is None
+    with found(cache.get(0x5EED)) as pinned:
+        assert bytes(pinned)[:12] == b"more of them" and pinned.cache_key == 0x5EED
+        assert pinned.ptr == cache.memory_address + pinned.offset
+        assert pinned.offset + pinned.nbytes <= cache.memory_len == 16 * MIB
+        assert "1000 bytes" in repr(pinned)
+    with pytest.raises(kvmem.ClosedError):
+        bytes(pinned)
+    assert "prefix 1" in cache and len(cache) == 2 and cache
+    assert cache.remove("prefix 1") and not cache.remove("prefix 1")
+    assert cache.clear() == 1 and len(cache) == 0 and cache
+    assert (cache.namespace, cache.read_only, cache.path.name) == ("", False, "kvmem.sock")
+    with pytest.raises(RuntimeError), cache.reserve("k", 10) as reservation:
+        raise RuntimeError
+    assert "k" not in cache and "ended" in repr(reservation)
+
+
+def test_keys_of_all_types_are_apart_and_come_back(cache: kvmem.NodeCache) -> None:
+    marked = b"\0kvmem key:i" + bytes(16)
+    keys: list[int | bytes | str] = [0, -1, 2**126, b"0", "0", "é", b"\xff" * 64, marked]
+    for place, key in enumerate(keys):
+        cache.insert(key, bytes([place]))
+    with cache.acquire(keys) as pins:
+        assert [bytes(found(pin)) for pin in pins] == [bytes([n]) for n in range(len(keys))]
+        assert [found(pin).cache_key for pin in pins] == keys
+    listed = cache.list()
+    assert {each.key for each in listed} == set(keys) and len(listed) == len(keys)
+    assert {each.key for each in cache.events(cache.events(2**63).next - len(keys))} == set(keys)
+    for wrong, value, limit in ((b"", 0, 1), (b"k" * 65, 65, 64), ("k" * 53, 65, 64)):
+        with pytest.raises(kvmem.InvalidArgumentError, match="keys have 1 to 64") as caught:
+            cache.get(wrong)
+        assert (caught.value.value, caught.value.limit) == (value, limit)
+    assert "k" * 52 not in cache
+
+
+def test_batches(cache: kvmem.NodeCache) -> None:
+    count = 2500  # more than a message has
+    for first in range(0, 3000, 1000):
+        cache.insert_batch({n: n.to_bytes(2, "little") for n in range(first, first + 1000)})
+    assert cache.remove_batch(range(count, 4000)) == 500
+    wanted = list(range(-1, count))
+    pins = cache.acquire(wanted)
+    assert len(pins) == count + 1 and pins.hits == count and pins[0] is None
+    assert all(bytes(found(pins[n + 1])) == n.to_bytes(2, "little") for n in range(count))
+    assert found(pins[-1]).cache_key == count - 1 and pins[-1] is pins[count]
+    assert [each and each.cache_key for each in pins[:3]] == [None, 0, 1]
+    with pytest.raises(IndexError, match="index 2501 of 2501"):
+        pins[count + 1]
+    with pytest.raises(IndexError):
+        pins[-(2**64)]
+    with pytest.raises(TypeError, match="an index is an int or a slice, not str"):
+        pins["0"]  # type: ignore[call-overload]
+    assert f"{count} values for {count + 1} keys" in repr(pins)
+    assert cache.stats().pinned == count
+    kept = pins[1]
+    del pins
+    assert cache.stats().pinned == 1, "an object of the batch keeps its own pin"
+    found(kept).release()
+    assert cache.stats().pinned == 0
+
+    assert cache.lookup(range(3000)) == count and cache.lookup([-1, 0]) == 0
+    with cache.acquire_prefix([0, 1, -1, 2]) as prefix:
+        assert [each is not None for each in prefix] == [True, True, False, False]
+    with pytest.raises(kvmem.ClosedError):
+        len(prefix)
+    assert cache.touch([-1, 5, 6]) == 2
+    assert cache.lookup([]) == 0 and len(cache.acquire([])) == 0
+    with pytest.raises(TypeError, match="an iterable of keys"):
+        cache.acquire("prefix")
+    with pytest.raises(kvmem.InvalidArgumentError) as caught:
+        cache.insert_batch(dict.fromkeys(range(1025), b"x"))
+    assert (caught.value.value, caught.value.limit) == (1025, 1024)
+
+
+def test_several_reservations_are_committed_as_one(
+    cache: kvmem.NodeCache, shared_server: Server
+) -> None:
+    first, second = cache.reserve_batch([("a", 100), ("b", "1KiB")])
+    assert second.nbytes == 1024
+    for each in (first, second):
+        np.from_dlpack(each)[:] = each.nbytes % 256
+    assert cache.lookup(["a"]) == 0
+    view = memoryview(second)
+    with pytest.raises(kvmem.ExportedError):
+        cache.commit([first, second])
+    view.release()
+    cache.commit([first, second])
+    assert cache.lookup(["a", "b"]) == 2
+    with pytest.raises(kvmem.ClosedError, match="committed"):
+        first.commit()
+
+    # One key twice: neither is stored, and both have ended.
+    twice = cache.reserve_batch([("c", 1), ("c", 2)])
+    with pytest.raises(kvmem.InvalidArgumentError) as caught:
+        cache.commit(twice)
+    assert caught.value.value == 1
+    with pytest.raises(kvmem.ClosedError):
+        twice[0].discard()
+    # A batch that has no space reserves nothing.
+    with pytest.raises(kvmem.OutOfSpaceError):
+        cache.reserve_batch([(n, 6 * MIB) for n in range(3)])
+    assert "c" not in cache and cache.stats().reservations == 0
+    with kvmem.connect(shared_server.path) as other:
+        foreign = other.reserve("d", 1)
+        with pytest.raises(kvmem.InvalidArgumentError, match="another connection"):
+            cache.commit([foreign])
+        foreign.discard()
+    with pytest.raises(TypeError):
+        cache.commit([object()])  # type: ignore[list-item]
+
+
+def test_two_processes_share_values_byte_for_byte(cache: kvmem.NodeCache, script: Script) -> None:
+    value = bytes_of(1, 3 * MIB + 17)
+    cache.insert("mine", value)
+    out = script(f"""
+        import kvmem, numpy as np
+        def bytes_of(seed, nbytes):
+            return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
+        with kvmem.connect({str(cache.path)!r}) as cache:
+            pinned = cache.get("mine")
+            array = np.from_dlpack(pinned)
+            assert (array == bytes_of(1, 3 * 2**20 + 17)).all() and array.ctypes.data == pinned.ptr
+            with cache.reserve("theirs", 2**20 + 1) as room:
+                np.frombuffer(room, np.uint8)[:] = bytes_of(2, 2**20 + 1)
+            print("shared")
+    """)
+    assert "shared" in out
+    theirs = found(cache.get("theirs"))
+    array = np.from_dlpack(theirs)
+    assert array.tobytes() == bytes_of(2, MIB + 1) and not array.flags.writeable
+    view = memoryview(theirs)
+    assert view.readonly and len(view) == MIB + 1 and view.format == "B"
+
+
+def test_pins_protect_values(cache: kvmem.NodeCache) -> None:
+    value = bytes_of(3, 6 * MIB)
+    cache.insert("pinned", value)
+    pinned = found(cache.get("pinned"))
+    array = np.from_dlpack(pinned)
+    with pytest.raises(kvmem.ExportedError, match="1 view"):
+        pinned.release()
+    for n in range(20):
+        cache.insert(n, bytes_of(n, 2 * MIB))
+    assert array.tobytes() == value and pinned.is_valid
+    assert 0 not in cache and 19 in cache
+    with pytest.raises(kvmem.OutOfSpaceError) as caught:
+        cache.reserve("more", 12 * MIB)
+    error = caught.value
+    assert error.requested == 12 * MIB and error.free is not None and error.largest_free is not None
+    # Neither a replacement nor a removal changes the bytes.
+    cache.insert("pinned", b"another")
+    assert cache.remove("pinned")
+    del pinned
+    gc.collect()
+    assert array.tobytes() == value, "the array keeps the pin"
+    del array
+    cache.insert("more", bytes(12 * MIB))
+    # Views are counted by the batch, too.
+    with pytest.raises(kvmem.ExportedError), cache.acquire(["more"]) as pins:
+        view = memoryview(found(pins[0]))
+    assert len(view) == 12 * MIB
+    view.release()
+    pins.release()
+    pins.release()
+
+
+def test_views_outlive_the_cache(shared_server: Server) -> None:
+    with kvmem.connect(shared_server.path) as cache:
+        cache.insert("k", b"value")
+        pinned, room = found(cache.get("k")), cache.reserve("l", 3)
+        array = np.from_dlpack(pinned)
+    for use in (cache.stats, lambda: cache.get("k"), lambda: cache.memory_address):
+        with pytest.raises(kvmem.ClosedError, match="node cache"):
+            use()
+    assert cache.closed and "closed" in repr(cache)
+    cache.close()
+    room.write(b"new")
+    room.commit()
+    assert array.tobytes() == b"value"
+    del array
+    pinned.release()
+    with kvmem.connect(shared_server.path) as cache:
+        assert bytes(found(cache.get("l"))) == b"new"
+        cache.clear()
+
+
+def client(code: str) -> subprocess.Popen[str]:
+    """Starts a client that ends when it is killed."""
+    program = textwrap.dedent(code) + "\nprint('ready', flush=True)\ntime.sleep(600)\n"
+    started = subprocess.Popen(
+        [sys.executable, "-c", "import kvmem, time\n" + program],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stdout is not None
+    with started.stdout:
+        assert started.stdout.readline() == "ready\n"
+    return started
+
+
+def test_what_a_killed_client_had_is_free(cache: kvmem.NodeCache) -> None:
+    cache.insert("value", bytes(MIB))
+    other = client(f"""
+        cache = kvmem.connect({str(cache.path)!r})
+        pins = cache.acquire(["value"])
+        room = cache.reserve("half", 2 * 2**20)
+        room.write(b"half of it")
+    """)
+    stats = cache.stats()
+    assert (stats.pinned, stats.reservations, stats.reserved_nbytes) == (1, 1, 2 * MIB)
+    (session,) = [each for each in cache.sessions() if each.pid == other.pid]
+    assert (session.pins, session.reservations, session.connected) == (1, 1, True)
+    os.kill(other.pid, signal.SIGKILL)
+    other.wait()
+    until(lambda: cache.stats().reservations == 0)
+    assert cache.stats().pinned == 0 and "half" not in cache
+    assert bytes(found(cache.get("value"))) == bytes(MIB)
+
+
+def test_a_restart_of_the_server_keeps_everything(server: Server) -> None:
+    with kvmem.connect(server.path) as cache:
+        value = bytes_of(4, MIB)
+        cache.insert_batch({n: bytes([n]) * 1000 for n in range(100)})
+        cache.insert("pinned", value)
+        pins, room = cache.acquire(["pinned", "none"]), cache.reserve("written", 4)
+        address = cache.memory_address
+        for _ in range(3):
+            server.kill()
+            # The call connects again by itself.
+            assert cache.lookup(range(200)) == 100
+            assert cache.memory_address == address
+            assert bytes(found(pins[0])) == value and found(pins[0]).is_valid
+            assert cache.stats().pinned == 1
+        for n in range(40):  # the pinned value stays, whatever is evicted
+            cache.insert(f"new {n}", bytes(MIB))
+        assert np.from_dlpack(found(pins[0])).tobytes() == value
+        room.write(b"late")
+        server.kill()
+        room.commit()
+        assert bytes(found(cache.get("written"))) == b"late"
+        pins.release()
+        assert cache.stats().pinned == 0
+
+
+def test_a_server_with_other_memory(server: Server) -> None:
+    with kvmem.connect(server.path) as cache:
+        cache.insert("k", b"value")
+        pinned, room = found(cache.get("k")), cache.reserve("l", 1)
+        server.stop()
+        server.start()
+        with pytest.raises(kvmem.NodeReplacedError, match="connect again") as caught:
+            cache.get("k")
+        assert isinstance(caught.value, ConnectionError)
+        assert bytes(pinned) == b"value", "the mapping keeps the old memory"
+        with pytest.raises(kvmem.NodeReplacedError):
+            room.commit()
+    with kvmem.connect(server.path) as again:
+        assert "k" not in again
+
+
+def test_errors(shared_server: Server, cache: kvmem.NodeCache) -> None:
+    path = shared_server.path.with_name("none")
+    started = time.monotonic()
+    with pytest.raises(kvmem.NodeDisconnectedError, match="no server answers") as caught:
+        kvmem.connect(path, retry_for=0.3)
+    error = caught.value
+    assert 0.3 <= time.monotonic() - started < LIMIT
+    assert isinstance(error, ConnectionError) and isinstance(error, kvmem.NodeError)
+    assert error.path == str(path) and error.seconds is not None and error.seconds >= 0.3
+    assert error.errno == 2 and "server" in str(error.remedy)
+    assert pickle.loads(pickle.dumps(error)).path == str(path)
+    with pytest.raises(kvmem.InvalidArgumentError, match="at most 107 bytes"):
+        kvmem.connect("x" * 108)
+    cache.insert("k", b"value")
+    with kvmem.connect(shared_server.path, read_only=True) as reader:
+        assert bytes(found(reader.get("k"))) == b"value"
+        writing: list[Callable[[], object]] = [
+            lambda: reader.insert("k", b"x"),
+            lambda: reader.reserve("k", 1),
+            lambda: reader.remove("k"),
+        ]
+        for write in writing:
+            with pytest.raises(kvmem.InvalidArgumentError, match="read_only=True"):
+                write()
+    with pytest.raises(kvmem.InvalidArgumentError) as wrong:
+        cache.insert("empty", b"")
+    assert (wrong.value.value, wrong.value.limit) == (0, 1)
+    with pytest.raises(kvmem.OutOfSpaceError) as large:
+        cache.insert("large", bytes(17 * MIB))
+    assert (large.value.requested, large.value.limit) == (17 * MIB, 16 * MIB)
+    room = cache.reserve("r", 10)
+    with pytest.raises(kvmem.InvalidArgumentError, match="do not fit"):
+        room.write(b"x", 10)
+    with pytest.raises(kvmem.InvalidArgumentError, match="priority is 4"):
+        cache.insert("k", b"x", priority=4)
+    with pytest.raises(kvmem.InvalidArgumentError, match="contradict"):
+        cache.clear("here", everywhere=True)
+
+
+def test_a_silent_client_loses_its_reservations() -> None:
+    with Server(lease=0.2) as server, kvmem.connect(server.path) as cache:
+        alive, silent = cache.reserve("alive", 1), kvmem.connect(server.path)
+        lost = silent.reserve("lost", 1)
+        until(lambda: cache.stats().fenced == 1)
+        assert cache.stats().fenced_nbytes == 1
+        with pytest.raises(kvmem.ReservationLostError, match="silent") as caught:
+            lost.commit()
+        assert isinstance(caught.value, kvmem.NodeError)
+        alive.commit()
+        assert "alive" in cache and "lost" not in cache
+        silent.close()
+
+
+def test_values_have_priorities_and_a_time(cache: kvmem.NodeCache) -> None:
+    cache.insert("high", bytes(MIB), priority=3)
+    for n in range(40):
+        cache.insert(n, bytes(MIB))
+    assert "high" in cache and 0 not in cache
+    cache.insert("short", b"x", ttl=0.05)
+    until(lambda: "short" not in cache)
+    cache.insert_batch({"long": b"x"}, priority=2, ttl=3600)
+    (long,) = [each for each in cache.list() if each.key == "long"]
+    assert (long.priority, long.nbytes, long.pins, long.namespace) == (2, 1, 0, "")
+
+
+def test_checksums_tell_damage(shared_server: Server) -> None:
+    with kvmem.connect(shared_server.path, checksums=True) as cache:
+        cache.insert("k", b"value")
+        pinned = found(cache.get("k"))
+        pinned.verify()
+        ctypes.memset(pinned.ptr, 0x21, 1)
+        with pytest.raises(kvmem.DamagedValueError, match="damaged") as caught:
+            pinned.verify()
+        assert caught.value.value != caught.value.expected is not None
+        pinned.release()
+        with kvmem.connect(shared_server.path, verify=True) as careful:
+            start = careful.events(2**63).next
+            assert careful.get("k") is None, "a damaged value is a miss"
+            until(lambda: "k" not in careful)
+            assert [event.kind for event in careful.events(start)] == ["damaged"]
+        cache.clear()
+
+
+def test_namespaces_are_apart(shared_server: Server, cache: kvmem.NodeCache) -> None:
+    with kvmem.connect(shared_server.path, namespace="model") as model:
+        model.insert("k", b"model")
+        cache.insert("k", b"default")
+        assert bytes(found(model.get("k"))) == b"model" and model.namespace == "model"
+        stats = {each.name: each for each in cache.stats().namespaces}
+        assert stats["model"].nbytes == 5 and stats["model"].max_nbytes is None
+        assert cache.evict(1, "model") == 5 and cache.evict(1, "unknown") == 0
+        assert "k" not in model and "k" in cache
+        model.insert("k", b"model")
+        assert cache.clear("model") == 1 and cache.evict("1KiB", everywhere=True) == 7
+
+
+def test_events(cache: kvmem.NodeCache) -> None:
+    start = cache.events(2**63).next
+    cache.insert("k", b"1")
+    cache.insert("k", b"2")
+    cache.remove("k")
+    events = cache.events(start)
+    kinds = [event.kind for event in events]
+    assert kinds == ["stored", "replaced", "stored", "removed"]
+    assert [event.key for event in events] == ["k"] * 4 and events.missed == 0
+    assert events.next == start + 4 and events[-1].number == start + 3 and len(events[1:]) == 3
+    assert len(cache.events(start, max=2)) == 2
+    began = time.monotonic()
+    assert not cache.events(events.next, wait=0.1) and time.monotonic() - began >= 0.1
+    # Several threads wait, and the GIL is free meanwhile.
+    seen: list[kvmem.EventBatch] = []
+    threads = [
+        threading.Thread(target=lambda: seen.append(cache.events(events.next, wait=LIMIT)))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.05)
+    cache.insert("late", b"1")
+    for thread in threads:
+        thread.join()
+    assert [[event.key for event in each] for each in seen] == [["late"]] * 3
+
+
+def test_operators_end_pins(cache: kvmem.NodeCache) -> None:
+    cache.insert("k", b"value")
+    pinned = found(cache.get("k"))
+    assert cache.reclaim_pins(os.getpid()) == 1 and cache.stats().pinned == 0
+    pinned.release()
+    cache.keep_alive()
+
+
+INTERRUPTED = {
+    "an event": "cache.events(2**63, wait=600)",
+    "a server that is gone": "os.kill(server, signal.SIGSTOP); cache.stats()",
+    "a server that never was": "kvmem.connect('/nonexistent/kvmem.sock', retry_for=600)",
+    "a commit": "room = cache.reserve('k', 1); os.kill(server, signal.SIGSTOP); room.commit()",
+}
+
+
+@pytest.mark.parametrize("rings", [False, True])
+@pytest.mark.parametrize("what", INTERRUPTED)
+def test_ctrl_c_ends_a_wait_for(what: str, rings: bool, server: Server, script: Script) -> None:
+    out = script(f"""
+        import os, signal, threading, time, kvmem
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        server = {server.pid}
+        cache = kvmem.connect({str(server.path)!r}, retry_for=600, rings={rings})
+        def interrupt():
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=interrupt).start()
+        # Another thread reads the socket, so the main thread waits for it.
+        reader = threading.Thread(target=lambda: cache.events(2**63, wait=0.5), daemon=True)
+        reader.start()
+        time.sleep(0.05)
+        started = time.monotonic()
+        try:
+            {INTERRUPTED[what]}
+        except KeyboardInterrupt:
+            print("interrupted", time.monotonic() - started < 60)
+        os.kill(server, signal.SIGCONT)
+        cache.keep_alive()
+        reader.join()
+        stats = cache.stats()
+        print(stats.reservations, stats.pinned)
+    """)
+    assert "interrupted True" in out and "0 0" in out
+
+
+def test_a_signal_handler_may_raise_anything(server: Server, script: Script) -> None:
+    out = script(f"""
+        import signal, kvmem
+        class Alarm(Exception): pass
+        def ring(*_): raise Alarm("rings")
+        signal.signal(signal.SIGALRM, ring)
+        cache = kvmem.connect({str(server.path)!r})
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            cache.events(2**63, wait=600)
+        except Alarm as error:
+            print("it", error)
+        assert len(cache) == 0
+    """)
+    assert "it rings" in out
+
+
+def test_a_forked_child_cannot_use_them(cache: kvmem.NodeCache, script: Script) -> None:
+    cache.insert("k", b"value")
+    out = script(f"""
+        import gc, os, kvmem
+        cache = kvmem.connect({str(cache.path)!r})
+        pinned, pins, room = cache.get("k"), cache.acquire(["k"]), cache.reserve("l", 1)
+        child = os.fork()
+        if child == 0:
+            failing = 0
+            for use in (cache.stats, lambda: cache.get("k"), lambda: bytes(pinned),
+                        lambda: bytes(pins[0]), room.commit, lambda: cache.memory_address):
+                try:
+                    use()
+                except kvmem.ForkedError:
+                    failing += 1
+            with kvmem.connect({str(cache.path)!r}) as mine:
+                assert bytes(mine.get("k")) == b"value"
+            cache.close()
+            del cache, pinned, pins, room
+            gc.collect()
+            print("failing", failing, flush=True)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert bytes(pinned) == b"value" and pinned.is_valid
+        room.commit()
+        assert "l" in cache
+    """)
+    assert "failing 6" in out
+
+
+EXITS = {
+    "pins and a view": "pins = cache.acquire(['k'])\nkeep = memoryview(pins[0])",
+    "a reservation": "room = cache.reserve('l', 10)",
+    "a thread that waits": """
+        import threading
+        threading.Thread(
+            target=lambda: cache.events(2**63, wait=600), daemon=True
+        ).start()
+    """,
+    "a thread that calls": """
+        import threading
+        def work():
+            while True:
+                cache.acquire(['k', 'l'])
+        threading.Thread(target=work, daemon=True).start()
+    """,
+}
+
+
+@pytest.mark.parametrize("what", EXITS)
+def test_the_interpreter_exits_cleanly_with(
+    what: str, cache: kvmem.NodeCache, script: Script
+) -> None:
+    cache.insert("k", b"value")
+    code = f"import kvmem\ncache = kvmem.connect({str(cache.path)!r})\n"
+    assert script(code + textwrap.dedent(EXITS[what])) == ""
+    until(lambda: len(cache.sessions()) == 1)
+
+
+def test_threads_share_a_connection(cache: kvmem.NodeCache) -> None:
+    failed: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            for n in range(100):
+                keys = [f"{seed}/{n}/{part}" for part in range(4)]
+                cache.insert_batch({key: key.encode() * 50 for key in keys})
+                with cache.acquire([*keys, "none"]) as pins:
+                    assert [bytes(found(pin)) for pin in pins[:4]] == [
+                        key.encode() * 50 for key in keys
+                    ]
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+
+
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_nothing_leaks(cache: kvmem.NodeCache) -> None:
+    cache.insert_batch({n: bytes(100) for n in range(64)})
+
+    def use() -> None:
+        for _ in range(60):
+            cache.acquire(range(64))
+            with cache.acquire(range(64)) as pins:
+                memoryview(found(pins[5])).release()
+            np.from_dlpack(found(cache.get(3)))
+            cache.reserve("r", 100)
+            cache.reserve("r", 100).commit()
+            cache.stats()
+
+    use()
+    before = resident()
+    use()
+    use()
+    use()
+    assert resident() - before < 2 * MIB
+    stats = cache.stats()
+    assert (stats.pinned, stats.reservations) == (0, 0)
+
+
+def test_tasks_of_an_event_loop(cache: kvmem.NodeCache) -> None:
+    async def work(nodes: kvmem.AsyncNodeCache, seed: int) -> None:
+        await nodes.insert(f"k{seed}", bytes([seed]) * 10_000)
+        with await nodes.acquire([f"k{seed}", "none"]) as pins:
+            assert bytes(found(pins[0])) == bytes([seed]) * 10_000 and pins[1] is None
+
+    async def main() -> None:
+        async with kvmem.connect_async(cache.path) as nodes:
+            await asyncio.gather(*(work(nodes, seed) for seed in range(50)))
+            rooms = await nodes.reserve_batch({"a": 1, "b": 2})
+            rooms[0].write(b"1")
+            await nodes.commit(rooms)
+            assert await nodes.lookup(["a", "b", "c"]) == 2 and await nodes.contains("a")
+            assert found(await nodes.get("a")).nbytes == 1
+            await nodes.insert_batch({"c": b"c"})
+            with await nodes.acquire_prefix(["a", "z"]) as pins:
+                assert pins.hits == 1
+            assert await nodes.touch(["a"]) == 1 and await nodes.remove("a")
+            assert await nodes.remove_batch(["a", "b"]) == 1
+            await nodes.keep_alive()
+            assert len(await nodes.list(max=3)) == 3 and len(await nodes.sessions()) == 2
+            (await nodes.reserve("r", 1)).discard()
+            assert await nodes.evict(1) > 0 and await nodes.clear() > 0
+            assert (await nodes.stats()).values == 0 and not nodes.closed
+        assert nodes.closed
+        with pytest.raises(RuntimeError):
+            await nodes.stats()
+        with pytest.raises(kvmem.InvalidArgumentError, match="threads is 0"):
+            kvmem.connect_async(cache.path, threads=0)
+
+    asyncio.run(main())
+
+
+def test_events_of_an_event_loop(cache: kvmem.NodeCache) -> None:
+    async def main() -> None:
+        nodes = await kvmem.connect_async(cache.path)
+        start = (await nodes.events(2**63)).next
+        waiting = [asyncio.create_task(nodes.events(start, wait=LIMIT)) for _ in range(3)]
+        cancelled = asyncio.create_task(nodes.events(start, wait=LIMIT))
+        await asyncio.sleep(0.05)
+        cancelled.cancel()
+        await nodes.insert("k", b"value")
+        for events in await asyncio.gather(*waiting):
+            assert [event.kind for event in events] == ["stored"]
+        assert not await nodes.events(start + 1, wait=0.01)
+        async for event in nodes.follow_events(start):
+            assert event.key == "k"
+            break
+        with pytest.raises(asyncio.CancelledError):
+            await cancelled
+        await nodes.close()
+        await nodes.close()
+
+    asyncio.run(main())
+
+
+def test_the_loop_runs_while_the_server_is_away(server: Server) -> None:
+    async def main() -> int:
+        async with kvmem.connect_async(server.path, retry_for=LIMIT) as nodes:
+            await nodes.insert("k", b"value")
+            os.kill(server.pid, signal.SIGSTOP)
+            call = asyncio.create_task(nodes.get("k"))
+            ticks = 0
+            while ticks < 20:
+                await asyncio.sleep(0.01)
+                ticks += 1
+            assert not call.done()
+            server.kill()
+            assert bytes(found(await call)) == b"value"
+            # A task that is cancelled leaves no pin behind.
+            os.kill(server.pid, signal.SIGSTOP)
+            call = asyncio.create_task(nodes.get("k"))
+            await asyncio.sleep(0.05)
+            call.cancel()
+            os.kill(server.pid, signal.SIGCONT)
+            with pytest.raises(asyncio.CancelledError):
+                await call
+            del call
+            while True:
+                gc.collect()
+                if (await nodes.stats()).pinned == 0:
+                    return ticks
+                await asyncio.sleep(0.01)
+
+    assert asyncio.run(asyncio.wait_for(main(), LIMIT)) == 20

@@ -1,0 +1,310 @@
+"""Several disk tiers: in a set, in a chain, what a full one evicts first, and registered memory."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import kvmem
+import pytest
+from conftest import LIMIT, MIB, until
+
+
+def value(key: int) -> bytes:
+    return key.to_bytes(8, "little") * (600 + key % 7)
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    return [tmp_path / f"nvme{n}" for n in range(3)]
+
+
+@pytest.fixture
+def tiers(paths: list[Path]) -> Iterator[kvmem.TierSet]:
+    with kvmem.TierSet(paths, bytes="8MiB") as tiers:
+        yield tiers
+
+
+def test_a_set_spreads_keys_and_finds_them_in_any_order(
+    paths: list[Path], tiers: kvmem.TierSet
+) -> None:
+    values: dict[int | str, bytes] = {key: value(key) for key in range(300)}
+    values["text"] = b"of a key of another type"
+    tiers.store(values)
+    assert tiers.fetch(values) == list(values.values()) and tiers.fetch([b"none"]) == [None]
+    assert len(tiers) == 301 and 5 in tiers and b"5" not in tiers and bool(tiers)
+    assert tiers.len_of(5) == len(value(5)) and tiers.remove([5, 5, 1000]) == 1
+    into = bytearray(10_000)
+    assert tiers.fetch_into([6, 5], [into, bytearray()]) == [len(value(6)), None]
+    assert into[: len(value(6))] == value(6)
+    stats = tiers.stats()
+    assert stats.entries == 300 and stats.stored == 301 and stats.capacity > 16 * MIB
+    tiers.sync()
+    tiers.checkpoint()
+    assert tiers.paths == paths and [one and one.created for one in tiers.reports] == [True] * 3
+    assert "3 tiers, 300 values" in repr(tiers)
+    tiers.close()
+    tiers.close()
+    assert tiers.closed and "closed" in repr(tiers)
+    with pytest.raises(kvmem.ClosedError, match="tier set has been closed"):
+        tiers.fetch([1])
+    with kvmem.TierSet(reversed(paths)) as turned:
+        reports = [one for one in turned.reports if one is not None]
+        assert sum(one.entries for one in reports) == 300
+        assert all(one.entries > 50 and not one.created for one in reports)
+        assert turned.fetch([7, "text"]) == [value(7), values["text"]]
+        turned.clear()
+        assert len(turned) == 0 and turned
+
+
+def test_a_set_goes_on_without_a_device(
+    paths: list[Path], tiers: kvmem.TierSet, caplog: pytest.LogCaptureFixture
+) -> None:
+    tiers.store({key: value(key) for key in range(300)})
+    tiers.close()
+    lost = paths[1].rename(paths[1].with_suffix(".lost"))
+    with pytest.raises(kvmem.DiskTierError) as caught:
+        kvmem.TierSet(paths)
+    assert caught.value.path == paths[1] and caught.value.errno == errno.ENOENT
+    with kvmem.TierSet(paths, available=True) as rest:
+        assert rest.reports[1] is None
+        found = rest.fetch(range(300))
+        entries = [one.entries for one in rest.reports if one is not None]
+        assert len(entries) == 2 and sum(entries) == sum(one is not None for one in found)
+        assert all(one in (None, value(key)) for key, one in enumerate(found))
+        assert any(
+            "without a tier" in line.message and "nvme1" in line.message for line in caplog.records
+        )
+    lost.rename(paths[1])
+    with kvmem.TierSet(paths, available=True) as again:
+        assert None not in again.reports and None not in again.fetch(range(300))
+
+
+def test_wrong_options_of_a_set(paths: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(kvmem.InvalidArgumentError, match="has at least one: name a file"):
+        kvmem.TierSet([])
+    with pytest.raises(kvmem.InvalidArgumentError, match="has at least one: name a file"):
+        kvmem.TierSet([tmp_path / "none"], available=True)
+    with pytest.raises(kvmem.InvalidArgumentError, match="depth is 0") as caught:
+        kvmem.TierSet(paths, bytes=MIB, depth=0)
+    assert (caught.value.value, caught.value.limit) == (0, 1)
+    for wrong in (str(paths[0]), paths[0], 7, [7], [None]):
+        with pytest.raises(TypeError):
+            kvmem.TierSet(wrong, bytes=MIB)  # type: ignore[arg-type]
+    assert not any(path.exists() for path in paths)
+    with kvmem.TierSet(paths[:1], bytes=MIB):
+        pass
+    paths[1].write_bytes(paths[0].read_bytes())
+    with pytest.raises(kvmem.InvalidArgumentError, match="copies of one file"):
+        kvmem.TierSet(paths[:2])
+    with kvmem.TierSet(paths[:1]), pytest.raises(kvmem.DiskTierError, match="open already"):
+        kvmem.TierSet(paths[:1])
+
+
+def test_a_set_is_below_a_cache(paths: list[Path], tiers: kvmem.TierSet, pool: kvmem.Pool) -> None:
+    with kvmem.KvCache(pool, max_bytes=MIB, lower_tier=tiers) as cache:
+        assert cache.lower_tier is tiers
+        for key in range(500):
+            cache.insert(key, value(key))
+        cache.evict_to(0)
+        for begin in range(0, 500, 50):
+            some = range(begin, begin + 50)
+            assert [bytes(one or b"") for one in cache.get_or_fetch(some)] == list(map(value, some))
+        cache.remove(7)
+        assert cache.get(7) is None and 7 not in tiers
+        tiers.close()
+        # The cache has the files open still.
+        cache.evict_to(0)
+        found = cache.get(8)
+        assert found is not None and bytes(found) == value(8)
+        found.release()
+        cache.clear()
+    with kvmem.TierSet(paths) as again:
+        assert len(again) == 0
+
+
+def test_a_chain_finds_what_its_upper_tier_has_evicted(paths: list[Path], pool: kvmem.Pool) -> None:
+    with (
+        kvmem.TierSet(paths[:2], bytes="1MiB", max_entries=1000) as upper,
+        kvmem.DiskTier(paths[2], bytes="16MiB", max_entries=5000) as lower,
+    ):
+        chain = kvmem.Chain(upper, lower)
+        assert chain.upper is upper and chain.lower is lower and "Chain of <kvmem.T" in repr(chain)
+        with kvmem.KvCache(
+            pool, max_bytes=MIB, lower_tier=chain, write_behind="256KiB", write_behind_writers=2
+        ) as cache:
+            assert cache.lower_tier is chain
+            for key in range(600):
+                cache.insert(key, value(key))
+            cache.evict_to(0)
+            assert cache.flush(LIMIT)
+            assert upper.stats().evictions > 0 and len(lower) == 600
+            for key in reversed(range(600)):
+                with cache.get(key) or pytest.fail() as found:
+                    assert bytes(found) == value(key)
+            assert upper.stats().hits > 0 and lower.stats().hits > 0
+            cache.remove_everywhere(3)
+            assert cache.get(3) is None and 3 not in upper and 3 not in lower
+            cache.clear_everywhere()
+            assert len(upper) == len(lower) == 0
+        # A chain of chains.
+        deep = kvmem.Chain(chain, kvmem.Chain(lower, upper))
+        with kvmem.KvCache(pool, lower_tier=deep) as cache:
+            cache.insert("key", b"value")
+            cache.evict_to(0)
+            with cache.get("key") or pytest.fail() as found:
+                assert bytes(found) == b"value"
+        upper.close()
+        with pytest.raises(kvmem.ClosedError, match="tier set"):
+            kvmem.KvCache(pool, lower_tier=chain)
+    for wrong in (7, None, "tier", pool):
+        with pytest.raises(TypeError, match="no DiskTier, TierSet or Chain"):
+            kvmem.Chain(wrong, chain)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="lower: "):
+            kvmem.Chain(chain, wrong)  # type: ignore[arg-type]
+
+
+def fill(path: Path, used: int | str, **options: Any) -> kvmem.DiskTier:
+    """Stores much in a small tier, and fetches ``used`` all the time."""
+    path.unlink(missing_ok=True)
+    tier = kvmem.DiskTier(path, bytes="1MiB", max_entries=1000, **options)
+    tier.store({used: b"used"})
+    for key in range(300):
+        tier.store({key: value(key)})
+        tier.fetch([used])
+    assert tier.stats().evictions > 50
+    return tier
+
+
+def test_what_a_full_tier_evicts_first(tmp_path: Path) -> None:
+    path = tmp_path / "tier"
+    with fill(path, "used") as tier:
+        assert "used" in tier
+    with fill(path, "used", eviction="fifo") as tier:
+        assert "used" not in tier
+        tier.store({"important": b"1"}, priority=127)
+        tier.store([("little", b"2")], priority=-128)
+        for key in range(300):
+            tier.store({key: value(key)}, priority=1 if key == 1 else 0)
+        assert "important" in tier and 1 in tier and "little" not in tier
+
+
+def test_a_value_is_a_miss_after_its_time(tmp_path: Path) -> None:
+    with kvmem.DiskTier(tmp_path / "tier", bytes="1MiB") as tier:
+        tier.store({"draft": b"1"}, ttl=0.5)
+        tier.store({"kept": b"2"}, ttl=1e9)
+        assert tier.fetch(["draft", "kept"]) == [b"1", b"2"]
+        until(lambda: tier.fetch(["draft"]) == [None])
+        assert tier.fetch(["kept"]) == [b"2"] and tier.stats().expired <= 1
+        cases: list[tuple[dict[str, Any], object, object]] = [
+            ({"priority": 128}, 128, 127),
+            ({"priority": -129}, -129, -128),
+            ({"priority": 2**70}, 2**70, 127),
+            ({"ttl": -1.0}, -1.0, 0),
+        ]
+        for options, wrong, limit in cases:
+            with pytest.raises(kvmem.InvalidArgumentError) as caught:
+                tier.store({"key": b"value"}, **options)
+            assert (caught.value.value, caught.value.limit) == (wrong, limit), caught.value
+        for options in ({"priority": 1.5}, {"ttl": "1s"}):
+            with pytest.raises(TypeError):
+                tier.store({"key": b"value"}, **options)
+        assert "key" not in tier
+
+
+def test_memory_of_a_pool_is_registered(
+    paths: list[Path], tiers: kvmem.TierSet, pool: kvmem.Pool
+) -> None:
+    with kvmem.DiskTier(paths[0].with_suffix(".one"), bytes=MIB) as tier:
+        for each, files in ((tier, 1), (tiers, 3)):
+            assert each.stats().fixed_buffer_bytes == 0
+            try:
+                each.register_memory(pool)
+            except kvmem.RegistrationError as error:
+                # Without rings, before Linux 6.12, or beyond RLIMIT_MEMLOCK.
+                print(f"no fixed buffers here: {error}")
+                assert str(error) and each.stats().fixed_buffer_bytes == 0
+                registered = False
+            else:
+                assert each.stats().fixed_buffer_bytes == files * pool.capacity
+                registered = True
+            block = pool.allocate(65536, align=4096)
+            block.write(b"block" * 10_000)
+            each.store({"block": block})
+            assert each.fetch_into(["block"], [block]) == [65536]
+            assert bytes(block)[:50_000] == b"block" * 10_000
+            assert (each.stats().fixed_buffer_transfers > 0) == registered
+            block.free()
+            each.deregister_memory(pool)
+            each.deregister_memory(pool)
+            assert each.stats().fixed_buffer_bytes == 0
+            with pytest.raises(TypeError):
+                each.register_memory(7)  # type: ignore[arg-type]
+
+
+def test_a_forked_child_cannot_use_a_set(paths: list[Path], script: Callable[..., str]) -> None:
+    output = script(
+        f"""
+        import kvmem, os
+        paths = {[str(path) for path in paths]!r}
+        pool = kvmem.Pool("1MiB", pages="4k")
+        tiers = kvmem.TierSet(paths, bytes="1MiB")
+        chain = kvmem.Chain(tiers, tiers)
+        cache = kvmem.KvCache(pool, lower_tier=chain, write_behind=10_000)
+        tiers.store({{"key": b"value"}})
+        fetching = cache.start_fetch(["key"])
+        child = os.fork()
+        if child == 0:
+            for use in (
+                lambda: tiers.fetch(["key"]),
+                lambda: tiers.store({{"key": b"another"}}),
+                lambda: tiers.register_memory(pool),
+                lambda: kvmem.KvCache(pool, lower_tier=chain),
+                lambda: cache.start_fetch(["key"]),
+                lambda: cache.flush(),
+                lambda: cache.write_behind_stats(),
+                lambda: fetching.done(),
+                lambda: fetching.result(),
+                lambda: fetching.take(),
+            ):
+                try:
+                    use()
+                except kvmem.ForkedError as error:
+                    print(str(error).split(" was made")[0], flush=True)
+            fetching.cancel()
+            cache.close()
+            tiers.close()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert bytes(fetching.result()[0]) == b"value"
+        print("parent")
+        """
+    )
+    assert output.count("the tier set") == 3 and output.count("the pool") == 1, output
+    assert output.count("the cache") == 3 and output.count("the fetch") == 3, output
+    assert output.endswith("parent\n"), output
+
+
+def test_threads_share_a_set(tiers: kvmem.TierSet) -> None:
+    errors: list[BaseException] = []
+
+    def work(thread: int) -> None:
+        try:
+            keys = range(thread * 100, thread * 100 + 50)
+            for _ in range(20):
+                tiers.store({key: value(key) for key in keys})
+                assert tiers.fetch(keys) == [value(key) for key in keys]
+                assert tiers.remove(keys) == 50
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT)
+        assert not thread.is_alive()
+    assert not errors, errors
