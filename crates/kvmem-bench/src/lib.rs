@@ -13,6 +13,8 @@
 //! | [`slab`] | small memory blocks of several threads | [`slab::SlabReport`] |
 //! | [`cache`] | keyed blocks shared by threads; hit rates on a trace | [`cache::CacheReport`] |
 //! | [`tier`] | values stored on a disk and fetched again | [`tier::TierReport`] |
+//! | [`node`] | one pool for several processes: calls, values, a restart | [`node::NodeReport`] |
+//! | [`gpu`] | memory that a GPU copies from and to: registering, copies | [`gpu::GpuReport`] |
 //!
 //! The other modules serve the suites:
 //!
@@ -23,6 +25,7 @@
 //! - [`published`]: figures that others published for the same workloads.
 //! - [`suite`]: the framework: names, the run, reports, their text and pages, goals.
 //! - [`concurrent_suite`]: the common part of [`concurrency`] and [`cache`].
+//! - [`beside`]: contenders that are programs of other people's code.
 //! - [`hugepages`]: hugepages for the rows that need them, and how a run borrows them.
 //!
 //! The library prints nothing. [`progress::Progress`] reports to the caller how far a run has come.
@@ -36,17 +39,20 @@
 //! ```
 
 pub mod arena;
+pub mod beside;
 pub mod cache;
 pub mod clock;
 pub mod concurrency;
 pub mod concurrent_suite;
 pub mod contender;
+pub mod gpu;
 pub mod hugepages;
 pub mod limits;
 pub mod live_set;
 pub mod loops;
 pub mod machine;
 pub mod neighbour;
+pub mod node;
 pub mod offset;
 pub mod progress;
 pub mod published;
@@ -56,6 +62,8 @@ pub mod slab;
 pub mod stats;
 pub mod suite;
 mod team;
+mod temp_dir;
 pub mod tier;
+mod values;
 
 pub use team::{SpawnError, TeamError};

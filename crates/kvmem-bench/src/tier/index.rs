@@ -11,8 +11,8 @@ use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
 use super::TierMeasureError;
-use super::memory::BLOCK;
 use crate::loops::paired::{INDEX_BYTES, KV_BYTES};
+use crate::values::BLOCK;
 
 /// Figures of the index.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

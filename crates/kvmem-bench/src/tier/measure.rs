@@ -8,8 +8,9 @@ use rand::seq::SliceRandom;
 
 use super::contenders::{BesideContender, PassTime, Room, TierContender, contender, timed};
 use super::index::{self, IndexEffort, IndexFigures};
-use super::memory::{Memory, padded};
 use super::{Beside, TierContenderId, TierMeasureError, TierTransfer};
+use crate::temp_dir::TempDir;
+use crate::values::{Memory, padded};
 
 /// A contender, in this program or another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,21 +44,8 @@ pub(crate) enum TierSample {
     Index(IndexFigures),
 }
 
-/// A directory that is removed when it is dropped.
-struct TempDir(PathBuf);
-
-impl TempDir {
-    fn new(parent: &Path) -> Result<TempDir, TierMeasureError> {
-        let path = parent.join(format!("kvmem-bench-tier-{}", std::process::id()));
-        fs::create_dir_all(&path).map_err(TierMeasureError::system("make a directory"))?;
-        Ok(TempDir(path))
-    }
-}
-
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+fn temp_dir(parent: &Path) -> Result<TempDir, TierMeasureError> {
+    TempDir::new(parent, "tier").map_err(TierMeasureError::system("make a directory"))
 }
 
 /// A contender that takes turns, and the number of its next value.
@@ -167,12 +155,12 @@ impl TierFixture {
         }
         // The files of the last length make room for these.
         self.running.0 = None;
-        let dir = TempDir::new(&self.dir)?;
+        let dir = temp_dir(&self.dir)?;
         let stride = padded(value_bytes);
         let mut memory = Memory::new(value_bytes, (self.pass / stride).max(1))?;
         let mut turns = Vec::new();
         for participant in &self.participants {
-            let own = dir.0.join(participant.name());
+            let own = dir.path().join(participant.name());
             let room = Room { dir: &own, bytes: self.bytes, depth: self.depth };
             turns.push(TierTurn::new(participant, room, &mut memory)?);
         }
@@ -187,8 +175,8 @@ impl TierFixture {
         rep: u32,
     ) -> Result<TierSample, TierMeasureError> {
         let TierTask::Pass { transfer, participant, .. } = task else {
-            let dir = TempDir::new(&self.dir)?;
-            return Ok(TierSample::Index(index::measure(&dir.0, self.index)?));
+            let dir = temp_dir(&self.dir)?;
+            return Ok(TierSample::Index(index::measure(dir.path(), self.index)?));
         };
         let running = self.running.0.as_mut().expect("a group is prepared");
         let mut turns = running.turns.iter_mut();

@@ -22,31 +22,31 @@
 //!    shows the utilization of the file for a pair of objects, one for the KV cache and one for its
 //!    index, at the moment when the next one has no room.
 //!
-//! A contender outside of this program reads one line of JSON for each call from its standard input
-//! and answers with one line:
+//! A contender outside of this program talks as [`beside`](crate::beside) has it:
 //!
 //! | call | answer |
 //! |---|---|
 //! | `{"call":"open","dir":D,"bytes":B,"value_bytes":V,"depth":N}` | `{}` |
 //! | `{"call":"store","first":F,"count":C}`: stores the values F to F + C − 1 | `{"seconds":S,"cpu_seconds":P}` |
 //! | `{"call":"fetch","numbers":[…]}`: fetches these values, and compares the numbers in their first eight bytes | the same |
-//!
-//! An answer `{"error":"…"}` ends the run. Lines that do not begin with `{` are ignored. A
-//! contender ends at the end of its input.
 
 mod contenders;
 mod goals;
+mod halves;
 mod index;
 mod measure;
-mod memory;
 mod sections;
 mod suite;
 
 use std::path::PathBuf;
 
+pub use self::contenders::PassTime;
+pub use self::halves::{Halves, HalvesError};
 pub use self::suite::{TierDetails, TierRow, TierSkipped, TierSuite};
+pub use crate::beside::{Beside, BesideError, NoBesideError};
 use crate::progress::Progress;
 use crate::suite::{BenchError, Report, names};
+pub use crate::values::{ValueError, padded};
 
 /// The options of a run.
 #[derive(Clone, Debug, Default)]
@@ -67,37 +67,6 @@ pub struct TierBenchOptions {
     pub depth: Option<u32>,
     /// Bytes that each contender may store; 4 GiB, or 512 MiB when quick, unless set.
     pub bytes: Option<u64>,
-}
-
-/// A contender that is a program of its own.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Beside {
-    /// Its name in the report.
-    pub name: String,
-    /// The program, without arguments.
-    pub program: PathBuf,
-}
-
-/// The text is no `NAME=PROGRAM`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no NAME=PROGRAM, or the name is that of a contender in this program")]
-pub struct NoBesideError(pub String);
-
-impl std::str::FromStr for Beside {
-    type Err = NoBesideError;
-
-    fn from_str(text: &str) -> Result<Self, NoBesideError> {
-        match text.split_once('=') {
-            Some((name, program))
-                if !name.is_empty()
-                    && !program.is_empty()
-                    && name.parse::<TierContenderId>().is_err() =>
-            {
-                Ok(Beside { name: name.to_owned(), program: program.into() })
-            }
-            _ => Err(NoBesideError(text.to_owned())),
-        }
-    }
 }
 
 /// The result of a run.
@@ -134,9 +103,9 @@ pub enum TierMeasureError {
     /// A value was not stored.
     #[error(transparent)]
     Store(#[from] kvmem_tier::StoreError),
-    /// A pool for the values could not be made.
+    /// Values could not be made, or other bytes came back than were stored.
     #[error(transparent)]
-    Pool(#[from] kvmem::pool::PoolError),
+    Values(#[from] ValueError),
     /// A value that was stored is not found.
     #[error("value {number} is not found: {found}")]
     Lost {
@@ -145,20 +114,9 @@ pub enum TierMeasureError {
         /// What was found.
         found: String,
     },
-    /// Other bytes came back than were stored.
-    #[error("value {number} came back with other bytes than were stored")]
-    Wrong {
-        /// The number of the value.
-        number: u64,
-    },
     /// A program that takes part failed.
-    #[error("{name}: {message}")]
-    Beside {
-        /// Its name.
-        name: String,
-        /// What it said.
-        message: String,
-    },
+    #[error(transparent)]
+    Beside(#[from] BesideError),
 }
 
 impl TierMeasureError {

@@ -7,17 +7,17 @@ use std::path::PathBuf;
 use kvmem_bench::tier::{self, Beside, TierBenchOptions, TierContenderId, TierTransfer};
 
 /// A directory that is removed when it is dropped.
-struct TempDir(PathBuf);
+pub(crate) struct TempDir(pub(crate) PathBuf);
 
 impl TempDir {
-    fn new(name: &str) -> TempDir {
+    pub(crate) fn new(name: &str) -> TempDir {
         let path = std::env::temp_dir().join(format!("kvmem-suite-{name}-{}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         TempDir(path)
     }
 
     /// Writes a program that reads calls and runs `answer` of the shell for each.
-    fn program(&self, name: &str, answer: &str) -> Beside {
+    pub(crate) fn program(&self, name: &str, answer: &str) -> Beside {
         let program = self.0.join(name);
         fs::write(&program, format!("#!/bin/sh\nwhile read -r call; do\n{answer}\ndone\n"))
             .unwrap();

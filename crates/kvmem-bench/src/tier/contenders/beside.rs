@@ -1,20 +1,13 @@
-//! A contender that is a program of its own: the head of [`tier`](crate::tier) has its protocol.
-
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+//! A contender that is a program of its own: the head of [`tier`](crate::tier) has its calls.
 
 use serde::{Deserialize, Serialize};
 
 use super::{PassTime, Room};
-use crate::tier::{Beside, TierMeasureError};
+use crate::beside::{Beside, BesideProgram};
+use crate::tier::TierMeasureError;
 
 /// A program that takes part.
-pub(in crate::tier) struct BesideContender {
-    name: String,
-    child: Child,
-    calls: Option<ChildStdin>,
-    answers: BufReader<ChildStdout>,
-}
+pub(in crate::tier) struct BesideContender(BesideProgram);
 
 /// What it is told.
 #[derive(Serialize)]
@@ -28,7 +21,6 @@ enum Call<'a> {
 /// What it says.
 #[derive(Deserialize)]
 struct Answer {
-    error: Option<String>,
     seconds: Option<f64>,
     cpu_seconds: Option<f64>,
 }
@@ -40,20 +32,12 @@ impl BesideContender {
         room: Room<'_>,
         value_bytes: u64,
     ) -> Result<BesideContender, TierMeasureError> {
-        let failed =
-            |message: String| TierMeasureError::Beside { name: beside.name.clone(), message };
-        let mut child = Command::new(&beside.program)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| failed(format!("{}: {error}", beside.program.display())))?;
-        let (calls, answers) = (child.stdin.take(), child.stdout.take());
-        let answers = BufReader::new(answers.expect("the output is a pipe"));
-        let mut contender = BesideContender { name: beside.name.clone(), child, calls, answers };
-        let dir = room.dir.to_str().ok_or_else(|| failed("the directory is no UTF-8".into()))?;
+        let mut program = BesideProgram::start(beside)?;
+        let dir = room.dir.to_str();
+        let dir = dir.ok_or_else(|| program.failed("the directory is no UTF-8"))?;
         let Room { bytes, depth, .. } = room;
-        contender.call(&Call::Open { dir, bytes, value_bytes, depth })?;
-        Ok(contender)
+        let _: Answer = program.call(&Call::Open { dir, bytes, value_bytes, depth })?;
+        Ok(BesideContender(program))
     }
 
     pub(in crate::tier) fn store(
@@ -61,55 +45,18 @@ impl BesideContender {
         first: u64,
         count: u64,
     ) -> Result<PassTime, TierMeasureError> {
-        let answer = self.call(&Call::Store { first, count })?;
-        self.time(&answer)
+        self.timed(&Call::Store { first, count })
     }
 
     pub(in crate::tier) fn fetch(&mut self, numbers: &[u64]) -> Result<PassTime, TierMeasureError> {
-        let answer = self.call(&Call::Fetch { numbers })?;
-        self.time(&answer)
+        self.timed(&Call::Fetch { numbers })
     }
 
-    fn failed(&self, message: impl ToString) -> TierMeasureError {
-        TierMeasureError::Beside { name: self.name.clone(), message: message.to_string() }
-    }
-
-    fn time(&self, answer: &Answer) -> Result<PassTime, TierMeasureError> {
-        let (Some(seconds), Some(cpu_seconds)) = (answer.seconds, answer.cpu_seconds) else {
-            return Err(self.failed("it answered without `seconds` and `cpu_seconds`"));
+    fn timed(&mut self, call: &Call<'_>) -> Result<PassTime, TierMeasureError> {
+        let Answer { seconds, cpu_seconds } = self.0.call(call)?;
+        let (Some(seconds), Some(cpu_seconds)) = (seconds, cpu_seconds) else {
+            return Err(self.0.failed("it answered without `seconds` and `cpu_seconds`").into());
         };
         Ok(PassTime { seconds, cpu_seconds })
-    }
-
-    fn call(&mut self, call: &Call<'_>) -> Result<Answer, TierMeasureError> {
-        let line = serde_json::to_string(call).expect("a call has only numbers and text");
-        let calls = self.calls.as_mut().expect("the input is open until the contender is dropped");
-        // A program that has ended says why in its answer, or not at all.
-        let told = writeln!(calls, "{line}").and_then(|()| calls.flush());
-        let mut answer = String::new();
-        // Libraries print what they like; an answer is an object.
-        while !answer.starts_with('{') {
-            answer.clear();
-            match self.answers.read_line(&mut answer) {
-                Ok(0) => return Err(self.failed("it ended without an answer")),
-                Ok(_) => {}
-                Err(error) => return Err(self.failed(error)),
-            }
-        }
-        told.map_err(|error| self.failed(error))?;
-        let answer: Answer = serde_json::from_str(&answer)
-            .map_err(|error| self.failed(format_args!("{error} in its answer {answer:?}")))?;
-        match answer.error {
-            Some(error) => Err(self.failed(error)),
-            None => Ok(answer),
-        }
-    }
-}
-
-impl Drop for BesideContender {
-    fn drop(&mut self) {
-        // The end of its input ends the program.
-        self.calls = None;
-        let _ = self.child.wait();
     }
 }

@@ -14,7 +14,7 @@ use rustix::fs::{Advice, OFlags};
 
 use super::{Room, TierContender};
 use crate::tier::TierMeasureError;
-use crate::tier::memory::Memory;
+use crate::values::Memory;
 
 /// Threads with direct I/O, as vLLM's tier of files has for each direction.
 const THREADS: usize = 16;

@@ -1,22 +1,28 @@
 //! The library's tier.
 
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
+use kvmem_tier::device::{Device, FileDevice};
+use kvmem_tier::{DiskTier, Fetch, Fetched, TierError, TierOptions};
 
 use super::{Room, TierContender};
 use crate::tier::TierMeasureError;
-use crate::tier::memory::Memory;
+use crate::values::Memory;
 
-/// A tier in a file.
-pub(super) struct Tier(DiskTier);
+/// A tier in a file, or on another device.
+pub(in crate::tier) struct Tier<D: Device = FileDevice>(DiskTier<D>);
+
+/// Returns the options of a tier of `bytes` bytes.
+fn options(bytes: u64, memory: &Memory) -> TierOptions {
+    // One is evicted while another takes its place.
+    let max_entries = bytes / memory.stride as u64 + memory.count as u64;
+    TierOptions { max_entries: Some(max_entries), ..TierOptions::default() }
+}
 
 impl Tier {
     pub(super) fn new(room: Room<'_>, memory: &Memory) -> Result<Tier, TierMeasureError> {
         let options = TierOptions {
             bytes: Some(room.bytes),
             depth: Some(room.depth),
-            // One is evicted while another takes its place.
-            max_entries: Some(room.bytes / memory.stride as u64 + memory.count as u64),
-            ..TierOptions::default()
+            ..options(room.bytes, memory)
         };
         let (tier, _) = DiskTier::open(room.dir.join("tier"), &options)?;
         // As the plain transfers have them; where memory cannot be pinned, neither has.
@@ -25,7 +31,20 @@ impl Tier {
     }
 }
 
-impl TierContender for Tier {
+impl<D: Device> Tier<D> {
+    /// Makes a tier of a device, and loses what is on it.
+    pub(in crate::tier) fn on(device: D, memory: &Memory) -> Result<Tier<D>, TierError> {
+        let options = TierOptions { format: true, ..options(device.len(), memory) };
+        Ok(Tier(DiskTier::on(device, &options)?.0))
+    }
+
+    /// Returns the bytes of the values that it holds at most, with padding.
+    pub(in crate::tier) fn capacity(&self) -> u64 {
+        self.0.stats().capacity
+    }
+}
+
+impl<D: Device> TierContender for Tier<D> {
     fn store(&mut self, memory: &mut Memory, first: u64) -> Result<(), TierMeasureError> {
         let (len, keys) = (memory.len, keys(first..first + memory.count as u64));
         let values = keys.iter().zip(memory.values(first));

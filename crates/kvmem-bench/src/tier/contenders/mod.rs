@@ -4,22 +4,26 @@ mod beside;
 mod files;
 mod kvmem;
 mod plain;
+mod plain_part;
 
 use std::path::Path;
 use std::time::Instant;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::memory::Memory;
-use super::{TierContenderId, TierMeasureError};
-
 pub(super) use self::beside::BesideContender;
+pub(super) use self::kvmem::Tier;
+pub(super) use self::plain_part::PlainPart;
+use super::{TierContenderId, TierMeasureError};
+use crate::values::Memory;
 
 /// Time of a pass.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PassTime {
-    pub(super) seconds: f64,
-    pub(super) cpu_seconds: f64,
+pub struct PassTime {
+    /// Wall time.
+    pub seconds: f64,
+    /// Processor time of the process, with the kernel's threads for its rings.
+    pub cpu_seconds: f64,
 }
 
 /// Room for values on a device, and how they are transferred.
@@ -55,7 +59,7 @@ pub(super) fn contender(
     memory: &Memory,
 ) -> Result<Box<dyn TierContender>, TierMeasureError> {
     Ok(match id {
-        TierContenderId::Kvmem => Box::new(kvmem::Tier::new(room, memory)?),
+        TierContenderId::Kvmem => Box::new(Tier::new(room, memory)?),
         TierContenderId::Plain => Box::new(plain::Plain::new(room, memory)?),
         TierContenderId::Files => Box::new(files::Files::new(room, memory, false)?),
         TierContenderId::FilesDirect => Box::new(files::Files::new(room, memory, true)?),

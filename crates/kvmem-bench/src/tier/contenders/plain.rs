@@ -13,7 +13,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 
 use super::{Room, TierContender};
 use crate::tier::TierMeasureError;
-use crate::tier::memory::Memory;
+use crate::values::Memory;
 
 /// Bytes of a fixed buffer: the kernel allows no more.
 const BUFFER: usize = 1 << 30;
