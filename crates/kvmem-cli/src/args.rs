@@ -4,10 +4,14 @@ mod bench;
 mod doctor;
 mod metrics;
 mod mount;
+mod node;
 mod replay;
+mod serve;
 mod serve_mooncake;
+mod snapshot;
 mod tier;
 mod tour;
+mod trace;
 
 use std::error::Error;
 use std::str::FromStr;
@@ -18,17 +22,24 @@ use kvmem::arena::ByteSize;
 use kvmem_bench::suite::Named;
 
 pub use self::bench::{
-    BenchArenaArgs, BenchArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchOffsetArgs,
-    BenchRegisterArgs, BenchSimulateArgs, BenchSlabArgs, BenchSuite, BenchTierArgs, HugepageArgs,
-    SuiteArgs, ThreadArgs,
+    BenchArenaArgs, BenchArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchGpuArgs, BenchNodeArgs,
+    BenchOffsetArgs, BenchRegisterArgs, BenchSimulateArgs, BenchSlabArgs, BenchSuite,
+    BenchTierArgs, HugepageArgs, SuiteArgs, ThreadArgs,
 };
 pub use self::doctor::DoctorArgs;
 pub use self::metrics::MetricsArgs;
 pub use self::mount::MountArgs;
+pub use self::node::{DropArgs, EvictArgs, LsArgs, StatArgs};
 pub use self::replay::{Contenders, Policy, ReplayArgs};
+pub use self::serve::{KeepBy, KeeperArgs, NamespaceQuota, ServeArgs};
 pub use self::serve_mooncake::ServeMooncakeArgs;
+pub use self::snapshot::SnapshotArgs;
 pub use self::tier::{TierArgs, TierBenchArgs, TierCommand, TierInspectArgs, TierVerifyArgs};
 pub use self::tour::TourArgs;
+pub use self::trace::{
+    BlockArgs, SamplingArgs, TraceArgs, TraceCommand, TraceCurveArgs, TraceInfoArgs,
+    TraceReadingArgs,
+};
 
 /// The host memory of LLM inference servers: checks a machine, maps and registers memory, replays
 /// KV-cache traces, and runs the benchmarks of the kvmem library.
@@ -62,8 +73,27 @@ pub enum Command {
     /// Replay a KV-cache trace through keyed blocks on a pool, or recorded calls through any
     /// allocator
     Replay(ReplayArgs),
+    /// Tell what a KV-cache trace contains, and the hit rate for every size of a pool: how much
+    /// memory to buy
+    Trace(TraceArgs),
+    /// Check a snapshot of Mooncake's offset allocator, and import its ranges into kvmem's; the
+    /// status is 1 if something is wrong with it
+    Snapshot(SnapshotArgs),
     /// Look into the file of a disk tier, verify its values, or measure one
     Tier(TierArgs),
+    /// Serve one pool of KV cache memory to all engines of this host, until a signal arrives. The
+    /// values survive the server
+    Serve(ServeArgs),
+    /// List the values, or the clients, of a server
+    Ls(LsArgs),
+    /// Show the statistics of a server, once or as a live screen
+    Stat(StatArgs),
+    /// Evict values of a server, in the usual order
+    Evict(EvictArgs),
+    /// Drop all values of a namespace of a server, or of all; pinned ones end with their pins
+    Drop(DropArgs),
+    /// Hold the memory of a server while it does not run; `kvmem serve` starts one itself
+    Keeper(KeeperArgs),
     /// Lend memory of this host to a Mooncake cluster, until a signal arrives; needs the Python
     /// package
     #[command(disable_help_flag = true)]

@@ -8,15 +8,18 @@ use indicatif::ProgressBar;
 use kvmem_bench::hugepages::{self, Restored};
 use kvmem_bench::progress::Progress;
 use kvmem_bench::suite::Draw;
-use kvmem_bench::{arena, cache, concurrency, neighbour, offset, register, simulate, slab, tier};
+use kvmem_bench::{
+    arena, cache, concurrency, gpu, neighbour, node, offset, register, simulate, slab, tier,
+};
 use kvmem_report::Page;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::args::{
-    BenchArenaArgs, BenchArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchOffsetArgs,
-    BenchRegisterArgs, BenchSimulateArgs, BenchSlabArgs, BenchSuite, BenchTierArgs, SuiteArgs,
+    BenchArenaArgs, BenchArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchGpuArgs, BenchNodeArgs,
+    BenchOffsetArgs, BenchRegisterArgs, BenchSimulateArgs, BenchSlabArgs, BenchSuite,
+    BenchTierArgs, SuiteArgs,
 };
 use crate::escape::shown;
 use crate::output::{Failure, HtmlSink, JsonSink, print, progress_bar, tell};
@@ -46,6 +49,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         Some(BenchSuite::Offset(BenchOffsetArgs { stream: Some(processor), .. })) => {
             neighbour::stream(*processor).map_err(|error| Failure::new(error, 1))
         }
+        Some(BenchSuite::Node(BenchNodeArgs { role: Some(role), .. })) => {
+            node::act(role, &mut std::io::stdout()).map_err(|error| Failure::new(error, 1))
+        }
         Some(suite) => {
             recover();
             run_one(match suite {
@@ -57,6 +63,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
                 BenchSuite::Simulate(suite) => suite,
                 BenchSuite::Cache(suite) => suite,
                 BenchSuite::Tier(suite) => suite,
+                BenchSuite::Node(suite) => suite,
+                BenchSuite::Gpu(suite) => suite,
             })
         }
         None if !args.from.is_empty() => show(&args.from, args.html.as_deref()),
@@ -165,6 +173,8 @@ fn recorded(path: &Path) -> SuiteResult {
             Some("simulate") => report::<simulate::SimulateReport>(value),
             Some("cache") => report::<cache::CacheReport>(value),
             Some("tier") => report::<tier::TierReport>(value),
+            Some("node") => report::<node::NodeReport>(value),
+            Some("gpu") => report::<gpu::GpuReport>(value),
             Some("cache-policy") => report::<cache::hits::HitRateReport>(value),
             Some(other) => Err(format!("there is no suite {other:?}")),
             None => Err("it does not name its suite".to_owned()),
@@ -328,6 +338,41 @@ impl SuiteOptions for BenchTierArgs {
     }
 }
 
+impl SuiteOptions for BenchNodeArgs {
+    fn common(&self) -> &SuiteArgs {
+        &self.run
+    }
+
+    fn measure(&self, json: JsonSink) -> SuiteResult {
+        let options = node::NodeBenchOptions {
+            quick: self.run.quick,
+            reps: self.run.reps,
+            contenders: self.contender.clone(),
+            beside: self.beside.clone(),
+            child: acting,
+        };
+        measure(json, |bar| node::run(&options, bar))
+    }
+}
+
+impl SuiteOptions for BenchGpuArgs {
+    fn common(&self) -> &SuiteArgs {
+        &self.run
+    }
+
+    fn measure(&self, json: JsonSink) -> SuiteResult {
+        let options = gpu::GpuOptions {
+            quick: self.run.quick,
+            reps: self.run.reps,
+            region_bytes: self.size,
+            borrow_hugepages: self.hugepages.borrow_hugepages,
+            library: None,
+        };
+        // SAFETY: the library is the driver's, by its name.
+        measure(json, |bar| unsafe { gpu::run(&options, bar) })
+    }
+}
+
 /// Runs one measurement of the slab suite in this process.
 fn run_alone(task: &slab::SlabTask) -> Result<(), Failure> {
     let seen = slab::measure(task).map_err(|error| Failure::new(error, 1))?;
@@ -345,6 +390,13 @@ pub(crate) fn alone(task: &slab::SlabTask) -> Command {
 fn streaming(processor: usize) -> Command {
     let mut command = this_program();
     command.args(["bench", "offset", "--stream", &processor.to_string()]);
+    command
+}
+
+/// The command of a process of a node's measurement.
+fn acting(role: &node::NodeRole) -> Command {
+    let mut command = this_program();
+    command.args(["bench", "node", "--role", &role.to_string()]);
     command
 }
 

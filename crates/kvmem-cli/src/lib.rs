@@ -2,25 +2,35 @@
 //! subcommand it is the tour.
 //!
 //! The command itself is thin: benchmarks are in `kvmem-bench`, the replay of traces is in
-//! [`replay`], that of recorded allocator calls in [`ops`].
+//! [`replay`], that of recorded allocator calls in [`ops`]. [`trace`] reads traces, and [`reuse`]
+//! computes hit rates for all sizes of a pool at once. [`snapshot`] reads the state of another
+//! allocator.
 
 pub mod address_map;
 pub mod args;
 mod bench_command;
 mod doctor_command;
 mod escape;
+mod keeper_command;
 mod log;
 pub mod metrics_server;
 mod mount_command;
+mod node_command;
 pub mod ops;
 mod output;
 pub mod output_file;
 pub mod replay;
 mod replay_command;
+pub mod reuse;
+mod serve_command;
 mod serve_mooncake_command;
+pub mod snapshot;
+mod snapshot_command;
 mod tier_command;
 mod time_line;
 mod tour_command;
+pub mod trace;
+mod trace_command;
 
 use args::{Args, Command, TourArgs};
 pub use output::{Failure, print_clap, tell};
@@ -37,7 +47,15 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Doctor(doctor) => doctor_command::run(&doctor),
         Command::Mount(mount) => mount_command::run(&mount),
         Command::Replay(replay) => replay_command::run(&replay),
+        Command::Trace(trace) => trace_command::run(&trace),
+        Command::Snapshot(snapshot) => snapshot_command::run(&snapshot),
         Command::Tier(tier) => tier_command::run(&tier),
+        Command::Serve(serve) => serve_command::run(&serve),
+        Command::Ls(ls) => node_command::list::run(&ls),
+        Command::Stat(stat) => node_command::stat::run(&stat),
+        Command::Evict(evict) => node_command::evict(&evict),
+        Command::Drop(drop) => node_command::drop_values(&drop),
+        Command::Keeper(keeper) => keeper_command::run(&keeper),
         Command::ServeMooncake(serve) => serve_mooncake_command::run(&serve),
     }
 }

@@ -55,7 +55,7 @@ fn map(args: &MountArgs, builder: RegionBuilder) -> Result<(), Failure> {
     json.write(region.receipt(), region.receipt())
 }
 
-fn show(bar: &ProgressBar, progress: Progress) {
+pub(crate) fn show(bar: &ProgressBar, progress: Progress) {
     bar.set_length(progress.total_bytes);
     bar.set_position(progress.done_bytes);
     let left = progress
@@ -65,7 +65,7 @@ fn show(bar: &ProgressBar, progress: Progress) {
 }
 
 /// Status 2 for a request that was impossible from the start, 1 for one that went wrong.
-fn failure(error: ArenaError) -> Failure {
+pub(crate) fn failure(error: ArenaError) -> Failure {
     match error {
         ArenaError::ZeroSize
         | ArenaError::TooLarge { .. }

@@ -15,8 +15,8 @@ use crate::output::{Failure, HtmlSink, JsonSink, progress_bar, tell};
 use crate::output_file::OutputFiles;
 use crate::replay::page::page;
 use crate::replay::sampling::ReplaySamples;
-use crate::replay::trace::Trace;
-use crate::replay::{Options, Progress, ReplayError, Watch, replay};
+use crate::replay::{Options, Progress, ReplayError, Watch, check_contender, replay};
+use crate::trace::{self, TraceError, TraceFile};
 
 /// Replays the trace or the recorded calls, and prints the report.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
@@ -33,12 +33,32 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
 }
 
 fn run_trace(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
-    let (layout, model) = args.layout().map_err(Failure::usage)?;
     let Contenders::One(contender) = args.contender else {
         return Err(Failure::usage(
             "--contender all needs --ops FILE: name one allocator to replay a trace with",
         ));
     };
+    let (threads, backed, tier) = (args.threads, args.backed, args.tier());
+    check_contender(contender, threads, backed, args.record.is_some(), tier.is_some())
+        .map_err(failure)?;
+    let server = MetricsServer::start(&args.metrics).map_err(Failure::usage)?;
+    if let Some(server) = &server {
+        tell(format_args!("kvmem: metrics at http://{}/metrics", server.address()));
+    }
+    let failed = |error: TraceError| failure(error.into());
+    let file = TraceFile::open(path, args.reading.sessions).map_err(failed)?;
+    let len_bytes = file.len_bytes();
+    let mut files = OutputFiles::new();
+    for file in trace::files(path).map_err(failed)? {
+        files = files.protect("the trace that is replayed", &file);
+    }
+    let record = args.record.as_deref().map(|path| files.open("--record", path)).transpose()?;
+    let json = JsonSink::open(&mut files, args.json.as_deref())?;
+    let html = HtmlSink::open(&mut files, args.html.as_deref())?;
+    // A pipe may stay empty for long, so the files of the results are open before.
+    let mut trace = file.requests(&args.reading.options()).map_err(failed)?;
+    let block_tokens = trace.block_tokens().map_err(failed)?;
+    let (layout, model) = args.block.layout(block_tokens).map_err(Failure::usage)?;
     let options = Options {
         trace: path.to_owned(),
         layout,
@@ -46,21 +66,12 @@ fn run_trace(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
         contender,
         pool_bytes: args.pool,
         eviction: args.policy.eviction(),
-        threads: args.threads,
-        backed: args.backed,
-        tier: args.tier(),
+        threads,
+        backed,
+        tier,
         requests_max: args.requests,
     };
     options.check(args.record.is_some()).map_err(failure)?;
-    let server = MetricsServer::start(&args.metrics).map_err(Failure::usage)?;
-    if let Some(server) = &server {
-        tell(format_args!("kvmem: metrics at http://{}/metrics", server.address()));
-    }
-    let (trace, len_bytes) = Trace::open(path).map_err(|error| failure(error.into()))?;
-    let mut files = OutputFiles::new().protect("the trace that is replayed", path);
-    let record = args.record.as_deref().map(|path| files.open("--record", path)).transpose()?;
-    let json = JsonSink::open(&mut files, args.json.as_deref())?;
-    let html = HtmlSink::open(&mut files, args.html.as_deref())?;
     let mut sampling = args.html.is_some().then(|| ReplaySamples::new(len_bytes));
     let bar = progress_bar(len_bytes, "{elapsed_precise} {wide_bar} {percent:>3} % {msg}");
     let mut watcher = Watcher { server: server.as_ref(), metrics: ReplayMetrics::new(), bar: &bar };

@@ -5,6 +5,7 @@
 
 mod benchmarks;
 mod disk;
+mod node;
 mod others;
 mod page;
 mod sampling;
@@ -26,6 +27,7 @@ use kvmem_report::{Chapter, Page};
 
 use self::benchmarks::Goals;
 use self::disk::{OnDisk, Phase};
+use self::node::OnNode;
 use self::others::Ticks;
 use self::serving::{Layout, Served};
 use self::setting_up::{SetUp, rings, set_up};
@@ -50,9 +52,12 @@ const OTHERS: f64 = 0.1;
 
 /// Takes the tour.
 pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
+    if let Some(socket) = &args.engine {
+        return node::engine(socket).map_err(|error| Failure::new(error, 1));
+    }
     let begun = Instant::now();
     let (html, path, other_folder) = open(args)?;
-    let steps = if args.no_bench { 5 } else { 6 };
+    let steps = if args.no_bench { 6 } else { 7 };
     let mut telling = Telling::new(steps);
     print(format_args!(
         "kvmem {}: a tour in {steps} steps, less than two minutes\n{}\n",
@@ -107,10 +112,15 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
         }
     };
 
+    telling.step("Node: one pool for all engines; an engine is killed, and then the server")?;
+    let pool_bytes = set_up.as_ref().map_or(TourArgs::LEAST_POOL, |set_up| set_up.pool.capacity());
+    let on_node = node(&mut telling, pool_bytes, &mut missing)?;
+
     let mut chapters = vec![page::doctor(&limits, &missing)];
     chapters.extend(set_up.as_ref().map(page::pool));
     chapters.extend(served.as_ref().map(page::served));
     chapters.extend(on_disk.as_ref().map(page::on_disk));
+    chapters.extend(on_node.as_ref().map(page::on_node));
     // The benchmarks need its memory.
     drop(set_up);
 
@@ -131,7 +141,9 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     let by_disk = on_disk.iter().flat_map(|disk| &disk.wrong);
     let of = |name, fault: &String| (name, fault.clone());
     let faults = by_workload.map(|fault| of("KV workload", fault));
-    match faults.chain(by_disk.map(|fault| of("disk tier", fault))).next() {
+    let by_node = on_node.iter().flat_map(|node| &node.wrong);
+    let faults = faults.chain(by_disk.map(|fault| of("disk tier", fault)));
+    match faults.chain(by_node.map(|fault| of("node", fault))).next() {
         Some((name, fault)) => Err(Failure::new(
             format_args!(
                 "the {name} found wrong bytes, a defect of kvmem or of this machine: {fault}"
@@ -193,6 +205,55 @@ fn disk(
         ),
     )?;
     Ok(Some(disk))
+}
+
+/// Shows a node, with processes of its own.
+fn node(
+    telling: &mut Telling,
+    pool_bytes: u64,
+    missing: &mut Vec<Missing>,
+) -> Result<Option<OnNode>, Failure> {
+    let node = match node::show(pool_bytes) {
+        Ok(node) => node,
+        Err(why) => {
+            telling.missing(&why)?;
+            missing.push(why);
+            return Ok(None);
+        }
+    };
+    telling.found(
+        "stored",
+        &format!(
+            "{} values of {} in a node of {}, in place, at {:.2} GB/s",
+            HumanCount(node.values),
+            bytes(node.value_bytes),
+            bytes(node.memory_bytes),
+            node.stored.gb_per_s()
+        ),
+    )?;
+    telling.found(
+        "kill -9",
+        &format!(
+            "an engine in the middle of a write: its pin and its reservation were free after \
+             {:.1} ms",
+            1e3 * node.engine_seconds
+        ),
+    )?;
+    let mismatch = match node.wrong.len() {
+        0 => "no call lost, no mismatch".to_owned(),
+        wrong => format!("{wrong} WRONG: {}", node.wrong[0]),
+    };
+    telling.found(
+        "kill -9",
+        &format!(
+            "the server: the next one had found a value after {:.1} ms, and {} of {} in all; \
+             {mismatch}",
+            1e3 * node.server_seconds,
+            HumanCount(node.found),
+            HumanCount(node.values)
+        ),
+    )?;
+    Ok(Some(node))
 }
 
 /// The file of the report, its path, and why it is not in the current folder. `None`: no file can

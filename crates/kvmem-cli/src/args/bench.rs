@@ -4,14 +4,16 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
 use kvmem_bench::arena::{self, ArenaContenderId};
+use kvmem_bench::beside::Beside;
 use kvmem_bench::cache::{CacheContenderId, CacheScenario};
 use kvmem_bench::concurrency::{ConcurrencyContenderId, ConcurrencyScenario};
 use kvmem_bench::contender::ContenderId;
+use kvmem_bench::node::{NodeContenderId, NodeRole};
 use kvmem_bench::offset::WorkloadId;
 use kvmem_bench::register::{self, RegisterContenderId};
 use kvmem_bench::simulate::{self, SimulatedScenario, WayId};
 use kvmem_bench::slab::{self, SlabContenderId};
-use kvmem_bench::tier::{Beside, TierContenderId};
+use kvmem_bench::tier::TierContenderId;
 
 use super::{named, size};
 
@@ -66,6 +68,12 @@ pub enum BenchSuite {
     /// Values stored on a disk and fetched again, beside plain reads and writes and a file for each
     /// value: bytes per second, and processor time. Not part of a run of all suites
     Tier(BenchTierArgs),
+    /// One pool of memory that several processes share, beside a plain copy: time per call, bytes
+    /// per second, and a restart. Not part of a run of all suites
+    Node(BenchNodeArgs),
+    /// Memory that a GPU copies from and to: time to register it, by pages, pieces and threads, and
+    /// the speed of copies. Not part of a run of all suites
+    Gpu(BenchGpuArgs),
 }
 
 /// Options of every suite.
@@ -337,6 +345,47 @@ pub struct BenchTierArgs {
     /// its protocol
     #[arg(long, value_name = "NAME=PROGRAM")]
     pub beside: Vec<Beside>,
+
+    /// The options of every suite.
+    #[command(flatten)]
+    pub run: SuiteArgs,
+}
+
+/// Options of `kvmem bench node`.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct BenchNodeArgs {
+    /// Only these of the contenders in this program (default: all)
+    #[arg(
+        long, value_name = "NAME,…", value_delimiter = ',',
+        value_parser = named::<NodeContenderId>()
+    )]
+    pub contender: Vec<NodeContenderId>,
+
+    /// A program that takes part, under a name; repeatable. The documentation of kvmem-bench has
+    /// its protocol
+    #[arg(long, value_name = "NAME=PROGRAM")]
+    pub beside: Vec<Beside>,
+
+    /// The options of every suite.
+    #[command(flatten)]
+    pub run: SuiteArgs,
+
+    /// Be the server or a client of a measurement; the suite starts its processes this way
+    #[arg(long, value_name = "ROLE", hide = true, exclusive = true)]
+    pub role: Option<NodeRole>,
+}
+
+/// Options of `kvmem bench gpu`.
+#[derive(Clone, Debug, Default, ClapArgs)]
+pub struct BenchGpuArgs {
+    /// Bytes of the regions that are registered, in whole pages of 2MiB, instead of 8GiB, or 1GiB
+    /// with --quick
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+
+    /// The options of suites with rows that need hugepages.
+    #[command(flatten)]
+    pub hugepages: HugepageArgs,
 
     /// The options of every suite.
     #[command(flatten)]

@@ -45,6 +45,15 @@ pub struct DoctorArgs {
     /// Write the checks as JSON to standard output instead of the table, or to FILE
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
+
+    /// Print one shell script with all remedies, to read and to run as root, instead of the table;
+    /// nothing is run
+    #[arg(long, conflicts_with = "json")]
+    pub fix: bool,
+
+    /// Print the schema of the JSON that `--json` writes, and check nothing
+    #[arg(long, conflicts_with_all = ["json", "fix", "tier"])]
+    pub schema: bool,
 }
 
 impl DoctorArgs {

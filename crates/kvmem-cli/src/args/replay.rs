@@ -7,24 +7,28 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use kvmem::pool::kv_cache::Eviction;
 use kvmem_bench::contender::ContenderId;
 
-use super::{MetricsArgs, size};
-use crate::replay::model::{BlockLayout, LayoutError, Model};
+use super::{BlockArgs, MetricsArgs, TraceReadingArgs, size};
 use crate::replay::tiered::TierPlace;
 
 /// Options of `kvmem replay`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct ReplayArgs {
-    /// The trace: one JSON object a line with timestamp, input_length, output_length and hash_ids,
-    /// where each hash id stands for a block of 512 tokens; - for standard input
+    /// The trace: Mooncake's JSON lines, whose hash ids stand for blocks of 512 tokens, sessions of
+    /// kv-cache-tester in a file or a folder, or a CSV file of Azure; - for standard input
     #[arg(value_name = "TRACE", required_unless_present = "ops")]
     pub trace: Option<PathBuf>,
+
+    /// How the trace is read.
+    #[command(flatten)]
+    pub reading: TraceReadingArgs,
 
     /// Replay allocator calls that --record has written, instead of a trace
     #[arg(
         long, value_name = "FILE",
         conflicts_with_all = [
             "trace", "pool", "model", "object_bytes", "page_tokens", "policy", "threads",
-            "backed", "requests", "record", "html", "tier"
+            "backed", "requests", "record", "html", "tier", "format", "block_tokens",
+            "sessions"
         ]
     )]
     pub ops: Option<PathBuf>,
@@ -38,20 +42,9 @@ pub struct ReplayArgs {
     #[arg(long, value_name = "SIZE", default_value = "1TiB", value_parser = size)]
     pub pool: u64,
 
-    /// The model whose KV cache the blocks are
-    #[arg(long, value_enum, default_value = "glm-5.1-dsa")]
-    pub model: Model,
-
-    /// The sizes of the objects that hold a page of --page-tokens tokens, instead of a model
-    #[arg(
-        long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size,
-        conflicts_with = "model"
-    )]
-    pub object_bytes: Option<Vec<u64>>,
-
-    /// Tokens of a page; a block of 512 tokens is 512 / N pages
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub page_tokens: u64,
+    /// The objects of a block.
+    #[command(flatten)]
+    pub block: BlockArgs,
 
     /// The allocator: kvmem is a pool, kvmem-cached a pool whose threads cache hot sizes; the
     /// others only place objects. With --ops also "all", side by side
@@ -140,17 +133,6 @@ impl ReplayArgs {
         let path = self.tier.clone()?;
         Some(TierPlace { path, bytes: self.tier_size.unwrap_or(self.pool.saturating_mul(4)) })
     }
-
-    /// Returns the layout of a block, and its name.
-    ///
-    /// # Errors
-    /// [`LayoutError`] if no such block can exist.
-    pub fn layout(&self) -> Result<(BlockLayout, String), LayoutError> {
-        match &self.object_bytes {
-            Some(sizes) => Ok((BlockLayout::of_objects(sizes, self.page_tokens)?, "custom".into())),
-            None => Ok((BlockLayout::of_model(self.model, self.page_tokens)?, self.model.name())),
-        }
-    }
 }
 
 /// Parses the name of an allocator, or "all".
@@ -160,29 +142,4 @@ fn contenders() -> impl TypedValueParser<Value = Contenders> {
         "all" => Ok(Contenders::All),
         name => name.parse().map(Contenders::One),
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use clap::Parser;
-
-    use crate::args::{Args, Command};
-
-    #[test]
-    fn blocks_come_from_the_model_or_from_object_sizes() {
-        let layout = |args: &[&str]| {
-            let args = [&["kvmem", "replay", "t"], args].concat();
-            match Args::try_parse_from(args).unwrap().command {
-                Some(Command::Replay(replay)) => replay.layout().unwrap(),
-                other => panic!("{other:?}"),
-            }
-        };
-        assert_eq!(layout(&[]).1, "glm-5.1-dsa");
-        assert_eq!(layout(&["--model", "llama-3.1-8b"]).0.objects(), [8 << 20; 8]);
-        let (custom, name) = layout(&["--object-bytes", "4KiB,100", "--page-tokens", "256"]);
-        assert_eq!(
-            (custom.objects(), name.as_str()),
-            ([4096, 4096, 100, 100].as_slice(), "custom")
-        );
-    }
 }

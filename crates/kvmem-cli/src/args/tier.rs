@@ -95,6 +95,10 @@ pub struct TierBenchArgs {
     #[arg(long)]
     pub format: bool,
 
+    /// Open the file with O_DSYNC: every write is durable when it is complete, of both sides
+    #[arg(long)]
+    pub dsync: bool,
+
     /// Write the rows as JSON to OUT; - for standard output instead of the table
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,

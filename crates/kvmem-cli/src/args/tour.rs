@@ -29,6 +29,10 @@ pub struct TourArgs {
     /// Leave the benchmarks out
     #[arg(long)]
     pub no_bench: bool,
+
+    /// Be the engine that the tour kills, with the server at this socket.
+    #[arg(long, hide = true)]
+    pub engine: Option<PathBuf>,
 }
 
 /// Parses the size of the pool, which must be at least what the workload needs.
@@ -43,7 +47,7 @@ fn pool(text: &str) -> Result<u64, String> {
 
 impl Default for TourArgs {
     fn default() -> Self {
-        TourArgs { html: None, pool: None, seconds: 10, no_bench: false }
+        TourArgs { html: None, pool: None, seconds: 10, no_bench: false, engine: None }
     }
 }
 

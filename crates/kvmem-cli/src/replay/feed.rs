@@ -1,18 +1,18 @@
 //! *Feed*: hands the requests of a trace to worker threads, one at a time, in the order in which
 //! the workers ask.
 
-use std::io::BufRead;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::sampling::{ReplaySamples, SoFar};
 use super::store::Store;
-use super::trace::{Request, Trace};
-use super::{Progress, ReplayError, Watch};
+use super::{Options, Progress, ReplayError, Watch};
+use crate::trace::{Request, Trace};
 
 /// A trace that is being replayed.
-pub struct Feed<'a, R> {
-    trace: Trace<R>,
+pub struct Feed<'a> {
+    trace: Trace,
+    block_tokens: u64,
     requests_max: Option<u64>,
     dealt: u64,
     so_far: SoFar,
@@ -35,19 +35,20 @@ pub struct Dealt<'a> {
     pub looked_on: Duration,
 }
 
-impl<'a, R: BufRead> Feed<'a, R> {
-    /// Makes a feed of at most this many requests. It takes samples if it is given a place for
-    /// them.
+impl<'a> Feed<'a> {
+    /// Makes a feed of the requests that `options` asks for. It takes samples if it is given a
+    /// place for them.
     pub fn new(
-        trace: Trace<R>,
-        requests_max: Option<u64>,
+        trace: Trace,
+        options: &Options,
         sampling: Option<&'a mut ReplaySamples>,
         watch: &'a mut dyn Watch,
     ) -> Self {
         let (so_far, looked_on) = (SoFar::default(), Duration::ZERO);
         Feed {
             trace,
-            requests_max,
+            block_tokens: options.layout.block_tokens(),
+            requests_max: options.requests_max,
             dealt: 0,
             so_far,
             span_ms: None,
@@ -66,6 +67,12 @@ impl<'a, R: BufRead> Feed<'a, R> {
         match self.trace.next().transpose() {
             Ok(request) => {
                 let request = request?;
+                if request.block_tokens != self.block_tokens {
+                    let (found, expected) = (request.block_tokens, self.block_tokens);
+                    let request = self.dealt + 1;
+                    self.fail(ReplayError::MixedBlocks { request, found, expected });
+                    return None;
+                }
                 let first_ms = self.span_ms.map_or(request.timestamp, |(first, _)| first);
                 self.span_ms = Some((first_ms, request.timestamp));
                 self.dealt += 1;

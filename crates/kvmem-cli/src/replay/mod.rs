@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! trace ──requests──▶ workers ──get, reserve, commit──▶ store ──allocate, free──▶ pool
-//! one JSON line a     hits, misses, payloads and        KvCache: pins, eviction   memory, or
-//! request             their checksums, on N threads                               addresses
+//! (crate::trace)      hits, misses, payloads and        KvCache: pins, eviction   memory, or
+//!                     their checksums, on N threads                               addresses
 //! ```
 //!
-//! - [`trace`] reads the requests, and [`feed`] deals them to threads,
+//! - [`trace`](crate::trace) reads the requests, and [`feed`] deals them to threads,
 //! - [`model`] knows the objects of a block, [`object`] their keys,
 //! - [`worker`] serves requests from a [`store`]: a [`pooled`] one as in a server, or one whose
 //!   objects another allocator has [`placed`],
@@ -35,11 +35,9 @@ pub mod report;
 pub mod sampling;
 pub mod store;
 pub mod tiered;
-pub mod trace;
 pub mod worker;
 
 use std::collections::HashSet;
-use std::io::BufRead;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,13 +59,13 @@ use report::{Backed, Recorded, ReplayReport, ThreadFigures};
 use sampling::ReplaySamples;
 use store::{Store, StoreError};
 use tiered::{TierPlace, Tiered, TieredError};
-use trace::{BLOCK_TOKENS, Trace, TraceError};
 use worker::{Counters, Worker, verify_all};
 
 use crate::escape::shown;
 use crate::ops::format::Header;
 use crate::ops::recorder::Recorder;
 use crate::output_file::OutputError;
+use crate::trace::{Trace, TraceError};
 
 /// A replay: which trace, on which allocator.
 #[derive(Clone, Debug)]
@@ -101,32 +99,46 @@ impl Options {
     /// # Errors
     /// [`ReplayError`] for the first option that makes it impossible.
     pub fn check(&self, is_recorded: bool) -> Result<(), ReplayError> {
-        let &Options { ref layout, pool_bytes, contender, threads, .. } = self;
+        let &Options { ref layout, pool_bytes, contender, threads, backed, .. } = self;
         if pool_bytes < layout.bytes() {
             let (objects, block_bytes) = (layout.objects().len(), layout.bytes());
             return Err(ReplayError::PoolTooSmall { pool_bytes, objects, block_bytes });
         }
-        for (wanted, option) in [(self.backed, "--backed"), (is_recorded, "--record")] {
-            if wanted && contender == ContenderId::Null {
-                return Err(ReplayError::PlacesNothing { contender, option });
-            }
-        }
-        if self.tier.is_some() && self.learns().is_none() {
-            return Err(ReplayError::NoCache { contender });
-        }
-        if threads > 1 && self.learns().is_none() {
-            return Err(ReplayError::OneThread { contender, threads });
-        }
-        Ok(())
+        check_contender(contender, threads, backed, is_recorded, self.tier.is_some())
     }
+}
 
-    /// Whether threads of the pool cache hot sizes; `None` for another allocator.
-    fn learns(&self) -> Option<bool> {
-        match self.contender {
-            ContenderId::Kvmem => Some(false),
-            ContenderId::KvmemCached => Some(true),
-            _ => None,
+/// Checks that an allocator can do what is requested, whatever the blocks of the trace are.
+///
+/// # Errors
+/// [`ReplayError`] for the first request that it cannot.
+pub fn check_contender(
+    contender: ContenderId,
+    threads: u32,
+    is_backed: bool,
+    is_recorded: bool,
+    has_tier: bool,
+) -> Result<(), ReplayError> {
+    for (wanted, option) in [(is_backed, "--backed"), (is_recorded, "--record")] {
+        if wanted && contender == ContenderId::Null {
+            return Err(ReplayError::PlacesNothing { contender, option });
         }
+    }
+    if has_tier && learns(contender).is_none() {
+        return Err(ReplayError::NoCache { contender });
+    }
+    if threads > 1 && learns(contender).is_none() {
+        return Err(ReplayError::OneThread { contender, threads });
+    }
+    Ok(())
+}
+
+/// Whether threads of the pool cache hot sizes; `None` for another allocator.
+fn learns(contender: ContenderId) -> Option<bool> {
+    match contender {
+        ContenderId::Kvmem => Some(false),
+        ContenderId::KvmemCached => Some(true),
+        _ => None,
     }
 }
 
@@ -142,6 +154,19 @@ pub enum ReplayError {
     Empty {
         /// The trace.
         path: PathBuf,
+    },
+    /// Blocks differ in their length.
+    #[error(
+        "request {request} has blocks of {found} tokens, the requests before it blocks of \
+         {expected}: replay sessions of one block_size at a time; kvmem trace curve reads both"
+    )]
+    MixedBlocks {
+        /// The request, from 1.
+        request: u64,
+        /// Tokens of its blocks.
+        found: u64,
+        /// Tokens of the blocks before.
+        expected: u64,
     },
     /// The pool cannot hold a block.
     #[error(
@@ -258,8 +283,8 @@ pub trait Watch: Send {
 ///
 /// # Errors
 /// [`ReplayError`]; a replay that fails has no report.
-pub fn replay<R: BufRead + Send>(
-    trace: Trace<R>,
+pub fn replay(
+    trace: Trace,
     options: &Options,
     recorder: Option<Recorder>,
     sampling: Option<&mut ReplaySamples>,
@@ -267,9 +292,9 @@ pub fn replay<R: BufRead + Send>(
 ) -> Result<ReplayReport, ReplayError> {
     options.check(recorder.is_some())?;
     let recorder = recorder.map(Arc::new);
-    let Some(learn) = options.learns() else {
+    let Some(learn) = learns(options.contender) else {
         let seen = sampling.is_some();
-        let feed = Feed::new(trace, options.requests_max, sampling, watch);
+        let feed = Feed::new(trace, options, sampling, watch);
         return options.contender.visit(OnContender { feed, options, seen, recorder });
     };
     let pool = backing::pool(options.pool_bytes, options.backed, learn)?;
@@ -290,7 +315,7 @@ pub fn replay<R: BufRead + Send>(
         tiered,
     );
     watch.built(store.exporter());
-    let feed = Feed::new(trace, options.requests_max, sampling, watch);
+    let feed = Feed::new(trace, options, sampling, watch);
     let run = Run::new(feed, options, pool.capacity(), recorder);
     match options.threads {
         1 => run.alone(store),
@@ -299,14 +324,14 @@ pub fn replay<R: BufRead + Send>(
 }
 
 /// A replay that does not know its contender's type yet.
-struct OnContender<'a, R> {
-    feed: Feed<'a, R>,
+struct OnContender<'a> {
+    feed: Feed<'a>,
     options: &'a Options,
     seen: bool,
     recorder: Option<Arc<Recorder>>,
 }
 
-impl<R: BufRead> Visitor for OnContender<'_, R> {
+impl Visitor for OnContender<'_> {
     type Output = Result<ReplayReport, ReplayError>;
 
     fn visit<C: Contender>(self) -> Self::Output {
@@ -323,8 +348,8 @@ impl<R: BufRead> Visitor for OnContender<'_, R> {
 }
 
 /// A replay whose pool exists.
-struct Run<'a, R> {
-    feed: Mutex<Feed<'a, R>>,
+struct Run<'a> {
+    feed: Mutex<Feed<'a>>,
     options: &'a Options,
     pool_bytes: u64,
     payloads: Option<Payloads>,
@@ -343,9 +368,9 @@ struct ThreadResult {
     took: Duration,
 }
 
-impl<'a, R: BufRead> Run<'a, R> {
+impl<'a> Run<'a> {
     fn new(
-        feed: Feed<'a, R>,
+        feed: Feed<'a>,
         options: &'a Options,
         pool_bytes: u64,
         recorder: Option<Arc<Recorder>>,
@@ -373,10 +398,11 @@ impl<'a, R: BufRead> Run<'a, R> {
     }
 
     /// Runs on this many threads.
-    fn together<S: Store + Sync>(self, store: S, threads: u32) -> Result<ReplayReport, ReplayError>
-    where
-        R: Send,
-    {
+    fn together<S: Store + Sync>(
+        self,
+        store: S,
+        threads: u32,
+    ) -> Result<ReplayReport, ReplayError> {
         let start = Instant::now();
         let done = thread::scope(|scope| {
             let start = |number| {
@@ -395,7 +421,7 @@ impl<'a, R: BufRead> Run<'a, R> {
         self.finish(store, done, start.elapsed())
     }
 
-    fn feed(&self) -> MutexGuard<'_, Feed<'a, R>> {
+    fn feed(&self) -> MutexGuard<'_, Feed<'a>> {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -508,7 +534,7 @@ impl<'a, R: BufRead> Run<'a, R> {
             contender: options.contender.name(),
             policy: options.eviction.name(),
             pool_bytes,
-            block_tokens: BLOCK_TOKENS,
+            block_tokens: layout.block_tokens(),
             page_tokens: layout.page_tokens(),
             block_bytes: layout.bytes(),
             block_objects: layout.objects().len() as u64,

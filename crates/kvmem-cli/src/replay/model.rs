@@ -1,7 +1,7 @@
 //! *Model*: the objects that a store keeps for one block of tokens, and their sizes.
 //!
 //! Serving engines move KV cache in *pages* of a few tokens, and a store sees one object (or a few)
-//! per page. A block of 512 tokens is `512 / page_tokens` pages, and its objects are, page by
+//! per page. A block of N tokens is `N / page_tokens` pages, and its objects are, page by
 //! page of one kind, then of the next:
 //!
 //! ```text
@@ -23,8 +23,6 @@
 //! 512 B below the formula). All sizes are for the whole model: no tensor parallelism.
 
 use clap::ValueEnum;
-
-use super::trace::BLOCK_TOKENS;
 
 /// A model whose KV cache is replayed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
@@ -95,6 +93,7 @@ impl Model {
 pub struct BlockLayout {
     objects: Vec<u64>,
     bytes: u64,
+    block_tokens: u64,
     page_tokens: u64,
 }
 
@@ -103,10 +102,15 @@ pub struct BlockLayout {
 #[non_exhaustive]
 pub enum LayoutError {
     /// A block must be a whole number of pages.
-    #[error("a page of {page_tokens} tokens does not divide a block of {BLOCK_TOKENS} tokens")]
+    #[error(
+        "a page of {page_tokens} tokens does not divide a block of {block_tokens} tokens; choose \
+         --page-tokens that does"
+    )]
     PageTokens {
         /// The requested page size.
         page_tokens: u64,
+        /// Tokens of a block.
+        block_tokens: u64,
     },
     /// An object has no bytes.
     #[error("an object of 0 bytes cannot be allocated")]
@@ -117,36 +121,45 @@ pub enum LayoutError {
 }
 
 impl BlockLayout {
-    /// Returns the block of a model in pages of `page_tokens` tokens.
+    /// Returns the block of `block_tokens` tokens of a model, in pages of `page_tokens` tokens.
     ///
     /// # Errors
     /// [`LayoutError::PageTokens`] if the pages do not divide a block.
-    pub fn of_model(model: Model, page_tokens: u64) -> Result<Self, LayoutError> {
+    pub fn of_model(
+        model: Model,
+        block_tokens: u64,
+        page_tokens: u64,
+    ) -> Result<Self, LayoutError> {
         let per_page: Vec<u64> =
             model.bytes_per_token().iter().map(|bytes| bytes.saturating_mul(page_tokens)).collect();
-        Self::of_objects(&per_page, page_tokens)
+        Self::of_objects(&per_page, block_tokens, page_tokens)
     }
 
-    /// Returns the block whose pages of `page_tokens` tokens are objects of `per_page` bytes each.
+    /// Returns the block of `block_tokens` tokens whose pages of `page_tokens` tokens are objects
+    /// of `per_page` bytes each.
     ///
     /// # Errors
     /// [`LayoutError`] if the pages do not divide a block, an object is empty, or the sum
     /// overflows.
-    pub fn of_objects(per_page: &[u64], page_tokens: u64) -> Result<Self, LayoutError> {
-        if page_tokens == 0 || !BLOCK_TOKENS.is_multiple_of(page_tokens) {
-            return Err(LayoutError::PageTokens { page_tokens });
+    pub fn of_objects(
+        per_page: &[u64],
+        block_tokens: u64,
+        page_tokens: u64,
+    ) -> Result<Self, LayoutError> {
+        if page_tokens == 0 || block_tokens == 0 || !block_tokens.is_multiple_of(page_tokens) {
+            return Err(LayoutError::PageTokens { page_tokens, block_tokens });
         }
         if per_page.is_empty() || per_page.contains(&0) {
             return Err(LayoutError::ZeroSize);
         }
-        let pages = BLOCK_TOKENS / page_tokens;
+        let pages = block_tokens / page_tokens;
         let objects: Vec<u64> =
             per_page.iter().flat_map(|&size| std::iter::repeat_n(size, pages as usize)).collect();
         let bytes = objects
             .iter()
             .try_fold(0u64, |sum, &size| sum.checked_add(size))
             .ok_or(LayoutError::TooLarge)?;
-        Ok(BlockLayout { objects, bytes, page_tokens })
+        Ok(BlockLayout { objects, bytes, block_tokens, page_tokens })
     }
 
     /// The sizes of the block's objects in bytes, in the order they are allocated.
@@ -159,6 +172,11 @@ impl BlockLayout {
         self.bytes
     }
 
+    /// Tokens of the block.
+    pub fn block_tokens(&self) -> u64 {
+        self.block_tokens
+    }
+
     /// Tokens of a page.
     pub fn page_tokens(&self) -> u64 {
         self.page_tokens
@@ -168,10 +186,11 @@ impl BlockLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trace::mooncake::BLOCK_TOKENS;
 
     #[test]
     fn glm_pages_are_the_published_ones() {
-        let layout = BlockLayout::of_model(Model::Glm51Dsa, 64).unwrap();
+        let layout = BlockLayout::of_model(Model::Glm51Dsa, BLOCK_TOKENS, 64).unwrap();
         let mut expected = vec![3_274_752; 8];
         expected.extend([658_432; 8]);
         assert_eq!(layout.objects(), expected);
@@ -192,9 +211,9 @@ mod tests {
     #[test]
     fn a_block_does_not_depend_on_its_pages() {
         for model in Model::value_variants() {
-            let whole = BlockLayout::of_model(*model, BLOCK_TOKENS).unwrap();
+            let whole = BlockLayout::of_model(*model, BLOCK_TOKENS, BLOCK_TOKENS).unwrap();
             for page_tokens in [1, 16, 64, 256] {
-                let paged = BlockLayout::of_model(*model, page_tokens).unwrap();
+                let paged = BlockLayout::of_model(*model, BLOCK_TOKENS, page_tokens).unwrap();
                 assert_eq!(paged.bytes(), whole.bytes(), "{}", model.name());
                 assert_eq!(
                     paged.objects().len() as u64,
@@ -206,12 +225,17 @@ mod tests {
 
     #[test]
     fn blocks_that_cannot_be_fail() {
-        let pages = |page_tokens| BlockLayout::of_objects(&[10], page_tokens);
+        let of = |sizes: &[u64], page| BlockLayout::of_objects(sizes, BLOCK_TOKENS, page);
+        let pages = |page_tokens| of(&[10], page_tokens);
+        let block_tokens = BLOCK_TOKENS;
         for page_tokens in [0, 3, 1024, u64::MAX] {
-            assert_eq!(pages(page_tokens), Err(LayoutError::PageTokens { page_tokens }));
+            assert_eq!(
+                pages(page_tokens),
+                Err(LayoutError::PageTokens { page_tokens, block_tokens })
+            );
         }
-        assert_eq!(BlockLayout::of_objects(&[10, 0], 64), Err(LayoutError::ZeroSize));
-        assert_eq!(BlockLayout::of_objects(&[], 64), Err(LayoutError::ZeroSize));
-        assert_eq!(BlockLayout::of_objects(&[u64::MAX / 4], 64), Err(LayoutError::TooLarge));
+        assert_eq!(of(&[10, 0], 64), Err(LayoutError::ZeroSize));
+        assert_eq!(of(&[], 64), Err(LayoutError::ZeroSize));
+        assert_eq!(of(&[u64::MAX / 4], 64), Err(LayoutError::TooLarge));
     }
 }

@@ -135,15 +135,16 @@ mod tests {
     use super::super::backing;
     use super::super::model::BlockLayout;
     use super::super::pooled::Pooled;
-    use super::super::trace::Request;
     use super::super::worker::Worker;
     use super::*;
+    use crate::trace::Request;
 
     fn request(ids: &[u64]) -> Request {
         Request {
             timestamp: 0.0,
             input_length: 512 * ids.len() as u64,
             output_length: 1,
+            block_tokens: 512,
             hash_ids: ids.to_vec(),
         }
     }
@@ -161,7 +162,7 @@ mod tests {
 
     #[test]
     fn samples_are_bounded_whatever_the_length() {
-        let layout = BlockLayout::of_objects(&[4096], 512).expect("a size");
+        let layout = BlockLayout::of_objects(&[4096], 512, 512).expect("a size");
         let pool = backing::pool(1 << 20, false, false).expect("a mebibyte of addresses");
         for known in [None, Some(100_000 * 4096)] {
             let mut sampling = ReplaySamples::new(known);

@@ -25,7 +25,7 @@ use super::moves::Moves;
 use super::object::ObjectId;
 use super::payload::{Damage, Payloads};
 use super::store::{Store, StoreError};
-use super::trace::{BLOCK_TOKENS, Request};
+use crate::trace::Request;
 
 /// Counts since the worker began.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]
@@ -229,7 +229,7 @@ impl<'a, S: Store> Worker<'a, S> {
         counters.memory_hits += in_memory.min(hits) as u64;
         counters.not_cached += (ids.len() - cached) as u64;
         counters.tokens += request.input_length;
-        counters.hit_tokens += (hits as u64 * BLOCK_TOKENS).min(request.input_length);
+        counters.hit_tokens += (hits as u64 * self.layout.block_tokens()).min(request.input_length);
         Ok(())
     }
 

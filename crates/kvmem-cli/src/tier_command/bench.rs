@@ -10,7 +10,6 @@
 //! number of values in batches; passes of the tier and plain ones take turns, and each begins every
 //! second turn. The medians of the passes count, and the medians of the ratios of each turn.
 
-mod fixture;
 mod report;
 mod turns;
 
@@ -20,10 +19,10 @@ use std::{fmt, io};
 
 use indicatif::ProgressBar;
 use kvmem_bench::machine::Machine;
+use kvmem_bench::tier::{Halves, HalvesError, padded};
 use kvmem_tier::device::{Device, FileDevice};
 use kvmem_tier::format::BLOCK;
 
-use self::fixture::Fixture;
 use self::report::{TierBenchReport, TierBenchRow, page};
 use super::access;
 use crate::args::TierBenchArgs;
@@ -64,7 +63,7 @@ pub(super) fn run(args: &TierBenchArgs) -> Result<(), Failure> {
         version: env!("CARGO_PKG_VERSION"),
         machine: Machine::here(),
         file: args.file.display().to_string(),
-        access: access(&device),
+        access: if args.dsync { access(&device) + ", O_DSYNC" } else { access(&device) },
         tier_bytes: half,
         depth: args.depth,
         rows,
@@ -83,9 +82,15 @@ fn measure(
     let mut rows = Vec::new();
     for (number, &len) in (0..).zip(&args.value_bytes) {
         bar.set_message(format!("values of {len} bytes"));
-        let fixture = Fixture::new(device, half, len, args.depth)?;
+        let halves =
+            Halves::new(device, half, len, args.depth.into()).map_err(|error| match error {
+                HalvesError::Measure(error) => failed(error),
+                too_small => Failure::usage(format_args!(
+                    "{too_small}; see --size, --depth and --value-bytes"
+                )),
+            })?;
         let before = Duration::from_secs(args.seconds.saturating_mul(number));
-        rows.extend(fixture.measure(Duration::from_secs(args.seconds), bar, before)?);
+        rows.extend(turns::measure(halves, len, Duration::from_secs(args.seconds), bar, before)?);
     }
     Ok(rows)
 }
@@ -112,27 +117,23 @@ fn check(len: u64, args: &TierBenchArgs, half: u64) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the bytes of the blocks of a value.
-fn padded(len: u64) -> u64 {
-    len.div_ceil(BLOCK as u64).saturating_mul(BLOCK as u64)
-}
-
 /// Opens the file. A new one has no name from then on, so nothing is left of it, however the
 /// command ends.
 fn open(args: &TierBenchArgs) -> Result<FileDevice, Failure> {
     let path = &args.file;
     let cannot =
         |error: io::Error| Failure::usage(format_args!("cannot open {}: {error}", shown(path)));
+    let device = if args.dsync { FileDevice::open_dsync } else { FileDevice::open };
     match OpenOptions::new().write(true).create_new(true).open(path) {
         Ok(_) => {
-            let opened = FileDevice::open(path, args.size, args.depth);
+            let opened = device(path, args.size, args.depth);
             let removed = fs::remove_file(path);
             let device = opened.map_err(cannot)?;
             removed.map_err(cannot)?;
             Ok(device)
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && args.format => {
-            FileDevice::open(path, args.size, args.depth).map_err(cannot)
+            device(path, args.size, args.depth).map_err(cannot)
         }
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             Err(Failure::usage(format_args!(

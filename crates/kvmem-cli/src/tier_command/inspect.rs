@@ -5,7 +5,7 @@ use std::path::Path;
 
 use indicatif::{BinaryBytes, HumanCount};
 use kvmem_tier::device::FileDevice;
-use kvmem_tier::format::{BLOCK, Superblock, SuperblockError, VERSION};
+use kvmem_tier::format::{BLOCK, Superblock, SuperblockError};
 use kvmem_tier::{Contents, Inspection};
 use serde::Serialize;
 
@@ -92,6 +92,8 @@ struct PartFigures {
 struct ValueFigures {
     count: u64,
     max_count: u64,
+    /// Of them, values in several ranges.
+    scattered: u64,
     bytes: u64,
     padding_bytes: u64,
     len_min: Option<u64>,
@@ -146,7 +148,7 @@ impl TierFigures {
         let lengths = contents.lengths();
         TierFigures {
             identity: Hex(superblock.file).to_string(),
-            format_version: VERSION,
+            format_version: superblock.version,
             generation: superblock.generation,
             epoch: superblock.epoch,
             bytes: superblock.len,
@@ -154,6 +156,7 @@ impl TierFigures {
             values: ValueFigures {
                 count: contents.entries.len() as u64,
                 max_count: layout.max_entries(),
+                scattered: contents.scattered() as u64,
                 bytes,
                 padding_bytes: contents.used_bytes() - bytes,
                 len_min: lengths.map(|lengths| lengths.min),
@@ -277,6 +280,9 @@ impl fmt::Display for TierFigures {
         {
             let lengths = format!("{min} bytes least, {median} median, {max} most");
             line("  lengths", lengths)?;
+        }
+        if values.scattered > 0 {
+            line("  scattered", format!("{} in several ranges", HumanCount(values.scattered)))?;
         }
         line("checkpoint", self.checkpoint.to_string())?;
         line("journal", self.journal.to_string())?;

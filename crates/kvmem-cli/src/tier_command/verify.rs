@@ -78,8 +78,9 @@ struct VerifyReport {
 #[derive(Serialize)]
 struct NamedValue {
     digest: String,
-    /// Where its bytes begin in the file.
+    /// Where its bytes begin in the file, and how many ranges they have there.
     offset: u64,
+    ranges: usize,
     len: u64,
     damage: String,
 }
@@ -88,7 +89,8 @@ impl NamedValue {
     fn new(contents: &Contents, value: &DamagedValue) -> NamedValue {
         NamedValue {
             digest: Hex::from(value.entry.digest).to_string(),
-            offset: offset(contents, value.entry.start),
+            offset: offset(contents, value.entry.start()),
+            ranges: value.entry.extents.len(),
             len: value.entry.len,
             damage: value.damage.to_string(),
         }
@@ -118,8 +120,9 @@ impl fmt::Display for VerifyReport {
         if !self.named.is_empty() {
             writeln!(f, "\n{:<32} {:>16} {:>12}", "digest", "offset", "bytes")?;
         }
-        for NamedValue { digest, offset, len, damage } in &self.named {
-            writeln!(f, "{digest:<32} {offset:>16} {len:>12}  {damage}")?;
+        for NamedValue { digest, offset, ranges, len, damage } in &self.named {
+            let ranges = if *ranges > 1 { format!(", in {ranges} ranges") } else { String::new() };
+            writeln!(f, "{digest:<32} {offset:>16} {len:>12}  {damage}{ranges}")?;
         }
         match self.damaged - self.named.len() as u64 {
             0 => Ok(()),

@@ -6,6 +6,7 @@ use kvmem::pool::PoolReport;
 use kvmem_report::{Bars, Chapter, Lines, Scale, Section, Table};
 
 use super::disk::OnDisk;
+use super::node::OnNode;
 use super::sampling::TourSample;
 use super::serving::Served;
 use super::setting_up::SetUp;
@@ -198,4 +199,24 @@ pub(super) fn on_disk(disk: &OnDisk) -> Chapter {
     Chapter::new("Disk")
         .line("Values that memory has no room for, in a local file; closed, and opened again")
         .section(Section::new("Three ways").plot(bars.plot()).table(table))
+}
+
+/// The node: what a killed engine and a killed server cost.
+pub(super) fn on_node(node: &OnNode) -> Chapter {
+    let rows = [
+        ("values", HumanCount(node.values).to_string()),
+        ("bytes of a value", bytes(node.value_bytes)),
+        ("bytes of the memory", bytes(node.memory_bytes)),
+        ("stored in place, GB/s", format!("{:.2}", node.stored.gb_per_s())),
+        ("ms until what a killed engine had is free", format!("{:.1}", 1e3 * node.engine_seconds)),
+        ("ms until a killed server is replaced", format!("{:.1}", 1e3 * node.server_seconds)),
+        ("values found then", HumanCount(node.found).to_string()),
+        ("faults", node.wrong.len().to_string()),
+    ];
+    let table = rows.into_iter().fold(Table::new(["", "found"]), |table, (what, found)| {
+        table.row([what.to_owned(), found])
+    });
+    Chapter::new("Node")
+        .line("Values that belong to no engine: an engine was killed, and then the server")
+        .section(Section::new("What survives").table(table))
 }

@@ -10,12 +10,12 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+pub(crate) const POOL: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
 const LOAN_FILE: &str = "/run/kvmem-hugepages-2048kB.lock";
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Hugepages that [`ROWS`] need: 64 MiB in a build without optimization, else 512 MiB.
-const PAGES: u64 = if cfg!(debug_assertions) { 32 } else { 256 };
+pub(crate) const PAGES: u64 = if cfg!(debug_assertions) { 32 } else { 256 };
 
 /// A benchmark of one row that needs [`PAGES`] hugepages.
 const ROWS: [&str; 6] = ["bench", "arena", "--quick", "--op", "populate", "--contender"];
@@ -28,7 +28,7 @@ fn pool() -> u64 {
 }
 
 /// The pool, for one test at a time. Dropping this restores the pool.
-struct Machine {
+pub(crate) struct Machine {
     before: u64,
     _alone: MutexGuard<'static, ()>,
 }
@@ -36,7 +36,7 @@ struct Machine {
 impl Machine {
     /// Returns `None` if the pool cannot be resized, or is not empty: a run would use its free
     /// pages before it borrows any.
-    fn take() -> Option<Machine> {
+    pub(crate) fn take() -> Option<Machine> {
         static ALONE: Mutex<()> = Mutex::new(());
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let skip = |why: &str| {

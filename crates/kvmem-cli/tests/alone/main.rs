@@ -1,3 +1,7 @@
 //! What needs the pools of the machine alone.
 
 mod hugepages;
+mod serve_hugepages;
+#[path = "../it/serving.rs"]
+#[expect(dead_code, reason = "the other test program uses all of it")]
+mod serving;

@@ -344,6 +344,49 @@ fn without_descriptors_the_simulated_machines_remain() {
 }
 
 #[test]
+fn the_suite_of_gpus_says_why_it_measured_nothing() {
+    let output = kvmem(&["bench", "gpu", "--quick", "--reps", "1", "--size", "2MiB"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{errors}");
+    // A machine with a GPU has figures instead.
+    let why = ["skipped: no library: ", "skipped: no GPU: "].iter().any(|why| text.contains(why));
+    assert!(why || text.contains("copies to the GPU"), "{text}");
+}
+
+#[test]
+fn the_node_suite_starts_its_processes_and_its_json_is_shown_again() {
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-node.json", std::process::id()));
+    let json = file.to_str().unwrap();
+    let output = kvmem(&["bench", "node", "--quick", "--reps", "1", "--json", json]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
+    let table = String::from_utf8(output.stdout).unwrap();
+    for word in ["4 client(s)", "memcpy", "look-ups", "killed and started again", "Goals"] {
+        assert!(table.contains(word), "{word} is missing in\n{table}");
+    }
+    let report: Value = serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let shown = kvmem(&["bench", "--from", json]);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(String::from_utf8(shown.stdout).unwrap(), table);
+    // Two contenders with one and with four clients; three store and read; two look up.
+    assert_eq!(report["rows"].as_array().unwrap().len(), 2 * 2 + 2 * 3 + 2);
+    assert_eq!(report["goals"].as_array().unwrap().len(), 7);
+    for (arguments, expected) in [
+        (&["--contender", "nosuch"][..], "memcpy"),
+        (&["--beside", "ring=/bin/true"], "NAME=PROGRAM"),
+        (&["--role", "server"], "is no role"),
+    ] {
+        let output = kvmem(&[&["bench", "node"], arguments].concat());
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {stderr}");
+        assert!(stderr.contains(expected), "{arguments:?}: {stderr}");
+    }
+}
+
+#[test]
 fn contradictory_options_fail() {
     for (arguments, expected) in [
         (&["--workload", "nosuch"][..], "uniform"),

@@ -8,6 +8,14 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::command::{run, text};
+use crate::schema;
+
+/// Returns the schema that the command prints.
+fn schema() -> Value {
+    let output = kvmem(&["--schema"]);
+    assert!(output.status.success(), "{output:?}");
+    serde_json::from_slice(&output.stdout).expect("the schema is JSON")
+}
 
 fn kvmem(args: &[&str]) -> Output {
     run("doctor", args)
@@ -22,7 +30,7 @@ fn report(output: &Output) -> Value {
     let checks = report["checks"].as_array().unwrap();
     assert!(checks.len() >= 15, "{report:#}");
     for check in checks {
-        for field in ["name", "value", "need", "verdict", "why", "fix"] {
+        for field in ["name", "value", "need", "verdict", "why", "fix", "source"] {
             assert!(check.get(field).is_some(), "no {field} in {check:#}");
         }
     }
@@ -34,6 +42,7 @@ fn report(output: &Output) -> Value {
         .collect();
     kinds.dedup();
     assert_eq!(kinds, ["io_uring", "mlock", "verbs", "cuda", "nixl"], "{report:#}");
+    assert_eq!(schema::faults(&schema(), &report), Vec::<String>::new());
     let failed = checks.iter().filter(|check| check["verdict"] == "fail").count();
     assert_eq!(output.status.code(), Some(i32::from(failed > 0)), "{report:#}");
     assert_eq!(failed > 0, report["verdict"] == "fail");
@@ -244,4 +253,52 @@ fn a_path_for_a_disk_tier_is_examined() {
     );
     let output = kvmem(&["--tier-size", "1GiB"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
+
+/// Each of these reports breaks a rule of the schema.
+#[test]
+fn the_schema_finds_faults() {
+    let schema = schema();
+    let good = report(&kvmem(&["--size", "4096", "--no-pin", "--json"]));
+    let changes: [(&str, Value); 9] = [
+        ("/verdict", Value::from("fine")),
+        ("/requirements/size_bytes", Value::from(0)),
+        ("/requirements/pages/0", Value::from("3M")),
+        ("/checks/0/value", serde_json::json!({"bytes": 1, "count": 1})),
+        ("/checks/0/value", serde_json::json!({"bytes": -1})),
+        ("/checks/0/why", Value::from("")),
+        ("/checks/0/fix", Value::from(1)),
+        ("/registrars/0/backend", Value::from("pcie")),
+        ("/checks", Value::from(Vec::<Value>::new())),
+    ];
+    for (at, value) in changes {
+        let mut bad = good.clone();
+        *bad.pointer_mut(at).expect(at) = value;
+        assert!(!schema::faults(&schema, &bad).is_empty(), "{at}");
+    }
+    let mut bad = good.clone();
+    bad["checks"][0].as_object_mut().unwrap().remove("source");
+    assert!(!schema::faults(&schema, &bad).is_empty(), "a field is missing");
+    let mut bad = good;
+    bad["more"] = Value::Null;
+    assert!(!schema::faults(&schema, &bad).is_empty(), "a field is unknown");
+}
+
+#[test]
+fn remedies_are_printed_as_a_script() {
+    // Too much for any machine: there are remedies.
+    let output = kvmem(&["--size", "1024PiB", "--pages", "2M,4k", "--fix"]);
+    assert!(output.status.success(), "{output:?}");
+    let script = text(&output.stdout);
+    assert!(script.starts_with("#!/bin/sh\n# Remedies of `kvmem doctor` for 1 EiB"), "{script}");
+    assert!(script.contains("\n# fail: memory.available is ") && script.contains("\n# see: "));
+    let file =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-fix.sh", std::process::id()));
+    std::fs::write(&file, script).unwrap();
+    let parsed = Command::new("sh").arg("-n").arg(&file).output().unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(parsed.status.success(), "{parsed:?}");
+    for args in [&["--fix", "--json"][..], &["--schema", "--fix"], &["--schema", "--json"]] {
+        assert_eq!(kvmem(args).status.code(), Some(2), "{args:?}");
+    }
 }

@@ -118,6 +118,13 @@ fn page_of_the_slab_suite() {
 }
 
 #[test]
+fn page_of_the_node_suite() {
+    // The calls have two plots, the values and the look-ups one each.
+    let html = drawn("node", &["bench", "node", "--quick", "--reps", "1"], 4);
+    assert!(html.contains("4 client(s)"), "{html}");
+}
+
+#[test]
 fn page_of_the_concurrency_suite() {
     let args = [
         "bench",
@@ -200,6 +207,22 @@ fn page_of_a_replay() {
 }
 
 #[test]
+fn page_of_a_curve() {
+    let trace = format!("{}/tests/data/small_trace.jsonl", env!("CARGO_MANIFEST_DIR"));
+    for (name, sampling) in [("exact", &[][..]), ("sampled", &["--sample-rate", "0.3"])] {
+        let args = [&["trace", "curve", &trace], sampling].concat();
+        let html = drawn(&format!("curve-{name}"), &args, 1);
+        assert!(html.contains("How much memory to buy") && html.contains("99 % of possible"));
+        assert_eq!(html.contains("at least"), name == "sampled");
+    }
+    let empty = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-reuse.csv");
+    let text = "TIMESTAMP,ContextTokens,GeneratedTokens\n1,100,1\n2,100,1\n";
+    std::fs::write(&empty, text).unwrap();
+    let html = drawn("curve-none", &["trace", "curve", empty.to_str().unwrap()], 0);
+    assert!(html.contains("No block is requested twice"), "{html}");
+}
+
+#[test]
 fn unreadable_inputs_and_unwritable_pages_fail_before_any_work() {
     let fails = |args: &[&str]| {
         let output = kvmem(args);
@@ -215,6 +238,7 @@ fn unreadable_inputs_and_unwritable_pages_fail_before_any_work() {
         &["bench", "offset", "--html", nowhere],
         &["mount", "--size", "1GiB", "--html", nowhere],
         &["replay", &trace, "--html", nowhere],
+        &["trace", "curve", &trace, "--html", nowhere],
     ] {
         assert!(fails(args).contains("cannot write /no/such/folder/page.html"), "{args:?}");
     }

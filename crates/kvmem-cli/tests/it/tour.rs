@@ -65,22 +65,26 @@ fn each_step_is_printed_and_plotted() {
     says(
         &text,
         &[
-            "a tour in 5 steps",
-            "1/5 Doctor",
+            "a tour in 6 steps",
+            "1/6 Doctor",
             "checks",
-            "2/5 Pool",
+            "2/6 Pool",
             "16 MiB: requested",
             "populated 16 MiB",
-            "3/5 KV workload",
+            "3/6 KV workload",
             "requests for pages of 1 token(s)",
             "no mismatch",
-            "4/5 Disk",
+            "4/6 Disk",
             "evicted",
             "every byte verified",
             "opened again in",
             "192 values",
             "no mismatch",
-            "5/5 Report",
+            "5/6 Node",
+            "an engine in the middle of a write",
+            "64 of 64 in all",
+            "no call lost, no mismatch",
+            "6/6 Report",
             "done",
         ],
     );
@@ -112,8 +116,8 @@ fn the_command_without_arguments_runs_the_tour() {
     let seen: Vec<String> = lines.map(Result::unwrap).take(4).collect();
     child.kill().unwrap();
     child.wait().unwrap();
-    assert!(seen[0].contains("a tour in 6 steps"), "{seen:?}");
-    assert!(seen.iter().any(|line| line.starts_with("1/6 Doctor")), "{seen:?}");
+    assert!(seen[0].contains("a tour in 7 steps"), "{seen:?}");
+    assert!(seen.iter().any(|line| line.starts_with("1/7 Doctor")), "{seen:?}");
     let left = std::fs::read_dir(&folder).unwrap().count();
     assert_eq!(left, 0, "a tour that is killed leaves no page, neither empty nor in part");
     std::fs::remove_dir_all(folder).unwrap();
@@ -170,7 +174,7 @@ fn with_little_locked_memory_a_small_pool_is_registered() {
             ],
         );
     }
-    says(&text, &["3/5 KV workload", "no mismatch", "the current folder cannot be written"]);
+    says(&text, &["3/6 KV workload", "no mismatch", "the current folder cannot be written"]);
     let file = page(&text);
     assert_eq!(file.parent(), Some(&*folder), "{text}");
     browser::opened(&file, 6);
@@ -186,7 +190,7 @@ fn without_locked_memory_nothing_is_registered() {
         text.contains("RLIMIT_MEMLOCK is 0") || text.contains("missing     io_uring:"),
         "{text}"
     );
-    says(&text, &["remedy", "2/5 Pool", "no mismatch", "above"]);
+    says(&text, &["remedy", "2/6 Pool", "no mismatch", "above"]);
     assert!(!text.contains("to show it") && !text.contains("    registered"), "{text}");
     std::fs::remove_dir_all(folder).unwrap();
 }
@@ -250,7 +254,7 @@ fn without_io_uring_the_tour_continues() {
     };
     says(
         &text,
-        &["missing io_uring:", "io_uring_setup", "remedy", "2/5 Pool", "populated", "no mismatch"],
+        &["missing io_uring:", "io_uring_setup", "remedy", "2/6 Pool", "populated", "no mismatch"],
     );
     assert!(!text.contains("    registered"), "{text}");
     assert!(browser::opened(&file, 6).contains("What was not there"));

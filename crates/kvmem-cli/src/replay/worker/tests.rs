@@ -12,6 +12,7 @@ use super::super::backing;
 use super::super::placed::Placed;
 use super::super::pooled::Pooled;
 use super::*;
+use crate::trace::mooncake::BLOCK_TOKENS;
 
 /// The objects of a block: a page together.
 const OBJECTS: [u64; 2] = [2867, 1229];
@@ -101,7 +102,7 @@ impl Contender for Broken {
 }
 
 fn layout() -> BlockLayout {
-    BlockLayout::of_objects(&OBJECTS, BLOCK_TOKENS).unwrap()
+    BlockLayout::of_objects(&OBJECTS, BLOCK_TOKENS, BLOCK_TOKENS).unwrap()
 }
 
 /// A place for `blocks` blocks, in a pool.
@@ -131,7 +132,13 @@ fn on_both(blocks: u64, test: impl OnStore) {
 
 fn request(hash_ids: &[u64]) -> Request {
     let input_length = hash_ids.len() as u64 * BLOCK_TOKENS;
-    Request { timestamp: 0.0, input_length, output_length: 1, hash_ids: hash_ids.to_vec() }
+    Request {
+        timestamp: 0.0,
+        input_length,
+        output_length: 1,
+        block_tokens: BLOCK_TOKENS,
+        hash_ids: hash_ids.to_vec(),
+    }
 }
 
 fn holds<S: Store>(store: &S, block: u64) -> bool {
@@ -237,7 +244,8 @@ fn a_block_that_does_not_fit_the_empty_pool_is_an_error() {
     struct Test;
     impl OnStore for Test {
         fn run<S: Store>(&self, store: &S) {
-            let layout = BlockLayout::of_objects(&[2867, 1230], BLOCK_TOKENS).unwrap();
+            let layout =
+                BlockLayout::of_objects(&[2867, 1230], BLOCK_TOKENS, BLOCK_TOKENS).unwrap();
             let mut worker = Worker::new(store, &layout, None);
             let too_small = StoreError::PoolTooSmall { objects: 2, bytes: 4097 };
             assert_eq!(worker.serve(&request(&[1])), Err(too_small));
@@ -249,7 +257,7 @@ fn a_block_that_does_not_fit_the_empty_pool_is_an_error() {
 
 #[test]
 fn an_allocator_that_hands_out_a_place_twice_is_found_out() {
-    let layout = BlockLayout::of_objects(&[64], BLOCK_TOKENS).unwrap();
+    let layout = BlockLayout::of_objects(&[64], BLOCK_TOKENS, BLOCK_TOKENS).unwrap();
     let payloads = Payloads::new(layout.objects());
     let store = placed::<Broken>(128);
     let mut worker = Worker::new(&store, &layout, Some(&payloads));

@@ -1,0 +1,95 @@
+//! Options of the commands for operators of a node: `ls`, `stat`, `evict`, `drop`.
+
+use std::path::PathBuf;
+
+use clap::Args as ClapArgs;
+
+use super::size;
+
+/// Options of `kvmem ls`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct LsArgs {
+    /// The socket of the server
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// List the clients instead of the values
+    #[arg(long)]
+    pub sessions: bool,
+
+    /// List the values of this namespace only
+    #[arg(long, value_name = "NAME", conflicts_with = "sessions")]
+    pub namespace: Option<String>,
+
+    /// Maximum values to list
+    #[arg(
+        long, value_name = "N", default_value_t = 10_000,
+        value_parser = clap::value_parser!(u64).range(1..), conflicts_with = "sessions"
+    )]
+    pub limit: u64,
+
+    /// Write the list as JSON to FILE; - for standard output instead of the table
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `kvmem stat`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct StatArgs {
+    /// The socket of the server
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// Show the statistics again and again, with rates, each so many seconds
+    #[arg(
+        long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
+        value_parser = clap::value_parser!(u64).range(1..=3600)
+    )]
+    pub watch: Option<u64>,
+
+    /// End after showing them so often
+    #[arg(
+        long, value_name = "N", requires = "watch",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    pub count: Option<u64>,
+
+    /// Write the statistics as JSON to FILE; - for standard output instead of the text
+    #[arg(
+        long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-",
+        conflicts_with = "watch"
+    )]
+    pub json: Option<PathBuf>,
+}
+
+/// Options of `kvmem evict`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct EvictArgs {
+    /// Values of at least so many bytes, or with a unit, such as 4GiB
+    #[arg(value_name = "BYTES", value_parser = size)]
+    pub bytes: u64,
+
+    /// The socket of the server
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// Evict values of this namespace only
+    #[arg(long, value_name = "NAME")]
+    pub namespace: Option<String>,
+}
+
+/// Options of `kvmem drop`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct DropArgs {
+    /// The socket of the server
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// Drop the values of this namespace
+    #[arg(long, value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
+    pub namespace: Option<String>,
+
+    /// Drop the values of all namespaces
+    #[arg(long)]
+    pub all: bool,
+}

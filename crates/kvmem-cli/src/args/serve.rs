@@ -1,0 +1,320 @@
+//! Options of `kvmem serve` and `kvmem keeper`.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, ValueEnum};
+use kvmem::arena::{ByteSize, Ladder, Numa, Populate};
+use kvmem_node::NamespaceLimits;
+
+use super::{MetricsArgs, size};
+
+/// Options of `kvmem serve`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct ServeArgs {
+    /// Size of the memory in bytes, or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is 10^9, G
+    /// is GiB). Memory that is recovered keeps its own size
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: u64,
+
+    /// The socket that clients connect to: a path of at most 100 bytes in a folder that exists
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// Kinds of pages to try, in this order: 1G, 2M, thp, 4k
+    #[arg(
+        long, value_name = "PAGES,…", default_value = "2M,thp,4k",
+        value_parser = clap::value_parser!(Ladder)
+    )]
+    pub pages: Ladder,
+
+    /// NUMA nodes: none, bind:0,2-3 or interleave:0-3
+    #[arg(
+        long, value_name = "POLICY", default_value = "none",
+        value_parser = clap::value_parser!(Numa)
+    )]
+    pub numa: Numa,
+
+    /// How pages are made resident: auto (measures how many threads pay), a number of threads, or
+    /// none
+    #[arg(
+        long, value_name = "THREADS", default_value = "auto",
+        value_parser = clap::value_parser!(Populate)
+    )]
+    pub populate: Populate,
+
+    /// Maximum values and reservations at once; the index takes 192 bytes for each that was ever
+    /// used [default: one for each 64 KiB]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_blocks: Option<u32>,
+
+    /// Alignment of all values, a power of two
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = size)]
+    pub align: u64,
+
+    /// After this time without a message, the reservations of a client are lost: a number with ms,
+    /// s, min or h
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    pub lease: Duration,
+
+    /// Let the pins of such a client end, too. If it still reads, it may read other values
+    #[arg(long)]
+    pub reclaim_pins: bool,
+
+    /// Let members of this group connect and map the memory, besides this user and root: a name of
+    /// /etc/group, or a number
+    #[arg(long, value_name = "GROUP")]
+    pub allow_group: Option<String>,
+
+    /// Limits of a namespace; may be given several times. NAME is empty for clients without a
+    /// namespace, BYTES is a size or `max`
+    #[arg(long = "quota", value_name = "NAME=BYTES[,pins=N][,share=N]")]
+    pub quotas: Vec<NamespaceQuota>,
+
+    /// After a message, look for further ones for this time before sleeping: a number with us or
+    /// ms, up to 10ms. Calls that follow closely save tens of microseconds; meanwhile the server
+    /// takes a processor. 0us: sleep at once
+    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = spin)]
+    pub spin: Duration,
+
+    /// Maximum clients that call by rings, each with half a MiB of memory. Further ones call by
+    /// their sockets
+    #[arg(
+        long, value_name = "N", default_value_t = 64,
+        value_parser = clap::value_parser!(u16).range(0..=256)
+    )]
+    pub max_rings: u16,
+
+    /// Maximum connections. One of 16 is for this user and root only
+    #[arg(
+        long, value_name = "N", default_value_t = 512,
+        value_parser = clap::value_parser!(u16).range(1..=4096)
+    )]
+    pub max_connections: u16,
+
+    /// Maximum pins and reservations of one client; the server takes some 50 bytes for each
+    #[arg(
+        long, value_name = "N", default_value_t = 1 << 20,
+        value_parser = clap::value_parser!(u32).range(1..)
+    )]
+    pub max_handles: u32,
+
+    /// Maximum bytes that one client has reserved at a time [default: all]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_reserved: Option<u64>,
+
+    /// Put a disk tier in FILE below the memory, or on a block device: values that are evicted are
+    /// found there, also by servers with other memory. A tier is cleared if a server without it has
+    /// removed or evicted values of the same memory
+    #[arg(long, value_name = "FILE")]
+    pub tier: Option<PathBuf>,
+
+    /// Bytes of a new tier, instead of four times the memory
+    #[arg(long, value_name = "SIZE", value_parser = size, requires = "tier")]
+    pub tier_size: Option<u64>,
+
+    /// Verify values with checksums in the background, so many bytes a second, and remove damaged
+    /// ones
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub scrub: Option<u64>,
+
+    /// Keep the memory in FILE on a tmpfs, such as /dev/shm, or on a hugetlbfs, and its index in
+    /// FILE.index: they outlive all processes, and need none that keeps them. --size is that of the
+    /// file, whose file system decides the pages. A client that may write can also cut the file
+    /// short, which kills all that map it
+    #[arg(long, value_name = "FILE")]
+    pub memory_file: Option<PathBuf>,
+
+    /// The process that keeps the memory while no server runs: one of keeper, systemd, none
+    /// [default: keeper; with --memory-file: none]
+    #[arg(long, value_name = "BY", value_enum, hide_possible_values = true)]
+    pub keep: Option<KeepBy>,
+
+    /// Start with fresh memory, and keep the memory that an earlier server left under another name
+    #[arg(long)]
+    pub set_aside: bool,
+
+    /// Start with fresh memory, and drop the memory that an earlier server left, with all values
+    #[arg(long, conflicts_with = "set_aside")]
+    pub fresh: bool,
+
+    /// Where metrics are served.
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
+
+    /// When clients can connect, write what was mapped and recovered as JSON to FILE; - for
+    /// standard output instead of the text
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub json: Option<PathBuf>,
+}
+
+impl ServeArgs {
+    /// Returns the process that keeps the memory.
+    #[must_use]
+    pub fn keep_by(&self) -> KeepBy {
+        let default = if self.memory_file.is_some() { KeepBy::None } else { KeepBy::Keeper };
+        self.keep.unwrap_or(default)
+    }
+}
+
+/// What keeps the memory of a server while it does not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KeepBy {
+    /// A `kvmem keeper` at the path of the socket with `.keeper` behind it; started if there is
+    /// none
+    Keeper,
+    /// systemd, whose unit sets FileDescriptorStoreMax
+    Systemd,
+    /// Nothing: the values end with the server
+    None,
+}
+
+/// A namespace and its limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamespaceQuota {
+    /// The name.
+    pub name: String,
+    /// The limits.
+    pub limits: NamespaceLimits,
+}
+
+impl FromStr for NamespaceQuota {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NamespaceQuota, String> {
+        let (name, rest) = text
+            .split_once('=')
+            .ok_or_else(|| format!("{text:?} has no `=`: say NAME=BYTES, such as chat=16GiB"))?;
+        let mut limits = NamespaceLimits::default();
+        let mut parts = rest.split(',');
+        let bytes = parts.next().unwrap_or_default();
+        if bytes != "max" {
+            limits.max_bytes = bytes.parse::<ByteSize>().map_err(|error| error.to_string())?.0;
+        }
+        for part in parts {
+            let number = |value: &str| {
+                value.parse::<u64>().map_err(|_| format!("{part:?}: {value:?} is no number"))
+            };
+            match part.split_once('=') {
+                Some(("pins", value)) => limits.max_pins = number(value)?,
+                Some(("share", value)) => {
+                    let share = number(value)?;
+                    limits.share = u32::try_from(share)
+                        .ok()
+                        .filter(|share| *share > 0)
+                        .ok_or_else(|| format!("share={share}: shares are 1 to {}", u32::MAX))?;
+                }
+                _ => return Err(format!("{part:?} is no limit: say pins=N or share=N")),
+            }
+        }
+        Ok(NamespaceQuota { name: name.to_owned(), limits })
+    }
+}
+
+/// Parses a time such as `60s`.
+fn time(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let known = || format!("{text:?} is no time: say a number with ms, s, min or h, such as 60s");
+    let number: u64 = number.parse().map_err(|_| known())?;
+    let unit = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "min" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(known()),
+    };
+    match number.checked_mul(unit) {
+        Some(ms @ 100..=86_400_000) => Ok(Duration::from_millis(ms)),
+        _ => Err(format!("{text}: times are 100ms to 24h")),
+    }
+}
+
+/// Parses a time such as `50us`.
+fn spin(text: &str) -> Result<Duration, String> {
+    let known = || format!("{text:?} is no time: say a number with us or ms, such as 50us");
+    let (number, unit) = match text.strip_suffix("us") {
+        Some(number) => (number, 1),
+        None => (text.strip_suffix("ms").ok_or_else(known)?, 1000),
+    };
+    let number: u64 = number.parse().map_err(|_| known())?;
+    match number.checked_mul(unit) {
+        Some(us @ 0..=10_000) => Ok(Duration::from_micros(us)),
+        _ => Err(format!("{text}: times are 0us to 10ms")),
+    }
+}
+
+/// Options of `kvmem keeper`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct KeeperArgs {
+    /// The socket of the keeper. `kvmem serve` uses the path of its own with `.keeper` behind it
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
+
+    /// Start the keeper in the background, and return when it listens
+    #[arg(long)]
+    pub detach: bool,
+
+    /// End the keeper after this time in which it has held nothing, without a connection
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
+    pub idle: Duration,
+
+    /// List what the keeper at the socket holds
+    #[arg(long, group = "ask", conflicts_with = "detach")]
+    pub list: bool,
+
+    /// Make the keeper at the socket drop the memory under NAME, as --list shows it
+    #[arg(long, value_name = "NAME", group = "ask", conflicts_with = "detach")]
+    pub forget: Option<String>,
+
+    /// End the keeper at the socket, which drops everything that no server uses
+    #[arg(long, group = "ask", conflicts_with = "detach")]
+    pub stop: bool,
+
+    /// Begin a session of its own, and let go of standard input and outputs when it listens: what
+    /// --detach starts.
+    #[arg(long, hide = true, conflicts_with_all = ["ask", "detach"])]
+    pub session: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_are_parsed() {
+        let quota = |text: &str| text.parse::<NamespaceQuota>();
+        let chat = quota("chat=16GiB,pins=5,share=3").unwrap();
+        let limits = NamespaceLimits { max_bytes: 16 << 30, max_pins: 5, share: 3 };
+        assert_eq!(chat, NamespaceQuota { name: "chat".to_owned(), limits });
+        let limits = NamespaceLimits { share: 2, ..NamespaceLimits::default() };
+        let quota_of_none = quota("=max,share=2").unwrap();
+        assert_eq!(quota_of_none, NamespaceQuota { name: String::new(), limits });
+        for bad in ["chat", "chat=", "chat=1x", "a=1,pins", "a=1,pins=x", "a=1,share=0", "a=1,b=2"]
+        {
+            assert!(quota(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn short_times_have_units() {
+        assert_eq!(spin("0us"), Ok(Duration::ZERO));
+        assert_eq!(spin("50us"), Ok(Duration::from_micros(50)));
+        assert_eq!(spin("10ms"), Ok(Duration::from_millis(10)));
+        for bad in ["", "50", "us", "-1us", "1.5ms", "11ms", "10001us", "1s", "99999999999999ms"] {
+            assert!(spin(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(time("60s"), Ok(Duration::from_secs(60)));
+        assert_eq!(time("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(time("2min"), Ok(Duration::from_secs(120)));
+        assert_eq!(time("1h"), Ok(Duration::from_secs(3600)));
+        for bad in ["", "60", "s", "1.5s", "-1s", "99ms", "25h", "99999999999999999999s"] {
+            assert!(time(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! `kvmem serve`: one pool of KV cache memory for all engines of a host.
+//!
+//! The command finds the process that keeps the memory, recovers what an earlier server left or
+//! maps fresh memory, gives the files to the keeping process, and serves until a signal arrives.
+//! The order matters: the name is claimed before the index is looked at, so that never two servers
+//! write to one index, and the files are kept before the first client can connect.
+
+mod group;
+mod housekeeping;
+mod keeping;
+mod memory_file;
+mod report;
+mod tier;
+
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, absolute};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use indicatif::BinaryBytes;
+use kvmem::arena::preflight::{Machine, Requirements, Verdict};
+use kvmem::arena::{Backing, Numa, Receipt, Region};
+use kvmem::pool::observe::Exporter;
+use kvmem_node::{
+    MemoryFile, Node, NodeError, NodeOptions, NodeServer, NodeTier, RecoveryReport, ServerOptions,
+    Stopper, observe,
+};
+use sd_notify::NotifyState;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use self::housekeeping::Housekeeping;
+use self::keeping::{Keeping, Left, Passed};
+use self::report::{ServeReport, kept_by};
+use crate::args::{KeepBy, ServeArgs};
+use crate::escape::shown;
+use crate::metrics_server::MetricsServer;
+use crate::mount_command;
+use crate::output::{Failure, JsonSink, progress_bar, tell};
+use crate::output_file::OutputFiles;
+
+/// The time between two lines of status for systemd while memory is mapped.
+const STATUS: Duration = Duration::from_secs(1);
+
+/// Serves until a signal arrives.
+pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+    let started = Instant::now();
+    let mut passed = Passed::take()?;
+    let json = JsonSink::open(&mut OutputFiles::new(), args.json.as_deref())?;
+    let options = server_options(args)?;
+    let socket = absolute(&args.socket).map_err(Failure::usage)?;
+    check_folder(&socket)?;
+    // Populating may take minutes: a second server is told at once.
+    if passed.listener.is_none() && NodeServer::answers_at(&socket) {
+        return Err(failure(NodeError::InUse { path: shown(&socket).to_string() }));
+    }
+    let metrics = MetricsServer::start(&args.metrics).map_err(Failure::usage)?;
+    let tier = tier::open(args)?;
+    let (keeping, made) = match &args.memory_file {
+        Some(path) => {
+            (Keeping::File(absolute(path).map_err(Failure::usage)?), memory_file::make(args, path)?)
+        }
+        None => make_kept(args, &socket, &mut passed)?,
+    };
+    let memory_bytes = made.node.stats().capacity;
+    let server = match passed.listener.take() {
+        Some(listener) => NodeServer::on(made.node, listener, options),
+        None => NodeServer::bind(made.node, &socket, options),
+    };
+    let mut server = server.map_err(|error| {
+        // Fresh memory that nobody has used would take space until the next server starts.
+        if made.receipt.is_some() {
+            let _ = keeping.forget();
+        }
+        failure(error)
+    })?;
+    let mut tier_values = tier.as_ref().map(|(_, values)| *values);
+    if let Some((tier, _)) = &tier {
+        let options = kvmem_node::TierOptions::default();
+        let below = Arc::clone(tier) as Arc<dyn NodeTier>;
+        if server.attach_tier(below, options).map_err(failure)? {
+            tier_values = Some(0);
+            tell(
+                "kvmem: --tier was cleared: a server without it has removed or evicted values of \
+                 this memory",
+            );
+        }
+    }
+    let files = server.descriptors().map_err(failure)?;
+    if let Some(metrics) = &metrics {
+        let name = shown(&socket).to_string();
+        let publisher = observe::publisher(&name, server.observer());
+        let mut exporter = Exporter::new().also(publisher);
+        if let Some((tier, _)) = &tier {
+            exporter = exporter.also(kvmem_tier::observe::publisher(&name, tier));
+        }
+        metrics.observe(exporter);
+    }
+    stop_at_signals(server.stopper())?;
+    let report = ServeReport {
+        socket: shown(&socket).to_string(),
+        memory_bytes,
+        recovered: made.recovered.map(Into::into),
+        receipt: made.receipt,
+        seconds: started.elapsed().as_secs_f64(),
+        kept_by: kept_by(args.keep_by(), args.memory_file.is_some()),
+        memory_file: args.memory_file.as_ref().map(|path| shown(path).to_string()),
+        keeper_pid: keeping.keeper_pid(),
+        tier: args.tier.as_ref().map(|path| shown(path).to_string()),
+        tier_values,
+        metrics: metrics.as_ref().map(MetricsServer::address),
+        kept: keeping.to_string(),
+    };
+    if let Some(address) = report.metrics {
+        tell(format_args!("kvmem: metrics at http://{address}/metrics"));
+    }
+    let housekeeping = Housekeeping::start(keeping, files, socket, server.observer());
+    let housekeeping = housekeeping
+        .map_err(|error| Failure::new(format_args!("cannot start a thread: {error}"), 1))?;
+    json.write(&report, &report)?;
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let ended = server.run();
+    let keeping = housekeeping.end();
+    let stats = ended.map_err(failure)?.stats();
+    tell(format_args!("kvmem: stopped with {} value(s), {keeping}", stats.values));
+    Ok(())
+}
+
+/// A node that no client has reached yet.
+struct Made {
+    node: Node,
+    recovered: Option<RecoveryReport>,
+    receipt: Option<Receipt>,
+}
+
+/// Finds the process that keeps the files, and makes a node of what it has, or of fresh memory.
+fn make_kept(
+    args: &ServeArgs,
+    socket: &Path,
+    passed: &mut Passed,
+) -> Result<(Keeping, Made), Failure> {
+    let (keeping, left) = Keeping::begin(args.keep_by(), socket, passed)?;
+    let is_kept = args.keep_by() != KeepBy::None;
+    let is_socket = |file: std::fs::Metadata| file.file_type().is_socket();
+    let had = is_kept
+        && passed.listener.is_none()
+        && std::fs::symlink_metadata(socket).is_ok_and(is_socket);
+    let made = make(args, &keeping, left, socket, had)?;
+    Ok((keeping, made))
+}
+
+/// Recovers what the predecessor has left, or maps fresh memory. The files are kept afterwards.
+fn make(
+    args: &ServeArgs,
+    keeping: &Keeping,
+    left: Left,
+    socket: &Path,
+    had: bool,
+) -> Result<Made, Failure> {
+    match left {
+        Left::Nothing => {
+            if had {
+                // The file of a socket that nobody answers stays only of a server that was killed.
+                tell(format_args!(
+                    "kvmem: the server before was killed, and its memory is gone: what kept it \
+                     has ended, too"
+                ));
+            }
+        }
+        left if args.set_aside => {
+            let name = keeping.set_aside(&left)?;
+            drop(left);
+            tell(format_args!("kvmem: the memory of the server before is kept as {name}"));
+        }
+        left if args.fresh => {
+            keeping.forget()?;
+            // The memory of before is free before the fresh memory is mapped.
+            drop(left);
+        }
+        Left::Files(files) => return recover(args, files, socket),
+        Left::Other(count) => {
+            return Err(Failure::usage(format_args!(
+                "{count} descriptor(s) are kept instead of the memory file and the index: {}",
+                remedy(socket)
+            )));
+        }
+    }
+    let (node, receipt) = map(args, None)?;
+    keeping.put(&node.descriptors().map_err(failure)?)?;
+    Ok(Made { node, recovered: None, receipt: Some(receipt) })
+}
+
+fn recover(args: &ServeArgs, files: [OwnedFd; 2], socket: &Path) -> Result<Made, Failure> {
+    let [memory, index] = files;
+    let (node, report) = match Node::recover(memory, index, node_options(args)) {
+        Ok(recovered) => recovered,
+        Err(error @ NodeError::BadIndex(_)) => {
+            return Err(Failure::usage(format_args!(
+                "the memory of the server before cannot be used, and was not changed: {error}; {}",
+                remedy(socket)
+            )));
+        }
+        Err(error) => return Err(failure(error)),
+    };
+    let bytes = node.stats().capacity;
+    let sizes = args.pages.to_string();
+    // The size was rounded up to whole pages of one of the kinds.
+    let pages = [1 << 30, 1 << 21, 1 << 12];
+    if !pages.iter().any(|page: &u64| args.size.checked_next_multiple_of(*page) == Some(bytes)) {
+        tell(format_args!(
+            "kvmem: --size {} of {sizes} pages: the memory of the server before has {} and stays; \
+             --fresh drops it, --set-aside keeps it and starts with other memory",
+            BinaryBytes(args.size),
+            BinaryBytes(bytes)
+        ));
+    }
+    Ok(Made { node, recovered: Some(report), receipt: None })
+}
+
+fn remedy(socket: &Path) -> String {
+    format!(
+        "start with --set-aside to keep it under another name, or with --fresh to drop it ({})",
+        shown(socket)
+    )
+}
+
+/// Checks the machine, maps and populates fresh memory, and makes its index.
+fn map(args: &ServeArgs, file: Option<MemoryFile>) -> Result<(Node, Receipt), Failure> {
+    let size = usize::try_from(args.size).map_err(|_| {
+        Failure::usage(format_args!("--size {} is more than this machine can address", args.size))
+    })?;
+    let of_file = file.as_ref().map(|file| memory_file::pages(args, file)).transpose()?;
+    let pages = of_file.unwrap_or_else(|| args.pages.clone());
+    let requirements = Requirements::new(args.size, pages.clone()).map_err(Failure::usage)?;
+    let nodes = match &args.numa {
+        Numa::Bind(nodes) => nodes.clone(),
+        _ => Vec::new(),
+    };
+    let requirements = requirements.shared(true).pinned(false).nodes(nodes);
+    let checked = Machine::here().preflight(&requirements);
+    if !checked.passes() {
+        tell(&checked);
+        let failed: Vec<&str> = checked.with(Verdict::Fail).map(|check| &*check.name).collect();
+        return Err(Failure::new(
+            format_args!("this machine cannot give {requirements}: {}", failed.join(", ")),
+            1,
+        ));
+    }
+    let bar = progress_bar(None, "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {msg}");
+    let (shown_on, told) = (bar.clone(), std::sync::Mutex::new(None::<Instant>));
+    let memory = Region::builder(size)
+        .backing(Backing::Shared)
+        .ladder(pages)
+        .numa(args.numa.clone())
+        .populate(args.populate)
+        .progress(move |progress| {
+            mount_command::show(&shown_on, progress);
+            let Ok(mut told) = told.try_lock() else { return };
+            if told.is_none_or(|at| at.elapsed() >= STATUS) {
+                *told = Some(Instant::now());
+                let (done, all) =
+                    (BinaryBytes(progress.done_bytes), BinaryBytes(progress.total_bytes));
+                let status = format!("making memory resident: {done} of {all}");
+                let _ = sd_notify::notify(&[NotifyState::Status(&status)]);
+            }
+        });
+    let options = node_options(args);
+    let node = match file {
+        Some(file) => Node::create_in(file, memory, options),
+        None => memory.map().map_err(NodeError::from).and_then(|it| Node::create(it, options)),
+    };
+    bar.finish_and_clear();
+    let node = node.map_err(failure)?;
+    let receipt = node.memory_receipt().clone();
+    Ok((node, receipt))
+}
+
+fn node_options(args: &ServeArgs) -> NodeOptions {
+    NodeOptions {
+        max_blocks: args.max_blocks,
+        align: args.align,
+        max_handles_per_session: args.max_handles as usize,
+        max_reserved_per_session: args.max_reserved.unwrap_or(u64::MAX),
+        limits: args.quotas.iter().map(|it| (it.name.clone(), it.limits)).collect(),
+        ..NodeOptions::default()
+    }
+}
+
+fn server_options(args: &ServeArgs) -> Result<ServerOptions, Failure> {
+    let allow_group = args.allow_group.as_deref().map(group::number).transpose()?;
+    Ok(ServerOptions {
+        lease: args.lease,
+        reclaim_pins: args.reclaim_pins,
+        allow_group,
+        scrub_bytes_per_s: args.scrub,
+        max_connections: args.max_connections.into(),
+        max_rings: args.max_rings.into(),
+        spin: args.spin,
+    })
+}
+
+fn check_folder(socket: &Path) -> Result<(), Failure> {
+    let folder = socket.parent().unwrap_or(Path::new("/"));
+    if folder.is_dir() {
+        return Ok(());
+    }
+    Err(Failure::usage(format_args!("--socket: there is no folder {}", shown(folder))))
+}
+
+/// Ends the server at SIGTERM or SIGINT, after the messages that it serves then.
+fn stop_at_signals(stopper: Stopper) -> Result<(), Failure> {
+    let cannot = |error| Failure::new(format_args!("cannot wait for signals: {error}"), 1);
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(cannot)?;
+    let wait = move || {
+        for _ in signals.forever() {
+            let _ = sd_notify::notify(&[NotifyState::Stopping]);
+            stopper.stop();
+        }
+    };
+    let thread = thread::Builder::new().name("kvmem-signals".into());
+    thread.spawn(wait).map(drop).map_err(cannot)
+}
+
+/// Status 2 for what was impossible from the start, 1 for what went wrong.
+fn failure(error: NodeError) -> Failure {
+    match error {
+        NodeError::Memory(error) => mount_command::failure(error),
+        NodeError::System { .. } => Failure::new(error, 1),
+        _ => Failure::usage(error),
+    }
+}

@@ -1,0 +1,103 @@
+//! *Housekeeping*: a thread beside the server's: signals of life to systemd, and a keeper that is
+//! started again when it has ended.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use indicatif::{BinaryBytes, HumanCount};
+use kvmem_node::{NodeObserver, NodeStats};
+use sd_notify::NotifyState;
+
+use super::keeping::Keeping;
+use crate::output::tell;
+
+/// The longest time between two looks at the keeper.
+const PERIOD: Duration = Duration::from_millis(500);
+/// The time between two lines of status for systemd.
+const STATUS: Duration = Duration::from_secs(10);
+
+/// The thread, until it is [ended](Self::end).
+pub(super) struct Housekeeping {
+    stop: SyncSender<()>,
+    thread: JoinHandle<Keeping>,
+}
+
+impl Housekeeping {
+    /// Starts the thread. `files` are the two files of the node.
+    pub(super) fn start(
+        keeping: Keeping,
+        files: [OwnedFd; 2],
+        socket: PathBuf,
+        observer: NodeObserver,
+    ) -> io::Result<Housekeeping> {
+        let (stop, stopped) = sync_channel(1);
+        let work = move || run(keeping, &files, &socket, &observer, &stopped);
+        let thread = thread::Builder::new().name("kvmem-keeping".into()).spawn(work)?;
+        Ok(Housekeeping { stop, thread })
+    }
+
+    /// Ends the thread. Returns what keeps the files; nothing if the thread has panicked.
+    pub(super) fn end(self) -> Keeping {
+        let _ = self.stop.try_send(());
+        self.thread.join().unwrap_or(Keeping::Nothing)
+    }
+}
+
+fn run(
+    mut keeping: Keeping,
+    files: &[OwnedFd; 2],
+    socket: &std::path::Path,
+    observer: &NodeObserver,
+    stopped: &Receiver<()>,
+) -> Keeping {
+    let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
+    let period = watchdog.map_or(PERIOD, |watchdog| watchdog.min(PERIOD));
+    let mut beats = observer.beats();
+    let mut status_at: Option<Instant> = None;
+    let mut failed = false;
+    loop {
+        match stopped.recv_timeout(period) {
+            Err(RecvTimeoutError::Timeout) => {}
+            _ => return keeping,
+        }
+        // The server's loop turns at least once a second. If it hangs, systemd restarts it.
+        if watchdog.is_some() && observer.beats() != beats {
+            beats = observer.beats();
+            let _ = sd_notify::notify(&[NotifyState::Watchdog]);
+        }
+        if status_at.is_none_or(|at| at.elapsed() >= STATUS) {
+            status_at = Some(Instant::now());
+            let _ = sd_notify::notify(&[NotifyState::Status(&status(&observer.stats()))]);
+        }
+        match keeping.renew(socket, files) {
+            Ok(false) => {}
+            Ok(true) => {
+                failed = false;
+                tell(format_args!("kvmem: the keeper has ended, and another one has the memory"));
+            }
+            Err(error) => {
+                if !failed {
+                    tell(format_args!(
+                        "kvmem: the keeper has ended, and the values now end with this server: \
+                         {error}"
+                    ));
+                }
+                failed = true;
+            }
+        }
+    }
+}
+
+fn status(stats: &NodeStats) -> String {
+    format!(
+        "{} values, {} of {} in use, {} clients",
+        HumanCount(stats.values),
+        BinaryBytes(stats.used),
+        BinaryBytes(stats.capacity),
+        stats.sessions
+    )
+}

@@ -1,0 +1,106 @@
+//! *Report*: what a server says when clients can connect.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use indicatif::{BinaryBytes, HumanCount};
+use kvmem::arena::Receipt;
+use kvmem_node::RecoveryReport;
+use serde::Serialize;
+
+use crate::args::KeepBy;
+
+/// What was mapped or recovered, and where it is served.
+#[derive(Serialize)]
+pub(super) struct ServeReport {
+    pub(super) socket: String,
+    pub(super) memory_bytes: u64,
+    /// The memory of a server before; none: the memory is fresh.
+    pub(super) recovered: Option<RecoveryFigures>,
+    /// What was mapped; none: the memory is that of a server before.
+    pub(super) receipt: Option<Receipt>,
+    /// Seconds until clients could connect, those of mapping included.
+    pub(super) seconds: f64,
+    pub(super) kept_by: &'static str,
+    /// The file that has the memory.
+    pub(super) memory_file: Option<String>,
+    pub(super) keeper_pid: Option<u32>,
+    /// The file of the disk tier below, and how many values it had.
+    pub(super) tier: Option<String>,
+    pub(super) tier_values: Option<u64>,
+    pub(super) metrics: Option<SocketAddr>,
+    /// `kept_by` in words.
+    #[serde(skip)]
+    pub(super) kept: String,
+}
+
+/// What a recovery found.
+#[derive(Serialize)]
+pub(super) struct RecoveryFigures {
+    values: u64,
+    bytes: u64,
+    completed: u64,
+    freed_reservations: u64,
+    orphaned_sessions: u64,
+    ended_sessions: u64,
+    damaged: u64,
+}
+
+impl From<RecoveryReport> for RecoveryFigures {
+    fn from(report: RecoveryReport) -> RecoveryFigures {
+        RecoveryFigures {
+            values: report.values,
+            bytes: report.bytes,
+            completed: report.completed,
+            freed_reservations: report.freed_reservations,
+            orphaned_sessions: report.orphaned_sessions,
+            ended_sessions: report.ended_sessions,
+            damaged: report.damaged,
+        }
+    }
+}
+
+pub(super) fn kept_by(by: KeepBy, in_file: bool) -> &'static str {
+    match by {
+        KeepBy::None if in_file => "file",
+        KeepBy::Keeper => "keeper",
+        KeepBy::Systemd => "systemd",
+        KeepBy::None => "none",
+    }
+}
+
+impl fmt::Display for ServeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(receipt) = &self.receipt {
+            write!(f, "{receipt}")?;
+        }
+        if let Some(recovered) = &self.recovered {
+            writeln!(f, "{recovered}")?;
+        }
+        if let (Some(tier), Some(values)) = (&self.tier, self.tier_values) {
+            writeln!(f, "tier {tier} with {} value(s)", HumanCount(values))?;
+        }
+        let ServeReport { socket, memory_bytes, seconds, kept, .. } = self;
+        let memory = BinaryBytes(*memory_bytes);
+        writeln!(f, "serving {memory} at {socket} after {seconds:.2} s, {kept}")
+    }
+}
+
+impl fmt::Display for RecoveryFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecoveryFigures { values, bytes, completed, freed_reservations, .. } = self;
+        write!(
+            f,
+            "recovered {} value(s) of {}: {completed} completed from an unfinished commit, \
+             {freed_reservations} reservation(s) freed, {} client(s) expected back, {} gone",
+            HumanCount(*values),
+            BinaryBytes(*bytes),
+            self.orphaned_sessions,
+            self.ended_sessions
+        )?;
+        if self.damaged > 0 {
+            write!(f, "; {} damaged entries freed", HumanCount(self.damaged))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,290 @@
+//! *Node*: values that belong to no engine: an engine is killed, then the server, and all are
+//! there.
+//!
+//! A server of its own process, `kvmem serve`, gets values from the tour. An *engine*, another
+//! process, pins one of them, reserves a block, writes half of it, and is killed. Then the server
+//! is killed and started again. The tour keeps its client all the time, and verifies every byte at
+//! the end. The keeper, which holds the memory while no server runs, is a thread of the tour, and
+//! the kernel kills the others with the tour: a tour that is killed leaves nothing but an empty
+//! folder.
+
+use std::fs;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use kvmem_node::{ConnectOptions, Keeper, KeeperClient, KeeperOptions, NodeClient};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use super::disk::Phase;
+use super::telling::Missing;
+
+/// Values that are stored.
+const VALUES: u64 = 64;
+/// Values of a call.
+const BATCH: u64 = 16;
+/// The memory of the node, as a multiple of the bytes of the values.
+const MEMORY: u64 = 2;
+const MAX_VALUE: u64 = 1 << 20;
+/// The longest wait for a process.
+const LONGEST: Duration = Duration::from_secs(20);
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub(super) struct OnNode {
+    /// Bytes of a value, and of the node's memory.
+    pub(super) value_bytes: u64,
+    pub(super) memory_bytes: u64,
+    /// Values.
+    pub(super) values: u64,
+    /// The bytes that were stored, and the seconds that it took.
+    pub(super) stored: Phase,
+    /// Seconds from the end of the engine until its reservation was free.
+    pub(super) engine_seconds: f64,
+    /// Seconds from the end of the server until the next one had found a value.
+    pub(super) server_seconds: f64,
+    /// The values that it found.
+    pub(super) found: u64,
+    /// The faults that were found.
+    pub(super) wrong: Vec<String>,
+}
+
+/// Starts `kvmem` with these arguments, to end with this process.
+fn start(args: &[&str]) -> io::Result<Child> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    // SAFETY: the function makes one system call, and allocates nothing.
+    unsafe {
+        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+    }
+    command.spawn()
+}
+
+/// A process that ends with its owner.
+struct Process(Child);
+
+impl Process {
+    /// Starts `kvmem`, and waits for a line of its output that begins with `sign`.
+    fn start(args: &[&str], sign: &str) -> io::Result<Process> {
+        let mut process = Process(start(args)?);
+        let output = process.0.stdout.take().expect("the output is a pipe");
+        for line in BufReader::new(output).lines() {
+            if line?.starts_with(sign) {
+                return Ok(process);
+            }
+        }
+        let status = process.0.wait()?;
+        Err(io::Error::other(format!("kvmem {} ended with {status}", args[0])))
+    }
+
+    fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The folder of the sockets, with the keeper.
+struct SocketFolder {
+    folder: PathBuf,
+    keeper: Option<JoinHandle<()>>,
+}
+
+impl SocketFolder {
+    fn new() -> io::Result<SocketFolder> {
+        // The path of a socket is short, so the folder is not that of the report.
+        let folder = std::env::temp_dir().join(format!("kvmem-tour-{}", std::process::id()));
+        fs::create_dir(&folder)?;
+        let mut place = SocketFolder { folder, keeper: None };
+        let keeper = Keeper::bind(&place.keeper_socket(), KeeperOptions::default());
+        let keeper = keeper.map_err(io::Error::other)?;
+        place.keeper = Some(std::thread::Builder::new().spawn(move || drop(keeper.run()))?);
+        Ok(place)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("node.sock")
+    }
+
+    fn keeper_socket(&self) -> PathBuf {
+        self.folder.join("node.sock.keeper")
+    }
+
+    fn serve(&self, bytes: u64) -> io::Result<Process> {
+        let (socket, size) = (self.socket(), bytes.to_string());
+        let socket = socket.to_str().ok_or_else(|| io::Error::other("the folder is no UTF-8"))?;
+        Process::start(&["serve", "--size", &size, "--socket", socket], "serving ")
+    }
+}
+
+impl Drop for SocketFolder {
+    fn drop(&mut self) {
+        let stopped = KeeperClient::connect(self.keeper_socket()).map(|keeper| keeper.stop());
+        if let (Some(keeper), Ok(Ok(()))) = (self.keeper.take(), stopped) {
+            let _ = keeper.join();
+        }
+        // By name: a list of the folder needs a descriptor, and there may be none left.
+        let _ = fs::remove_file(self.socket());
+        let _ = fs::remove_file(self.keeper_socket());
+        let _ = fs::remove_dir(&self.folder);
+    }
+}
+
+/// Connects to the server of this tour.
+fn connect(socket: &Path) -> io::Result<NodeClient> {
+    let options = ConnectOptions { retry_for: LONGEST, ..ConnectOptions::default() };
+    // SAFETY: the clients of this server are processes of the tour, which write to their own
+    // reservations alone.
+    unsafe { NodeClient::connect(socket, &options) }.map_err(io::Error::other)
+}
+
+/// Fills a value with words that tell its number and their place.
+fn fill(bytes: &mut [u8], number: u64) {
+    for (at, eight) in (0_u64..).zip(bytes.chunks_mut(8)) {
+        let word = (number << 32 | at).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+        eight.copy_from_slice(&word[..eight.len()]);
+    }
+}
+
+/// Shows it, with values of a part of `pool_bytes`.
+///
+/// # Errors
+/// The server or an engine cannot be started, or does not answer.
+pub(super) fn show(pool_bytes: u64) -> Result<OnNode, Missing> {
+    shown(pool_bytes).map_err(|error| Missing {
+        what: "a node".to_owned(),
+        why: format!("`kvmem serve` cannot be shown: {error}"),
+        remedies: vec!["kvmem serve --size 128MiB --socket PATH".to_owned()],
+    })
+}
+
+fn shown(pool_bytes: u64) -> io::Result<OnNode> {
+    let value_bytes = (pool_bytes / (2 * MEMORY * VALUES)).min(MAX_VALUE) / 4096 * 4096;
+    let memory_bytes = MEMORY * VALUES * value_bytes;
+    let place = SocketFolder::new()?;
+    let mut server = place.serve(memory_bytes)?;
+    let client = connect(&place.socket())?;
+    let mut wrong = Vec::new();
+
+    let started = Instant::now();
+    for first in (0..VALUES).step_by(BATCH as usize) {
+        let reserved = client.reserve(&vec![value_bytes; BATCH as usize]);
+        let mut blocks = reserved.map_err(io::Error::other)?;
+        for (number, block) in (first..).zip(&mut blocks) {
+            fill(block.bytes_mut(), number);
+        }
+        let keys = (first..).map(u64::to_le_bytes);
+        client.commit(keys.zip(blocks).collect()).map_err(io::Error::other)?;
+    }
+    let stored = Phase { bytes: VALUES * value_bytes, seconds: started.elapsed().as_secs_f64() };
+
+    let socket = place.socket();
+    let socket = socket.to_str().ok_or_else(|| io::Error::other("the folder is no UTF-8"))?;
+    let mut engine = Process::start(&["tour", "--engine", socket], "ready")?;
+    let stats = client.stats().map_err(io::Error::other)?;
+    if (stats.reservations, stats.pinned) != (1, 1) {
+        wrong.push(format!(
+            "the engine has {} reservation(s) and {} pin(s)",
+            stats.reservations, stats.pinned
+        ));
+    }
+    let started = Instant::now();
+    engine.kill();
+    let engine_seconds = loop {
+        let stats = client.stats().map_err(io::Error::other)?;
+        let waited = started.elapsed();
+        if (stats.reservations, stats.pinned) == (0, 0) {
+            break waited.as_secs_f64();
+        }
+        if waited > LONGEST {
+            wrong.push("what a killed engine had did not come back".to_owned());
+            break waited.as_secs_f64();
+        }
+    };
+
+    let started = Instant::now();
+    server.kill();
+    let server = place.serve(memory_bytes)?;
+    let hits = client.lookup(&[0_u64.to_le_bytes()]).map_err(io::Error::other)?;
+    let server_seconds = started.elapsed().as_secs_f64();
+    let mut found = 0;
+    if hits == 1 {
+        found = verify(&client, value_bytes, &mut wrong).map_err(io::Error::other)?;
+    }
+    if found != VALUES {
+        wrong.push(format!("{found} of {VALUES} values were found after the restart"));
+    }
+    drop(client);
+    end(server)?;
+    let values = VALUES;
+    Ok(OnNode {
+        value_bytes,
+        memory_bytes,
+        values,
+        stored,
+        engine_seconds,
+        server_seconds,
+        found,
+        wrong,
+    })
+}
+
+/// Compares every byte. Returns how many values there are.
+fn verify(
+    client: &NodeClient,
+    value_bytes: u64,
+    wrong: &mut Vec<String>,
+) -> Result<u64, kvmem_node::ClientError> {
+    let mut found = 0;
+    let mut expected = vec![0; value_bytes as usize];
+    for first in (0..VALUES).step_by(BATCH as usize) {
+        let keys: Vec<[u8; 8]> = (first..first + BATCH).map(u64::to_le_bytes).collect();
+        let pins = client.acquire(&keys)?;
+        for (number, value) in (first..).zip(pins.values()) {
+            let Some(value) = value else { continue };
+            found += 1;
+            fill(&mut expected, number);
+            if value.bytes() != expected {
+                wrong.push(format!("value {number} has other bytes than were stored"));
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Ends the server as an operator does.
+fn end(mut server: Process) -> io::Result<()> {
+    if let Some(pid) = Pid::from_raw(server.0.id() as i32) {
+        kill_process(pid, Signal::TERM)?;
+    }
+    let deadline = Instant::now() + LONGEST;
+    while server.0.try_wait()?.is_none() {
+        if Instant::now() > deadline {
+            return Err(io::Error::other("the server did not stop"));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+/// Does what an engine does before it is killed: it pins a value, and writes half of another.
+pub(super) fn engine(socket: &Path) -> io::Result<()> {
+    let client = connect(socket)?;
+    let pins = client.acquire(&[0_u64.to_le_bytes()]).map_err(io::Error::other)?;
+    let len = pins.value(0).map_or(4096, |value| value.bytes().len());
+    let mut blocks = client.reserve(&[len as u64]).map_err(io::Error::other)?;
+    blocks[0].bytes_mut()[..len / 2].fill(0xEE);
+    println!("ready");
+    io::stdout().flush()?;
+    loop {
+        std::thread::sleep(LONGEST);
+    }
+}

@@ -1,0 +1,225 @@
+//! `kvmem ls`, `stat`, `evict` and `drop`, and the metrics of `kvmem serve`.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::Stdio;
+
+use kvmem_node::observe::{METRICS, NAMESPACE_METRICS};
+use kvmem_node::{ConnectOptions, NodeClient};
+use serde_json::Value;
+
+use crate::command::text;
+use crate::serving::Place;
+
+fn client(place: &Place, namespace: &str) -> NodeClient {
+    let namespace = namespace.to_owned();
+    place.client_of(&ConnectOptions { namespace, ..ConnectOptions::default() }).expect("it answers")
+}
+
+/// Runs a command that must succeed, and returns what it prints.
+fn told(place: &Place, command: &str, more: &[&str]) -> String {
+    let output = place.operator(command, more);
+    assert!(output.status.success(), "{command} {more:?}: {}", text(&output.stderr));
+    assert_eq!(text(&output.stderr), "");
+    text(&output.stdout)
+}
+
+fn json(place: &Place, command: &str, more: &[&str]) -> Value {
+    let printed = told(place, command, &[more, &["--json"]].concat());
+    serde_json::from_str(&printed).expect("JSON alone")
+}
+
+#[test]
+fn values_and_clients_are_listed() {
+    let place = Place::new();
+    let _server = place.serve("16MiB", &["--quota", "chat=8MiB,share=3"]);
+    let (chat, evil) = (client(&place, "chat"), client(&place, "a\x1b[31m\nb"));
+    for seed in 0..700_u16 {
+        chat.insert(seed.to_be_bytes(), &[1; 1000]).expect("there is space");
+    }
+    evil.insert([0xAB; 64], b"value").expect("there is space");
+    let pins = chat.acquire(&[[0_u8, 7]]).expect("a call");
+
+    let all = json(&place, "ls", &[]);
+    let values = all["values"].as_array().expect("a list");
+    assert_eq!((values.len(), &all["more"]), (701, &false.into()));
+    let pinned: Vec<&Value> = values.iter().filter(|value| value["pins"] == 1).collect();
+    assert_eq!(pinned.len(), 1);
+    assert_eq!((&pinned[0]["namespace"], &pinned[0]["key"]), (&"chat".into(), &"0007".into()));
+    assert_eq!((&pinned[0]["bytes"], &pinned[0]["priority"]), (&1000.into(), &0.into()));
+    let of_evil = told(&place, "ls", &["--namespace", "a\x1b[31m\nb"]);
+    assert!(of_evil.contains(&"ab".repeat(64)) && of_evil.contains("1 value(s)"), "{of_evil}");
+    assert!(!of_evil.contains('\x1b'), "{of_evil:?}");
+    let few = told(&place, "ls", &["--limit", "10"]);
+    assert!(few.ends_with("10 value(s), and there are more: --limit\n"), "{few}");
+
+    let sessions = json(&place, "ls", &["--sessions"]);
+    let sessions = sessions["sessions"].as_array().expect("a list").clone();
+    assert_eq!(sessions.len(), 2, "the command itself is not shown: {sessions:?}");
+    assert!(sessions.iter().all(|it| it["pid"] == std::process::id() && it["connected"] == true));
+    assert_eq!(sessions.iter().map(|it| it["pins"].as_u64().expect("a number")).sum::<u64>(), 1);
+    let table = told(&place, "ls", &["--sessions"]);
+    assert!(table.contains("process") && table.ends_with("2 client(s)\n"), "{table}");
+    drop(pins);
+}
+
+#[test]
+fn values_are_evicted_and_dropped() {
+    let place = Place::new();
+    let _server = place.serve("16MiB", &[]);
+    let (chat, code) = (client(&place, "chat"), client(&place, "code"));
+    for seed in 0..10_u8 {
+        chat.insert([seed], &[1; 1 << 20]).expect("there is space");
+        code.insert([seed], &[2; 1000]).expect("there is space");
+    }
+    let evicted = told(&place, "evict", &["1500000", "--namespace", "chat"]);
+    assert_eq!(evicted, "evicted 2.00 MiB (2097152 bytes)\n");
+    let keys: Vec<[u8; 1]> = (0..10).map(|seed| [seed]).collect();
+    assert_eq!(chat.lookup(&keys[2..]).expect("a call"), 8, "the oldest two are gone");
+    assert_eq!(code.lookup(&keys).expect("a call"), 10);
+    let pins = chat.acquire(&[[9_u8]]).expect("a call");
+    let evicted = told(&place, "evict", &["1GiB"]);
+    assert!(evicted.contains("nothing more can be evicted"), "{evicted}");
+    assert_eq!(chat.stats().expect("a call").values, 1, "the pinned one stays");
+    drop(pins);
+
+    code.insert([0], b"new").expect("there is space");
+    assert_eq!(told(&place, "drop", &["--namespace", "none"]), "dropped 0 value(s)\n");
+    assert_eq!(told(&place, "drop", &["--namespace", "chat"]), "dropped 1 value(s)\n");
+    assert_eq!(code.lookup(&[[0_u8]]).expect("a call"), 1);
+    assert_eq!(told(&place, "drop", &["--all"]), "dropped 1 value(s)\n");
+    let stats = code.stats().expect("a call");
+    assert_eq!((stats.values, stats.used), (0, 0));
+}
+
+#[test]
+fn statistics_are_shown_once_and_live() {
+    let place = Place::new();
+    let _server = place.serve("16MiB", &["--quota", "chat=8MiB,share=3"]);
+    let chat = client(&place, "chat");
+    chat.insert("key", &[1; 1 << 20]).expect("there is space");
+    let pins = chat.acquire(&["key", "none", "nor this", "nor that"]).expect("a call");
+    let stats = json(&place, "stat", &[]);
+    let expected = [
+        ("capacity", 16 << 20),
+        ("used", 1 << 20),
+        ("values", 1),
+        ("pinned", 1),
+        ("hits", 1),
+        ("misses", 3),
+        ("committed_total", 1),
+    ];
+    for (name, number) in expected {
+        assert_eq!(stats[name], number, "{name} of {stats}");
+    }
+    let shown = told(&place, "stat", &[]);
+    for line in [
+        "memory        1.00 MiB of 16.00 MiB in use (6.2 %), 15.00 MiB in the largest free range",
+        "values        1, 1 of them pinned; at most 1,024 blocks",
+        "hit rate      25.0 %",
+        "hits          1",
+        "chat              1.00 MiB     8.00 MiB          1      3",
+    ] {
+        assert!(shown.lines().any(|shown| shown == line), "no {line:?} in\n{shown}");
+    }
+    assert!(!shown.contains("/s)"), "rates need two moments");
+
+    let live = told(&place, "stat", &["--watch", "--count", "2"]);
+    assert_eq!(live.matches("hit rate").count(), 2);
+    let second = live.rsplit_once("memory ").expect("two screens").1;
+    assert!(second.contains("hits          1 (0/s)"), "{live}");
+    assert!(second.contains("hit rate      -"), "no key was acquired since: {live}");
+    assert!(!live.contains('\x1b'), "no control characters without a terminal");
+    // Its reader ends.
+    let mut watch = std::process::Command::new(env!("CARGO_BIN_EXE_kvmem"))
+        .args(["stat", "--watch", "1", "--socket"])
+        .arg(place.socket())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it can be started");
+    drop(watch.stdout.take());
+    assert!(watch.wait().expect("it ends").success());
+    drop(pins);
+}
+
+#[test]
+fn operators_are_told_what_is_wrong() {
+    let place = Place::new();
+    for (command, more) in [
+        ("ls", &[][..]),
+        ("stat", &[]),
+        ("stat", &["--watch"]),
+        ("evict", &["1"]),
+        ("drop", &["--all"]),
+    ] {
+        let output = place.operator(command, more);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{command}: {errors}");
+        assert!(errors.contains("no server answers") && errors.contains("kvmem serve"), "{errors}");
+    }
+    for (command, more, expected) in [
+        ("drop", &[][..], "--namespace"),
+        ("drop", &["--all", "--namespace", "a"], "--all"),
+        ("evict", &["many"], "many"),
+        ("evict", &[], "BYTES"),
+        ("stat", &["--watch", "0"], "--watch"),
+        ("stat", &["--count", "1"], "--watch"),
+        ("stat", &["--watch", "1", "--json", "-"], "--json"),
+        ("ls", &["--sessions", "--namespace", "a"], "--sessions"),
+    ] {
+        let output = place.operator(command, more);
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{command} {more:?}: {errors}");
+        assert!(errors.contains(expected), "{command} {more:?}: {errors}");
+    }
+}
+
+#[test]
+fn prometheus_reads_the_figures_of_a_server() {
+    let place = Place::new();
+    let server = place.serve("16MiB", &["--lease", "100ms", "--metrics", "127.0.0.1:0"]);
+    let address: SocketAddr =
+        server.report["metrics"].as_str().expect("an address").parse().expect("an address");
+    let chat = client(&place, "chat");
+    chat.insert("key", &[1; 1 << 20]).expect("there is space");
+    let _pins = chat.acquire(&["key", "none"]).expect("a call");
+    let scrape = || {
+        let mut stream = TcpStream::connect(address).expect("it listens");
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+            .expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        answer
+    };
+    // The figures are at most a second old.
+    crate::serving::eventually("the value is published", || {
+        scrape().contains("kvmem_node_values{node=")
+            && scrape().contains("kvmem_node_namespace_bytes{node=")
+            && scrape()
+                .lines()
+                .any(|it| it.starts_with("kvmem_node_misses_total") && it.ends_with(" 1"))
+    });
+    let page = scrape();
+    let node = place.socket().display().to_string();
+    let value = |name: &str, more: &str| {
+        let series = format!("{name}{{node=\"{node}\"{more}}} ");
+        let line = page.lines().find_map(|line| line.strip_prefix(&series));
+        let value = line.unwrap_or_else(|| panic!("no {series} in\n{page}"));
+        value.parse::<f64>().expect("a number")
+    };
+    for metric in METRICS {
+        let value = value(metric.name, "");
+        assert!(value >= 0.0);
+        assert!(page.contains(&format!("# HELP {} {}", metric.name, metric.help)), "{page}");
+    }
+    for metric in NAMESPACE_METRICS {
+        value(metric.name, ",namespace=\"chat\"");
+    }
+    assert_eq!(value("kvmem_node_capacity_bytes", ""), f64::from(16 << 20));
+    assert_eq!(value("kvmem_node_namespace_bytes", ",namespace=\"chat\""), f64::from(1 << 20));
+    let numbers = ["values", "sessions", "pinned_values", "hits_total", "committed_total"];
+    for name in numbers {
+        assert_eq!(value(&format!("kvmem_node_{name}"), ""), 1.0, "{name}");
+    }
+}

@@ -1,0 +1,643 @@
+//! `kvmem serve` and its keeper: servers, keepers and clients are killed, and values are found.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use kvmem_node::{ClientError, ConnectOptions, KeeperClient, KeeperError, NodeClient};
+use rustix::process::Signal;
+
+use crate::serving::{Place, eventually, files, signal_process};
+
+fn value(seed: u32, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (seed as usize * 31 + at % 253) as u8).collect()
+}
+
+fn insert(client: &NodeClient, keys: std::ops::Range<u32>) {
+    for seed in keys {
+        let value = value(seed, 5000 + seed as usize);
+        client.insert(seed.to_le_bytes(), &value).expect("there is space");
+    }
+}
+
+/// Checks the bytes of all values of these keys.
+fn check(client: &NodeClient, keys: std::ops::Range<u32>) {
+    for seed in keys {
+        let found = client.get(seed.to_le_bytes()).expect("a call");
+        let found = found.unwrap_or_else(|| panic!("value {seed} is gone"));
+        let bytes = found.value(0).expect("it was found").bytes();
+        assert_eq!(bytes, value(seed, 5000 + seed as usize), "value {seed}");
+    }
+}
+
+/// A client in a process of its own, which has three reservations and a pin until it is killed.
+struct OtherClient(Child);
+
+/// The socket of the server, for [`other_client`].
+const OTHER: &str = "KVMEM_TEST_CHILD";
+
+impl OtherClient {
+    fn start(place: &Place) -> OtherClient {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "serve::other_client", "--ignored", "--nocapture"])
+            .env(OTHER, place.socket())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("it can be started");
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        assert!(stdout.lines().map_while(Result::ok).any(|line| line.contains("reserved")));
+        OtherClient(child)
+    }
+
+    fn kill(mut self) {
+        self.0.kill().expect("it runs");
+        self.0.wait().expect("it is a child");
+    }
+}
+
+#[test]
+#[ignore = "a client for other tests, which start it and kill it"]
+fn other_client() {
+    let socket = std::env::var_os(OTHER).map(PathBuf::from).expect("a test has started it");
+    // SAFETY: as the other clients of the tests.
+    let client = unsafe { NodeClient::connect(socket, &ConnectOptions::default()) };
+    let client = client.expect("the server answers");
+    let _blocks = client.reserve(&[10_000; 3]).expect("there is space");
+    let _pins = client.acquire(&[0_u32.to_le_bytes()]).expect("a call");
+    println!("reserved");
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+#[test]
+fn committed_values_survive_the_killed_server_and_calls_are_retried() {
+    let place = Place::new();
+    let server = place.serve("16MiB", &[]);
+    assert!(server.report["recovered"].is_null(), "{}", server.report);
+    assert_eq!(server.report["receipt"]["requested_bytes"], 16 << 20);
+    assert!(server.text.contains("kept by process"), "{}", server.text);
+    let client = place.client();
+    insert(&client, 0..300);
+    let pins = client.acquire(&[7_u32.to_le_bytes()]).expect("a call");
+    let mut own = client.reserve(&[4096]).expect("there is space").remove(0);
+    let other = OtherClient::start(&place);
+    let dying = OtherClient::start(&place);
+    assert_eq!(client.stats().expect("a call").reservations, 7);
+    let base = client.memory().0;
+
+    server.kill();
+    dying.kill();
+    assert!(place.socket().exists(), "the socket of a killed server stays, and is replaced");
+    let waiting = {
+        let client = client.clone();
+        std::thread::spawn(move || check(&client, 0..300))
+    };
+    std::thread::sleep(Duration::from_millis(50));
+    let server = place.serve("16MiB", &[]);
+    let recovered = &server.report["recovered"];
+    assert_eq!(recovered["values"], 300, "{recovered}");
+    assert_eq!(recovered["freed_reservations"], 3, "those of the client that is gone");
+    assert_eq!(
+        (&recovered["orphaned_sessions"], &recovered["ended_sessions"]),
+        (&2.into(), &1.into())
+    );
+    assert_eq!(recovered["damaged"], 0);
+    assert!(server.text.contains("recovered 300 value(s)"), "{}", server.text);
+    waiting.join().expect("calls wait for the next server, and find the values");
+
+    // The mapping, the pin and the reservation are those of before.
+    assert_eq!(client.memory().0, base);
+    assert_eq!(pins.value(0).expect("it is pinned").bytes(), value(7, 5007));
+    own.write(0, b"written to a reservation of the server before").expect("it fits");
+    client.commit(vec![("late", own)]).expect("it is still reserved");
+    assert!(client.get("late").expect("a call").is_some());
+    assert_eq!(client.stats().expect("a call").reservations, 3);
+    // A client that was killed loses what it had.
+    other.kill();
+    eventually("its reservations and pins end", || {
+        let stats = client.stats().expect("a call");
+        (stats.reservations, stats.pinned) == (0, 1)
+    });
+}
+
+#[test]
+fn acknowledged_values_survive_any_end_of_the_server() {
+    // All values have space, and entries of the index.
+    const OPTIONS: [&str; 2] = ["--max-blocks", "4000"];
+    let place = Place::new();
+    let server = place.serve("64MiB", &OPTIONS);
+    let (stop, mut written) = (AtomicBool::new(false), Vec::new());
+    let _server = std::thread::scope(|scope| {
+        let mut server = server;
+        let threads: Vec<_> = (0..2_u32)
+            .map(|thread| {
+                let (place, stop) = (&place, &stop);
+                scope.spawn(move || {
+                    let client = place.client();
+                    let mut next = thread * 10_000;
+                    while !stop.load(Ordering::Relaxed) && next % 10_000 < 1500 {
+                        insert(&client, next..next + 1);
+                        next += 1;
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    next
+                })
+            })
+            .collect();
+        for round in 0..6 {
+            std::thread::sleep(Duration::from_millis(80));
+            if round % 2 == 0 {
+                server.kill();
+            } else {
+                server.signal(Signal::TERM);
+                let (status, errors) = server.wait();
+                assert!(status.success(), "{status}: {errors}");
+                assert!(errors.contains("stopped with "), "{errors}");
+                assert!(!place.socket().exists(), "the socket goes with the server");
+            }
+            server = place.serve("64MiB", &OPTIONS);
+            assert_eq!(server.report["recovered"]["damaged"], 0);
+        }
+        stop.store(true, Ordering::Relaxed);
+        written.extend(threads.into_iter().map(|thread| thread.join().expect("no panic")));
+        server
+    });
+    let stats = place.client().stats().expect("a call");
+    let all: u64 = (0..).zip(&written).map(|(thread, end)| u64::from(end - thread * 10_000)).sum();
+    assert_eq!((stats.values, stats.reservations), (all, 0));
+    let client = place.client();
+    (0..).zip(written).for_each(|(thread, end)| check(&client, thread * 10_000..end));
+}
+
+#[test]
+fn a_server_whose_keeper_ends_starts_another() {
+    let place = Place::new();
+    let mut server = place.serve("4MiB", &[]);
+    insert(&place.client(), 0..50);
+    let keeper = place.keeper().keeper_pid();
+    assert_eq!(server.report["keeper_pid"], keeper);
+    signal_process(keeper, Signal::KILL);
+    eventually("another keeper has the memory", || {
+        let keeper = kvmem_node::KeeperClient::connect(place.keeper_socket());
+        keeper.is_ok_and(|keeper| {
+            keeper.list().is_ok_and(|names| {
+                names.iter().any(|it| it.name == "node" && it.claimed_by == Some(server.pid()))
+            })
+        })
+    });
+    assert_ne!(place.keeper().keeper_pid(), keeper);
+    server.signal(Signal::TERM);
+    let (_, errors) = server.wait();
+    assert!(errors.contains("the keeper has ended, and another one has the memory"), "{errors}");
+    let server = place.serve("4MiB", &[]);
+    assert_eq!(server.report["recovered"]["values"], 50);
+    check(&place.client(), 0..50);
+}
+
+#[test]
+fn without_server_and_keeper_the_memory_is_gone_and_the_next_server_says_so() {
+    let place = Place::new();
+    let server = place.serve("4MiB", &[]);
+    let client = place.client();
+    insert(&client, 0..5);
+    let pins = client.acquire(&[0_u32.to_le_bytes()]).expect("a call");
+    let keeper = place.keeper().keeper_pid();
+    server.kill();
+    signal_process(keeper, Signal::KILL);
+    let server = place.serve("4MiB", &[]);
+    assert!(server.report["recovered"].is_null());
+    let error = client.get("key").expect_err("the client has the memory of before");
+    assert!(matches!(error, ClientError::MemoryReplaced), "{error}");
+    assert_eq!(pins.value(0).expect("it was pinned").bytes(), value(0, 5000));
+    assert_eq!(place.client().stats().expect("a call").values, 0);
+    let errors = server.kill();
+    assert!(errors.contains("the server before was killed, and its memory is gone"), "{errors}");
+}
+
+#[test]
+fn nothing_keeps_values_if_nothing_is_to() {
+    let place = Place::new();
+    let mut server = place.serve("4MiB", &["--keep", "none"]);
+    assert_eq!(server.report["kept_by"], "none");
+    insert(&place.client(), 0..5);
+    assert!(!place.keeper_socket().exists());
+    server.signal(Signal::INT);
+    let (status, errors) = server.wait();
+    assert!(status.success() && errors.contains("the values end with it"), "{status} {errors}");
+    let server = place.serve("4MiB", &["--keep", "none"]);
+    assert_eq!(place.client().stats().expect("a call").values, 0);
+    assert_eq!(server.kill(), "");
+    // The socket of the killed server is replaced.
+    let server = place.serve("4MiB", &["--keep", "none"]);
+    assert_eq!(server.kill(), "");
+}
+
+#[test]
+fn a_second_server_is_an_error() {
+    let place = Place::new();
+    let server = place.serve("4MiB", &[]);
+    for keep in ["keeper", "none"] {
+        let (status, errors) = place.fails("4MiB", &["--keep", keep]);
+        assert_eq!(status, Some(2), "{errors}");
+        assert!(errors.contains("a server answers at") && errors.contains("--socket"), "{errors}");
+    }
+    // A server that is stopped answers nobody, and has the memory still.
+    server.signal(Signal::STOP);
+    fs::rename(place.socket(), place.folder().join("moved")).expect("a file");
+    let (status, errors) = place.fails("4MiB", &[]);
+    assert_eq!(status, Some(2), "{errors}");
+    let expected = format!("process {} serves the memory of", server.pid());
+    assert!(errors.contains(&expected), "{errors}");
+    server.signal(Signal::CONT);
+    drop(server);
+}
+
+#[test]
+fn of_several_servers_that_start_at_once_one_serves() {
+    for keep in ["keeper", "none"] {
+        start_several(&Place::new(), keep);
+    }
+}
+
+fn start_several(place: &Place, keep: &str) {
+    place.serve("4MiB", &["--keep", keep]).kill();
+    let start = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
+        command.args(place.options("4MiB", &["--keep", keep])).stdin(Stdio::null());
+        command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started")
+    };
+    let mut servers: Vec<Child> = (0..4).map(|_| start()).collect();
+    eventually("all but one end", || {
+        let running = |server: &mut Child| server.try_wait().expect("a child").is_none();
+        servers.iter_mut().map(running).filter(|runs| *runs).count() == 1
+    });
+    eventually("one serves", || place.operator("stat", &[]).status.success());
+    for server in &mut servers {
+        let ended = server.try_wait().expect("a child");
+        assert!(ended.is_none_or(|status| status.code() == Some(2)), "{ended:?}");
+        let _ = server.kill();
+        server.wait().expect("a child");
+    }
+}
+
+#[test]
+fn a_damaged_index_stops_the_server_and_can_be_set_aside() {
+    let place = Place::new();
+    let server = place.serve("4MiB", &[]);
+    insert(&place.client(), 0..5);
+    server.kill();
+    let keeper = place.keeper();
+    let damage = |at: u64, bytes: &[u8]| {
+        let [_, index] = files(&keeper);
+        File::from(index).write_all_at(bytes, at).expect("it can be written");
+    };
+    // The version and the magic number of the header.
+    let [_, index] = files(&keeper);
+    let mut version = [0];
+    File::from(index).read_exact_at(&mut version, 8).expect("it has a header");
+    for (at, bytes, expected) in [
+        (8, &[99][..], "the index has version 99"),
+        (0, b"other", "the file is no index of a node"),
+    ] {
+        damage(at, bytes);
+        let (status, errors) = place.fails("4MiB", &[]);
+        assert_eq!(status, Some(2), "{errors}");
+        assert!(errors.contains(expected) && errors.contains("--set-aside"), "{errors}");
+        assert_eq!(keeper.list().expect("a call")[0].name, "node", "it is kept");
+    }
+
+    let server = place.serve("8MiB", &["--set-aside"]);
+    assert!(server.report["recovered"].is_null());
+    insert(&place.client(), 0..3);
+    let mut names: Vec<String> =
+        keeper.list().expect("a call").into_iter().map(|it| it.name).collect();
+    names.sort();
+    assert_eq!(names, ["node", "node-aside-1"]);
+    assert!(server.kill().contains("is kept as node-aside-1"));
+    // What was set aside is as it was: whole again, it is recovered.
+    let [_, index] = keeper.get("node-aside-1").expect("it is kept").try_into().expect("two");
+    let index = File::from(index);
+    index.write_all_at(b"KVMNODE\0", 0).expect("it can be written");
+    index.write_all_at(&version, 8).expect("it can be written");
+    keeper.rename("node", "newer").expect("no server runs");
+    keeper.rename("node-aside-1", "node").expect("no server runs");
+    let server = place.serve("4MiB", &[]);
+    assert_eq!(server.report["recovered"]["values"], 5);
+    check(&place.client(), 0..5);
+}
+
+#[test]
+fn what_is_no_node_is_not_touched() {
+    let place = Place::new();
+    drop(place.serve("4MiB", &[]));
+    let keeper = place.keeper();
+    let [memory, _] = files(&keeper);
+    keeper.forget("node").expect("no server runs");
+    use std::os::fd::AsFd;
+    keeper.put("node", &[memory.as_fd()]).expect("it has none");
+    let (status, errors) = place.fails("4MiB", &[]);
+    assert_eq!(status, Some(2), "{errors}");
+    assert!(errors.contains("1 descriptor(s) are kept instead of"), "{errors}");
+    // The memory file twice: its bytes are no index.
+    keeper.forget("node").expect("no server runs");
+    keeper.put("node", &[memory.as_fd(), memory.as_fd()]).expect("it has none");
+    let (status, errors) = place.fails("4MiB", &[]);
+    assert_eq!(status, Some(2), "{errors}");
+    assert!(errors.contains("the file is no index of a node"), "{errors}");
+    let server = place.serve("4MiB", &["--fresh"]);
+    assert_eq!(keeper.list().expect("a call").len(), 1);
+    drop(server);
+}
+
+#[test]
+fn recovered_memory_keeps_its_size_unless_it_is_dropped() {
+    let place = Place::new();
+    place.serve("4MiB", &[]).kill();
+    let server = place.serve("8MiB", &[]);
+    assert_eq!(server.report["memory_bytes"], 4 << 20);
+    let errors = server.kill();
+    assert!(errors.contains("--size 8.00 MiB") && errors.contains("has 4.00 MiB"), "{errors}");
+    let server = place.serve("8MiB", &["--fresh"]);
+    assert_eq!(server.report["memory_bytes"], 8 << 20);
+    assert_eq!(server.kill(), "");
+    let kept = place.keeper().list().expect("a call");
+    assert_eq!((kept.len(), kept[0].bytes >> 20), (1, 8));
+}
+
+#[test]
+fn quotas_and_leases_are_those_of_the_options() {
+    let place = Place::new();
+    let options = ["--quota", "small=20KiB,pins=1", "--lease", "100ms", "--align", "64"];
+    let _server = place.serve("4MiB", &options);
+    let namespace = "small".to_owned();
+    let small = place.client_of(&ConnectOptions { namespace, ..ConnectOptions::default() });
+    let small = small.expect("the server answers");
+    let error = small.reserve(&[20_481]).map(drop).expect_err("over the limit");
+    assert!(error.to_string().contains("the limit is 20480"), "{error}");
+    let blocks = small.reserve(&[100, 100]).expect("within the limit");
+    assert_eq!((blocks.len(), small.stats().expect("a call").reserved_bytes), (2, 200));
+    let observing = place.client();
+    eventually("the reservations of a silent client are lost", || {
+        observing.stats().expect("a call").fenced_total == 2
+    });
+    let error = small.commit(["a", "b"].into_iter().zip(blocks).collect());
+    assert!(error.is_err_and(|error| error.to_string().contains("silent")));
+}
+
+#[test]
+fn a_disk_below_the_memory_has_what_was_evicted() {
+    let place = Place::new();
+    let file = place.folder().join("tier").into_os_string().into_string().expect("a plain path");
+    let options = ["--tier", &file, "--tier-size", "64MiB", "--metrics", "127.0.0.1:0"];
+    let server = place.serve("4MiB", &options);
+    assert_eq!(
+        (&server.report["tier"], &server.report["tier_values"]),
+        (&file.clone().into(), &0.into())
+    );
+    let client = place.client();
+    for seed in 0..900_u32 {
+        client.insert(seed.to_le_bytes(), &value(seed, 8192)).expect("there is space");
+        // The memory has space for 512, and stores from 256 on. A value that must go before it was
+        // stored is lost.
+        eventually("values are stored ahead", || {
+            let stats = client.stats().expect("a call");
+            stats.tier_stored_total + 320 >= stats.committed_total
+        });
+    }
+    assert!(found_pages(&client) >= 580, "what was stored is found");
+    assert!(client.stats().expect("a call").tier_fetched_total > 0);
+    drop(client);
+    server.kill();
+    // Other memory finds them, too.
+    let (status, errors) = place.fails("4MiB", &["--fresh", "--tier", "/dev/null"]);
+    assert_eq!(status, Some(2), "{errors}");
+    assert!(errors.contains("--tier /dev/null"), "{errors}");
+    let server = place.serve("4MiB", &["--fresh", "--tier", &file]);
+    assert!(server.report["tier_values"].as_u64().expect("a number") >= 580, "{}", server.report);
+    assert!(found_pages(&place.client()) >= 580, "what was stored is found");
+}
+
+/// Returns how many values of two pages there are, and checks their bytes.
+fn found_pages(client: &NodeClient) -> usize {
+    let is_found = |seed: &u32| {
+        let found = client.get(seed.to_le_bytes()).expect("a call");
+        let check = |found: kvmem_node::PinBatch| {
+            assert_eq!(found.value(0).expect("it was found").bytes(), value(*seed, 8192));
+        };
+        found.map(check).is_some()
+    };
+    (0..900).filter(is_found).count()
+}
+
+/// Returns the files of shared memory with names, of which kvmem has none.
+fn shared_names() -> Vec<String> {
+    let all = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
+    let names = all.map(|file| file.file_name().to_string_lossy().into_owned());
+    names.filter(|name| name.starts_with("kvmem")).collect()
+}
+
+#[test]
+fn nothing_is_left_behind() {
+    let place = Place::new();
+    let mut server = place.serve("4MiB", &[]);
+    insert(&place.client(), 0..5);
+    assert_eq!(shared_names(), [""; 0]);
+    server.signal(Signal::TERM);
+    assert!(server.wait().0.success());
+    let keeper = place.keeper().keeper_pid();
+    let run = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
+        command.arg("keeper").arg("--socket").arg(place.keeper_socket()).args(more);
+        command.output().expect("it can be started")
+    };
+    let listed = String::from_utf8(run(&["--list"]).stdout).expect("text");
+    assert!(listed.contains("node ") && listed.contains("4."), "{listed}");
+    assert!(run(&["--stop"]).status.success());
+    eventually("the keeper ends", || !PathBuf::from(format!("/proc/{keeper}")).exists());
+    let mut left: Vec<_> = fs::read_dir(place.folder()).expect("a folder").flatten().collect();
+    left.retain(|file| file.file_name() != "report.json");
+    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(shared_names(), [""; 0]);
+    let stopped = run(&["--list"]);
+    let errors = String::from_utf8_lossy(&stopped.stderr).into_owned();
+    assert_eq!(stopped.status.code(), Some(2));
+    assert!(errors.contains("no keeper answers"), "{errors}");
+}
+
+#[test]
+fn a_keeper_is_no_part_of_the_server() {
+    let place = Place::new();
+    let server = place.serve("4MiB", &[]);
+    let keeper = place.keeper().keeper_pid();
+    let stat = |pid: u32| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+        let fields = stat.rsplit_once(") ").expect("a command").1.to_owned();
+        let fields: Vec<u32> =
+            fields.split(' ').skip(1).take(3).map(|it| it.parse().expect("a number")).collect();
+        (fields[0], fields[1], fields[2])
+    };
+    let (parent, group, session) = stat(keeper);
+    assert_ne!(parent, server.pid(), "the server need not wait for it");
+    assert_eq!((group, session), (keeper, keeper), "it has a session of its own");
+    for number in 0..3 {
+        let target = fs::read_link(format!("/proc/{keeper}/fd/{number}")).expect("it is open");
+        assert_eq!(target, PathBuf::from("/dev/null"));
+    }
+    // It maps neither of the files that it keeps.
+    let maps = fs::read_to_string(format!("/proc/{keeper}/maps")).expect("it runs");
+    assert!(!maps.contains("/memfd:"), "{maps}");
+    let stopped = Command::new(env!("CARGO_BIN_EXE_kvmem"))
+        .arg("keeper")
+        .arg("--stop")
+        .arg("--socket")
+        .arg(place.keeper_socket())
+        .output()
+        .expect("it can be started");
+    let errors = String::from_utf8_lossy(&stopped.stderr);
+    assert_eq!(stopped.status.code(), Some(2));
+    assert!(errors.contains(&format!("process {} uses node", server.pid())), "{errors}");
+}
+
+/// Returns the command as another user runs it.
+fn of_other_user(place: &Place, user: u32, group: u32) -> Command {
+    let command = place.folder().join("kvmem");
+    if !command.exists() {
+        // Another process copies the file: see the tests of `doctor`.
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status();
+        assert!(copied.expect("it can be started").success());
+        fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).expect("a file");
+        fs::set_permissions(place.folder(), fs::Permissions::from_mode(0o755)).expect("a folder");
+    }
+    let mut run = Command::new(&command);
+    run.current_dir("/").stdin(Stdio::null()).uid(user).gid(group);
+    run
+}
+
+/// Runs the command as another user; `None` if nothing can be.
+fn as_other_user(place: &Place, group: u32, args: &[&str]) -> Option<std::process::Output> {
+    match of_other_user(place, 65534, group).args(args).output() {
+        Ok(output) => Some(output),
+        Err(error) => {
+            println!("skipped: nothing can be run as another user: {error}");
+            None
+        }
+    }
+}
+
+#[test]
+fn other_users_need_the_group_and_are_no_operators() {
+    let place = Place::new();
+    let server = place.serve("4MiB", &[]);
+    let path = place.socket().into_os_string().into_string().expect("a plain path");
+    let Some(output) = as_other_user(&place, 4242, &["stat", "--socket", &path]) else { return };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("Permission denied"), "{errors}");
+    // Not even if the mode of the sockets is changed: the kernel says which user it is.
+    let keeper = format!("{path}.keeper");
+    for file in [&path, &keeper] {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o666)).expect("a file");
+    }
+    for args in [&["stat", "--socket", &path][..], &["keeper", "--list", "--socket", &keeper]] {
+        let output = as_other_user(&place, 4242, args).expect("as before");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("answers at") && !errors.contains("denied"), "{errors}");
+    }
+    server.kill();
+    let _server = place.serve("4MiB", &["--allow-group", "4242"]);
+    let output = as_other_user(&place, 4242, &["stat", "--socket", &path]).expect("as before");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    for args in [&["ls"][..], &["drop", "--all"], &["evict", "1"]] {
+        let output = as_other_user(&place, 4242, &[args, &["--socket", &path]].concat());
+        let output = output.expect("as before");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{errors}");
+        assert!(errors.contains("only the server's own user"), "{errors}");
+    }
+}
+
+#[test]
+fn a_keeper_of_another_user_is_not_trusted() {
+    let place = Place::new();
+    // It copies the command.
+    drop(of_other_user(&place, 65534, 65534));
+    fs::set_permissions(place.folder(), fs::Permissions::from_mode(0o777)).expect("a folder");
+    let keeper = place.keeper_socket().into_os_string().into_string().expect("a plain path");
+    let spawned = of_other_user(&place, 65534, 65534)
+        .args(["keeper", "--idle", "30s", "--socket", &keeper])
+        .stderr(Stdio::null())
+        .spawn();
+    let mut foreign = match spawned {
+        Ok(foreign) => foreign,
+        Err(error) => {
+            println!("skipped: nothing can be run as another user: {error}");
+            return;
+        }
+    };
+    let foreign_keeper =
+        |error: &KeeperError| matches!(error, KeeperError::ForeignKeeper { uid: 65534, .. });
+    eventually("it listens", || {
+        KeeperClient::connect(&keeper).is_err_and(|error| foreign_keeper(&error))
+    });
+    let (status, errors) = place.fails("4MiB", &[]);
+    foreign.kill().expect("it runs");
+    foreign.wait().expect("a child");
+    assert_eq!(status, Some(2), "{errors}");
+    assert!(errors.contains("user 65534 listens at"), "{errors}");
+}
+
+#[test]
+fn memory_that_cannot_be_served_is_not_kept() {
+    let place = Place::new();
+    // Nothing can be bound to the path, and no server answers there.
+    fs::write(place.socket(), "a file").expect("the path is free");
+    let (status, errors) = place.fails("4MiB", &[]);
+    assert_eq!(status, Some(1), "{errors}");
+    assert!(errors.contains("is no socket"), "{errors}");
+    assert_eq!(fs::read_to_string(place.socket()).expect("it is there"), "a file");
+    assert!(place.keeper().list().expect("a call").is_empty(), "nothing is kept");
+}
+
+#[test]
+fn invalid_options_of_a_server_end_with_status_2() {
+    let place = Place::new();
+    let long = "x".repeat(200);
+    for (size, more, expected) in [
+        ("0", &[][..], "0 bytes"),
+        ("4MiB", &["--align", "3"], "align is 3"),
+        ("4MiB", &["--max-blocks", "0"], "--max-blocks"),
+        ("4MiB", &["--max-blocks", "4294967295"], "max_blocks"),
+        ("4MiB", &["--lease", "60"], "such as 60s"),
+        ("4MiB", &["--lease", "1ms"], "100ms to 24h"),
+        ("4MiB", &["--quota", "chat"], "NAME=BYTES"),
+        ("4MiB", &["--quota", "chat=1,share=0"], "shares are 1 to"),
+        ("4MiB", &["--allow-group", "no such group"], "/etc/group has no such group"),
+        ("4MiB", &["--keep", "systemd"], "NOTIFY_SOCKET is not set"),
+        ("4MiB", &["--keep", "disk"], "keeper"),
+        ("4MiB", &["--fresh", "--set-aside"], "--set-aside"),
+        ("4MiB", &["--metrics", "0.0.0.0:0"], "--metrics-anywhere"),
+        ("4MiB", &["--socket", "/no/such/folder/n"], "--socket"),
+        ("4MiB", &["--json", "/no/such/folder/r.json"], "/no/such/folder"),
+    ] {
+        let (status, errors) = place.fails(size, more);
+        assert_eq!(status, Some(2), "{more:?}: {errors}");
+        assert!(errors.contains(expected), "{more:?}: {errors}");
+    }
+    let output = Command::new(env!("CARGO_BIN_EXE_kvmem"))
+        .args(["serve", "--size", "4MiB", "--pages", "4k", "--socket"])
+        .arg(place.folder().join(long))
+        .output()
+        .expect("it can be started");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && errors.contains("socket"), "{errors}");
+    // More memory than any machine has: the preflight says why, before anything is mapped.
+    let (status, errors) = place.fails("64TiB", &["--keep", "none"]);
+    assert_eq!(status, Some(1), "{errors}");
+    assert!(errors.contains("this machine cannot give 64 TiB"), "{errors}");
+}

@@ -1,0 +1,197 @@
+//! A server of a node in a process of its own, for tests.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use kvmem_node::{ClientError, ConnectOptions, KeeperClient, NodeClient};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A folder with a socket, and with the keeper that a server starts there.
+pub(crate) struct Place(PathBuf);
+
+impl Place {
+    pub(crate) fn new() -> Place {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // The path of a socket is short.
+        let name = format!("kvmem-serve-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        fs::create_dir_all(&path).expect("a folder can be made");
+        Place(path)
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.0.join("node.sock")
+    }
+
+    pub(crate) fn keeper_socket(&self) -> PathBuf {
+        self.0.join("node.sock.keeper")
+    }
+
+    pub(crate) fn keeper(&self) -> KeeperClient {
+        KeeperClient::connect(self.keeper_socket()).expect("the keeper answers")
+    }
+
+    /// Returns the options of a server here.
+    pub(crate) fn options(&self, size: &str, more: &[&str]) -> Vec<String> {
+        self.options_in("4k", size, more)
+    }
+
+    /// Returns the options of a server here, in these kinds of pages.
+    fn options_in(&self, pages: &str, size: &str, more: &[&str]) -> Vec<String> {
+        let socket = self.socket().into_os_string().into_string().expect("a plain path");
+        let options = ["serve", "--size", size, "--pages", pages, "--socket", &socket];
+        options.iter().chain(more).map(|word| (*word).to_owned()).collect()
+    }
+
+    /// Starts a server, and waits until it serves.
+    pub(crate) fn serve(&self, size: &str, more: &[&str]) -> Server {
+        self.serve_in("4k", size, more)
+    }
+
+    /// Starts a server in these kinds of pages.
+    pub(crate) fn serve_in(&self, pages: &str, size: &str, more: &[&str]) -> Server {
+        let command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
+        self.started(command, &self.options_in(pages, size, more))
+    }
+
+    pub(crate) fn serve_by(&self, command: Command, size: &str, more: &[&str]) -> Server {
+        self.started(command, &self.options(size, more))
+    }
+
+    fn started(&self, mut command: Command, options: &[String]) -> Server {
+        let report = self.0.join("report.json");
+        let _ = fs::remove_file(&report);
+        command.args(options).arg("--json").arg(&report);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it can be started");
+        let stdout = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut text = String::new();
+        for line in stdout.lines() {
+            text += &(line.expect("text") + "\n");
+            if text.lines().last().is_some_and(|line| line.starts_with("serving ")) {
+                let json = fs::read_to_string(&report).expect("the report is written");
+                let report = serde_json::from_str(&json).expect("JSON");
+                let stderr = child.stderr.take();
+                return Server { child, stderr, report, text };
+            }
+        }
+        let mut errors = String::new();
+        let _ = child.stderr.take().expect("a pipe").read_to_string(&mut errors);
+        panic!("{:?}: {text}{errors}", child.wait());
+    }
+
+    /// Runs a server that must fail.
+    pub(crate) fn fails(&self, size: &str, more: &[&str]) -> (Option<i32>, String) {
+        self.fails_in("4k", size, more)
+    }
+
+    /// Runs a server in these kinds of pages that must fail.
+    pub(crate) fn fails_in(&self, pages: &str, size: &str, more: &[&str]) -> (Option<i32>, String) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
+        command.args(self.options_in(pages, size, more)).stdin(Stdio::null());
+        let output = command.output().expect("it can be started");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+
+    /// Runs a command for operators on the socket.
+    pub(crate) fn operator(&self, command: &str, more: &[&str]) -> Output {
+        let mut run = Command::new(env!("CARGO_BIN_EXE_kvmem"));
+        run.arg(command).args(more).arg("--socket").arg(self.socket());
+        run.stdin(Stdio::null()).output().expect("it can be started")
+    }
+
+    pub(crate) fn client(&self) -> NodeClient {
+        self.client_of(&ConnectOptions::default()).expect("the server answers")
+    }
+
+    pub(crate) fn client_of(&self, options: &ConnectOptions) -> Result<NodeClient, ClientError> {
+        // SAFETY: all clients of this socket are those of the tests, which write to their own
+        // reservations alone.
+        unsafe { NodeClient::connect(self.socket(), options) }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Ok(keeper) = KeeperClient::connect(self.keeper_socket()) {
+            let _ = keeper.stop();
+        }
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server that is killed at the end of the test, unless it was before.
+pub(crate) struct Server {
+    child: Child,
+    stderr: Option<ChildStderr>,
+    pub(crate) report: Value,
+    /// What it printed until it served.
+    pub(crate) text: String,
+}
+
+impl Server {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        signal_process(self.child.id(), signal);
+    }
+
+    /// Kills it, as `kill -9` does. Returns what it wrote on standard error.
+    pub(crate) fn kill(mut self) -> String {
+        self.child.kill().expect("it runs");
+        self.wait().1
+    }
+
+    /// Waits until it has ended.
+    pub(crate) fn wait(&mut self) -> (ExitStatus, String) {
+        let status = self.child.wait().expect("it is a child");
+        let mut errors = String::new();
+        if let Some(mut stderr) = self.stderr.take() {
+            stderr.read_to_string(&mut errors).expect("text");
+        }
+        (status, errors)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn signal_process(pid: u32, signal: Signal) {
+    let pid = Pid::from_raw(pid.try_into().expect("a process")).expect("a process");
+    kill_process(pid, signal).expect("it runs");
+}
+
+/// Waits until a condition holds.
+pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !holds() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Returns duplicates of the two files of a node without a server.
+pub(crate) fn files(keeper: &KeeperClient) -> [OwnedFd; 2] {
+    keeper.get("node").expect("it is kept").try_into().expect("two files")
+}

@@ -1,0 +1,377 @@
+//! `kvmem trace`, run as a command: figures, the curve beside replays, formats and messages.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use kvmem_testkit::random::Random;
+use serde_json::Value;
+
+fn kvmem(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_kvmem")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+fn json(args: &[&str]) -> Value {
+    let output = kvmem(&[args, &["--json", "-"]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {stderr}");
+    assert_eq!(stderr, "");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// Runs the command, which must fail, and returns the message.
+fn fails(args: &[&str]) -> String {
+    let output = kvmem(args);
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {stderr}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    assert!(!stderr.contains("panicked"), "{stderr}");
+    stderr
+}
+
+fn small_trace() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/small_trace.jsonl");
+    path.to_str().unwrap().to_owned()
+}
+
+/// A folder of its own for each test, removed at the end.
+struct TraceFolder(PathBuf);
+
+impl TraceFolder {
+    fn new(name: &str) -> Self {
+        let name = format!("trace-{}-{name}", std::process::id());
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::create_dir_all(&path).unwrap();
+        TraceFolder(path)
+    }
+
+    /// Writes a file, and returns its path.
+    fn file(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for TraceFolder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Conversations in Mooncake's format: each request repeats a prompt and adds to it.
+fn conversations(seed: u64, requests: u64) -> String {
+    let mut random = Random::new(seed);
+    let mut prompts: Vec<Vec<u64>> = Vec::new();
+    let mut next = 1000;
+    let mut text = String::new();
+    for number in 0..requests {
+        if prompts.len() < 5 || random.once_in(3) {
+            let system = 10 * random.below(4);
+            prompts.push((system..system + 1 + random.below(3)).collect());
+        }
+        let which = prompts.len() - 1 - random.log_below(prompts.len() as u64) as usize;
+        let prompt = &mut prompts[which];
+        for _ in 0..1 + random.below(10) {
+            prompt.push(next);
+            next += 1;
+        }
+        let tokens = 512 * prompt.len();
+        writeln!(
+            text,
+            "{{\"timestamp\": {}, \"input_length\": {tokens}, \"output_length\": 9, \
+             \"hash_ids\": {prompt:?}}}",
+            100 * number
+        )
+        .unwrap();
+    }
+    text
+}
+
+/// A session of kv-cache-tester with blocks of 64 tokens, and a sub-agent with the same system
+/// prompt.
+fn session(seed: u64, requests: u64) -> String {
+    let mut random = Random::new(seed);
+    let mut prompt: Vec<u64> = (1..20).collect();
+    let mut next = 100;
+    let mut entries = Vec::new();
+    for number in 0..requests {
+        for _ in 0..1 + random.below(12) {
+            prompt.push(next);
+            next += 1;
+        }
+        let request = |t: u64, ids: &[u64]| {
+            format!(
+                "{{\"t\": {t}.5, \"type\": \"s\", \"in\": {}, \"out\": 7, \"hash_ids\": {ids:?}, \
+                 \"api_time\": 1.0}}",
+                64 * ids.len()
+            )
+        };
+        entries.push(request(10 * number, &prompt));
+        if random.once_in(3) {
+            let begin = prompt[..19].iter().copied();
+            let own: Vec<u64> = begin.chain(next..next + 30).collect();
+            next += 30;
+            let inner = [request(10 * number + 2, &own[..40]), request(10 * number + 5, &own)];
+            entries.push(format!(
+                "{{\"t\": {}, \"type\": \"subagent\", \"requests\": [{}]}}",
+                10 * number + 1,
+                inner.join(",\n")
+            ));
+        }
+    }
+    let entries = entries.join(",\n");
+    format!("{{\"id\": \"{seed}\", \"block_size\": 64, \"requests\": [{entries}]}}")
+}
+
+/// Compares the curve with a replay at each of these sizes, and returns the hit rates.
+fn compare(trace: &str, options: &[&str], pools: &[u64]) -> Vec<f64> {
+    let sizes = pools.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    let curve = json(&[&["trace", "curve", trace, "--pools", &sizes], options].concat());
+    let rows = curve["curve"].as_array().unwrap();
+    assert_eq!(rows.len(), pools.len());
+    let of = |row: &Value, pool: u64| {
+        assert_eq!(row["pool_bytes"], pool);
+        let pool = pool.to_string();
+        let replay = json(&[&["replay", trace, "--pool", &pool], options].concat());
+        let (rate, replayed) = (&row["hit_rate"], &replay["hit_rate_blocks"]);
+        let (rate, replayed) = (rate.as_f64().unwrap(), replayed.as_f64().unwrap());
+        assert!((rate - replayed).abs() < 0.01, "{trace}, {pool}: {rate} and {replayed}");
+        rate
+    };
+    rows.iter().zip(pools).map(|(row, pool)| of(row, *pool)).collect()
+}
+
+#[test]
+fn the_small_trace_has_the_expected_figures() {
+    let trace = small_trace();
+    let block = ["--object-bytes", "4KiB", "--page-tokens", "512"];
+    let info = json(&[&["trace", "info", &trace], &block[..]].concat());
+    let info = &info[0];
+    assert_eq!((&info["suite"], &info["format"]), (&"trace".into(), &"mooncake".into()));
+    assert_eq!((&info["requests"], &info["blocks"]), (&160.into(), &1295.into()));
+    assert_eq!((&info["tokens"], &info["distinct_blocks"]), (&623_798.into(), &564.into()));
+    assert_eq!(info["working_set_bytes"], 564 * 4096);
+    assert_eq!(info["max_hit_rate"], 731.0 / 1295.0);
+    assert_eq!(info["max_hit_rate_tokens"], 374_272.0 / 623_798.0);
+    assert_eq!((&info["sample_rate"], &info["max_hit_rate_error"]), (&1.0.into(), &0.0.into()));
+    let marks = info["marks"].as_array().unwrap();
+    assert_eq!(marks.len(), 3, "{info:#}");
+    assert!(marks.is_sorted_by_key(|mark| mark["pool_bytes"].as_u64()), "{info:#}");
+
+    // The same hits as replays of pools of 16, 40, 64 and 10,000 blocks.
+    let pools = "64KiB,160KiB,256KiB,40000KiB";
+    let curve = json(&[&["trace", "curve", &trace, "--pools", pools], &block[..]].concat());
+    let rates = curve["curve"].as_array().unwrap().iter().map(|row| row["hit_rate"].as_f64());
+    let rates: Vec<f64> = rates.map(Option::unwrap).collect();
+    for (rate, hits) in rates.iter().zip([337, 535, 610, 731]) {
+        assert!((rate - f64::from(hits) / 1295.0).abs() < 1e-9, "{rate}: {hits}");
+    }
+}
+
+#[test]
+fn the_curve_is_that_of_replays() {
+    let folder = TraceFolder::new("replays");
+    for seed in 0..3 {
+        let trace = folder.file("conversations.jsonl", &conversations(seed, 400));
+        // Pages of two objects, so that blocks are evicted in part.
+        let block = ["--object-bytes", "3000,1096", "--page-tokens", "256"];
+        let pools = [200, 700, 2000, 5000, 20_000].map(|kib| kib << 10);
+        let rates = compare(&trace, &block, &pools);
+        assert!(rates.is_sorted() && rates[0] < rates[4] - 0.2, "{rates:?}");
+    }
+}
+
+#[test]
+fn sessions_of_a_folder_are_replayed_as_the_curve_says() {
+    let folder = TraceFolder::new("sessions");
+    for seed in 0..12 {
+        folder.file(&format!("session-{seed:02}.json"), &session(seed, 10 + 2 * seed));
+    }
+    let block = ["--object-bytes", "4KiB", "--page-tokens", "64"];
+    let pools = [100, 400, 1000, 2000, 6000].map(|blocks| blocks * 4096);
+    for sessions in ["1", "4", "50"] {
+        let options = [&block[..], &["--sessions", sessions]].concat();
+        let rates = compare(folder.path(), &options, &pools);
+        assert!(rates[4] > 0.8, "{rates:?}");
+        // Sessions side by side need room for all of them.
+        assert!(sessions == "1" || rates[0] < rates[4] - 0.1, "{sessions}: {rates:?}");
+    }
+    let info = json(&["trace", "info", folder.path(), "--model", "llama-3.1-8b"]);
+    assert_eq!(info[0]["format"], "kv-cache-tester");
+    let size = &info[0]["block_sizes"][0];
+    assert_eq!((&size["tokens"], &size["bytes"]), (&64.into(), &(8 << 20).into()));
+
+    // Blocks of another length are weighed by their bytes; a replay has one length.
+    let short = session(99, 20).replace("\"block_size\": 64", "\"block_size\": 16");
+    folder.file("short.json", &short);
+    let curve = json(&["trace", "curve", folder.path(), "--model", "llama-3.1-8b"]);
+    assert_eq!(curve["block_sizes"][0]["bytes"], 2 << 20, "{curve:#}");
+    let error = fails(&["replay", folder.path()]);
+    assert!(error.contains("one block_size at a time"), "{error}");
+    let inside = Path::new(folder.path()).join("short.json");
+    let before = std::fs::read(&inside).unwrap();
+    let error = fails(&["trace", "curve", folder.path(), "--html", inside.to_str().unwrap()]);
+    assert!(error.contains("this is the trace that is read"), "{error}");
+    assert_eq!(std::fs::read(&inside).unwrap(), before);
+}
+
+#[test]
+fn a_trace_without_hashes_has_sizes_only() {
+    let folder = TraceFolder::new("azure");
+    let mut text = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n".to_owned();
+    for second in 0..50 {
+        writeln!(text, "2026-01-01 00:00:{second:02}.1234567,{},{second}\r", 100 * second).unwrap();
+    }
+    let trace = folder.file("requests.csv", &text);
+    let info = json(&["trace", "info", &trace, "--model", "llama-3.1-8b"]);
+    let info = &info[0];
+    assert_eq!((&info["format"], &info["requests"]), (&"azure".into(), &50.into()));
+    let blocks: u64 = (0..50u64).map(|second| (100 * second).div_ceil(64)).sum();
+    assert_eq!((&info["blocks"], &info["distinct_blocks"]), (&blocks.into(), &blocks.into()));
+    assert_eq!(info["working_set_bytes"], blocks * (8 << 20));
+    assert_eq!((&info["max_hit_rate"], &info["trace_span_s"]), (&0.0.into(), &49.0.into()));
+    let text = String::from_utf8(kvmem(&["trace", "info", &trace]).stdout).unwrap();
+    assert!(text.contains("unknown: the format has no hashes"), "{text}");
+    let replay = json(&["replay", &trace, "--pool", "64GiB"]);
+    assert_eq!((&replay["blocks"], &replay["hits"]), (&blocks.into(), &0.into()));
+    assert_eq!(replay["block_tokens"], 64);
+    let replay = json(&["replay", &trace, "--pool", "64GiB", "--block-tokens", "256"]);
+    assert_eq!(replay["block_tokens"], 256);
+    // All uses are of blocks that were never used before, also in a sample.
+    let sampled = ["trace", "curve", &trace, "--sample-rate", "0.1"];
+    assert_eq!(json(&sampled)["curve"], Value::Array(Vec::new()));
+    let curve = json(&[&sampled[..], &["--pools", "1TiB,1GiB"]].concat());
+    let rows = curve["curve"].as_array().unwrap();
+    assert_eq!((rows.len(), &rows[0]["pool_bytes"]), (2, &(1 << 30).into()));
+    assert!(rows.iter().all(|row| row["hit_rate"] == 0.0), "{curve:#}");
+}
+
+#[test]
+fn a_sample_tells_its_error_and_keeps_it() {
+    let folder = TraceFolder::new("sample");
+    let trace = folder.file("long.jsonl", &conversations(5, 3000));
+    let pools = ["trace", "curve", &trace, "--pools", "2GiB,8GiB,32GiB,128GiB,512GiB"];
+    let exact = json(&pools);
+    assert_eq!(exact["sample_rate"], 1.0);
+    for sampling in [["--sample-rate", "0.2"], ["--max-blocks", "2048"]] {
+        let sample = json(&[&pools[..], &sampling].concat());
+        assert!(sample["sample_rate"].as_f64().unwrap() < 0.5, "{sample:#}");
+        let rows = sample["curve"].as_array().unwrap().iter();
+        for (row, exact) in rows.zip(exact["curve"].as_array().unwrap()) {
+            let rate = |row: &Value| row["hit_rate"].as_f64().unwrap();
+            let error = row["error"].as_f64().unwrap();
+            let difference = (rate(row) - rate(exact)).abs();
+            assert!(error > 0.0 && difference < error + 0.02, "{sampling:?}: {row} {exact}");
+        }
+        let text = kvmem(&[&pools[..], &sampling].concat()).stdout;
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.contains("sampled") && text.contains('±'), "{text}");
+    }
+}
+
+#[test]
+fn text_and_page_have_every_figure() {
+    let folder = TraceFolder::new("page");
+    let page = folder.file("curve.html", "old");
+    let out = folder.file("curve.json", "old");
+    let trace = small_trace();
+    let output = kvmem(&["trace", "curve", &trace, "--html", &page, "--json", &out]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    for word in [
+        "format mooncake",
+        "working set",
+        "in a pool without end",
+        "for 90 % of that",
+        "of possible",
+    ] {
+        assert!(text.contains(word), "{word} is missing in\n{text}");
+    }
+    let page = std::fs::read_to_string(&page).unwrap();
+    assert!(page.starts_with("<!doctype html>") && page.contains("How much memory to buy"));
+    assert!(page.contains("90 % of possible") && page.contains("<svg role=\"img\""));
+    let curve: Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
+    let rows = curve["curve"].as_array().unwrap();
+    assert!(rows.len() > 3 && rows[0]["hit_rate"].as_f64() < Some(0.1), "{curve:#}");
+    assert!(rows.last().unwrap()["of_max"].as_f64() > Some(0.999), "{curve:#}");
+    // Two traces are told apart.
+    let output = kvmem(&["trace", "info", &trace, &trace]);
+    assert_eq!(String::from_utf8(output.stdout).unwrap().matches("1,295 of 512 tokens").count(), 2);
+}
+
+#[test]
+fn what_is_no_trace_fails() {
+    let folder = TraceFolder::new("bad");
+    for (name, text, expected) in [
+        ("words.txt", "hello\n", "is no trace of a known format, it begins with \"hello\\n\""),
+        ("empty.jsonl", "\n\n", "the trace is empty"),
+        ("line.jsonl", "{\"timestamp\": 1}\n", "line.jsonl:1: malformed line: missing field"),
+        ("half.json", "{\"block_size\": 64, \"requests\": [\n", "half.json:2: malformed line: EOF"),
+        (
+            "huge.jsonl",
+            "{\"timestamp\": 1, \"input_length\": 99999999999, \"output_length\": 1, \
+             \"hash_ids\": []}\n",
+            "huge.jsonl:1: input_length is 99999999999, at most 67108864 is read",
+        ),
+        (
+            "cells.csv",
+            "TIMESTAMP,ContextTokens,GeneratedTokens\n2026-01-01 00:00:00,many,1\n",
+            "cells.csv:2: malformed line: ContextTokens is \"many\"",
+        ),
+    ] {
+        let file = folder.file(name, text);
+        for command in [&["trace", "info"][..], &["trace", "curve"], &["replay"]] {
+            let error = fails(&[command, &[file.as_str()]].concat());
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+    let trace = small_trace();
+    for (options, expected) in [
+        (["--format", "parquet"], "kv-cache-tester"),
+        (["--format", "azure"], "the header has no column"),
+        (["--format", "kv-cache-tester"], "missing field"),
+        (["--block-tokens", "0"], "--block-tokens"),
+        (["--block-tokens", "100"], "does not divide"),
+        (["--sessions", "0"], "--sessions"),
+        (["--sample-rate", "0"], "a share is above 0"),
+        (["--sample-rate", "1.5"], "a share is above 0"),
+        (["--max-blocks", "10"], "--max-blocks"),
+        (["--object-bytes", "4EiB"], "more than 2^64 bytes"),
+    ] {
+        let page = if options[1] == "100" { &["--page-tokens", "64"][..] } else { &[] };
+        let error = fails(&[&["trace", "curve", &trace], &options[..], page].concat());
+        assert!(error.contains(expected), "{options:?}: {error}");
+    }
+    assert!(fails(&["trace", "info", "no/such/file"]).contains("cannot read no/such/file"));
+    fails(&["trace", "info"]);
+    fails(&["trace"]);
+}
+
+/// Compares the curve of the published conversation trace with replays at five sizes, if the file
+/// lies beside the checkout.
+#[test]
+fn the_curve_of_the_published_trace_is_that_of_replays() {
+    let name = "shared/traces/conversation_trace.jsonl";
+    let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
+    let found = folders.map(|folder| folder.join(name)).find(|trace| trace.is_file());
+    let Some(trace) = found else {
+        eprintln!("skipped: no folder above this crate has {name}");
+        return;
+    };
+    let trace = trace.to_str().unwrap();
+    let info = json(&["trace", "info", trace]);
+    assert_eq!((&info[0]["requests"], &info[0]["blocks"]), (&12_031.into(), &288_500.into()));
+    assert_eq!(info[0]["distinct_blocks"], 182_790);
+    let highest = info[0]["max_hit_rate"].as_f64().unwrap();
+    assert!((highest - f64::from(288_500 - 182_790) / 288_500.0).abs() < 1e-9, "{highest}");
+    // Pages of a whole block: the same bytes in fewer objects, because a debug build is slow.
+    let block = ["--page-tokens", "512"];
+    let pools = [64, 256, 1024, 2048, 4096].map(|gib| gib << 30);
+    let rates = compare(trace, &block, &pools);
+    assert!(rates.is_sorted() && rates[0] > 0.05 && rates[4] < highest + 1e-9, "{rates:?}");
+}
