@@ -25,16 +25,28 @@ fn original() -> Result<Vec<u8>> {
         ..TierOptions::default()
     };
     let (tier, _) = DiskTier::on(MemoryDevice::new(48 * BLOCK), &options)?;
-    for key in 0..KEYS {
-        let ttl = (key % 3 == 0).then_some(Duration::from_secs(1 << 20));
-        let priority = key.cast_signed() % 4 - 2;
-        let value = value(key);
-        tier.store_with(&[Stored { key: &[key], value: &value, ttl, priority }]).remove(0)?;
-        if key == KEYS / 2 {
-            tier.checkpoint()?;
-        }
-    }
+    // Every other block becomes free, so that longer values lie in several ranges.
+    let fillers: Vec<[u8; 2]> = (0..35).map(|filler| [0xFF, filler]).collect();
+    let batch: Vec<(&[u8], &[u8])> = fillers.iter().map(|key| (&key[..], &key[..])).collect();
+    ensure!(tier.store(&batch).iter().all(Result::is_ok), "the fillers are stored");
+    let odd: Vec<&[u8]> = fillers.iter().skip(1).step_by(2).map(|key| &key[..]).collect();
+    tier.remove(&odd)?;
+    tier.sync_all()?;
+    let keys: Vec<[u8; 1]> = (0..KEYS).map(|key| [key]).collect();
+    let values: Vec<Vec<u8>> = (0..KEYS).map(value).collect();
+    let stored = |index: usize| Stored {
+        key: &keys[index],
+        value: &values[index],
+        ttl: index.is_multiple_of(3).then_some(Duration::from_secs(1 << 20)),
+        priority: index as i8 % 4 - 2,
+    };
+    let all: Vec<Stored<'_>> = (0..keys.len()).map(stored).collect();
+    let (in_checkpoint, in_journal) = all.split_at(8);
+    ensure!(tier.store_with(in_checkpoint).iter().all(Result::is_ok), "the checkpoint's values");
+    tier.checkpoint()?;
+    ensure!(tier.store_with(in_journal).iter().all(Result::is_ok), "the journal's values");
     tier.remove(&[&[1]])?;
+    ensure!(tier.stats().scattered > 1, "no value lies in several ranges");
     Ok(tier.device().bytes())
 }
 
@@ -98,9 +110,20 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
         named("epoch", &[change(0, 56, 9), change(1, 56, 9)]),
         named("layout", &[change(0, 128, 9), change(1, 136, 9)]),
         named("length", &[change(0, 88, 1), change(1, 90, 7)]),
-        // A journal's block: epoch, place, number of changes, and fields of its changes.
-        named("journal", &[change(2, 24, 1), change(2, 32, 1), change(6, 36, 70)]),
-        named("change", &[change(2, 64, 3), change(6, 64 + 32, 40), change(6, 64 + 40, 0xFFFF)]),
+        // A journal's blocks: epoch, place, number of records, and fields of their changes.
+        named("journal", &[change(2, 24, 1), change(2, 32, 1), change(3, 36, 70)]),
+        named("change", &[change(2, 64, 3), change(3, 64 + 32, 40), change(3, 64 + 40, 0xFFFF)]),
+        // The second record of a value in several ranges: kind, number, a range, its blocks. And
+        // the blocks of the first range.
+        named("extents", &[change(2, 256, 1), change(2, 384 + 8, 9)]),
+        named(
+            "ranges",
+            &[change(2, 256 + 16, 3), change(10, 1600 + 16, 0), change(2, 512 + 20, 2)],
+        ),
+        named(
+            "blocks",
+            &[change(2, 192 + 36, 0), change(10, 1600 + 20, 0), change(2, 640 + 24, 5)],
+        ),
         // A checkpoint's block, and a value.
         named("checkpoint", &[change(10, 64 + 32, 1), change(11, 64 + 16, 1)]),
         named("value", &[change(14, 100, 7), change(20, 0, 1)]),

@@ -20,11 +20,16 @@ pub(crate) struct BenchTierOptions {
     args: Vec<String>,
 }
 
+impl BenchTierOptions {
+    /// Measures everything and writes the rows to `file`.
+    pub(crate) fn recorded(file: &Path) -> BenchTierOptions {
+        BenchTierOptions { args: vec!["--json".into(), file.display().to_string()] }
+    }
+}
+
 /// Builds everything and runs the benchmark. A contender that cannot be had is named and left out.
 pub(crate) fn run(root: &Path, options: &BenchTierOptions) -> Result<ExitCode> {
-    let mut bench = Command::new(cargo());
-    bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]);
-    bench.args(["--package", "kvmem-cli", "--", "bench", "tier"]).args(&options.args);
+    let mut bench = suite(root, "tier", &options.args);
     match foyer(root) {
         Some(program) => beside(&mut bench, "foyer", &program),
         None => println!("foyer is left out: it cannot be built"),
@@ -36,11 +41,25 @@ pub(crate) fn run(root: &Path, options: &BenchTierOptions) -> Result<ExitCode> {
         }
         None => println!("hicache-file is left out: SGLang's wheel or numpy is missing"),
     }
+    finish(&mut bench)
+}
+
+/// Returns the command that builds the benchmarks and runs a suite.
+pub(crate) fn suite(root: &Path, name: &str, args: &[String]) -> Command {
+    let mut bench = Command::new(cargo());
+    bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]);
+    bench.args(["--package", "kvmem-cli", "--", "bench", name]).args(args);
+    bench
+}
+
+/// Runs the command.
+pub(crate) fn finish(bench: &mut Command) -> Result<ExitCode> {
     let status = bench.status().context("cannot run cargo")?;
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn beside(bench: &mut Command, name: &str, program: &Path) {
+/// Lets a program take part.
+pub(crate) fn beside(bench: &mut Command, name: &str, program: &Path) {
     bench.arg("--beside").arg(format!("{name}={}", program.display()));
 }
 

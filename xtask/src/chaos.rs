@@ -16,7 +16,7 @@
 //!
 //! - [`attack`] is one run and its checks, [`context`] the step that it belongs to,
 //! - [`machine`] is the state that a run must leave unchanged, and cgroups of our own,
-//! - [`surroundings`], [`outputs`], [`files`] and [`lives`] are the steps,
+//! - [`surroundings`], [`outputs`], [`files`], [`lives`], [`tiers`] and [`nodes`] are the steps,
 //! - [`groups`] repeats tests of the library with larger counts.
 
 mod attack;
@@ -25,6 +25,7 @@ mod files;
 mod groups;
 mod lives;
 pub(crate) mod machine;
+mod nodes;
 mod outputs;
 mod surroundings;
 mod tiers;
@@ -127,7 +128,7 @@ struct Step {
 }
 
 /// All attacks, in the order in which they run.
-const STEPS: [Step; 17] = [
+const STEPS: [Step; 18] = [
     Step {
         name: "options",
         about: "values that make no sense",
@@ -208,6 +209,12 @@ const STEPS: [Step; 17] = [
         about: "files of disk tiers: damaged, cut off, no files; no space; runs that are killed",
         quick: false,
         run: tiers::tiers,
+    },
+    Step {
+        name: "nodes",
+        about: "servers of nodes and their operators: limits, sockets, memory files, sudden ends",
+        quick: false,
+        run: nodes::nodes,
     },
     Step {
         name: "signals",

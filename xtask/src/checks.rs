@@ -8,8 +8,10 @@
 //!
 //! - [`rust`]: formats, lints, tests, examples and documentation of the workspace,
 //! - [`models`]: model checks of the concurrent parts,
-//! - [`fuzz`]: fuzz targets.
+//! - [`fuzz`]: fuzz targets,
+//! - [`dynamo`]: the crate for Dynamo, in a workspace of its own.
 
+mod dynamo;
 mod fuzz;
 mod models;
 mod rust;
@@ -40,7 +42,8 @@ pub(crate) struct TestOptions {
     /// How many tasks run at a time (default: one more than processors, because tests wait).
     #[arg(long, value_name = "N")]
     lanes: Option<usize>,
-    /// Run only these groups of steps (default: all but `quick`, which is a part of the others).
+    /// Run only these groups of steps (default: all but `quick`, which is a part of the others, and
+    /// `dynamo`).
     #[arg(value_enum, value_name = "GROUP")]
     groups: Vec<Group>,
 }
@@ -79,6 +82,9 @@ enum Group {
     /// The packages of the crates that are published: their contents, licences and public API. The
     /// parts of the archive that is shipped: manual pages, completions, notices.
     Package,
+    /// The crate `kvmem-dynamo`, with its own dependencies: format, lints, tests, documentation.
+    /// Takes minutes the first time.
+    Dynamo,
 }
 
 /// Cargo's target folder of the workspace, which one command at a time may use.
@@ -93,7 +99,7 @@ const BUILD: &str = "build";
 /// Runs the steps and prints the summary. The exit status is 1 if any step failed.
 pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     let wanted = |group| match group {
-        Group::Quick => options.groups.contains(&group),
+        Group::Quick | Group::Dynamo => options.groups.contains(&group),
         _ => options.groups.is_empty() || options.groups.contains(&group),
     };
     let mut tasks = Vec::new();
@@ -125,6 +131,9 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     }
     if wanted(Group::Fuzz) {
         tasks.push(fuzz::task(root, options.fuzz_seconds));
+    }
+    if wanted(Group::Dynamo) {
+        tasks.push(dynamo::task(root));
     }
     if wanted(Group::Clippy) {
         let clippy = Task::new("clippy", "clippy", |report| rust::clippy(root, report));

@@ -41,6 +41,9 @@ struct Engine {
     found: Found,
     /// The variable that must be 1 to install it, if it is optional.
     only_with: Option<&'static str>,
+    /// Whether to keep the Python files and the metadata of the wheel only: the compiled ones are
+    /// large and need a GPU.
+    sources_only: bool,
 }
 
 /// How to find an installed engine.
@@ -56,7 +59,7 @@ enum Found {
 
 /// All engines. The tests of one that cannot be installed are skipped by name, or fail if
 /// [`REQUIRED`] is 1.
-const ENGINES: [Engine; 6] = [
+const ENGINES: [Engine; 7] = [
     Engine {
         name: "Mooncake",
         wheels: &["mooncake-transfer-engine-non-cuda>=0.3.13"],
@@ -68,6 +71,7 @@ const ENGINES: [Engine; 6] = [
         ],
         found: Found::Module("mooncake.store"),
         only_with: None,
+        sources_only: false,
     },
     Engine {
         name: "NIXL",
@@ -76,6 +80,7 @@ const ENGINES: [Engine; 6] = [
         debian: &[],
         found: Found::Library(".nixl_cu12.mesonpy.libs/libnixl_capi.so"),
         only_with: None,
+        sources_only: false,
     },
     Engine {
         name: "the sorted list of LMCache's addresses",
@@ -84,6 +89,7 @@ const ENGINES: [Engine; 6] = [
         debian: &[],
         found: Found::Module("sortedcontainers"),
         only_with: None,
+        sources_only: false,
     },
     Engine {
         name: "LMCache",
@@ -92,6 +98,7 @@ const ENGINES: [Engine; 6] = [
         debian: &[],
         found: Found::Folder("LMCACHE_DIR"),
         only_with: None,
+        sources_only: false,
     },
     Engine {
         name: "SGLang",
@@ -100,6 +107,17 @@ const ENGINES: [Engine; 6] = [
         debian: &[],
         found: Found::Folder("SGLANG_DIR"),
         only_with: None,
+        sources_only: false,
+    },
+    Engine {
+        name: "vLLM",
+        // The newest supported release; docs/engines.md has the oldest one.
+        wheels: &["vllm>=0.33,<0.34"],
+        alone: true,
+        debian: &[],
+        found: Found::Folder("VLLM_DIR"),
+        only_with: None,
+        sources_only: true,
     },
     Engine {
         name: "PyTorch",
@@ -142,6 +160,7 @@ const ENGINES: [Engine; 6] = [
         // Not among the packages: NIXL takes another wheel if it sees PyTorch.
         found: Found::Folder("TORCH_DIR"),
         only_with: Some(WITH_TORCH),
+        sources_only: false,
     },
 ];
 
@@ -164,6 +183,14 @@ pub(crate) fn required() -> bool {
 /// Installs the engines that tests in Rust load, if possible.
 pub(crate) fn for_rust(root: &Path) {
     Place::new(root).get(|engine| matches!(engine.found, Found::Library(_)));
+}
+
+/// Returns NIXL's library, if it is installed.
+pub(crate) fn nixl_library(root: &Path) -> Option<PathBuf> {
+    let place = Place::new(root);
+    let nixl = ENGINES.iter().find(|engine| engine.name == "NIXL")?;
+    let Found::Library(file) = nixl.found else { return None };
+    packages(&place.folder).iter().map(|packages| packages.join(file)).find(|file| file.exists())
 }
 
 /// Installs all engines, if possible, and lends them to an environment of the same Python: a line
@@ -261,8 +288,10 @@ impl Place {
     fn install(&self, engine: &Engine) {
         let quiet =
             ["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"];
+        let download =
+            ["-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"];
         let mut pip = Command::new(self.python());
-        pip.args(quiet).args(engine.wheels);
+        pip.args(if engine.sources_only { download } else { quiet }).args(engine.wheels);
         if engine.alone {
             pip.arg("--no-deps");
         }
@@ -271,9 +300,11 @@ impl Place {
         let part = apart.with_extension("part");
         if engine.is_apart() {
             let _ = fs::remove_dir_all(&part);
-            pip.arg("--target").arg(&part);
+            pip.arg(if engine.sources_only { "--dest" } else { "--target" }).arg(&part);
         }
-        let done = step::succeeds(&mut pip);
+        let done = step::succeeds(&mut pip)
+            && (!engine.sources_only
+                || step::succeeds(Command::new(self.python()).args(["-c", UNPACK]).arg(&part)));
         if done && engine.is_apart() {
             let _ = fs::write(part.join(REQUESTED), engine.wheels.join(" "));
             let _ = fs::remove_dir_all(&apart);
@@ -292,6 +323,19 @@ impl Place {
         }
     }
 }
+
+/// Program that unpacks the Python files and the metadata of the wheels in a folder, and removes
+/// the wheels.
+const UNPACK: &str = "
+import pathlib, sys, zipfile
+folder = pathlib.Path(sys.argv[1])
+for wheel in folder.glob('*.whl'):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name.endswith('.py') or '.dist-info/' in name:
+                archive.extract(name, folder)
+    wheel.unlink()
+";
 
 /// The file in an engine's folder with the arguments of pip. Other arguments install it again.
 const REQUESTED: &str = "requested.txt";
@@ -360,6 +404,10 @@ mod tests {
         assert_eq!(
             commands[1],
             "target/engines/bin/pip install --no-deps 'nixl-cu12>=1.5' 'nixl>=1.5' 'numpy'"
+        );
+        assert_eq!(
+            commands[5],
+            "target/engines/bin/pip install --no-deps --target \"$VLLM_DIR\" 'vllm>=0.33,<0.34'"
         );
         assert_eq!(
             commands[3],

@@ -24,9 +24,12 @@
 //! - [`count`] counts instructions and mispredicted branches of the loops,
 //! - [`drop_in`] times the class for C++ beside a model of what it replaces,
 //! - [`bench_tier`] measures the disk tier beside other people's code,
+//! - [`bench_node`] measures one pool for several processes beside Redis,
+//! - [`gpu`] tests and measures what needs a GPU,
 //! - [`record`] files a benchmark run under its date and machine, and draws the records,
 //! - [`site`] makes the documentation a site, and checks it.
 
+mod bench_node;
 mod bench_tier;
 mod chaos;
 mod checks;
@@ -35,6 +38,7 @@ mod deploy;
 mod dist;
 mod drop_in;
 mod engines;
+mod gpu;
 mod install;
 mod layout;
 mod msrv;
@@ -114,6 +118,12 @@ enum Chore {
     /// Measure the disk tier beside foyer and SGLang's disk path: `kvmem bench tier` with these
     /// contenders, which are built and installed first.
     BenchTier(bench_tier::BenchTierOptions),
+    /// Measure one pool for several processes beside Redis: `kvmem bench node` with this contender,
+    /// whose server is installed first.
+    BenchNode(bench_node::BenchNodeOptions),
+    /// Test the CUDA registrar on this machine's driver, and measure memory for its GPU with `kvmem
+    /// bench gpu`; without a driver both say so
+    Gpu(gpu::GpuOptions),
     /// Draw the newest recorded run of every suite as one page.
     Report(record::ReportOptions),
     /// Build the documentation as a site that needs no network and no server: all pages of the
@@ -140,6 +150,8 @@ fn main() -> Result<ExitCode> {
         Chore::Count(options) => count::run(&root, &options),
         Chore::DropIn(options) => drop_in::run(&root, &options),
         Chore::BenchTier(options) => bench_tier::run(&root, &options),
+        Chore::BenchNode(options) => bench_node::run(&root, &options),
+        Chore::Gpu(options) => gpu::run(&root, &options),
         Chore::Report(options) => record::report(&root, &options),
         Chore::Site(options) => site::run(&root, &options),
     }

@@ -77,7 +77,7 @@ fn install(root: &Path, report: &mut Report) -> Option<Installed> {
     let staged = folder.join("stage");
     // They have been built with the tests, which leaves libraries in the folder of dependencies.
     report.check("python: the command and the C library", || {
-        let built = root.join("target/debug");
+        let built = crate::workspace::target_folder(root)?.join("debug");
         stage::fill(root, &built.join("kvmem"), &built.join("deps"), &staged)
     });
     let mut install = Command::new(&python);
@@ -98,8 +98,8 @@ fn test(root: &Path, installed: Installed, report: &mut Report) {
     tests.args(["--durations", "15"]);
     tests.arg(root.join("crates/kvmem-python/tests")).env("PYTHONDONTWRITEBYTECODE", "1");
     tests.envs(installed.variables);
-    let command = root.join("target/debug/kvmem");
-    if command.exists() {
+    let command = crate::workspace::target_folder(root).map(|it| it.join("debug/kvmem"));
+    if let Some(command) = command.ok().filter(|it| it.exists()) {
         tests.env("KVMEM_COMMAND", command);
     }
     report.command("python: tests", Kind::Pytest, &mut tests);

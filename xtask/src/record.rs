@@ -9,6 +9,7 @@ use time::OffsetDateTime;
 
 use crate::step::{Kind, Report};
 use crate::workspace::cargo;
+use crate::{bench_node, bench_tier};
 
 /// The length of the soak.
 #[derive(Args)]
@@ -42,13 +43,15 @@ pub(crate) fn soak(root: &Path, options: &SoakOptions) -> Result<ExitCode> {
 const ON_HUGEPAGES: [&str; 2] = ["arena", "register"];
 
 /// The recorded suites, with the endings of their files' names.
-const SUITES: [(&str, &str); 6] = [
+const SUITES: [(&str, &str); 8] = [
     ("offset", ""),
     ("arena", "-arena"),
     ("register", "-register"),
     ("slab", "-slab"),
     ("concurrency", "-concurrency"),
     ("cache", "-cache"),
+    ("tier", "-tier"),
+    ("node", "-node"),
 ];
 
 /// Runs the full benchmark of every layer and writes its rows to
@@ -67,21 +70,30 @@ pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
         |suite: &str| options.suites.is_empty() || options.suites.iter().any(|name| name == suite);
     for (suite, ending) in SUITES.into_iter().filter(|(suite, _)| wanted(suite)) {
         let file = folder.join(format!("{name}{ending}.json"));
-        let mut bench = Command::new(cargo());
-        bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]);
-        bench.args(["--package", "kvmem-cli", "--features", "allocators"]);
-        bench.args(["--", "bench", suite, "--json"]).arg(&file);
-        if ON_HUGEPAGES.contains(&suite) {
-            bench.arg("--borrow-hugepages");
-        }
-        let status = bench.status().context("cannot run cargo")?;
-        if !status.success() {
-            eprintln!("the benchmark of {suite} ended with {status}");
+        let status = match suite {
+            "tier" => bench_tier::run(root, &bench_tier::BenchTierOptions::recorded(&file))?,
+            "node" => bench_node::run(root, &bench_node::BenchNodeOptions::recorded(&file))?,
+            _ => alone(root, suite, &file)?,
+        };
+        if status != ExitCode::SUCCESS {
+            eprintln!("the benchmark of {suite} failed");
             return Ok(ExitCode::FAILURE);
         }
         println!("recorded in {}", file.strip_prefix(root).unwrap_or(&file).display());
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a suite whose contenders are all parts of the command.
+fn alone(root: &Path, suite: &str, file: &Path) -> Result<ExitCode> {
+    let mut bench = Command::new(cargo());
+    bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]);
+    bench.args(["--package", "kvmem-cli", "--features", "allocators"]);
+    bench.args(["--", "bench", suite, "--json"]).arg(file);
+    if ON_HUGEPAGES.contains(&suite) {
+        bench.arg("--borrow-hugepages");
+    }
+    bench_tier::finish(&mut bench)
 }
 
 /// The destination of the page.
@@ -126,7 +138,7 @@ fn newest(folder: &Path) -> Result<Vec<PathBuf>> {
     files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
     files.sort();
     let mut found = Vec::new();
-    for suite in ["arena", "register", "offset", "slab", "concurrency", "cache", "tier"] {
+    for suite in ["arena", "register", "offset", "slab", "concurrency", "cache", "tier", "node"] {
         for file in files.iter().rev() {
             let text = std::fs::read_to_string(file)
                 .with_context(|| format!("cannot read {}", file.display()))?;

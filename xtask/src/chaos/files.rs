@@ -54,12 +54,19 @@ pub(super) fn traces(chaos: &Chaos) -> Result<()> {
         }
         let changed = chaos.file("changed.jsonl", changed)?;
         chaos.kvmem([Path::new("replay"), &changed]).run()?;
+        chaos.kvmem([Path::new("trace"), Path::new("info"), &changed]).run()?;
         chaos.kvmem([Path::new("replay"), Path::new("--ops"), &changed]).run()?;
     }
     for (name, bytes) in bad {
         let file = chaos.file(&name, bytes)?;
         let replay = chaos.kvmem([Path::new("replay"), &file]).ends(FAILS).says([&*name]);
         replay.run()?;
+        let info = [Path::new("trace"), Path::new("info"), &file];
+        chaos.kvmem(info).ends(FAILS).says([&*name]).run()?;
+        for format in ["azure", "kv-cache-tester", "mooncake"] {
+            let format = format!("--format={format}");
+            chaos.kvmem([Path::new("replay"), &file, Path::new(&format)]).ends(FAILS).run()?;
+        }
         chaos.kvmem([Path::new("replay"), Path::new("--ops"), &file]).ends(FAILS).run()?;
         chaos
             .kvmem([
@@ -88,6 +95,8 @@ pub(super) fn traces(chaos: &Chaos) -> Result<()> {
     ] {
         let file = chaos.file(name, text)?;
         chaos.kvmem([Path::new("replay"), &file]).under("ulimit -v 4000000").run()?;
+        let curve = [Path::new("trace"), Path::new("curve"), &file];
+        chaos.kvmem(curve).under("ulimit -v 4000000").run()?;
     }
     no_files(chaos)
 }
@@ -103,6 +112,8 @@ fn no_files(chaos: &Chaos) -> Result<()> {
     {
         for arguments in
             [&["replay", path][..], &["replay", "--ops", path], &["bench", "--from", path]]
+                .into_iter()
+                .chain([&["trace", "info", path][..]])
         {
             chaos.kvmem(arguments).ends(FAILS).run()?;
         }
@@ -110,6 +121,10 @@ fn no_files(chaos: &Chaos) -> Result<()> {
     // Without an end and without a line: the memory must stay bounded.
     for path in ["/dev/zero", "/dev/urandom"] {
         chaos.kvmem(["replay", path]).under("ulimit -v 4000000").ends(FAILS).run()?;
+        for format in ["azure", "kv-cache-tester", "mooncake"] {
+            let curve = ["trace", "curve", path, "--format", format];
+            chaos.kvmem(curve).under("ulimit -v 4000000").ends(FAILS).run()?;
+        }
     }
     if made.success() {
         // A pipe whose writer closes it in the middle of a line.

@@ -27,12 +27,13 @@ const BENCH: [&str; 9] = [
 pub(super) fn streams(chaos: &Chaos) -> Result<()> {
     let trace = chaos.trace("trace.jsonl")?;
     let trace = trace.to_str().unwrap_or_default();
-    let work: [&[&str]; 9] = [
+    let work: [&[&str]; 10] = [
         &["--help"],
         &["--version"],
         &["mount", "--help"],
         &["doctor"],
         &["doctor", "--json"],
+        &["doctor", "--fix"],
         &["mount", "--size", "1MiB", "--pages", "4k"],
         &["mount", "--size", "1MiB", "--pages", "4k", "--json", "-"],
         &["replay", trace],

@@ -1,8 +1,8 @@
 //! Model checks of the concurrent parts, which are unit tests in modules `models`.
 //!
-//! The library is built once against loom's atomics and locks and once against shuttle's. A wrapper
-//! in `xtask/rustc` adds the flags to the crates of the workspace alone, so both builds, and that
-//! of the fuzz targets, share all other crates.
+//! The libraries that have some are built once against loom's atomics and locks and once against
+//! shuttle's. A wrapper in `xtask/rustc` adds the flags to the crates of the workspace alone, so
+//! both builds, and that of the fuzz targets, share all other crates.
 
 use std::path::Path;
 
@@ -17,14 +17,16 @@ use super::CHECKS;
 pub(super) fn task<'a>(root: &'a Path, checker: &'static str) -> Task<'a> {
     let build = move |report: &mut Report| {
         let args = ["test", "--no-run", "--profile", "checks", "--target-dir", CHECKS, "--locked"];
-        let args = [&args[..], &["--package", "kvmem", "--lib"]].concat();
+        let args =
+            [&args[..], &["--package", "kvmem", "--package", "kvmem-node", "--lib"]].concat();
         let wrapper = root.join("xtask/rustc").join(checker);
         let variables = [("RUSTC_WORKSPACE_WRAPPER", wrapper.as_os_str())];
         let programs =
             programs::build_with(root, report, &format!("{checker}: build"), &args, &variables);
         let run = |program: programs::Program| {
-            Task::new(checker, checker, move |report| {
-                report.command(checker, Kind::Tests, program.command().arg("models::"));
+            let name = format!("{checker}: {}", program.name);
+            Task::new(checker, name.clone(), move |report| {
+                report.command(&name, Kind::Tests, program.command().arg("models::"));
             })
             .background()
         };

@@ -104,7 +104,7 @@ pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
 const JEMALLOC_MAKEFLAGS: &str = "STATIC_LIBS=lib/libjemalloc_pic.a CC_MM=";
 
 /// The command that builds what groups other than the tests run.
-const BUILT_ALONE: [&str; 11] = [
+const BUILT_ALONE: [&str; 13] = [
     "build",
     "--locked",
     "-p",
@@ -113,6 +113,8 @@ const BUILT_ALONE: [&str; 11] = [
     "kvmem-capi",
     "-p",
     "kvmem-cli",
+    "-p",
+    "kvmem-node",
     "--lib",
     "--bins",
     "--examples",
@@ -126,9 +128,7 @@ fn run(root: &Path, programs: Vec<Program>, wanted: Wanted) -> Vec<Task<'_>> {
     for program in programs {
         match program.kind {
             ProgramKind::Test if wanted.tests => tasks.push(test("test", program)),
-            ProgramKind::Example if program.folder.ends_with("crates/kvmem") => {
-                examples.push(program);
-            }
+            ProgramKind::Example if is_run(&program) => examples.push(program),
             ProgramKind::Command if program.target == "kvmem" => command = program.path,
             _ => {}
         }
@@ -160,6 +160,13 @@ fn run(root: &Path, programs: Vec<Program>, wanted: Wanted) -> Vec<Task<'_>> {
         tasks.push(Task::new("chaos", "chaos", attack).with(MACHINE));
     }
     tasks
+}
+
+/// Returns whether an example is run: those that need no arguments, and check what they show.
+fn is_run(example: &Program) -> bool {
+    let of_node = ["two_engines", "rolling_restart"];
+    example.folder.ends_with("crates/kvmem")
+        || example.folder.ends_with("crates/kvmem-node") && of_node.contains(&&*example.target)
 }
 
 /// Returns the task that runs a test program.

@@ -78,6 +78,19 @@ impl Linters {
         validate
     }
 
+    /// Compares the JSON in a file with a schema, and the schema with the schema of schemas.
+    pub(super) fn json(&self, schema: &Path, file: &Path) -> Result<()> {
+        for arguments in [
+            vec![Path::new("--check-metaschema"), schema],
+            vec![Path::new("--schemafile"), schema, file],
+        ] {
+            let output = self.command("check-jsonschema").args(arguments).output()?;
+            let said = String::from_utf8_lossy(&output.stdout);
+            ensure!(output.status.success(), "{}: {}", schema.display(), said.trim());
+        }
+        Ok(())
+    }
+
     /// Returns the documents of a file of YAML.
     pub(super) fn documents(&self, file: &Path) -> Result<Vec<Value>> {
         let program = "import json, sys, yaml; \

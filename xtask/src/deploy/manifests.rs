@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::linters::{Linters, files};
-use super::{dockerfile, understands};
+use super::{dockerfile, parses, understands};
 use crate::workspace::version;
 
 /// Checks every container of every manifest.
@@ -16,14 +16,15 @@ pub(super) fn check(root: &Path, tools: &Linters, command: &Path) -> Result<()> 
     for file in files(&root.join("deploy/kubernetes")) {
         for document in tools.documents(&file)? {
             let pod = &document["spec"]["template"]["spec"];
-            for container in pod["containers"].as_array().into_iter().flatten() {
+            let of = |list: &str| pod[list].as_array().cloned().unwrap_or_default();
+            for container in &[of("initContainers"), of("containers")].concat() {
                 containers += 1;
                 check_container(pod, container, &version, command)
                     .with_context(|| format!("{}", file.display()))?;
             }
         }
     }
-    ensure!(containers == 2, "there are {containers} containers, and 2 are known");
+    ensure!(containers == 4, "there are {containers} containers, and 4 are known");
     Ok(())
 }
 
@@ -34,6 +35,7 @@ fn check_container(pod: &Value, container: &Value, version: &str, command: &Path
     let arguments = container["args"].as_array().context("a container has no args")?;
     let arguments: Vec<&str> = arguments.iter().filter_map(Value::as_str).collect();
     check_resources(&container["resources"], &arguments)?;
+    check_probes(container, command)?;
     check_volumes(pod, container)?;
     if pod["securityContext"]["runAsNonRoot"] == true {
         ensure!(
@@ -42,16 +44,36 @@ fn check_container(pod: &Value, container: &Value, version: &str, command: &Path
         );
     }
     // The Python package has the other command; its tests run it.
-    if arguments.first() == Some(&"doctor") { understands(command, &arguments) } else { Ok(()) }
+    match arguments.first() {
+        Some(&"doctor") => understands(command, &arguments),
+        Some(&("serve" | "keeper")) => parses(command, &arguments),
+        _ => Ok(()),
+    }
+}
+
+/// Checks that the command knows what the probes run of it.
+fn check_probes(container: &Value, command: &Path) -> Result<()> {
+    for probe in ["startupProbe", "livenessProbe", "readinessProbe"] {
+        let words = container[probe]["exec"]["command"].as_array().into_iter().flatten();
+        let words: Vec<&str> = words.filter_map(Value::as_str).collect();
+        if let Some((&"kvmem", arguments)) = words.split_first() {
+            parses(command, arguments)?;
+        }
+    }
+    Ok(())
 }
 
 /// Checks that the pages of 2 MiB suffice for the pool, and that they are requested as they are
 /// limited, which Kubernetes demands.
 fn check_resources(resources: &Value, arguments: &[&str]) -> Result<()> {
     let (requests, limits) = (&resources["requests"], &resources["limits"]);
-    for name in ["hugepages-2Mi", "memory"] {
-        ensure!(requests[name].is_string() && requests[name] == limits[name], "{name} differs");
+    let is_same = |name: &str| requests[name].is_string() && requests[name] == limits[name];
+    ensure!(is_same("memory"), "memory differs");
+    if arguments.first() == Some(&"keeper") {
+        // It holds the memory, and maps none of it.
+        return Ok(());
     }
+    ensure!(is_same("hugepages-2Mi"), "hugepages-2Mi differs");
     let size = arguments.iter().find_map(|word| word.strip_prefix("--size="));
     let size = size.and_then(|size| size.strip_suffix("GiB")).context("no --size in GiB")?;
     let pages = limits["hugepages-2Mi"].as_str().unwrap_or_default();
@@ -87,6 +109,8 @@ mod tests {
         };
         let check = |resources| check_resources(&resources, &["doctor", "--size=4GiB"]);
         assert!(check(resources("4Gi", "4Gi")).is_ok());
+        let of_keeper = json!({"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}});
+        assert!(check_resources(&of_keeper, &["keeper"]).is_ok() && check(of_keeper).is_err());
         assert!(check(resources("4Gi", "8Gi")).is_err() && check(resources("2Gi", "2Gi")).is_err());
     }
 

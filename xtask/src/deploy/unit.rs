@@ -1,4 +1,4 @@
-//! *Unit*: the systemd unit, its settings, and the drop-ins beside it.
+//! *Unit*: the systemd units, their settings, and the drop-ins beside them.
 
 use std::fs;
 use std::path::Path;
@@ -6,37 +6,77 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 
-use super::understands;
+use super::{parses, understands};
 
 const FOLDER: &str = "deploy/systemd";
-const UNIT: &str = "kvmem-serve-mooncake.service";
-/// The program of the unit.
+/// The units of services, their settings, and how many commands they run.
+const SERVICES: [(&str, &str, usize); 2] = [
+    ("kvmem-serve-mooncake.service", "serve-mooncake.env", 2),
+    ("kvmem-serve.service", "serve.env", 1),
+];
+/// The other units.
+const SOCKETS: [&str; 1] = ["kvmem-serve.socket"];
+/// The program of the units.
 const PROGRAM: &str = "/opt/kvmem/bin/kvmem";
 /// The most exposure that `systemd-analyze security` may find, in tenths. 0 is none, 100 is all.
 const EXPOSURE: &str = "25";
+/// Settings that older systemd ignores, with a line in its log.
+const NEWER: [&str; 1] = ["FileDescriptorStorePreserve"];
 
-/// Checks the unit against its settings and runs what the built command has of it.
+/// Checks the units against their settings and runs what the built command has of them.
 pub(super) fn check(root: &Path, command: &Path) -> Result<()> {
     let folder = root.join(FOLDER);
-    let unit = fs::read_to_string(folder.join(UNIT))?;
-    let settings = settings(&fs::read_to_string(folder.join("serve-mooncake.env"))?);
+    for (unit, env, expected) in SERVICES {
+        let text = fs::read_to_string(folder.join(unit))?;
+        let settings = settings(&fs::read_to_string(folder.join(env))?);
+        let commands = check_commands(&text, &settings, command).context(unit)?;
+        ensure!(commands == expected, "{unit} has {commands} commands, and {expected} are known");
+    }
+    let [serve, socket] = [SERVICES[1].0, SOCKETS[0]];
+    let read = |name| fs::read_to_string(folder.join(name));
+    check_socket(&read(serve)?, &read(socket)?, &read("sysusers.conf")?)?;
+    check_sysctl(&read("sysctl.conf")?, Path::new("/proc/sys"))?;
+    check_tmpfiles(&read("tmpfiles.conf")?)
+}
+
+/// Has the built command parse, or run, the commands of a unit. Returns how many there are.
+fn check_commands(unit: &str, settings: &[(String, String)], command: &Path) -> Result<usize> {
     let mut commands = 0;
-    for line in lines(&unit) {
+    for line in lines(unit) {
         let Some((key, value)) = line.split_once('=') else { continue };
         if !key.starts_with("ExecStart") {
             continue;
         }
-        let words = expand(value, &settings)?;
+        let words = expand(value, settings)?;
         ensure!(words[0] == PROGRAM, "{key} runs {}, not {PROGRAM}", words[0]);
         commands += 1;
-        // The Python package has the other command; its tests run it.
-        if words[1] == "doctor" {
-            understands(command, &words[1..])?;
+        match words[1].as_str() {
+            "doctor" => understands(command, &words[1..])?,
+            "serve" => parses(command, &words[1..])?,
+            // The Python package has the other command; its tests run it.
+            _ => {}
         }
     }
-    ensure!(commands == 2, "{UNIT} has {commands} commands, and 2 are known");
-    check_sysctl(&fs::read_to_string(folder.join("sysctl.conf"))?, Path::new("/proc/sys"))?;
-    check_tmpfiles(&fs::read_to_string(folder.join("tmpfiles.conf"))?)
+    Ok(commands)
+}
+
+/// Checks that the server is given the socket of packets that its command names, and a store for
+/// its memory, and that the group of the socket is made.
+fn check_socket(service: &str, socket: &str, sysusers: &str) -> Result<()> {
+    let value = |unit: &'_ str, key: &str| {
+        let mut pairs = lines(unit).filter_map(|line| line.split_once('='));
+        let found = pairs.find(|(found, _)| *found == key).map(|(_, value)| value.to_owned());
+        found.with_context(|| format!("a unit has no {key}"))
+    };
+    let path = value(socket, "ListenSequentialPacket")?;
+    let run = value(service, "ExecStart")?;
+    ensure!(run.contains(&format!("--socket {path} ")), "the command has another socket: {path}");
+    ensure!(run.contains("--keep systemd"), "systemd does not keep the memory");
+    let store = value(service, "FileDescriptorStoreMax")?;
+    ensure!(store.parse::<u32>()? >= 4, "{store} descriptors are too few to set memory aside");
+    let group = value(socket, "SocketGroup")?;
+    ensure!(lines(sysusers).any(|line| line.starts_with(&format!("g {group} "))), "no {group}");
+    Ok(())
 }
 
 /// Checks that the kernel has the settings.
@@ -64,26 +104,35 @@ fn check_tmpfiles(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Has `systemd-analyze` check a copy of the unit whose program exists.
+/// Has `systemd-analyze` check copies of the units whose program exists.
 pub(super) fn analyze(root: &Path) -> Result<()> {
     let folder = root.join("target/deploy");
     fs::create_dir_all(&folder)?;
-    let unit = folder.join(UNIT);
-    let text = fs::read_to_string(root.join(FOLDER).join(UNIT))?;
-    fs::write(&unit, text.replace(PROGRAM, "/bin/true"))?;
+    let services = SERVICES.map(|(unit, _, _)| unit);
+    let units: Vec<&str> = services.into_iter().chain(SOCKETS).collect();
+    for unit in &units {
+        let text = fs::read_to_string(root.join(FOLDER).join(unit))?;
+        fs::write(folder.join(unit), text.replace(PROGRAM, "/bin/true"))?;
+    }
     let mut verify = Command::new("systemd-analyze");
-    let output = verify.arg("verify").arg(&unit).output().context("cannot run systemd-analyze")?;
+    let output = verify.arg("verify").args(units.iter().map(|unit| folder.join(unit))).output();
+    let output = output.context("cannot run systemd-analyze")?;
     // Unknown settings are only printed.
     let says = String::from_utf8_lossy(&output.stderr);
-    let of_unit: Vec<&str> = says.lines().filter(|line| line.contains(UNIT)).collect();
-    ensure!(output.status.success() && of_unit.is_empty(), "{UNIT}: {}", says.trim());
-    let mut security = Command::new("systemd-analyze");
-    let exposure = format!("--threshold={EXPOSURE}");
-    let output = security.args(["security", "--offline=true", "--no-pager", &exposure]).arg(&unit);
-    let output = output.output().context("cannot run systemd-analyze")?;
-    let table = String::from_utf8_lossy(&output.stdout);
-    let last = table.lines().last().unwrap_or_default();
-    ensure!(output.status.success(), "{UNIT} exposes more than {EXPOSURE} of 100: {last}");
+    let is_newer = |line: &str| NEWER.iter().any(|key| line.contains(&format!("'{key}'")));
+    let mut of_units = says.lines().filter(|line| units.iter().any(|unit| line.contains(unit)));
+    let wrong = of_units.any(|line| !is_newer(line));
+    ensure!(output.status.success() && !wrong, "{}", says.trim());
+    for unit in services {
+        let mut security = Command::new("systemd-analyze");
+        let exposure = format!("--threshold={EXPOSURE}");
+        security.args(["security", "--offline=true", "--no-pager", &exposure]);
+        let output = security.arg(folder.join(unit)).output();
+        let output = output.context("cannot run systemd-analyze")?;
+        let table = String::from_utf8_lossy(&output.stdout);
+        let last = table.lines().last().unwrap_or_default();
+        ensure!(output.status.success(), "{unit} exposes more than {EXPOSURE} of 100: {last}");
+    }
     Ok(())
 }
 
@@ -134,6 +183,17 @@ mod tests {
         assert_eq!(expand("x ${A} y=${B}!").unwrap(), ["x", "one", "y=two three!"]);
         assert_eq!(expand("x $B").unwrap(), ["x", "two", "three"]);
         assert!(expand("x ${C}").is_err() && expand("x $C").is_err() && expand("x ${A").is_err());
+    }
+
+    #[test]
+    fn a_service_and_its_socket_belong_together() {
+        let service = "FileDescriptorStoreMax=8\nExecStart=x --socket /run/a --keep systemd\n";
+        let socket = "ListenSequentialPacket=/run/a\nSocketGroup=b\n";
+        assert!(check_socket(service, socket, "g b -\n").is_ok());
+        assert!(check_socket(service, socket, "g c -\n").is_err());
+        for (was, is) in [("/run/a", "/run/b"), ("8", "2"), (" --keep systemd", " ")] {
+            assert!(check_socket(&service.replace(was, is), socket, "g b -\n").is_err(), "{is}");
+        }
     }
 
     #[test]

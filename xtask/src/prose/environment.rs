@@ -32,7 +32,7 @@ const READS: [&str; 7] = [
 ];
 
 /// Beginnings of the names of variables.
-const BEGINNINGS: [&str; 10] = [
+const BEGINNINGS: [&str; 11] = [
     "G_SLICE",
     "HSA_",
     "KVMEM_",
@@ -43,6 +43,7 @@ const BEGINNINGS: [&str; 10] = [
     "SGLANG_",
     "TORCH_",
     "UCX_",
+    "VLLM_",
 ];
 
 /// Beginnings of other names in capitals: status codes and macros of the C interface.

@@ -1,0 +1,40 @@
+//! *Bench node*: `kvmem bench node` with Redis, which `bench/contenders/redis_socket.py` starts and
+//! calls.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::bench_tier::{beside, finish, suite};
+use crate::setup::{self, works};
+
+/// What to measure.
+#[derive(Args)]
+pub(crate) struct BenchNodeOptions {
+    /// Arguments of `kvmem bench node`, behind `--`.
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+impl BenchNodeOptions {
+    /// Measures everything and writes the rows to `file`.
+    pub(crate) fn recorded(file: &Path) -> BenchNodeOptions {
+        BenchNodeOptions { args: vec!["--json".into(), file.display().to_string()] }
+    }
+}
+
+/// Builds everything and runs the benchmark. A contender that cannot be had is named and left out.
+pub(crate) fn run(root: &Path, options: &BenchNodeOptions) -> Result<ExitCode> {
+    let mut bench = suite(root, "node", &options.args);
+    let has_redis = || works("redis-server", &["--version"]);
+    // The check behind it shows whether it worked.
+    let _ = setup::package("redis-server is missing", "redis-server", has_redis);
+    if has_redis() && works("python3", &["--version"]) {
+        beside(&mut bench, "redis", &root.join("bench/contenders/redis_socket.py"));
+    } else {
+        println!("redis is left out: redis-server or python3 is missing");
+    }
+    finish(&mut bench)
+}

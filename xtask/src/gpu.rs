@@ -1,0 +1,79 @@
+//! *GPU*: what can be checked and measured only beside a GPU, in one command.
+//!
+//! The tests of the CUDA registrar run on the real driver where there is one, and `kvmem bench gpu`
+//! measures registering and copies. Without a driver the tests run on their stand-in, the benchmark
+//! says why nothing was measured, and the command ends with success.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result};
+use clap::Args;
+use serde_json::Value;
+
+use crate::bench_tier::suite;
+use crate::step::{Kind, Report};
+use crate::workspace::{cargo, target_folder};
+
+/// Where the figures go, and what is measured.
+#[derive(Args)]
+pub(crate) struct GpuOptions {
+    /// Write the rows as JSON and the plots as a page to FILE.json and FILE.html (default:
+    /// gpu.json and gpu.html in the folder of build outputs)
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+
+    /// Arguments of `kvmem bench gpu`, behind `--`.
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+/// Runs the tests, and then the benchmark.
+pub(crate) fn run(root: &Path, options: &GpuOptions) -> Result<ExitCode> {
+    let mut report = Report::default();
+    let mut tests = Command::new(cargo());
+    tests.current_dir(root).args(["test", "--locked", "--package", "kvmem", "--test", "it"]);
+    tests.args(["--", "register::cuda", "--nocapture"]);
+    report.command("gpu: the CUDA registrar", Kind::Tests, &mut tests);
+
+    let file = match &options.output {
+        Some(file) => file.clone(),
+        None => target_folder(root)?.join("gpu"),
+    };
+    let (json, html) = (file.with_extension("json"), file.with_extension("html"));
+    let mut bench = suite(root, "gpu", &options.args);
+    bench.arg("--json").arg(&json).arg("--html").arg(&html);
+    report.command("gpu: kvmem bench gpu", Kind::Plain, &mut bench);
+    let measured = report.total().failed == 0;
+    report.print();
+    if !measured {
+        return Ok(ExitCode::FAILURE);
+    }
+    let text = std::fs::read_to_string(&json)
+        .with_context(|| format!("cannot read {}", json.display()))?;
+    match why_skipped(&serde_json::from_str(&text)?) {
+        Some(reason) => println!("skipped: {reason}"),
+        None => println!("rows: {}\nplots: {}", json.display(), html.display()),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the reason why a report of the suite has no rows.
+fn why_skipped(report: &Value) -> Option<&str> {
+    let nothing = report["rows"].as_array().is_some_and(Vec::is_empty);
+    report["skipped"][0]["reason"].as_str().filter(|_| nothing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_report_without_rows_says_why() {
+        let without = json!({"rows": [], "skipped": [{"memory": null, "reason": "no library"}]});
+        assert_eq!(why_skipped(&without), Some("no library"));
+        let some = json!({"rows": [{}], "skipped": [{"memory": "2m", "reason": "no page"}]});
+        assert_eq!(why_skipped(&some), None);
+    }
+}
