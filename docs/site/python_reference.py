@@ -7,6 +7,7 @@ reStructuredText, from standard output. Docstrings are in that notation already.
 from __future__ import annotations
 
 import ast
+import copy
 import inspect
 import sys
 from collections.abc import Iterator
@@ -20,11 +21,20 @@ Signatures and docstrings of the package ``kvmem``.
 
 # The modules, each with the files whose public names it has.
 MODULES = {
-    "kvmem": ("_kvmem.pyi", "c_library.py", "data.py", "lower_tier.py", "errors.py"),
+    "kvmem": (
+        "_kvmem.pyi",
+        "_async_node.py",
+        "c_library.py",
+        "data.py",
+        "lower_tier.py",
+        "errors.py",
+    ),
     "kvmem.mooncake": ("mooncake/*.py",),
     "kvmem.nixl": ("nixl/*.py",),
     "kvmem.lmcache": ("lmcache/*.py", "_kvmem.pyi"),
     "kvmem.sglang": ("sglang/*.py",),
+    "kvmem.storage": ("storage/*.py",),
+    "kvmem.vllm": ("vllm/*.py",),
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -56,7 +66,8 @@ def exported(tree: ast.Module) -> list[str]:
 
 def signature(function: Function, *, bound: bool) -> str:
     """Returns the parameters and the result, without ``self``."""
-    arguments = function.args
+    # A base's methods are shown for each of its classes.
+    arguments = copy.deepcopy(function.args)
     static = any(ast.unparse(each) == "staticmethod" for each in function.decorator_list)
     if bound and not static:
         del (arguments.posonlyargs or arguments.args)[0]
