@@ -360,6 +360,9 @@ except kvmem.storage.UnsupportedVersionError as error:
     os.chmod(tmp_path, 0o755)
     out = sglang(
         f"""
+# The other user may have no access to the interpreter's modules, so the version is read before.
+import importlib.metadata
+importlib.metadata.version("sglang")
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
