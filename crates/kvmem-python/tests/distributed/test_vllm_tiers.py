@@ -255,6 +255,42 @@ tier.shutdown()
     )
 
 
+def test_a_call_that_fails_removes_no_chunk() -> None:
+    """It says nothing about the chunks on the disk. A chunk that is longer than a row is removed:
+    it would fail every call that it is part of.
+    """
+    vllm(
+        ALONE
+        + """
+import kvmem
+tier = make()
+tier.submit_store(job(0, range(4), range(4)))
+assert wait(tier, 1)[0].success
+real = tier._tier
+
+class Failing(Gate):
+    def fetch_into(self, keys, buffers):
+        raise kvmem.DiskTierError("the drive does not answer")
+
+tier._tier = Failing(real)
+tier.submit_load(job(1, range(4), range(50, 54), load=True))
+failed = wait(tier, 1)[1]
+assert not failed.success and not failed.successful_keys
+assert all(tier.lookup(key(i), context) is base.LookupResult.HIT for i in range(4))
+tier._tier = real
+saved = memory[:4].copy()
+tier.submit_load(job(2, range(4), range(50, 54), load=True))
+assert wait(tier, 1)[2].success and (memory[50:54] == saved).all()
+real.store([(tier._key(key(2)), bytes(ROW + 1))])
+tier.submit_load(job(3, range(4), range(50, 54), load=True))
+assert not wait(tier, 1)[3].success
+found = [tier.lookup(key(i), context) is base.LookupResult.HIT for i in range(4)]
+assert found == [True, True, False, True], found
+tier.shutdown()
+"""
+    )
+
+
 def test_stores_that_find_the_queue_full_are_dropped() -> None:
     vllm(
         ALONE

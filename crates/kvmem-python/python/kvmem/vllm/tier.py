@@ -6,7 +6,8 @@ of :class:`kvmem.DiskTier`, which has up to ``depth`` transfers in flight, from 
 the CPU tier without a copy.
 
 Every load is verified. A damaged chunk is a failed load of that chunk: vLLM computes it again, and
-its key is a miss from then on.
+its key is a miss from then on. A call that fails as a whole is a failed load of its chunks, which
+stay on the disk: the call says nothing about them.
 
 *Back-pressure.* Stores wait in a queue of limited length. A store that does not fit is dropped,
 which the job's result says, and vLLM's detector counts if it counts failures. Loads are not
@@ -33,7 +34,7 @@ from vllm.v1.kv_offload.base import (
 from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .._kvmem import DiskTier, parse_size
-from ..errors import InvalidArgumentError, KvmemError, OutOfSpaceError
+from ..errors import InvalidArgumentError, InvalidBufferError, KvmemError, OutOfSpaceError
 from ._identity import identity
 
 _log = logging.getLogger("vllm.kvmem")
@@ -278,9 +279,13 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         rows = [self._row(job, at) for at in range(len(job.keys))]
         try:
             found = self._tier.fetch_into([self._key(key) for key in job.keys], rows)
+        except InvalidBufferError as error:
+            _log.warning("kvmem: %d chunks not loaded: %s", len(job.keys), error)
+            self._remove_longer(job.keys)
+            return JobResult(job_id=job.number, success=False)
         except KvmemError as error:
             _log.warning("kvmem: %d chunks not loaded: %s", len(job.keys), error)
-            found = [None] * len(job.keys)
+            return JobResult(job_id=job.number, success=False)
         finally:
             for row in rows:
                 row.release()
@@ -297,6 +302,11 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             transfer_time=time.monotonic() - start,
             transfer_bytes=len(loaded) * self._row_bytes,
         )
+
+    def _remove_longer(self, keys: list[Any]) -> None:
+        """Removes the chunks that are longer than a row: no engine of this identity stored them."""
+        names = [self._key(key) for key in keys]
+        self._tier.remove([it for it in names if (self._tier.len_of(it) or 0) > self._row_bytes])
 
     def _row(self, job: _Job, at: int) -> memoryview:
         first = job.rows[at] * self._row_bytes
