@@ -362,6 +362,60 @@ assert events[0].medium is base.Medium.STORAGE and events[0].locality is base.Lo
     )
 
 
+def test_an_event_of_a_store_that_ends_while_events_are_taken_is_kept() -> None:
+    vllm(
+        ALONE
+        + """
+from kvmem.vllm import tier as module
+made = module.OffloadingEvent
+reached, go_on = threading.Event(), threading.Event()
+
+def gated(**named):
+    reached.set()
+    assert go_on.wait(60)
+    return made(**named)
+
+module.OffloadingEvent = gated
+object.__setattr__(spec.kv_events_config, "enable_kv_cache_events", True)
+tier = make(enable_kv_events=True)
+tier.submit_store(job(0, [1, 2], [1, 2]))
+assert reached.wait(60)
+assert not list(tier.take_events())
+go_on.set()
+wait(tier, 1)
+assert [it.keys for it in tier.take_events()] == [[key(1), key(2)]]
+tier.shutdown()
+"""
+    )
+
+
+def test_the_chunks_of_a_store_that_failed_are_not_looked_for_one_by_one() -> None:
+    """A store of many chunks would take a time that grows with the square of their number."""
+    vllm(
+        ALONE
+        + """
+import kvmem
+
+class Names(list):
+    def __contains__(self, name):
+        raise AssertionError("a search in a list")
+
+class Failing(Gate):
+    def store(self, values):
+        error = kvmem.DiskTierError("the drive is full")
+        error.failed = Names(name for name, _ in values[:2])
+        raise error
+
+tier = make()
+real, tier._tier = tier._tier, Failing(tier._tier)
+tier.submit_store(job(0, range(4), range(4)))
+result = wait(tier, 1)[0]
+assert not result.success and result.transfer_bytes == 2 * ROW, result
+tier.shutdown()
+"""
+    )
+
+
 POLICY = """
 import random
 from vllm.v1.kv_offload import base

@@ -40,6 +40,12 @@ from ._identity import identity
 _log = logging.getLogger("vllm.kvmem")
 
 
+def _taken(queue: deque[Any]) -> Iterator[Any]:
+    """Yields and removes what is in a queue, also while another thread appends."""
+    while queue:
+        yield queue.popleft()
+
+
 @dataclass
 class _Job:
     """A job in a queue."""
@@ -85,7 +91,8 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             raise InvalidArgumentError('the tier has no path: give "path", a file on a local disk')
         self.locality = None if locality is None else Locality(locality)
         events = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
-        self._events: list[Any] | None = [] if events else None
+        # The store thread appends, and the scheduler takes from the front: no lock is needed.
+        self._events: deque[Any] | None = deque() if events else None
         self._row_bytes = self.block_size_bytes
         self._max_queued = self._size(max_queued_bytes)
         self._identity = identity(offloading_spec)
@@ -178,18 +185,11 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
 
     def get_finished_jobs(self) -> Iterable[Any]:
         """Returns the results of jobs that have ended since the last call."""
-        return list(self._taken())
-
-    def _taken(self) -> Iterator[Any]:
-        while self._results:
-            yield self._results.popleft()
+        return list(_taken(self._results))
 
     def take_events(self) -> Iterable[Any]:
         """Returns the chunks stored since the last call, as events."""
-        if self._events is None:
-            return ()
-        taken, self._events = self._events, []
-        return taken
+        return () if self._events is None else list(_taken(self._events))
 
     def on_new_request(self, req_context: Any) -> Any:
         """Wants new chunks only: those of a shared prefix are stored already."""
@@ -246,12 +246,13 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
     def _store(self, job: _Job) -> Any:
         start = time.monotonic()
         missing = [at for at, key in enumerate(job.keys) if self._key(key) not in self._tier]
-        failed: Collection[Any] = ()
+        failed: set[Any] = set()
         try:
             if missing:
                 self._tier.store([(self._key(job.keys[at]), self._row(job, at)) for at in missing])
         except (OutOfSpaceError, KvmemError) as error:
-            failed = getattr(error, "failed", None) or [self._key(job.keys[at]) for at in missing]
+            names = getattr(error, "failed", None) or [self._key(job.keys[at]) for at in missing]
+            failed = set(names)
             _log.warning("kvmem: %d of %d chunks not stored: %s", len(failed), len(missing), error)
         finally:
             with self._lock:
