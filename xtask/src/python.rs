@@ -96,7 +96,11 @@ fn test(root: &Path, installed: Installed, report: &mut Report) {
     tests.current_dir(root.join("target/python"));
     tests.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
     tests.args(["--durations", "15"]);
-    tests.arg(root.join("crates/kvmem-python/tests")).env("PYTHONDONTWRITEBYTECODE", "1");
+    tests.arg(root.join("crates/kvmem-python/tests"));
+    // The processes of an engine import thousands of modules. Their bytecode is kept, apart from
+    // the sources and from the wheels, which are unpacked without any.
+    tests.env_remove("PYTHONDONTWRITEBYTECODE");
+    tests.env("PYTHONPYCACHEPREFIX", root.join("target/python/bytecode"));
     tests.envs(installed.variables);
     let command = crate::workspace::target_folder(root).map(|it| it.join("debug/kvmem"));
     if let Some(command) = command.ok().filter(|it| it.exists()) {

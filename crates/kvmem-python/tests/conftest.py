@@ -61,7 +61,6 @@ def script() -> Callable[..., str]:
             capture_output=True,
             text=True,
             timeout=LIMIT,
-            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
         )
         assert done.returncode == status, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
         return done.stdout + done.stderr

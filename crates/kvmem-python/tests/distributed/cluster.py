@@ -25,7 +25,6 @@ CLIENT = Path(__file__).with_name("client.py")
 ENVIRONMENT = {
     **os.environ,
     "MC_TCP_BIND_ADDRESS": LOCAL,
-    "PYTHONDONTWRITEBYTECODE": "1",
     "PYTHONUNBUFFERED": "1",
 }
 

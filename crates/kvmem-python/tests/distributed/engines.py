@@ -80,7 +80,6 @@ def run_with(engine: str, prelude: str, program: str, **environment: str) -> str
         timeout=LIMIT,
         env={
             **os.environ,
-            "PYTHONDONTWRITEBYTECODE": "1",
             "LMCACHE_TRACK_USAGE": "false",
             **environment,
         },

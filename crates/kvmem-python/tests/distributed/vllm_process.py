@@ -33,7 +33,7 @@ def new_id() -> str:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}
+    return {**os.environ, **variables}
 
 
 def vllm(program: str, *arguments: str, folder: Path | None = None, **variables: str) -> str:
