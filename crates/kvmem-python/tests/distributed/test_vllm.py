@@ -123,6 +123,63 @@ def test_a_region_that_cannot_be_made_fails_in_every_process() -> None:
     assert "MappingError" in str(raised.value) or "HandoverError" in str(raised.value)
 
 
+def test_processes_that_say_nothing_delay_no_member(script: Callable[..., str]) -> None:
+    """Each of them costs a second of its own, while the others join."""
+    script(
+        """
+        import os, socket, threading
+        import kvmem
+        from kvmem.vllm import _handover
+        name = f"silent-{os.getpid()}"
+        layout = {"bytes": 8192, "rows": 1, "row_bytes": 8192}
+        make = lambda: kvmem.Region(8192, pages="4k", shared=True)
+        region, creator = _handover.join(name, "scheduler", layout, make, timeout=60)
+        silent = []
+        for _ in range(120):
+            one = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            one.connect(_handover.socket_name(name))
+            silent.append(one)
+        joined = []
+        def join(rank):
+            joined.append(_handover.join(name, f"worker {rank}", layout, make, timeout=60))
+        threads = [threading.Thread(target=join, args=(rank,)) for rank in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(joined) == 8 and all(its is None for _, its in joined)
+        # Of two processes that say they are one member, one joins.
+        try:
+            _handover.join(name, "worker 3", layout, make, timeout=0.1)
+            raise AssertionError
+        except kvmem.vllm.HandoverError as error:
+            assert "has joined before" in str(error), error
+        creator.close()
+        assert not [it for it in threading.enumerate() if it.name == "kvmem-handover"]
+        """
+    )
+
+
+def test_a_descriptor_of_number_0_is_passed(script: Callable[..., str]) -> None:
+    """A process that has closed its standard input may get it for its memory."""
+    script(
+        """
+        import os, socket
+        from kvmem.vllm import _handover
+        one, two = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        file = os.memfd_create("file")
+        os.write(file, b"the memory")
+        os.dup2(file, 0)
+        _handover._send(one, {"creator": 1}, 0)
+        message, fd = _handover._receive(two)
+        assert message == {"creator": 1} and fd is not None
+        assert os.pread(fd, 100, 0) == b"the memory"
+        _handover._send(one, {"creator": 1})
+        assert _handover._receive(two) == ({"creator": 1}, None)
+        """
+    )
+
+
 def test_another_users_socket_is_not_trusted() -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can become another user")

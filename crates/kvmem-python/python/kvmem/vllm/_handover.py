@@ -4,7 +4,7 @@ The processes of an engine start in any order and share nothing but the engine's
 binds an abstract Unix socket of that name, makes the region, and becomes its *creator*. Binding is
 atomic, so there is one creator. The others connect and receive the descriptor. The kernel drops an
 abstract name when the process that has bound it ends, however it ends. Nothing is left in
-``/dev/shm`` or anywhere else, and the next start finds nothing to stumble over.
+``/dev/shm`` or anywhere else, and the next start finds no leftovers.
 
 Both ends check the user of the other by ``SO_PEERCRED``: abstract names have no permissions.
 
@@ -62,7 +62,9 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def _send(connection: socket.socket, message: dict[str, Any], fd: int | None = None) -> None:
-    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd else []
+    rights = []
+    if fd is not None:
+        rights.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd])))
     connection.sendmsg([json.dumps(message).encode()], rights)
 
 
@@ -84,7 +86,9 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any], int | None]:
 
 
 class Creator:
-    """The creator's end: gives the descriptor to each member, until it is closed."""
+    """The creator's end: gives the descriptor to each member, until it is closed. A thread answers
+    each connection, so a process that connects and says nothing delays no other.
+    """
 
     def __init__(
         self, bound: socket.socket, engine_id: str, member: str, layout: dict[str, int]
@@ -93,37 +97,48 @@ class Creator:
         self._engine_id = engine_id
         self._layout = layout
         self._joined = {member: os.getpid()}
+        self._lock = threading.Lock()
+        self._answering: dict[threading.Thread, socket.socket] = {}
         self._parent = os.getppid()
         self._made = threading.Event()
         self._region: Region | None = None
         self._failed: str | None = None
         self._closed = False
-        # Long enough to see that the parent has ended, and that this end is closed.
+        # The thread looks at the parent, and whether this end is closed, once a second.
         bound.settimeout(1.0)
         self._thread = threading.Thread(target=self._serve, name="kvmem-handover", daemon=True)
         self._thread.start()
 
     def publish(self, region: Region) -> None:
-        """Gives the region to all who wait, and to those who come."""
+        """Gives the region to the members that wait, and to each later one."""
         self._region = region
         self._made.set()
 
     def fail(self, reason: str) -> None:
-        """Tells all who wait why there is no region, and gives the name up."""
+        """Tells the members that wait why there is no region, and gives the name up."""
         self._failed = reason
         self._made.set()
-        # Those that have connected get the reason before the name is free.
+        # Connected members get the reason before the name is free.
         time.sleep(5 * _PAUSE)
         self.close()
 
     def close(self) -> None:
-        """Gives the name up. Those who have the memory keep it."""
+        """Gives the name up. Members that have the memory keep it."""
         if not self._closed:
             self._closed = True
             self._made.set()
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
             self._thread.join()
+            # The descriptor must stay open until the last answer is sent. A peer that has said
+            # nothing yet gets no answer.
+            with self._lock:
+                answering = dict(self._answering)
+            for connection in answering.values():
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RD)
+            for thread in answering:
+                thread.join()
             self._region = None
 
     def _serve(self) -> None:
@@ -142,13 +157,22 @@ class Creator:
                     continue
                 except OSError:
                     return  # by `close`
-                with connection:
-                    try:
-                        self._answer(connection)
-                    except (OSError, ValueError) as error:
-                        _log.warning(
-                            "engine %s: a process did not join: %s", self._engine_id, error
-                        )
+                thread = threading.Thread(
+                    target=self._serve_one, args=(connection,), name="kvmem-handover", daemon=True
+                )
+                with self._lock:
+                    self._answering[thread] = connection
+                thread.start()
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                self._answer(connection)
+        except (OSError, ValueError, KeyError, TypeError, KvmemError) as error:
+            _log.warning("engine %s: a process did not join: %s", self._engine_id, error)
+        finally:
+            with self._lock:
+                del self._answering[threading.current_thread()]
 
     def _answer(self, connection: socket.socket) -> None:
         pid, uid = _peer(connection)
@@ -159,15 +183,21 @@ class Creator:
         member = str(hello["member"])
         if hello["layout"] != self._layout:
             return _send(connection, {"layout": self._layout})
-        if member in self._joined:
-            return _send(connection, {"taken": self._joined[member]})
-        self._made.wait()
-        region = self._region
-        if region is None:
-            return _send(connection, {"failed": self._failed or "the creator has given it up"})
-        # Before the message is sent: a member that dies with it has joined.
-        self._joined[member] = pid
-        _send(connection, {"creator": os.getpid()}, region.fileno())
+        with self._lock:
+            taken = self._joined.get(member)
+        if taken is None:
+            self._made.wait()
+            region = self._region
+            if region is None:
+                return _send(connection, {"failed": self._failed or "the creator has given it up"})
+            # Before the message is sent: a member that dies with it has joined.
+            with self._lock:
+                taken = self._joined.get(member)
+                if taken is None:
+                    self._joined[member] = pid
+            if taken is None:
+                return _send(connection, {"creator": os.getpid()}, region.fileno())
+        _send(connection, {"taken": taken})
 
 
 def join(
