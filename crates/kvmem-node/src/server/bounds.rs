@@ -14,11 +14,12 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::turn::OWN_PLACES;
 use super::{NodeServer, ServerOptions};
+use crate::crc;
 use crate::error::CallError;
 use crate::heap::bytes_of_thread;
 use crate::node::MAX_BATCH;
 use crate::protocol::{
-    Answer, Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, decode, encode,
+    Answer, Call, Commit, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, decode, encode,
 };
 use crate::ring;
 use crate::socket::{self, now_ms};
@@ -344,4 +345,48 @@ fn reservations_have_quotas() {
     let (socket, number) = stepped.greet();
     let sizes = vec![1 << 20];
     assert!(stepped.exchange(&socket, number, Call::Reserve { sizes: sizes.into() }).0.is_ok());
+}
+
+impl Stepped {
+    /// Stores a value, with a checksum.
+    fn insert(&mut self, socket: &OwnedFd, number: u32, key: &[u8], len: u64) {
+        let sizes = vec![len].into();
+        let reserved = self.exchange(socket, number, Call::Reserve { sizes }).0;
+        let Ok(Answer::Reserved(blocks)) = reserved else { panic!("{reserved:?}") };
+        let (handle, checksum) = (blocks[0].handle, Some(crc::of(&vec![0; len as usize])));
+        let item = Commit { handle, key: Key(key), checksum, priority: 0, ttl_ms: 0 };
+        let (answer, _) = self.exchange(socket, number, Call::Commit { items: vec![item] });
+        assert!(matches!(answer, Ok(Answer::Done)), "{answer:?}");
+    }
+
+    /// Scrubs until the scrubber waits for the clock. Returns the values that were verified.
+    fn scrub_at(&mut self, now: u64) -> u64 {
+        let before = self.server.node().stats().scrubbed_total;
+        loop {
+            self.server.scrub(now);
+            match self.server.scrubber.as_ref().expect("it runs").due_at() {
+                Some(due_at) if due_at > now => break,
+                _ => std::thread::yield_now(),
+            }
+        }
+        self.server.node().stats().scrubbed_total - before
+    }
+}
+
+/// Values that take less than a millisecond each count, too.
+#[test]
+fn small_values_are_scrubbed_at_the_rate() {
+    // 64 bytes take half a millisecond.
+    let options = ServerOptions { scrub_bytes_per_s: Some(128_000), ..ServerOptions::default() };
+    let mut stepped = Stepped::new(options);
+    let (socket, number) = stepped.greet();
+    for key in 0..500_u32 {
+        stepped.insert(&socket, number, &key.to_le_bytes(), 64);
+    }
+    let now = now_ms();
+    let at_once = stepped.scrub_at(now);
+    assert!((1..=25).contains(&at_once), "{at_once} values without any time passing");
+    // In steps of a few milliseconds the rate is reached, and not exceeded.
+    let verified: u64 = (1..=50).map(|step| stepped.scrub_at(now + step * 4)).sum();
+    assert!((380..=425).contains(&verified), "{verified} values in 200 ms");
 }
