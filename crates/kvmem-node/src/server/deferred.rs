@@ -3,7 +3,7 @@
 
 use super::connection::AcceptedConnection;
 use super::server::NodeServer;
-use crate::error::CallError;
+use crate::error::{CallError, Quota};
 use crate::node::{SessionIndex, Waiting};
 use crate::protocol::{Answer, NO_ANSWER};
 
@@ -122,7 +122,7 @@ impl NodeServer {
         // Those that wait come first.
         if self.waiting_for_space.is_empty() || !may_wait {
             match self.node.reserve(session, sizes) {
-                Err(CallError::OutOfSpace { .. }) if may_wait && self.node.space_will_come() => {}
+                Err(error) if may_wait && self.space_will_come(session, &error) => {}
                 outcome => return outcome.map(|blocks| Some(Answer::Reserved(blocks))),
             }
         }
@@ -132,19 +132,32 @@ impl NodeServer {
         Ok(None)
     }
 
+    /// Returns whether a reservation that failed will succeed when the tier has done its jobs.
+    fn space_will_come(&self, session: SessionIndex, error: &CallError) -> bool {
+        match error {
+            CallError::OutOfSpace { .. } => self.node.space_will_come(),
+            CallError::Quota { what: Quota::NamespaceBytes, .. } => {
+                self.node.namespace_space_will_come(session)
+            }
+            _ => false,
+        }
+    }
+
     /// Serves the reservations that wait, in their order, as far as there is space.
     fn reserve_waiting(&mut self) {
         while let Some(first) = self.waiting_for_space.pop_front() {
-            let connection = self.connections.get_mut(&first.connection);
-            let connection = connection.filter(|it| it.session() == Some(first.session));
+            let connection = self.connections.get(&first.connection);
             // The client may have gone.
-            let Some(connection) = connection else { continue };
+            if connection.is_none_or(|it| it.session() != Some(first.session)) {
+                continue;
+            }
             let result = self.node.reserve(first.session, &first.sizes);
-            let waits = matches!(result, Err(CallError::OutOfSpace { .. }));
-            if waits && self.node.space_will_come() {
+            let will_come = |error| self.space_will_come(first.session, error);
+            if result.as_ref().is_err_and(will_come) {
                 self.waiting_for_space.push_front(first);
                 break;
             }
+            let Some(connection) = self.connections.get_mut(&first.connection) else { continue };
             connection.deferred -= 1;
             connection.late.push((first.id, result.map(Answer::Reserved)));
         }
