@@ -164,8 +164,7 @@ impl Node {
     pub(crate) fn store_ahead(&mut self) {
         let Some(below) = &self.below else { return };
         let changes = below.changes + self.counters.committed;
-        let under_way = below.storing_bytes >= STORE_JOBS * self.job_bytes();
-        if under_way || below.idle_at == Some(changes) {
+        if !self.may_store() || below.idle_at == Some(changes) {
             return;
         }
         let values = self.next_to_store();
@@ -176,7 +175,23 @@ impl Node {
         }
     }
 
-    fn begin_storing(&mut self, values: Vec<Storing>) {
+    /// Returns whether one more job may store values now.
+    pub(super) fn may_store(&self) -> bool {
+        let most = STORE_JOBS * self.job_bytes();
+        self.below.as_ref().is_some_and(|it| it.storing_bytes < most)
+    }
+
+    /// Returns whether values are being stored.
+    pub(crate) fn is_storing(&self) -> bool {
+        self.below.as_ref().is_some_and(|it| it.storing_bytes > 0)
+    }
+
+    /// Returns how many values the tier has stored.
+    pub(crate) fn stored_below(&self) -> u64 {
+        self.counters.tier_stored
+    }
+
+    pub(super) fn begin_storing(&mut self, values: Vec<Storing>) {
         let below = self.below.as_mut().expect("there is a tier");
         below.storing_bytes += values.iter().map(|it| it.len).sum::<u64>();
         below.next_source = below.next_source.wrapping_add(1);
@@ -245,15 +260,15 @@ impl Node {
                     self.add_to_job(&mut job, order, ahead, (LOOKED_AT / limited.len()).max(8));
                 }
             }
-            if self.is_full_job(&job) {
+            if self.is_full_job(job.bytes, job.values.len()) {
                 break;
             }
         }
         job.values
     }
 
-    fn is_full_job(&self, job: &StoreJob) -> bool {
-        job.bytes >= self.job_bytes() || job.values.len() == JOB_VALUES
+    pub(super) fn is_full_job(&self, bytes: u64, values: usize) -> bool {
+        bytes >= self.job_bytes() || values == JOB_VALUES
     }
 
     /// Adds values to a job until it is full, or `ahead` bytes or `max` values were looked at.
@@ -276,19 +291,19 @@ impl Node {
             let value = self.storing(slot);
             job.bytes += value.len;
             job.values.push(value);
-            if self.is_full_job(job) {
+            if self.is_full_job(job.bytes, job.values.len()) {
                 break;
             }
         }
     }
 
     /// Returns whether a value is one that the tier takes and does not have.
-    fn is_to_store(&self, slot: u32) -> bool {
+    pub(super) fn is_to_store(&self, slot: u32) -> bool {
         let entry = self.entry(slot);
         !entry.is_clean() && entry.expires_at() == 0 && !self.locals[slot as usize].storing
     }
 
-    fn storing(&self, slot: u32) -> Storing {
+    pub(super) fn storing(&self, slot: u32) -> Storing {
         let (namespace, key) = self.named_key(slot);
         let key = self.key_in_tier(namespace, &key);
         Storing { slot, key, offset: self.entry(slot).extent().start, len: self.len_of(slot) }

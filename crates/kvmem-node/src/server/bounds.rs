@@ -28,7 +28,7 @@ use crate::{Node, NodeOptions};
 
 /// A server that serves when the test says so.
 struct Stepped {
-    folder: PathBuf,
+    folder: Folder,
     server: NodeServer,
 }
 
@@ -47,7 +47,7 @@ impl Stepped {
         let memory = memory.map().expect("memory can be mapped");
         let node = Node::create(memory, node).expect("possible");
         let server = NodeServer::bind(node, &folder.join("sock"), options).expect("a new path");
-        Stepped { folder, server }
+        Stepped { folder: Folder(folder), server }
     }
 
     /// Connects without greeting. Returns also the number of the connection.
@@ -82,9 +82,18 @@ impl Stepped {
     }
 }
 
-impl Drop for Stepped {
+/// A directory that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -389,4 +398,39 @@ fn small_values_are_scrubbed_at_the_rate() {
     // In steps of a few milliseconds the rate is reached, and not exceeded.
     let verified: u64 = (1..=50).map(|step| stepped.scrub_at(now + step * 4)).sum();
     assert!((380..=425).contains(&verified), "{verified} values in 200 ms");
+}
+
+/// A server that is stopped serves what its clients have sent, however much that is.
+#[test]
+fn what_was_received_is_served_before_the_end() {
+    let mut stepped = Stepped::new(ServerOptions::default());
+    let (socket, _) = stepped.greet();
+    let (by_ring, number) = stepped.greet();
+    let (answer, descriptors) = stepped.exchange(&by_ring, number, Call::Rings);
+    assert!(matches!(answer, Ok(Answer::Rings)));
+    let [file, _bell] = <[OwnedFd; 2]>::try_from(descriptors).expect("two descriptors");
+    let mut ends = ring::attach(file).expect("it is sealed");
+    for id in 1..=40 {
+        assert!(send(&socket, id, acquire(vec![Key(b"x")])), "small messages have space");
+        let mut bytes = Vec::new();
+        encode(&Request { id, call: acquire(vec![Key(b"x")]) }, &mut bytes);
+        assert!(ends.requests.try_send(&bytes).expect("the server is honest"), "there is space");
+    }
+    stepped.server.stopper().stop();
+    let path = stepped.folder.join("sock");
+    let Stepped { folder, server } = stepped;
+    let node = server.run().expect("epoll works");
+    assert_eq!(node.stats().misses, 80);
+    assert!(!path.exists());
+    let mut buffer = vec![0; MAX_MESSAGE];
+    for id in 1..=40 {
+        let packet = socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT);
+        let packet = packet.expect("it was answered");
+        assert_eq!(decode::<Response>(&buffer[..packet.len]).expect("an answer").id, id);
+        let answered = ends.answers.try_receive(&mut buffer).expect("the server is honest");
+        assert!(answered, "answer {id}");
+    }
+    let packet = socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT).expect("it is closed");
+    assert_eq!(packet.len, 0);
+    drop(folder);
 }

@@ -172,10 +172,31 @@ impl NodeServer {
             }
         }
         self.reserve_waiting();
-        self.node.store_ahead();
+        self.store_below();
         let jobs = self.node.take_jobs();
         if let Some(threads) = &self.tier {
             jobs.into_iter().for_each(|job| threads.send(job));
+        }
+    }
+
+    /// Ends the threads of the tier, after the jobs that they have, and takes what they have done.
+    pub(super) fn finish_tier(&mut self, now: u64) {
+        if let Some(threads) = self.tier.take() {
+            self.node.take_jobs().into_iter().for_each(|job| threads.send(job));
+            for done in threads.finish() {
+                for waiting in self.node.tier_done(done, now) {
+                    self.key_done(waiting, now);
+                }
+            }
+        }
+        // Those that still have no space fail with the error that says so.
+        while let Some(waiting) = self.waiting_for_space.pop_front() {
+            let WaitingForSpace { connection, session, id, sizes } = waiting;
+            let Some(connection) = self.connections.get_mut(&connection) else { continue };
+            if connection.session() == Some(session) {
+                let result = self.node.reserve(session, &sizes);
+                connection.late.push((id, result.map(Answer::Reserved)));
+            }
         }
     }
 
