@@ -32,5 +32,5 @@ pub use node::{
     NodeOptions, NodeStats, RecoveryReport,
 };
 pub use protocol::{Listed, MAX_MESSAGE, PROTOCOL_VERSION, SessionListed};
-pub use server::{NodeObserver, NodeServer, ServerOptions, Stopper};
+pub use server::{DrainProgress, NodeObserver, NodeServer, ServerOptions, Stopper};
 pub use tier::{NodeTier, TierOptions, TierRead};

@@ -229,7 +229,7 @@ impl EntryCell {
     }
 
     /// Says that the tier has nothing under the key.
-    pub(crate) fn unset_clean(&self) {
+    pub(crate) fn unset_tier(&self) {
         put(&self.tier, 0);
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::namespaces::Namespace;
 use super::node::Node;
 use super::{EventKind, SessionIndex};
 use crate::format::{Committing, EntryCell, State, TierRemovals, put};
@@ -51,6 +52,8 @@ pub(super) struct Below {
     storing_bytes: u64,
     /// Keys that are being removed, how often, and the calls that wait for it.
     removals: HashMap<NamedKey, (u32, Vec<Waiting>)>,
+    /// The source of values whose turn it is to be the first of a job.
+    next_source: usize,
     /// The commits and jobs after which there was nothing to store.
     idle_at: Option<u64>,
     changes: u64,
@@ -64,6 +67,12 @@ impl fmt::Debug for Below {
             .field("removals", &self.removals)
             .finish_non_exhaustive()
     }
+}
+
+/// Values for a job that stores.
+struct StoreJob {
+    values: Vec<Storing>,
+    bytes: u64,
 }
 
 /// Returns the key in the tier: one tier serves all namespaces.
@@ -96,10 +105,13 @@ impl Node {
         if !done {
             return None;
         }
-        if removals == TierRemovals::Unknown {
-            let used = self.locals.len();
-            let clean = self.memory.entries()[..used].iter().filter(|entry| entry.is_clean());
-            clean.for_each(EntryCell::unset_clean);
+        if removals != TierRemovals::None {
+            let entries = self.memory.entries()[..self.locals.len()].iter();
+            // An entry that a client has pinned still says that its key must be removed.
+            let is_done = |entry: &&EntryCell| {
+                entry.is_to_remove() || removals == TierRemovals::Unknown && entry.is_clean()
+            };
+            entries.filter(is_done).for_each(EntryCell::unset_tier);
         }
         self.memory.header_cell().set_tier_removals(TierRemovals::None);
         self.below = Some(Below {
@@ -110,6 +122,7 @@ impl Node {
             fetched_into: HashMap::new(),
             storing_bytes: 0,
             removals: HashMap::new(),
+            next_source: 0,
             idle_at: None,
             changes: 0,
         });
@@ -119,8 +132,14 @@ impl Node {
     /// Notes, while there is no tier, that one would have to remove something.
     pub(super) fn note_removal(&self) {
         if self.below.is_none() {
-            self.memory.header_cell().set_tier_removals(TierRemovals::Unknown);
+            self.note_failed_removal();
         }
+    }
+
+    /// Notes that the tier has values that must not come back: it is cleared before it is used
+    /// again.
+    fn note_failed_removal(&self) {
+        self.memory.header_cell().set_tier_removals(TierRemovals::Unknown);
     }
 
     pub(crate) fn has_tier(&self) -> bool {
@@ -145,19 +164,37 @@ impl Node {
     pub(crate) fn store_ahead(&mut self) {
         let Some(below) = &self.below else { return };
         let changes = below.changes + self.counters.committed;
-        let under_way = below.storing_bytes >= STORE_JOBS * self.job_bytes();
-        if under_way || below.idle_at == Some(changes) {
+        if !self.may_store() || below.idle_at == Some(changes) {
             return;
         }
-        let metrics = self.space.metrics();
-        let above = (metrics.capacity as f64 * below.options.store_above) as u64;
-        let values = if metrics.allocated >= above { self.next_to_store() } else { Vec::new() };
-        let below = self.below.as_mut().expect("it was just there");
+        let values = self.next_to_store();
         if values.is_empty() {
-            below.idle_at = Some(changes);
-            return;
+            self.below.as_mut().expect("it was just there").idle_at = Some(changes);
+        } else {
+            self.begin_storing(values);
         }
+    }
+
+    /// Returns whether one more job may store values now.
+    pub(super) fn may_store(&self) -> bool {
+        let most = STORE_JOBS * self.job_bytes();
+        self.below.as_ref().is_some_and(|it| it.storing_bytes < most)
+    }
+
+    /// Returns whether values are being stored.
+    pub(crate) fn is_storing(&self) -> bool {
+        self.below.as_ref().is_some_and(|it| it.storing_bytes > 0)
+    }
+
+    /// Returns how many values the tier has stored.
+    pub(crate) fn stored_below(&self) -> u64 {
+        self.counters.tier_stored
+    }
+
+    pub(super) fn begin_storing(&mut self, values: Vec<Storing>) {
+        let below = self.below.as_mut().expect("there is a tier");
         below.storing_bytes += values.iter().map(|it| it.len).sum::<u64>();
+        below.next_source = below.next_source.wrapping_add(1);
         for value in &values {
             self.locals[value.slot as usize].storing = true;
         }
@@ -170,34 +207,106 @@ impl Node {
 
     /// Returns whether values will be evictable or free when the tier has done its jobs.
     pub(crate) fn space_will_come(&self) -> bool {
-        let storing = |below: &Below| below.storing_bytes > 0;
-        self.below.as_ref().is_some_and(|it| storing(it) || !self.server_pins.is_empty())
+        // What is in a list and was no victim is being stored or verified.
+        let listed = |it: &Namespace| it.lists().iter().any(|list| list.first().is_some());
+        let held = || self.namespaces.all().iter().any(listed);
+        self.below.is_some() && (held() || !self.server_pins.is_empty())
     }
 
-    /// Returns values in the order of eviction that the tier does not have, up to one job.
+    /// Returns whether a namespace that is over its limit will be below it when the tier has done
+    /// its jobs.
+    pub(crate) fn namespace_space_will_come(&self, session: SessionIndex) -> bool {
+        let namespace = self.sessions.get(session).namespace;
+        // What is in a list and was no victim is being stored or verified.
+        let listed =
+            || self.namespaces.get(namespace).lists().iter().any(|it| it.first().is_some());
+        let removing =
+            || self.server_pins.keys().any(|it| self.entry(*it).namespace() == namespace);
+        self.below.is_some() && (listed() || removing())
+    }
+
+    /// Returns values that the tier does not have and that would be evicted next, up to one job.
+    ///
+    /// Values are evicted for two reasons: the memory is needed, or their namespace is at its own
+    /// limit. The values of the first kind come from all namespaces, in the order of
+    /// [`Namespaces::eviction_order`](super::namespaces::Namespaces). Each namespace that is close
+    /// to its limit is a source of its own. The sources take turns at being the first of a job, so
+    /// one that always has values keeps no other waiting.
     fn next_to_store(&self) -> Vec<Storing> {
         let below = self.below.as_ref().expect("there is a tier");
-        let (mut values, mut bytes, mut ahead, mut seen) = (Vec::new(), 0, 0, 0);
-        let lists = self.namespaces.all().iter().flat_map(|it| it.lists());
-        for slot in lists.flat_map(|list| list.iter(&self.locals)) {
-            let (entry, len) = (self.entry(slot), self.len_of(slot));
-            ahead += len;
-            seen += 1;
-            if ahead > below.options.ahead_bytes || seen > LOOKED_AT {
-                break;
+        let ahead_bytes = below.options.ahead_bytes;
+        let above = |bytes: u64| (bytes as f64 * below.options.store_above) as u64;
+        let metrics = self.space.metrics();
+        let is_full = metrics.allocated >= above(metrics.capacity);
+        let is_limited = |it: &&Namespace| {
+            let limit = it.limits.max_bytes;
+            limit < metrics.capacity && it.bytes > 0 && it.bytes >= above(limit)
+        };
+        let limited: Vec<&Namespace> = self.namespaces.all().iter().filter(is_limited).collect();
+        let sources = limited.len() + 1;
+        let mut job = StoreJob { values: Vec::new(), bytes: 0 };
+        for source in 0..sources {
+            match (below.next_source + source) % sources {
+                0 if is_full => {
+                    let order = self.namespaces.eviction_order(&self.locals, |it| self.len_of(it));
+                    self.add_to_job(&mut job, order, ahead_bytes, LOOKED_AT);
+                }
+                0 => {}
+                number => {
+                    let namespace = limited[number - 1];
+                    let limit = namespace.limits.max_bytes;
+                    let ahead = ahead_bytes.min(limit - above(limit).min(limit));
+                    let order = namespace.lists().iter().flat_map(|list| list.iter(&self.locals));
+                    self.add_to_job(&mut job, order, ahead, (LOOKED_AT / limited.len()).max(8));
+                }
             }
-            if entry.is_clean() || entry.expires_at() != 0 || self.locals[slot as usize].storing {
-                continue;
-            }
-            let (namespace, key) = self.named_key(slot);
-            let key = self.key_in_tier(namespace, &key);
-            values.push(Storing { slot, key, offset: entry.extent().start, len });
-            bytes += len;
-            if bytes >= self.job_bytes() || values.len() == JOB_VALUES {
+            if self.is_full_job(job.bytes, job.values.len()) {
                 break;
             }
         }
-        values
+        job.values
+    }
+
+    pub(super) fn is_full_job(&self, bytes: u64, values: usize) -> bool {
+        bytes >= self.job_bytes() || values == JOB_VALUES
+    }
+
+    /// Adds values to a job until it is full, or `ahead` bytes or `max` values were looked at.
+    fn add_to_job(
+        &self,
+        job: &mut StoreJob,
+        order: impl Iterator<Item = u32>,
+        ahead: u64,
+        max: usize,
+    ) {
+        let mut seen_bytes = 0;
+        for slot in order.take(max) {
+            seen_bytes += self.len_of(slot);
+            if seen_bytes > ahead {
+                break;
+            }
+            if !self.is_to_store(slot) || job.values.iter().any(|it| it.slot == slot) {
+                continue;
+            }
+            let value = self.storing(slot);
+            job.bytes += value.len;
+            job.values.push(value);
+            if self.is_full_job(job.bytes, job.values.len()) {
+                break;
+            }
+        }
+    }
+
+    /// Returns whether a value is one that the tier takes and does not have.
+    pub(super) fn is_to_store(&self, slot: u32) -> bool {
+        let entry = self.entry(slot);
+        !entry.is_clean() && entry.expires_at() == 0 && !self.locals[slot as usize].storing
+    }
+
+    pub(super) fn storing(&self, slot: u32) -> Storing {
+        let (namespace, key) = self.named_key(slot);
+        let key = self.key_in_tier(namespace, &key);
+        Storing { slot, key, offset: self.entry(slot).extent().start, len: self.len_of(slot) }
     }
 
     /// Returns whether the tier may have a value under the key of an entry that goes, which must
@@ -394,6 +503,8 @@ impl Node {
     fn value_removed(&mut self, value: Removing, removed: bool) -> Vec<Waiting> {
         if !removed {
             self.counters.tier_failed += 1;
+            // Before the entry is free, which names the key.
+            self.note_failed_removal();
         }
         if let Some(slot) = value.slot {
             self.end_server_pin(slot);
@@ -425,6 +536,10 @@ impl Node {
     pub(crate) fn clear_below(&mut self) -> bool {
         let Some(below) = &mut self.below else { return true };
         below.fetches.values_mut().for_each(|fetch| fetch.superseded = true);
-        below.tier.clear()
+        let cleared = below.tier.clear();
+        if !cleared {
+            self.note_failed_removal();
+        }
+        cleared
     }
 }

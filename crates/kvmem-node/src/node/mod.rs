@@ -11,6 +11,7 @@
 //! | `reserve.rs`, `commit.rs` | a value comes: an extent for its bytes, then its key |
 //! | `acquire.rs` | a value is found, pinned and released |
 //! | `remove.rs`, `evict.rs` | a value goes |
+//! | `drain.rs` | values go to the tier before the server ends |
 //! | `sessions.rs` | clients come, return after the server's restart, fall silent, and end |
 //! | `namespaces.rs`, `lists.rs` | limits, shares, and the order of eviction |
 //! | `memory.rs`, `memory_file.rs` | the two files, without a name or with one |
@@ -20,6 +21,7 @@ mod acquire;
 mod below;
 mod check;
 mod commit;
+mod drain;
 mod events;
 mod evict;
 mod handles;

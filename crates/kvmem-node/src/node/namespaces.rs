@@ -1,5 +1,8 @@
 //! *Namespaces*: tenants and models, whose keys are apart and whose bytes are limited.
 
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
 use super::NamespaceLimits;
 use super::lists::{List, PRIORITIES};
 use super::node::{Local, Node};
@@ -29,9 +32,9 @@ impl Namespace {
     }
 
     /// Returns the value to evict first: of the lowest priority, the one that was used least
-    /// recently and is not being stored.
+    /// recently and is neither being stored nor verified.
     pub(super) fn victim(&self, locals: &[Local]) -> Option<u32> {
-        let is_free = |slot: &u32| !locals[*slot as usize].storing;
+        let is_free = |slot: &u32| !locals[*slot as usize].is_held();
         self.lists.iter().find_map(|list| list.iter(locals).find(is_free))
     }
 
@@ -42,6 +45,41 @@ impl Namespace {
         (value > limit).then_some(CallError::Quota { what, value, limit })
     }
 }
+
+/// The share of the memory that a namespace exceeds, as a number to compare.
+fn excess(bytes: u64, share: u32) -> f64 {
+    bytes as f64 / f64::from(share.max(1))
+}
+
+/// A namespace whose next value may be the next one to evict.
+struct Candidate<I> {
+    bytes: u64,
+    share: u32,
+    number: usize,
+    values: I,
+    next: u32,
+}
+
+impl<I> Ord for Candidate<I> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let by_excess = excess(self.bytes, self.share).total_cmp(&excess(other.bytes, other.share));
+        by_excess.then(self.number.cmp(&other.number))
+    }
+}
+
+impl<I> PartialOrd for Candidate<I> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<I> PartialEq for Candidate<I> {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<I> Eq for Candidate<I> {}
 
 /// All namespaces, by their numbers in the index file.
 #[derive(Debug, Default)]
@@ -62,9 +100,35 @@ impl Namespaces {
 
     /// Returns the value to evict first: of the namespace that exceeds its share most.
     pub(super) fn victim(&self, locals: &[Local]) -> Option<u32> {
-        let excess = |it: &Namespace| it.bytes as f64 / f64::from(it.limits.share.max(1));
+        let excess = |it: &Namespace| excess(it.bytes, it.limits.share);
         let with_victims = self.0.iter().filter_map(|it| Some((excess(it), it.victim(locals)?)));
         with_victims.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, slot)| slot)
+    }
+
+    /// Returns the values in the order in which they would be evicted if nothing else happened.
+    /// O(log(namespaces)) for each value.
+    pub(super) fn eviction_order<'a>(
+        &'a self,
+        locals: &'a [Local],
+        len_of: impl Fn(u32) -> u64 + 'a,
+    ) -> impl Iterator<Item = u32> + 'a {
+        let mut heap = BinaryHeap::new();
+        for (number, it) in self.0.iter().enumerate() {
+            let mut values = it.lists.iter().flat_map(|list| list.iter(locals));
+            if let Some(next) = values.next() {
+                let (bytes, share) = (it.bytes, it.limits.share);
+                heap.push(Candidate { bytes, share, number, values, next });
+            }
+        }
+        std::iter::from_fn(move || {
+            let mut first = heap.pop()?;
+            let slot = first.next;
+            if let Some(next) = first.values.next() {
+                let bytes = first.bytes.saturating_sub(len_of(slot));
+                heap.push(Candidate { bytes, next, ..first });
+            }
+            Some(slot)
+        })
     }
 }
 

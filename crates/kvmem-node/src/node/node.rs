@@ -29,6 +29,19 @@ pub(super) struct Local {
     pub(super) pins: u32,
     /// The tier is storing the value: it is no victim.
     pub(super) storing: bool,
+    /// The scrubber is verifying the value, which keeps its place in its list: it is no victim.
+    pub(super) verifying: bool,
+}
+
+impl Local {
+    fn new(extent: RawHandle) -> Local {
+        Local { extent, links: Links::OUT, pins: 0, storing: false, verifying: false }
+    }
+
+    /// Returns whether another thread reads the value, which therefore cannot be evicted.
+    pub(super) fn is_held(&self) -> bool {
+        self.storing || self.verifying
+    }
 }
 
 impl AsMut<Links> for Local {
@@ -207,7 +220,7 @@ impl Node {
 
     /// Takes a free entry, if there is one. Its word still says that it is free.
     pub(super) fn take_slot(&mut self, extent: RawHandle) -> Option<u32> {
-        let local = Local { extent, links: Links::OUT, pins: 0, storing: false };
+        let local = Local::new(extent);
         if let Some(slot) = self.free_slots.pop() {
             self.locals[slot as usize] = local;
             return Some(slot);
@@ -227,9 +240,7 @@ impl Node {
         // Acquire: pairs with the Release in `take_slot`, in the earlier process.
         let used = self.memory.header_cell().entries_used.load(Ordering::Acquire);
         let used = used.min(self.memory.header.entries.into());
-        let extent = RawHandle::from_bits(0);
-        let free = Local { extent, links: Links::OUT, pins: 0, storing: false };
-        self.locals.resize(used as usize, free);
+        self.locals.resize(used as usize, Local::new(RawHandle::from_bits(0)));
     }
 
     pub(super) fn add_free_slot(&mut self, slot: u32) {
@@ -297,6 +308,10 @@ impl Node {
             self.note_removal();
         }
         self.leave(slot, word.key_len);
+        if std::mem::take(&mut self.locals[slot as usize].verifying) {
+            // The bytes stay until the scrubber is done with them.
+            self.begin_server_pin(slot);
+        }
         let entry = &self.memory.entries()[slot as usize];
         self.events.add(kind, entry.namespace(), &entry.key()[..word.key_len.into()]);
         if self.must_be_removed(slot, kind) {

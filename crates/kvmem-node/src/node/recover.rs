@@ -200,18 +200,11 @@ impl Node {
                     }
                 },
                 State::Detached if users.is_empty() => {
-                    if self.entry(slot).is_to_remove() {
-                        let key = self.entry(slot).key()[..word.key_len.into()].to_vec();
-                        self.to_remove.push((self.entry(slot).namespace(), key));
-                        // The entry that names the key is free from now on.
-                        let header = self.memory.header_cell();
-                        if header.tier_removals() == TierRemovals::None {
-                            header.set_tier_removals(TierRemovals::Recovered);
-                        }
-                    }
+                    self.recover_removal(slot, word);
                     self.free_recovered(slot, word);
                 }
                 _ => {
+                    self.recover_removal(slot, word);
                     let (namespace, len) = (self.entry(slot).namespace(), self.len_of(slot));
                     self.namespaces.at(namespace).bytes += len;
                     for user in &users {
@@ -226,15 +219,28 @@ impl Node {
         }
     }
 
+    /// Takes over a removal from the tier that the earlier server did not finish. The entry that
+    /// names the key becomes free now, or when its last pin ends.
+    fn recover_removal(&mut self, slot: u32, word: Word) {
+        let entry = self.entry(slot);
+        if word.state != State::Detached || !entry.is_to_remove() {
+            return;
+        }
+        let named = (entry.namespace(), entry.key()[..word.key_len.into()].to_vec());
+        self.to_remove.push(named);
+        let header = self.memory.header_cell();
+        if header.tier_removals() == TierRemovals::None {
+            header.set_tier_removals(TierRemovals::Recovered);
+        }
+    }
+
     /// Returns whether a recovery has allocated the extent of an entry.
     fn has_extent(&self, slot: u32) -> bool {
         self.space.resolve_raw(self.locals[slot as usize].extent).is_ok()
     }
 
     fn session_numbered(&mut self, number: usize) -> &mut super::sessions::Session {
-        let found = self.sessions.all().map(|(session, _)| session);
-        let session = found.into_iter().find(|session| session.number() == number);
-        self.sessions.get_mut(session.expect("the session lives"))
+        self.sessions.at_mut(number).expect("the session lives")
     }
 
     fn restore_reservation(&mut self, user: usize, slot: u32) {

@@ -5,7 +5,7 @@ use super::{BlockHandle, EventKind, SessionIndex};
 use crate::error::CallError;
 use crate::format::State;
 
-/// A value to verify, pinned meanwhile.
+/// A value to verify. It keeps its place in the order of eviction, and is not evicted meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scrubbing {
     pub(crate) slot: u32,
@@ -15,8 +15,7 @@ pub(crate) struct Scrubbing {
 }
 
 impl Node {
-    /// Returns the next value with a checksum from entry `from` on, pinned, and the entry to go on
-    /// with. Looks at `max` entries at most.
+    /// Returns the next value with a checksum from entry `from` on, and the entry to go on with. Looks at `max` entries at most.
     pub(crate) fn next_to_scrub(&mut self, from: u32, max: u32) -> (Option<Scrubbing>, u32) {
         let all = self.locals.len() as u32;
         let end = from.saturating_add(max).min(all);
@@ -25,7 +24,7 @@ impl Node {
             let committed = self.word(slot).state == State::Committed;
             if let Some(checksum) = entry.checksum().filter(|_| committed) {
                 let (offset, len) = (entry.extent().start, self.len_of(slot));
-                self.begin_server_pin(slot);
+                self.locals[slot as usize].verifying = true;
                 return (Some(Scrubbing { slot, offset, len, checksum }), slot + 1);
             }
         }
@@ -35,11 +34,13 @@ impl Node {
     /// Takes the result of a verification, and withdraws a value that is damaged.
     pub(crate) fn scrubbed(&mut self, value: &Scrubbing, whole: bool) {
         self.counters.scrubbed += 1;
-        if !whole && self.word(value.slot).state == State::Committed {
+        if !std::mem::take(&mut self.locals[value.slot as usize].verifying) {
+            // It went meanwhile, and has a pin instead.
+            self.end_server_pin(value.slot);
+        } else if !whole {
             self.counters.damaged += 1;
             self.withdraw(value.slot, EventKind::Damaged);
         }
-        self.end_server_pin(value.slot);
     }
 
     /// Withdraws values that a client has found damaged. It has them pinned.

@@ -96,6 +96,10 @@ impl Sessions {
         self.0.get(number)?.as_ref()
     }
 
+    pub(super) fn at_mut(&mut self, number: usize) -> Option<&mut Session> {
+        self.0.get_mut(number)?.as_mut()
+    }
+
     pub(super) fn all(&self) -> impl Iterator<Item = (SessionIndex, &Session)> {
         let numbered = (0..=u8::MAX).zip(&self.0);
         numbered.filter_map(|(number, it)| Some((SessionIndex(number), it.as_ref()?)))

@@ -1,7 +1,7 @@
 //! Histories of calls, compared with maps; and every prefix of their stores, recovered.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kvmem::arena::{Backing, PageSize, Region};
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use super::{BlockHandle, CommitItem, NewSession, Node, NodeMemory, NodeOptions, SessionIndex};
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::prefix;
-use crate::tier::{NodeTier, TierOptions, TierRead};
+use crate::tier::{NodeTier, TierDone, TierJob, TierOptions, TierRead};
 
 const BYTES: usize = 256 << 10;
 
@@ -483,4 +483,244 @@ fn a_tier_that_comes_later_is_cleared_if_it_may_have_old_values() {
         let cleared = node.attach_tier(Arc::clone(&tier) as _, TierOptions::default());
         assert_eq!((cleared, tier.is_empty()), (Some(clears), clears), "{what}");
     }
+}
+
+/// A tier that takes every value and says what it has, or fails.
+#[derive(Default)]
+struct StoringTier {
+    keys: Mutex<Vec<Vec<u8>>>,
+    fails: AtomicBool,
+}
+
+impl NodeTier for StoringTier {
+    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
+        vec![true; values.len()]
+    }
+
+    fn len_of(&self, key: &[u8]) -> Option<u64> {
+        self.keys.lock().expect("no panic").iter().any(|it| it == key).then_some(100)
+    }
+
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
+        vec![false; reads.len()]
+    }
+
+    fn remove(&self, keys: &[&[u8]]) -> bool {
+        let works = !self.fails.load(Ordering::Relaxed);
+        if works {
+            self.keys.lock().expect("no panic").retain(|it| !keys.contains(&it.as_slice()));
+        }
+        works
+    }
+
+    fn clear(&self) -> bool {
+        let works = !self.fails.load(Ordering::Relaxed);
+        if works {
+            self.keys.lock().expect("no panic").clear();
+        }
+        works
+    }
+}
+
+/// Does what the threads of a tier would do with all jobs, until there are no more.
+fn run_jobs(node: &mut Node, tier: &StoringTier) {
+    loop {
+        node.store_ahead();
+        let jobs = node.take_jobs();
+        if jobs.is_empty() {
+            return;
+        }
+        for job in jobs {
+            let done = match job {
+                TierJob::Store(values) => {
+                    let mut keys = tier.keys.lock().expect("no panic");
+                    keys.extend(values.iter().map(|value| value.key.clone()));
+                    TierDone::Stored(values.into_iter().map(|value| (value, true)).collect())
+                }
+                TierJob::Fetch(_) => panic!("nothing is fetched"),
+                TierJob::Remove(values) => {
+                    let keys: Vec<&[u8]> = values.iter().map(|it| &*it.tier_key).collect();
+                    let removed = tier.remove(&keys);
+                    TierDone::Removed(values, removed)
+                }
+            };
+            node.tier_done(done, 1);
+        }
+    }
+}
+
+fn begin_in(node: &mut Node, name: &str) -> SessionIndex {
+    let namespace = node.namespace(name).expect("there are few");
+    let new = NewSession { pid: 7, uid: 0, started: 1, namespace, read_only: false };
+    node.begin_session(new).expect("there are few").0
+}
+
+fn insert(node: &mut Node, session: SessionIndex, key: &[u8], len: u64) {
+    let handle = node.reserve(session, &[len]).expect("there is space")[0].handle;
+    let item = CommitItem { handle, key, checksum: Some(1), priority: 0, ttl_ms: 0 };
+    node.commit(session, &[item], 5).expect("its own");
+}
+
+/// A namespace that was made first and is full keeps no other from the tier.
+#[test]
+fn the_values_that_are_evicted_next_are_stored_first_in_all_namespaces() {
+    let tier = Arc::new(StoringTier::default());
+    let mut node = node();
+    let options = TierOptions { ahead_bytes: 64 << 10, ..TierOptions::default() };
+    assert_eq!(node.attach_tier(Arc::clone(&tier) as _, options), Some(false));
+    // The second one exceeds its share more, and the third one is as large as the first.
+    for (name, count) in [("first", 12), ("second", 20), ("third", 12)] {
+        let session = begin_in(&mut node, name);
+        for key in 0..count {
+            insert(&mut node, session, &[key], 4096);
+        }
+    }
+    run_jobs(&mut node, &tier);
+    // Sixteen values of 4 KiB are stored ahead: the next sixteen evictions lose nothing.
+    for number in 0..16 {
+        let victim = node.namespaces.victim(&node.locals).expect("there are 44 values");
+        assert!(node.entry(victim).is_clean(), "eviction {number} loses a value");
+        node.evict(victim);
+    }
+    node.check().expect("the invariants hold");
+    // Each namespace that gives up values has stored them, while new ones come.
+    for key in 100..200 {
+        let session = begin_in(&mut node, ["first", "second", "third"][usize::from(key) % 3]);
+        insert(&mut node, session, &[key], 4096);
+        run_jobs(&mut node, &tier);
+        node.end_session(session);
+    }
+    let of = |name: &str| {
+        let prefix = [&[name.len() as u8], name.as_bytes()].concat();
+        tier.keys.lock().expect("no panic").iter().filter(|it| it.starts_with(&prefix)).count()
+    };
+    assert!(["first", "second", "third"].into_iter().all(|name| of(name) >= 12));
+}
+
+/// A namespace at its own limit evicts while the memory has space: its values are stored, too.
+#[test]
+fn a_namespace_at_its_limit_stores_what_it_evicts() {
+    let tier = Arc::new(StoringTier::default());
+    let small = super::NamespaceLimits { max_bytes: 32 << 10, ..Default::default() };
+    let options = NodeOptions { limits: vec![("small".to_owned(), small)], ..options() };
+    let mut node = Node::create(shared(BYTES), options).expect("the options are possible");
+    assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(false));
+    let session = begin_in(&mut node, "small");
+    for key in 0..40_u8 {
+        insert(&mut node, session, &[key], 4096);
+        run_jobs(&mut node, &tier);
+    }
+    let stats = node.stats();
+    assert_eq!((stats.values, stats.evicted_total), (8, 32));
+    assert!(stats.tier_stored_total >= 32, "{stats:?}");
+}
+
+/// A removal that a server did not finish, of a value that a living client has pinned.
+#[test]
+fn a_removed_value_that_is_pinned_across_a_restart_does_not_come_back() {
+    let begun = || {
+        let mut node = node();
+        let session = begin(&mut node, 7);
+        insert(&mut node, session, b"key", 100);
+        node.acquire(session, &[b"key"], false, 6).expect("no limit");
+        let tier = KeyTier::with(b"key");
+        assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(false));
+        assert_eq!(node.remove(session, &[b"key"]), Ok(1));
+        (node, tier)
+    };
+    let next = |node: &Node| {
+        let [bytes, index] = node.memory.descriptors().expect("there are descriptors");
+        let memory = NodeMemory::attach(bytes, index).expect("it is whole");
+        Node::recover_memory(memory, options(), |_, _| true).expect("it is whole").0
+    };
+    // The next server has the tier, and then the client ends.
+    let (node, tier) = begun();
+    let mut node = next(&node);
+    assert_eq!(node.stats().pinned, 1);
+    assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(false));
+    assert!(tier.is_empty(), "the tier has the value that was removed");
+    // The removal is made: the server after it does not make it again, of a newer value.
+    tier.keys.lock().expect("no panic").push(b"\x05modelkey".to_vec());
+    let mut node = next(&node);
+    assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(false));
+    assert!(!tier.is_empty());
+    node.check().expect("the invariants hold");
+    // The client ends before a server with the tier comes.
+    let (node, tier) = begun();
+    let mut node = next(&node);
+    let session = node.all_sessions()[0];
+    node.end_session(session);
+    let mut node = next(&node);
+    assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(true));
+    assert!(tier.is_empty());
+}
+
+/// What the tier could not remove is not forgotten: the next server clears the tier.
+#[test]
+fn a_removal_that_fails_is_made_by_the_next_server() {
+    let failing: [fn(&mut Node, SessionIndex); 3] = [
+        |node, session| assert_eq!(node.remove(session, &[b"key"]), Ok(1)),
+        |node, session| assert_eq!(node.remove_only_below(session, &[b"below"], 0), (1, 1)),
+        |node, _| assert!(!node.clear_below()),
+    ];
+    for remove in failing {
+        let mut node = node();
+        let session = begin(&mut node, 7);
+        insert(&mut node, session, b"key", 100);
+        let tier = Arc::new(StoringTier::default());
+        let keys = [b"\x05modelkey".to_vec(), b"\x05modelbelow".to_vec()];
+        tier.keys.lock().expect("no panic").extend(keys);
+        assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(false));
+        tier.fails.store(true, Ordering::Relaxed);
+        remove(&mut node, session);
+        run_jobs(&mut node, &tier);
+        node.check().expect("the invariants hold");
+        tier.fails.store(false, Ordering::Relaxed);
+        let [bytes, index] = node.memory.descriptors().expect("there are descriptors");
+        let memory = NodeMemory::attach(bytes, index).expect("it is whole");
+        let (mut node, _) =
+            Node::recover_memory(memory, options(), |_, _| false).expect("it is whole");
+        assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(true));
+        assert!(tier.keys.lock().expect("no panic").is_empty());
+    }
+}
+
+/// Scrubbing is no use: the order of eviction stays as it was.
+#[test]
+fn scrubbing_keeps_the_order_of_eviction() {
+    let mut node = node();
+    let session = begin(&mut node, 7);
+    for key in [b"a", b"b", b"c"] {
+        insert(&mut node, session, key, 4096);
+    }
+    let (mut from, mut round) = (0, Vec::new());
+    loop {
+        let (value, next) = node.next_to_scrub(from, 16);
+        let Some(value) = value else { break };
+        let victim = node.namespaces.victim(&node.locals).expect("two others are evictable");
+        assert_ne!(victim, value.slot, "a value is evicted while it is verified");
+        node.check().expect("the invariants hold");
+        node.scrubbed(&value, true);
+        node.check().expect("the invariants hold");
+        (from, round) = (next, [round, vec![value.slot]].concat());
+        if round.len() == 2 {
+            break;
+        }
+    }
+    let mut order = Vec::new();
+    while let Some(victim) = node.namespaces.victim(&node.locals) {
+        order.push(node.entry(victim).key()[0]);
+        node.evict(victim);
+    }
+    assert_eq!((round.len(), order.as_slice()), (2, b"abc".as_slice()));
+    // A value that goes meanwhile keeps its bytes until it is verified.
+    insert(&mut node, session, b"d", 4096);
+    let (value, _) = node.next_to_scrub(0, 16);
+    let value = value.expect("it has a checksum");
+    assert_eq!(node.remove(session, &[b"d"]), Ok(1));
+    assert_eq!(node.stats().used, 4096);
+    node.check().expect("the invariants hold");
+    node.scrubbed(&value, false);
+    assert_eq!((node.stats().used, node.stats().damaged_total), (0, 0));
+    node.check().expect("the invariants hold");
 }

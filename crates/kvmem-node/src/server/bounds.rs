@@ -14,11 +14,12 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::turn::OWN_PLACES;
 use super::{NodeServer, ServerOptions};
+use crate::crc;
 use crate::error::CallError;
 use crate::heap::bytes_of_thread;
 use crate::node::MAX_BATCH;
 use crate::protocol::{
-    Answer, Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, decode, encode,
+    Answer, Call, Commit, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, decode, encode,
 };
 use crate::ring;
 use crate::socket::{self, now_ms};
@@ -27,7 +28,7 @@ use crate::{Node, NodeOptions};
 
 /// A server that serves when the test says so.
 struct Stepped {
-    folder: PathBuf,
+    folder: Folder,
     server: NodeServer,
 }
 
@@ -46,7 +47,7 @@ impl Stepped {
         let memory = memory.map().expect("memory can be mapped");
         let node = Node::create(memory, node).expect("possible");
         let server = NodeServer::bind(node, &folder.join("sock"), options).expect("a new path");
-        Stepped { folder, server }
+        Stepped { folder: Folder(folder), server }
     }
 
     /// Connects without greeting. Returns also the number of the connection.
@@ -81,9 +82,18 @@ impl Stepped {
     }
 }
 
-impl Drop for Stepped {
+/// A directory that goes with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Folder {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
+        let _ = std::fs::remove_dir_all(&self.0);
     }
 }
 
@@ -344,4 +354,83 @@ fn reservations_have_quotas() {
     let (socket, number) = stepped.greet();
     let sizes = vec![1 << 20];
     assert!(stepped.exchange(&socket, number, Call::Reserve { sizes: sizes.into() }).0.is_ok());
+}
+
+impl Stepped {
+    /// Stores a value, with a checksum.
+    fn insert(&mut self, socket: &OwnedFd, number: u32, key: &[u8], len: u64) {
+        let sizes = vec![len].into();
+        let reserved = self.exchange(socket, number, Call::Reserve { sizes }).0;
+        let Ok(Answer::Reserved(blocks)) = reserved else { panic!("{reserved:?}") };
+        let (handle, checksum) = (blocks[0].handle, Some(crc::of(&vec![0; len as usize])));
+        let item = Commit { handle, key: Key(key), checksum, priority: 0, ttl_ms: 0 };
+        let (answer, _) = self.exchange(socket, number, Call::Commit { items: vec![item] });
+        assert!(matches!(answer, Ok(Answer::Done)), "{answer:?}");
+    }
+
+    /// Scrubs until the scrubber waits for the clock. Returns the values that were verified.
+    fn scrub_at(&mut self, now: u64) -> u64 {
+        let before = self.server.node().stats().scrubbed_total;
+        loop {
+            self.server.scrub(now);
+            match self.server.scrubber.as_ref().expect("it runs").due_at() {
+                Some(due_at) if due_at > now => break,
+                _ => std::thread::yield_now(),
+            }
+        }
+        self.server.node().stats().scrubbed_total - before
+    }
+}
+
+/// Values that take less than a millisecond each count, too.
+#[test]
+fn small_values_are_scrubbed_at_the_rate() {
+    // 64 bytes take half a millisecond.
+    let options = ServerOptions { scrub_bytes_per_s: Some(128_000), ..ServerOptions::default() };
+    let mut stepped = Stepped::new(options);
+    let (socket, number) = stepped.greet();
+    for key in 0..500_u32 {
+        stepped.insert(&socket, number, &key.to_le_bytes(), 64);
+    }
+    let now = now_ms();
+    let at_once = stepped.scrub_at(now);
+    assert!((1..=25).contains(&at_once), "{at_once} values without any time passing");
+    // In steps of a few milliseconds the rate is reached, and not exceeded.
+    let verified: u64 = (1..=50).map(|step| stepped.scrub_at(now + step * 4)).sum();
+    assert!((380..=425).contains(&verified), "{verified} values in 200 ms");
+}
+
+/// A server that is stopped serves what its clients have sent, however much that is.
+#[test]
+fn what_was_received_is_served_before_the_end() {
+    let mut stepped = Stepped::new(ServerOptions::default());
+    let (socket, _) = stepped.greet();
+    let (by_ring, number) = stepped.greet();
+    let (answer, descriptors) = stepped.exchange(&by_ring, number, Call::Rings);
+    assert!(matches!(answer, Ok(Answer::Rings)));
+    let [file, _bell] = <[OwnedFd; 2]>::try_from(descriptors).expect("two descriptors");
+    let mut ends = ring::attach(file).expect("it is sealed");
+    for id in 1..=40 {
+        assert!(send(&socket, id, acquire(vec![Key(b"x")])), "small messages have space");
+        let mut bytes = Vec::new();
+        encode(&Request { id, call: acquire(vec![Key(b"x")]) }, &mut bytes);
+        assert!(ends.requests.try_send(&bytes).expect("the server is honest"), "there is space");
+    }
+    stepped.server.stopper().stop();
+    let path = stepped.folder.join("sock");
+    let Stepped { folder, server } = stepped;
+    let node = server.run().expect("epoll works");
+    assert_eq!(node.stats().misses, 80);
+    assert!(!path.exists());
+    let mut buffer = vec![0; MAX_MESSAGE];
+    for id in 1..=40 {
+        let packet = socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT);
+        let packet = packet.expect("it was answered");
+        assert_eq!(decode::<Response>(&buffer[..packet.len]).expect("an answer").id, id);
+        let answered = ends.answers.try_receive(&mut buffer).expect("the server is honest");
+        assert!(answered, "answer {id}");
+    }
+    let packet = socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT).expect("it is closed");
+    assert_eq!(packet.len, 0);
+    drop(folder);
 }

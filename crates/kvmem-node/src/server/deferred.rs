@@ -3,7 +3,7 @@
 
 use super::connection::AcceptedConnection;
 use super::server::NodeServer;
-use crate::error::CallError;
+use crate::error::{CallError, Quota};
 use crate::node::{SessionIndex, Waiting};
 use crate::protocol::{Answer, NO_ANSWER};
 
@@ -122,7 +122,7 @@ impl NodeServer {
         // Those that wait come first.
         if self.waiting_for_space.is_empty() || !may_wait {
             match self.node.reserve(session, sizes) {
-                Err(CallError::OutOfSpace { .. }) if may_wait && self.node.space_will_come() => {}
+                Err(error) if may_wait && self.space_will_come(session, &error) => {}
                 outcome => return outcome.map(|blocks| Some(Answer::Reserved(blocks))),
             }
         }
@@ -132,19 +132,32 @@ impl NodeServer {
         Ok(None)
     }
 
+    /// Returns whether a reservation that failed will succeed when the tier has done its jobs.
+    fn space_will_come(&self, session: SessionIndex, error: &CallError) -> bool {
+        match error {
+            CallError::OutOfSpace { .. } => self.node.space_will_come(),
+            CallError::Quota { what: Quota::NamespaceBytes, .. } => {
+                self.node.namespace_space_will_come(session)
+            }
+            _ => false,
+        }
+    }
+
     /// Serves the reservations that wait, in their order, as far as there is space.
     fn reserve_waiting(&mut self) {
         while let Some(first) = self.waiting_for_space.pop_front() {
-            let connection = self.connections.get_mut(&first.connection);
-            let connection = connection.filter(|it| it.session() == Some(first.session));
+            let connection = self.connections.get(&first.connection);
             // The client may have gone.
-            let Some(connection) = connection else { continue };
+            if connection.is_none_or(|it| it.session() != Some(first.session)) {
+                continue;
+            }
             let result = self.node.reserve(first.session, &first.sizes);
-            let waits = matches!(result, Err(CallError::OutOfSpace { .. }));
-            if waits && self.node.space_will_come() {
+            let will_come = |error| self.space_will_come(first.session, error);
+            if result.as_ref().is_err_and(will_come) {
                 self.waiting_for_space.push_front(first);
                 break;
             }
+            let Some(connection) = self.connections.get_mut(&first.connection) else { continue };
             connection.deferred -= 1;
             connection.late.push((first.id, result.map(Answer::Reserved)));
         }
@@ -159,10 +172,31 @@ impl NodeServer {
             }
         }
         self.reserve_waiting();
-        self.node.store_ahead();
+        self.store_below();
         let jobs = self.node.take_jobs();
         if let Some(threads) = &self.tier {
             jobs.into_iter().for_each(|job| threads.send(job));
+        }
+    }
+
+    /// Ends the threads of the tier, after the jobs that they have, and takes what they have done.
+    pub(super) fn finish_tier(&mut self, now: u64) {
+        if let Some(threads) = self.tier.take() {
+            self.node.take_jobs().into_iter().for_each(|job| threads.send(job));
+            for done in threads.finish() {
+                for waiting in self.node.tier_done(done, now) {
+                    self.key_done(waiting, now);
+                }
+            }
+        }
+        // Those that still have no space fail with the error that says so.
+        while let Some(waiting) = self.waiting_for_space.pop_front() {
+            let WaitingForSpace { connection, session, id, sizes } = waiting;
+            let Some(connection) = self.connections.get_mut(&connection) else { continue };
+            if connection.session() == Some(session) {
+                let result = self.node.reserve(session, &sizes);
+                connection.late.push((id, result.map(Answer::Reserved)));
+            }
         }
     }
 

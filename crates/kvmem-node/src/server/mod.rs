@@ -27,6 +27,7 @@ mod bounds;
 mod connection;
 mod deferred;
 mod dispatch;
+mod drain;
 mod observer;
 mod options;
 mod probe;
@@ -38,6 +39,7 @@ mod server;
 mod tests;
 mod turn;
 
+pub use drain::DrainProgress;
 pub use observer::NodeObserver;
 pub use options::ServerOptions;
 pub use server::{NodeServer, Stopper};

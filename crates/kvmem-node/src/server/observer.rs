@@ -3,6 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::drain::{Drain, DrainProgress};
 use crate::node::{Node, NodeStats};
 
 /// Shows other threads what a server did last: its statistics, and that it still turns.
@@ -15,11 +16,14 @@ pub struct NodeObserver(Arc<Published>);
 #[derive(Debug, Default)]
 struct Published {
     stats: Mutex<NodeStats>,
+    drain: Mutex<Option<DrainProgress>>,
     beats: AtomicU64,
 }
 
 impl NodeObserver {
-    pub(super) fn publish(&self, node: &Node) {
+    pub(super) fn publish(&self, node: &Node, drain: Option<&Drain>) {
+        let drain = drain.map(Drain::progress);
+        *self.0.drain.lock().unwrap_or_else(PoisonError::into_inner) = drain;
         let stats = node.stats();
         *self.0.stats.lock().unwrap_or_else(PoisonError::into_inner) = stats;
         // Relaxed: the number pairs with nothing; it says only that it changes.
@@ -30,6 +34,13 @@ impl NodeObserver {
     #[must_use]
     pub fn stats(&self) -> NodeStats {
         self.0.stats.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Returns what a server that was [stopped](super::Stopper::stop) has still to store; `None`:
+    /// it was not stopped.
+    #[must_use]
+    pub fn drain(&self) -> Option<DrainProgress> {
+        *self.0.drain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a number that grows at least once a second while the server's loop turns.

@@ -22,6 +22,9 @@ pub struct ServerOptions {
     /// an idle processor takes tens of microseconds. The server takes one processor while messages
     /// come more often than that. Zero: it sleeps at once.
     pub spin: Duration,
+    /// How long a server that is [stopped](super::Stopper::stop) stores values that its tier lacks.
+    /// Zero: not at all.
+    pub drain: Duration,
 }
 
 impl Default for ServerOptions {
@@ -34,6 +37,7 @@ impl Default for ServerOptions {
             max_connections: 512,
             max_rings: 64,
             spin: Duration::from_micros(50),
+            drain: Duration::ZERO,
         }
     }
 }

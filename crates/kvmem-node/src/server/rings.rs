@@ -195,6 +195,11 @@ impl NodeServer {
     /// Serves the requests that were sent before the connection ended. No answer is sent.
     pub(super) fn last_ring_messages(&mut self, connection: &mut AcceptedConnection, now: u64) {
         connection.end_answers();
+        self.waiting_ring_messages(connection, now);
+    }
+
+    /// Serves the requests that are in the ring.
+    pub(super) fn waiting_ring_messages(&mut self, connection: &mut AcceptedConnection, now: u64) {
         let mut buffer = std::mem::take(&mut self.ring_buffer);
         // The client may still have the rings mapped, and send without an end.
         let most = connection.rings.as_ref().map_or(0, |it| it.ends.requests.max_messages());

@@ -14,6 +14,10 @@ use crate::node::Scrubbing;
 /// Entries that are looked at for one value.
 const LOOKED_AT: u32 = 4096;
 
+/// The time, in nanoseconds, whose values may be verified at once after a pause. The clock of the
+/// loop has milliseconds, and a small value takes less.
+const BURST_NS: u64 = 10_000_000;
+
 /// The thread, and what it works at.
 #[derive(Debug)]
 pub(super) struct Scrubber {
@@ -26,8 +30,8 @@ pub(super) struct Scrubber {
     next: u32,
     /// Whether a value is being verified.
     busy: bool,
-    /// When the rate allows the next value, in milliseconds since the machine started.
-    due_at: u64,
+    /// When the rate allows the next value, in nanoseconds since the machine started.
+    due_ns: u64,
 }
 
 impl Scrubber {
@@ -52,12 +56,20 @@ impl Scrubber {
         };
         let thread = std::thread::Builder::new().name("kvmem-scrubber".to_owned()).spawn(work)?;
         let (values, thread) = (Some(values), Some(thread));
-        Ok(Scrubber { bytes_per_s, values, results, thread, next: 0, busy: false, due_at: 0 })
+        Ok(Scrubber { bytes_per_s, values, results, thread, next: 0, busy: false, due_ns: 0 })
     }
 
-    /// Returns when there is something to do without an event; `None`: after an event.
+    /// Returns when there is something to do without an event, in milliseconds since the machine
+    /// started; `None`: after an event.
     pub(super) fn due_at(&self) -> Option<u64> {
-        (!self.busy).then_some(self.due_at)
+        (!self.busy).then_some(self.due_ns.div_ceil(1_000_000))
+    }
+
+    /// Takes the time of `len` bytes off what the rate allows.
+    fn spend(&mut self, len: u64, now_ns: u64) {
+        let takes = u128::from(len) * 1_000_000_000 / u128::from(self.bytes_per_s.max(1));
+        let takes = u64::try_from(takes).unwrap_or(u64::MAX);
+        self.due_ns = self.due_ns.max(now_ns.saturating_sub(BURST_NS)).saturating_add(takes);
     }
 }
 
@@ -74,8 +86,9 @@ impl Drop for Scrubber {
 fn sum(memory: &Region, offset: u64, len: u64) -> u32 {
     let all = memory.len() as u64;
     assert!(offset.checked_add(len).is_some_and(|end| end <= all), "the node said so");
-    // SAFETY: the block lies in the region, as was just checked. The value is committed and pinned
-    // by the server, so no client writes to it that keeps to the protocol.
+    // SAFETY: the block lies in the region, as was just checked. The value was
+    // committed, and keeps its bytes until it is verified, so no client that keeps to the protocol
+    // writes to it.
     let bytes = unsafe {
         let first = memory.base().as_ptr().add(offset as usize);
         std::slice::from_raw_parts(first, len as usize)
@@ -94,18 +107,18 @@ impl NodeServer {
             }
             Err(TryRecvError::Empty | TryRecvError::Disconnected) => {}
         }
-        if scrubber.busy || now < scrubber.due_at {
+        let now_ns = now.saturating_mul(1_000_000);
+        if scrubber.busy || now_ns < scrubber.due_ns {
             return;
         }
         let (value, next) = self.node.next_to_scrub(scrubber.next, LOOKED_AT);
         scrubber.next = next;
         let Some(value) = value else {
             // A round is over, or a stretch without checksums.
-            scrubber.due_at = now + 100;
+            scrubber.due_ns = now_ns + 100_000_000;
             return;
         };
-        let takes_ms = value.len.saturating_mul(1000) / scrubber.bytes_per_s.max(1);
-        scrubber.due_at = now.max(scrubber.due_at) + takes_ms;
+        scrubber.spend(value.len, now_ns);
         scrubber.busy = true;
         if let Some(values) = &scrubber.values {
             // The thread ends only with the sender.

@@ -16,6 +16,7 @@ use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen};
 
 use super::connection::AcceptedConnection;
 use super::deferred::{Deferred, WaitingForSpace};
+use super::drain::Drain;
 use super::scrubber::Scrubber;
 use super::turn::Turn;
 use super::{NodeObserver, ServerOptions};
@@ -66,7 +67,7 @@ impl EventSource {
 
 /// The file of a socket, which is removed when the value is dropped.
 #[derive(Debug)]
-struct SocketFile(PathBuf);
+pub(super) struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
@@ -79,9 +80,12 @@ impl Drop for SocketFile {
 pub struct NodeServer {
     pub(super) node: Node,
     pub(super) options: ServerOptions,
-    pub(super) listener: OwnedFd,
+    /// `None` when the server ends.
+    pub(super) listener: Option<OwnedFd>,
     pub(super) epoll: OwnedFd,
-    stop: Arc<OwnedFd>,
+    pub(super) stop: Arc<OwnedFd>,
+    /// What is left to do before the end.
+    pub(super) drain: Option<Drain>,
     pub(super) connections: HashMap<u32, AcceptedConnection, FixedState>,
     /// Descriptors of the processes of sessions.
     pub(super) processes: HashMap<usize, OwnedFd>,
@@ -100,7 +104,7 @@ pub struct NodeServer {
     pub(super) hot: Vec<u32>,
     /// Connections with rings.
     pub(super) rings_given: usize,
-    observer: NodeObserver,
+    pub(super) observer: NodeObserver,
     pub(super) tier: Option<TierThreads>,
     pub(super) scrubber: Option<Scrubber>,
     /// An eventfd by which the threads of the tier and the scrubber wake this one.
@@ -111,15 +115,17 @@ pub struct NodeServer {
     /// When the last packet came.
     pub(super) packet_at: Instant,
     /// The file of the socket, which goes with the server.
-    path: Option<SocketFile>,
+    pub(super) path: Option<SocketFile>,
 }
 
-/// Ends the [loop](NodeServer::run) of a server, from any thread or signal handler.
+/// Ends the [loop](NodeServer::run) of a server, from any thread or signal handler. With a tier,
+/// the loop ends when the tier has what it lacks, or after [`ServerOptions::drain`]; a second
+/// request ends it at once.
 #[derive(Clone, Debug)]
 pub struct Stopper(Arc<OwnedFd>);
 
 impl Stopper {
-    /// Ends the loop after the messages that it serves now. Async-signal-safe.
+    /// Ends the loop after the messages that have come. Async-signal-safe.
     pub fn stop(&self) {
         // The counter of an eventfd cannot overflow here, so the write does not block.
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
@@ -193,9 +199,10 @@ impl NodeServer {
         let mut server = NodeServer {
             node,
             options,
-            listener,
+            listener: Some(listener),
             epoll,
             stop: Arc::new(stop),
+            drain: None,
             connections: HashMap::default(),
             processes: HashMap::new(),
             next_key: 0,
@@ -218,7 +225,7 @@ impl NodeServer {
             packet_at: Instant::now(),
             path: None,
         };
-        server.observer.publish(&server.node);
+        server.observer.publish(&server.node, None);
         server.watch_orphans();
         Ok(server)
     }
@@ -268,7 +275,9 @@ impl NodeServer {
         &self.node
     }
 
-    /// Serves clients until it is [stopped](Stopper::stop). Returns the node, whose values stay.
+    /// Serves clients until it is [stopped](Stopper::stop). What was received then is served, calls
+    /// that wait for the tier are answered, and the connections are closed. Returns the node, whose
+    /// values stay.
     ///
     /// # Errors
     /// [`NodeError::System`] if the kernel no longer reports events.
@@ -293,7 +302,8 @@ impl NodeServer {
             let now = now_ms();
             for key in keys {
                 match key {
-                    EventSource::Stop => return Ok(self.end()),
+                    EventSource::Stop if self.stop_requested(now) => return Ok(self.end(now)),
+                    EventSource::Stop => {}
                     EventSource::Listener => self.accept(now),
                     EventSource::Connection(number) => self.turn(number, now),
                     EventSource::Process(number) => self.process_ended(number as usize),
@@ -305,9 +315,12 @@ impl NodeServer {
             self.serve_tier(now);
             self.scrub(now);
             self.answer_waiting(now);
+            if self.drain_is_over(now) {
+                return Ok(self.end(now));
+            }
             if now >= next_tick {
                 self.tick(now);
-                self.observer.publish(&self.node);
+                self.observer.publish(&self.node, self.drain.as_ref());
                 next_tick = now + tick;
             }
         }
@@ -322,12 +335,9 @@ impl NodeServer {
     fn patience(&self) -> u64 {
         let waiting = self.connections.values().flat_map(|connection| &connection.waiting);
         let scrubber = self.scrubber.as_ref().and_then(Scrubber::due_at);
-        let next = waiting.map(|it| it.until).chain(scrubber).min();
+        let drain = self.drain.as_ref().map(|drain| drain.until);
+        let next = waiting.map(|it| it.until).chain(scrubber).chain(drain).min();
         next.map_or(u64::MAX, |until| until.saturating_sub(now_ms()))
-    }
-
-    fn end(self) -> Node {
-        self.node
     }
 
     /// Returns the descriptors of the memory file and of the index file. A process that holds them

@@ -58,7 +58,8 @@ impl NodeServer {
     pub(super) fn accept(&mut self, now: u64) {
         use rustix::net::{SocketFlags, accept_with};
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let Ok(socket) = accept_with(&self.listener, flags) else { return };
+        let Some(listener) = &self.listener else { return };
+        let Ok(socket) = accept_with(listener, flags) else { return };
         self.next_key += 1;
         let key = self.next_key;
         let Ok(connection) = AcceptedConnection::new(key, socket, now) else { return };

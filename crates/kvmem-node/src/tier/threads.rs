@@ -64,13 +64,25 @@ impl TierThreads {
     }
 }
 
-impl Drop for TierThreads {
-    /// Waits for the jobs that were given.
-    fn drop(&mut self) {
+impl TierThreads {
+    /// Waits for the jobs that were given, and ends the threads. Returns what was done.
+    pub(crate) fn finish(mut self) -> Vec<TierDone> {
+        self.join();
+        self.take_done()
+    }
+
+    fn join(&mut self) {
         self.senders = None;
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for TierThreads {
+    /// Waits for the jobs that were given.
+    fn drop(&mut self) {
+        self.join();
     }
 }
 

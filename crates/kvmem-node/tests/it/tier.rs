@@ -95,8 +95,12 @@ struct Tiered {
 
 impl Tiered {
     fn start(place: Place, node: Node, tier: Arc<dyn NodeTier>) -> Tiered {
-        let mut server =
-            NodeServer::bind(node, &place.socket(), ServerOptions::default()).expect("free");
+        Tiered::draining(place, node, tier, Duration::ZERO)
+    }
+
+    fn draining(place: Place, node: Node, tier: Arc<dyn NodeTier>, drain: Duration) -> Tiered {
+        let options = ServerOptions { drain, ..ServerOptions::default() };
+        let mut server = NodeServer::bind(node, &place.socket(), options).expect("free");
         server.attach_tier(tier, TierOptions::default()).expect("the tier works");
         let stopper = server.stopper();
         let thread = Some(std::thread::spawn(move || server.run().expect("epoll works")));
@@ -105,6 +109,15 @@ impl Tiered {
 
     fn client(&self) -> NodeClient {
         connect_with(&self.place.socket(), &ConnectOptions::default())
+    }
+}
+
+impl Tiered {
+    /// Stops the server, and returns when it has ended.
+    fn end(mut self) {
+        self.stopper.stop();
+        let thread = self.thread.take().expect("it runs");
+        thread.join().expect("no panic").check().expect("the invariants hold");
     }
 }
 
@@ -356,4 +369,95 @@ fn a_disk_keeps_values_for_other_memory() {
         }
     }
     assert!(served >= 40, "only {served} values came back");
+}
+
+/// A planned end: what was never stored ahead is in the tier, and other memory has it.
+#[test]
+fn a_server_that_is_stopped_stores_what_the_tier_lacks() {
+    let tier = Arc::new(MapTier::default());
+    let minute = Duration::from_secs(60);
+    let tiered = Tiered::draining(Place::new(), node(), Arc::clone(&tier) as _, minute);
+    let client = tiered.client();
+    let keys: Vec<[u8; 1]> = (0..6).map(|key| [key]).collect();
+    for key in 0..6 {
+        client.insert([key], &value(key)).expect("there is space");
+    }
+    assert_eq!(tier.len(), 0, "the memory has space");
+    // Pinned values, too.
+    let pins = client.acquire(&[[2_u8]]).expect("a call");
+    tiered.end();
+    assert_eq!((tier.len(), pins.value(0).map(|it| it.bytes().len())), (6, Some(60_002)));
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let found = tiered.client().acquire(&keys).expect("a call");
+    for (key, found) in (0..).zip(found.values()) {
+        assert_eq!(found.expect("it was stored").bytes(), value(key));
+    }
+    // Without time, nothing is stored.
+    let tier = Arc::new(MapTier::default());
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    tiered.client().insert("key", b"value").expect("there is space");
+    tiered.end();
+    assert_eq!(tier.len(), 0);
+}
+
+/// A tier that hangs: clients are served until the time is over, or the second request comes.
+#[test]
+fn a_server_that_is_stopped_stores_for_a_limited_time_and_serves_meanwhile() {
+    for limit in [Duration::from_millis(300), Duration::from_secs(3600)] {
+        let tier = Arc::new(MapTier::default());
+        let tiered = Tiered::draining(Place::new(), node(), Arc::clone(&tier) as _, limit);
+        let retry_for = Duration::ZERO;
+        let options = ConnectOptions { retry_for, ..ConnectOptions::default() };
+        let client = connect_with(&tiered.place.socket(), &options);
+        for key in 0..8 {
+            client.insert([key], &value(key)).expect("there is space");
+        }
+        tier.hangs.store(true, Ordering::Relaxed);
+        tiered.stopper.stop();
+        let socket = tiered.place.socket();
+        // SAFETY: it does not connect.
+        wait_for("no client is accepted", || unsafe {
+            NodeClient::connect(&socket, &options).is_err()
+        });
+        if limit > Duration::from_secs(60) {
+            assert_eq!(client.lookup(&[[7_u8]]).expect("it is served"), 1);
+            tiered.stopper.stop();
+        }
+        wait_for("it serves no more", || client.lookup(&[[7_u8]]).is_err());
+        tier.hangs.store(false, Ordering::Relaxed);
+        tiered.end();
+        // Two jobs of two values.
+        assert!((1..=4).contains(&tier.len()), "{} values", tier.len());
+    }
+}
+
+/// Calls that wait for the tier when the server is stopped are answered.
+#[test]
+fn calls_that_wait_are_answered_before_the_end() {
+    let tier = Arc::new(MapTier::default());
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let client = tiered.client();
+    fill(&client, &tier, 0..40);
+    tier.hangs.store(true, Ordering::Relaxed);
+    let fetching = {
+        let client = tiered.client();
+        std::thread::spawn(move || {
+            let pins = client.acquire(&[[3_u8]]).expect("a call");
+            pins.value(0).map(|found| found.bytes().to_vec())
+        })
+    };
+    let events = {
+        let client = tiered.client();
+        let (_, next) = client.events(u64::MAX, 1, Duration::ZERO).expect("a call");
+        std::thread::spawn(move || client.events(next, 1, Duration::from_secs(3600)).map(|it| it.0))
+    };
+    // Both have come: a call by the same thread of the server follows them.
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(client.lookup(&[[39_u8]]).expect("a call"), 1);
+    tiered.stopper.stop();
+    tier.hangs.store(false, Ordering::Relaxed);
+    assert_eq!(fetching.join().expect("no panic"), Some(value(3)));
+    let events = events.join().expect("no panic").expect("it is answered");
+    assert!(events.len() <= 1, "{events:?}");
+    tiered.end();
 }
