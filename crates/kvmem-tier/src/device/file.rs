@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
@@ -392,6 +393,16 @@ impl Device for FileDevice {
 
     fn writes_are_durable(&self) -> bool {
         self.dsync
+    }
+
+    /// The file system knows which parts were never written. Block devices do not.
+    fn next_data(&self, at: u64) -> io::Result<Option<Range<u64>>> {
+        self.owned()?;
+        match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
+            Ok(start) => Ok(Some(start..rustix::fs::seek(&self.file, SeekFrom::Hole(start))?)),
+            Err(Errno::NXIO) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {

@@ -12,6 +12,7 @@ mod threads;
 mod transfer;
 
 use std::io;
+use std::ops::Range;
 
 pub use buffer::AlignedBuffer;
 pub use direct::UnsupportedAlignment;
@@ -71,6 +72,15 @@ pub trait Device: Send + Sync {
     /// it durable.
     fn writes_are_durable(&self) -> bool {
         false
+    }
+
+    /// Returns the next bytes at or behind `at` that may be others than zeros, as far as that is
+    /// known without reading; `None` if there are none. By default all bytes may be.
+    ///
+    /// # Errors
+    /// The system's error: the device cannot tell.
+    fn next_data(&self, at: u64) -> io::Result<Option<Range<u64>>> {
+        Ok((at < self.len()).then(|| at..self.len()))
     }
 
     /// Writes all of `batch`, several at a time; returns the result of each, in the same order.

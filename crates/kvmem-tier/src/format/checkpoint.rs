@@ -35,6 +35,11 @@ pub fn write_checkpoint(file: [u8; 16], epoch: u64, entries: &[Change]) -> Vec<u
     bytes
 }
 
+/// Returns whether a block is the only one of a checkpoint without entries, of any file.
+pub(crate) fn is_empty_checkpoint(block: &[u8]) -> bool {
+    read_block(MAGIC, block).is_some_and(|block| block.index == 0 && block.changes.is_empty())
+}
+
 /// Reads the blocks of a checkpoint of this file and epoch.
 ///
 /// # Errors

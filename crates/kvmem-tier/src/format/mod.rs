@@ -36,6 +36,7 @@ mod layout;
 mod superblock;
 
 pub use block::BLOCK;
+pub(crate) use checkpoint::is_empty_checkpoint;
 pub use checkpoint::{CheckpointError, read_checkpoint, write_checkpoint};
 pub(crate) use entry::blocks_of;
 pub use entry::{Change, Digest, Entry, Extent, Extents, Hints, MAX_EXTENTS};

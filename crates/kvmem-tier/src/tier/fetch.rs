@@ -1,7 +1,9 @@
 //! *Fetching*: values are read and verified.
 //!
-//! The values of a call are read side by side, and so are the extents of a value. The thread
-//! computes the checksum of each as soon as it is complete, while others are in flight.
+//! The values of a call are read side by side, and so are the extents of a value. The device gets
+//! the reads in the order of their offsets: neighbours on the drive are read one after the other,
+//! whatever the order of the keys. The thread computes the checksum of each read as soon as it is
+//! complete, while others are in flight.
 
 use std::mem::take;
 
@@ -102,12 +104,15 @@ impl<D: Device> DiskTier<D> {
                 let rest = split_off(&mut rest, second.len());
                 let len = first.len() + rest.len();
                 let at = self.layout.data.block(extent.start);
-                reads.push(Read { at, parts: [first, second] });
+                reads.push((extents.len(), Read { at, parts: [first, second] }));
                 extents.push(ExtentRead { value, len, rest, sum: None });
             }
         }
+        reads.sort_unstable_by_key(|(_, read)| read.at);
+        // The extent of each read.
+        let (order, mut reads): (Vec<usize>, Vec<Read<'_>>) = reads.into_iter().unzip();
         self.device.read(&mut reads, &mut |one, read, result| {
-            let ExtentRead { value, rest, sum, .. } = &mut extents[one];
+            let ExtentRead { value, rest, sum, .. } = &mut extents[order[one]];
             if result.is_ok() {
                 let [in_place, bounce] = &read.parts;
                 rest.copy_from_slice(&bounce[..rest.len()]);

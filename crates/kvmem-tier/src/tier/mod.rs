@@ -1,6 +1,7 @@
 //! *Tier*: values on a device, under keys.
 
 mod admission;
+mod blank;
 mod bounce;
 mod checksum;
 mod error;

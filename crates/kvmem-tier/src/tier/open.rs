@@ -1,7 +1,8 @@
 //! *Open*: makes a tier, or finds what was in it.
 //!
 //! [`Found`] reads the file. A new checkpoint is written before the first change, so blocks of an
-//! old journal are never taken for those of a new one.
+//! old journal are never taken for those of a new one. A [blank](super::blank) file is what a
+//! process leaves that was killed before it had made the tier: it is made then.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -9,6 +10,7 @@ use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
 use super::admission::Doorman;
+use super::blank::is_blank;
 use super::bounce::BounceBuffers;
 use super::error::TierError;
 use super::found::{Found, Restored, read_superblocks, space_of, valid_superblock};
@@ -19,7 +21,7 @@ use super::state::State;
 use super::tier::{DiskTier, ORDERS};
 use super::verification::{Damage, DamagedValue, verify_entries};
 use crate::device::{Device, Engine, FileDevice};
-use crate::format::{Entry, Layout, Superblock, VERSION};
+use crate::format::{Entry, Layout, Superblock, SuperblockError, VERSION};
 use crate::process::Process;
 use crate::trace::{event, span};
 
@@ -40,10 +42,11 @@ pub struct OpenReport {
 }
 
 impl DiskTier<FileDevice> {
-    /// Opens the tier in a file or on a block device, and makes it if the file is new.
+    /// Opens the tier in a file or on a block device, and makes it if the file is new, or has
+    /// nothing but zeros.
     ///
     /// # Errors
-    /// [`TierError`]: see there. Nothing is overwritten then.
+    /// [`TierError`]. Nothing is overwritten then.
     pub fn open(
         path: impl AsRef<Path>,
         options: &TierOptions,
@@ -70,15 +73,22 @@ impl DiskTier<FileDevice> {
 }
 
 impl<D: Device> DiskTier<D> {
-    /// Opens the tier on a device, and makes it if the device is new or `options` say so.
+    /// Opens the tier on a device, and makes it if the device is new or has nothing but zeros, or
+    /// if `options` say so.
     ///
     /// # Errors
-    /// [`TierError`]: see there. Nothing is overwritten then.
+    /// [`TierError`]. Nothing is overwritten then.
     pub fn on(device: D, options: &TierOptions) -> Result<(Self, OpenReport), TierError> {
         if options.format || device.is_new() {
             return Self::create(device, options);
         }
-        let superblock = valid_superblock(&read_superblocks(&device)?, device.len())?;
+        let superblock = match valid_superblock(&read_superblocks(&device)?, device.len()) {
+            Err(TierError::Superblocks {
+                first: SuperblockError::Foreign,
+                second: SuperblockError::Foreign,
+            }) if is_blank(&device) => return Self::create(device, options),
+            found => found?,
+        };
         let found = Found::read(&device, &superblock)?;
         let mut report = OpenReport { replayed: found.journal_changes, ..OpenReport::default() };
         let tier = Self::with_superblock(device, superblock, options);

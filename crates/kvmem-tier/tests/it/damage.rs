@@ -1,5 +1,6 @@
 //! Damaged files: every byte flipped, every length cut off.
 
+use kvmem_tier::device::MemoryDevice;
 use kvmem_tier::{DiskTier, Fetch, Fetched, Stored, TierError, TierOptions, inspect};
 
 use crate::simulated::Disk;
@@ -89,11 +90,13 @@ fn a_flipped_byte_is_a_miss_or_an_error_and_never_wrong_bytes() {
     assert!(failed >= 4096 && missed > 4096 && whole > 8192, "{failed} {missed} {whole}");
 }
 
+/// Every length of the file.
 #[test]
 fn a_file_that_was_cut_off_is_an_error() {
-    let (bytes, values) = small();
-    for len in (0..bytes.len()).step_by(97).chain([bytes.len() - 1]) {
-        let error = open(bytes[..len].to_vec(), &values).unwrap_err();
+    let (bytes, _) = small();
+    for len in 0..bytes.len() {
+        let device = MemoryDevice::holding(bytes[..len].to_vec());
+        let error = DiskTier::on(device, &TierOptions::default()).err().unwrap();
         match error {
             TierError::CutOff { expected, len: found } => {
                 assert_eq!((expected, found), (bytes.len() as u64, len as u64));
@@ -116,6 +119,57 @@ fn what_is_no_tier_is_not_overwritten() {
     assert!(found.created);
     tier.store(&[(b"key", b"value")]).remove(0).unwrap();
     assert_eq!(get(&tier, b"key").unwrap(), b"value");
+}
+
+/// A process that is killed at any moment of making a tier leaves a device of which the next one
+/// makes it, also with other options. One that is killed later leaves a tier.
+#[test]
+fn a_tier_that_was_half_made_is_made() {
+    let options = |max_entries| TierOptions {
+        max_entries: Some(max_entries),
+        journal_bytes: Some(4 * 4096),
+        ..TierOptions::default()
+    };
+    let (mut made, mut found) = (0, 0);
+    for (operations, cut) in
+        (1..30).flat_map(|operations| [(operations, false), (operations, true)])
+    {
+        let disk = Disk::new(1 << 20, operations);
+        disk.end_after(operations);
+        let first = DiskTier::on(disk.clone(), &options(1000));
+        assert!(first.is_ok() || operations < 10, "{operations}");
+        drop(first);
+        disk.restart();
+        if cut {
+            disk.cut_power();
+        }
+        let disk = Disk::holding(disk.bytes());
+        for max_entries in [1000, 5000] {
+            let (tier, report) = DiskTier::on(disk.clone(), &options(max_entries)).unwrap();
+            made += u32::from(report.created);
+            found += u32::from(!report.created);
+            tier.store(&[(b"key", b"other")]).remove(0).unwrap();
+            assert_eq!(get(&tier, b"key").unwrap(), b"other");
+        }
+    }
+    assert!(made >= 6 && found >= 60, "{made} {found}");
+}
+
+/// A device that was lengthened and never written is a new one; a single byte anywhere makes it
+/// something else.
+#[test]
+fn zeros_are_a_new_device_and_one_byte_is_not() {
+    let zeros = vec![0; 1 << 20];
+    let (_, report) = DiskTier::on(Disk::holding(zeros.clone()), &TierOptions::default()).unwrap();
+    assert!(report.created);
+    for at in [0, 5000, 8192, 40_000, 500_000, (1 << 20) - 1] {
+        let mut foreign = zeros.clone();
+        foreign[at] = 1;
+        let disk = Disk::holding(foreign.clone());
+        let error = DiskTier::on(disk.clone(), &TierOptions::default()).err().unwrap();
+        assert!(matches!(error, TierError::Superblocks { .. }), "{at}: {error}");
+        assert_eq!(disk.bytes(), foreign);
+    }
 }
 
 #[test]

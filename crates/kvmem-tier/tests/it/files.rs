@@ -105,6 +105,38 @@ fn both_engines_transfer_the_same_bytes() {
     }
 }
 
+/// A file that has its length and nothing else is a new one, as a process leaves it that was killed
+/// while it made a tier. A long one is not read through.
+#[test]
+fn a_file_without_a_byte_is_new_and_a_foreign_one_is_not() {
+    let file = TempFile::new("zeros");
+    let long = || std::fs::File::create(&file.0).unwrap().set_len(1 << 40);
+    if long().is_err() {
+        long_file(&file.0, 1 << 30);
+    }
+    {
+        let (tier, found) = DiskTier::open(&file.0, &small_index()).unwrap();
+        assert!(found.created && tier.device().len() >= 1 << 30);
+    }
+    assert!(!DiskTier::open(&file.0, &small_index()).unwrap().1.created);
+    std::fs::remove_file(&file.0).unwrap();
+    // Zeros where a tier would read, and one byte far behind.
+    long_file(&file.0, 1 << 30);
+    let other = std::fs::OpenOptions::new().write(true).open(&file.0).unwrap();
+    std::os::unix::fs::FileExt::write_all_at(&other, b"7", 900 << 20).unwrap();
+    let error = DiskTier::open(&file.0, &small_index()).err().unwrap();
+    assert!(error.to_string().contains("it is no disk tier"), "{error}");
+}
+
+fn long_file(path: &Path, len: u64) {
+    std::fs::File::create(path).unwrap().set_len(len).unwrap();
+}
+
+/// Options of a tier whose index takes little of a long file.
+fn small_index() -> TierOptions {
+    TierOptions { max_entries: Some(1000), journal_bytes: Some(1 << 20), ..TierOptions::default() }
+}
+
 #[test]
 fn a_file_has_one_owner() {
     let file = TempFile::new("owner");

@@ -34,6 +34,8 @@ struct Platter {
     syncs_fail: bool,
     /// Whether a write is durable when it is complete.
     dsync: bool,
+    /// The offsets of the reads of the last batch, in the order of the batch.
+    reads: Vec<u64>,
     random: Random,
 }
 
@@ -52,6 +54,7 @@ impl Disk {
             errno: EIO,
             syncs_fail: false,
             dsync: false,
+            reads: Vec::new(),
             random: Random::new(seed),
         })))
     }
@@ -105,6 +108,11 @@ impl Disk {
     /// Returns how many writes a power cut may lose.
     pub(crate) fn unsynced(&self) -> usize {
         self.platter().unsynced.len()
+    }
+
+    /// Returns the offsets of the reads of the last batch, in the order of the batch.
+    pub(crate) fn last_reads(&self) -> Vec<u64> {
+        self.platter().reads.clone()
     }
 
     /// Starts the next process.
@@ -251,6 +259,7 @@ impl Device for Disk {
 
     /// Reads them in any order.
     fn read(&self, batch: &mut [Read<'_>], done: &mut dyn FnMut(usize, &Read<'_>, io::Result<()>)) {
+        self.platter().reads = batch.iter().map(|read| read.at).collect();
         let mut left: Vec<usize> = (0..batch.len()).collect();
         while !left.is_empty() {
             let next = self.platter().random.below(left.len() as u64) as usize;

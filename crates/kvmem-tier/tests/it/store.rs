@@ -51,6 +51,46 @@ fn memory_may_begin_anywhere() {
     }
 }
 
+/// The reads of a fetch are in the order of the file, also those of values in several ranges, and
+/// whatever the order of the keys.
+#[test]
+fn a_fetch_reads_in_the_order_of_the_file() {
+    let options = TierOptions { max_entries: Some(200), ..TierOptions::default() };
+    let disk = Disk::new(1 << 20, 1);
+    let tier = DiskTier::on(disk.clone(), &options).unwrap().0;
+    let value = |key: u8| vec![key; 1000 + 5000 * usize::from(key % 3)];
+    for key in 0..100_u8 {
+        put(&tier, &[key], &value(key));
+    }
+    // Holes of one block: what is stored next lies between older values, or in several ranges.
+    let holes: Vec<[u8; 1]> = (0..100).step_by(3).map(|key| [key]).collect();
+    tier.remove(&holes.iter().map(|key| &key[..]).collect::<Vec<_>>()).unwrap();
+    tier.sync_all().unwrap();
+    let long = vec![7; 600 << 10];
+    while tier.stats().scattered == 0 {
+        let key = [200 + tier.stats().stored as u8 % 50];
+        put(&tier, &key, &long[..12_000 + tier.stats().stored as usize]);
+    }
+    let mut random = Random::new(3);
+    let mut keys: Vec<[u8; 1]> = (0..=255).map(|key| [key]).collect();
+    keys.retain(|key| tier.len_of(key).is_some());
+    for last in (1..keys.len()).rev() {
+        keys.swap(last, random.below(last as u64 + 1) as usize);
+    }
+    let mut values: Vec<Vec<u8>> =
+        keys.iter().map(|key| vec![0; tier.len_of(key).unwrap() as usize]).collect();
+    let mut requests: Vec<Fetch<'_>> =
+        keys.iter().zip(&mut values).map(|(key, into)| Fetch { key, into }).collect();
+    assert!(tier.fetch(&mut requests).iter().all(|&found| found == Fetched::Hit));
+    for (key, bytes) in keys.iter().zip(&values) {
+        let expected = if key[0] < 100 { key[0] } else { 7 };
+        assert!(bytes.iter().all(|&byte| byte == expected), "{key:?}");
+    }
+    let reads = disk.last_reads();
+    assert!(reads.len() > keys.len(), "{} reads of {} values", reads.len(), keys.len());
+    assert!(reads.is_sorted(), "{reads:?}");
+}
+
 #[test]
 fn a_batch_has_a_result_for_each() {
     let tier = tier(1 << 20);
