@@ -283,6 +283,7 @@ fn node_options(args: &ServeArgs) -> NodeOptions {
         align: args.align,
         max_handles_per_session: args.max_handles as usize,
         max_reserved_per_session: args.max_reserved.unwrap_or(u64::MAX),
+        default_limits: args.default_quota.unwrap_or_default(),
         limits: args.quotas.iter().map(|it| (it.name.clone(), it.limits)).collect(),
         ..NodeOptions::default()
     }
@@ -298,6 +299,7 @@ fn server_options(args: &ServeArgs) -> Result<ServerOptions, Failure> {
         max_connections: args.max_connections.into(),
         max_rings: args.max_rings.into(),
         spin: args.spin,
+        drain: Duration::from_secs(args.drain_seconds.into()),
     })
 }
 
@@ -309,7 +311,8 @@ fn check_folder(socket: &Path) -> Result<(), Failure> {
     Err(Failure::usage(format_args!("--socket: there is no folder {}", shown(folder))))
 }
 
-/// Ends the server at SIGTERM or SIGINT, after the messages that it serves then.
+/// Ends the server at SIGTERM or SIGINT, as [`ServerOptions::drain`] says. A second signal ends it
+/// at once.
 fn stop_at_signals(stopper: Stopper) -> Result<(), Failure> {
     let cannot = |error| Failure::new(format_args!("cannot wait for signals: {error}"), 1);
     let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(cannot)?;

@@ -84,6 +84,8 @@ fn options(chaos: &Chaos) -> Result<()> {
         "--max-reserved",
         "--allow-group",
         "--quota",
+        "--default-quota",
+        "--drain-seconds",
         "--tier",
         "--scrub",
         "--memory-file",

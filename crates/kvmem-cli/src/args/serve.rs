@@ -72,6 +72,10 @@ pub struct ServeArgs {
     #[arg(long = "quota", value_name = "NAME=BYTES[,pins=N][,share=N]")]
     pub quotas: Vec<NamespaceQuota>,
 
+    /// Limits of each namespace without a --quota of its own. Without this option it has none
+    #[arg(long, value_name = "BYTES[,pins=N][,share=N]", value_parser = limits)]
+    pub default_quota: Option<NamespaceLimits>,
+
     /// After a message, look for further ones for this time before sleeping: a number with us or
     /// ms, up to 10ms. Calls that follow closely save tens of microseconds; meanwhile the server
     /// takes a processor. 0us: sleep at once
@@ -113,6 +117,14 @@ pub struct ServeArgs {
     /// Bytes of a new tier, instead of four times the memory
     #[arg(long, value_name = "SIZE", value_parser = size, requires = "tier")]
     pub tier_size: Option<u64>,
+
+    /// After SIGTERM or SIGINT, store values that the tier lacks for this many seconds at most, and
+    /// serve clients meanwhile. A second signal ends the server at once
+    #[arg(
+        long, value_name = "N", default_value_t = 30,
+        value_parser = clap::value_parser!(u32).range(0..=86_400)
+    )]
+    pub drain_seconds: u32,
 
     /// Verify values with checksums in the background, so many bytes a second, and remove damaged
     /// ones
@@ -186,30 +198,35 @@ impl FromStr for NamespaceQuota {
         let (name, rest) = text
             .split_once('=')
             .ok_or_else(|| format!("{text:?} has no `=`: say NAME=BYTES, such as chat=16GiB"))?;
-        let mut limits = NamespaceLimits::default();
-        let mut parts = rest.split(',');
-        let bytes = parts.next().unwrap_or_default();
-        if bytes != "max" {
-            limits.max_bytes = bytes.parse::<ByteSize>().map_err(|error| error.to_string())?.0;
-        }
-        for part in parts {
-            let number = |value: &str| {
-                value.parse::<u64>().map_err(|_| format!("{part:?}: {value:?} is no number"))
-            };
-            match part.split_once('=') {
-                Some(("pins", value)) => limits.max_pins = number(value)?,
-                Some(("share", value)) => {
-                    let share = number(value)?;
-                    limits.share = u32::try_from(share)
-                        .ok()
-                        .filter(|share| *share > 0)
-                        .ok_or_else(|| format!("share={share}: shares are 1 to {}", u32::MAX))?;
-                }
-                _ => return Err(format!("{part:?} is no limit: say pins=N or share=N")),
-            }
-        }
-        Ok(NamespaceQuota { name: name.to_owned(), limits })
+        Ok(NamespaceQuota { name: name.to_owned(), limits: limits(rest)? })
     }
+}
+
+/// Parses limits such as `16GiB,pins=100,share=2`.
+fn limits(text: &str) -> Result<NamespaceLimits, String> {
+    let mut limits = NamespaceLimits::default();
+    let mut parts = text.split(',');
+    let bytes = parts.next().unwrap_or_default();
+    if bytes != "max" {
+        limits.max_bytes = bytes.parse::<ByteSize>().map_err(|error| error.to_string())?.0;
+    }
+    for part in parts {
+        let number = |value: &str| {
+            value.parse::<u64>().map_err(|_| format!("{part:?}: {value:?} is no number"))
+        };
+        match part.split_once('=') {
+            Some(("pins", value)) => limits.max_pins = number(value)?,
+            Some(("share", value)) => {
+                let share = number(value)?;
+                limits.share = u32::try_from(share)
+                    .ok()
+                    .filter(|share| *share > 0)
+                    .ok_or_else(|| format!("share={share}: shares are 1 to {}", u32::MAX))?;
+            }
+            _ => return Err(format!("{part:?} is no limit: say pins=N or share=N")),
+        }
+    }
+    Ok(limits)
 }
 
 /// Parses a time such as `60s`.
@@ -291,6 +308,8 @@ mod tests {
         let limits = NamespaceLimits { share: 2, ..NamespaceLimits::default() };
         let quota_of_none = quota("=max,share=2").unwrap();
         assert_eq!(quota_of_none, NamespaceQuota { name: String::new(), limits });
+        assert_eq!(super::limits("16GiB,pins=5,share=3"), Ok(chat.limits));
+        assert!(super::limits("chat=16GiB").is_err() && super::limits("").is_err());
         for bad in ["chat", "chat=", "chat=1x", "a=1,pins", "a=1,pins=x", "a=1,share=0", "a=1,b=2"]
         {
             assert!(quota(bad).is_err(), "{bad}");

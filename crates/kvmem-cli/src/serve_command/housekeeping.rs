@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use indicatif::{BinaryBytes, HumanCount};
-use kvmem_node::{NodeObserver, NodeStats};
+use kvmem_node::{DrainProgress, NodeObserver, NodeStats};
 use sd_notify::NotifyState;
 
 use super::keeping::Keeping;
@@ -58,7 +58,7 @@ fn run(
     let period = watchdog.map_or(PERIOD, |watchdog| watchdog.min(PERIOD));
     let mut beats = observer.beats();
     let mut status_at: Option<Instant> = None;
-    let mut failed = false;
+    let (mut failed, mut told_drain) = (false, false);
     loop {
         match stopped.recv_timeout(period) {
             Err(RecvTimeoutError::Timeout) => {}
@@ -69,7 +69,15 @@ fn run(
             beats = observer.beats();
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
         }
-        if status_at.is_none_or(|at| at.elapsed() >= STATUS) {
+        let drain = observer.drain();
+        if let Some(progress) = drain {
+            let status = draining(progress);
+            if !told_drain {
+                told_drain = true;
+                tell(format_args!("kvmem: stopping: {status}; another signal ends it at once"));
+            }
+            let _ = sd_notify::notify(&[NotifyState::Status(&status)]);
+        } else if status_at.is_none_or(|at| at.elapsed() >= STATUS) {
             status_at = Some(Instant::now());
             let _ = sd_notify::notify(&[NotifyState::Status(&status(&observer.stats()))]);
         }
@@ -90,6 +98,14 @@ fn run(
             }
         }
     }
+}
+
+fn draining(progress: DrainProgress) -> String {
+    format!(
+        "{} values of {} to be stored in the tier",
+        HumanCount(progress.values),
+        BinaryBytes(progress.bytes)
+    )
 }
 
 fn status(stats: &NodeStats) -> String {
