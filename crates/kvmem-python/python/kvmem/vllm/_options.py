@@ -35,6 +35,9 @@ class NodeOptions:
     """Namespace of the keys. None: made of the model and of all that decides the bytes of a row."""
     populate: bool = False
     """Enter all pages into the page tables of each worker at the start."""
+    verify: bool = False
+    """Calculate a checksum of each chunk that is stored, and verify it in each look-up. The
+    scheduler reads all bytes of a chunk for each."""
     rings: bool = True
     """Call the server through shared memory."""
     connect_timeout: float = 60.0
