@@ -105,7 +105,7 @@ def test_engines_go_on_without_a_server(server: Server) -> None:
             assert next("load", NAMES) == len(NAMES) * ROW
 
 
-def test_a_full_node_evicts_what_nobody_uses() -> None:
+def test_a_full_node_evicts_chunks_that_no_engine_uses() -> None:
     with Server(24 * ROW) as server, engine(server) as one, engine(server) as two:
         for at in range(0, 60, 10):
             names = [f"{at + i}" for i in range(10)]
@@ -148,7 +148,7 @@ def test_a_chunk_that_is_being_loaded_is_not_evicted() -> None:
             for _ in range(3):
                 manager.on_schedule_end(step)
             def pinned(number):
-                # A release is a message that nobody waits for.
+                # A release is a message without an answer.
                 end = time.monotonic() + 60
                 while node.stats().pinned != number:
                     assert time.monotonic() < end, node.stats()
@@ -301,7 +301,7 @@ def test_workers_of_other_memory_are_noticed(server: Server) -> None:
         import vllm_engine
         from vllm.v1.kv_offload import base
         from kvmem.vllm import KvmemSharedSpec
-        options = dict(workers=2, page=8192, blocks_per_chunk=2, engine_id="nobody",
+        options = dict(workers=2, page=8192, blocks_per_chunk=2, engine_id="no worker",
             extra={{"kvmem": {{"socket": {str(server.path)!r}}}}})
         manager = KvmemSharedSpec(vllm_engine.config(options, 0)).get_manager()
         context = base.ReqContext("r")
