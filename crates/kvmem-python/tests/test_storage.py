@@ -476,10 +476,29 @@ def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
     assert caught.value.remedy or str(caught.value)
 
 
-def test_versions_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hook_of_sglang_is_not_registered_with_another_version(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     import importlib.metadata
 
-    check_version("an-engine-that-nobody-installs", "1.0", "2")
+    import kvmem.sglang
+
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.6.1")
+    monkeypatch.setenv("SGLANG_PLUGINS", "kvmem")
+    kvmem.sglang.register()  # imports no SGLang
+    assert "sglang 0.6.1 is installed" in caplog.text
+    with pytest.raises(kvmem.sglang.HookUnusedError, match=r"0\.6\.1 is installed") as caught:
+        kvmem.sglang.check_hook()
+    assert caught.value.remedy == "pip install 'sglang>=0.5.23,<0.6'"
+
+
+def test_versions_are_checked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import importlib.metadata
+
+    check_version("an-engine-that-is-not-installed", "1.0", "2")
+    assert "its version is not checked" in caplog.text
     for version, good in [
         ("0.5.22", False),
         ("0.5.23", True),

@@ -35,11 +35,9 @@ from sglang.srt.mem_cache.hicache_storage import (
 
 from ..errors import InvalidArgumentError
 from ..storage import StorageOptions, Value, ValueStore, ValueStoreStats, check_version, open_store
+from . import SUPPORTED
 
 _log = logging.getLogger("kvmem")
-
-SUPPORTED = ("0.5.23", "0.6")
-"""First supported version of SGLang, and the first one that is not."""
 
 KV = str(PoolName.KV.value)
 _SHAPE = (
