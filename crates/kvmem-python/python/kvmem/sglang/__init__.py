@@ -7,7 +7,8 @@ pools (``shm``) come from shared regions, which may have huge pages, as SGLang's
 that bring their own memory (``mooncake``, ``mori``, ``tensorcast``) keep it, and so do pools that
 HIP must own. SGLang registers the memory with the GPU afterwards, as it does with its own.
 
-:mod:`kvmem.sglang.storage` has the storage backend.
+:class:`KvmemStorage` is the storage backend: see :mod:`kvmem.sglang.storage`. The first access to
+it imports SGLang.
 
 Environment variables:
 
@@ -30,7 +31,7 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._kvmem import Region
 from ..errors import InvalidArgumentError
@@ -38,7 +39,10 @@ from ..storage.errors import UnsupportedVersionError
 from ..storage.versions import check_version
 from .errors import HookUnusedError
 
-__all__ = ["TARGET", "HookUnusedError", "check_hook", "region_tensor", "register"]
+if TYPE_CHECKING:
+    from .storage import KvmemStorage
+
+__all__ = ["TARGET", "HookUnusedError", "KvmemStorage", "check_hook", "region_tensor", "register"]
 
 _log = logging.getLogger("kvmem")
 
@@ -47,6 +51,14 @@ SUPPORTED = ("0.5.23", "0.6")
 
 TARGET = "sglang.srt.mem_cache.pool_host.common.get_allocator_from_storage"
 """The hooked function, which chooses the allocator of a host pool."""
+
+
+def __getattr__(name: str) -> Any:
+    if name != "KvmemStorage":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = importlib.import_module(".storage", __name__).KvmemStorage
+    globals()[name] = found
+    return found
 
 
 def region_tensor(

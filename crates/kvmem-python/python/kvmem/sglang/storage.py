@@ -5,7 +5,7 @@ SGLang builds :class:`KvmemStorage` by its backend ``dynamic``, from the extra c
 
 .. code-block:: json
 
-    {"backend_name": "kvmem", "module_path": "kvmem.sglang.storage",
+    {"backend_name": "kvmem", "module_path": "kvmem.sglang",
      "class_name": "KvmemStorage", "interface_v1": 1, "kvmem": {"node": "/run/kvmem.sock"}}
 
 ``kvmem`` has the options of :class:`kvmem.storage.StorageOptions`. With ``"interface_v1": 1``
