@@ -3,8 +3,9 @@
 
 use super::connection::AcceptedConnection;
 use super::server::NodeServer;
+use super::turn::{USER_RESERVED, is_own};
 use crate::error::{CallError, Quota};
-use crate::node::{SessionIndex, Waiting};
+use crate::node::{Granted, SessionIndex, Waiting};
 use crate::protocol::{Answer, NO_ANSWER};
 
 /// The most calls of one connection that wait. Further ones find only what is in memory.
@@ -121,7 +122,7 @@ impl NodeServer {
         let may_wait = self.may_defer(connection, id);
         // Those that wait come first.
         if self.waiting_for_space.is_empty() || !may_wait {
-            match self.node.reserve(session, sizes) {
+            match self.reserve_now(session, sizes) {
                 Err(error) if may_wait && self.space_will_come(session, &error) => {}
                 outcome => return outcome.map(|blocks| Some(Answer::Reserved(blocks))),
             }
@@ -143,6 +144,19 @@ impl NodeServer {
         }
     }
 
+    /// Reserves blocks, if the user may have them.
+    fn reserve_now(
+        &mut self,
+        session: SessionIndex,
+        sizes: &[u64],
+    ) -> Result<Vec<Granted>, CallError> {
+        let uid = self.node.uid_of(session);
+        if !is_own(uid) {
+            self.node.check_user(uid, sizes, USER_RESERVED)?;
+        }
+        self.node.reserve(session, sizes)
+    }
+
     /// Serves the reservations that wait, in their order, as far as there is space.
     fn reserve_waiting(&mut self) {
         while let Some(first) = self.waiting_for_space.pop_front() {
@@ -151,7 +165,7 @@ impl NodeServer {
             if connection.is_none_or(|it| it.session() != Some(first.session)) {
                 continue;
             }
-            let result = self.node.reserve(first.session, &first.sizes);
+            let result = self.reserve_now(first.session, &first.sizes);
             let will_come = |error| self.space_will_come(first.session, error);
             if result.as_ref().is_err_and(will_come) {
                 self.waiting_for_space.push_front(first);
@@ -192,9 +206,12 @@ impl NodeServer {
         // Those that still have no space fail with the error that says so.
         while let Some(waiting) = self.waiting_for_space.pop_front() {
             let WaitingForSpace { connection, session, id, sizes } = waiting;
-            let Some(connection) = self.connections.get_mut(&connection) else { continue };
-            if connection.session() == Some(session) {
-                let result = self.node.reserve(session, &sizes);
+            let has_session = |it: &AcceptedConnection| it.session() == Some(session);
+            if !self.connections.get(&connection).is_some_and(has_session) {
+                continue;
+            }
+            let result = self.reserve_now(session, &sizes);
+            if let Some(connection) = self.connections.get_mut(&connection) {
                 connection.late.push((id, result.map(Answer::Reserved)));
             }
         }
