@@ -562,3 +562,47 @@ fn a_server_without_descriptors_sleeps() {
     stepped.server.accept(now_ms());
     assert_eq!(stepped.server.connections.len(), 1);
 }
+
+/// One large block in memory full of small values: others are served between its evictions.
+#[test]
+fn a_reservation_that_evicts_many_values_takes_turns() {
+    let node = NodeOptions { max_blocks: Some(4096), ..NodeOptions::default() };
+    let mut stepped = Stepped::of(ServerOptions::default(), node);
+    let (other, number) = stepped.greet();
+    for key in 0..2000_u32 {
+        stepped.insert(&other, number, &key.to_le_bytes(), 64);
+    }
+    let (socket, large) = stepped.greet();
+    let second = stepped.greet();
+    for (socket, number, size) in [(&socket, large, 8 << 20), (&second.0, second.1, 64)] {
+        assert!(send(socket, 7, Call::Reserve { sizes: vec![size].into() }));
+        stepped.server.turn(number, now_ms());
+    }
+    let mut buffer = vec![0; MAX_MESSAGE];
+    let mut turns = 0;
+    let packet = loop {
+        let evicted = stepped.server.node().stats().evicted_total;
+        match socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT) {
+            Ok(packet) => break packet,
+            Err(error) => assert_eq!(error, Errno::AGAIN),
+        }
+        assert!(stepped.exchange(&other, number, Call::KeepAlive).0.is_ok());
+        stepped.server.serve_tier(now_ms());
+        stepped.server.answer_waiting(now_ms());
+        let more = stepped.server.node().stats().evicted_total - evicted;
+        assert!(more <= 512, "{more} evictions in a turn");
+        turns += 1;
+        assert!(turns < 100);
+    };
+    let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
+    assert!(matches!(response.result, Ok(Answer::Reserved(_))), "{response:?}");
+    assert!(turns >= 3 && stepped.server.node().stats().evicted_total == 2000, "{turns}");
+    // The one behind it has no space left.
+    stepped.server.serve_tier(now_ms());
+    stepped.server.answer_waiting(now_ms());
+    let packet = socket::receive(&second.0, &mut buffer, RecvFlags::DONTWAIT);
+    let packet = packet.expect("it was answered");
+    let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
+    assert!(matches!(response.result, Err(CallError::OutOfSpace { .. })), "{response:?}");
+    stepped.server.node().check().expect("the invariants hold");
+}
