@@ -73,6 +73,10 @@ pub(crate) struct ChaosOptions {
     /// Factor of the cases and rounds of tests that take their number from the environment.
     #[arg(long, value_name = "N", default_value_t = 2)]
     times: u64,
+    /// Kill servers and clients of a node N times while clients read, write and verify, once by
+    /// sockets and once by rings. Without a STEP, nothing else.
+    #[arg(long, value_name = "N")]
+    kills: Option<u64>,
     /// Print the names of the steps and stop.
     #[arg(long)]
     list: bool,
@@ -94,6 +98,7 @@ impl ChaosOptions {
             groups: Vec::new(),
             repeat: 1,
             times: 1,
+            kills: None,
             list: false,
             steps: Vec::new(),
         }
@@ -109,7 +114,7 @@ impl ChaosOptions {
         let named = |step: &&Step| self.steps.iter().any(|name| step.name == name);
         let wanted = |step: &&Step| {
             if self.steps.is_empty() {
-                (step.quick || !self.quick) && self.groups.is_empty()
+                (step.quick || !self.quick) && self.groups.is_empty() && self.kills.is_none()
             } else {
                 named(step)
             }
@@ -282,7 +287,11 @@ pub(crate) fn attack_all(root: &Path, options: &ChaosOptions, report: &mut Repor
         }
         round += 1;
     }
-    if options.groups.is_empty() && (options.quick || !options.steps.is_empty()) {
+    if let Some(kills) = options.kills {
+        groups::kill(root, kills, report);
+    }
+    let chosen = options.quick || !options.steps.is_empty() || options.kills.is_some();
+    if options.groups.is_empty() && chosen {
         return Ok(());
     }
     groups::run(root, &options.groups, options.repeat, options.times, report)
@@ -320,6 +329,9 @@ mod tests {
             ..ChaosOptions::quick("kvmem".into())
         };
         assert_eq!(names(&tests).unwrap(), [""; 0]);
+        let kills =
+            ChaosOptions { quick: false, kills: Some(1000), ..ChaosOptions::quick("kvmem".into()) };
+        assert_eq!(names(&kills).unwrap(), [""; 0]);
         assert!(
             names(&ChaosOptions {
                 steps: vec!["none".to_owned()],

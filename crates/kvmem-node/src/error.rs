@@ -318,6 +318,8 @@ pub enum Quota {
     SessionReserved,
     /// Values and reservations that the session has.
     SessionHandles,
+    /// Bytes that all sessions of the user have reserved.
+    UserReserved,
 }
 
 impl std::fmt::Display for Quota {
@@ -327,6 +329,7 @@ impl std::fmt::Display for Quota {
             Quota::NamespacePins => "the pinned values of the namespace",
             Quota::SessionReserved => "the bytes that the session has reserved",
             Quota::SessionHandles => "the pins and reservations of the session",
+            Quota::UserReserved => "the bytes that the user has reserved",
         })
     }
 }

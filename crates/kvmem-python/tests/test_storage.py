@@ -312,6 +312,53 @@ def test_a_disk_that_hangs_costs_one_deadline_and_writes_nothing_late(
     store.close()
 
 
+def test_a_store_says_which_values_are_new(store: ValueStore) -> None:
+    """Only the store knows it: a look-up before the call may be outdated when the call begins."""
+    values = Memory(6, 1).values()
+    assert store.put_sizes(values[:4]) == [PAGE] * 4
+    assert store.put_sizes(values) == [0] * 4 + [PAGE] * 2
+
+
+def test_a_failed_call_gives_its_staging_memory_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also while its exception, and with it the frames of the call, are kept."""
+    store = DiskStore([tmp_path / "tier"], nbytes="16MiB", deadline=LIMIT, retry=0.001)
+    kept: list[BaseException] = []
+    real = store.backend.call
+
+    def failing(*arguments: Any) -> Any:
+        raise kvmem.DiskTierError("the drive does not answer")
+
+    def put() -> list[int | None]:
+        done: list[int | None] = [None] * 4
+        try:
+            store._put(Memory(4, 1).values(), done, Budget(LIMIT))
+        except kvmem.KvmemError as error:
+            kept.append(error)
+        return done
+
+    monkeypatch.setattr(store.backend, "call", failing)
+    put()
+    assert len(kept) == 1
+    monkeypatch.setattr(store.backend, "call", real)
+    done: list[list[int | None]] = []
+    thread = threading.Thread(target=lambda: done.append(put()), daemon=True)
+    thread.start()
+    thread.join(LIMIT)
+    assert done == [[PAGE] * 4]
+    store.close()
+
+
+def test_a_call_that_waits_for_staging_memory_has_a_deadline(tmp_path: Path) -> None:
+    store = DiskStore([tmp_path / "tier"], nbytes="16MiB", deadline=0.05)
+    with store._staging("put", Budget(LIMIT)):
+        assert store.put(Memory(2, 1).values()) == [False, False]
+    store.deadline = LIMIT
+    assert store.put(Memory(2, 1).values()) == [True, True]
+    store.close()
+
+
 def test_a_restart_finds_the_values_of_a_killed_process(
     tmp_path: Path, script: Callable[..., str]
 ) -> None:
@@ -429,10 +476,29 @@ def test_a_file_of_something_else_is_named(tmp_path: Path) -> None:
     assert caught.value.remedy or str(caught.value)
 
 
-def test_versions_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hook_of_sglang_is_not_registered_with_another_version(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     import importlib.metadata
 
-    check_version("an-engine-that-nobody-installs", "1.0", "2")
+    import kvmem.sglang
+
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "0.6.1")
+    monkeypatch.setenv("SGLANG_PLUGINS", "kvmem")
+    kvmem.sglang.register()  # imports no SGLang
+    assert "sglang 0.6.1 is installed" in caplog.text
+    with pytest.raises(kvmem.sglang.HookUnusedError, match=r"0\.6\.1 is installed") as caught:
+        kvmem.sglang.check_hook()
+    assert caught.value.remedy == "pip install 'sglang>=0.5.23,<0.6'"
+
+
+def test_versions_are_checked(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import importlib.metadata
+
+    check_version("an-engine-that-is-not-installed", "1.0", "2")
+    assert "its version is not checked" in caplog.text
     for version, good in [
         ("0.5.22", False),
         ("0.5.23", True),

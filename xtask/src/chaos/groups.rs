@@ -73,6 +73,16 @@ pub(super) fn run(
     Ok(())
 }
 
+/// Kills servers and clients of a node at random instants, while others read, write and verify.
+pub(super) fn kill(root: &Path, kills: u64, report: &mut Report) {
+    let mut tests = Command::new(cargo());
+    tests.current_dir(root).args(["test", "--locked", "--package", "kvmem-node", "--test", "it"]);
+    // One after the other: by sockets, and by rings.
+    tests.args(["--", "processes_are_killed_at_random_instants", "--test-threads=1"]);
+    tests.env("KVMEM_TEST_ROUNDS", kills.to_string());
+    report.command(&format!("chaos: {kills} kills"), Kind::Tests, &mut tests);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

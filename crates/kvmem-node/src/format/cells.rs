@@ -63,7 +63,7 @@ impl SessionCell {
     }
 }
 
-/// The name of a namespace. A name never changes once it is there.
+/// The name of a namespace. It changes only while nothing belongs to the namespace.
 #[repr(C)]
 pub(crate) struct NamespaceCell {
     /// The length of the name plus 1, and the checksum of the name above it; 0: none. Stored last.
@@ -80,6 +80,12 @@ impl NamespaceCell {
         }
         let sum = crc::of(name.as_bytes());
         announce(&self.head, (name.len() as u64 + 1) | u64::from(sum) << 32);
+    }
+
+    /// Writes another name. The cell has the empty name in between, so it is whole at any instant.
+    pub(crate) fn rename(&self, name: &str) {
+        announce(&self.head, 1 | u64::from(crc::of(b"")) << 32);
+        self.write(name);
     }
 
     /// Reads the name. The outer `None` says that the cell is damaged.

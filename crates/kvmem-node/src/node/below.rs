@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::namespaces::Namespace;
 use super::node::Node;
+use super::sessions::NOWHERE;
 use super::{EventKind, SessionIndex};
 use crate::format::{Committing, EntryCell, State, TierRemovals, put};
 use crate::tier::{Fetching, NodeTier, Removing, Storing, TierDone, TierJob, TierOptions};
@@ -149,6 +150,15 @@ impl Node {
     /// Returns the jobs for the threads of the tier since the last call.
     pub(crate) fn take_jobs(&mut self) -> Vec<TierJob> {
         self.below.as_mut().map_or_else(Vec::new, |below| std::mem::take(&mut below.jobs))
+    }
+
+    /// Returns the namespaces, more than once, whose keys the tier works at.
+    pub(super) fn namespaces_below(&self) -> impl Iterator<Item = u16> + '_ {
+        let keys = |it: &'_ Below| {
+            let keys = it.fetches.keys().chain(it.removals.keys()).chain(it.fetched_into.values());
+            keys.map(|(namespace, _)| *namespace).collect::<Vec<_>>()
+        };
+        self.below.as_ref().map_or_else(Vec::new, keys).into_iter()
     }
 
     fn key_in_tier(&self, namespace: u16, key: &[u8]) -> Vec<u8> {
@@ -390,6 +400,9 @@ impl Node {
         waiting: Waiting,
     ) -> usize {
         let namespace = self.sessions.get(session).namespace;
+        if namespace == NOWHERE {
+            return 0;
+        }
         let (mut begun, mut waits) = (Vec::new(), 0);
         for key in keys {
             if self.find(namespace, key).is_some() {

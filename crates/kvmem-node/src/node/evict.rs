@@ -7,6 +7,7 @@ impl Node {
     /// Evicts a value that is in a list.
     pub(super) fn evict(&mut self, slot: u32) {
         self.counters.evicted += 1;
+        self.evictions_left = self.evictions_left.saturating_sub(1);
         self.withdraw(slot, EventKind::Evicted);
     }
 

@@ -13,6 +13,8 @@ use crate::format::{MAX_NAMESPACE_NAME, MAX_NAMESPACES};
 #[derive(Clone, Debug)]
 pub(super) struct Namespace {
     pub(super) name: String,
+    /// The user whose client has made it; the server's own after a recovery.
+    made_by: u32,
     pub(super) limits: NamespaceLimits,
     /// Of its values and reservations.
     pub(super) bytes: u64,
@@ -132,22 +134,66 @@ impl Namespaces {
     }
 }
 
+/// Returns an error for a name that no namespace can have.
+pub(super) fn check_name(name: &str) -> Result<(), CallError> {
+    if name.len() > MAX_NAMESPACE_NAME {
+        return Err(CallError::BadNamespace { len: name.len(), limit: MAX_NAMESPACE_NAME });
+    }
+    Ok(())
+}
+
 impl Node {
-    /// Returns the number of a namespace, and makes it if it is new. Names are never removed.
-    pub(crate) fn namespace(&mut self, name: &str) -> Result<u16, CallError> {
+    /// Returns the number of a namespace, and makes it if it is new. A user may make `max_of_user`.
+    /// When there are as many as there can be, one that nothing belongs to gets the new name.
+    pub(crate) fn namespace(
+        &mut self,
+        name: &str,
+        user: u32,
+        max_of_user: usize,
+    ) -> Result<u16, CallError> {
         if let Some(found) = self.find_namespace(name) {
             return Ok(found);
         }
-        if name.len() > MAX_NAMESPACE_NAME {
-            return Err(CallError::BadNamespace { len: name.len(), limit: MAX_NAMESPACE_NAME });
-        }
+        check_name(name)?;
+        let made = self.namespaces.0.iter().filter(|it| it.made_by == user).count();
         let number = self.namespaces.0.len();
-        let Some(cell) = self.memory.namespaces().get(number) else {
-            return Err(CallError::TooMany { what: TooMany::Namespaces, limit: MAX_NAMESPACES });
+        let number = if made < max_of_user && number < MAX_NAMESPACES {
+            self.memory.namespaces()[number].write(name);
+            self.add_namespace(name.to_owned(), user);
+            number as u16
+        } else {
+            let limit = max_of_user.min(MAX_NAMESPACES);
+            let full = CallError::TooMany { what: TooMany::Namespaces, limit };
+            let own_only = made >= max_of_user;
+            let number = self.unused_namespace(own_only.then_some(user)).ok_or(full)?;
+            self.memory.namespaces()[usize::from(number)].rename(name);
+            let limits = self.options.limits_of(name);
+            let namespace = self.namespaces.at(number);
+            (namespace.name, namespace.limits) = (name.to_owned(), limits);
+            namespace.made_by = user;
+            number
         };
-        cell.write(name);
-        self.add_namespace(name.to_owned());
-        Ok(number as u16)
+        self.join_namespace(name, number);
+        Ok(number)
+    }
+
+    /// Returns a namespace, of a user or of any, that nothing belongs to: no block, no session, and
+    /// no work of the tier.
+    fn unused_namespace(&self, of: Option<u32>) -> Option<u16> {
+        let mut used = [false; MAX_NAMESPACES];
+        let mut mark = |number: u16| {
+            if let Some(used) = used.get_mut(usize::from(number)) {
+                *used = true;
+            }
+        };
+        self.sessions.all().for_each(|(_, session)| mark(session.namespace));
+        self.to_remove.iter().for_each(|(namespace, _)| mark(*namespace));
+        self.namespaces_below().for_each(mark);
+        let is_unused = |(number, it): &(usize, &Namespace)| {
+            !used[*number] && it.bytes == 0 && of.is_none_or(|user| it.made_by == user)
+        };
+        let found = self.namespaces.0.iter().enumerate().find(is_unused);
+        found.map(|(number, _)| number as u16)
     }
 
     /// Returns the number of a namespace that exists.
@@ -155,19 +201,20 @@ impl Node {
         self.namespaces.0.iter().position(|it| it.name == name).map(|number| number as u16)
     }
 
-    fn add_namespace(&mut self, name: String) {
+    fn add_namespace(&mut self, name: String, made_by: u32) {
         let limits = self.options.limits_of(&name);
         let lists = [List::EMPTY; PRIORITIES];
-        self.namespaces.0.push(Namespace { name, limits, bytes: 0, pinned: 0, lists });
+        self.namespaces.0.push(Namespace { name, made_by, limits, bytes: 0, pinned: 0, lists });
     }
 
     /// Reads the names in the index file.
     pub(super) fn recover_namespaces(&mut self) -> Result<(), BadIndex> {
+        let own = rustix::process::getuid().as_raw();
         for index in 0..MAX_NAMESPACES {
             match self.memory.namespaces()[index].read() {
                 None => return Err(BadIndex::Namespace { index }),
                 Some(None) => break,
-                Some(Some(name)) => self.add_namespace(name),
+                Some(Some(name)) => self.add_namespace(name, own),
             }
         }
         Ok(())

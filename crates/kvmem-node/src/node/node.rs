@@ -80,6 +80,8 @@ pub struct Node {
     /// Pins of the server: values that are being removed from the tier, or verified.
     pub(super) server_pins: HashMap<u32, u32>,
     pub(super) below: Option<Below>,
+    /// How many values a reservation may still evict.
+    pub(crate) evictions_left: u32,
     /// Keys whose values the tier must remove before it is used, after a recovery.
     pub(super) to_remove: Vec<(u16, Vec<u8>)>,
 }
@@ -113,6 +115,7 @@ impl Node {
             counters: Counters::default(),
             server_pins: HashMap::new(),
             below: None,
+            evictions_left: u32::MAX,
             to_remove: Vec::new(),
             memory,
             options,

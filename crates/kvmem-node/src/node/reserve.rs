@@ -7,7 +7,8 @@ use super::{Granted, SessionIndex};
 use crate::error::{CallError, Quota};
 
 impl Node {
-    /// Reserves a block for each of `sizes`, all or none. Evicts what they need.
+    /// Reserves a block for each of `sizes`, all or none. Evicts what they need, up to
+    /// `evictions_left` values; what was evicted before an error stays evicted.
     pub(crate) fn reserve(
         &mut self,
         session: SessionIndex,
@@ -68,7 +69,8 @@ impl Node {
         }
         // A namespace at its limit gives up its own values first.
         while let Some(error) = self.namespaces.get(namespace).over_limit(size) {
-            let Some(victim) = self.namespaces.get(namespace).victim(&self.locals) else {
+            let victim = self.namespaces.get(namespace).victim(&self.locals);
+            let Some(victim) = victim.filter(|_| self.evictions_left > 0) else {
                 return Err(error);
             };
             self.evict(victim);
@@ -97,7 +99,8 @@ impl Node {
                     return Err(CallError::BadLength { requested: size, limit });
                 }
             }
-            let Some(victim) = self.namespaces.victim(&self.locals) else {
+            let victim = self.namespaces.victim(&self.locals);
+            let Some(victim) = victim.filter(|_| self.evictions_left > 0) else {
                 return Err(self.out_of_space(size));
             };
             self.evict(victim);

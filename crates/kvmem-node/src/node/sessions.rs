@@ -14,6 +14,10 @@ use super::{BlockHandle, Granted};
 use crate::error::{CallError, Quota, TooMany};
 use crate::format::{MAX_SESSIONS, SessionRecord, State};
 
+/// The namespace of a session that only reads and has named one that does not exist: no value is in
+/// it.
+pub(super) const NOWHERE: u16 = u16::MAX;
+
 /// The place of a session in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct SessionIndex(u8);
@@ -49,7 +53,10 @@ pub(super) struct ReservationState {
 pub(super) struct Session {
     pub(super) token: u64,
     pub(super) pid: u32,
+    uid: u32,
     pub(super) namespace: u16,
+    /// The namespace that it has named and that does not exist yet.
+    awaits: Option<String>,
     pub(super) read_only: bool,
     /// The process lives and has no connection: the predecessor of this server had the session, or
     /// the connection broke.
@@ -124,6 +131,8 @@ impl Sessions {
         self.0[number] = Some(Session {
             token: record.token,
             pid: record.pid,
+            uid: record.uid,
+            awaits: None,
             namespace: record.namespace,
             read_only: record.read_only,
             orphaned: true,
@@ -137,6 +146,57 @@ impl Sessions {
 }
 
 impl Node {
+    /// Begins a session that only reads, in a namespace that exists or will exist: it makes none.
+    pub(crate) fn begin_reading(
+        &mut self,
+        new: NewSession,
+        name: &str,
+    ) -> Result<(SessionIndex, u64), CallError> {
+        super::namespaces::check_name(name)?;
+        let found = self.find_namespace(name);
+        let new = NewSession { namespace: found.unwrap_or(NOWHERE), ..new };
+        let (session, token) = self.begin_session(new)?;
+        self.sessions.get_mut(session).awaits = found.is_none().then(|| name.to_owned());
+        Ok((session, token))
+    }
+
+    /// Gives a namespace that was just made to the sessions that wait for it.
+    pub(super) fn join_namespace(&mut self, name: &str, namespace: u16) {
+        for (number, session) in self.sessions.0.iter_mut().enumerate() {
+            let Some(session) = session.as_mut().filter(|it| it.awaits.as_deref() == Some(name))
+            else {
+                continue;
+            };
+            (session.namespace, session.awaits) = (namespace, None);
+            let cell = &self.memory.sessions()[number];
+            if let Some(record) = cell.read() {
+                cell.write(&SessionRecord { namespace, ..record });
+            }
+        }
+    }
+
+    /// Returns the user of a session.
+    pub(crate) fn uid_of(&self, session: SessionIndex) -> u32 {
+        self.sessions.get(session).uid
+    }
+
+    /// Returns how many sessions a user has.
+    pub(crate) fn sessions_of_user(&self, uid: u32) -> usize {
+        self.sessions.all().filter(|(_, it)| it.uid == uid).count()
+    }
+
+    /// Returns an error if a user would have reserved more than a part of the memory.
+    pub(crate) fn check_user(&self, uid: u32, sizes: &[u64], part: u64) -> Result<(), CallError> {
+        let of_user = self.sessions.all().filter(|(_, it)| it.uid == uid);
+        let reserved: u64 = of_user.map(|(_, it)| it.reserved_bytes).sum();
+        let value = sizes.iter().fold(reserved, |sum, size| sum.saturating_add(*size));
+        let limit = self.memory.header.memory_len / part;
+        if value > limit {
+            return Err(CallError::Quota { what: Quota::UserReserved, value, limit });
+        }
+        Ok(())
+    }
+
     /// Begins a session. Returns its place, and the token that resumes it.
     pub(crate) fn begin_session(
         &mut self,
@@ -183,7 +243,11 @@ impl Node {
 
     /// Returns the name of the namespace of a session.
     pub(crate) fn namespace_name(&self, session: SessionIndex) -> &str {
-        &self.namespaces.get(self.sessions.get(session).namespace).name
+        let session = self.sessions.get(session);
+        match &session.awaits {
+            Some(name) => name,
+            None => &self.namespaces.get(session.namespace).name,
+        }
     }
 
     /// Returns whether a session only reads.

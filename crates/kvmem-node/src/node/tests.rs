@@ -28,7 +28,7 @@ fn node() -> Node {
 }
 
 fn begin(node: &mut Node, pid: u32) -> SessionIndex {
-    let namespace = node.namespace("model").expect("there are few");
+    let namespace = node.namespace("model", 0, usize::MAX).expect("there are few");
     let new = NewSession { pid, uid: 0, started: 1, namespace, read_only: false };
     node.begin_session(new).expect("there are few").0
 }
@@ -550,7 +550,7 @@ fn run_jobs(node: &mut Node, tier: &StoringTier) {
 }
 
 fn begin_in(node: &mut Node, name: &str) -> SessionIndex {
-    let namespace = node.namespace(name).expect("there are few");
+    let namespace = node.namespace(name, 0, usize::MAX).expect("there are few");
     let new = NewSession { pid: 7, uid: 0, started: 1, namespace, read_only: false };
     node.begin_session(new).expect("there are few").0
 }
@@ -722,5 +722,46 @@ fn scrubbing_keeps_the_order_of_eviction() {
     node.check().expect("the invariants hold");
     node.scrubbed(&value, false);
     assert_eq!((node.stats().used, node.stats().damaged_total), (0, 0));
+    node.check().expect("the invariants hold");
+}
+
+/// Wherever the server ends while a namespace gets another name, the index is whole.
+#[test]
+fn an_empty_namespace_is_used_again_when_there_are_no_others() {
+    let mut node = node();
+    let session = begin(&mut node, 7);
+    insert(&mut node, session, b"key", 100);
+    for number in 1..crate::format::MAX_NAMESPACES {
+        node.namespace(&format!("long enough to be many words {number}"), 0, usize::MAX)
+            .expect("there is place");
+    }
+    let index = node.memory.index_bytes();
+    let mut number = 0;
+    let stores = prefix::record(|| {
+        number = node.namespace("another", 0, usize::MAX).expect("the others are empty");
+    });
+    assert_ne!(node.find_namespace("model"), Some(number));
+    for end in 0..=stores.len() {
+        let (again, report) =
+            recovered(&node, &index, &stores[..end], |_| true).expect("it is whole");
+        again.check().expect("the invariants hold");
+        assert_eq!((report.damaged, again.len()), (0, 1));
+    }
+    // Each name is in use now, by a session or a value.
+    let mut made = 0;
+    let error = loop {
+        let name = format!("used {made}");
+        let namespace = match node.namespace(&name, 0, usize::MAX) {
+            Ok(namespace) => namespace,
+            Err(error) => break error,
+        };
+        let new = NewSession { pid: 7, uid: 0, started: 1, namespace, read_only: false };
+        if node.begin_session(new).is_err() {
+            break node.namespace("one more", 0, 0).expect_err("no user may have one");
+        }
+        made += 1;
+    };
+    assert!(matches!(error, CallError::TooMany { .. }), "{error}");
+    assert!(made >= 250 && node.find_namespace("model").is_some(), "{made}");
     node.check().expect("the invariants hold");
 }

@@ -12,7 +12,7 @@ use kvmem::arena::{Backing, PageSize, Region};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::turn::OWN_PLACES;
+use super::turn::{OWN_PLACES, USER_PLACES};
 use super::{NodeServer, ServerOptions};
 use crate::crc;
 use crate::error::CallError;
@@ -433,4 +433,176 @@ fn what_was_received_is_served_before_the_end() {
     let packet = socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT).expect("it is closed");
     assert_eq!(packet.len, 0);
     drop(folder);
+}
+
+impl Stepped {
+    /// Greets as a process of another user.
+    fn greet_as(
+        &mut self,
+        uid: u32,
+        namespace: &str,
+        read_only: bool,
+    ) -> Result<(OwnedFd, u32), CallError> {
+        let (socket, number) = self.connect();
+        let connection = self.server.connections.get_mut(&number).expect("it was accepted");
+        connection.peer.uid = uid;
+        let hello = Call::Hello { version: PROTOCOL_VERSION, namespace, read_only, token: 0 };
+        self.exchange(&socket, number, hello).0.map(|_| (socket, number))
+    }
+
+    /// Closes a connection whose client has said goodbye.
+    fn leave(&mut self, (socket, number): (OwnedFd, u32)) {
+        assert!(send(&socket, 1, Call::Goodbye));
+        self.server.turn(number, now_ms());
+        drop(socket);
+        self.server.turn(number, now_ms());
+    }
+}
+
+/// A member of the group who comes again and again, under other names, leaves places to others.
+#[test]
+fn one_user_cannot_exhaust_namespaces_or_sessions() {
+    const OTHER: u32 = 54_321;
+    let group = Some(rustix::process::getgid().as_raw());
+    let options = ServerOptions { allow_group: group, ..ServerOptions::default() };
+    let mut stepped = Stepped::new(options);
+    // Names without values are used again.
+    for round in 0..600 {
+        let greeted = stepped.greet_as(OTHER, &format!("name {round}"), false);
+        stepped.leave(greeted.expect("the names before are empty"));
+    }
+    assert!(stepped.server.node().stats().namespaces.len() <= 256 / USER_PLACES + 1);
+    // Names with values are bounded by the share of the user.
+    let mut made = 0;
+    let error = loop {
+        match stepped.greet_as(OTHER, &format!("used {made}"), false) {
+            Ok((socket, number)) => {
+                stepped.insert(&socket, number, b"key", 64);
+                stepped.leave((socket, number));
+                made += 1;
+            }
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, CallError::TooMany { .. }), "{error}");
+    assert_eq!(made, 256 / USER_PLACES);
+    // So are the sessions at one time.
+    let mut open = Vec::new();
+    let error = loop {
+        match stepped.greet_as(OTHER, "used 0", true) {
+            Ok(greeted) => open.push(greeted),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(error, CallError::TooMany { .. }), "{error}");
+    assert_eq!(open.len(), 256 / USER_PLACES);
+    assert!(!stepped.server.has_place_for(OTHER) || stepped.server.has_place_for(OTHER + 1));
+    stepped.greet_as(OTHER + 1, "of another user", false).expect("others have their own share");
+    stepped.greet_as(0, "of root", false).expect("there is place");
+    stepped.server.node().check().expect("the invariants hold");
+}
+
+#[test]
+fn a_reader_makes_no_namespace_and_finds_it_when_it_is_made() {
+    let mut stepped = Stepped::new(ServerOptions::default());
+    let (reader, number) = stepped.greet_as(0, "model", true).expect("it may read");
+    assert!(stepped.server.node().stats().namespaces.is_empty());
+    let lookup = || Call::Lookup { keys: vec![Key(b"key")] };
+    let (answer, _) = stepped.exchange(&reader, number, lookup());
+    assert!(matches!(answer, Ok(Answer::Count(0))), "{answer:?}");
+    for call in
+        [acquire(vec![Key(b"key")]), Call::Touch { keys: vec![Key(b"key")] }, Call::Sessions]
+    {
+        assert!(stepped.exchange(&reader, number, call).0.is_ok());
+    }
+    let (writer, other) = stepped.greet_as(0, "model", false).expect("it may write");
+    stepped.insert(&writer, other, b"key", 64);
+    let (answer, _) = stepped.exchange(&reader, number, lookup());
+    assert!(matches!(answer, Ok(Answer::Count(1))), "{answer:?}");
+    let long = "x".repeat(57);
+    let error = stepped.greet_as(0, &long, true).expect_err("too long");
+    assert!(matches!(error, CallError::BadNamespace { .. }), "{error}");
+    stepped.server.node().check().expect("the invariants hold");
+}
+
+#[test]
+fn one_user_cannot_reserve_everything() {
+    const OTHER: u32 = 54_321;
+    let mut stepped = Stepped::new(ServerOptions::default());
+    let mut greet = |uid| stepped.greet_as(uid, "", false).expect("there is place");
+    let clients = [greet(OTHER), greet(OTHER), greet(0)];
+    let mut reserve = |at: usize, size: u64| {
+        let (socket, number) = &clients[at];
+        stepped.exchange(socket, *number, Call::Reserve { sizes: vec![size].into() }).0
+    };
+    assert!(reserve(0, 3 << 20).is_ok());
+    let error = reserve(1, 2 << 20).expect_err("more than half of 8 MiB");
+    assert!(matches!(error, CallError::Quota { limit: 0x40_0000, .. }), "{error}");
+    assert!(reserve(1, 1 << 20).is_ok() && reserve(2, 4 << 20).is_ok());
+}
+
+/// A client waits while the process has no free descriptor: the loop sleeps, and tries again later.
+#[test]
+fn a_server_without_descriptors_sleeps() {
+    use rustix::event::epoll::{self, Event};
+    let mut stepped = Stepped::new(ServerOptions::default());
+    let _client = socket::connect(&stepped.folder.join("sock")).expect("it listens");
+    let is_ready = |server: &NodeServer| {
+        let mut events = [std::mem::MaybeUninit::<Event>::uninit(); 4];
+        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        !epoll::wait(&server.epoll, &mut events, Some(&now)).expect("epoll works").0.is_empty()
+    };
+    assert!(is_ready(&stepped.server));
+    stepped.server.accept_failed(Errno::CONNABORTED);
+    assert!(is_ready(&stepped.server), "the next client may be accepted");
+    stepped.server.accept_failed(Errno::MFILE);
+    assert!(!is_ready(&stepped.server), "the loop would spin");
+    stepped.server.tick(now_ms());
+    assert!(is_ready(&stepped.server));
+    stepped.server.accept(now_ms());
+    assert_eq!(stepped.server.connections.len(), 1);
+}
+
+/// One large block in memory full of small values: others are served between its evictions.
+#[test]
+fn a_reservation_that_evicts_many_values_takes_turns() {
+    let node = NodeOptions { max_blocks: Some(4096), ..NodeOptions::default() };
+    let mut stepped = Stepped::of(ServerOptions::default(), node);
+    let (other, number) = stepped.greet();
+    for key in 0..2000_u32 {
+        stepped.insert(&other, number, &key.to_le_bytes(), 64);
+    }
+    let (socket, large) = stepped.greet();
+    let second = stepped.greet();
+    for (socket, number, size) in [(&socket, large, 8 << 20), (&second.0, second.1, 64)] {
+        assert!(send(socket, 7, Call::Reserve { sizes: vec![size].into() }));
+        stepped.server.turn(number, now_ms());
+    }
+    let mut buffer = vec![0; MAX_MESSAGE];
+    let mut turns = 0;
+    let packet = loop {
+        let evicted = stepped.server.node().stats().evicted_total;
+        match socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT) {
+            Ok(packet) => break packet,
+            Err(error) => assert_eq!(error, Errno::AGAIN),
+        }
+        assert!(stepped.exchange(&other, number, Call::KeepAlive).0.is_ok());
+        stepped.server.serve_tier(now_ms());
+        stepped.server.answer_waiting(now_ms());
+        let more = stepped.server.node().stats().evicted_total - evicted;
+        assert!(more <= 512, "{more} evictions in a turn");
+        turns += 1;
+        assert!(turns < 100);
+    };
+    let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
+    assert!(matches!(response.result, Ok(Answer::Reserved(_))), "{response:?}");
+    assert!(turns >= 3 && stepped.server.node().stats().evicted_total == 2000, "{turns}");
+    // The one behind it has no space left.
+    stepped.server.serve_tier(now_ms());
+    stepped.server.answer_waiting(now_ms());
+    let packet = socket::receive(&second.0, &mut buffer, RecvFlags::DONTWAIT);
+    let packet = packet.expect("it was answered");
+    let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
+    assert!(matches!(response.result, Err(CallError::OutOfSpace { .. })), "{response:?}");
+    stepped.server.node().check().expect("the invariants hold");
 }

@@ -1,14 +1,20 @@
 //! *Deferred* calls: those that wait for the tier, while others are served. An acquisition waits
-//! for values, a removal until they cannot come back, and a reservation for space.
+//! for values, a removal until they cannot come back, and a reservation for space. A reservation
+//! that must evict many values waits, too, without a tier as well.
 
 use super::connection::AcceptedConnection;
 use super::server::NodeServer;
+use super::turn::{USER_RESERVED, is_own};
 use crate::error::{CallError, Quota};
-use crate::node::{SessionIndex, Waiting};
+use crate::node::{Granted, SessionIndex, Waiting};
 use crate::protocol::{Answer, NO_ANSWER};
 
 /// The most calls of one connection that wait. Further ones find only what is in memory.
 const MAX_DEFERRED: usize = 64;
+
+/// The most values that one reservation evicts before others are served. It waits, and goes on in the
+/// next turn of the loop. Some hundred evictions take less than a millisecond.
+const MAX_EVICTIONS: u32 = 512;
 
 /// No call waits.
 const NOBODY: Waiting = Waiting::MAX;
@@ -118,10 +124,10 @@ impl NodeServer {
         session: SessionIndex,
         sizes: &[u64],
     ) -> Result<Option<Answer>, CallError> {
-        let may_wait = self.may_defer(connection, id);
+        let may_wait = id != NO_ANSWER && connection.deferred < MAX_DEFERRED;
         // Those that wait come first.
         if self.waiting_for_space.is_empty() || !may_wait {
-            match self.node.reserve(session, sizes) {
+            match self.reserve_now(session, sizes) {
                 Err(error) if may_wait && self.space_will_come(session, &error) => {}
                 outcome => return outcome.map(|blocks| Some(Answer::Reserved(blocks))),
             }
@@ -132,15 +138,36 @@ impl NodeServer {
         Ok(None)
     }
 
-    /// Returns whether a reservation that failed will succeed when the tier has done its jobs.
+    /// Returns whether a reservation that failed may succeed later: in the next turn of the loop,
+    /// which evicts more values, or when the tier has done its jobs.
     fn space_will_come(&self, session: SessionIndex, error: &CallError) -> bool {
         match error {
+            _ if self.evictions_ended => true,
             CallError::OutOfSpace { .. } => self.node.space_will_come(),
             CallError::Quota { what: Quota::NamespaceBytes, .. } => {
                 self.node.namespace_space_will_come(session)
             }
             _ => false,
         }
+    }
+
+    /// Reserves blocks, if the user may have them.
+    fn reserve_now(
+        &mut self,
+        session: SessionIndex,
+        sizes: &[u64],
+    ) -> Result<Vec<Granted>, CallError> {
+        let uid = self.node.uid_of(session);
+        self.evictions_ended = false;
+        if !is_own(uid) {
+            self.node.check_user(uid, sizes, USER_RESERVED)?;
+        }
+        self.node.evictions_left = MAX_EVICTIONS;
+        let result = self.node.reserve(session, sizes);
+        self.turn.spend((MAX_EVICTIONS - self.node.evictions_left) as usize);
+        self.evictions_ended = result.is_err() && self.node.evictions_left == 0;
+        self.node.evictions_left = u32::MAX;
+        result
     }
 
     /// Serves the reservations that wait, in their order, as far as there is space.
@@ -151,7 +178,7 @@ impl NodeServer {
             if connection.is_none_or(|it| it.session() != Some(first.session)) {
                 continue;
             }
-            let result = self.node.reserve(first.session, &first.sizes);
+            let result = self.reserve_now(first.session, &first.sizes);
             let will_come = |error| self.space_will_come(first.session, error);
             if result.as_ref().is_err_and(will_come) {
                 self.waiting_for_space.push_front(first);
@@ -165,7 +192,7 @@ impl NodeServer {
 
     /// Takes what the threads of the tier have done, and gives them more.
     pub(super) fn serve_tier(&mut self, now: u64) {
-        let Some(threads) = &self.tier else { return };
+        let Some(threads) = &self.tier else { return self.reserve_waiting() };
         for done in threads.take_done() {
             for waiting in self.node.tier_done(done, now) {
                 self.key_done(waiting, now);
@@ -192,9 +219,15 @@ impl NodeServer {
         // Those that still have no space fail with the error that says so.
         while let Some(waiting) = self.waiting_for_space.pop_front() {
             let WaitingForSpace { connection, session, id, sizes } = waiting;
-            let Some(connection) = self.connections.get_mut(&connection) else { continue };
-            if connection.session() == Some(session) {
-                let result = self.node.reserve(session, &sizes);
+            let has_session = |it: &AcceptedConnection| it.session() == Some(session);
+            if !self.connections.get(&connection).is_some_and(has_session) {
+                continue;
+            }
+            let mut result = self.reserve_now(session, &sizes);
+            while self.evictions_ended {
+                result = self.reserve_now(session, &sizes);
+            }
+            if let Some(connection) = self.connections.get_mut(&connection) {
                 connection.late.push((id, result.map(Answer::Reserved)));
             }
         }

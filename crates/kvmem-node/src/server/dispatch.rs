@@ -4,9 +4,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use super::connection::{AcceptedConnection, MAX_WAITING, Stage, WaitingForEvents};
 use super::server::NodeServer;
-use super::turn::{OWN_PLACES, is_own};
+use super::turn::{OWN_PLACES, is_own, places_of};
 use crate::error::{CallError, Quota, TooMany};
-use crate::format::MAX_SESSIONS;
+use crate::format::{MAX_NAMESPACES, MAX_SESSIONS};
 use crate::node::{CommitItem, MAX_BATCH, NewSession, SessionIndex};
 use crate::protocol::{
     Answer, Call, Commit, Key, NO_ANSWER, PROTOCOL_VERSION, Request, SessionListed, Welcome, decode,
@@ -216,14 +216,23 @@ impl NodeServer {
                 (session, token, true)
             }
             None => {
-                let namespace = self.node.namespace(namespace)?;
                 let (uid, started) = (connection.peer.uid, connection.peer.started);
                 let limit = MAX_SESSIONS - MAX_SESSIONS / OWN_PLACES;
                 if !is_own(uid) && self.node.all_sessions().len() >= limit {
                     return Err(CallError::TooMany { what: TooMany::Sessions, limit });
                 }
-                let new = NewSession { pid, uid, started, namespace, read_only };
-                let (session, token) = self.node.begin_session(new)?;
+                let limit = places_of(uid, MAX_SESSIONS);
+                if self.node.sessions_of_user(uid) >= limit {
+                    return Err(CallError::TooMany { what: TooMany::Sessions, limit });
+                }
+                let new = NewSession { pid, uid, started, namespace: 0, read_only };
+                let (session, token) = if read_only {
+                    self.node.begin_reading(new, namespace)?
+                } else {
+                    let most = places_of(uid, MAX_NAMESPACES);
+                    let namespace = self.node.namespace(namespace, uid, most)?;
+                    self.node.begin_session(NewSession { namespace, ..new })?
+                };
                 connection.stage = Stage::Open(session);
                 (session, token, false)
             }

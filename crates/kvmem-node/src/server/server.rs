@@ -112,6 +112,8 @@ pub struct NodeServer {
     pub(super) deferred: HashMap<Waiting, Deferred>,
     pub(super) next_waiting: Waiting,
     pub(super) waiting_for_space: VecDeque<WaitingForSpace>,
+    /// The last reservation needs more evictions than one turn has.
+    pub(super) evictions_ended: bool,
     /// When the last packet came.
     pub(super) packet_at: Instant,
     /// The file of the socket, which goes with the server.
@@ -222,6 +224,7 @@ impl NodeServer {
             deferred: HashMap::new(),
             next_waiting: 0,
             waiting_for_space: VecDeque::new(),
+            evictions_ended: false,
             packet_at: Instant::now(),
             path: None,
         };
@@ -328,7 +331,8 @@ impl NodeServer {
 
     /// Returns whether the next message is likely to come soon, so the thread does not sleep.
     fn is_awake(&self) -> bool {
-        !self.hot.is_empty() || self.packet_at.elapsed() < self.options.spin
+        let evicting = self.evictions_ended && !self.waiting_for_space.is_empty();
+        evicting || !self.hot.is_empty() || self.packet_at.elapsed() < self.options.spin
     }
 
     /// Returns the milliseconds until a client no longer waits for events, or the scrubber goes on.

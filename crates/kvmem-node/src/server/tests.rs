@@ -1,8 +1,10 @@
 //! Clients that do not keep to the protocol, of messages or of rings: each one hurts itself alone.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,6 +21,7 @@ use crate::protocol::{
     encode,
 };
 use crate::ring::{self, ClientEnds};
+use crate::tier::{NodeTier, TierOptions, TierRead};
 use crate::{ConnectOptions, Node, NodeClient, NodeOptions, socket};
 
 /// A server in a thread, and a client that keeps to the protocol.
@@ -36,13 +39,21 @@ fn region(bytes: usize) -> Region {
 
 impl Place {
     fn new(options: ServerOptions) -> Place {
+        Place::with_tier(options, None)
+    }
+
+    fn with_tier(options: ServerOptions, tier: Option<Arc<dyn NodeTier>>) -> Place {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("kvmem-node-unit-{}-{number}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&folder).expect("a directory can be made");
         let node = Node::create(region(1 << 20), NodeOptions::default()).expect("possible");
-        let server = NodeServer::bind(node, &folder.join("sock"), options).expect("a new path");
+        let mut server = NodeServer::bind(node, &folder.join("sock"), options).expect("a new path");
+        if let Some(tier) = tier {
+            let options = TierOptions { store_above: 0.0, ..TierOptions::default() };
+            server.attach_tier(tier, options).expect("it works");
+        }
         let stopper = server.stopper();
         let thread = std::thread::spawn(move || {
             let node = server.run().expect("epoll works");
@@ -364,6 +375,45 @@ fn a_server_without_rings_serves_by_the_socket() {
     place.check_honest();
 }
 
+/// A tier in other memory.
+#[derive(Default)]
+struct Slow(Mutex<HashMap<Vec<u8>, Vec<u8>>>);
+
+impl NodeTier for Slow {
+    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
+        let mut held = self.0.lock().expect("no panic");
+        values.iter().for_each(|(key, value)| drop(held.insert(key.to_vec(), value.to_vec())));
+        vec![true; values.len()]
+    }
+
+    fn len_of(&self, key: &[u8]) -> Option<u64> {
+        self.0.lock().expect("no panic").get(key).map(|value| value.len() as u64)
+    }
+
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
+        let held = self.0.lock().expect("no panic");
+        let fetch = |read: &mut TierRead<'_>| match held.get(read.key) {
+            Some(value) if value.len() == read.into.len() => {
+                read.into.copy_from_slice(value);
+                true
+            }
+            _ => false,
+        };
+        reads.iter_mut().map(fetch).collect()
+    }
+
+    fn remove(&self, keys: &[&[u8]]) -> bool {
+        let mut held = self.0.lock().expect("no panic");
+        keys.iter().for_each(|key| drop(held.remove(*key)));
+        true
+    }
+
+    fn clear(&self) -> bool {
+        self.0.lock().expect("no panic").clear();
+        true
+    }
+}
+
 /// Any handle: of an entry in use, of one that never was, and of a use that is over.
 fn handles() -> impl Strategy<Value = Vec<BlockHandle>> {
     let slot = prop_oneof![0..4_u32, any::<u32>()];
@@ -390,7 +440,7 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
         bytes
     }
     let sizes = prop::collection::vec(prop_oneof![0..9000_u64, any::<u64>()], 0..5);
-    let request = (any::<u32>(), 0..16_u8, handles(), keys(), sizes, any::<u64>(), any::<bool>());
+    let request = (any::<u32>(), 0..25_u8, handles(), keys(), sizes, any::<u64>(), any::<bool>());
     request.prop_map(|(id, kind, handles, keys, sizes, number, flag)| {
         let call = match kind {
             0 => Call::Hello {
@@ -428,6 +478,14 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
             12 => Call::Damaged { handles },
             13 => Call::Events { from: number, max: number as u32, wait_ms: 0 },
             14 => Call::Stats,
+            15 | 16 => Call::Remove { keys: refs(&keys) },
+            17 => Call::Goodbye,
+            18 => Call::Rings,
+            19 => Call::List { from: number as u32, max: number as u32 },
+            20 => Call::Sessions,
+            21 => Call::Evict { namespace: flag.then_some(""), bytes: number },
+            22 => Call::Clear { namespace: flag.then_some("") },
+            23 => Call::ReclaimPins { pid: if flag { std::process::id() } else { number as u32 } },
             _ => Call::KeepAlive,
         };
         encoded(id, call)
@@ -452,8 +510,10 @@ proptest! {
     fn any_messages_hurt_their_sender_alone(
         messages in prop::collection::vec((requests(), damage(), any::<bool>()), 1..40),
         greeted in any::<bool>(),
+        tiered in any::<bool>(),
     ) {
-        let place = Place::new(ServerOptions::default());
+        let tier = tiered.then(|| Arc::new(Slow::default()) as Arc<dyn NodeTier>);
+        let place = Place::with_tier(ServerOptions::default(), tier);
         let ungreeted = || socket::connect(&place.folder.join("sock")).expect("it listens");
         let mut socket = if greeted { greet(&place) } else { ungreeted() };
         let mut answer = vec![0; MAX_MESSAGE];
@@ -477,6 +537,9 @@ proptest! {
             }
         }
         drop(socket);
+        // The messages may have removed the value, as an operator does.
+        let client = place.honest.as_ref().expect("it is connected");
+        client.insert("key", b"value").expect("there is space");
         place.check_honest();
     }
 }

@@ -22,6 +22,18 @@ const ELEMENTS_PER_TURN: usize = MAX_BATCH;
 /// root: one of so many.
 pub(super) const OWN_PLACES: usize = 16;
 
+/// The part of the connections, sessions, rings and namespaces that one user may have who is neither
+/// the server's own nor root: one of so many.
+pub(super) const USER_PLACES: usize = 4;
+
+/// The part of the memory that such a user may have reserved at a time: one of so many.
+pub(super) const USER_RESERVED: u64 = 2;
+
+/// Returns the most places of `all` that a user may have.
+pub(super) fn places_of(uid: u32, all: usize) -> usize {
+    if is_own(uid) { all } else { (all / USER_PLACES).max(1) }
+}
+
 /// The longest time, in milliseconds, that a connection may take to greet.
 const GREETING_MS: u64 = 10_000;
 
@@ -59,7 +71,10 @@ impl NodeServer {
         use rustix::net::{SocketFlags, accept_with};
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let Some(listener) = &self.listener else { return };
-        let Ok(socket) = accept_with(listener, flags) else { return };
+        let socket = match accept_with(listener, flags) {
+            Ok(socket) => socket,
+            Err(errno) => return self.accept_failed(errno),
+        };
         self.next_key += 1;
         let key = self.next_key;
         let Ok(connection) = AcceptedConnection::new(key, socket, now) else { return };
@@ -73,6 +88,20 @@ impl NodeServer {
         }
     }
 
+    /// Without free descriptors or memory, the client stays in the queue, and the listener would wake
+    /// the loop again and again. The next [`tick`](Self::tick) tries again.
+    pub(super) fn accept_failed(&mut self, errno: Errno) {
+        if matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) {
+            self.watch_listener(EventFlags::empty());
+        }
+    }
+
+    fn watch_listener(&self, flags: EventFlags) {
+        let Some(listener) = &self.listener else { return };
+        let data = EventData::new_u64(EventSource::Listener.bits());
+        let _ = rustix::event::epoll::modify(&self.epoll, listener, data, flags);
+    }
+
     /// Returns whether a process of this user may connect now.
     pub(super) fn has_place_for(&self, uid: u32) -> bool {
         let limit = self.options.max_connections;
@@ -82,7 +111,8 @@ impl NodeServer {
             false if self.options.allow_group.is_some() => limit - limit / OWN_PLACES,
             false => 0,
         };
-        self.connections.len() < limit
+        let of_user = self.connections.values().filter(|it| it.peer.uid == uid).count();
+        self.connections.len() < limit && of_user < places_of(uid, self.options.max_connections)
     }
 
     /// Serves the packets of a connection, or closes it.
@@ -213,9 +243,10 @@ impl NodeServer {
         }
     }
 
-    /// Fences the reservations of silent clients, evicts values that have outlived their time, and
+    /// Accepts clients again, fences the reservations of silent ones, evicts values that have outlived their time, and
     /// closes connections that do not greet.
     pub(super) fn tick(&mut self, now: u64) {
+        self.watch_listener(EventFlags::IN);
         let lease = self.options.lease.as_millis() as u64;
         let greeting = lease.min(GREETING_MS);
         let is_late = |it: &AcceptedConnection| {

@@ -1,6 +1,7 @@
 //! *Tier*: values that memory has no room for, on a disk below the node.
 //!
-//! The server's thread never waits for a disk. Two threads of the server do: one stores and
+//! The server's thread never waits for a disk, except when an operator removes all values. Two
+//! threads of the server do: one stores and
 //! removes, in the order in which the node says so, and one fetches.
 //!
 //! - *Storing.* While the memory is fuller than [`store_above`](TierOptions::store_above), the node

@@ -73,7 +73,8 @@ pub trait NodeTier: Send + Sync {
     /// Returns whether it could.
     fn remove(&self, keys: &[&[u8]]) -> bool;
 
-    /// Removes all values for good. Returns whether it could.
+    /// Removes all values for good. Returns whether it could. The server's own thread calls it when
+    /// an operator removes all values: no client is served until it returns.
     fn clear(&self) -> bool;
 }
 

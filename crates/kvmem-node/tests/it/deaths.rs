@@ -4,6 +4,7 @@
 //! clients are processes of this program: `KVMEM_TEST_ROLE` says which.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -90,6 +91,19 @@ fn serve(socket: &Path) {
     server.run().expect("epoll works");
 }
 
+/// The file in which a client counts its calls.
+fn progress_of(socket: &Path, seed: u64) -> PathBuf {
+    socket.with_extension(format!("progress-{seed}"))
+}
+
+/// Returns how many calls of a client were answered.
+fn calls_of(socket: &Path, seed: u64) -> u64 {
+    let mut calls = [0; 8];
+    let file = std::fs::File::open(progress_of(socket, seed));
+    let read = file.and_then(|file| file.read_exact_at(&mut calls, 0));
+    read.map_or(0, |()| u64::from_le_bytes(calls))
+}
+
 /// The value under a key: every eight bytes tell the key and the place.
 fn value(key: u64) -> Vec<u8> {
     let words = 64 + key * 37 % 2000;
@@ -105,7 +119,10 @@ fn use_it(socket: &Path, seed: u64) {
     // SAFETY: all clients are processes of this test, which write to their reservations alone.
     let client = unsafe { NodeClient::connect(socket, &options) };
     let client = client.unwrap_or_else(|error| fail(4, &error.to_string()));
-    loop {
+    let progress = std::fs::File::create(progress_of(socket, seed)).expect("a file can be made");
+    for calls in 0_u64.. {
+        // What the parent reads: how many calls were answered.
+        progress.write_at(&calls.to_le_bytes(), 0).expect("it is a file");
         let first = random.random_range(0..KEYS);
         let keys: Vec<u64> = (first..first + random.random_range(1..9)).collect();
         let names: Vec<[u8; 8]> = keys.iter().map(|key| key.to_le_bytes()).collect();
@@ -298,14 +315,14 @@ fn processes_are_killed_at_random_instants() {
     let mut seed = 0;
     let client = |seed: &mut u64| {
         *seed += 1;
-        Killed(start("client", &place.socket(), *seed, None))
+        (Killed(start("client", &place.socket(), *seed, None)), *seed)
     };
     let mut server = Killed(start("server", &place.socket(), 0, Some(&files)));
-    let mut clients: Vec<Killed> = (0..CLIENTS).map(|_| client(&mut seed)).collect();
+    let mut clients: Vec<(Killed, u64)> = (0..CLIENTS).map(|_| client(&mut seed)).collect();
     for round in 0..rounds() {
         std::thread::sleep(Duration::from_millis(random.random_range(1..60)));
         for one in &mut clients {
-            let ended = one.0.try_wait().expect("a child");
+            let ended = one.0.0.try_wait().expect("a child");
             assert!(ended.is_none(), "a client has ended in round {round}: {ended:?}");
         }
         if random.random_bool(0.3) {
@@ -314,9 +331,18 @@ fn processes_are_killed_at_random_instants() {
             server = Killed(start("server", &place.socket(), 0, Some(&files)));
         } else {
             let victim = random.random_range(0..CLIENTS);
-            clients[victim].kill();
+            clients[victim].0.kill();
             clients[victim] = client(&mut seed);
         }
+    }
+    // No client is stuck: each one has further calls answered after the last kill.
+    for (client, seed) in &mut clients {
+        let calls = calls_of(&place.socket(), *seed);
+        wait_for(&format!("client {seed} goes on after {calls} calls"), || {
+            let ended = client.0.try_wait().expect("a child");
+            assert!(ended.is_none(), "client {seed} has ended: {ended:?}");
+            calls_of(&place.socket(), *seed) >= calls + 3
+        });
     }
     clients.clear();
     let last = connect(&place.socket());

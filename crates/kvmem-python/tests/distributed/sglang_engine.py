@@ -17,7 +17,7 @@ PAGE = 16
 """Tokens of a page."""
 MODULE = {
     "backend_name": "kvmem",
-    "module_path": "kvmem.sglang.storage",
+    "module_path": "kvmem.sglang",
     "class_name": "KvmemStorage",
     "interface_v1": 1,
 }

@@ -105,7 +105,7 @@ def test_engines_go_on_without_a_server(server: Server) -> None:
             assert next("load", NAMES) == len(NAMES) * ROW
 
 
-def test_a_full_node_evicts_what_nobody_uses() -> None:
+def test_a_full_node_evicts_chunks_that_no_engine_uses() -> None:
     with Server(24 * ROW) as server, engine(server) as one, engine(server) as two:
         for at in range(0, 60, 10):
             names = [f"{at + i}" for i in range(10)]
@@ -148,7 +148,7 @@ def test_a_chunk_that_is_being_loaded_is_not_evicted() -> None:
             for _ in range(3):
                 manager.on_schedule_end(step)
             def pinned(number):
-                # A release is a message that nobody waits for.
+                # A release is a message without an answer.
                 end = time.monotonic() + 60
                 while node.stats().pinned != number:
                     assert time.monotonic() < end, node.stats()
@@ -168,6 +168,89 @@ def test_a_chunk_that_is_being_loaded_is_not_evicted() -> None:
             """
         )
     assert "cpu_num_chunks" in out or out.strip() == "[{}]"
+
+
+MANAGER = """
+import json, os, sys, time, vllm_engine, kvmem
+from vllm.v1.kv_offload import base
+from kvmem.vllm import KvmemSharedSpec
+from kvmem.vllm.shared import worker_key
+path = sys.argv[1]
+options = dict(workers=1, page=8192, blocks_per_chunk=2, engine_id="pins",
+    extra={"kvmem": {"socket": path, **json.loads(sys.argv[2])}})
+spec = KvmemSharedSpec(vllm_engine.config(options, 0))
+key = vllm_engine.offload_key
+context = base.ReqContext("r")
+manager = spec.get_manager()
+node = kvmem.connect(path, namespace=spec._namespace())
+node.insert(worker_key("pins", 0), b"here")
+worker = node.get(worker_key("pins", 0))
+HIT, MISS = base.LookupResult.HIT, base.LookupResult.MISS
+
+def store(name):
+    assert manager.prepare_store([key(name)], context).keys_to_store == [key(name)]
+    manager.complete_store([key(name)], context)
+"""
+
+
+def test_a_load_whose_pin_has_ended_fails(server: Server) -> None:
+    out = vllm(
+        MANAGER
+        + """
+import kvmem.vllm
+store("a")
+store("b")
+assert manager.lookup(key("a"), context) is HIT
+assert manager.lookup(key("b"), context) is HIT
+manager.prepare_load([key("a")], context)
+
+class Ended:
+    # A pin that a server has ended, because it took this process for ended.
+    is_valid = False
+    def __init__(self, value):
+        self.offset, self.release = value.offset, value.release
+
+for pin in manager._pins.values():
+    pin.value = Ended(pin.value)
+# A look-up pins a chunk again.
+assert manager.lookup(key("b"), context) is HIT
+assert manager._pins[key("b")].value.is_valid
+manager.prepare_load([key("b")], context)
+manager.complete_load([key("b")], context)
+try:
+    manager.complete_load([key("a")], context)
+except kvmem.vllm.PinLostError as error:
+    assert error.chunks == 1
+    print("lost:", error)
+""",
+        str(server.path),
+        "{}",
+    )
+    assert "lost: the server of the node" in out
+
+
+def test_a_damaged_chunk_is_a_miss_if_loads_are_verified(server: Server) -> None:
+    program = (
+        MANAGER
+        + """
+import ctypes
+store("a")
+store("b")
+assert manager.lookup(key("b"), context) is HIT
+with node.get(key("a")) as value:
+    at = manager._cache.memory_address + value.offset + 100
+ctypes.c_ubyte.from_address(at).value ^= 1
+print("found:", manager.lookup(key("a"), context).name)
+if sys.argv[3] == "MISS":
+    # It can be stored again.
+    store("a")
+    assert manager.lookup(key("a"), context) is HIT
+"""
+    )
+    for options, wanted in (("{}", "HIT"), ('{"verify": true}', "MISS")):
+        assert f"found: {wanted}" in vllm(program, str(server.path), options, wanted)
+        with kvmem.connect(server.path) as node:
+            node.clear(everywhere=True)
 
 
 def test_a_reset_leaves_the_shared_chunks_alone(server: Server) -> None:
@@ -218,7 +301,7 @@ def test_workers_of_other_memory_are_noticed(server: Server) -> None:
         import vllm_engine
         from vllm.v1.kv_offload import base
         from kvmem.vllm import KvmemSharedSpec
-        options = dict(workers=2, page=8192, blocks_per_chunk=2, engine_id="nobody",
+        options = dict(workers=2, page=8192, blocks_per_chunk=2, engine_id="no worker",
             extra={{"kvmem": {{"socket": {str(server.path)!r}}}}})
         manager = KvmemSharedSpec(vllm_engine.config(options, 0)).get_manager()
         context = base.ReqContext("r")

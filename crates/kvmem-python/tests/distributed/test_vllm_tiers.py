@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import vllm_engine
 from engines import unpacked
+from kvmem.vllm._identity import weights
 from vllm_process import PAGE, Engine, EngineError, row_bytes, vllm
 
 NAMES = [f"chunk {i}" for i in range(20)]
@@ -140,6 +141,43 @@ def test_other_models_find_nothing(tmp_path: Path) -> None:
             assert other("lookup", NAMES) == [False] * len(NAMES)
     with engine(path) as same:
         assert same("lookup", NAMES) == [True] * len(NAMES)
+
+
+def test_other_weights_at_the_same_path_find_nothing(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    path, options = tmp_path / "tier", {"workers": WORKERS, "model": str(model)}
+    (model / "model.safetensors").write_bytes(b"old weights")
+
+    def found(**more: Any) -> list[bool]:
+        extra = {**tiers(path), **more}
+        with Engine("KvmemTieringOffloadingSpec", extra, **options) as engine:
+            hits: list[bool] = engine("lookup", NAMES[:2])
+            engine("store", NAMES[:2])
+            engine("settle")
+        return hits
+
+    assert found() == [False, False]
+    assert found() == [True, True]
+    (model / "model.safetensors").write_bytes(b"new weights are longer")
+    assert found() == [False, False]
+    named = {"kvmem": {"pages": "4k", "weights": "step 3"}}
+    assert found(**named) == [False, False]
+    assert found(**named) == [True, True]
+
+
+def test_the_commit_of_the_hubs_cache_tells_weights_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    assert weights("a/model", {}) is None
+    refs = tmp_path / "models--a--model" / "refs"
+    refs.mkdir(parents=True)
+    (refs / "main").write_text("0123abcd\n")
+    assert weights("a/model", {}) == "0123abcd"
+    assert weights("a/model", {"kvmem": {"weights": "mine"}}) == "mine"
+    assert weights("../a/model", {}) is None
 
 
 def test_what_the_file_cannot_do_is_an_error_at_the_start(tmp_path: Path) -> None:

@@ -200,18 +200,12 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         values = [value_of(key, each) for key, each in zip(keys, objects, strict=True)]
 
         def store() -> Any:
-            before = self.store.lengths([value.key for value in values])
-            done = self.store.put(values)
-            # An object counts once, when it is stored first.
-            sizes = [
-                value.nbytes if ok and length is None else 0
-                for value, ok, length in zip(values, done, before, strict=True)
-            ]
-            stored = [key for key, ok in zip(keys, done, strict=True) if ok]
+            # An object counts once, when it is stored first: the store knows which call that was.
+            done = self.store.put_sizes(values)
+            stored = {key: size for key, size in zip(keys, done, strict=True) if size is not None}
             if stored:
-                kept = [size for size, ok in zip(sizes, done, strict=True) if ok]
-                self._notify_keys_stored(stored, kept)
-            return L2StoreResult(all(done), sum(sizes))
+                self._notify_keys_stored(list(stored), list(stored.values()))
+            return L2StoreResult(None not in done, sum(stored.values()))
 
         return self._submit(self._stores, store, lambda: L2StoreResult(False, 0), objects)
 

@@ -7,7 +7,8 @@ pools (``shm``) come from shared regions, which may have huge pages, as SGLang's
 that bring their own memory (``mooncake``, ``mori``, ``tensorcast``) keep it, and so do pools that
 HIP must own. SGLang registers the memory with the GPU afterwards, as it does with its own.
 
-:mod:`kvmem.sglang.storage` has the storage backend.
+:class:`KvmemStorage` is the storage backend: see :mod:`kvmem.sglang.storage`. The first access to
+it imports SGLang.
 
 Environment variables:
 
@@ -30,18 +31,34 @@ import logging
 import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._kvmem import Region
 from ..errors import InvalidArgumentError
+from ..storage.errors import UnsupportedVersionError
+from ..storage.versions import check_version
 from .errors import HookUnusedError
 
-__all__ = ["TARGET", "HookUnusedError", "check_hook", "region_tensor", "register"]
+if TYPE_CHECKING:
+    from .storage import KvmemStorage
+
+__all__ = ["TARGET", "HookUnusedError", "KvmemStorage", "check_hook", "region_tensor", "register"]
 
 _log = logging.getLogger("kvmem")
 
+SUPPORTED = ("0.5.23", "0.6")
+"""First supported version of SGLang, and the first one that is not."""
+
 TARGET = "sglang.srt.mem_cache.pool_host.common.get_allocator_from_storage"
 """The hooked function, which chooses the allocator of a host pool."""
+
+
+def __getattr__(name: str) -> Any:
+    if name != "KvmemStorage":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = importlib.import_module(".storage", __name__).KvmemStorage
+    globals()[name] = found
+    return found
 
 
 def region_tensor(
@@ -137,11 +154,17 @@ def _unused(reason: str) -> None:
 
 
 def register() -> None:
-    """Registers the hook, unless ``KVMEM_SGLANG`` is 0. SGLang calls this, and applies registered
-    hooks before its engine starts. Needs SGLang.
+    """Registers the hook, unless ``KVMEM_SGLANG`` is 0 or SGLang's version is not supported, which
+    the log says: an installed plugin must not keep an engine from starting. SGLang calls this, and
+    applies registered hooks before its engine starts. Needs SGLang.
     """
     if os.environ.get("KVMEM_SGLANG") == "0":
         _unused("KVMEM_SGLANG=0 keeps SGLang's allocator")
+        return
+    try:
+        check_version("sglang", *SUPPORTED)
+    except UnsupportedVersionError as error:
+        _unused(str(error))
         return
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
@@ -157,10 +180,14 @@ def check_hook() -> None:
             "KVMEM_SGLANG=0 keeps SGLang's allocator", remedy="unset KVMEM_SGLANG"
         )
     try:
+        check_version("sglang", *SUPPORTED)
+    except UnsupportedVersionError as error:
+        raise HookUnusedError(str(error), remedy=error.remedy) from error
+    try:
         common = importlib.import_module("sglang.srt.mem_cache.pool_host.common")
     except ImportError as error:
         raise HookUnusedError(
-            f"SGLang cannot be imported ({error})", remedy="pip install 'sglang>=0.5.23'"
+            f"SGLang cannot be imported ({error})", remedy="pip install 'sglang>=0.5.23,<0.6'"
         ) from error
     choose = getattr(common, TARGET.rpartition(".")[2], None)
     if choose is None:

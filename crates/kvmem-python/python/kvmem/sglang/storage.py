@@ -5,7 +5,7 @@ SGLang builds :class:`KvmemStorage` by its backend ``dynamic``, from the extra c
 
 .. code-block:: json
 
-    {"backend_name": "kvmem", "module_path": "kvmem.sglang.storage",
+    {"backend_name": "kvmem", "module_path": "kvmem.sglang",
      "class_name": "KvmemStorage", "interface_v1": 1, "kvmem": {"node": "/run/kvmem.sock"}}
 
 ``kvmem`` has the options of :class:`kvmem.storage.StorageOptions`. With ``"interface_v1": 1``
@@ -35,11 +35,9 @@ from sglang.srt.mem_cache.hicache_storage import (
 
 from ..errors import InvalidArgumentError
 from ..storage import StorageOptions, Value, ValueStore, ValueStoreStats, check_version, open_store
+from . import SUPPORTED
 
 _log = logging.getLogger("kvmem")
-
-SUPPORTED = ("0.5.23", "0.6")
-"""First supported version of SGLang, and the first one that is not."""
 
 KV = str(PoolName.KV.value)
 _SHAPE = (

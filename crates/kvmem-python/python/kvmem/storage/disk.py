@@ -16,7 +16,7 @@ import ctypes
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from ..errors import (
     KvmemError,
     OutOfSpaceError,
 )
+from .errors import StoreUnavailableError
 from .store import Budget, Value, ValueStore
 
 _log = logging.getLogger("kvmem.storage")
@@ -107,25 +108,40 @@ class DiskStore(ValueStore):
         self._region = region
         return True
 
-    def _rounds(
-        self, direction: str, values: Sequence[Value]
-    ) -> Iterator[tuple[slice, list[Block]]]:
-        """Yields as many values as staging memory is free for, and a block for each."""
+    @contextmanager
+    def _staging(self, direction: str, budget: Budget) -> Iterator[Pool]:
+        """Lends the staging memory of a direction to one call at a time.
+
+        Raises :class:`StoreUnavailableError` if another call keeps it until the deadline.
+        """
         pool, lock = self._pools[direction]
-        with lock:
-            start = 0
-            while start < len(values):
-                blocks: list[Block] = []
-                try:
-                    for value in values[start:]:
-                        blocks.append(pool.allocate(value.nbytes, align=_ALIGN))
-                except OutOfSpaceError as error:
-                    if not blocks:
-                        self._too_small(values[start].nbytes, pool.capacity, error)
-                        start += 1
-                        continue
-                yield slice(start, start + len(blocks)), blocks
-                start += len(blocks)
+        if not lock.acquire(timeout=budget.left()):
+            raise StoreUnavailableError(
+                f"{self.backend.name}: another call used the staging memory until the deadline",
+                limit=budget.seconds,
+            )
+        try:
+            yield pool
+        finally:
+            lock.release()
+
+    def _rounds(self, pool: Pool, values: Sequence[Value]) -> Iterator[tuple[slice, list[Block]]]:
+        """Yields as many values as staging memory is free for, and a block for each. The caller has
+        the memory for itself.
+        """
+        start = 0
+        while start < len(values):
+            blocks: list[Block] = []
+            try:
+                for value in values[start:]:
+                    blocks.append(pool.allocate(value.nbytes, align=_ALIGN))
+            except OutOfSpaceError as error:
+                if not blocks:
+                    self._too_small(values[start].nbytes, pool.capacity, error)
+                    start += 1
+                    continue
+            yield slice(start, start + len(blocks)), blocks
+            start += len(blocks)
 
     def _too_small(self, nbytes: int, capacity: int, error: OutOfSpaceError) -> None:
         if nbytes > capacity:
@@ -145,14 +161,16 @@ class DiskStore(ValueStore):
             for index, (value, length) in enumerate(zip(values, lengths, strict=True)):
                 found[index] = length == value.nbytes
             return
-        for part, blocks in self._rounds("get", values):
-            keys = [value.key for value in values[part]]
-            lengths = self.backend.call(partial(self._read, keys, blocks), budget)
-            for index, (block, length) in enumerate(zip(blocks, lengths, strict=True), part.start):
-                if length == values[index].nbytes:
-                    values[index].copy_from(block.ptr)
-                    found[index] = True
-                block.free()
+        with self._staging("get", budget) as pool:
+            for part, blocks in self._rounds(pool, values):
+                keys = [value.key for value in values[part]]
+                lengths = self.backend.call(partial(self._read, keys, blocks), budget)
+                pairs = zip(blocks, lengths, strict=True)
+                for index, (block, length) in enumerate(pairs, part.start):
+                    if length == values[index].nbytes:
+                        values[index].copy_from(block.ptr)
+                        found[index] = True
+                    block.free()
 
     def _read(self, keys: list[bytes], buffers: Sequence[Block | memoryview]) -> list[int | None]:
         try:
@@ -184,15 +202,16 @@ class DiskStore(ValueStore):
             for index in todo:
                 done[index] = None if values[index].key in lost else values[index].nbytes
         else:
-            for part, blocks in self._rounds("put", chosen):
-                for value, block in zip(chosen[part], blocks, strict=True):
-                    value.copy_to(block.ptr)
-                keys = [value.key for value in chosen[part]]
-                lost = self.backend.call(partial(self._write, keys, blocks), budget)
-                for index in todo[part]:
-                    done[index] = None if values[index].key in lost else values[index].nbytes
-                for block in blocks:
-                    block.free()
+            with self._staging("put", budget) as pool:
+                for part, blocks in self._rounds(pool, chosen):
+                    for value, block in zip(chosen[part], blocks, strict=True):
+                        value.copy_to(block.ptr)
+                    keys = [value.key for value in chosen[part]]
+                    lost = self.backend.call(partial(self._write, keys, blocks), budget)
+                    for index in todo[part]:
+                        done[index] = None if values[index].key in lost else values[index].nbytes
+                    for block in blocks:
+                        block.free()
         # Equal keys in one call are one value.
         for index, value in enumerate(values):
             if done[index] is None and (same := missing.get(value.key, index)) != index:

@@ -1,7 +1,7 @@
 """*Node store*: values in the pool of ``kvmem serve``, shared by all engines of a machine.
 
 The connection is made again when it is needed. Values carry checksums: their writer computes one,
-and whoever reads a value verifies it. A reader copies a value while it is pinned, and looks
+and each reader of a value verifies it. A reader copies a value while it is pinned, and looks
 afterwards whether the pin was valid all the time.
 """
 

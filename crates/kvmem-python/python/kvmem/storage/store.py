@@ -190,6 +190,12 @@ class ValueStore(ABC):
         """Stores values from the memory of an engine, all in one call of the backend. Values that
         the store has are left alone: a key means one value. Returns which the store has now.
         """
+        return [nbytes is not None for nbytes in self.put_sizes(values)]
+
+    def put_sizes(self, values: Sequence[Value]) -> list[int | None]:
+        """Does what :meth:`put` does. Returns the bytes that were stored for each value: 0 for one
+        that the store had already, None for one that it has not now.
+        """
         done: list[int | None] = [None] * len(values)
         with self._guarded():
             self._put(values, done, Budget(self.deadline))
@@ -200,7 +206,7 @@ class ValueStore(ABC):
             existing=done.count(0),
             failed=done.count(None),
         )
-        return [nbytes is not None for nbytes in done]
+        return done
 
     def lengths(self, keys: Sequence[bytes]) -> list[int | None]:
         """Returns the length of the value of each key in bytes; None where there is none."""

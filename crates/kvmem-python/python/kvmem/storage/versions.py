@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 import re
 
 from .errors import UnsupportedVersionError
+
+_log = logging.getLogger("kvmem")
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -17,11 +20,18 @@ def numbers(version: str) -> tuple[int, ...]:
 def check_version(engine: str, first: str, below: str) -> None:
     """Raises :class:`UnsupportedVersionError` unless the installed version of ``engine`` is
     ``first`` or later, and before ``below``. An engine without metadata, such as a source tree, is
-    not checked.
+    used with a warning.
     """
     try:
         version = importlib.metadata.version(engine)
     except importlib.metadata.PackageNotFoundError:
+        _log.warning(
+            "%s has no metadata, so its version is not checked: this plug-in supports %s>=%s,<%s",
+            engine,
+            engine,
+            first,
+            below,
+        )
         return
     if not numbers(first) <= numbers(version) < numbers(below):
         limit = f">={first},<{below}"

@@ -30,6 +30,7 @@ from .errors import (
     HandoverError,
     LayoutMismatchError,
     NodeLayoutError,
+    PinLostError,
     SpecUnusedError,
     UnsupportedVersionError,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "NodeLayoutError",
     "NodeRegion",
     "OffloadRegion",
+    "PinLostError",
     "SpecUnusedError",
     "UnsupportedVersionError",
     "check_registered",

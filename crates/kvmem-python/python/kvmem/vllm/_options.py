@@ -21,6 +21,8 @@ class RegionOptions:
     """``bind:0`` or ``interleave:0-1``, for the whole region."""
     threads: int | str = "auto"
     """Threads that make pages resident."""
+    weights: str | None = None
+    """Text that changes with the weights, for the identity of stored chunks. None: by the files."""
     join_timeout: float = 300.0
     """Seconds that a process waits for the region of its engine."""
 
@@ -33,8 +35,13 @@ class NodeOptions:
     """Path of the socket of ``kvmem serve``."""
     namespace: str | None = None
     """Namespace of the keys. None: made of the model and of all that decides the bytes of a row."""
+    weights: str | None = None
+    """Text that changes with the weights, for the namespace. None: by the files."""
     populate: bool = False
     """Enter all pages into the page tables of each worker at the start."""
+    verify: bool = False
+    """Calculate a checksum of each chunk that is stored, and verify it in each look-up. The
+    scheduler reads all bytes of a chunk for each."""
     rings: bool = True
     """Call the server through shared memory."""
     connect_timeout: float = 60.0

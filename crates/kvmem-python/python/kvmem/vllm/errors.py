@@ -51,6 +51,18 @@ class LayoutMismatchError(HandoverError):
     """Layout of the existing region."""
 
 
+class PinLostError(KvmemError, RuntimeError):
+    """The server of a node ended a pin while a worker copied the chunk to its GPU. The bytes there
+    may be another chunk's. vLLM cannot fail a single load, so this error ends the engine before a
+    request uses them.
+    """
+
+    _numbers: ClassVar[tuple[str, ...]] = ("chunks",)
+
+    chunks: int | None
+    """Number of chunks of the load that lost their pins."""
+
+
 class NodeLayoutError(KvmemError, ValueError):
     """The memory of a node cannot hold the rows of an engine."""
 

@@ -204,7 +204,7 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
 
     def _learn(self) -> None:
         """Computes the worths again from the counts."""
-        # What is known of a kind as a whole stands in where an age has few counts.
+        # A kind with few counts keeps a worth of its own, the same at all ages.
         for kind in range(KINDS):
             self._worths[kind] = self._indices(self._hits[kind], self._ends[kind])
         if self._events >= 8 * self.cache_capacity:

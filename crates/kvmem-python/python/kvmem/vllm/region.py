@@ -146,7 +146,7 @@ class NodeRegion(Rows):
                 limit=2**31,
             )
         self._cache: NodeCache | None = cache
-        # The memory stays mapped as long as the cache is open.
+        # The memory stays mapped until the cache is closed.
         self._memory: Any = (ctypes.c_char * length).from_address(cache.memory_address)
         super().__init__(self._memory, rows=1, stride=length, rank=rank, slot=slot)
         self.num_chunks = chunks

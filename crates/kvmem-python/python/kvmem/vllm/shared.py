@@ -7,7 +7,14 @@ copy as always: see :class:`~kvmem.vllm.region.NodeRegion` for what such a numbe
 therefore have one copy of a prefix, and an engine that restarts finds what it has stored.
 
 *Pins.* Other engines store and evict meanwhile, so a chunk that a look-up has found is pinned until
-the end of the next step, and one that is loaded until the load ends.
+the end of the next step, and one that is loaded until the load ends. A server that takes a living
+engine for ended ends its pins. A look-up then pins the chunk again. If the pin of a load has ended,
+:class:`~kvmem.vllm.PinLostError` ends the engine: vLLM's connector asserts that every load
+succeeds, so there is no other way to keep a request from using the bytes.
+
+*Verification.* With the option ``verify``, the scheduler calculates the checksum of each chunk when
+its store ends, and compares it in each look-up that pins the chunk. A damaged chunk is a miss, and
+the server removes it. Without the option nothing is compared: pins alone keep bytes right.
 
 *A server that is gone* makes every look-up a miss and every store fail, until it answers again.
 Calls wait for it for a fraction of a second, and then not at all for a second. A server with other
@@ -53,7 +60,7 @@ from ..errors import (
 )
 from ._identity import identity
 from ._options import NodeOptions, read
-from .errors import NodeLayoutError
+from .errors import NodeLayoutError, PinLostError
 from .region import GRANULE, NodeRegion
 
 _log = logging.getLogger("vllm.kvmem")
@@ -84,6 +91,8 @@ def _connect(options: NodeOptions, namespace: str, *, populate: bool) -> NodeCac
                 namespace=namespace,
                 retry_for=options.call_timeout,
                 populate=populate,
+                checksums=options.verify,
+                verify=options.verify,
                 rings=options.rings,
             )
         except NodeDisconnectedError:
@@ -131,7 +140,12 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             return LookupResult.HIT_PENDING
         if not self._usable():
             return LookupResult.MISS
-        if key not in self._pins:
+        pin = self._pins.get(key)
+        if pin is not None and not pin.loads and not pin.value.is_valid:
+            del self._pins[key]
+            self._drop([pin.value])
+            pin = None
+        if pin is None:
             value = self._ask(lambda: self._cache.get(self._prefix + key), None)
             if value is None:
                 return LookupResult.MISS
@@ -156,16 +170,23 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         return CPULoadStoreSpec(chunks)
 
     def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
-        """Ends the pins of loaded chunks."""
+        """Ends the pins of loaded chunks.
+
+        Raises :class:`PinLostError` if one of them has ended before.
+        """
+        lost = 0
         for key in keys:
             pin = self._pins[key]
             pin.loads -= 1
-            if not pin.value.is_valid:
-                _log.error(
-                    "kvmem: the server took this engine for ended while a chunk was loaded; its "
-                    "bytes may be another chunk's"
-                )
+            lost += not pin.value.is_valid
             self._release(key)
+        if lost:
+            raise PinLostError(
+                f"the server of the node at {self._cache.path} ended the pins of {lost} chunks "
+                "while they were loaded, so their bytes may be other chunks': the engine must "
+                "start again",
+                chunks=lost,
+            )
 
     def touch(self, keys: Collection[Any], req_context: Any) -> None:
         """Marks chunks as used."""
@@ -424,7 +445,7 @@ class KvmemSharedSpec(CPUOffloadingSpec):  # type: ignore[misc]
             undo.callback(region.cleanup)
             key = worker_key(self.config.engine_id, rank)
             cache.insert(key, str(os.getpid()).encode(), priority=3)
-            # Not evicted as long as this process runs.
+            # Not evicted while this process runs.
             region.presence = cache.get(key)
             worker = CPUOffloadingWorker(
                 kv_caches=kv_caches,

@@ -28,7 +28,7 @@ _log = logging.getLogger("vllm.kvmem")
 
 
 class _RegionOfKvmem:
-    """What both specs share: the making of the region."""
+    """Makes the region of an engine, for both specs."""
 
     config: Any
     extra_config: Any
