@@ -93,7 +93,7 @@ impl<D: Device> DiskTier<D> {
         let mut report = OpenReport { replayed: found.journal_changes, ..OpenReport::default() };
         let tier = Self::with_superblock(device, superblock, options);
         report.dropped = tier.restore(found);
-        tier.checkpoint()?;
+        tier.first_checkpoint()?;
         if options.verify == Verify::All {
             report.damaged = tier.verify_all()?;
         }
@@ -121,7 +121,7 @@ impl<D: Device> DiskTier<D> {
             layout,
         };
         let tier = Self::with_superblock(device, superblock, options);
-        tier.checkpoint()?;
+        tier.first_checkpoint()?;
         Ok((tier, OpenReport { created: true, ..OpenReport::default() }))
     }
 

@@ -79,10 +79,12 @@ fn lives(seed: u64, roomy: bool, dsync: bool) -> u64 {
     let len = if roomy { 2 << 20 } else { 256 << 10 };
     let disk = Disk::new(len, seed);
     let disk = if dsync { disk.with_dsync() } else { disk };
-    // Journals of four blocks, so that checkpoints are frequent.
+    // Short journals, so that checkpoints are frequent. With 16 blocks and more, changes are made
+    // while a checkpoint is written.
+    let journal_blocks = [4, 16, 24][seed as usize % 3];
     let options = TierOptions {
         max_entries: Some(if roomy { 256 } else { 63 }),
-        journal_bytes: Some(4 * 4096),
+        journal_bytes: Some(journal_blocks * 4096),
         ..TierOptions::default()
     };
     let mut histories: HashMap<u64, History> = HashMap::new();
