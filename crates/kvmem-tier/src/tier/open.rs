@@ -173,7 +173,7 @@ impl<D: Device> DiskTier<D> {
             let mut state = self.state();
             for DamagedValue { entry, damage, bad } in &damaged {
                 match damage {
-                    Damage::Device(_) => state.stats.io_misses += 1,
+                    Damage::Device(error) => state.count_unreadable(error.kind()),
                     Damage::Checksum => state.stats.checksum_misses += 1,
                 }
                 state.quarantine(entry, *bad);

@@ -4,6 +4,7 @@
 //! that a removed value had is *retired*: it is free once the change at its position is durable.
 
 use std::collections::VecDeque;
+use std::io;
 use std::mem::take;
 
 use kvmem::offset::RawHandle;
@@ -145,6 +146,14 @@ impl State {
         let number = self.number();
         self.record(Change::Removed(old.entry.digest, number));
         self.retire_value(old);
+    }
+
+    /// Counts a value that could not be read: with an error, or since the device ended before it.
+    pub(super) fn count_unreadable(&mut self, error: io::ErrorKind) {
+        match error {
+            io::ErrorKind::UnexpectedEof => self.stats.short_misses += 1,
+            _ => self.stats.io_misses += 1,
+        }
     }
 
     /// Removes the value `entry`, if its key still has it, and never uses its `bad` extents again.

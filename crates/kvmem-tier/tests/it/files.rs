@@ -173,6 +173,7 @@ fn a_file_may_be_cut_off_beneath_a_tier() {
         }
     }
     assert!(hits > 0 && failed > 0, "{hits} hits, {failed} failed");
+    assert_eq!((tier.stats().short_misses, tier.stats().io_misses), (failed, 0));
     drop(tier);
     // It is shorter than the superblock says.
     let device = FileDevice::open(&file.0, 0, 4).unwrap();
