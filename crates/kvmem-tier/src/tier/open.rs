@@ -9,7 +9,7 @@ use std::hash::BuildHasher;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
-use super::admission::Doorman;
+use super::admission::Doorkeeper;
 use super::blank::is_blank;
 use super::bounce::BounceBuffers;
 use super::error::TierError;
@@ -134,7 +134,7 @@ impl<D: Device> DiskTier<D> {
             space: space_of(&layout),
             state: Mutex::new(State::new(next_number, options.eviction)),
             failed: OnceLock::new(),
-            doorman: Doorman::new(
+            doorkeeper: Doorkeeper::new(
                 options.admission.clone(),
                 layout.max_entries(),
                 options.max_write_bytes_per_s,
