@@ -21,10 +21,10 @@ fn value(key: u8) -> Vec<u8> {
 fn original() -> Result<Vec<u8>> {
     let options = TierOptions {
         max_entries: Some(1),
-        journal_bytes: Some(4 * BLOCK as u64),
+        journal_bytes: Some(8 * BLOCK as u64),
         ..TierOptions::default()
     };
-    let (tier, _) = DiskTier::on(MemoryDevice::new(48 * BLOCK), &options)?;
+    let (tier, _) = DiskTier::on(MemoryDevice::new(56 * BLOCK), &options)?;
     // Every other block becomes free, so that longer values lie in several ranges.
     let fillers: Vec<[u8; 2]> = (0..35).map(|filler| [0xFF, filler]).collect();
     let batch: Vec<(&[u8], &[u8])> = fillers.iter().map(|key| (&key[..], &key[..])).collect();
@@ -118,15 +118,15 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
         named("extents", &[change(2, 256, 1), change(2, 384 + 8, 9)]),
         named(
             "ranges",
-            &[change(2, 256 + 16, 3), change(10, 1600 + 16, 0), change(2, 512 + 20, 2)],
+            &[change(2, 256 + 16, 3), change(18, 1600 + 16, 0), change(2, 512 + 20, 2)],
         ),
         named(
             "blocks",
-            &[change(2, 192 + 36, 0), change(10, 1600 + 20, 0), change(2, 640 + 24, 5)],
+            &[change(2, 192 + 36, 0), change(18, 1600 + 20, 0), change(2, 640 + 24, 5)],
         ),
         // A checkpoint's block, and a value.
-        named("checkpoint", &[change(10, 64 + 32, 1), change(11, 64 + 16, 1)]),
-        named("value", &[change(14, 100, 7), change(20, 0, 1)]),
+        named("checkpoint", &[change(18, 64 + 32, 1), change(19, 64 + 16, 1)]),
+        named("value", &[change(22, 100, 7), change(28, 0, 1)]),
     ]
 }
 

@@ -1123,8 +1123,10 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t misses;
     /// Fetches of values whose bytes were damaged.
     uint64_t checksum_misses;
-    /// Fetches that the drive failed.
+    /// Fetches that the drive failed with an error.
     uint64_t io_misses;
+    /// Fetches of which the file had fewer bytes than were stored.
+    uint64_t short_misses;
     /// Values that a cache evicted and that were not written, by `admission` or
     /// `max_write_bytes_per_s`.
     uint64_t not_admitted;
@@ -1134,6 +1136,8 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t evictions;
     /// Of these, values that had expired.
     uint64_t expired;
+    /// Copies of the superblock that could not be written. The other copy was.
+    uint64_t superblock_failures;
     /// Checkpoints written.
     uint64_t checkpoints;
     /// Memory that the index takes.

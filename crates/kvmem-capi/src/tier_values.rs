@@ -94,8 +94,10 @@ pub struct kvmem_disk_tier_stats {
     pub misses: u64,
     /// Fetches of values whose bytes were damaged.
     pub checksum_misses: u64,
-    /// Fetches that the drive failed.
+    /// Fetches that the drive failed with an error.
     pub io_misses: u64,
+    /// Fetches of which the file had fewer bytes than were stored.
+    pub short_misses: u64,
     /// Values that a cache evicted and that were not written, by `admission` or
     /// `max_write_bytes_per_s`.
     pub not_admitted: u64,
@@ -105,6 +107,8 @@ pub struct kvmem_disk_tier_stats {
     pub evictions: u64,
     /// Of these, values that had expired.
     pub expired: u64,
+    /// Copies of the superblock that could not be written. The other copy was.
+    pub superblock_failures: u64,
     /// Checkpoints written.
     pub checkpoints: u64,
     /// Memory that the index takes.
@@ -393,10 +397,12 @@ pub(crate) unsafe fn get_stats(
         misses: stats.misses,
         checksum_misses: stats.checksum_misses,
         io_misses: stats.io_misses,
+        short_misses: stats.short_misses,
         not_admitted: stats.not_admitted,
         unchanged: stats.unchanged,
         evictions: stats.evictions,
         expired: stats.expired,
+        superblock_failures: stats.superblock_failures,
         checkpoints: stats.checkpoints,
         index_bytes: stats.index_bytes,
         fixed_buffer_bytes,

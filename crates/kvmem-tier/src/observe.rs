@@ -69,6 +69,8 @@ table! {
         "Number of fetches that returned no value": |stats| stats.checksum_misses;
     "kvmem_tier_misses_total" Counter "values" ["kind" = "io"]
         "Number of fetches that returned no value": |stats| stats.io_misses;
+    "kvmem_tier_misses_total" Counter "values" ["kind" = "short"]
+        "Number of fetches that returned no value": |stats| stats.short_misses;
     "kvmem_tier_stored_total" Counter "values"
         "Number of values stored": |stats| stats.stored;
     "kvmem_tier_not_admitted_total" Counter "values"
@@ -79,6 +81,11 @@ table! {
         |stats| stats.unchanged;
     "kvmem_tier_evictions_total" Counter "values"
         "Number of values evicted from the tier": |stats| stats.evictions;
+    "kvmem_tier_expired_total" Counter "values"
+        "Number of values evicted since their time was over": |stats| stats.expired;
+    "kvmem_tier_superblock_failures_total" Counter "superblocks"
+        "Number of copies of the superblock that could not be written; the other copy was":
+        |stats| stats.superblock_failures;
     "kvmem_tier_written_bytes_total" Counter "bytes" ["kind" = "data"]
         "Bytes written to the drive": |stats| stats.written_bytes;
     "kvmem_tier_written_bytes_total" Counter "bytes" ["kind" = "metadata"]

@@ -476,7 +476,7 @@ mod tests {
         let rows = checks(&path, 1 << 20);
         assert_eq!(named(&rows, "tier.lock").verdict, Verdict::Ok);
         assert_eq!(named(&rows, "tier.path").value, Value::Text("file".into()));
-        // The lock is gone again, and its space is there already.
+        // The lock is released again, and its space is there already.
         crate::DiskTier::open(&path, &options).expect("it is free");
         assert_eq!(named(&rows, "tier.space").verdict, Verdict::Ok);
         std::fs::remove_dir_all(folder).expect("it is there");

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// Runs `work` for each of `parts`, on a thread each; returns the results in the same order. The
-/// caller's thread is one of them, and does all of the work that no other thread can be had for.
+/// caller's thread is one of them. It does the work for which the system creates no thread.
 pub(crate) fn side_by_side<T: Send, R: Send>(
     parts: Vec<T>,
     work: impl Fn(T) -> R + Sync,

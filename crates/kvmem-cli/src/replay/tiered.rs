@@ -126,6 +126,7 @@ impl Tiered {
             evictions,
             checksum_misses,
             io_misses,
+            short_misses,
             ..
         } = self.tier.stats();
         let times = self.times();
@@ -139,7 +140,7 @@ impl Tiered {
             written_bytes,
             metadata_bytes,
             evictions,
-            damaged_objects: checksum_misses + io_misses,
+            damaged_objects: checksum_misses + io_misses + short_misses,
             first_block_ns: times.first.figures(),
             rest_ns: times.rest.figures(),
         }

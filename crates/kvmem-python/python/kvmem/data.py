@@ -135,7 +135,9 @@ class DiskTierStats(NamedTuple):
     checksum_misses: int
     """Fetches of values whose bytes were damaged."""
     io_misses: int
-    """Fetches that the drive failed."""
+    """Fetches that the drive failed with an error."""
+    short_misses: int
+    """Fetches of which the file had fewer bytes than were stored."""
     not_admitted: int
     """Values that a cache evicted and that were not written, by ``admission`` or the rate."""
     unchanged: int
@@ -144,6 +146,8 @@ class DiskTierStats(NamedTuple):
     """Values evicted."""
     expired: int
     """Of these, values that had expired."""
+    superblock_failures: int
+    """Copies of the superblock that could not be written. The other copy was."""
     checkpoints: int
     """Checkpoints written."""
     index_bytes: int
@@ -158,7 +162,8 @@ class DiskTierStats(NamedTuple):
     @property
     def hit_rate(self) -> float:
         """Hits per fetch; 0 before the first one."""
-        calls = self.hits + self.misses + self.checksum_misses + self.io_misses
+        failed = self.checksum_misses + self.io_misses + self.short_misses
+        calls = self.hits + self.misses + failed
         return self.hits / calls if calls else 0.0
 
     @property

@@ -65,7 +65,7 @@ impl Deref for AlignedBuffer {
 
 impl DerefMut for AlignedBuffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the reference is exclusive.
+        // SAFETY: the buffer owns `len` initialized bytes, and the reference is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.at.as_ptr(), self.len) }
     }
 }

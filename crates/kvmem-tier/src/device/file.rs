@@ -72,7 +72,7 @@ struct Batch {
 const MAX_THREADS: u32 = 16;
 
 impl FileDevice {
-    /// Opens a file or block device of which nobody else makes a tier, and makes a new or shorter
+    /// Opens a file or block device that is not open as a tier, and makes a new or shorter
     /// file `len` bytes long, with its space allocated. A length of 0 keeps that of the file. A
     /// thread has up to `depth` transfers in flight.
     ///

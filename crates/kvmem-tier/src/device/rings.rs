@@ -70,7 +70,7 @@ impl RingPool {
         self.depth as usize
     }
 
-    /// Takes a ring; `None` if none can be had.
+    /// Takes a ring; `None` if none is idle and the kernel creates none.
     pub(super) fn take(&self) -> Option<Ring> {
         let (taken, table) = {
             let mut idle = self.idle();

@@ -32,7 +32,7 @@ pub(super) fn each<T: Send>(
             let work = || {
                 let sender = sender;
                 while let Some(index) = take() {
-                    // The receiver is gone only after a panic of the events.
+                    // The receiver is dropped only after a panic of the events.
                     if sender.send((index, run(index))).is_err() {
                         return;
                     }

@@ -29,10 +29,20 @@ pub fn write_checkpoint(file: [u8; 16], epoch: u64, entries: &[Change]) -> Vec<u
     let blocks = block_parts(entries).count().max(1);
     let mut bytes = vec![0; blocks * BLOCK];
     for (index, bytes) in bytes.chunks_exact_mut(BLOCK).enumerate() {
-        let entries = parts.next().unwrap_or_default();
-        write_block(MAGIC, (file, epoch, index as u32), entries, bytes);
+        write_checkpoint_block(file, epoch, index as u32, parts.next().unwrap_or_default(), bytes);
     }
     bytes
+}
+
+/// Writes the block `index` of a checkpoint.
+pub(crate) fn write_checkpoint_block(
+    file: [u8; 16],
+    epoch: u64,
+    index: u32,
+    entries: &[Change],
+    bytes: &mut [u8],
+) {
+    write_block(MAGIC, (file, epoch, index), entries, bytes);
 }
 
 /// Returns whether a block is the only one of a checkpoint without entries, of any file.

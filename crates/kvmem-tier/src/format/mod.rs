@@ -21,10 +21,9 @@
 //! 2. A block of the journal is never written twice, so a torn write damages no older change.
 //! 3. A range that a removed value had is used again only after the journal's block that says so,
 //!    and all before it, are *durable*: written, and followed by a sync of the device.
-//! 4. A checkpoint is written while no journal is: the device is synced, the index is written into
-//!    the checkpoint not in use, the device is synced, one superblock is written that names the
-//!    checkpoint and the journal not in use, the device is synced, and the other superblock is
-//!    written. Until the first superblock is durable, the old one leads to the old checkpoint and
+//! 4. A checkpoint is written into the one not in use, and the changes that are made meanwhile into
+//!    both journals. Then the device is synced, one superblock is written that names the checkpoint
+//!    and the journal not in use, the device is synced, and the other superblock is written. Until the first superblock is durable, the old one leads to the old checkpoint and
 //!    the old journal, which nothing has overwritten. A superblock that the device fails to write
 //!    is left out if the other one is written.
 
@@ -36,8 +35,8 @@ mod layout;
 mod superblock;
 
 pub use block::BLOCK;
-pub(crate) use checkpoint::is_empty_checkpoint;
 pub use checkpoint::{CheckpointError, read_checkpoint, write_checkpoint};
+pub(crate) use checkpoint::{is_empty_checkpoint, write_checkpoint_block};
 pub(crate) use entry::blocks_of;
 pub use entry::{Change, Digest, Entry, Extent, Extents, Hints, MAX_EXTENTS};
 pub use journal::{JournalBlock, RECORDS_PER_BLOCK, read_journal_block, write_journal_block};

@@ -83,6 +83,23 @@ pub(crate) fn seconds_now() -> u32 {
     u32::try_from(now.as_secs()).unwrap_or(u32::MAX)
 }
 
+/// A walk through the entries that were there when it began, in pieces between which entries come,
+/// go and are used.
+///
+/// The lists are walked in the order of their priorities, each from its first entry. An entry that
+/// is used goes behind the walk's place in its list, never before it. Each entry has the parity of
+/// the last walk that has met it, so none is met twice, and entries that came later have it, too.
+#[derive(Default)]
+struct Walk {
+    /// Whether the walks are odd now: the one under way, or the last one.
+    is_odd: bool,
+    /// Entries that are still to be met.
+    left: usize,
+    /// The list, and the entry in it, that come next; NIL if the list is at its end.
+    priority: Option<i8>,
+    next: u32,
+}
+
 /// The entries by digest.
 pub(crate) struct Index {
     slots: Slots,
@@ -91,13 +108,14 @@ pub(crate) struct Index {
     lists: BTreeMap<i8, List>,
     /// Whether an entry that is used goes last.
     is_lru: bool,
+    walk: Walk,
     clock: fn() -> u32,
 }
 
 impl Index {
     pub(crate) fn new(is_lru: bool) -> Self {
         let (slots, table, lists) = (Slots::new(), Table::new(), BTreeMap::new());
-        Index { slots, table, lists, is_lru, clock: seconds_now }
+        Index { slots, table, lists, is_lru, walk: Walk::default(), clock: seconds_now }
     }
 
     /// Returns the seconds since 1970 by which entries expire.
@@ -151,6 +169,7 @@ impl Index {
     pub(crate) fn insert(&mut self, indexed: Indexed) -> Option<Indexed> {
         let old = self.remove(&indexed.entry.digest);
         let slot = self.slots.add(&indexed);
+        self.slots.get_mut(slot).set_odd(self.walk.is_odd);
         self.table.insert(&mut self.slots, slot);
         self.link_last(slot);
         old
@@ -172,6 +191,7 @@ impl Index {
 
     fn remove_slot(&mut self, slot: u32) -> Indexed {
         let indexed = Indexed { entry: self.slots.entry(slot), ranges: self.slots.ranges(slot) };
+        self.walk.left -= usize::from(self.slots.get(slot).is_odd() != self.walk.is_odd);
         self.unlink(slot);
         self.table.remove(&mut self.slots, slot);
         self.slots.remove(slot);
@@ -191,6 +211,40 @@ impl Index {
         })
     }
 
+    /// Begins a walk through all entries. The walk before is complete.
+    pub(crate) fn begin_walk(&mut self) {
+        debug_assert_eq!(self.walk.left, 0);
+        let is_odd = !self.walk.is_odd;
+        self.walk = Walk { is_odd, left: self.len(), priority: None, next: NIL };
+    }
+
+    /// Walks on by at most `steps` entries, in the order in which they go; calls `met` with those
+    /// that were there when the walk began. Returns how many of these are left: the walk is
+    /// complete with the last one.
+    pub(crate) fn walk(&mut self, steps: usize, mut met: impl FnMut(Entry)) -> usize {
+        for _ in 0..steps {
+            if self.walk.left == 0 {
+                break;
+            }
+            if self.walk.next == NIL {
+                let is_behind =
+                    |&(&priority, _): &(&i8, &List)| Some(priority) > self.walk.priority;
+                let next = self.lists.iter().find(is_behind);
+                let (&priority, list) = next.expect("entries are left");
+                (self.walk.priority, self.walk.next) = (Some(priority), list.first);
+            }
+            let slot = self.walk.next;
+            let one = self.slots.get_mut(slot);
+            self.walk.next = one.next;
+            if one.is_odd() != self.walk.is_odd {
+                one.set_odd(self.walk.is_odd);
+                self.walk.left -= 1;
+                met(self.slots.entry(slot));
+            }
+        }
+        self.walk.left
+    }
+
     fn link_last(&mut self, slot: u32) {
         let priority = self.slots.get(slot).priority;
         let list = self.lists.entry(priority).or_insert(List { first: slot, last: NIL });
@@ -200,10 +254,17 @@ impl Index {
         if prev != NIL {
             self.slots.get_mut(prev).next = slot;
         }
+        // The walk was at the end of this list, which has one more now.
+        if self.walk.next == NIL && self.walk.priority == Some(priority) {
+            self.walk.next = slot;
+        }
     }
 
     fn unlink(&mut self, slot: u32) {
         let one = *self.slots.get(slot);
+        if self.walk.next == slot {
+            self.walk.next = one.next;
+        }
         if one.prev != NIL {
             self.slots.get_mut(one.prev).next = one.next;
         }
@@ -381,6 +442,55 @@ mod tests {
             let known: Vec<Entry> = known.iter().map(|one| one.entry).collect();
             assert_eq!(index.entries().collect::<Vec<_>>(), known);
             assert_eq!(drain(&mut index), known);
+        }
+    }
+
+    /// A walk meets each entry once that was there when it began and still is, whatever happens
+    /// between its pieces; it may meet one that is removed later.
+    #[test]
+    fn a_walk_meets_every_entry_once_while_others_come_and_go() {
+        let mut random = Random::new(5);
+        for round in 0..60 {
+            let mut index = index(round % 2 == 0);
+            let mut number = 0;
+            let mut store = |index: &mut Index, key: u64| {
+                number += 1;
+                let _ = index.insert(indexed(key, number, 0, (key % 5) as i8 - 2));
+                number
+            };
+            for key in 0..random.below(400) {
+                store(&mut index, key);
+            }
+            for _ in 0..3 {
+                let mut at_begin: Vec<Entry> = index.entries().collect();
+                let mut removed: Vec<Digest> = Vec::new();
+                let mut met: Vec<Entry> = Vec::new();
+                index.begin_walk();
+                while index.walk(1 + random.below(20) as usize, |entry| met.push(entry)) > 0 {
+                    for _ in 0..random.below(30) {
+                        let key = random.below(500);
+                        match random.below(6) {
+                            0 => {
+                                index.remove(&digest(key));
+                                removed.push(digest(key));
+                            }
+                            1 => {
+                                store(&mut index, key);
+                                removed.push(digest(key));
+                            }
+                            2 => removed.extend(index.remove_first().map(|one| one.entry.digest)),
+                            _ => drop(index.get_used(&digest(key))),
+                        }
+                    }
+                }
+                for entry in &met {
+                    assert!(at_begin.contains(entry), "it came later");
+                }
+                at_begin.retain(|entry| !removed.contains(&entry.digest));
+                for entry in at_begin {
+                    assert_eq!(met.iter().filter(|one| **one == entry).count(), 1);
+                }
+            }
         }
     }
 

@@ -16,6 +16,10 @@ use super::scattered::Scattered;
 use crate::format::{Digest, Entry, Extents, Hints, blocks_of};
 
 pub(super) const NIL: u32 = u32::MAX;
+/// The value lies in several extents.
+const SCATTERED: u8 = 1;
+/// Walks through all entries are odd or even: the last one that has met this entry was odd.
+const ODD: u8 = 2;
 /// Slots of a chunk: 60 KiB.
 const CHUNK: usize = 1024;
 
@@ -31,7 +35,8 @@ pub(super) struct Slot {
     len: u32,
     len_high: u16,
     pub(super) priority: i8,
-    is_scattered: bool,
+    /// [`SCATTERED`] and others.
+    flags: u8,
     /// The entries that go before and after it; in a free slot, `next` is the next free one.
     pub(super) prev: u32,
     pub(super) next: u32,
@@ -51,7 +56,7 @@ const FREE: Slot = Slot {
     len: 0,
     len_high: 0,
     priority: 0,
-    is_scattered: false,
+    flags: 0,
     prev: NIL,
     next: NIL,
     chain: NIL,
@@ -61,6 +66,20 @@ impl Slot {
     /// Returns the bytes of the value.
     pub(super) fn len(&self) -> u64 {
         u64::from(self.len_high) << 32 | u64::from(self.len)
+    }
+
+    fn is_scattered(&self) -> bool {
+        self.flags & SCATTERED != 0
+    }
+
+    /// Returns whether the last walk that has met this entry was odd.
+    pub(super) fn is_odd(&self) -> bool {
+        self.flags & ODD != 0
+    }
+
+    /// Records that an odd walk, or an even one, has met this entry.
+    pub(super) fn set_odd(&mut self, is_odd: bool) {
+        self.flags = self.flags & !ODD | if is_odd { ODD } else { 0 };
     }
 
     pub(super) fn has_expired(&self, now: u32) -> bool {
@@ -141,7 +160,7 @@ impl Slots {
             len: len as u32,
             len_high: (len >> 32) as u16,
             priority,
-            is_scattered,
+            flags: if is_scattered { SCATTERED } else { 0 },
             ..FREE
         };
         if is_scattered {
@@ -169,7 +188,7 @@ impl Slots {
 
     /// Frees a slot.
     pub(super) fn remove(&mut self, slot: u32) {
-        if self.get(slot).is_scattered {
+        if self.get(slot).is_scattered() {
             self.scattered.remove(slot);
         }
         let free = self.free;
@@ -181,7 +200,7 @@ impl Slots {
     pub(super) fn entry(&self, slot: u32) -> Entry {
         let of = self.get(slot);
         let len = of.len();
-        let extents = if of.is_scattered {
+        let extents = if of.is_scattered() {
             self.scattered.get(slot, of.start, blocks_of(len)).0
         } else {
             Extents::contiguous(of.start, len)
@@ -202,7 +221,7 @@ impl Slots {
         let handle = |[high, low]: [u32; 2]| {
             RawHandle::from_bits(self.allocator | u128::from(high) << 32 | u128::from(low))
         };
-        if !of.is_scattered {
+        if !of.is_scattered() {
             return Ranges::from(handle(of.range));
         }
         let (extents, behind) = self.scattered.get(slot, of.start, blocks_of(of.len()));

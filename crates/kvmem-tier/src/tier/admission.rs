@@ -76,13 +76,13 @@ impl fmt::Debug for Admission {
 }
 
 /// Decides about evicted values.
-pub(super) struct Doorman {
+pub(super) struct Doorkeeper {
     filters: Option<Mutex<Filters>>,
     policy: Option<Arc<dyn AdmissionPolicy>>,
     budget: Option<Mutex<Budget>>,
 }
 
-impl Doorman {
+impl Doorkeeper {
     /// Decides for a tier with room for `entries` values. `bytes_per_s` limits the bytes written
     /// per second.
     pub(super) fn new(admission: Admission, entries: u64, bytes_per_s: Option<u64>) -> Self {
@@ -92,7 +92,7 @@ impl Doorman {
             Admission::SecondEviction => filters = Some(Mutex::new(Filters::new(entries))),
             Admission::Custom(custom) => policy = Some(custom),
         }
-        Doorman {
+        Doorkeeper {
             filters,
             policy,
             budget: bytes_per_s.map(|bytes_per_s| Mutex::new(Budget::new(bytes_per_s))),
@@ -224,12 +224,12 @@ mod tests {
 
     #[test]
     fn all_are_admitted_unless_something_limits_them() {
-        let all = Doorman::new(Admission::All, 10, None);
+        let all = Doorkeeper::new(Admission::All, 10, None);
         assert!((0..100).all(|n| all.admits(&digest(n), b"key", &[0; 100])));
-        let second = Doorman::new(Admission::SecondEviction, 1000, None);
+        let second = Doorkeeper::new(Admission::SecondEviction, 1000, None);
         let seen = || second.admits(&digest(1), b"key", b"1");
         assert!(!seen() && seen());
-        let slow = Doorman::new(Admission::All, 10, Some(100));
+        let slow = Doorkeeper::new(Admission::All, 10, Some(100));
         let admits = |value: &[u8]| slow.admits(&digest(1), b"key", value);
         assert!(admits(&[0; 1000]) && !admits(&[0]));
     }
@@ -238,8 +238,8 @@ mod tests {
     fn a_policy_of_the_program_sees_key_and_value() {
         let custom = Admission::custom(|key: &[u8], value: &[u8]| key[0] == 7 && value.len() > 2);
         assert_eq!(format!("{custom:?}"), "Custom(..)");
-        let doorman = Doorman::new(custom.clone(), 10, Some(100));
-        let admits = |key: u8, value: &[u8]| doorman.admits(&digest(1), &[key], value);
+        let doorkeeper = Doorkeeper::new(custom.clone(), 10, Some(100));
+        let admits = |key: u8, value: &[u8]| doorkeeper.admits(&digest(1), &[key], value);
         // What it rejects does not use up the rate.
         assert!(!admits(6, &[0; 1000]) && !admits(7, &[0; 2]));
         assert!(admits(7, &[0; 1000]) && !admits(7, &[0; 1000]));

@@ -5,6 +5,7 @@
 //! whatever the order of the keys. The thread computes the checksum of each read as soon as it is
 //! complete, while others are in flight.
 
+use std::io;
 use std::mem::take;
 
 use super::bounce::{Bounce, blocks_of_rest, in_place};
@@ -63,6 +64,8 @@ struct ExtentRead<'a> {
     /// The checksum of these bytes: behind what comes before them, if the value has no other
     /// extent. `None` if they were not read.
     sum: Option<u32>,
+    /// The error, if they were not.
+    error: Option<io::ErrorKind>,
 }
 
 impl<D: Device> DiskTier<D> {
@@ -105,14 +108,15 @@ impl<D: Device> DiskTier<D> {
                 let len = first.len() + rest.len();
                 let at = self.layout.data.block(extent.start);
                 reads.push((extents.len(), Read { at, parts: [first, second] }));
-                extents.push(ExtentRead { value, len, rest, sum: None });
+                extents.push(ExtentRead { value, len, rest, sum: None, error: None });
             }
         }
         reads.sort_unstable_by_key(|(_, read)| read.at);
         // The extent of each read.
         let (order, mut reads): (Vec<usize>, Vec<Read<'_>>) = reads.into_iter().unzip();
         self.device.read(&mut reads, &mut |one, read, result| {
-            let ExtentRead { value, rest, sum, .. } = &mut extents[order[one]];
+            let ExtentRead { value, rest, sum, error, .. } = &mut extents[order[one]];
+            *error = result.as_ref().err().map(io::Error::kind);
             if result.is_ok() {
                 let [in_place, bounce] = &read.parts;
                 rest.copy_from_slice(&bounce[..rest.len()]);
@@ -181,7 +185,8 @@ impl<D: Device> DiskTier<D> {
                     Fetched::Damaged
                 }
                 None => {
-                    state.stats.io_misses += 1;
+                    let error = extents.iter().find_map(|extent| extent.error);
+                    state.count_unreadable(error.unwrap_or(io::ErrorKind::Other));
                     state.quarantine(entry, bad);
                     Fetched::Failed
                 }

@@ -4,16 +4,20 @@
 //! that are queued, those of other threads too. Threads that waited for the lock then find theirs
 //! written, and write nothing (*group commit*; DeWitt et al. 1984).
 //!
+//! When the journal is nearly full, the threads that write to it write a
+//! [checkpoint](super::checkpoint) as well, piece by piece.
+//!
 //! A write is durable after a sync, or at once on a device whose writes are durable. There the
 //! ranges of removed values are free as soon as the journal has the removal.
 
 use std::io;
 use std::sync::PoisonError;
 
+use super::checkpoint::Underway;
 use super::error::TierError;
 use super::tier::DiskTier;
 use crate::device::{AlignedBuffer, Device};
-use crate::format::{BLOCK, Change, Superblock, block_parts, write_changes, write_checkpoint};
+use crate::format::{BLOCK, Change, Superblock, block_parts, write_changes};
 use crate::trace::event;
 
 /// What the lock of the journal protects.
@@ -24,16 +28,18 @@ pub(super) struct Journal {
     pub(super) next_block: u32,
     /// The position below which all changes are durable.
     pub(super) durable: u64,
+    /// The checkpoint that is being written.
+    pub(super) underway: Option<Underway>,
 }
 
 impl Journal {
     pub(super) fn new(superblock: Superblock) -> Self {
-        Journal { superblock, next_block: 0, durable: 0 }
+        Journal { superblock, next_block: 0, durable: 0, underway: None }
     }
 }
 
 impl<D: Device> DiskTier<D> {
-    fn journal(&self) -> std::sync::MutexGuard<'_, Journal> {
+    pub(super) fn journal(&self) -> std::sync::MutexGuard<'_, Journal> {
         self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -52,7 +58,7 @@ impl<D: Device> DiskTier<D> {
     }
 
     /// Keeps the error of a write to the journal: what follows it would be lost.
-    fn kept<T>(&self, result: Result<T, TierError>) -> Result<T, TierError> {
+    pub(super) fn kept<T>(&self, result: Result<T, TierError>) -> Result<T, TierError> {
         if let Err(error) = &result {
             event!(WARN, %error, "the journal failed: the tier is read-only");
             self.failed.get_or_init(|| error.to_string());
@@ -140,7 +146,7 @@ impl<D: Device> DiskTier<D> {
     }
 
     /// Frees the ranges of values whose removal is durable.
-    fn free_retired(&self, durable: u64) {
+    pub(super) fn free_retired(&self, durable: u64) {
         let mut state = self.state();
         while let Some(range) = state.next_free(durable) {
             // The index had this range, and gave it up once.
@@ -164,12 +170,14 @@ impl<D: Device> DiskTier<D> {
             };
             let blocks: Vec<&[Change]> = block_parts(&changes).collect();
             if blocks.len() as u64 > left {
-                return self.write_checkpoint(journal);
+                return self.write_checkpoint(journal, 2);
             }
             self.write_blocks(journal, &blocks)?;
             let mut state = self.state();
             state.queue.drain(..changes.len());
             state.written += changes.len() as u64;
+            drop(state);
+            self.advance_checkpoint(journal)?;
         }
     }
 
@@ -183,47 +191,6 @@ impl<D: Device> DiskTier<D> {
             journal.next_block += 1;
         }
         self.write_metadata(at, &buffer)
-    }
-
-    /// Writes a checkpoint, after which the other journal is in use, and is empty.
-    pub(super) fn write_checkpoint(&self, journal: &mut Journal) -> Result<(), TierError> {
-        let old = journal.superblock;
-        let (entries, position, next_number) = {
-            let state = self.state();
-            (state.snapshot(), state.position(), state.next_number)
-        };
-        // What the checkpoint names must not be lost when the checkpoint is not.
-        self.sync()?;
-        let (epoch, checkpoint) = (old.epoch + 1, 1 - old.checkpoint);
-        let bytes = write_checkpoint(old.file, epoch, &entries);
-        let room = old.layout.checkpoints[checkpoint as usize].len;
-        assert!(bytes.len() as u64 <= room, "{} entries are too many", entries.len());
-        let mut buffer = AlignedBuffer::new(bytes.len() / BLOCK);
-        buffer.copy_from_slice(&bytes);
-        self.write_metadata(old.layout.checkpoints[checkpoint as usize].start, &buffer)?;
-        self.sync()?;
-        let new = Superblock {
-            generation: old.generation + 1,
-            epoch,
-            journal: 1 - old.journal,
-            checkpoint,
-            checkpoint_blocks: (bytes.len() / BLOCK) as u64,
-            next_number,
-            ..old
-        };
-        self.write_superblocks(&new)?;
-        journal.superblock = new;
-        journal.next_block = 0;
-        journal.durable = position;
-        let mut state = self.state();
-        // Changes may have been queued since the snapshot.
-        let covered = position - state.written;
-        state.queue.drain(..covered as usize);
-        state.written = position;
-        state.stats.checkpoints += 1;
-        drop(state);
-        self.free_retired(position);
-        Ok(())
     }
 
     /// Writes both copies of the superblock, one after the other: one of them is always whole. One
@@ -246,25 +213,13 @@ impl<D: Device> DiskTier<D> {
         Ok(())
     }
 
-    fn write_metadata(&self, at: u64, bytes: &[u8]) -> Result<(), TierError> {
+    pub(super) fn write_metadata(&self, at: u64, bytes: &[u8]) -> Result<(), TierError> {
         self.device.write_at(at, bytes).map_err(TierError::device("write", at))?;
         self.state().stats.metadata_bytes += bytes.len() as u64;
         Ok(())
     }
 
-    fn sync(&self) -> Result<(), TierError> {
+    pub(super) fn sync(&self) -> Result<(), TierError> {
         self.device.sync().map_err(TierError::device("sync", 0))
-    }
-
-    /// Writes a checkpoint now: opening the tier after it reads no journal.
-    ///
-    /// # Errors
-    /// [`TierError`]: the tier is read-only then.
-    pub fn checkpoint(&self) -> Result<(), TierError> {
-        self.owned()?;
-        let mut journal = self.journal();
-        self.usable()?;
-        let result = self.write_checkpoint(&mut journal);
-        self.kept(result)
     }
 }

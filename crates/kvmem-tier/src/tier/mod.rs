@@ -3,6 +3,7 @@
 mod admission;
 mod blank;
 mod bounce;
+mod checkpoint;
 mod checksum;
 mod error;
 mod fetch;

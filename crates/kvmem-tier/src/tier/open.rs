@@ -9,7 +9,7 @@ use std::hash::BuildHasher;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock};
 
-use super::admission::Doorman;
+use super::admission::Doorkeeper;
 use super::blank::is_blank;
 use super::bounce::BounceBuffers;
 use super::error::TierError;
@@ -93,7 +93,7 @@ impl<D: Device> DiskTier<D> {
         let mut report = OpenReport { replayed: found.journal_changes, ..OpenReport::default() };
         let tier = Self::with_superblock(device, superblock, options);
         report.dropped = tier.restore(found);
-        tier.checkpoint()?;
+        tier.first_checkpoint()?;
         if options.verify == Verify::All {
             report.damaged = tier.verify_all()?;
         }
@@ -121,7 +121,7 @@ impl<D: Device> DiskTier<D> {
             layout,
         };
         let tier = Self::with_superblock(device, superblock, options);
-        tier.checkpoint()?;
+        tier.first_checkpoint()?;
         Ok((tier, OpenReport { created: true, ..OpenReport::default() }))
     }
 
@@ -134,7 +134,7 @@ impl<D: Device> DiskTier<D> {
             space: space_of(&layout),
             state: Mutex::new(State::new(next_number, options.eviction)),
             failed: OnceLock::new(),
-            doorman: Doorman::new(
+            doorkeeper: Doorkeeper::new(
                 options.admission.clone(),
                 layout.max_entries(),
                 options.max_write_bytes_per_s,
@@ -173,7 +173,7 @@ impl<D: Device> DiskTier<D> {
             let mut state = self.state();
             for DamagedValue { entry, damage, bad } in &damaged {
                 match damage {
-                    Damage::Device(_) => state.stats.io_misses += 1,
+                    Damage::Device(error) => state.count_unreadable(error.kind()),
                     Damage::Checksum => state.stats.checksum_misses += 1,
                 }
                 state.quarantine(entry, *bad);

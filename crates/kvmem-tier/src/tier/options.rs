@@ -31,11 +31,13 @@ pub struct TierOptions {
     pub bytes: Option<u64>,
     /// Transfers that one thread has in flight, at most. By default 32.
     pub depth: Option<u32>,
-    /// The most values that it can hold; fixed when the file is made. The file keeps 128 bytes for
+    /// The most values that it can hold; fixed when the file is made. The file keeps 260 bytes for
     /// each. By default one for each 32 KiB of the device.
     pub max_entries: Option<u64>,
-    /// Bytes of each of the two journals; fixed when the file is made. By default 1/64 of the
-    /// device, at most 4 MiB. A checkpoint is written when one is full.
+    /// Bytes of each of the two journals; fixed when the file is made. A checkpoint is written when
+    /// one is nearly full. By default 1/64 of the device, at most 4 MiB, but as long as a checkpoint
+    /// of [`max_entries`](Self::max_entries): checkpoints then write at most 4/3 of what the journal
+    /// does.
     pub journal_bytes: Option<u64>,
     /// Opens the file with `O_DSYNC`: a value survives a power cut as soon as it is stored, without
     /// [`sync_all`](super::DiskTier::sync_all), and blocks of evicted values are free without a
@@ -70,7 +72,11 @@ impl TierOptions {
     /// Returns the number of entries and the blocks of a journal of a device of `len` bytes.
     pub(super) fn sizes(&self, len: u64) -> (u64, u64) {
         let entries = self.max_entries.unwrap_or(len / (32 << 10)).max(RECORDS_PER_BLOCK as u64);
-        let journal = self.journal_bytes.unwrap_or((len / 64).min(4 << 20)) / BLOCK as u64;
+        // A journal that is much shorter than the checkpoint that it leads to would be full again
+        // before values of as many bytes are written.
+        let checkpoint = entries.div_ceil(RECORDS_PER_BLOCK as u64);
+        let default = || ((len / 64).min(4 << 20) / BLOCK as u64).max(checkpoint);
+        let journal = self.journal_bytes.map_or_else(default, |bytes| bytes / BLOCK as u64);
         (entries, journal.clamp(MIN_JOURNAL, u64::from(u32::MAX)))
     }
 
@@ -88,5 +94,26 @@ impl TierOptions {
             if fits(middle) { high = middle } else { low = middle + 1 }
         }
         low
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_journal_is_as_long_as_a_checkpoint() {
+        for len in (20..44).map(|bits| 1_u64 << bits) {
+            for max_entries in [None, Some(100), Some(10_000_000)] {
+                let options = TierOptions { max_entries, ..TierOptions::default() };
+                let (entries, journal) = options.sizes(len);
+                assert!(journal >= entries.div_ceil(RECORDS_PER_BLOCK as u64), "{len}");
+                if max_entries.is_none() {
+                    let layout = Layout::of(len, entries, journal).expect("it has room for data");
+                    let share = 1.0 - layout.data.len as f64 / len as f64;
+                    assert!(share < if len < 1 << 30 { 0.06 } else { 0.017 }, "{len}: {share}");
+                }
+            }
+        }
     }
 }

@@ -4,6 +4,8 @@
 //! that a removed value had is *retired*: it is free once the change at its position is durable.
 
 use std::collections::VecDeque;
+use std::io;
+use std::mem::take;
 
 use kvmem::offset::RawHandle;
 
@@ -53,7 +55,22 @@ pub(super) struct State {
     pub(super) sync_wanted: bool,
     /// The position below which all changes are durable when the sync that has begun is complete.
     pub(super) syncing: Option<u64>,
+    /// The changes since the checkpoint under way began, if one is.
+    window: Option<Window>,
     pub(super) stats: TierStats,
+}
+
+/// The changes since a [checkpoint](super::checkpoint) began that are not in its journal yet.
+#[derive(Default)]
+pub(super) struct Window {
+    changes: Vec<Change>,
+    /// There were too many.
+    has_overflowed: bool,
+}
+
+impl Window {
+    /// The most changes between two pieces of a checkpoint: about 100 MB.
+    const MAX_CHANGES: usize = 1 << 20;
 }
 
 impl State {
@@ -68,6 +85,7 @@ impl State {
             retired_blocks: 0,
             sync_wanted: false,
             syncing: None,
+            window: None,
             stats: TierStats::default(),
         }
     }
@@ -87,7 +105,7 @@ impl State {
     /// Makes `entry` the value of its key; its number is set here.
     pub(super) fn store(&mut self, mut entry: Entry, ranges: Ranges) {
         entry.number = self.number();
-        self.queue.push_back(Change::Stored(entry));
+        self.record(Change::Stored(entry));
         self.stats.stored += 1;
         self.add(Indexed { entry, ranges });
     }
@@ -126,8 +144,16 @@ impl State {
     /// Records that a value is not in the index any more.
     fn removed(&mut self, old: &Indexed) {
         let number = self.number();
-        self.queue.push_back(Change::Removed(old.entry.digest, number));
+        self.record(Change::Removed(old.entry.digest, number));
         self.retire_value(old);
+    }
+
+    /// Counts a value that could not be read: with an error, or since the device ended before it.
+    pub(super) fn count_unreadable(&mut self, error: io::ErrorKind) {
+        match error {
+            io::ErrorKind::UnexpectedEof => self.stats.short_misses += 1,
+            _ => self.stats.io_misses += 1,
+        }
     }
 
     /// Removes the value `entry`, if its key still has it, and never uses its `bad` extents again.
@@ -139,11 +165,11 @@ impl State {
         event!(WARN, len = entry.len, block = entry.start(), "a damaged value is quarantined");
         self.stats.bytes -= entry.len;
         let number = self.number();
-        self.queue.push_back(Change::Removed(entry.digest, number));
+        self.record(Change::Removed(entry.digest, number));
         for (place, (&extent, range)) in entry.extents.iter().zip(ranges.iter()).enumerate() {
             if bad.has(place) {
                 let number = self.number();
-                self.queue.push_back(Change::Quarantined(extent, number));
+                self.record(Change::Quarantined(extent, number));
                 self.quarantined.push(extent);
             } else {
                 self.retire(extent, range);
@@ -183,9 +209,44 @@ impl State {
         self.retired_blocks
     }
 
-    /// Returns all entries as a checkpoint has them, in the order in which they are evicted.
-    pub(super) fn snapshot(&self) -> Vec<Change> {
-        let quarantined = self.quarantined.iter().map(|&extent| Change::Quarantined(extent, 0));
-        self.index.entries().map(Change::Stored).chain(quarantined).collect()
+    /// Returns the quarantined extents as a checkpoint has them.
+    pub(super) fn quarantined_changes(&self) -> impl Iterator<Item = Change> {
+        self.quarantined.iter().map(|&extent| Change::Quarantined(extent, 0))
+    }
+
+    /// Begins to record changes for the checkpoint that begins now, and a walk through the entries.
+    /// Returns how many there are.
+    pub(super) fn begin_window(&mut self) -> usize {
+        self.window = Some(Window::default());
+        self.index.begin_walk();
+        self.index.len()
+    }
+
+    /// Takes the changes out of the window if there are `least` or more.
+    pub(super) fn window_changes(&mut self, least: usize) -> Vec<Change> {
+        let window = self.window.as_mut().filter(|window| window.changes.len() >= least);
+        window.map(|window| take(&mut window.changes)).unwrap_or_default()
+    }
+
+    /// Gives the window up: it cannot be written.
+    pub(super) fn overflow_window(&mut self) {
+        self.window = Some(Window { changes: Vec::new(), has_overflowed: true });
+    }
+
+    /// Ends the window. Returns the changes that are in it still; `None` if it was given up.
+    pub(super) fn end_window(&mut self) -> Option<Vec<Change>> {
+        let window = self.window.take().filter(|window| !window.has_overflowed)?;
+        Some(window.changes)
+    }
+
+    /// Adds a change to the queue, and to the window.
+    fn record(&mut self, change: Change) {
+        self.queue.push_back(change);
+        let Some(window) = &mut self.window else { return };
+        if window.changes.len() == Window::MAX_CHANGES {
+            self.overflow_window();
+        } else if !window.has_overflowed {
+            window.changes.push(change);
+        }
     }
 }

@@ -28,8 +28,10 @@ pub struct TierStats {
     pub misses: u64,
     /// Fetches whose bytes had another checksum than what was stored.
     pub checksum_misses: u64,
-    /// Fetches that the device failed.
+    /// Fetches that the device failed with an error.
     pub io_misses: u64,
+    /// Fetches of which the device had fewer bytes than were stored: the file was cut off.
+    pub short_misses: u64,
     /// Values that a cache above evicted, and that were not written: see
     /// [`TierOptions::admission`](crate::TierOptions::admission).
     pub not_admitted: u64,
@@ -67,6 +69,7 @@ impl TierStats {
             misses: self.misses + other.misses,
             checksum_misses: self.checksum_misses + other.checksum_misses,
             io_misses: self.io_misses + other.io_misses,
+            short_misses: self.short_misses + other.short_misses,
             not_admitted: self.not_admitted + other.not_admitted,
             unchanged: self.unchanged + other.unchanged,
             evictions: self.evictions + other.evictions,

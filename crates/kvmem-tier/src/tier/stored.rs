@@ -35,7 +35,7 @@ fn expires(ttl: Option<Duration>, now: u32) -> u32 {
 impl<D: Device> DiskTier<D> {
     /// Stores values, and returns the result of each in the same order. A value replaces that of
     /// the same key; of two with one key in a call, the later one counts. A stored value survives
-    /// the process, and a power cut after the next [`flush`](Self::sync_all) or checkpoint.
+    /// the process, and a power cut after the next [`sync_all`](Self::sync_all) or checkpoint.
     ///
     /// Values that begin at a multiple of the block are written from where they are; others are
     /// copied.

@@ -9,7 +9,7 @@ use kvmem::pool::Pool;
 use kvmem::pool::kv_cache::TierOrigin;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
-use super::admission::Doorman;
+use super::admission::Doorkeeper;
 use super::bounce::BounceBuffers;
 use super::error::TierError;
 use super::journal::Journal;
@@ -40,7 +40,7 @@ pub struct DiskTier<D: Device = FileDevice> {
     pub(super) journal: Mutex<Journal>,
     /// The error that ended the journal.
     pub(super) failed: OnceLock<String>,
-    pub(super) doorman: Doorman,
+    pub(super) doorkeeper: Doorkeeper,
     pub(super) bounce: BounceBuffers,
     pub(super) process: Process,
     /// Names the values of this tier to caches above.
@@ -86,7 +86,7 @@ impl<D: Device> DiskTier<D> {
         if self.is_forked() {
             return false;
         }
-        let admits = self.doorman.admits(&self.digest(key), key, value);
+        let admits = self.doorkeeper.admits(&self.digest(key), key, value);
         self.state().stats.not_admitted += u64::from(!admits);
         admits
     }

@@ -1,8 +1,10 @@
 //! Real files, and processes that are killed.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::{Device, Engine, FileDevice};
@@ -173,6 +175,7 @@ fn a_file_may_be_cut_off_beneath_a_tier() {
         }
     }
     assert!(hits > 0 && failed > 0, "{hits} hits, {failed} failed");
+    assert_eq!((tier.stats().short_misses, tier.stats().io_misses), (failed, 0));
     drop(tier);
     // It is shorter than the superblock says.
     let device = FileDevice::open(&file.0, 0, 4).unwrap();
@@ -209,19 +212,59 @@ fn what_is_no_file_is_an_error() {
     assert!(error.to_string().contains("leaves no block for values"), "{error}");
 }
 
-/// The program of the test that is killed: it stores, and prints the keys that are stored.
+/// Threads of the program that is killed, and the keys that each changes alone.
+const THREADS: u64 = 3;
+const KEYS: u64 = 50;
+
+/// Returns the bytes of a version of a key. Each tells both.
+fn versioned(key: u64, version: u64) -> Vec<u8> {
+    (key << 32 | version).to_le_bytes().repeat(1 + (version * 37 % 1500) as usize)
+}
+
+/// The program of the test that is killed. Its threads store batches of new values, replace and
+/// remove them. A line of each names the keys with their new versions, 0 for a removal, before the
+/// call (`begin`) and after it (`done`).
 #[test]
 fn child_that_stores() {
     let Ok(path) = std::env::var("KVMEM_TEST_CHILD") else { return };
-    let (tier, _) = open(path.as_ref());
-    let mut random = Random::new(u64::from(std::process::id()));
-    loop {
-        let key = random.below(1 << 32);
-        let value = key.to_le_bytes().repeat(1 + random.below(2000) as usize);
-        if tier.store(&[(&key.to_le_bytes(), &value)]).remove(0).is_ok() {
-            println!("stored {key} {}", value.len());
+    let first: u64 = std::env::var("KVMEM_TEST_VERSION").unwrap().parse().unwrap();
+    // Nothing is evicted: all values together take a tenth of it.
+    let (tier, _) = DiskTier::open(&path, &sized(32 << 20)).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let tier = &tier;
+            scope.spawn(move || {
+                let mut random = Random::new(u64::from(std::process::id()) + thread);
+                for version in first.. {
+                    let mut keys: Vec<u64> = (0..1 + random.below(5))
+                        .map(|_| thread * KEYS + random.below(KEYS))
+                        .collect();
+                    keys.sort_unstable();
+                    keys.dedup();
+                    let names: Vec<[u8; 8]> = keys.iter().map(|key| key.to_le_bytes()).collect();
+                    let removes = random.once_in(4);
+                    let version = if removes { 0 } else { version };
+                    let line: String = keys.iter().map(|key| format!(" {key}:{version}")).collect();
+                    println!("begin{line}");
+                    if removes {
+                        let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
+                        tier.remove(&names).unwrap();
+                    } else {
+                        let values: Vec<Vec<u8>> =
+                            keys.iter().map(|&key| versioned(key, version)).collect();
+                        let batch: Vec<(&[u8], &[u8])> = names
+                            .iter()
+                            .zip(&values)
+                            .map(|(name, value)| (&name[..], &value[..]))
+                            .collect();
+                        assert!(tier.store(&batch).iter().all(Result::is_ok));
+                    }
+                    assert_eq!(tier.stats().evictions, 0);
+                    println!("done{line}");
+                }
+            });
         }
-    }
+    });
 }
 
 /// A call that fails leaves no file that the next one would take for something else.
@@ -236,41 +279,86 @@ fn a_file_that_would_be_too_short_is_not_made() {
     assert!(DiskTier::open(&file.0, &options).unwrap().1.created);
 }
 
-/// Everything that a process has acknowledged and not evicted is there after `kill -9`.
+/// Everything that a process has acknowledged is there after `kill -9`, and nothing that was
+/// removed or replaced. Every other process is killed while it makes the tier, or soon after.
 #[test]
 fn a_killed_process_loses_nothing_that_it_acknowledged() {
-    let file = TempFile::new("killed");
     let mut random = Random::new(11);
-    let (mut found, mut wanted) = (0, 0);
+    let mut file = TempFile::new("killed");
+    // Of each key the version that is certain, and the one that may have come since; 0: none.
+    let mut known: HashMap<u64, (u64, u64)> = HashMap::new();
+    let (mut calls, mut half_made) = (0, 0);
     let kills = std::env::var("KVMEM_TEST_KILLS").ok().and_then(|kills| kills.parse().ok());
-    for _ in 0..kills.unwrap_or(10) {
+    let kills: u64 = kills.unwrap_or(10);
+    for kill in 0..kills {
+        let makes = kill % 2 == 1;
+        let fresh = TempFile::new("half-made");
+        let path = if makes { &fresh.0 } else { &file.0 };
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "files::child_that_stores", "--nocapture"])
-            .env("KVMEM_TEST_CHILD", &file.0)
+            .env("KVMEM_TEST_CHILD", path)
+            .env("KVMEM_TEST_VERSION", (1 + kill * 1_000_000).to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-        let mut stored = lines.filter_map(|line| {
-            let mut words = line.strip_prefix("stored ")?.split(' ').map(str::to_owned);
-            Some((words.next()?.parse::<u64>().ok()?, words.next()?.parse::<usize>().ok()?))
-        });
-        let mut acknowledged: Vec<_> =
-            stored.by_ref().take(20 + random.below(200) as usize).collect();
+        let mut lines = lines.filter(|line| line.starts_with("begin") || line.starts_with("done"));
+        let mut seen: Vec<String> = Vec::new();
+        if makes {
+            // It is killed as soon as the file is there, or some microseconds later.
+            while !path.exists() && child.try_wait().unwrap().is_none() {
+                std::hint::spin_loop();
+            }
+            std::thread::sleep(Duration::from_micros(random.below(3000)));
+        } else {
+            seen.extend(lines.by_ref().take(20 + random.below(800) as usize));
+        }
         child.kill().unwrap();
         child.wait().unwrap();
-        acknowledged.extend(stored);
-        let (tier, _) = open(&file.0);
-        // As many of the last ones as the tier certainly holds.
-        for (key, len) in acknowledged.iter().rev().take(20) {
-            let mut into = vec![0; *len];
-            let key = key.to_le_bytes();
-            wanted += 1;
-            let got = tier.fetch(&mut [Fetch { key: &key, into: &mut into }]);
-            assert_eq!(got, [Fetched::Hit], "{key:?}");
-            assert!(into.chunks(8).all(|part| part == key));
-            found += 1;
+        seen.extend(lines);
+        let mut of_fresh = HashMap::new();
+        let known = if makes { &mut of_fresh } else { &mut known };
+        for line in &seen {
+            let mut words = line.split(' ');
+            let is_done = words.next() == Some("done");
+            calls += u64::from(is_done);
+            for word in words {
+                let (key, version) = word.split_once(':').unwrap();
+                let (key, version) = (key.parse().unwrap(), version.parse().unwrap());
+                let versions: &mut (u64, u64) = known.entry(key).or_default();
+                versions.1 = version;
+                if is_done {
+                    versions.0 = version;
+                }
+            }
+        }
+        let (tier, found) = DiskTier::open(path, &sized(32 << 20)).unwrap();
+        half_made += u32::from(makes && found.created);
+        assert!(!found.created || seen.is_empty());
+        for key in 0..THREADS * KEYS {
+            let versions = known.entry(key).or_default();
+            let name = key.to_le_bytes();
+            let mut version = 0;
+            if let Some(len) = tier.len_of(&name) {
+                let mut into = vec![0; len as usize];
+                let got = tier.fetch(&mut [Fetch { key: &name, into: &mut into }]);
+                assert_eq!(got, [Fetched::Hit], "{key}");
+                version = u64::from_le_bytes(*into.first_chunk().unwrap()) & 0xFFFF_FFFF;
+                assert!(into == versioned(key, version), "{key} has other bytes");
+            }
+            assert!(
+                version == versions.0 || version == versions.1,
+                "kill {kill}: {key} has {version}, not one of {versions:?}"
+            );
+            *versions = (version, version);
+        }
+        drop(tier);
+        if kill % 20 == 18 {
+            // The next one begins with nothing: the drop of the old one removes the file.
+            file = TempFile::new("killed");
+            known.clear();
         }
     }
-    assert!(found == wanted && found >= 150, "{found} of {wanted}");
+    assert!(calls >= 5 * kills.div_ceil(2), "{calls} calls before {kills} kills");
+    println!("{kills} kills, {calls} calls, {half_made} files that were half made");
 }

@@ -88,7 +88,7 @@ fn memory_is_registered_and_deregistered_at_any_time() {
         assert_eq!(round_trip(&tier, &other, 32_768, 5), 0);
         assert_eq!(round_trip(&tier, &pool, 32_768, 5), 10);
     }
-    // The memory of a pool that is gone stays mapped until the tier is.
+    // The memory of a pool that was dropped stays mapped until the tier is dropped.
     drop(pool);
     assert!(tier.device().fixed_buffers().bytes > 0);
     assert_eq!(round_trip(&tier, &other, 32_768, 5), 0);

@@ -1,6 +1,7 @@
 //! Tests of the disk tier.
 
 mod chain;
+mod checkpoint;
 mod damage;
 mod device;
 mod failures;

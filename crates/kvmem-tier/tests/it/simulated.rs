@@ -28,6 +28,9 @@ struct Platter {
     until_end: u64,
     /// Each read or write fails with a probability of 1 / `failing`; with 0 none fails.
     failing: u64,
+    /// Each read or write has a fault with a probability of 1 / `faults`: an error, a short count, a
+    /// flipped bit of what is read, or a delay. With 0 none has.
+    faults: u64,
     /// Where reads and writes fail, with the number of the error.
     bad: Range<u64>,
     errno: i32,
@@ -50,6 +53,7 @@ impl Disk {
             new: true,
             until_end: u64::MAX,
             failing: 0,
+            faults: 0,
             bad: 0..0,
             errno: EIO,
             syncs_fail: false,
@@ -88,6 +92,11 @@ impl Disk {
         self.platter().failing = n;
     }
 
+    /// Gives one in `n` reads and writes a fault of any kind; none if `n` is 0.
+    pub(crate) fn fault_once_in(&self, n: u64) {
+        self.platter().faults = n;
+    }
+
     /// Makes all reads and writes of these bytes fail with an error of the system.
     pub(crate) fn fail_at(&self, bytes: Range<u64>, errno: i32) {
         let mut platter = self.platter();
@@ -118,7 +127,7 @@ impl Disk {
     /// Starts the next process.
     pub(crate) fn restart(&self) {
         let mut platter = self.platter();
-        (platter.until_end, platter.failing) = (u64::MAX, 0);
+        (platter.until_end, platter.failing, platter.faults) = (u64::MAX, 0, 0);
         platter.syncing = None;
     }
 
@@ -154,6 +163,26 @@ impl Platter {
             return Err(io::Error::from_raw_os_error(self.errno));
         }
         Ok(())
+    }
+
+    /// Makes a fault, at times: one of these errors, a short count, a delay, or that a bit of what is
+    /// read flips, if the result is true.
+    fn fault(&mut self, errors: &[i32], short: io::ErrorKind) -> io::Result<bool> {
+        if self.faults == 0 || !self.random.once_in(self.faults) {
+            return Ok(false);
+        }
+        match self.random.below(4) {
+            0 => {
+                let error = self.random.below(errors.len() as u64) as usize;
+                Err(io::Error::from_raw_os_error(errors[error]))
+            }
+            1 => Err(short.into()),
+            2 => Ok(true),
+            _ => {
+                std::thread::sleep(std::time::Duration::from_micros(50));
+                Ok(false)
+            }
+        }
     }
 
     /// Counts an operation; returns how many bytes of it are done, or an error.
@@ -194,6 +223,7 @@ impl Platter {
         assert!(parts.iter().all(|it| it.is_empty() || it.as_ptr().addr().is_multiple_of(4096)));
         let bytes = parts.concat();
         self.pass(*at, bytes.len())?;
+        self.fault(&[EIO, libc::ENOSPC], io::ErrorKind::WriteZero)?;
         let done = self.step(bytes.len())?;
         let start = *at as usize;
         self.current[start..start + done].copy_from_slice(&bytes[..done]);
@@ -210,6 +240,7 @@ impl Platter {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         assert!(at.is_multiple_of(4096) && len.is_multiple_of(SECTOR));
         self.pass(*at, len)?;
+        let flips = self.fault(&[EIO], io::ErrorKind::UnexpectedEof)?;
         let done = self.step(len)?;
         let mut from = *at as usize;
         if done < len || from + len > self.current.len() {
@@ -218,6 +249,10 @@ impl Platter {
         for part in parts {
             part.copy_from_slice(&self.current[from..from + part.len()]);
             from += part.len();
+            if flips && !part.is_empty() {
+                let bit = self.random.below(part.len() as u64 * 8) as usize;
+                part[bit / 8] ^= 1 << (bit % 8);
+            }
         }
         Ok(())
     }

@@ -177,7 +177,7 @@ fn durable_writes_need_no_sync() {
     let disk = Disk::new(2 << 20, 1).with_dsync();
     let options = TierOptions {
         max_entries: Some(200),
-        journal_bytes: Some(512 << 10),
+        journal_bytes: Some(640 << 10),
         ..TierOptions::default()
     };
     let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();

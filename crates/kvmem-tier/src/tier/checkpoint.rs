@@ -1,0 +1,291 @@
+//! *Checkpoint*: the index is written in pieces, while values are stored and fetched.
+//!
+//! A checkpoint [begins](DiskTier::begin_checkpoint) when three quarters of the journal are used.
+//! From then on, a thread that has written a block of the journal writes pieces of the checkpoint
+//! as well, as many as are due for it to be complete after another eighth. A piece locks the state
+//! for a few hundred microseconds, to copy entries, and the journal while it is written. No call
+//! waits for more than a piece, except for the end of the checkpoint, which takes three syncs.
+//!
+//! # Why the pieces make an index
+//!
+//! A piece has the entries as they are when it is copied, so the checkpoint as a whole is the index
+//! of no moment. It has each entry that was there at the begin and still is, as
+//! [`Index::walk`](crate::index::Index::walk) says, and of those that were replaced or removed
+//! meanwhile some. The changes since the begin make up for that: they are recorded in the
+//! [window](super::state::Window), and written to the *other* journal, in their order, behind which
+//! the next changes follow. Replayed on any mixture of the states since the begin, they lead to the
+//! state after them: the last change of a key decides what the key has, and a removal removes only
+//! values of lower numbers than its own.
+//!
+//! The journal in use has each change as well, as at any other time. Until the superblock names the
+//! new checkpoint, a process that opens the file reads the old one and the whole of that journal.
+//! The superblock is written last: after the checkpoint, all changes up to that moment in the other
+//! journal, and a sync of all of this and of the values that it names. A power cut therefore finds
+//! one index or the other, each complete.
+//!
+//! # Why blocks that were left behind are never read
+//!
+//! A process that is killed before the superblock is written leaves blocks of changes in the other
+//! journal, and the next process uses that journal first. The blocks must not pass for those that
+//! it writes there. If the superblock has the epoch *n*, the window has the epoch *n* + 2. The next
+//! process goes on with *n* + 1 in that journal, and *n* + 2 in the one after it; in this journal it
+//! will not use *n* + 2, since both the epoch and the journal change with each checkpoint. Programs
+//! of before, which add 1 at each checkpoint, never use *n* + 2 there either: the format is the
+//! same.
+//!
+//! # When the changes are too many
+//!
+//! If more changes come than the other journal has room for, such as those of a call that removes
+//! everything, the checkpoint is given up. A *snapshot* takes its place: the entries of one moment,
+//! copied at once, with the epoch *n* + 1 and no changes behind them.
+
+use std::mem::take;
+
+use super::error::TierError;
+use super::journal::Journal;
+use super::tier::DiskTier;
+use crate::device::{AlignedBuffer, Device};
+use crate::format::{
+    BLOCK, Change, RECORDS_PER_BLOCK, Superblock, block_parts, write_changes,
+    write_checkpoint_block,
+};
+
+/// Entries of a piece at most: 128 KiB.
+const MAX_PIECE: usize = 32 * RECORDS_PER_BLOCK;
+/// A checkpoint has at least this many pieces, if it has as many blocks.
+const PIECES: usize = 16;
+
+/// A checkpoint that is being written.
+pub(super) struct Underway {
+    /// The superblock that will name it.
+    superblock: Superblock,
+    /// The next block of the other journal.
+    next_block: u32,
+    /// Entries that are to be written, and those of them that are left.
+    entries: usize,
+    left: usize,
+    /// Blocks of the journal in use when it began.
+    began_at: u32,
+    /// Changes for the next block of the checkpoint, which they do not fill.
+    rest: Vec<Change>,
+}
+
+impl<D: Device> DiskTier<D> {
+    /// Writes what is due of a checkpoint, after blocks have been added to the journal.
+    pub(super) fn advance_checkpoint(&self, journal: &mut Journal) -> Result<(), TierError> {
+        let blocks = journal.superblock.layout.journals[0].blocks();
+        let used = u64::from(journal.next_block);
+        if used < blocks - blocks / 4 {
+            return Ok(());
+        }
+        let mut underway = match journal.underway.take() {
+            Some(underway) => underway,
+            None => self.begin_checkpoint(journal, 2),
+        };
+        let room = (blocks / 8).max(1);
+        let share = (used + 1 - u64::from(underway.began_at)).min(room);
+        let due = underway.entries - (underway.entries as u64 * share / room) as usize;
+        while underway.left > due {
+            self.write_piece(&mut underway)?;
+        }
+        if underway.left == 0 {
+            return self.end_checkpoint(journal, underway);
+        }
+        journal.underway = Some(underway);
+        Ok(())
+    }
+
+    /// Writes a checkpoint, or the rest of the one that has begun, after which the other journal is
+    /// in use. The epoch of a new one is higher by `step`: 1 if nothing changes meanwhile, else 2.
+    pub(super) fn write_checkpoint(
+        &self,
+        journal: &mut Journal,
+        step: u64,
+    ) -> Result<(), TierError> {
+        let mut underway = match journal.underway.take() {
+            Some(underway) => underway,
+            None => self.begin_checkpoint(journal, step),
+        };
+        while underway.left > 0 {
+            self.write_piece(&mut underway)?;
+        }
+        self.end_checkpoint(journal, underway)
+    }
+
+    fn begin_checkpoint(&self, journal: &Journal, step: u64) -> Underway {
+        let mut state = self.state();
+        let entries = state.begin_window();
+        let old = journal.superblock;
+        let superblock = Superblock {
+            generation: old.generation + 1,
+            epoch: old.epoch + step,
+            journal: 1 - old.journal,
+            checkpoint: 1 - old.checkpoint,
+            checkpoint_blocks: 0,
+            ..old
+        };
+        Underway {
+            superblock,
+            next_block: 0,
+            entries,
+            left: entries,
+            began_at: journal.next_block,
+            rest: state.quarantined_changes().collect(),
+        }
+    }
+
+    /// Writes a piece of the checkpoint, and the changes since it began if they fill a block.
+    fn write_piece(&self, underway: &mut Underway) -> Result<(), TierError> {
+        let steps = (underway.entries / PIECES).clamp(RECORDS_PER_BLOCK, MAX_PIECE);
+        let changes = {
+            let mut state = self.state();
+            let rest = &mut underway.rest;
+            underway.left = state.index.walk(steps, |entry| rest.push(Change::Stored(entry)));
+            state.window_changes(RECORDS_PER_BLOCK)
+        };
+        self.write_entries(underway, false)?;
+        self.write_window(underway, &changes)
+    }
+
+    /// Writes the whole blocks of what is left of the checkpoint; with `all` the last one, too.
+    fn write_entries(&self, underway: &mut Underway, all: bool) -> Result<(), TierError> {
+        let changes = take(&mut underway.rest);
+        let mut parts: Vec<&[Change]> = block_parts(&changes).collect();
+        if !all && let Some(last) = parts.pop() {
+            underway.rest = last.to_vec();
+        }
+        if all && underway.superblock.checkpoint_blocks == 0 && parts.is_empty() {
+            parts.push(&[]);
+        }
+        let Superblock { file, epoch, checkpoint, layout, .. } = underway.superblock;
+        let area = layout.checkpoints[checkpoint as usize];
+        let first = underway.superblock.checkpoint_blocks;
+        let end = first + parts.len() as u64;
+        assert!(end <= area.blocks(), "{} entries are too many", underway.entries);
+        let mut buffer = AlignedBuffer::new(parts.len());
+        for ((index, changes), bytes) in (first..).zip(&parts).zip(buffer.chunks_exact_mut(BLOCK)) {
+            write_checkpoint_block(file, epoch, index as u32, changes, bytes);
+        }
+        underway.superblock.checkpoint_blocks = end;
+        if parts.is_empty() {
+            return Ok(());
+        }
+        self.write_metadata(area.block(first as u32), &buffer)
+    }
+
+    /// Writes changes since the begin of the checkpoint to the other journal. If it has no room,
+    /// the window is given up.
+    fn write_window(&self, underway: &mut Underway, changes: &[Change]) -> Result<(), TierError> {
+        let Superblock { file, epoch, journal, layout, .. } = underway.superblock;
+        let area = layout.journals[journal as usize];
+        let parts: Vec<&[Change]> = block_parts(changes).collect();
+        if u64::from(underway.next_block) + parts.len() as u64 > area.blocks() {
+            self.state().overflow_window();
+            return Ok(());
+        }
+        if parts.is_empty() {
+            return Ok(());
+        }
+        let at = area.block(underway.next_block);
+        let mut buffer = AlignedBuffer::new(parts.len());
+        for (changes, bytes) in parts.into_iter().zip(buffer.chunks_exact_mut(BLOCK)) {
+            write_changes(file, epoch, underway.next_block, changes, bytes);
+            underway.next_block += 1;
+        }
+        self.write_metadata(at, &buffer)
+    }
+
+    /// Makes the checkpoint valid, all of whose entries were met. Changes that come later are in
+    /// neither journal yet, since that is locked.
+    fn end_checkpoint(
+        &self,
+        journal: &mut Journal,
+        mut underway: Underway,
+    ) -> Result<(), TierError> {
+        let window = {
+            let mut state = self.state();
+            state.end_window().map(|changes| (changes, state.position(), state.next_number))
+        };
+        let Some((changes, position, next_number)) = window else {
+            return self.write_snapshot(journal);
+        };
+        let blocks = underway.superblock.layout.journals[0].blocks();
+        if u64::from(underway.next_block) + block_parts(&changes).count() as u64 > blocks {
+            return self.write_snapshot(journal);
+        }
+        self.write_entries(&mut underway, true)?;
+        self.write_window(&mut underway, &changes)?;
+        let new = Superblock { next_number, ..underway.superblock };
+        self.switch(journal, new, underway.next_block, position)
+    }
+
+    /// Writes the entries of one moment, which are copied at once.
+    fn write_snapshot(&self, journal: &mut Journal) -> Result<(), TierError> {
+        let (mut underway, position, next_number) = {
+            let mut underway = self.begin_checkpoint(journal, 1);
+            let mut state = self.state();
+            // Changes between the two locks are in what is copied now.
+            let rest = &mut underway.rest;
+            rest.clear();
+            rest.extend(state.quarantined_changes());
+            underway.left = state.index.walk(usize::MAX, |_| {});
+            rest.extend(state.index.entries().map(Change::Stored));
+            let _ = state.end_window();
+            (underway, state.position(), state.next_number)
+        };
+        self.write_entries(&mut underway, true)?;
+        let new = Superblock { next_number, ..underway.superblock };
+        self.switch(journal, new, 0, position)
+    }
+
+    /// Makes `superblock` the valid one, whose checkpoint and first `next_block` blocks of the
+    /// journal have all changes below `position`.
+    fn switch(
+        &self,
+        journal: &mut Journal,
+        superblock: Superblock,
+        next_block: u32,
+        position: u64,
+    ) -> Result<(), TierError> {
+        // What the superblock leads to, and the values that it names, must not be lost when the
+        // superblock is not.
+        self.sync()?;
+        self.write_superblocks(&superblock)?;
+        journal.superblock = superblock;
+        journal.next_block = next_block;
+        journal.durable = position;
+        let mut state = self.state();
+        let covered = position - state.written;
+        state.queue.drain(..covered as usize);
+        state.written = position;
+        state.stats.checkpoints += 1;
+        drop(state);
+        self.free_retired(position);
+        Ok(())
+    }
+
+    /// Writes a checkpoint now: opening the tier after it reads no journal, unless values are
+    /// stored or removed meanwhile.
+    ///
+    /// # Errors
+    /// [`TierError`]: the tier is read-only then.
+    pub fn checkpoint(&self) -> Result<(), TierError> {
+        self.owned()?;
+        let mut journal = self.journal();
+        self.usable()?;
+        let is_underway = journal.underway.is_some();
+        let mut result = self.write_checkpoint(&mut journal, 2);
+        if is_underway && result.is_ok() {
+            // The changes since its begin are in the journal.
+            result = self.write_checkpoint(&mut journal, 2);
+        }
+        self.kept(result)
+    }
+
+    /// Writes the first checkpoint of a tier that is being opened.
+    pub(super) fn first_checkpoint(&self) -> Result<(), TierError> {
+        let mut journal = self.journal();
+        let result = self.write_checkpoint(&mut journal, 1);
+        self.kept(result)
+    }
+}
