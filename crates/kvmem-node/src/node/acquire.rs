@@ -17,11 +17,12 @@ pub(super) fn check_key(key: &[u8]) -> Result<(), CallError> {
 }
 
 impl Node {
-    /// Returns how many keys in front have values.
+    /// Returns how many keys in front have values, in memory or in the tier.
     pub(crate) fn lookup(&self, session: SessionIndex, keys: &[&[u8]], now: u64) -> usize {
         let namespace = self.sessions.get(session).namespace;
-        let has = |key: &&&[u8]| {
-            self.find(namespace, key).is_some_and(|slot| !self.is_expired(slot, now))
+        let has = |key: &&&[u8]| match self.find(namespace, key) {
+            Some(slot) => !self.is_expired(slot, now),
+            None => self.is_below(namespace, key),
         };
         keys.iter().take_while(has).count()
     }
