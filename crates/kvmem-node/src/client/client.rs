@@ -11,7 +11,7 @@ use super::{
     ClientError, ConnectOptions, NewValue, NodeReservation, NotCommitted, PinBatch, ValueOptions,
 };
 use crate::crc;
-use crate::node::{BlockHandle, Event, NodeStats};
+use crate::node::{BlockHandle, Events, NodeStats};
 use crate::protocol::{Answer, Call, Commit, Key, Listed, SessionListed};
 
 /// What pins and reservations need of their client.
@@ -95,7 +95,9 @@ impl NodeClient {
         self.inner.connection.has_rings()
     }
 
-    /// Returns how many keys in front have values. Nothing is pinned: they may be evicted at once.
+    /// Returns how many keys in front have values, in memory or in the server's
+    /// [tier](crate::NodeTier), from where an acquisition fetches them. Nothing is pinned or
+    /// fetched: they may be evicted at once, and a tier may fail.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -346,20 +348,20 @@ impl NodeClient {
         })
     }
 
-    /// Returns at most `max` events from number `from` on, and the number to go on with. Waits for
-    /// the first one for at most `wait`. Events of numbers below the first one were dropped.
+    /// Returns at most `max` events from position `from` on, and the position to go on with. 0 is
+    /// the position of the oldest event that the server has, and 2^63 and above are that of the
+    /// next one. Waits for the first event for at most `wait`.
+    ///
+    /// The server keeps the latest events, and a restarted one has none of those before. Events
+    /// that are missing are [told](Events::lost), and the call returns at once then: the caller
+    /// looks at what there is, by [`list`](Self::list), and goes on.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn events(
-        &self,
-        from: u64,
-        max: u32,
-        wait: Duration,
-    ) -> Result<(Vec<Event>, u64), ClientError> {
+    pub fn events(&self, from: u64, max: u32, wait: Duration) -> Result<Events, ClientError> {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         self.inner.connection.call(&Call::Events { from, max, wait_ms }, |_, answer| match answer {
-            Answer::Events { events, next } => Ok((events, next)),
+            Answer::Events(events) => Ok(events),
             _ => Err(UNEXPECTED),
         })
     }

@@ -95,7 +95,8 @@ pub(crate) enum Call<'a> {
     /// Says that the client lives.
     KeepAlive,
     Stats,
-    /// Events from number `from` on. Waits for the first one for at most `wait_ms`.
+    /// Events from position `from` on. Waits for the first one for at most `wait_ms`, unless events
+    /// were lost before that position.
     Events {
         from: u64,
         max: u32,

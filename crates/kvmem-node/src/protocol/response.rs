@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::CallError;
-use crate::node::{BlockHandle, Event, Granted, NodeStats};
+use crate::node::{BlockHandle, Events, Granted, NodeStats};
 
 /// A message of the server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -29,10 +29,7 @@ pub(crate) enum Answer {
     Pinned(Vec<Option<Granted>>),
     Reserved(Vec<Granted>),
     Stats(Box<NodeStats>),
-    Events {
-        events: Vec<Event>,
-        next: u64,
-    },
+    Events(Events),
     Listed {
         values: Vec<Listed>,
         next: Option<u32>,

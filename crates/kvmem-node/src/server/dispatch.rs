@@ -142,15 +142,18 @@ impl NodeServer {
             Call::Stats => Ok(Some(Answer::Stats(Box::new(self.node.stats())))),
             Call::Events { from, max, wait_ms } => {
                 let max = max.min(MAX_LISTED);
-                let (events, next) = self.node.events_since(from, max as usize);
+                let found = self.node.events_since(from, max as usize);
                 let waits = wait_ms > 0 && max > 0 && id != NO_ANSWER;
-                if events.is_empty() && waits && connection.waiting.len() < MAX_WAITING {
+                let none = found.events.is_empty() && !found.lost;
+                if none && waits && connection.waiting.len() < MAX_WAITING {
+                    // The number 0 and those behind the end become that of the next event.
+                    let from = found.next;
                     // The time of this turn may be past, and is rounded down.
                     let until = now_ms().saturating_add(u64::from(wait_ms) + 1);
                     connection.waiting.push(WaitingForEvents { id, from, max, until });
                     return Ok(None);
                 }
-                Ok(Some(Answer::Events { events, next }))
+                Ok(Some(Answer::Events(found)))
             }
             Call::Goodbye => {
                 connection.goodbye = true;
