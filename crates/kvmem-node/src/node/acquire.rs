@@ -86,6 +86,26 @@ impl Node {
         touched
     }
 
+    /// As [`release`](Self::release), for a client that has had the pins in an epoch. If it is over,
+    /// only reservations end.
+    pub(crate) fn release_of(
+        &mut self,
+        session: SessionIndex,
+        epoch: u64,
+        handles: &[BlockHandle],
+    ) -> Result<(), CallError> {
+        if epoch == self.epoch_of(session) {
+            return self.release(session, handles);
+        }
+        for &handle in handles {
+            let Ok((slot, _)) = self.live(handle) else { continue };
+            if self.sessions.get(session).reservations.contains_key(&slot) {
+                self.end_reservation(session, slot);
+            }
+        }
+        Ok(())
+    }
+
     /// Ends pins and reservations of a session. A handle that appears twice ends two pins.
     pub(crate) fn release(
         &mut self,

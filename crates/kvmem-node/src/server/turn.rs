@@ -226,11 +226,11 @@ impl NodeServer {
             .connections
             .values()
             .filter(|it| now.saturating_sub(it.heard_at) > lease)
-            .filter_map(AcceptedConnection::session)
+            .filter_map(|it| Some((it.session()?, now.saturating_sub(it.ran_at) > lease)))
             .collect();
-        for session in silent {
+        for (session, hangs) in silent {
             self.node.fence(session);
-            if self.options.reclaim_pins {
+            if self.options.reclaim_pins && hangs {
                 self.node.reclaim_pins(session);
             }
         }

@@ -406,6 +406,55 @@ fn operators_list_evict_and_clear() {
 }
 
 #[test]
+fn a_release_of_reclaimed_pins_leaves_newer_ones() {
+    let place = Place::new();
+    let _server = Running::start(node(1 << 20), &place.socket(), ServerOptions::default());
+    let (client, operator) = (connect(&place.socket()), connect(&place.socket()));
+    client.insert("key", &value(1, 1000)).expect("there is space");
+    let old = client.acquire(&["key"]).expect("a call");
+    let untold = client.acquire(&["key"]).expect("a call");
+    assert_eq!(operator.reclaim_pins(std::process::id()).expect("an operator"), 1);
+    // Released before the client knows of its loss, and after.
+    drop(untold);
+    let new = client.acquire(&["key"]).expect("a call");
+    assert!(!old.is_valid() && old.value(0).is_none() && new.is_valid());
+    drop(old);
+    client.keep_alive().expect("a call");
+    assert_eq!(client.stats().expect("a call").pinned, 1);
+    // Nothing takes its place while it is read.
+    for seed in 0..50 {
+        client.insert([seed], &value(seed, 200_000)).expect("others are evicted");
+    }
+    assert_eq!(new.value(0).expect("it is pinned").bytes(), value(1, 1000));
+    drop(new);
+    assert_eq!(client.stats().expect("a call").pinned, 0);
+}
+
+#[test]
+fn an_idle_client_that_runs_keeps_its_pins() {
+    let place = Place::new();
+    let lease = Duration::from_millis(600);
+    let options = ServerOptions { lease, reclaim_pins: true, ..ServerOptions::default() };
+    let _server = Running::start(node(1 << 20), &place.socket(), options);
+    let (client, other) = (connect(&place.socket()), connect(&place.socket()));
+    client.insert("key", b"value").expect("there is space");
+    let pins = client.acquire(&["key"]).expect("a call");
+    let block = client.reserve(&[1]).expect("there is space").remove(0);
+    // Several leases pass. The reservation tells when.
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while other.stats().expect("a call").fenced_total == 0 {
+        assert!(std::time::Instant::now() < deadline, "it is fenced");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(2 * lease);
+    assert_eq!(other.stats().expect("a call").pinned, 1);
+    let again = client.acquire(&["key"]).expect("a call");
+    assert!(pins.is_valid() && again.is_valid());
+    drop((pins, again, block));
+    assert_eq!(client.stats().expect("a call").pinned, 0);
+}
+
+#[test]
 fn a_reader_cannot_write() {
     let place = Place::new();
     let _server = Running::start(node(1 << 20), &place.socket(), ServerOptions::default());
