@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use kvmem_node::EventKind;
 use kvmem_node::format::MAX_KEY;
+use kvmem_node::{EventKind, Events};
 
 use crate::call::{on, out};
 use crate::error::CallError;
@@ -164,9 +164,11 @@ impl From<kvmem_node::Event> for kvmem_node_event {
 
 /// Returns at most `capacity` events from number `from` on, in `out_events`: for routers that send
 /// a request where its prefix is. Waits for the first one for at most `wait_ms` milliseconds.
-/// `out_count` receives how many there are, and `out_next` the number to go on with. If the first
-/// event has a higher number than `from`, those between were dropped: the server keeps the latest
-/// ones. A call returns at most 512.
+/// `out_count` receives how many there are, and `out_next` the number to go on with. 0 is the number
+/// of the oldest event that the server has, and 2^63 and above are that of the next one. For any
+/// other `from`, events were lost if `out_next` is not `from + out_count`: the server keeps the
+/// latest ones, and a server that has restarted has none of those before and other numbers. The
+/// call returns at once then. A call returns at most 512.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_events(
     client: *const kvmem_node_client,
@@ -188,7 +190,8 @@ pub unsafe extern "C" fn kvmem_node_client_events(
             return Err(CallError::Null("out_events"));
         }
         let max = u32::try_from(capacity).unwrap_or(u32::MAX);
-        let (events, next) = client.events(from, max, Duration::from_millis(wait_ms))?;
+        let Events { events, next, .. } =
+            client.events(from, max, Duration::from_millis(wait_ms))?;
         // A server sends no more than were requested; this library does not depend on it.
         let events = events.into_iter().take(max as usize);
         let mut written = 0;

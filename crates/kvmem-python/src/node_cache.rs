@@ -423,7 +423,9 @@ impl PyNodeCache {
     }
 
     /// Returns what was stored, replaced, removed and evicted, from number ``start`` on: at most
-    /// ``max`` events, and at most 512. Waits for the first one for at most ``wait`` seconds.
+    /// ``max`` events, and at most 512. Waits for the first one for at most ``wait`` seconds. 0 is
+    /// the number of the oldest event, and 2**63 that of the next one. ``lost`` of the result tells
+    /// that events after ``start`` were dropped, or that the server has restarted.
     ///
     /// The next call goes on at ``next`` of the result:
     ///
@@ -454,13 +456,13 @@ impl PyNodeCache {
             loop {
                 let now = left.min(WAIT_PER_MESSAGE);
                 left -= now;
-                let (events, next) = client.events(start, max, now)?;
-                if !events.is_empty() || left.is_zero() || max == 0 {
-                    return Ok((events, next));
+                let found = client.events(start, max, now)?;
+                if !found.events.is_empty() || found.lost || left.is_zero() || max == 0 {
+                    return Ok(found);
                 }
             }
         })?;
-        node_report::events(py, start, found)
+        node_report::events(py, found)
     }
 
     /// Lists the values of all namespaces, at most ``max`` of them, for operators. Values that

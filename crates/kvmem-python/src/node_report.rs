@@ -1,6 +1,6 @@
 //! *Node report*: what a node tells about itself, as the named tuples of `kvmem/data.py`.
 
-use kvmem_node::{Event, EventKind, Listed, NamespaceStats, NodeStats, SessionListed};
+use kvmem_node::{Event, EventKind, Events, Listed, NamespaceStats, NodeStats, SessionListed};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -69,11 +69,10 @@ fn event<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyAny>> {
 /// Converts events from number `from` on.
 pub(crate) fn events<'py>(
     py: Python<'py>,
-    from: u64,
-    (events, next): (Vec<Event>, u64),
+    Events { events, next, lost }: Events,
 ) -> PyResult<Bound<'py, PyAny>> {
     let all = events.iter().map(|it| event(py, it)).collect::<PyResult<Vec<_>>>()?;
-    named(py, "EventBatch", (PyTuple::new(py, all)?, from, next))
+    named(py, "EventBatch", (PyTuple::new(py, all)?, next, lost))
 }
 
 /// Converts a value, for operators.

@@ -3,29 +3,33 @@
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::Builder;
 use std::time::Duration;
 
-use super::connection::Connection;
+use super::connection::{Connection, NO_PINS};
 use super::memory::ClientMemory;
 use super::{
     ClientError, ConnectOptions, NewValue, NodeReservation, NotCommitted, PinBatch, ValueOptions,
 };
 use crate::crc;
-use crate::node::{BlockHandle, Event, NodeStats};
+use crate::node::{BlockHandle, Events, NodeStats};
 use crate::protocol::{Answer, Call, Commit, Key, Listed, SessionListed};
 
 /// What pins and reservations need of their client.
 #[derive(Debug)]
 pub(super) struct ClientInner {
-    pub(super) connection: Connection,
+    pub(super) connection: Arc<Connection>,
+    /// Ends the thread that keeps the pins, when it is dropped.
+    _keeping: Option<Sender<()>>,
     pub(super) memory: ClientMemory,
 }
 
 impl ClientInner {
     /// Tells the server which pins and reservations the client has no more.
-    pub(super) fn release(&self, handles: Vec<BlockHandle>) {
+    pub(super) fn release(&self, epoch: u64, handles: Vec<BlockHandle>) {
         if !handles.is_empty() {
-            self.connection.tell(&Call::Release { handles: handles.into() });
+            self.connection.release(epoch, handles);
         }
     }
 }
@@ -44,6 +48,26 @@ pub struct NodeClient {
     checksums: bool,
     verify: bool,
 }
+
+/// Starts a thread that tells the server, three times in a lease, that this process runs, while the
+/// client has pins. `None`: there can be no more threads, and only calls tell it.
+fn keep_pins(connection: &Arc<Connection>, lease: Duration) -> Option<Sender<()>> {
+    let pause = (lease / 3).max(Duration::from_millis(5));
+    let (keeping, ended) = channel();
+    // The last clone of the client closes the connection, also while the thread runs.
+    let connection = Arc::downgrade(connection);
+    let run = move || {
+        while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+            let Some(connection) = connection.upgrade() else { return };
+            connection.keep_pins();
+        }
+    };
+    let thread = Builder::new().name("kvmem-pins".into()).stack_size(KEEPING_STACK);
+    thread.spawn(run).ok().map(|_| keeping)
+}
+
+/// Bytes of the stack of that thread, which only sends messages.
+const KEEPING_STACK: usize = 128 << 10;
 
 /// An answer of another kind than the call's.
 const UNEXPECTED: ClientError = ClientError::Protocol { what: "an answer to another call" };
@@ -78,7 +102,10 @@ impl NodeClient {
             memory.populate();
         }
         let ConnectOptions { checksums, verify, .. } = *options;
-        Ok(NodeClient { inner: Arc::new(ClientInner { connection, memory }), checksums, verify })
+        let connection = Arc::new(connection);
+        let _keeping = keep_pins(&connection, Duration::from_millis(welcome.lease_ms));
+        let inner = Arc::new(ClientInner { connection, _keeping, memory });
+        Ok(NodeClient { inner, checksums, verify })
     }
 
     /// Returns the address and the length of the memory, to register it with devices. It stays
@@ -95,7 +122,9 @@ impl NodeClient {
         self.inner.connection.has_rings()
     }
 
-    /// Returns how many keys in front have values. Nothing is pinned: they may be evicted at once.
+    /// Returns how many keys in front have values, in memory or in the server's
+    /// [tier](crate::NodeTier), from where an acquisition fetches them. Nothing is pinned or
+    /// fetched: they may be evicted at once, and a tier may fail.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -108,7 +137,7 @@ impl NodeClient {
     /// # Errors
     /// [`ClientError`].
     pub fn acquire<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PinBatch, ClientError> {
-        self.acquire_and(Vec::new(), keys, false)
+        self.acquire_and((NO_PINS, Vec::new()), keys, false)
     }
 
     /// Pins the values of the keys before the first one that has none.
@@ -116,7 +145,7 @@ impl NodeClient {
     /// # Errors
     /// [`ClientError`].
     pub fn acquire_prefix<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PinBatch, ClientError> {
-        self.acquire_and(Vec::new(), keys, true)
+        self.acquire_and((NO_PINS, Vec::new()), keys, true)
     }
 
     /// Releases the pins of an earlier batch and acquires others, in one message.
@@ -132,22 +161,22 @@ impl NodeClient {
             earlier.into_handles()
         } else {
             drop(earlier);
-            Vec::new()
+            (NO_PINS, Vec::new())
         };
         self.acquire_and(release, keys, false)
     }
 
     fn acquire_and<K: AsRef<[u8]>>(
         &self,
-        release: Vec<BlockHandle>,
+        (epoch, release): (u64, Vec<BlockHandle>),
         keys: &[K],
         prefix_only: bool,
     ) -> Result<PinBatch, ClientError> {
-        let call = Call::Acquire { release, keys: keys_of(keys), prefix_only };
+        let call = Call::Acquire { epoch, release, keys: keys_of(keys), prefix_only };
         let memory = &self.inner.memory;
         let connection = &self.inner.connection;
         let (blocks, number, losses) = connection.call(&call, |possessions, answer| {
-            let Answer::Pinned(blocks) = answer else { return Err(UNEXPECTED) };
+            let Answer::Pinned { epoch, blocks } = answer else { return Err(UNEXPECTED) };
             if blocks.len() != keys.len() {
                 return Err(ClientError::Protocol { what: "an answer for other keys" });
             }
@@ -157,6 +186,10 @@ impl NodeClient {
             let blocks = Arc::new(blocks);
             // A batch without keys has nothing to be removed with.
             let has_keys = !blocks.is_empty();
+            // An answer of before a loss, which another thread has noted.
+            if !connection.note_epoch(possessions, epoch) {
+                return Ok((blocks, 0, connection.losses() - 1));
+            }
             let number = if has_keys { possessions.add_pins(&blocks) } else { 0 };
             Ok((blocks, number, connection.losses()))
         })?;
@@ -346,20 +379,20 @@ impl NodeClient {
         })
     }
 
-    /// Returns at most `max` events from number `from` on, and the number to go on with. Waits for
-    /// the first one for at most `wait`. Events of numbers below the first one were dropped.
+    /// Returns at most `max` events from position `from` on, and the position to go on with. 0 is
+    /// the position of the oldest event that the server has, and 2^63 and above are that of the
+    /// next one. Waits for the first event for at most `wait`.
+    ///
+    /// The server keeps the latest events, and a restarted one has none of those before. Events
+    /// that are missing are [told](Events::lost), and the call returns at once then: the caller
+    /// looks at what there is, by [`list`](Self::list), and goes on.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn events(
-        &self,
-        from: u64,
-        max: u32,
-        wait: Duration,
-    ) -> Result<(Vec<Event>, u64), ClientError> {
+    pub fn events(&self, from: u64, max: u32, wait: Duration) -> Result<Events, ClientError> {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         self.inner.connection.call(&Call::Events { from, max, wait_ms }, |_, answer| match answer {
-            Answer::Events { events, next } => Ok((events, next)),
+            Answer::Events(events) => Ok(events),
             _ => Err(UNEXPECTED),
         })
     }

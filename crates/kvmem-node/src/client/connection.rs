@@ -36,6 +36,9 @@ const LOOK: Duration = Duration::from_millis(50);
 
 type Outcome = Result<Answer, CallError>;
 
+/// The epoch of a release that ends reservations alone.
+pub(super) const NO_PINS: u64 = 0;
+
 /// The channel to one server, and the answers that came.
 #[derive(Debug)]
 struct Line {
@@ -51,7 +54,7 @@ struct Line {
     /// Requests without an answer that no thread waits for, because their calls were interrupted.
     abandoned: HashSet<u32>,
     /// What their answers gave.
-    unwanted: Vec<BlockHandle>,
+    unwanted: Vec<(u64, Vec<BlockHandle>)>,
     /// Whether a thread reads the channel.
     reading: bool,
 }
@@ -61,6 +64,8 @@ struct Line {
 pub(super) struct Possessions {
     /// The blocks of batches of pins.
     pins: HashMap<u64, Blocks, FixedState>,
+    /// That of the pins: all of them are of one epoch.
+    epoch: u64,
     /// The number of the last batch; the first one has number 1.
     last: u64,
     pub(super) reservations: HashMap<BlockHandle, u64>,
@@ -77,8 +82,13 @@ impl Possessions {
         self.last
     }
 
+    /// Removes a batch of pins. Returns their epoch; `None`: the pins are lost.
+    pub(super) fn take_pins(&mut self, number: u64) -> Option<u64> {
+        self.remove_pins(number).then_some(self.epoch)
+    }
+
     /// Removes a batch of pins. Returns whether it was there: it is not if its pins are lost.
-    pub(super) fn remove_pins(&mut self, number: u64) -> bool {
+    fn remove_pins(&mut self, number: u64) -> bool {
         self.pins.remove(&number).is_some()
     }
 
@@ -190,7 +200,7 @@ impl Connection {
         let line = Line::new(1, channel);
         let shared = Shared {
             line: Some(line),
-            possessions: Possessions::default(),
+            possessions: Possessions { epoch: welcome.epoch, ..Possessions::default() },
             replaced: false,
             lines: 1,
             token: welcome.token,
@@ -259,6 +269,30 @@ impl Connection {
             std::thread::sleep(pause);
             pause = (pause * 2).min(LONGEST_PAUSE);
             self.options.check_interrupt()?;
+        }
+    }
+
+    /// Takes note of the epoch in an answer. Returns whether the pins of the answer are still there:
+    /// they are not if the answer was given before a loss that is known.
+    pub(super) fn note_epoch(&self, possessions: &mut Possessions, epoch: u64) -> bool {
+        if epoch > possessions.epoch {
+            // Release: pairs with the Acquire in `losses`.
+            self.losses.fetch_add(1, Ordering::Release);
+            possessions.pins.clear();
+            possessions.epoch = epoch;
+        }
+        epoch == possessions.epoch
+    }
+
+    /// Releases pins of an epoch, or reservations.
+    pub(super) fn release(&self, epoch: u64, handles: Vec<BlockHandle>) {
+        self.tell(&Call::Release { epoch, handles: handles.into() });
+    }
+
+    /// Tells the server that this process runs, if it has pins.
+    pub(super) fn keep_pins(&self) {
+        if !self.lock().possessions.pins.is_empty() {
+            self.tell(&Call::KeepPins);
         }
     }
 
@@ -357,7 +391,7 @@ impl Connection {
             }
             if !unwanted.is_empty() {
                 drop(shared);
-                self.tell(&Call::Release { handles: unwanted.into() });
+                unwanted.into_iter().for_each(|(epoch, handles)| self.release(epoch, handles));
                 shared = self.lock();
             }
         }
@@ -405,12 +439,12 @@ impl Connection {
             None => {
                 line.remove(id);
                 line.abandoned.insert(id);
-                Vec::new()
+                None
             }
         };
         drop(shared);
-        if !unwanted.is_empty() {
-            self.tell(&Call::Release { handles: unwanted.into() });
+        if let Some((epoch, handles)) = unwanted {
+            self.release(epoch, handles);
         }
     }
 
@@ -425,13 +459,20 @@ impl Connection {
             return Err(Failure::Final(ClientError::MemoryReplaced));
         }
         if welcome.resumed {
-            keep(&socket, &shared.possessions, &self.options)?;
+            let (epoch, pins_kept) = keep(&socket, &shared.possessions, &self.options)?;
+            shared.possessions.epoch = epoch;
+            if !pins_kept {
+                // Release: pairs with the Acquire in `losses`.
+                self.losses.fetch_add(1, Ordering::Release);
+                shared.possessions.pins.clear();
+            }
         } else {
             // The server took the process for ended: it has released what the client had.
             // Release: pairs with the Acquire in `losses`, so a thread that sees the server's other
             // values in a block sees the loss, too.
             self.losses.fetch_add(1, Ordering::Release);
             shared.possessions.lose_all();
+            shared.possessions.epoch = welcome.epoch;
         }
         shared.token = welcome.token;
         shared.lines += 1;
@@ -483,12 +524,16 @@ impl Line {
     }
 }
 
-/// Returns the pins and reservations that an answer gives.
-fn handles_of(outcome: &Outcome) -> Vec<BlockHandle> {
+/// Returns the pins and reservations that an answer gives, and the epoch of the pins.
+fn handles_of(outcome: &Outcome) -> Option<(u64, Vec<BlockHandle>)> {
     match outcome {
-        Ok(Answer::Pinned(blocks)) => blocks.iter().flatten().map(|it| it.handle).collect(),
-        Ok(Answer::Reserved(blocks)) => blocks.iter().map(|it| it.handle).collect(),
-        _ => Vec::new(),
+        Ok(Answer::Pinned { epoch, blocks }) => {
+            Some((*epoch, blocks.iter().flatten().map(|it| it.handle).collect()))
+        }
+        Ok(Answer::Reserved(blocks)) => {
+            Some((NO_PINS, blocks.iter().map(|it| it.handle).collect()))
+        }
+        _ => None,
     }
 }
 
@@ -558,12 +603,13 @@ fn open_channel(socket: OwnedFd, options: &ConnectOptions) -> Result<Channel, Fa
     }
 }
 
-/// Tells a server what this client has, which its predecessor gave it.
+/// Tells a server what this client has, which its predecessor gave it. Returns the epoch of the
+/// pins, and whether the session still has them.
 fn keep(
     socket: &OwnedFd,
     possessions: &Possessions,
     options: &ConnectOptions,
-) -> Result<(), Failure> {
+) -> Result<(u64, bool), Failure> {
     let pins: Vec<(BlockHandle, u32)> = possessions.pins().into_iter().collect();
     let reservations: Vec<BlockHandle> = possessions.reservations.keys().copied().collect();
     for pins in pins.chunks(KEPT_PER_MESSAGE) {
@@ -574,8 +620,10 @@ fn keep(
         let reservations = reservations.to_vec();
         exchange(socket, &Call::Keep { pins: Vec::new(), reservations }, options)?;
     }
-    exchange(socket, &Call::Kept, options)?;
-    Ok(())
+    match exchange(socket, &Call::Kept, options)?.0 {
+        Answer::Kept { epoch, pins_kept, .. } => Ok((epoch, pins_kept)),
+        _ => Err(ClientError::Protocol { what: "no word of what is kept" }.into()),
+    }
 }
 
 /// Sends one request on a connection that no other thread uses, and receives its answer.
@@ -618,13 +666,13 @@ mod tests {
         let mut line = Line::new(1, Channel::by_socket(socket.into()));
         let handle = BlockHandle { slot: 3, generation: 7 };
         let granted = Granted { handle, offset: 0, len: 1, checksum: None };
-        let pinned = || Ok(Answer::Pinned(vec![None, Some(granted)]));
+        let pinned = || Ok(Answer::Pinned { epoch: 9, blocks: vec![None, Some(granted)] });
         line.waiting.push((5, None));
         line.abandoned.insert(6);
         for id in [5, 6, 7] {
             line.take(Ok(Some(Response { id, result: pinned() })));
         }
-        assert!(matches!(line.remove_answered(5), Some(Ok(Answer::Pinned(_)))));
-        assert_eq!((line.unwanted, line.abandoned.len()), (vec![handle], 0));
+        assert!(matches!(line.remove_answered(5), Some(Ok(Answer::Pinned { .. }))));
+        assert_eq!((line.unwanted, line.abandoned.len()), (vec![(9, vec![handle])], 0));
     }
 }

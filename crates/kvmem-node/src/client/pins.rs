@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::ClientError;
 use super::client::ClientInner;
-use super::connection::Blocks;
+use super::connection::{Blocks, NO_PINS};
 use crate::crc;
 use crate::node::{BlockHandle, Granted, MAX_BATCH};
 
@@ -37,9 +37,11 @@ impl PinBatch {
         PinBatch { inner, blocks, number, losses }
     }
 
-    /// Returns whether the values are still pinned. They are not if a server that has restarted
-    /// took this process for ended: ask again after reading, if that can happen. See
-    /// [the drawbacks](crate#drawbacks).
+    /// Returns whether the values are still pinned, as far as the answers to calls have told. They
+    /// are not if a server that has restarted took this process for ended, or if the server has
+    /// [reclaimed](crate::ServerOptions::reclaim_pins) them: make a call, such as
+    /// [`acquire`](crate::NodeClient::acquire), and ask again after reading, if that can happen.
+    /// See [the drawbacks](crate#drawbacks).
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.losses == self.inner.connection.losses()
@@ -125,39 +127,46 @@ impl PinBatch {
     /// effect.
     pub fn release_all(batches: impl IntoIterator<Item = PinBatch>) {
         let mut last: Option<Arc<ClientInner>> = None;
-        let mut handles: Vec<BlockHandle> = Vec::new();
+        let (mut epoch, mut handles) = (NO_PINS, Vec::new());
         for batch in batches {
             let inner = Arc::clone(&batch.inner);
             let earlier = last.replace(Arc::clone(&inner));
-            let is_full = handles.len() + batch.len() > MAX_BATCH;
-            if let Some(earlier) = earlier.filter(|it| is_full || !Arc::ptr_eq(it, &inner)) {
-                earlier.release(std::mem::take(&mut handles));
+            let (of_epoch, more) = batch.into_handles();
+            let goes_on = earlier.as_ref().is_some_and(|it| Arc::ptr_eq(it, &inner))
+                && of_epoch == epoch
+                && handles.len() + more.len() <= MAX_BATCH;
+            if let Some(earlier) = earlier.filter(|_| !goes_on) {
+                earlier.release(epoch, std::mem::take(&mut handles));
             }
-            handles.extend(batch.into_handles());
+            epoch = of_epoch;
+            handles.extend(more);
         }
         if let Some(last) = last {
-            last.release(handles);
+            last.release(epoch, handles);
         }
     }
 
-    /// Returns the handles, which the caller releases.
-    pub(super) fn into_handles(mut self) -> Vec<BlockHandle> {
+    /// Returns the handles, which the caller releases, and the epoch of the pins.
+    pub(super) fn into_handles(mut self) -> (u64, Vec<BlockHandle>) {
         self.take_handles()
     }
 
-    fn take_handles(&mut self) -> Vec<BlockHandle> {
+    fn take_handles(&mut self) -> (u64, Vec<BlockHandle>) {
         let blocks = std::mem::take(&mut self.blocks);
         // The server has released pins that are lost. A later batch may have the same blocks.
-        let has = self.inner.connection.possessions(|it| it.remove_pins(self.number));
-        if has { blocks.iter().flatten().map(|it| it.handle).collect() } else { Vec::new() }
+        let epoch = self.inner.connection.possessions(|it| it.take_pins(self.number));
+        match epoch {
+            Some(epoch) => (epoch, blocks.iter().flatten().map(|it| it.handle).collect()),
+            None => (NO_PINS, Vec::new()),
+        }
     }
 }
 
 impl Drop for PinBatch {
     fn drop(&mut self) {
         if !self.blocks.is_empty() && !self.inner.connection.is_forked() {
-            let handles = self.take_handles();
-            self.inner.release(handles);
+            let (epoch, handles) = self.take_handles();
+            self.inner.release(epoch, handles);
         }
     }
 }

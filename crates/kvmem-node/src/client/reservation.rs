@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::client::ClientInner;
+use super::connection::NO_PINS;
 use super::{ClientError, ValueOptions};
 use crate::node::{BlockHandle, Granted};
-use crate::protocol::Call;
 
 /// A block to write a value to, and then to [commit](super::NodeClient::commit). Dropping it frees
 /// the block, so transfers of devices into it have ended by then.
@@ -110,6 +110,6 @@ impl Drop for NodeReservation {
         let Some(inner) = self.inner.take().filter(|it| !it.connection.is_forked()) else { return };
         let handle = self.block.handle;
         inner.connection.possessions(|it| it.reservations.remove(&handle));
-        inner.connection.tell(&Call::Release { handles: vec![handle].into() });
+        inner.connection.release(NO_PINS, vec![handle]);
     }
 }

@@ -89,7 +89,8 @@ fn serve(listener: &OwnedFd, welcome: Welcome, answers: Vec<Answered>) {
             match answers.next() {
                 None => return,
                 Some(Answered::Blocks(blocks)) => {
-                    answer(Answer::Pinned(blocks.into_iter().map(|it| it.map(granted)).collect()));
+                    let blocks = blocks.into_iter().map(|it| it.map(granted)).collect();
+                    answer(Answer::Pinned { epoch: 1, blocks });
                 }
                 Some(Answered::Reserved(blocks)) => {
                     answer(Answer::Reserved(blocks.into_iter().map(granted).collect()));
@@ -119,6 +120,7 @@ fn welcome() -> Welcome {
         align: 4096,
         token: 1,
         lease_ms: 1000,
+        epoch: 1,
         resumed: false,
         named: false,
     }

@@ -17,11 +17,12 @@ pub(super) fn check_key(key: &[u8]) -> Result<(), CallError> {
 }
 
 impl Node {
-    /// Returns how many keys in front have values.
+    /// Returns how many keys in front have values, in memory or in the tier.
     pub(crate) fn lookup(&self, session: SessionIndex, keys: &[&[u8]], now: u64) -> usize {
         let namespace = self.sessions.get(session).namespace;
-        let has = |key: &&&[u8]| {
-            self.find(namespace, key).is_some_and(|slot| !self.is_expired(slot, now))
+        let has = |key: &&&[u8]| match self.find(namespace, key) {
+            Some(slot) => !self.is_expired(slot, now),
+            None => self.is_below(namespace, key),
         };
         keys.iter().take_while(has).count()
     }
@@ -83,6 +84,26 @@ impl Node {
             }
         }
         touched
+    }
+
+    /// As [`release`](Self::release), for a client that has had the pins in an epoch. If it is over,
+    /// only reservations end.
+    pub(crate) fn release_of(
+        &mut self,
+        session: SessionIndex,
+        epoch: u64,
+        handles: &[BlockHandle],
+    ) -> Result<(), CallError> {
+        if epoch == self.epoch_of(session) {
+            return self.release(session, handles);
+        }
+        for &handle in handles {
+            let Ok((slot, _)) = self.live(handle) else { continue };
+            if self.sessions.get(session).reservations.contains_key(&slot) {
+                self.end_reservation(session, slot);
+            }
+        }
+        Ok(())
     }
 
     /// Ends pins and reservations of a session. A handle that appears twice ends two pins.

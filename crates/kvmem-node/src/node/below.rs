@@ -390,6 +390,20 @@ impl Node {
         (removed, waits)
     }
 
+    /// Returns whether the tier has a value under a key, and an acquisition would fetch it. Waits
+    /// for no device.
+    pub(super) fn is_below(&self, namespace: u16, key: &[u8]) -> bool {
+        let Some(below) = &self.below else { return false };
+        let named = (namespace, key.to_vec());
+        match below.fetches.get(&named) {
+            Some(fetch) => !fetch.superseded,
+            None => {
+                !below.removals.contains_key(&named)
+                    && below.tier.len_of(&self.key_in_tier(namespace, key)).is_some()
+            }
+        }
+    }
+
     /// Begins to fetch the keys that only the tier has. `waiting` [ends](Self::tier_done) for each
     /// of them. Returns how many they are.
     pub(crate) fn fetch_below(

@@ -1,4 +1,16 @@
 //! *Events*: what was stored and what went, for routers that send a request where its prefix is.
+//!
+//! # Numbers
+//!
+//! A number has the *epoch* of its server in its upper bits, and counts the events of that server
+//! in the lower ones. The epoch is random, so a number of an earlier server never looks like one of
+//! this server, and a client that goes on with such a number is told that it missed events.
+//!
+//! | bits | what they are |
+//! |---|---|
+//! | 63 | 0 in all numbers of events; a position with a 1 means the end of the log |
+//! | 40 to 62 | the epoch, not 0 |
+//! | 0 to 39 | counts the events of the server |
 
 use std::collections::VecDeque;
 
@@ -22,7 +34,7 @@ pub enum EventKind {
 /// Something that happened to a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// Counts all events of the server since it started.
+    /// Counts the events of the server, from a start that differs after each restart.
     pub number: u64,
     /// What happened.
     pub kind: EventKind,
@@ -30,6 +42,39 @@ pub struct Event {
     pub namespace: u16,
     /// The key.
     pub key: Vec<u8>,
+}
+
+/// Events from a position on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Events {
+    /// In the order of their numbers, without a gap.
+    pub events: Vec<Event>,
+    /// The position to go on with.
+    pub next: u64,
+    /// Whether events between the requested position and the first one of `events` were lost: the
+    /// server keeps the latest ones, and those of an earlier server are gone. What the caller knows
+    /// from earlier events may be wrong then. Position 0 is that of the oldest event, so a request
+    /// for it never loses any.
+    pub lost: bool,
+}
+
+/// Bits of a number that count.
+const COUNTER_BITS: u32 = 40;
+
+/// Positions from this one on are the end of the log.
+const END: u64 = 1 << 63;
+
+/// Returns a random number before the first event of a server.
+fn random_start() -> u64 {
+    let mut random = [0; 8];
+    loop {
+        // The call fails only for flags or sizes other than these.
+        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+        let start = u64::from_ne_bytes(random) & (END - 1) & !((1 << COUNTER_BITS) - 1);
+        if start != 0 {
+            return start;
+        }
+    }
 }
 
 /// The last events.
@@ -43,7 +88,7 @@ pub(super) struct EventLog {
 
 impl EventLog {
     pub(super) fn new(max: usize) -> EventLog {
-        EventLog { events: VecDeque::new(), next: 0, max }
+        EventLog { events: VecDeque::new(), next: random_start(), max }
     }
 
     pub(super) fn add(&mut self, kind: EventKind, namespace: u16, key: &[u8]) {
@@ -57,11 +102,16 @@ impl EventLog {
         self.events.push_back((kind, namespace, key.into()));
     }
 
-    /// Returns at most `max` events from number `from` on, and the number to go on with. A first
-    /// event with a higher number than `from` says that events between were dropped.
-    pub(super) fn since(&self, from: u64, max: usize) -> (Vec<Event>, u64) {
+    /// Returns at most `max` events from position `from` on.
+    pub(super) fn since(&self, from: u64, max: usize) -> Events {
         let first = self.next - self.events.len() as u64;
-        let from = from.clamp(first, self.next);
+        let (from, lost) = match from {
+            END.. => (self.next, false),
+            0 => (first, false),
+            from if (first..=self.next).contains(&from) => (from, false),
+            // The position is that of a dropped event, or of another server.
+            _ => (first, true),
+        };
         let skip = (from - first) as usize;
         let events: Vec<Event> = (from..)
             .zip(self.events.iter().skip(skip).take(max))
@@ -71,13 +121,13 @@ impl EventLog {
             })
             .collect();
         let next = from + events.len() as u64;
-        (events, next)
+        Events { events, next, lost }
     }
 }
 
 impl super::Node {
-    /// Returns at most `max` events from number `from` on, and the number to go on with.
-    pub(crate) fn events_since(&self, from: u64, max: usize) -> (Vec<Event>, u64) {
+    /// Returns at most `max` events from position `from` on.
+    pub(crate) fn events_since(&self, from: u64, max: usize) -> Events {
         self.events.since(from, max)
     }
 }
@@ -87,18 +137,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dropped_events_leave_a_gap() {
+    fn dropped_events_are_told() {
         let mut log = EventLog::new(3);
+        let start = log.next;
         for key in 0..5_u8 {
             log.add(EventKind::Stored, 0, &[key]);
         }
-        let (events, next) = log.since(0, 2);
-        let numbers: Vec<(u64, u8)> = events.iter().map(|it| (it.number, it.key[0])).collect();
-        assert_eq!((numbers, next), (vec![(2, 2), (3, 3)], 4));
-        let (events, next) = log.since(next, 10);
-        assert_eq!((events.len(), next), (1, 5));
-        assert_eq!(log.since(next, 10), (Vec::new(), 5));
-        // A client of an earlier server knows higher numbers.
-        assert_eq!(log.since(1000, 10), (Vec::new(), 5));
+        let found = log.since(start, 2);
+        let numbers: Vec<(u64, u8)> =
+            found.events.iter().map(|it| (it.number - start, it.key[0])).collect();
+        assert_eq!((numbers, found.next - start, found.lost), (vec![(2, 2), (3, 3)], 4, true));
+        // A client that begins has lost nothing.
+        assert!(!log.since(0, 2).lost && log.since(0, 2).events == found.events);
+        let rest = log.since(found.next, 10);
+        assert_eq!((rest.events.len(), rest.next - start, rest.lost), (1, 5, false));
+        let none = Events { next: rest.next, ..Events::default() };
+        assert_eq!(log.since(rest.next, 10), none);
+        assert_eq!(log.since(u64::MAX, 10), none);
+    }
+
+    #[test]
+    fn a_position_of_another_server_is_told_whatever_its_number() {
+        for _ in 0..100 {
+            let (mut before, mut log) = (EventLog::new(9), EventLog::new(9));
+            (0..3).for_each(|key| before.add(EventKind::Stored, 0, &[key]));
+            // The restarted server passes the count of the one before.
+            (0..7).for_each(|key| log.add(EventKind::Stored, 0, &[key]));
+            let found = log.since(before.since(0, 10).next, 10);
+            assert!(found.lost && found.events.len() == 7);
+            assert!(!log.since(found.next, 10).lost);
+        }
     }
 }

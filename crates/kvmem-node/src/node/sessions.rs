@@ -61,6 +61,9 @@ pub(super) struct Session {
     /// The process lives and has no connection: the predecessor of this server had the session, or
     /// the connection broke.
     pub(super) orphaned: bool,
+    /// Names the time since the session began, was resumed or lost its pins. A release of an
+    /// earlier time does not end pins of this one.
+    pub(super) epoch: u64,
     /// Pinned entries, and the number of pins of each.
     pub(super) pins: HashMap<u32, u32, FixedState>,
     pub(super) reservations: HashMap<u32, ReservationState, FixedState>,
@@ -136,12 +139,26 @@ impl Sessions {
             namespace: record.namespace,
             read_only: record.read_only,
             orphaned: true,
+            epoch: random_epoch(),
             pins: HashMap::default(),
             reservations: HashMap::default(),
             reserved_bytes: 0,
             fenced_bytes: 0,
         });
         SessionIndex(number as u8)
+    }
+}
+
+/// Returns a random number that is not 0, below 2^62.
+fn random_epoch() -> u64 {
+    let mut random = [0; 8];
+    loop {
+        // The call fails only for flags or sizes other than these.
+        let _ = rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty());
+        let epoch = u64::from_ne_bytes(random) >> 2;
+        if epoch != 0 {
+            return epoch;
+        }
     }
 }
 
@@ -303,7 +320,9 @@ impl Node {
         pins: &[(BlockHandle, u32)],
         reservations: &[BlockHandle],
     ) -> Vec<Option<Granted>> {
-        self.sessions.get_mut(session).orphaned = false;
+        let resumed = self.sessions.get_mut(session);
+        // Releases that were sent on the connection of before may come late.
+        (resumed.orphaned, resumed.epoch) = (false, random_epoch());
         let mut kept = HashMap::new();
         let mut answers = Vec::with_capacity(pins.len());
         for &(handle, count) in pins {
@@ -345,10 +364,18 @@ impl Node {
     /// Ends the pins of a session, which keeps its reservations. For operators who know that the
     /// client does not read any more.
     pub(crate) fn reclaim_pins(&mut self, session: SessionIndex) -> usize {
-        let pins: Vec<u32> = self.sessions.get(session).pins.keys().copied().collect();
+        let losing = self.sessions.get_mut(session);
+        let pins: Vec<u32> = losing.pins.keys().copied().collect();
         let reclaimed = pins.len();
+        // The client may release the pins later, when it has others of the same entries.
+        losing.epoch += u64::from(reclaimed > 0);
         pins.into_iter().for_each(|slot| self.set_pins(session, slot, 0));
         reclaimed
+    }
+
+    /// Returns the epoch of the pins of a session.
+    pub(crate) fn epoch_of(&self, session: SessionIndex) -> u64 {
+        self.sessions.get(session).epoch
     }
 
     /// Fences the reservations of a session that was silent for too long: they can no longer be

@@ -67,6 +67,8 @@ pub(crate) enum Call<'a> {
     },
     /// Releases handles, then pins the values of keys.
     Acquire {
+        /// As in [`Release`](Call::Release).
+        epoch: u64,
         release: Vec<BlockHandle>,
         #[serde(borrow)]
         keys: Vec<Key<'a>>,
@@ -80,6 +82,9 @@ pub(crate) enum Call<'a> {
         items: Vec<Commit<'a>>,
     },
     Release {
+        /// The epoch of the session's pins; 0: the handles are those of reservations. Pins of
+        /// another epoch have ended already, and are not released again.
+        epoch: u64,
         handles: Cow<'a, [BlockHandle]>,
     },
     Remove {
@@ -94,8 +99,11 @@ pub(crate) enum Call<'a> {
     Rings,
     /// Says that the client lives.
     KeepAlive,
+    /// Says that the process of the client runs: its pins stay, and its reservations do not.
+    KeepPins,
     Stats,
-    /// Events from number `from` on. Waits for the first one for at most `wait_ms`.
+    /// Events from position `from` on. Waits for the first one for at most `wait_ms`, unless events
+    /// were lost before that position.
     Events {
         from: u64,
         max: u32,

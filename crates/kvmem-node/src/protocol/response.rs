@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::CallError;
-use crate::node::{BlockHandle, Event, Granted, NodeStats};
+use crate::node::{BlockHandle, Events, Granted, NodeStats};
 
 /// A message of the server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -19,20 +19,27 @@ pub(crate) enum Answer {
     /// To a greeting. The message has a descriptor of the memory file.
     Welcome(Welcome),
     /// To [`Kept`](super::Call::Kept): the reservations that the session still has.
-    Kept(Vec<BlockHandle>),
+    Kept {
+        reservations: Vec<BlockHandle>,
+        /// That of the session's pins.
+        epoch: u64,
+        /// Whether it has all pins that were named; it has none of them otherwise.
+        pins_kept: bool,
+    },
     Done,
     /// To [`Rings`](super::Call::Rings). The message has two descriptors: the memory file of the
     /// rings, and the server's doorbell.
     Rings,
     Count(u64),
     /// One element for each key.
-    Pinned(Vec<Option<Granted>>),
+    Pinned {
+        /// That of the session's pins. A higher one says that all pins of before have ended.
+        epoch: u64,
+        blocks: Vec<Option<Granted>>,
+    },
     Reserved(Vec<Granted>),
     Stats(Box<NodeStats>),
-    Events {
-        events: Vec<Event>,
-        next: u64,
-    },
+    Events(Events),
     Listed {
         values: Vec<Listed>,
         next: Option<u32>,
@@ -51,6 +58,8 @@ pub(crate) struct Welcome {
     /// Resumes the session at a later server.
     pub(crate) token: u64,
     pub(crate) lease_ms: u64,
+    /// The epoch of the session's pins: random, not 0, and higher after its pins were reclaimed.
+    pub(crate) epoch: u64,
     /// Whether the session goes on that the greeting named.
     pub(crate) resumed: bool,
     /// Whether the memory file has a name. Its size is not sealed then.

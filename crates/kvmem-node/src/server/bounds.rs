@@ -109,7 +109,7 @@ fn send(socket: &OwnedFd, id: u32, call: Call<'_>) -> bool {
 }
 
 fn acquire(keys: Vec<Key<'_>>) -> Call<'_> {
-    Call::Acquire { release: Vec::new(), keys, prefix_only: false }
+    Call::Acquire { epoch: 0, release: Vec::new(), keys, prefix_only: false }
 }
 
 /// However much waits in its socket or ring, a client has one turn, and others have theirs.
@@ -250,7 +250,7 @@ fn a_returning_client_cannot_make_the_server_count_for_long() {
     let (answer, _) = stepped.exchange(&socket, number, Call::Commit { items: vec![item] });
     assert!(matches!(answer, Ok(Answer::Done)), "{answer:?}");
     let (answer, _) = stepped.exchange(&socket, number, acquire(vec![Key(b"key")]));
-    assert!(matches!(answer, Ok(Answer::Pinned(_))), "{answer:?}");
+    assert!(matches!(answer, Ok(Answer::Pinned { .. })), "{answer:?}");
     drop(socket);
     stepped.server.turn(number, now_ms());
     // It says that it has four billion pins, and more come.

@@ -53,8 +53,10 @@ pub(super) struct AcceptedConnection {
     pub(super) stage: Stage,
     /// Whether the client has said that it writes no more.
     pub(super) goodbye: bool,
-    /// When the last message came.
+    /// When the last message came, apart from [`KeepPins`](crate::protocol::Call::KeepPins).
     pub(super) heard_at: u64,
+    /// When the last message came.
+    pub(super) ran_at: u64,
     /// At most [`MAX_WAITING`].
     pub(super) waiting: Vec<WaitingForEvents>,
     /// Calls that wait for the tier.
@@ -82,6 +84,7 @@ impl AcceptedConnection {
             stage,
             goodbye,
             heard_at,
+            ran_at: now,
             waiting,
             deferred: 0,
             late: Vec::new(),

@@ -252,7 +252,9 @@ impl NodeServer {
             Then::Count(count) => Ok(Answer::Count(count)),
             Then::Acquire { keys, prefix_only } => {
                 let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-                self.node.acquire(session, &keys, prefix_only, now).map(Answer::Pinned)
+                let blocks = self.node.acquire(session, &keys, prefix_only, now);
+                let epoch = self.node.epoch_of(session);
+                blocks.map(|blocks| Answer::Pinned { epoch, blocks })
             }
         };
         connection.late.push((id, result));

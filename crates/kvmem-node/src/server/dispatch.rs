@@ -25,12 +25,14 @@ impl NodeServer {
         now: u64,
     ) -> Result<(), rustix::io::Errno> {
         let mut buffer = std::mem::take(&mut self.answer_buffer);
+        let mut runs_only = false;
         let sent = match decode::<Request<'_>>(message) {
             None => {
                 let undecodable = CallError::Undecodable { len: message.len() };
                 connection.answer(NO_ANSWER, Err(undecodable), &[], &mut buffer)
             }
             Some(Request { id, call }) => {
+                runs_only = matches!(call, Call::KeepPins);
                 self.turn.spend(elements_of(&call));
                 let result = self.call(connection, id, call, now);
                 let descriptors = std::mem::take(&mut self.descriptors);
@@ -46,7 +48,10 @@ impl NodeServer {
         };
         self.answer_buffer = buffer;
         if connection.session().is_some() {
-            connection.heard_at = now;
+            connection.ran_at = now;
+            if !runs_only {
+                connection.heard_at = now;
+            }
         }
         sent
     }
@@ -83,8 +88,16 @@ impl NodeServer {
                 let (session, pins) = (*session, std::mem::take(pins));
                 let reservations = std::mem::take(reservations);
                 connection.stage = Stage::Open(session);
-                self.node.resume(session, &pins, &reservations);
-                return Ok(Some(Answer::Kept(self.node.reservations_of(session))));
+                let found = self.node.resume(session, &pins, &reservations);
+                let pins_kept = found.iter().all(Option::is_some);
+                if !pins_kept {
+                    // They were reclaimed before. The client cannot tell which of its batches have
+                    // them, so it has none.
+                    self.node.reclaim_pins(session);
+                }
+                let epoch = self.node.epoch_of(session);
+                let reservations = self.node.reservations_of(session);
+                return Ok(Some(Answer::Kept { reservations, epoch, pins_kept }));
             }
             (Stage::Resuming { .. }, _) => return Err(CallError::Greeting),
         };
@@ -94,16 +107,17 @@ impl NodeServer {
                 let count = self.node.lookup(session, &bytes_of(&keys)?, now);
                 Ok(Some(Answer::Count(count as u64)))
             }
-            Call::Acquire { release, keys, prefix_only } => {
+            Call::Acquire { epoch, release, keys, prefix_only } => {
                 check_batch(release.len())?;
                 // A stale handle among them does not keep the others from being released.
-                let _ = self.node.release(session, &release);
+                let _ = self.node.release_of(session, epoch, &release);
                 let keys = bytes_of(&keys)?;
                 if self.fetch_first(connection, id, session, &keys, prefix_only) {
                     return Ok(None);
                 }
-                let pinned = self.node.acquire(session, &keys, prefix_only, now)?;
-                Ok(Some(Answer::Pinned(pinned)))
+                let blocks = self.node.acquire(session, &keys, prefix_only, now)?;
+                let epoch = self.node.epoch_of(session);
+                Ok(Some(Answer::Pinned { epoch, blocks }))
             }
             Call::Reserve { sizes } => {
                 check_batch(sizes.len())?;
@@ -115,9 +129,9 @@ impl NodeServer {
                 self.node.commit(session, &items, now)?;
                 Ok(Some(Answer::Done))
             }
-            Call::Release { handles } => {
+            Call::Release { epoch, handles } => {
                 check_batch(handles.len())?;
-                self.node.release(session, &handles)?;
+                self.node.release_of(session, epoch, &handles)?;
                 Ok(Some(Answer::Done))
             }
             Call::Remove { keys } => {
@@ -138,19 +152,22 @@ impl NodeServer {
                 let withdrawn = self.node.report_damage(session, &handles)?;
                 Ok(Some(Answer::Count(withdrawn as u64)))
             }
-            Call::KeepAlive => Ok(Some(Answer::Done)),
+            Call::KeepAlive | Call::KeepPins => Ok(Some(Answer::Done)),
             Call::Stats => Ok(Some(Answer::Stats(Box::new(self.node.stats())))),
             Call::Events { from, max, wait_ms } => {
                 let max = max.min(MAX_LISTED);
-                let (events, next) = self.node.events_since(from, max as usize);
+                let found = self.node.events_since(from, max as usize);
                 let waits = wait_ms > 0 && max > 0 && id != NO_ANSWER;
-                if events.is_empty() && waits && connection.waiting.len() < MAX_WAITING {
+                let none = found.events.is_empty() && !found.lost;
+                if none && waits && connection.waiting.len() < MAX_WAITING {
+                    // The number 0 and those behind the end become that of the next event.
+                    let from = found.next;
                     // The time of this turn may be past, and is rounded down.
                     let until = now_ms().saturating_add(u64::from(wait_ms) + 1);
                     connection.waiting.push(WaitingForEvents { id, from, max, until });
                     return Ok(None);
                 }
-                Ok(Some(Answer::Events { events, next }))
+                Ok(Some(Answer::Events(found)))
             }
             Call::Goodbye => {
                 connection.goodbye = true;
@@ -247,6 +264,7 @@ impl NodeServer {
             align: header.align,
             token,
             lease_ms: self.options.lease.as_millis() as u64,
+            epoch: self.node.epoch_of(session),
             resumed,
             named: self.node.memory.is_named(),
         }))
@@ -311,13 +329,13 @@ fn elements_of(call: &Call<'_>) -> usize {
         Call::Acquire { release, keys, .. } => release.len() + keys.len(),
         Call::Reserve { sizes } => sizes.len(),
         Call::Commit { items } => items.len(),
-        Call::Release { handles } => handles.len(),
+        Call::Release { handles, .. } => handles.len(),
         Call::Damaged { handles } => handles.len(),
         Call::Events { max, .. } | Call::List { max, .. } => (*max).min(MAX_LISTED) as usize,
         // These look at all sessions, values or namespaces.
         Call::Sessions | Call::Stats | Call::Evict { .. } | Call::Clear { .. } => MAX_BATCH,
         Call::Hello { .. } | Call::Rings | Call::Kept => MAX_BATCH / 16,
-        Call::KeepAlive | Call::Goodbye | Call::ReclaimPins { .. } => 1,
+        Call::KeepAlive | Call::KeepPins | Call::Goodbye | Call::ReclaimPins { .. } => 1,
     }
 }
 

@@ -455,7 +455,12 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
             },
             2 => Call::Kept,
             3 => Call::Lookup { keys: refs(&keys) },
-            4 | 5 => Call::Acquire { release: handles, keys: refs(&keys), prefix_only: flag },
+            4 | 5 => Call::Acquire {
+                epoch: number,
+                release: handles,
+                keys: refs(&keys),
+                prefix_only: flag,
+            },
             6 | 7 => Call::Reserve { sizes: sizes.into() },
             8 | 9 => {
                 let item = |(handle, key): (&BlockHandle, &Vec<u8>)| {
@@ -473,7 +478,7 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
                 });
                 return encoded(id, Call::Commit { items: items.collect() });
             }
-            10 => Call::Release { handles: handles.into() },
+            10 => Call::Release { epoch: number, handles: handles.into() },
             11 => Call::Touch { keys: refs(&keys) },
             12 => Call::Damaged { handles },
             13 => Call::Events { from: number, max: number as u32, wait_ms: 0 },

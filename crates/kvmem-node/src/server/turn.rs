@@ -221,13 +221,13 @@ impl NodeServer {
                 connection.waiting.get(at).filter(|_| !connection.is_blocked())
             {
                 let WaitingForEvents { id, from, max, until } = *waiting;
-                let (events, next) = self.node.events_since(from, max as usize);
-                if events.is_empty() && now < until {
+                let found = self.node.events_since(from, max as usize);
+                if found.events.is_empty() && !found.lost && now < until {
                     at += 1;
                     continue;
                 }
                 connection.waiting.swap_remove(at);
-                let answer = Answer::Events { events, next };
+                let answer = Answer::Events(found);
                 if connection.answer(id, Ok(answer), &[], &mut buffer).is_err() {
                     broken.push(*key);
                     break;
@@ -258,11 +258,11 @@ impl NodeServer {
             .connections
             .values()
             .filter(|it| now.saturating_sub(it.heard_at) > lease)
-            .filter_map(AcceptedConnection::session)
+            .filter_map(|it| Some((it.session()?, now.saturating_sub(it.ran_at) > lease)))
             .collect();
-        for session in silent {
+        for (session, hangs) in silent {
             self.node.fence(session);
-            if self.options.reclaim_pins {
+            if self.options.reclaim_pins && hangs {
                 self.node.reclaim_pins(session);
             }
         }

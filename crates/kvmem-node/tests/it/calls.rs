@@ -1,13 +1,14 @@
 //! What each call does.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kvmem_node::{
-    CallError, ClientError, ConnectOptions, EventKind, Interrupt, NamespaceLimits, NewValue, Node,
-    NodeClient, NodeOptions, NodeReservation, NodeServer, PinBatch, Quota, ServerOptions,
-    ValueOptions,
+    CallError, ClientError, ConnectOptions, EventKind, Events, Interrupt, NamespaceLimits,
+    NewValue, Node, NodeClient, NodeOptions, NodeReservation, NodeServer, PinBatch, Quota,
+    ServerOptions, ValueOptions,
 };
 
 use super::RINGS;
@@ -265,18 +266,55 @@ fn events_tell_what_came_and_went() {
     let waiting = std::thread::spawn(move || other.events(0, 1, Duration::from_secs(20)));
     std::thread::sleep(Duration::from_millis(20));
     client.insert("a", b"1").expect("there is space");
-    let (events, next) = waiting.join().expect("no panic").expect("a call");
-    assert_eq!((events.len(), next), (1, 1));
+    let first = waiting.join().expect("no panic").expect("a call");
+    assert_eq!(
+        (first.events.len(), first.next, first.lost),
+        (1, first.events[0].number + 1, false)
+    );
     client.insert("a", b"2").expect("there is space");
     client.remove(&["a"]).expect("a call");
-    let (events, next) = client.events(1, 100, Duration::ZERO).expect("a call");
+    let Events { events, next, lost } =
+        client.events(first.next, 100, Duration::ZERO).expect("a call");
+    assert!(!lost && next == first.next + 3);
     let kinds: Vec<EventKind> = events.iter().map(|it| it.kind).collect();
     assert_eq!(kinds, [EventKind::Replaced, EventKind::Stored, EventKind::Removed]);
     assert!(events.iter().all(|it| it.key == b"a"));
     let started = std::time::Instant::now();
     let wait = Duration::from_millis(50);
-    assert_eq!(client.events(next, 100, wait).expect("a call"), (Vec::new(), next));
+    let none = Events { next, ..Events::default() };
+    assert_eq!(client.events(next, 100, wait).expect("a call"), none);
     assert!(started.elapsed() >= wait);
+}
+
+#[test]
+fn a_restarted_server_tells_that_events_were_lost() {
+    let place = Place::new();
+    let server = Running::start(node(1 << 20), &place.socket(), ServerOptions::default());
+    let client = connect(&place.socket());
+    (0..3).for_each(|key| client.insert([key], b"value").expect("there is space"));
+    let before = client.events(0, 100, Duration::ZERO).expect("a call").next;
+    let node = server.stop();
+    let _server = Running::start(node_again(node), &place.socket(), ServerOptions::default());
+    // More events than the client has seen.
+    (0..9).for_each(|key| client.insert([100 + key], b"value").expect("there is space"));
+    let found = client.events(before, 100, Duration::from_secs(60)).expect("a call");
+    assert!(found.lost && found.events.len() == 9);
+    let none = client.events(found.next, 100, Duration::ZERO).expect("a call");
+    assert_eq!(none, Events { next: found.next, ..Events::default() });
+}
+
+/// Recovers the memory of a node, as the next process of the server does.
+fn node_again(node: Node) -> Node {
+    let server = NodeServer::on(node, idle_listener(), ServerOptions::default());
+    let files = server.expect("epoll works").descriptors().expect("there are descriptors");
+    let [memory, index] = files;
+    Node::recover(memory, index, NodeOptions::default()).expect("the index is whole").0
+}
+
+/// A descriptor that no client connects to.
+fn idle_listener() -> OwnedFd {
+    let (one, _) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    one.into()
 }
 
 #[test]
@@ -292,8 +330,8 @@ fn several_threads_of_a_client_wait_for_events() {
     std::thread::sleep(Duration::from_millis(30));
     client.insert("key", b"value").expect("there is space");
     for thread in [first, second] {
-        let (events, next) = thread.join().expect("no panic").expect("a call");
-        assert_eq!((events.len(), next), (1, 1));
+        let found = thread.join().expect("no panic").expect("a call");
+        assert_eq!(found.events.len(), 1);
     }
 }
 
@@ -365,6 +403,55 @@ fn operators_list_evict_and_clear() {
     assert_eq!(client.reclaim_pins(std::process::id()).expect("an operator"), 1);
     assert_eq!(client.stats().expect("a call").used, 0);
     drop(pins);
+}
+
+#[test]
+fn a_release_of_reclaimed_pins_leaves_newer_ones() {
+    let place = Place::new();
+    let _server = Running::start(node(1 << 20), &place.socket(), ServerOptions::default());
+    let (client, operator) = (connect(&place.socket()), connect(&place.socket()));
+    client.insert("key", &value(1, 1000)).expect("there is space");
+    let old = client.acquire(&["key"]).expect("a call");
+    let untold = client.acquire(&["key"]).expect("a call");
+    assert_eq!(operator.reclaim_pins(std::process::id()).expect("an operator"), 1);
+    // Released before the client knows of its loss, and after.
+    drop(untold);
+    let new = client.acquire(&["key"]).expect("a call");
+    assert!(!old.is_valid() && old.value(0).is_none() && new.is_valid());
+    drop(old);
+    client.keep_alive().expect("a call");
+    assert_eq!(client.stats().expect("a call").pinned, 1);
+    // Nothing takes its place while it is read.
+    for seed in 0..50 {
+        client.insert([seed], &value(seed, 200_000)).expect("others are evicted");
+    }
+    assert_eq!(new.value(0).expect("it is pinned").bytes(), value(1, 1000));
+    drop(new);
+    assert_eq!(client.stats().expect("a call").pinned, 0);
+}
+
+#[test]
+fn an_idle_client_that_runs_keeps_its_pins() {
+    let place = Place::new();
+    let lease = Duration::from_millis(600);
+    let options = ServerOptions { lease, reclaim_pins: true, ..ServerOptions::default() };
+    let _server = Running::start(node(1 << 20), &place.socket(), options);
+    let (client, other) = (connect(&place.socket()), connect(&place.socket()));
+    client.insert("key", b"value").expect("there is space");
+    let pins = client.acquire(&["key"]).expect("a call");
+    let block = client.reserve(&[1]).expect("there is space").remove(0);
+    // Several leases pass. The reservation tells when.
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while other.stats().expect("a call").fenced_total == 0 {
+        assert!(std::time::Instant::now() < deadline, "it is fenced");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    std::thread::sleep(2 * lease);
+    assert_eq!(other.stats().expect("a call").pinned, 1);
+    let again = client.acquire(&["key"]).expect("a call");
+    assert!(pins.is_valid() && again.is_valid());
+    drop((pins, again, block));
+    assert_eq!(client.stats().expect("a call").pinned, 0);
 }
 
 #[test]
@@ -502,7 +589,7 @@ fn calls_of_many_threads_overlap() {
     }
     let waiting = {
         let client = client.clone();
-        let next = client.events(0, 100, Duration::ZERO).expect("a call").1;
+        let next = client.events(0, 100, Duration::ZERO).expect("a call").next;
         std::thread::spawn(move || client.events(next, 1, Duration::from_secs(60)))
     };
     let threads = (0..THREADS).map(|seed| {
@@ -526,5 +613,5 @@ fn calls_of_many_threads_overlap() {
     let stats = client.stats().expect("a call");
     assert_eq!((stats.pinned, stats.hits), (0, 401 * u64::from(THREADS)));
     client.insert("last", b"value").expect("there is space");
-    assert_eq!(waiting.join().expect("no panic").expect("a call").0.len(), 1);
+    assert_eq!(waiting.join().expect("no panic").expect("a call").events.len(), 1);
 }

@@ -61,6 +61,15 @@ impl Running {
     }
 }
 
+impl Running {
+    /// Stops the server, and returns its node.
+    pub(crate) fn stop(mut self) -> Node {
+        self.stopper.stop();
+        let thread = self.thread.take().expect("it runs");
+        thread.join().expect("the server does not panic")
+    }
+}
+
 impl Drop for Running {
     fn drop(&mut self) {
         self.stopper.stop();

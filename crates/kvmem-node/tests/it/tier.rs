@@ -166,7 +166,11 @@ fn what_was_evicted_comes_back() {
     let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
     let client = tiered.client();
     fill(&client, &tier, 0..60);
-    assert_eq!(client.lookup(&[[0_u8]]).expect("a call"), 0, "it is not in memory");
+    let all: Vec<[u8; 1]> = (0..60).map(|key| [key]).collect();
+    let in_memory = client.stats().expect("a call").values;
+    assert!(in_memory < 20, "{in_memory} values are in memory");
+    assert_eq!(client.lookup(&all).expect("a call"), 60, "an acquisition finds them all");
+    assert_eq!(tier.reads.load(Ordering::Relaxed), 0, "a look-up reads nothing");
     for first in (0..60_u8).step_by(5) {
         let keys: Vec<[u8; 1]> = (first..first + 5).map(|key| [key]).collect();
         let pins = client.acquire(&keys).expect("a call");
@@ -215,6 +219,8 @@ fn a_removed_or_replaced_value_does_not_come_back() {
     fill(&client, &tier, 0..40);
     // In the tier alone, and in both.
     assert_eq!(client.remove(&[[0_u8], [39]]).expect("a call"), 2);
+    assert_eq!(client.lookup(&[[0_u8]]).expect("a call"), 0);
+    assert_eq!(client.lookup(&[[39_u8]]).expect("a call"), 0);
     let pins = client.acquire(&[[0_u8], [39]]).expect("a call");
     assert_eq!(pins.hits(), 0);
     // While it is being fetched.

@@ -151,8 +151,9 @@ class AsyncNodeCache:
             where = self._waits if wait > 0 else self._calls
             events = await self._run(where, self.cache.events, start, max=max, wait=turn)
             turn = min(end - loop.time(), WAIT)
-            if events or turn <= 0:
+            if events or events.lost or turn <= 0:
                 return events
+            start = events.next
 
     async def follow_events(self, start: int = 0) -> AsyncIterator[Event]:
         """Iterates over all events from number ``start`` on, and waits for those to come."""

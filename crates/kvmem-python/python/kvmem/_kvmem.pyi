@@ -1665,7 +1665,9 @@ class NodeCache(_Manager):
         self, start: SupportsIndex = 0, *, max: SupportsIndex = 512, wait: float = 0.0
     ) -> EventBatch:
         """Returns what was stored, replaced, removed and evicted, from number ``start`` on: at most
-        ``max`` events, and at most 512. Waits for the first one for at most ``wait`` seconds.
+        ``max`` events, and at most 512. Waits for the first one for at most ``wait`` seconds. 0 is
+        the number of the oldest event, and 2**63 that of the next one. ``lost`` of the result tells
+        that events after ``start`` were dropped, or that the server has restarted.
 
         The next call goes on at ``next`` of the result:
 

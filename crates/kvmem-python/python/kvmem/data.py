@@ -336,14 +336,15 @@ class Event(NamedTuple):
 class EventBatch(Sequence[Event]):
     """Events in order, with the number to go on at."""
 
-    __slots__ = ("_events", "missed", "next")
+    __slots__ = ("_events", "lost", "next")
 
-    def __init__(self, events: tuple[Event, ...], start: int, next: int) -> None:
+    def __init__(self, events: tuple[Event, ...], next: int, lost: bool) -> None:
         self._events = events
         self.next = next
         """Number of the next event: where the next call starts."""
-        self.missed = max(events[0].number - start, 0) if events else max(next - start, 0)
-        """Events that happened after the start, and that the server does not have any more."""
+        self.lost = lost
+        """Whether events after the start were lost: the server keeps the latest ones, and one that
+        has restarted has none of those before. Look at what ``list()`` returns then, and go on."""
 
     @overload
     def __getitem__(self, index: int) -> Event: ...
