@@ -15,7 +15,8 @@ pub(crate) struct Scrubbing {
 }
 
 impl Node {
-    /// Returns the next value with a checksum from entry `from` on, and the entry to go on with. Looks at `max` entries at most.
+    /// Returns the next value with a checksum from entry `from` on, and the entry to go on with.
+    /// Looks at `max` entries at most.
     pub(crate) fn next_to_scrub(&mut self, from: u32, max: u32) -> (Option<Scrubbing>, u32) {
         let all = self.locals.len() as u32;
         let end = from.saturating_add(max).min(all);

@@ -84,7 +84,7 @@ pub struct NodeServer {
     pub(super) listener: Option<OwnedFd>,
     pub(super) epoll: OwnedFd,
     pub(super) stop: Arc<OwnedFd>,
-    /// What is left to do before the end.
+    /// The work that remains before the end.
     pub(super) drain: Option<Drain>,
     pub(super) connections: HashMap<u32, AcceptedConnection, FixedState>,
     /// Descriptors of the processes of sessions.
