@@ -59,7 +59,7 @@ enum Found {
 
 /// All engines. The tests of one that cannot be installed are skipped by name, or fail if
 /// [`REQUIRED`] is 1.
-const ENGINES: [Engine; 7] = [
+const ENGINES: [Engine; 8] = [
     Engine {
         name: "Mooncake",
         wheels: &["mooncake-transfer-engine-non-cuda>=0.3.13"],
@@ -93,7 +93,7 @@ const ENGINES: [Engine; 7] = [
     },
     Engine {
         name: "LMCache",
-        wheels: &["lmcache>=0.5.6"],
+        wheels: &["lmcache>=0.5.6,<0.6"],
         alone: true,
         debian: &[],
         found: Found::Folder("LMCACHE_DIR"),
@@ -102,7 +102,7 @@ const ENGINES: [Engine; 7] = [
     },
     Engine {
         name: "SGLang",
-        wheels: &["sglang>=0.5.23"],
+        wheels: &["sglang>=0.5.23,<0.6"],
         alone: true,
         debian: &[],
         found: Found::Folder("SGLANG_DIR"),
@@ -111,11 +111,21 @@ const ENGINES: [Engine; 7] = [
     },
     Engine {
         name: "vLLM",
-        // The newest supported release; docs/engines.md has the oldest one.
+        // The newest supported release.
         wheels: &["vllm>=0.33,<0.34"],
         alone: true,
         debian: &[],
         found: Found::Folder("VLLM_DIR"),
+        only_with: None,
+        sources_only: true,
+    },
+    Engine {
+        // The oldest supported release. The same tests run with both.
+        name: "vLLM-0.32",
+        wheels: &["vllm>=0.32,<0.33"],
+        alone: true,
+        debian: &[],
+        found: Found::Folder("VLLM_OLDEST_DIR"),
         only_with: None,
         sources_only: true,
     },
@@ -410,8 +420,14 @@ mod tests {
             "target/engines/bin/pip install --no-deps --target \"$VLLM_DIR\" 'vllm>=0.33,<0.34'"
         );
         assert_eq!(
+            commands[6],
+            "target/engines/bin/pip install --no-deps --target \"$VLLM_OLDEST_DIR\" \
+             'vllm>=0.32,<0.33'"
+        );
+        assert_eq!(
             commands[3],
-            "target/engines/bin/pip install --no-deps --target \"$LMCACHE_DIR\" 'lmcache>=0.5.6'"
+            "target/engines/bin/pip install --no-deps --target \"$LMCACHE_DIR\" \
+             'lmcache>=0.5.6,<0.6'"
         );
     }
 
@@ -436,7 +452,7 @@ mod tests {
         fs::create_dir_all(place.apart(lmcache)).unwrap();
         assert!(!place.has(lmcache));
         let requested = place.apart(lmcache).join(REQUESTED);
-        fs::write(&requested, "lmcache>=0.5.6").unwrap();
+        fs::write(&requested, "lmcache>=0.5.6,<0.6").unwrap();
         assert!(place.has(lmcache));
         fs::write(&requested, "lmcache>=0.4").unwrap();
         assert!(!place.has(lmcache));

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from engines import DOCS, unpacked
 from kvmem.vllm import _options
-from vllm_process import Engine, EngineError, new_id, row_bytes, vllm
+from vllm_process import Engine, EngineError, new_id, release, row_bytes, vllm  # noqa: F401 (release)
 
 SPECS = ["KvmemOffloadingSpec", "KvmemTieringOffloadingSpec"]
 SMALL = {"kvmem": {"pages": "4k"}}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import MIB
 from node_server import Server
-from vllm_process import vllm
+from vllm_process import release, vllm  # noqa: F401 (release)
 
 PROGRAM = """
 import json, sys, types

@@ -11,7 +11,7 @@ import kvmem
 import pytest
 from conftest import MIB, until
 from node_server import Server
-from vllm_process import Engine, EngineError, row_bytes, vllm
+from vllm_process import Engine, EngineError, release, row_bytes, vllm  # noqa: F401 (release)
 
 NAMES = [f"chunk {i}" for i in range(20)]
 ROW = row_bytes()

@@ -10,7 +10,7 @@ import pytest
 import vllm_engine
 from engines import unpacked
 from kvmem.vllm._identity import weights
-from vllm_process import PAGE, Engine, EngineError, row_bytes, vllm
+from vllm_process import PAGE, Engine, EngineError, release, row_bytes, vllm  # noqa: F401 (release)
 
 NAMES = [f"chunk {i}" for i in range(20)]
 WORKERS = 2
@@ -147,7 +147,8 @@ def test_other_weights_at_the_same_path_find_nothing(tmp_path: Path) -> None:
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    path, options = tmp_path / "tier", {"workers": WORKERS, "model": str(model)}
+    path = tmp_path / "tier"
+    options: dict[str, Any] = {"workers": WORKERS, "model": str(model)}
     (model / "model.safetensors").write_bytes(b"old weights")
 
     def found(**more: Any) -> list[bool]:

@@ -14,12 +14,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import pytest
 from conftest import LIMIT
-from engines import HERE, torch_folder, unpacked
+from engines import HERE, missing, torch_folder, unpacked
 
 PAGE = 8192
 """Bytes of a block in each tensor of a worker."""
 _numbers = itertools.count()
+
+
+@pytest.fixture(params=["newest", "oldest"], autouse=True)
+def release(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs each test of a module that imports it with both ends of the supported releases."""
+    if request.param == "oldest":
+        folder = os.environ.get("VLLM_OLDEST_DIR")
+        if not folder or not Path(folder, "vllm").is_dir():
+            missing(
+                "the oldest supported vLLM is not here: export VLLM_OLDEST_DIR=FOLDER && "
+                "pip install --no-deps --target FOLDER 'vllm>=0.32,<0.33'"
+            )
+        monkeypatch.setenv("VLLM_DIR", folder or "")
 
 
 def row_bytes(workers: int = 4) -> int:

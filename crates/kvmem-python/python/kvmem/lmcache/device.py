@@ -186,7 +186,7 @@ def _make() -> type[Any]:
         import lmcache  # noqa: F401
     except ImportError as error:
         raise BackendUnusedError(
-            f"LMCache cannot be imported ({error})", remedy="pip install 'lmcache>=0.5.6'"
+            f"LMCache cannot be imported ({error})", remedy="pip install 'lmcache>=0.5.6,<0.6'"
         ) from error
     # That import may have called this function.
     made: type[Any] | None = globals().get("KvmemDeviceSpec")
