@@ -36,6 +36,9 @@ const POLLS: u32 = 32;
 /// The time between two looks for space in a ring that is full.
 const FULL_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000 };
 
+/// The longest time between two looks for space in a socket that is full.
+const SOCKET_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+
 /// What carries the messages of a connection.
 #[derive(Debug)]
 pub(super) struct Channel {
@@ -86,12 +89,27 @@ impl Channel {
         self.rings.is_some()
     }
 
-    /// Sends a message. Waits for space.
-    pub(super) fn send(&self, message: &[u8]) -> Result<(), Errno> {
+    /// Sends a message. Returns `false` if there is no space now. Never waits.
+    pub(super) fn try_send(&self, message: &[u8]) -> Result<bool, Errno> {
         match &self.rings {
-            None => socket::send(&self.socket, message, &[], SendFlags::empty()),
-            Some(rings) => rings.send(&self.socket, message),
+            None => match socket::send(&self.socket, message, &[], SendFlags::DONTWAIT) {
+                Err(Errno::AGAIN) => Ok(false),
+                sent => sent.map(|()| true),
+            },
+            Some(rings) => rings.try_send(message),
         }
+    }
+
+    /// Waits until there may be space, for a short time. The end of the connection is an error.
+    pub(super) fn wait_for_space(&self) -> Result<(), Errno> {
+        let (wait_for, pause) = match &self.rings {
+            None => (PollFlags::OUT | PollFlags::RDHUP, &SOCKET_PAUSE),
+            Some(_) => (PollFlags::RDHUP, &FULL_PAUSE),
+        };
+        let mut ends = [PollFd::new(&self.socket, wait_for)];
+        let ready = poll(&mut ends, Some(pause)).is_ok_and(|ready| ready > 0);
+        let ended = ends[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP);
+        if ready && ended { Err(Errno::CONNRESET) } else { Ok(()) }
     }
 
     /// Receives a message into the first bytes of `buffer`, and returns their number. Only one
@@ -117,21 +135,17 @@ impl Channel {
 }
 
 impl ClientRings {
-    fn send(&self, socket: &OwnedFd, message: &[u8]) -> Result<(), Errno> {
-        loop {
-            let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-            if requests.try_send(message).map_err(damaged)? {
-                let due = requests.bell_is_due();
-                drop(requests);
-                return if due { self.ring_bell() } else { Ok(()) };
-            }
-            drop(requests);
-            // The server is behind by a whole ring. The end of the connection ends the wait.
-            let mut ends = [PollFd::new(socket, PollFlags::RDHUP)];
-            if poll(&mut ends, Some(&FULL_PAUSE)).is_ok_and(|ended| ended > 0) {
-                return Err(Errno::CONNRESET);
-            }
+    fn try_send(&self, message: &[u8]) -> Result<bool, Errno> {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        if !requests.try_send(message).map_err(damaged)? {
+            return Ok(false);
         }
+        let due = requests.bell_is_due();
+        drop(requests);
+        if due {
+            self.ring_bell()?;
+        }
+        Ok(true)
     }
 
     fn receive(&self, channel: &Channel, buffer: &mut Vec<u8>) -> Result<(), Errno> {

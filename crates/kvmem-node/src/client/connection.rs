@@ -13,13 +13,12 @@ use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::channel::Channel;
 use super::{ClientError, ConnectOptions};
 use crate::error::CallError;
-use crate::node::{BlockHandle, Granted};
+use crate::node::{BlockHandle, Granted, MAX_BATCH};
 use crate::protocol::{
     Answer, Call, MAX_MESSAGE, NO_ANSWER, PROTOCOL_VERSION, Response, Welcome, decode, encode,
 };
@@ -30,9 +29,6 @@ const KEPT_PER_MESSAGE: usize = 4096;
 
 /// The longest time between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-
-/// The time between two looks whether a waiting call is to end.
-const LOOK: Duration = Duration::from_millis(50);
 
 type Outcome = Result<Answer, CallError>;
 
@@ -149,6 +145,10 @@ struct Shared {
     possessions: Possessions,
     /// The server has other memory.
     replaced: bool,
+    /// Whether a thread connects again, without the lock.
+    connecting: bool,
+    /// Releases that the channel had no space for.
+    owed: Vec<(u64, Vec<BlockHandle>)>,
     lines: u64,
     token: u64,
     /// Buffers that no call uses.
@@ -180,8 +180,10 @@ impl Connection {
         let started = Instant::now();
         let mut pause = Duration::from_millis(1);
         let (channel, file, welcome) = loop {
-            let greeted = greet(path, options, 0).and_then(|(socket, file, welcome)| {
-                Ok((open_channel(socket, options)?, file, welcome))
+            let until = Instant::now().checked_add(options.answer_within);
+            let limits = Limits { options, until };
+            let greeted = greet(path, limits, 0).and_then(|(socket, file, welcome)| {
+                Ok((open_channel(socket, limits)?, file, welcome))
             });
             match greeted {
                 Ok(greeted) => break greeted,
@@ -202,6 +204,8 @@ impl Connection {
             line: Some(line),
             possessions: Possessions { epoch: welcome.epoch, ..Possessions::default() },
             replaced: false,
+            connecting: false,
+            owed: Vec::new(),
             lines: 1,
             token: welcome.token,
             spare: Vec::new(),
@@ -284,19 +288,47 @@ impl Connection {
         epoch == possessions.epoch
     }
 
-    /// Releases pins of an epoch, or reservations.
+    /// Releases pins of an epoch, or reservations. Never waits: what has no space now is sent later.
     pub(super) fn release(&self, epoch: u64, handles: Vec<BlockHandle>) {
-        self.tell(&Call::Release { epoch, handles: handles.into() });
+        if self.is_forked() {
+            return;
+        }
+        let mut shared = self.lock();
+        if shared.line.as_ref().is_some_and(|line| line.broken.is_none()) {
+            shared.owed.push((epoch, handles));
+            self.send_owed(&mut shared);
+        }
+        // A broken connection is made again by the next call, which tells what the client has.
+    }
+
+    /// Sends releases, as far as there is space.
+    fn send_owed(&self, shared: &mut Shared) {
+        let Some(line) = shared.line.as_ref().filter(|line| line.broken.is_none()) else { return };
+        let channel = Arc::clone(&line.channel);
+        let mut buffers = shared.spare.pop().unwrap_or_default();
+        while let Some((epoch, handles)) = shared.owed.pop() {
+            let call = Call::Release { epoch, handles: handles.as_slice().into() };
+            encode(&Encoded { id: NO_ANSWER, call: &call }, &mut buffers.request);
+            if matches!(channel.try_send(&buffers.request), Ok(false)) {
+                shared.owed.push((epoch, handles));
+                break;
+            }
+        }
+        shared.spare.push(buffers);
     }
 
     /// Tells the server that this process runs, if it has pins.
     pub(super) fn keep_pins(&self) {
-        if !self.lock().possessions.pins.is_empty() {
+        let mut shared = self.lock();
+        self.send_owed(&mut shared);
+        let has_pins = !shared.possessions.pins.is_empty();
+        drop(shared);
+        if has_pins {
             self.tell(&Call::KeepPins);
         }
     }
 
-    /// Sends a message that has no answer, if there is a connection.
+    /// Sends a message that has no answer, if there is a connection and space. Never waits.
     pub(super) fn tell(&self, call: &Call<'_>) {
         if self.is_forked() {
             return;
@@ -307,15 +339,32 @@ impl Connection {
         let mut buffers = shared.spare.pop().unwrap_or_default();
         drop(shared);
         encode(&Encoded { id: NO_ANSWER, call }, &mut buffers.request);
-        // A broken connection is made again by the next call, which tells what the client has.
-        let _ = channel.send(&buffers.request);
+        let _ = channel.try_send(&buffers.request);
         self.lock().spare.push(buffers);
     }
 
+    /// Sends a call until the channel takes it.
+    fn send(&self, channel: &Channel, message: &[u8], limits: Limits<'_>) -> Result<(), Failure> {
+        while !channel.try_send(message).map_err(Failure::Transient)? {
+            limits.check()?;
+            channel.wait_for_space().map_err(Failure::Transient)?;
+        }
+        Ok(())
+    }
+
     fn attempt(&self, call: &Call<'_>) -> Result<(Outcome, MutexGuard<'_, Shared>), Failure> {
+        let waits_for = match call {
+            Call::Events { wait_ms, .. } => Duration::from_millis(u64::from(*wait_ms)),
+            _ => Duration::ZERO,
+        };
+        let limit = self.options.answer_within.saturating_add(waits_for);
+        let limits = Limits { options: &self.options, until: Instant::now().checked_add(limit) };
         let mut shared = self.lock();
-        if shared.line.as_ref().is_none_or(|line| line.broken.is_some()) {
-            self.reconnect(&mut shared)?;
+        while shared.line.as_ref().is_none_or(|line| line.broken.is_some()) {
+            shared = self.reconnect(shared, limits)?;
+        }
+        if !shared.owed.is_empty() {
+            self.send_owed(&mut shared);
         }
         let line = shared.line.as_mut().expect("the connection was just made");
         let (number, channel) = (line.number, Arc::clone(&line.channel));
@@ -327,23 +376,25 @@ impl Connection {
         let buffer = &mut buffers.request;
         encode(&Encoded { id, call }, buffer);
         let limit = MAX_MESSAGE;
-        let sent = if buffer.len() > limit { Err(Errno::MSGSIZE) } else { channel.send(buffer) };
+        let sent = match buffer.len() {
+            len if len > limit => {
+                Err(Failure::Final(CallError::BatchTooLong { len, limit }.into()))
+            }
+            _ => self.send(&channel, buffer, limits),
+        };
         let mut shared = self.lock();
-        if let Err(errno) = sent {
+        if let Err(failure) = sent {
             if let Some(line) = shared.line.as_mut().filter(|line| line.number == number) {
                 line.remove(id);
-                if errno != Errno::MSGSIZE {
+                // Nothing of a call that has found no space was sent.
+                if let Failure::Transient(errno) = failure
+                    && errno != Errno::TIMEDOUT
+                {
                     line.broken.get_or_insert(errno);
                     self.changed.notify_all();
                 }
             }
-            return Err(match errno {
-                Errno::MSGSIZE => {
-                    let len = buffer.len();
-                    Failure::Final(CallError::BatchTooLong { len, limit }.into())
-                }
-                errno => Failure::Transient(errno),
-            });
+            return Err(failure);
         }
         loop {
             let Some(line) = shared.line.as_mut().filter(|line| line.number == number) else {
@@ -358,17 +409,17 @@ impl Connection {
                 return Err(Failure::Transient(errno));
             }
             if line.reading {
-                let (guard, interrupted) = self.wait(shared);
+                let (guard, interrupted) = self.wait(shared, limits);
                 shared = guard;
-                if let Err(error) = interrupted {
+                if let Err(failure) = interrupted {
                     self.abandon(shared, number, id);
-                    return Err(error.into());
+                    return Err(failure);
                 }
                 continue;
             }
             line.reading = true;
             drop(shared);
-            let received = self.receive(&channel, &mut buffers.answer);
+            let received = receive(&channel, &mut buffers.answer, limits);
             shared = self.lock();
             let mut unwanted = Vec::new();
             let mut interrupted = None;
@@ -376,8 +427,10 @@ impl Connection {
                 line.reading = false;
                 match received {
                     Ok(len) => line.take(Ok(decode::<Response>(&buffers.answer[..len]))),
-                    Err(Failure::Transient(errno)) => line.take(Err(errno)),
-                    Err(Failure::Final(error)) => interrupted = Some(error),
+                    Err(Failure::Transient(errno)) if errno != Errno::TIMEDOUT => {
+                        line.take(Err(errno));
+                    }
+                    Err(failure) => interrupted = Some(failure),
                 }
                 unwanted = std::mem::take(&mut line.unwanted);
             }
@@ -385,9 +438,9 @@ impl Connection {
             if shared.sleepers > 0 {
                 self.changed.notify_all();
             }
-            if let Some(error) = interrupted {
+            if let Some(failure) = interrupted {
                 self.abandon(shared, number, id);
-                return Err(error.into());
+                return Err(failure);
             }
             if !unwanted.is_empty() {
                 drop(shared);
@@ -397,29 +450,14 @@ impl Connection {
         }
     }
 
-    /// Receives a message, or ends because the call is to end.
-    fn receive(&self, channel: &Channel, buffer: &mut Vec<u8>) -> Result<usize, Failure> {
-        loop {
-            match channel.receive(buffer) {
-                // The time of `LOOK` is over, which sockets have only if a function looks.
-                Err(Errno::AGAIN) => self.options.check_interrupt()?,
-                received => return received.map_err(Failure::Transient),
-            }
-        }
-    }
-
     /// Waits until another thread has read an answer. The error says that the call is to end.
     fn wait<'a>(
         &'a self,
         mut shared: MutexGuard<'a, Shared>,
-    ) -> (MutexGuard<'a, Shared>, Result<(), ClientError>) {
+        limits: Limits<'_>,
+    ) -> (MutexGuard<'a, Shared>, Result<(), Failure>) {
         shared.sleepers += 1;
-        if self.options.interrupt.is_none() {
-            let mut shared = self.changed.wait(shared).unwrap_or_else(PoisonError::into_inner);
-            shared.sleepers -= 1;
-            return (shared, Ok(()));
-        }
-        let waited = self.changed.wait_timeout(shared, LOOK);
+        let waited = self.changed.wait_timeout(shared, self.options.look());
         let (mut shared, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         shared.sleepers -= 1;
         if !timeout.timed_out() {
@@ -427,8 +465,8 @@ impl Connection {
         }
         // The function may wait for a lock, such as an interpreter's.
         drop(shared);
-        let interrupted = self.options.check_interrupt();
-        (self.lock(), interrupted)
+        let over = limits.check();
+        (self.lock(), over)
     }
 
     /// Gives up a request. What its answer gives, now or later, is released.
@@ -448,37 +486,145 @@ impl Connection {
         }
     }
 
-    /// Connects again, and tells the server what the client has. Other threads wait meanwhile.
-    fn reconnect(&self, shared: &mut Shared) -> Result<(), Failure> {
+    /// Connects again, and tells the server what the client has, or waits until another thread has
+    /// tried. The lock is free meanwhile: pins and reservations can be dropped.
+    fn reconnect<'a>(
+        &'a self,
+        mut shared: MutexGuard<'a, Shared>,
+        limits: Limits<'_>,
+    ) -> Result<MutexGuard<'a, Shared>, Failure> {
         if shared.replaced {
             return Err(Failure::Final(ClientError::MemoryReplaced));
         }
-        let (socket, _, welcome) = greet(&self.path, &self.options, shared.token)?;
-        if welcome.node_id != self.node_id {
+        if shared.connecting {
+            let (shared, over) = self.wait(shared, limits);
+            return over.map(|()| shared);
+        }
+        shared.connecting = true;
+        let (token, named) = (shared.token, Named::of(&shared.possessions));
+        drop(shared);
+        let greeted = self.greet_again(token, &named, limits);
+        let mut shared = self.lock();
+        shared.connecting = false;
+        self.changed.notify_all();
+        if let Err(Failure::Final(ClientError::MemoryReplaced)) = greeted {
             shared.replaced = true;
+        }
+        let (channel, token, kept) = greeted?;
+        // What was owed on the connection of before was not named.
+        shared.owed.clear();
+        match kept {
+            Kept::Session { epoch, pins } => {
+                let mut dropped = named.dropped_since(&shared.possessions, pins);
+                shared.possessions.epoch = epoch;
+                if !pins {
+                    // Release: pairs with the Acquire in `losses`.
+                    self.losses.fetch_add(1, Ordering::Release);
+                    shared.possessions.pins.clear();
+                }
+                while !dropped.is_empty() {
+                    let rest = dropped.split_off(dropped.len().min(MAX_BATCH));
+                    shared.owed.push((epoch, std::mem::replace(&mut dropped, rest)));
+                }
+            }
+            Kept::Nothing { epoch } => {
+                // The server took the process for ended: it has released what the client had.
+                // Release: pairs with the Acquire in `losses`, so a thread that sees the server's
+                // other values in a block sees the loss, too.
+                self.losses.fetch_add(1, Ordering::Release);
+                shared.possessions.lose_all();
+                shared.possessions.epoch = epoch;
+            }
+        }
+        shared.token = token;
+        shared.lines += 1;
+        shared.line = Some(Line::new(shared.lines, channel));
+        Ok(shared)
+    }
+
+    /// Makes the next connection.
+    fn greet_again(
+        &self,
+        token: u64,
+        named: &Named,
+        limits: Limits<'_>,
+    ) -> Result<(Channel, u64, Kept), Failure> {
+        let (socket, _, welcome) = greet(&self.path, limits, token)?;
+        if welcome.node_id != self.node_id {
             return Err(Failure::Final(ClientError::MemoryReplaced));
         }
-        if welcome.resumed {
-            let (epoch, pins_kept) = keep(&socket, &shared.possessions, &self.options)?;
-            shared.possessions.epoch = epoch;
-            if !pins_kept {
-                // Release: pairs with the Acquire in `losses`.
-                self.losses.fetch_add(1, Ordering::Release);
-                shared.possessions.pins.clear();
-            }
+        let kept = if welcome.resumed {
+            let (epoch, pins) = keep(&socket, named, limits)?;
+            Kept::Session { epoch, pins }
         } else {
-            // The server took the process for ended: it has released what the client had.
-            // Release: pairs with the Acquire in `losses`, so a thread that sees the server's other
-            // values in a block sees the loss, too.
-            self.losses.fetch_add(1, Ordering::Release);
-            shared.possessions.lose_all();
-            shared.possessions.epoch = welcome.epoch;
+            Kept::Nothing { epoch: welcome.epoch }
+        };
+        Ok((open_channel(socket, limits)?, welcome.token, kept))
+    }
+}
+
+/// What a server still has of a client that connects again.
+enum Kept {
+    /// The session with its reservations, and either all of its pins or none.
+    Session { epoch: u64, pins: bool },
+    /// A new session.
+    Nothing { epoch: u64 },
+}
+
+/// What a client has named to a server when it connects again.
+struct Named {
+    pins: HashMap<BlockHandle, u32>,
+    reservations: Vec<BlockHandle>,
+}
+
+impl Named {
+    fn of(possessions: &Possessions) -> Named {
+        let reservations = possessions.reservations.keys().copied().collect();
+        Named { pins: possessions.pins(), reservations }
+    }
+
+    /// Returns what the client has dropped since: with the pins, if the server still has them.
+    fn dropped_since(&self, possessions: &Possessions, with_pins: bool) -> Vec<BlockHandle> {
+        let has = |handle: &&BlockHandle| !possessions.reservations.contains_key(handle);
+        let mut dropped: Vec<BlockHandle> = self.reservations.iter().filter(has).copied().collect();
+        if with_pins {
+            let left = possessions.pins();
+            for (handle, count) in &self.pins {
+                let fewer = count.saturating_sub(left.get(handle).copied().unwrap_or(0));
+                dropped.extend(std::iter::repeat_n(*handle, fewer as usize));
+            }
         }
-        shared.token = welcome.token;
-        shared.lines += 1;
-        shared.line = Some(Line::new(shared.lines, open_channel(socket, &self.options)?));
-        self.changed.notify_all();
-        Ok(())
+        dropped
+    }
+}
+
+/// What ends a wait.
+#[derive(Clone, Copy)]
+struct Limits<'a> {
+    options: &'a ConnectOptions,
+    /// `None`: never.
+    until: Option<Instant>,
+}
+
+impl Limits<'_> {
+    /// Fails if the wait is to end, with [`Errno::TIMEDOUT`] if its time is over.
+    fn check(&self) -> Result<(), Failure> {
+        self.options.check_interrupt()?;
+        match self.until {
+            Some(until) if Instant::now() >= until => Err(Failure::Transient(Errno::TIMEDOUT)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Receives a message, or ends because the call is to end.
+fn receive(channel: &Channel, buffer: &mut Vec<u8>, limits: Limits<'_>) -> Result<usize, Failure> {
+    loop {
+        match channel.receive(buffer) {
+            // The time of `ConnectOptions::look` is over.
+            Err(Errno::AGAIN) => limits.check()?,
+            received => return received.map_err(Failure::Transient),
+        }
     }
 }
 
@@ -568,17 +714,15 @@ fn disconnected(path: &Path, waited: Duration, errno: Errno) -> ClientError {
 /// Connects and greets. Returns the memory file, too.
 fn greet(
     path: &Path,
-    options: &ConnectOptions,
+    limits: Limits<'_>,
     token: u64,
 ) -> Result<(OwnedFd, OwnedFd, Welcome), Failure> {
-    let socket = socket::connect(path).map_err(Failure::Transient)?;
-    if options.interrupt.is_some() {
-        set_socket_timeout(&socket, Timeout::Recv, Some(LOOK)).map_err(Failure::Transient)?;
-    }
-    let ConnectOptions { namespace, read_only, .. } = options;
+    let look = limits.options.look();
+    let socket = socket::connect_within(path, look).map_err(Failure::Transient)?;
+    let ConnectOptions { namespace, read_only, .. } = limits.options;
     let (version, read_only) = (PROTOCOL_VERSION, *read_only);
     let hello = Call::Hello { version, namespace, read_only, token };
-    let (answer, mut descriptors) = exchange(&socket, &hello, options)?;
+    let (answer, mut descriptors) = exchange(&socket, &hello, limits)?;
     let Answer::Welcome(welcome) = answer else {
         return Err(ClientError::Protocol { what: "no welcome" }.into());
     };
@@ -589,11 +733,11 @@ fn greet(
 }
 
 /// Asks for rings if the client wants them and the server has some.
-fn open_channel(socket: OwnedFd, options: &ConnectOptions) -> Result<Channel, Failure> {
-    if !options.rings {
+fn open_channel(socket: OwnedFd, limits: Limits<'_>) -> Result<Channel, Failure> {
+    if !limits.options.rings {
         return Ok(Channel::by_socket(socket));
     }
-    match exchange(&socket, &Call::Rings, options) {
+    match exchange(&socket, &Call::Rings, limits) {
         Ok((Answer::Rings, descriptors)) => Ok(Channel::by_rings(socket, descriptors)?),
         Ok(_) => Err(ClientError::Protocol { what: "no rings" }.into()),
         Err(Failure::Final(ClientError::Call(CallError::TooMany { .. }))) => {
@@ -605,22 +749,18 @@ fn open_channel(socket: OwnedFd, options: &ConnectOptions) -> Result<Channel, Fa
 
 /// Tells a server what this client has, which its predecessor gave it. Returns the epoch of the
 /// pins, and whether the session still has them.
-fn keep(
-    socket: &OwnedFd,
-    possessions: &Possessions,
-    options: &ConnectOptions,
-) -> Result<(u64, bool), Failure> {
-    let pins: Vec<(BlockHandle, u32)> = possessions.pins().into_iter().collect();
-    let reservations: Vec<BlockHandle> = possessions.reservations.keys().copied().collect();
+fn keep(socket: &OwnedFd, named: &Named, limits: Limits<'_>) -> Result<(u64, bool), Failure> {
+    let pins: Vec<(BlockHandle, u32)> =
+        named.pins.iter().map(|(handle, count)| (*handle, *count)).collect();
     for pins in pins.chunks(KEPT_PER_MESSAGE) {
         let call = Call::Keep { pins: pins.to_vec(), reservations: Vec::new() };
-        exchange(socket, &call, options)?;
+        exchange(socket, &call, limits)?;
     }
-    for reservations in reservations.chunks(KEPT_PER_MESSAGE) {
+    for reservations in named.reservations.chunks(KEPT_PER_MESSAGE) {
         let reservations = reservations.to_vec();
-        exchange(socket, &Call::Keep { pins: Vec::new(), reservations }, options)?;
+        exchange(socket, &Call::Keep { pins: Vec::new(), reservations }, limits)?;
     }
-    match exchange(socket, &Call::Kept, options)?.0 {
+    match exchange(socket, &Call::Kept, limits)?.0 {
         Answer::Kept { epoch, pins_kept, .. } => Ok((epoch, pins_kept)),
         _ => Err(ClientError::Protocol { what: "no word of what is kept" }.into()),
     }
@@ -630,7 +770,7 @@ fn keep(
 fn exchange(
     socket: &OwnedFd,
     call: &Call<'_>,
-    options: &ConnectOptions,
+    limits: Limits<'_>,
 ) -> Result<(Answer, Vec<OwnedFd>), Failure> {
     let id = NO_ANSWER + 1;
     let mut buffer = Vec::new();
@@ -639,7 +779,7 @@ fn exchange(
     buffer.resize(MAX_MESSAGE, 0);
     let packet = loop {
         match socket::receive(socket, &mut buffer, RecvFlags::empty()) {
-            Err(Errno::AGAIN) => options.check_interrupt()?,
+            Err(Errno::AGAIN) => limits.check()?,
             received => break received.map_err(Failure::Transient)?,
         }
     };

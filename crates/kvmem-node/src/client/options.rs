@@ -30,6 +30,14 @@ pub struct ConnectOptions {
     /// How long a call waits for a server that has ended to start again. Zero: a call fails at
     /// once, and the next one connects again.
     pub retry_for: Duration,
+    /// How long a call waits for the answer of a server that is there, such as one that is stopped,
+    /// or a socket on which systemd listens while no server runs. It then fails with
+    /// [`ClientError::Disconnected`], whose error is of kind
+    /// [`TimedOut`](std::io::ErrorKind::TimedOut), and the server may do it yet. A call that waits
+    /// for [events](crate::NodeClient::events) has so long in addition. Connecting again counts, so
+    /// a call takes at most the sum of this time and of [`retry_for`](Self::retry_for), and an
+    /// eighth more.
+    pub answer_within: Duration,
     /// Whether the memory's pages are entered into the page table when it is mapped, instead of at
     /// the first touch of each page.
     pub populate: bool,
@@ -48,6 +56,16 @@ pub struct ConnectOptions {
 }
 
 impl ConnectOptions {
+    /// Returns the time between two looks whether a waiting call is to end.
+    pub(super) fn look(&self) -> Duration {
+        match self.interrupt {
+            Some(_) => Duration::from_millis(50),
+            None => {
+                (self.answer_within / 8).clamp(Duration::from_millis(10), Duration::from_secs(1))
+            }
+        }
+    }
+
     /// Fails if the call is to end.
     pub(super) fn check_interrupt(&self) -> Result<(), ClientError> {
         match self.interrupt {
@@ -63,6 +81,7 @@ impl Default for ConnectOptions {
             namespace: String::new(),
             read_only: false,
             retry_for: Duration::from_secs(10),
+            answer_within: Duration::from_secs(30),
             populate: false,
             checksums: false,
             verify: false,

@@ -266,6 +266,84 @@ fn a_hanging_client_is_fenced_and_its_block_is_not_used_again() {
     assert_eq!((stats.fenced_total, stats.fenced_bytes), (1, 0));
 }
 
+/// A process that is stopped, and goes on when this is dropped.
+struct Stopped<'a>(&'a Killed);
+
+impl<'a> Stopped<'a> {
+    fn stop(process: &'a Killed) -> Stopped<'a> {
+        // SAFETY: the call sends a signal to a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(process.0.id() as i32, libc::SIGSTOP) }, 0);
+        let stat = format!("/proc/{}/stat", process.0.id());
+        let is_stopped = || std::fs::read_to_string(&stat).is_ok_and(|it| it.contains(") T "));
+        wait_for("it is stopped", is_stopped);
+        Stopped(process)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        // SAFETY: as in `stop`.
+        unsafe { libc::kill(self.0.0.id() as i32, libc::SIGCONT) };
+    }
+}
+
+#[test]
+fn pins_of_a_stopped_client_are_reclaimed_and_those_of_an_idle_one_are_not() {
+    let place = Place::new();
+    let node = Node::create(memory(BYTES), NodeOptions::default()).expect("possible");
+    let lease = Duration::from_millis(1000);
+    let options = ServerOptions { lease, reclaim_pins: true, ..ServerOptions::default() };
+    let _server = support::Running::start(node, &place.socket(), options);
+    let writer = Killed(start("writer", &place.socket(), 0, None));
+    let client = connect(&place.socket());
+    wait_for("the writer hangs", || client.lookup(&["ready"]).expect("a call") == 1);
+    wait_for("it is fenced", || client.stats().expect("a call").fenced_total == 1);
+    assert_eq!(client.stats().expect("a call").pinned, 1);
+    let _stopped = Stopped::stop(&writer);
+    wait_for("its pin ends", || client.stats().expect("a call").pinned == 0);
+}
+
+#[test]
+fn no_call_waits_for_a_stopped_server_for_ever_and_no_drop_at_all() {
+    let place = Place::new();
+    let files = files();
+    let server = Killed(start("server", &place.socket(), 0, Some(&files)));
+    let options = ConnectOptions {
+        rings: RINGS,
+        retry_for: Duration::from_secs(60),
+        ..ConnectOptions::default()
+    };
+    drop(support::connect_with(&place.socket(), &options));
+    let limit = Duration::from_millis(300);
+    let options = ConnectOptions { answer_within: limit, retry_for: Duration::ZERO, ..options };
+    let client = support::connect_with(&place.socket(), &options);
+    let keys: Vec<[u8; 8]> = (0..500_u64).map(u64::to_le_bytes).collect();
+    keys.iter().for_each(|key| client.insert(key, b"value").expect("there is space"));
+    let pins: Vec<_> = (0..2000).map(|at| client.acquire(&keys[at % 500..][..1])).collect();
+    let kept = client.acquire(&keys[..1]).expect("a call");
+    let stopped = Stopped::stop(&server);
+    let is_timeout = |error: &ClientError| match error {
+        ClientError::Disconnected { error, .. } => error.kind() == std::io::ErrorKind::TimedOut,
+        _ => false,
+    };
+    let both = [client.clone(), client.clone()].map(|client| {
+        std::thread::spawn(move || client.lookup(&["key"]).expect_err("nothing answers"))
+    });
+    for thread in both {
+        let error = thread.join().expect("no panic");
+        assert!(is_timeout(&error), "{error}");
+    }
+    // SAFETY: it does not connect.
+    let error = unsafe { NodeClient::connect(place.socket(), &options) }.expect_err("no answer");
+    assert!(is_timeout(&error), "{error}");
+    // More than the socket has space for.
+    drop(pins);
+    drop(stopped);
+    // The releases that had no space are sent by and by, and the session is the same.
+    wait_for("the pins end", || client.stats().is_ok_and(|stats| stats.pinned == 1));
+    assert!(kept.is_valid());
+}
+
 #[test]
 fn a_client_goes_on_when_the_server_was_killed() {
     let place = Place::new();
