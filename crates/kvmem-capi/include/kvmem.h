@@ -2819,9 +2819,9 @@ kvmem_status kvmem_node_client_get_stats(const struct kvmem_node_client *client,
 
 /// Returns at most `capacity` events from number `from` on, in `out_events`: for routers that send
 /// a request where its prefix is. Waits for the first one for at most `wait_ms` milliseconds.
-/// `out_count` receives how many there are, and `out_next` the number to go on with. 0 is the number
-/// of the oldest event that the server has, and 2^63 and above are that of the next one. For any
-/// other `from`, events were lost if `out_next` is not `from + out_count`: the server keeps the
+/// `out_count` receives how many there are, and `out_next` the number to go on with. 0 is the
+/// number of the oldest event that the server has, and 2^63 and above are that of the next one. For
+/// any other `from`, events were lost if `out_next` is not `from + out_count`: the server keeps the
 /// latest ones, and a server that has restarted has none of those before and other numbers. The
 /// call returns at once then. A call returns at most 512.
 kvmem_status kvmem_node_client_events(const struct kvmem_node_client *client,

@@ -30,9 +30,9 @@ pub(crate) fn packet_socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags | SocketFlags::CLOEXEC, None)
 }
 
-/// Connects to the socket at `path`. Waits for at most `limit` if the server has as many connections
-/// that it has not accepted as its socket takes; then, the error is `EAGAIN`. Later calls that send
-/// and receive wait for at most `limit`, too.
+/// Connects to the socket at `path`. Waits for at most `limit` if the server has as many
+/// connections that it has not accepted as its socket takes; then, the error is `EAGAIN`. Later
+/// calls that send and receive wait for at most `limit`, too.
 pub(crate) fn connect_within(path: &Path, limit: Duration) -> Result<OwnedFd, Errno> {
     use rustix::net::sockopt::{Timeout, set_socket_timeout};
     let socket = packet_socket(SocketFlags::empty())?;

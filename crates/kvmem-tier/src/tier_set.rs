@@ -3,8 +3,8 @@
 //! A key belongs to one device, by *rendezvous hashing* (Thaler and Ravishankar, *Using Name-Based
 //! Mappings to Increase Hit Rates*, 1998): each device has a score for the key, a hash of the key
 //! under the identity of its file, and the highest one wins. The order in which the devices are
-//! named plays no role. A device that is missing loses its own keys, which spread over the others; all
-//! other keys stay where they are.
+//! named plays no role. A device that is missing loses its own keys, which spread over the others;
+//! all other keys stay where they are.
 
 use std::fmt;
 use std::hash::Hasher;

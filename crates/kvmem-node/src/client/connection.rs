@@ -276,8 +276,8 @@ impl Connection {
         }
     }
 
-    /// Takes note of the epoch in an answer. Returns whether the pins of the answer are still there:
-    /// they are not if the answer was given before a loss that is known.
+    /// Takes note of the epoch in an answer. Returns whether the pins of the answer are still
+    /// there: they are not if the answer was given before a loss that is known.
     pub(super) fn note_epoch(&self, possessions: &mut Possessions, epoch: u64) -> bool {
         if epoch > possessions.epoch {
             // Release: pairs with the Acquire in `losses`.
@@ -288,7 +288,8 @@ impl Connection {
         epoch == possessions.epoch
     }
 
-    /// Releases pins of an epoch, or reservations. Never waits: what has no space now is sent later.
+    /// Releases pins of an epoch, or reservations. Never waits: what has no space now is sent
+    /// later.
     pub(super) fn release(&self, epoch: u64, handles: Vec<BlockHandle>) {
         if self.is_forked() {
             return;
@@ -514,7 +515,7 @@ impl Connection {
         // What was owed on the connection of before was not named.
         shared.owed.clear();
         match kept {
-            Kept::Session { epoch, pins } => {
+            Resumption::Session { epoch, pins } => {
                 let mut dropped = named.dropped_since(&shared.possessions, pins);
                 shared.possessions.epoch = epoch;
                 if !pins {
@@ -527,7 +528,7 @@ impl Connection {
                     shared.owed.push((epoch, std::mem::replace(&mut dropped, rest)));
                 }
             }
-            Kept::Nothing { epoch } => {
+            Resumption::Nothing { epoch } => {
                 // The server took the process for ended: it has released what the client had.
                 // Release: pairs with the Acquire in `losses`, so a thread that sees the server's
                 // other values in a block sees the loss, too.
@@ -548,23 +549,23 @@ impl Connection {
         token: u64,
         named: &Named,
         limits: Limits<'_>,
-    ) -> Result<(Channel, u64, Kept), Failure> {
+    ) -> Result<(Channel, u64, Resumption), Failure> {
         let (socket, _, welcome) = greet(&self.path, limits, token)?;
         if welcome.node_id != self.node_id {
             return Err(Failure::Final(ClientError::MemoryReplaced));
         }
         let kept = if welcome.resumed {
             let (epoch, pins) = keep(&socket, named, limits)?;
-            Kept::Session { epoch, pins }
+            Resumption::Session { epoch, pins }
         } else {
-            Kept::Nothing { epoch: welcome.epoch }
+            Resumption::Nothing { epoch: welcome.epoch }
         };
         Ok((open_channel(socket, limits)?, welcome.token, kept))
     }
 }
 
 /// What a server still has of a client that connects again.
-enum Kept {
+enum Resumption {
     /// The session with its reservations, and either all of its pins or none.
     Session { epoch: u64, pins: bool },
     /// A new session.

@@ -12,8 +12,8 @@ use crate::protocol::{Answer, NO_ANSWER};
 /// The most calls of one connection that wait. Further ones find only what is in memory.
 const MAX_DEFERRED: usize = 64;
 
-/// The most values that one reservation evicts before others are served. It waits, and goes on in the
-/// next turn of the loop. Some hundred evictions take less than a millisecond.
+/// The most values that one reservation evicts before others are served. It waits, and goes on in
+/// the next turn of the loop. Some hundred evictions take less than a millisecond.
 const MAX_EVICTIONS: u32 = 512;
 
 /// No call waits.

@@ -22,8 +22,8 @@ const ELEMENTS_PER_TURN: usize = MAX_BATCH;
 /// root: one of so many.
 pub(super) const OWN_PLACES: usize = 16;
 
-/// The part of the connections, sessions, rings and namespaces that one user may have who is neither
-/// the server's own nor root: one of so many.
+/// The part of the connections, sessions, rings and namespaces that one user may have who is
+/// neither the server's own nor root: one of so many.
 pub(super) const USER_PLACES: usize = 4;
 
 /// The part of the memory that such a user may have reserved at a time: one of so many.
@@ -88,8 +88,8 @@ impl NodeServer {
         }
     }
 
-    /// Without free descriptors or memory, the client stays in the queue, and the listener would wake
-    /// the loop again and again. The next [`tick`](Self::tick) tries again.
+    /// Without free descriptors or memory, the client stays in the queue, and the listener would
+    /// wake the loop again and again. The next [`tick`](Self::tick) tries again.
     pub(super) fn accept_failed(&mut self, errno: Errno) {
         if matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) {
             self.watch_listener(EventFlags::empty());
@@ -243,8 +243,8 @@ impl NodeServer {
         }
     }
 
-    /// Accepts clients again, fences the reservations of silent ones, evicts values that have outlived their time, and
-    /// closes connections that do not greet.
+    /// Accepts clients again, fences the reservations of silent ones, evicts values that have
+    /// outlived their time, and closes connections that do not greet.
     pub(super) fn tick(&mut self, now: u64) {
         self.watch_listener(EventFlags::IN);
         let lease = self.options.lease.as_millis() as u64;

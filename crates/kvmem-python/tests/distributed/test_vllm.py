@@ -13,7 +13,14 @@ from pathlib import Path
 import pytest
 from engines import DOCS, unpacked
 from kvmem.vllm import _options
-from vllm_process import Engine, EngineError, new_id, release, row_bytes, vllm  # noqa: F401 (release)
+from vllm_process import (
+    Engine,
+    EngineError,
+    new_id,
+    release,  # noqa: F401 (release)
+    row_bytes,
+    vllm,
+)
 
 SPECS = ["KvmemOffloadingSpec", "KvmemTieringOffloadingSpec"]
 SMALL = {"kvmem": {"pages": "4k"}}

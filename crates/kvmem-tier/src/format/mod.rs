@@ -23,9 +23,10 @@
 //!    and all before it, are *durable*: written, and followed by a sync of the device.
 //! 4. A checkpoint is written into the one not in use, and the changes that are made meanwhile into
 //!    both journals. Then the device is synced, one superblock is written that names the checkpoint
-//!    and the journal not in use, the device is synced, and the other superblock is written. Until the first superblock is durable, the old one leads to the old checkpoint and
-//!    the old journal, which nothing has overwritten. A superblock that the device fails to write
-//!    is left out if the other one is written.
+//!    and the journal not in use, the device is synced, and the other superblock is written. Until
+//!    the first superblock is durable, the old one leads to the old checkpoint and the old journal,
+//!    which nothing has overwritten. A superblock that the device fails to write is left out if the
+//!    other one is written.
 
 mod block;
 mod checkpoint;

@@ -28,10 +28,10 @@
 //! A process that is killed before the superblock is written leaves blocks of changes in the other
 //! journal, and the next process uses that journal first. The blocks must not pass for those that
 //! it writes there. If the superblock has the epoch *n*, the window has the epoch *n* + 2. The next
-//! process goes on with *n* + 1 in that journal, and *n* + 2 in the one after it; in this journal it
-//! will not use *n* + 2, since both the epoch and the journal change with each checkpoint. Programs
-//! of before, which add 1 at each checkpoint, never use *n* + 2 there either: the format is the
-//! same.
+//! process goes on with *n* + 1 in that journal, and *n* + 2 in the one after it; in this journal
+//! it will not use *n* + 2, since both the epoch and the journal change with each checkpoint.
+//! Programs of before, which add 1 at each checkpoint, never use *n* + 2 there either: the format
+//! is the same.
 //!
 //! # When the changes are too many
 //!
@@ -56,7 +56,7 @@ const MAX_PIECE: usize = 32 * RECORDS_PER_BLOCK;
 const PIECES: usize = 16;
 
 /// A checkpoint that is being written.
-pub(super) struct Underway {
+pub(super) struct PartialCheckpoint {
     /// The superblock that will name it.
     superblock: Superblock,
     /// The next block of the other journal.
@@ -78,20 +78,20 @@ impl<D: Device> DiskTier<D> {
         if used < blocks - blocks / 4 {
             return Ok(());
         }
-        let mut underway = match journal.underway.take() {
-            Some(underway) => underway,
+        let mut partial = match journal.partial.take() {
+            Some(partial) => partial,
             None => self.begin_checkpoint(journal, 2),
         };
         let room = (blocks / 8).max(1);
-        let share = (used + 1 - u64::from(underway.began_at)).min(room);
-        let due = underway.entries - (underway.entries as u64 * share / room) as usize;
-        while underway.left > due {
-            self.write_piece(&mut underway)?;
+        let share = (used + 1 - u64::from(partial.began_at)).min(room);
+        let due = partial.entries - (partial.entries as u64 * share / room) as usize;
+        while partial.left > due {
+            self.write_piece(&mut partial)?;
         }
-        if underway.left == 0 {
-            return self.end_checkpoint(journal, underway);
+        if partial.left == 0 {
+            return self.end_checkpoint(journal, partial);
         }
-        journal.underway = Some(underway);
+        journal.partial = Some(partial);
         Ok(())
     }
 
@@ -102,17 +102,17 @@ impl<D: Device> DiskTier<D> {
         journal: &mut Journal,
         step: u64,
     ) -> Result<(), TierError> {
-        let mut underway = match journal.underway.take() {
-            Some(underway) => underway,
+        let mut partial = match journal.partial.take() {
+            Some(partial) => partial,
             None => self.begin_checkpoint(journal, step),
         };
-        while underway.left > 0 {
-            self.write_piece(&mut underway)?;
+        while partial.left > 0 {
+            self.write_piece(&mut partial)?;
         }
-        self.end_checkpoint(journal, underway)
+        self.end_checkpoint(journal, partial)
     }
 
-    fn begin_checkpoint(&self, journal: &Journal, step: u64) -> Underway {
+    fn begin_checkpoint(&self, journal: &Journal, step: u64) -> PartialCheckpoint {
         let mut state = self.state();
         let entries = state.begin_window();
         let old = journal.superblock;
@@ -124,7 +124,7 @@ impl<D: Device> DiskTier<D> {
             checkpoint_blocks: 0,
             ..old
         };
-        Underway {
+        PartialCheckpoint {
             superblock,
             next_block: 0,
             entries,
@@ -135,38 +135,38 @@ impl<D: Device> DiskTier<D> {
     }
 
     /// Writes a piece of the checkpoint, and the changes since it began if they fill a block.
-    fn write_piece(&self, underway: &mut Underway) -> Result<(), TierError> {
-        let steps = (underway.entries / PIECES).clamp(RECORDS_PER_BLOCK, MAX_PIECE);
+    fn write_piece(&self, partial: &mut PartialCheckpoint) -> Result<(), TierError> {
+        let steps = (partial.entries / PIECES).clamp(RECORDS_PER_BLOCK, MAX_PIECE);
         let changes = {
             let mut state = self.state();
-            let rest = &mut underway.rest;
-            underway.left = state.index.walk(steps, |entry| rest.push(Change::Stored(entry)));
+            let rest = &mut partial.rest;
+            partial.left = state.index.walk(steps, |entry| rest.push(Change::Stored(entry)));
             state.window_changes(RECORDS_PER_BLOCK)
         };
-        self.write_entries(underway, false)?;
-        self.write_window(underway, &changes)
+        self.write_entries(partial, false)?;
+        self.write_window(partial, &changes)
     }
 
     /// Writes the whole blocks of what is left of the checkpoint; with `all` the last one, too.
-    fn write_entries(&self, underway: &mut Underway, all: bool) -> Result<(), TierError> {
-        let changes = take(&mut underway.rest);
+    fn write_entries(&self, partial: &mut PartialCheckpoint, all: bool) -> Result<(), TierError> {
+        let changes = take(&mut partial.rest);
         let mut parts: Vec<&[Change]> = block_parts(&changes).collect();
         if !all && let Some(last) = parts.pop() {
-            underway.rest = last.to_vec();
+            partial.rest = last.to_vec();
         }
-        if all && underway.superblock.checkpoint_blocks == 0 && parts.is_empty() {
+        if all && partial.superblock.checkpoint_blocks == 0 && parts.is_empty() {
             parts.push(&[]);
         }
-        let Superblock { file, epoch, checkpoint, layout, .. } = underway.superblock;
+        let Superblock { file, epoch, checkpoint, layout, .. } = partial.superblock;
         let area = layout.checkpoints[checkpoint as usize];
-        let first = underway.superblock.checkpoint_blocks;
+        let first = partial.superblock.checkpoint_blocks;
         let end = first + parts.len() as u64;
-        assert!(end <= area.blocks(), "{} entries are too many", underway.entries);
+        assert!(end <= area.blocks(), "{} entries are too many", partial.entries);
         let mut buffer = AlignedBuffer::new(parts.len());
         for ((index, changes), bytes) in (first..).zip(&parts).zip(buffer.chunks_exact_mut(BLOCK)) {
             write_checkpoint_block(file, epoch, index as u32, changes, bytes);
         }
-        underway.superblock.checkpoint_blocks = end;
+        partial.superblock.checkpoint_blocks = end;
         if parts.is_empty() {
             return Ok(());
         }
@@ -175,22 +175,26 @@ impl<D: Device> DiskTier<D> {
 
     /// Writes changes since the begin of the checkpoint to the other journal. If it has no room,
     /// the window is given up.
-    fn write_window(&self, underway: &mut Underway, changes: &[Change]) -> Result<(), TierError> {
-        let Superblock { file, epoch, journal, layout, .. } = underway.superblock;
+    fn write_window(
+        &self,
+        partial: &mut PartialCheckpoint,
+        changes: &[Change],
+    ) -> Result<(), TierError> {
+        let Superblock { file, epoch, journal, layout, .. } = partial.superblock;
         let area = layout.journals[journal as usize];
         let parts: Vec<&[Change]> = block_parts(changes).collect();
-        if u64::from(underway.next_block) + parts.len() as u64 > area.blocks() {
+        if u64::from(partial.next_block) + parts.len() as u64 > area.blocks() {
             self.state().overflow_window();
             return Ok(());
         }
         if parts.is_empty() {
             return Ok(());
         }
-        let at = area.block(underway.next_block);
+        let at = area.block(partial.next_block);
         let mut buffer = AlignedBuffer::new(parts.len());
         for (changes, bytes) in parts.into_iter().zip(buffer.chunks_exact_mut(BLOCK)) {
-            write_changes(file, epoch, underway.next_block, changes, bytes);
-            underway.next_block += 1;
+            write_changes(file, epoch, partial.next_block, changes, bytes);
+            partial.next_block += 1;
         }
         self.write_metadata(at, &buffer)
     }
@@ -200,7 +204,7 @@ impl<D: Device> DiskTier<D> {
     fn end_checkpoint(
         &self,
         journal: &mut Journal,
-        mut underway: Underway,
+        mut partial: PartialCheckpoint,
     ) -> Result<(), TierError> {
         let window = {
             let mut state = self.state();
@@ -209,32 +213,32 @@ impl<D: Device> DiskTier<D> {
         let Some((changes, position, next_number)) = window else {
             return self.write_snapshot(journal);
         };
-        let blocks = underway.superblock.layout.journals[0].blocks();
-        if u64::from(underway.next_block) + block_parts(&changes).count() as u64 > blocks {
+        let blocks = partial.superblock.layout.journals[0].blocks();
+        if u64::from(partial.next_block) + block_parts(&changes).count() as u64 > blocks {
             return self.write_snapshot(journal);
         }
-        self.write_entries(&mut underway, true)?;
-        self.write_window(&mut underway, &changes)?;
-        let new = Superblock { next_number, ..underway.superblock };
-        self.switch(journal, new, underway.next_block, position)
+        self.write_entries(&mut partial, true)?;
+        self.write_window(&mut partial, &changes)?;
+        let new = Superblock { next_number, ..partial.superblock };
+        self.switch(journal, new, partial.next_block, position)
     }
 
     /// Writes the entries of one moment, which are copied at once.
     fn write_snapshot(&self, journal: &mut Journal) -> Result<(), TierError> {
-        let (mut underway, position, next_number) = {
-            let mut underway = self.begin_checkpoint(journal, 1);
+        let (mut partial, position, next_number) = {
+            let mut partial = self.begin_checkpoint(journal, 1);
             let mut state = self.state();
             // Changes between the two locks are in what is copied now.
-            let rest = &mut underway.rest;
+            let rest = &mut partial.rest;
             rest.clear();
             rest.extend(state.quarantined_changes());
-            underway.left = state.index.walk(usize::MAX, |_| {});
+            partial.left = state.index.walk(usize::MAX, |_| {});
             rest.extend(state.index.entries().map(Change::Stored));
             let _ = state.end_window();
-            (underway, state.position(), state.next_number)
+            (partial, state.position(), state.next_number)
         };
-        self.write_entries(&mut underway, true)?;
-        let new = Superblock { next_number, ..underway.superblock };
+        self.write_entries(&mut partial, true)?;
+        let new = Superblock { next_number, ..partial.superblock };
         self.switch(journal, new, 0, position)
     }
 
@@ -273,9 +277,9 @@ impl<D: Device> DiskTier<D> {
         self.owned()?;
         let mut journal = self.journal();
         self.usable()?;
-        let is_underway = journal.underway.is_some();
+        let has_begun = journal.partial.is_some();
         let mut result = self.write_checkpoint(&mut journal, 2);
-        if is_underway && result.is_ok() {
+        if has_begun && result.is_ok() {
             // The changes since its begin are in the journal.
             result = self.write_checkpoint(&mut journal, 2);
         }

@@ -13,7 +13,7 @@
 use std::io;
 use std::sync::PoisonError;
 
-use super::checkpoint::Underway;
+use super::checkpoint::PartialCheckpoint;
 use super::error::TierError;
 use super::tier::DiskTier;
 use crate::device::{AlignedBuffer, Device};
@@ -29,12 +29,12 @@ pub(super) struct Journal {
     /// The position below which all changes are durable.
     pub(super) durable: u64,
     /// The checkpoint that is being written.
-    pub(super) underway: Option<Underway>,
+    pub(super) partial: Option<PartialCheckpoint>,
 }
 
 impl Journal {
     pub(super) fn new(superblock: Superblock) -> Self {
-        Journal { superblock, next_block: 0, durable: 0, underway: None }
+        Journal { superblock, next_block: 0, durable: 0, partial: None }
     }
 }
 

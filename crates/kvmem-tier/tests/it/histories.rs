@@ -29,9 +29,16 @@ impl History {
         }
     }
 
-    /// The last change that has not been acknowledged is.
-    fn acknowledge(&mut self) {
-        self.later.iter_mut().for_each(|(_, acknowledged)| *acknowledged = true);
+    /// Adds a change; returns its place for [`acknowledge`](Self::acknowledge).
+    fn change(&mut self, state: Option<u64>) -> usize {
+        self.later.push((state, false));
+        self.later.len() - 1
+    }
+
+    /// The change at this place has been acknowledged. Of the changes that a batch makes to one
+    /// key, some may be, and others fail.
+    fn acknowledge(&mut self, place: usize) {
+        self.later[place].1 = true;
     }
 
     fn may_be(&self, found: Option<u64>, unsynced_lost: bool) -> bool {
@@ -123,6 +130,10 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
         for _ in 0..random.below(60) {
             let keys: Vec<u64> = (0..1 + random.below(4)).map(|_| random.below(KEYS)).collect();
             let names: Vec<[u8; 8]> = keys.iter().map(|key| key.to_le_bytes()).collect();
+            let mut places = Vec::new();
+            let mut change = |key: u64, state| {
+                places.push(histories.entry(key).or_default().change(state));
+            };
             let done: Vec<bool> = match random.below(10) {
                 0..6 => {
                     let longest = if roomy { 10_000 } else { 30_000 };
@@ -130,7 +141,7 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
                         .iter()
                         .map(|&key| {
                             version += 1;
-                            histories.entry(key).or_default().later.push((Some(version), false));
+                            change(key, Some(version));
                             value(key, version, random.below(longest) as usize)
                         })
                         .collect();
@@ -142,9 +153,7 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
                     tier.store(&batch).iter().map(Result::is_ok).collect()
                 }
                 6 => {
-                    for key in &keys {
-                        histories.entry(*key).or_default().later.push((None, false));
-                    }
+                    keys.iter().for_each(|&key| change(key, None));
                     let names: Vec<&[u8]> = names.iter().map(|name| &name[..]).collect();
                     vec![tier.remove(&names).is_ok(); keys.len()]
                 }
@@ -167,13 +176,14 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
                     continue;
                 }
             };
-            for (key, done) in keys.iter().zip(done) {
-                let history = histories.entry(*key).or_default();
+            for ((key, place), done) in keys.iter().zip(places).zip(done) {
                 if done {
-                    history.acknowledge();
-                    if certain_at_once {
-                        history.settle();
-                    }
+                    histories.entry(*key).or_default().acknowledge(place);
+                }
+            }
+            if certain_at_once {
+                for key in &keys {
+                    histories.entry(*key).or_default().settle();
                 }
             }
         }

@@ -28,8 +28,8 @@ struct Platter {
     until_end: u64,
     /// Each read or write fails with a probability of 1 / `failing`; with 0 none fails.
     failing: u64,
-    /// Each read or write has a fault with a probability of 1 / `faults`: an error, a short count, a
-    /// flipped bit of what is read, or a delay. With 0 none has.
+    /// Each read or write has a fault with a probability of 1 / `faults`: an error, a short count,
+    /// a flipped bit of what is read, or a delay. With 0 none has.
     faults: u64,
     /// Where reads and writes fail, with the number of the error.
     bad: Range<u64>,
@@ -165,8 +165,8 @@ impl Platter {
         Ok(())
     }
 
-    /// Makes a fault, at times: one of these errors, a short count, a delay, or that a bit of what is
-    /// read flips, if the result is true.
+    /// Makes a fault, at times: one of these errors, a short count, a delay, or that a bit of what
+    /// is read flips, if the result is true.
     fn fault(&mut self, errors: &[i32], short: io::ErrorKind) -> io::Result<bool> {
         if self.faults == 0 || !self.random.once_in(self.faults) {
             return Ok(false);
