@@ -176,13 +176,14 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
                     continue;
                 }
             };
-            for ((key, place), done) in keys.iter().zip(places).zip(done) {
-                if done {
+            for ((key, place), done) in keys.iter().zip(places).zip(&done) {
+                if *done {
                     histories.entry(*key).or_default().acknowledge(place);
                 }
             }
-            if certain_at_once {
-                for key in &keys {
+            // What failed alone may have happened: it stays among the changes.
+            for (key, done) in keys.iter().zip(done) {
+                if done && certain_at_once {
                     histories.entry(*key).or_default().settle();
                 }
             }
