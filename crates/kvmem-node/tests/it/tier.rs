@@ -454,8 +454,10 @@ fn calls_that_wait_are_answered_before_the_end() {
     };
     let events = {
         let client = tiered.client();
-        let (_, next) = client.events(u64::MAX, 1, Duration::ZERO).expect("a call");
-        std::thread::spawn(move || client.events(next, 1, Duration::from_secs(3600)).map(|it| it.0))
+        let next = client.events(u64::MAX, 1, Duration::ZERO).expect("a call").next;
+        std::thread::spawn(move || {
+            client.events(next, 1, Duration::from_secs(3600)).map(|it| it.events)
+        })
     };
     // Both have come: a call by the same thread of the server follows them.
     std::thread::sleep(Duration::from_millis(50));
