@@ -115,7 +115,9 @@ fn an_error_of_a_contended_space_has_its_longest_free_range() {
     let space = sharded(2 << 20, 2);
     let mut held: Vec<Allocation> = (0..2 << 10).map(|_| space.allocate(1024).unwrap()).collect();
     held.truncate(1 << 10);
-    let holes: Vec<Allocation> = (0..2 << 10).map(|_| space.allocate(512).unwrap()).collect();
+    let mut holes: Vec<Allocation> = (0..2 << 10).map(|_| space.allocate(512).unwrap()).collect();
+    // Of neighbours, one is freed: they need not have been allocated one after the other.
+    holes.sort_by_key(Allocation::offset);
     let full = AllocError::OutOfSpace { requested: 1024, free: 512 << 10, largest_free: 512 };
     drop(holes.into_iter().step_by(2).collect::<Vec<_>>());
     let is_contended = || space.largest_free_hint() == 1 << 20;
