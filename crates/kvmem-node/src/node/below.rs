@@ -217,7 +217,7 @@ impl Node {
 
     /// Returns whether values will be evictable or free when the tier has done its jobs.
     pub(crate) fn space_will_come(&self) -> bool {
-        // What is in a list and was no victim is being stored or verified.
+        // A value that is in a list and was no victim is being stored or verified.
         let listed = |it: &Namespace| it.lists().iter().any(|list| list.first().is_some());
         let held = || self.namespaces.all().iter().any(listed);
         self.below.is_some() && (held() || !self.server_pins.is_empty())
@@ -227,7 +227,7 @@ impl Node {
     /// its jobs.
     pub(crate) fn namespace_space_will_come(&self, session: SessionIndex) -> bool {
         let namespace = self.sessions.get(session).namespace;
-        // What is in a list and was no victim is being stored or verified.
+        // A value that is in a list and was no victim is being stored or verified.
         let listed =
             || self.namespaces.get(namespace).lists().iter().any(|it| it.first().is_some());
         let removing =

@@ -25,7 +25,7 @@ pub(crate) struct NodeMemory {
 }
 
 impl NodeMemory {
-    /// Returns the entries of an index for so many bytes of memory.
+    /// Returns the number of entries that an index has for a length of memory.
     fn entries_for(memory_len: u64, options: &NodeOptions) -> Result<u32, NodeError> {
         let NodeOptions { align, max_blocks, .. } = *options;
         if !align.is_power_of_two() || align > memory_len {
@@ -41,7 +41,7 @@ impl NodeMemory {
         Ok(entries)
     }
 
-    /// Returns the bytes of an index for so many bytes of memory.
+    /// Returns the length of the index for a length of memory, in bytes.
     pub(crate) fn index_len(memory_len: u64, options: &NodeOptions) -> Result<usize, NodeError> {
         Ok(file_len(NodeMemory::entries_for(memory_len, options)?))
     }

@@ -122,7 +122,7 @@ pub(crate) enum Call<'a> {
     },
     /// Of operators: the sessions.
     Sessions,
-    /// Of operators: evicts at least so many bytes.
+    /// Of operators: evicts at least this number of bytes.
     Evict {
         namespace: Option<&'a str>,
         bytes: u64,

@@ -18,15 +18,15 @@ const MESSAGES_PER_TURN: usize = 16;
 /// one message more, so it takes a fraction of a millisecond.
 const ELEMENTS_PER_TURN: usize = MAX_BATCH;
 
-/// The share of connections and of sessions that other users leave to the server's own user and
-/// root: one of so many.
+/// Of this number of connections or sessions, other users leave one to the server's own user and
+/// root.
 pub(super) const OWN_PLACES: usize = 16;
 
-/// The part of the connections, sessions, rings and namespaces that one user may have who is
-/// neither the server's own nor root: one of so many.
+/// A user that is neither the server's own nor root may have 1/`USER_PLACES` of the connections,
+/// sessions, rings and namespaces.
 pub(super) const USER_PLACES: usize = 4;
 
-/// The part of the memory that such a user may have reserved at a time: one of so many.
+/// Such a user may have reserved 1/`USER_RESERVED` of the memory at a time.
 pub(super) const USER_RESERVED: u64 = 2;
 
 /// Returns the most places of `all` that a user may have.
