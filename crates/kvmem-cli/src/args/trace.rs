@@ -64,7 +64,7 @@ pub struct BlockArgs {
 }
 
 impl BlockArgs {
-    /// Returns the layout of a block of `tokens` tokens, and its name.
+    /// Returns the layout of a block of `block_tokens` tokens, and its name.
     ///
     /// # Errors
     /// [`LayoutError`] if no such block can exist.
