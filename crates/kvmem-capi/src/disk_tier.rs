@@ -4,7 +4,7 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use kvmem_tier::device::Engine;
-use kvmem_tier::{Admission, DiskTier, EvictionOrder, OpenReport, TierOptions, Verify};
+use kvmem_tier::{Admission, DiskTier, DiskTierOptions, EvictionOrder, OpenReport, Verify};
 
 use crate::call::{destroy, guard, on, out, some_text};
 use crate::error::CallError;
@@ -118,7 +118,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_options_init(
 
 /// Converts the options.
 #[allow(clippy::needless_update, reason = "options that C does not have keep their defaults")]
-pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<TierOptions, CallError> {
+pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<DiskTierOptions, CallError> {
     check_reserved(wanted.reserved, "reserved")?;
     let given = |number: u64, name: &str| match number {
         u64::MAX => Ok(None),
@@ -133,7 +133,7 @@ pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<TierOptio
             wanted.depth
         )));
     }
-    Ok(TierOptions {
+    Ok(DiskTierOptions {
         bytes: given(wanted.bytes, "bytes")?,
         depth: Some(wanted.depth),
         max_entries: given(wanted.max_entries, "max_entries")?,
@@ -167,7 +167,7 @@ pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<TierOptio
             }
         },
         max_write_bytes_per_s: given(wanted.max_write_bytes_per_s, "max_write_bytes_per_s")?,
-        ..TierOptions::default()
+        ..DiskTierOptions::default()
     })
 }
 

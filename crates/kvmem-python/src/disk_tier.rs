@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvmem_tier::device::Engine;
-use kvmem_tier::{Admission, DiskTier, EvictionOrder, OpenReport, TierOptions, Verify};
+use kvmem_tier::{Admission, DiskTier, DiskTierOptions, EvictionOrder, OpenReport, Verify};
 use pyo3::prelude::*;
 
 use crate::collect::{Plain, plain};
@@ -96,14 +96,14 @@ pub(crate) struct Options<'a, 'py> {
 
 impl<'py> Options<'_, 'py> {
     /// Converts the arguments.
-    pub(crate) fn tier_options(self, py: Python<'py>) -> PyResult<TierOptions> {
+    pub(crate) fn tier_options(self, py: Python<'py>) -> PyResult<DiskTierOptions> {
         let wrong = |name: &str, given: &str, words: &str| {
             error::bad_value(py, format!("{name} is {given:?}: give {words}"))
         };
-        let mut options = TierOptions {
+        let mut options = DiskTierOptions {
             depth: Some(self.depth.within(py, "depth", 1..=MAX_DEPTH)? as u32),
             format: self.format,
-            ..TierOptions::default()
+            ..DiskTierOptions::default()
         };
         if let Some(entries) = self.max_entries {
             options.max_entries = Some(entries.within(py, "max_entries", 1..=u64::MAX)?);

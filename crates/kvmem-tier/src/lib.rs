@@ -19,9 +19,9 @@ pub use allocation::allocate;
 pub use chain::Chain;
 pub use lower_tier::TierKey;
 pub use tier::{
-    Admission, AdmissionPolicy, Contents, Damage, DamagedValue, DiskTier, EvictionOrder, Fetch,
-    Fetched, Inspection, OpenReport, StoreError, Stored, TierError, TierOptions, TierStats,
-    ValueLengths, Verify, inspect, verify,
+    Admission, AdmissionPolicy, Contents, Damage, DamagedValue, DiskTier, DiskTierOptions,
+    EvictionOrder, Fetch, Fetched, Inspection, OpenReport, StoreError, Stored, TierError,
+    TierStats, ValueLengths, Verify, inspect, verify,
 };
 pub use tier_set::{TierSet, TierSetError};
 

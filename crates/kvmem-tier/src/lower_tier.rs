@@ -65,10 +65,10 @@ fn lock(order: &Mutex<()>) -> MutexGuard<'_, ()> {
 ///
 /// use kvmem::arena::PageSize;
 /// use kvmem::pool::{KvCache, Pool};
-/// use kvmem_tier::{DiskTier, TierOptions};
+/// use kvmem_tier::{DiskTier, DiskTierOptions};
 ///
 /// # let path = std::env::temp_dir().join(format!("kvmem-tier-doc-{}", std::process::id()));
-/// let options = TierOptions { bytes: Some(16 << 20), ..TierOptions::default() };
+/// let options = DiskTierOptions { bytes: Some(16 << 20), ..DiskTierOptions::default() };
 /// let (tier, _) = DiskTier::open(&path, &options)?;
 /// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
 /// let cache: KvCache<u64> = KvCache::builder(&pool)

@@ -51,13 +51,13 @@ impl Admission {
     /// Lets the program choose.
     ///
     /// ```
-    /// use kvmem_tier::{Admission, TierOptions};
+    /// use kvmem_tier::{Admission, DiskTierOptions};
     ///
     /// // Blocks of system prompts are worth a write, and so is all that is long.
     /// let admission = Admission::custom(|key: &[u8], value: &[u8]| {
     ///     key.starts_with(b"system/") || value.len() >= 1 << 20
     /// });
-    /// let options = TierOptions { admission, ..TierOptions::default() };
+    /// let options = DiskTierOptions { admission, ..DiskTierOptions::default() };
     /// # drop(options);
     /// ```
     pub fn custom(policy: impl AdmissionPolicy + 'static) -> Admission {

@@ -15,7 +15,7 @@ use super::bounce::BounceBuffers;
 use super::error::TierError;
 use super::found::{Found, Restored, read_superblocks, space_of, valid_superblock};
 use super::journal::Journal;
-use super::options::{DEFAULT_DEPTH, TierOptions, Verify};
+use super::options::{DEFAULT_DEPTH, DiskTierOptions, Verify};
 use super::origins::Origins;
 use super::state::State;
 use super::tier::{DiskTier, ORDERS};
@@ -49,7 +49,7 @@ impl DiskTier<FileDevice> {
     /// [`TierError`]. Nothing is overwritten then.
     pub fn open(
         path: impl AsRef<Path>,
-        options: &TierOptions,
+        options: &DiskTierOptions,
     ) -> Result<(Self, OpenReport), TierError> {
         let (len, depth) = (options.bytes.unwrap_or(0), options.depth.unwrap_or(DEFAULT_DEPTH));
         let path = path.as_ref();
@@ -78,7 +78,7 @@ impl<D: Device> DiskTier<D> {
     ///
     /// # Errors
     /// [`TierError`]. Nothing is overwritten then.
-    pub fn on(device: D, options: &TierOptions) -> Result<(Self, OpenReport), TierError> {
+    pub fn on(device: D, options: &DiskTierOptions) -> Result<(Self, OpenReport), TierError> {
         if options.format || device.is_new() {
             return Self::create(device, options);
         }
@@ -104,7 +104,7 @@ impl<D: Device> DiskTier<D> {
         Ok((tier, report))
     }
 
-    fn create(device: D, options: &TierOptions) -> Result<(Self, OpenReport), TierError> {
+    fn create(device: D, options: &DiskTierOptions) -> Result<(Self, OpenReport), TierError> {
         let len = device.len();
         let layout = layout(len, options)?;
         let superblock = Superblock {
@@ -125,7 +125,7 @@ impl<D: Device> DiskTier<D> {
         Ok((tier, OpenReport { created: true, ..OpenReport::default() }))
     }
 
-    fn with_superblock(device: D, superblock: Superblock, options: &TierOptions) -> Self {
+    fn with_superblock(device: D, superblock: Superblock, options: &DiskTierOptions) -> Self {
         let Superblock { key, layout, next_number, .. } = superblock;
         DiskTier {
             device,
@@ -186,7 +186,7 @@ impl<D: Device> DiskTier<D> {
 }
 
 /// Divides a new device of `len` bytes.
-fn layout(len: u64, options: &TierOptions) -> Result<Layout, TierError> {
+fn layout(len: u64, options: &DiskTierOptions) -> Result<Layout, TierError> {
     let (max_entries, journal_blocks) = options.sizes(len);
     Layout::of(len, max_entries, journal_blocks).ok_or_else(|| TierError::TooSmall {
         len,

@@ -33,7 +33,7 @@ pub struct TierStats {
     /// Fetches of which the device had fewer bytes than were stored: the file was cut off.
     pub short_misses: u64,
     /// Values that a cache above evicted, and that were not written: see
-    /// [`TierOptions::admission`](crate::TierOptions::admission).
+    /// [`DiskTierOptions::admission`](crate::DiskTierOptions::admission).
     pub not_admitted: u64,
     /// Values that a cache above evicted as it had fetched them: they were not written again.
     pub unchanged: u64,

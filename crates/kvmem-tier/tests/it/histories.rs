@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use kvmem_testkit::random::Random;
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
 
 use crate::simulated::Disk;
 
@@ -90,10 +90,10 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
     // Short journals, so that checkpoints are frequent. With 16 blocks and more, changes are made
     // while a checkpoint is written.
     let journal_blocks = [4, 16, 24][seed as usize % 3];
-    let options = TierOptions {
+    let options = DiskTierOptions {
         max_entries: Some(if roomy { 256 } else { 63 }),
         journal_bytes: Some(journal_blocks * 4096),
-        ..TierOptions::default()
+        ..DiskTierOptions::default()
     };
     let mut histories: HashMap<u64, History> = HashMap::new();
     let (mut version, mut scattered) = (0, 0);
