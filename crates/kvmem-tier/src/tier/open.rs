@@ -172,11 +172,15 @@ impl<D: Device> DiskTier<D> {
         let position = {
             let mut state = self.state();
             for DamagedValue { entry, damage, bad } in &damaged {
-                match damage {
-                    Damage::Device(error) => state.count_unreadable(error.kind()),
-                    Damage::Checksum => state.stats.checksum_misses += 1,
+                if let Damage::Device(error) = damage {
+                    state.count_unreadable(error.kind());
+                    state.quarantine(entry, *bad);
+                } else {
+                    state.remove_falsified(entry);
                 }
-                state.quarantine(entry, *bad);
+            }
+            for entry in &entries {
+                state.index.set_verified(&entry.digest);
             }
             state.position()
         };

@@ -102,10 +102,11 @@ impl State {
         number
     }
 
-    /// Makes `entry` the value of its key; its number is set here.
-    pub(super) fn store(&mut self, mut entry: Entry, ranges: Ranges) {
+    /// Makes `entry` the value of its key; its number is set here. The journal says whether the
+    /// bytes are durable. A checkpoint that has the entry comes after a sync of them.
+    pub(super) fn store(&mut self, mut entry: Entry, ranges: Ranges, is_durable: bool) {
         entry.number = self.number();
-        self.record(Change::Stored(entry));
+        self.record(Change::Stored(Entry { unverified: !is_durable, ..entry }));
         self.stats.stored += 1;
         self.add(Indexed { entry, ranges });
     }
@@ -154,6 +155,23 @@ impl State {
             io::ErrorKind::UnexpectedEof => self.stats.short_misses += 1,
             _ => self.stats.io_misses += 1,
         }
+    }
+
+    /// Removes the value `entry`, if its key still has it: its checksum is wrong. A power cut may
+    /// have taken the bytes of an unverified one, so its blocks become free; those of another are
+    /// never used again. Returns whether it was unverified.
+    pub(super) fn remove_falsified(&mut self, entry: &Entry) -> bool {
+        if !entry.unverified {
+            self.stats.checksum_misses += 1;
+            self.quarantine(entry, BadExtents::ALL);
+            return false;
+        }
+        self.stats.lost_misses += 1;
+        if self.index.number_of(&entry.digest) == Some(entry.number) {
+            event!(WARN, len = entry.len, block = entry.start(), "a power cut took a value");
+            self.remove(&entry.digest);
+        }
+        true
     }
 
     /// Removes the value `entry`, if its key still has it, and never uses its `bad` extents again.

@@ -8,6 +8,9 @@ pub struct TierStats {
     pub entries: u64,
     /// Of these, values in several ranges of the file.
     pub scattered: u64,
+    /// Of these, values whose bytes a power cut may have taken: they were written without a sync,
+    /// by a process that ended before the next checkpoint, and were not read since.
+    pub unverified_values: u64,
     /// The bytes of all values held, without padding.
     pub bytes: u64,
     /// Bytes of the data area.
@@ -28,6 +31,9 @@ pub struct TierStats {
     pub misses: u64,
     /// Fetches whose bytes had another checksum than what was stored.
     pub checksum_misses: u64,
+    /// Fetches of values whose bytes a power cut took before they were synced. Their blocks are
+    /// free again.
+    pub lost_misses: u64,
     /// Fetches that the device failed with an error.
     pub io_misses: u64,
     /// Fetches of which the device had fewer bytes than were stored: the file was cut off.
@@ -58,6 +64,7 @@ impl TierStats {
         TierStats {
             entries: self.entries + other.entries,
             scattered: self.scattered + other.scattered,
+            unverified_values: self.unverified_values + other.unverified_values,
             bytes: self.bytes + other.bytes,
             capacity: self.capacity + other.capacity,
             used: self.used + other.used,
@@ -68,6 +75,7 @@ impl TierStats {
             hits: self.hits + other.hits,
             misses: self.misses + other.misses,
             checksum_misses: self.checksum_misses + other.checksum_misses,
+            lost_misses: self.lost_misses + other.lost_misses,
             io_misses: self.io_misses + other.io_misses,
             short_misses: self.short_misses + other.short_misses,
             not_admitted: self.not_admitted + other.not_admitted,

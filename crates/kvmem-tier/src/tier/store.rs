@@ -78,6 +78,7 @@ impl<D: Device> DiskTier<D> {
             checksums.push(checksum(&entry.digest, values[*index].1));
         }
         let mut written = written.into_iter();
+        let is_durable = self.device.writes_are_durable();
         let position = {
             let mut state = self.state();
             self.evict_ahead(&mut state);
@@ -89,7 +90,7 @@ impl<D: Device> DiskTier<D> {
                     None => {
                         state.stats.written_bytes += entry.extents.blocks() * BLOCK as u64;
                         let entry = Entry { checksum, hints: hints(*index), ..*entry };
-                        state.store(entry, *ranges);
+                        state.store(entry, *ranges, is_durable);
                     }
                     Some((extent, error)) => {
                         self.free(ranges);
@@ -128,7 +129,8 @@ impl<D: Device> DiskTier<D> {
             self.bounce.copy_of(rest)
         };
         let (digest, len, hints) = (self.digest(key), value.len() as u64, Hints::default());
-        let entry = Entry { digest, number: 0, extents, checksum: 0, len, hints };
+        let entry =
+            Entry { digest, number: 0, extents, checksum: 0, len, hints, unverified: false };
         Placed { index, entry, ranges, in_place, bounce }
     }
 

@@ -192,6 +192,7 @@ impl<D: Device> DiskTier<D> {
         TierStats {
             entries: state.index.len() as u64,
             scattered: state.index.scattered() as u64,
+            unverified_values: state.index.unverified() as u64,
             capacity: self.layout.data.len,
             used: (self.layout.data.blocks() - space.free - quarantined) * block,
             quarantined: quarantined * block,

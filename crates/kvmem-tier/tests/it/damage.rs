@@ -238,6 +238,7 @@ fn a_damaged_value_is_quarantined() {
     let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     let value = [9; 3 * 4096];
     tier.store(&[(b"key", &value)]).remove(0).unwrap();
+    tier.checkpoint().unwrap();
     drop(tier);
     let mut bytes = disk.bytes();
     let at = bytes.windows(4096).position(|block| block == [9; 4096]).unwrap();

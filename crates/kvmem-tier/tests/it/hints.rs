@@ -103,11 +103,11 @@ fn a_value_that_has_expired_is_a_miss_and_goes_first() {
     assert_eq!(kept(&tier, 60), odd);
 }
 
-/// The hints have their place in the file, which is zero without hints: files of versions of this
+/// The hints have their place in the file, which is zero without hints, if writes are durable: files of versions of this
 /// library that had none are read as before, and are the same bytes now.
 #[test]
 fn hints_have_their_bytes_in_the_file() {
-    let disk = Disk::new(1 << 20, 1);
+    let disk = Disk::new(1 << 20, 1).with_dsync();
     let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     tier.store(&[(b"plain", b"value")]).remove(0).unwrap();
     let hinted =

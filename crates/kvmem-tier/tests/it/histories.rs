@@ -103,6 +103,8 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
             Ok(opened) => opened,
             Err(error) => panic!("seed {seed}, life {life}: {error}"),
         };
+        // What a power cut took is no fault of the disk.
+        assert!(faults > 0 || tier.stats().quarantined == 0, "seed {seed}, life {life}");
         // Opening has synced the disk, so each value found here is certain from now on.
         for key in 0..KEYS {
             let found = find(&tier, key);
@@ -116,6 +118,9 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
             );
             *history = History { certain: found, later: Vec::new() };
         }
+        let stats = tier.stats();
+        assert!(faults > 0 || stats.quarantined + stats.checksum_misses == 0, "seed {seed}");
+        assert!(end == End::PowerCut || stats.lost_misses == 0 || faults > 0, "seed {seed}");
         end = match random.below(3) {
             0 => End::Clean,
             1 => End::Killed,

@@ -94,6 +94,7 @@ fn quarantined_parts_are_told() {
     let disk = Disk::new(1 << 20, 1);
     let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     tier.store(&[(b"key", &[9; 3 * 4096])]).remove(0).unwrap();
+    tier.checkpoint().unwrap();
     drop(tier);
     let mut bytes = disk.bytes();
     let at = bytes.windows(4096).position(|block| block == [9; 4096]).unwrap();

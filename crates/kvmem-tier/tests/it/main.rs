@@ -12,6 +12,7 @@ mod histories;
 mod inspection;
 mod lower_tier;
 mod metrics;
+mod power_cut;
 mod read_only;
 mod scattered;
 mod simulated;

@@ -221,6 +221,7 @@ fn extents_are_quarantined_one_by_one() {
         let before = tier.stats().used;
         let value = bytes(3 * BLOCK, 5);
         tier.store(&[(b"key", &value)]).remove(0).unwrap();
+        tier.checkpoint().unwrap();
         drop(tier);
         let found = inspect(&disk).unwrap().contents.unwrap();
         let at = found.superblock.layout.data.start
