@@ -90,7 +90,7 @@ impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {
         self.put_all(std::slice::from_ref(value)).remove(0)
     }
 
-    /// Stores the values by one call of [`store`](DiskTier::store), except those that the tier
+    /// Stores the values together, as [`store`](DiskTier::store) does, except those that the tier
     /// still has as the cache fetched them.
     fn put_all(&self, values: &[Pinned<K>]) -> Vec<Result<(), LowerTierError>> {
         let keys: Vec<Cow<'_, [u8]>> = values.iter().map(|value| value.key().key_bytes()).collect();
@@ -107,7 +107,7 @@ impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {
         }
         let batch: Vec<(&[u8], &[u8])> =
             stored.iter().map(|&index| (&*keys[index], values[index].bytes())).collect();
-        let outcomes = if batch.is_empty() { Vec::new() } else { self.store(&batch) };
+        let outcomes = if batch.is_empty() { Vec::new() } else { self.store_admitted(&batch) };
         let failed = stored.into_iter().zip(outcomes).filter(|(_, outcome)| outcome.is_err());
         rejected.extend(failed.map(|(index, _)| index));
         // Another thread may have stored them just now, and may still be writing the journal.

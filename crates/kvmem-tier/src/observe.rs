@@ -95,6 +95,10 @@ table! {
         "Bytes written to the drive": |stats| stats.written_bytes;
     "kvmem_tier_written_bytes_total" Counter "bytes" ["kind" = "metadata"]
         "Bytes written to the drive": |stats| stats.metadata_bytes;
+    "kvmem_tier_lifetime_bytes" Gauge "bytes"
+        "Bytes written to the file over its life": |stats| stats.lifetime_bytes;
+    "kvmem_tier_bytes_per_day" Gauge "bytes"
+        "Bytes written to the file in a day of its life, on average": |stats| stats.bytes_per_day;
     "kvmem_tier_checkpoints_total" Counter "checkpoints"
         "Number of checkpoints of the index written": |stats| stats.checkpoints;
 }

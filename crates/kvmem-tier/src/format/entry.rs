@@ -105,9 +105,9 @@ pub struct Entry {
     pub len: u64,
     /// What its owner said about its worth.
     pub hints: Hints,
-    /// In a journal: whether its bytes were written without a sync. In a checkpoint: whether a power
-    /// cut may have taken them. They were written without a sync, by a process that ended before
-    /// the next checkpoint, and were not read since.
+    /// In a journal: whether its bytes were written without a sync. In a checkpoint: whether a
+    /// power cut may have taken them. They were written without a sync, by a process that ended
+    /// before the next checkpoint, and were not read since.
     pub unverified: bool,
 }
 

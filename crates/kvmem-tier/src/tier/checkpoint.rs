@@ -254,6 +254,9 @@ impl<D: Device> DiskTier<D> {
         // What the superblock leads to, and the values that it names, must not be lost when the
         // superblock is not.
         self.sync()?;
+        // Without the two superblocks that are written now.
+        let lifetime_bytes = self.state().lifetime_bytes();
+        let superblock = Superblock { lifetime_bytes, counted_blocks: next_block, ..superblock };
         self.write_superblocks(&superblock)?;
         journal.superblock = superblock;
         journal.next_block = next_block;

@@ -22,6 +22,7 @@ use super::tier::{DiskTier, ORDERS};
 use super::verification::{Damage, DamagedValue, verify_entries};
 use crate::device::{Device, Engine, FileDevice};
 use crate::format::{Entry, Layout, Superblock, SuperblockError, VERSION};
+use crate::index::seconds_now;
 use crate::process::Process;
 use crate::trace::{event, span};
 
@@ -90,6 +91,11 @@ impl<D: Device> DiskTier<D> {
             found => found?,
         };
         let found = Found::read(&device, &superblock)?;
+        let superblock = Superblock {
+            lifetime_bytes: found.lifetime_bytes,
+            since: if superblock.since > 0 { superblock.since } else { seconds_now().into() },
+            ..superblock
+        };
         let mut report = OpenReport { replayed: found.journal_changes, ..OpenReport::default() };
         let tier = Self::with_superblock(device, superblock, options);
         report.dropped = tier.restore(found);
@@ -118,6 +124,9 @@ impl<D: Device> DiskTier<D> {
             checkpoint_blocks: 1,
             next_number: 0,
             len,
+            lifetime_bytes: 0,
+            since: seconds_now().into(),
+            counted_blocks: 0,
             layout,
         };
         let tier = Self::with_superblock(device, superblock, options);
@@ -126,13 +135,15 @@ impl<D: Device> DiskTier<D> {
     }
 
     fn with_superblock(device: D, superblock: Superblock, options: &DiskTierOptions) -> Self {
-        let Superblock { key, layout, next_number, .. } = superblock;
+        let Superblock { key, layout, next_number, lifetime_bytes, since, .. } = superblock;
+        let mut state = State::new(next_number, options.eviction);
+        (state.lifetime_before, state.since) = (lifetime_bytes, since);
         DiskTier {
             device,
             key,
             layout,
             space: space_of(&layout),
-            state: Mutex::new(State::new(next_number, options.eviction)),
+            state: Mutex::new(state),
             failed: OnceLock::new(),
             doorkeeper: Doorkeeper::new(
                 options.admission.clone(),

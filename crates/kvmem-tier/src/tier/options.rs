@@ -57,8 +57,11 @@ pub struct DiskTierOptions {
     pub admission: Admission,
     /// Which values a full tier evicts first. The file does not keep it.
     pub eviction: EvictionOrder,
-    /// Bytes of evicted values that are written per second, at most; more are dropped. A drive that
-    /// is made for 1 DWPD (drive writes per day) lasts its time with a 86,400th of its size.
+    /// Limits the bytes that are written per second: of values, journal, checkpoints and
+    /// superblocks. An evicted value that comes when they are used up is dropped. Values that a
+    /// program [stores](super::DiskTier::store) itself are always written, and count: evicted ones
+    /// wait for the rate to make up for them. A drive that is made for 1 DWPD (drive writes per
+    /// day) lasts its time with a 86,400th of its size.
     pub max_write_bytes_per_s: Option<u64>,
 }
 

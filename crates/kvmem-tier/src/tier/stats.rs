@@ -25,6 +25,12 @@ pub struct TierStats {
     pub written_bytes: u64,
     /// Bytes of journal, checkpoints and superblocks written.
     pub metadata_bytes: u64,
+    /// Bytes that were written to the file over its life: of values, journal, checkpoints and
+    /// superblocks. Of a file that an earlier version made, since this one opened it first. What a
+    /// process wrote of an unfinished checkpoint before it was killed is not counted.
+    pub lifetime_bytes: u64,
+    /// Bytes that were written in a day of this life, on average; the first day counts whole.
+    pub bytes_per_day: u64,
     /// Values fetched.
     pub hits: u64,
     /// Fetches of a key without a value, or whose value was replaced or evicted meanwhile.
@@ -72,6 +78,8 @@ impl TierStats {
             stored: self.stored + other.stored,
             written_bytes: self.written_bytes + other.written_bytes,
             metadata_bytes: self.metadata_bytes + other.metadata_bytes,
+            lifetime_bytes: self.lifetime_bytes + other.lifetime_bytes,
+            bytes_per_day: self.bytes_per_day + other.bytes_per_day,
             hits: self.hits + other.hits,
             misses: self.misses + other.misses,
             checksum_misses: self.checksum_misses + other.checksum_misses,

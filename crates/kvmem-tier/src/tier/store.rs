@@ -40,8 +40,27 @@ struct Placed<'a> {
 }
 
 impl<D: Device> DiskTier<D> {
-    /// Stores values with the hints of each, as [`store`](Self::store) does.
+    /// Stores values that were [admitted](Self::admits), as [`store`](Self::store) does. Their
+    /// bytes are counted already.
+    pub(crate) fn store_admitted(&self, values: &[(&[u8], &[u8])]) -> Vec<Result<(), StoreError>> {
+        self.store_counted(values, |_| Hints::default())
+    }
+
+    /// Stores values with the hints of each, as [`store`](Self::store) does, and counts their bytes
+    /// as written, whatever the rate.
     pub(super) fn store_hinted(
+        &self,
+        values: &[(&[u8], &[u8])],
+        hints: impl Fn(usize) -> Hints,
+    ) -> Vec<Result<(), StoreError>> {
+        let blocks = |value: &[u8]| u64::from(blocks_of(value.len() as u64));
+        let blocks: u64 = values.iter().map(|(_, value)| blocks(value)).sum();
+        self.doorkeeper.count(blocks * BLOCK as u64);
+        self.store_counted(values, hints)
+    }
+
+    /// Stores values whose bytes are counted.
+    fn store_counted(
         &self,
         values: &[(&[u8], &[u8])],
         hints: impl Fn(usize) -> Hints,

@@ -103,8 +103,8 @@ fn a_value_that_has_expired_is_a_miss_and_goes_first() {
     assert_eq!(kept(&tier, 60), odd);
 }
 
-/// The hints have their place in the file, which is zero without hints, if writes are durable: files of versions of this
-/// library that had none are read as before, and are the same bytes now.
+/// The hints have their place in the file, which is zero without hints, if writes are durable:
+/// files of versions of this library that had none are read as before, and are the same bytes now.
 #[test]
 fn hints_have_their_bytes_in_the_file() {
     let disk = Disk::new(1 << 20, 1).with_dsync();

@@ -262,3 +262,30 @@ fn evicted_values_are_written_behind_in_batches() {
         }
     }
 }
+
+/// All that is written counts for the rate. What the program stores itself is written nevertheless,
+/// and evicted values are dropped until the rate has made up for it.
+#[test]
+fn the_rate_holds_for_everything_that_is_written() {
+    let options = DiskTierOptions {
+        max_write_bytes_per_s: Some(10_000_000),
+        max_entries: Some(1000),
+        ..DiskTierOptions::default()
+    };
+    let (tier, _) = DiskTier::on(Disk::new(40 << 20, 1), &options).unwrap();
+    let tier = Arc::new(tier);
+    let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
+    let below: Arc<DiskTier<Disk>> = Arc::clone(&tier);
+    let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+    cache.insert(0, &value(0, 0)).unwrap();
+    cache.evict_to(0);
+    assert_eq!((tier.stats().stored, tier.stats().not_admitted), (1, 0));
+    // Far more than a second's worth: as much as 300 s make up for.
+    let long = vec![1; 30 << 20];
+    for _ in 0..100 {
+        tier.store(&[(b"long", &long)]).remove(0).unwrap();
+    }
+    cache.insert(1, &value(1, 0)).unwrap();
+    cache.evict_to(0);
+    assert_eq!((tier.stats().stored, tier.stats().not_admitted), (101, 1));
+}

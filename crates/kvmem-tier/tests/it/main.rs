@@ -4,6 +4,7 @@ mod chain;
 mod checkpoint;
 mod damage;
 mod device;
+mod endurance;
 mod failures;
 mod files;
 mod fixed;

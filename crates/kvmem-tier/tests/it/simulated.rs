@@ -131,7 +131,7 @@ impl Disk {
         platter.syncing = None;
     }
 
-    /// Cuts the power: writes that begin in these bytes since the last sync are lost, and no others.
+    /// Cuts the power: writes since the last sync that begin in these bytes are lost, no others.
     pub(crate) fn cut_power_losing(&self, lost: Range<u64>) {
         let mut platter = self.platter();
         let Platter { current, durable, unsynced, .. } = &mut *platter;
