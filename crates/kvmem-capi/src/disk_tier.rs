@@ -116,6 +116,14 @@ pub unsafe extern "C" fn kvmem_disk_tier_options_init(
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
+/// Checks a number of transfers in flight.
+pub(crate) fn depth_of(depth: u32) -> Result<u32, CallError> {
+    if (1..=MAX_DEPTH).contains(&depth) {
+        return Ok(depth);
+    }
+    Err(CallError::invalid(format_args!("depth is {depth}: use 1 to {MAX_DEPTH}")))
+}
+
 /// Converts the options.
 #[allow(clippy::needless_update, reason = "options that C does not have keep their defaults")]
 pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<DiskTierOptions, CallError> {
@@ -127,15 +135,9 @@ pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<DiskTierO
         ))),
         number => Ok(Some(number)),
     };
-    if !(1..=MAX_DEPTH).contains(&wanted.depth) {
-        return Err(CallError::invalid(format_args!(
-            "depth is {}: use 1 to {MAX_DEPTH}",
-            wanted.depth
-        )));
-    }
     Ok(DiskTierOptions {
         bytes: given(wanted.bytes, "bytes")?,
-        depth: Some(wanted.depth),
+        depth: Some(depth_of(wanted.depth)?),
         max_entries: given(wanted.max_entries, "max_entries")?,
         journal_bytes: given(wanted.journal_bytes, "journal_bytes")?,
         format: flag(wanted.format, "format")?,

@@ -74,7 +74,9 @@ pub struct kvmem_disk_tier_stats {
     pub entries: u64,
     /// Of these, values in several ranges of the file.
     pub scattered: u64,
-    /// Their bytes, without padding.
+    /// Of the values held, those that a power cut may have taken, and that were not read since.
+    pub unverified_values: u64,
+    /// The bytes of all values held, without padding.
     pub bytes: u64,
     /// Bytes of the file for values.
     pub capacity: u64,
@@ -94,6 +96,8 @@ pub struct kvmem_disk_tier_stats {
     pub misses: u64,
     /// Fetches of values whose bytes were damaged.
     pub checksum_misses: u64,
+    /// Fetches of values whose bytes a power cut took before a sync. Their space is free again.
+    pub lost_misses: u64,
     /// Fetches that the drive failed with an error.
     pub io_misses: u64,
     /// Fetches of which the file had fewer bytes than were stored.
@@ -386,6 +390,7 @@ pub(crate) unsafe fn get_stats(
     figures.put(kvmem_disk_tier_stats {
         entries: stats.entries,
         scattered: stats.scattered,
+        unverified_values: stats.unverified_values,
         bytes: stats.bytes,
         capacity: stats.capacity,
         used: stats.used,
@@ -396,6 +401,7 @@ pub(crate) unsafe fn get_stats(
         hits: stats.hits,
         misses: stats.misses,
         checksum_misses: stats.checksum_misses,
+        lost_misses: stats.lost_misses,
         io_misses: stats.io_misses,
         short_misses: stats.short_misses,
         not_admitted: stats.not_admitted,

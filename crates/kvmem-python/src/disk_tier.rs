@@ -4,16 +4,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvmem_tier::device::Engine;
+use kvmem_tier::device::{Engine, FileDevice};
 use kvmem_tier::{Admission, DiskTier, DiskTierOptions, EvictionOrder, OpenReport, Verify};
 use pyo3::prelude::*;
 
 use crate::collect::{Plain, plain};
 use crate::error;
 use crate::holder::{Held, Holder};
-use crate::number::Int;
+use crate::number::{Callback, Int};
 use crate::report::{self, Level};
 use crate::size::Size;
+use crate::tier_inspection;
 use crate::tier_values::tier_methods;
 
 /// The tier, shared with the caches above it.
@@ -176,8 +177,39 @@ impl PyDiskTier {
             opened.map_err(|error| error::tier_open(py, &path, options.bytes, &error))?;
         log(py, &path, &tier, &found)?;
         let direct = tier.device().is_direct();
-        let engine = engine_of(&tier);
+        let engine = engine_of(tier.device());
         Ok(PyDiskTier { held: Holder::new(Arc::new(tier)), path, found, direct, engine })
+    }
+
+    /// Reads what a file or block device holds, and writes nothing. A program that has it open
+    /// as a tier must close it first; meanwhile no program can open it as one.
+    ///
+    /// Raises :class:`DiskTierError` if the file is no tier, its index is damaged, or it is open.
+    #[staticmethod]
+    fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
+        tier_inspection::inspection(py, &path)
+    }
+
+    /// Reads every value in a file or block device, compares it with its checksum, and writes
+    /// nothing. Damaged values are a part of the result; the first ``max_damaged_values`` of them
+    /// are named. Up to ``depth`` transfers are in flight. ``progress`` is called with ``(done,
+    /// total)`` in bytes; if it raises, the verification ends with the exception.
+    ///
+    /// Raises as :meth:`inspect`.
+    #[staticmethod]
+    #[pyo3(signature = (
+        path, *, depth=Int::usual(32), max_damaged_values=Int::usual(1000), progress=None
+    ), text_signature = "(path, *, depth=32, max_damaged_values=1000, progress=None)")]
+    fn verify<'py>(
+        py: Python<'py>,
+        path: PathBuf,
+        depth: Int<'py>,
+        max_damaged_values: Int<'py>,
+        progress: Option<Callback>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let depth = depth.within(py, "depth", 1..=MAX_DEPTH)? as u32;
+        let named = max_damaged_values.within(py, "max_damaged_values", 0..=u64::MAX)?;
+        tier_inspection::verification(py, &path, depth, named as usize, progress)
     }
 
     /// What opening the file found.
@@ -217,9 +249,9 @@ impl PyDiskTier {
 
 tier_methods!(PyDiskTier, SharedTier);
 
-/// Returns how the bytes of a tier are transferred.
-fn engine_of(tier: &DiskTier) -> &'static str {
-    match tier.device().engine() {
+/// Returns how bytes are transferred.
+pub(crate) fn engine_of(device: &FileDevice) -> &'static str {
+    match device.engine() {
         Engine::IoUring => "io_uring",
         Engine::Threads => "threads",
     }
@@ -240,7 +272,7 @@ pub(crate) fn log(
 ) -> PyResult<()> {
     let path = path.display();
     let warn = |line: String| report::log(py, "tier", Level::Warning, || line);
-    if engine_of(tier) == "threads" {
+    if engine_of(tier.device()) == "threads" {
         warn(format!(
             "{path}: this process may not use io_uring, so threads transfer the bytes, which is \
              slower: kvmem doctor says why"

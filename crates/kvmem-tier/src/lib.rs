@@ -14,6 +14,7 @@ mod side_by_side;
 mod tier;
 mod tier_set;
 mod trace;
+mod until;
 
 pub use allocation::allocate;
 pub use chain::Chain;
@@ -24,6 +25,7 @@ pub use tier::{
     TierStats, ValueLengths, Verify, inspect, verify,
 };
 pub use tier_set::{TierSet, TierSetError};
+pub use until::verify_until;
 
 /// The example on the page of the package, which must compile like any other.
 #[cfg(doctest)]

@@ -2,6 +2,7 @@
 #ifndef KVMEM_DISK_TIER_HPP
 #define KVMEM_DISK_TIER_HPP
 
+#include "tier_inspection.hpp"
 #include "tier_values.hpp"
 
 namespace kvmem {
@@ -102,8 +103,10 @@ struct TierSetCalls {
 /// Values on a local disk, found again by their keys after a restart. A full tier evicts expired
 /// values first, then those of the lowest priority. A damaged value is a miss, and never the wrong
 /// bytes. Below a cache it receives what the cache evicts: see `KvCacheOptions::lower_tier`. One
-/// process uses a file at a time.
-class DiskTier : public detail::TierValues<detail::DiskTierCalls> {
+/// process uses a file at a time. `DiskTier::inspect` and `DiskTier::verify` look into a file that
+/// is not open.
+class DiskTier : public detail::TierValues<detail::DiskTierCalls>,
+                 public detail::TierInspecting {
 public:
     /// Opens the tier in a file or block device, and makes it if the file is new. Throws
     /// KVMEM_ERR_BAD_TIER if the file cannot be used as a tier, KVMEM_ERR_IN_USE if another process

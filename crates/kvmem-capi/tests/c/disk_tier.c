@@ -110,7 +110,8 @@ static void alone(void) {
     kvmem_disk_tier_stats now = stats(tier);
     CHECK(now.entries == COUNT - 1 && now.stored == COUNT + 2 && now.is_read_only == 0);
     CHECK(now.written_bytes >= now.bytes && now.metadata_bytes > 0 && now.hits == COUNT + 1);
-    CHECK(now.misses == 1 && now.checksum_misses == 0 && now.capacity < 16 * MIB);
+    CHECK(now.misses == 1 && now.checksum_misses == 0 && now.lost_misses == 0);
+    CHECK(now.unverified_values <= now.entries && now.capacity < 16 * MIB);
     OK(kvmem_disk_tier_sync(tier));
     OK(kvmem_disk_tier_checkpoint(tier));
 
@@ -132,6 +133,63 @@ static void alone(void) {
     OK(kvmem_disk_tier_clear(tier));
     CHECK(stats(tier).entries == 0);
     OK(kvmem_disk_tier_destroy(tier));
+}
+
+struct watched {
+    const kvmem_cancel *cancel;
+    uint64_t calls, done;
+};
+
+static void watch(void *user, const kvmem_progress *progress) {
+    struct watched *watched = user;
+    CHECK(progress->phase == KVMEM_PHASE_VERIFY && progress->done_bytes >= watched->done);
+    CHECK(progress->done_bytes <= progress->total_bytes);
+    watched->calls++;
+    watched->done = progress->done_bytes;
+    if (watched->cancel != NULL)
+        OK(kvmem_cancel_request(watched->cancel));
+}
+
+/* Looks into the file: it has one value of `bytes` bytes at `at`, which is damaged. */
+static void looked_into(uint64_t bytes, long at) {
+    kvmem_disk_tier_inspection found;
+    OK(kvmem_disk_tier_inspect(path, &found));
+    uint64_t used = (bytes + 4095) / 4096 * 4096;
+    CHECK(found.file_bytes == 16 * MIB && found.tier_bytes == 16 * MIB && found.superblocks == 2);
+    CHECK(found.modified_ns > UINT64_C(1700000000) * 1000000000 && found.format_version >= 2);
+    CHECK(found.entries == 1 && found.value_bytes == bytes && found.used_bytes == used);
+    CHECK(found.min_bytes == bytes && found.median_bytes == bytes && found.max_bytes == bytes);
+    CHECK(found.capacity == used + found.free_bytes + found.quarantined_bytes);
+    CHECK(found.longest_free_bytes <= found.free_bytes && found.scattered == 0);
+    CHECK(found.dropped == 0 && found.reserved == 0 && found.max_entries >= 512);
+    CHECK(found.generation > 0 && found.epoch > 0 && found.journal_changes > 0);
+    CHECK(found.journal_blocks <= found.max_journal_blocks && found.is_direct <= 1);
+
+    kvmem_disk_tier_verification result;
+    kvmem_disk_tier_damaged_value values[2];
+    struct watched watched = {NULL, 0, 0};
+    memset(values, 0xff, sizeof values);
+    OK(kvmem_disk_tier_verify(path, 32, watch, &watched, NULL, &result, values, 2));
+    CHECK(watched.calls == 2 && watched.done == used && result.bytes == used);
+    CHECK(result.entries == 1 && result.damaged == 1 && result.dropped == 0);
+    CHECK(values[0].offset == (uint64_t) at && values[0].bytes == bytes && values[0].ranges == 1);
+    CHECK(values[0].damage == KVMEM_DAMAGE_CHECKSUM && values[0].os_error == 0);
+    CHECK(values[0].is_unverified == 1 && found.unverified_values == 1);
+    CHECK(values[1].offset == UINT64_MAX);
+    /* Counted without being named, and cancelled. */
+    OK(kvmem_disk_tier_verify(path, 1, NULL, NULL, NULL, &result, NULL, 0));
+    CHECK(result.damaged == 1);
+    kvmem_cancel *cancel;
+    OK(kvmem_cancel_create(&cancel));
+    watched = (struct watched){cancel, 0, 0};
+    IS(KVMEM_ERR_CANCELLED,
+       kvmem_disk_tier_verify(path, 32, watch, &watched, cancel, &result, values, 2));
+    SAYS("was cancelled");
+    CHECK(watched.calls == 1);
+    OK(kvmem_cancel_destroy(cancel));
+    IS(KVMEM_ERR_INVALID_ARGUMENT,
+       kvmem_disk_tier_verify(path, 0, NULL, NULL, NULL, &result, NULL, 0));
+    SAYS("depth is 0");
 }
 
 /* A byte of a value is changed: a miss, and never the wrong bytes. */
@@ -156,6 +214,7 @@ static void damaged(void) {
                 at = next;
         CHECK(at >= 0 && fseek(file, at + 1000, SEEK_SET) == 0);
         CHECK(fputc(data[1000] ^ 1, file) != EOF && fclose(file) == 0);
+        looked_into(length(key), at);
         kvmem_disk_tier_options options;
         OK(kvmem_disk_tier_options_init(&options, sizeof options));
         options.verify = verify;
@@ -188,8 +247,19 @@ static void unusable(void) {
     options.bytes = UINT64_MAX;
     IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_open(path, &options, &tier, NULL));
     SAYS("it is no disk tier");
+    kvmem_disk_tier_inspection found;
+    kvmem_disk_tier_verification result;
+    IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_inspect(path, &found));
+    SAYS("it is no disk tier");
+    IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_verify(path, 8, NULL, NULL, NULL, &result, NULL, 0));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_inspect("/tmp", &found));
+    SAYS("neither a file nor a block device");
+    IS(KVMEM_ERR_SYSTEM, kvmem_disk_tier_inspect("/tmp/no such folder/tier", &found));
+    SAYS("cannot open /tmp/no such folder/tier: No such file");
     options.format = 1;
     OK(kvmem_disk_tier_open(path, &options, &tier, NULL));
+    IS(KVMEM_ERR_IN_USE, kvmem_disk_tier_inspect(path, &found));
+    SAYS("it is open as a tier: close that first");
     OK(kvmem_disk_tier_destroy(tier));
     struct {
         uint32_t *member;

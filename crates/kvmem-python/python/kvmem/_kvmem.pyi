@@ -14,7 +14,9 @@ from .data import (
     BlockReference,
     BumpStats,
     Diagnosis,
+    DiskTierInspection,
     DiskTierStats,
+    DiskTierVerification,
     EventBatch,
     Key,
     KvCacheStats,
@@ -1038,6 +1040,30 @@ class DiskTier(_TierValues):
         eviction: str = "lru",
         max_write_bytes_per_s: _Size | None = None,
     ) -> Self: ...
+    @staticmethod
+    def inspect(path: str | PathLike[str]) -> DiskTierInspection:
+        """Reads what a file or block device holds, and writes nothing. A program that has it open
+        as a tier must close it first; meanwhile no program can open it as one.
+
+        Raises :class:`DiskTierError` if the file is no tier, its index is damaged, or it is open.
+        """
+
+    @staticmethod
+    def verify(
+        path: str | PathLike[str],
+        *,
+        depth: SupportsIndex = 32,
+        max_damaged_values: SupportsIndex = 1000,
+        progress: _Progress | None = None,
+    ) -> DiskTierVerification:
+        """Reads every value in a file or block device, compares it with its checksum, and writes
+        nothing. Damaged values are a part of the result; the first ``max_damaged_values`` of them
+        are named. Up to ``depth`` transfers are in flight. ``progress`` is called with ``(done,
+        total)`` in bytes; if it raises, the verification ends with the exception.
+
+        Raises as :meth:`inspect`.
+        """
+
     @property
     def report(self) -> OpenReport:
         """What opening the file found."""

@@ -21,3 +21,4 @@ mod store;
 mod surroundings;
 mod tier_set;
 mod unchanged;
+mod until;
