@@ -173,6 +173,10 @@
 /// A fetch: the drive failed. The value is removed.
 #define KVMEM_FETCHED_FAILED 4
 
+/// A fetch: a power cut took the bytes before a sync. The value is removed, and its space is free
+/// again.
+#define KVMEM_FETCHED_LOST 5
+
 /// Verification when a tier is opened: none; each value is verified when it is fetched. The
 /// default.
 #define KVMEM_VERIFY_LAZY 0
@@ -1092,7 +1096,7 @@ typedef struct kvmem_disk_tier_request {
     /// otherwise 0.
     uint64_t bytes;
     /// Receives KVMEM_FETCHED_HIT, KVMEM_FETCHED_ABSENT, KVMEM_FETCHED_TOO_SHORT,
-    /// KVMEM_FETCHED_DAMAGED or KVMEM_FETCHED_FAILED.
+    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED or KVMEM_FETCHED_LOST.
     uint32_t outcome;
     /// Receives 0.
     uint32_t reserved;
@@ -1113,7 +1117,9 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t entries;
     /// Of these, values in several ranges of the file.
     uint64_t scattered;
-    /// Their bytes, without padding.
+    /// Of the values held, those that a power cut may have taken, and that were not read since.
+    uint64_t unverified_values;
+    /// The bytes of all values held, without padding.
     uint64_t bytes;
     /// Bytes of the file for values.
     uint64_t capacity;
@@ -1133,6 +1139,8 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t misses;
     /// Fetches of values whose bytes were damaged.
     uint64_t checksum_misses;
+    /// Fetches of values whose bytes a power cut took before a sync. Their space is free again.
+    uint64_t lost_misses;
     /// Fetches that the drive failed with an error.
     uint64_t io_misses;
     /// Fetches of which the file had fewer bytes than were stored.
@@ -1184,6 +1192,8 @@ typedef struct kvmem_disk_tier_inspection {
     uint64_t max_entries;
     /// Of the values, those in several ranges of the file.
     uint64_t scattered;
+    /// Of the values, those that a power cut may have taken, and that were not read since.
+    uint64_t unverified_values;
     /// The bytes of all values, without padding.
     uint64_t value_bytes;
     /// The bytes that values use, padding included.
@@ -1250,8 +1260,9 @@ typedef struct kvmem_disk_tier_damaged_value {
     uint32_t damage;
     /// The system's error number, with KVMEM_DAMAGE_DEVICE; otherwise 0, and 0 if there is none.
     int32_t os_error;
-    /// Always 0.
-    uint32_t reserved;
+    /// Whether a power cut may have taken the value before a sync: 1 or 0. If so, the drive is
+    /// sound, and a fetch makes its bytes free again.
+    uint32_t is_unverified;
 } kvmem_disk_tier_damaged_value;
 
 /// A pinned value.

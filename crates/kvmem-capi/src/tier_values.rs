@@ -41,6 +41,9 @@ pub const KVMEM_FETCHED_TOO_SHORT: u32 = 2;
 pub const KVMEM_FETCHED_DAMAGED: u32 = 3;
 /// A fetch: the drive failed. The value is removed.
 pub const KVMEM_FETCHED_FAILED: u32 = 4;
+/// A fetch: a power cut took the bytes before a sync. The value is removed, and its space is free
+/// again.
+pub const KVMEM_FETCHED_LOST: u32 = 5;
 
 /// A value to fetch, and the result.
 #[repr(C)]
@@ -59,7 +62,7 @@ pub struct kvmem_disk_tier_request {
     /// otherwise 0.
     pub bytes: u64,
     /// Receives KVMEM_FETCHED_HIT, KVMEM_FETCHED_ABSENT, KVMEM_FETCHED_TOO_SHORT,
-    /// KVMEM_FETCHED_DAMAGED or KVMEM_FETCHED_FAILED.
+    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED or KVMEM_FETCHED_LOST.
     pub outcome: u32,
     /// Receives 0.
     pub reserved: u32,
@@ -303,6 +306,7 @@ pub(crate) unsafe fn fetch(
                 Fetched::Hit => KVMEM_FETCHED_HIT,
                 Fetched::Damaged => KVMEM_FETCHED_DAMAGED,
                 Fetched::Failed => KVMEM_FETCHED_FAILED,
+                Fetched::Lost => KVMEM_FETCHED_LOST,
                 Fetched::Length { .. } => {
                     left.push(index);
                     continue;

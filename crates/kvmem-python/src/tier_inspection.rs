@@ -163,5 +163,9 @@ fn damaged_value<'py>(
     let offset = data + u64::from(entry.start()) * BLOCK as u64;
     let ranges = entry.extents.len();
     let digest = hex(entry.digest.0);
-    report::named(py, "DamagedValue", (digest, offset, entry.len, ranges, damage, errno, entry.unverified))
+    report::named(
+        py,
+        "DamagedValue",
+        (digest, offset, entry.len, ranges, damage, errno, entry.unverified),
+    )
 }

@@ -134,6 +134,8 @@ def damage(path: Path, value: bytes) -> None:
 
 def test_a_damaged_value_is_a_miss(path: Path, tier: kvmem.DiskTier) -> None:
     tier.store({"damaged": b"some bytes" * 1000, "whole": b"other bytes" * 1000})
+    # Without it, a power cut may have taken the value.
+    tier.checkpoint()
     tier.close()
     damage(path, b"some bytes" * 1000)
     with kvmem.DiskTier(path) as tier:
@@ -144,9 +146,18 @@ def test_a_damaged_value_is_a_miss(path: Path, tier: kvmem.DiskTier) -> None:
         assert (stats.checksum_misses, stats.misses, stats.hits) == (1, 1, 1)
         assert stats.quarantined >= 10_000 and stats.hit_rate == 1 / 3
         tier.store({"damaged": b"some bytes" * 1000})
+        tier.checkpoint()
     damage(path, b"some bytes" * 1000)
     with kvmem.DiskTier(path, verify="all") as tier:
         assert tier.report.damaged == 1 and "damaged" not in tier and "whole" in tier
+        quarantined = tier.stats().quarantined
+        tier.store({"lost": b"late bytes" * 1000})
+    damage(path, b"late bytes" * 1000)
+    with kvmem.DiskTier(path) as tier:
+        assert tier.stats().unverified_values == 1 and tier.fetch(["lost"]) == [None]
+        stats = tier.stats()
+        assert (stats.lost_misses, stats.checksum_misses, stats.unverified_values) == (1, 0, 0)
+        assert stats.quarantined == quarantined and stats.hit_rate == 0
 
 
 def test_a_file_that_is_no_tier_is_not_overwritten(path: Path) -> None:
@@ -650,6 +661,7 @@ def test_a_file_that_is_not_open_is_inspected(path: Path, tier: kvmem.DiskTier) 
     found = kvmem.DiskTier.inspect(path)
     assert isinstance(found, kvmem.DiskTierInspection)
     assert (found.entries, found.value_bytes, found.used_bytes) == (5, 15_000, stats.used)
+    assert found.unverified_values == 5
     assert (found.min_bytes, found.median_bytes, found.max_bytes) == (1000, 3000, 5000)
     assert found.file_bytes == found.tier_bytes == 16 * MIB and found.superblocks == 2
     assert found.capacity == stats.capacity == found.used_bytes + found.free_bytes
@@ -696,6 +708,7 @@ def test_damaged_values_are_named_by_a_verification(path: Path, tier: kvmem.Disk
             "checksum",
             None,
         )
+        assert value.unverified
         assert before[value.offset :][:4096].count(65 + n) >= 4095 and len(value.digest) == 32
     result = kvmem.DiskTier.verify(path, max_damaged_values=1)
     assert result.damaged == 2 and len(result.damaged_values) == 1

@@ -151,7 +151,7 @@ static void watch(void *user, const kvmem_progress *progress) {
 }
 
 /* Looks into the file: it has one value of `bytes` bytes at `at`, which is damaged. */
-static void looked_into(uint64_t bytes, long at) {
+static void looked_into(uint64_t bytes, long at, uint32_t is_unverified) {
     kvmem_disk_tier_inspection found;
     OK(kvmem_disk_tier_inspect(path, &found));
     uint64_t used = (bytes + 4095) / 4096 * 4096;
@@ -162,7 +162,9 @@ static void looked_into(uint64_t bytes, long at) {
     CHECK(found.capacity == used + found.free_bytes + found.quarantined_bytes);
     CHECK(found.longest_free_bytes <= found.free_bytes && found.scattered == 0);
     CHECK(found.dropped == 0 && found.reserved == 0 && found.max_entries >= 512);
-    CHECK(found.generation > 0 && found.epoch > 0 && found.journal_changes > 0);
+    CHECK(found.generation > 0 && found.epoch > 0);
+    CHECK(found.unverified_values == is_unverified && found.checkpoint_changes > 0);
+    CHECK((found.journal_changes > 0) == is_unverified);
     CHECK(found.journal_blocks <= found.max_journal_blocks && found.is_direct <= 1);
 
     kvmem_disk_tier_verification result;
@@ -174,7 +176,7 @@ static void looked_into(uint64_t bytes, long at) {
     CHECK(result.entries == 1 && result.damaged == 1 && result.dropped == 0);
     CHECK(values[0].offset == (uint64_t) at && values[0].bytes == bytes && values[0].ranges == 1);
     CHECK(values[0].damage == KVMEM_DAMAGE_CHECKSUM && values[0].os_error == 0);
-    CHECK(values[0].is_unverified == 1 && found.unverified_values == 1);
+    CHECK(values[0].is_unverified == is_unverified);
     CHECK(values[1].offset == UINT64_MAX);
     /* Counted without being named, and cancelled. */
     OK(kvmem_disk_tier_verify(path, 1, NULL, NULL, NULL, &result, NULL, 0));
@@ -192,42 +194,46 @@ static void looked_into(uint64_t bytes, long at) {
     SAYS("depth is 0");
 }
 
-/* A byte of a value is changed: a miss, and never the wrong bytes. */
-static void damaged(void) {
+/*
+ * A byte of a value is changed: a miss, and never the wrong bytes. A value without a checkpoint may
+ * have been lost by a power cut.
+ */
+static void damaged(uint32_t verify, uint32_t is_lost) {
     static unsigned char data[16384], found[16384];
     uint64_t key = 5;
     kvmem_disk_tier_value value = {
         .key = &key, .key_bytes = sizeof key, .data = data, .bytes = length(key)};
     kvmem_disk_tier_request request = {&key, sizeof key, found, sizeof found, 0, 0, 0};
-    for (uint32_t verify = KVMEM_VERIFY_LAZY; verify <= KVMEM_VERIFY_ALL; verify++) {
-        kvmem_disk_tier *tier = open_tier(UINT64_MAX, NULL);
-        /* Bytes that no other block of the file has. */
-        fill(data, key, (unsigned char) (100 + verify));
-        OK(kvmem_disk_tier_store(tier, &value, 1, NULL));
-        OK(kvmem_disk_tier_destroy(tier));
-        FILE *file = fopen(path, "r+b");
-        CHECK(file != NULL);
-        long at = -1;
-        static unsigned char block[4096];
-        for (long next = 0; fread(block, sizeof block, 1, file) == 1; next += sizeof block)
-            if (memcmp(block, data, sizeof block) == 0)
-                at = next;
-        CHECK(at >= 0 && fseek(file, at + 1000, SEEK_SET) == 0);
-        CHECK(fputc(data[1000] ^ 1, file) != EOF && fclose(file) == 0);
-        looked_into(length(key), at);
-        kvmem_disk_tier_options options;
-        OK(kvmem_disk_tier_options_init(&options, sizeof options));
-        options.verify = verify;
-        kvmem_disk_tier_report report;
-        OK(kvmem_disk_tier_open(path, &options, &tier, &report));
-        CHECK(report.damaged == verify);
-        OK(kvmem_disk_tier_fetch(tier, &request, 1));
-        CHECK(request.bytes == 0);
-        CHECK(request.outcome ==
-              (verify == KVMEM_VERIFY_ALL ? KVMEM_FETCHED_ABSENT : KVMEM_FETCHED_DAMAGED));
-        CHECK(stats(tier).checksum_misses == 1 && stats(tier).quarantined >= length(key));
-        OK(kvmem_disk_tier_destroy(tier));
-    }
+    kvmem_disk_tier *tier = open_tier(UINT64_MAX, NULL);
+    /* Bytes that no other block of the file has. */
+    fill(data, key, (unsigned char) (100 + 2 * verify + is_lost));
+    OK(kvmem_disk_tier_store(tier, &value, 1, NULL));
+    if (!is_lost)
+        OK(kvmem_disk_tier_checkpoint(tier));
+    OK(kvmem_disk_tier_destroy(tier));
+    FILE *file = fopen(path, "r+b");
+    CHECK(file != NULL);
+    long at = -1;
+    static unsigned char block[4096];
+    for (long next = 0; fread(block, sizeof block, 1, file) == 1; next += sizeof block)
+        if (memcmp(block, data, sizeof block) == 0)
+            at = next;
+    CHECK(at >= 0 && fseek(file, at + 1000, SEEK_SET) == 0);
+    CHECK(fputc(data[1000] ^ 1, file) != EOF && fclose(file) == 0);
+    looked_into(length(key), at, is_lost);
+    kvmem_disk_tier_options options;
+    OK(kvmem_disk_tier_options_init(&options, sizeof options));
+    options.verify = verify;
+    kvmem_disk_tier_report report;
+    OK(kvmem_disk_tier_open(path, &options, &tier, &report));
+    CHECK(report.damaged == verify);
+    OK(kvmem_disk_tier_fetch(tier, &request, 1));
+    CHECK(request.bytes == 0);
+    uint32_t outcome = is_lost ? KVMEM_FETCHED_LOST : KVMEM_FETCHED_DAMAGED;
+    CHECK(request.outcome == (verify == KVMEM_VERIFY_ALL ? KVMEM_FETCHED_ABSENT : outcome));
+    CHECK(stats(tier).checksum_misses == !is_lost && stats(tier).lost_misses == is_lost);
+    CHECK(is_lost || stats(tier).quarantined >= length(key));
+    OK(kvmem_disk_tier_destroy(tier));
 }
 
 static void unusable(void) {
@@ -469,7 +475,10 @@ int main(void) {
     options.pages = "4k";
     OK(kvmem_pool_create(MIB, &options, &pool));
     alone();
-    damaged();
+    damaged(KVMEM_VERIFY_LAZY, 0);
+    damaged(KVMEM_VERIFY_ALL, 0);
+    damaged(KVMEM_VERIFY_LAZY, 1);
+    damaged(KVMEM_VERIFY_ALL, 1);
     CHECK(unlink(path) == 0);
     below();
     wrong_caches();
