@@ -43,6 +43,11 @@ impl Held for SharedTier {
 /// - ``depth``: maximum number of transfers that one call has in flight.
 /// - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
 ///   bytes for each. None means one for each 32 KiB of the file.
+/// - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None means
+///   1/64 of the file, at most 4 MiB, and more where ``max_entries`` needs it.
+/// - ``dsync``: open the file with ``O_DSYNC``: a value survives a power cut as soon as it is
+///   stored, without :meth:`sync`. A call that stores then waits for the medium, which takes
+///   milliseconds on a drive without power-loss protection.
 /// - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
 ///   is in it.
 /// - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
@@ -88,6 +93,8 @@ pub(crate) struct Options<'a, 'py> {
     pub(crate) bytes: Option<Size>,
     pub(crate) depth: Int<'py>,
     pub(crate) max_entries: Option<Int<'py>>,
+    pub(crate) journal_bytes: Option<Size>,
+    pub(crate) dsync: bool,
     pub(crate) format: bool,
     pub(crate) verify: &'a str,
     pub(crate) admission: &'a str,
@@ -103,6 +110,7 @@ impl<'py> Options<'_, 'py> {
         };
         let mut options = DiskTierOptions {
             depth: Some(self.depth.within(py, "depth", 1..=MAX_DEPTH)? as u32),
+            dsync: self.dsync,
             format: self.format,
             ..DiskTierOptions::default()
         };
@@ -127,6 +135,9 @@ impl<'py> Options<'_, 'py> {
         let rate = self.max_write_bytes_per_s;
         options.max_write_bytes_per_s =
             rate.map(|rate| at_least_one(py, "max_write_bytes_per_s", rate)).transpose()?;
+        let journal = self.journal_bytes;
+        options.journal_bytes =
+            journal.map(|bytes| at_least_one(py, "journal_bytes", bytes)).transpose()?;
         options.bytes = self.bytes.map(|bytes| at_least_one(py, "bytes", bytes)).transpose()?;
         Ok(options)
     }
@@ -144,10 +155,12 @@ fn at_least_one(py: Python<'_>, name: &str, Size(bytes): Size) -> PyResult<u64> 
 impl PyDiskTier {
     #[new]
     #[pyo3(signature = (
-        path, *, bytes=None, depth=Int::usual(32), max_entries=None, format=false, verify="lazy",
-        admission="all", eviction="lru", max_write_bytes_per_s=None
-    ), text_signature = "(path, *, bytes=None, depth=32, max_entries=None, format=False, \
-        verify='lazy', admission='all', eviction='lru', max_write_bytes_per_s=None)")]
+        path, *, bytes=None, depth=Int::usual(32), max_entries=None, journal_bytes=None,
+        dsync=false, format=false, verify="lazy", admission="all", eviction="lru",
+        max_write_bytes_per_s=None
+    ), text_signature = "(path, *, bytes=None, depth=32, max_entries=None, journal_bytes=None, \
+        dsync=False, format=False, verify='lazy', admission='all', eviction='lru', \
+        max_write_bytes_per_s=None)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create<'py>(
         py: Python<'py>,
@@ -155,6 +168,8 @@ impl PyDiskTier {
         bytes: Option<Size>,
         depth: Int<'py>,
         max_entries: Option<Int<'py>>,
+        journal_bytes: Option<Size>,
+        dsync: bool,
         format: bool,
         verify: &str,
         admission: &str,
@@ -165,6 +180,8 @@ impl PyDiskTier {
             bytes,
             depth,
             max_entries,
+            journal_bytes,
+            dsync,
             format,
             verify,
             admission,

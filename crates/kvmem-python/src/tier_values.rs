@@ -478,8 +478,7 @@ macro_rules! tier_methods {
                 $crate::tier_values::stats(py, &**self.tier()?)
             }
 
-            /// Closes it. Its files stay open and locked until the caches above it are closed,
-            /// too.
+            /// Closes it. Its files stay open and locked until the caches above it are closed, too.
             fn close(&self, py: Python<'_>) -> PyResult<()> {
                 self.held.end(py)
             }

@@ -44,6 +44,9 @@ struct DiskTierOptions {
     Admission admission = Admission::all;
     /// Which values a full tier evicts first, of those with the same priority.
     TierEviction eviction = TierEviction::lru;
+    /// Opens the file with O_DSYNC: a value survives a power cut as soon as it is stored, without
+    /// `sync()`. A call that stores waits for the medium.
+    bool dsync = false;
 };
 
 namespace detail {
@@ -61,6 +64,7 @@ inline kvmem_disk_tier_options tier_options(const DiskTierOptions &options) {
     wanted.verify = options.verify_all ? KVMEM_VERIFY_ALL : KVMEM_VERIFY_LAZY;
     wanted.admission = static_cast<std::uint32_t>(options.admission);
     wanted.eviction = static_cast<std::uint32_t>(options.eviction);
+    wanted.dsync = options.dsync ? 1 : 0;
     return wanted;
 }
 

@@ -278,7 +278,7 @@ static void unusable(void) {
         {&options.verify, 2, "verify is 2: use KVMEM_VERIFY_LAZY"},
         {&options.admission, 2, "admission is 2: use KVMEM_ADMIT_ALL"},
         {&options.eviction, 2, "eviction is 2: use KVMEM_TIER_EVICT_LRU"},
-        {&options.reserved, 1, "reserved is 1"},
+        {&options.dsync, 2, "dsync is 2: use 0 or 1"},
     };
     for (size_t at = 0; at < sizeof wrong / sizeof *wrong; at++) {
         uint32_t right = *wrong[at].member;

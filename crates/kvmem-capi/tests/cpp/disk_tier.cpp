@@ -152,7 +152,15 @@ static void wrong() {
     options = of(16 * MIB);
     options.format = true;
     options.verify_all = true;
-    CHECK(DiskTier(path, options).report().created == 1);
+    options.dsync = true;
+    options.journal_bytes = 64 * 1024;
+    {
+        DiskTier tier(path, options);
+        CHECK(tier.report().created == 1 && tier.store("key", "value", 5));
+    }
+    // What is stored with `dsync` is durable at once.
+    CHECK(DiskTier::inspect(path).unverified_values == 0);
+    CHECK(DiskTier::inspect(path).max_journal_blocks == 16);
 }
 
 static void below(const kvmem::Pool &pool) {

@@ -238,9 +238,7 @@ class _TierValues(_Manager):
         """Returns the figures of the tier; of a set, the sums of all its tiers."""
 
     def close(self) -> None:
-        """Closes it. Its files stay open and locked until the caches above it are closed,
-        too.
-        """
+        """Closes it. Its files stay open and locked until the caches above it are closed, too."""
 
     @property
     def closed(self) -> bool:
@@ -1005,6 +1003,11 @@ class DiskTier(_TierValues):
     - ``depth``: maximum number of transfers that one call has in flight.
     - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
       bytes for each. None means one for each 32 KiB of the file.
+    - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None means
+      1/64 of the file, at most 4 MiB, and more where ``max_entries`` needs it.
+    - ``dsync``: open the file with ``O_DSYNC``: a value survives a power cut as soon as it is
+      stored, without :meth:`sync`. A call that stores then waits for the medium, which takes
+      milliseconds on a drive without power-loss protection.
     - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
       is in it.
     - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
@@ -1034,6 +1037,8 @@ class DiskTier(_TierValues):
         bytes: _Size | None = None,
         depth: SupportsIndex = 32,
         max_entries: SupportsIndex | None = None,
+        journal_bytes: _Size | None = None,
+        dsync: bool = False,
         format: bool = False,
         verify: str = "lazy",
         admission: str = "all",
@@ -1094,6 +1099,11 @@ class TierSet(_TierValues):
     - ``depth``: maximum number of transfers that one call has in flight.
     - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
       bytes for each. None means one for each 32 KiB of the file.
+    - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None means
+      1/64 of the file, at most 4 MiB, and more where ``max_entries`` needs it.
+    - ``dsync``: open the file with ``O_DSYNC``: a value survives a power cut as soon as it is
+      stored, without :meth:`sync`. A call that stores then waits for the medium, which takes
+      milliseconds on a drive without power-loss protection.
     - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
       is in it.
     - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
@@ -1126,6 +1136,8 @@ class TierSet(_TierValues):
         bytes: _Size | None = None,
         depth: SupportsIndex = 32,
         max_entries: SupportsIndex | None = None,
+        journal_bytes: _Size | None = None,
+        dsync: bool = False,
         format: bool = False,
         verify: str = "lazy",
         admission: str = "all",
