@@ -1038,8 +1038,10 @@ typedef struct kvmem_disk_tier_options {
     /// Which values a full tier evicts first, of those with the same priority:
     /// KVMEM_TIER_EVICT_LRU (the default) or KVMEM_TIER_EVICT_FIFO. The file does not keep it.
     uint32_t eviction;
-    /// 0.
-    uint32_t reserved;
+    /// 1: opens the file with O_DSYNC: a value survives a power cut as soon as it is stored. A call
+    /// that stores then waits for the medium, which takes milliseconds on a drive without
+    /// power-loss protection. The default is 0: kvmem_disk_tier_sync makes values durable.
+    uint32_t dsync;
 } kvmem_disk_tier_options;
 
 /// What opening a tier found.
@@ -1133,6 +1135,10 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t written_bytes;
     /// Bytes of journal, checkpoints and superblocks written.
     uint64_t metadata_bytes;
+    /// Bytes that were written to the file over its life. A set: to all files.
+    uint64_t lifetime_bytes;
+    /// Bytes that were written in a day of this life, on average. The first day counts whole.
+    uint64_t bytes_per_day;
     /// Values fetched.
     uint64_t hits;
     /// Fetches of keys without a value.
@@ -1174,6 +1180,11 @@ typedef struct kvmem_disk_tier_inspection {
     uint64_t file_bytes;
     /// When the file was last written to, in nanoseconds since 1970. 0 for a block device.
     uint64_t modified_ns;
+    /// When the file was made, or first opened by a program that counts what it writes, in seconds
+    /// since 1970. 0: not yet.
+    uint64_t since;
+    /// Bytes that were written to the file since then, up to the last checkpoint.
+    uint64_t lifetime_bytes;
     /// Copies of the superblock that are valid, of two.
     uint64_t superblocks;
     /// The identity of the file, chosen at random when it was made.

@@ -29,6 +29,11 @@ pub struct kvmem_disk_tier_inspection {
     pub file_bytes: u64,
     /// When the file was last written to, in nanoseconds since 1970. 0 for a block device.
     pub modified_ns: u64,
+    /// When the file was made, or first opened by a program that counts what it writes, in seconds
+    /// since 1970. 0: not yet.
+    pub since: u64,
+    /// Bytes that were written to the file since then, up to the last checkpoint.
+    pub lifetime_bytes: u64,
     /// Copies of the superblock that are valid, of two.
     pub superblocks: u64,
     /// The identity of the file, chosen at random when it was made.
@@ -175,6 +180,8 @@ pub unsafe extern "C" fn kvmem_disk_tier_inspect(
         result.put(kvmem_disk_tier_inspection {
             file_bytes: inspection.device_len,
             modified_ns: modified_ns(path),
+            since: superblock.since,
+            lifetime_bytes: superblock.lifetime_bytes,
             superblocks: inspection.superblocks.iter().flatten().count() as u64,
             identity: superblock.file,
             generation: superblock.generation,

@@ -93,6 +93,10 @@ pub struct kvmem_disk_tier_stats {
     pub written_bytes: u64,
     /// Bytes of journal, checkpoints and superblocks written.
     pub metadata_bytes: u64,
+    /// Bytes that were written to the file over its life. A set: to all files.
+    pub lifetime_bytes: u64,
+    /// Bytes that were written in a day of this life, on average. The first day counts whole.
+    pub bytes_per_day: u64,
     /// Values fetched.
     pub hits: u64,
     /// Fetches of keys without a value.
@@ -402,6 +406,8 @@ pub(crate) unsafe fn get_stats(
         stored: stats.stored,
         written_bytes: stats.written_bytes,
         metadata_bytes: stats.metadata_bytes,
+        lifetime_bytes: stats.lifetime_bytes,
+        bytes_per_day: stats.bytes_per_day,
         hits: stats.hits,
         misses: stats.misses,
         checksum_misses: stats.checksum_misses,

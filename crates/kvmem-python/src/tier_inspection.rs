@@ -81,6 +81,8 @@ pub(crate) fn inspection<'py>(py: Python<'py>, path: &Path) -> PyResult<Bound<'p
         py,
         file_bytes,
         modified(path),
+        superblock.since,
+        superblock.lifetime_bytes,
         superblocks,
         hex(superblock.file),
         superblock.generation,

@@ -85,8 +85,7 @@ impl PyTierSet {
         max_write_bytes_per_s=None, available=false
     ), text_signature = "(paths, *, bytes=None, depth=32, max_entries=None, journal_bytes=None, \
         dsync=False, format=False, verify='lazy', admission='all', eviction='lru', \
-        max_write_bytes_per_s=None, \
-        available=False)")]
+        max_write_bytes_per_s=None, available=False)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create<'py>(
         py: Python<'py>,

@@ -271,6 +271,8 @@ pub(crate) fn stats<'py>(py: Python<'py>, tier: &impl TierValues) -> PyResult<Bo
         stats.stored,
         stats.written_bytes,
         stats.metadata_bytes,
+        stats.lifetime_bytes,
+        stats.bytes_per_day,
         stats.hits,
         stats.misses,
         stats.checksum_misses,
@@ -478,7 +480,7 @@ macro_rules! tier_methods {
                 $crate::tier_values::stats(py, &**self.tier()?)
             }
 
-            /// Closes it. Its files stay open and locked until the caches above it are closed, too.
+            /// Closes the tier. Its files stay open and locked while a cache above uses them.
             fn close(&self, py: Python<'_>) -> PyResult<()> {
                 self.held.end(py)
             }

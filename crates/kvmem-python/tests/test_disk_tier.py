@@ -671,6 +671,8 @@ def test_a_file_that_is_not_open_is_inspected(path: Path, tier: kvmem.DiskTier) 
     assert (found.engine, found.direct, found.format_version) == (engine, direct, 2)
     assert found.modified is not None and abs(found.modified - time.time()) < LIMIT
     assert len(found.identity) == 32 and int(found.identity, 16) > 0 and found.max_entries >= 512
+    assert 0 < found.since <= time.time() and found.lifetime_bytes <= stats.lifetime_bytes
+    assert stats.bytes_per_day == stats.lifetime_bytes > 15_000
     assert found.utilization == 15_000 / found.capacity
     assert path.read_bytes() == before
     with kvmem.DiskTier(path) as tier:
@@ -752,3 +754,19 @@ def test_files_that_cannot_be_inspected(tmp_path: Path) -> None:
         kvmem.DiskTier.verify(other, max_damaged_values=-1)
     with pytest.raises(TypeError):
         kvmem.DiskTier.verify(other, progress=7)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_tier_with_dsync_is_durable_at_once(path: Path, several: bool) -> None:
+    options: dict[str, Any] = {"bytes": "16MiB", "journal_bytes": "64KiB", "dsync": True}
+    if several:
+        tier: Any = kvmem.TierSet([path], **options)
+    else:
+        tier = kvmem.DiskTier(path, **options)
+    with tier:
+        tier.store({"key": b"value"})
+    found = kvmem.DiskTier.inspect(path)
+    assert (found.entries, found.unverified_values, found.max_journal_blocks) == (1, 0, 16)
+    for wrong in ({"journal_bytes": 0}, {"journal_bytes": "x"}):
+        with pytest.raises(kvmem.InvalidArgumentError):
+            kvmem.DiskTier(path, **wrong)

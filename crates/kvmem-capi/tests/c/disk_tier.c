@@ -111,6 +111,7 @@ static void alone(void) {
     CHECK(now.entries == COUNT - 1 && now.stored == COUNT + 2 && now.is_read_only == 0);
     CHECK(now.written_bytes >= now.bytes && now.metadata_bytes > 0 && now.hits == COUNT + 1);
     CHECK(now.misses == 1 && now.checksum_misses == 0 && now.lost_misses == 0);
+    CHECK(now.lifetime_bytes >= now.written_bytes && now.bytes_per_day == now.lifetime_bytes);
     CHECK(now.unverified_values <= now.entries && now.capacity < 16 * MIB);
     OK(kvmem_disk_tier_sync(tier));
     OK(kvmem_disk_tier_checkpoint(tier));
@@ -157,6 +158,7 @@ static void looked_into(uint64_t bytes, long at, uint32_t is_unverified) {
     uint64_t used = (bytes + 4095) / 4096 * 4096;
     CHECK(found.file_bytes == 16 * MIB && found.tier_bytes == 16 * MIB && found.superblocks == 2);
     CHECK(found.modified_ns > UINT64_C(1700000000) * 1000000000 && found.format_version >= 2);
+    CHECK(found.since > 1700000000 && found.lifetime_bytes > 0);
     CHECK(found.entries == 1 && found.value_bytes == bytes && found.used_bytes == used);
     CHECK(found.min_bytes == bytes && found.median_bytes == bytes && found.max_bytes == bytes);
     CHECK(found.capacity == used + found.free_bytes + found.quarantined_bytes);

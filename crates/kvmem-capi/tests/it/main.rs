@@ -2,6 +2,7 @@
 
 mod c;
 mod cpp;
+mod fields;
 mod forks;
 mod header;
 mod lengths;

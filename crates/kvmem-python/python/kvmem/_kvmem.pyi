@@ -238,7 +238,7 @@ class _TierValues(_Manager):
         """Returns the figures of the tier; of a set, the sums of all its tiers."""
 
     def close(self) -> None:
-        """Closes it. Its files stay open and locked until the caches above it are closed, too."""
+        """Closes the tier. Its files stay open and locked while a cache above uses them."""
 
     @property
     def closed(self) -> bool:

@@ -130,6 +130,10 @@ class DiskTierStats(NamedTuple):
     """Bytes of values written, padding included."""
     metadata_bytes: int
     """Bytes of journal, checkpoints and superblocks written."""
+    lifetime_bytes: int
+    """Bytes that were written to the file over its life; of a set, to all files."""
+    bytes_per_day: int
+    """Bytes that were written in a day of this life, on average. The first day counts whole."""
     hits: int
     """Values fetched."""
     misses: int
@@ -184,6 +188,12 @@ class DiskTierInspection(NamedTuple):
     """Length of the file or block device."""
     modified: float | None
     """When the file was last written to, in seconds since 1970; None for a block device."""
+    since: int
+    """When the file was made, or first opened by a program that counts what it writes, in seconds
+    since 1970. 0: not yet.
+    """
+    lifetime_bytes: int
+    """Bytes that were written to the file since then, up to the last checkpoint."""
     superblocks: int
     """Copies of the superblock that are valid, of two."""
     identity: str
