@@ -37,6 +37,10 @@ pub struct TierInspectArgs {
     /// Write what is found as JSON to OUT; - for standard output instead of the text
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
+
+    /// Draw what is found as a page of plots and tables in OUT
+    #[arg(long, value_name = "OUT")]
+    pub html: Option<PathBuf>,
 }
 
 /// Options of `kvmem tier verify`.
@@ -56,6 +60,10 @@ pub struct TierVerifyArgs {
     /// Write what is found as JSON to OUT; - for standard output instead of the text
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
+
+    /// Draw what is found as a page of plots and tables in OUT
+    #[arg(long, value_name = "OUT")]
+    pub html: Option<PathBuf>,
 }
 
 /// Options of `kvmem tier bench`.

@@ -1,9 +1,12 @@
-//! `kvmem tier inspect`: what a tier holds, as text or JSON.
+//! `kvmem tier inspect`: what a tier holds, as text, JSON or a page.
+
+mod page;
 
 use std::fmt;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use indicatif::{BinaryBytes, HumanCount};
+use indicatif::{BinaryBytes, HumanCount, HumanDuration};
 use kvmem_tier::device::FileDevice;
 use kvmem_tier::format::{BLOCK, Superblock, SuperblockError};
 use kvmem_tier::{Contents, Inspection};
@@ -11,13 +14,14 @@ use serde::Serialize;
 
 use super::{Hex, access, inspected, offset, unusable};
 use crate::args::TierInspectArgs;
-use crate::output::{Failure, JsonSink};
+use crate::output::{Failure, HtmlSink, JsonSink};
 use crate::output_file::OutputFiles;
 
 /// Prints what is found. A tier that cannot be opened is shown as far as it can be read.
 pub(super) fn run(args: &TierInspectArgs) -> Result<(), Failure> {
     let mut files = OutputFiles::new().protect("the tier that is inspected", &args.file);
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
+    let html = HtmlSink::open(&mut files, args.html.as_deref())?;
     // Superblocks, checkpoint and journal are read one after the other.
     let (device, inspection) = inspected(&args.file, 1)?;
     let report = InspectReport::new(&args.file, &device, &inspection);
@@ -25,11 +29,16 @@ pub(super) fn run(args: &TierInspectArgs) -> Result<(), Failure> {
         Ok(_) => None,
         Err(error) => Some(unusable(&args.file, &inspection, error)),
     };
+    let draw = || page::page(&report, inspection.contents.as_ref().ok());
     match failure {
-        None => json.write(&report, &report),
+        None => {
+            html.write(draw)?;
+            json.write(&report, &report)
+        }
         // There is nothing to show of a file that is no tier.
         Some(failure) if failure.exit_status() == 2 => Err(failure),
         Some(failure) => {
+            html.write(draw)?;
             json.write(&report, &report)?;
             Err(failure)
         }
@@ -65,6 +74,11 @@ struct TierFigures {
     generation: u64,
     epoch: u64,
     bytes: u64,
+    /// When the file was made, or first opened by a program that counts what it writes, in seconds
+    /// since 1970. 0: not yet.
+    since: u64,
+    /// Bytes that were written to the file since then, up to the last checkpoint.
+    lifetime_bytes: u64,
     parts: Vec<PartFigures>,
     values: ValueFigures,
     checkpoint: ChangeFigures,
@@ -94,6 +108,8 @@ struct ValueFigures {
     max_count: u64,
     /// Of them, values in several ranges.
     scattered: u64,
+    /// Of them, values that a power cut may have taken, and that were not read since.
+    unverified: u64,
     bytes: u64,
     padding_bytes: u64,
     len_min: Option<u64>,
@@ -152,11 +168,14 @@ impl TierFigures {
             generation: superblock.generation,
             epoch: superblock.epoch,
             bytes: superblock.len,
+            since: superblock.since,
+            lifetime_bytes: superblock.lifetime_bytes,
             parts: parts(superblock),
             values: ValueFigures {
                 count: contents.entries.len() as u64,
                 max_count: layout.max_entries(),
                 scattered: contents.scattered() as u64,
+                unverified: contents.unverified_values() as u64,
                 bytes,
                 padding_bytes: contents.used_bytes() - bytes,
                 len_min: lengths.map(|lengths| lengths.min),
@@ -189,6 +208,14 @@ impl TierFigures {
             utilization: contents.utilization(),
             dropped_entries: contents.dropped,
         }
+    }
+}
+
+impl TierFigures {
+    /// How long the file has counted what is written to it.
+    fn age(&self) -> Option<Duration> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+        (self.since > 0).then(|| now.saturating_sub(Duration::from_secs(self.since)))
     }
 }
 
@@ -264,6 +291,9 @@ impl fmt::Display for TierFigures {
             "tier",
             format!("{}, format {}, {}", self.identity, self.format_version, bytes(self.bytes)),
         )?;
+        if let Some(age) = self.age() {
+            line("written", format!("{} in {}", bytes(self.lifetime_bytes), HumanDuration(age)))?;
+        }
         let values = &self.values;
         line(
             "values",
@@ -283,6 +313,10 @@ impl fmt::Display for TierFigures {
         }
         if values.scattered > 0 {
             line("  scattered", format!("{} in several ranges", HumanCount(values.scattered)))?;
+        }
+        if values.unverified > 0 {
+            let unverified = HumanCount(values.unverified);
+            line("  unverified", format!("{unverified} not read since they may have been lost"))?;
         }
         line("checkpoint", self.checkpoint.to_string())?;
         line("journal", self.journal.to_string())?;

@@ -1,5 +1,7 @@
 //! `kvmem tier verify`: reads every value and names those that are damaged.
 
+mod page;
+
 use std::fmt;
 use std::time::Instant;
 
@@ -9,7 +11,7 @@ use serde::Serialize;
 
 use super::{Hex, access, inspected, offset, unusable};
 use crate::args::TierVerifyArgs;
-use crate::output::{Failure, JsonSink, progress_bar};
+use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
 
 /// Damaged values that are named.
@@ -20,6 +22,7 @@ const NAMED: usize = 20;
 pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
     let mut files = OutputFiles::new().protect("the tier that is verified", &args.file);
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
+    let html = HtmlSink::open(&mut files, args.html.as_deref())?;
     let (device, inspection) = inspected(&args.file, args.depth)?;
     let contents = match &inspection.contents {
         Ok(contents) => contents,
@@ -30,7 +33,12 @@ pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
         "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}",
     );
     let start = Instant::now();
-    let damaged = verify(&device, contents, |bytes| bar.inc(bytes));
+    let (mut read, mut course) = (0, vec![(0.0, 0)]);
+    let damaged = verify(&device, contents, |bytes| {
+        bar.inc(bytes);
+        read += bytes;
+        course.push((start.elapsed().as_secs_f64(), read));
+    });
     let seconds = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
     let report = VerifyReport {
@@ -43,6 +51,7 @@ pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
         damaged: damaged.len() as u64,
         named: damaged.iter().take(NAMED).map(|value| NamedValue::new(contents, value)).collect(),
     };
+    html.write(|| page::page(&report, contents, &damaged, &course))?;
     json.write(&report, &report)?;
     if damaged.is_empty() {
         return Ok(());

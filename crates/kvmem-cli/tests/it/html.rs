@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use kvmem_tier::{DiskTier, DiskTierOptions};
+
 use crate::browser::{self, browse};
 
 /// Returns the path of a page. The pages stay there for inspection.
@@ -138,6 +140,56 @@ fn page_of_the_concurrency_suite() {
         "1,2",
     ];
     drawn("concurrency", &args, 2);
+}
+
+/// Makes a tier with values of several lengths.
+fn disk_tier(name: &str) -> PathBuf {
+    let file = page(name).with_extension("disk");
+    let _ = std::fs::remove_file(&file);
+    let options = DiskTierOptions { bytes: Some(8 << 20), ..DiskTierOptions::default() };
+    let (tier, _) = DiskTier::open(&file, &options).unwrap();
+    for number in 1..60_u32 {
+        let value = number.to_le_bytes().repeat(50 * number as usize);
+        tier.store(&[(&number.to_le_bytes(), &value)]).remove(0).unwrap();
+    }
+    file
+}
+
+#[test]
+fn page_of_an_inspected_tier() {
+    let file = disk_tier("tier-inspect");
+    let html = drawn("tier-inspect", &["tier", "inspect", file.to_str().unwrap()], 3);
+    for words in ["What the file is used for", "up to 16.00 KiB", "59 values", "checkpoint 1"] {
+        assert!(html.contains(words), "{words}: {html}");
+    }
+    // A tier that cannot be opened has a page with the reason.
+    std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(4 << 20).unwrap();
+    let out = page("tier-cut");
+    let output =
+        kvmem(&["tier", "inspect", file.to_str().unwrap(), "--html", out.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let html = browser::opened(&out, 0);
+    assert!(html.contains("it was cut off") && !html.contains("Where the values lie"), "{html}");
+    std::fs::remove_file(file).unwrap();
+}
+
+#[test]
+fn page_of_a_verified_tier() {
+    let file = disk_tier("tier-verify");
+    let html = drawn("tier-verify", &["tier", "verify", file.to_str().unwrap()], 1);
+    assert!(html.contains("59 values") && !html.contains("<h3>Damaged values</h3>"), "{html}");
+    let mut bytes = std::fs::read(&file).unwrap();
+    let last = 59_u32.to_le_bytes().repeat(1000);
+    let at = bytes.windows(last.len()).position(|part| part == last).unwrap();
+    bytes[at] ^= 1;
+    std::fs::write(&file, bytes).unwrap();
+    let out = page("tier-damaged");
+    let output =
+        kvmem(&["tier", "verify", file.to_str().unwrap(), "--html", out.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let html = browser::opened(&out, 2);
+    assert!(html.contains("its checksum is wrong") && html.contains(&at.to_string()), "{html}");
+    std::fs::remove_file(file).unwrap();
 }
 
 #[test]
