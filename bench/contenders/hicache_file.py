@@ -10,13 +10,14 @@ page cache before they are read.
 
 import ctypes
 import importlib
-import json
 import os
 import sys
 import time
 import types
 
 import numpy as np
+
+from lines import serve, spent
 
 
 class Array:
@@ -121,25 +122,5 @@ class Contender:
         return figures
 
 
-def spent(start: float, cpu: float) -> dict[str, float]:
-    seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
-    return {"seconds": seconds, "cpu_seconds": cpu_seconds}
-
-
-def main() -> None:
-    contender = None
-    for line in sys.stdin:
-        try:
-            call = json.loads(line)
-            name = call.pop("call")
-            if name == "open":
-                contender, answer = Contender(**call), {}
-            else:
-                answer = getattr(contender, name)(**call)
-        except Exception as error:  # The benchmark ends with what is said here.
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    serve(Contender)

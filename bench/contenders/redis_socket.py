@@ -7,12 +7,12 @@ answer beforehand, so a call of N values is one system call to send N requests (
 few to receive as the socket allows, straight into the memory of the values.
 """
 
-import json
 import os
 import socket
 import subprocess
-import sys
 import time
+
+from lines import serve
 
 # What the socket may hold; the system allows as much as it is set to.
 SOCKET_BYTES = 8 << 20
@@ -150,24 +150,5 @@ def behind(buffers: list[memoryview], count: int) -> list[memoryview]:
     return []
 
 
-def main() -> None:
-    contender = None
-    try:
-        for line in sys.stdin:
-            try:
-                call = json.loads(line)
-                name = call.pop("call")
-                if name == "open":
-                    contender, answer = Contender(**call), {}
-                else:
-                    answer = getattr(contender, name)(**call)
-            except Exception as error:  # The benchmark ends with what is said here.
-                answer = {"error": f"{type(error).__name__}: {error}"}
-            print(json.dumps(answer), flush=True)
-    finally:
-        if contender is not None:
-            contender.close()
-
-
 if __name__ == "__main__":
-    main()
+    serve(Contender)

@@ -1,5 +1,6 @@
 //! *Bench tier*: `kvmem bench tier` with the contenders that are programs of other people's code.
 //!
+//! fio, the usual generator of I/O, is run by `bench/contenders/fio.py`, from the system's package.
 //! foyer's disk cache is a program in `bench/contenders/foyer`, with its own lock file. SGLang's
 //! disk path is run by `bench/contenders/hicache_file.py`, from the wheel that the tests install.
 
@@ -10,7 +11,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::workspace::cargo;
-use crate::{engines, python};
+use crate::{engines, python, setup};
 
 /// What to measure.
 #[derive(Args)]
@@ -30,6 +31,11 @@ impl BenchTierOptions {
 /// Builds everything and runs the benchmark. A contender that cannot be had is named and left out.
 pub(crate) fn run(root: &Path, options: &BenchTierOptions) -> Result<ExitCode> {
     let mut bench = suite(root, "tier", &options.args);
+    if setup::fio() {
+        beside(&mut bench, "fio", &root.join("bench/contenders/fio.py"));
+    } else {
+        println!("fio is left out: it is missing, and cannot be installed");
+    }
     match foyer(root) {
         Some(program) => beside(&mut bench, "foyer", &program),
         None => println!("foyer is left out: it cannot be built"),

@@ -9,6 +9,7 @@ use TierContenderId::{Files, Kvmem, Plain};
 /// Contenders that are programs of other people's code, by the names that the repository's command
 /// gives them.
 const FOYER: &str = "foyer";
+const FIO: &str = "fio";
 const ENGINES: [&str; 2] = ["lmcache", "hicache-file"];
 
 /// Adds every goal that the rows and the figures of the index can decide.
@@ -16,23 +17,24 @@ pub(super) fn add(rows: &[TierRow], index: Option<&IndexFigures>, goals: &mut Go
     const MIB: u64 = 1 << 20;
     let speed: FigureOf<TierRow> = |row| Some(row.gb_per_s);
     let processor: FigureOf<TierRow> = |row| Some(row.cpu_s_per_gb);
-    let plain = Plain.name();
     let over = |other, figure, lengths: fn(u64) -> bool| over(rows, other, figure, lengths);
-    goals.at_least(
-        "kvmem, 1 MiB and more: bytes per second over those of plain",
-        0.95,
-        over(plain, speed, |len| len >= MIB),
-    );
-    goals.at_least(
-        "kvmem, less than 1 MiB: bytes per second over those of plain",
-        0.85,
-        over(plain, speed, |len| len < MIB),
-    );
-    goals.at_most(
-        "kvmem: processor time for a byte over that of plain",
-        1.3,
-        over(plain, processor, |_| true),
-    );
+    for limit in [Plain.name(), FIO] {
+        goals.at_least(
+            format!("kvmem, 1 MiB and more: bytes per second over those of {limit}"),
+            0.95,
+            over(limit, speed, |len| len >= MIB),
+        );
+        goals.at_least(
+            format!("kvmem, less than 1 MiB: bytes per second over those of {limit}"),
+            0.85,
+            over(limit, speed, |len| len < MIB),
+        );
+        goals.at_most(
+            format!("kvmem: processor time for a byte over that of {limit}"),
+            1.3,
+            over(limit, processor, |_| true),
+        );
+    }
     let one = |len| len == MIB;
     goals.at_least(
         "kvmem, 1 MiB: bytes per second over those of foyer",
@@ -109,6 +111,8 @@ mod tests {
             row(Store, 1 << 16, "plain", (1.0, 0.1)),
             row(Fetch, 1 << 20, "kvmem", (2.0, 0.1)),
             row(Fetch, 1 << 20, "plain", (2.0, 0.1)),
+            row(Fetch, 1 << 20, "fio", (1.6, 0.2)),
+            row(Fetch, 1 << 16, "fio", (1.6, 0.2)),
             row(Fetch, 1 << 20, "foyer", (1.0, 0.4)),
             row(Store, 1 << 20, "kvmem", (1.8, 0.1)),
             row(Store, 1 << 20, "plain", (2.0, 0.1)),
@@ -129,6 +133,8 @@ mod tests {
                 (0.9, false),   // 1 MiB over plain: the store
                 (0.9, true),    // 64 KiB over plain
                 (2.0, false),   // processor time: the store of 64 KiB
+                (1.25, true),   // 1 MiB over fio
+                (0.5, true),    // its processor time
                 (2.0, true),    // foyer
                 (0.25, true),   // its processor time
                 (3.6, true),    // hicache-file

@@ -11,7 +11,8 @@
 //!    is one file for each value with `read()` and `write()`, as engines do it;
 //!    [`FilesDirect`](TierContenderId::FilesDirect) the same with direct I/O on 16 threads.
 //!    Programs of other people's code take part as [`Beside`]: they are started once, are told by a
-//!    line of JSON what to do, and time themselves.
+//!    line of JSON what to do, and time themselves. One of them is fio, the usual generator of
+//!    I/O: `plain` is a model of it, and the comparison with fio shows whether the model holds.
 //! 3. *Time* is wall time of the pass and processor time of the process, with all its threads. What
 //!    `files` has written counts when it is on the device (`syncfs`), since the others write past
 //!    the page cache; its files leave the page cache before they are read.

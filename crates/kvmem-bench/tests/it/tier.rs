@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use kvmem_bench::tier::{self, Beside, TierBenchOptions, TierContenderId, TierTransfer};
 
@@ -98,6 +99,42 @@ fn a_program_takes_part_by_lines_of_json() {
     assert_eq!((&calls[1]["call"], &calls[1]["first"]), (&"store".into(), &0.into()));
     let fetch = calls.last().unwrap();
     assert_eq!((&fetch["call"], fetch["numbers"].as_array().unwrap().len()), (&"fetch".into(), 85));
+}
+
+#[test]
+fn fio_takes_part_by_its_script() {
+    let works = |program: &str| Command::new(program).arg("--version").output().is_ok();
+    if !works("fio") || !works("python3") {
+        return println!("skipped: fio or python3 is missing");
+    }
+    let dir = TempDir::new("fio");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/contenders/fio.py");
+    // Its value is padded to whole blocks.
+    let options = TierBenchOptions {
+        beside: vec![Beside { name: "fio".to_owned(), program: script }],
+        contenders: vec![TierContenderId::Kvmem],
+        reps: Some(1),
+        value_bytes: vec![60_000],
+        ..dir.options()
+    };
+    let report = match tier::run(&options, &mut ()) {
+        Err(error) if error.to_string().contains("Operation not permitted") => {
+            return println!("skipped: {error}");
+        }
+        result => result.unwrap(),
+    };
+    let rows: Vec<_> = report.rows.iter().filter(|row| row.contender == "fio").collect();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        assert!(row.gb_per_s > 0.001 && row.gb_per_s < 1000.0, "{row:?}");
+        assert!(row.cpu_s_per_gb > 0.0 && row.cpu_s_per_gb < 100.0, "{row:?}");
+    }
+    let text = report.to_string();
+    for goal in ["bytes per second over those of fio", "processor time for a byte over that of fio"]
+    {
+        assert!(text.contains(goal), "{text}");
+    }
+    assert_eq!(fs::read_dir(dir.0.join("files")).unwrap().count(), 0);
 }
 
 #[test]
