@@ -79,8 +79,8 @@ pub(crate) fn cmake() -> Result<()> {
     Ok(())
 }
 
-/// Installs fio, if possible: the usual generator of I/O is a contender of the benchmark of the disk
-/// tier, which leaves it out if it is missing. Returns whether it is there.
+/// Installs fio, if possible, and returns whether it is there. The usual generator of I/O is a
+/// contender of the benchmark of the disk tier, which leaves it out if it is missing.
 pub(crate) fn fio() -> bool {
     let works = || works("fio", &["--version"]);
     package("fio is missing, a contender of a benchmark", "fio", works).unwrap_or_else(|error| {

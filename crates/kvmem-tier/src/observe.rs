@@ -1,13 +1,14 @@
 #![doc = include_str!("../docs/metrics.md")]
 
+use kvmem::pool::kv_cache::WriteBehindStats;
 use kvmem::pool::observe::Kind;
 
 use crate::tier::TierStats;
 
-/// The description of a metric.
+/// The description of a metric: of a tier, or of the queue above one.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct TierMetric {
+pub struct TierMetric<S = TierStats> {
     /// The name.
     pub name: &'static str,
     /// The kind.
@@ -19,17 +20,16 @@ pub struct TierMetric {
     /// One sentence on the meaning.
     pub help: &'static str,
     /// Reads it from the statistics.
-    pub value: fn(&TierStats) -> u64,
+    pub value: fn(&S) -> u64,
 }
 
 macro_rules! table {
-    ($(
+    ($(#[$about:meta])* $table:ident: $of_stats:ty; $(
         $name:literal $kind:ident $unit:literal $([$label:literal = $of:literal])? $help:literal:
         |$stats:ident| $value:expr;
     )*) => {
-        /// All metrics, in the order of the [documentation](self). Those of one name differ in
-        /// their label.
-        pub const METRICS: &[TierMetric] = &[$(TierMetric {
+        $(#[$about])*
+        pub const $table: &[TierMetric<$of_stats>] = &[$(TierMetric {
             name: $name,
             kind: Kind::$kind,
             unit: $unit,
@@ -43,6 +43,9 @@ macro_rules! table {
 }
 
 table! {
+    /// All metrics of a tier, in the order of the [documentation](self). Those of one name differ
+    /// in their label.
+    METRICS: TierStats;
     "kvmem_tier_entries" Gauge "values"
         "Number of values held": |stats| stats.entries;
     "kvmem_tier_scattered_entries" Gauge "values"
@@ -103,32 +106,47 @@ table! {
         "Number of checkpoints of the index written": |stats| stats.checkpoints;
 }
 
-/// Returns a function that publishes the figures of a tier to the current recorder of the
-/// [`metrics`](https://docs.rs/metrics) facade, under the label `tier`: for
-/// [`Exporter::also`](kvmem::pool::observe::Exporter::also). It keeps the tier open. A call takes
-/// the lock of the tier's index for some nanoseconds.
-#[cfg(feature = "metrics")]
-pub fn publisher<D: crate::device::Device + 'static>(
-    name: &str,
-    tier: &std::sync::Arc<crate::tier::DiskTier<D>>,
-) -> impl Fn() + Send + Sync + 'static + use<D> {
-    use metrics::{Label, Unit, counter, gauge};
-
-    let (name, tier) = (name.to_owned(), std::sync::Arc::clone(tier));
-    move || {
-        let stats = tier.stats();
-        for metric in METRICS {
-            let unit = if metric.unit == "bytes" { Unit::Bytes } else { Unit::Count };
-            let label = metric.label.map(|(key, value)| Label::new(key, value));
-            let labels = [Label::new("tier", name.clone())].into_iter().chain(label);
-            let (labels, value) = (labels.collect::<Vec<Label>>(), (metric.value)(&stats));
-            if metric.kind == Kind::Counter {
-                metrics::describe_counter!(metric.name, unit, metric.help);
-                counter!(metric.name, labels).absolute(value);
-            } else {
-                metrics::describe_gauge!(metric.name, unit, metric.help);
-                gauge!(metric.name, labels).set(value as f64);
-            }
-        }
-    }
+table! {
+    /// All metrics of the queue between a cache and a tier, in the order of the
+    /// [documentation](self). Those of one name differ in their label.
+    QUEUE_METRICS: WriteBehindStats;
+    "kvmem_tier_queue_values" Gauge "values"
+        "Number of values in the queue, those being written included": |stats| stats.values;
+    "kvmem_tier_queue_bytes" Gauge "bytes"
+        "Bytes of the values in the queue": |stats| stats.bytes;
+    "kvmem_tier_queue_max_bytes" Gauge "bytes"
+        "The most bytes that were in the queue at once": |stats| stats.max_bytes;
+    "kvmem_tier_queue_removals" Gauge "removals"
+        "Number of removals in the queue": |stats| stats.removals;
+    "kvmem_tier_queue_untrusted_keys" Gauge "keys"
+        "Number of keys that are not fetched, since the tier failed to remove an older value":
+        |stats| stats.untrusted;
+    "kvmem_tier_queue_evicted_total" Counter "values"
+        "Number of values that the cache evicted": |stats| stats.evicted;
+    "kvmem_tier_queue_written_total" Counter "values"
+        "Number of values that the tier took": |stats| stats.written;
+    "kvmem_tier_queue_written_bytes_total" Counter "bytes"
+        "Bytes of the values that the tier took": |stats| stats.written_bytes;
+    "kvmem_tier_queue_batches_total" Counter "batches"
+        "Number of batches that were given to the tier": |stats| stats.batches;
+    "kvmem_tier_queue_unwritten_total" Counter "values" ["reason" = "replaced"]
+        "Number of evicted values that were not written": |stats| stats.replaced;
+    "kvmem_tier_queue_unwritten_total" Counter "values" ["reason" = "full"]
+        "Number of evicted values that were not written": |stats| stats.dropped;
+    "kvmem_tier_queue_unwritten_total" Counter "values" ["reason" = "failed"]
+        "Number of evicted values that were not written": |stats| stats.failed;
+    "kvmem_tier_queue_unwritten_total" Counter "values" ["reason" = "rejected"]
+        "Number of evicted values that were not written": |stats| stats.rejected;
+    "kvmem_tier_queue_waits_total" Counter "waits"
+        "Number of waits of threads for room in the queue": |stats| stats.waits;
+    "kvmem_tier_queue_hits_total" Counter "values"
+        "Number of values that were fetched out of the queue": |stats| stats.hits;
+    "kvmem_tier_queue_panics_total" Counter "panics"
+        "Number of calls of the tier that panicked": |stats| stats.panics;
 }
+
+#[cfg(feature = "metrics")]
+mod publish;
+
+#[cfg(feature = "metrics")]
+pub use self::publish::{publisher, queue_publisher, set_publisher};

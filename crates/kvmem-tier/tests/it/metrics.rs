@@ -4,9 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, LazyLock, Mutex};
 
+use kvmem::arena::PageSize;
+use kvmem::pool::kv_cache::WriteBehind;
 use kvmem::pool::observe::{Exporter, Kind};
-use kvmem_tier::observe::{METRICS, publisher};
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch};
+use kvmem::pool::{KvCache, Pool};
+use kvmem_tier::device::MemoryDevice;
+use kvmem_tier::observe::set_publisher;
+use kvmem_tier::observe::{METRICS, QUEUE_METRICS, TierMetric, publisher, queue_publisher};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, TierSet};
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
     Unit,
@@ -128,25 +133,89 @@ fn every_figure_is_published_with_its_kind_and_labels() {
     assert_eq!(value("gauge kvmem_tier_entries tier=kv"), 19.0);
 }
 
+#[test]
+fn each_file_of_a_set_has_its_own_figures() {
+    let tier = |len| {
+        let options = DiskTierOptions::default();
+        DiskTier::on(MemoryDevice::new(len), &options).unwrap().0
+    };
+    let set = Arc::new(TierSet::new(vec![tier(4 << 20), tier(8 << 20), tier(16 << 20)]).unwrap());
+    for key in 0..90_u8 {
+        set.store(&[(&[key], &[key; 5000])]).remove(0).unwrap();
+    }
+    let kept = Kept::default();
+    metrics::with_local_recorder(&kept, || {
+        let files = ["/mnt/nvme0/kv", "/mnt/nvme1/kv"];
+        Exporter::new().also(set_publisher("kv", &files, &set)).publish();
+    });
+    let kept = kept.0.lock().unwrap();
+    let files = ["/mnt/nvme0/kv", "/mnt/nvme1/kv", "2"];
+    let mut entries = 0.0;
+    for (file, tier) in files.into_iter().zip(set.in_given_order()) {
+        let stats = tier.stats();
+        for metric in METRICS {
+            let label = metric.label.map_or(String::new(), |(key, name)| format!(" {key}={name}"));
+            let name = format!("{} {} tier=kv file={file}{label}", metric.kind, metric.name);
+            assert_eq!(kept.get(&name), Some(&((metric.value)(&stats) as f64)), "{name}");
+        }
+        let held = kept[&format!("gauge kvmem_tier_entries tier=kv file={file}")];
+        assert!(held > 0.0, "{file}");
+        entries += held;
+    }
+    assert_eq!(entries, 90.0);
+    let figures = kept.keys().filter(|name| !name.starts_with("help")).count();
+    assert_eq!(figures, 3 * METRICS.len());
+}
+
+#[test]
+fn the_figures_of_a_queue_are_published() {
+    let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
+    let options = DiskTierOptions::default();
+    let (tier, _) = DiskTier::on(MemoryDevice::new(8 << 20), &options).unwrap();
+    let behind = WriteBehind::builder(&pool, Arc::new(tier)).max_bytes(64 << 10).build().unwrap();
+    let behind = Arc::new(behind);
+    let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(behind.clone()).build().unwrap();
+    for key in 0..100_u64 {
+        cache.insert(key, &[key as u8; 20_000]).unwrap();
+    }
+    behind.flush();
+    let (kept, stats) = (Kept::default(), behind.stats());
+    metrics::with_local_recorder(&kept, || {
+        let behind = Arc::clone(&behind);
+        Exporter::new().also(queue_publisher("kv", move || behind.stats())).publish();
+    });
+    let kept = kept.0.lock().unwrap();
+    for metric in QUEUE_METRICS {
+        let label = metric.label.map_or(String::new(), |(key, name)| format!(" {key}={name}"));
+        let name = format!("{} {} tier=kv{label}", metric.kind, metric.name);
+        assert_eq!(kept.get(&name), Some(&((metric.value)(&stats) as f64)), "{name}");
+    }
+    assert!(kept["counter kvmem_tier_queue_written_total tier=kv"] > 40.0, "{kept:?}");
+    assert!(kept["gauge kvmem_tier_queue_max_bytes tier=kv"] >= 20_000.0, "{kept:?}");
+    assert_eq!(kept["gauge kvmem_tier_queue_values tier=kv"], 0.0);
+}
+
 /// The table in the code and the one in the documentation are the same, in Prometheus' terms.
 #[test]
 fn the_table_matches_the_documentation() {
     let text = include_str!("../../docs/metrics.md");
     let rows = text.lines().filter(|line| line.starts_with("| `kvmem_"));
     let documented: Vec<String> = rows.map(|row| row.replace('`', "")).collect();
-    let mut there: Vec<String> = METRICS
-        .iter()
-        .map(|what| {
-            let label = what.label.map_or("–", |(key, _)| key);
-            format!("| {} | {} | {} | {label} | {} |", what.name, what.kind, what.unit, what.help)
-        })
-        .collect();
+    let mut there = rows_of(METRICS);
+    there.extend(rows_of(QUEUE_METRICS));
     there.dedup();
     assert_eq!(documented, there);
-    for what in METRICS {
+}
+
+/// Returns the rows of the documentation for a table.
+fn rows_of<S: fmt::Debug>(table: &[TierMetric<S>]) -> Vec<String> {
+    let row = |what: &TierMetric<S>| {
         assert_eq!(what.name.ends_with("_total"), what.kind == Kind::Counter, "{what:?}");
         assert!(what.unit != "bytes" || what.name.contains("bytes"), "{what:?}");
-    }
+        let label = what.label.map_or("–", |(key, _)| key);
+        format!("| {} | {} | {} | {label} | {} |", what.name, what.kind, what.unit, what.help)
+    };
+    table.iter().map(row).collect()
 }
 
 /// Keeps the names of spans and the texts of events.
