@@ -94,9 +94,8 @@ fn install(root: &Path, report: &mut Report) -> Option<Installed> {
 fn test(root: &Path, installed: Installed, report: &mut Report) {
     let mut tests = Command::new(&installed.python);
     tests.current_dir(root.join("target/python"));
-    tests.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
+    tests.args(["-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider"]);
     tests.args(["--durations", "15"]);
-    tests.arg(root.join("crates/kvmem-python/tests"));
     // The processes of an engine import thousands of modules. Their bytecode is kept, apart from
     // the sources and from the wheels, which are unpacked without any.
     tests.env_remove("PYTHONDONTWRITEBYTECODE");
@@ -106,6 +105,8 @@ fn test(root: &Path, installed: Installed, report: &mut Report) {
     if let Some(command) = command.ok().filter(|it| it.exists()) {
         tests.env("KVMEM_COMMAND", command);
     }
+    // The last argument: failed tests that run once more replace it.
+    tests.arg(root.join("crates/kvmem-python/tests"));
     report.command("python: tests", Kind::Pytest, &mut tests);
 }
 
