@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use kvmem_tier::device::{Device, MemoryDevice};
 use kvmem_tier::format::BLOCK;
-use kvmem_tier::{DiskTier, Fetch, Fetched, Stored, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, Stored};
 
 const KEYS: u8 = 12;
 /// Bytes of a change of the file: block, place in it, value.
@@ -19,10 +19,10 @@ fn value(key: u8) -> Vec<u8> {
 
 /// Returns the bytes of a tier with values in its checkpoint, and changes in its journal.
 fn original() -> Result<Vec<u8>> {
-    let options = TierOptions {
+    let options = DiskTierOptions {
         max_entries: Some(1),
         journal_bytes: Some(8 * BLOCK as u64),
-        ..TierOptions::default()
+        ..DiskTierOptions::default()
     };
     let (tier, _) = DiskTier::on(MemoryDevice::new(56 * BLOCK), &options)?;
     // Every other block becomes free, so that longer values lie in several ranges.
@@ -72,7 +72,7 @@ fn target(bytes: &[u8]) -> Result<()> {
         file[block + place..block + place + 2].copy_from_slice(&change[3..5]);
         seal(&mut file[block..block + BLOCK]);
     }
-    let (tier, _) = match DiskTier::on(MemoryDevice::holding(file), &TierOptions::default()) {
+    let (tier, _) = match DiskTier::on(MemoryDevice::holding(file), &DiskTierOptions::default()) {
         Ok(opened) => opened,
         Err(error) => {
             ensure!(!error.to_string().is_empty(), "an error without a text");

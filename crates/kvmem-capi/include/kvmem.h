@@ -102,6 +102,9 @@
 /// Keys are being given back.
 #define KVMEM_PHASE_DEREGISTER 2
 
+/// The values of a disk tier are being read and compared with their checksums.
+#define KVMEM_PHASE_VERIFY 3
+
 /// Placement by renewal value: what each hole is worth to the recent traffic. The default.
 #define KVMEM_PLACEMENT_RENEWAL 0
 
@@ -170,6 +173,10 @@
 /// A fetch: the drive failed. The value is removed.
 #define KVMEM_FETCHED_FAILED 4
 
+/// A fetch: a power cut took the bytes before a sync. The value is removed, and its space is free
+/// again.
+#define KVMEM_FETCHED_LOST 5
+
 /// Verification when a tier is opened: none; each value is verified when it is fetched. The
 /// default.
 #define KVMEM_VERIFY_LAZY 0
@@ -188,6 +195,12 @@
 
 /// Eviction from a full tier: values stored first come first.
 #define KVMEM_TIER_EVICT_FIFO 1
+
+/// Damage: the bytes on the drive are not those that were stored.
+#define KVMEM_DAMAGE_CHECKSUM 0
+
+/// Damage: the drive failed to read them.
+#define KVMEM_DAMAGE_DEVICE 1
 
 /// The largest size of a key, in bytes. A longer key fails with KVMEM_ERR_INVALID_ARGUMENT; use a
 /// hash of it.
@@ -496,7 +509,7 @@ typedef struct kvmem_tier_set kvmem_tier_set;
 
 /// The progress of long work.
 typedef struct kvmem_progress {
-    /// KVMEM_PHASE_POPULATE, KVMEM_PHASE_REGISTER or KVMEM_PHASE_DEREGISTER.
+    /// KVMEM_PHASE_POPULATE, KVMEM_PHASE_REGISTER, KVMEM_PHASE_DEREGISTER or KVMEM_PHASE_VERIFY.
     uint32_t phase;
     /// The thread (populating) or the registrar (registering) that finished the last unit of work,
     /// counted from 0.
@@ -513,8 +526,9 @@ typedef struct kvmem_progress {
 } kvmem_progress;
 
 /// Receives progress after each unit of work, about ten milliseconds. Worker threads call it, one
-/// call at a time. `progress` is valid only during the call. The function must return (no longjmp,
-/// no C++ exception), and must not destroy the object that is being worked on.
+/// call at a time, unless a function says otherwise. `progress` is valid only during the call. The
+/// function must return (no longjmp, no C++ exception), and must not destroy the object that is
+/// being worked on.
 typedef void (*kvmem_progress_fn)(void *user, const struct kvmem_progress *progress);
 
 /// Options of a region. Fill them in with kvmem_region_options_init first.
@@ -1091,7 +1105,7 @@ typedef struct kvmem_disk_tier_request {
     /// otherwise 0.
     uint64_t bytes;
     /// Receives KVMEM_FETCHED_HIT, KVMEM_FETCHED_ABSENT, KVMEM_FETCHED_TOO_SHORT,
-    /// KVMEM_FETCHED_DAMAGED or KVMEM_FETCHED_FAILED.
+    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED or KVMEM_FETCHED_LOST.
     uint32_t outcome;
     /// Receives 0.
     uint32_t reserved;
@@ -1112,7 +1126,9 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t entries;
     /// Of these, values in several ranges of the file.
     uint64_t scattered;
-    /// Their bytes, without padding.
+    /// Of the values held, those that a power cut may have taken, and that were not read since.
+    uint64_t unverified_values;
+    /// The bytes of all values held, without padding.
     uint64_t bytes;
     /// Bytes of the file for values.
     uint64_t capacity;
@@ -1132,6 +1148,8 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t misses;
     /// Fetches of values whose bytes were damaged.
     uint64_t checksum_misses;
+    /// Fetches of values whose bytes a power cut took before a sync. Their space is free again.
+    uint64_t lost_misses;
     /// Fetches that the drive failed with an error.
     uint64_t io_misses;
     /// Fetches of which the file had fewer bytes than were stored.
@@ -1158,6 +1176,103 @@ typedef struct kvmem_disk_tier_stats {
     /// Whether the journal failed: 1 or 0. Nothing is stored then until the tier is opened again.
     uint64_t is_read_only;
 } kvmem_disk_tier_stats;
+
+/// What the file of a disk tier holds. Sizes are in bytes.
+typedef struct kvmem_disk_tier_inspection {
+    /// Bytes of the file or block device.
+    uint64_t file_bytes;
+    /// When the file was last written to, in nanoseconds since 1970. 0 for a block device.
+    uint64_t modified_ns;
+    /// Copies of the superblock that are valid, of two.
+    uint64_t superblocks;
+    /// The identity of the file, chosen at random when it was made.
+    uint8_t identity[16];
+    /// How often a superblock was written.
+    uint64_t generation;
+    /// How often a journal was begun.
+    uint64_t epoch;
+    /// Bytes of the tier: at most those of the file.
+    uint64_t tier_bytes;
+    /// Bytes for values.
+    uint64_t capacity;
+    /// Values.
+    uint64_t entries;
+    /// The most values that the tier can hold.
+    uint64_t max_entries;
+    /// Of the values, those in several ranges of the file.
+    uint64_t scattered;
+    /// Of the values, those that a power cut may have taken, and that were not read since.
+    uint64_t unverified_values;
+    /// The bytes of all values, without padding.
+    uint64_t value_bytes;
+    /// The bytes that values use, padding included.
+    uint64_t used_bytes;
+    /// The length of the shortest value. 0 without values.
+    uint64_t min_bytes;
+    /// Half of the values are at most this long. 0 without values.
+    uint64_t median_bytes;
+    /// The length of the longest value. 0 without values.
+    uint64_t max_bytes;
+    /// Bytes that are not in use.
+    uint64_t free_bytes;
+    /// Bytes of the longest range that is not in use.
+    uint64_t longest_free_bytes;
+    /// Parts of the file that are not used any more, because what was written there was lost.
+    uint64_t quarantined;
+    /// Bytes of these parts.
+    uint64_t quarantined_bytes;
+    /// Entries that name bytes outside of the file, or bytes of others: they are no values.
+    uint64_t dropped;
+    /// Changes in the checkpoint.
+    uint64_t checkpoint_changes;
+    /// Changes in the journal, after the checkpoint.
+    uint64_t journal_changes;
+    /// Blocks of 4096 bytes that these have.
+    uint64_t journal_blocks;
+    /// Blocks of 4096 bytes that the journal can have.
+    uint64_t max_journal_blocks;
+    /// The version of the file's format.
+    uint32_t format_version;
+    /// Whether transfers bypass the page cache: 1 or 0.
+    uint32_t is_direct;
+    /// Whether io_uring transfers the bytes: 1; or threads, which are slower: 0.
+    uint32_t has_io_uring;
+    /// Always 0.
+    uint32_t reserved;
+} kvmem_disk_tier_inspection;
+
+/// What a verification has found. Sizes are in bytes.
+typedef struct kvmem_disk_tier_verification {
+    /// Values read.
+    uint64_t entries;
+    /// Bytes read, padding included.
+    uint64_t bytes;
+    /// How long that took, in nanoseconds.
+    uint64_t elapsed_ns;
+    /// Values that are not what was stored. A fetch of one is a miss.
+    uint64_t damaged;
+    /// Entries that name bytes outside of the file, or bytes of others: they are no values.
+    uint64_t dropped;
+} kvmem_disk_tier_verification;
+
+/// A value that is not what was stored.
+typedef struct kvmem_disk_tier_damaged_value {
+    /// The digest of the value's key.
+    uint8_t digest[16];
+    /// Where its bytes begin in the file.
+    uint64_t offset;
+    /// Its length in bytes.
+    uint64_t bytes;
+    /// In how many ranges of the file it lies.
+    uint32_t ranges;
+    /// KVMEM_DAMAGE_CHECKSUM or KVMEM_DAMAGE_DEVICE.
+    uint32_t damage;
+    /// The system's error number, with KVMEM_DAMAGE_DEVICE; otherwise 0, and 0 if there is none.
+    int32_t os_error;
+    /// Whether a power cut may have taken the value before a sync: 1 or 0. If so, the drive is
+    /// sound, and a fetch makes its bytes free again.
+    uint32_t is_unverified;
+} kvmem_disk_tier_damaged_value;
 
 /// A pinned value.
 typedef struct kvmem_kv_cache_value {
@@ -2298,6 +2413,33 @@ kvmem_status kvmem_disk_tier_deregister_memory(const struct kvmem_disk_tier *tie
 
 /// Closes a tier. Its file stays open and locked until the caches above it are destroyed, too.
 kvmem_status kvmem_disk_tier_destroy(struct kvmem_disk_tier *tier);
+
+/// Reads what the file or block device at `path` holds, and writes nothing. A program that has it
+/// open as a tier must close it first; meanwhile no program can open it as one.
+///
+/// Fails with KVMEM_ERR_BAD_TIER if the file is no tier or its index is damaged, KVMEM_ERR_IN_USE
+/// if it is open as a tier for three seconds, KVMEM_ERR_INVALID_ARGUMENT if it is neither a file
+/// nor a block device, and KVMEM_ERR_SYSTEM.
+kvmem_status kvmem_disk_tier_inspect(const char *path,
+                                     struct kvmem_disk_tier_inspection *out_inspection);
+
+/// Reads every value in the file or block device at `path`, compares it with its checksum, and
+/// writes nothing. Up to `depth` transfers are in flight, from 1 to 4096. `progress` (may be NULL)
+/// is called with `user` and KVMEM_PHASE_VERIFY at the begin, each time that 128 MiB have
+/// been read, and at the end, by the calling thread.
+///
+/// `out_verification` receives the counts. Damaged values are no failure: `damaged` (may be NULL)
+/// receives the first `capacity` of them, in the order of the file.
+///
+/// Fails as kvmem_disk_tier_inspect, and with KVMEM_ERR_CANCELLED.
+kvmem_status kvmem_disk_tier_verify(const char *path,
+                                    uint32_t depth,
+                                    kvmem_progress_fn progress,
+                                    void *user,
+                                    const struct kvmem_cancel *cancel,
+                                    struct kvmem_disk_tier_verification *out_verification,
+                                    struct kvmem_disk_tier_damaged_value *damaged,
+                                    uint64_t capacity);
 
 /// Opens the tiers in `count` files or block devices, side by side, and makes those that are new.
 /// `options` (may be NULL) hold for each of them. `out_reports` (may be NULL) receives what was

@@ -4,12 +4,12 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use kvmem_tier::device::Engine;
-use kvmem_tier::{Admission, DiskTier, EvictionOrder, OpenReport, TierOptions, Verify};
+use kvmem_tier::{Admission, DiskTier, DiskTierOptions, EvictionOrder, OpenReport, Verify};
 
 use crate::call::{destroy, guard, on, out, some_text};
 use crate::error::CallError;
 use crate::kv_cache::kvmem_kv_cache_key;
-use crate::options::{self, Options, check_reserved, flag};
+use crate::options::{self, Options, flag};
 use crate::pool::kvmem_pool;
 use crate::promise::ObjectPromise;
 use crate::status::*;
@@ -82,8 +82,10 @@ pub struct kvmem_disk_tier_options {
     /// Which values a full tier evicts first, of those with the same priority:
     /// KVMEM_TIER_EVICT_LRU (the default) or KVMEM_TIER_EVICT_FIFO. The file does not keep it.
     pub eviction: u32,
-    /// 0.
-    pub reserved: u32,
+    /// 1: opens the file with O_DSYNC: a value survives a power cut as soon as it is stored. A call
+    /// that stores then waits for the medium, which takes milliseconds on a drive without
+    /// power-loss protection. The default is 0: kvmem_disk_tier_sync makes values durable.
+    pub dsync: u32,
 }
 
 // SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
@@ -101,7 +103,7 @@ unsafe impl Options for kvmem_disk_tier_options {
             verify: KVMEM_VERIFY_LAZY,
             admission: KVMEM_ADMIT_ALL,
             eviction: KVMEM_TIER_EVICT_LRU,
-            reserved: 0,
+            dsync: 0,
         }
     }
 }
@@ -116,10 +118,17 @@ pub unsafe extern "C" fn kvmem_disk_tier_options_init(
     guard(|| unsafe { options::init(options, struct_size) })
 }
 
+/// Checks a number of transfers in flight.
+pub(crate) fn depth_of(depth: u32) -> Result<u32, CallError> {
+    if (1..=MAX_DEPTH).contains(&depth) {
+        return Ok(depth);
+    }
+    Err(CallError::invalid(format_args!("depth is {depth}: use 1 to {MAX_DEPTH}")))
+}
+
 /// Converts the options.
 #[allow(clippy::needless_update, reason = "options that C does not have keep their defaults")]
-pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<TierOptions, CallError> {
-    check_reserved(wanted.reserved, "reserved")?;
+pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<DiskTierOptions, CallError> {
     let given = |number: u64, name: &str| match number {
         u64::MAX => Ok(None),
         0 => Err(CallError::invalid(format_args!(
@@ -127,17 +136,12 @@ pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<TierOptio
         ))),
         number => Ok(Some(number)),
     };
-    if !(1..=MAX_DEPTH).contains(&wanted.depth) {
-        return Err(CallError::invalid(format_args!(
-            "depth is {}: use 1 to {MAX_DEPTH}",
-            wanted.depth
-        )));
-    }
-    Ok(TierOptions {
+    Ok(DiskTierOptions {
         bytes: given(wanted.bytes, "bytes")?,
-        depth: Some(wanted.depth),
+        depth: Some(depth_of(wanted.depth)?),
         max_entries: given(wanted.max_entries, "max_entries")?,
         journal_bytes: given(wanted.journal_bytes, "journal_bytes")?,
+        dsync: flag(wanted.dsync, "dsync")?,
         format: flag(wanted.format, "format")?,
         verify: match wanted.verify {
             KVMEM_VERIFY_LAZY => Verify::Lazy,
@@ -167,7 +171,7 @@ pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<TierOptio
             }
         },
         max_write_bytes_per_s: given(wanted.max_write_bytes_per_s, "max_write_bytes_per_s")?,
-        ..TierOptions::default()
+        ..DiskTierOptions::default()
     })
 }
 

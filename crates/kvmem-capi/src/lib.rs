@@ -99,6 +99,8 @@ mod tier_values;
 
 mod disk_tier;
 
+mod tier_inspection;
+
 mod tier_set;
 
 mod lower_tier;
@@ -165,6 +167,7 @@ pub use slab::*;
 pub use status::*;
 #[cfg(feature = "testing")]
 pub use testing::*;
+pub use tier_inspection::*;
 pub use tier_set::*;
 pub use tier_values::*;
 pub use version::*;

@@ -12,12 +12,14 @@ pub const KVMEM_PHASE_POPULATE: u32 = 0;
 pub const KVMEM_PHASE_REGISTER: u32 = 1;
 /// Keys are being given back.
 pub const KVMEM_PHASE_DEREGISTER: u32 = 2;
+/// The values of a disk tier are being read and compared with their checksums.
+pub const KVMEM_PHASE_VERIFY: u32 = 3;
 
 /// The progress of long work.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct kvmem_progress {
-    /// KVMEM_PHASE_POPULATE, KVMEM_PHASE_REGISTER or KVMEM_PHASE_DEREGISTER.
+    /// KVMEM_PHASE_POPULATE, KVMEM_PHASE_REGISTER, KVMEM_PHASE_DEREGISTER or KVMEM_PHASE_VERIFY.
     pub phase: u32,
     /// The thread (populating) or the registrar (registering) that finished the last unit of work,
     /// counted from 0.
@@ -34,8 +36,9 @@ pub struct kvmem_progress {
 }
 
 /// Receives progress after each unit of work, about ten milliseconds. Worker threads call it, one
-/// call at a time. `progress` is valid only during the call. The function must return (no longjmp,
-/// no C++ exception), and must not destroy the object that is being worked on.
+/// call at a time, unless a function says otherwise. `progress` is valid only during the call. The
+/// function must return (no longjmp, no C++ exception), and must not destroy the object that is
+/// being worked on.
 pub type kvmem_progress_fn =
     Option<unsafe extern "C" fn(user: *mut c_void, progress: *const kvmem_progress)>;
 
@@ -57,7 +60,7 @@ impl ProgressCallback {
         function.map(|function| ProgressCallback { function, user })
     }
 
-    fn call(&self, progress: kvmem_progress) {
+    pub(crate) fn call(&self, progress: kvmem_progress) {
         // SAFETY: promise 3 of the C caller: the function has this type, and may be called with its
         // user data while the work runs. `progress` lives until it returns.
         unsafe { (self.function)(self.user, &progress) }

@@ -41,6 +41,9 @@ pub const KVMEM_FETCHED_TOO_SHORT: u32 = 2;
 pub const KVMEM_FETCHED_DAMAGED: u32 = 3;
 /// A fetch: the drive failed. The value is removed.
 pub const KVMEM_FETCHED_FAILED: u32 = 4;
+/// A fetch: a power cut took the bytes before a sync. The value is removed, and its space is free
+/// again.
+pub const KVMEM_FETCHED_LOST: u32 = 5;
 
 /// A value to fetch, and the result.
 #[repr(C)]
@@ -59,7 +62,7 @@ pub struct kvmem_disk_tier_request {
     /// otherwise 0.
     pub bytes: u64,
     /// Receives KVMEM_FETCHED_HIT, KVMEM_FETCHED_ABSENT, KVMEM_FETCHED_TOO_SHORT,
-    /// KVMEM_FETCHED_DAMAGED or KVMEM_FETCHED_FAILED.
+    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED or KVMEM_FETCHED_LOST.
     pub outcome: u32,
     /// Receives 0.
     pub reserved: u32,
@@ -74,7 +77,9 @@ pub struct kvmem_disk_tier_stats {
     pub entries: u64,
     /// Of these, values in several ranges of the file.
     pub scattered: u64,
-    /// Their bytes, without padding.
+    /// Of the values held, those that a power cut may have taken, and that were not read since.
+    pub unverified_values: u64,
+    /// The bytes of all values held, without padding.
     pub bytes: u64,
     /// Bytes of the file for values.
     pub capacity: u64,
@@ -94,6 +99,8 @@ pub struct kvmem_disk_tier_stats {
     pub misses: u64,
     /// Fetches of values whose bytes were damaged.
     pub checksum_misses: u64,
+    /// Fetches of values whose bytes a power cut took before a sync. Their space is free again.
+    pub lost_misses: u64,
     /// Fetches that the drive failed with an error.
     pub io_misses: u64,
     /// Fetches of which the file had fewer bytes than were stored.
@@ -299,6 +306,7 @@ pub(crate) unsafe fn fetch(
                 Fetched::Hit => KVMEM_FETCHED_HIT,
                 Fetched::Damaged => KVMEM_FETCHED_DAMAGED,
                 Fetched::Failed => KVMEM_FETCHED_FAILED,
+                Fetched::Lost => KVMEM_FETCHED_LOST,
                 Fetched::Length { .. } => {
                     left.push(index);
                     continue;
@@ -386,6 +394,7 @@ pub(crate) unsafe fn get_stats(
     figures.put(kvmem_disk_tier_stats {
         entries: stats.entries,
         scattered: stats.scattered,
+        unverified_values: stats.unverified_values,
         bytes: stats.bytes,
         capacity: stats.capacity,
         used: stats.used,
@@ -396,6 +405,7 @@ pub(crate) unsafe fn get_stats(
         hits: stats.hits,
         misses: stats.misses,
         checksum_misses: stats.checksum_misses,
+        lost_misses: stats.lost_misses,
         io_misses: stats.io_misses,
         short_misses: stats.short_misses,
         not_admitted: stats.not_admitted,

@@ -4,16 +4,17 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvmem_tier::device::Engine;
-use kvmem_tier::{Admission, DiskTier, EvictionOrder, OpenReport, TierOptions, Verify};
+use kvmem_tier::device::{Engine, FileDevice};
+use kvmem_tier::{Admission, DiskTier, DiskTierOptions, EvictionOrder, OpenReport, Verify};
 use pyo3::prelude::*;
 
 use crate::collect::{Plain, plain};
 use crate::error;
 use crate::holder::{Held, Holder};
-use crate::number::Int;
+use crate::number::{Callback, Int};
 use crate::report::{self, Level};
 use crate::size::Size;
+use crate::tier_inspection;
 use crate::tier_values::tier_methods;
 
 /// The tier, shared with the caches above it.
@@ -42,6 +43,11 @@ impl Held for SharedTier {
 /// - ``depth``: maximum number of transfers that one call has in flight.
 /// - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
 ///   bytes for each. None means one for each 32 KiB of the file.
+/// - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None means
+///   1/64 of the file, at most 4 MiB, and more where ``max_entries`` needs it.
+/// - ``dsync``: open the file with ``O_DSYNC``: a value survives a power cut as soon as it is
+///   stored, without :meth:`sync`. A call that stores then waits for the medium, which takes
+///   milliseconds on a drive without power-loss protection.
 /// - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
 ///   is in it.
 /// - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
@@ -87,6 +93,8 @@ pub(crate) struct Options<'a, 'py> {
     pub(crate) bytes: Option<Size>,
     pub(crate) depth: Int<'py>,
     pub(crate) max_entries: Option<Int<'py>>,
+    pub(crate) journal_bytes: Option<Size>,
+    pub(crate) dsync: bool,
     pub(crate) format: bool,
     pub(crate) verify: &'a str,
     pub(crate) admission: &'a str,
@@ -96,14 +104,15 @@ pub(crate) struct Options<'a, 'py> {
 
 impl<'py> Options<'_, 'py> {
     /// Converts the arguments.
-    pub(crate) fn tier_options(self, py: Python<'py>) -> PyResult<TierOptions> {
+    pub(crate) fn tier_options(self, py: Python<'py>) -> PyResult<DiskTierOptions> {
         let wrong = |name: &str, given: &str, words: &str| {
             error::bad_value(py, format!("{name} is {given:?}: give {words}"))
         };
-        let mut options = TierOptions {
+        let mut options = DiskTierOptions {
             depth: Some(self.depth.within(py, "depth", 1..=MAX_DEPTH)? as u32),
+            dsync: self.dsync,
             format: self.format,
-            ..TierOptions::default()
+            ..DiskTierOptions::default()
         };
         if let Some(entries) = self.max_entries {
             options.max_entries = Some(entries.within(py, "max_entries", 1..=u64::MAX)?);
@@ -126,6 +135,9 @@ impl<'py> Options<'_, 'py> {
         let rate = self.max_write_bytes_per_s;
         options.max_write_bytes_per_s =
             rate.map(|rate| at_least_one(py, "max_write_bytes_per_s", rate)).transpose()?;
+        let journal = self.journal_bytes;
+        options.journal_bytes =
+            journal.map(|bytes| at_least_one(py, "journal_bytes", bytes)).transpose()?;
         options.bytes = self.bytes.map(|bytes| at_least_one(py, "bytes", bytes)).transpose()?;
         Ok(options)
     }
@@ -143,10 +155,12 @@ fn at_least_one(py: Python<'_>, name: &str, Size(bytes): Size) -> PyResult<u64> 
 impl PyDiskTier {
     #[new]
     #[pyo3(signature = (
-        path, *, bytes=None, depth=Int::usual(32), max_entries=None, format=false, verify="lazy",
-        admission="all", eviction="lru", max_write_bytes_per_s=None
-    ), text_signature = "(path, *, bytes=None, depth=32, max_entries=None, format=False, \
-        verify='lazy', admission='all', eviction='lru', max_write_bytes_per_s=None)")]
+        path, *, bytes=None, depth=Int::usual(32), max_entries=None, journal_bytes=None,
+        dsync=false, format=false, verify="lazy", admission="all", eviction="lru",
+        max_write_bytes_per_s=None
+    ), text_signature = "(path, *, bytes=None, depth=32, max_entries=None, journal_bytes=None, \
+        dsync=False, format=False, verify='lazy', admission='all', eviction='lru', \
+        max_write_bytes_per_s=None)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create<'py>(
         py: Python<'py>,
@@ -154,6 +168,8 @@ impl PyDiskTier {
         bytes: Option<Size>,
         depth: Int<'py>,
         max_entries: Option<Int<'py>>,
+        journal_bytes: Option<Size>,
+        dsync: bool,
         format: bool,
         verify: &str,
         admission: &str,
@@ -164,6 +180,8 @@ impl PyDiskTier {
             bytes,
             depth,
             max_entries,
+            journal_bytes,
+            dsync,
             format,
             verify,
             admission,
@@ -176,8 +194,39 @@ impl PyDiskTier {
             opened.map_err(|error| error::tier_open(py, &path, options.bytes, &error))?;
         log(py, &path, &tier, &found)?;
         let direct = tier.device().is_direct();
-        let engine = engine_of(&tier);
+        let engine = engine_of(tier.device());
         Ok(PyDiskTier { held: Holder::new(Arc::new(tier)), path, found, direct, engine })
+    }
+
+    /// Reads what a file or block device holds, and writes nothing. A program that has it open
+    /// as a tier must close it first; meanwhile no program can open it as one.
+    ///
+    /// Raises :class:`DiskTierError` if the file is no tier, its index is damaged, or it is open.
+    #[staticmethod]
+    fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
+        tier_inspection::inspection(py, &path)
+    }
+
+    /// Reads every value in a file or block device, compares it with its checksum, and writes
+    /// nothing. Damaged values are a part of the result; the first ``max_damaged_values`` of them
+    /// are named. Up to ``depth`` transfers are in flight. ``progress`` is called with ``(done,
+    /// total)`` in bytes; if it raises, the verification ends with the exception.
+    ///
+    /// Raises as :meth:`inspect`.
+    #[staticmethod]
+    #[pyo3(signature = (
+        path, *, depth=Int::usual(32), max_damaged_values=Int::usual(1000), progress=None
+    ), text_signature = "(path, *, depth=32, max_damaged_values=1000, progress=None)")]
+    fn verify<'py>(
+        py: Python<'py>,
+        path: PathBuf,
+        depth: Int<'py>,
+        max_damaged_values: Int<'py>,
+        progress: Option<Callback>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let depth = depth.within(py, "depth", 1..=MAX_DEPTH)? as u32;
+        let named = max_damaged_values.within(py, "max_damaged_values", 0..=u64::MAX)?;
+        tier_inspection::verification(py, &path, depth, named as usize, progress)
     }
 
     /// What opening the file found.
@@ -217,9 +266,9 @@ impl PyDiskTier {
 
 tier_methods!(PyDiskTier, SharedTier);
 
-/// Returns how the bytes of a tier are transferred.
-fn engine_of(tier: &DiskTier) -> &'static str {
-    match tier.device().engine() {
+/// Returns how bytes are transferred.
+pub(crate) fn engine_of(device: &FileDevice) -> &'static str {
+    match device.engine() {
         Engine::IoUring => "io_uring",
         Engine::Threads => "threads",
     }
@@ -240,7 +289,7 @@ pub(crate) fn log(
 ) -> PyResult<()> {
     let path = path.display();
     let warn = |line: String| report::log(py, "tier", Level::Warning, || line);
-    if engine_of(tier) == "threads" {
+    if engine_of(tier.device()) == "threads" {
         warn(format!(
             "{path}: this process may not use io_uring, so threads transfer the bytes, which is \
              slower: kvmem doctor says why"

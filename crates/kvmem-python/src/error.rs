@@ -556,6 +556,28 @@ pub(crate) fn tier_open(
     raised.with("path", path).with("requested", bytes).err()
 }
 
+/// Converts an error of looking into the file of a disk tier.
+#[cold]
+pub(crate) fn tier_inspect(py: Python<'_>, path: &Path, error: &TierError) -> PyErr {
+    let shown = path.display();
+    let raised = match error {
+        TierError::Device { call: "open", source, .. } => {
+            let remedy = match source.kind() {
+                io::ErrorKind::NotFound => "give the path of a file that exists",
+                io::ErrorKind::PermissionDenied => "give a path that this user may read",
+                io::ErrorKind::WouldBlock => "close it there, or give another path",
+                _ => "give the path of a file or block device on a local file system",
+            };
+            let message = format!("cannot look into the disk tier {shown}: {source}; {remedy}");
+            Raised::new(py, "DiskTierError", message)
+                .with("errno", source.raw_os_error())
+                .with("remedy", remedy)
+        }
+        error => with_tier(Raised::new(py, "DiskTierError", format!("{shown}: {error}")), error),
+    };
+    raised.with("path", path).err()
+}
+
 /// Returns what to do about a file that cannot be opened as a tier.
 fn open_remedy(error: &io::Error, bytes: Option<u64>) -> &'static str {
     match error.kind() {

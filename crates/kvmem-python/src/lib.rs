@@ -54,6 +54,7 @@ mod region;
 mod registration;
 mod report;
 mod size;
+mod tier_inspection;
 mod tier_set;
 mod tier_values;
 

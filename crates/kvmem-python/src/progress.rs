@@ -135,6 +135,11 @@ impl Listener {
         self.step(progress.phase, progress.done_bytes);
     }
 
+    /// Reports work that has one part, whose bytes were given for populating.
+    pub(crate) fn done(&self, bytes: u64) {
+        self.step(Phase::Populate, bytes);
+    }
+
     fn step(&self, phase: Phase, done: u64) {
         let step = lock(&self.0.meter).step(phase, done);
         if let Some((done, total)) = step

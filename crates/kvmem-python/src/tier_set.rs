@@ -35,6 +35,11 @@ impl Held for SharedSet {
 /// - ``depth``: maximum number of transfers that one call has in flight.
 /// - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
 ///   bytes for each. None means one for each 32 KiB of the file.
+/// - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None means
+///   1/64 of the file, at most 4 MiB, and more where ``max_entries`` needs it.
+/// - ``dsync``: open the file with ``O_DSYNC``: a value survives a power cut as soon as it is
+///   stored, without :meth:`sync`. A call that stores then waits for the medium, which takes
+///   milliseconds on a drive without power-loss protection.
 /// - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
 ///   is in it.
 /// - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
@@ -75,10 +80,12 @@ plain!(PyTierSet { held, paths, found });
 impl PyTierSet {
     #[new]
     #[pyo3(signature = (
-        paths, *, bytes=None, depth=Int::usual(32), max_entries=None, format=false, verify="lazy",
-        admission="all", eviction="lru", max_write_bytes_per_s=None, available=false
-    ), text_signature = "(paths, *, bytes=None, depth=32, max_entries=None, format=False, \
-        verify='lazy', admission='all', eviction='lru', max_write_bytes_per_s=None, \
+        paths, *, bytes=None, depth=Int::usual(32), max_entries=None, journal_bytes=None,
+        dsync=false, format=false, verify="lazy", admission="all", eviction="lru",
+        max_write_bytes_per_s=None, available=false
+    ), text_signature = "(paths, *, bytes=None, depth=32, max_entries=None, journal_bytes=None, \
+        dsync=False, format=False, verify='lazy', admission='all', eviction='lru', \
+        max_write_bytes_per_s=None, \
         available=False)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create<'py>(
@@ -87,6 +94,8 @@ impl PyTierSet {
         bytes: Option<Size>,
         depth: Int<'py>,
         max_entries: Option<Int<'py>>,
+        journal_bytes: Option<Size>,
+        dsync: bool,
         format: bool,
         verify: &str,
         admission: &str,
@@ -98,6 +107,8 @@ impl PyTierSet {
             bytes,
             depth,
             max_entries,
+            journal_bytes,
+            dsync,
             format,
             verify,
             admission,

@@ -263,6 +263,7 @@ pub(crate) fn stats<'py>(py: Python<'py>, tier: &impl TierValues) -> PyResult<Bo
     let fields = [
         stats.entries,
         stats.scattered,
+        stats.unverified_values,
         stats.bytes,
         stats.capacity,
         stats.used,
@@ -273,6 +274,7 @@ pub(crate) fn stats<'py>(py: Python<'py>, tier: &impl TierValues) -> PyResult<Bo
         stats.hits,
         stats.misses,
         stats.checksum_misses,
+        stats.lost_misses,
         stats.io_misses,
         stats.short_misses,
         stats.not_admitted,
@@ -476,8 +478,7 @@ macro_rules! tier_methods {
                 $crate::tier_values::stats(py, &**self.tier()?)
             }
 
-            /// Closes it. Its files stay open and locked until the caches above it are closed,
-            /// too.
+            /// Closes it. Its files stay open and locked until the caches above it are closed, too.
             fn close(&self, py: Python<'_>) -> PyResult<()> {
                 self.held.end(py)
             }

@@ -134,6 +134,8 @@ def damage(path: Path, value: bytes) -> None:
 
 def test_a_damaged_value_is_a_miss(path: Path, tier: kvmem.DiskTier) -> None:
     tier.store({"damaged": b"some bytes" * 1000, "whole": b"other bytes" * 1000})
+    # Without it, a power cut may have taken the value.
+    tier.checkpoint()
     tier.close()
     damage(path, b"some bytes" * 1000)
     with kvmem.DiskTier(path) as tier:
@@ -144,9 +146,18 @@ def test_a_damaged_value_is_a_miss(path: Path, tier: kvmem.DiskTier) -> None:
         assert (stats.checksum_misses, stats.misses, stats.hits) == (1, 1, 1)
         assert stats.quarantined >= 10_000 and stats.hit_rate == 1 / 3
         tier.store({"damaged": b"some bytes" * 1000})
+        tier.checkpoint()
     damage(path, b"some bytes" * 1000)
     with kvmem.DiskTier(path, verify="all") as tier:
         assert tier.report.damaged == 1 and "damaged" not in tier and "whole" in tier
+        quarantined = tier.stats().quarantined
+        tier.store({"lost": b"late bytes" * 1000})
+    damage(path, b"late bytes" * 1000)
+    with kvmem.DiskTier(path) as tier:
+        assert tier.stats().unverified_values == 1 and tier.fetch(["lost"]) == [None]
+        stats = tier.stats()
+        assert (stats.lost_misses, stats.checksum_misses, stats.unverified_values) == (1, 0, 0)
+        assert stats.quarantined == quarantined and stats.hit_rate == 0
 
 
 def test_a_file_that_is_no_tier_is_not_overwritten(path: Path) -> None:
@@ -637,3 +648,107 @@ def test_regions_are_registered(tmp_path: Path, several: bool) -> None:
     tier.close()
     with pytest.raises(kvmem.ClosedError):
         tier.register_region(region)
+
+
+def test_a_file_that_is_not_open_is_inspected(path: Path, tier: kvmem.DiskTier) -> None:
+    tier.store({n: bytes([n]) * (1000 * (n + 1)) for n in range(5)})
+    with pytest.raises(kvmem.DiskTierError, match="is open as a tier") as caught:
+        kvmem.DiskTier.inspect(path)
+    assert caught.value.path == path and caught.value.remedy is not None
+    engine, direct, stats = tier.engine, tier.direct, tier.stats()
+    tier.close()
+    before = path.read_bytes()
+    found = kvmem.DiskTier.inspect(path)
+    assert isinstance(found, kvmem.DiskTierInspection)
+    assert (found.entries, found.value_bytes, found.used_bytes) == (5, 15_000, stats.used)
+    assert found.unverified_values == 5
+    assert (found.min_bytes, found.median_bytes, found.max_bytes) == (1000, 3000, 5000)
+    assert found.file_bytes == found.tier_bytes == 16 * MIB and found.superblocks == 2
+    assert found.capacity == stats.capacity == found.used_bytes + found.free_bytes
+    assert found.longest_free_bytes == found.free_bytes and found.scattered == 0
+    assert (found.quarantined, found.quarantined_bytes, found.dropped) == (0, 0, 0)
+    assert found.journal_changes == 5 and 0 < found.journal_blocks <= found.max_journal_blocks
+    assert (found.engine, found.direct, found.format_version) == (engine, direct, 2)
+    assert found.modified is not None and abs(found.modified - time.time()) < LIMIT
+    assert len(found.identity) == 32 and int(found.identity, 16) > 0 and found.max_entries >= 512
+    assert found.utilization == 15_000 / found.capacity
+    assert path.read_bytes() == before
+    with kvmem.DiskTier(path) as tier:
+        tier.clear()
+    found = kvmem.DiskTier.inspect(str(path))
+    assert (found.entries, found.min_bytes, found.median_bytes, found.max_bytes) == (
+        0,
+        None,
+        None,
+        None,
+    )
+    assert found.generation > 1 and found.epoch > 1 and found.checkpoint_changes <= 5
+
+
+def test_damaged_values_are_named_by_a_verification(path: Path, tier: kvmem.DiskTier) -> None:
+    values = {n: bytes([65 + n]) * 10_000 for n in range(4)}
+    tier.store(values)
+    tier.close()
+    reports: list[tuple[int, int]] = []
+    progress = lambda done, total: reports.append((done, total))  # noqa: E731
+    result = kvmem.DiskTier.verify(path, progress=progress)
+    assert isinstance(result, kvmem.DiskTierVerification)
+    assert (result.entries, result.nbytes, result.damaged, result.dropped) == (4, 49_152, 0, 0)
+    assert result.damaged_values == () and result.seconds > 0
+    assert reports == [(0, 49_152), (49_152, 49_152)]
+    damage(path, values[1])
+    damage(path, values[3])
+    before = path.read_bytes()
+    result = kvmem.DiskTier.verify(path, depth=1)
+    assert result.damaged == 2 and path.read_bytes() == before
+    for value, n in zip(result.damaged_values, (1, 3), strict=True):
+        assert (value.nbytes, value.ranges, value.damage, value.errno) == (
+            10_000,
+            1,
+            "checksum",
+            None,
+        )
+        assert value.unverified
+        assert before[value.offset :][:4096].count(65 + n) >= 4095 and len(value.digest) == 32
+    result = kvmem.DiskTier.verify(path, max_damaged_values=1)
+    assert result.damaged == 2 and len(result.damaged_values) == 1
+
+
+def test_a_verification_ends_with_the_exception_of_its_callable(
+    path: Path, tier: kvmem.DiskTier
+) -> None:
+    tier.store({"key": b"value" * 1000})
+    tier.close()
+
+    def progress(done: int, total: int) -> None:
+        raise LookupError(f"{done} of {total}")
+
+    with pytest.raises(LookupError, match="0 of 8192"):
+        kvmem.DiskTier.verify(path, progress=progress)
+    # The file is closed.
+    kvmem.DiskTier(path).close()
+
+
+def test_files_that_cannot_be_inspected(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_bytes(b"something else" * 10_000)
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for look in (kvmem.DiskTier.inspect, kvmem.DiskTier.verify):
+        for path, words, number in (
+            (other, "it is no disk tier", None),
+            (tmp_path / "none", "No such file", errno.ENOENT),
+            (tmp_path, "neither a file nor a block device", None),
+            (fifo, "neither a file nor a block device", None),
+        ):
+            with pytest.raises(kvmem.DiskTierError, match=words) as caught:
+                look(path)
+            assert (caught.value.path, caught.value.errno) == (path, number)
+            assert caught.value.remedy is not None
+    for depth in (0, 4097):
+        with pytest.raises(kvmem.InvalidArgumentError, match="depth"):
+            kvmem.DiskTier.verify(other, depth=depth)
+    with pytest.raises(kvmem.InvalidArgumentError, match="max_damaged_values"):
+        kvmem.DiskTier.verify(other, max_damaged_values=-1)
+    with pytest.raises(TypeError):
+        kvmem.DiskTier.verify(other, progress=7)  # type: ignore[arg-type]

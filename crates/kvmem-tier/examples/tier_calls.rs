@@ -12,7 +12,7 @@
 use std::env;
 
 use kvmem_tier::device::{AlignedBuffer, MemoryDevice};
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
 
 const LEN: usize = 4096;
 
@@ -21,10 +21,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [call, values, calls] = &args[..] else { return Err("store|fetch VALUES CALLS".into()) };
     let (values, calls): (usize, u64) = (values.parse()?, calls.parse()?);
     // A journal that is rarely full: a checkpoint costs more than a thousand stores.
-    let options = TierOptions {
+    let options = DiskTierOptions {
         max_entries: Some(2048),
         journal_bytes: Some(1 << 20),
-        ..TierOptions::default()
+        ..DiskTierOptions::default()
     };
     let (tier, _) = DiskTier::on(MemoryDevice::new(6 << 20), &options)?;
     let mut memory = AlignedBuffer::new(values);

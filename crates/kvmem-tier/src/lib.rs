@@ -14,16 +14,18 @@ mod side_by_side;
 mod tier;
 mod tier_set;
 mod trace;
+mod until;
 
 pub use allocation::allocate;
 pub use chain::Chain;
 pub use lower_tier::TierKey;
 pub use tier::{
-    Admission, AdmissionPolicy, Contents, Damage, DamagedValue, DiskTier, EvictionOrder, Fetch,
-    Fetched, Inspection, OpenReport, StoreError, Stored, TierError, TierOptions, TierStats,
-    ValueLengths, Verify, inspect, verify,
+    Admission, AdmissionPolicy, Contents, Damage, DamagedValue, DiskTier, DiskTierOptions,
+    EvictionOrder, Fetch, Fetched, Inspection, OpenReport, StoreError, Stored, TierError,
+    TierStats, ValueLengths, Verify, inspect, verify,
 };
 pub use tier_set::{TierSet, TierSetError};
+pub use until::verify_until;
 
 /// The example on the page of the package, which must compile like any other.
 #[cfg(doctest)]

@@ -65,10 +65,10 @@ fn lock(order: &Mutex<()>) -> MutexGuard<'_, ()> {
 ///
 /// use kvmem::arena::PageSize;
 /// use kvmem::pool::{KvCache, Pool};
-/// use kvmem_tier::{DiskTier, TierOptions};
+/// use kvmem_tier::{DiskTier, DiskTierOptions};
 ///
 /// # let path = std::env::temp_dir().join(format!("kvmem-tier-doc-{}", std::process::id()));
-/// let options = TierOptions { bytes: Some(16 << 20), ..TierOptions::default() };
+/// let options = DiskTierOptions { bytes: Some(16 << 20), ..DiskTierOptions::default() };
 /// let (tier, _) = DiskTier::open(&path, &options)?;
 /// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
 /// let cache: KvCache<u64> = KvCache::builder(&pool)
@@ -90,7 +90,7 @@ impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {
         self.put_all(std::slice::from_ref(value)).remove(0)
     }
 
-    /// Stores the values by one call of [`store`](DiskTier::store), except those that the tier
+    /// Stores the values together, as [`store`](DiskTier::store) does, except those that the tier
     /// still has as the cache fetched them.
     fn put_all(&self, values: &[Pinned<K>]) -> Vec<Result<(), LowerTierError>> {
         let keys: Vec<Cow<'_, [u8]>> = values.iter().map(|value| value.key().key_bytes()).collect();
@@ -107,7 +107,7 @@ impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {
         }
         let batch: Vec<(&[u8], &[u8])> =
             stored.iter().map(|&index| (&*keys[index], values[index].bytes())).collect();
-        let outcomes = if batch.is_empty() { Vec::new() } else { self.store(&batch) };
+        let outcomes = if batch.is_empty() { Vec::new() } else { self.store_admitted(&batch) };
         let failed = stored.into_iter().zip(outcomes).filter(|(_, outcome)| outcome.is_err());
         rejected.extend(failed.map(|(index, _)| index));
         // Another thread may have stored them just now, and may still be writing the journal.

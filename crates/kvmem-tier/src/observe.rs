@@ -56,6 +56,9 @@ table! {
     "kvmem_tier_quarantined_bytes" Gauge "bytes"
         "Bytes of the file that lost what was written and are not used any more":
         |stats| stats.quarantined;
+    "kvmem_tier_unverified_entries" Gauge "values"
+        "Number of values held that a power cut may have taken, and that were not read since":
+        |stats| stats.unverified_values;
     "kvmem_tier_index_bytes" Gauge "bytes"
         "Memory that the index takes": |stats| stats.index_bytes;
     "kvmem_tier_read_only" Gauge "tiers"
@@ -67,6 +70,8 @@ table! {
         "Number of fetches that returned no value": |stats| stats.misses;
     "kvmem_tier_misses_total" Counter "values" ["kind" = "checksum"]
         "Number of fetches that returned no value": |stats| stats.checksum_misses;
+    "kvmem_tier_misses_total" Counter "values" ["kind" = "lost"]
+        "Number of fetches that returned no value": |stats| stats.lost_misses;
     "kvmem_tier_misses_total" Counter "values" ["kind" = "io"]
         "Number of fetches that returned no value": |stats| stats.io_misses;
     "kvmem_tier_misses_total" Counter "values" ["kind" = "short"]
@@ -90,6 +95,10 @@ table! {
         "Bytes written to the drive": |stats| stats.written_bytes;
     "kvmem_tier_written_bytes_total" Counter "bytes" ["kind" = "metadata"]
         "Bytes written to the drive": |stats| stats.metadata_bytes;
+    "kvmem_tier_lifetime_bytes" Gauge "bytes"
+        "Bytes written to the file over its life": |stats| stats.lifetime_bytes;
+    "kvmem_tier_bytes_per_day" Gauge "bytes"
+        "Bytes written to the file in a day of its life, on average": |stats| stats.bytes_per_day;
     "kvmem_tier_checkpoints_total" Counter "checkpoints"
         "Number of checkpoints of the index written": |stats| stats.checkpoints;
 }

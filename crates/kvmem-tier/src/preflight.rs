@@ -466,7 +466,8 @@ mod tests {
     fn a_tier_that_is_open_is_in_use() {
         let folder = folder();
         let path = folder.join("tier");
-        let options = crate::TierOptions { bytes: Some(1 << 20), ..crate::TierOptions::default() };
+        let options =
+            crate::DiskTierOptions { bytes: Some(1 << 20), ..crate::DiskTierOptions::default() };
         let tier = crate::DiskTier::open(&path, &options).expect("there is room");
         let rows = checks(&path, 1 << 20);
         check_rows(&rows);

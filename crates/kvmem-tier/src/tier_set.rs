@@ -21,7 +21,7 @@ use crate::device::{Device, FileDevice, FixedBuffersError};
 use crate::lower_tier::TierKey;
 use crate::side_by_side::side_by_side;
 use crate::tier::{
-    DiskTier, Fetch, Fetched, OpenReport, StoreError, Stored, TierError, TierOptions, TierStats,
+    DiskTier, DiskTierOptions, Fetch, Fetched, OpenReport, StoreError, Stored, TierError, TierStats,
 };
 
 /// A set of tiers cannot be made.
@@ -51,15 +51,15 @@ pub enum TierSetError {
 /// keys belong to the others meanwhile. When it comes back, it has the values of the time before: a
 /// value that was replaced meanwhile is found in its older form. Keys that are hashes of their
 /// values do not have that problem; with others, open such a device with
-/// [`format`](TierOptions::format), or [clear](Self::clear) the set.
+/// [`format`](DiskTierOptions::format), or [clear](Self::clear) the set.
 ///
 /// ```
-/// use kvmem_tier::{Fetch, Fetched, TierOptions, TierSet};
+/// use kvmem_tier::{Fetch, Fetched, DiskTierOptions, TierSet};
 ///
 /// # let folder = std::env::temp_dir().join(format!("kvmem-tier-set-{}", std::process::id()));
 /// # std::fs::create_dir_all(&folder)?;
 /// let files = [folder.join("nvme0"), folder.join("nvme1")];
-/// let options = TierOptions { bytes: Some(8 << 20), ..TierOptions::default() };
+/// let options = DiskTierOptions { bytes: Some(8 << 20), ..DiskTierOptions::default() };
 /// let (set, _) = TierSet::open(&files, &options)?;
 /// let stored = set.store(&[(b"one", b"1"), (b"two", b"22"), (b"three", b"333")]);
 /// assert!(stored.iter().all(Result::is_ok));
@@ -84,7 +84,7 @@ impl TierSet<FileDevice> {
     /// [`TierSetError`]: one of them cannot be opened, or there is none.
     pub fn open<P: AsRef<Path> + Sync>(
         paths: &[P],
-        options: &TierOptions,
+        options: &DiskTierOptions,
     ) -> Result<(Self, Vec<OpenReport>), TierSetError> {
         let opened = open_all(paths, options);
         let (tiers, reports): (Vec<_>, Vec<_>) =
@@ -100,7 +100,7 @@ impl TierSet<FileDevice> {
     #[allow(clippy::type_complexity)]
     pub fn open_available<P: AsRef<Path> + Sync>(
         paths: &[P],
-        options: &TierOptions,
+        options: &DiskTierOptions,
     ) -> Result<(Self, Vec<Result<OpenReport, TierSetError>>), TierSetError> {
         let mut tiers = Vec::new();
         let mut keep = |opened: Result<(DiskTier, OpenReport), TierSetError>| {
@@ -116,7 +116,7 @@ impl TierSet<FileDevice> {
 
 fn open_all<P: AsRef<Path> + Sync>(
     paths: &[P],
-    options: &TierOptions,
+    options: &DiskTierOptions,
 ) -> Vec<Result<(DiskTier, OpenReport), TierSetError>> {
     side_by_side(paths.iter().collect(), |path: &P| {
         let path = path.as_ref();

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use kvmem_testkit::workload::stream;
 use kvmem_tier::device::{Device, Read, Write};
-use kvmem_tier::{DiskTier, Fetch, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
@@ -49,11 +49,11 @@ pub(super) fn measure(dir: &Path, effort: IndexEffort) -> Result<IndexFigures, T
 /// Returns the bytes of the index for each value, and the seconds of opening.
 fn opening(dir: &Path, entries: u64) -> Result<(f64, f64), TierMeasureError> {
     let path = dir.join("index");
-    let options = TierOptions {
+    let options = DiskTierOptions {
         // Each value has a block; the index on the disk has less than another fifth.
         bytes: Some(entries * BLOCK * 5 / 4 + (16 << 20)),
         max_entries: Some(entries),
-        ..TierOptions::default()
+        ..DiskTierOptions::default()
     };
     let (tier, _) = DiskTier::open(&path, &options)?;
     const AT_ONCE: u64 = 1024;
@@ -113,7 +113,8 @@ impl Device for NoDevice {
 /// random; returns the mean utilization when the next object has no room, and the number of these
 /// moments.
 fn utilization(space: u64) -> Result<(f64, u64), TierMeasureError> {
-    let options = TierOptions { max_entries: Some(space / INDEX_BYTES), ..TierOptions::default() };
+    let options =
+        DiskTierOptions { max_entries: Some(space / INDEX_BYTES), ..DiskTierOptions::default() };
     let (tier, _) = DiskTier::on(NoDevice(space), &options)?;
     let capacity = tier.stats().capacity;
     let object = vec![7; KV_BYTES as usize];

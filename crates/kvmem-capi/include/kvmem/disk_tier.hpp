@@ -2,6 +2,7 @@
 #ifndef KVMEM_DISK_TIER_HPP
 #define KVMEM_DISK_TIER_HPP
 
+#include "tier_inspection.hpp"
 #include "tier_values.hpp"
 
 namespace kvmem {
@@ -43,6 +44,9 @@ struct DiskTierOptions {
     Admission admission = Admission::all;
     /// Which values a full tier evicts first, of those with the same priority.
     TierEviction eviction = TierEviction::lru;
+    /// Opens the file with O_DSYNC: a value survives a power cut as soon as it is stored, without
+    /// `sync()`. A call that stores waits for the medium.
+    bool dsync = false;
 };
 
 namespace detail {
@@ -60,6 +64,7 @@ inline kvmem_disk_tier_options tier_options(const DiskTierOptions &options) {
     wanted.verify = options.verify_all ? KVMEM_VERIFY_ALL : KVMEM_VERIFY_LAZY;
     wanted.admission = static_cast<std::uint32_t>(options.admission);
     wanted.eviction = static_cast<std::uint32_t>(options.eviction);
+    wanted.dsync = options.dsync ? 1 : 0;
     return wanted;
 }
 
@@ -102,8 +107,10 @@ struct TierSetCalls {
 /// Values on a local disk, found again by their keys after a restart. A full tier evicts expired
 /// values first, then those of the lowest priority. A damaged value is a miss, and never the wrong
 /// bytes. Below a cache it receives what the cache evicts: see `KvCacheOptions::lower_tier`. One
-/// process uses a file at a time.
-class DiskTier : public detail::TierValues<detail::DiskTierCalls> {
+/// process uses a file at a time. `DiskTier::inspect` and `DiskTier::verify` look into a file that
+/// is not open.
+class DiskTier : public detail::TierValues<detail::DiskTierCalls>,
+                 public detail::TierInspecting {
 public:
     /// Opens the tier in a file or block device, and makes it if the file is new. Throws
     /// KVMEM_ERR_BAD_TIER if the file cannot be used as a tier, KVMEM_ERR_IN_USE if another process

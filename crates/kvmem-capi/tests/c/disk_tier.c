@@ -110,7 +110,8 @@ static void alone(void) {
     kvmem_disk_tier_stats now = stats(tier);
     CHECK(now.entries == COUNT - 1 && now.stored == COUNT + 2 && now.is_read_only == 0);
     CHECK(now.written_bytes >= now.bytes && now.metadata_bytes > 0 && now.hits == COUNT + 1);
-    CHECK(now.misses == 1 && now.checksum_misses == 0 && now.capacity < 16 * MIB);
+    CHECK(now.misses == 1 && now.checksum_misses == 0 && now.lost_misses == 0);
+    CHECK(now.unverified_values <= now.entries && now.capacity < 16 * MIB);
     OK(kvmem_disk_tier_sync(tier));
     OK(kvmem_disk_tier_checkpoint(tier));
 
@@ -134,41 +135,105 @@ static void alone(void) {
     OK(kvmem_disk_tier_destroy(tier));
 }
 
-/* A byte of a value is changed: a miss, and never the wrong bytes. */
-static void damaged(void) {
+struct watched {
+    const kvmem_cancel *cancel;
+    uint64_t calls, done;
+};
+
+static void watch(void *user, const kvmem_progress *progress) {
+    struct watched *watched = user;
+    CHECK(progress->phase == KVMEM_PHASE_VERIFY && progress->done_bytes >= watched->done);
+    CHECK(progress->done_bytes <= progress->total_bytes);
+    watched->calls++;
+    watched->done = progress->done_bytes;
+    if (watched->cancel != NULL)
+        OK(kvmem_cancel_request(watched->cancel));
+}
+
+/* Looks into the file: it has one value of `bytes` bytes at `at`, which is damaged. */
+static void looked_into(uint64_t bytes, long at, uint32_t is_unverified) {
+    kvmem_disk_tier_inspection found;
+    OK(kvmem_disk_tier_inspect(path, &found));
+    uint64_t used = (bytes + 4095) / 4096 * 4096;
+    CHECK(found.file_bytes == 16 * MIB && found.tier_bytes == 16 * MIB && found.superblocks == 2);
+    CHECK(found.modified_ns > UINT64_C(1700000000) * 1000000000 && found.format_version >= 2);
+    CHECK(found.entries == 1 && found.value_bytes == bytes && found.used_bytes == used);
+    CHECK(found.min_bytes == bytes && found.median_bytes == bytes && found.max_bytes == bytes);
+    CHECK(found.capacity == used + found.free_bytes + found.quarantined_bytes);
+    CHECK(found.longest_free_bytes <= found.free_bytes && found.scattered == 0);
+    CHECK(found.dropped == 0 && found.reserved == 0 && found.max_entries >= 512);
+    CHECK(found.generation > 0 && found.epoch > 0);
+    CHECK(found.unverified_values == is_unverified && found.checkpoint_changes > 0);
+    CHECK((found.journal_changes > 0) == is_unverified);
+    CHECK(found.journal_blocks <= found.max_journal_blocks && found.is_direct <= 1);
+
+    kvmem_disk_tier_verification result;
+    kvmem_disk_tier_damaged_value values[2];
+    struct watched watched = {NULL, 0, 0};
+    memset(values, 0xff, sizeof values);
+    OK(kvmem_disk_tier_verify(path, 32, watch, &watched, NULL, &result, values, 2));
+    CHECK(watched.calls == 2 && watched.done == used && result.bytes == used);
+    CHECK(result.entries == 1 && result.damaged == 1 && result.dropped == 0);
+    CHECK(values[0].offset == (uint64_t) at && values[0].bytes == bytes && values[0].ranges == 1);
+    CHECK(values[0].damage == KVMEM_DAMAGE_CHECKSUM && values[0].os_error == 0);
+    CHECK(values[0].is_unverified == is_unverified);
+    CHECK(values[1].offset == UINT64_MAX);
+    /* Counted without being named, and cancelled. */
+    OK(kvmem_disk_tier_verify(path, 1, NULL, NULL, NULL, &result, NULL, 0));
+    CHECK(result.damaged == 1);
+    kvmem_cancel *cancel;
+    OK(kvmem_cancel_create(&cancel));
+    watched = (struct watched){cancel, 0, 0};
+    IS(KVMEM_ERR_CANCELLED,
+       kvmem_disk_tier_verify(path, 32, watch, &watched, cancel, &result, values, 2));
+    SAYS("was cancelled");
+    CHECK(watched.calls == 1);
+    OK(kvmem_cancel_destroy(cancel));
+    IS(KVMEM_ERR_INVALID_ARGUMENT,
+       kvmem_disk_tier_verify(path, 0, NULL, NULL, NULL, &result, NULL, 0));
+    SAYS("depth is 0");
+}
+
+/*
+ * A byte of a value is changed: a miss, and never the wrong bytes. A value without a checkpoint may
+ * have been lost by a power cut.
+ */
+static void damaged(uint32_t verify, uint32_t is_lost) {
     static unsigned char data[16384], found[16384];
     uint64_t key = 5;
     kvmem_disk_tier_value value = {
         .key = &key, .key_bytes = sizeof key, .data = data, .bytes = length(key)};
     kvmem_disk_tier_request request = {&key, sizeof key, found, sizeof found, 0, 0, 0};
-    for (uint32_t verify = KVMEM_VERIFY_LAZY; verify <= KVMEM_VERIFY_ALL; verify++) {
-        kvmem_disk_tier *tier = open_tier(UINT64_MAX, NULL);
-        /* Bytes that no other block of the file has. */
-        fill(data, key, (unsigned char) (100 + verify));
-        OK(kvmem_disk_tier_store(tier, &value, 1, NULL));
-        OK(kvmem_disk_tier_destroy(tier));
-        FILE *file = fopen(path, "r+b");
-        CHECK(file != NULL);
-        long at = -1;
-        static unsigned char block[4096];
-        for (long next = 0; fread(block, sizeof block, 1, file) == 1; next += sizeof block)
-            if (memcmp(block, data, sizeof block) == 0)
-                at = next;
-        CHECK(at >= 0 && fseek(file, at + 1000, SEEK_SET) == 0);
-        CHECK(fputc(data[1000] ^ 1, file) != EOF && fclose(file) == 0);
-        kvmem_disk_tier_options options;
-        OK(kvmem_disk_tier_options_init(&options, sizeof options));
-        options.verify = verify;
-        kvmem_disk_tier_report report;
-        OK(kvmem_disk_tier_open(path, &options, &tier, &report));
-        CHECK(report.damaged == verify);
-        OK(kvmem_disk_tier_fetch(tier, &request, 1));
-        CHECK(request.bytes == 0);
-        CHECK(request.outcome ==
-              (verify == KVMEM_VERIFY_ALL ? KVMEM_FETCHED_ABSENT : KVMEM_FETCHED_DAMAGED));
-        CHECK(stats(tier).checksum_misses == 1 && stats(tier).quarantined >= length(key));
-        OK(kvmem_disk_tier_destroy(tier));
-    }
+    kvmem_disk_tier *tier = open_tier(UINT64_MAX, NULL);
+    /* Bytes that no other block of the file has. */
+    fill(data, key, (unsigned char) (100 + 2 * verify + is_lost));
+    OK(kvmem_disk_tier_store(tier, &value, 1, NULL));
+    if (!is_lost)
+        OK(kvmem_disk_tier_checkpoint(tier));
+    OK(kvmem_disk_tier_destroy(tier));
+    FILE *file = fopen(path, "r+b");
+    CHECK(file != NULL);
+    long at = -1;
+    static unsigned char block[4096];
+    for (long next = 0; fread(block, sizeof block, 1, file) == 1; next += sizeof block)
+        if (memcmp(block, data, sizeof block) == 0)
+            at = next;
+    CHECK(at >= 0 && fseek(file, at + 1000, SEEK_SET) == 0);
+    CHECK(fputc(data[1000] ^ 1, file) != EOF && fclose(file) == 0);
+    looked_into(length(key), at, is_lost);
+    kvmem_disk_tier_options options;
+    OK(kvmem_disk_tier_options_init(&options, sizeof options));
+    options.verify = verify;
+    kvmem_disk_tier_report report;
+    OK(kvmem_disk_tier_open(path, &options, &tier, &report));
+    CHECK(report.damaged == verify);
+    OK(kvmem_disk_tier_fetch(tier, &request, 1));
+    CHECK(request.bytes == 0);
+    uint32_t outcome = is_lost ? KVMEM_FETCHED_LOST : KVMEM_FETCHED_DAMAGED;
+    CHECK(request.outcome == (verify == KVMEM_VERIFY_ALL ? KVMEM_FETCHED_ABSENT : outcome));
+    CHECK(stats(tier).checksum_misses == !is_lost && stats(tier).lost_misses == is_lost);
+    CHECK(is_lost || stats(tier).quarantined >= length(key));
+    OK(kvmem_disk_tier_destroy(tier));
 }
 
 static void unusable(void) {
@@ -188,8 +253,19 @@ static void unusable(void) {
     options.bytes = UINT64_MAX;
     IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_open(path, &options, &tier, NULL));
     SAYS("it is no disk tier");
+    kvmem_disk_tier_inspection found;
+    kvmem_disk_tier_verification result;
+    IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_inspect(path, &found));
+    SAYS("it is no disk tier");
+    IS(KVMEM_ERR_BAD_TIER, kvmem_disk_tier_verify(path, 8, NULL, NULL, NULL, &result, NULL, 0));
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_inspect("/tmp", &found));
+    SAYS("neither a file nor a block device");
+    IS(KVMEM_ERR_SYSTEM, kvmem_disk_tier_inspect("/tmp/no such folder/tier", &found));
+    SAYS("cannot open /tmp/no such folder/tier: No such file");
     options.format = 1;
     OK(kvmem_disk_tier_open(path, &options, &tier, NULL));
+    IS(KVMEM_ERR_IN_USE, kvmem_disk_tier_inspect(path, &found));
+    SAYS("it is open as a tier: close that first");
     OK(kvmem_disk_tier_destroy(tier));
     struct {
         uint32_t *member;
@@ -202,7 +278,7 @@ static void unusable(void) {
         {&options.verify, 2, "verify is 2: use KVMEM_VERIFY_LAZY"},
         {&options.admission, 2, "admission is 2: use KVMEM_ADMIT_ALL"},
         {&options.eviction, 2, "eviction is 2: use KVMEM_TIER_EVICT_LRU"},
-        {&options.reserved, 1, "reserved is 1"},
+        {&options.dsync, 2, "dsync is 2: use 0 or 1"},
     };
     for (size_t at = 0; at < sizeof wrong / sizeof *wrong; at++) {
         uint32_t right = *wrong[at].member;
@@ -399,7 +475,10 @@ int main(void) {
     options.pages = "4k";
     OK(kvmem_pool_create(MIB, &options, &pool));
     alone();
-    damaged();
+    damaged(KVMEM_VERIFY_LAZY, 0);
+    damaged(KVMEM_VERIFY_ALL, 0);
+    damaged(KVMEM_VERIFY_LAZY, 1);
+    damaged(KVMEM_VERIFY_ALL, 1);
     CHECK(unlink(path) == 0);
     below();
     wrong_caches();

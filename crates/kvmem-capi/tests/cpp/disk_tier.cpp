@@ -94,6 +94,48 @@ static void alone() {
     CHECK(moved.stats().entries == 0);
 }
 
+// What the file holds, and a value of it that is damaged.
+static void looked_into() {
+    {
+        DiskTier tier(path, of(16 * MIB));
+        tier.clear();
+        const std::string damaged(10'000, 'd'), whole(5'000, 'w');
+        CHECK(tier.store("damaged", damaged.data(), damaged.size()));
+        CHECK(tier.store("whole", whole.data(), whole.size()));
+        THROWS(KVMEM_ERR_IN_USE, "open as a tier", DiskTier::inspect(path));
+    }
+    std::FILE *file = std::fopen(path.c_str(), "r+b");
+    CHECK(file != nullptr);
+    std::vector<char> block(4096);
+    long at = -1;
+    for (long next = 0; at < 0 && std::fread(block.data(), 4096, 1, file) == 1; next += 4096) {
+        at = block == std::vector<char>(4096, 'd') ? next : at;
+    }
+    CHECK(at >= 0 && std::fseek(file, at + 5, SEEK_SET) == 0 && std::fputc('x', file) == 'x');
+    CHECK(std::fclose(file) == 0);
+
+    const kvmem::DiskTierInspection found = DiskTier::inspect(path);
+    CHECK(found.entries == 2 && found.value_bytes == 15'000 && found.used_bytes == 5 * 4096);
+    CHECK(found.min_bytes == 5'000 && found.max_bytes == 10'000 && found.file_bytes == 16 * MIB);
+    std::uint64_t calls = 0;
+    kvmem::DiskTierVerifyOptions options;
+    options.progress = [&](const kvmem::Progress &progress) {
+        calls += progress.phase == KVMEM_PHASE_VERIFY ? 1 : 0;
+    };
+    kvmem::DiskTierVerification verified = DiskTier::verify(path, options);
+    CHECK(verified.entries == 2 && verified.bytes == 5 * 4096 && calls == 2);
+    CHECK(verified.damaged == 1 && verified.damaged_values.size() == 1);
+    CHECK(verified.damaged_values[0].offset == static_cast<std::uint64_t>(at));
+    CHECK(verified.damaged_values[0].damage == KVMEM_DAMAGE_CHECKSUM);
+    options.max_damaged_values = 0;
+    verified = DiskTier::verify(path, options);
+    CHECK(verified.damaged == 1 && verified.damaged_values.empty());
+    const kvmem::CancelToken cancel;
+    options.cancel = &cancel;
+    options.progress = [&](const kvmem::Progress &) { cancel.cancel(); };
+    THROWS(KVMEM_ERR_CANCELLED, "was cancelled", DiskTier::verify(path, options));
+}
+
 static void wrong() {
     kvmem::DiskTierOptions options = of(16 * MIB);
     options.depth = 0;
@@ -105,10 +147,20 @@ static void wrong() {
     const std::string other(100'000, 'x');
     CHECK(std::fwrite(other.data(), other.size(), 1, file) == 1 && std::fclose(file) == 0);
     THROWS(KVMEM_ERR_BAD_TIER, "no disk tier", DiskTier(path));
+    THROWS(KVMEM_ERR_BAD_TIER, "no disk tier", DiskTier::inspect(path));
+    THROWS(KVMEM_ERR_BAD_TIER, "no disk tier", DiskTier::verify(path));
     options = of(16 * MIB);
     options.format = true;
     options.verify_all = true;
-    CHECK(DiskTier(path, options).report().created == 1);
+    options.dsync = true;
+    options.journal_bytes = 64 * 1024;
+    {
+        DiskTier tier(path, options);
+        CHECK(tier.report().created == 1 && tier.store("key", "value", 5));
+    }
+    // What is stored with `dsync` is durable at once.
+    CHECK(DiskTier::inspect(path).unverified_values == 0);
+    CHECK(DiskTier::inspect(path).max_journal_blocks == 16);
 }
 
 static void below(const kvmem::Pool &pool) {
@@ -194,6 +246,7 @@ int main() {
     options.pages = "4k";
     const kvmem::Pool pool(MIB, options);
     alone();
+    looked_into();
     wrong();
     below(pool);
     CHECK(std::remove(path.c_str()) == 0);

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use kvmem::pool::Pool;
 use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
 use kvmem_tier::format::BLOCK;
-use kvmem_tier::{DiskTier, TierError, TierKey, TierOptions, TierStats};
+use kvmem_tier::{DiskTier, DiskTierOptions, TierError, TierKey, TierStats};
 use serde::Serialize;
 
 use super::latency::{Latency, LatencyFigures};
@@ -93,10 +93,10 @@ impl Tiered {
     /// # Errors
     /// [`TieredError`].
     pub fn open(place: &TierPlace, least: u64, pool: &Pool) -> Result<Tiered, TieredError> {
-        let options = TierOptions {
+        let options = DiskTierOptions {
             bytes: Some(place.bytes),
             max_entries: Some(place.bytes / least.next_multiple_of(BLOCK as u64).max(1)),
-            ..TierOptions::default()
+            ..DiskTierOptions::default()
         };
         let (tier, report) = DiskTier::open(&place.path, &options)?;
         let tier = Arc::new(tier);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use kvmem_tier::{DiskTier, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions};
 
 use crate::args::ServeArgs;
 use crate::output::Failure;
@@ -12,7 +12,7 @@ use kvmem_trace::escape::shown;
 /// Opens the disk tier that `--tier` names, or makes one. Returns also how many values it has.
 pub(super) fn open(args: &ServeArgs) -> Result<Option<(Arc<DiskTier>, u64)>, Failure> {
     let Some(path) = &args.tier else { return Ok(None) };
-    let options = TierOptions { bytes: len(args, path), ..TierOptions::default() };
+    let options = DiskTierOptions { bytes: len(args, path), ..DiskTierOptions::default() };
     let (tier, found) = DiskTier::open(path, &options)
         .map_err(|error| Failure::usage(format_args!("--tier {}: {error}", shown(path))))?;
     Ok(Some((Arc::new(tier), found.entries)))

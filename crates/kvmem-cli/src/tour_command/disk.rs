@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use kvmem::pool::{KvCache, Pool};
 use kvmem_tier::device::Engine;
-use kvmem_tier::{DiskTier, TierOptions, TierStats};
+use kvmem_tier::{DiskTier, DiskTierOptions, TierStats};
 
 use super::telling::{Going, Missing, bytes};
 use crate::replay::object::ObjectId;
@@ -114,7 +114,7 @@ pub(super) fn show(pool: &Pool, folder: &Path) -> Result<OnDisk, Missing> {
         ],
     };
     let (_file, path) = nameless(folder).map_err(|error| missing(&error))?;
-    let options = TierOptions { bytes: Some(tier_bytes), ..TierOptions::default() };
+    let options = DiskTierOptions { bytes: Some(tier_bytes), ..DiskTierOptions::default() };
     let open = || DiskTier::open(&path, &options).map(|(tier, found)| (Arc::new(tier), found));
     let (tier, _) = open().map_err(|error| missing(&error))?;
     let access = match (tier.device().engine(), tier.device().is_direct()) {

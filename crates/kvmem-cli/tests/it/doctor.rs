@@ -219,7 +219,7 @@ fn a_path_for_a_disk_tier_is_examined() {
     assert!(!path.exists(), "nothing is made");
 
     // Too long for the disk, and open in another process: this one.
-    let options = kvmem_tier::TierOptions { bytes: Some(1 << 20), ..Default::default() };
+    let options = kvmem_tier::DiskTierOptions { bytes: Some(1 << 20), ..Default::default() };
     let (tier, _) = kvmem_tier::DiskTier::open(&path, &options).unwrap();
     let output = kvmem(&args("1EiB"));
     let busy = report(&output);

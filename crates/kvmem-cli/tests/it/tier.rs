@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use kvmem_tier::{DiskTier, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions};
 use serde_json::Value;
 
 use crate::command::{run, text};
@@ -27,11 +27,11 @@ impl TempFile {
     /// Makes a tier of 8 MiB with values of 10,000 bytes, each of which tells its number.
     fn tier(name: &str, values: u32) -> TempFile {
         let file = TempFile::new(name);
-        let options = TierOptions {
+        let options = DiskTierOptions {
             bytes: Some(8 << 20),
             max_entries: Some(128),
             journal_bytes: Some(128 << 10),
-            ..TierOptions::default()
+            ..DiskTierOptions::default()
         };
         let (tier, _) = DiskTier::open(&file.0, &options).unwrap();
         for number in 0..values {
@@ -222,7 +222,7 @@ fn what_is_no_tier_is_not_shown() {
 #[test]
 fn an_open_tier_is_not_read() {
     let file = TempFile::tier("open", 1);
-    let tier = DiskTier::open(&file.0, &TierOptions::default()).unwrap();
+    let tier = DiskTier::open(&file.0, &DiskTierOptions::default()).unwrap();
     let output = kvmem(&["inspect", file.path()]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("it is open as a tier"), "{output:?}");

@@ -351,8 +351,10 @@ fn a_disk_keeps_values_for_other_memory() {
     let keys: Vec<[u8; 1]> = (0..60).map(|key| [key]).collect();
     let mut served = 0;
     for turn in 0..2 {
-        let options =
-            kvmem_tier::TierOptions { bytes: Some(32 << 20), ..kvmem_tier::TierOptions::default() };
+        let options = kvmem_tier::DiskTierOptions {
+            bytes: Some(32 << 20),
+            ..kvmem_tier::DiskTierOptions::default()
+        };
         let (disk, _) = kvmem_tier::DiskTier::open(&path, &options).expect("a file can be made");
         let tiered = Tiered::start(Place::new(), node(), Arc::new(disk));
         let client = tiered.client();

@@ -14,7 +14,9 @@ from .data import (
     BlockReference,
     BumpStats,
     Diagnosis,
+    DiskTierInspection,
     DiskTierStats,
+    DiskTierVerification,
     EventBatch,
     Key,
     KvCacheStats,
@@ -236,9 +238,7 @@ class _TierValues(_Manager):
         """Returns the figures of the tier; of a set, the sums of all its tiers."""
 
     def close(self) -> None:
-        """Closes it. Its files stay open and locked until the caches above it are closed,
-        too.
-        """
+        """Closes it. Its files stay open and locked until the caches above it are closed, too."""
 
     @property
     def closed(self) -> bool:
@@ -1003,6 +1003,11 @@ class DiskTier(_TierValues):
     - ``depth``: maximum number of transfers that one call has in flight.
     - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
       bytes for each. None means one for each 32 KiB of the file.
+    - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None means
+      1/64 of the file, at most 4 MiB, and more where ``max_entries`` needs it.
+    - ``dsync``: open the file with ``O_DSYNC``: a value survives a power cut as soon as it is
+      stored, without :meth:`sync`. A call that stores then waits for the medium, which takes
+      milliseconds on a drive without power-loss protection.
     - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
       is in it.
     - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
@@ -1032,12 +1037,38 @@ class DiskTier(_TierValues):
         bytes: _Size | None = None,
         depth: SupportsIndex = 32,
         max_entries: SupportsIndex | None = None,
+        journal_bytes: _Size | None = None,
+        dsync: bool = False,
         format: bool = False,
         verify: str = "lazy",
         admission: str = "all",
         eviction: str = "lru",
         max_write_bytes_per_s: _Size | None = None,
     ) -> Self: ...
+    @staticmethod
+    def inspect(path: str | PathLike[str]) -> DiskTierInspection:
+        """Reads what a file or block device holds, and writes nothing. A program that has it open
+        as a tier must close it first; meanwhile no program can open it as one.
+
+        Raises :class:`DiskTierError` if the file is no tier, its index is damaged, or it is open.
+        """
+
+    @staticmethod
+    def verify(
+        path: str | PathLike[str],
+        *,
+        depth: SupportsIndex = 32,
+        max_damaged_values: SupportsIndex = 1000,
+        progress: _Progress | None = None,
+    ) -> DiskTierVerification:
+        """Reads every value in a file or block device, compares it with its checksum, and writes
+        nothing. Damaged values are a part of the result; the first ``max_damaged_values`` of them
+        are named. Up to ``depth`` transfers are in flight. ``progress`` is called with ``(done,
+        total)`` in bytes; if it raises, the verification ends with the exception.
+
+        Raises as :meth:`inspect`.
+        """
+
     @property
     def report(self) -> OpenReport:
         """What opening the file found."""
@@ -1068,6 +1099,11 @@ class TierSet(_TierValues):
     - ``depth``: maximum number of transfers that one call has in flight.
     - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
       bytes for each. None means one for each 32 KiB of the file.
+    - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None means
+      1/64 of the file, at most 4 MiB, and more where ``max_entries`` needs it.
+    - ``dsync``: open the file with ``O_DSYNC``: a value survives a power cut as soon as it is
+      stored, without :meth:`sync`. A call that stores then waits for the medium, which takes
+      milliseconds on a drive without power-loss protection.
     - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
       is in it.
     - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
@@ -1100,6 +1136,8 @@ class TierSet(_TierValues):
         bytes: _Size | None = None,
         depth: SupportsIndex = 32,
         max_entries: SupportsIndex | None = None,
+        journal_bytes: _Size | None = None,
+        dsync: bool = False,
         format: bool = False,
         verify: str = "lazy",
         admission: str = "all",

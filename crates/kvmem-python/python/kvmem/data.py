@@ -114,6 +114,8 @@ class DiskTierStats(NamedTuple):
     """Values held."""
     scattered: int
     """Of these, values in several ranges of the file."""
+    unverified_values: int
+    """Of the values held, those that a power cut may have taken, and that were not read since."""
     nbytes: int
     """The bytes of all values held, without padding."""
     capacity: int
@@ -134,6 +136,8 @@ class DiskTierStats(NamedTuple):
     """Fetches of keys without a value."""
     checksum_misses: int
     """Fetches of values whose bytes were damaged."""
+    lost_misses: int
+    """Fetches of values whose bytes a power cut took before a sync. Their space is free again."""
     io_misses: int
     """Fetches that the drive failed with an error."""
     short_misses: int
@@ -162,7 +166,7 @@ class DiskTierStats(NamedTuple):
     @property
     def hit_rate(self) -> float:
         """Hits per fetch; 0 before the first one."""
-        failed = self.checksum_misses + self.io_misses + self.short_misses
+        failed = self.checksum_misses + self.lost_misses + self.io_misses + self.short_misses
         calls = self.hits + self.misses + failed
         return self.hits / calls if calls else 0.0
 
@@ -171,6 +175,114 @@ class DiskTierStats(NamedTuple):
         """Bytes written per byte of values written; 0 before the first one."""
         written = self.written_bytes + self.metadata_bytes
         return written / self.written_bytes if self.written_bytes else 0.0
+
+
+class DiskTierInspection(NamedTuple):
+    """What the file of a disk tier holds. Sizes are in bytes."""
+
+    file_bytes: int
+    """Length of the file or block device."""
+    modified: float | None
+    """When the file was last written to, in seconds since 1970; None for a block device."""
+    superblocks: int
+    """Copies of the superblock that are valid, of two."""
+    identity: str
+    """The identity of the file, chosen at random when it was made: 32 digits."""
+    generation: int
+    """How often a superblock was written."""
+    epoch: int
+    """How often a journal was begun."""
+    tier_bytes: int
+    """Bytes of the tier: at most those of the file."""
+    capacity: int
+    """Bytes for values."""
+    entries: int
+    """Values."""
+    max_entries: int
+    """The most values that the tier can hold."""
+    scattered: int
+    """Of the values, those in several ranges of the file."""
+    unverified_values: int
+    """Of the values, those that a power cut may have taken, and that were not read since."""
+    value_bytes: int
+    """The bytes of all values, without padding."""
+    used_bytes: int
+    """The bytes that values use, padding included."""
+    min_bytes: int | None
+    """The length of the shortest value; None without values."""
+    median_bytes: int | None
+    """Half of the values are at most this long; None without values."""
+    max_bytes: int | None
+    """The length of the longest value; None without values."""
+    free_bytes: int
+    """Bytes that are not in use."""
+    longest_free_bytes: int
+    """Bytes of the longest range that is not in use."""
+    quarantined: int
+    """Parts of the file that are not used any more, because what was written there was lost."""
+    quarantined_bytes: int
+    """Bytes of these parts."""
+    dropped: int
+    """Entries that name bytes outside of the file, or bytes of others: they are no values."""
+    checkpoint_changes: int
+    """Changes in the checkpoint."""
+    journal_changes: int
+    """Changes in the journal, after the checkpoint."""
+    journal_blocks: int
+    """Blocks of 4096 bytes that these have."""
+    max_journal_blocks: int
+    """Blocks of 4096 bytes that the journal can have."""
+    format_version: int
+    """The version of the file's format."""
+    direct: bool
+    """Whether transfers bypass the page cache."""
+    engine: str
+    """How bytes are transferred: ``io_uring`` or ``threads``."""
+
+    @property
+    def utilization(self) -> float:
+        """Share of the bytes for values that values occupy, without padding."""
+        return self.value_bytes / self.capacity
+
+
+class DamagedValue(NamedTuple):
+    """A value of a disk tier that is not what was stored."""
+
+    digest: str
+    """The digest of the value's key: 32 digits."""
+    offset: int
+    """Where its bytes begin in the file."""
+    nbytes: int
+    """Its length in bytes."""
+    ranges: int
+    """In how many ranges of the file it lies."""
+    damage: Literal["checksum", "device"]
+    """``checksum``: the bytes on the drive are not those that were stored. ``device``: the drive
+    failed to read them.
+    """
+    errno: int | None
+    """Error number of the kernel, if the drive failed."""
+    unverified: bool
+    """Whether a power cut may have taken the value before a sync. If so, the drive is sound, and a
+    fetch makes its bytes free again.
+    """
+
+
+class DiskTierVerification(NamedTuple):
+    """What a verification of a disk tier has found."""
+
+    entries: int
+    """Values read."""
+    nbytes: int
+    """Bytes read, padding included."""
+    seconds: float
+    """How long that took."""
+    damaged: int
+    """Values that are not what was stored. A fetch of one is a miss."""
+    dropped: int
+    """Entries that name bytes outside of the file, or bytes of others: they are no values."""
+    damaged_values: tuple[DamagedValue, ...]
+    """The first of the damaged values, in the order of the file."""
 
 
 class WriteBehindStats(NamedTuple):

@@ -105,6 +105,10 @@ pub struct Entry {
     pub len: u64,
     /// What its owner said about its worth.
     pub hints: Hints,
+    /// In a journal: whether its bytes were written without a sync. In a checkpoint: whether a
+    /// power cut may have taken them. They were written without a sync, by a process that ended
+    /// before the next checkpoint, and were not read since.
+    pub unverified: bool,
 }
 
 /// What the owner of a value has said about its worth: nothing by default.
@@ -153,6 +157,9 @@ const REMOVED: u32 = 2;
 const QUARANTINED: u32 = 3;
 const EXTENTS: u32 = 4;
 
+/// The bit of [`Entry::unverified`] among the flags of a record.
+const UNVERIFIED: u8 = 1;
+
 impl Change {
     /// Returns the number of the change.
     #[must_use]
@@ -175,8 +182,10 @@ impl Change {
     /// Writes the records of the change, and nothing behind them.
     pub(super) fn write(&self, bytes: &mut [u8]) {
         let none = Hints::default();
+        let mut flags = 0;
         let (kind, digest, Extent { start, blocks }, checksum, len, hints) = match *self {
-            Change::Stored(Entry { digest, extents, checksum, len, hints, .. }) => {
+            Change::Stored(Entry { digest, extents, checksum, len, hints, unverified, .. }) => {
+                flags = if unverified { UNVERIFIED } else { 0 };
                 let mut first = extents.0[0];
                 if !extents.is_scattered() {
                     first.blocks = 0;
@@ -196,7 +205,8 @@ impl Change {
         fields.put(&len.to_le_bytes());
         fields.put(&hints.expires.to_le_bytes());
         fields.put(&hints.priority.to_le_bytes());
-        fields.put(&[0; 11]);
+        fields.put(&[flags]);
+        fields.put(&[0; 10]);
         if let Change::Stored(Entry { number, extents, .. }) = *self
             && extents.is_scattered()
         {
@@ -220,13 +230,15 @@ impl Change {
         let extent = Extent { start: fields.u32(), blocks: fields.u32() };
         let len = fields.u64();
         let hints = Hints { expires: fields.u32(), priority: i8::from_le_bytes(fields.take()) };
+        let [flags] = fields.take();
+        let unverified = flags & UNVERIFIED != 0;
         Some(match kind {
             STORED => {
                 let extents = match extent.blocks {
                     0 => Extents::contiguous(extent.start, len),
                     _ => read_extents(extent, number, len, records.next()?)?,
                 };
-                Change::Stored(Entry { digest, number, extents, checksum, len, hints })
+                Change::Stored(Entry { digest, number, extents, checksum, len, hints, unverified })
             }
             REMOVED => Change::Removed(digest, number),
             QUARANTINED => Change::Quarantined(extent, number),
@@ -270,6 +282,7 @@ mod tests {
             checksum: 5,
             len,
             hints: Hints { expires: 3, priority: -2 },
+            unverified: len == 0,
         })
     }
 

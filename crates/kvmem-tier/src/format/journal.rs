@@ -128,6 +128,7 @@ mod tests {
             checksum: 1,
             len: u64::from(extents) * BLOCK as u64,
             hints: Hints::default(),
+            unverified: true,
         })
     }
 

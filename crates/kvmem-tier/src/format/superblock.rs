@@ -40,6 +40,13 @@ pub struct Superblock {
     pub next_number: u64,
     /// Bytes of the file.
     pub len: u64,
+    /// Bytes that were written to the file since [`since`](Self::since), up to the checkpoint.
+    pub lifetime_bytes: u64,
+    /// When the file was made, or first opened by a program that counts what it writes: in seconds
+    /// since 1970. 0: not yet.
+    pub since: u64,
+    /// The first blocks of the journal, whose changes `lifetime_bytes` has counted.
+    pub counted_blocks: u32,
     /// The parts of the file.
     pub layout: Layout,
 }
@@ -89,6 +96,9 @@ impl Superblock {
         fields.put(&self.checkpoint_blocks.to_le_bytes());
         fields.put(&self.next_number.to_le_bytes());
         fields.put(&self.len.to_le_bytes());
+        fields.put(&self.lifetime_bytes.to_le_bytes());
+        fields.put(&self.since.to_le_bytes());
+        fields.put(&self.counted_blocks.to_le_bytes());
         self.layout.write(&mut bytes[HEADER..HEADER + LAYOUT]);
         seal(&mut bytes, CHECKSUM);
         bytes
@@ -122,6 +132,9 @@ impl Superblock {
             checkpoint_blocks: fields.u64(),
             next_number: fields.u64(),
             len: fields.u64(),
+            lifetime_bytes: fields.u64(),
+            since: fields.u64(),
+            counted_blocks: fields.u32(),
             layout: Layout::read(&bytes[HEADER..HEADER + LAYOUT]),
         };
         let Superblock { journal, checkpoint, checkpoint_blocks, len, layout, .. } = &superblock;

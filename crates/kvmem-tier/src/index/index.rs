@@ -155,6 +155,18 @@ impl Index {
         self.slots.scattered()
     }
 
+    /// Returns the number of values whose bytes a power cut may have taken.
+    pub(crate) fn unverified(&self) -> usize {
+        self.slots.unverified()
+    }
+
+    /// Records that the bytes of the value of a key were read, and are right.
+    pub(crate) fn set_verified(&mut self, digest: &Digest) {
+        if let Some(slot) = self.table.find(&self.slots, digest) {
+            self.slots.set_verified(slot);
+        }
+    }
+
     /// Returns the entry of a key, if it has not expired, and records a use of it.
     pub(crate) fn get_used(&mut self, digest: &Digest) -> Option<Entry> {
         let slot = self.find(digest)?;
@@ -317,6 +329,7 @@ mod tests {
             checksum: number as u32 ^ 7,
             len,
             hints: Hints { expires, priority },
+            unverified: key % 3 == 1,
         };
         Indexed { entry, ranges: RawHandle::from_bits(99 << 64 | u128::from(number)).into() }
     }
@@ -429,10 +442,16 @@ mod tests {
                     }
                 }
                 let scattered = known.iter().filter(|one| one.entry.extents.is_scattered()).count();
+                let unverified = known.iter().filter(|one| one.entry.unverified).count();
+                assert_eq!(index.unverified(), unverified);
                 assert_eq!((index.len(), index.scattered()), (known.len(), scattered));
             }
-            for one in &known {
+            for one in &mut known {
                 let digest = one.entry.digest;
+                if random.once_in(2) {
+                    index.set_verified(&digest);
+                    one.entry.unverified = false;
+                }
                 assert_eq!(index.len_of(&digest), Some(one.entry.len));
                 assert_eq!(index.number_of(&digest), Some(one.entry.number));
                 let found = index.table.find(&index.slots, &digest).unwrap();

@@ -7,7 +7,9 @@
 //! 2^32 blocks. Of a range's handle the lower half differs between ranges of one allocator. Of the
 //! number of a change the lower half is kept: the upper half is that of the highest number, or one
 //! less. An entry that is older than 2^32 changes gets a higher number than it had, which is still
-//! lower than that of any later change: the order of an entry and its removal stays.
+//! lower than that of any later change: the order of an entry and its removal stays. That holds for
+//! a checkpoint that is written in pieces, too: the number that an entry has in a piece is at most
+//! that of the last change before the piece was copied, and its removal comes later.
 
 use kvmem::offset::RawHandle;
 
@@ -20,6 +22,8 @@ pub(super) const NIL: u32 = u32::MAX;
 const SCATTERED: u8 = 1;
 /// Walks through all entries are odd or even: the last one that has met this entry was odd.
 const ODD: u8 = 2;
+/// A power cut may have taken the bytes of the value, which were not read since.
+const UNVERIFIED: u8 = 4;
 /// Slots of a chunk: 60 KiB.
 const CHUNK: usize = 1024;
 
@@ -82,6 +86,10 @@ impl Slot {
         self.flags = self.flags & !ODD | if is_odd { ODD } else { 0 };
     }
 
+    pub(super) fn is_unverified(&self) -> bool {
+        self.flags & UNVERIFIED != 0
+    }
+
     pub(super) fn has_expired(&self, now: u32) -> bool {
         Hints { expires: self.expires, priority: 0 }.has_expired(now)
     }
@@ -96,6 +104,8 @@ pub(super) struct Slots {
     soonest_of_all: u32,
     /// The extents of values that have several.
     scattered: Scattered,
+    /// The number of unverified values.
+    unverified: usize,
     /// The first free slot.
     free: u32,
     /// The upper half of all handles, in place.
@@ -111,6 +121,7 @@ impl Slots {
             soonest: Vec::new(),
             soonest_of_all: u32::MAX,
             scattered: Scattered::default(),
+            unverified: 0,
             free: NIL,
             allocator: 0,
             highest: 0,
@@ -130,6 +141,19 @@ impl Slots {
         self.scattered.len()
     }
 
+    /// Returns the number of unverified values.
+    pub(super) fn unverified(&self) -> usize {
+        self.unverified
+    }
+
+    /// Records that the bytes of a value were read, and are right.
+    pub(super) fn set_verified(&mut self, slot: u32) {
+        let one = self.get_mut(slot);
+        let was_unverified = one.is_unverified();
+        one.flags &= !UNVERIFIED;
+        self.unverified -= usize::from(was_unverified);
+    }
+
     pub(super) fn get(&self, slot: u32) -> &Slot {
         &self.chunks[slot as usize / CHUNK][slot as usize % CHUNK]
     }
@@ -146,7 +170,7 @@ impl Slots {
         let bits = ranges.first().to_bits();
         self.allocator = bits >> 64 << 64;
         self.highest = self.highest.max(entry.number);
-        let Entry { digest, number, extents, checksum, len, hints } = *entry;
+        let Entry { digest, number, extents, checksum, len, hints, unverified } = *entry;
         let (Hints { expires, priority }, is_scattered) = (hints, extents.is_scattered());
         let slot = self.free;
         self.free = self.get(slot).next;
@@ -160,9 +184,11 @@ impl Slots {
             len: len as u32,
             len_high: (len >> 32) as u16,
             priority,
-            flags: if is_scattered { SCATTERED } else { 0 },
+            flags: if is_scattered { SCATTERED } else { 0 }
+                | if unverified { UNVERIFIED } else { 0 },
             ..FREE
         };
+        self.unverified += usize::from(unverified);
         if is_scattered {
             self.scattered.add(slot, &extents, ranges);
         }
@@ -191,6 +217,7 @@ impl Slots {
         if self.get(slot).is_scattered() {
             self.scattered.remove(slot);
         }
+        self.set_verified(slot);
         let free = self.free;
         *self.get_mut(slot) = Slot { next: free, ..FREE };
         self.free = slot;
@@ -212,6 +239,7 @@ impl Slots {
             checksum: of.checksum,
             len,
             hints: Hints { expires: of.expires, priority: of.priority },
+            unverified: of.is_unverified(),
         }
     }
 

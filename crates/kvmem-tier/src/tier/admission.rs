@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::format::Digest;
+use crate::format::{BLOCK, Digest, blocks_of};
 
 /// Which evicted values are written.
 #[derive(Clone, Default)]
@@ -51,13 +51,13 @@ impl Admission {
     /// Lets the program choose.
     ///
     /// ```
-    /// use kvmem_tier::{Admission, TierOptions};
+    /// use kvmem_tier::{Admission, DiskTierOptions};
     ///
     /// // Blocks of system prompts are worth a write, and so is all that is long.
     /// let admission = Admission::custom(|key: &[u8], value: &[u8]| {
     ///     key.starts_with(b"system/") || value.len() >= 1 << 20
     /// });
-    /// let options = TierOptions { admission, ..TierOptions::default() };
+    /// let options = DiskTierOptions { admission, ..DiskTierOptions::default() };
     /// # drop(options);
     /// ```
     pub fn custom(policy: impl AdmissionPolicy + 'static) -> Admission {
@@ -99,13 +99,20 @@ impl Doorkeeper {
         }
     }
 
-    /// Returns whether a value is to be written now. What the policy rejects is no part of the
-    /// rate.
+    /// Counts `bytes` bytes that are written, whatever the rate.
+    pub(super) fn count(&self, bytes: u64) {
+        if let Some(budget) = &self.budget {
+            budget.lock().unwrap_or_else(PoisonError::into_inner).take(bytes, Instant::now());
+        }
+    }
+
+    /// Returns whether a value is to be written now, and counts the bytes of its blocks then. What
+    /// the policy rejects is no part of the rate.
     pub(super) fn admits(&self, digest: &Digest, key: &[u8], value: &[u8]) -> bool {
         fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
             mutex.lock().unwrap_or_else(PoisonError::into_inner)
         }
-        let bytes = value.len() as u64;
+        let bytes = u64::from(blocks_of(value.len() as u64)) * BLOCK as u64;
         self.filters.as_ref().is_none_or(|filters| lock(filters).has_seen(digest))
             && self.policy.as_ref().is_none_or(|policy| policy.admits(key, value))
             && self.budget.as_ref().is_none_or(|budget| lock(budget).spend(bytes, Instant::now()))
@@ -169,12 +176,18 @@ impl Budget {
         Budget { bytes_per_s, bytes: bytes_per_s, at: None }
     }
 
-    /// Takes `bytes` bytes out if any are there; a long value may overdraw.
-    fn spend(&mut self, bytes: u64, now: Instant) -> bool {
+    /// Takes `bytes` bytes out, as many as there are or more; what is overdrawn accrues first.
+    fn take(&mut self, bytes: u64, now: Instant) {
         if let Some(before) = self.at.replace(now) {
             let accrued = now.saturating_duration_since(before).as_secs_f64() * self.bytes_per_s;
             self.bytes = (self.bytes + accrued).min(self.bytes_per_s);
         }
+        self.bytes -= bytes as f64;
+    }
+
+    /// Takes `bytes` bytes out if any are there; a long value may overdraw.
+    fn spend(&mut self, bytes: u64, now: Instant) -> bool {
+        self.take(0, now);
         let admits = self.bytes > 0.0;
         if admits {
             self.bytes -= bytes as f64;
@@ -232,6 +245,10 @@ mod tests {
         let slow = Doorkeeper::new(Admission::All, 10, Some(100));
         let admits = |value: &[u8]| slow.admits(&digest(1), b"key", value);
         assert!(admits(&[0; 1000]) && !admits(&[0]));
+        // What is written anyway counts, too.
+        let slow = Doorkeeper::new(Admission::All, 10, Some(1_000_000));
+        slow.count(2_000_000);
+        assert!(!slow.admits(&digest(1), b"key", &[0]));
     }
 
     #[test]

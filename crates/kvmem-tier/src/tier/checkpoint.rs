@@ -254,6 +254,9 @@ impl<D: Device> DiskTier<D> {
         // What the superblock leads to, and the values that it names, must not be lost when the
         // superblock is not.
         self.sync()?;
+        // Without the two superblocks that are written now.
+        let lifetime_bytes = self.state().lifetime_bytes();
+        let superblock = Superblock { lifetime_bytes, counted_blocks: next_block, ..superblock };
         self.write_superblocks(&superblock)?;
         journal.superblock = superblock;
         journal.next_block = next_block;
@@ -291,5 +294,78 @@ impl<D: Device> DiskTier<D> {
         let mut journal = self.journal();
         let result = self.write_checkpoint(&mut journal, 1);
         self.kept(result)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use kvmem_testkit::random::Random;
+
+    use crate::device::MemoryDevice;
+    use crate::tier::options::DiskTierOptions;
+    use crate::tier::tier::DiskTier;
+
+    /// Takes numbers for changes, as `by` changes of keys that are gone again would.
+    fn skip(tier: &DiskTier<MemoryDevice>, by: u64) {
+        tier.state().next_number += by;
+        // Such changes store values: the index knows their numbers.
+        assert!(tier.store(&[(b"skip", b"")])[0].is_ok());
+        assert_eq!(tier.remove(&[b"skip"]).unwrap(), 1);
+    }
+
+    /// The index keeps the lower 32 bits of a number. Entries get higher ones when these bits wrap,
+    /// and are removed and replaced before, while and after a checkpoint is written. The process
+    /// ends at any moment.
+    #[test]
+    fn nothing_comes_back_when_the_numbers_of_changes_wrap() {
+        const KEYS: u64 = 120;
+        let options = DiskTierOptions {
+            max_entries: Some(1000),
+            journal_bytes: Some(32 * 4096),
+            ..DiskTierOptions::default()
+        };
+        let (mut ends_within, mut wraps) = (0, 0);
+        for seed in 0..20 {
+            let mut random = Random::new(seed);
+            let mut known: HashMap<u64, u64> = HashMap::new();
+            let (mut tier, _) = DiskTier::on(MemoryDevice::new(2 << 20), &options).unwrap();
+            for version in 0..600 {
+                if random.once_in(20) {
+                    let before = tier.state().next_number;
+                    // To just before, or just behind, the next number with lower bits of 0.
+                    let to = ((before >> 32) + 1) << 32;
+                    skip(&tier, (to - before) + random.below(200) - 100_u64.min(to - before));
+                    wraps += 1;
+                }
+                let key = random.below(KEYS);
+                let name = key.to_le_bytes();
+                if random.once_in(3) {
+                    let had = known.remove(&key).is_some();
+                    assert_eq!(tier.remove(&[&name]).unwrap(), usize::from(had));
+                } else {
+                    assert!(tier.store(&[(&name, &u64::to_le_bytes(version))])[0].is_ok());
+                    known.insert(key, version);
+                }
+                let is_within = tier.journal().partial.is_some();
+                if !random.once_in(if is_within { 3 } else { 30 }) {
+                    continue;
+                }
+                ends_within += u32::from(is_within);
+                let device = MemoryDevice::holding(tier.device().bytes());
+                tier = DiskTier::on(device, &options).unwrap().0;
+                assert_eq!(tier.stats().entries, known.len() as u64, "seed {seed}");
+                for key in 0..KEYS {
+                    let mut into = [0; 8];
+                    let name = key.to_le_bytes();
+                    let found = tier.fetch(&mut [crate::Fetch { key: &name, into: &mut into }]);
+                    let found =
+                        (found[0] == crate::Fetched::Hit).then_some(u64::from_le_bytes(into));
+                    assert_eq!(found, known.get(&key).copied(), "seed {seed}, key {key}");
+                }
+            }
+        }
+        assert!(ends_within > 50 && wraps > 100, "{ends_within}, {wraps}");
     }
 }

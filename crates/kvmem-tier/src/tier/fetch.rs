@@ -40,6 +40,9 @@ pub enum Fetched {
     },
     /// The bytes of the disk were not those that were stored: the value is removed.
     Damaged,
+    /// The bytes were not on the disk: a power cut took them before they were synced. The value is
+    /// removed, and its blocks are free again.
+    Lost,
     /// The device failed: the value is removed.
     Failed,
 }
@@ -176,14 +179,14 @@ impl<D: Device> DiskTier<D> {
             let (sum, bad) = checksum_of(entry, extents);
             results[*index] = match sum {
                 Some(sum) if sum == entry.checksum => {
+                    if entry.unverified {
+                        state.index.set_verified(&entry.digest);
+                    }
                     hit(*index, entry.number);
                     Fetched::Hit
                 }
-                Some(_) => {
-                    state.stats.checksum_misses += 1;
-                    state.quarantine(entry, BadExtents::ALL);
-                    Fetched::Damaged
-                }
+                Some(_) if state.remove_falsified(entry) => Fetched::Lost,
+                Some(_) => Fetched::Damaged,
                 None => {
                     let error = extents.iter().find_map(|extent| extent.error);
                     state.count_unreadable(error.unwrap_or(io::ErrorKind::Other));

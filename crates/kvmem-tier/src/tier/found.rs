@@ -82,6 +82,9 @@ pub(super) struct Found {
     pub(super) journal_blocks: u64,
     /// The changes in these blocks.
     pub(super) journal_changes: u64,
+    /// Bytes that were written to the file over its life: those that the superblock has, and those
+    /// of the journal after it.
+    pub(super) lifetime_bytes: u64,
 }
 
 /// What was found, placed in a space.
@@ -105,6 +108,8 @@ impl Found {
         let mut found = Found {
             next_number: superblock.next_number,
             checkpoint_changes: changes.len() as u64,
+            // With its own two copies.
+            lifetime_bytes: superblock.lifetime_bytes.saturating_add(2 * BLOCK as u64),
             ..Found::default()
         };
         changes.into_iter().for_each(|change| found.apply(change));
@@ -120,6 +125,11 @@ impl Found {
                 let Some(block) = block else { break 'journal };
                 found.journal_blocks += 1;
                 found.journal_changes += block.changes.len() as u64;
+                if index >= superblock.counted_blocks {
+                    let values: u64 = block.changes.iter().map(stored_blocks).sum();
+                    let bytes = (1 + values) * BLOCK as u64;
+                    found.lifetime_bytes = found.lifetime_bytes.saturating_add(bytes);
+                }
                 block.changes.into_iter().for_each(|change| found.apply(change));
                 index += 1;
             }
@@ -211,6 +221,14 @@ impl Restoring {
 struct PlacedExtent {
     extent: Extent,
     of: Option<(u64, u32, u8)>,
+}
+
+/// Returns the blocks of the value that a change stored.
+fn stored_blocks(change: &Change) -> u64 {
+    match change {
+        Change::Stored(entry) => entry.extents.blocks(),
+        _ => 0,
+    }
 }
 
 /// Reads blocks of superblocks, checkpoint or journal.

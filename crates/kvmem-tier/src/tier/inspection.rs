@@ -105,6 +105,14 @@ impl Contents {
         self.entries.iter().filter(|entry| entry.extents.is_scattered()).count()
     }
 
+    /// Returns the number of values whose bytes a power cut may have taken: they were written
+    /// without a sync, by a process that ended before the next checkpoint, and were not read since.
+    /// O(values).
+    #[must_use]
+    pub fn unverified_values(&self) -> usize {
+        self.entries.iter().filter(|entry| entry.unverified).count()
+    }
+
     /// Returns the bytes of the quarantined parts. O(parts).
     #[must_use]
     pub fn quarantined_bytes(&self) -> u64 {

@@ -216,6 +216,7 @@ impl<D: Device> DiskTier<D> {
     pub(super) fn write_metadata(&self, at: u64, bytes: &[u8]) -> Result<(), TierError> {
         self.device.write_at(at, bytes).map_err(TierError::device("write", at))?;
         self.state().stats.metadata_bytes += bytes.len() as u64;
+        self.doorkeeper.count(bytes.len() as u64);
         Ok(())
     }
 

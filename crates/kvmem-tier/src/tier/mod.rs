@@ -26,7 +26,7 @@ pub use error::{StoreError, TierError};
 pub use fetch::{Fetch, Fetched};
 pub use inspection::{Contents, Inspection, ValueLengths, inspect};
 pub use open::OpenReport;
-pub use options::{EvictionOrder, TierOptions, Verify};
+pub use options::{DiskTierOptions, EvictionOrder, Verify};
 pub use stats::TierStats;
 pub use stored::Stored;
 pub use tier::DiskTier;

@@ -15,13 +15,14 @@ use super::bounce::BounceBuffers;
 use super::error::TierError;
 use super::found::{Found, Restored, read_superblocks, space_of, valid_superblock};
 use super::journal::Journal;
-use super::options::{DEFAULT_DEPTH, TierOptions, Verify};
+use super::options::{DEFAULT_DEPTH, DiskTierOptions, Verify};
 use super::origins::Origins;
 use super::state::State;
 use super::tier::{DiskTier, ORDERS};
 use super::verification::{Damage, DamagedValue, verify_entries};
 use crate::device::{Device, Engine, FileDevice};
 use crate::format::{Entry, Layout, Superblock, SuperblockError, VERSION};
+use crate::index::seconds_now;
 use crate::process::Process;
 use crate::trace::{event, span};
 
@@ -49,7 +50,7 @@ impl DiskTier<FileDevice> {
     /// [`TierError`]. Nothing is overwritten then.
     pub fn open(
         path: impl AsRef<Path>,
-        options: &TierOptions,
+        options: &DiskTierOptions,
     ) -> Result<(Self, OpenReport), TierError> {
         let (len, depth) = (options.bytes.unwrap_or(0), options.depth.unwrap_or(DEFAULT_DEPTH));
         let path = path.as_ref();
@@ -78,7 +79,7 @@ impl<D: Device> DiskTier<D> {
     ///
     /// # Errors
     /// [`TierError`]. Nothing is overwritten then.
-    pub fn on(device: D, options: &TierOptions) -> Result<(Self, OpenReport), TierError> {
+    pub fn on(device: D, options: &DiskTierOptions) -> Result<(Self, OpenReport), TierError> {
         if options.format || device.is_new() {
             return Self::create(device, options);
         }
@@ -90,6 +91,11 @@ impl<D: Device> DiskTier<D> {
             found => found?,
         };
         let found = Found::read(&device, &superblock)?;
+        let superblock = Superblock {
+            lifetime_bytes: found.lifetime_bytes,
+            since: if superblock.since > 0 { superblock.since } else { seconds_now().into() },
+            ..superblock
+        };
         let mut report = OpenReport { replayed: found.journal_changes, ..OpenReport::default() };
         let tier = Self::with_superblock(device, superblock, options);
         report.dropped = tier.restore(found);
@@ -104,7 +110,7 @@ impl<D: Device> DiskTier<D> {
         Ok((tier, report))
     }
 
-    fn create(device: D, options: &TierOptions) -> Result<(Self, OpenReport), TierError> {
+    fn create(device: D, options: &DiskTierOptions) -> Result<(Self, OpenReport), TierError> {
         let len = device.len();
         let layout = layout(len, options)?;
         let superblock = Superblock {
@@ -118,6 +124,9 @@ impl<D: Device> DiskTier<D> {
             checkpoint_blocks: 1,
             next_number: 0,
             len,
+            lifetime_bytes: 0,
+            since: seconds_now().into(),
+            counted_blocks: 0,
             layout,
         };
         let tier = Self::with_superblock(device, superblock, options);
@@ -125,14 +134,16 @@ impl<D: Device> DiskTier<D> {
         Ok((tier, OpenReport { created: true, ..OpenReport::default() }))
     }
 
-    fn with_superblock(device: D, superblock: Superblock, options: &TierOptions) -> Self {
-        let Superblock { key, layout, next_number, .. } = superblock;
+    fn with_superblock(device: D, superblock: Superblock, options: &DiskTierOptions) -> Self {
+        let Superblock { key, layout, next_number, lifetime_bytes, since, .. } = superblock;
+        let mut state = State::new(next_number, options.eviction);
+        (state.lifetime_before, state.since) = (lifetime_bytes, since);
         DiskTier {
             device,
             key,
             layout,
             space: space_of(&layout),
-            state: Mutex::new(State::new(next_number, options.eviction)),
+            state: Mutex::new(state),
             failed: OnceLock::new(),
             doorkeeper: Doorkeeper::new(
                 options.admission.clone(),
@@ -172,11 +183,15 @@ impl<D: Device> DiskTier<D> {
         let position = {
             let mut state = self.state();
             for DamagedValue { entry, damage, bad } in &damaged {
-                match damage {
-                    Damage::Device(error) => state.count_unreadable(error.kind()),
-                    Damage::Checksum => state.stats.checksum_misses += 1,
+                if let Damage::Device(error) = damage {
+                    state.count_unreadable(error.kind());
+                    state.quarantine(entry, *bad);
+                } else {
+                    state.remove_falsified(entry);
                 }
-                state.quarantine(entry, *bad);
+            }
+            for entry in &entries {
+                state.index.set_verified(&entry.digest);
             }
             state.position()
         };
@@ -186,7 +201,7 @@ impl<D: Device> DiskTier<D> {
 }
 
 /// Divides a new device of `len` bytes.
-fn layout(len: u64, options: &TierOptions) -> Result<Layout, TierError> {
+fn layout(len: u64, options: &DiskTierOptions) -> Result<Layout, TierError> {
     let (max_entries, journal_blocks) = options.sizes(len);
     Layout::of(len, max_entries, journal_blocks).ok_or_else(|| TierError::TooSmall {
         len,

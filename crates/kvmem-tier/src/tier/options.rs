@@ -25,7 +25,7 @@ pub enum EvictionOrder {
 
 /// How a tier is opened.
 #[derive(Clone, Debug, Default)]
-pub struct TierOptions {
+pub struct DiskTierOptions {
     /// Bytes of the file: a new or shorter one becomes as long, with its space allocated. By
     /// default a file or block device keeps its length.
     pub bytes: Option<u64>,
@@ -57,8 +57,11 @@ pub struct TierOptions {
     pub admission: Admission,
     /// Which values a full tier evicts first. The file does not keep it.
     pub eviction: EvictionOrder,
-    /// Bytes of evicted values that are written per second, at most; more are dropped. A drive that
-    /// is made for 1 DWPD (drive writes per day) lasts its time with a 86,400th of its size.
+    /// Limits the bytes that are written per second: of values, journal, checkpoints and
+    /// superblocks. An evicted value that comes when they are used up is dropped. Values that a
+    /// program [stores](super::DiskTier::store) itself are always written, and count: evicted ones
+    /// wait for the rate to make up for them. A drive that is made for 1 DWPD (drive writes per
+    /// day) lasts its time with a 86,400th of its size.
     pub max_write_bytes_per_s: Option<u64>,
 }
 
@@ -68,7 +71,7 @@ pub(super) const DEFAULT_DEPTH: u32 = 32;
 /// The least blocks of a journal.
 const MIN_JOURNAL: u64 = 4;
 
-impl TierOptions {
+impl DiskTierOptions {
     /// Returns the number of entries and the blocks of a journal of a device of `len` bytes.
     pub(super) fn sizes(&self, len: u64) -> (u64, u64) {
         let entries = self.max_entries.unwrap_or(len / (32 << 10)).max(RECORDS_PER_BLOCK as u64);
@@ -105,7 +108,7 @@ mod tests {
     fn a_journal_is_as_long_as_a_checkpoint() {
         for len in (20..44).map(|bits| 1_u64 << bits) {
             for max_entries in [None, Some(100), Some(10_000_000)] {
-                let options = TierOptions { max_entries, ..TierOptions::default() };
+                let options = DiskTierOptions { max_entries, ..DiskTierOptions::default() };
                 let (entries, journal) = options.sizes(len);
                 assert!(journal >= entries.div_ceil(RECORDS_PER_BLOCK as u64), "{len}");
                 if max_entries.is_none() {

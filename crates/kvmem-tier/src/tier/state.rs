@@ -57,6 +57,10 @@ pub(super) struct State {
     pub(super) syncing: Option<u64>,
     /// The changes since the checkpoint under way began, if one is.
     window: Option<Window>,
+    /// Bytes that were written to the file before it was opened, since `since`, in seconds since
+    /// 1970.
+    pub(super) lifetime_before: u64,
+    pub(super) since: u64,
     pub(super) stats: TierStats,
 }
 
@@ -86,6 +90,8 @@ impl State {
             sync_wanted: false,
             syncing: None,
             window: None,
+            lifetime_before: 0,
+            since: 0,
             stats: TierStats::default(),
         }
     }
@@ -95,6 +101,20 @@ impl State {
         self.written + self.queue.len() as u64
     }
 
+    /// Returns the bytes that were written to the file over its life.
+    pub(super) fn lifetime_bytes(&self) -> u64 {
+        let now = self.stats.written_bytes + self.stats.metadata_bytes;
+        self.lifetime_before.saturating_add(now)
+    }
+
+    /// Returns the bytes that were written to the file in a day of its life, on average, at `now`
+    /// in seconds since 1970. The first day counts whole.
+    pub(super) fn bytes_per_day(&self, now: u64) -> u64 {
+        const DAY: u64 = 86_400;
+        let seconds = now.saturating_sub(self.since).max(DAY);
+        (u128::from(self.lifetime_bytes()) * u128::from(DAY) / u128::from(seconds)) as u64
+    }
+
     fn number(&mut self) -> u64 {
         let number = self.next_number;
         // A damaged file may have any number; its checksums are no secret.
@@ -102,10 +122,11 @@ impl State {
         number
     }
 
-    /// Makes `entry` the value of its key; its number is set here.
-    pub(super) fn store(&mut self, mut entry: Entry, ranges: Ranges) {
+    /// Makes `entry` the value of its key; its number is set here. The journal says whether the
+    /// bytes are durable. A checkpoint that has the entry comes after a sync of them.
+    pub(super) fn store(&mut self, mut entry: Entry, ranges: Ranges, is_durable: bool) {
         entry.number = self.number();
-        self.record(Change::Stored(entry));
+        self.record(Change::Stored(Entry { unverified: !is_durable, ..entry }));
         self.stats.stored += 1;
         self.add(Indexed { entry, ranges });
     }
@@ -154,6 +175,23 @@ impl State {
             io::ErrorKind::UnexpectedEof => self.stats.short_misses += 1,
             _ => self.stats.io_misses += 1,
         }
+    }
+
+    /// Removes the value `entry`, if its key still has it: its checksum is wrong. A power cut may
+    /// have taken the bytes of an unverified one, so its blocks become free; those of another are
+    /// never used again. Returns whether it was unverified.
+    pub(super) fn remove_falsified(&mut self, entry: &Entry) -> bool {
+        if !entry.unverified {
+            self.stats.checksum_misses += 1;
+            self.quarantine(entry, BadExtents::ALL);
+            return false;
+        }
+        self.stats.lost_misses += 1;
+        if self.index.number_of(&entry.digest) == Some(entry.number) {
+            event!(WARN, len = entry.len, block = entry.start(), "a power cut took a value");
+            self.remove(&entry.digest);
+        }
+        true
     }
 
     /// Removes the value `entry`, if its key still has it, and never uses its `bad` extents again.
@@ -248,5 +286,26 @@ impl State {
         } else if !window.has_overflowed {
             window.changes.push(change);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_day_has_the_bytes_of_the_whole_life_by_its_days() {
+        let mut state = State::new(0, EvictionOrder::Lru);
+        (state.lifetime_before, state.since) = (900, 1_000_000);
+        state.stats.written_bytes = 60;
+        state.stats.metadata_bytes = 40;
+        assert_eq!(state.lifetime_bytes(), 1000);
+        for (days, expected) in [(0.0, 1000), (0.5, 1000), (1.0, 1000), (2.0, 500), (10.0, 100)] {
+            let now = state.since + (days * 86_400.0) as u64;
+            assert_eq!(state.bytes_per_day(now), expected, "{days}");
+        }
+        assert_eq!(state.bytes_per_day(0), 1000, "the clock went back");
+        state.lifetime_before = u64::MAX;
+        assert_eq!(state.bytes_per_day(0), u64::MAX);
     }
 }

@@ -40,8 +40,27 @@ struct Placed<'a> {
 }
 
 impl<D: Device> DiskTier<D> {
-    /// Stores values with the hints of each, as [`store`](Self::store) does.
+    /// Stores values that were [admitted](Self::admits), as [`store`](Self::store) does. Their
+    /// bytes are counted already.
+    pub(crate) fn store_admitted(&self, values: &[(&[u8], &[u8])]) -> Vec<Result<(), StoreError>> {
+        self.store_counted(values, |_| Hints::default())
+    }
+
+    /// Stores values with the hints of each, as [`store`](Self::store) does, and counts their bytes
+    /// as written, whatever the rate.
     pub(super) fn store_hinted(
+        &self,
+        values: &[(&[u8], &[u8])],
+        hints: impl Fn(usize) -> Hints,
+    ) -> Vec<Result<(), StoreError>> {
+        let blocks = |value: &[u8]| u64::from(blocks_of(value.len() as u64));
+        let blocks: u64 = values.iter().map(|(_, value)| blocks(value)).sum();
+        self.doorkeeper.count(blocks * BLOCK as u64);
+        self.store_counted(values, hints)
+    }
+
+    /// Stores values whose bytes are counted.
+    fn store_counted(
         &self,
         values: &[(&[u8], &[u8])],
         hints: impl Fn(usize) -> Hints,
@@ -78,6 +97,7 @@ impl<D: Device> DiskTier<D> {
             checksums.push(checksum(&entry.digest, values[*index].1));
         }
         let mut written = written.into_iter();
+        let is_durable = self.device.writes_are_durable();
         let position = {
             let mut state = self.state();
             self.evict_ahead(&mut state);
@@ -89,7 +109,7 @@ impl<D: Device> DiskTier<D> {
                     None => {
                         state.stats.written_bytes += entry.extents.blocks() * BLOCK as u64;
                         let entry = Entry { checksum, hints: hints(*index), ..*entry };
-                        state.store(entry, *ranges);
+                        state.store(entry, *ranges, is_durable);
                     }
                     Some((extent, error)) => {
                         self.free(ranges);
@@ -128,7 +148,8 @@ impl<D: Device> DiskTier<D> {
             self.bounce.copy_of(rest)
         };
         let (digest, len, hints) = (self.digest(key), value.len() as u64, Hints::default());
-        let entry = Entry { digest, number: 0, extents, checksum: 0, len, hints };
+        let entry =
+            Entry { digest, number: 0, extents, checksum: 0, len, hints, unverified: false };
         Placed { index, entry, ranges, in_place, bounce }
     }
 

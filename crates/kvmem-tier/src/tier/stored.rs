@@ -50,9 +50,9 @@ impl<D: Device> DiskTier<D> {
     /// use std::time::Duration;
     ///
     /// use kvmem_tier::device::MemoryDevice;
-    /// use kvmem_tier::{DiskTier, Stored, TierOptions};
+    /// use kvmem_tier::{DiskTier, Stored, DiskTierOptions};
     ///
-    /// let (tier, _) = DiskTier::on(MemoryDevice::new(1 << 20), &TierOptions::default())?;
+    /// let (tier, _) = DiskTier::on(MemoryDevice::new(1 << 20), &DiskTierOptions::default())?;
     /// let draft = Stored {
     ///     key: b"draft",
     ///     value: b"of little use, and for an hour",

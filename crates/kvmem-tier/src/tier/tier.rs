@@ -18,6 +18,7 @@ use super::state::State;
 use super::stats::TierStats;
 use crate::device::{Device, FileDevice, FixedBuffersError};
 use crate::format::{BLOCK, Digest, Layout, MAX_EXTENTS};
+use crate::index::seconds_now;
 use crate::process::Process;
 
 /// Values on a disk, found again by their keys after a restart.
@@ -192,10 +193,13 @@ impl<D: Device> DiskTier<D> {
         TierStats {
             entries: state.index.len() as u64,
             scattered: state.index.scattered() as u64,
+            unverified_values: state.index.unverified() as u64,
             capacity: self.layout.data.len,
             used: (self.layout.data.blocks() - space.free - quarantined) * block,
             quarantined: quarantined * block,
             index_bytes: state.index.bytes() as u64,
+            lifetime_bytes: state.lifetime_bytes(),
+            bytes_per_day: state.bytes_per_day(seconds_now().into()),
             read_only: self.failed.get().is_some(),
             ..state.stats
         }

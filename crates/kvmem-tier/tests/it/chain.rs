@@ -5,13 +5,13 @@ use std::sync::Arc;
 use kvmem::arena::PageSize;
 use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
 use kvmem::pool::{KvCache, Pool};
-use kvmem_tier::{Chain, DiskTier, TierOptions};
+use kvmem_tier::{Chain, DiskTier, DiskTierOptions};
 
 use crate::simulated::Disk;
 
 fn tier(len: usize, seed: u64) -> (Disk, Arc<DiskTier<Disk>>) {
     let disk = Disk::new(len, seed);
-    let options = TierOptions { max_entries: Some(1000), ..TierOptions::default() };
+    let options = DiskTierOptions { max_entries: Some(1000), ..DiskTierOptions::default() };
     let tier = DiskTier::on(disk.clone(), &options).unwrap().0;
     (disk, Arc::new(tier))
 }

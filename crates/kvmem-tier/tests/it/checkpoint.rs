@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::MemoryDevice;
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
 
 use crate::simulated::Disk;
 
@@ -15,7 +15,8 @@ use crate::simulated::Disk;
 #[ignore = "a measurement"]
 fn longest_calls_beside_a_checkpoint() {
     const ENTRIES: u32 = 300_000;
-    let options = TierOptions { max_entries: Some(2 * ENTRIES as u64), ..TierOptions::default() };
+    let options =
+        DiskTierOptions { max_entries: Some(2 * ENTRIES as u64), ..DiskTierOptions::default() };
     let (tier, _) = DiskTier::on(MemoryDevice::new(2 << 30), &options).unwrap();
     for first in (0..ENTRIES).step_by(1000) {
         let keys: Vec<[u8; 4]> = (first..first + 1000).map(u32::to_le_bytes).collect();
@@ -70,10 +71,10 @@ fn longest_calls_beside_a_checkpoint() {
 /// next process uses that journal, and nothing of them comes back.
 #[test]
 fn what_an_unfinished_checkpoint_left_is_never_replayed() {
-    let options = TierOptions {
+    let options = DiskTierOptions {
         max_entries: Some(2000),
         journal_bytes: Some(64 * 4096),
-        ..TierOptions::default()
+        ..DiskTierOptions::default()
     };
     let mut unfinished = 0;
     for seed in 0..30 {
@@ -132,10 +133,10 @@ fn threads_go_on_while_a_checkpoint_is_written() {
     const KEYS: u64 = 150;
     for seed in 0..12 {
         let disk = Disk::new(16 << 20, seed);
-        let options = TierOptions {
+        let options = DiskTierOptions {
             max_entries: Some(1000),
             journal_bytes: Some(32 * 4096),
-            ..TierOptions::default()
+            ..DiskTierOptions::default()
         };
         let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
         disk.end_after(1500 + 100 * seed);

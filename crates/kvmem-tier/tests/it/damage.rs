@@ -1,7 +1,7 @@
 //! Damaged files: every byte flipped, every length cut off.
 
 use kvmem_tier::device::MemoryDevice;
-use kvmem_tier::{DiskTier, Fetch, Fetched, Stored, TierError, TierOptions, inspect};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, Stored, TierError, inspect};
 
 use crate::simulated::Disk;
 use crate::store::get;
@@ -12,10 +12,10 @@ pub(crate) type Histories = Vec<(&'static [u8], Vec<Vec<u8>>)>;
 /// Returns the bytes of a small tier with four values, one of them changed after the checkpoint.
 /// Two lie in several extents: one in the checkpoint, one in the journal.
 pub(crate) fn small() -> (Vec<u8>, Histories) {
-    let options = TierOptions {
+    let options = DiskTierOptions {
         max_entries: Some(1),
         journal_bytes: Some(8 * 4096),
-        ..TierOptions::default()
+        ..DiskTierOptions::default()
     };
     let disk = Disk::new(128 << 10, 1);
     let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
@@ -56,7 +56,7 @@ pub(crate) fn small() -> (Vec<u8>, Histories) {
 /// Opens a damaged file; returns how many values are found. None of them is wrong.
 fn open(bytes: Vec<u8>, values: &Histories) -> Result<usize, TierError> {
     let disk = Disk::holding(bytes);
-    let (tier, _) = DiskTier::on(disk, &TierOptions::default())?;
+    let (tier, _) = DiskTier::on(disk, &DiskTierOptions::default())?;
     let mut found = 0;
     for (key, values) in values {
         let Some(len) = tier.len_of(key) else { continue };
@@ -96,7 +96,7 @@ fn a_file_that_was_cut_off_is_an_error() {
     let (bytes, _) = small();
     for len in 0..bytes.len() {
         let device = MemoryDevice::holding(bytes[..len].to_vec());
-        let error = DiskTier::on(device, &TierOptions::default()).err().unwrap();
+        let error = DiskTier::on(device, &DiskTierOptions::default()).err().unwrap();
         match error {
             TierError::CutOff { expected, len: found } => {
                 assert_eq!((expected, found), (bytes.len() as u64, len as u64));
@@ -111,10 +111,10 @@ fn a_file_that_was_cut_off_is_an_error() {
 fn what_is_no_tier_is_not_overwritten() {
     let foreign = vec![7; 1 << 20];
     let disk = Disk::holding(foreign.clone());
-    let error = DiskTier::on(disk.clone(), &TierOptions::default()).err().unwrap();
+    let error = DiskTier::on(disk.clone(), &DiskTierOptions::default()).err().unwrap();
     assert!(error.to_string().contains("it is no disk tier"), "{error}");
     assert_eq!(disk.bytes(), foreign);
-    let options = TierOptions { format: true, ..TierOptions::default() };
+    let options = DiskTierOptions { format: true, ..DiskTierOptions::default() };
     let (tier, found) = DiskTier::on(disk, &options).unwrap();
     assert!(found.created);
     tier.store(&[(b"key", b"value")]).remove(0).unwrap();
@@ -125,10 +125,10 @@ fn what_is_no_tier_is_not_overwritten() {
 /// makes it, also with other options. One that is killed later leaves a tier.
 #[test]
 fn a_tier_that_was_half_made_is_made() {
-    let options = |max_entries| TierOptions {
+    let options = |max_entries| DiskTierOptions {
         max_entries: Some(max_entries),
         journal_bytes: Some(4 * 4096),
-        ..TierOptions::default()
+        ..DiskTierOptions::default()
     };
     let (mut made, mut found) = (0, 0);
     for (operations, cut) in
@@ -160,13 +160,14 @@ fn a_tier_that_was_half_made_is_made() {
 #[test]
 fn zeros_are_a_new_device_and_one_byte_is_not() {
     let zeros = vec![0; 1 << 20];
-    let (_, report) = DiskTier::on(Disk::holding(zeros.clone()), &TierOptions::default()).unwrap();
+    let (_, report) =
+        DiskTier::on(Disk::holding(zeros.clone()), &DiskTierOptions::default()).unwrap();
     assert!(report.created);
     for at in [0, 5000, 8192, 40_000, 500_000, (1 << 20) - 1] {
         let mut foreign = zeros.clone();
         foreign[at] = 1;
         let disk = Disk::holding(foreign.clone());
-        let error = DiskTier::on(disk.clone(), &TierOptions::default()).err().unwrap();
+        let error = DiskTier::on(disk.clone(), &DiskTierOptions::default()).err().unwrap();
         assert!(matches!(error, TierError::Superblocks { .. }), "{at}: {error}");
         assert_eq!(disk.bytes(), foreign);
     }
@@ -209,7 +210,7 @@ fn a_later_version_of_one_copy_is_an_error() {
 #[test]
 fn the_version_before_is_read_and_becomes_this_one() {
     let disk = Disk::new(1 << 20, 1);
-    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     tier.store(&[(b"old", &[1; 9000]), (b"new", &[2; 100])]);
     tier.checkpoint().unwrap();
     tier.store(&[(b"newer", &[3; 5000])]);
@@ -221,7 +222,7 @@ fn the_version_before_is_read_and_becomes_this_one() {
     let disk = Disk::holding(bytes);
     let version = |disk: &Disk| inspect(disk).unwrap().contents.unwrap().superblock.version;
     assert_eq!(version(&disk), 1);
-    let (tier, found) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let (tier, found) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     assert_eq!((found.entries, found.dropped), (3, 0));
     assert_eq!(get(&tier, b"old").unwrap(), [1; 9000]);
     assert_eq!(get(&tier, b"newer").unwrap(), [3; 5000]);
@@ -234,15 +235,16 @@ fn the_version_before_is_read_and_becomes_this_one() {
 #[test]
 fn a_damaged_value_is_quarantined() {
     let disk = Disk::new(1 << 20, 1);
-    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     let value = [9; 3 * 4096];
     tier.store(&[(b"key", &value)]).remove(0).unwrap();
+    tier.checkpoint().unwrap();
     drop(tier);
     let mut bytes = disk.bytes();
     let at = bytes.windows(4096).position(|block| block == [9; 4096]).unwrap();
     bytes[at + 5000] ^= 1;
     let disk = Disk::holding(bytes);
-    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     let mut into = [0; 3 * 4096];
     let mut fetch = || tier.fetch(&mut [Fetch { key: b"key", into: &mut into }])[0];
     assert_eq!((fetch(), fetch()), (Fetched::Damaged, Fetched::Absent));
@@ -250,10 +252,10 @@ fn a_damaged_value_is_quarantined() {
     assert_eq!((stats.checksum_misses, stats.quarantined, stats.used), (1, 3 * 4096, 0));
     tier.sync_all().unwrap();
     drop(tier);
-    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     assert_eq!((tier.stats().quarantined, tier.stats().entries), (3 * 4096, 0));
     drop(tier);
-    let (tier, _) = DiskTier::on(disk, &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(disk, &DiskTierOptions::default()).unwrap();
     assert_eq!(tier.stats().quarantined, 3 * 4096);
 }
 
@@ -262,7 +264,7 @@ fn everything_can_be_verified_when_the_tier_is_opened() {
     let (mut bytes, values) = small();
     let at = bytes.windows(4096).position(|block| block == [3; 4096]).unwrap();
     bytes[at] ^= 1;
-    let options = TierOptions { verify: kvmem_tier::Verify::All, ..TierOptions::default() };
+    let options = DiskTierOptions { verify: kvmem_tier::Verify::All, ..DiskTierOptions::default() };
     let (tier, found) = DiskTier::on(Disk::holding(bytes), &options).unwrap();
     assert_eq!((found.damaged, found.entries), (1, 3));
     assert_eq!(tier.len_of(values[1].0), None);
@@ -271,7 +273,7 @@ fn everything_can_be_verified_when_the_tier_is_opened() {
 #[test]
 fn a_device_that_fails_is_a_miss_or_an_error() {
     let disk = Disk::new(4 << 20, 5);
-    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     let value = vec![1; 10_000];
     for i in 0..50_u32 {
         tier.store(&[(&i.to_le_bytes(), &value)]).remove(0).unwrap();

@@ -3,7 +3,7 @@
 use std::io;
 
 use kvmem_tier::format::SuperblockError;
-use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, TierError, TierOptions, inspect};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, StoreError, TierError, inspect};
 
 use crate::simulated::Disk;
 use crate::store::get;
@@ -11,7 +11,7 @@ use crate::store::get;
 const BLOCK: u64 = 4096;
 
 fn tier(disk: &Disk) -> DiskTier<Disk> {
-    DiskTier::on(disk.clone(), &TierOptions::default()).unwrap().0
+    DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap().0
 }
 
 /// Returns a disk with a tier that has one value.
@@ -53,7 +53,7 @@ fn one_copy_of_the_superblock_may_fail() {
 fn two_copies_of_the_superblock_that_fail_are_an_error() {
     let disk = disk_with_a_value();
     disk.fail_at(0..2 * BLOCK, libc::EIO);
-    let error = DiskTier::on(disk.clone(), &TierOptions::default()).err().unwrap();
+    let error = DiskTier::on(disk.clone(), &DiskTierOptions::default()).err().unwrap();
     assert!(matches!(error, TierError::Device { call: "read", at: 0, .. }), "{error}");
     assert!(inspect(&disk).is_err());
     disk.fail_at(0..0, 0);
@@ -117,7 +117,7 @@ fn a_value_that_fails_leaves_the_others_of_the_call() {
 #[test]
 fn a_failed_sync_ends_the_journal() {
     let disk = Disk::new(4 << 20, 3);
-    let options = TierOptions { max_entries: Some(500), ..TierOptions::default() };
+    let options = DiskTierOptions { max_entries: Some(500), ..DiskTierOptions::default() };
     let tier = DiskTier::on(disk.clone(), &options).unwrap().0;
     let value = vec![7; 8192];
     let mut key = 0_u32;

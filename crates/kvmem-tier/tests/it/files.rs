@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::{Device, Engine, FileDevice};
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierError, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, TierError};
 
 /// A path that is removed when this is dropped.
 pub(crate) struct TempFile(pub(crate) PathBuf);
@@ -27,8 +27,8 @@ impl Drop for TempFile {
 }
 
 /// Options of a file of `bytes` bytes.
-fn sized(bytes: u64) -> TierOptions {
-    TierOptions { bytes: Some(bytes), ..TierOptions::default() }
+fn sized(bytes: u64) -> DiskTierOptions {
+    DiskTierOptions { bytes: Some(bytes), ..DiskTierOptions::default() }
 }
 
 pub(crate) fn open(path: &Path) -> (DiskTier, kvmem_tier::OpenReport) {
@@ -62,7 +62,7 @@ fn a_file_is_opened_with_dsync_or_without() {
     let file = TempFile::new("dsync");
     let mut stored = 0_u32;
     for dsync in [true, false, true] {
-        let options = TierOptions { dsync, ..sized(8 << 20) };
+        let options = DiskTierOptions { dsync, ..sized(8 << 20) };
         let (tier, found) = DiskTier::open(&file.0, &options).unwrap();
         assert_eq!((tier.device().writes_are_durable(), found.entries), (dsync, stored.into()));
         for _ in 0..20 {
@@ -85,7 +85,7 @@ fn both_engines_transfer_the_same_bytes() {
     let file = TempFile::new("engines");
     let values: Vec<Vec<u8>> = (0..64_u8).map(|i| vec![i; 5000 * usize::from(i)]).collect();
     let keys: Vec<[u8; 1]> = (0..64).map(|i| [i]).collect();
-    let options = TierOptions::default();
+    let options = DiskTierOptions::default();
     for rings in [true, false] {
         let device = FileDevice::open(&file.0, 32 << 20, 8).unwrap();
         let device = if rings { device } else { device.without_rings() };
@@ -135,8 +135,12 @@ fn long_file(path: &Path, len: u64) {
 }
 
 /// Options of a tier whose index takes little of a long file.
-fn small_index() -> TierOptions {
-    TierOptions { max_entries: Some(1000), journal_bytes: Some(1 << 20), ..TierOptions::default() }
+fn small_index() -> DiskTierOptions {
+    DiskTierOptions {
+        max_entries: Some(1000),
+        journal_bytes: Some(1 << 20),
+        ..DiskTierOptions::default()
+    }
 }
 
 #[test]
@@ -179,7 +183,7 @@ fn a_file_may_be_cut_off_beneath_a_tier() {
     drop(tier);
     // It is shorter than the superblock says.
     let device = FileDevice::open(&file.0, 0, 4).unwrap();
-    let error = DiskTier::on(device, &TierOptions::default()).err().unwrap();
+    let error = DiskTier::on(device, &DiskTierOptions::default()).err().unwrap();
     assert!(error.to_string().contains("was cut off"), "{error}");
 }
 
@@ -195,7 +199,7 @@ fn a_file_may_be_replaced_beneath_a_tier() {
     assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]), [Fetched::Hit]);
     tier.store(&[(b"another", b"value")]).remove(0).unwrap();
     drop(tier);
-    let error = DiskTier::open(&file.0, &TierOptions::default()).err().unwrap();
+    let error = DiskTier::open(&file.0, &DiskTierOptions::default()).err().unwrap();
     assert!(error.to_string().contains("it is no disk tier"), "{error}");
     assert_eq!(std::fs::read(&file.0).unwrap(), b"no tier");
 }
@@ -271,11 +275,11 @@ fn child_that_stores() {
 #[test]
 fn a_file_that_would_be_too_short_is_not_made() {
     let file = TempFile::new("short");
-    let options = TierOptions { bytes: Some(5000), ..TierOptions::default() };
+    let options = DiskTierOptions { bytes: Some(5000), ..DiskTierOptions::default() };
     let error = DiskTier::open(&file.0, &options).map(drop).unwrap_err();
     let TierError::TooSmall { min, .. } = error else { panic!("{error}") };
     assert!(!file.0.exists());
-    let options = TierOptions { bytes: Some(min), ..TierOptions::default() };
+    let options = DiskTierOptions { bytes: Some(min), ..DiskTierOptions::default() };
     assert!(DiskTier::open(&file.0, &options).unwrap().1.created);
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kvmem::arena::{Backing, PageSize, Region};
 use kvmem::pool::{Block, Pool};
 use kvmem_tier::device::{Engine, FileDevice, FixedBuffersError};
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
 
 use crate::files::TempFile;
 
@@ -13,7 +13,7 @@ use crate::files::TempFile;
 /// not allow that.
 fn tier_and_pool(file: &TempFile) -> Option<(DiskTier, Pool)> {
     let device = FileDevice::open(&file.0, 32 << 20, 8).unwrap();
-    let (tier, _) = DiskTier::on(device, &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(device, &DiskTierOptions::default()).unwrap();
     let pool = Pool::builder("4 MiB").ladder(PageSize::Base).build().unwrap();
     match tier.register_memory(&pool) {
         Ok(()) => Some((tier, pool)),
@@ -122,7 +122,7 @@ fn each_thread_has_a_ring_with_the_buffers() {
 fn a_device_without_rings_has_no_fixed_buffers() {
     let file = TempFile::new("fixed-threads-engine");
     let device = FileDevice::open(&file.0, 8 << 20, 8).unwrap().without_rings();
-    let (tier, _) = DiskTier::on(device, &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(device, &DiskTierOptions::default()).unwrap();
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
     let error = tier.register_memory(&pool).unwrap_err();
     assert!(matches!(error, FixedBuffersError::NoRings), "{error}");

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use kvmem_testkit::random::Random;
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
 
 use crate::simulated::Disk;
 
@@ -90,10 +90,10 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
     // Short journals, so that checkpoints are frequent. With 16 blocks and more, changes are made
     // while a checkpoint is written.
     let journal_blocks = [4, 16, 24][seed as usize % 3];
-    let options = TierOptions {
+    let options = DiskTierOptions {
         max_entries: Some(if roomy { 256 } else { 63 }),
         journal_bytes: Some(journal_blocks * 4096),
-        ..TierOptions::default()
+        ..DiskTierOptions::default()
     };
     let mut histories: HashMap<u64, History> = HashMap::new();
     let (mut version, mut scattered) = (0, 0);
@@ -103,6 +103,8 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
             Ok(opened) => opened,
             Err(error) => panic!("seed {seed}, life {life}: {error}"),
         };
+        // What a power cut took is no fault of the disk.
+        assert!(faults > 0 || tier.stats().quarantined == 0, "seed {seed}, life {life}");
         // Opening has synced the disk, so each value found here is certain from now on.
         for key in 0..KEYS {
             let found = find(&tier, key);
@@ -116,6 +118,9 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
             );
             *history = History { certain: found, later: Vec::new() };
         }
+        let stats = tier.stats();
+        assert!(faults > 0 || stats.quarantined + stats.checksum_misses == 0, "seed {seed}");
+        assert!(end == End::PowerCut || stats.lost_misses == 0 || faults > 0, "seed {seed}");
         end = match random.below(3) {
             0 => End::Clean,
             1 => End::Killed,

@@ -3,7 +3,7 @@
 use kvmem_testkit::random::Random;
 use kvmem_tier::format::SuperblockError;
 use kvmem_tier::{
-    Contents, Damage, DiskTier, Fetch, Fetched, TierError, TierOptions, ValueLengths, inspect,
+    Contents, Damage, DiskTier, DiskTierOptions, Fetch, Fetched, TierError, ValueLengths, inspect,
     verify,
 };
 
@@ -17,7 +17,7 @@ fn contents(disk: &Disk) -> Contents {
 #[test]
 fn a_new_tier_is_empty() {
     let disk = Disk::new(1 << 20, 1);
-    drop(DiskTier::on(disk.clone(), &TierOptions::default()).unwrap());
+    drop(DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap());
     let before = disk.bytes();
     let found = inspect(&disk).unwrap();
     let contents = found.contents.unwrap();
@@ -39,7 +39,7 @@ fn inspecting_finds_what_opening_finds() {
     for seed in 0..30 {
         let mut random = Random::new(seed);
         let disk = Disk::new(1 << 20, seed);
-        let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+        let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
         for _ in 0..random.below(300) {
             let key = (random.below(40) as u32).to_le_bytes();
             match random.below(20) {
@@ -59,7 +59,7 @@ fn inspecting_finds_what_opening_finds() {
         assert_eq!(read, found.used_bytes(), "seed {seed}");
         assert!(disk.bytes() == before, "seed {seed}: something was written");
 
-        let (tier, opened) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+        let (tier, opened) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
         let stats = tier.stats();
         assert_eq!(found.entries.len() as u64, stats.entries, "seed {seed}");
         assert_eq!(found.value_bytes(), stats.bytes, "seed {seed}");
@@ -92,14 +92,15 @@ fn lengths_and_journal_are_told() {
 #[test]
 fn quarantined_parts_are_told() {
     let disk = Disk::new(1 << 20, 1);
-    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     tier.store(&[(b"key", &[9; 3 * 4096])]).remove(0).unwrap();
+    tier.checkpoint().unwrap();
     drop(tier);
     let mut bytes = disk.bytes();
     let at = bytes.windows(4096).position(|block| block == [9; 4096]).unwrap();
     bytes[at] ^= 1;
     let disk = Disk::holding(bytes);
-    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     let mut into = [0; 3 * 4096];
     assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]), [Fetched::Damaged]);
     tier.sync_all().unwrap();
@@ -176,7 +177,7 @@ fn verifying_finds_every_flipped_byte() {
 fn long_values_are_verified_piece_by_piece() {
     const LEN: usize = (5 << 19) + 5;
     let disk = Disk::new(44 << 20, 1);
-    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     for i in 0..16_u8 {
         let value: Vec<u8> = (0..LEN).map(|at| (at / 4096) as u8 ^ i).collect();
         tier.store(&[(&[i], &value)]).remove(0).unwrap();
@@ -205,7 +206,7 @@ fn long_values_are_verified_piece_by_piece() {
 #[test]
 fn a_value_that_cannot_be_read_is_damaged() {
     let disk = Disk::new(4 << 20, 5);
-    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     for i in 0..50_u32 {
         tier.store(&[(&i.to_le_bytes(), &[1; 10_000])]).remove(0).unwrap();
     }

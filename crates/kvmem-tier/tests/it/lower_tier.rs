@@ -6,12 +6,12 @@ use kvmem::arena::PageSize;
 use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
 use kvmem::pool::{KvCache, Pool};
 use kvmem_testkit::random::Random;
-use kvmem_tier::{Admission, DiskTier, TierOptions};
+use kvmem_tier::{Admission, DiskTier, DiskTierOptions};
 
 use crate::simulated::Disk;
 
 fn cache(disk: &Disk) -> (Arc<DiskTier<Disk>>, KvCache<u64>) {
-    let options = TierOptions { max_entries: Some(1000), ..TierOptions::default() };
+    let options = DiskTierOptions { max_entries: Some(1000), ..DiskTierOptions::default() };
     let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
     let tier = Arc::new(tier);
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
@@ -125,7 +125,8 @@ fn a_value_that_was_replaced_or_removed_never_comes_back() {
 /// With the second eviction, what is inserted once is not written.
 #[test]
 fn values_that_leave_memory_once_are_not_written() {
-    let options = TierOptions { admission: Admission::SecondEviction, ..TierOptions::default() };
+    let options =
+        DiskTierOptions { admission: Admission::SecondEviction, ..DiskTierOptions::default() };
     let (tier, _) = DiskTier::on(Disk::new(16 << 20, 1), &options).unwrap();
     let tier = Arc::new(tier);
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
@@ -152,7 +153,7 @@ fn values_that_leave_memory_once_are_not_written() {
 #[test]
 fn the_program_chooses_what_is_written() {
     let admission = Admission::custom(|key: &[u8], value: &[u8]| key[0] < 50 && value[0] == 0);
-    let options = TierOptions { admission, ..TierOptions::default() };
+    let options = DiskTierOptions { admission, ..DiskTierOptions::default() };
     let (tier, _) = DiskTier::on(Disk::new(16 << 20, 1), &options.clone()).unwrap();
     let tier = Arc::new(tier);
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
@@ -184,7 +185,7 @@ fn a_panic_of_the_policy_leaves_nothing_older() {
         assert!(key[0] != 3 || value[0] == 0, "by the policy");
         true
     });
-    let options = TierOptions { admission, ..TierOptions::default() };
+    let options = DiskTierOptions { admission, ..DiskTierOptions::default() };
     let (tier, _) = DiskTier::on(Disk::new(16 << 20, 1), &options).unwrap();
     let tier = Arc::new(tier);
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
@@ -235,7 +236,7 @@ fn a_failing_disk_is_a_smaller_cache() {
 #[test]
 fn evicted_values_are_written_behind_in_batches() {
     let disk = Disk::new(16 << 20, 1);
-    let options = TierOptions { max_entries: Some(1000), ..TierOptions::default() };
+    let options = DiskTierOptions { max_entries: Some(1000), ..DiskTierOptions::default() };
     let tier = Arc::new(DiskTier::on(disk.clone(), &options).unwrap().0);
     let pool = Pool::builder("4 MiB").ladder(PageSize::Base).build().unwrap();
     let behind = WriteBehind::builder(&pool, Arc::clone(&tier)).max_bytes(1 << 20).build().unwrap();
@@ -260,4 +261,31 @@ fn evicted_values_are_written_behind_in_batches() {
             assert_eq!(found.unwrap().bytes(), value(*key, 0));
         }
     }
+}
+
+/// All that is written counts for the rate. What the program stores itself is written nevertheless,
+/// and evicted values are dropped until the rate has made up for it.
+#[test]
+fn the_rate_holds_for_everything_that_is_written() {
+    let options = DiskTierOptions {
+        max_write_bytes_per_s: Some(10_000_000),
+        max_entries: Some(1000),
+        ..DiskTierOptions::default()
+    };
+    let (tier, _) = DiskTier::on(Disk::new(40 << 20, 1), &options).unwrap();
+    let tier = Arc::new(tier);
+    let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
+    let below: Arc<DiskTier<Disk>> = Arc::clone(&tier);
+    let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+    cache.insert(0, &value(0, 0)).unwrap();
+    cache.evict_to(0);
+    assert_eq!((tier.stats().stored, tier.stats().not_admitted), (1, 0));
+    // Far more than a second's worth: as much as 300 s make up for.
+    let long = vec![1; 30 << 20];
+    for _ in 0..100 {
+        tier.store(&[(b"long", &long)]).remove(0).unwrap();
+    }
+    cache.insert(1, &value(1, 0)).unwrap();
+    cache.evict_to(0);
+    assert_eq!((tier.stats().stored, tier.stats().not_admitted), (101, 1));
 }

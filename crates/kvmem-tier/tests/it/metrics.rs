@@ -6,7 +6,7 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use kvmem::pool::observe::{Exporter, Kind};
 use kvmem_tier::observe::{METRICS, publisher};
-use kvmem_tier::{DiskTier, Fetch, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch};
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
     Unit,
@@ -96,7 +96,7 @@ impl Recorder for Kept {
 #[test]
 fn every_figure_is_published_with_its_kind_and_labels() {
     let disk = Disk::new(4 << 20, 1);
-    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     let tier = Arc::new(tier);
     for key in 0..20_u8 {
         tier.store(&[(&[key], &[key; 5000])]).remove(0).unwrap();
@@ -186,10 +186,10 @@ fn what_costs_values_is_an_event() {
     let subscriber = tracing_subscriber::registry().with(lines.clone());
     let file = TempFile::new("events");
     tracing::subscriber::with_default(subscriber, || {
-        let options = TierOptions { bytes: Some(1 << 20), ..TierOptions::default() };
+        let options = DiskTierOptions { bytes: Some(1 << 20), ..DiskTierOptions::default() };
         drop(DiskTier::open(&file.0, &options).unwrap());
         let disk = Disk::new(1 << 20, 1);
-        let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+        let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
         tier.store(&[(b"key", &[1; 5000])]).remove(0).unwrap();
         disk.fail_once_in(1);
         let _ = tier.fetch(&mut [Fetch { key: b"key", into: &mut [0; 5000] }]);

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kvmem_tier::device::{AlignedBuffer, Device, FileDevice};
-use kvmem_tier::{DiskTier, TierOptions, inspect, verify};
+use kvmem_tier::{DiskTier, DiskTierOptions, inspect, verify};
 
 use crate::files::{TempFile, open};
 
@@ -39,7 +39,7 @@ fn programs_that_read_share_a_file_and_cannot_change_it() {
     let block = AlignedBuffer::new(1);
     assert!(one.write_at(0, &block).is_err());
     assert_eq!(std::fs::read(&file.0).unwrap(), before);
-    let error = DiskTier::open(&file.0, &TierOptions::default()).err().unwrap();
+    let error = DiskTier::open(&file.0, &DiskTierOptions::default()).err().unwrap();
     assert!(error.to_string().contains("open already"), "{error}");
     drop((one, two));
     assert_eq!(open(&file.0).1.entries, 1);

@@ -6,7 +6,7 @@ use kvmem_testkit::random::Random;
 use kvmem_tier::device::FileDevice;
 use kvmem_tier::format::Extent;
 use kvmem_tier::{
-    Damage, DiskTier, Fetch, Fetched, StoreError, TierError, TierOptions, inspect, verify,
+    Damage, DiskTier, DiskTierOptions, Fetch, Fetched, StoreError, TierError, inspect, verify,
 };
 
 use crate::files::TempFile;
@@ -15,8 +15,8 @@ use crate::store::get;
 
 const BLOCK: usize = 4096;
 
-fn options() -> TierOptions {
-    TierOptions { max_entries: Some(1000), ..TierOptions::default() }
+fn options() -> DiskTierOptions {
+    DiskTierOptions { max_entries: Some(1000), ..DiskTierOptions::default() }
 }
 
 /// Returns a tier in whose space every other block is free, and the number of free ones.
@@ -221,6 +221,7 @@ fn extents_are_quarantined_one_by_one() {
         let before = tier.stats().used;
         let value = bytes(3 * BLOCK, 5);
         tier.store(&[(b"key", &value)]).remove(0).unwrap();
+        tier.checkpoint().unwrap();
         drop(tier);
         let found = inspect(&disk).unwrap().contents.unwrap();
         let at = found.superblock.layout.data.start
@@ -261,7 +262,7 @@ fn verifying_everything_quarantines_extents_one_by_one() {
     let last = extents(&disk, 3 * BLOCK)[2];
     let at = found.superblock.layout.data.start + u64::from(last.start) * BLOCK as u64;
     disk.fail_at(at..at + 1, libc::EIO);
-    let options = TierOptions { verify: kvmem_tier::Verify::All, ..options() };
+    let options = DiskTierOptions { verify: kvmem_tier::Verify::All, ..options() };
     let (tier, found) = DiskTier::on(disk, &options).unwrap();
     assert_eq!((found.damaged, tier.stats().quarantined), (1, BLOCK as u64));
 }
@@ -298,10 +299,10 @@ fn a_value_is_stored_whole_or_not_at_all() {
 /// evicted instead, and no checkpoint is too long, not even when all values are quarantined.
 #[test]
 fn a_full_index_has_no_room_for_several_extents() {
-    let options = TierOptions {
+    let options = DiskTierOptions {
         max_entries: Some(63),
         journal_bytes: Some(4 * BLOCK as u64),
-        ..TierOptions::default()
+        ..DiskTierOptions::default()
     };
     for seed in 0..20 {
         let mut random = Random::new(seed);

@@ -131,6 +131,16 @@ impl Disk {
         platter.syncing = None;
     }
 
+    /// Cuts the power: writes since the last sync that begin in these bytes are lost, no others.
+    pub(crate) fn cut_power_losing(&self, lost: Range<u64>) {
+        let mut platter = self.platter();
+        let Platter { current, durable, unsynced, .. } = &mut *platter;
+        for (at, bytes) in unsynced.drain(..).filter(|(at, _)| !lost.contains(at)) {
+            durable[at as usize..at as usize + bytes.len()].copy_from_slice(&bytes);
+        }
+        current.clone_from(durable);
+    }
+
     /// Cuts the power: of each sector written since the last sync, some writes are lost, in any
     /// order.
     pub(crate) fn cut_power(&self) {

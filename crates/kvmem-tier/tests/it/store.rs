@@ -1,12 +1,12 @@
 //! Storing, fetching, removing and evicting.
 
 use kvmem_testkit::random::Random;
-use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, TierError, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, StoreError, TierError};
 
 use crate::simulated::Disk;
 
 fn tier(len: usize) -> DiskTier<Disk> {
-    let options = TierOptions { max_entries: Some(200), ..TierOptions::default() };
+    let options = DiskTierOptions { max_entries: Some(200), ..DiskTierOptions::default() };
     DiskTier::on(Disk::new(len, 1), &options).unwrap().0
 }
 
@@ -55,7 +55,7 @@ fn memory_may_begin_anywhere() {
 /// whatever the order of the keys.
 #[test]
 fn a_fetch_reads_in_the_order_of_the_file() {
-    let options = TierOptions { max_entries: Some(200), ..TierOptions::default() };
+    let options = DiskTierOptions { max_entries: Some(200), ..DiskTierOptions::default() };
     let disk = Disk::new(1 << 20, 1);
     let tier = DiskTier::on(disk.clone(), &options).unwrap().0;
     let value = |key: u8| vec![key; 1000 + 5000 * usize::from(key % 3)];
@@ -175,10 +175,10 @@ fn what_cannot_be_stored_has_a_reason() {
 #[test]
 fn durable_writes_need_no_sync() {
     let disk = Disk::new(2 << 20, 1).with_dsync();
-    let options = TierOptions {
+    let options = DiskTierOptions {
         max_entries: Some(200),
         journal_bytes: Some(640 << 10),
-        ..TierOptions::default()
+        ..DiskTierOptions::default()
     };
     let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
     disk.fail_syncs(true);
@@ -205,13 +205,13 @@ fn durable_writes_need_no_sync() {
 #[test]
 fn a_cleared_tier_is_empty_after_a_restart_too() {
     let disk = Disk::new(1 << 20, 1);
-    let (tier, _) = DiskTier::on(disk.clone(), &TierOptions::default()).unwrap();
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     put(&tier, b"key", b"value");
     tier.clear().unwrap();
     assert_eq!((get(&tier, b"key"), tier.stats().used), (None, 0));
     drop(tier);
     disk.cut_power();
-    let (tier, found) = DiskTier::on(disk, &TierOptions::default()).unwrap();
+    let (tier, found) = DiskTier::on(disk, &DiskTierOptions::default()).unwrap();
     assert_eq!((get(&tier, b"key"), found.entries), (None, 0));
 }
 
@@ -248,9 +248,9 @@ fn threads_share_a_tier() {
 #[test]
 fn a_file_that_is_too_short_says_how_long_it_must_be() {
     for options in [
-        TierOptions::default(),
-        TierOptions { max_entries: Some(10_000), ..TierOptions::default() },
-        TierOptions { journal_bytes: Some(1 << 20), ..TierOptions::default() },
+        DiskTierOptions::default(),
+        DiskTierOptions { max_entries: Some(10_000), ..DiskTierOptions::default() },
+        DiskTierOptions { journal_bytes: Some(1 << 20), ..DiskTierOptions::default() },
     ] {
         let tier = |len: u64| DiskTier::on(Disk::new(len as usize, 1), &options).map(drop);
         let Err(TierError::TooSmall { len: 5000, min, .. }) = tier(5000) else {
@@ -258,7 +258,7 @@ fn a_file_that_is_too_short_says_how_long_it_must_be() {
         };
         assert!(tier(min).is_ok() && tier(min - 1).is_err(), "{min} with {options:?}");
     }
-    let options = TierOptions { max_entries: Some(u64::MAX), ..TierOptions::default() };
+    let options = DiskTierOptions { max_entries: Some(u64::MAX), ..DiskTierOptions::default() };
     let error = DiskTier::on(Disk::new(1 << 20, 1), &options).map(drop).unwrap_err();
     assert!(matches!(error, TierError::TooSmall { min: u64::MAX, .. }), "{error}");
 }

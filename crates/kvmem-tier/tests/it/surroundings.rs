@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 use kvmem::arena::PageSize;
 use kvmem::pool::Pool;
 use kvmem_tier::device::{Device, Engine, FileDevice};
-use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, TierError, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, StoreError, TierError};
 
 use crate::files::{TempFile, open};
 
@@ -49,8 +49,8 @@ fn check(result: libc::c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn bytes(bytes: u64) -> TierOptions {
-    TierOptions { bytes: Some(bytes), ..TierOptions::default() }
+fn bytes(bytes: u64) -> DiskTierOptions {
+    DiskTierOptions { bytes: Some(bytes), ..DiskTierOptions::default() }
 }
 
 /// Forbids `io_uring_setup`, as the default profile of container engines does.

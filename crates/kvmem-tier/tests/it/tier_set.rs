@@ -10,13 +10,13 @@ use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
 use kvmem::pool::{KvCache, Pool};
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::{Device, Read, Write};
-use kvmem_tier::{DiskTier, Fetch, Fetched, Stored, TierOptions, TierSet, TierSetError};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, Stored, TierSet, TierSetError};
 
 use crate::files::TempFile;
 use crate::simulated::Disk;
 
 fn open(disk: &Disk) -> DiskTier<Disk> {
-    DiskTier::on(disk.clone(), &TierOptions::default()).unwrap().0
+    DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap().0
 }
 
 fn disks(count: u64) -> Vec<Disk> {
@@ -89,7 +89,7 @@ fn hints_go_with_the_values_to_their_devices() {
 fn the_memory_of_a_pool_is_registered_with_every_file() {
     let files = [TempFile::new("set-fixed-0"), TempFile::new("set-fixed-1")];
     let paths: Vec<&std::path::Path> = files.iter().map(|file| file.0.as_path()).collect();
-    let options = TierOptions { bytes: Some(1 << 20), ..TierOptions::default() };
+    let options = DiskTierOptions { bytes: Some(1 << 20), ..DiskTierOptions::default() };
     let (set, reports) = TierSet::open(&paths, &options).unwrap();
     assert!(reports.iter().all(|report| report.created));
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
@@ -166,7 +166,7 @@ fn sets_that_make_no_sense_are_errors() {
     std::fs::create_dir_all(&folder).unwrap();
     std::fs::write(folder.join("foreign"), vec![7; 1 << 20]).unwrap();
     let paths = [folder.join("foreign"), folder.join("new")];
-    let options = TierOptions { bytes: Some(1 << 20), ..TierOptions::default() };
+    let options = DiskTierOptions { bytes: Some(1 << 20), ..DiskTierOptions::default() };
     let error = TierSet::open(&paths, &options).unwrap_err();
     assert!(error.to_string().contains("foreign"), "{error}");
     let (set, opened) = TierSet::open_available(&paths, &options).unwrap();
@@ -207,7 +207,7 @@ fn transfers_on_different_devices_run_side_by_side() {
     let make = |disk: Disk| Meeting(disk, Arc::clone(&barrier), false.into());
     let tiers = disks(3)
         .into_iter()
-        .map(|disk| DiskTier::on(make(disk), &TierOptions::default()).unwrap().0);
+        .map(|disk| DiskTier::on(make(disk), &DiskTierOptions::default()).unwrap().0);
     let set = TierSet::new(tiers.collect()).unwrap();
     let names: Vec<[u8; 4]> = (0..60_u32).map(u32::to_le_bytes).collect();
     let batch: Vec<(&[u8], &[u8])> = names.iter().map(|name| (&name[..], &name[..])).collect();

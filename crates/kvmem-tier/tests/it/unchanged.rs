@@ -7,12 +7,12 @@ use kvmem::arena::PageSize;
 use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
 use kvmem::pool::{KvCache, Pool};
 use kvmem_testkit::random::Random;
-use kvmem_tier::{Chain, DiskTier, TierOptions, TierSet, TierStats};
+use kvmem_tier::{Chain, DiskTier, DiskTierOptions, TierSet, TierStats};
 
 use crate::simulated::Disk;
 
 fn tier(disk: &Disk) -> Arc<DiskTier<Disk>> {
-    let options = TierOptions { max_entries: Some(1000), ..TierOptions::default() };
+    let options = DiskTierOptions { max_entries: Some(1000), ..DiskTierOptions::default() };
     Arc::new(DiskTier::on(disk.clone(), &options).unwrap().0)
 }
 
@@ -132,7 +132,7 @@ fn what_is_between_passes_it_on() {
     }
     assert_eq!((behind.stats().stored, behind.stats().unchanged), (40, 80));
 
-    let options = TierOptions { max_entries: Some(1000), ..TierOptions::default() };
+    let options = DiskTierOptions { max_entries: Some(1000), ..DiskTierOptions::default() };
     let part = |seed| DiskTier::on(Disk::new(8 << 20, seed), &options).unwrap().0;
     let set = Arc::new(TierSet::new(vec![part(1), part(2), part(3)]).unwrap());
     let cache = cache_above(Arc::clone(&set) as _);
@@ -184,7 +184,7 @@ fn a_failed_journal_takes_nothing() {
 fn the_latest_value_is_found_whatever_was_skipped() {
     for (seed, queued) in (0..6).zip([false, true].into_iter().cycle()) {
         let disk = Disk::new(2 << 20, seed);
-        let options = TierOptions { max_entries: Some(200), ..TierOptions::default() };
+        let options = DiskTierOptions { max_entries: Some(200), ..DiskTierOptions::default() };
         let tier = Arc::new(DiskTier::on(disk, &options).unwrap().0);
         let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
         let below: Arc<dyn LowerTier<u64>> = if queued {

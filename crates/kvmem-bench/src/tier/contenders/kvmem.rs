@@ -1,7 +1,7 @@
 //! The library's tier.
 
 use kvmem_tier::device::{Device, FileDevice};
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierError, TierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, TierError};
 
 use super::{Room, TierContender};
 use crate::tier::TierMeasureError;
@@ -11,15 +11,15 @@ use crate::values::Memory;
 pub(in crate::tier) struct Tier<D: Device = FileDevice>(DiskTier<D>);
 
 /// Returns the options of a tier of `bytes` bytes.
-fn options(bytes: u64, memory: &Memory) -> TierOptions {
+fn options(bytes: u64, memory: &Memory) -> DiskTierOptions {
     // One is evicted while another takes its place.
     let max_entries = bytes / memory.stride as u64 + memory.count as u64;
-    TierOptions { max_entries: Some(max_entries), ..TierOptions::default() }
+    DiskTierOptions { max_entries: Some(max_entries), ..DiskTierOptions::default() }
 }
 
 impl Tier {
     pub(super) fn new(room: Room<'_>, memory: &Memory) -> Result<Tier, TierMeasureError> {
-        let options = TierOptions {
+        let options = DiskTierOptions {
             bytes: Some(room.bytes),
             depth: Some(room.depth),
             ..options(room.bytes, memory)
@@ -34,7 +34,7 @@ impl Tier {
 impl<D: Device> Tier<D> {
     /// Makes a tier of a device, and loses what is on it.
     pub(in crate::tier) fn on(device: D, memory: &Memory) -> Result<Tier<D>, TierError> {
-        let options = TierOptions { format: true, ..options(device.len(), memory) };
+        let options = DiskTierOptions { format: true, ..options(device.len(), memory) };
         Ok(Tier(DiskTier::on(device, &options)?.0))
     }
 

@@ -1,0 +1,140 @@
+//! Values whose bytes a power cut took: misses of their own kind, whose blocks become free.
+
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, Verify, inspect};
+
+use crate::simulated::Disk;
+
+const LEN: usize = 10_000;
+
+fn open(disk: &Disk) -> DiskTier<Disk> {
+    DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap().0
+}
+
+fn store(tier: &DiskTier<Disk>, keys: std::ops::Range<u8>) {
+    for key in keys {
+        tier.store(&[(&[key], &[key; LEN])]).remove(0).unwrap();
+    }
+}
+
+fn fetch(tier: &DiskTier<Disk>, key: u8) -> Fetched {
+    let mut into = [0; LEN];
+    let found = tier.fetch(&mut [Fetch { key: &[key], into: &mut into }])[0];
+    assert!(found != Fetched::Hit || into == [key; LEN]);
+    found
+}
+
+/// Cuts the power; the values that were written since the last sync are lost, their changes not.
+fn lose_values(disk: &Disk) {
+    let data = inspect(disk).unwrap().contents.unwrap().superblock.layout.data;
+    disk.cut_power_losing(data.start..data.start + data.len);
+}
+
+/// Returns how many values an inspection counts as unverified.
+fn inspected(disk: &Disk) -> usize {
+    inspect(disk).unwrap().contents.unwrap().unverified_values()
+}
+
+#[test]
+fn what_a_power_cut_took_is_a_miss_of_its_own_kind_and_its_blocks_are_free_again() {
+    let disk = Disk::new(4 << 20, 1);
+    let tier = open(&disk);
+    store(&tier, 0..4);
+    tier.checkpoint().unwrap();
+    store(&tier, 4..10);
+    assert_eq!(tier.stats().unverified_values, 0, "the process that wrote them finds them");
+    drop(tier);
+    lose_values(&disk);
+    assert_eq!(inspected(&disk), 6);
+    // The marks outlive a process that reads nothing, and the checkpoint that it writes.
+    drop(open(&disk));
+    assert_eq!(inspected(&disk), 6);
+    let tier = open(&disk);
+    assert_eq!((tier.stats().entries, tier.stats().unverified_values), (10, 6));
+    for key in 0..10 {
+        let expected = if key < 4 { Fetched::Hit } else { Fetched::Lost };
+        assert_eq!(fetch(&tier, key), expected, "{key}");
+    }
+    assert_eq!(fetch(&tier, 9), Fetched::Absent);
+    let stats = tier.stats();
+    assert_eq!((stats.lost_misses, stats.checksum_misses, stats.misses), (6, 0, 1));
+    assert_eq!((stats.entries, stats.unverified_values, stats.quarantined), (4, 0, 0));
+    tier.sync_all().unwrap();
+    assert_eq!(tier.stats().used, 4 * 3 * 4096);
+    drop(tier);
+    let tier = open(&disk);
+    assert_eq!((tier.stats().entries, tier.stats().used), (4, 4 * 3 * 4096));
+}
+
+#[test]
+fn a_value_that_was_read_since_is_verified_and_damage_of_it_is_quarantined() {
+    let disk = Disk::new(4 << 20, 2);
+    let tier = open(&disk);
+    store(&tier, 1..3);
+    drop(tier);
+    // The process was killed; the drive has all bytes.
+    disk.restart();
+    let tier = open(&disk);
+    assert_eq!(tier.stats().unverified_values, 2);
+    assert_eq!(fetch(&tier, 1), Fetched::Hit);
+    assert_eq!(tier.stats().unverified_values, 1);
+    tier.checkpoint().unwrap();
+    drop(tier);
+    let mut bytes = disk.bytes();
+    for key in 1..3 {
+        let at = bytes.windows(4096).position(|block| block == [key; 4096]).unwrap();
+        bytes[at] ^= 1;
+    }
+    let disk = Disk::holding(bytes);
+    assert_eq!(inspected(&disk), 1);
+    let tier = open(&disk);
+    assert_eq!((fetch(&tier, 1), fetch(&tier, 2)), (Fetched::Damaged, Fetched::Lost));
+    let stats = tier.stats();
+    assert_eq!((stats.checksum_misses, stats.lost_misses), (1, 1));
+    assert_eq!(stats.quarantined, 3 * 4096);
+}
+
+#[test]
+fn a_value_that_replaces_a_lost_one_is_not_lost() {
+    let disk = Disk::new(4 << 20, 3);
+    let tier = open(&disk);
+    store(&tier, 0..2);
+    drop(tier);
+    lose_values(&disk);
+    let tier = open(&disk);
+    store(&tier, 0..1);
+    assert_eq!(tier.stats().unverified_values, 1);
+    assert_eq!(fetch(&tier, 0), Fetched::Hit);
+    assert_eq!(tier.remove(&[&[1_u8][..]]).unwrap(), 1);
+    assert_eq!(tier.stats().unverified_values, 0);
+}
+
+#[test]
+fn with_dsync_no_value_is_unverified() {
+    let disk = Disk::new(4 << 20, 4).with_dsync();
+    let tier = open(&disk);
+    store(&tier, 1..3);
+    drop(tier);
+    lose_values(&disk);
+    assert_eq!(inspected(&disk), 0);
+    let tier = open(&disk);
+    assert_eq!((fetch(&tier, 1), fetch(&tier, 2)), (Fetched::Hit, Fetched::Hit));
+}
+
+#[test]
+fn verifying_all_values_removes_the_lost_ones_and_leaves_none_unverified() {
+    let disk = Disk::new(4 << 20, 5);
+    let tier = open(&disk);
+    store(&tier, 1..4);
+    drop(tier);
+    lose_values(&disk);
+    let options = DiskTierOptions { verify: Verify::All, ..DiskTierOptions::default() };
+    let tier = open(&disk);
+    // Of these the drive has the bytes.
+    store(&tier, 4..6);
+    drop(tier);
+    let (tier, found) = DiskTier::on(disk, &options).unwrap();
+    assert_eq!((found.damaged, found.entries), (3, 2));
+    let stats = tier.stats();
+    assert_eq!((stats.lost_misses, stats.checksum_misses), (3, 0));
+    assert_eq!((stats.unverified_values, stats.quarantined), (0, 0));
+}
