@@ -2921,9 +2921,9 @@ kvmem_status kvmem_node_client_exchange(const struct kvmem_node_client *client,
                                         struct kvmem_node_value *out_values,
                                         struct kvmem_node_pins **out_pins);
 
-/// Returns whether the values are still pinned: 1 or 0. They are not if a server that has started
-/// again took this process for ended. The bytes may then be those of other values: check after
-/// reading, where that can happen.
+/// Returns whether the values are still pinned: 1 or 0. If they are, the bytes that this thread has
+/// read before are those of the values: check after reading, where a server may reclaim pins, or
+/// where one that has started again may have taken this process for ended. Makes no call.
 kvmem_status kvmem_node_pins_is_valid(const struct kvmem_node_pins *pins, uint32_t *out_valid);
 
 /// Compares the bytes of the value at `index` with the checksum that its writer has calculated, if
