@@ -101,9 +101,15 @@ fn test(root: &Path, installed: Installed, report: &mut Report) {
     tests.env_remove("PYTHONDONTWRITEBYTECODE");
     tests.env("PYTHONPYCACHEPREFIX", root.join("target/python/bytecode"));
     tests.envs(installed.variables);
-    let command = crate::workspace::target_folder(root).map(|it| it.join("debug/kvmem"));
-    if let Some(command) = command.ok().filter(|it| it.exists()) {
-        tests.env("KVMEM_COMMAND", command);
+    if let Ok(built) = crate::workspace::target_folder(root).map(|it| it.join("debug")) {
+        for (variable, program) in
+            [("KVMEM_COMMAND", "kvmem"), ("KVMEM_NODE_SERVER", "examples/serve")]
+        {
+            let program = built.join(program);
+            if program.exists() {
+                tests.env(variable, program);
+            }
+        }
     }
     // The last argument: failed tests that run once more replace it.
     tests.arg(root.join("crates/kvmem-python/tests"));
