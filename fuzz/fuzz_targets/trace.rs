@@ -7,8 +7,8 @@ use std::io::Cursor;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use kvmem_cli::reuse::distances::ReuseDistances;
-use kvmem_cli::trace::{SECONDS_MAX, TOKENS_MAX, Trace, TraceError, TraceFormat, TraceOptions};
+use kvmem_trace::reuse::distances::ReuseDistances;
+use kvmem_trace::{SECONDS_MAX, TOKENS_MAX, Trace, TraceError, TraceFormat, TraceOptions};
 
 /// Blocks after which an input has done enough.
 const BLOCKS_MAX: usize = 1 << 20;

@@ -2,7 +2,8 @@
 //!
 //! A group of checks is some tasks of the [`schedule`]. Commands of cargo that share the target
 //! folder run one at a time, because cargo locks it; the test programs that they build run beside
-//! them. A failing step does not stop the run. The last line is the sum over all steps,
+//! them. A failing step does not stop the run. A test that fails runs once more, alone, when all
+//! tasks have ended: see [`retry`](crate::retry). The last line is the sum over all steps,
 //! `N passed, N failed`. Every test counts once, and so does every step that does not consist of
 //! tests.
 //!
@@ -162,6 +163,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         });
         report.append(schedule::run(tasks, lanes.max(1), &root.join("target/xtask/times.txt")));
     }
+    report.retry();
     report.print();
     Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -6,6 +6,7 @@
 //! - [`checks`] names the steps of `cargo xtask test`,
 //! - [`schedule`] runs tasks side by side, with the [`output`] of each step in one piece,
 //! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
+//! - [`retry`] runs tests that failed once more, alone,
 //! - [`programs`] reads which test programs cargo has built,
 //! - [`setup`] looks for the tools that the steps need and installs those it can,
 //! - [`run`] runs commands that must succeed,
@@ -49,6 +50,7 @@ mod programs;
 mod prose;
 mod python;
 mod record;
+mod retry;
 mod run;
 mod sanitize;
 mod schedule;

@@ -94,18 +94,25 @@ fn install(root: &Path, report: &mut Report) -> Option<Installed> {
 fn test(root: &Path, installed: Installed, report: &mut Report) {
     let mut tests = Command::new(&installed.python);
     tests.current_dir(root.join("target/python"));
-    tests.args(["-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider"]);
+    tests.args(["-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider"]);
     tests.args(["--durations", "15"]);
-    tests.arg(root.join("crates/kvmem-python/tests"));
     // The processes of an engine import thousands of modules. Their bytecode is kept, apart from
     // the sources and from the wheels, which are unpacked without any.
     tests.env_remove("PYTHONDONTWRITEBYTECODE");
     tests.env("PYTHONPYCACHEPREFIX", root.join("target/python/bytecode"));
     tests.envs(installed.variables);
-    let command = crate::workspace::target_folder(root).map(|it| it.join("debug/kvmem"));
-    if let Some(command) = command.ok().filter(|it| it.exists()) {
-        tests.env("KVMEM_COMMAND", command);
+    if let Ok(built) = crate::workspace::target_folder(root).map(|it| it.join("debug")) {
+        for (variable, program) in
+            [("KVMEM_COMMAND", "kvmem"), ("KVMEM_NODE_SERVER", "examples/serve")]
+        {
+            let program = built.join(program);
+            if program.exists() {
+                tests.env(variable, program);
+            }
+        }
     }
+    // The last argument: failed tests that run once more replace it.
+    tests.arg(root.join("crates/kvmem-python/tests"));
     report.command("python: tests", Kind::Pytest, &mut tests);
 }
 

@@ -6,6 +6,8 @@
 //! failure: the command fails without a failed test (it did not compile, or it was killed), or it
 //! succeeds without having run a single test.
 //!
+//! A test that fails can run once more at the end: see [`retry`](crate::retry).
+//!
 //! A [`Report`] collects the steps of one thread. If the thread keeps its output, a step prints a
 //! line when it begins and all its output when it ends.
 //!
@@ -16,10 +18,12 @@ pub(crate) mod child;
 pub(crate) mod count;
 
 use std::fs::File;
-use std::process::Command;
+use std::io;
+use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use crate::output;
+use crate::retry::{self, FailedTests, Retry};
 use crate::say;
 use count::Count;
 
@@ -30,7 +34,11 @@ pub(crate) enum Kind {
     Plain,
     /// Counts the tests that libtest reports.
     Tests,
-    /// Counts the tests that pytest reports.
+    /// The same for a test program itself, whose failed tests run once more: see
+    /// [`retry`](crate::retry).
+    Program,
+    /// Counts the tests that pytest reports, whose failed tests run once more. The last argument
+    /// of the command is the folder of the tests.
     Pytest,
 }
 
@@ -41,6 +49,10 @@ struct StepResult {
     note: Option<String>,
     /// The processor time of the commands that were run.
     processor: Duration,
+    /// The failed tests that may run once more.
+    retry: Option<Retry>,
+    /// The tests that failed, and passed at the second try.
+    second_tries: Vec<String>,
 }
 
 impl StepResult {
@@ -138,6 +150,43 @@ impl Report {
         self.outcomes.extend(other.outcomes);
     }
 
+    /// Runs the tests that failed once more, alone. Those that pass count as passed.
+    pub(crate) fn retry(&mut self) {
+        let failed = |outcome: &Outcome| outcome.result.retry.as_ref().map_or(0, Retry::len);
+        let failed: usize = self.outcomes.iter().map(failed).sum();
+        if failed > retry::MAX_TESTS {
+            println!("\n{failed} tests failed, so none runs again (limit: {})", retry::MAX_TESTS);
+            return;
+        }
+        for outcome in &mut self.outcomes {
+            let Some(mut retry) = outcome.result.retry.take() else { continue };
+            println!("\n── {}, once more: {}", outcome.name, retry.names().join(", "));
+            let kind = retry.kind();
+            let ran = run_tests(retry.command(), kind, None, false);
+            let result = &mut outcome.result;
+            match ran {
+                Ok(ran) => {
+                    result.processor += ran.processor;
+                    (result.count, result.second_tries) = retry.merge(ran.tests, ran.failed_tests);
+                    if result.count.failed == 0 {
+                        result.note = None;
+                    }
+                }
+                Err(error) => result.note = Some(format!("cannot run again: {error}")),
+            }
+            println!("── {}, once more: {}", outcome.name, result.count);
+        }
+    }
+
+    /// Returns the step and the name of each test that passed at the second try.
+    pub(crate) fn second_tries(&self) -> Vec<String> {
+        let of = |outcome: &Outcome| {
+            let name = |test: &String| format!("{}: {test}", outcome.name);
+            outcome.result.second_tries.iter().map(name).collect::<Vec<_>>()
+        };
+        self.outcomes.iter().flat_map(of).collect()
+    }
+
     /// Returns the sum over all steps.
     pub(crate) fn total(&self) -> Count {
         total(&self.outcomes.iter().collect::<Vec<_>>())
@@ -175,6 +224,11 @@ impl Report {
             self.began.elapsed().as_secs_f64(),
             processor.as_secs_f64()
         );
+        let second_tries = self.second_tries();
+        if !second_tries.is_empty() {
+            println!("\nPassed at the second try, alone on the machine; the first output is above");
+            second_tries.iter().for_each(|test| println!("  {test}"));
+        }
         println!("\n{}", self.total());
     }
 
@@ -207,15 +261,31 @@ fn total(outcomes: &[&Outcome]) -> Count {
     total
 }
 
-/// Runs a command, showing its lines and counting the tests that it reports.
-fn run(command: &mut Command, kind: Kind, out: Option<File>, background: bool) -> StepResult {
-    let mut tests = Count::default();
-    let mut failed = Vec::new();
+/// How a command ended, and what it reported.
+struct Ran {
+    status: ExitStatus,
+    processor: Duration,
+    tests: Count,
+    /// The failed tests, for readers.
+    failed: Vec<String>,
+    /// The failed tests by the names under which they run again.
+    failed_tests: FailedTests,
+}
+
+/// Runs a command, showing its lines and reading the tests that it reports.
+fn run_tests(
+    command: &mut Command,
+    kind: Kind,
+    out: Option<File>,
+    background: bool,
+) -> io::Result<Ran> {
+    let (mut tests, mut failed) = (Count::default(), Vec::new());
+    let mut failed_tests = FailedTests::default();
     let ended = child::run(command, out, background, &mut |line| {
         output::show(format_args!("{line}"));
         let count = match kind {
             Kind::Pytest => count::parse_pytest_result(line),
-            Kind::Plain | Kind::Tests => count::parse_test_result(line),
+            Kind::Plain | Kind::Tests | Kind::Program => count::parse_test_result(line),
         };
         if let Some(count) = count {
             tests.add(count);
@@ -223,18 +293,26 @@ fn run(command: &mut Command, kind: Kind, out: Option<File>, background: bool) -
         if kind != Kind::Plain {
             failed.extend(count::failed_test(line.trim_end()).map(str::to_owned));
         }
-    });
-    match ended {
-        Ok(ended) => {
-            let (count, note) = judge(kind, ended.status.success(), tests);
-            let note = note.map(|note| note.replace("STATUS", &ended.status.to_string()));
-            let names = (!failed.is_empty()).then(|| format!("failed: {}", failed.join(", ")));
-            StepResult { count, note: note.or(names), processor: ended.processor }
-        }
+        failed_tests.read(kind, line);
+    })?;
+    Ok(Ran { status: ended.status, processor: ended.processor, tests, failed, failed_tests })
+}
+
+/// Runs a command, showing its lines and counting the tests that it reports.
+fn run(command: &mut Command, kind: Kind, out: Option<File>, background: bool) -> StepResult {
+    let ran = match run_tests(command, kind, out, background) {
+        Ok(ran) => ran,
         Err(error) => {
-            StepResult::failed(format!("cannot run {}: {error}", command.get_program().display()))
+            let program = command.get_program().display();
+            return StepResult::failed(format!("cannot run {program}: {error}"));
         }
-    }
+    };
+    let (count, note) = judge(kind, ran.status.success(), ran.tests);
+    let note = note.map(|note| note.replace("STATUS", &ran.status.to_string()));
+    let names = (!ran.failed.is_empty()).then(|| format!("failed: {}", ran.failed.join(", ")));
+    let retry = Retry::new(kind, command, ran.tests, ran.failed_tests);
+    let (note, processor) = (note.or(names), ran.processor);
+    StepResult { count, note, processor, retry, second_tries: Vec::new() }
 }
 
 /// Returns the checks of a command that reported `tests` and then succeeded or failed, and a note.

@@ -793,6 +793,15 @@ typedef struct kvmem_space {
     uint32_t reserved;
 } kvmem_space;
 
+/// An allocation of a space by number, in two registers.
+typedef struct kvmem_space_range {
+    /// Its slot, times 2^32, plus the generation of the slot: the members of kvmem_allocation. 0:
+    /// the call failed.
+    uint64_t handle;
+    /// First offset. If the call failed: its kvmem_status.
+    uint64_t offset;
+} kvmem_space_range;
+
 /// The free ranges of similar sizes.
 typedef struct kvmem_bin {
     /// Smallest size in bytes.
@@ -2001,19 +2010,17 @@ kvmem_status kvmem_offset_allocator_space(const struct kvmem_offset_allocator *a
 /// allocations are live; otherwise fails with KVMEM_ERR_TOO_MANY_RANGES. All calls for a space with
 /// magazines pass the same limit, and it is not destroyed during the call.
 /// KVMEM_ERR_FOREIGN_ALLOCATION if the allocator was destroyed.
-kvmem_status kvmem_space_allocate(const struct kvmem_space *space,
-                                  uint64_t bytes,
-                                  uint64_t max_live,
-                                  struct kvmem_allocation *out_allocation);
+struct kvmem_space_range kvmem_space_allocate(struct kvmem_space space,
+                                              uint64_t bytes,
+                                              uint64_t max_live);
 
-/// Frees an allocation of the space of this number, as kvmem_offset_allocator_free does.
-/// KVMEM_ERR_FOREIGN_ALLOCATION if the allocator was destroyed. Reads only the first three members
-/// of `allocation`, and writes nothing to it.
-kvmem_status kvmem_space_free(uint32_t number, const struct kvmem_allocation *allocation);
+/// Frees an allocation of a space by its handle, as kvmem_offset_allocator_free does.
+/// KVMEM_ERR_FOREIGN_ALLOCATION if the allocator was destroyed.
+kvmem_status kvmem_space_free(struct kvmem_space space, uint64_t handle);
 
 /// Returns KVMEM_OK if the allocator of a space exists, and KVMEM_ERR_NOT_FOUND if it was
 /// destroyed.
-kvmem_status kvmem_space_exists(const struct kvmem_space *space);
+kvmem_status kvmem_space_exists(struct kvmem_space space);
 
 /// Lists the free ranges by size, ascending: all bins that are not empty. Lists are written as by
 /// kvmem_registration_chunks; there are fewer than about 2000 bins.
@@ -2925,9 +2932,9 @@ kvmem_status kvmem_node_client_exchange(const struct kvmem_node_client *client,
                                         struct kvmem_node_value *out_values,
                                         struct kvmem_node_pins **out_pins);
 
-/// Returns whether the values are still pinned: 1 or 0. They are not if a server that has started
-/// again took this process for ended. The bytes may then be those of other values: check after
-/// reading, where that can happen.
+/// Returns whether the values are still pinned: 1 or 0. If they are, the bytes that this thread has
+/// read before are those of the values: check after reading, where a server may reclaim pins, or
+/// where one that has started again may have taken this process for ended. Makes no call.
 kvmem_status kvmem_node_pins_is_valid(const struct kvmem_node_pins *pins, uint32_t *out_valid);
 
 /// Compares the bytes of the value at `index` with the checksum that its writer has calculated, if

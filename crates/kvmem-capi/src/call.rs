@@ -18,10 +18,20 @@ use crate::table::Object;
 /// Runs a call that concerns no object.
 #[inline(always)]
 pub(crate) fn guard(run: impl FnOnce() -> Result<(), CallError>) -> kvmem_status {
+    guard_or(|| run().map(|()| KVMEM_OK), |status| status)
+}
+
+/// Runs a call that concerns no object and returns more than a status: `failed` makes its result of
+/// the status of a failure.
+#[inline(always)]
+pub(crate) fn guard_or<R>(
+    run: impl FnOnce() -> Result<R, CallError>,
+    failed: impl FnOnce(kvmem_status) -> R,
+) -> R {
     match catch_unwind(AssertUnwindSafe(run)) {
-        Ok(Ok(())) => KVMEM_OK,
-        Ok(Err(error)) => last_error::record(error),
-        Err(panic) => panicked(&*panic),
+        Ok(Ok(result)) => result,
+        Ok(Err(error)) => failed(last_error::record(error)),
+        Err(panic) => failed(panicked(&*panic)),
     }
 }
 

@@ -168,9 +168,9 @@ pub unsafe extern "C" fn kvmem_node_client_exchange(
     })
 }
 
-/// Returns whether the values are still pinned: 1 or 0. They are not if a server that has started
-/// again took this process for ended. The bytes may then be those of other values: check after
-/// reading, where that can happen.
+/// Returns whether the values are still pinned: 1 or 0. If they are, the bytes that this thread has
+/// read before are those of the values: check after reading, where a server may reclaim pins, or
+/// where one that has started again may have taken this process for ended. Makes no call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_pins_is_valid(
     pins: *const kvmem_node_pins,

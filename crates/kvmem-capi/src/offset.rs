@@ -9,7 +9,7 @@ use kvmem::offset::{
 use kvmem::slab::{ExtentCache, ExtentSpaceRef, ExtentState};
 
 use crate::call::{
-    destroy, guard, guard_for, list, on, out, ranges, read, size, write_list, write_text,
+    destroy, guard, guard_for, guard_or, list, on, out, ranges, read, size, write_list, write_text,
 };
 use crate::error::CallError;
 use crate::fork::ForkScope;
@@ -740,47 +740,49 @@ pub unsafe extern "C" fn kvmem_offset_allocator_space(
     })
 }
 
+/// An allocation of a space by number, in two registers.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct kvmem_space_range {
+    /// Its slot, times 2^32, plus the generation of the slot: the members of kvmem_allocation. 0:
+    /// the call failed.
+    pub handle: u64,
+    /// First offset. If the call failed: its kvmem_status.
+    pub offset: u64,
+}
+
 /// Allocates `bytes` bytes as kvmem_offset_allocator_allocate does, if fewer than `max_live`
 /// allocations are live; otherwise fails with KVMEM_ERR_TOO_MANY_RANGES. All calls for a space with
 /// magazines pass the same limit, and it is not destroyed during the call.
 /// KVMEM_ERR_FOREIGN_ALLOCATION if the allocator was destroyed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_space_allocate(
-    space: *const kvmem_space,
+pub extern "C" fn kvmem_space_allocate(
+    space: kvmem_space,
     bytes: u64,
     max_live: u64,
-    out_allocation: *mut kvmem_allocation,
-) -> kvmem_status {
-    guard(|| {
-        // SAFETY: promise 1 of the C caller, for `space`.
-        let space = unsafe { read(space, "space") }?;
-        // SAFETY: promise 1 of the C caller, for `out_allocation`.
-        let place = unsafe { out(out_allocation, "out_allocation") }?;
-        let id = space.allocator;
-        let allocated = match with_magazines(space.number) {
+) -> kvmem_space_range {
+    let allocate = || {
+        let kvmem_space { allocator: id, number, .. } = space;
+        let raw = match with_magazines(number) {
             Some(number) => ExtentSpaceRef { number, id }.allocate_raw(bytes, max_live),
-            None => SpaceRef { number: space.number, id }.allocate_raw(bytes, max_live),
-        };
-        place.put(allocated?.into());
-        Ok(())
-    })
+            None => SpaceRef { number, id }.allocate_raw(bytes, max_live),
+        }?;
+        // A generation is never 0.
+        Ok(kvmem_space_range { handle: raw.handle.to_bits() as u64, offset: raw.offset })
+    };
+    guard_or(allocate, |status| kvmem_space_range { handle: 0, offset: status as u64 })
 }
 
-/// Frees an allocation of the space of this number, as kvmem_offset_allocator_free does.
-/// KVMEM_ERR_FOREIGN_ALLOCATION if the allocator was destroyed. Reads only the first three members
-/// of `allocation`, and writes nothing to it.
+/// Frees an allocation of a space by its handle, as kvmem_offset_allocator_free does.
+/// KVMEM_ERR_FOREIGN_ALLOCATION if the allocator was destroyed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_space_free(
-    number: u32,
-    allocation: *const kvmem_allocation,
-) -> kvmem_status {
+pub extern "C" fn kvmem_space_free(space: kvmem_space, handle: u64) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `allocation`.
-        let allocation = unsafe { read(allocation, "allocation") }?;
-        match with_magazines(number) {
-            Some(number) => ExtentSpaceRef::free_raw(number, allocation.handle())?,
+        let handle = RawHandle::from_bits(u128::from(space.allocator) << 64 | u128::from(handle));
+        match with_magazines(space.number) {
+            Some(number) => ExtentSpaceRef::free_raw(number, handle)?,
             None => {
-                SpaceRef::free_raw(number, allocation.handle())?;
+                SpaceRef::free_raw(space.number, handle)?;
             }
         }
         Ok(())
@@ -790,14 +792,12 @@ pub unsafe extern "C" fn kvmem_space_free(
 /// Returns KVMEM_OK if the allocator of a space exists, and KVMEM_ERR_NOT_FOUND if it was
 /// destroyed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_space_exists(space: *const kvmem_space) -> kvmem_status {
+pub extern "C" fn kvmem_space_exists(space: kvmem_space) -> kvmem_status {
     guard(|| {
-        // SAFETY: promise 1 of the C caller, for `space`.
-        let space = unsafe { read(space, "space") }?;
-        let id = space.allocator;
-        let exists = match with_magazines(space.number) {
+        let kvmem_space { allocator: id, number, .. } = space;
+        let exists = match with_magazines(number) {
             Some(number) => ExtentSpaceRef { number, id }.is_open(),
-            None => SpaceRef { number: space.number, id }.is_open(),
+            None => SpaceRef { number, id }.is_open(),
         };
         if exists { Ok(()) } else { Err(CallError::NotFound) }
     })

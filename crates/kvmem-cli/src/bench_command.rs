@@ -21,9 +21,9 @@ use crate::args::{
     BenchOffsetArgs, BenchRegisterArgs, BenchSimulateArgs, BenchSlabArgs, BenchSuite,
     BenchTierArgs, SuiteArgs,
 };
-use crate::escape::shown;
 use crate::output::{Failure, HtmlSink, JsonSink, print, progress_bar, tell};
 use crate::output_file::OutputFiles;
+use kvmem_trace::escape::shown;
 
 /// The result of a suite.
 type SuiteResult = Result<Box<dyn Draw>, Failure>;

@@ -6,9 +6,9 @@ use kvmem::register::diagnose;
 use kvmem_tier::preflight;
 
 use crate::args::DoctorArgs;
-use crate::escape::shown;
 use crate::output::{Failure, JsonSink, print};
 use crate::output_file::OutputFiles;
+use kvmem_trace::escape::shown;
 
 /// The schema of the JSON.
 const SCHEMA: &str = include_str!("doctor_command/schema.json");

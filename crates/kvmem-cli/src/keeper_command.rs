@@ -16,8 +16,8 @@ use indicatif::{BinaryBytes, HumanDuration};
 use kvmem_node::{Keeper, KeeperClient, KeeperError, KeeperOptions, KeptListed};
 
 use crate::args::KeeperArgs;
-use crate::escape::shown;
 use crate::output::{Failure, print, tell};
+use kvmem_trace::escape::shown;
 
 /// What a keeper in the background prints when it listens.
 const READY: &str = "ready\n";

@@ -2,15 +2,14 @@
 //! subcommand it is the tour.
 //!
 //! The command itself is thin: benchmarks are in `kvmem-bench`, the replay of traces is in
-//! [`replay`], that of recorded allocator calls in [`ops`]. [`trace`] reads traces, and [`reuse`]
-//! computes hit rates for all sizes of a pool at once. [`snapshot`] reads the state of another
-//! allocator.
+//! [`replay`], that of recorded allocator calls in [`ops`]. `kvmem-trace` reads traces, and
+//! [`reuse`] tells their hit rates for all sizes of a pool at once. [`snapshot`] reads the state of
+//! another allocator.
 
 pub mod address_map;
 pub mod args;
 mod bench_command;
 mod doctor_command;
-mod escape;
 mod keeper_command;
 mod log;
 pub mod metrics_server;
@@ -29,7 +28,6 @@ mod snapshot_command;
 mod tier_command;
 mod time_line;
 mod tour_command;
-pub mod trace;
 mod trace_command;
 
 use args::{Args, Command, TourArgs};

@@ -10,8 +10,8 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use kvmem_report::Page;
 use serde::Serialize;
 
-use crate::escape::escaped;
 use crate::output_file::{OutputError, OutputFile, OutputFiles};
+use kvmem_trace::escape::escaped;
 
 /// A failure of the command.
 ///

@@ -30,7 +30,7 @@ use std::path::{Path, PathBuf};
 use self::place::Place;
 use self::rights::Rights;
 use self::staged::Staged;
-use crate::escape::shown;
+use kvmem_trace::escape::shown;
 
 /// An output file cannot be opened or written.
 #[derive(Debug, thiserror::Error)]

@@ -16,7 +16,7 @@ use crate::output_file::OutputFiles;
 use crate::replay::page::page;
 use crate::replay::sampling::ReplaySamples;
 use crate::replay::{Options, Progress, ReplayError, Watch, check_contender, replay};
-use crate::trace::{self, TraceError, TraceFile};
+use kvmem_trace::{TraceError, TraceFile};
 
 /// Replays the trace or the recorded calls, and prints the report.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
@@ -49,7 +49,7 @@ fn run_trace(args: &ReplayArgs, path: &Path) -> Result<(), Failure> {
     let file = TraceFile::open(path, args.reading.sessions).map_err(failed)?;
     let len_bytes = file.len_bytes();
     let mut files = OutputFiles::new();
-    for file in trace::files(path).map_err(failed)? {
+    for file in kvmem_trace::files(path).map_err(failed)? {
         files = files.protect("the trace that is replayed", &file);
     }
     let record = args.record.as_deref().map(|path| files.open("--record", path)).transpose()?;

@@ -35,11 +35,11 @@ use self::housekeeping::Housekeeping;
 use self::keeping::{Keeping, Left, Passed};
 use self::report::{ServeReport, kept_by};
 use crate::args::{KeepBy, ServeArgs};
-use crate::escape::shown;
 use crate::metrics_server::MetricsServer;
 use crate::mount_command;
 use crate::output::{Failure, JsonSink, progress_bar, tell};
 use crate::output_file::OutputFiles;
+use kvmem_trace::escape::shown;
 
 /// The time between two lines of status for systemd while memory is mapped.
 const STATUS: Duration = Duration::from_secs(1);

@@ -1,10 +1,10 @@
 //! `kvmem snapshot`: checks a snapshot of Mooncake's offset allocator.
 
 use crate::args::SnapshotArgs;
-use crate::escape::shown;
 use crate::output::{Failure, JsonSink};
 use crate::output_file::OutputFiles;
 use crate::snapshot::SnapshotReport;
+use kvmem_trace::escape::shown;
 
 /// Carries out the subcommand. The status is 1 if something is wrong with the snapshot.
 pub(crate) fn run(args: &SnapshotArgs) -> Result<(), Failure> {

@@ -13,8 +13,8 @@ use kvmem_tier::format::{BLOCK, Digest, SuperblockError};
 use kvmem_tier::{Contents, Inspection, TierError};
 
 use crate::args::{TierArgs, TierCommand};
-use crate::escape::shown;
 use crate::output::Failure;
+use kvmem_trace::escape::shown;
 
 /// Carries out the subcommand.
 pub(crate) fn run(args: &TierArgs) -> Result<(), Failure> {

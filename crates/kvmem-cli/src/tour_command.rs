@@ -34,9 +34,9 @@ use self::setting_up::{SetUp, rings, set_up};
 use self::sizing::Sizing;
 use self::telling::{Missing, Telling, bytes};
 use crate::args::TourArgs;
-use crate::escape::shown;
 use crate::output::{Failure, HtmlSink, print};
 use crate::output_file::OutputFiles;
+use kvmem_trace::escape::shown;
 
 /// Rings that pin the pool.
 const RINGS: &str = "io_uring:2";

@@ -10,10 +10,10 @@ use crate::args::{
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
 use crate::reuse::curve::HitCurve;
-use crate::reuse::distances::ReuseDistances;
 use crate::reuse::page::page;
 use crate::reuse::summary::{ReuseError, TraceSummary, summarize};
-use crate::trace::{self, TraceFile};
+use kvmem_trace::TraceFile;
+use kvmem_trace::reuse::distances::ReuseDistances;
 
 /// Carries out the subcommand.
 pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
@@ -49,7 +49,7 @@ fn curve(args: &TraceCurveArgs) -> Result<(), Failure> {
 
 /// Protects the files of a trace from being replaced.
 fn protect(mut files: OutputFiles, path: &Path) -> Result<OutputFiles, Failure> {
-    for file in trace::files(path).map_err(Failure::usage)? {
+    for file in kvmem_trace::files(path).map_err(Failure::usage)? {
         files = files.protect("the trace that is read", &file);
     }
     Ok(files)

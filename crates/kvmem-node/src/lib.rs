@@ -9,6 +9,7 @@ mod heap;
 mod keeper;
 mod node;
 pub mod observe;
+mod pin_word;
 #[cfg(all(test, not(loom)))]
 mod prefix;
 mod protocol;

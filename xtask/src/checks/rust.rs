@@ -176,7 +176,7 @@ fn test<'a>(group: &'static str, program: Program) -> Task<'a> {
     let needs_machine = program.target == "alone";
     let step = name.clone();
     let task = Task::new(group, name, move |report| {
-        report.command(&step, Kind::Tests, &mut program.command());
+        report.command(&step, Kind::Program, &mut program.command());
     });
     let task = task.after("setup");
     if needs_machine { task.with(MACHINE) } else { task }

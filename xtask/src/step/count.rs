@@ -58,7 +58,7 @@ pub(super) fn parse_pytest_result(line: &str) -> Option<Count> {
 }
 
 /// Returns the name of a failed test: `test a::b ... FAILED`, or `FAILED tests/test_a.py::b - why`.
-pub(super) fn failed_test(line: &str) -> Option<&str> {
+pub(crate) fn failed_test(line: &str) -> Option<&str> {
     let of_libtest = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix(" ... FAILED"));
     let of_pytest = || {
         let rest = line.strip_prefix("FAILED ").or_else(|| line.strip_prefix("ERROR "))?;

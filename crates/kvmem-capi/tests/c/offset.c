@@ -1,6 +1,14 @@
 /* Layer 3: offsets, without magazines and with them. */
 #include "check.h"
 
+/* Checks that an allocation by number fails with a status. */
+#define FAILS(wanted, call)                                                                     \
+    do {                                                                                        \
+        const kvmem_space_range fails_range = (call);                                           \
+        CHECK(fails_range.handle == 0);                                                         \
+        IS(wanted, (kvmem_status)fails_range.offset);                                           \
+    } while (0)
+
 static void both_kinds(uint32_t magazines) {
     kvmem_offset_allocator_options options;
     OK(kvmem_offset_allocator_options_init(&options, sizeof options));
@@ -72,38 +80,44 @@ static void both_kinds(uint32_t magazines) {
     kvmem_space ref;
     IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_offset_allocator_space(space, NULL));
     OK(kvmem_offset_allocator_space(space, &ref));
-    OK(kvmem_space_exists(&ref));
+    OK(kvmem_space_exists(ref));
     kvmem_metrics before, after;
     OK(kvmem_offset_allocator_get_metrics(space, &before));
-    kvmem_allocation one, two = {7, 0, 0, 0, 0};
-    OK(kvmem_space_allocate(&ref, 100, before.live + 1, &one));
-    CHECK(one.bytes == 100 && one.allocator == ref.allocator && ref.reserved == 0);
-    IS(KVMEM_ERR_TOO_MANY_RANGES, kvmem_space_allocate(&ref, 100, before.live + 1, &two));
-    IS(KVMEM_ERR_TOO_LARGE, kvmem_space_allocate(&ref, 8 * MIB, UINT64_MAX, &two));
-    IS(KVMEM_ERR_ZERO_SIZE, kvmem_space_allocate(&ref, 0, UINT64_MAX, &two));
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_allocate(NULL, 100, UINT64_MAX, &two));
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_allocate(&ref, 100, UINT64_MAX, NULL));
-    CHECK(two.allocator == 7);
-    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref.number, &two));
-    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref.number + 1, &one));
-    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(UINT32_MAX, &one));
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_free(ref.number, NULL));
-    OK(kvmem_space_free(ref.number, &one));
-    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_space_free(ref.number, &one));
+    const uint64_t most = before.live + 1;
+    kvmem_space_range one = kvmem_space_allocate(ref, 100, most);
+    kvmem_allocation same;
+    OK(kvmem_offset_allocator_allocation_at(space, (uint32_t)(one.handle >> 32), &same));
+    CHECK(same.allocator == ref.allocator && same.generation == (uint32_t)one.handle);
+    CHECK(same.offset == one.offset && same.bytes == 100 && ref.reserved == 0);
+    FAILS(KVMEM_ERR_TOO_MANY_RANGES, kvmem_space_allocate(ref, 100, most));
+    FAILS(KVMEM_ERR_TOO_LARGE, kvmem_space_allocate(ref, 8 * MIB, UINT64_MAX));
+    SAYS("8388608");
+    FAILS(KVMEM_ERR_ZERO_SIZE, kvmem_space_allocate(ref, 0, UINT64_MAX));
+    FAILS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_allocate((kvmem_space){0}, 1, UINT64_MAX));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_space_free(ref, 0));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_space_free(ref, one.handle + 1));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_space_free(ref, UINT64_MAX));
+    const kvmem_space others[] = {
+        {ref.allocator, ref.number + 1, 0}, {ref.allocator, UINT32_MAX, 0}, {7, ref.number, 0}};
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i) {
+        IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(others[i], one.handle));
+    }
+    OK(kvmem_space_free(ref, one.handle));
+    IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_space_free(ref, one.handle));
     OK(kvmem_offset_allocator_get_metrics(space, &after));
     CHECK(after.live == before.live && after.free_bytes == before.free_bytes);
-    IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists(&(kvmem_space){7, UINT32_MAX, 0}));
-    IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists(&(kvmem_space){7, INT32_MAX, 0}));
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists((kvmem_space){7, UINT32_MAX, 0}));
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists((kvmem_space){7, INT32_MAX, 0}));
 
     kvmem_offset_allocator *brief;
     OK(kvmem_offset_allocator_create(MIB, &options, &brief));
     OK(kvmem_offset_allocator_space(brief, &ref));
-    OK(kvmem_space_allocate(&ref, 100, UINT64_MAX, &one));
+    one = kvmem_space_allocate(ref, 100, UINT64_MAX);
+    CHECK(one.handle != 0);
     OK(kvmem_offset_allocator_destroy(brief));
-    IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists(&ref));
-    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref.number, &one));
-    CHECK(kvmem_space_allocate(&ref, 100, UINT64_MAX, &one) != KVMEM_OK);
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_space_exists(NULL));
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_space_exists(ref));
+    IS(KVMEM_ERR_FOREIGN_ALLOCATION, kvmem_space_free(ref, one.handle));
+    CHECK(kvmem_space_allocate(ref, 100, UINT64_MAX).handle == 0);
 
     /* Lost allocations are found again, by slot or all at once. */
     kvmem_allocation found[3], at;

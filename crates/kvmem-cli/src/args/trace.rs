@@ -6,8 +6,8 @@ use clap::{Args as ClapArgs, Subcommand};
 
 use super::size;
 use crate::replay::model::{BlockLayout, LayoutError, Model};
-use crate::trace::session::BLOCK_TOKENS_MAX;
-use crate::trace::{SESSIONS, TraceFormat, TraceOptions};
+use kvmem_trace::session::BLOCK_TOKENS_MAX;
+use kvmem_trace::{SESSIONS, TraceFormat, TraceOptions};
 
 /// Tokens of a page, unless another number is given.
 const PAGE_TOKENS: u64 = 64;

@@ -10,9 +10,9 @@ use kvmem_node::{NamespaceStats, NodeStats};
 
 use super::{connect, connect_for, failure, name_of};
 use crate::args::StatArgs;
-use crate::escape::escaped;
 use crate::output::{Failure, JsonSink};
 use crate::output_file::OutputFiles;
+use kvmem_trace::escape::escaped;
 
 /// Moves the cursor to the first line, and clears what is below.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";

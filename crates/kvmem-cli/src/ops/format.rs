@@ -25,7 +25,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::escape::shown;
+use kvmem_trace::escape::shown;
 
 /// The first bytes of a file of calls.
 pub const MAGIC: [u8; 8] = *b"KVMEMOPS";

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::sampling::{ReplaySamples, SoFar};
 use super::store::Store;
 use super::{Options, Progress, ReplayError, Watch};
-use crate::trace::{Request, Trace};
+use kvmem_trace::{Request, Trace};
 
 /// A trace that is being replayed.
 pub struct Feed<'a> {

@@ -61,11 +61,11 @@ use store::{Store, StoreError};
 use tiered::{TierPlace, Tiered, TieredError};
 use worker::{Counters, Worker, verify_all};
 
-use crate::escape::shown;
 use crate::ops::format::Header;
 use crate::ops::recorder::Recorder;
 use crate::output_file::OutputError;
-use crate::trace::{Trace, TraceError};
+use kvmem_trace::escape::shown;
+use kvmem_trace::{Trace, TraceError};
 
 /// A replay: which trace, on which allocator.
 #[derive(Clone, Debug)]

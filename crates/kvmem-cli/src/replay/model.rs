@@ -186,7 +186,7 @@ impl BlockLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::mooncake::BLOCK_TOKENS;
+    use kvmem_trace::mooncake::BLOCK_TOKENS;
 
     #[test]
     fn glm_pages_are_the_published_ones() {

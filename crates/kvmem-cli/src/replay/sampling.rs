@@ -137,7 +137,7 @@ mod tests {
     use super::super::pooled::Pooled;
     use super::super::worker::Worker;
     use super::*;
-    use crate::trace::Request;
+    use kvmem_trace::Request;
 
     fn request(ids: &[u64]) -> Request {
         Request {

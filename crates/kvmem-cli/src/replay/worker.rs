@@ -25,7 +25,7 @@ use super::moves::Moves;
 use super::object::ObjectId;
 use super::payload::{Damage, Payloads};
 use super::store::{Store, StoreError};
-use crate::trace::Request;
+use kvmem_trace::Request;
 
 /// Counts since the worker began.
 #[derive(Clone, Copy, Default, PartialEq, Debug)]

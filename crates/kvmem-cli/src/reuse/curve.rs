@@ -5,8 +5,8 @@ use std::fmt;
 use indicatif::BinaryBytes;
 use serde::Serialize;
 
-use super::distances::ReuseDistances;
 use super::summary::{TraceSummary, percent};
+use kvmem_trace::reuse::distances::ReuseDistances;
 
 /// Points of a drawn curve for each power of two.
 const POINTS_PER_OCTAVE: u32 = 16;

@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
-use super::distances::ReuseDistances;
 use crate::args::BlockArgs;
-use crate::escape::shown;
 use crate::replay::model::LayoutError;
-use crate::trace::{Trace, TraceError, TraceFormat};
+use kvmem_trace::escape::shown;
+use kvmem_trace::reuse::distances::ReuseDistances;
+use kvmem_trace::{Trace, TraceError, TraceFormat};
 
 /// The shares of the possible hit rate for which a summary names a size.
 pub const MARKS: [f64; 3] = [0.5, 0.9, 0.99];

@@ -10,9 +10,9 @@ use sd_notify::NotifyState;
 
 use super::memory_file;
 use crate::args::KeepBy;
-use crate::escape::shown;
 use crate::keeper_command;
 use crate::output::Failure;
+use kvmem_trace::escape::shown;
 
 /// The name of the files in a keeper.
 const NAME: &str = "node";

@@ -7,8 +7,8 @@ use kvmem_node::{MemoryFile, MemoryFileError, Node, NodeError};
 
 use super::{Made, failure, map, node_options};
 use crate::args::{KeepBy, ServeArgs};
-use crate::escape::shown;
 use crate::output::{Failure, tell};
+use kvmem_trace::escape::shown;
 
 /// Recovers the memory in the file that `--memory-file` names, or makes it.
 pub(super) fn make(args: &ServeArgs, path: &Path) -> Result<Made, Failure> {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use kvmem_tier::{DiskTier, DiskTierOptions};
 
 use crate::args::ServeArgs;
-use crate::escape::shown;
 use crate::output::Failure;
+use kvmem_trace::escape::shown;
 
 /// Opens the disk tier that `--tier` names, or makes one. Returns also how many values it has.
 pub(super) fn open(args: &ServeArgs) -> Result<Option<(Arc<DiskTier>, u64)>, Failure> {

@@ -26,9 +26,9 @@ use kvmem_tier::format::BLOCK;
 use self::report::{TierBenchReport, TierBenchRow, page};
 use super::access;
 use crate::args::TierBenchArgs;
-use crate::escape::shown;
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
+use kvmem_trace::escape::shown;
 
 /// Bytes of the values of one call, at most: there are two buffers of that size.
 const MAX_BATCH: u64 = 2 << 30;

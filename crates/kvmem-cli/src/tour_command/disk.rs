@@ -21,9 +21,9 @@ use kvmem_tier::device::Engine;
 use kvmem_tier::{DiskTier, DiskTierOptions, TierStats};
 
 use super::telling::{Going, Missing, bytes};
-use crate::escape::shown;
 use crate::replay::object::ObjectId;
 use crate::replay::payload::Payloads;
+use kvmem_trace::escape::shown;
 
 /// Bytes of the cache, as a part of the pool's; and of the tier, as a multiple of the cache's.
 const PART_OF_POOL: u64 = 16;

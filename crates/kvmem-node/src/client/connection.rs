@@ -7,8 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
@@ -19,6 +18,7 @@ use super::channel::Channel;
 use super::{ClientError, ConnectOptions};
 use crate::error::CallError;
 use crate::node::{BlockHandle, Granted, MAX_BATCH};
+use crate::pin_word::PinWordView;
 use crate::protocol::{
     Answer, Call, MAX_MESSAGE, NO_ANSWER, PROTOCOL_VERSION, Response, Welcome, decode, encode,
 };
@@ -167,8 +167,19 @@ pub(super) struct Connection {
     changed: Condvar,
     /// The process that connected.
     process: u32,
-    /// Counts the times that the server has released what the client had.
-    losses: AtomicU64,
+    /// What tells whether pins are lost. Changed under the lock of `shared`.
+    pin_state: RwLock<PinState>,
+}
+
+/// What tells a thread whether pins are lost.
+#[derive(Debug)]
+struct PinState {
+    /// Counts the times that the client has learnt that the server has released what it had.
+    losses: u64,
+    /// The word of the session. The server changes it when the session loses its pins.
+    word: PinWordView,
+    /// What the word is while the pins of the current epoch last.
+    expected: u64,
 }
 
 impl Connection {
@@ -179,11 +190,12 @@ impl Connection {
     ) -> Result<(Connection, OwnedFd, Welcome), ClientError> {
         let started = Instant::now();
         let mut pause = Duration::from_millis(1);
-        let (channel, file, welcome) = loop {
+        let (channel, file, word, welcome) = loop {
             let until = Instant::now().checked_add(options.answer_within);
             let limits = Limits { options, until };
-            let greeted = greet(path, limits, 0).and_then(|(socket, file, welcome)| {
-                Ok((open_channel(socket, limits)?, file, welcome))
+            let greeted = greet(path, limits, 0).and_then(|greeted| {
+                let Greeted { socket, file, word, welcome } = greeted;
+                Ok((open_channel(socket, limits)?, file, word, welcome))
             });
             match greeted {
                 Ok(greeted) => break greeted,
@@ -218,7 +230,7 @@ impl Connection {
             shared: Mutex::new(shared),
             changed: Condvar::new(),
             process: std::process::id(),
-            losses: AtomicU64::new(0),
+            pin_state: RwLock::new(PinState { losses: 0, word, expected: welcome.pin_word }),
         };
         Ok((connection, file, welcome))
     }
@@ -235,8 +247,22 @@ impl Connection {
     /// Returns how often the server has released what the client had. Pins and reservations of
     /// before are worth nothing.
     pub(super) fn losses(&self) -> u64 {
-        // Acquire: pairs with the Release in `reconnect`.
-        self.losses.load(Ordering::Acquire)
+        self.pin_state().losses
+    }
+
+    /// Returns whether the server still has the pins that were given after a number of losses. The
+    /// loads of their bytes that this thread has made before were loads of the values then.
+    pub(super) fn has_pins_of(&self, losses: u64) -> bool {
+        let state = self.pin_state();
+        state.losses == losses && state.word.is(state.expected)
+    }
+
+    fn pin_state(&self) -> RwLockReadGuard<'_, PinState> {
+        self.pin_state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change_pin_state(&self, change: impl FnOnce(&mut PinState)) {
+        change(&mut self.pin_state.write().unwrap_or_else(PoisonError::into_inner));
     }
 
     /// Returns whether the channel is a pair of rings.
@@ -280,8 +306,11 @@ impl Connection {
     /// there: they are not if the answer was given before a loss that is known.
     pub(super) fn note_epoch(&self, possessions: &mut Possessions, epoch: u64) -> bool {
         if epoch > possessions.epoch {
-            // Release: pairs with the Acquire in `losses`.
-            self.losses.fetch_add(1, Ordering::Release);
+            let rise = epoch - possessions.epoch;
+            self.change_pin_state(|state| {
+                state.losses += 1;
+                state.expected = state.expected.wrapping_add(rise);
+            });
             possessions.pins.clear();
             possessions.epoch = epoch;
         }
@@ -511,16 +540,18 @@ impl Connection {
         if let Err(Failure::Final(ClientError::MemoryReplaced)) = greeted {
             shared.replaced = true;
         }
-        let (channel, token, kept) = greeted?;
+        let (channel, token, word, kept) = greeted?;
         // What was owed on the connection of before was not named.
         shared.owed.clear();
         match kept {
-            Resumption::Session { epoch, pins } => {
+            Resumption::Session { epoch, pins, pin_word } => {
                 let mut dropped = named.dropped_since(&shared.possessions, pins);
                 shared.possessions.epoch = epoch;
+                self.change_pin_state(|state| {
+                    (state.word, state.expected) = (word, pin_word);
+                    state.losses += u64::from(!pins);
+                });
                 if !pins {
-                    // Release: pairs with the Acquire in `losses`.
-                    self.losses.fetch_add(1, Ordering::Release);
                     shared.possessions.pins.clear();
                 }
                 while !dropped.is_empty() {
@@ -528,11 +559,12 @@ impl Connection {
                     shared.owed.push((epoch, std::mem::replace(&mut dropped, rest)));
                 }
             }
-            Resumption::Nothing { epoch } => {
+            Resumption::Nothing { epoch, pin_word } => {
                 // The server took the process for ended: it has released what the client had.
-                // Release: pairs with the Acquire in `losses`, so a thread that sees the server's
-                // other values in a block sees the loss, too.
-                self.losses.fetch_add(1, Ordering::Release);
+                self.change_pin_state(|state| {
+                    (state.word, state.expected) = (word, pin_word);
+                    state.losses += 1;
+                });
                 shared.possessions.lose_all();
                 shared.possessions.epoch = epoch;
             }
@@ -549,27 +581,26 @@ impl Connection {
         token: u64,
         named: &Named,
         limits: Limits<'_>,
-    ) -> Result<(Channel, u64, Resumption), Failure> {
-        let (socket, _, welcome) = greet(&self.path, limits, token)?;
+    ) -> Result<(Channel, u64, PinWordView, Resumption), Failure> {
+        let Greeted { socket, welcome, word, .. } = greet(&self.path, limits, token)?;
         if welcome.node_id != self.node_id {
             return Err(Failure::Final(ClientError::MemoryReplaced));
         }
         let kept = if welcome.resumed {
-            let (epoch, pins) = keep(&socket, named, limits)?;
-            Resumption::Session { epoch, pins }
+            keep(&socket, named, limits)?
         } else {
-            Resumption::Nothing { epoch: welcome.epoch }
+            Resumption::Nothing { epoch: welcome.epoch, pin_word: welcome.pin_word }
         };
-        Ok((open_channel(socket, limits)?, welcome.token, kept))
+        Ok((open_channel(socket, limits)?, welcome.token, word, kept))
     }
 }
 
 /// What a server still has of a client that connects again.
 enum Resumption {
     /// The session with its reservations, and either all of its pins or none.
-    Session { epoch: u64, pins: bool },
+    Session { epoch: u64, pins: bool, pin_word: u64 },
     /// A new session.
-    Nothing { epoch: u64 },
+    Nothing { epoch: u64, pin_word: u64 },
 }
 
 /// What a client has named to a server when it connects again.
@@ -712,25 +743,32 @@ fn disconnected(path: &Path, waited: Duration, errno: Errno) -> ClientError {
     }
 }
 
-/// Connects and greets. Returns the memory file, too.
-fn greet(
-    path: &Path,
-    limits: Limits<'_>,
-    token: u64,
-) -> Result<(OwnedFd, OwnedFd, Welcome), Failure> {
+/// A server that has answered the greeting.
+struct Greeted {
+    socket: OwnedFd,
+    /// The memory file.
+    file: OwnedFd,
+    word: PinWordView,
+    welcome: Welcome,
+}
+
+/// Connects and greets.
+fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greeted, Failure> {
     let look = limits.options.look();
     let socket = socket::connect_within(path, look).map_err(Failure::Transient)?;
     let ConnectOptions { namespace, read_only, .. } = limits.options;
     let (version, read_only) = (PROTOCOL_VERSION, *read_only);
     let hello = Call::Hello { version, namespace, read_only, token };
-    let (answer, mut descriptors) = exchange(&socket, &hello, limits)?;
+    let (answer, descriptors) = exchange(&socket, &hello, limits)?;
     let Answer::Welcome(welcome) = answer else {
         return Err(ClientError::Protocol { what: "no welcome" }.into());
     };
-    match descriptors.pop() {
-        Some(file) if descriptors.is_empty() => Ok((socket, file, welcome)),
-        _ => Err(ClientError::Protocol { what: "a welcome without the memory file" }.into()),
-    }
+    let Ok([file, words]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+        return Err(ClientError::Protocol { what: "a welcome without its two files" }.into());
+    };
+    let word = PinWordView::attach(words, welcome.session).map_err(ClientError::Memory)?;
+    let no_session = || ClientError::Protocol { what: "a session that cannot be" };
+    Ok(Greeted { socket, file, word: word.ok_or_else(no_session)?, welcome })
 }
 
 /// Asks for rings if the client wants them and the server has some.
@@ -748,9 +786,8 @@ fn open_channel(socket: OwnedFd, limits: Limits<'_>) -> Result<Channel, Failure>
     }
 }
 
-/// Tells a server what this client has, which its predecessor gave it. Returns the epoch of the
-/// pins, and whether the session still has them.
-fn keep(socket: &OwnedFd, named: &Named, limits: Limits<'_>) -> Result<(u64, bool), Failure> {
+/// Tells a server what this client has, which its predecessor gave it.
+fn keep(socket: &OwnedFd, named: &Named, limits: Limits<'_>) -> Result<Resumption, Failure> {
     let pins: Vec<(BlockHandle, u32)> =
         named.pins.iter().map(|(handle, count)| (*handle, *count)).collect();
     for pins in pins.chunks(KEPT_PER_MESSAGE) {
@@ -762,7 +799,9 @@ fn keep(socket: &OwnedFd, named: &Named, limits: Limits<'_>) -> Result<(u64, boo
         exchange(socket, &Call::Keep { pins: Vec::new(), reservations }, limits)?;
     }
     match exchange(socket, &Call::Kept, limits)?.0 {
-        Answer::Kept { epoch, pins_kept, .. } => Ok((epoch, pins_kept)),
+        Answer::Kept { epoch, pins_kept, pin_word, .. } => {
+            Ok(Resumption::Session { epoch, pins: pins_kept, pin_word })
+        }
         _ => Err(ClientError::Protocol { what: "no word of what is kept" }.into()),
     }
 }

@@ -37,14 +37,16 @@ impl PinBatch {
         PinBatch { inner, blocks, number, losses }
     }
 
-    /// Returns whether the values are still pinned, as far as the answers to calls have told. They
-    /// are not if a server that has restarted took this process for ended, or if the server has
-    /// [reclaimed](crate::ServerOptions::reclaim_pins) them: make a call, such as
-    /// [`acquire`](crate::NodeClient::acquire), and ask again after reading, if that can happen.
-    /// See [the drawbacks](crate#drawbacks).
+    /// Returns whether the values are still pinned. If they are, the bytes that this thread has
+    /// read before are those of the values: ask after reading, if a server may
+    /// [reclaim](crate::ServerOptions::reclaim_pins) pins. The server tells through memory, so no
+    /// call is made.
+    ///
+    /// After a restart of the server the client knows more only when it has connected again: the
+    /// next server may have taken this process for ended. See [the drawbacks](crate#drawbacks).
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.losses == self.inner.connection.losses()
+        self.inner.connection.has_pins_of(self.losses)
     }
 
     /// Returns the number of keys.

@@ -6,6 +6,7 @@ use super::client::ClientInner;
 use super::connection::NO_PINS;
 use super::{ClientError, ValueOptions};
 use crate::node::{BlockHandle, Granted};
+use crate::pin_word;
 
 /// A block to write a value to, and then to [commit](super::NodeClient::commit). Dropping it frees
 /// the block, so transfers of devices into it have ended by then.
@@ -87,6 +88,7 @@ impl NodeReservation {
     /// Returns the bytes for writing.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
+        pin_word::before_writing();
         // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
         unsafe { std::slice::from_raw_parts_mut(self.base(), self.len()) }
     }

@@ -12,6 +12,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags};
 
 use super::{ClientError, ConnectOptions, NodeClient};
 use crate::node::{BlockHandle, Granted};
+use crate::pin_word::PinWords;
 use crate::protocol::{
     Answer, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, Welcome, decode, encode,
 };
@@ -72,6 +73,9 @@ fn serve(listener: &OwnedFd, welcome: Welcome, answers: Vec<Answered>) {
     let builder = Region::builder(BYTES).backing(Backing::Shared).ladder(PageSize::Base);
     let memory = builder.map().expect("memory can be mapped");
     let file = memory.share().expect("there are descriptors").expect("it is shared");
+    let words = PinWords::create().expect("memory can be mapped");
+    words.set(0, 1);
+    let words_file = words.share().expect("there are descriptors").expect("it is shared");
     let mut buffer = vec![0; MAX_MESSAGE];
     let mut greeted = false;
     let mut answers = answers.into_iter();
@@ -82,7 +86,7 @@ fn serve(listener: &OwnedFd, welcome: Welcome, answers: Vec<Answered>) {
         }
         let mut bytes = Vec::new();
         let mut answer = |answer| encode(&Response { id, result: Ok(answer) }, &mut bytes);
-        let descriptors = if greeted { Vec::new() } else { vec![file.as_fd()] };
+        let descriptors = if greeted { Vec::new() } else { vec![file.as_fd(), words_file.as_fd()] };
         if greeted {
             let handle = BlockHandle { slot: 1, generation: 1 };
             let granted = |(offset, len)| Granted { handle, offset, len, checksum: None };
@@ -121,6 +125,8 @@ fn welcome() -> Welcome {
         token: 1,
         lease_ms: 1000,
         epoch: 1,
+        session: 0,
+        pin_word: 1,
         resumed: false,
         named: false,
     }
@@ -175,5 +181,12 @@ proptest! {
 fn a_greeting_for_other_memory_is_told() {
     let hostile = Hostile::start(Welcome { memory_len: 1 << 40, ..welcome() }, Vec::new());
     let error = hostile.connect().map(drop).expect_err("the file is shorter");
+    assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
+}
+
+#[test]
+fn a_session_that_cannot_be_is_told() {
+    let hostile = Hostile::start(Welcome { session: 256, ..welcome() }, Vec::new());
+    let error = hostile.connect().map(drop).expect_err("there are 256 words");
     assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
 }

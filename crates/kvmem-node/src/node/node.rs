@@ -18,6 +18,7 @@ use super::stats::Counters;
 use super::{BlockHandle, Granted, NodeMemory, NodeOptions};
 use crate::error::{CallError, NodeError};
 use crate::format::{EntryCell, MAX_KEY, State, Word, announce};
+use crate::pin_word::PinWords;
 
 /// What the server keeps of an entry beside the index file.
 #[derive(Clone, Copy, Debug)]
@@ -75,6 +76,7 @@ pub struct Node {
     free_slots: Vec<u32>,
     pub(super) namespaces: Namespaces,
     pub(super) sessions: Sessions,
+    pub(crate) pin_words: PinWords,
     pub(super) events: EventLog,
     pub(super) counters: Counters,
     /// Pins of the server: values that are being removed from the tier, or verified.
@@ -111,6 +113,7 @@ impl Node {
             free_slots: Vec::new(),
             namespaces: Namespaces::default(),
             sessions: Sessions::default(),
+            pin_words: PinWords::create()?,
             events: EventLog::new(options.max_events),
             counters: Counters::default(),
             server_pins: HashMap::new(),

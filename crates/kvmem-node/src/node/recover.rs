@@ -99,7 +99,7 @@ impl Node {
             let Some(record) = self.memory.sessions()[number].read() else { continue };
             let known = usize::from(record.namespace) < self.namespaces.all().len();
             if known && is_alive(record.pid, record.started) {
-                self.sessions.add_orphan(number, &record);
+                self.add_orphan(number, &record);
                 report.orphaned_sessions += 1;
             } else {
                 self.memory.sessions()[number].clear();

@@ -130,7 +130,7 @@ impl Sessions {
     }
 
     /// Adds a session that the index file has, during a recovery.
-    pub(super) fn add_orphan(&mut self, number: usize, record: &SessionRecord) -> SessionIndex {
+    fn add_orphan(&mut self, number: usize, record: &SessionRecord) -> SessionIndex {
         self.0[number] = Some(Session {
             token: record.token,
             pid: record.pid,
@@ -226,9 +226,17 @@ impl Node {
         let NewSession { pid, uid, started, namespace, read_only } = new;
         let record = SessionRecord { token, pid, uid, started, namespace, read_only };
         self.memory.sessions()[number].write(&record);
-        let session = self.sessions.add_orphan(number, &record);
+        let session = self.add_orphan(number, &record);
         self.sessions.get_mut(session).orphaned = false;
         Ok((session, token))
+    }
+
+    /// Adds a session that the index file has, and begins its word.
+    pub(super) fn add_orphan(&mut self, number: usize, record: &SessionRecord) -> SessionIndex {
+        let session = self.sessions.add_orphan(number, record);
+        // A client of an earlier session at this place finds another number.
+        self.pin_words.set(number, random_epoch());
+        session
     }
 
     fn new_token(&self) -> u64 {
@@ -352,6 +360,8 @@ impl Node {
     /// Ends a session whose process is gone, or which has said that it writes no more: its pins and
     /// reservations end.
     pub(crate) fn end_session(&mut self, session: SessionIndex) {
+        // First the word, then the blocks.
+        self.pin_words.set(session.number(), 0);
         let Session { pins, reservations, .. } = self.sessions.get_mut(session);
         let pins: Vec<u32> = pins.keys().copied().collect();
         let reservations: Vec<u32> = reservations.keys().copied().collect();
@@ -369,8 +379,18 @@ impl Node {
         let reclaimed = pins.len();
         // The client may release the pins later, when it has others of the same entries.
         losing.epoch += u64::from(reclaimed > 0);
+        if reclaimed > 0 {
+            // First the word, then the blocks. It rises with the epoch.
+            let word = self.pin_words.get(session.number());
+            self.pin_words.set(session.number(), word + 1);
+        }
         pins.into_iter().for_each(|slot| self.set_pins(session, slot, 0));
         reclaimed
+    }
+
+    /// Returns the value of the word of a session: it belongs to the session's epoch.
+    pub(crate) fn pin_word_of(&self, session: SessionIndex) -> u64 {
+        self.pin_words.get(session.number())
     }
 
     /// Returns the epoch of the pins of a session.

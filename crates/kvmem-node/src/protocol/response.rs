@@ -16,7 +16,7 @@ pub(crate) struct Response {
 /// What the server did.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    /// To a greeting. The message has a descriptor of the memory file.
+    /// To a greeting. The message has two descriptors: the memory file, and the words of pins.
     Welcome(Welcome),
     /// To [`Kept`](super::Call::Kept): the reservations that the session still has.
     Kept {
@@ -25,6 +25,8 @@ pub(crate) enum Answer {
         epoch: u64,
         /// Whether it has all pins that were named; it has none of them otherwise.
         pins_kept: bool,
+        /// As in the [welcome](Welcome::pin_word).
+        pin_word: u64,
     },
     Done,
     /// To [`Rings`](super::Call::Rings). The message has two descriptors: the memory file of the
@@ -60,6 +62,10 @@ pub(crate) struct Welcome {
     pub(crate) lease_ms: u64,
     /// The epoch of the session's pins: random, not 0, and higher after its pins were reclaimed.
     pub(crate) epoch: u64,
+    /// The place of the session's [word](crate::pin_word).
+    pub(crate) session: u16,
+    /// The value of that word at `epoch`. Both rise by one when the session loses its pins.
+    pub(crate) pin_word: u64,
     /// Whether the session goes on that the greeting named.
     pub(crate) resumed: bool,
     /// Whether the memory file has a name. Its size is not sealed then.

@@ -27,11 +27,13 @@ fn check(run: impl Fn() + Send + Sync + Clone + 'static) {
     builder.check(run);
 }
 
-/// Checks random orders.
+/// Checks random orders: 1500 of each kind, unless `KVMEM_TEST_ROUNDS` names another number.
 #[cfg(shuttle)]
 fn check(run: impl Fn() + Send + Sync + Clone + 'static) {
-    shuttle::check_random(run.clone(), 4000);
-    shuttle::check_pct(run, 4000, 4);
+    let orders = std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|n| n.parse().ok());
+    let orders = orders.unwrap_or(1500);
+    shuttle::check_random(run.clone(), orders);
+    shuttle::check_pct(run, orders, 4);
 }
 
 /// What wakes one side: rung before or after it goes to sleep.

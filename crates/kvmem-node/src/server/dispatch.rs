@@ -97,7 +97,8 @@ impl NodeServer {
                 }
                 let epoch = self.node.epoch_of(session);
                 let reservations = self.node.reservations_of(session);
-                return Ok(Some(Answer::Kept { reservations, epoch, pins_kept }));
+                let pin_word = self.node.pin_word_of(session);
+                return Ok(Some(Answer::Kept { reservations, epoch, pins_kept, pin_word }));
             }
             (Stage::Resuming { .. }, _) => return Err(CallError::Greeting),
         };
@@ -255,7 +256,8 @@ impl NodeServer {
             }
         };
         self.watch_process(session, connection);
-        self.descriptors = self.memory_for(connection).into_iter().collect();
+        let words = self.node.pin_words.share().ok().flatten();
+        self.descriptors = self.memory_for(connection).into_iter().chain(words).collect();
         let header = self.node.memory.header;
         Ok(Answer::Welcome(Welcome {
             version: PROTOCOL_VERSION,
@@ -265,6 +267,8 @@ impl NodeServer {
             token,
             lease_ms: self.options.lease.as_millis() as u64,
             epoch: self.node.epoch_of(session),
+            session: session.number() as u16,
+            pin_word: self.node.pin_word_of(session),
             resumed,
             named: self.node.memory.is_named(),
         }))

@@ -7,9 +7,9 @@ use std::time::Duration;
 pub struct ServerOptions {
     /// After this time without a message, the reservations of a client are fenced.
     pub lease: Duration,
-    /// Whether the pins of a client end, too, whose process has not run for the lease. It may then
-    /// read bytes of other values, until its next call tells it that the pins are
-    /// [lost](crate::PinBatch::is_valid). A process that runs keeps its pins: the client library
+    /// Whether the pins of a client end, too, whose process has not run for the lease. When it runs
+    /// again, it may read bytes of other values: [`is_valid`](crate::PinBatch::is_valid) tells it
+    /// so, without a call. A process that runs keeps its pins: the client library
     /// says so by itself.
     pub reclaim_pins: bool,
     /// The rate at which values with checksums are verified in the background, and removed if they

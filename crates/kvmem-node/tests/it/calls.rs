@@ -431,6 +431,68 @@ fn a_release_of_reclaimed_pins_leaves_newer_ones() {
 }
 
 #[test]
+fn lost_pins_are_told_without_a_call() {
+    let place = Place::new();
+    let _server = Running::start(node(1 << 20), &place.socket(), ServerOptions::default());
+    let (client, operator) = (connect(&place.socket()), connect(&place.socket()));
+    client.insert("key", &value(1, 1000)).expect("there is space");
+    let old = client.acquire(&["key"]).expect("a call");
+    assert!(old.is_valid());
+    assert_eq!(operator.reclaim_pins(std::process::id()).expect("an operator"), 1);
+    // The client has made no call since.
+    assert!(!old.is_valid() && old.value(0).is_none());
+    let new = client.acquire(&["key"]).expect("a call");
+    assert!(new.is_valid() && !old.is_valid());
+    assert_eq!(operator.reclaim_pins(std::process::id()).expect("an operator"), 1);
+    assert!(!new.is_valid() && new.value(0).is_none());
+    drop((old, new));
+    assert_eq!(operator.stats().expect("a call").pinned, 0);
+}
+
+#[test]
+fn bytes_of_other_values_are_never_valid() {
+    let place = Place::new();
+    let _server = Running::start(node(64 << 10), &place.socket(), ServerOptions::default());
+    let (client, operator) = (connect(&place.socket()), connect(&place.socket()));
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    let is_over = || ended.load(std::sync::atomic::Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        // It takes all the memory again and again, also the blocks of pins that were lost.
+        scope.spawn(|| {
+            let writer = connect(&place.socket());
+            for seed in (2..=u8::MAX).cycle() {
+                if is_over() {
+                    break;
+                }
+                let _ = writer.insert("other", &vec![seed; 40 << 10]);
+            }
+        });
+        scope.spawn(|| {
+            while !is_over() {
+                operator.reclaim_pins(std::process::id()).expect("an operator");
+                std::thread::yield_now();
+            }
+        });
+        let (mut lost, mut read) = (0, 0);
+        let until = std::time::Instant::now() + Duration::from_secs(30);
+        while (lost < 50 || read < 50) && std::time::Instant::now() < until {
+            let _ = client.insert("key", &[1; 40 << 10]);
+            let Ok(pins) = client.acquire(&["key"]) else { continue };
+            let Some(value) = pins.value(0) else { continue };
+            let whole = value.bytes().iter().all(|byte| *byte == 1);
+            if pins.is_valid() {
+                read += 1;
+                assert!(whole, "bytes of another value in a valid pin");
+            } else {
+                lost += 1;
+            }
+        }
+        ended.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(lost >= 50 && read >= 50, "{lost} lost, {read} read");
+    });
+}
+
+#[test]
 fn an_idle_client_that_runs_keeps_its_pins() {
     let place = Place::new();
     let lease = Duration::from_millis(600);

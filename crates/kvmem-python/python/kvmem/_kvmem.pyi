@@ -1815,8 +1815,10 @@ class PinnedValue(_Memory, _Manager):
 
     @property
     def is_valid(self) -> bool:
-        """Whether the value is still pinned. It is not if a server that has restarted took this
-        process for ended: look after reading, if that can happen.
+        """Whether the value is still pinned. If it is, the bytes that this thread has read before
+        are those of the value. It is not if the server has reclaimed it, or if one that has
+        restarted took this process for ended: look after reading, if that can happen. Makes no
+        call.
         """
 
     def verify(self) -> None:

@@ -1,6 +1,7 @@
 """An engine for tests: a scheduler process and its workers, with vLLM's own factories, specs,
-managers and workers. Run as ``python vllm_engine.py scheduler|worker OPTIONS``; commands are lines
-of JSON on the standard input, and every one is answered by a line.
+managers and workers. The scheduler is a process of the fork server, which has imported this module;
+it forks its workers. Commands are lines of JSON on the standard input, and every one is answered by
+a line.
 
 Block ``b`` of a worker's cache is filled with the bytes of a key, stored, loaded into another
 block, and compared: byte by byte, in each worker.
@@ -12,7 +13,6 @@ import itertools
 import json
 import logging
 import os
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,13 +24,6 @@ import numpy as np
 
 TENSORS = 2
 """Tensors of each worker's cache."""
-
-
-def add_to_path(options: dict[str, Any]) -> None:
-    import vllm_standins
-
-    sys.path[1:1] = options["path"]
-    vllm_standins.vllm(options["folder"])
 
 
 def config(options: dict[str, Any], rank: int) -> Any:
@@ -177,6 +170,32 @@ def worker(options: dict[str, Any], rank: int) -> None:
             return
 
 
+class WorkerProcess:
+    """The process of a worker, which is forked, and the pipes to it."""
+
+    def __init__(self, options: dict[str, Any], rank: int, others: list[WorkerProcess]) -> None:
+        (commands, to_worker), (from_worker, replies) = os.pipe(), os.pipe()
+        self.stdin, self.stdout = os.fdopen(to_worker, "w"), os.fdopen(from_worker)
+        sys.stdout.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            # The input of a worker ends with the scheduler, so no other worker may hold it.
+            for one in [*others, self]:
+                one.stdin.close()
+                one.stdout.close()
+            os.dup2(commands, 0)
+            os.dup2(replies, 1)
+            os.close(commands)
+            os.close(replies)
+            worker(options, rank)
+            sys.exit()
+        os.close(commands)
+        os.close(replies)
+
+    def wait(self) -> None:
+        os.waitpid(self.pid, 0)
+
+
 class Scheduler:
     """The scheduler: vLLM's manager, and the processes of the workers."""
 
@@ -186,15 +205,9 @@ class Scheduler:
 
         self._base = base
         start = time.monotonic()
-        self._workers = [
-            subprocess.Popen(
-                [sys.executable, __file__, "worker", json.dumps(options), str(rank)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(options["workers"])
-        ]
+        self._workers: list[WorkerProcess] = []
+        for rank in range(options["workers"]):
+            self._workers.append(WorkerProcess(options, rank, self._workers))
         if options.get("scheduler_first"):
             self._manager = OffloadingSpecFactory.create_spec(config(options, 0)).get_manager()
         self.ready = [self._answer(worker) for worker in self._workers]
@@ -204,7 +217,7 @@ class Scheduler:
         self.seconds = time.monotonic() - start
         self._request = 0
 
-    def _answer(self, worker: Any) -> Any:
+    def _answer(self, worker: WorkerProcess) -> Any:
         line = worker.stdout.readline()
         assert line, f"worker {worker.pid} has ended"
         return json.loads(line)
@@ -320,8 +333,8 @@ class Scheduler:
             worker.wait()
 
 
-def scheduler(options: dict[str, Any]) -> None:
-    made = Scheduler(options)
+def scheduler(options: str) -> None:
+    made = Scheduler(json.loads(options))
     pids = [worker["pid"] for worker in made.ready]
     ends = [worker["end"] for worker in made.ready]
     seconds = max(ends) - min(worker["start"] for worker in made.ready)
@@ -335,12 +348,3 @@ def scheduler(options: dict[str, Any]) -> None:
             reply(error=f"{type(error).__name__}: {error}")
         if call["do"] == "close":
             return
-
-
-if __name__ == "__main__":
-    given = json.loads(sys.argv[2])
-    add_to_path(given)
-    if sys.argv[1] == "worker":
-        worker(given, int(sys.argv[3]))
-    else:
-        scheduler(given)

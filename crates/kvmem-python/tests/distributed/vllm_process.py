@@ -1,4 +1,4 @@
-"""Engines of vLLM as processes of a test: see vllm_engine.py."""
+"""Engines of vLLM as processes of a test: see vllm_engine.py and fork_server.py."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import itertools
 import json
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import fork_server
 import pytest
 from conftest import LIMIT
 from engines import HERE, missing, torch_folder, unpacked
@@ -50,26 +49,33 @@ def environment(**variables: str) -> dict[str, str]:
     return {**os.environ, **variables}
 
 
-def vllm(program: str, *arguments: str, folder: Path | None = None, **variables: str) -> str:
-    """Runs a program in a process of its own, with vLLM's wheel and the stand-ins around it.
-    Returns what it has written.
-    """
-    path = folder or unpacked("vllm")
+IMPORTED = """
+import kvmem.vllm, vllm_engine
+from vllm.v1.kv_offload import base, config, factory
+from vllm.v1.kv_offload.cpu import common, spec
+"""
+"""What the processes of an engine import."""
+
+
+def prelude(path: Path, imported: str) -> str:
+    """Returns what makes vLLM's wheel and the stand-ins around it known, and imports from them."""
     lines = [
         "import sys",
         f"sys.path[:0] = {[str(HERE), str(path), *torch_folder()]!r}",
         f"import vllm_standins; vllm_standins.vllm({str(unpacked('vllm'))!r})",
-        textwrap.dedent(program),
+        imported,
     ]
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", "\n".join(lines), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        env=environment(**variables),
-    )
-    assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
+    return "\n".join(lines)
+
+
+def vllm(program: str, *arguments: str, folder: Path | None = None, **variables: str) -> str:
+    """Runs a program in a process of its own, with vLLM's wheel and the stand-ins around it.
+    Returns what it has written. The program itself imports what it uses.
+    """
+    before = prelude(folder or unpacked("vllm"), "")
+    program = "import sys\n" + textwrap.dedent(program)
+    variables = environment(**variables)
+    return fork_server.run(before, program, list(arguments), variables, LIMIT)
 
 
 class EngineError(Exception):
@@ -93,8 +99,6 @@ class Engine:
         folder = str(unpacked("vllm"))
         self.id = engine_id or new_id()
         self.options = {
-            "path": [folder, *torch_folder()],
-            "folder": folder,
             "workers": workers,
             "page": PAGE,
             "blocks_per_chunk": 2,
@@ -108,16 +112,10 @@ class Engine:
             },
             **options,
         }
-        command = [sys.executable, "-X", "faulthandler", str(HERE / "vllm_engine.py")]
-        self._process = subprocess.Popen(
-            [*command, "scheduler", json.dumps(self.options)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=environment(),
-            start_new_session=True,
-        )
+        program = "import sys, vllm_engine; vllm_engine.scheduler(sys.argv[1])"
+        arguments = [json.dumps(self.options)]
+        before = prelude(Path(folder), IMPORTED)
+        self._process = fork_server.start(before, program, arguments, environment())
         if wait:
             self.started()
 
@@ -132,7 +130,6 @@ class Engine:
         return self._process.pid
 
     def _answer(self) -> dict[str, Any]:
-        assert self._process.stdout is not None and self._process.stderr is not None
         line = self._process.stdout.readline()
         if not line:
             self.kill()
@@ -149,7 +146,6 @@ class Engine:
 
     def send(self, do: str, *arguments: Any) -> None:
         """Calls without waiting for the answer."""
-        assert self._process.stdin is not None
         print(json.dumps({"do": do, "with": arguments}), file=self._process.stdin, flush=True)
 
     def kill(self) -> None:

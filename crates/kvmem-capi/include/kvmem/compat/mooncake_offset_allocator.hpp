@@ -121,6 +121,11 @@ inline bool is_allocated(kvmem_status status) {
     return status != KVMEM_ERR_ZERO_SIZE && kvmem::detail::allocated(status);
 }
 
+/// Returns the handle of an allocation, as in kvmem_space_range.
+inline uint64_t handle_of(const kvmem_allocation &one) noexcept {
+    return uint64_t{one.slot} << 32 | one.generation;
+}
+
 /// Formats bytes for people: "1.50 GB".
 inline std::string bytes_in_words(uint64_t bytes) {
     static constexpr const char *UNITS[] = {"B", "KB", "MB", "GB", "TB", "PB", "EB"};
@@ -169,54 +174,53 @@ public:
     OffsetAllocationHandle(std::shared_ptr<OffsetAllocator> allocator, OffsetAllocation allocation,
                            uint64_t base, uint64_t size);
     OffsetAllocationHandle(OffsetAllocationHandle &&other) noexcept
-        : range_(std::exchange(other.range_, {})), number_(other.number_) {}
+        : space_(std::exchange(other.space_, {})), handle_(std::exchange(other.handle_, 0)),
+          address_(std::exchange(other.address_, 0)), size_(std::exchange(other.size_, 0)) {}
     OffsetAllocationHandle &operator=(OffsetAllocationHandle &&other) noexcept {
         OffsetAllocationHandle taken(std::move(other));
-        std::swap(range_, taken.range_);
-        std::swap(number_, taken.number_);
+        std::swap(space_, taken.space_);
+        std::swap(handle_, taken.handle_);
+        std::swap(address_, taken.address_);
+        std::swap(size_, taken.size_);
         return *this;
     }
     OffsetAllocationHandle(const OffsetAllocationHandle &) = delete;
     OffsetAllocationHandle &operator=(const OffsetAllocationHandle &) = delete;
     ~OffsetAllocationHandle() {
-        if (range_.allocator != 0) {
-            // Reads only the first three members. Safe after the allocator is gone.
-            kvmem_space_free(number_, &range_);
+        if (handle_ != 0) {
+            // Safe after the allocator is gone.
+            kvmem_space_free(space_, handle_);
         }
     }
 
     /// Returns whether this holds a range whose allocator still exists.
     bool isValid() const {
-        const kvmem_space space = {range_.allocator, number_, 0};
-        return range_.allocator != 0 && kvmem_space_exists(&space) == KVMEM_OK;
+        return space_.allocator != 0 && kvmem_space_exists(space_) == KVMEM_OK;
     }
 
     /// The allocator's base plus the offset.
-    uint64_t address() const { return range_.offset; }
+    uint64_t address() const { return address_; }
 
     void *ptr() const { return reinterpret_cast<void *>(address()); }
 
     /// The size, exactly as requested.
-    uint64_t size() const { return range_.bytes; }
+    uint64_t size() const { return size_; }
 
 private:
     friend class OffsetAllocator;
 
-    /// Refers to a range that may have another handle.
-    void share(const kvmem_space &space, const kvmem_allocation &raw, uint64_t address,
-               uint64_t size) noexcept {
-        range_ = raw;
-        range_.allocator = space.allocator;
-        range_.offset = address;
-        range_.bytes = size;
-        number_ = space.number;
-    }
+    /// A handle of a range that may have another one, or of none if `handle` is 0.
+    OffsetAllocationHandle(const kvmem_space &space, uint64_t handle, uint64_t address,
+                           uint64_t size) noexcept
+        : space_(space), handle_(handle), address_(address), size_(size) {}
 
-    /// The plain data, with the address instead of the offset, and the requested size. Without a
-    /// space, the number of its allocator is 0.
-    kvmem_allocation range_ = {};
-    /// The number of the space.
-    uint32_t number_ = 0;
+    /// The space; without one, the number of its allocator is 0.
+    kvmem_space space_ = {};
+    /// As in kvmem_space_range. 0: nothing to free.
+    uint64_t handle_ = 0;
+    uint64_t address_ = 0;
+    /// As requested.
+    uint64_t size_ = 0;
 };
 
 inline std::ostream &operator<<(std::ostream &os, const OffsetAllocatorMetrics &metrics) {
@@ -361,9 +365,7 @@ public:
             raw.bytes != normalized(size)) {
             return std::nullopt;
         }
-        std::optional<OffsetAllocationHandle> handle(std::in_place);
-        handle->share(space_, raw, address, size);
-        return handle;
+        return OffsetAllocationHandle(space_, detail::handle_of(raw), address, size);
     }
 
 private:
@@ -411,18 +413,16 @@ private:
     /// registers for it.
     __attribute__((noinline)) std::optional<OffsetAllocationHandle>
     allocate_from_space(size_t size) {
-        // The call writes directly into the result: reading a copy would stall on the bytes just
-        // written. A call that fails writes nothing, and an empty handle frees nothing.
-        std::optional<OffsetAllocationHandle> handle(std::in_place);
-        if (!detail::is_allocated(kvmem_space_allocate(&space_, normalized(size), max_allocations_,
-                                                       &handle->range_))) {
-            handle.reset();
-            return handle;
+        // Space, result and handle travel in registers: through memory, each word would be written
+        // and read once more.
+        const kvmem_space_range range =
+            kvmem_space_allocate(space_, normalized(size), max_allocations_);
+        if (range.handle == 0) {
+            // "No space" is not an error, and any other status throws.
+            detail::is_allocated(static_cast<kvmem_status>(range.offset));
+            return std::nullopt;
         }
-        handle->range_.offset += base_;
-        handle->range_.bytes = size;
-        handle->number_ = space_.number;
-        return handle;
+        return OffsetAllocationHandle(space_, range.handle, base_ + range.offset, size);
     }
 
     /// Rounds `size` up to whole units. A size that is too large for that stays too large.
@@ -455,19 +455,22 @@ private:
 inline OffsetAllocationHandle::OffsetAllocationHandle(std::shared_ptr<OffsetAllocator> allocator,
                                                       OffsetAllocation allocation, uint64_t base,
                                                       uint64_t size) {
-    kvmem_allocation raw = {};
-    if (allocator) {
-        if (!allocation.isNoSpace()) {
-            const kvmem_status status = kvmem_offset_allocator_allocation_at(
-                allocator->owner_.get(), allocation.metadata, &raw);
-            if (status != KVMEM_ERR_NOT_FOUND) {
-                kvmem::detail::check(status);
-            }
-        }
-        share(allocator->space_, raw, base, size);
+    address_ = base;
+    size_ = size;
+    if (!allocator) {
+        return;
     }
-    range_.offset = base;
-    range_.bytes = size;
+    space_ = allocator->space_;
+    if (allocation.isNoSpace()) {
+        return;
+    }
+    kvmem_allocation raw;
+    const kvmem_status status = kvmem_offset_allocator_allocation_at(
+        allocator->owner_.get(), allocation.metadata, &raw);
+    if (status != KVMEM_ERR_NOT_FOUND) {
+        kvmem::detail::check(status);
+        handle_ = detail::handle_of(raw);
+    }
 }
 
 } // namespace mooncake::offset_allocator

@@ -89,8 +89,7 @@ fn function(declaration: &str, comment: &str) -> Option<Function> {
     let (returns, name) = head.rsplit_once(' ')?;
     let stars = name.chars().take_while(|c| *c == '*').count();
     let name = name.trim_start_matches('*');
-    if !name.starts_with("kvmem_") || returns.starts_with("typedef") || returns.contains("struct ")
-    {
+    if !name.starts_with("kvmem_") || returns.starts_with("typedef") {
         return None;
     }
     let inside = rest.trim_end().strip_suffix(");")?;

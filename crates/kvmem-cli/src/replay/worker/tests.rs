@@ -12,7 +12,7 @@ use super::super::backing;
 use super::super::placed::Placed;
 use super::super::pooled::Pooled;
 use super::*;
-use crate::trace::mooncake::BLOCK_TOKENS;
+use kvmem_trace::mooncake::BLOCK_TOKENS;
 
 /// The objects of a block: a page together.
 const OBJECTS: [u64; 2] = [2867, 1229];

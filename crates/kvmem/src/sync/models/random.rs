@@ -8,10 +8,14 @@
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};
 
-/// The number of schedules of each kind.
-const SCHEDULES: usize = 4000;
+/// The number of schedules of each kind, unless `KVMEM_TEST_ROUNDS` names another.
+const SCHEDULES: usize = 1500;
 /// Changes of thread in a schedule with long runs.
 const CHANGES: usize = 4;
+
+fn schedules() -> usize {
+    std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(SCHEDULES)
+}
 
 /// Runs a test under many schedules. A schedule that fails is printed in full; `shuttle::replay`
 /// runs it again.
@@ -22,6 +26,6 @@ pub(crate) fn check(run: impl Fn() + Send + Sync + Clone + 'static) {
         config.silence_warnings = true;
         Runner::new(scheduler, config).run(run);
     }
-    with(RandomScheduler::new(SCHEDULES), run.clone());
-    with(PctScheduler::new(CHANGES, SCHEDULES), run);
+    with(RandomScheduler::new(schedules()), run.clone());
+    with(PctScheduler::new(CHANGES, schedules()), run);
 }

@@ -16,7 +16,7 @@ fn is_unsafe(c: char) -> bool {
 }
 
 /// A writer that escapes control characters, except line feeds.
-pub(crate) struct Escaped<W>(pub(crate) W);
+pub struct Escaped<W>(pub W);
 
 impl<W: Write> Write for Escaped<W> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
@@ -34,7 +34,7 @@ impl<W: Write> Write for Escaped<W> {
 }
 
 /// Formats a value with its control characters escaped, except line feeds.
-pub(crate) fn escaped(value: impl fmt::Display) -> String {
+pub fn escaped(value: impl fmt::Display) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let _ = write!(Escaped(&mut text), "{value}");
@@ -43,7 +43,7 @@ pub(crate) fn escaped(value: impl fmt::Display) -> String {
 
 /// Formats a file name on one line: line feeds are escaped too. Bytes that are not Unicode become
 /// U+FFFD.
-pub(crate) fn shown(path: &Path) -> impl fmt::Display {
+pub fn shown(path: &Path) -> impl fmt::Display {
     struct Shown<'a>(&'a Path);
     impl fmt::Display for Shown<'_> {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

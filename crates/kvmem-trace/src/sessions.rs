@@ -328,8 +328,8 @@ pub(super) fn files(folder: &Path) -> Result<(Vec<PathBuf>, u64), TraceError> {
 mod tests {
     use std::io::Cursor;
 
-    use super::super::{Trace, TraceFile, TraceFormat, TraceOptions};
     use super::*;
+    use crate::{Trace, TraceFile, TraceFormat, TraceOptions};
 
     fn trace(text: &str, sessions: u32) -> Trace {
         let options = TraceOptions { sessions, ..Default::default() };
@@ -436,7 +436,7 @@ mod tests {
         let ids: Vec<&[u64]> = all.iter().map(|request| request.hash_ids.as_slice()).collect();
         assert_eq!(ids, [&[0][..], &[1, 2, 3], &[4, 5]]);
         assert_eq!(Some(trace.position()), bytes);
-        assert_eq!(super::super::files(&folder).unwrap().len(), 2);
+        assert_eq!(crate::files(&folder).unwrap().len(), 2);
 
         let wrong = TraceOptions { format: Some(TraceFormat::Azure), ..options };
         assert!(Trace::open(&folder, &wrong).unwrap_err().to_string().contains("a folder"));

@@ -173,8 +173,8 @@ mod tests {
     use std::io::Cursor;
     use std::path::Path;
 
-    use super::super::{Trace, TraceFormat, TraceOptions};
     use super::*;
+    use crate::{Trace, TraceFormat, TraceOptions};
 
     fn read(text: &str) -> Vec<Result<Request, TraceError>> {
         let options = TraceOptions { format: Some(TraceFormat::Azure), ..Default::default() };

@@ -68,8 +68,8 @@ mod tests {
     use std::io::{self, BufReader, Cursor};
     use std::path::Path;
 
-    use super::super::{Trace, TraceFormat, TraceOptions};
     use super::*;
+    use crate::{Trace, TraceFormat, TraceOptions};
 
     const OPTIONS: TraceOptions =
         TraceOptions { format: Some(TraceFormat::Mooncake), block_tokens: None, sessions: 1 };

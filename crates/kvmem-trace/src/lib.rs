@@ -1,5 +1,7 @@
 //! *Trace*: the requests that a server has received, and the blocks of their prompts.
 //!
+//! Each format has a reader:
+//!
 //! | format | contents | blocks |
 //! |---|---|---|
 //! | [`mooncake`] | one JSON object a line, one request an object | ids of 512 tokens, for the whole trace |
@@ -8,26 +10,29 @@
 //!
 //! A [`Trace`] yields [`Request`]s whose ids are comparable throughout. The format follows from the
 //! first bytes, unless it is given. A trace is streamed: no more is in memory than a line, or the
-//! sessions that run at one time.
+//! sessions that run at one time. [`reuse`] computes the hit rates of a trace for all sizes of a
+//! pool. [`escape`] makes text from files safe to print.
 //!
 //! ```
 //! use std::io::Cursor;
 //! use std::path::Path;
 //!
-//! use kvmem_cli::trace::{Trace, TraceOptions};
+//! use kvmem_trace::{Trace, TraceOptions};
 //!
 //! let csv = "TIMESTAMP,ContextTokens,GeneratedTokens\n2026-01-01 00:00:00.5,100,7\n";
 //! let options = TraceOptions::default();
 //! let trace = Trace::new(Box::new(Cursor::new(csv)), Path::new("a.csv"), &options)?;
 //! let requests: Result<Vec<_>, _> = trace.collect();
 //! assert_eq!(requests?[0].hash_ids.len(), 2);
-//! # Ok::<(), kvmem_cli::trace::TraceError>(())
+//! # Ok::<(), kvmem_trace::TraceError>(())
 //! ```
 
 pub mod azure;
 mod error;
+pub mod escape;
 pub mod mooncake;
 mod recognize;
+pub mod reuse;
 pub mod session;
 mod sessions;
 mod text;
@@ -37,7 +42,6 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use clap::ValueEnum;
 use serde::Serialize;
 
 pub use self::error::TraceError;
@@ -53,7 +57,8 @@ use self::text::TraceLines;
 pub type TraceStream = Box<dyn BufRead + Send>;
 
 /// The format of a trace.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum TraceFormat {
     /// One JSON object a line with timestamp, input_length, output_length and hash_ids
