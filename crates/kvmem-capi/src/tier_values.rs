@@ -41,6 +41,8 @@ pub const KVMEM_FETCHED_TOO_SHORT: u32 = 2;
 pub const KVMEM_FETCHED_DAMAGED: u32 = 3;
 /// A fetch: the drive failed. The value is removed.
 pub const KVMEM_FETCHED_FAILED: u32 = 4;
+/// A fetch: a power cut took the bytes of the value before they were synced. The value is removed.
+pub const KVMEM_FETCHED_LOST: u32 = 5;
 
 /// A value to fetch, and the result.
 #[repr(C)]
@@ -59,7 +61,7 @@ pub struct kvmem_disk_tier_request {
     /// otherwise 0.
     pub bytes: u64,
     /// Receives KVMEM_FETCHED_HIT, KVMEM_FETCHED_ABSENT, KVMEM_FETCHED_TOO_SHORT,
-    /// KVMEM_FETCHED_DAMAGED or KVMEM_FETCHED_FAILED.
+    /// KVMEM_FETCHED_DAMAGED, KVMEM_FETCHED_FAILED or KVMEM_FETCHED_LOST.
     pub outcome: u32,
     /// Receives 0.
     pub reserved: u32,
@@ -74,6 +76,9 @@ pub struct kvmem_disk_tier_stats {
     pub entries: u64,
     /// Of these, values in several ranges of the file.
     pub scattered: u64,
+    /// Of these, values whose bytes a power cut may have taken: they were written without a sync,
+    /// by a process that ended before the next checkpoint, and were not read since.
+    pub unverified_values: u64,
     /// Their bytes, without padding.
     pub bytes: u64,
     /// Bytes of the file for values.
@@ -88,12 +93,19 @@ pub struct kvmem_disk_tier_stats {
     pub written_bytes: u64,
     /// Bytes of journal, checkpoints and superblocks written.
     pub metadata_bytes: u64,
+    /// Bytes that were written to the file over its life.
+    pub lifetime_bytes: u64,
+    /// Bytes that were written in a day of this life, on average; the first day counts whole.
+    pub bytes_per_day: u64,
     /// Values fetched.
     pub hits: u64,
     /// Fetches of keys without a value.
     pub misses: u64,
     /// Fetches of values whose bytes were damaged.
     pub checksum_misses: u64,
+    /// Fetches of values whose bytes a power cut took before they were synced. Their blocks are
+    /// free again.
+    pub lost_misses: u64,
     /// Fetches that the drive failed with an error.
     pub io_misses: u64,
     /// Fetches of which the file had fewer bytes than were stored.
@@ -299,6 +311,7 @@ pub(crate) unsafe fn fetch(
                 Fetched::Hit => KVMEM_FETCHED_HIT,
                 Fetched::Damaged => KVMEM_FETCHED_DAMAGED,
                 Fetched::Failed => KVMEM_FETCHED_FAILED,
+                Fetched::Lost => KVMEM_FETCHED_LOST,
                 Fetched::Length { .. } => {
                     left.push(index);
                     continue;
@@ -386,6 +399,7 @@ pub(crate) unsafe fn get_stats(
     figures.put(kvmem_disk_tier_stats {
         entries: stats.entries,
         scattered: stats.scattered,
+        unverified_values: stats.unverified_values,
         bytes: stats.bytes,
         capacity: stats.capacity,
         used: stats.used,
@@ -393,9 +407,12 @@ pub(crate) unsafe fn get_stats(
         stored: stats.stored,
         written_bytes: stats.written_bytes,
         metadata_bytes: stats.metadata_bytes,
+        lifetime_bytes: stats.lifetime_bytes,
+        bytes_per_day: stats.bytes_per_day,
         hits: stats.hits,
         misses: stats.misses,
         checksum_misses: stats.checksum_misses,
+        lost_misses: stats.lost_misses,
         io_misses: stats.io_misses,
         short_misses: stats.short_misses,
         not_admitted: stats.not_admitted,

@@ -42,6 +42,10 @@ impl Held for SharedTier {
 /// - ``depth``: maximum number of transfers that one call has in flight.
 /// - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
 ///   bytes for each. None means one for each 32 KiB of the file.
+/// - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None: that of
+///   a checkpoint of ``max_entries`` values, or 1/64 of the file up to 4 MiB if that is longer.
+/// - ``dsync``: open the file with ``O_DSYNC``. A value survives a power cut as soon as it is stored,
+///   and storing takes longer. Otherwise :meth:`sync` makes values durable.
 /// - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
 ///   is in it.
 /// - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
@@ -50,8 +54,9 @@ impl Held for SharedTier {
 ///   :meth:`store` are always written.
 /// - ``eviction``: which values a full tier evicts first, of those with the same priority:
 ///   ``lru`` for those used least recently, or ``fifo`` for those stored first.
-/// - ``max_write_bytes_per_s``: maximum number of bytes of evicted values that are written per
-///   second; more are dropped. None: no limit.
+/// - ``max_write_bytes_per_s``: maximum number of bytes that are written per second, those of the
+///   index too: an evicted value that comes when they are used up is dropped. Values given to
+///   :meth:`store` are always written, and count. None: no limit.
 ///
 /// Raises :class:`DiskTierError` if the file cannot be used, and :class:`InvalidArgumentError`.
 ///
@@ -87,6 +92,8 @@ pub(crate) struct Options<'a, 'py> {
     pub(crate) bytes: Option<Size>,
     pub(crate) depth: Int<'py>,
     pub(crate) max_entries: Option<Int<'py>>,
+    pub(crate) journal_bytes: Option<Size>,
+    pub(crate) dsync: bool,
     pub(crate) format: bool,
     pub(crate) verify: &'a str,
     pub(crate) admission: &'a str,
@@ -103,6 +110,7 @@ impl<'py> Options<'_, 'py> {
         let mut options = DiskTierOptions {
             depth: Some(self.depth.within(py, "depth", 1..=MAX_DEPTH)? as u32),
             format: self.format,
+            dsync: self.dsync,
             ..DiskTierOptions::default()
         };
         if let Some(entries) = self.max_entries {
@@ -126,6 +134,9 @@ impl<'py> Options<'_, 'py> {
         let rate = self.max_write_bytes_per_s;
         options.max_write_bytes_per_s =
             rate.map(|rate| at_least_one(py, "max_write_bytes_per_s", rate)).transpose()?;
+        let journal = self.journal_bytes;
+        options.journal_bytes =
+            journal.map(|bytes| at_least_one(py, "journal_bytes", bytes)).transpose()?;
         options.bytes = self.bytes.map(|bytes| at_least_one(py, "bytes", bytes)).transpose()?;
         Ok(options)
     }
@@ -143,10 +154,12 @@ fn at_least_one(py: Python<'_>, name: &str, Size(bytes): Size) -> PyResult<u64> 
 impl PyDiskTier {
     #[new]
     #[pyo3(signature = (
-        path, *, bytes=None, depth=Int::usual(32), max_entries=None, format=false, verify="lazy",
-        admission="all", eviction="lru", max_write_bytes_per_s=None
-    ), text_signature = "(path, *, bytes=None, depth=32, max_entries=None, format=False, \
-        verify='lazy', admission='all', eviction='lru', max_write_bytes_per_s=None)")]
+        path, *, bytes=None, depth=Int::usual(32), max_entries=None, journal_bytes=None,
+        dsync=false, format=false, verify="lazy", admission="all", eviction="lru",
+        max_write_bytes_per_s=None
+    ), text_signature = "(path, *, bytes=None, depth=32, max_entries=None, \
+        journal_bytes=None, dsync=False, format=False, verify='lazy', admission='all', \
+        eviction='lru', max_write_bytes_per_s=None)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create<'py>(
         py: Python<'py>,
@@ -154,6 +167,8 @@ impl PyDiskTier {
         bytes: Option<Size>,
         depth: Int<'py>,
         max_entries: Option<Int<'py>>,
+        journal_bytes: Option<Size>,
+        dsync: bool,
         format: bool,
         verify: &str,
         admission: &str,
@@ -164,6 +179,8 @@ impl PyDiskTier {
             bytes,
             depth,
             max_entries,
+            journal_bytes,
+            dsync,
             format,
             verify,
             admission,

@@ -31,6 +31,8 @@ enum class Fetched : std::uint32_t {
     damaged = KVMEM_FETCHED_DAMAGED,
     /// The drive failed. The value is removed.
     failed = KVMEM_FETCHED_FAILED,
+    /// A power cut took the bytes of the value before they were synced. The value is removed.
+    lost = KVMEM_FETCHED_LOST,
 };
 
 /// A value to store: its key, its bytes, and hints about its worth.

@@ -19,7 +19,7 @@ static void remove_files(void) {
 static kvmem_disk_tier_options options_of(uint64_t bytes) {
     kvmem_disk_tier_options options;
     OK(kvmem_disk_tier_options_init(&options, sizeof options));
-    CHECK(options.eviction == KVMEM_TIER_EVICT_LRU && options.reserved == 0);
+    CHECK(options.eviction == KVMEM_TIER_EVICT_LRU && options.dsync == 0);
     options.bytes = bytes;
     options.max_entries = 4 * KEYS;
     return options;

@@ -114,6 +114,9 @@ class DiskTierStats(NamedTuple):
     """Values held."""
     scattered: int
     """Of these, values in several ranges of the file."""
+    unverified_values: int
+    """Of these, values whose bytes a power cut may have taken: they were written without a sync,
+    by a process that ended before the next checkpoint, and were not read since."""
     nbytes: int
     """The bytes of all values held, without padding."""
     capacity: int
@@ -128,12 +131,18 @@ class DiskTierStats(NamedTuple):
     """Bytes of values written, padding included."""
     metadata_bytes: int
     """Bytes of journal, checkpoints and superblocks written."""
+    lifetime_bytes: int
+    """Bytes that were written to the file over its life."""
+    bytes_per_day: int
+    """Bytes that were written in a day of this life, on average; the first day counts whole."""
     hits: int
     """Values fetched."""
     misses: int
     """Fetches of keys without a value."""
     checksum_misses: int
     """Fetches of values whose bytes were damaged."""
+    lost_misses: int
+    """Fetches of values whose bytes a power cut took before they were synced."""
     io_misses: int
     """Fetches that the drive failed with an error."""
     short_misses: int
@@ -162,7 +171,7 @@ class DiskTierStats(NamedTuple):
     @property
     def hit_rate(self) -> float:
         """Hits per fetch; 0 before the first one."""
-        failed = self.checksum_misses + self.io_misses + self.short_misses
+        failed = self.checksum_misses + self.lost_misses + self.io_misses + self.short_misses
         calls = self.hits + self.misses + failed
         return self.hits / calls if calls else 0.0
 
