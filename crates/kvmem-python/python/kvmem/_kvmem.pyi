@@ -1003,10 +1003,11 @@ class DiskTier(_TierValues):
     - ``depth``: maximum number of transfers that one call has in flight.
     - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
       bytes for each. None means one for each 32 KiB of the file.
-    - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None: that of
-      a checkpoint of ``max_entries`` values, or 1/64 of the file up to 4 MiB if that is longer.
-    - ``dsync``: open the file with ``O_DSYNC``. A value survives a power cut as soon as it is stored,
-      and storing takes longer. Otherwise :meth:`sync` makes values durable.
+    - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None:
+      that of a checkpoint of ``max_entries`` values, or 1/64 of the file up to 4 MiB if that is
+      longer.
+    - ``dsync``: open the file with ``O_DSYNC``. A value survives a power cut as soon as it is
+      stored, and storing takes longer. Otherwise :meth:`sync` makes values durable.
     - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
       is in it.
     - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
@@ -1075,10 +1076,11 @@ class TierSet(_TierValues):
     - ``depth``: maximum number of transfers that one call has in flight.
     - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
       bytes for each. None means one for each 32 KiB of the file.
-    - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None: that of
-      a checkpoint of ``max_entries`` values, or 1/64 of the file up to 4 MiB if that is longer.
-    - ``dsync``: open the file with ``O_DSYNC``. A value survives a power cut as soon as it is stored,
-      and storing takes longer. Otherwise :meth:`sync` makes values durable.
+    - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None:
+      that of a checkpoint of ``max_entries`` values, or 1/64 of the file up to 4 MiB if that is
+      longer.
+    - ``dsync``: open the file with ``O_DSYNC``. A value survives a power cut as soon as it is
+      stored, and storing takes longer. Otherwise :meth:`sync` makes values durable.
     - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
       is in it.
     - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.

@@ -202,8 +202,8 @@ impl Ring {
     }
 
     /// Submits and completes the transfers, `depth` at a time; short ones go on at multiples of the
-    /// alignment beside `counts`. Returns, or unwinds, when none is in flight. Returns how many used
-    /// a fixed buffer.
+    /// alignment beside `counts`. Returns, or unwinds, when none is in flight. Returns how many
+    /// used a fixed buffer.
     ///
     /// # Safety
     /// The memory of the transfers is valid for their direction until this returns or unwinds, and
