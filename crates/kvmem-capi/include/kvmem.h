@@ -173,8 +173,7 @@
 /// A fetch: the drive failed. The value is removed.
 #define KVMEM_FETCHED_FAILED 4
 
-/// A fetch: a power cut took the bytes before a sync. The value is removed, and its space is free
-/// again.
+/// A fetch: a power cut took the bytes of the value before they were synced. The value is removed.
 #define KVMEM_FETCHED_LOST 5
 
 /// Verification when a tier is opened: none; each value is verified when it is fetched. The
@@ -189,6 +188,9 @@
 
 /// Admission: an evicted value is written if its key is evicted a second time.
 #define KVMEM_ADMIT_SECOND_EVICTION 1
+
+/// Admission: an evicted value is written if `on_admit` says so.
+#define KVMEM_ADMIT_CUSTOM 2
 
 /// Eviction from a full tier: values used least recently first. A fetch is a use. The default.
 #define KVMEM_TIER_EVICT_LRU 0
@@ -1018,6 +1020,18 @@ typedef struct kvmem_attached_pool_info {
     uint32_t reserved;
 } kvmem_attached_pool_info;
 
+/// Chooses the evicted values that are written to a disk tier: returns 1 to write the value, 0 to
+/// drop it. An older value of a key that is dropped is removed from the tier.
+///
+/// Called by the threads that evict or write behind a cache, by several at once, while the order of
+/// the key is locked. The key and the value are valid only during the call. The function must be
+/// short, must not call the cache or the tier, and must return (no longjmp, no C++ exception).
+typedef int (*kvmem_disk_tier_admit_fn)(void *user,
+                                        const void *key,
+                                        uint64_t key_bytes,
+                                        const void *value,
+                                        uint64_t value_bytes);
+
 /// Options of a disk tier. Fill them in with kvmem_disk_tier_options_init first.
 typedef struct kvmem_disk_tier_options {
     /// Size of this structure in bytes, as the program knows it.
@@ -1031,8 +1045,9 @@ typedef struct kvmem_disk_tier_options {
     /// Bytes of each of the two journals, fixed when the file is made. UINT64_MAX (the default):
     /// 1/64 of the file, at most 4 MiB.
     uint64_t journal_bytes;
-    /// Limits the bytes of evicted values that are written per second; more are dropped. UINT64_MAX
-    /// (the default): no limit.
+    /// Limits the bytes that are written per second, those of the index too: an evicted value that
+    /// comes when they are used up is dropped. Values given to kvmem_disk_tier_store are always
+    /// written, and count. UINT64_MAX (the default): no limit.
     uint64_t max_write_bytes_per_s;
     /// Maximum number of transfers that one call has in flight, from 1 to 4096. The default is 32.
     uint32_t depth;
@@ -1041,16 +1056,24 @@ typedef struct kvmem_disk_tier_options {
     uint32_t format;
     /// KVMEM_VERIFY_LAZY (the default) or KVMEM_VERIFY_ALL.
     uint32_t verify;
-    /// Which values that a cache evicts are written: KVMEM_ADMIT_ALL (the default) or
-    /// KVMEM_ADMIT_SECOND_EVICTION. Values given to kvmem_disk_tier_store are always written.
+    /// Which values that a cache evicts are written: KVMEM_ADMIT_ALL (the default),
+    /// KVMEM_ADMIT_SECOND_EVICTION or KVMEM_ADMIT_CUSTOM. Values given to kvmem_disk_tier_store are
+    /// always written.
     uint32_t admission;
     /// Which values a full tier evicts first, of those with the same priority:
     /// KVMEM_TIER_EVICT_LRU (the default) or KVMEM_TIER_EVICT_FIFO. The file does not keep it.
     uint32_t eviction;
-    /// 1: opens the file with O_DSYNC: a value survives a power cut as soon as it is stored. A call
-    /// that stores then waits for the medium, which takes milliseconds on a drive without
-    /// power-loss protection. The default is 0: kvmem_disk_tier_sync makes values durable.
+    /// 1: opens the file with O_DSYNC. A value survives a power cut as soon as it is stored,
+    /// without kvmem_disk_tier_sync, and storing takes longer. The default is 0.
     uint32_t dsync;
+    /// Chooses the evicted values that are written, with KVMEM_ADMIT_CUSTOM. NULL (the default)
+    /// otherwise.
+    kvmem_disk_tier_admit_fn on_admit;
+    /// Passed to `on_admit` and `on_admit_release`.
+    void *on_admit_user;
+    /// Called once with `on_admit_user`, by any thread, when the tier, or each tier of a set, is
+    /// gone; may be NULL. Not called if the tier could not be opened.
+    void (*on_admit_release)(void *user);
 } kvmem_disk_tier_options;
 
 /// What opening a tier found.
@@ -1128,9 +1151,10 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t entries;
     /// Of these, values in several ranges of the file.
     uint64_t scattered;
-    /// Of the values held, those that a power cut may have taken, and that were not read since.
+    /// Of these, values whose bytes a power cut may have taken: they were written without a sync,
+    /// by a process that ended before the next checkpoint, and were not read since.
     uint64_t unverified_values;
-    /// The bytes of all values held, without padding.
+    /// Their bytes, without padding.
     uint64_t bytes;
     /// Bytes of the file for values.
     uint64_t capacity;
@@ -1144,9 +1168,9 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t written_bytes;
     /// Bytes of journal, checkpoints and superblocks written.
     uint64_t metadata_bytes;
-    /// Bytes that were written to the file over its life. A set: to all files.
+    /// Bytes that were written to the file over its life.
     uint64_t lifetime_bytes;
-    /// Bytes that were written in a day of this life, on average. The first day counts whole.
+    /// Bytes that were written in a day of this life, on average; the first day counts whole.
     uint64_t bytes_per_day;
     /// Values fetched.
     uint64_t hits;
@@ -1154,7 +1178,8 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t misses;
     /// Fetches of values whose bytes were damaged.
     uint64_t checksum_misses;
-    /// Fetches of values whose bytes a power cut took before a sync. Their space is free again.
+    /// Fetches of values whose bytes a power cut took before they were synced. Their blocks are
+    /// free again.
     uint64_t lost_misses;
     /// Fetches that the drive failed with an error.
     uint64_t io_misses;

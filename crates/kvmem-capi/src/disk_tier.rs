@@ -6,6 +6,7 @@ use std::sync::Arc;
 use kvmem_tier::device::Engine;
 use kvmem_tier::{Admission, DiskTier, DiskTierOptions, EvictionOrder, OpenReport, Verify};
 
+use crate::admit_callback::{AdmitCallback, AdmitPolicy, kvmem_disk_tier_admit_fn};
 use crate::call::{destroy, guard, on, out, some_text};
 use crate::error::CallError;
 use crate::kv_cache::kvmem_kv_cache_key;
@@ -42,6 +43,8 @@ pub const KVMEM_VERIFY_ALL: u32 = 1;
 pub const KVMEM_ADMIT_ALL: u32 = 0;
 /// Admission: an evicted value is written if its key is evicted a second time.
 pub const KVMEM_ADMIT_SECOND_EVICTION: u32 = 1;
+/// Admission: an evicted value is written if `on_admit` says so.
+pub const KVMEM_ADMIT_CUSTOM: u32 = 2;
 
 /// Eviction from a full tier: values used least recently first. A fetch is a use. The default.
 pub const KVMEM_TIER_EVICT_LRU: u32 = 0;
@@ -66,8 +69,9 @@ pub struct kvmem_disk_tier_options {
     /// Bytes of each of the two journals, fixed when the file is made. UINT64_MAX (the default):
     /// 1/64 of the file, at most 4 MiB.
     pub journal_bytes: u64,
-    /// Limits the bytes of evicted values that are written per second; more are dropped. UINT64_MAX
-    /// (the default): no limit.
+    /// Limits the bytes that are written per second, those of the index too: an evicted value that
+    /// comes when they are used up is dropped. Values given to kvmem_disk_tier_store are always
+    /// written, and count. UINT64_MAX (the default): no limit.
     pub max_write_bytes_per_s: u64,
     /// Maximum number of transfers that one call has in flight, from 1 to 4096. The default is 32.
     pub depth: u32,
@@ -76,20 +80,28 @@ pub struct kvmem_disk_tier_options {
     pub format: u32,
     /// KVMEM_VERIFY_LAZY (the default) or KVMEM_VERIFY_ALL.
     pub verify: u32,
-    /// Which values that a cache evicts are written: KVMEM_ADMIT_ALL (the default) or
-    /// KVMEM_ADMIT_SECOND_EVICTION. Values given to kvmem_disk_tier_store are always written.
+    /// Which values that a cache evicts are written: KVMEM_ADMIT_ALL (the default),
+    /// KVMEM_ADMIT_SECOND_EVICTION or KVMEM_ADMIT_CUSTOM. Values given to kvmem_disk_tier_store are
+    /// always written.
     pub admission: u32,
     /// Which values a full tier evicts first, of those with the same priority:
     /// KVMEM_TIER_EVICT_LRU (the default) or KVMEM_TIER_EVICT_FIFO. The file does not keep it.
     pub eviction: u32,
-    /// 1: opens the file with O_DSYNC: a value survives a power cut as soon as it is stored. A call
-    /// that stores then waits for the medium, which takes milliseconds on a drive without
-    /// power-loss protection. The default is 0: kvmem_disk_tier_sync makes values durable.
+    /// 1: opens the file with O_DSYNC. A value survives a power cut as soon as it is stored,
+    /// without kvmem_disk_tier_sync, and storing takes longer. The default is 0.
     pub dsync: u32,
+    /// Chooses the evicted values that are written, with KVMEM_ADMIT_CUSTOM. NULL (the default)
+    /// otherwise.
+    pub on_admit: kvmem_disk_tier_admit_fn,
+    /// Passed to `on_admit` and `on_admit_release`.
+    pub on_admit_user: *mut c_void,
+    /// Called once with `on_admit_user`, by any thread, when the tier, or each tier of a set, is
+    /// gone; may be NULL. Not called if the tier could not be opened.
+    pub on_admit_release: Option<unsafe extern "C" fn(user: *mut c_void)>,
 }
 
 // SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
-// members are numbers, of 8 bytes or in pairs of 4.
+// members are numbers, raw pointers and optional functions, of 8 bytes or in pairs of 4.
 unsafe impl Options for kvmem_disk_tier_options {
     fn defaults() -> Self {
         kvmem_disk_tier_options {
@@ -104,6 +116,9 @@ unsafe impl Options for kvmem_disk_tier_options {
             admission: KVMEM_ADMIT_ALL,
             eviction: KVMEM_TIER_EVICT_LRU,
             dsync: 0,
+            on_admit: None,
+            on_admit_user: std::ptr::null_mut(),
+            on_admit_release: None,
         }
     }
 }
@@ -126,9 +141,25 @@ pub(crate) fn depth_of(depth: u32) -> Result<u32, CallError> {
     Err(CallError::invalid(format_args!("depth is {depth}: use 1 to {MAX_DEPTH}")))
 }
 
+/// Options of the library, and the callback that they share.
+pub(crate) struct ConvertedOptions {
+    pub(crate) options: DiskTierOptions,
+    pub(crate) admit: Option<Arc<AdmitCallback>>,
+}
+
+impl ConvertedOptions {
+    /// Takes ownership of the user data of the callback: the tier exists.
+    pub(crate) fn own_user_data(&self) {
+        self.admit.as_ref().inspect(|admit| admit.own_user_data());
+    }
+}
+
 /// Converts the options.
-#[allow(clippy::needless_update, reason = "options that C does not have keep their defaults")]
-pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<DiskTierOptions, CallError> {
+pub(crate) fn tier_options(
+    wanted: &kvmem_disk_tier_options,
+) -> Result<ConvertedOptions, CallError> {
+    let &kvmem_disk_tier_options { on_admit, on_admit_user, on_admit_release, .. } = wanted;
+    let admit = AdmitCallback::new(on_admit, on_admit_user, on_admit_release).map(Arc::new);
     let given = |number: u64, name: &str| match number {
         u64::MAX => Ok(None),
         0 => Err(CallError::invalid(format_args!(
@@ -136,7 +167,7 @@ pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<DiskTierO
         ))),
         number => Ok(Some(number)),
     };
-    Ok(DiskTierOptions {
+    let options = DiskTierOptions {
         bytes: given(wanted.bytes, "bytes")?,
         depth: Some(depth_of(wanted.depth)?),
         max_entries: given(wanted.max_entries, "max_entries")?,
@@ -152,12 +183,27 @@ pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<DiskTierO
                 )));
             }
         },
-        admission: match wanted.admission {
-            KVMEM_ADMIT_ALL => Admission::All,
-            KVMEM_ADMIT_SECOND_EVICTION => Admission::SecondEviction,
-            other => {
+        admission: match (wanted.admission, &admit) {
+            (KVMEM_ADMIT_ALL, None) => Admission::All,
+            (KVMEM_ADMIT_SECOND_EVICTION, None) => Admission::SecondEviction,
+            (KVMEM_ADMIT_CUSTOM, Some(admit)) => {
+                Admission::Custom(Arc::new(AdmitPolicy(Arc::clone(admit))))
+            }
+            (KVMEM_ADMIT_CUSTOM, None) => {
                 return Err(CallError::invalid(format_args!(
-                    "admission is {other}: use KVMEM_ADMIT_ALL or KVMEM_ADMIT_SECOND_EVICTION"
+                    "admission is KVMEM_ADMIT_CUSTOM and on_admit is NULL: set a function"
+                )));
+            }
+            (KVMEM_ADMIT_ALL | KVMEM_ADMIT_SECOND_EVICTION, Some(_)) => {
+                return Err(CallError::invalid(format_args!(
+                    "on_admit is set and admission is {}: use KVMEM_ADMIT_CUSTOM, or NULL",
+                    wanted.admission
+                )));
+            }
+            (other, _) => {
+                return Err(CallError::invalid(format_args!(
+                    "admission is {other}: use KVMEM_ADMIT_ALL, KVMEM_ADMIT_SECOND_EVICTION or \
+                     KVMEM_ADMIT_CUSTOM"
                 )));
             }
         },
@@ -171,8 +217,8 @@ pub(crate) fn tier_options(wanted: &kvmem_disk_tier_options) -> Result<DiskTierO
             }
         },
         max_write_bytes_per_s: given(wanted.max_write_bytes_per_s, "max_write_bytes_per_s")?,
-        ..DiskTierOptions::default()
-    })
+    };
+    Ok(ConvertedOptions { options, admit })
 }
 
 /// What opening a tier found.
@@ -230,10 +276,11 @@ pub unsafe extern "C" fn kvmem_disk_tier_open(
         // SAFETY: promise 1 of the C caller, for `path`.
         let path = unsafe { some_text(path, "path") }?;
         // SAFETY: promise 1 of the C caller, for `options`.
-        let options = tier_options(&unsafe { options::read(options) }?)?;
-        let (tier, found) = DiskTier::open(path, &options)?;
+        let converted = tier_options(&unsafe { options::read(options) }?)?;
+        let (tier, found) = DiskTier::open(path, &converted.options)?;
         let report = report_of(&tier, &found);
         made.put(kvmem_disk_tier::table().insert(Arc::new(tier))?);
+        converted.own_user_data();
         // SAFETY: promise 1 of the C caller, for `out_report`.
         if let Ok(place) = unsafe { out(out_report, "") } {
             place.put(report);

@@ -97,6 +97,7 @@ mod evict_callback;
 
 mod tier_values;
 
+mod admit_callback;
 mod disk_tier;
 
 mod tier_inspection;

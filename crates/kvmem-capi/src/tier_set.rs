@@ -90,11 +90,12 @@ pub unsafe extern "C" fn kvmem_tier_set_open(
         // SAFETY: promise 1 of the C caller, for `paths` and the texts.
         let paths = unsafe { paths_of(paths, count) }?;
         // SAFETY: promise 1 of the C caller, for `options`.
-        let options = tier_options(&unsafe { options::read(options) }?)?;
-        let (set, reports) = TierSet::open(&paths, &options)?;
+        let converted = tier_options(&unsafe { options::read(options) }?)?;
+        let (set, reports) = TierSet::open(&paths, &converted.options)?;
         // SAFETY: promise 1 of the C caller: a place for each of `count` reports.
         unsafe { write_reports(&set, reports.iter().map(Some), out_reports) };
         made.put(kvmem_tier_set::table().insert(Arc::new(set))?);
+        converted.own_user_data();
         Ok(())
     })
 }
@@ -124,11 +125,12 @@ pub unsafe extern "C" fn kvmem_tier_set_open_available(
         // SAFETY: promise 1 of the C caller, for `paths` and the texts.
         let paths = unsafe { paths_of(paths, count) }?;
         // SAFETY: promise 1 of the C caller, for `options`.
-        let options = tier_options(&unsafe { options::read(options) }?)?;
-        let (set, results) = TierSet::open_available(&paths, &options)?;
+        let converted = tier_options(&unsafe { options::read(options) }?)?;
+        let (set, results) = TierSet::open_available(&paths, &converted.options)?;
         // SAFETY: promise 1 of the C caller: a place for each of `count` reports.
         unsafe { write_reports(&set, results.iter().map(|one| one.as_ref().ok()), out_reports) };
         let handle = kvmem_tier_set::table().insert(Arc::new(set))?;
+        converted.own_user_data();
         if !out_results.is_null() {
             for (index, result) in results.into_iter().enumerate() {
                 let status = match result {

@@ -41,8 +41,7 @@ pub const KVMEM_FETCHED_TOO_SHORT: u32 = 2;
 pub const KVMEM_FETCHED_DAMAGED: u32 = 3;
 /// A fetch: the drive failed. The value is removed.
 pub const KVMEM_FETCHED_FAILED: u32 = 4;
-/// A fetch: a power cut took the bytes before a sync. The value is removed, and its space is free
-/// again.
+/// A fetch: a power cut took the bytes of the value before they were synced. The value is removed.
 pub const KVMEM_FETCHED_LOST: u32 = 5;
 
 /// A value to fetch, and the result.
@@ -77,9 +76,10 @@ pub struct kvmem_disk_tier_stats {
     pub entries: u64,
     /// Of these, values in several ranges of the file.
     pub scattered: u64,
-    /// Of the values held, those that a power cut may have taken, and that were not read since.
+    /// Of these, values whose bytes a power cut may have taken: they were written without a sync,
+    /// by a process that ended before the next checkpoint, and were not read since.
     pub unverified_values: u64,
-    /// The bytes of all values held, without padding.
+    /// Their bytes, without padding.
     pub bytes: u64,
     /// Bytes of the file for values.
     pub capacity: u64,
@@ -93,9 +93,9 @@ pub struct kvmem_disk_tier_stats {
     pub written_bytes: u64,
     /// Bytes of journal, checkpoints and superblocks written.
     pub metadata_bytes: u64,
-    /// Bytes that were written to the file over its life. A set: to all files.
+    /// Bytes that were written to the file over its life.
     pub lifetime_bytes: u64,
-    /// Bytes that were written in a day of this life, on average. The first day counts whole.
+    /// Bytes that were written in a day of this life, on average; the first day counts whole.
     pub bytes_per_day: u64,
     /// Values fetched.
     pub hits: u64,
@@ -103,7 +103,8 @@ pub struct kvmem_disk_tier_stats {
     pub misses: u64,
     /// Fetches of values whose bytes were damaged.
     pub checksum_misses: u64,
-    /// Fetches of values whose bytes a power cut took before a sync. Their space is free again.
+    /// Fetches of values whose bytes a power cut took before they were synced. Their blocks are
+    /// free again.
     pub lost_misses: u64,
     /// Fetches that the drive failed with an error.
     pub io_misses: u64,

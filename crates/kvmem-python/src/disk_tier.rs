@@ -43,11 +43,11 @@ impl Held for SharedTier {
 /// - ``depth``: maximum number of transfers that one call has in flight.
 /// - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
 ///   bytes for each. None means one for each 32 KiB of the file.
-/// - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None means
-///   1/64 of the file, at most 4 MiB, and more where ``max_entries`` needs it.
-/// - ``dsync``: open the file with ``O_DSYNC``: a value survives a power cut as soon as it is
-///   stored, without :meth:`sync`. A call that stores then waits for the medium, which takes
-///   milliseconds on a drive without power-loss protection.
+/// - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None:
+///   that of a checkpoint of ``max_entries`` values, or 1/64 of the file up to 4 MiB if that is
+///   longer.
+/// - ``dsync``: open the file with ``O_DSYNC``. A value survives a power cut as soon as it is
+///   stored, and storing takes longer. Otherwise :meth:`sync` makes values durable.
 /// - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
 ///   is in it.
 /// - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
@@ -56,8 +56,9 @@ impl Held for SharedTier {
 ///   :meth:`store` are always written.
 /// - ``eviction``: which values a full tier evicts first, of those with the same priority:
 ///   ``lru`` for those used least recently, or ``fifo`` for those stored first.
-/// - ``max_write_bytes_per_s``: maximum number of bytes of evicted values that are written per
-///   second; more are dropped. None: no limit.
+/// - ``max_write_bytes_per_s``: maximum number of bytes that are written per second, those of the
+///   index too: an evicted value that comes when they are used up is dropped. Values given to
+///   :meth:`store` are always written, and count. None: no limit.
 ///
 /// Raises :class:`DiskTierError` if the file cannot be used, and :class:`InvalidArgumentError`.
 ///
@@ -158,9 +159,9 @@ impl PyDiskTier {
         path, *, bytes=None, depth=Int::usual(32), max_entries=None, journal_bytes=None,
         dsync=false, format=false, verify="lazy", admission="all", eviction="lru",
         max_write_bytes_per_s=None
-    ), text_signature = "(path, *, bytes=None, depth=32, max_entries=None, journal_bytes=None, \
-        dsync=False, format=False, verify='lazy', admission='all', eviction='lru', \
-        max_write_bytes_per_s=None)")]
+    ), text_signature = "(path, *, bytes=None, depth=32, max_entries=None, \
+        journal_bytes=None, dsync=False, format=False, verify='lazy', admission='all', \
+        eviction='lru', max_write_bytes_per_s=None)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create<'py>(
         py: Python<'py>,

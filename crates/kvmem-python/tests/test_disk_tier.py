@@ -150,6 +150,7 @@ def test_a_damaged_value_is_a_miss(path: Path, tier: kvmem.DiskTier) -> None:
     damage(path, b"some bytes" * 1000)
     with kvmem.DiskTier(path, verify="all") as tier:
         assert tier.report.damaged == 1 and "damaged" not in tier and "whole" in tier
+        assert tier.stats().checksum_misses == 1
         quarantined = tier.stats().quarantined
         tier.store({"lost": b"late bytes" * 1000})
     damage(path, b"late bytes" * 1000)
@@ -158,6 +159,39 @@ def test_a_damaged_value_is_a_miss(path: Path, tier: kvmem.DiskTier) -> None:
         stats = tier.stats()
         assert (stats.lost_misses, stats.checksum_misses, stats.unverified_values) == (1, 0, 0)
         assert stats.quarantined == quarantined and stats.hit_rate == 0
+
+
+def test_what_a_power_cut_took_leaves_its_space_free(path: Path, tier: kvmem.DiskTier) -> None:
+    tier.store({"lost": b"some bytes" * 1000, "whole": b"other bytes" * 1000})
+    tier.close()
+    # Neither a sync nor a checkpoint came after the store.
+    damage(path, b"some bytes" * 1000)
+    with kvmem.DiskTier(path) as tier:
+        assert tier.stats().unverified_values == 2
+        assert tier.fetch(["lost", "whole"]) == [None, b"other bytes" * 1000]
+        stats = tier.stats()
+        assert (stats.lost_misses, stats.checksum_misses) == (1, 0)
+        assert (stats.unverified_values, stats.quarantined, stats.hit_rate) == (0, 0, 1 / 2)
+
+
+def test_options_of_the_file(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"bytes": "16MiB", "journal_bytes": "1MiB", "dsync": True}
+    with kvmem.DiskTier(tmp_path / "short", **options) as tier:
+        short = tier.stats().capacity
+        tier.store({n: bytes(5000) for n in range(10)})
+        stats = tier.stats()
+        assert stats.lifetime_bytes == stats.written_bytes + stats.metadata_bytes
+        assert stats.bytes_per_day == stats.lifetime_bytes
+    with kvmem.DiskTier(tmp_path / "short", dsync=True) as tier:
+        # With O_DSYNC nothing is written without a sync.
+        assert (tier.stats().entries, tier.stats().unverified_values) == (10, 0)
+        assert tier.stats().lifetime_bytes > stats.lifetime_bytes
+    options["journal_bytes"] = "3MiB"
+    with kvmem.DiskTier(tmp_path / "long", **options) as tier:
+        assert short - tier.stats().capacity == 4 * MIB
+    with kvmem.TierSet([tmp_path / "a", tmp_path / "b"], **options) as tiers:
+        tiers.store({n: bytes(5000) for n in range(10)})
+        assert tiers.stats().stored == 10
 
 
 def test_a_file_that_is_no_tier_is_not_overwritten(path: Path) -> None:
@@ -183,6 +217,7 @@ def test_wrong_options_name_value_limit_and_remedy(path: Path) -> None:
         ({"bytes": MIB, "depth": 0}, 0, 1, "depth is 0: give a number from 1 to 4096"),
         ({"bytes": MIB, "depth": 4097}, 4097, 4096, "depth is 4097"),
         ({"bytes": MIB, "max_write_bytes_per_s": 0}, 0, 1, "max_write_bytes_per_s is 0"),
+        ({"bytes": MIB, "journal_bytes": 0}, 0, 1, "journal_bytes is 0: give at least 1, or None"),
         ({"verify": "some"}, None, None, 'verify is "some": give lazy or all'),
         ({"admission": "none"}, None, None, 'admission is "none": give all or second_eviction'),
         ({"eviction": "random"}, None, None, 'eviction is "random": give lru or fifo'),

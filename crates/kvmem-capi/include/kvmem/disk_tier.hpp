@@ -2,6 +2,9 @@
 #ifndef KVMEM_DISK_TIER_HPP
 #define KVMEM_DISK_TIER_HPP
 
+#include <functional>
+#include <memory>
+
 #include "tier_inspection.hpp"
 #include "tier_values.hpp"
 
@@ -13,7 +16,15 @@ enum class Admission : std::uint32_t {
     all = KVMEM_ADMIT_ALL,
     /// Those whose key is evicted a second time.
     second_eviction = KVMEM_ADMIT_SECOND_EVICTION,
+    /// Those that `DiskTierOptions::on_admit` chooses.
+    custom = KVMEM_ADMIT_CUSTOM,
 };
+
+/// Chooses the evicted values that are written, by key and value, which are valid only during the
+/// call. Threads that evict or write behind a cache call it, several at once, while the order of
+/// the key is locked: it must be short, and must not call the cache or the tier. If it throws, the
+/// value is dropped.
+using AdmitFn = std::function<bool(bytes_view key, bytes_view value)>;
 
 /// Which values a full tier evicts first.
 enum class TierEviction : std::uint32_t {
@@ -32,7 +43,9 @@ struct DiskTierOptions {
     /// Bytes of each of the two journals, fixed when the file is made. Empty: 1/64 of the file, at
     /// most 4 MiB.
     std::optional<std::uint64_t> journal_bytes;
-    /// Limits the bytes of evicted values that are written per second; more are dropped.
+    /// Limits the bytes that are written per second, those of the index too: an evicted value that
+    /// comes when they are used up is dropped. Values that the program stores are always written,
+    /// and count.
     std::optional<std::uint64_t> max_write_bytes_per_s;
     /// Maximum number of transfers that one call has in flight, from 1 to 4096.
     std::uint32_t depth = 32;
@@ -44,9 +57,11 @@ struct DiskTierOptions {
     Admission admission = Admission::all;
     /// Which values a full tier evicts first, of those with the same priority.
     TierEviction eviction = TierEviction::lru;
-    /// Opens the file with O_DSYNC: a value survives a power cut as soon as it is stored, without
-    /// `sync()`. A call that stores waits for the medium.
+    /// Opens the file with O_DSYNC: a value survives a power cut as soon as it is stored.
     bool dsync = false;
+    /// With `Admission::custom`: chooses the evicted values that are written. Destroyed with the
+    /// tier, or with the last tier of a set.
+    AdmitFn on_admit;
 };
 
 namespace detail {
@@ -67,6 +82,47 @@ inline kvmem_disk_tier_options tier_options(const DiskTierOptions &options) {
     wanted.dsync = options.dsync ? 1 : 0;
     return wanted;
 }
+
+/// Options of C with a copy of the function that chooses values. The copy belongs to the tier once
+/// it is open.
+class AdmittingOptions {
+public:
+    explicit AdmittingOptions(const DiskTierOptions &options)
+        : wanted_(tier_options(options)),
+          kept_(options.on_admit ? std::make_unique<AdmitFn>(options.on_admit) : nullptr) {
+        if (kept_) {
+            wanted_.on_admit = &admits;
+            wanted_.on_admit_user = kept_.get();
+            wanted_.on_admit_release = &release;
+        }
+    }
+
+    const kvmem_disk_tier_options *get() const noexcept { return &wanted_; }
+
+    /// The tier has the function now.
+    void opened() noexcept { (void)kept_.release(); }
+
+private:
+    static int admits(void *user, const void *key, std::uint64_t key_bytes, const void *value,
+                      std::uint64_t value_bytes) noexcept {
+        try {
+            const auto *at_key = static_cast<const std::byte *>(key);
+            const auto *at_value = static_cast<const std::byte *>(value);
+            const auto &function = *static_cast<AdmitFn *>(user);
+            return function(bytes_view(at_key, static_cast<std::size_t>(key_bytes)),
+                            bytes_view(at_value, static_cast<std::size_t>(value_bytes)))
+                       ? 1
+                       : 0;
+        } catch (...) {
+            return 0;
+        }
+    }
+
+    static void release(void *user) noexcept { delete static_cast<AdmitFn *>(user); }
+
+    kvmem_disk_tier_options wanted_;
+    std::unique_ptr<AdmitFn> kept_;
+};
 
 /// The functions of C for one disk tier.
 struct DiskTierCalls {
@@ -116,9 +172,10 @@ public:
     /// KVMEM_ERR_BAD_TIER if the file cannot be used as a tier, KVMEM_ERR_IN_USE if another process
     /// has it open as one.
     explicit DiskTier(const std::string &path, const DiskTierOptions &options = {}) {
-        const kvmem_disk_tier_options wanted = detail::tier_options(options);
+        detail::AdmittingOptions wanted(options);
         kvmem_disk_tier *made = nullptr;
-        detail::check(kvmem_disk_tier_open(path.c_str(), &wanted, &made, &report_));
+        detail::check(kvmem_disk_tier_open(path.c_str(), wanted.get(), &made, &report_));
+        wanted.opened();
         adopt(made);
     }
 
@@ -159,7 +216,7 @@ private:
 
     void open(const std::vector<std::string> &paths, const DiskTierOptions &options,
               std::vector<kvmem_status> *results) {
-        const kvmem_disk_tier_options wanted = detail::tier_options(options);
+        detail::AdmittingOptions wanted(options);
         std::vector<const char *> list;
         for (const std::string &path : paths) {
             list.push_back(path.c_str());
@@ -167,10 +224,11 @@ private:
         std::vector<DiskTierReport> found(list.size());
         kvmem_tier_set *made = nullptr;
         detail::check(results == nullptr
-                          ? kvmem_tier_set_open(list.data(), list.size(), &wanted, &made,
+                          ? kvmem_tier_set_open(list.data(), list.size(), wanted.get(), &made,
                                                 found.data())
-                          : kvmem_tier_set_open_available(list.data(), list.size(), &wanted, &made,
-                                                          found.data(), results->data()));
+                          : kvmem_tier_set_open_available(list.data(), list.size(), wanted.get(),
+                                                          &made, found.data(), results->data()));
+        wanted.opened();
         adopt(made);
         for (std::size_t at = 0; at < found.size(); at++) {
             if (results == nullptr || (*results)[at] == KVMEM_OK) {

@@ -31,7 +31,7 @@ enum class Fetched : std::uint32_t {
     damaged = KVMEM_FETCHED_DAMAGED,
     /// The drive failed. The value is removed.
     failed = KVMEM_FETCHED_FAILED,
-    /// A power cut took the bytes before a sync. The value is removed, and its space is free again.
+    /// A power cut took the bytes of the value before they were synced. The value is removed.
     lost = KVMEM_FETCHED_LOST,
 };
 

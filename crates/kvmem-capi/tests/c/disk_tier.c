@@ -238,6 +238,19 @@ static void damaged(uint32_t verify, uint32_t is_lost) {
     OK(kvmem_disk_tier_destroy(tier));
 }
 
+/* Chooses the values of even keys. */
+static int admits_even(void *user, const void *key, uint64_t key_bytes, const void *value,
+                       uint64_t value_bytes) {
+    uint64_t number, found;
+    CHECK(user != NULL && key_bytes == sizeof number && value_bytes > sizeof found);
+    memcpy(&number, key, sizeof number);
+    memcpy(&found, value, sizeof found);
+    CHECK(number == found && value_bytes == length(number));
+    return number % 2 == 0;
+}
+
+static void count_release(void *user) { ++*(unsigned *) user; }
+
 static void unusable(void) {
     kvmem_disk_tier *tier;
     kvmem_disk_tier_options options;
@@ -278,9 +291,10 @@ static void unusable(void) {
         {&options.depth, 4097, "depth is 4097"},
         {&options.format, 2, "format is 2"},
         {&options.verify, 2, "verify is 2: use KVMEM_VERIFY_LAZY"},
-        {&options.admission, 2, "admission is 2: use KVMEM_ADMIT_ALL"},
+        {&options.admission, 2, "admission is KVMEM_ADMIT_CUSTOM and on_admit is NULL"},
+        {&options.admission, 3, "admission is 3: use KVMEM_ADMIT_ALL"},
         {&options.eviction, 2, "eviction is 2: use KVMEM_TIER_EVICT_LRU"},
-        {&options.dsync, 2, "dsync is 2: use 0 or 1"},
+        {&options.dsync, 2, "dsync is 2"},
     };
     for (size_t at = 0; at < sizeof wrong / sizeof *wrong; at++) {
         uint32_t right = *wrong[at].member;
@@ -289,6 +303,14 @@ static void unusable(void) {
         SAYS(wrong[at].words);
         *wrong[at].member = right;
     }
+    unsigned released = 0;
+    options.on_admit = admits_even;
+    options.on_admit_user = &released;
+    options.on_admit_release = count_release;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_open(path, &options, &tier, NULL));
+    SAYS("on_admit is set and admission is 0: use KVMEM_ADMIT_CUSTOM");
+    CHECK(released == 0);
+    options.on_admit = NULL;
     options.max_write_bytes_per_s = 0;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_open(path, &options, &tier, NULL));
     SAYS("max_write_bytes_per_s is 0");
@@ -315,6 +337,34 @@ static void insert(kvmem_kv_cache *cache, uint64_t key, unsigned char version) {
     unsigned char bytes[16384];
     fill(bytes, key, version);
     OK(kvmem_kv_cache_insert(cache, &key, sizeof key, bytes, length(key)));
+}
+
+/* The program chooses what is written, and its data are released with the tier. */
+static void custom_admission(void) {
+    unsigned released = 0;
+    kvmem_disk_tier_options options;
+    OK(kvmem_disk_tier_options_init(&options, sizeof options));
+    options.bytes = 16 * MIB;
+    options.dsync = 1;
+    options.admission = KVMEM_ADMIT_CUSTOM;
+    options.on_admit = admits_even;
+    options.on_admit_user = &released;
+    options.on_admit_release = count_release;
+    kvmem_disk_tier *tier;
+    OK(kvmem_disk_tier_open(path, &options, &tier, NULL));
+    kvmem_kv_cache *cache = cache_over(tier);
+    for (uint64_t key = 0; key < 40; key++)
+        insert(cache, key, 1);
+    OK(kvmem_kv_cache_evict_to(cache, 0, NULL));
+    kvmem_disk_tier_stats found = stats(tier);
+    CHECK(found.entries == 20 && found.not_admitted == 20 && found.unverified_values == 0);
+    CHECK(found.lost_misses == 0 && found.bytes_per_day == found.lifetime_bytes);
+    CHECK(found.lifetime_bytes == found.written_bytes + found.metadata_bytes);
+    OK(kvmem_disk_tier_destroy(tier));
+    CHECK(released == 0);
+    OK(kvmem_kv_cache_destroy(cache));
+    CHECK(released == 1);
+    CHECK(unlink(path) == 0);
 }
 
 /* Returns the version of a key in the cache or the tier; 0: none. */
@@ -482,6 +532,7 @@ int main(void) {
     damaged(KVMEM_VERIFY_LAZY, 1);
     damaged(KVMEM_VERIFY_ALL, 1);
     CHECK(unlink(path) == 0);
+    custom_admission();
     below();
     wrong_caches();
     threads();

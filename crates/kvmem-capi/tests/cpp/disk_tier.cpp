@@ -1,4 +1,5 @@
 // A disk tier: alone, below a cache, and after a restart.
+#include <memory>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -240,11 +241,48 @@ static void below(const kvmem::Pool &pool) {
     cache.check();
 }
 
+/// The program chooses what is written; what it throws drops the value.
+static void custom_admission(const kvmem::Pool &pool) {
+    const auto calls = std::make_shared<int>(0);
+    {
+        kvmem::DiskTierOptions options = of(16 * MIB);
+        options.dsync = true;
+        options.admission = kvmem::Admission::custom;
+        options.on_admit = [calls](kvmem::bytes_view key, kvmem::bytes_view value) {
+            ++*calls;
+            CHECK(value.size() >= 3000);
+            if (text(key) == "key 7") {
+                throw 7;
+            }
+            return text(key).back() == '7';
+        };
+        DiskTier tier(path, options);
+        kvmem::KvCacheOptions above;
+        above.lower_tier = &tier;
+        kvmem::KvCache cache(pool, above);
+        for (std::uint64_t number = 0; number < 40; number++) {
+            const std::string one = value(number);
+            CHECK(cache.insert(key(number), one.data(), one.size()));
+        }
+        cache.evict_to(0);
+        CHECK(tier.stats().entries == 3 && tier.stats().not_admitted == 37 && *calls == 40);
+        CHECK(calls.use_count() == 3);
+    }
+    CHECK(calls.use_count() == 1);
+    // A tier that cannot be opened takes no function.
+    kvmem::DiskTierOptions options;
+    options.on_admit = [calls](kvmem::bytes_view, kvmem::bytes_view) { return *calls > 0; };
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "use KVMEM_ADMIT_CUSTOM", DiskTier(path, options));
+    CHECK(calls.use_count() == 2);
+    CHECK(std::remove(path.c_str()) == 0);
+}
+
 int main() {
     path = "/tmp/kvmem-disk-tier-cpp-" + std::to_string(getpid());
     kvmem::PoolOptions options;
     options.pages = "4k";
     const kvmem::Pool pool(MIB, options);
+    custom_admission(pool);
     alone();
     looked_into();
     wrong();

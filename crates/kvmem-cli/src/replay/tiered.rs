@@ -125,6 +125,7 @@ impl Tiered {
             metadata_bytes,
             evictions,
             checksum_misses,
+            lost_misses,
             io_misses,
             short_misses,
             ..
@@ -140,7 +141,7 @@ impl Tiered {
             written_bytes,
             metadata_bytes,
             evictions,
-            damaged_objects: checksum_misses + io_misses + short_misses,
+            damaged_objects: checksum_misses + lost_misses + io_misses + short_misses,
             first_block_ns: times.first.figures(),
             rest_ns: times.rest.figures(),
         }

@@ -115,7 +115,8 @@ class DiskTierStats(NamedTuple):
     scattered: int
     """Of these, values in several ranges of the file."""
     unverified_values: int
-    """Of the values held, those that a power cut may have taken, and that were not read since."""
+    """Of these, values whose bytes a power cut may have taken: they were written without a sync,
+    by a process that ended before the next checkpoint, and were not read since."""
     nbytes: int
     """The bytes of all values held, without padding."""
     capacity: int
@@ -131,9 +132,9 @@ class DiskTierStats(NamedTuple):
     metadata_bytes: int
     """Bytes of journal, checkpoints and superblocks written."""
     lifetime_bytes: int
-    """Bytes that were written to the file over its life; of a set, to all files."""
+    """Bytes that were written to the file over its life."""
     bytes_per_day: int
-    """Bytes that were written in a day of this life, on average. The first day counts whole."""
+    """Bytes that were written in a day of this life, on average; the first day counts whole."""
     hits: int
     """Values fetched."""
     misses: int
@@ -141,7 +142,7 @@ class DiskTierStats(NamedTuple):
     checksum_misses: int
     """Fetches of values whose bytes were damaged."""
     lost_misses: int
-    """Fetches of values whose bytes a power cut took before a sync. Their space is free again."""
+    """Fetches of values whose bytes a power cut took before they were synced."""
     io_misses: int
     """Fetches that the drive failed with an error."""
     short_misses: int

@@ -18,12 +18,13 @@ use rustix::io::Errno;
 use rustix::process::Resource;
 
 use super::batch::{BatchEvents, Reading, Writing};
+use super::counts::{Counts, Next};
 use super::direct::{Alignment, open_direct};
 use super::fixed::{FixedBufferStats, FixedBuffers, FixedBuffersError};
 use super::rings::{Ring, RingPool};
 use super::sync::Sync;
-use super::threads;
 use super::transfer::Transfer;
+use super::workers::Workers;
 use super::{Device, Read, Write};
 use crate::process::Process;
 
@@ -55,8 +56,9 @@ pub struct FileDevice {
     /// Whether the file was opened with `O_DSYNC`.
     dsync: bool,
     alignment: Alignment,
-    depth: u32,
     rings: Option<Arc<RingPool>>,
+    workers: Workers,
+    counts: Counts,
     fixed: Mutex<Fixed>,
     syncing: Mutex<Sync>,
     process: Process,
@@ -68,7 +70,7 @@ struct Batch {
     transfers: Vec<Transfer>,
 }
 
-/// Threads of a batch without io_uring, at most.
+/// Threads of a device without io_uring, at most.
 const MAX_THREADS: u32 = 16;
 
 impl FileDevice {
@@ -136,8 +138,9 @@ impl FileDevice {
             new: false,
             dsync: false,
             alignment,
-            depth: depth.max(1),
             rings,
+            workers: Workers::new(depth.clamp(1, MAX_THREADS) as usize),
+            counts: Counts::default(),
             fixed: Mutex::default(),
             syncing: Mutex::default(),
             process: Process::this(),
@@ -296,15 +299,15 @@ impl FileDevice {
             (Some(rings), Some(mut ring)) => {
                 // SAFETY: the conditions of this function are those of `drive`.
                 let fixed = unsafe {
-                    ring.drive(self.file.as_fd(), batch.transfers, rings.depth(), events)
+                    let counts = (&self.counts, self.alignment.read);
+                    ring.drive(self.file.as_fd(), batch.transfers, rings.depth(), counts, events)
                 };
                 rings.put(ring, fixed);
             }
             _ => {
-                let threads = self.depth.min(MAX_THREADS) as usize;
                 // SAFETY: the caller lends the memory, as for `drive`.
                 let transfer = |one: &mut Transfer| unsafe { self.transfer_one(one) };
-                threads::each(&mut batch.transfers, threads, transfer, events);
+                self.workers.each(&mut batch.transfers, transfer, events);
             }
         }
     }
@@ -327,15 +330,12 @@ impl FileDevice {
                     libc::preadv(file, vectors, count, at)
                 }
             };
-            match usize::try_from(done) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(done) => transfer.advance(done),
-                Err(_) => {
-                    let error = io::Error::last_os_error();
-                    if error.kind() != io::ErrorKind::Interrupted {
-                        return Err(error);
-                    }
-                }
+            let answer = match done {
+                0.. => done as i64,
+                _ => -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
+            };
+            if let Next::Done(result) = self.counts.note(transfer, answer, self.alignment.read) {
+                return result;
             }
         }
         Ok(())
@@ -367,6 +367,8 @@ impl Drop for FileDevice {
             let _ = rustix::fs::flock(&self.file, FlockOperation::Unlock);
             return;
         }
+        // A child has none of the threads, and a copy of a lock that one of them may have held.
+        self.workers.forget();
         // A child has the rings of its parent, and must leave the tables as they are.
         std::mem::forget(std::mem::take(
             self.fixed.get_mut().unwrap_or_else(PoisonError::into_inner),
@@ -457,6 +459,184 @@ impl Device for FileDevice {
         match self.owned() {
             Ok(()) => self.syncing().end(wait),
             Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::device::AlignedBuffer;
+    use crate::format::BLOCK;
+    use crate::{DiskTier, DiskTierOptions, Fetch, Fetched};
+
+    /// A new path, whose file is removed at the end.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Place {
+            let name = format!("kvmem-tier-{name}-{}", std::process::id());
+            Place(std::env::temp_dir().join(name))
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    type Change = fn(usize, i64) -> i64;
+
+    /// Opens a device whose kernel gives other answers.
+    fn device(place: &Place, has_rings: bool, change: Change) -> FileDevice {
+        let mut device = FileDevice::open(&place.0, 4 << 20, 8).unwrap();
+        if !has_rings {
+            device = device.without_rings();
+        }
+        device.counts.change = Some(Box::new(change));
+        device
+    }
+
+    fn bytes(blocks: usize, seed: u8) -> AlignedBuffer {
+        let mut bytes = AlignedBuffer::new(blocks);
+        for (at, byte) in (0_usize..).zip(bytes.iter_mut()) {
+            *byte = (at / 512) as u8 ^ at as u8 ^ seed;
+        }
+        bytes
+    }
+
+    /// Both engines go on after short, interrupted and unaligned answers: in the middle of a part,
+    /// and in the next one.
+    #[test]
+    fn short_answers_of_the_kernel_are_resumed() {
+        let place = Place::new("resumed");
+        let half: Change = |_, answer| if answer > 4096 { answer / 2 } else { answer };
+        let sector: Change =
+            |number, answer| if number % 3 > 0 { answer } else { answer.min(4096) };
+        let unaligned: Change = |number, answer| {
+            if number % 2 == 0 && answer > 5000 { answer - 77 } else { answer }
+        };
+        let interrupted: Change = |number, answer| match number % 3 {
+            0 => -i64::from(libc::EINTR),
+            1 => -i64::from(libc::EAGAIN),
+            _ => answer,
+        };
+        for (change, name) in [
+            (half, "half"),
+            (sector, "sector"),
+            (unaligned, "unaligned"),
+            (interrupted, "interrupted"),
+        ] {
+            for has_rings in [true, false] {
+                let device = device(&place, has_rings, change);
+                let written = bytes(30, name.len() as u8);
+                let batch: Vec<Write<'_>> = (0..10)
+                    .map(|index| {
+                        let (first, rest) = written[index * 3 * BLOCK..].split_at(2 * BLOCK);
+                        Write { at: (index * 5 * BLOCK) as u64, parts: [first, &rest[..BLOCK]] }
+                    })
+                    .collect();
+                let results = device.write(&batch, &mut |_| {});
+                assert!(results.iter().all(Result::is_ok), "{name}: {results:?}");
+                // What the file has is read by another descriptor.
+                let file = File::open(&place.0).unwrap();
+                let mut found = vec![0; 3 * BLOCK];
+                for (index, expected) in written.chunks_exact(3 * BLOCK).enumerate() {
+                    file.read_exact_at(&mut found, (index * 5 * BLOCK) as u64).unwrap();
+                    assert!(found == expected, "{name}, {has_rings}: {index}");
+                }
+                let mut read = AlignedBuffer::new(30);
+                let mut left: &mut [u8] = &mut read;
+                let mut reads = Vec::new();
+                for index in 0..10 {
+                    let (first, rest) = left.split_at_mut(BLOCK);
+                    let (second, behind) = rest.split_at_mut(2 * BLOCK);
+                    left = behind;
+                    reads.push(Read { at: (index * 5 * BLOCK) as u64, parts: [first, second] });
+                }
+                device.read(&mut reads, &mut |index, _, result| {
+                    assert!(result.is_ok(), "{name}, {index}: {result:?}");
+                });
+                assert!(*read == *written, "{name}, {has_rings}");
+                let one = bytes(4, 99);
+                device.write_at(0, &one).unwrap();
+                let mut read = AlignedBuffer::new(4);
+                device.read_at(0, &mut read).unwrap();
+                assert!(*read == *one, "{name}");
+            }
+        }
+    }
+
+    /// A tier on a file whose kernel stops in the middle: a miss of the kind *short*, and a store
+    /// that fails. What was stored before is found when the kernel recovers.
+    #[test]
+    fn transfers_that_do_not_go_on_are_misses_and_errors() {
+        use std::sync::atomic::{AtomicI64, Ordering};
+        static MOST: AtomicI64 = AtomicI64::new(i64::MAX);
+        // Relaxed, here and below: one thread after the other changes and reads it.
+        let change: Change = |_, answer| answer.min(MOST.load(Ordering::Relaxed));
+        for has_rings in [true, false] {
+            for most in [0, 100] {
+                let place = Place::new("stopped");
+                let (tier, _) =
+                    DiskTier::on(device(&place, has_rings, change), &DiskTierOptions::default())
+                        .unwrap();
+                let is_direct = tier.device().is_direct();
+                let value = bytes(8, 1);
+                for key in 0..6_u8 {
+                    tier.store(&[(&[key], &value)]).remove(0).unwrap();
+                }
+                MOST.store(most, Ordering::Relaxed);
+                let mut into = [const { [0; 8 * BLOCK] }; 3];
+                let keys: [u8; 3] = [0, 1, 2];
+                let mut requests: Vec<Fetch<'_>> = keys
+                    .iter()
+                    .zip(&mut into)
+                    .map(|(key, into)| Fetch { key: std::slice::from_ref(key), into })
+                    .collect();
+                let found = tier.fetch(&mut requests);
+                // Where any offset will do, 100 bytes at a time are slow, and not the end.
+                let goes_on = most > 0 && !is_direct;
+                let expected = if goes_on { Fetched::Hit } else { Fetched::Failed };
+                assert_eq!(found, [expected; 3], "{has_rings}, {most}");
+                let stats = tier.stats();
+                let misses = if goes_on { 0 } else { 3 };
+                assert_eq!((stats.short_misses, stats.io_misses), (misses, 0));
+                let stored = tier.store(&[(b"later", &value)]).remove(0);
+                assert_eq!(stored.is_ok(), goes_on, "{stored:?}");
+                MOST.store(i64::MAX, Ordering::Relaxed);
+                let mut into = vec![0; 8 * BLOCK];
+                let found = tier.fetch(&mut [Fetch { key: &[5], into: &mut into }]);
+                assert!(found == [Fetched::Hit] && into == *value);
+            }
+        }
+    }
+
+    /// A file that ends within a block: direct reads cannot go on there.
+    #[test]
+    fn a_file_that_was_cut_off_within_a_block_is_a_short_read() {
+        let place = Place::new("cut");
+        for has_rings in [true, false] {
+            let device = device(&place, has_rings, |_, answer| answer);
+            device.write_at(0, &bytes(8, 3)).unwrap();
+            let file = OpenOptions::new().write(true).open(&place.0).unwrap();
+            file.set_len(5 * BLOCK as u64 + 100).unwrap();
+            let mut memory = AlignedBuffer::new(8);
+            let (first, second) = memory.split_at_mut(4 * BLOCK);
+            let mut reads = [
+                Read { at: 0, parts: [first, &mut []] },
+                Read { at: 16_384, parts: [second, &mut []] },
+            ];
+            let mut results = [const { None }; 2];
+            device.read(&mut reads, &mut |index, _, result| results[index] = Some(result));
+            assert!(matches!(results[0], Some(Ok(()))));
+            let Some(Err(error)) = &results[1] else { panic!("{results:?}") };
+            assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof, "{has_rings}");
+            file.set_len(4 << 20).unwrap();
         }
     }
 }

@@ -2,14 +2,15 @@
 
 mod batch;
 mod buffer;
+mod counts;
 mod direct;
 mod file;
 mod fixed;
 mod memory;
 mod rings;
 mod sync;
-mod threads;
 mod transfer;
+mod workers;
 
 use std::io;
 use std::ops::Range;

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::batch::BatchEvents;
+use super::counts::{Counts, Next};
 use super::fixed::{BufferTable, FixedBufferStats};
 use super::transfer::Transfer;
 
@@ -200,8 +201,9 @@ impl Ring {
         std::mem::take(&mut self.transfers)
     }
 
-    /// Submits and completes the transfers, `depth` at a time. Returns, or unwinds, when none is in
-    /// flight. Returns how many used a fixed buffer.
+    /// Submits and completes the transfers, `depth` at a time; short ones go on at multiples of the
+    /// alignment beside `counts`. Returns, or unwinds, when none is in flight. Returns how many
+    /// used a fixed buffer.
     ///
     /// # Safety
     /// The memory of the transfers is valid for their direction until this returns or unwinds, and
@@ -212,6 +214,7 @@ impl Ring {
         file: BorrowedFd<'_>,
         mut transfers: Vec<Transfer>,
         depth: usize,
+        (counts, align): (&Counts, usize),
         events: &mut E,
     ) -> u64 {
         let file = types::Fd(file.as_raw_fd());
@@ -256,20 +259,11 @@ impl Ring {
                 let _ = in_flight.ring.submit();
             }
             match completed {
-                Some((index, 0)) => events.done(index, Err(io::ErrorKind::UnexpectedEof.into())),
-                Some((index, done)) if done > 0 => {
-                    transfers[index].advance(done as usize);
-                    if transfers[index].len() > 0 {
-                        again.push(index);
-                    } else {
-                        events.done(index, Ok(()));
+                Some((index, answer)) => {
+                    match counts.note(&mut transfers[index], answer.into(), align) {
+                        Next::Done(result) => events.done(index, result),
+                        Next::Again => again.push(index),
                     }
-                }
-                Some((index, error)) if matches!(-error, libc::EINTR | libc::EAGAIN) => {
-                    again.push(index);
-                }
-                Some((index, error)) => {
-                    events.done(index, Err(io::Error::from_raw_os_error(-error)));
                 }
                 None if has_work => {
                     events.in_flight(work);

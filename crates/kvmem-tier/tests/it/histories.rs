@@ -97,7 +97,7 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
     };
     let mut histories: HashMap<u64, History> = HashMap::new();
     let (mut version, mut scattered) = (0, 0);
-    let mut end = End::Clean;
+    let (mut end, mut was_cut) = (End::Clean, false);
     for life in 0..4 {
         let (tier, _) = match DiskTier::on(disk.clone(), &options) {
             Ok(opened) => opened,
@@ -120,7 +120,8 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
         }
         let stats = tier.stats();
         assert!(faults > 0 || stats.quarantined + stats.checksum_misses == 0, "seed {seed}");
-        assert!(end == End::PowerCut || stats.lost_misses == 0 || faults > 0, "seed {seed}");
+        was_cut |= end == End::PowerCut;
+        assert!(was_cut || stats.lost_misses == 0 || faults > 0, "seed {seed}");
         end = match random.below(3) {
             0 => End::Clean,
             1 => End::Killed,
@@ -206,8 +207,10 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
 #[test]
 fn what_was_acknowledged_is_found_and_nothing_else() {
     let rounds = std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|n| n.parse().ok());
-    let mut scattered = 0;
-    for seed in 0..rounds.unwrap_or(100) {
+    let rounds = rounds.unwrap_or(100);
+    let (mut scattered, mut histories) = (0, 0);
+    for seed in 0..rounds {
+        histories += if seed % 3 == 0 { 6 } else { 4 };
         scattered += lives(seed, true, false, 0) + lives(seed, false, false, 0);
         scattered += lives(seed, true, false, 100) + lives(seed, false, false, 100);
         if seed % 3 == 0 {
@@ -215,4 +218,5 @@ fn what_was_acknowledged_is_found_and_nothing_else() {
         }
     }
     assert!(scattered > 0, "no value lay in several extents");
+    println!("{rounds} seeds, {histories} histories of 4 lives, nothing wrong, nothing missing");
 }

@@ -13,6 +13,7 @@ mod histories;
 mod inspection;
 mod lower_tier;
 mod metrics;
+mod placement;
 mod power_cut;
 mod read_only;
 mod scattered;
