@@ -208,11 +208,15 @@ impl Node {
                     let (namespace, len) = (self.entry(slot).namespace(), self.len_of(slot));
                     self.namespaces.at(namespace).bytes += len;
                     for user in &users {
-                        self.session_numbered(*user).pins.insert(slot, 1);
+                        let session = self.session_numbered(*user);
+                        session.pins.insert(slot, 1);
+                        session.pinned_bytes += len;
                     }
                     self.locals[slot as usize].pins = users.len() as u32;
                     if !users.is_empty() {
-                        self.namespaces.at(namespace).pinned += 1;
+                        let namespace = self.namespaces.at(namespace);
+                        namespace.pinned += 1;
+                        namespace.pinned_bytes += len;
                     }
                 }
             }
