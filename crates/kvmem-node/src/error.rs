@@ -36,6 +36,17 @@ pub enum BadIndex {
     /// The header is damaged.
     #[error("the header of the index is damaged: its checksum does not match")]
     HeaderChecksum,
+    /// The number of used entries is damaged.
+    #[error(
+        "the number of used entries is damaged: {word:#018x} has another checksum, or is more than \
+         {entries}"
+    )]
+    EntriesUsed {
+        /// The number, and its checksum above it.
+        word: u64,
+        /// The entries of the file.
+        entries: u32,
+    },
     /// The file is shorter or longer than its header says.
     #[error("the index has {got} bytes and its header says {expected}")]
     Length {

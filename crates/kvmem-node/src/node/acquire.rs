@@ -128,8 +128,8 @@ impl Node {
         stale.map_or(Ok(()), Err)
     }
 
-    /// Returns an error if a further pin of an entry exceeds a limit. A value that is pinned already
-    /// counts once.
+    /// Returns an error if a further pin of an entry exceeds a limit. A value that is pinned
+    /// already counts once.
     fn check_pin_limits(
         &self,
         session: SessionIndex,

@@ -75,8 +75,9 @@ impl Node {
         let mut node = Node::over(memory, options)?;
         let mut report = RecoveryReport::default();
         node.recover_namespaces()?;
+        node.cover_used()?;
+        // The file is whole, and may be changed from here on.
         node.recover_sessions(is_alive, &mut report);
-        node.cover_used();
         let header = node.memory.header_cell();
         if header.tier_removals() == TierRemovals::Recovered {
             // The process that had the keys has ended before a tier removed them.

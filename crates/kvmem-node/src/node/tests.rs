@@ -322,7 +322,9 @@ fn cut_off(history: &mut History, step: &Step) {
 
 #[test]
 fn a_foreign_index_is_told() {
-    let node = node();
+    let mut node = node();
+    let session = begin(&mut node, 1);
+    node.reserve(session, &[100, 100]).expect("there is space");
     let whole = node.memory.index_bytes();
     let error = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut index = whole.clone();
@@ -339,6 +341,11 @@ fn a_foreign_index_is_told() {
     let order = error(&|index| index[12..16].reverse());
     assert_eq!(order, BadIndex::ByteOrder { order: 0x0403_0201 });
     assert_eq!(error(&|index| index[16] ^= 1), BadIndex::HeaderChecksum);
+    // One entry less, and its value would be lost without a word.
+    let used = |word: u64| error(&|index| index[80..88].copy_from_slice(&word.to_le_bytes()));
+    for word in [0, 1, u64::MAX, u64::from_le_bytes(whole[80..88].try_into().unwrap()) ^ 1] {
+        assert_eq!(used(word), BadIndex::EntriesUsed { word, entries: 48 });
+    }
     let short = error(&|index| index.truncate(65_536));
     assert!(matches!(short, BadIndex::Length { got: 65_536, .. }), "{short}");
     let other = self::node();
