@@ -12,6 +12,7 @@
 //! `fuzz/artifacts/TARGET`, and the exit status is 1. `-- FILE…` replays files.
 
 mod mutate;
+pub mod node;
 
 use std::ffi::OsString;
 use std::fs::File;

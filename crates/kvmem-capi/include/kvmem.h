@@ -246,6 +246,18 @@
 /// KVMEM_ERR_INVALID_ARGUMENT; make several calls.
 #define KVMEM_NODE_MAX_BATCH 1024
 
+/// The state of a tier: the node has none.
+#define KVMEM_NODE_TIER_NONE 0
+
+/// The state of a tier: it stores and finds values.
+#define KVMEM_NODE_TIER_WORKING 1
+
+/// The state of a tier: it finds what it has and stores nothing, because its device failed.
+#define KVMEM_NODE_TIER_READ_ONLY 2
+
+/// The state of a tier: it neither stores nor finds values now, and may do both later.
+#define KVMEM_NODE_TIER_AWAY 3
+
 /// An event: the value can be found under its key.
 #define KVMEM_NODE_EVENT_STORED 0
 
@@ -1486,6 +1498,41 @@ typedef struct kvmem_kv_cache_leased {
 /// returns. The cache holds no lock during the call. It must return (no longjmp, no C++ exception).
 typedef int (*kvmem_kv_cache_invalidate_fn)(void *user);
 
+/// A value of a node, for operators.
+typedef struct kvmem_node_listed {
+    /// The name of its namespace, with a NUL behind it.
+    char namespace_name[64];
+    /// The key. The bytes after it are 0.
+    uint8_t key[64];
+    /// Number of bytes of the key.
+    uint64_t key_bytes;
+    /// Bytes of the value.
+    uint64_t bytes;
+    /// Milliseconds since it was last acquired or stored.
+    uint64_t idle_ms;
+    /// Clients that have it pinned, and the server itself.
+    uint32_t pins;
+    /// Its priority; values of priority 0 are evicted first.
+    uint32_t priority;
+} kvmem_node_listed;
+
+/// A client of a node, for operators.
+typedef struct kvmem_node_session {
+    /// The name of its namespace, with a NUL behind it.
+    char namespace_name[64];
+    /// Values that it has pinned.
+    uint64_t pins;
+    /// Its reservations.
+    uint64_t reservations;
+    /// Milliseconds since its last message.
+    uint64_t silent_ms;
+    /// The process; 0: its number is not visible to the server.
+    uint32_t pid;
+    /// 1: it is connected now. 0: it has not returned since the server started again, or has closed
+    /// its connection without saying that it writes no more.
+    uint32_t is_connected;
+} kvmem_node_session;
+
 /// Options of a client of a node. Fill them in with kvmem_node_client_options_init first.
 typedef struct kvmem_node_client_options {
     /// Size of this structure in bytes, as the program knows it.
@@ -1496,6 +1543,10 @@ typedef struct kvmem_node_client_options {
     /// How long a call waits for a server that has ended to start again, in milliseconds. 0: the
     /// call fails at once, and the next one connects again. The default is 10000.
     uint64_t retry_ms;
+    /// How long a call waits for the answer of a server that is there, in milliseconds. The call
+    /// then fails with KVMEM_ERR_DISCONNECTED, and the server may do it yet. A call takes at most
+    /// the sum of this time and of `retry_ms`, and an eighth more. The default is 30000.
+    uint64_t answer_within_ms;
     /// 1: maps the memory for reading only. Calls that write fail with KVMEM_ERR_READ_ONLY then.
     /// The default is 0.
     uint32_t read_only;
@@ -1576,6 +1627,8 @@ typedef struct kvmem_node_stats {
     uint64_t orphaned_sessions;
     /// Values that are pinned.
     uint64_t pinned;
+    /// Bytes of values that are pinned.
+    uint64_t pinned_bytes;
     /// Reservations.
     uint64_t reservations;
     /// Bytes of reservations.
@@ -1610,6 +1663,11 @@ typedef struct kvmem_node_stats {
     uint64_t tier_fetched_total;
     /// Values that the tier could not fetch or remove.
     uint64_t tier_failed_total;
+    /// Whether the tier works: KVMEM_NODE_TIER_NONE, KVMEM_NODE_TIER_WORKING,
+    /// KVMEM_NODE_TIER_READ_ONLY or KVMEM_NODE_TIER_AWAY.
+    uint32_t tier_state;
+    /// Always 0.
+    uint32_t reserved;
 } kvmem_node_stats;
 
 /// Something that happened to a value.
@@ -2853,6 +2911,49 @@ kvmem_status kvmem_kv_cache_get_or_fetch_until(const struct kvmem_kv_cache *cach
                                                uint64_t count,
                                                uint64_t timeout_ns,
                                                struct kvmem_kv_cache_value *out_values);
+
+/// Lists at most `capacity` values from entry `from` on, in `out_values`, for operators.
+/// `out_count` receives how many there are, and `out_next` the entry to go on with; UINT64_MAX:
+/// there are no more. The first call begins with entry 0. A call returns at most 512.
+///
+/// Fails with KVMEM_ERR_UNSUPPORTED unless the process is of the server's user or of root. So do
+/// the other calls of operators.
+kvmem_status kvmem_node_client_list(const struct kvmem_node_client *client,
+                                    uint64_t from,
+                                    struct kvmem_node_listed *out_values,
+                                    uint64_t capacity,
+                                    uint64_t *out_count,
+                                    uint64_t *out_next);
+
+/// Lists the clients of the server, at most `capacity`, in `out_sessions`, for operators.
+/// `out_count` receives how many were written. A server has at most 256.
+kvmem_status kvmem_node_client_sessions(const struct kvmem_node_client *client,
+                                        struct kvmem_node_session *out_sessions,
+                                        uint64_t capacity,
+                                        uint64_t *out_count);
+
+/// Evicts values of at least `bytes`, in the usual order, for operators: those of the namespace
+/// `namespace_name` (may be NULL: of all). `out_evicted` (may be NULL) receives the bytes of the
+/// values that were evicted.
+kvmem_status kvmem_node_client_evict(const struct kvmem_node_client *client,
+                                     const char *namespace_name,
+                                     uint64_t bytes,
+                                     uint64_t *out_evicted);
+
+/// Removes all values of the namespace `namespace_name` (may be NULL: of all), for operators.
+/// Pinned ones keep their bytes until the last pin is released. `out_removed` (may be NULL)
+/// receives how many there were. Fails with KVMEM_ERR_UNSUPPORTED for one namespace of a server
+/// with a tier, which cannot tell its values from others.
+kvmem_status kvmem_node_client_clear(const struct kvmem_node_client *client,
+                                     const char *namespace_name,
+                                     uint64_t *out_removed);
+
+/// Ends the pins of a process that is connected, for operators who know that it no longer reads:
+/// kvmem_node_pins_is_valid tells it at once. `out_reclaimed` (may be NULL) receives how many
+/// values it had pinned.
+kvmem_status kvmem_node_client_reclaim_pins(const struct kvmem_node_client *client,
+                                            uint32_t pid,
+                                            uint64_t *out_reclaimed);
 
 /// Fills in the defaults. `struct_size` is `sizeof *options`.
 kvmem_status kvmem_node_client_options_init(struct kvmem_node_client_options *options,

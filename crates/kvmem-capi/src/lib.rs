@@ -119,6 +119,7 @@ mod everywhere;
 mod fetching;
 
 mod node_error;
+mod node_operator;
 
 mod node_client;
 
@@ -151,6 +152,7 @@ pub use last_error::*;
 pub use lease::*;
 pub use lower_tier::*;
 pub use node_client::*;
+pub use node_operator::*;
 pub use node_pins::*;
 pub use node_reservation::*;
 pub use node_stats::*;

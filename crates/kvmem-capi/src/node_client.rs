@@ -56,6 +56,10 @@ pub struct kvmem_node_client_options {
     /// How long a call waits for a server that has ended to start again, in milliseconds. 0: the
     /// call fails at once, and the next one connects again. The default is 10000.
     pub retry_ms: u64,
+    /// How long a call waits for the answer of a server that is there, in milliseconds. The call
+    /// then fails with KVMEM_ERR_DISCONNECTED, and the server may do it yet. A call takes at most
+    /// the sum of this time and of `retry_ms`, and an eighth more. The default is 30000.
+    pub answer_within_ms: u64,
     /// 1: maps the memory for reading only. Calls that write fail with KVMEM_ERR_READ_ONLY then.
     /// The default is 0.
     pub read_only: u32,
@@ -83,6 +87,7 @@ unsafe impl Options for kvmem_node_client_options {
             struct_size: size_of::<Self>() as u64,
             namespace_name: std::ptr::null(),
             retry_ms: 10_000,
+            answer_within_ms: 30_000,
             read_only: 0,
             populate: 0,
             checksums: 0,
@@ -115,6 +120,7 @@ unsafe fn connect_options(wanted: &kvmem_node_client_options) -> Result<ConnectO
         namespace: namespace.unwrap_or_default().to_owned(),
         read_only: flag(wanted.read_only, "read_only")?,
         retry_for: Duration::from_millis(wanted.retry_ms),
+        answer_within: Duration::from_millis(wanted.answer_within_ms),
         populate: flag(wanted.populate, "populate")?,
         checksums: flag(wanted.checksums, "checksums")?,
         verify: flag(wanted.verify, "verify")?,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kvmem_node::format::MAX_KEY;
-use kvmem_node::{EventKind, Events};
+use kvmem_node::{EventKind, Events, TierState};
 
 use crate::call::{on, out};
 use crate::error::CallError;
@@ -32,6 +32,8 @@ pub struct kvmem_node_stats {
     pub orphaned_sessions: u64,
     /// Values that are pinned.
     pub pinned: u64,
+    /// Bytes of values that are pinned.
+    pub pinned_bytes: u64,
     /// Reservations.
     pub reservations: u64,
     /// Bytes of reservations.
@@ -66,7 +68,21 @@ pub struct kvmem_node_stats {
     pub tier_fetched_total: u64,
     /// Values that the tier could not fetch or remove.
     pub tier_failed_total: u64,
+    /// Whether the tier works: KVMEM_NODE_TIER_NONE, KVMEM_NODE_TIER_WORKING,
+    /// KVMEM_NODE_TIER_READ_ONLY or KVMEM_NODE_TIER_AWAY.
+    pub tier_state: u32,
+    /// Always 0.
+    pub reserved: u32,
 }
+
+/// The state of a tier: the node has none.
+pub const KVMEM_NODE_TIER_NONE: u32 = 0;
+/// The state of a tier: it stores and finds values.
+pub const KVMEM_NODE_TIER_WORKING: u32 = 1;
+/// The state of a tier: it finds what it has and stores nothing, because its device failed.
+pub const KVMEM_NODE_TIER_READ_ONLY: u32 = 2;
+/// The state of a tier: it neither stores nor finds values now, and may do both later.
+pub const KVMEM_NODE_TIER_AWAY: u32 = 3;
 
 /// Reads the statistics from the server.
 #[unsafe(no_mangle)]
@@ -89,6 +105,7 @@ pub unsafe extern "C" fn kvmem_node_client_get_stats(
             sessions: stats.sessions,
             orphaned_sessions: stats.orphaned_sessions,
             pinned: stats.pinned,
+            pinned_bytes: stats.pinned_bytes,
             reservations: stats.reservations,
             reserved_bytes: stats.reserved_bytes,
             fenced_bytes: stats.fenced_bytes,
@@ -106,6 +123,13 @@ pub unsafe extern "C" fn kvmem_node_client_get_stats(
             tier_stored_total: stats.tier_stored_total,
             tier_fetched_total: stats.tier_fetched_total,
             tier_failed_total: stats.tier_failed_total,
+            tier_state: match stats.tier_state {
+                TierState::None => KVMEM_NODE_TIER_NONE,
+                TierState::Working => KVMEM_NODE_TIER_WORKING,
+                TierState::ReadOnly => KVMEM_NODE_TIER_READ_ONLY,
+                TierState::Away => KVMEM_NODE_TIER_AWAY,
+            },
+            reserved: 0,
         });
         Ok(())
     })

@@ -29,7 +29,7 @@ pub use self::bench::{
 pub use self::doctor::DoctorArgs;
 pub use self::metrics::MetricsArgs;
 pub use self::mount::MountArgs;
-pub use self::node::{DropArgs, EvictArgs, LsArgs, StatArgs};
+pub use self::node::{DropArgs, EvictArgs, LsArgs, ReclaimArgs, StatArgs};
 pub use self::replay::{Contenders, Policy, ReplayArgs};
 pub use self::serve::{KeepBy, KeeperArgs, NamespaceQuota, ServeArgs};
 pub use self::serve_mooncake::ServeMooncakeArgs;
@@ -92,6 +92,8 @@ pub enum Command {
     Evict(EvictArgs),
     /// Drop all values of a namespace of a server, or of all; pinned ones end with their pins
     Drop(DropArgs),
+    /// End the pins of a process that no longer reads; its client is told at once
+    Reclaim(ReclaimArgs),
     /// Hold the memory of a server while it does not run; `kvmem serve` starts one itself
     Keeper(KeeperArgs),
     /// Lend memory of this host to a Mooncake cluster, until a signal arrives; needs the Python

@@ -53,6 +53,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Stat(stat) => node_command::stat::run(&stat),
         Command::Evict(evict) => node_command::evict(&evict),
         Command::Drop(drop) => node_command::drop_values(&drop),
+        Command::Reclaim(reclaim) => node_command::reclaim(&reclaim),
         Command::Keeper(keeper) => keeper_command::run(&keeper),
         Command::ServeMooncake(serve) => serve_mooncake_command::run(&serve),
     }

@@ -1,4 +1,4 @@
-//! `kvmem ls`, `stat`, `evict` and `drop`: what operators ask of a server.
+//! `kvmem ls`, `stat`, `evict`, `drop` and `reclaim`: what operators ask of a server.
 //!
 //! They connect as any client does, for reading only, and touch no byte of the memory. The server
 //! answers such calls to its own user and to root.
@@ -12,7 +12,7 @@ use std::time::Duration;
 use indicatif::{BinaryBytes, HumanCount};
 use kvmem_node::{ClientError, ConnectOptions, NodeClient};
 
-use crate::args::{DropArgs, EvictArgs};
+use crate::args::{DropArgs, EvictArgs, ReclaimArgs};
 use crate::output::{Failure, print};
 
 /// Connects to a server that runs.
@@ -52,6 +52,21 @@ pub(crate) fn drop_values(args: &DropArgs) -> Result<(), Failure> {
     let client = connect(&args.socket)?;
     let dropped = client.clear(args.namespace.as_deref()).map_err(failure)?;
     print(format_args!("dropped {} value(s)\n", HumanCount(dropped as u64)))
+}
+
+/// Ends the pins of a process.
+pub(crate) fn reclaim(args: &ReclaimArgs) -> Result<(), Failure> {
+    let client = connect(&args.socket)?;
+    let pid = args.pid;
+    let sessions = client.sessions().map_err(failure)?;
+    if !sessions.iter().any(|session| session.pid == pid) {
+        return Err(Failure::usage(format_args!(
+            "process {pid} is no client of the server: `kvmem ls --sessions` lists them"
+        )));
+    }
+    let reclaimed = client.reclaim_pins(pid).map_err(failure)?;
+    let values = HumanCount(reclaimed as u64);
+    print(format_args!("process {pid} has lost its pins of {values} value(s)\n"))
 }
 
 /// The name of a namespace in a table.

@@ -283,6 +283,7 @@ fn node_options(args: &ServeArgs) -> NodeOptions {
         align: args.align,
         max_handles_per_session: args.max_handles as usize,
         max_reserved_per_session: args.max_reserved.unwrap_or(u64::MAX),
+        max_pinned_bytes_per_session: args.max_pinned.unwrap_or(u64::MAX),
         default_limits: args.default_quota.unwrap_or_default(),
         limits: args.quotas.iter().map(|it| (it.name.clone(), it.limits)).collect(),
         ..NodeOptions::default()

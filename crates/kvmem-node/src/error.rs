@@ -36,6 +36,17 @@ pub enum BadIndex {
     /// The header is damaged.
     #[error("the header of the index is damaged: its checksum does not match")]
     HeaderChecksum,
+    /// The number of used entries is damaged.
+    #[error(
+        "the number of used entries is damaged: {word:#018x} has another checksum, or is more than \
+         {entries}"
+    )]
+    EntriesUsed {
+        /// The number, and its checksum above it.
+        word: u64,
+        /// The entries of the file.
+        entries: u32,
+    },
     /// The file is shorter or longer than its header says.
     #[error("the index has {got} bytes and its header says {expected}")]
     Length {
@@ -248,8 +259,8 @@ pub enum CallError {
     /// The session did not answer for longer than its lease: its reservations are lost.
     #[error("the reservation is lost: the client was silent for longer than its lease")]
     Fenced,
-    /// The namespace or the session would exceed a limit.
-    #[error("{what} would be {value}, and the limit is {limit}")]
+    /// The namespace, the session or the user would exceed a limit.
+    #[error("{what} would be {value}, and the limit is {limit}: {}", what.remedy())]
     Quota {
         /// The limited quantity.
         what: Quota,
@@ -314,12 +325,31 @@ pub enum Quota {
     NamespaceBytes,
     /// Pinned values of the namespace.
     NamespacePins,
+    /// Bytes of pinned values of the namespace.
+    NamespacePinnedBytes,
     /// Bytes that the session has reserved.
     SessionReserved,
+    /// Bytes of the values that the session has pinned.
+    SessionPinnedBytes,
     /// Values and reservations that the session has.
     SessionHandles,
     /// Bytes that all sessions of the user have reserved.
     UserReserved,
+}
+
+impl Quota {
+    /// Returns the remedy, as a part of a sentence.
+    fn remedy(self) -> &'static str {
+        match self {
+            Quota::NamespaceBytes => "remove values, release pins, or raise its limit of bytes",
+            Quota::NamespacePins => "release pins, or raise its limit of pins",
+            Quota::NamespacePinnedBytes => "release pins, or raise its limit of pinned bytes",
+            Quota::SessionReserved => "commit or release reservations, or raise `max_reserved`",
+            Quota::SessionPinnedBytes => "release pins, or raise `max_pinned`",
+            Quota::SessionHandles => "release pins and reservations, or raise `max_handles`",
+            Quota::UserReserved => "commit or release reservations",
+        }
+    }
 }
 
 impl std::fmt::Display for Quota {
@@ -327,7 +357,9 @@ impl std::fmt::Display for Quota {
         f.pad(match self {
             Quota::NamespaceBytes => "the bytes of the namespace",
             Quota::NamespacePins => "the pinned values of the namespace",
+            Quota::NamespacePinnedBytes => "the pinned bytes of the namespace",
             Quota::SessionReserved => "the bytes that the session has reserved",
+            Quota::SessionPinnedBytes => "the bytes that the session has pinned",
             Quota::SessionHandles => "the pins and reservations of the session",
             Quota::UserReserved => "the bytes that the user has reserved",
         })

@@ -54,6 +54,8 @@ table! {
         |stats| stats.orphaned_sessions;
     "kvmem_node_pinned_values" Gauge "values"
         "Number of values that are pinned": |stats| stats.pinned;
+    "kvmem_node_pinned_bytes" Gauge "bytes"
+        "Bytes of values that are pinned": |stats| stats.pinned_bytes;
     "kvmem_node_reservations" Gauge "reservations"
         "Number of reservations": |stats| stats.reservations;
     "kvmem_node_reserved_bytes" Gauge "bytes"
@@ -92,6 +94,9 @@ table! {
     "kvmem_node_tier_failed_total" Counter "values"
         "Number of values that the tier could not fetch or remove":
         |stats| stats.tier_failed_total;
+    "kvmem_node_tier_state" Gauge "state"
+        "Whether the tier works: 0 there is none, 1 it works, 2 it stores nothing, 3 it is away":
+        |stats| stats.tier_state as u64;
 }
 
 table! {
@@ -101,6 +106,8 @@ table! {
         "Bytes of values and reservations of the namespace": |stats| stats.bytes;
     "kvmem_node_namespace_pinned_values" Gauge "values"
         "Number of values of the namespace that are pinned": |stats| stats.pinned;
+    "kvmem_node_namespace_pinned_bytes" Gauge "bytes"
+        "Bytes of values of the namespace that are pinned": |stats| stats.pinned_bytes;
     "kvmem_node_namespace_share" Gauge "shares"
         "Share of the memory, beside those of the other namespaces":
         |stats| u64::from(stats.share);

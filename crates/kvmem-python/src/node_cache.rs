@@ -75,6 +75,8 @@ plain!(PyNodeCache { held, connected });
 /// - ``read_only``: map the memory for reading only. Calls that write raise
 ///   :class:`InvalidArgumentError`.
 /// - ``retry_for``: number of seconds that this and all later calls wait for a server.
+/// - ``answer_within``: number of seconds that a call waits for the answer of a server that is
+///   there. It then raises :class:`NodeDisconnectedError`, and the server may do it yet.
 /// - ``populate``: enter all pages into the page table now, instead of at the first touch of each.
 /// - ``checksums``: calculate a checksum of each value that is committed, for
 ///   :meth:`PinnedValue.verify`.
@@ -90,11 +92,12 @@ plain!(PyNodeCache { held, connected });
 #[pyfunction]
 #[pyo3(
     signature = (
-        path, *, namespace="", read_only=false, retry_for=None, populate=false, checksums=false,
-        verify=false, rings=false
+        path, *, namespace="", read_only=false, retry_for=None, answer_within=None, populate=false,
+        checksums=false, verify=false, rings=false
     ),
-    text_signature = "(path, *, namespace='', read_only=False, retry_for=10.0, populate=False, \
-                      checksums=False, verify=False, rings=False)"
+    text_signature = "(path, *, namespace='', read_only=False, retry_for=10.0, \
+                      answer_within=30.0, populate=False, checksums=False, verify=False, \
+                      rings=False)"
 )]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
 pub(crate) fn connect(
@@ -103,6 +106,7 @@ pub(crate) fn connect(
     namespace: &str,
     read_only: bool,
     retry_for: Option<Seconds<'_>>,
+    answer_within: Option<Seconds<'_>>,
     populate: bool,
     checksums: bool,
     verify: bool,
@@ -126,6 +130,9 @@ pub(crate) fn connect(
     };
     if let Some(retry_for) = retry_for {
         options.retry_for = retry_for.duration(py, "retry_for")?;
+    }
+    if let Some(answer_within) = answer_within {
+        options.answer_within = answer_within.duration(py, "answer_within")?;
     }
     // SAFETY: the processes that map the memory for writing keep to the protocol, which is a
     // condition of this function for its caller.

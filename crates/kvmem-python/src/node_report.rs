@@ -13,8 +13,8 @@ fn limit(value: u64) -> Option<u64> {
 }
 
 fn namespace<'py>(py: Python<'py>, stats: &NamespaceStats) -> PyResult<Bound<'py, PyAny>> {
-    let NamespaceStats { name, bytes, max_bytes, pinned, share } = stats;
-    named(py, "NamespaceStats", (name, *bytes, limit(*max_bytes), *pinned, *share))
+    let NamespaceStats { name, bytes, max_bytes, pinned, pinned_bytes, share } = stats;
+    named(py, "NamespaceStats", (name, *bytes, limit(*max_bytes), *pinned, *pinned_bytes, *share))
 }
 
 /// Converts the statistics.
@@ -28,6 +28,7 @@ pub(crate) fn stats<'py>(py: Python<'py>, stats: &NodeStats) -> PyResult<Bound<'
         stats.sessions,
         stats.orphaned_sessions,
         stats.pinned,
+        stats.pinned_bytes,
         stats.reservations,
         stats.reserved_bytes,
         stats.fenced_bytes,
@@ -46,10 +47,11 @@ pub(crate) fn stats<'py>(py: Python<'py>, stats: &NodeStats) -> PyResult<Bound<'
         stats.tier_fetched_total,
         stats.tier_failed_total,
     ];
-    let mut fields = Vec::with_capacity(numbers.len() + 1);
+    let mut fields = Vec::with_capacity(numbers.len() + 2);
     for number in numbers {
         fields.push(number.into_pyobject(py)?.into_any());
     }
+    fields.push(stats.tier_state.name().into_pyobject(py)?.into_any());
     let namespaces = stats.namespaces.iter().map(|it| namespace(py, it));
     fields.push(PyTuple::new(py, namespaces.collect::<PyResult<Vec<_>>>()?)?.into_any());
     named(py, "NodeStats", PyTuple::new(py, fields)?)

@@ -8,12 +8,14 @@ import gc
 import os
 import pickle
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import kvmem
 import numpy as np
@@ -451,9 +453,34 @@ def test_events(cache: kvmem.NodeCache) -> None:
 def test_operators_end_pins(cache: kvmem.NodeCache) -> None:
     cache.insert("k", b"value")
     pinned = found(cache.get("k"))
-    assert cache.reclaim_pins(os.getpid()) == 1 and cache.stats().pinned == 0
+    assert pinned.is_valid and cache.stats().pinned_nbytes == 5
+    assert cache.reclaim_pins(os.getpid()) == 1
+    assert not pinned.is_valid, "the word tells it, without a call"
+    stats = cache.stats()
+    assert (stats.pinned, stats.pinned_nbytes, stats.tier_state) == (0, 0, "none")
     pinned.release()
     cache.keep_alive()
+
+
+def test_a_silent_server(tmp_path: Path) -> None:
+    path = tmp_path / "silent.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+        listener.bind(str(path))
+        listener.listen(4)
+
+        async def connect() -> None:
+            await kvmem.connect_async(path, retry_for=0, answer_within=0.2)
+
+        for call in (
+            lambda: kvmem.connect(path, retry_for=0, answer_within=0.2),
+            lambda: asyncio.run(connect()),
+        ):
+            started = time.monotonic()
+            with pytest.raises(kvmem.NodeDisconnectedError, match="timed out"):
+                call()
+            assert 0.2 <= time.monotonic() - started < LIMIT
+    with pytest.raises(kvmem.InvalidArgumentError, match="answer_within"):
+        kvmem.connect(path, answer_within=-1)
 
 
 INTERRUPTED = {

@@ -22,6 +22,9 @@ struct NodeClientOptions {
     std::string namespace_name;
     /// How long a call waits for a server that has ended to start again. Zero: it fails at once.
     std::chrono::milliseconds retry_for{10'000};
+    /// How long a call waits for the answer of a server that is there. It then throws
+    /// KVMEM_ERR_DISCONNECTED, and the server may do it yet.
+    std::chrono::milliseconds answer_within{30'000};
     /// Maps the memory for reading only. Calls that write throw KVMEM_ERR_READ_ONLY then.
     bool read_only = false;
     /// Enters the pages of the memory into the page table when it is mapped.
@@ -66,6 +69,42 @@ struct NodeEvent {
 struct NodeEvents {
     std::vector<NodeEvent> events;
     std::uint64_t next;
+};
+
+/// A value of a node, for operators.
+struct NodeListed {
+    /// The name of its namespace.
+    std::string namespace_name;
+    std::string key;
+    /// Bytes of the value.
+    std::uint64_t bytes;
+    /// The time since it was last acquired or stored.
+    std::chrono::milliseconds idle;
+    /// Clients that have it pinned, and the server itself.
+    std::uint32_t pins;
+    /// Its priority; values of priority 0 are evicted first.
+    std::uint32_t priority;
+};
+
+/// Values of a node, and the entry to go on with; empty if there are no more.
+struct NodeList {
+    std::vector<NodeListed> values;
+    std::optional<std::uint64_t> next;
+};
+
+/// A client of a node, for operators.
+struct NodeSession {
+    /// The process; 0: its number is not visible to the server.
+    std::uint32_t pid;
+    /// The name of its namespace.
+    std::string namespace_name;
+    /// Values that it has pinned.
+    std::uint64_t pins;
+    std::uint64_t reservations;
+    /// Whether it is connected now.
+    bool is_connected;
+    /// The time since its last message.
+    std::chrono::milliseconds silent;
 };
 
 /// A value of a node. Its bytes are valid as long as the `NodePins` that it is from.
@@ -194,6 +233,7 @@ public:
         detail::check(kvmem_node_client_options_init(&wanted, sizeof wanted));
         wanted.namespace_name = options.namespace_name.c_str();
         wanted.retry_ms = milliseconds(options.retry_for);
+        wanted.answer_within_ms = milliseconds(options.answer_within);
         wanted.read_only = options.read_only ? 1 : 0;
         wanted.populate = options.populate ? 1 : 0;
         wanted.checksums = options.checksums ? 1 : 0;
@@ -370,9 +410,78 @@ public:
         return found;
     }
 
+    /// Lists at most `max` values from entry `from` on, for operators: the server's user and root.
+    /// So are the next four calls.
+    NodeList list(std::uint64_t from = 0, std::size_t max = 512) const {
+        std::vector<kvmem_node_listed> list(max < 512 ? max : 512);
+        std::uint64_t count = 0;
+        std::uint64_t next = 0;
+        detail::check(kvmem_node_client_list(native_handle(), from, list.data(), list.size(),
+                                             &count, &next));
+        NodeList found;
+        found.values.reserve(count);
+        for (std::size_t at = 0; at < count; at++) {
+            const kvmem_node_listed &one = list[at];
+            const char *key = reinterpret_cast<const char *>(one.key);
+            found.values.push_back({one.namespace_name, std::string(key, one.key_bytes), one.bytes,
+                                    std::chrono::milliseconds(one.idle_ms), one.pins,
+                                    one.priority});
+        }
+        if (next != UINT64_MAX) {
+            found.next = next;
+        }
+        return found;
+    }
+
+    /// Lists the clients of the server.
+    std::vector<NodeSession> sessions() const {
+        std::vector<kvmem_node_session> list(256);
+        std::uint64_t count = 0;
+        detail::check(
+            kvmem_node_client_sessions(native_handle(), list.data(), list.size(), &count));
+        std::vector<NodeSession> found;
+        found.reserve(count);
+        for (std::size_t at = 0; at < count; at++) {
+            const kvmem_node_session &one = list[at];
+            found.push_back({one.pid, one.namespace_name, one.pins, one.reservations,
+                             one.is_connected != 0, std::chrono::milliseconds(one.silent_ms)});
+        }
+        return found;
+    }
+
+    /// Evicts values of at least `bytes`, of one namespace or of all; returns the bytes of those
+    /// that were evicted.
+    std::uint64_t evict(std::uint64_t bytes,
+                        const std::optional<std::string> &namespace_name = std::nullopt) {
+        std::uint64_t evicted = 0;
+        detail::check(kvmem_node_client_evict(native_handle(), name_of(namespace_name), bytes,
+                                              &evicted));
+        return evicted;
+    }
+
+    /// Removes all values of one namespace or of all; returns how many there were. Pinned ones keep
+    /// their bytes until the last pin is released.
+    std::size_t clear(const std::optional<std::string> &namespace_name = std::nullopt) {
+        std::uint64_t removed = 0;
+        detail::check(
+            kvmem_node_client_clear(native_handle(), name_of(namespace_name), &removed));
+        return removed;
+    }
+
+    /// Ends the pins of a process that no longer reads; returns how many values it had pinned.
+    std::size_t reclaim_pins(std::uint32_t pid) {
+        std::uint64_t reclaimed = 0;
+        detail::check(kvmem_node_client_reclaim_pins(native_handle(), pid, &reclaimed));
+        return reclaimed;
+    }
+
     kvmem_node_client *native_handle() const noexcept { return client_.get(); }
 
 private:
+    static const char *name_of(const std::optional<std::string> &name) noexcept {
+        return name ? name->c_str() : nullptr;
+    }
+
     /// A time that is less than zero counts as zero.
     static std::uint64_t milliseconds(std::chrono::milliseconds time) noexcept {
         return time.count() < 0 ? 0 : static_cast<std::uint64_t>(time.count());

@@ -24,7 +24,8 @@ static kvmem_node_client *connect_with(const kvmem_node_client_options *options)
 static kvmem_node_client_options defaults(void) {
     kvmem_node_client_options options;
     OK(kvmem_node_client_options_init(&options, sizeof options));
-    CHECK(options.retry_ms == 10000 && options.namespace_name == NULL && options.rings == 0);
+    CHECK(options.retry_ms == 10000 && options.answer_within_ms == 30000);
+    CHECK(options.namespace_name == NULL && options.rings == 0);
     return options;
 }
 
@@ -323,6 +324,67 @@ static void wrong_connections(void) {
     SAYS("namespace");
 }
 
+static void operators(void) {
+    kvmem_node_client_options options = defaults();
+    options.namespace_name = "of operators";
+    kvmem_node_client *client = connect_with(NULL), *other = connect_with(&options);
+    OK(kvmem_node_client_insert(other, "key", 3, "value", 5));
+    kvmem_kv_cache_key key = text("key");
+    kvmem_node_value value;
+    kvmem_node_pins *pins;
+    OK(kvmem_node_client_acquire(other, &key, 1, &value, &pins));
+    static kvmem_node_listed values[512];
+    uint64_t from = 0, count, seen = 0;
+    do {
+        OK(kvmem_node_client_list(client, from, values, 512, &count, &from));
+        for (uint64_t at = 0; at < count; at++) {
+            if (strcmp(values[at].namespace_name, "of operators") == 0) {
+                CHECK(values[at].key_bytes == 3 && memcmp(values[at].key, "key\0", 4) == 0);
+                CHECK(values[at].bytes == 5 && values[at].pins == 1 && values[at].priority == 0);
+                seen++;
+            }
+        }
+    } while (from != UINT64_MAX);
+    CHECK(seen == 1);
+    OK(kvmem_node_client_list(client, UINT64_MAX, NULL, 0, &count, &from));
+    CHECK(count == 0 && from == UINT64_MAX);
+    static kvmem_node_session sessions[256];
+    OK(kvmem_node_client_sessions(client, sessions, 1, &count));
+    CHECK(count == 1);
+    OK(kvmem_node_client_sessions(client, sessions, 256, &count));
+    seen = 0;
+    for (uint64_t at = 0; at < count; at++) {
+        CHECK(sessions[at].pid == (uint32_t)getpid());
+        if (strcmp(sessions[at].namespace_name, "of operators") == 0) {
+            CHECK(sessions[at].pins == 1 && sessions[at].is_connected == 1);
+            seen++;
+        }
+    }
+    CHECK(seen == 1);
+    uint64_t evicted, reclaimed, removed;
+    OK(kvmem_node_client_evict(client, "of operators", 1, &evicted));
+    CHECK(evicted == 0);
+    uint32_t valid;
+    OK(kvmem_node_pins_is_valid(pins, &valid));
+    CHECK(valid == 1);
+    OK(kvmem_node_client_reclaim_pins(client, (uint32_t)getpid(), &reclaimed));
+    CHECK(reclaimed >= 1);
+    /* The client has made no call since. */
+    OK(kvmem_node_pins_is_valid(pins, &valid));
+    CHECK(valid == 0);
+    OK(kvmem_node_client_evict(client, "of operators", 1, &evicted));
+    CHECK(evicted == 5);
+    OK(kvmem_node_client_insert(other, "key", 3, "value", 5));
+    OK(kvmem_node_client_clear(client, "of operators", &removed));
+    CHECK(removed == 1);
+    kvmem_node_stats stats;
+    OK(kvmem_node_client_get_stats(client, &stats));
+    CHECK(stats.pinned_bytes == 0 && stats.tier_state == KVMEM_NODE_TIER_NONE);
+    OK(kvmem_node_pins_release(pins));
+    OK(kvmem_node_client_destroy(other));
+    OK(kvmem_node_client_destroy(client));
+}
+
 static void events(void) {
     kvmem_node_client *client = connect_with(NULL);
     uint64_t from, count;
@@ -487,6 +549,7 @@ int main(void) {
     checksums();
     read_only_and_namespaces();
     wrong_connections();
+    operators();
     events();
     /* Not under Valgrind: the child drops the handles that it inherits, and the objects leak. */
     if (getenv("KVMEM_TEST_DIVISOR") == NULL)

@@ -3,6 +3,10 @@
 // with a short lease.
 #include <kvmem.hpp>
 
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
 #include <array>
 #include <cstdint>
 #include <string>
@@ -130,6 +134,62 @@ static void options() {
     THROWS(KVMEM_ERR_DISCONNECTED, "kvmem serve", NodeClient(node + ".none", options));
 }
 
+static void silent_server() {
+    // It listens, and nothing answers.
+    const std::string path = node + ".silent";
+    const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    sockaddr_un address = {};
+    address.sun_family = AF_UNIX;
+    CHECK(path.size() < sizeof address.sun_path);
+    path.copy(address.sun_path, path.size());
+    CHECK(bind(listener, reinterpret_cast<sockaddr *>(&address), sizeof address) == 0);
+    CHECK(listen(listener, 4) == 0);
+    kvmem::NodeClientOptions options;
+    options.retry_for = std::chrono::milliseconds(0);
+    options.answer_within = std::chrono::milliseconds(200);
+    const auto started = std::chrono::steady_clock::now();
+    THROWS(KVMEM_ERR_DISCONNECTED, "timed out", NodeClient(path, options));
+    CHECK(std::chrono::steady_clock::now() - started < std::chrono::seconds(20));
+    close(listener);
+    unlink(path.c_str());
+}
+
+static void operators() {
+    NodeClient client(node);
+    kvmem::NodeClientOptions options;
+    options.namespace_name = "operated";
+    NodeClient other(node, options);
+    CHECK(other.insert("first", "value", 5) && other.insert("second", "value", 5));
+    NodePins pins = other.acquire(Keys{"second"});
+    std::size_t seen = 0;
+    std::optional<std::uint64_t> from = 0;
+    while (from) {
+        const kvmem::NodeList list = client.list(*from, 1);
+        CHECK(list.values.size() <= 1);
+        for (const kvmem::NodeListed &one : list.values) {
+            if (one.namespace_name == "operated") {
+                CHECK(one.bytes == 5 && one.pins == (one.key == "second" ? 1 : 0));
+                seen++;
+            }
+        }
+        from = list.next;
+    }
+    CHECK(seen == 2);
+    bool found = false;
+    for (const kvmem::NodeSession &one : client.sessions()) {
+        CHECK(one.pid == static_cast<std::uint32_t>(getpid()));
+        found |= one.namespace_name == "operated" && one.pins == 1 && one.is_connected;
+    }
+    CHECK(found);
+    CHECK(client.evict(1, "operated") == 5 && client.evict(1, "operated") == 0);
+    CHECK(pins.is_valid());
+    CHECK(client.reclaim_pins(static_cast<std::uint32_t>(getpid())) >= 1);
+    CHECK(!pins.is_valid());
+    CHECK(client.stats().pinned_bytes == 0);
+    CHECK(client.clear("none") == 0 && client.clear("operated") == 1);
+    CHECK(client.stats().tier_state == KVMEM_NODE_TIER_NONE);
+}
+
 static void events() {
     NodeClient client(node);
     const std::uint64_t from = client.events(UINT64_MAX).next;
@@ -212,6 +272,8 @@ int main() {
     shared(false);
     shared(true);
     options();
+    silent_server();
+    operators();
     events();
     moved();
     fenced();

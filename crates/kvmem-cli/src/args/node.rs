@@ -1,4 +1,4 @@
-//! Options of the commands for operators of a node: `ls`, `stat`, `evict`, `drop`.
+//! Options of the commands for operators of a node: `ls`, `stat`, `evict`, `drop`, `reclaim`.
 
 use std::path::PathBuf;
 
@@ -92,4 +92,16 @@ pub struct DropArgs {
     /// Drop the values of all namespaces
     #[arg(long)]
     pub all: bool,
+}
+
+/// Options of `kvmem reclaim`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct ReclaimArgs {
+    /// The process whose pins end, as `kvmem ls --sessions` shows it
+    #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
+    pub pid: u32,
+
+    /// The socket of the server
+    #[arg(long, value_name = "PATH")]
+    pub socket: PathBuf,
 }

@@ -68,12 +68,14 @@ pub struct ServeArgs {
     pub allow_group: Option<String>,
 
     /// Limits of a namespace; may be given several times. NAME is empty for clients without a
-    /// namespace, BYTES is a size or `max`
-    #[arg(long = "quota", value_name = "NAME=BYTES[,pins=N][,share=N]")]
+    /// namespace, BYTES is a size or `max`; pins and pinned limit the pinned values and their bytes
+    #[arg(long = "quota", value_name = "NAME=BYTES[,pins=N][,pinned=BYTES][,share=N]")]
     pub quotas: Vec<NamespaceQuota>,
 
     /// Limits of each namespace without a --quota of its own. Without this option it has none
-    #[arg(long, value_name = "BYTES[,pins=N][,share=N]", value_parser = limits)]
+    #[arg(
+        long, value_name = "BYTES[,pins=N][,pinned=BYTES][,share=N]", value_parser = limits
+    )]
     pub default_quota: Option<NamespaceLimits>,
 
     /// After a message, look for further ones for this time before sleeping: a number with us or
@@ -107,6 +109,10 @@ pub struct ServeArgs {
     /// Maximum bytes that one client has reserved at a time [default: all]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_reserved: Option<u64>,
+
+    /// Maximum bytes of values that one client has pinned at a time [default: all]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_pinned: Option<u64>,
 
     /// Put a disk tier in FILE below the memory, or on a block device: values that are evicted are
     /// found there, also by servers with other memory. A tier is cleared if a server without it has
@@ -216,6 +222,10 @@ fn limits(text: &str) -> Result<NamespaceLimits, String> {
         };
         match part.split_once('=') {
             Some(("pins", value)) => limits.max_pins = number(value)?,
+            Some(("pinned", value)) => {
+                let bytes = value.parse::<ByteSize>();
+                limits.max_pinned_bytes = bytes.map_err(|error| format!("{part:?}: {error}"))?.0;
+            }
             Some(("share", value)) => {
                 let share = number(value)?;
                 limits.share = u32::try_from(share)
@@ -223,7 +233,7 @@ fn limits(text: &str) -> Result<NamespaceLimits, String> {
                     .filter(|share| *share > 0)
                     .ok_or_else(|| format!("share={share}: shares are 1 to {}", u32::MAX))?;
             }
-            _ => return Err(format!("{part:?} is no limit: say pins=N or share=N")),
+            _ => return Err(format!("{part:?} is no limit: say pins=N, pinned=BYTES or share=N")),
         }
     }
     Ok(limits)
@@ -302,16 +312,29 @@ mod tests {
     #[test]
     fn quotas_are_parsed() {
         let quota = |text: &str| text.parse::<NamespaceQuota>();
-        let chat = quota("chat=16GiB,pins=5,share=3").unwrap();
-        let limits = NamespaceLimits { max_bytes: 16 << 30, max_pins: 5, share: 3 };
+        let chat = quota("chat=16GiB,pins=5,pinned=2GiB,share=3").unwrap();
+        let limits = NamespaceLimits {
+            max_bytes: 16 << 30,
+            max_pins: 5,
+            max_pinned_bytes: 2 << 30,
+            share: 3,
+        };
         assert_eq!(chat, NamespaceQuota { name: "chat".to_owned(), limits });
         let limits = NamespaceLimits { share: 2, ..NamespaceLimits::default() };
         let quota_of_none = quota("=max,share=2").unwrap();
         assert_eq!(quota_of_none, NamespaceQuota { name: String::new(), limits });
-        assert_eq!(super::limits("16GiB,pins=5,share=3"), Ok(chat.limits));
+        assert_eq!(super::limits("16GiB,pins=5,pinned=2GiB,share=3"), Ok(chat.limits));
         assert!(super::limits("chat=16GiB").is_err() && super::limits("").is_err());
-        for bad in ["chat", "chat=", "chat=1x", "a=1,pins", "a=1,pins=x", "a=1,share=0", "a=1,b=2"]
-        {
+        for bad in [
+            "chat",
+            "chat=",
+            "chat=1x",
+            "a=1,pins",
+            "a=1,pins=x",
+            "a=1,share=0",
+            "a=1,pinned=x",
+            "a=1,b=2",
+        ] {
             assert!(quota(bad).is_err(), "{bad}");
         }
     }

@@ -124,9 +124,10 @@ impl fmt::Display for Screen<'_> {
         line(
             "values",
             format!(
-                "{}, {} of them pinned; at most {} blocks",
+                "{}, {} of them pinned ({}); at most {} blocks",
                 HumanCount(stats.values),
                 HumanCount(stats.pinned),
+                BinaryBytes(stats.pinned_bytes),
                 HumanCount(stats.max_blocks)
             ),
         )?;
@@ -152,6 +153,7 @@ impl fmt::Display for Screen<'_> {
         line("out of space", self.counter(|it| it.out_of_space_total))?;
         line("verified", self.counter(|it| it.scrubbed_total))?;
         line("damaged", self.counter(|it| it.damaged_total))?;
+        line("tier", stats.tier_state.name().to_owned())?;
         line("tier stored", self.counter(|it| it.tier_stored_total))?;
         line("tier fetched", self.counter(|it| it.tier_fetched_total))?;
         line("tier failed", self.counter(|it| it.tier_failed_total))?;

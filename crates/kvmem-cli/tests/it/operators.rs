@@ -1,4 +1,4 @@
-//! `kvmem ls`, `stat`, `evict` and `drop`, and the metrics of `kvmem serve`.
+//! `kvmem ls`, `stat`, `evict`, `drop` and `reclaim`, and the metrics of `kvmem serve`.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -93,6 +93,32 @@ fn values_are_evicted_and_dropped() {
 }
 
 #[test]
+fn pins_are_limited_and_reclaimed() {
+    let place = Place::new();
+    let limits = ["--quota", "chat=max,pinned=1500KiB", "--max-pinned", "2500KiB"];
+    let _server = place.serve("16MiB", &limits);
+    let keys: Vec<[u8; 1]> = (0..3).map(|seed| [seed]).collect();
+    for (name, limit) in [("chat", "1536000"), ("code", "2560000")] {
+        let client = client(&place, name);
+        for key in &keys {
+            client.insert(key, &[1; 1 << 20]).expect("there is space");
+        }
+        let error = client.acquire(&keys).expect_err("more than may be pinned").to_string();
+        assert!(error.contains(limit) && error.contains("release pins"), "{error}");
+    }
+    let chat = client(&place, "chat");
+    let pins = chat.acquire(&keys[..1]).expect("a call");
+    let pid = std::process::id().to_string();
+    let said = told(&place, "reclaim", &[&pid]);
+    assert_eq!(said, format!("process {pid} has lost its pins of 1 value(s)\n"));
+    assert!(!pins.is_valid(), "no call has told it");
+    let output = place.operator("reclaim", &["1"]);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("process 1 is no client") && errors.contains("--sessions"), "{errors}");
+}
+
+#[test]
 fn statistics_are_shown_once_and_live() {
     let place = Place::new();
     let _server = place.serve("16MiB", &["--quota", "chat=8MiB,share=3"]);
@@ -105,6 +131,7 @@ fn statistics_are_shown_once_and_live() {
         ("used", 1 << 20),
         ("values", 1),
         ("pinned", 1),
+        ("pinned_bytes", 1 << 20),
         ("hits", 1),
         ("misses", 3),
         ("committed_total", 1),
@@ -115,9 +142,10 @@ fn statistics_are_shown_once_and_live() {
     let shown = told(&place, "stat", &[]);
     for line in [
         "memory        1.00 MiB of 16.00 MiB in use (6.2 %), 15.00 MiB in the largest free range",
-        "values        1, 1 of them pinned; at most 1,024 blocks",
+        "values        1, 1 of them pinned (1.00 MiB); at most 1,024 blocks",
         "hit rate      25.0 %",
         "hits          1",
+        "tier          none",
         "chat              1.00 MiB     8.00 MiB          1      3",
     ] {
         assert!(shown.lines().any(|shown| shown == line), "no {line:?} in\n{shown}");
@@ -152,6 +180,7 @@ fn operators_are_told_what_is_wrong() {
         ("stat", &["--watch"]),
         ("evict", &["1"]),
         ("drop", &["--all"]),
+        ("reclaim", &["1"]),
     ] {
         let output = place.operator(command, more);
         let errors = text(&output.stderr);
@@ -163,6 +192,8 @@ fn operators_are_told_what_is_wrong() {
         ("drop", &["--all", "--namespace", "a"], "--all"),
         ("evict", &["many"], "many"),
         ("evict", &[], "BYTES"),
+        ("reclaim", &[], "PID"),
+        ("reclaim", &["0"], "0"),
         ("stat", &["--watch", "0"], "--watch"),
         ("stat", &["--count", "1"], "--watch"),
         ("stat", &["--watch", "1", "--json", "-"], "--json"),

@@ -274,7 +274,9 @@ impl EntryCell {
 
     /// Returns whether all that the commit said is as it was stored.
     pub(crate) fn commit_is_whole(&self, word: Word) -> bool {
-        load(&self.commit_sum) == self.sum_of_commit(word.generation, word.key_len)
+        // A look-up compares whole words: a key with other bytes behind its end is never found.
+        let is_padded = || self.key()[word.key_len.into()..].iter().all(|byte| *byte == 0);
+        load(&self.commit_sum) == self.sum_of_commit(word.generation, word.key_len) && is_padded()
     }
 
     fn sum_of_commit(&self, generation: u32, key_len: u8) -> u64 {

@@ -28,8 +28,9 @@ pub(crate) struct HeaderCell {
     pub(crate) committing: AtomicU64,
     /// The number of the next batch.
     pub(crate) next_batch: AtomicU64,
-    /// Entries that were ever used: those in front. The pages of the others have no memory.
-    pub(crate) entries_used: AtomicU64,
+    /// Entries that were ever used: those in front, and the checksum of their number above it. The
+    /// pages of the others have no memory.
+    entries_used: AtomicU64,
     /// Removals that the tier has not made: a [`TierRemovals`] as a number.
     tier_removals: AtomicU64,
 }
@@ -89,9 +90,26 @@ impl HeaderCell {
         put(&self.sum, header.sum());
         put(&self.committing, 0);
         put(&self.next_batch, 1);
-        put(&self.entries_used, 0);
+        put(&self.entries_used, with_checksum(0));
         put(&self.tier_removals, 0);
         announce(&self.magic, MAGIC);
+    }
+
+    /// Says how many entries were ever used. A recovery looks at no others.
+    pub(crate) fn set_entries_used(&self, used: u32) {
+        announce(&self.entries_used, with_checksum(used));
+    }
+
+    /// Returns how many entries were ever used, of a file with `entries`.
+    pub(crate) fn entries_used(&self, entries: u32) -> Result<u32, BadIndex> {
+        // Acquire: pairs with the Release of `announce` in `set_entries_used`, in an earlier
+        // process.
+        let word = self.entries_used.load(Ordering::Acquire);
+        let used = word as u32;
+        match word == with_checksum(used) && used <= entries {
+            true => Ok(used),
+            false => Err(BadIndex::EntriesUsed { word, entries }),
+        }
     }
 
     /// Returns the removals that the tier has not made. A number that no server writes counts as
@@ -138,4 +156,9 @@ impl HeaderCell {
         }
         Ok(header)
     }
+}
+
+/// Returns a number with its checksum above it: one word, so both are stored at once.
+fn with_checksum(number: u32) -> u64 {
+    u64::from(number) | u64::from(crc::of(&number.to_le_bytes())) << 32
 }

@@ -51,7 +51,7 @@ impl Node {
                 }
                 continue;
             };
-            if let Err(error) = self.check_pin_limit(namespace, slot) {
+            if let Err(error) = self.check_pin_limits(session, namespace, slot) {
                 let made: Vec<BlockHandle> =
                     granted.iter().flatten().map(|it: &Granted| it.handle).collect();
                 self.release(session, &made)?;
@@ -128,14 +128,32 @@ impl Node {
         stale.map_or(Ok(()), Err)
     }
 
-    fn check_pin_limit(&self, namespace: u16, slot: u32) -> Result<(), CallError> {
-        let namespace = self.namespaces.get(namespace);
-        let limit = namespace.limits.max_pins;
-        if self.locals[slot as usize].pins > 0 || namespace.pinned < limit {
+    /// Returns an error if a further pin of an entry exceeds a limit. A value that is pinned
+    /// already counts once.
+    fn check_pin_limits(
+        &self,
+        session: SessionIndex,
+        namespace: u16,
+        slot: u32,
+    ) -> Result<(), CallError> {
+        let session = self.sessions.get(session);
+        if session.pins.contains_key(&slot) {
             return Ok(());
         }
-        let value = namespace.pinned + 1;
-        Err(CallError::Quota { what: Quota::NamespacePins, value, limit })
+        let exceeds = |what, value, limit| match value > limit {
+            true => Err(CallError::Quota { what, value, limit }),
+            false => Ok(()),
+        };
+        let len = self.len_of(slot);
+        let limit = self.options.max_pinned_bytes_per_session;
+        exceeds(Quota::SessionPinnedBytes, session.pinned_bytes + len, limit)?;
+        if self.locals[slot as usize].pins > 0 {
+            return Ok(());
+        }
+        let namespace = self.namespaces.get(namespace);
+        exceeds(Quota::NamespacePins, namespace.pinned + 1, namespace.limits.max_pins)?;
+        let limit = namespace.limits.max_pinned_bytes;
+        exceeds(Quota::NamespacePinnedBytes, namespace.pinned_bytes + len, limit)
     }
 
     /// Withdraws the value of an entry that has outlived its time; returns whether it had.
@@ -151,9 +169,12 @@ impl Node {
     /// Adds a pin to an entry that is committed. A session has up to 2^32 - 1 of them: a client
     /// that wants more loses count of its own pins alone.
     pub(super) fn pin(&mut self, session: SessionIndex, slot: u32) {
-        let count = self.sessions.get_mut(session).pins.entry(slot).or_default();
+        let len = self.len_of(slot);
+        let pinning = self.sessions.get_mut(session);
+        let count = pinning.pins.entry(slot).or_default();
         *count = count.saturating_add(1);
         if *count == 1 {
+            pinning.pinned_bytes += len;
             self.entry(slot).add_user(session.number());
             self.begin_pin(slot);
         }
@@ -161,10 +182,12 @@ impl Node {
 
     /// Sets how many pins a session has of an entry that it has pinned.
     pub(super) fn set_pins(&mut self, session: SessionIndex, slot: u32, count: u32) {
-        let pins = &mut self.sessions.get_mut(session).pins;
+        let len = self.len_of(slot);
+        let pinning = self.sessions.get_mut(session);
         if count > 0 {
-            pins.insert(slot, count);
-        } else if pins.remove(&slot).is_some() {
+            pinning.pins.insert(slot, count);
+        } else if pinning.pins.remove(&slot).is_some() {
+            pinning.pinned_bytes -= len;
             self.entry(slot).remove_user(session.number());
             self.end_pin(slot);
         }
@@ -172,11 +195,13 @@ impl Node {
 
     /// Ends a pin of a session; returns whether it has one.
     pub(super) fn unpin(&mut self, session: SessionIndex, slot: u32) -> bool {
-        let pins = &mut self.sessions.get_mut(session).pins;
-        let Entry::Occupied(mut count) = pins.entry(slot) else { return false };
+        let len = self.len_of(slot);
+        let pinning = self.sessions.get_mut(session);
+        let Entry::Occupied(mut count) = pinning.pins.entry(slot) else { return false };
         *count.get_mut() -= 1;
         if *count.get() == 0 {
             count.remove();
+            pinning.pinned_bytes -= len;
             self.entry(slot).remove_user(session.number());
             self.end_pin(slot);
         }
@@ -201,8 +226,10 @@ impl Node {
     pub(super) fn begin_pin(&mut self, slot: u32) {
         if self.locals[slot as usize].pins == 0 {
             self.unlink_evictable(slot);
-            let namespace = self.entry(slot).namespace();
-            self.namespaces.at(namespace).pinned += 1;
+            let (namespace, len) = (self.entry(slot).namespace(), self.len_of(slot));
+            let namespace = self.namespaces.at(namespace);
+            (namespace.pinned, namespace.pinned_bytes) =
+                (namespace.pinned + 1, namespace.pinned_bytes + len);
         }
         self.locals[slot as usize].pins += 1;
     }
@@ -213,8 +240,10 @@ impl Node {
         if *pins > 0 {
             return;
         }
-        let namespace = self.entry(slot).namespace();
-        self.namespaces.at(namespace).pinned -= 1;
+        let (namespace, len) = (self.entry(slot).namespace(), self.len_of(slot));
+        let namespace = self.namespaces.at(namespace);
+        (namespace.pinned, namespace.pinned_bytes) =
+            (namespace.pinned - 1, namespace.pinned_bytes - len);
         match self.word(slot).state {
             State::Detached => self.release_extent(slot),
             _ => self.push_evictable(slot),

@@ -9,7 +9,9 @@ use super::node::Node;
 use super::sessions::NOWHERE;
 use super::{EventKind, SessionIndex};
 use crate::format::{Committing, EntryCell, State, TierRemovals, put};
-use crate::tier::{Fetching, NodeTier, Removing, Storing, TierDone, TierJob, TierOptions};
+use crate::tier::{
+    Fetching, NodeTier, Removing, Storing, TierDone, TierJob, TierOptions, TierState,
+};
 
 /// A call that waits for the tier.
 pub(crate) type Waiting = u64;
@@ -145,6 +147,10 @@ impl Node {
 
     pub(crate) fn has_tier(&self) -> bool {
         self.below.is_some()
+    }
+
+    pub(super) fn tier_state(&self) -> TierState {
+        self.below.as_ref().map_or(TierState::None, |below| below.tier.state())
     }
 
     /// Returns the jobs for the threads of the tier since the last call.

@@ -124,15 +124,20 @@ impl Node {
 
     fn check_sums(&self, used: &[u32]) -> Result<(), String> {
         let (mut bytes, mut pinned) = (HashMap::<u16, u64>::new(), HashMap::<u16, u64>::new());
+        let mut pinned_bytes = HashMap::<u16, u64>::new();
         for &slot in used {
             let namespace = self.namespace_of(slot);
             *bytes.entry(namespace).or_default() += self.len_of(slot);
-            *pinned.entry(namespace).or_default() += u64::from(self.locals[slot as usize].pins > 0);
+            if self.locals[slot as usize].pins > 0 {
+                *pinned.entry(namespace).or_default() += 1;
+                *pinned_bytes.entry(namespace).or_default() += self.len_of(slot);
+            }
         }
         for (number, it) in (0..).zip(self.namespaces.all()) {
-            let sums = [&bytes, &pinned].map(|sum| sum.get(&number).copied().unwrap_or(0));
-            if sums != [it.bytes, it.pinned] {
-                let counted = [it.bytes, it.pinned];
+            let sums = [&bytes, &pinned, &pinned_bytes];
+            let sums = sums.map(|sum| sum.get(&number).copied().unwrap_or(0));
+            let counted = [it.bytes, it.pinned, it.pinned_bytes];
+            if sums != counted {
                 return Err(format!("5: {} has {sums:?}, counted are {counted:?}", it.name));
             }
         }
@@ -140,11 +145,12 @@ impl Node {
             let sum: u64 = it.reservations.keys().map(|slot| self.len_of(*slot)).sum();
             let fenced = it.reservations.iter().filter(|(_, reservation)| reservation.fenced);
             let fenced: u64 = fenced.map(|(slot, _)| self.len_of(*slot)).sum();
-            if (sum, fenced) != (it.reserved_bytes, it.fenced_bytes) {
-                let (number, counted) = (session.number(), (it.reserved_bytes, it.fenced_bytes));
-                let sum = (sum, fenced);
+            let pinned: u64 = it.pins.keys().map(|slot| self.len_of(*slot)).sum();
+            let (sums, number) = ([sum, fenced, pinned], session.number());
+            let counted = [it.reserved_bytes, it.fenced_bytes, it.pinned_bytes];
+            if sums != counted {
                 return Err(format!(
-                    "5: session {number} has {sum:?} bytes, counted are {counted:?}"
+                    "5: session {number} has {sums:?} bytes, counted are {counted:?}"
                 ));
             }
         }

@@ -20,6 +20,7 @@ pub(super) struct Namespace {
     pub(super) bytes: u64,
     /// Values that are pinned.
     pub(super) pinned: u64,
+    pub(super) pinned_bytes: u64,
     /// Values that can be evicted, by priority.
     lists: [List; PRIORITIES],
 }
@@ -204,7 +205,15 @@ impl Node {
     fn add_namespace(&mut self, name: String, made_by: u32) {
         let limits = self.options.limits_of(&name);
         let lists = [List::EMPTY; PRIORITIES];
-        self.namespaces.0.push(Namespace { name, made_by, limits, bytes: 0, pinned: 0, lists });
+        self.namespaces.0.push(Namespace {
+            name,
+            made_by,
+            limits,
+            bytes: 0,
+            pinned: 0,
+            pinned_bytes: 0,
+            lists,
+        });
     }
 
     /// Reads the names in the index file.

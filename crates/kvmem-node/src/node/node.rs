@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::hash::Hasher;
-use std::sync::atomic::Ordering;
 
 use hashbrown::HashTable;
 use kvmem::arena::{Receipt, Region};
@@ -16,8 +15,8 @@ use super::namespaces::Namespaces;
 use super::sessions::Sessions;
 use super::stats::Counters;
 use super::{BlockHandle, Granted, NodeMemory, NodeOptions};
-use crate::error::{CallError, NodeError};
-use crate::format::{EntryCell, MAX_KEY, State, Word, announce};
+use crate::error::{BadIndex, CallError, NodeError};
+use crate::format::{EntryCell, MAX_KEY, State, Word};
 use crate::pin_word::PinWords;
 
 /// What the server keeps of an entry beside the index file.
@@ -237,16 +236,15 @@ impl Node {
         }
         self.locals.push(local);
         // A recovery looks at this entry from now on.
-        announce(&self.memory.header_cell().entries_used, u64::from(slot) + 1);
+        self.memory.header_cell().set_entries_used(slot + 1);
         Some(slot)
     }
 
     /// Grows `locals` over the entries that were ever used, as free ones, during a recovery.
-    pub(super) fn cover_used(&mut self) {
-        // Acquire: pairs with the Release in `take_slot`, in the earlier process.
-        let used = self.memory.header_cell().entries_used.load(Ordering::Acquire);
-        let used = used.min(self.memory.header.entries.into());
+    pub(super) fn cover_used(&mut self) -> Result<(), BadIndex> {
+        let used = self.memory.header_cell().entries_used(self.memory.header.entries)?;
         self.locals.resize(used as usize, Local::new(RawHandle::from_bits(0)));
+        Ok(())
     }
 
     pub(super) fn add_free_slot(&mut self, slot: u32) {

@@ -14,6 +14,9 @@ pub struct NodeOptions {
     pub max_reserved_per_session: u64,
     /// The most pins and reservations of one session.
     pub max_handles_per_session: usize,
+    /// The most bytes of values that one session may have pinned at a time. A value with several
+    /// pins counts once.
+    pub max_pinned_bytes_per_session: u64,
     /// The limits of namespaces without limits of their own.
     pub default_limits: NamespaceLimits,
     /// The limits of single namespaces.
@@ -29,6 +32,7 @@ impl Default for NodeOptions {
             align: 4096,
             max_reserved_per_session: u64::MAX,
             max_handles_per_session: 1 << 20,
+            max_pinned_bytes_per_session: u64::MAX,
             default_limits: NamespaceLimits::default(),
             limits: Vec::new(),
             max_events: 65_536,
@@ -43,6 +47,8 @@ pub struct NamespaceLimits {
     pub max_bytes: u64,
     /// The most values that are pinned at a time.
     pub max_pins: u64,
+    /// The most bytes of values that are pinned at a time.
+    pub max_pinned_bytes: u64,
     /// The share of the memory, beside the shares of the others: the namespace that exceeds its
     /// share most gives up values first.
     pub share: u32,
@@ -50,7 +56,12 @@ pub struct NamespaceLimits {
 
 impl Default for NamespaceLimits {
     fn default() -> NamespaceLimits {
-        NamespaceLimits { max_bytes: u64::MAX, max_pins: u64::MAX, share: 1 }
+        NamespaceLimits {
+            max_bytes: u64::MAX,
+            max_pins: u64::MAX,
+            max_pinned_bytes: u64::MAX,
+            share: 1,
+        }
     }
 }
 

@@ -75,8 +75,9 @@ impl Node {
         let mut node = Node::over(memory, options)?;
         let mut report = RecoveryReport::default();
         node.recover_namespaces()?;
+        node.cover_used()?;
+        // The file is whole, and may be changed from here on.
         node.recover_sessions(is_alive, &mut report);
-        node.cover_used();
         let header = node.memory.header_cell();
         if header.tier_removals() == TierRemovals::Recovered {
             // The process that had the keys has ended before a tier removed them.
@@ -208,11 +209,15 @@ impl Node {
                     let (namespace, len) = (self.entry(slot).namespace(), self.len_of(slot));
                     self.namespaces.at(namespace).bytes += len;
                     for user in &users {
-                        self.session_numbered(*user).pins.insert(slot, 1);
+                        let session = self.session_numbered(*user);
+                        session.pins.insert(slot, 1);
+                        session.pinned_bytes += len;
                     }
                     self.locals[slot as usize].pins = users.len() as u32;
                     if !users.is_empty() {
-                        self.namespaces.at(namespace).pinned += 1;
+                        let namespace = self.namespaces.at(namespace);
+                        namespace.pinned += 1;
+                        namespace.pinned_bytes += len;
                     }
                 }
             }

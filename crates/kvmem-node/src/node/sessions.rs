@@ -66,6 +66,8 @@ pub(super) struct Session {
     pub(super) epoch: u64,
     /// Pinned entries, and the number of pins of each.
     pub(super) pins: HashMap<u32, u32, FixedState>,
+    /// Of the pinned entries, each once.
+    pub(super) pinned_bytes: u64,
     pub(super) reservations: HashMap<u32, ReservationState, FixedState>,
     pub(super) reserved_bytes: u64,
     /// Those of fenced reservations.
@@ -141,6 +143,7 @@ impl Sessions {
             orphaned: true,
             epoch: random_epoch(),
             pins: HashMap::default(),
+            pinned_bytes: 0,
             reservations: HashMap::default(),
             reserved_bytes: 0,
             fenced_bytes: 0,

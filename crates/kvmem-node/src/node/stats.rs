@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::node::Node;
 use crate::format::State;
 use crate::protocol::Listed;
+use crate::tier::TierState;
 
 /// Counts of what was done since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +45,8 @@ pub struct NodeStats {
     pub orphaned_sessions: u64,
     /// Values that are pinned.
     pub pinned: u64,
+    /// Bytes of values that are pinned.
+    pub pinned_bytes: u64,
     /// Reservations.
     pub reservations: u64,
     /// Bytes of reservations.
@@ -78,6 +81,8 @@ pub struct NodeStats {
     pub tier_fetched_total: u64,
     /// Values that the tier could not fetch or remove.
     pub tier_failed_total: u64,
+    /// Whether the tier works.
+    pub tier_state: TierState,
     /// All namespaces.
     pub namespaces: Vec<NamespaceStats>,
 }
@@ -93,6 +98,8 @@ pub struct NamespaceStats {
     pub max_bytes: u64,
     /// Values that are pinned.
     pub pinned: u64,
+    /// Bytes of values that are pinned.
+    pub pinned_bytes: u64,
     /// Its share of the memory, beside those of the others.
     pub share: u32,
 }
@@ -109,6 +116,7 @@ impl Node {
             bytes: it.bytes,
             max_bytes: it.limits.max_bytes,
             pinned: it.pinned,
+            pinned_bytes: it.pinned_bytes,
             share: it.limits.share,
         });
         NodeStats {
@@ -120,6 +128,7 @@ impl Node {
             sessions: sessions().count() as u64,
             orphaned_sessions: sessions().filter(|it| it.orphaned).count() as u64,
             pinned: self.namespaces.all().iter().map(|it| it.pinned).sum(),
+            pinned_bytes: self.namespaces.all().iter().map(|it| it.pinned_bytes).sum(),
             reservations: sessions().map(|it| it.reservations.len() as u64).sum(),
             reserved_bytes: sessions().map(|it| it.reserved_bytes).sum(),
             fenced_bytes: sessions().map(|it| it.fenced_bytes).sum(),
@@ -137,6 +146,7 @@ impl Node {
             tier_stored_total: counters.tier_stored,
             tier_fetched_total: counters.tier_fetched,
             tier_failed_total: counters.tier_failed,
+            tier_state: self.tier_state(),
             namespaces: namespaces.collect(),
         }
     }

@@ -322,7 +322,9 @@ fn cut_off(history: &mut History, step: &Step) {
 
 #[test]
 fn a_foreign_index_is_told() {
-    let node = node();
+    let mut node = node();
+    let session = begin(&mut node, 1);
+    node.reserve(session, &[100, 100]).expect("there is space");
     let whole = node.memory.index_bytes();
     let error = |change: &dyn Fn(&mut Vec<u8>)| {
         let mut index = whole.clone();
@@ -339,11 +341,40 @@ fn a_foreign_index_is_told() {
     let order = error(&|index| index[12..16].reverse());
     assert_eq!(order, BadIndex::ByteOrder { order: 0x0403_0201 });
     assert_eq!(error(&|index| index[16] ^= 1), BadIndex::HeaderChecksum);
+    // One entry less, and its value would be lost without a word.
+    let used = |word: u64| error(&|index| index[80..88].copy_from_slice(&word.to_le_bytes()));
+    for word in [0, 1, u64::MAX, u64::from_le_bytes(whole[80..88].try_into().unwrap()) ^ 1] {
+        assert_eq!(used(word), BadIndex::EntriesUsed { word, entries: 48 });
+    }
     let short = error(&|index| index.truncate(65_536));
     assert!(matches!(short, BadIndex::Length { got: 65_536, .. }), "{short}");
     let other = self::node();
     let error = recovered(&other, &whole, &[], |_| true).expect_err("other memory");
     assert!(matches!(error, NodeError::BadIndex(BadIndex::OtherMemory { .. })), "{error}");
+}
+
+/// Found by the fuzz target of the index: the value was in the index and under no key.
+#[test]
+fn a_key_with_bytes_behind_its_end_is_damaged() {
+    let mut node = node();
+    let session = begin(&mut node, 1);
+    let granted = node.reserve(session, &[100]).expect("there is space").remove(0);
+    let item =
+        CommitItem { handle: granted.handle, key: b"key", checksum: None, priority: 0, ttl_ms: 0 };
+    node.commit(session, &[item], 0).expect("it is reserved");
+    let mut index = node.memory.index_bytes();
+    let entry = &mut index[crate::format::ENTRIES_AT..][..crate::format::ENTRY_BYTES];
+    entry[64 + 5] = 1;
+    // The checksum is right again.
+    let word = |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().expect("eight bytes"));
+    let mut words = vec![3 << 32 | word(0) >> 32];
+    words.extend([8, 16, 32, 40, 48].map(word));
+    words.extend((0..8).map(|at| word(64 + 8 * at)));
+    let sum = u64::from(crate::crc::of_words(&words));
+    entry[56..64].copy_from_slice(&sum.to_le_bytes());
+    let (node, report) = recovered(&node, &index, &[], |_| true).expect("one entry is damaged");
+    assert_eq!((report.damaged, report.values), (1, 0));
+    node.check().expect("the invariants hold");
 }
 
 #[test]

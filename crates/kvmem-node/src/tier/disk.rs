@@ -3,7 +3,7 @@
 use kvmem_tier::device::Device;
 use kvmem_tier::{DiskTier, Fetch, Fetched};
 
-use super::{NodeTier, TierRead};
+use super::{NodeTier, TierRead, TierState};
 
 impl<D: Device> NodeTier for DiskTier<D> {
     fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
@@ -39,5 +39,9 @@ impl<D: Device> NodeTier for DiskTier<D> {
 
     fn clear(&self) -> bool {
         DiskTier::clear(self).is_ok()
+    }
+
+    fn state(&self) -> TierState {
+        if self.stats().read_only { TierState::ReadOnly } else { TierState::Working }
     }
 }

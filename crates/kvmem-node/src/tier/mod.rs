@@ -22,5 +22,5 @@ mod node_tier;
 mod threads;
 
 pub(crate) use node_tier::{Fetching, Removing, Storing, TierDone, TierJob};
-pub use node_tier::{NodeTier, TierOptions, TierRead};
+pub use node_tier::{NodeTier, TierOptions, TierRead, TierState};
 pub(crate) use threads::TierThreads;

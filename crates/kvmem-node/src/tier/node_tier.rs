@@ -1,5 +1,7 @@
 //! [`NodeTier`]: what a node needs of a tier, and the jobs of its threads.
 
+use serde::{Deserialize, Serialize};
+
 /// A value to read from a tier.
 #[derive(Debug)]
 pub struct TierRead<'a> {
@@ -76,6 +78,39 @@ pub trait NodeTier: Send + Sync {
     /// Removes all values for good. Returns whether it could. The server's own thread calls it when
     /// an operator removes all values: no client is served until it returns.
     fn clear(&self) -> bool;
+
+    /// Returns whether the tier works now, for statistics. The server's own thread calls it, so it
+    /// must not wait.
+    fn state(&self) -> TierState {
+        TierState::Working
+    }
+}
+
+/// Whether the tier of a node works.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TierState {
+    /// There is none.
+    #[default]
+    None,
+    /// It stores and finds values.
+    Working,
+    /// It finds what it has and stores nothing, because its device failed.
+    ReadOnly,
+    /// It does neither now, and may do both later.
+    Away,
+}
+
+impl TierState {
+    /// Returns the name: `none`, `working`, `read_only` or `away`.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            TierState::None => "none",
+            TierState::Working => "working",
+            TierState::ReadOnly => "read_only",
+            TierState::Away => "away",
+        }
+    }
 }
 
 /// How a node uses its tier.

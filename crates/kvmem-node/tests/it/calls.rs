@@ -172,7 +172,7 @@ fn what_is_needed_is_evicted_and_pins_are_not() {
 #[test]
 fn namespaces_are_apart_and_have_limits() {
     let place = Place::new();
-    let small = NamespaceLimits { max_bytes: 100_000, max_pins: 2, share: 1 };
+    let small = NamespaceLimits { max_bytes: 100_000, max_pins: 2, ..NamespaceLimits::default() };
     let options =
         NodeOptions { limits: vec![("small".to_owned(), small)], ..NodeOptions::default() };
     let node = Node::create(memory(1 << 20), options).expect("the options are possible");
@@ -205,6 +205,51 @@ fn namespaces_are_apart_and_have_limits() {
     let expected = CallError::Quota { what: Quota::NamespacePins, value: 3, limit: 2 };
     assert!(matches!(error, ClientError::Call(error) if error == expected));
     assert_eq!(small.stats().expect("a call").pinned, 0);
+}
+
+#[test]
+fn pinned_bytes_have_limits() {
+    let place = Place::new();
+    let small = NamespaceLimits { max_pinned_bytes: 5000, ..NamespaceLimits::default() };
+    let options = NodeOptions {
+        limits: vec![("small".to_owned(), small)],
+        max_pinned_bytes_per_session: 8000,
+        ..NodeOptions::default()
+    };
+    let node = Node::create(memory(1 << 20), options).expect("the options are possible");
+    let _server = Running::start(node, &place.socket(), ServerOptions::default());
+    let in_namespace = |name: &str| {
+        let namespace = name.to_owned();
+        connect_with(&place.socket(), &ConnectOptions { namespace, ..ConnectOptions::default() })
+    };
+    for (name, what, limit) in
+        [("small", Quota::NamespacePinnedBytes, 5000), ("large", Quota::SessionPinnedBytes, 8000)]
+    {
+        let (client, other) = (in_namespace(name), in_namespace(name));
+        for seed in 0..3 {
+            client.insert([seed], &value(seed, 3000)).expect("there is space");
+        }
+        // Several pins of one value count once, for a session as for a namespace.
+        let pins: Vec<_> = (0..5).map(|_| client.acquire(&[[0]]).expect("a call")).collect();
+        let again = other.acquire(&[[0]]).expect("it is pinned already");
+        let error = client.acquire(&[[1], [2]]).expect_err("more than may be pinned");
+        let value = if name == "small" { 6000 } else { 9000 };
+        let expected = CallError::Quota { what, value, limit };
+        assert!(matches!(&error, ClientError::Call(error) if *error == expected), "{error}");
+        let text = error.to_string();
+        let parts = [value.to_string(), limit.to_string(), "release pins".to_owned()];
+        assert!(parts.iter().all(|part| text.contains(part)), "{text}");
+        let stats = client.stats().expect("a call");
+        let of = |it: &&kvmem_node::NamespaceStats| it.name == name;
+        assert_eq!(stats.namespaces.iter().find(of).expect("it is there").pinned_bytes, 3000);
+        assert_eq!((stats.pinned, stats.pinned_bytes), (1, 3000));
+        drop(pins);
+        drop(again);
+        // A release is a message without an answer; this one comes after it.
+        other.keep_alive().expect("a call");
+        assert_eq!(client.acquire(&[[1]]).expect("nothing is pinned").hits(), 1);
+        assert_eq!(client.stats().expect("a call").pinned_bytes, 0);
+    }
 }
 
 #[test]

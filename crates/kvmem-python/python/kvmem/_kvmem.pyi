@@ -1555,6 +1555,7 @@ def connect(
     namespace: str = "",
     read_only: bool = False,
     retry_for: float = 10.0,
+    answer_within: float = 30.0,
     populate: bool = False,
     checksums: bool = False,
     verify: bool = False,
@@ -1567,6 +1568,8 @@ def connect(
     - ``read_only``: map the memory for reading only. Calls that write raise
       :class:`InvalidArgumentError`.
     - ``retry_for``: number of seconds that this and all later calls wait for a server.
+    - ``answer_within``: number of seconds that a call waits for the answer of a server that is
+      there. It then raises :class:`NodeDisconnectedError`, and the server may do it yet.
     - ``populate``: enter all pages into the page table now, instead of at the first touch of each.
     - ``checksums``: calculate a checksum of each value that is committed, for
       :meth:`PinnedValue.verify`.

@@ -374,6 +374,8 @@ class NamespaceStats(NamedTuple):
     """The most bytes that it may use; None: as many as the node has."""
     pinned: int
     """Values that are pinned."""
+    pinned_nbytes: int
+    """Bytes of values that are pinned."""
     share: int
     """Its share of the memory, beside those of the others."""
 
@@ -397,6 +399,8 @@ class NodeStats(NamedTuple):
     """Clients that have not returned since the server restarted."""
     pinned: int
     """Values that are pinned."""
+    pinned_nbytes: int
+    """Bytes of values that are pinned."""
     reservations: int
     """Reservations."""
     reserved_nbytes: int
@@ -431,6 +435,10 @@ class NodeStats(NamedTuple):
     """Values that were fetched from the tier."""
     tier_failed: int
     """Values that the tier could not fetch or remove."""
+    tier_state: Literal["none", "working", "read_only", "away"]
+    """Whether the tier works: there is none, it stores and finds values, it finds them and stores
+    nothing because its device failed, or it does neither now and may do both later.
+    """
     namespaces: tuple[NamespaceStats, ...]
     """All namespaces. The number of a namespace is its index."""
 

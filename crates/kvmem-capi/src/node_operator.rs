@@ -1,0 +1,238 @@
+//! *Operator*: calls of operators on a node, which the server answers to its own user and to root.
+
+use std::ffi::c_char;
+
+use kvmem_node::format::{MAX_KEY, MAX_NAMESPACE_NAME};
+use kvmem_node::{Listed, SessionListed};
+
+use crate::call::{on, out, text};
+use crate::error::CallError;
+use crate::node_client::kvmem_node_client;
+use crate::promise::ObjectPromise;
+use crate::status::*;
+
+/// Bytes of the name of a namespace in a structure, with the NUL behind it.
+const NAME_BYTES: usize = 64;
+
+const _: () = assert!(MAX_NAMESPACE_NAME < NAME_BYTES && MAX_KEY == 64);
+
+/// A value of a node, for operators.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_node_listed {
+    /// The name of its namespace, with a NUL behind it.
+    pub namespace_name: [c_char; 64],
+    /// The key. The bytes after it are 0.
+    pub key: [u8; 64],
+    /// Number of bytes of the key.
+    pub key_bytes: u64,
+    /// Bytes of the value.
+    pub bytes: u64,
+    /// Milliseconds since it was last acquired or stored.
+    pub idle_ms: u64,
+    /// Clients that have it pinned, and the server itself.
+    pub pins: u32,
+    /// Its priority; values of priority 0 are evicted first.
+    pub priority: u32,
+}
+
+/// A client of a node, for operators.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_node_session {
+    /// The name of its namespace, with a NUL behind it.
+    pub namespace_name: [c_char; 64],
+    /// Values that it has pinned.
+    pub pins: u64,
+    /// Its reservations.
+    pub reservations: u64,
+    /// Milliseconds since its last message.
+    pub silent_ms: u64,
+    /// The process; 0: its number is not visible to the server.
+    pub pid: u32,
+    /// 1: it is connected now. 0: it has not returned since the server started again, or has closed
+    /// its connection without saying that it writes no more.
+    pub is_connected: u32,
+}
+
+fn name_of(name: &str) -> [c_char; NAME_BYTES] {
+    let mut bytes = [0; NAME_BYTES];
+    // A server sends no longer name; this library does not depend on it.
+    for (to, from) in bytes[..NAME_BYTES - 1].iter_mut().zip(name.bytes()) {
+        *to = from as c_char;
+    }
+    bytes
+}
+
+impl From<Listed> for kvmem_node_listed {
+    fn from(value: Listed) -> Self {
+        let mut key = [0; MAX_KEY];
+        let len = value.key.len().min(MAX_KEY);
+        key[..len].copy_from_slice(&value.key[..len]);
+        kvmem_node_listed {
+            namespace_name: name_of(&value.namespace),
+            key,
+            key_bytes: len as u64,
+            bytes: value.len,
+            idle_ms: value.idle_ms,
+            pins: value.pins,
+            priority: value.priority.into(),
+        }
+    }
+}
+
+impl From<SessionListed> for kvmem_node_session {
+    fn from(session: SessionListed) -> Self {
+        kvmem_node_session {
+            namespace_name: name_of(&session.namespace),
+            pins: session.pins,
+            reservations: session.reservations,
+            silent_ms: session.silent_ms,
+            pid: session.pid,
+            is_connected: session.connected.into(),
+        }
+    }
+}
+
+/// Lists at most `capacity` values from entry `from` on, in `out_values`, for operators.
+/// `out_count` receives how many there are, and `out_next` the entry to go on with; UINT64_MAX:
+/// there are no more. The first call begins with entry 0. A call returns at most 512.
+///
+/// Fails with KVMEM_ERR_UNSUPPORTED unless the process is of the server's user or of root. So do
+/// the other calls of operators.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_list(
+    client: *const kvmem_node_client,
+    from: u64,
+    out_values: *mut kvmem_node_listed,
+    capacity: u64,
+    out_count: *mut u64,
+    out_next: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_count`.
+        let count = unsafe { out(out_count, "out_count") }?;
+        // SAFETY: promise 1 of the C caller, for `out_next`.
+        let next_entry = unsafe { out(out_next, "out_next") }?;
+        if out_values.is_null() && capacity > 0 {
+            return Err(CallError::Null("out_values"));
+        }
+        let max = u32::try_from(capacity).unwrap_or(u32::MAX);
+        let (values, next) = match u32::try_from(from) {
+            Ok(from) => client.list(from, max)?,
+            Err(_) => (Vec::new(), None),
+        };
+        let mut written = 0;
+        // A server sends no more than were requested; this library does not depend on it.
+        for value in values.into_iter().take(max as usize) {
+            // SAFETY: promise 1 of the C caller: there is a place for `capacity` values, and
+            // `written` is less. The pointer was checked above.
+            unsafe { out_values.add(written).write(value.into()) };
+            written += 1;
+        }
+        count.put(written as u64);
+        next_entry.put(next.map_or(u64::MAX, u64::from));
+        Ok(())
+    })
+}
+
+/// Lists the clients of the server, at most `capacity`, in `out_sessions`, for operators.
+/// `out_count` receives how many were written. A server has at most 256.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_sessions(
+    client: *const kvmem_node_client,
+    out_sessions: *mut kvmem_node_session,
+    capacity: u64,
+    out_count: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_count`.
+        let count = unsafe { out(out_count, "out_count") }?;
+        if out_sessions.is_null() && capacity > 0 {
+            return Err(CallError::Null("out_sessions"));
+        }
+        let max = usize::try_from(capacity).unwrap_or(usize::MAX);
+        let mut written = 0;
+        for session in client.sessions()?.into_iter().take(max) {
+            // SAFETY: promise 1 of the C caller: there is a place for `capacity` sessions, and
+            // `written` is less. The pointer was checked above.
+            unsafe { out_sessions.add(written).write(session.into()) };
+            written += 1;
+        }
+        count.put(written as u64);
+        Ok(())
+    })
+}
+
+/// Evicts values of at least `bytes`, in the usual order, for operators: those of the namespace
+/// `namespace_name` (may be NULL: of all). `out_evicted` (may be NULL) receives the bytes of the
+/// values that were evicted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_evict(
+    client: *const kvmem_node_client,
+    namespace_name: *const c_char,
+    bytes: u64,
+    out_evicted: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `namespace_name`.
+        let namespace = unsafe { text(namespace_name, "namespace_name") }?;
+        let evicted = client.evict(namespace, bytes)?;
+        // SAFETY: promise 1 of the C caller, for `out_evicted`.
+        if let Ok(place) = unsafe { out(out_evicted, "") } {
+            place.put(evicted);
+        }
+        Ok(())
+    })
+}
+
+/// Removes all values of the namespace `namespace_name` (may be NULL: of all), for operators.
+/// Pinned ones keep their bytes until the last pin is released. `out_removed` (may be NULL)
+/// receives how many there were. Fails with KVMEM_ERR_UNSUPPORTED for one namespace of a server
+/// with a tier, which cannot tell its values from others.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_clear(
+    client: *const kvmem_node_client,
+    namespace_name: *const c_char,
+    out_removed: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `namespace_name`.
+        let namespace = unsafe { text(namespace_name, "namespace_name") }?;
+        let removed = client.clear(namespace)?;
+        // SAFETY: promise 1 of the C caller, for `out_removed`.
+        if let Ok(place) = unsafe { out(out_removed, "") } {
+            place.put(removed as u64);
+        }
+        Ok(())
+    })
+}
+
+/// Ends the pins of a process that is connected, for operators who know that it no longer reads:
+/// kvmem_node_pins_is_valid tells it at once. `out_reclaimed` (may be NULL) receives how many
+/// values it had pinned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_reclaim_pins(
+    client: *const kvmem_node_client,
+    pid: u32,
+    out_reclaimed: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        let reclaimed = client.reclaim_pins(pid)?;
+        // SAFETY: promise 1 of the C caller, for `out_reclaimed`.
+        if let Ok(place) = unsafe { out(out_reclaimed, "") } {
+            place.put(reclaimed as u64);
+        }
+        Ok(())
+    })
+}
