@@ -499,7 +499,9 @@ def test_ctrl_c_ends_a_wait_for(what: str, rings: bool, server: Server, script: 
         signal.signal(signal.SIGINT, signal.default_int_handler)
         server = {server.pid}
         cache = kvmem.connect({str(server.path)!r}, retry_for=600, rings={rings})
+        entered = threading.Event()
         def interrupt():
+            entered.wait()
             time.sleep(0.3)
             os.kill(os.getpid(), signal.SIGINT)
         threading.Thread(target=interrupt).start()
@@ -509,6 +511,7 @@ def test_ctrl_c_ends_a_wait_for(what: str, rings: bool, server: Server, script: 
         time.sleep(0.05)
         started = time.monotonic()
         try:
+            entered.set()
             {INTERRUPTED[what]}
         except KeyboardInterrupt:
             print("interrupted", time.monotonic() - started < 60)
@@ -528,8 +531,8 @@ def test_a_signal_handler_may_raise_anything(server: Server, script: Script) -> 
         def ring(*_): raise Alarm("rings")
         signal.signal(signal.SIGALRM, ring)
         cache = kvmem.connect({str(server.path)!r})
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
             cache.events(2**63, wait=600)
         except Alarm as error:
             print("it", error)

@@ -200,7 +200,7 @@ def test_a_page_that_cannot_be_staged_is_named(
 
 
 def test_a_killed_server_costs_misses_and_comes_back(server: Server) -> None:
-    store = NodeStore(server.path, deadline=2.0, retry=0.05)
+    store = NodeStore(server.path, deadline=20.0, retry=0.05)
     source, target = Memory(5, 1), Memory(5)
     assert all(store.put(source.values()))
     server.kill()
@@ -211,14 +211,14 @@ def test_a_killed_server_costs_misses_and_comes_back(server: Server) -> None:
 
 
 def test_a_node_that_lost_its_memory_is_connected_again(server: Server) -> None:
-    store = NodeStore(server.path, deadline=2.0, retry=0.05)
+    store = NodeStore(server.path, deadline=20.0, retry=0.05)
     source, target = Memory(5, 1), Memory(5)
     assert all(store.put(source.values())) and store.lock(keys(5)) == [True] * 5
     server.stop()
     start = time.monotonic()
     assert store.get(target.values()) == [False] * 5
     assert store.prefix(keys(5)) == 0 and store.put(source.values(90)) == [False] * 5
-    assert time.monotonic() - start < 2.0 and not any(any(page) for page in target.content())
+    assert time.monotonic() - start < 20.0 and not any(any(page) for page in target.content())
     server.start()
     until(lambda: all(store.put(source.values())))
     assert store.get(target.values()) == [True] * 5 and target.content() == source.content()
@@ -228,7 +228,7 @@ def test_a_node_that_lost_its_memory_is_connected_again(server: Server) -> None:
 
 
 def test_a_server_that_hangs_costs_one_deadline(server: Server) -> None:
-    store = NodeStore(server.path, deadline=0.3, retry=0.05)
+    store = NodeStore(server.path, deadline=1.0, retry=0.05)
     source, target = Memory(5, 1), Memory(5)
     until(lambda: all(store.put(source.values())))
     os.kill(server.pid, signal.SIGSTOP)
@@ -236,7 +236,7 @@ def test_a_server_that_hangs_costs_one_deadline(server: Server) -> None:
         start = time.monotonic()
         found = [store.get(target.values()) for _ in range(20)]
         took = time.monotonic() - start
-        assert found == [[False] * 5] * 20 and 0.25 < took < 5.0, took
+        assert found == [[False] * 5] * 20 and 0.9 < took < 15.0, took
         assert store.stats().timeouts == 1 and not store.stats().reachable
         assert not any(any(page) for page in target.content())
     finally:
@@ -284,9 +284,10 @@ def test_damaged_values_of_a_disk_are_misses(tmp_path: Path) -> None:
 def test_a_disk_that_hangs_costs_one_deadline_and_writes_nothing_late(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = DiskStore([tmp_path / "tier"], nbytes="16MiB", deadline=0.3, retry=0.05)
+    store = DiskStore([tmp_path / "tier"], nbytes="16MiB", deadline=LIMIT, retry=0.05)
     source, target = Memory(3, 1), Memory(3)
     assert all(store.put(source.values()))
+    store.deadline = 1.0
     go, ended = threading.Event(), threading.Event()
     read = store._read
 
@@ -300,7 +301,7 @@ def test_a_disk_that_hangs_costs_one_deadline_and_writes_nothing_late(
     monkeypatch.setattr(store, "_read", hang)
     start = time.monotonic()
     assert [store.get(target.values()) for _ in range(10)] == [[False] * 3] * 10
-    assert 0.25 < time.monotonic() - start < 5.0
+    assert 0.9 < time.monotonic() - start < 8.0
     # Nor is anything written while the call hangs.
     assert store.put(source.values(40)) == [False] * 3
     go.set()
@@ -308,6 +309,7 @@ def test_a_disk_that_hangs_costs_one_deadline_and_writes_nothing_late(
     until(lambda: store.stats().reachable)
     assert not any(any(page) for page in target.content()), "an abandoned call touched the memory"
     monkeypatch.undo()
+    store.deadline = LIMIT
     assert store.get(target.values()) == [True] * 3 and target.content() == source.content()
     store.close()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 from typing import Any
 
 import kvmem
@@ -69,18 +70,22 @@ class Commands:
         return self.store.remove(key, force=True)
 
     def spin(self, name: str, nbytes: int) -> int:
-        """Puts and gets until an exception is raised. Reports when it has started."""
+        """Puts and gets until an exception is raised, or for 30 s: the master may place everything
+        on a server that lives. Reports when it has started.
+        """
+        end = time.monotonic() + 30
         with self.pool.allocate(nbytes) as block:
             block.write(content(name, nbytes))
             print(json.dumps("spinning"), flush=True)
             turn = 0
-            while True:
+            while time.monotonic() < end:
                 try:
                     self.store.put(f"{name}{turn % 8}", block, replace=True)
                     self.store.get(f"{name}{turn % 8}").free()
                 except (kvmem.mooncake.UnreachableError, kvmem.mooncake.ObjectMissingError):
-                    return turn
+                    break
                 turn += 1
+            return turn
 
     def used(self) -> int:
         return self.pool.metrics().allocated

@@ -280,7 +280,7 @@ engine.adapter.close()
 
 
 def test_a_server_outlives_its_node(server: Server) -> None:
-    options = node(server, deadline=1.0, retry=0.05)
+    options = node(server, deadline=20.0, retry=0.05)
     out = lmcache(
         f"""
 import time

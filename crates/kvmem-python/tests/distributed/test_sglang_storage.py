@@ -266,7 +266,7 @@ engine.detach_storage_backend()
 
 
 def test_an_engine_outlives_its_node(server: Server) -> None:
-    options = node(server, deadline=1.0, retry=0.05)
+    options = node(server, deadline=20.0, retry=0.05)
     out = sglang(
         f"""
 import time

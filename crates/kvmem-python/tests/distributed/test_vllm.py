@@ -73,7 +73,7 @@ def test_a_killed_engine_starts_again_with_the_same_name(spec: str, when: str) -
     for round in range(3):
         if when == "at the start":
             engine = Engine(spec, SMALL, engine_id=name, wait=False)
-            time.sleep(0.15 + 0.1 * round)
+            time.sleep(0.02 + 0.06 * round)
         else:
             engine = Engine(spec, SMALL, engine_id=name)
             engine("store", NAMES)

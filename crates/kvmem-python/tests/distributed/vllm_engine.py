@@ -22,6 +22,8 @@ from typing import Any
 
 import numpy as np
 
+LIMIT = 120.0
+"""Seconds after which a wait fails. Only a fault takes as long, on a busy machine too."""
 TENSORS = 2
 """Tensors of each worker's cache."""
 
@@ -261,7 +263,7 @@ class Scheduler:
         self._all("store", names, prepared.store_spec.block_ids.tolist())
         return len(prepared.keys_to_store)
 
-    def lookup(self, names: list[str], seconds: float = 30.0) -> list[bool]:
+    def lookup(self, names: list[str], seconds: float = LIMIT) -> list[bool]:
         """Returns which keys are hits, after all promotions."""
         context = self._new_request()
         hits = []
@@ -287,7 +289,7 @@ class Scheduler:
         """
         context = self._new_request()
         keys = [offload_key(name) for name in names]
-        end = time.monotonic() + 30
+        end = time.monotonic() + LIMIT
         while True:
             # All of a request are promoted together, and then looked up in one step.
             result = self._base.LookupResult
@@ -311,7 +313,7 @@ class Scheduler:
 
     def settle(self) -> None:
         """Steps until the tiers below have nothing to do."""
-        end = time.monotonic() + 60
+        end = time.monotonic() + LIMIT
         while self._manager.has_pending_work():
             assert time.monotonic() < end
             self._step()
