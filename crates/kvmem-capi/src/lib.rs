@@ -129,6 +129,7 @@ mod node_stats;
 #[cfg(feature = "testing")]
 mod testing;
 
+pub use admit_callback::*;
 pub use attached::*;
 pub use background::*;
 pub use block::*;
