@@ -63,11 +63,12 @@ pub struct kvmem_disk_tier_options {
     /// Length of the file. A new or shorter file becomes as long, with its space allocated.
     /// UINT64_MAX (the default): a file or block device keeps its length.
     pub bytes: u64,
-    /// Maximum number of values, fixed when the file is made. The file keeps 128 bytes for each.
+    /// Maximum number of values, fixed when the file is made. The file keeps 260 bytes for each.
     /// UINT64_MAX (the default): one for each 32 KiB of the file.
     pub max_entries: u64,
     /// Bytes of each of the two journals, fixed when the file is made. UINT64_MAX (the default):
-    /// 1/64 of the file, at most 4 MiB.
+    /// those of a checkpoint of `max_entries` values, or 1/64 of the file up to 4 MiB if that is
+    /// longer.
     pub journal_bytes: u64,
     /// Limits the bytes that are written per second, those of the index too: an evicted value that
     /// comes when they are used up is dropped. Values given to kvmem_disk_tier_store are always

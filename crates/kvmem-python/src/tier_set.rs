@@ -33,7 +33,7 @@ impl Held for SharedSet {
 /// - ``bytes``: length of the file; its space is allocated. A shorter file is lengthened, a longer
 ///   one stays. None keeps the length.
 /// - ``depth``: maximum number of transfers that one call has in flight.
-/// - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 128
+/// - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 260
 ///   bytes for each. None means one for each 32 KiB of the file.
 /// - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None:
 ///   that of a checkpoint of ``max_entries`` values, or 1/64 of the file up to 4 MiB if that is

@@ -40,8 +40,8 @@ struct DiskTierOptions {
     std::optional<std::uint64_t> bytes;
     /// Maximum number of values, fixed when the file is made. Empty: one for each 32 KiB.
     std::optional<std::uint64_t> max_entries;
-    /// Bytes of each of the two journals, fixed when the file is made. Empty: 1/64 of the file, at
-    /// most 4 MiB.
+    /// Bytes of each of the two journals, fixed when the file is made. Empty: those of a checkpoint
+    /// of `max_entries` values, or 1/64 of the file up to 4 MiB if that is longer.
     std::optional<std::uint64_t> journal_bytes;
     /// Limits the bytes that are written per second, those of the index too: an evicted value that
     /// comes when they are used up is dropped. Values that the program stores are always written,

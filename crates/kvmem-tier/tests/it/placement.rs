@@ -198,13 +198,13 @@ fn run(
     let keys = 12 * BLOCKS / mean;
     let (mut stored, mut failed, mut divided, mut used, mut samples) = (0_u64, 0_u64, 0_u64, 0, 0);
     // Of keys, and of their blocks.
-    let (mut hits, mut asked) = ([0_u64; 2], [0_u64; 2]);
+    let (mut hits, mut requested) = ([0_u64; 2], [0_u64; 2]);
     while stored < stores {
         let key = random.below(keys);
         let counts = stored > stores / 2;
         let blocks = lengths(key);
         let one = if counts { [1, blocks] } else { [0; 2] };
-        asked = [asked[0] + one[0], asked[1] + one[1]];
+        requested = [requested[0] + one[0], requested[1] + one[1]];
         if simulation.is_hit(key) {
             hits = [hits[0] + one[0], hits[1] + one[1]];
             continue;
@@ -229,8 +229,8 @@ fn run(
         utilization: used as f64 / samples as f64 / BLOCKS as f64,
         failed: failed as f64 * 10_000.0 / counted,
         divided: divided as f64 / counted,
-        hits: hits[0] as f64 / asked[0] as f64,
-        hit_blocks: hits[1] as f64 / asked[1] as f64,
+        hits: hits[0] as f64 / requested[0] as f64,
+        hit_blocks: hits[1] as f64 / requested[1] as f64,
     }
 }
 
