@@ -91,6 +91,8 @@ pub(crate) fn usual(parameter: &Parameter, objects: &[String]) -> String {
         "fd" => "fd".into(),
         "key" | "data" => "place.bytes".into(),
         _ if of.ends_with('*') => "(void *) &place".into(),
+        // Passed by value.
+        _ if of.starts_with("struct ") => format!("({of}){{0}}"),
         "format" | "read_only" | "writable" | "deregister" | "index" | "nth" | "how" | "offset"
         | "next_offset" | "from" => "0".into(),
         _ => "1".into(),
