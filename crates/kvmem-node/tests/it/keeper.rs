@@ -147,6 +147,21 @@ fn a_keeper_ends_when_it_is_idle_and_not_before() {
     assert!(matches!(KeeperClient::connect(&path), Err(KeeperError::NoKeeper { .. })));
 }
 
+/// Leaves a socket that nobody answers. A child that another test has just forked has the listener
+/// too, until it runs its own program.
+fn leave_dead_socket(path: &Path) {
+    drop(std::os::unix::net::UnixListener::bind(path).expect("the path is free"));
+    let is_dead = || {
+        let connected = std::os::unix::net::UnixStream::connect(path);
+        connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    };
+    let end = Instant::now() + Duration::from_secs(60);
+    while !is_dead() {
+        assert!(Instant::now() < end, "another process still listens");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 #[test]
 fn one_keeper_for_each_socket() {
     let place = Place::new();
@@ -155,7 +170,7 @@ fn one_keeper_for_each_socket() {
     assert!(matches!(second, Err(KeeperError::KeeperInUse { .. })), "{second:?}");
     // A socket without a listener is that of a keeper that was killed.
     let dead = place.socket().with_extension("dead");
-    drop(std::os::unix::net::UnixListener::bind(&dead).expect("the path is free"));
+    leave_dead_socket(&dead);
     drop(Keeper::bind(&dead, KeeperOptions::default()).expect("it is replaced"));
     assert!(!dead.exists());
     // Another file is not: connecting to it fails in the same way.
@@ -168,7 +183,7 @@ fn one_keeper_for_each_socket() {
     assert_eq!(std::fs::read_to_string(&other).expect("it is there"), "not a socket");
     // Many that start at once: one of them listens.
     let path = place.socket().with_extension("race");
-    drop(std::os::unix::net::UnixListener::bind(&path).expect("the path is free"));
+    leave_dead_socket(&path);
     let bind = || Keeper::bind(&path, KeeperOptions::default());
     let made: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(bind)).collect();
