@@ -6,7 +6,7 @@
 //! failure: the command fails without a failed test (it did not compile, or it was killed), or it
 //! succeeds without having run a single test.
 //!
-//! A test that fails can run once more at the end: see [`retry`](crate::retry).
+//! A test that fails can run once more at the end: see [`retry`].
 //!
 //! A [`Report`] collects the steps of one thread. If the thread keeps its output, a step prints a
 //! line when it begins and all its output when it ends.
@@ -35,7 +35,7 @@ pub(crate) enum Kind {
     /// Counts the tests that libtest reports.
     Tests,
     /// The same for a test program itself, whose failed tests run once more: see
-    /// [`retry`](crate::retry).
+    /// [`retry`].
     Program,
     /// Counts the tests that pytest reports, whose failed tests run once more. The last argument
     /// of the command is the folder of the tests.
