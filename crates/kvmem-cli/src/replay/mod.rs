@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! trace ──requests──▶ workers ──get, reserve, commit──▶ store ──allocate, free──▶ pool
-//! (crate::trace)      hits, misses, payloads and        KvCache: pins, eviction   memory, or
+//! (kvmem_trace)       hits, misses, payloads and        KvCache: pins, eviction   memory, or
 //!                     their checksums, on N threads                               addresses
 //! ```
 //!
-//! - [`trace`](crate::trace) reads the requests, and [`feed`] deals them to threads,
+//! - [`kvmem_trace`] reads the requests, and [`feed`] deals them to threads,
 //! - [`model`] knows the objects of a block, [`object`] their keys,
 //! - [`worker`] serves requests from a [`store`]: a [`pooled`] one as in a server, or one whose
 //!   objects another allocator has [`placed`],
