@@ -75,7 +75,10 @@ class Scene:
 
     @functools.cached_property
     def server(self) -> Server:
-        return Server(MIB)
+        server = Server(MIB)
+        # It listens a moment after it has started, and the calls below do not retry.
+        kvmem.connect(server.path).close()
+        return server
 
     @functools.cached_property
     def node(self) -> kvmem.NodeCache:
