@@ -127,11 +127,12 @@ impl BatchTier {
     ) -> PyResult<Vec<Option<usize>>> {
         let py = tier.py();
         let keys = PyList::new(py, reads.iter().map(|read| read.key))?;
-        let mut lent = LentViews(Vec::with_capacity(reads.len()));
+        let views = Vec::with_capacity(reads.len());
+        let mut lent = LentViews { views, borrower: "fetch_into" };
         for read in reads.iter_mut() {
-            lent.0.push(view_of(py, read.into)?);
+            lent.views.push(view_of(py, read.into)?);
         }
-        let views = PyList::new(py, &lent.0)?;
+        let views = PyList::new(py, &lent.views)?;
         let found = tier.call_method1("fetch_into", (keys, views))?;
         checked(&found, reads.len(), "fetch_into")
     }
@@ -159,11 +160,15 @@ fn view_of<'py>(py: Python<'py>, memory: &mut [u8]) -> PyResult<Bound<'py, PyAny
 }
 
 /// Views of the cache's memory, which are released on drop.
-struct LentViews<'py>(Vec<Bound<'py, PyAny>>);
+pub(crate) struct LentViews<'py> {
+    pub(crate) views: Vec<Bound<'py, PyAny>>,
+    /// The name of the callable that has them, for messages.
+    pub(crate) borrower: &'static str,
+}
 
 impl Drop for LentViews<'_> {
     fn drop(&mut self) {
-        for view in self.0.drain(..) {
+        for view in self.views.drain(..) {
             let mut is_first = true;
             // A view with exports is still in use.
             while let Err(error) = view.call_method0("release") {
@@ -171,8 +176,11 @@ impl Drop for LentViews<'_> {
                     break;
                 }
                 if std::mem::take(&mut is_first) {
-                    let message = "fetch_into has kept a view of the memory that it was given: \
-                                   the cache waits until it is dropped";
+                    let message = format!(
+                        "{} has kept a view of the memory that it was given: the cache waits \
+                         until it is dropped",
+                        self.borrower
+                    );
                     PyBufferError::new_err(message).write_unraisable(view.py(), Some(&view));
                 }
                 view.py().detach(|| thread::sleep(Duration::from_millis(5)));

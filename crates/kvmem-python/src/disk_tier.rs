@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvmem_tier::device::{Engine, FileDevice};
-use kvmem_tier::{Admission, DiskTier, DiskTierOptions, EvictionOrder, OpenReport, Verify};
+use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, OpenReport, Verify};
 use pyo3::prelude::*;
 
-use crate::collect::{Plain, plain};
+use crate::admit::{AdmissionArgument, Admit};
+use crate::collect::{Plain, collected};
 use crate::error;
 use crate::holder::{Held, Holder};
 use crate::number::{Callback, Int};
@@ -51,9 +52,12 @@ impl Held for SharedTier {
 /// - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
 ///   is in it.
 /// - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
-/// - ``admission``: which values that a cache evicts are written: ``all``, or
-///   ``second_eviction`` for those whose key is evicted a second time. Values given to
-///   :meth:`store` are always written.
+/// - ``admission``: which values that a cache evicts are written: ``all``, ``second_eviction`` for
+///   those whose key is evicted a second time, or a callable that is called with ``(key, value)``
+///   and returns whether the value is written. ``value`` is a ``memoryview``, which is released
+///   after the call. The callable must be short, and must not use the cache or the tier. If it
+///   raises, the value is not written, and the exception goes to ``sys.unraisablehook``. Values
+///   given to :meth:`store` are always written.
 /// - ``eviction``: which values a full tier evicts first, of those with the same priority:
 ///   ``lru`` for those used least recently, or ``fifo`` for those stored first.
 /// - ``max_write_bytes_per_s``: maximum number of bytes that are written per second, those of the
@@ -76,6 +80,7 @@ pub(crate) struct PyDiskTier {
     found: OpenReport,
     direct: bool,
     engine: &'static str,
+    admit: Option<Arc<Admit>>,
 }
 
 impl Plain for SharedTier {}
@@ -84,7 +89,9 @@ impl Plain for OpenReport {}
 impl Plain for bool {}
 impl Plain for &'static str {}
 
-plain!(PyDiskTier { held, path, found, direct, engine });
+collected!(PyDiskTier { held, path, found, direct, engine, admit }, |it, py| {
+    it.admit.iter().for_each(|admit| admit.0.cut(py));
+});
 
 /// Returns the limit of transfers in flight that the library has.
 const MAX_DEPTH: u64 = 4096;
@@ -98,7 +105,7 @@ pub(crate) struct Options<'a, 'py> {
     pub(crate) dsync: bool,
     pub(crate) format: bool,
     pub(crate) verify: &'a str,
-    pub(crate) admission: &'a str,
+    pub(crate) admission: AdmissionArgument,
     pub(crate) eviction: &'a str,
     pub(crate) max_write_bytes_per_s: Option<Size>,
 }
@@ -123,11 +130,7 @@ impl<'py> Options<'_, 'py> {
             "all" => Verify::All,
             other => return Err(wrong("verify", other, "lazy or all")),
         };
-        options.admission = match self.admission {
-            "all" => Admission::All,
-            "second_eviction" => Admission::SecondEviction,
-            other => return Err(wrong("admission", other, "all or second_eviction")),
-        };
+        options.admission = self.admission.admission(py)?;
         options.eviction = match self.eviction {
             "lru" => EvictionOrder::Lru,
             "fifo" => EvictionOrder::Fifo,
@@ -157,8 +160,8 @@ impl PyDiskTier {
     #[new]
     #[pyo3(signature = (
         path, *, bytes=None, depth=Int::usual(32), max_entries=None, journal_bytes=None,
-        dsync=false, format=false, verify="lazy", admission="all", eviction="lru",
-        max_write_bytes_per_s=None
+        dsync=false, format=false, verify="lazy", admission=AdmissionArgument::all(),
+        eviction="lru", max_write_bytes_per_s=None
     ), text_signature = "(path, *, bytes=None, depth=32, max_entries=None, \
         journal_bytes=None, dsync=False, format=False, verify='lazy', admission='all', \
         eviction='lru', max_write_bytes_per_s=None)")]
@@ -173,10 +176,11 @@ impl PyDiskTier {
         dsync: bool,
         format: bool,
         verify: &str,
-        admission: &str,
+        admission: AdmissionArgument,
         eviction: &str,
         max_write_bytes_per_s: Option<Size>,
     ) -> PyResult<PyDiskTier> {
+        let admit = admission.admit();
         let options = Options {
             bytes,
             depth,
@@ -196,7 +200,7 @@ impl PyDiskTier {
         log(py, &path, &tier, &found)?;
         let direct = tier.device().is_direct();
         let engine = engine_of(tier.device());
-        Ok(PyDiskTier { held: Holder::new(Arc::new(tier)), path, found, direct, engine })
+        Ok(PyDiskTier { held: Holder::new(Arc::new(tier)), path, found, direct, engine, admit })
     }
 
     /// Reads what a file or block device holds, and writes nothing. A program that has it open

@@ -12,6 +12,7 @@
 )]
 
 mod address_manager;
+mod admit;
 mod attached;
 mod batch;
 mod batch_tier;

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use kvmem_tier::{OpenReport, TierSet, TierSetError};
 use pyo3::prelude::*;
 
-use crate::collect::{Plain, plain};
+use crate::admit::{AdmissionArgument, Admit};
+use crate::collect::{Plain, collected};
 use crate::disk_tier::{Options, log, open_report};
 use crate::error;
 use crate::holder::{Held, Holder};
@@ -43,9 +44,12 @@ impl Held for SharedSet {
 /// - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
 ///   is in it.
 /// - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
-/// - ``admission``: which values that a cache evicts are written: ``all``, or
-///   ``second_eviction`` for those whose key is evicted a second time. Values given to
-///   :meth:`store` are always written.
+/// - ``admission``: which values that a cache evicts are written: ``all``, ``second_eviction`` for
+///   those whose key is evicted a second time, or a callable that is called with ``(key, value)``
+///   and returns whether the value is written. ``value`` is a ``memoryview``, which is released
+///   after the call. The callable must be short, and must not use the cache or the tier. If it
+///   raises, the value is not written, and the exception goes to ``sys.unraisablehook``. Values
+///   given to :meth:`store` are always written.
 /// - ``eviction``: which values a full tier evicts first, of those with the same priority:
 ///   ``lru`` for those used least recently, or ``fifo`` for those stored first.
 /// - ``max_write_bytes_per_s``: maximum number of bytes that are written per second, those of the
@@ -69,21 +73,24 @@ pub(crate) struct PyTierSet {
     held: Holder<SharedSet>,
     paths: Vec<PathBuf>,
     found: Vec<Option<OpenReport>>,
+    admit: Option<Arc<Admit>>,
 }
 
 impl Plain for SharedSet {}
 impl Plain for Vec<PathBuf> {}
 impl Plain for Vec<Option<OpenReport>> {}
 
-plain!(PyTierSet { held, paths, found });
+collected!(PyTierSet { held, paths, found, admit }, |it, py| {
+    it.admit.iter().for_each(|admit| admit.0.cut(py));
+});
 
 #[pymethods]
 impl PyTierSet {
     #[new]
     #[pyo3(signature = (
         paths, *, bytes=None, depth=Int::usual(32), max_entries=None, journal_bytes=None,
-        dsync=false, format=false, verify="lazy", admission="all", eviction="lru",
-        max_write_bytes_per_s=None, available=false
+        dsync=false, format=false, verify="lazy", admission=AdmissionArgument::all(),
+        eviction="lru", max_write_bytes_per_s=None, available=false
     ), text_signature = "(paths, *, bytes=None, depth=32, max_entries=None, \
         journal_bytes=None, dsync=False, format=False, verify='lazy', admission='all', \
         eviction='lru', max_write_bytes_per_s=None, \
@@ -99,11 +106,12 @@ impl PyTierSet {
         dsync: bool,
         format: bool,
         verify: &str,
-        admission: &str,
+        admission: AdmissionArgument,
         eviction: &str,
         max_write_bytes_per_s: Option<Size>,
         available: bool,
     ) -> PyResult<PyTierSet> {
+        let admit = admission.admit();
         let options = Options {
             bytes,
             depth,
@@ -145,7 +153,7 @@ impl PyTierSet {
                 found.push(result.as_ref().ok().copied());
             }
         }
-        Ok(PyTierSet { held: Holder::new(Arc::new(set)), paths, found })
+        Ok(PyTierSet { held: Holder::new(Arc::new(set)), paths, found, admit })
     }
 
     /// What opening each file found; None for those that could not be opened.

@@ -78,7 +78,16 @@ class Below:
     def close(self) -> None: ...
 
 
-Node = Exporter | Tier | Below | Progress
+class Admission:
+    """Chooses the values that are written, and can refer to the tier."""
+
+    other: object = None
+
+    def __call__(self, key: int | bytes | str, value: memoryview) -> bool:
+        return True
+
+
+Node = Exporter | Tier | Below | Progress | Admission
 
 
 def over_a_buffer(make: Callable[[kvmem.Region], object]) -> Node:
@@ -122,6 +131,23 @@ def awaited(cache: kvmem.KvCache) -> kvmem.Fetching:
     return fetching
 
 
+def over_an_admission(several: bool) -> Node:
+    """A cache above the tier has called it."""
+    admission = Admission()
+    with tempfile.NamedTemporaryFile() as file, kvmem.Pool(MIB, pages="4k") as pool:
+        tier = (
+            kvmem.TierSet([file.name], bytes="1MiB", admission=admission)
+            if several
+            else kvmem.DiskTier(file.name, bytes="1MiB", admission=admission)
+        )
+        with kvmem.KvCache(pool, lower_tier=tier) as cache:
+            cache.insert("evicted", b"value")
+            cache.evict_to(0)
+        assert len(tier) == 1
+    admission.other = tier
+    return admission
+
+
 def over_a_callback(make: Callable[[kvmem.Pool], object]) -> Node:
     progress = Progress()
     progress.pool = pool = kvmem.Pool(64 * MIB, pages="4k", in_background=True, progress=progress)
@@ -143,6 +169,8 @@ CYCLES: dict[type, Callable[[], Node]] = {
     kvmem.Lease: lambda: over_a_tier(lambda cache: cache.lease("k")),
     kvmem.Chain: lambda: over_a_chain(chained),
     kvmem.Fetching: lambda: over_a_chain(awaited),
+    kvmem.DiskTier: lambda: over_an_admission(several=False),
+    kvmem.TierSet: lambda: over_an_admission(several=True),
 }
 
 
@@ -173,16 +201,6 @@ def pinned() -> kvmem.Pinned:
     return cache.reserve("k", 10).commit()
 
 
-def disk_tier() -> kvmem.DiskTier:
-    with tempfile.NamedTemporaryFile() as file:
-        return kvmem.DiskTier(file.name, bytes="1MiB")
-
-
-def tier_set() -> kvmem.TierSet:
-    with tempfile.NamedTemporaryFile() as file:
-        return kvmem.TierSet([file.name], bytes="1MiB")
-
-
 PLAIN: dict[type, Callable[[], object]] = {
     kvmem.NodeCache: on_a_node(lambda cache: cache),
     kvmem.NodeReservation: on_a_node(lambda cache: cache.reserve("r", 10)),
@@ -196,8 +214,6 @@ PLAIN: dict[type, Callable[[], object]] = {
     kvmem.AttachedPool: attached,
     kvmem.AttachedBlock: attached_block,
     kvmem.Pinned: pinned,
-    kvmem.DiskTier: disk_tier,
-    kvmem.TierSet: tier_set,
     _kvmem.AddressManager: lambda: _kvmem.AddressManager(MIB),
 }
 

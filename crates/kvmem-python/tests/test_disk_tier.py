@@ -9,6 +9,7 @@ import errno
 import gc
 import os
 import random
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -219,7 +220,12 @@ def test_wrong_options_name_value_limit_and_remedy(path: Path) -> None:
         ({"bytes": MIB, "max_write_bytes_per_s": 0}, 0, 1, "max_write_bytes_per_s is 0"),
         ({"bytes": MIB, "journal_bytes": 0}, 0, 1, "journal_bytes is 0: give at least 1, or None"),
         ({"verify": "some"}, None, None, 'verify is "some": give lazy or all'),
-        ({"admission": "none"}, None, None, 'admission is "none": give all or second_eviction'),
+        (
+            {"admission": "none"},
+            None,
+            None,
+            'admission is "none": give all or second_eviction, or a callable',
+        ),
         ({"eviction": "random"}, None, None, 'eviction is "random": give lru or fifo'),
     ]
     for options, value, limit, text in cases:
@@ -505,6 +511,114 @@ def test_values_that_leave_memory_once_are_not_written(path: Path, pool: kvmem.P
             cache.insert(key, value(key))
         cache.evict_to(0)
         assert tier.stats().stored <= 2 and tier.stats().not_admitted >= 48
+
+
+Key = int | bytes | str
+
+
+def made(path: Path, several: bool, admission: Any) -> kvmem.DiskTier | kvmem.TierSet:
+    if several:
+        paths = [path.with_name("a"), path.with_name("b")]
+        return kvmem.TierSet(paths, bytes="16MiB", admission=admission)
+    return kvmem.DiskTier(path, bytes="16MiB", admission=admission)
+
+
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("write_behind", [None, "1MiB"])
+def test_a_callable_chooses_the_values_that_are_written(
+    path: Path, pool: kvmem.Pool, several: bool, write_behind: str | None
+) -> None:
+    views: list[memoryview] = []
+    seen: dict[Key, bytes] = {}
+
+    def is_even(key: Key, bytes_of_it: memoryview) -> bool:
+        assert bytes_of_it.readonly
+        views.append(bytes_of_it)
+        seen[key] = bytes(bytes_of_it)
+        return isinstance(key, int) and key % 2 == 0
+
+    with made(path, several, is_even) as tier:
+        with kvmem.KvCache(pool, lower_tier=tier, write_behind=write_behind) as cache:
+            for key in range(20):
+                cache.insert(key, value(key))
+            cache.insert("text", b"text")
+            cache.insert(b"bytes", b"bytes")
+            cache.evict_to(0)
+        assert seen == {key: value(key) for key in range(20)} | {
+            "text": b"text",
+            b"bytes": b"bytes",
+        }
+        assert [key for key in seen if key in tier] == [n for n in seen if n in range(0, 20, 2)]
+        assert len(tier) == 10 and tier.stats().not_admitted == 12
+        for view in views:
+            with pytest.raises(ValueError, match="released"):
+                len(view)
+        # The program's own values are written without a question.
+        tier.store({1: b"odd"})
+        assert tier.fetch([1]) == [b"odd"] and len(views) == 22
+
+
+def test_a_callable_that_raises_admits_nothing(
+    path: Path, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raised: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda info: raised.append(info.exc_value))
+    error = LookupError("no such prefix")
+    stop = KeyboardInterrupt()
+
+    def admission(key: Key, _: memoryview) -> bool:
+        raise stop if key == "stop" else error
+
+    with (
+        kvmem.DiskTier(path, bytes="16MiB", admission=admission) as tier,
+        kvmem.KvCache(pool, lower_tier=tier) as cache,
+    ):
+        tier.store({"key": b"older"})
+        cache.insert("key", b"newer")
+        cache.evict_to(0)
+        assert raised == [error] and tier.stats().not_admitted == 1
+        assert tier.fetch(["key"]) == [None], "the older value is not taken for the newer one"
+        cache.insert("stop", b"value")
+        with pytest.raises(KeyboardInterrupt):
+            cache.evict_to(0)
+        assert raised == [error] and len(tier) == 0
+
+
+def test_threads_that_evict_call_the_callable(path: Path) -> None:
+    """None waits for another one: each gets the GIL, and the order of its key."""
+
+    def admission(key: Key, _: memoryview) -> bool:
+        time.sleep(0)
+        return isinstance(key, int) and key % 2 == 0
+
+    with (
+        kvmem.Pool("4MiB", pages="4k") as pool,
+        kvmem.DiskTier(path, bytes="16MiB", admission=admission) as tier,
+        kvmem.KvCache(pool, max_bytes=20_000, lower_tier=tier) as cache,
+    ):
+
+        def work() -> None:
+            for n in range(200):
+                cache.insert(n % 16, bytes(2000))
+                tier.remove([n % 16])
+                cache.get_or_fetch([(n + 5) % 16])
+
+        threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LIMIT)
+            assert not thread.is_alive(), "the threads wait for each other"
+        assert tier.stats().not_admitted > 0 and cache.stats().sink_failures == 0
+
+
+@pytest.mark.parametrize("wrong", [7, None, b"all", ["all"]])
+def test_admission_is_a_word_or_a_callable(path: Path, wrong: Any) -> None:
+    for several in (False, True):
+        with pytest.raises(TypeError, match='"all", "second_eviction", or a callable') as caught:
+            made(path, several, wrong)
+        assert f"not {type(wrong).__name__}" in str(caught.value)
+    assert not path.exists()
 
 
 def test_a_forked_child_cannot_use_the_tier(path: Path, script: Callable[..., str]) -> None:

@@ -1011,9 +1011,12 @@ class DiskTier(_TierValues):
     - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
       is in it.
     - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
-    - ``admission``: which values that a cache evicts are written: ``all``, or
-      ``second_eviction`` for those whose key is evicted a second time. Values given to
-      :meth:`store` are always written.
+    - ``admission``: which values that a cache evicts are written: ``all``, ``second_eviction`` for
+      those whose key is evicted a second time, or a callable that is called with ``(key, value)``
+      and returns whether the value is written. ``value`` is a ``memoryview``, which is released
+      after the call. The callable must be short, and must not use the cache or the tier. If it
+      raises, the value is not written, and the exception goes to ``sys.unraisablehook``. Values
+      given to :meth:`store` are always written.
     - ``eviction``: which values a full tier evicts first, of those with the same priority:
       ``lru`` for those used least recently, or ``fifo`` for those stored first.
     - ``max_write_bytes_per_s``: maximum number of bytes that are written per second, those of the
@@ -1042,7 +1045,7 @@ class DiskTier(_TierValues):
         dsync: bool = False,
         format: bool = False,
         verify: str = "lazy",
-        admission: str = "all",
+        admission: str | Callable[[int | bytes | str, memoryview], bool] = "all",
         eviction: str = "lru",
         max_write_bytes_per_s: _Size | None = None,
     ) -> Self: ...
@@ -1108,9 +1111,12 @@ class TierSet(_TierValues):
     - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
       is in it.
     - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
-    - ``admission``: which values that a cache evicts are written: ``all``, or
-      ``second_eviction`` for those whose key is evicted a second time. Values given to
-      :meth:`store` are always written.
+    - ``admission``: which values that a cache evicts are written: ``all``, ``second_eviction`` for
+      those whose key is evicted a second time, or a callable that is called with ``(key, value)``
+      and returns whether the value is written. ``value`` is a ``memoryview``, which is released
+      after the call. The callable must be short, and must not use the cache or the tier. If it
+      raises, the value is not written, and the exception goes to ``sys.unraisablehook``. Values
+      given to :meth:`store` are always written.
     - ``eviction``: which values a full tier evicts first, of those with the same priority:
       ``lru`` for those used least recently, or ``fifo`` for those stored first.
     - ``max_write_bytes_per_s``: maximum number of bytes that are written per second, those of the
@@ -1142,7 +1148,7 @@ class TierSet(_TierValues):
         dsync: bool = False,
         format: bool = False,
         verify: str = "lazy",
-        admission: str = "all",
+        admission: str | Callable[[int | bytes | str, memoryview], bool] = "all",
         eviction: str = "lru",
         max_write_bytes_per_s: _Size | None = None,
         available: bool = False,
