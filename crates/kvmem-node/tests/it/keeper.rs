@@ -13,6 +13,7 @@ use kvmem_node::{
     ConnectOptions, Keeper, KeeperCallError, KeeperClient, KeeperError, KeeperOptions, MAX_KEPT,
     Node, NodeOptions, NodeServer, ServerOptions,
 };
+use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketType, recv, sendmsg, socket,
@@ -153,7 +154,7 @@ fn leave_dead_socket(path: &Path) {
     drop(std::os::unix::net::UnixListener::bind(path).expect("the path is free"));
     let is_dead = || {
         let connected = std::os::unix::net::UnixStream::connect(path);
-        connected.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+        connected.is_err_and(|error| Errno::from_io_error(&error) == Some(Errno::CONNREFUSED))
     };
     let end = Instant::now() + Duration::from_secs(60);
     while !is_dead() {
