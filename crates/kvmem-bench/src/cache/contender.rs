@@ -6,10 +6,15 @@ use std::sync::Arc;
 
 use kvmem::pool::kv_cache::Eviction;
 use kvmem::pool::{KvCache, Pool};
+use kvmem_tier::{DiskTier, DiskTierOptions};
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 
 use super::{CacheContenderId, CacheMeasureError, KEYS, VALUE_BYTES};
+use crate::temp_dir::TempDir;
+
+/// Bytes of the file of a tier.
+const TIER_BYTES: u64 = 16 << 20;
 
 type Hasher = foldhash::fast::RandomState;
 
@@ -47,6 +52,38 @@ impl Insert for KvCache<u64> {
     #[inline]
     fn insert(&self, key: u64) -> Result<(), CacheMeasureError> {
         Ok(self.insert_with(key, VALUE_BYTES, |bytes| bytes.fill(key as u8))?)
+    }
+}
+
+/// A cache above a disk tier. Look-ups do not reach the tier.
+pub(super) struct TieredCache {
+    cache: KvCache<u64>,
+    /// The folder of the tier's file.
+    _folder: TempDir,
+}
+
+impl LookUp for TieredCache {
+    #[inline]
+    fn get(&self, key: u64) -> bool {
+        LookUp::get(&self.cache, key)
+    }
+}
+
+impl Insert for TieredCache {
+    fn create(_: CacheContenderId) -> Result<Self, CacheMeasureError> {
+        let failed = |what: &dyn std::fmt::Display| CacheMeasureError::Tier(what.to_string());
+        let folder = TempDir::new(&std::env::temp_dir(), "cache").map_err(|it| failed(&it))?;
+        let options = DiskTierOptions { bytes: Some(TIER_BYTES), ..DiskTierOptions::default() };
+        let (tier, _) =
+            DiskTier::open(folder.path().join("tier"), &options).map_err(|error| failed(&error))?;
+        let pool = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
+        let cache = KvCache::builder(&pool).lower_tier(Arc::new(tier)).max_blocks(KEYS).build()?;
+        Ok(TieredCache { cache, _folder: folder })
+    }
+
+    #[inline]
+    fn insert(&self, key: u64) -> Result<(), CacheMeasureError> {
+        Insert::insert(&self.cache, key)
     }
 }
 

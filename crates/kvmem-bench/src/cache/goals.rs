@@ -20,6 +20,9 @@ pub(super) fn add(rows: &[CacheRow], cores: usize, goals: &mut GoalList) {
         let ratio = hit(1).zip(hit(2)).map(|(one, two)| (two.mops / one.mops, None));
         goals.at_least("get-hit: rate of two threads over that of one", 1.7, ratio);
     }
+    let tiered = find(CacheScenario::GetHit, CacheContenderId::KvmemTier, 1);
+    let more = tiered.zip(hit(1)).map(|(tiered, alone)| (tiered.ns - alone.ns, None));
+    goals.at_most("get-hit: ns above a disk tier more than without, one thread", 2.0, more);
     let more = pair(CacheContenderId::Pool).zip(pair(CacheContenderId::Extents));
     let more = more.map(|(pool, extents)| (pool.ns - extents.ns, None));
     goals.at_most("block-pair: ns of a pool more than of its extents, one thread", 10.0, more);
@@ -29,7 +32,7 @@ pub(super) fn add(rows: &[CacheRow], cores: usize, goals: &mut GoalList) {
 mod tests {
     use super::*;
     use crate::suite::Goal;
-    use CacheContenderId::{Extents, Kvmem, Pool, QuickCache};
+    use CacheContenderId::{Extents, Kvmem, KvmemTier, Pool, QuickCache};
     use CacheScenario::{BlockPair, GetHit, GetMiss};
 
     fn of(rows: &[CacheRow], cores: usize) -> Vec<Goal> {
@@ -50,13 +53,16 @@ mod tests {
             row(GetHit, QuickCache, 1, 1.0),
             row(GetHit, Kvmem, 1, 25.0),
             row(GetHit, Kvmem, 2, 40.0),
+            row(GetHit, KvmemTier, 2, 1.0),
+            row(GetHit, KvmemTier, 1, 20.0),
             row(BlockPair, Extents, 1, 200.0),
             row(BlockPair, Pool, 2, 1.0),
             row(BlockPair, Pool, 1, 50.0),
         ];
         let found: Vec<_> = of(&rows, 2).iter().map(|goal| (goal.value, goal.met())).collect();
-        assert_eq!(found, [(40.0, true), (1.6, false), (15.0, false)]);
-        assert_eq!(of(&rows, 1).len(), 2);
+        let expected = [(40.0, true), (1.6, false), (10.0, false), (15.0, false)];
+        assert_eq!(found, expected);
+        assert_eq!(of(&rows, 1).len(), 3);
         assert!(of(&rows[..2], 2).is_empty());
     }
 }

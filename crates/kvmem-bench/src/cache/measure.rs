@@ -5,7 +5,7 @@ use std::hint::black_box;
 use kvmem::pool::{KvCache, Pool};
 use kvmem::slab::ExtentCache;
 
-use super::contender::{FloorTable, Insert, LookUp, QuickTable};
+use super::contender::{FloorTable, Insert, LookUp, QuickTable, TieredCache};
 use super::pairs::{BlockSource, NoBlocks};
 use super::{CacheContenderId, CacheMeasureError, CacheScenario, KEYS};
 use crate::concurrent_suite::ConcurrentTask;
@@ -27,6 +27,7 @@ pub(super) type CacheTask = ConcurrentTask<CacheScenario, CacheContenderId>;
 pub(super) fn measure(task: &CacheTask) -> Result<f64, CacheMeasureError> {
     match task.contender {
         CacheContenderId::Kvmem | CacheContenderId::KvmemScan => cached::<KvCache<u64>>(task),
+        CacheContenderId::KvmemTier => above_a_tier(task),
         CacheContenderId::QuickCache => cached::<QuickTable>(task),
         CacheContenderId::Floor => looked_up(task, &FloorTable::filled()),
         CacheContenderId::Pool => paired::<Pool>(task),
@@ -53,6 +54,14 @@ fn cached<C: Insert>(task: &CacheTask) -> Result<f64, CacheMeasureError> {
             cache.insert(fresh)
         }
     })
+}
+
+/// Measures hits of a cache above a tier.
+fn above_a_tier(task: &CacheTask) -> Result<f64, CacheMeasureError> {
+    if task.scenario != CacheScenario::GetHit {
+        return Err(CacheMeasureError::Unsupported);
+    }
+    cached::<TieredCache>(task)
 }
 
 /// Measures a scenario of look-ups.

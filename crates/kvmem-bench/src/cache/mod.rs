@@ -2,7 +2,8 @@
 //! blocks of a hot size.
 //!
 //! 1. *Keyed blocks.* The cache holds 100,000 values of 256 B, which is its limit.
-//!    [`CacheScenario::GetHit`] looks up random cached keys and releases the values;
+//!    [`CacheScenario::GetHit`] looks up random cached keys and releases the values, also above a
+//!    disk tier, which such a look-up does not reach;
 //!    [`CacheScenario::GetMiss`] looks up keys that are not cached. [`CacheScenario::InsertEvict`]
 //!    inserts new keys, each of which evicts another value. The contenders: the library with each
 //!    of its policies, over a pool; the `quick_cache` crate's concurrent cache with the same hash
@@ -70,6 +71,9 @@ pub enum CacheMeasureError {
     /// The cache could not be created.
     #[error(transparent)]
     Setup(#[from] KvCacheSetupError),
+    /// The disk tier could not be made.
+    #[error("cannot make a disk tier in the folder for temporary files: {0}")]
+    Tier(String),
     /// A value could not be inserted.
     #[error(transparent)]
     Insert(#[from] KvCacheError),
@@ -123,6 +127,8 @@ names! {
         Kvmem = "kvmem",
         /// The library under test, with its scan-resistant policy.
         KvmemScan = "kvmem-scan",
+        /// The library under test, above a disk tier.
+        KvmemTier = "kvmem-tier",
         /// The concurrent cache of `quick_cache`, over the heap.
         QuickCache = "quick-cache",
         /// An immutable table, for look-ups only.
@@ -144,6 +150,7 @@ impl CacheContenderId {
             Self::Kvmem | Self::KvmemScan | Self::QuickCache => {
                 scenario != CacheScenario::BlockPair
             }
+            Self::KvmemTier => scenario == CacheScenario::GetHit,
             Self::Floor => matches!(scenario, CacheScenario::GetHit | CacheScenario::GetMiss),
             Self::Pool | Self::Extents | Self::Null => scenario == CacheScenario::BlockPair,
         }

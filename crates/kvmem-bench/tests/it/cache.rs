@@ -12,8 +12,9 @@ fn rows_are_reported_in_full() {
     let mut watch = Watch::default();
     let report = cache::run(&options, &mut watch).unwrap();
     assert_eq!(report.suite, "cache");
-    // Four contenders look up, three of them insert, three others allocate blocks.
-    assert_eq!(report.rows.len(), (4 + 4 + 3 + 3) * 2);
+    // Four contenders look up, three of them insert, three others allocate blocks, and one looks up
+    // above a tier.
+    assert_eq!(report.rows.len(), (4 + 4 + 3 + 3 + 1) * 2);
     assert!(ran(&report).iter().all(|(scenario, contender, _)| contender.takes_part(*scenario)));
     assert!(watch.steps.iter().any(|step| step == "get-miss quick-cache ×2"), "{:?}", watch.steps);
     let parts =
@@ -24,14 +25,15 @@ fn rows_are_reported_in_full() {
         &["contender", "mops", "ns", "scenario", "threads"],
         &parts,
     );
-    assert_eq!(report.goals.len(), if report.machine.cores >= 2 { 3 } else { 2 });
+    assert_eq!(report.goals.len(), if report.machine.cores >= 2 { 4 } else { 3 });
     // A contender that does not support a scenario has no column there.
     let table = report.to_string();
     let heads: Vec<&str> = table.lines().filter(|line| line.contains("M/s")).collect();
-    assert_eq!(heads.len(), 3, "{table}");
-    assert!(
-        heads[0].contains("floor") && !heads[1].contains("floor") && heads[2].contains("extents")
-    );
+    assert_eq!(heads.len(), 4, "{table}");
+    let has = |name: &str| heads.iter().map(|head| head.contains(name)).collect::<Vec<_>>();
+    assert_eq!(has("kvmem-tier"), [true, false, false, false]);
+    assert_eq!(has("floor"), [true, true, false, false]);
+    assert_eq!(has("extents"), [false, false, false, true]);
 }
 
 #[test]
