@@ -20,6 +20,7 @@ import pytest
 from conftest import LIMIT, until
 from engines import require
 from kvmem.bench._processes import LOCAL, free_port, master_command
+from leftovers import in_shm, none_is_new
 
 CLIENT = Path(__file__).with_name("client.py")
 ENVIRONMENT = {
@@ -175,7 +176,7 @@ class Client:
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster that consists of a master. It leaves nothing in /dev/shm."""
     require("mooncake")
-    before = set(os.listdir("/dev/shm"))
+    before = in_shm()
     with Cluster(tmp_path_factory.mktemp("cluster")) as cluster:
         yield cluster
-    assert set(os.listdir("/dev/shm")) <= before
+    assert none_is_new(before)

@@ -4,7 +4,6 @@ killed in the middle of a transfer.
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -14,6 +13,7 @@ import pytest
 from cluster import Client, Cluster
 from conftest import LIMIT, until
 from engines import require
+from leftovers import in_shm, none_is_new
 
 MIB = 1 << 20
 SIZES = [1, 4096, 70_001, MIB]
@@ -23,10 +23,10 @@ SIZES = [1, 4096, 70_001, MIB]
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster whose master soon detects that a process is gone."""
     require("mooncake")
-    before = set(os.listdir("/dev/shm"))
+    before = in_shm()
     with Cluster(tmp_path_factory.mktemp("processes"), client_ttl=4) as cluster:
         yield cluster
-    assert set(os.listdir("/dev/shm")) <= before
+    assert none_is_new(before)
 
 
 @pytest.fixture(scope="module")

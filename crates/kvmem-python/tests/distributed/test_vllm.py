@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from engines import DOCS, unpacked
 from kvmem.vllm import _options
+from leftovers import in_shm, none_is_new
 from vllm_process import (
     Engine,
     EngineError,
@@ -35,7 +36,7 @@ def of_engine(engine_id: str) -> list[str]:
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_chunks_come_back_byte_for_byte_in_every_worker(spec: str) -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = in_shm()
     with Engine(spec, SMALL) as one, Engine(spec, SMALL) as two:
         for engine, names in ((one, NAMES), (two, NAMES[::-1])):
             assert engine("store", names) == names
@@ -44,7 +45,7 @@ def test_chunks_come_back_byte_for_byte_in_every_worker(spec: str) -> None:
             assert engine("lookup", [*NAMES, "another"]) == [True] * len(NAMES) + [False]
             assert engine("load", NAMES) == BYTES
             assert engine("load", ["more", NAMES[3]]) == 2 * row_bytes()
-        assert set(os.listdir("/dev/shm")) <= before
+        assert none_is_new(before)
     assert not of_engine(one.id) and not of_engine(two.id)
 
 
@@ -68,7 +69,7 @@ def test_the_scheduler_may_be_the_first(script: Callable[..., str]) -> None:
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("when", ["in a store", "in a load", "at the start"])
 def test_a_killed_engine_starts_again_with_the_same_name(spec: str, when: str) -> None:
-    before = set(os.listdir("/dev/shm"))
+    before = in_shm()
     name = new_id()
     for round in range(3):
         if when == "at the start":
@@ -80,7 +81,7 @@ def test_a_killed_engine_starts_again_with_the_same_name(spec: str, when: str) -
             engine("reserve", ["open"])
             engine.send("store" if when == "in a store" else "load", NAMES)
         engine.kill()
-        assert set(os.listdir("/dev/shm")) <= before
+        assert none_is_new(before)
     with Engine(spec, SMALL, engine_id=name) as engine:
         assert engine("lookup", NAMES[:3]) == [False] * 3
         engine("store", NAMES)
