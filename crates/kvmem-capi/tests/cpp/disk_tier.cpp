@@ -159,7 +159,7 @@ static void wrong() {
         DiskTier tier(path, options);
         CHECK(tier.report().created == 1 && tier.store("key", "value", 5));
     }
-    // What is stored with `dsync` is durable at once.
+    // With `dsync` a stored value is durable at once.
     CHECK(DiskTier::inspect(path).unverified_values == 0);
     CHECK(DiskTier::inspect(path).max_journal_blocks == 16);
 }

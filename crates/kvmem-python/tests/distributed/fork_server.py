@@ -216,7 +216,8 @@ def _serve(control: socket.socket) -> str | None:
 def _main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     exec(compile(sys.argv[2], "<prelude>", "exec"), {"__name__": "prelude"})
-    # What is there now is never garbage, and children do not copy its pages to find out.
+    # The objects of the imports live on. The collector of a child does not look at them, so it does
+    # not copy their pages.
     gc.collect()
     gc.freeze()
     control.send(b"{}")

@@ -245,7 +245,7 @@ mod tests {
         let slow = Doorkeeper::new(Admission::All, 10, Some(100));
         let admits = |value: &[u8]| slow.admits(&digest(1), b"key", value);
         assert!(admits(&[0; 1000]) && !admits(&[0]));
-        // What is written anyway counts, too.
+        // Values that a program stores itself count, too.
         let slow = Doorkeeper::new(Admission::All, 10, Some(1_000_000));
         slow.count(2_000_000);
         assert!(!slow.admits(&digest(1), b"key", &[0]));

@@ -105,7 +105,7 @@ impl Simulation {
         self.free.insert(start, len);
     }
 
-    /// Returns the first free range of so many blocks behind the last value.
+    /// Returns the first free range with the given number of blocks behind the last value.
     fn behind_cursor(&self, blocks: u64) -> Option<u64> {
         let behind = self.free.range(self.cursor..).chain(self.free.range(..self.cursor));
         behind.filter(|(_, len)| **len >= blocks).map(|(&start, _)| start).next()
