@@ -112,22 +112,22 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
         }
     };
 
-    telling.step("Node: one pool for all engines; an engine is killed, and then the server")?;
-    let pool_bytes = set_up.as_ref().map_or(TourArgs::LEAST_POOL, |set_up| set_up.pool.capacity());
-    let on_node = node(&mut telling, pool_bytes, &mut missing)?;
-
     let mut chapters = vec![page::doctor(&limits, &missing)];
     chapters.extend(set_up.as_ref().map(page::pool));
     chapters.extend(served.as_ref().map(page::served));
     chapters.extend(on_disk.as_ref().map(page::on_disk));
-    chapters.extend(on_node.as_ref().map(page::on_node));
-    // The benchmarks need its memory.
+    let pool_bytes = set_up.as_ref().map_or(TourArgs::LEAST_POOL, |set_up| set_up.pool.capacity());
+    // The benchmarks and the node need its memory.
     drop(set_up);
 
     if !args.no_bench {
         telling.step("Benchmarks: the quick ones, with the published figures beside them")?;
         measure(&mut telling, begun, &mut chapters)?;
     }
+
+    telling.step("Node: one pool for all engines; an engine is killed, and then the server")?;
+    let on_node = node(&mut telling, pool_bytes, &mut missing)?;
+    chapters.extend(on_node.as_ref().map(page::on_node));
 
     telling.step("Report: all of it as one page, with plots")?;
     report(&telling, html, path, other_folder, chapters)?;
@@ -224,7 +224,7 @@ fn node(
     telling.found(
         "stored",
         &format!(
-            "{} values of {} in a node of {}, in place, at {:.2} GB/s",
+            "{} values of {} by an engine in a node of {}, in place, at {:.2} GB/s",
             HumanCount(node.values),
             bytes(node.value_bytes),
             bytes(node.memory_bytes),
@@ -234,7 +234,7 @@ fn node(
     telling.found(
         "kill -9",
         &format!(
-            "an engine in the middle of a write: its pin and its reservation were free after \
+            "the engine in the middle of a write: its pin and its reservation were free after \
              {:.1} ms",
             1e3 * node.engine_seconds
         ),

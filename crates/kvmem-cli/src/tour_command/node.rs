@@ -1,10 +1,10 @@
 //! *Node*: values that belong to no engine: an engine is killed, then the server, and all are
 //! there.
 //!
-//! A server of its own process, `kvmem serve`, gets values from the tour. An *engine*, another
-//! process, pins one of them, reserves a block, writes half of it, and is killed. Then the server
-//! is killed and started again. The tour keeps its client all the time, and verifies every byte at
-//! the end. The keeper, which holds the memory while no server runs, is a thread of the tour, and
+//! A server of its own process, `kvmem serve`, gets values from an *engine*, another process, which
+//! then pins one of them, reserves a block, writes half of it, and is killed. Then the server is
+//! killed and started again. The tour has a client of its own all the time, and verifies every byte
+//! at the end. The keeper, which holds the memory while no server runs, is a thread of the tour, and
 //! the kernel kills the others with the tour: a tour that is killed leaves nothing but an empty
 //! folder.
 
@@ -29,6 +29,8 @@ const BATCH: u64 = 16;
 /// The memory of the node, as a multiple of the bytes of the values.
 const MEMORY: u64 = 2;
 const MAX_VALUE: u64 = 1 << 20;
+/// The sign of an engine that has stored the values; the seconds that it took follow.
+const STORED_IN: &str = "stored in seconds:";
 /// The longest wait for a process.
 const LONGEST: Duration = Duration::from_secs(20);
 
@@ -52,6 +54,11 @@ pub(super) struct OnNode {
     pub(super) wrong: Vec<String>,
 }
 
+/// Returns the memory of a node for values of this size.
+fn memory_bytes(value_bytes: u64) -> u64 {
+    MEMORY * VALUES * value_bytes
+}
+
 /// Starts `kvmem` with these arguments, to end with this process.
 fn start(args: &[&str]) -> io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
@@ -67,13 +74,14 @@ fn start(args: &[&str]) -> io::Result<Child> {
 struct Process(Child);
 
 impl Process {
-    /// Starts `kvmem`, and waits for a line of its output that begins with `sign`.
-    fn start(args: &[&str], sign: &str) -> io::Result<Process> {
+    /// Starts `kvmem`, and waits for a line of its output that begins with `sign`. Returns the rest
+    /// of the line, too.
+    fn start(args: &[&str], sign: &str) -> io::Result<(Process, String)> {
         let mut process = Process(start(args)?);
         let output = process.0.stdout.take().expect("the output is a pipe");
         for line in BufReader::new(output).lines() {
-            if line?.starts_with(sign) {
-                return Ok(process);
+            if let Some(rest) = line?.strip_prefix(sign) {
+                return Ok((process, rest.to_owned()));
             }
         }
         let status = process.0.wait()?;
@@ -121,7 +129,9 @@ impl SocketFolder {
     fn serve(&self, bytes: u64) -> io::Result<Process> {
         let (socket, size) = (self.socket(), bytes.to_string());
         let socket = socket.to_str().ok_or_else(|| io::Error::other("the folder is no UTF-8"))?;
-        Process::start(&["serve", "--size", &size, "--socket", socket], "serving ")
+        let (server, _) =
+            Process::start(&["serve", "--size", &size, "--socket", socket], "serving ")?;
+        Ok(server)
     }
 }
 
@@ -168,27 +178,17 @@ pub(super) fn show(pool_bytes: u64) -> Result<OnNode, Missing> {
 
 fn shown(pool_bytes: u64) -> io::Result<OnNode> {
     let value_bytes = (pool_bytes / (2 * MEMORY * VALUES)).min(MAX_VALUE) / 4096 * 4096;
-    let memory_bytes = MEMORY * VALUES * value_bytes;
+    let memory_bytes = memory_bytes(value_bytes);
     let place = SocketFolder::new()?;
     let mut server = place.serve(memory_bytes)?;
     let client = connect(&place.socket())?;
     let mut wrong = Vec::new();
 
-    let started = Instant::now();
-    for first in (0..VALUES).step_by(BATCH as usize) {
-        let reserved = client.reserve(&vec![value_bytes; BATCH as usize]);
-        let mut blocks = reserved.map_err(io::Error::other)?;
-        for (number, block) in (first..).zip(&mut blocks) {
-            fill(block.bytes_mut(), number);
-        }
-        let keys = (first..).map(u64::to_le_bytes);
-        client.commit(keys.zip(blocks).collect()).map_err(io::Error::other)?;
-    }
-    let stored = Phase { bytes: VALUES * value_bytes, seconds: started.elapsed().as_secs_f64() };
-
     let socket = place.socket();
     let socket = socket.to_str().ok_or_else(|| io::Error::other("the folder is no UTF-8"))?;
-    let mut engine = Process::start(&["tour", "--engine", socket], "ready")?;
+    let (mut engine, seconds) = Process::start(&["tour", "--engine", socket], STORED_IN)?;
+    let seconds = seconds.trim().parse().map_err(io::Error::other)?;
+    let stored = Phase { bytes: VALUES * value_bytes, seconds };
     let stats = client.stats().map_err(io::Error::other)?;
     if (stats.reservations, stats.pinned) != (1, 1) {
         wrong.push(format!(
@@ -275,14 +275,30 @@ fn end(mut server: Process) -> io::Result<()> {
     Ok(())
 }
 
-/// Does what an engine does before it is killed: it pins a value, and writes half of another.
+/// Stores the values. Returns the seconds that it took.
+fn store(client: &NodeClient, value_bytes: u64) -> Result<f64, kvmem_node::ClientError> {
+    let started = Instant::now();
+    for first in (0..VALUES).step_by(BATCH as usize) {
+        let mut blocks = client.reserve(&vec![value_bytes; BATCH as usize])?;
+        for (number, block) in (first..).zip(&mut blocks) {
+            fill(block.bytes_mut(), number);
+        }
+        let keys = (first..).map(u64::to_le_bytes);
+        client.commit(keys.zip(blocks).collect())?;
+    }
+    Ok(started.elapsed().as_secs_f64())
+}
+
+/// Does what an engine does before it is killed: it stores the values, pins one, and writes half of
+/// another.
 pub(super) fn engine(socket: &Path) -> io::Result<()> {
     let client = connect(socket)?;
-    let pins = client.acquire(&[0_u64.to_le_bytes()]).map_err(io::Error::other)?;
-    let len = pins.value(0).map_or(4096, |value| value.bytes().len());
-    let mut blocks = client.reserve(&[len as u64]).map_err(io::Error::other)?;
-    blocks[0].bytes_mut()[..len / 2].fill(0xEE);
-    println!("ready");
+    let value_bytes = client.stats().map_err(io::Error::other)?.capacity / (MEMORY * VALUES);
+    let seconds = store(&client, value_bytes).map_err(io::Error::other)?;
+    let _pins = client.acquire(&[0_u64.to_le_bytes()]).map_err(io::Error::other)?;
+    let mut blocks = client.reserve(&[value_bytes]).map_err(io::Error::other)?;
+    blocks[0].bytes_mut()[..value_bytes as usize / 2].fill(0xEE);
+    println!("{STORED_IN} {seconds}");
     io::stdout().flush()?;
     loop {
         std::thread::sleep(LONGEST);
