@@ -130,14 +130,4 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
     ]
 }
 
-#[cfg(fuzzing)]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    if let Err(failure) = target(bytes) {
-        panic!("{failure:#}");
-    }
-});
-
-#[cfg(not(fuzzing))]
-fn main() -> std::process::ExitCode {
-    kvmem_fuzz::main("disk_tier", target, corpus)
-}
+kvmem_fuzz::run!(target, corpus);

@@ -142,14 +142,4 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
     ]
 }
 
-#[cfg(fuzzing)]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    if let Err(failure) = target(bytes) {
-        panic!("{failure:#}");
-    }
-});
-
-#[cfg(not(fuzzing))]
-fn main() -> std::process::ExitCode {
-    kvmem_fuzz::main("node_index", target, corpus)
-}
+kvmem_fuzz::run!(target, corpus);

@@ -12,14 +12,4 @@ fn target(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-#[cfg(fuzzing)]
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    if let Err(failure) = target(bytes) {
-        panic!("{failure}");
-    }
-});
-
-#[cfg(not(fuzzing))]
-fn main() -> std::process::ExitCode {
-    kvmem_fuzz::main("offset", target, kvmem_testkit::corpus::offset)
-}
+kvmem_fuzz::run!(target, kvmem_testkit::corpus::offset);

@@ -64,6 +64,25 @@ fn options() -> Result<Options> {
     Ok(options)
 }
 
+/// Makes the program of a target: what cargo-fuzz calls, or the command of this crate. Takes the
+/// [`Target`] and the [`Seeds`].
+#[macro_export]
+macro_rules! run {
+    ($target:expr, $seeds:expr) => {
+        #[cfg(fuzzing)]
+        libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+            if let Err(failure) = $target(bytes) {
+                panic!("{failure:#}");
+            }
+        });
+
+        #[cfg(not(fuzzing))]
+        fn main() -> std::process::ExitCode {
+            $crate::main(env!("CARGO_BIN_NAME"), $target, $seeds)
+        }
+    };
+}
+
 /// Runs the command of the target `name`.
 pub fn main(name: &str, target: Target, seeds: Seeds) -> ExitCode {
     match options().and_then(|options| Session::new(name, target).run(&options, seeds)) {

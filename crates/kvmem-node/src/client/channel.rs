@@ -16,6 +16,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::FileType;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
@@ -77,6 +78,7 @@ impl Channel {
             return Err(ClientError::Protocol { what: "rings without their two descriptors" });
         };
         let ClientEnds { requests, answers } = ring::attach(file)?;
+        check_bell(&bell)?;
         let answers = Mutex::new(Answers { ring: answers, asleep: 0, next_asleep: 1 });
         Ok(Channel {
             socket,
@@ -113,8 +115,8 @@ impl Channel {
     }
 
     /// Receives a message into the first bytes of `buffer`, and returns their number. Only one
-    /// thread calls it at a time. The end of the connection is `ECONNRESET`, and the end of the
-    /// socket's time `EAGAIN`.
+    /// thread calls it at a time. The end of the connection is `ECONNRESET`. The end of the
+    /// socket's time, and a doorbell without a message, are `EAGAIN`.
     pub(super) fn receive(&self, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
         match &self.rings {
             None => {
@@ -153,16 +155,14 @@ impl ClientRings {
         if answers.wait_awake(buffer)? {
             return self.received(&answers);
         }
-        let mut packet = [0; 64];
-        loop {
-            if answers.ring.prepare_to_sleep().map_err(damaged)? {
-                channel.receive_packet(&mut packet).inspect_err(|_| answers.ring.stay_awake())?;
-            }
-            if answers.ring.try_receive(buffer).map_err(damaged)? {
-                answers.ring.stay_awake();
-                return self.received(&answers);
-            }
+        if answers.ring.prepare_to_sleep().map_err(damaged)? {
+            let mut packet = [0; 64];
+            channel.receive_packet(&mut packet).inspect_err(|_| answers.ring.stay_awake())?;
         }
+        let received = answers.ring.try_receive(buffer).map_err(damaged)?;
+        answers.ring.stay_awake();
+        // A doorbell may ring once too often. The caller looks at the time before it waits again.
+        if received { self.received(&answers) } else { Err(Errno::AGAIN) }
     }
 
     /// Tells the server of the space that a message has left, if it waits for that.
@@ -170,9 +170,17 @@ impl ClientRings {
         if answers.ring.bell_is_due() { self.ring_bell() } else { Ok(()) }
     }
 
-    /// Wakes the server. The counter does not overflow, so the call does not block.
+    /// Wakes the server. Never waits: the descriptor is the server's, so it may be anything, and a
+    /// bell that takes no more has rung.
     fn ring_bell(&self) -> Result<(), Errno> {
-        rustix::io::write(&self.bell, &1_u64.to_ne_bytes()).map(drop)
+        let mut bell = [PollFd::new(&self.bell, PollFlags::OUT)];
+        if poll(&mut bell, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? == 0 {
+            return Ok(());
+        }
+        match rustix::io::write(&self.bell, &1_u64.to_ne_bytes()) {
+            Err(Errno::AGAIN) => Ok(()),
+            written => written.map(drop),
+        }
     }
 }
 
@@ -199,6 +207,21 @@ impl Answers {
                 return Ok(false);
             }
         }
+    }
+}
+
+/// Returns an error for a descriptor that a write could end this process by: one of a pipe or of a
+/// socket whose other end is closed raises SIGPIPE. No write to any other one waits.
+fn check_bell(bell: &OwnedFd) -> Result<(), ClientError> {
+    let is_bell = || -> Result<bool, Errno> {
+        let mode = rustix::fs::fstat(bell)?.st_mode;
+        rustix::io::ioctl_fionbio(bell, true)?;
+        Ok(!matches!(FileType::from_raw_mode(mode), FileType::Fifo | FileType::Socket))
+    };
+    if is_bell().unwrap_or(false) {
+        Ok(())
+    } else {
+        Err(ClientError::Protocol { what: "a doorbell that is none" })
     }
 }
 

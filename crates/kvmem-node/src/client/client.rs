@@ -186,9 +186,9 @@ impl NodeClient {
             let blocks = Arc::new(blocks);
             // A batch without keys has nothing to be removed with.
             let has_keys = !blocks.is_empty();
-            // An answer of before a loss, which another thread has noted.
+            // An answer of before a loss, which another thread has noted. The batch is not valid.
             if !connection.note_epoch(possessions, epoch) {
-                return Ok((blocks, 0, connection.losses() - 1));
+                return Ok((blocks, 0, connection.losses().wrapping_sub(1)));
             }
             let number = if has_keys { possessions.add_pins(&blocks) } else { 0 };
             Ok((blocks, number, connection.losses()))
@@ -214,6 +214,9 @@ impl NodeClient {
         let memory = &self.inner.memory;
         let blocks = self.inner.connection.call(&call, |possessions, answer| {
             let Answer::Reserved(blocks) = answer else { return Err(UNEXPECTED) };
+            if memory.base_mut().is_none() {
+                return Err(ClientError::Protocol { what: "blocks for a client that only reads" });
+            }
             let whole = blocks.iter().zip(sizes).all(|(block, size)| block.len == *size);
             if blocks.len() != sizes.len() || !whole {
                 return Err(ClientError::Protocol { what: "blocks of other sizes" });

@@ -453,6 +453,7 @@ impl Connection {
             shared = self.lock();
             let mut unwanted = Vec::new();
             let mut interrupted = None;
+            let mut of_another = false;
             if let Some(line) = shared.line.as_mut().filter(|line| line.number == number) {
                 line.reading = false;
                 match received {
@@ -462,6 +463,7 @@ impl Connection {
                     }
                     Err(failure) => interrupted = Some(failure),
                 }
+                of_another = line.broken.is_none() && !line.is_answered(id);
                 unwanted = std::mem::take(&mut line.unwanted);
             }
             // The call costs a system call even if no thread waits.
@@ -476,6 +478,16 @@ impl Connection {
                 drop(shared);
                 unwanted.into_iter().for_each(|(epoch, handles)| self.release(epoch, handles));
                 shared = self.lock();
+            }
+            if of_another {
+                // The server may send such answers without an end.
+                drop(shared);
+                let over = limits.check();
+                shared = self.lock();
+                if let Err(failure) = over {
+                    self.abandon(shared, number, id);
+                    return Err(failure);
+                }
             }
         }
     }
@@ -677,6 +689,11 @@ impl Line {
     /// Ends the wait for an answer.
     fn remove(&mut self, id: u32) {
         self.waiting.retain(|(of, _)| *of != id);
+    }
+
+    /// Returns whether an answer has come.
+    fn is_answered(&self, id: u32) -> bool {
+        self.waiting.iter().any(|(of, it)| *of == id && it.is_some())
     }
 
     /// Ends the wait for an answer that has come.

@@ -4,22 +4,26 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvmem::arena::{Backing, PageSize, Region};
 use proptest::prelude::*;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags};
 
 use super::{ClientError, ConnectOptions, NodeClient};
 use crate::node::{BlockHandle, Granted};
 use crate::pin_word::PinWords;
 use crate::protocol::{
-    Answer, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, Welcome, decode, encode,
+    Answer, BELL, Call, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, Welcome, decode, encode,
 };
-use crate::socket;
+use crate::{ring, socket};
 
 /// What the memory of the server has, in bytes.
 const BYTES: usize = 64 << 10;
+
+/// How long the clients of floods wait for an answer.
+const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// A server that answers each request after the greeting with the next of some messages.
 struct Hostile {
@@ -29,6 +33,10 @@ struct Hostile {
 
 impl Hostile {
     fn start(welcome: Welcome, answers: Vec<Answered>) -> Hostile {
+        Hostile::start_with(welcome, HostileBell::Full, answers)
+    }
+
+    fn start_with(welcome: Welcome, bell: HostileBell, answers: Vec<Answered>) -> Hostile {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("kvmem-node-hostile-{}-{number}", std::process::id());
@@ -38,12 +46,17 @@ impl Hostile {
         let address = SocketAddrUnix::new(folder.join("sock")).expect("a short path");
         rustix::net::bind(&listener, &address).expect("a new path");
         rustix::net::listen(&listener, 4).expect("it is bound");
-        let thread = std::thread::spawn(move || serve(&listener, welcome, answers));
+        let thread = std::thread::spawn(move || serve(&listener, welcome, bell, answers));
         Hostile { folder, thread: Some(thread) }
     }
 
     fn connect(&self) -> Result<NodeClient, ClientError> {
-        let options = ConnectOptions { retry_for: Duration::ZERO, ..ConnectOptions::default() };
+        self.connect_with(&ConnectOptions::default())
+    }
+
+    fn connect_with(&self, options: &ConnectOptions) -> Result<NodeClient, ClientError> {
+        let retry_for = Duration::ZERO;
+        let options = ConnectOptions { retry_for, ..options.clone() };
         // SAFETY: nothing writes to the memory of this server.
         unsafe { NodeClient::connect(self.folder.join("sock"), &options) }
     }
@@ -66,9 +79,52 @@ enum Answered {
     Reserved(Vec<(u64, u64)>),
     Count(u64),
     Bytes(Vec<u8>),
+    /// Pins of an epoch.
+    Epoch(u64),
+    /// Answers to requests that nobody has made, without an end.
+    Flood,
 }
 
-fn serve(listener: &OwnedFd, welcome: Welcome, answers: Vec<Answered>) {
+/// Sends a packet until the client has gone, for some seconds at most.
+fn flood(socket: &OwnedFd, packet: &[u8]) {
+    let started = Instant::now();
+    while started.elapsed() < 4 * ANSWER_WITHIN
+        && socket::send(socket, packet, &[], SendFlags::empty()).is_ok()
+    {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What a hostile server gives as the doorbell of rings.
+#[derive(Clone, Copy, Debug)]
+enum HostileBell {
+    /// Its counter is so high that a write waits.
+    Full,
+    /// A write to a pipe that nobody reads ends a process that does not ignore SIGPIPE.
+    Pipe,
+}
+
+/// Gives rings, and wakes the client without an answer.
+fn serve_rings(socket: &OwnedFd, id: u32, bell: HostileBell) {
+    let (mut ends, file) = ring::create().expect("memory can be mapped");
+    // The next request rings the doorbell.
+    assert_eq!(ends.requests.prepare_to_sleep(), Ok(true));
+    let bell: OwnedFd = match bell {
+        HostileBell::Full => {
+            let bell = eventfd(0, EventfdFlags::CLOEXEC).expect("there are descriptors");
+            rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).expect("it has space");
+            bell
+        }
+        HostileBell::Pipe => std::io::pipe().expect("there are descriptors").1.into(),
+    };
+    let mut bytes = Vec::new();
+    encode(&Response { id, result: Ok(Answer::Rings) }, &mut bytes);
+    let descriptors = [file.as_fd(), bell.as_fd()];
+    socket::send(socket, &bytes, &descriptors, SendFlags::empty()).expect("the client waits");
+    flood(socket, &BELL);
+}
+
+fn serve(listener: &OwnedFd, welcome: Welcome, bell: HostileBell, answers: Vec<Answered>) {
     let Ok(socket) = rustix::net::accept(listener) else { return };
     let builder = Region::builder(BYTES).backing(Backing::Shared).ladder(PageSize::Base);
     let memory = builder.map().expect("memory can be mapped");
@@ -80,7 +136,11 @@ fn serve(listener: &OwnedFd, welcome: Welcome, answers: Vec<Answered>) {
     let mut greeted = false;
     let mut answers = answers.into_iter();
     while let Ok(packet) = socket::receive(&socket, &mut buffer, RecvFlags::empty()) {
-        let Some(Request { id, .. }) = decode::<Request<'_>>(&buffer[..packet.len]) else { return };
+        let request = decode::<Request<'_>>(&buffer[..packet.len]);
+        let Some(Request { id, call }) = request else { return };
+        if matches!(call, Call::Rings) {
+            return serve_rings(&socket, id, bell);
+        }
         if id == crate::protocol::NO_ANSWER {
             continue;
         }
@@ -100,6 +160,14 @@ fn serve(listener: &OwnedFd, welcome: Welcome, answers: Vec<Answered>) {
                     answer(Answer::Reserved(blocks.into_iter().map(granted).collect()));
                 }
                 Some(Answered::Count(count)) => answer(Answer::Count(count)),
+                Some(Answered::Epoch(epoch)) => {
+                    let blocks = vec![Some(granted((0, 1))), None];
+                    answer(Answer::Pinned { epoch, blocks });
+                }
+                Some(Answered::Flood) => {
+                    encode(&Response { id: id + 1, result: Ok(Answer::Done) }, &mut bytes);
+                    return flood(&socket, &bytes);
+                }
                 Some(Answered::Bytes(other)) => {
                     // Nobody may wait for the answer to another request.
                     let _ = socket::send(&socket, &other, &[], SendFlags::empty());
@@ -189,4 +257,54 @@ fn a_session_that_cannot_be_is_told() {
     let hostile = Hostile::start(Welcome { session: 256, ..welcome() }, Vec::new());
     let error = hostile.connect().map(drop).expect_err("there are 256 words");
     assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
+}
+
+/// A server gives pins of an epoch that is over, although the client has lost none.
+#[test]
+fn pins_of_an_earlier_epoch_are_not_valid() {
+    let answers = vec![Answered::Epoch(5), Answered::Epoch(3), Answered::Epoch(5)];
+    let hostile = Hostile::start(Welcome { epoch: 5, ..welcome() }, answers);
+    let client = hostile.connect().expect("the greeting is whole");
+    let valid = [5, 3, 5].map(|_| client.acquire(&["a", "b"]).expect("two keys").is_valid());
+    assert_eq!(valid, [true, false, true]);
+}
+
+/// A call ends in time, also while its server sends and sends.
+#[test]
+fn answers_to_other_requests_do_not_keep_a_call() {
+    ends_in_time(&Hostile::start(welcome(), vec![Answered::Flood]), false);
+}
+
+/// Nor do doorbells without a message, nor a doorbell that cannot be rung.
+#[test]
+fn doorbells_do_not_keep_a_call() {
+    ends_in_time(&Hostile::start(welcome(), Vec::new()), true);
+}
+
+#[test]
+fn a_reader_is_given_no_block() {
+    let hostile = Hostile::start(welcome(), vec![Answered::Reserved(vec![(0, 10)])]);
+    let options = ConnectOptions { read_only: true, ..ConnectOptions::default() };
+    let client = hostile.connect_with(&options).expect("the greeting is whole");
+    let error = client.reserve(&[10]).map(drop).expect_err("it only reads");
+    assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
+}
+
+#[test]
+fn a_doorbell_that_is_a_pipe_is_told() {
+    let hostile = Hostile::start_with(welcome(), HostileBell::Pipe, Vec::new());
+    let options = ConnectOptions { rings: true, ..ConnectOptions::default() };
+    let error = hostile.connect_with(&options).map(drop).expect_err("a pipe is no doorbell");
+    assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
+}
+
+fn ends_in_time(hostile: &Hostile, rings: bool) {
+    let answer_within = ANSWER_WITHIN;
+    let options = ConnectOptions { answer_within, rings, ..ConnectOptions::default() };
+    let client = hostile.connect_with(&options).expect("the greeting is whole");
+    let started = Instant::now();
+    let error = client.lookup(&["a"]).expect_err("there is no answer");
+    let waited = started.elapsed();
+    assert!(matches!(error, ClientError::Disconnected { .. }), "{error}");
+    assert!(waited < 2 * ANSWER_WITHIN, "{waited:?}");
 }

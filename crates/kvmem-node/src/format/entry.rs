@@ -86,7 +86,9 @@ pub(crate) struct EntryCell {
     used_at: AtomicU64,
     /// What the tier has of the value: [`CLEAN`], [`TO_REMOVE`], or 0.
     tier: AtomicU64,
-    rest: [AtomicU64; 2],
+    /// The place of the value in the order of use: lower ones are evicted first.
+    order: AtomicU64,
+    rest: AtomicU64,
 }
 
 /// The tier has the value.
@@ -188,6 +190,14 @@ impl EntryCell {
 
     pub(crate) fn expires_at(&self) -> u64 {
         load(&self.expires_at)
+    }
+
+    pub(crate) fn order(&self) -> u64 {
+        load(&self.order)
+    }
+
+    pub(crate) fn set_order(&self, order: u64) {
+        put(&self.order, order);
     }
 
     pub(crate) fn used_at(&self) -> u64 {

@@ -59,6 +59,8 @@ impl Node {
             }
             self.counters.hits += 1;
             self.entry(slot).set_used_at(now);
+            // For a recovery in which nobody has it pinned any more.
+            self.set_order(slot);
             self.pin(session, slot);
             granted.push(Some(self.granted(slot)));
         }

@@ -513,6 +513,7 @@ impl Node {
                 let batch = self.next_batch();
                 let (checksum, priority, expires_at) = (Some(sum), 0, 0);
                 let what = Committing { key, namespace, priority, checksum, batch, expires_at };
+                self.set_order(slot);
                 let entry = self.entry(slot);
                 entry.set_used_at(now);
                 entry.prepare(entry.generation(), &what);
@@ -520,7 +521,7 @@ impl Node {
                 entry.commit(self.word(slot));
                 self.below.as_mut().expect("there is a tier").fetched_into.remove(&slot);
                 self.enter(slot);
-                self.push_evictable(slot);
+                self.link_evictable(slot);
                 self.events.add(EventKind::Stored, namespace, key);
                 self.counters.tier_fetched += 1;
             }

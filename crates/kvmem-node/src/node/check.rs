@@ -12,7 +12,8 @@ impl Node {
     /// 2. A key has one committed entry, which is found under it, and no other entry is.
     /// 3. An entry counts the sessions that have pins of it, and the server's own pins, and has the
     ///    bits of those sessions.
-    /// 4. A committed entry is in a list exactly while it has no pin.
+    /// 4. A committed entry is in a list exactly while it has no pin. The index file has the order
+    ///    of each list.
     /// 5. The sums of namespaces and sessions are those of their entries.
     /// 6. Every entry that was used is in use or in the list of free entries, and not in both.
     ///
@@ -102,6 +103,7 @@ impl Node {
         for (slot, count) in &self.server_pins {
             *pins.entry(*slot).or_default() += count;
         }
+        self.check_order()?;
         let listed = self.listed();
         for &slot in used {
             let had = pins.remove(&slot).unwrap_or(0);
@@ -152,6 +154,18 @@ impl Node {
                 return Err(format!(
                     "5: session {number} has {sums:?} bytes, counted are {counted:?}"
                 ));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_order(&self) -> Result<(), String> {
+        for list in self.namespaces.all().iter().flat_map(|it| it.lists()) {
+            let orders: Vec<u64> =
+                list.iter(&self.locals).map(|slot| self.entry(slot).order()).collect();
+            let last = orders.last().copied().unwrap_or(0);
+            if !orders.is_sorted() || last >= self.next_order {
+                return Err(format!("4: the file has another order of a list: {orders:?}"));
             }
         }
         Ok(())

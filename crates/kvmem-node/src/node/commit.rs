@@ -46,17 +46,18 @@ impl Node {
         }
         let namespace = self.sessions.get(session).namespace;
         let batch = self.next_batch();
-        for (item, &slot) in items.iter().zip(&slots) {
+        // The last key first: the end of a prefix is evicted before its start.
+        for (item, &slot) in items.iter().zip(&slots).rev() {
             let CommitItem { handle, key, checksum, priority, ttl_ms } = *item;
             let expires_at = if ttl_ms == 0 { 0 } else { now.saturating_add(ttl_ms).max(1) };
             let priority = priority.min(PRIORITIES as u8 - 1);
             let what = Committing { key, namespace, priority, checksum, batch, expires_at };
             self.entry(slot).set_used_at(now);
+            self.set_order(slot);
             self.entry(slot).prepare(handle.generation, &what);
         }
         // From here on a recovery completes the batch.
         announce(&self.memory.header_cell().committing, batch);
-        // The last key first: the end of a prefix is evicted before its start.
         for (item, &slot) in items.iter().zip(&slots).rev() {
             self.entry(slot).commit(self.word(slot));
             self.entry(slot).remove_user(session.number());
@@ -67,7 +68,7 @@ impl Node {
             self.enter(slot);
             let len = self.len_of(slot);
             self.sessions.remove_reservation(session, slot, len);
-            self.push_evictable(slot);
+            self.link_evictable(slot);
             self.events.add(EventKind::Stored, namespace, item.key);
         }
         announce(&self.memory.header_cell().committing, 0);

@@ -11,11 +11,12 @@ impl Node {
         self.withdraw(slot, EventKind::Evicted);
     }
 
-    /// Evicts values, in the usual order, until at least `bytes` more are free. With a namespace,
-    /// only its values. Returns the bytes of the values that were evicted.
+    /// Evicts values, in the usual order, until at least `bytes` more are free, and up to
+    /// `evictions_left` of them. With a namespace, only its values. Returns the bytes of the values
+    /// that were evicted.
     pub(crate) fn evict_bytes(&mut self, namespace: Option<u16>, bytes: u64) -> u64 {
         let mut evicted = 0;
-        while evicted < bytes {
+        while evicted < bytes && self.evictions_left > 0 {
             let victim = match namespace {
                 Some(namespace) => self.namespaces.get(namespace).victim(&self.locals),
                 None => self.namespaces.victim(&self.locals),

@@ -81,6 +81,8 @@ pub struct Node {
     /// Pins of the server: values that are being removed from the tier, or verified.
     pub(super) server_pins: HashMap<u32, u32>,
     pub(super) below: Option<Below>,
+    /// The place of the next value that is used, in the order of use. It only rises.
+    pub(super) next_order: u64,
     /// How many values a reservation may still evict.
     pub(crate) evictions_left: u32,
     /// Keys whose values the tier must remove before it is used, after a recovery.
@@ -117,6 +119,7 @@ impl Node {
             counters: Counters::default(),
             server_pins: HashMap::new(),
             below: None,
+            next_order: 1,
             evictions_left: u32::MAX,
             to_remove: Vec::new(),
             memory,
@@ -289,6 +292,19 @@ impl Node {
 
     /// Adds an unpinned committed value to its list, as the one that was used last.
     pub(super) fn push_evictable(&mut self, slot: u32) {
+        self.set_order(slot);
+        self.link_evictable(slot);
+    }
+
+    /// Notes in the index file that a value was used after all others.
+    pub(super) fn set_order(&mut self, slot: u32) {
+        self.entry(slot).set_order(self.next_order);
+        self.next_order += 1;
+    }
+
+    /// Adds an unpinned committed value to its list, at the end, with the place in the order of use
+    /// that it has.
+    pub(super) fn link_evictable(&mut self, slot: u32) {
         let (namespace, priority) = (self.entry(slot).namespace(), self.entry(slot).priority());
         self.namespaces.at(namespace).list(priority).push(&mut self.locals, slot);
     }

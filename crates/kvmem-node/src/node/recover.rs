@@ -44,6 +44,10 @@ pub struct RecoveryReport {
     pub damaged: u64,
 }
 
+/// The highest place in the order of use: a server that notes 10^9 uses a second reaches it after a
+/// century.
+const LAST_ORDER: u64 = 1 << 62;
+
 /// Returns whether the process with this number and start time may still live. One that this
 /// process cannot see has number 0.
 pub(super) fn is_alive(pid: u32, started: u64) -> bool {
@@ -269,15 +273,22 @@ impl Node {
         let mut values: Vec<(u64, u64, u32)> = (0..self.locals.len() as u32)
             .filter(|slot| self.has_extent(*slot))
             .filter(|slot| self.word(*slot).state == State::Committed)
-            .map(|slot| (self.entry(slot).used_at(), self.entry(slot).batch(), slot))
+            .map(|slot| (self.entry(slot).order(), self.entry(slot).batch(), slot))
             .collect();
         values.sort_unstable();
+        let last = values.last().map_or(0, |(order, _, _)| *order);
+        if last <= LAST_ORDER {
+            self.next_order = last + 1;
+        } else {
+            // No server counts that far: the word is damaged.
+            values.iter().for_each(|(_, _, slot)| self.set_order(*slot));
+        }
         for (_, batch, slot) in values {
             let word = self.word(slot);
             let (namespace, key) = (self.entry(slot).namespace(), self.entry(slot).key());
             let key = &key[..word.key_len.into()];
             if self.locals[slot as usize].pins == 0 {
-                self.push_evictable(slot);
+                self.link_evictable(slot);
             }
             // The earlier server ended between a commit and the end of the value before.
             match self.find(namespace, key) {

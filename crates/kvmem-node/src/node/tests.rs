@@ -796,3 +796,54 @@ fn an_empty_namespace_is_used_again_when_there_are_no_others() {
     assert!(made >= 250 && node.find_namespace("model").is_some(), "{made}");
     node.check().expect("the invariants hold");
 }
+
+/// A restart changes nothing in which value is evicted next: within a batch the last key goes
+/// first, also if all were used in the same millisecond.
+#[test]
+fn a_recovery_keeps_the_order_of_use() {
+    let evicted_first = |node: &mut Node| -> Vec<u8> {
+        let before = found(node);
+        assert!(node.evict_bytes(None, 1) > 0);
+        let after = found(node);
+        let mut gone = before.into_keys().filter(|key| !after.contains_key(key));
+        gone.next().expect("one is evicted")
+    };
+    let mut node = node();
+    let session = begin(&mut node, 1);
+    let commit = |node: &mut Node, keys: &[&[u8]], now: u64| {
+        let blocks = node.reserve(session, &vec![100; keys.len()]).expect("there is space");
+        let items: Vec<CommitItem<'_>> = blocks
+            .iter()
+            .zip(keys)
+            .map(|(block, key)| CommitItem {
+                handle: block.handle,
+                key,
+                checksum: None,
+                priority: 0,
+                ttl_ms: 0,
+            })
+            .collect();
+        node.commit(session, &items, now).expect("they are reserved");
+    };
+    commit(&mut node, &[b"removed", b"a", b"b", b"c"], 5);
+    node.remove(session, &[b"removed"]).expect("it may");
+    // The clock does not move, and one entry is used again.
+    commit(&mut node, &[b"d", b"e"], 5);
+    assert_eq!(node.touch(session, &[b"a", b"b"], 5), 2);
+    let pins = node.acquire(session, &[b"c"], false, 5).expect("a call");
+    let pins: Vec<BlockHandle> = pins.into_iter().flatten().map(|it| it.handle).collect();
+    node.release(session, &pins).expect("it is pinned");
+    let still = node.acquire(session, &[b"d"], false, 5).expect("a call");
+    assert!(still[0].is_some());
+    // Its client is gone after the restart: it was used last.
+    let expected: [&[u8]; 5] = [b"e", b"b", b"a", b"c", b"d"];
+    for alive in [false, true] {
+        let index = node.memory.index_bytes();
+        let (mut again, _) = recovered(&node, &index, &[], |_| alive).expect("valid");
+        again.check().expect("the invariants hold");
+        for expected in &expected[..if alive { 4 } else { 5 }] {
+            assert_eq!(evicted_first(&mut again), *expected);
+        }
+        again.check().expect("the invariants hold");
+    }
+}

@@ -12,6 +12,7 @@ use kvmem::arena::{Backing, PageSize, Region};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::deferred::WaitingForSpace;
 use super::turn::{OWN_PLACES, USER_PLACES};
 use super::{NodeServer, ServerOptions};
 use crate::crc;
@@ -604,5 +605,99 @@ fn a_reservation_that_evicts_many_values_takes_turns() {
     let packet = packet.expect("it was answered");
     let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
     assert!(matches!(response.result, Err(CallError::OutOfSpace { .. })), "{response:?}");
+    stepped.server.node().check().expect("the invariants hold");
+}
+
+impl Stepped {
+    /// Goes on with the calls that wait, until there is an answer. Returns it, and the most values
+    /// that were evicted between two turns of others.
+    fn answer_in_turns(&mut self, socket: &OwnedFd, other: &(OwnedFd, u32)) -> (Response, u64) {
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let mut most = 0;
+        for _ in 0..100 {
+            match socket::receive(socket, &mut buffer, RecvFlags::DONTWAIT) {
+                Ok(packet) => {
+                    let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
+                    return (response, most);
+                }
+                Err(error) => assert_eq!(error, Errno::AGAIN),
+            }
+            assert!(self.server.is_awake(), "the loop would sleep");
+            let evicted = self.server.node().stats().evicted_total;
+            self.server.serve_tier(now_ms());
+            self.server.answer_waiting(now_ms());
+            most = most.max(self.server.node().stats().evicted_total - evicted);
+            assert!(self.exchange(&other.0, other.1, Call::KeepAlive).0.is_ok());
+        }
+        panic!("there is no answer");
+    }
+
+    /// Fills the memory with 2000 values, one in each page.
+    fn filled() -> (Stepped, (OwnedFd, u32)) {
+        let node = NodeOptions { max_blocks: Some(4096), ..NodeOptions::default() };
+        let mut stepped = Stepped::of(ServerOptions::default(), node);
+        let (other, number) = stepped.greet();
+        for key in 0..2000_u32 {
+            stepped.insert(&other, number, &key.to_le_bytes(), 64);
+        }
+        (stepped, (other, number))
+    }
+}
+
+/// Reservations that wait behind each other, each with some evictions, have one turn together.
+#[test]
+fn reservations_that_wait_share_the_evictions_of_a_turn() {
+    let (mut stepped, other) = Stepped::filled();
+    let clients: Vec<(OwnedFd, u32)> = (0..5).map(|_| stepped.greet()).collect();
+    // The first one needs more evictions than a turn has. The others wait behind it.
+    let sizes = [2400 << 10, 1 << 20, 1 << 20, 1 << 20, 1 << 20];
+    for ((socket, number), size) in clients.iter().zip(sizes) {
+        let evicted = stepped.server.node().stats().evicted_total;
+        assert!(send(socket, 7, Call::Reserve { sizes: vec![size].into() }));
+        stepped.server.turn(*number, now_ms());
+        assert!(stepped.server.node().stats().evicted_total - evicted <= 512);
+    }
+    assert_eq!(stepped.server.waiting_for_space.len(), 5);
+    for (socket, _) in &clients {
+        let (response, most) = stepped.answer_in_turns(socket, &other);
+        assert!(matches!(response.result, Ok(Answer::Reserved(_))), "{response:?}");
+        assert!(most <= 512, "{most} evictions in a turn");
+    }
+    clients.into_iter().for_each(|client| stepped.leave(client));
+    // Many blocks count as many evictions do.
+    let small: Vec<(OwnedFd, u32)> = (0..3).map(|_| stepped.greet()).collect();
+    let session = stepped.server.node().all_sessions()[0];
+    stepped.server.waiting_for_space.push_back(WaitingForSpace::of_nobody(session));
+    for (socket, number) in &small {
+        assert!(send(socket, 7, Call::Reserve { sizes: vec![1; 600].into() }));
+        stepped.server.turn(*number, now_ms());
+    }
+    let reserved = |stepped: &Stepped| stepped.server.node().stats().reserved_total;
+    let before = reserved(&stepped);
+    stepped.server.serve_tier(now_ms());
+    let more = reserved(&stepped) - before;
+    assert_eq!(more, 1200, "two of three have their turn");
+    stepped.server.node().check().expect("the invariants hold");
+}
+
+/// An operator evicts everything: others are served between the evictions.
+#[test]
+fn an_eviction_by_an_operator_takes_turns() {
+    let (mut stepped, other) = Stepped::filled();
+    let (socket, number) = stepped.greet();
+    assert!(send(&socket, 7, Call::Evict { namespace: None, bytes: u64::MAX }));
+    stepped.server.turn(number, now_ms());
+    assert_eq!(stepped.server.node().stats().evicted_total, 512);
+    let (response, most) = stepped.answer_in_turns(&socket, &other);
+    assert!(matches!(response.result, Ok(Answer::Count(128_000))), "{response:?}");
+    assert_eq!((most, stepped.server.node().len()), (512, 0));
+    // A client that goes meanwhile leaves nothing behind.
+    for key in 0..1000_u32 {
+        stepped.insert(&other.0, other.1, &key.to_le_bytes(), 64);
+    }
+    assert!(send(&socket, 8, Call::Evict { namespace: Some(""), bytes: u64::MAX }));
+    stepped.server.turn(number, now_ms());
+    stepped.leave((socket, number));
+    assert!(stepped.server.evicting.is_empty() && stepped.server.node().len() == 488);
     stepped.server.node().check().expect("the invariants hold");
 }

@@ -6,14 +6,15 @@ use super::connection::AcceptedConnection;
 use super::server::NodeServer;
 use super::turn::{USER_RESERVED, is_own};
 use crate::error::{CallError, Quota};
-use crate::node::{Granted, SessionIndex, Waiting};
+use crate::node::{Granted, MAX_BATCH, SessionIndex, Waiting};
 use crate::protocol::{Answer, NO_ANSWER};
 
 /// The most calls of one connection that wait. Further ones find only what is in memory.
 const MAX_DEFERRED: usize = 64;
 
-/// The most values that one reservation evicts before others are served. It waits, and goes on in
-/// the next turn of the loop. Some hundred evictions take less than a millisecond.
+/// The most values that are evicted for one call, and for all calls that wait together, before
+/// others are served. The call waits, and goes on in the next turn of the loop. Some hundred
+/// evictions take less than a millisecond.
 const MAX_EVICTIONS: u32 = 512;
 
 /// No call waits.
@@ -46,6 +47,26 @@ pub(super) struct WaitingForSpace {
     sizes: Vec<u64>,
 }
 
+#[cfg(test)]
+impl WaitingForSpace {
+    /// Returns a reservation whose client has gone.
+    pub(super) fn of_nobody(session: SessionIndex) -> WaitingForSpace {
+        WaitingForSpace { connection: u32::MAX, session, id: 1, sizes: vec![1] }
+    }
+}
+
+/// An eviction by an operator that goes on in the next turn of the loop.
+#[derive(Debug)]
+pub(super) struct Evicting {
+    connection: u32,
+    session: SessionIndex,
+    id: u32,
+    /// `None`: all namespaces.
+    namespace: Option<String>,
+    bytes_left: u64,
+    evicted: u64,
+}
+
 impl NodeServer {
     fn may_defer(&self, connection: &AcceptedConnection, id: u32) -> bool {
         self.tier.is_some() && id != NO_ANSWER && connection.deferred < MAX_DEFERRED
@@ -69,6 +90,7 @@ impl NodeServer {
     pub(super) fn end_deferred(&mut self, connection: u32) {
         self.deferred.retain(|_, it| it.connection != connection);
         self.waiting_for_space.retain(|it| it.connection != connection);
+        self.evicting.retain(|it| it.connection != connection);
     }
 
     /// Fetches the keys that only the tier has. Returns whether the acquisition waits for them.
@@ -127,7 +149,7 @@ impl NodeServer {
         let may_wait = id != NO_ANSWER && connection.deferred < MAX_DEFERRED;
         // Those that wait come first.
         if self.waiting_for_space.is_empty() || !may_wait {
-            match self.reserve_now(session, sizes) {
+            match self.reserve_now(session, sizes, MAX_EVICTIONS).0 {
                 Err(error) if may_wait && self.space_will_come(session, &error) => {}
                 outcome => return outcome.map(|blocks| Some(Answer::Reserved(blocks))),
             }
@@ -151,34 +173,105 @@ impl NodeServer {
         }
     }
 
-    /// Reserves blocks, if the user may have them.
+    /// Reserves blocks, if the user may have them, with at most `max_evictions`. Returns also how
+    /// many there were.
     fn reserve_now(
         &mut self,
         session: SessionIndex,
         sizes: &[u64],
-    ) -> Result<Vec<Granted>, CallError> {
+        max_evictions: u32,
+    ) -> (Result<Vec<Granted>, CallError>, u32) {
         let uid = self.node.uid_of(session);
         self.evictions_ended = false;
-        if !is_own(uid) {
-            self.node.check_user(uid, sizes, USER_RESERVED)?;
+        if !is_own(uid)
+            && let Err(error) = self.node.check_user(uid, sizes, USER_RESERVED)
+        {
+            return (Err(error), 0);
         }
-        self.node.evictions_left = MAX_EVICTIONS;
+        self.node.evictions_left = max_evictions;
         let result = self.node.reserve(session, sizes);
-        self.turn.spend((MAX_EVICTIONS - self.node.evictions_left) as usize);
+        let evictions = max_evictions - self.node.evictions_left;
+        self.turn.spend(evictions as usize);
         self.evictions_ended = result.is_err() && self.node.evictions_left == 0;
         self.node.evictions_left = u32::MAX;
-        result
+        (result, evictions)
     }
 
-    /// Serves the reservations that wait, in their order, as far as there is space.
+    /// Evicts values for an operator. `None`: the call goes on in the next turn of the loop.
+    pub(super) fn evict(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        id: u32,
+        session: SessionIndex,
+        namespace: Option<&str>,
+        bytes: u64,
+    ) -> Option<Answer> {
+        let (evicted, more) = self.evict_some(namespace, bytes);
+        if !more || id == NO_ANSWER || connection.deferred >= MAX_DEFERRED {
+            return Some(Answer::Count(evicted));
+        }
+        connection.deferred += 1;
+        let (connection, namespace) = (connection.key, namespace.map(str::to_owned));
+        let bytes_left = bytes - evicted;
+        let evicting = Evicting { connection, session, id, namespace, bytes_left, evicted };
+        self.evicting.push_back(evicting);
+        None
+    }
+
+    /// Evicts values of some bytes, as many as one turn has. Returns the bytes, and whether there
+    /// may be more to evict.
+    fn evict_some(&mut self, namespace: Option<&str>, bytes: u64) -> (u64, bool) {
+        let Some(namespace) = self.namespace_named(namespace) else { return (0, false) };
+        self.node.evictions_left = MAX_EVICTIONS;
+        let evicted = self.node.evict_bytes(namespace, bytes);
+        let more = self.node.evictions_left == 0 && evicted < bytes;
+        self.node.evictions_left = u32::MAX;
+        (evicted, more)
+    }
+
+    /// Goes on with the first eviction by an operator.
+    fn evict_waiting(&mut self) {
+        let Some(mut first) = self.evicting.pop_front() else { return };
+        let (evicted, more) = self.evict_some(first.namespace.as_deref(), first.bytes_left);
+        first.evicted += evicted;
+        first.bytes_left = first.bytes_left.saturating_sub(evicted);
+        if more {
+            self.evicting.push_front(first);
+        } else {
+            self.answer_evicting(first);
+        }
+    }
+
+    fn answer_evicting(&mut self, evicting: Evicting) {
+        let Evicting { connection, session, id, evicted, .. } = evicting;
+        // The client may have gone.
+        let connection = self.connections.get_mut(&connection);
+        if let Some(connection) = connection.filter(|it| it.session() == Some(session)) {
+            connection.deferred -= 1;
+            connection.late.push((id, Ok(Answer::Count(evicted))));
+        }
+    }
+
+    /// Goes on with the calls that wait for evictions: the reservations in their order, as far as
+    /// there is space.
     fn reserve_waiting(&mut self) {
+        self.evict_waiting();
+        let (mut evictions, mut sizes) = (MAX_EVICTIONS, MAX_BATCH);
         while let Some(first) = self.waiting_for_space.pop_front() {
+            if evictions == 0 || sizes == 0 {
+                // The rest has its turn when others have had theirs.
+                self.waiting_for_space.push_front(first);
+                self.evictions_ended = true;
+                break;
+            }
             let connection = self.connections.get(&first.connection);
             // The client may have gone.
             if connection.is_none_or(|it| it.session() != Some(first.session)) {
                 continue;
             }
-            let result = self.reserve_now(first.session, &first.sizes);
+            let (result, evicted) = self.reserve_now(first.session, &first.sizes, evictions);
+            evictions -= evicted;
+            sizes = sizes.saturating_sub(first.sizes.len());
             let will_come = |error| self.space_will_come(first.session, error);
             if result.as_ref().is_err_and(will_come) {
                 self.waiting_for_space.push_front(first);
@@ -216,6 +309,9 @@ impl NodeServer {
                 }
             }
         }
+        while let Some(evicting) = self.evicting.pop_front() {
+            self.answer_evicting(evicting);
+        }
         // Those that still have no space fail with the error that says so.
         while let Some(waiting) = self.waiting_for_space.pop_front() {
             let WaitingForSpace { connection, session, id, sizes } = waiting;
@@ -223,9 +319,9 @@ impl NodeServer {
             if !self.connections.get(&connection).is_some_and(has_session) {
                 continue;
             }
-            let mut result = self.reserve_now(session, &sizes);
+            let mut result = self.reserve_now(session, &sizes, MAX_EVICTIONS).0;
             while self.evictions_ended {
-                result = self.reserve_now(session, &sizes);
+                result = self.reserve_now(session, &sizes, MAX_EVICTIONS).0;
             }
             if let Some(connection) = self.connections.get_mut(&connection) {
                 connection.late.push((id, result.map(Answer::Reserved)));

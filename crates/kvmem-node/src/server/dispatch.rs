@@ -185,10 +185,7 @@ impl NodeServer {
             }
             Call::Evict { namespace, bytes } => {
                 self.check_operator(connection)?;
-                let Some(namespace) = self.namespace_named(namespace) else {
-                    return Ok(Some(Answer::Count(0)));
-                };
-                Ok(Some(Answer::Count(self.node.evict_bytes(namespace, bytes))))
+                Ok(self.evict(connection, id, session, namespace, bytes))
             }
             Call::Clear { namespace } => {
                 self.check_operator(connection)?;
@@ -288,7 +285,7 @@ impl NodeServer {
 
     /// Returns the namespace that an operator names: the inner `None` for all, the outer for one
     /// that does not exist.
-    fn namespace_named(&self, name: Option<&str>) -> Option<Option<u16>> {
+    pub(super) fn namespace_named(&self, name: Option<&str>) -> Option<Option<u16>> {
         match name {
             None => Some(None),
             Some(name) => self.node.find_namespace(name).map(Some),

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen};
 
 use super::connection::AcceptedConnection;
-use super::deferred::{Deferred, WaitingForSpace};
+use super::deferred::{Deferred, Evicting, WaitingForSpace};
 use super::drain::Drain;
 use super::scrubber::Scrubber;
 use super::turn::Turn;
@@ -112,6 +112,8 @@ pub struct NodeServer {
     pub(super) deferred: HashMap<Waiting, Deferred>,
     pub(super) next_waiting: Waiting,
     pub(super) waiting_for_space: VecDeque<WaitingForSpace>,
+    /// Evictions by operators that need more than one turn.
+    pub(super) evicting: VecDeque<Evicting>,
     /// The last reservation needs more evictions than one turn has.
     pub(super) evictions_ended: bool,
     /// When the last packet came.
@@ -224,6 +226,7 @@ impl NodeServer {
             deferred: HashMap::new(),
             next_waiting: 0,
             waiting_for_space: VecDeque::new(),
+            evicting: VecDeque::new(),
             evictions_ended: false,
             packet_at: Instant::now(),
             path: None,
@@ -330,9 +333,12 @@ impl NodeServer {
     }
 
     /// Returns whether the next message is likely to come soon, so the thread does not sleep.
-    fn is_awake(&self) -> bool {
+    pub(super) fn is_awake(&self) -> bool {
         let evicting = self.evictions_ended && !self.waiting_for_space.is_empty();
-        evicting || !self.hot.is_empty() || self.packet_at.elapsed() < self.options.spin
+        evicting
+            || !self.evicting.is_empty()
+            || !self.hot.is_empty()
+            || self.packet_at.elapsed() < self.options.spin
     }
 
     /// Returns the milliseconds until a client no longer waits for events, or the scrubber goes on.

@@ -54,7 +54,10 @@ pub(crate) struct Running {
 
 impl Running {
     pub(crate) fn start(node: Node, path: &Path, options: ServerOptions) -> Running {
-        let server = NodeServer::bind(node, path, options).expect("the socket is free");
+        Running::of(NodeServer::bind(node, path, options).expect("the socket is free"))
+    }
+
+    pub(crate) fn of(server: NodeServer) -> Running {
         let stopper = server.stopper();
         let run = move || server.run().expect("epoll works");
         Running { stopper, thread: Some(std::thread::spawn(run)) }

@@ -1,0 +1,519 @@
+//! [`Model`]: the state of a node, as its documentation tells it. It has no memory and no index.
+
+use std::collections::{HashMap, VecDeque};
+
+use kvmem_node::{CallError, Event, EventKind, NamespaceLimits, NodeOptions, Quota};
+use kvmem_testkit::oracle::Oracle;
+
+/// Numbers a block, in the order of the reservations.
+pub(super) type Id = u64;
+
+/// Numbers a session, in the order of the greetings.
+pub(super) type SessionId = u64;
+
+/// A reservation or a value.
+#[derive(Clone, Debug)]
+pub(super) struct Block {
+    pub(super) namespace: usize,
+    /// `None`: it is reserved.
+    pub(super) key: Option<Vec<u8>>,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) priority: usize,
+    /// Its time is over: it cannot be found, and the server may evict it at any time.
+    pub(super) expired: bool,
+    /// The sessions that have it pinned.
+    pub(super) pinned_by: usize,
+    /// It can be found under its key.
+    pub(super) committed: bool,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Namespace {
+    pub(super) name: &'static str,
+    pub(super) limits: NamespaceLimits,
+    pub(super) bytes: u64,
+    /// Unpinned values by priority, in the order of their last use.
+    lists: [VecDeque<Id>; 4],
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Session {
+    pub(super) namespace: usize,
+    pub(super) read_only: bool,
+    pub(super) pins: HashMap<Id, u32>,
+    pub(super) reservations: HashMap<Id, u64>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    pub(super) options: NodeOptions,
+    pub(super) blocks: HashMap<Id, Block>,
+    by_key: HashMap<(usize, Vec<u8>), Id>,
+    pub(super) namespaces: Vec<Namespace>,
+    pub(super) sessions: HashMap<SessionId, Session>,
+    /// The extents of all blocks: they never overlap.
+    pub(super) space: Oracle,
+    next: Id,
+}
+
+/// Events of a call, which the model explains one after the other.
+#[derive(Clone, Debug)]
+pub(super) struct Explained {
+    events: VecDeque<Event>,
+}
+
+impl Explained {
+    pub(super) fn new(events: Vec<Event>) -> Explained {
+        Explained { events: events.into() }
+    }
+
+    /// Takes the evictions of values whose time is over, which may come at any time.
+    pub(super) fn take_expired(&mut self, model: &mut Model) {
+        while let Some(event) = self.events.front() {
+            let id = model.find(event.namespace.into(), &event.key);
+            let expired = id.filter(|id| model.blocks[id].expired);
+            let Some(id) = expired.filter(|_| event.kind == EventKind::Evicted) else { break };
+            model.withdraw(id);
+            self.events.pop_front();
+        }
+    }
+
+    /// Takes an event that must come next.
+    pub(super) fn expect(&mut self, kind: EventKind, namespace: usize, key: &[u8]) {
+        let next = self.events.pop_front();
+        let is =
+            |it: &Event| it.kind == kind && usize::from(it.namespace) == namespace && it.key == key;
+        assert!(next.as_ref().is_some_and(is), "{kind:?} of {key:?} instead of {next:?}");
+    }
+
+    /// Takes the eviction of the value that is first in turn.
+    fn evict(&mut self, model: &mut Model, victim: Option<Id>, cause: &str) {
+        let next = self.events.front().cloned();
+        let evicted = self.take_eviction(model, victim);
+        assert!(evicted.is_some(), "{next:?} instead of the eviction of {victim:?} for {cause}");
+        self.take_expired(model);
+    }
+
+    /// Takes the eviction of the value that is first in turn, if that is the next event.
+    fn take_eviction(&mut self, model: &mut Model, victim: Option<Id>) -> Option<u64> {
+        let event = self.events.front().filter(|event| event.kind == EventKind::Evicted)?;
+        let id = model.find(event.namespace.into(), &event.key)?;
+        if Some(id) != victim && !model.blocks[&id].expired {
+            return None;
+        }
+        self.events.pop_front();
+        let len = model.blocks[&id].len;
+        model.withdraw(id);
+        Some(len)
+    }
+
+    /// Takes the removals of all values of a namespace, in any order, and returns their number.
+    pub(super) fn removed_in(mut self, model: &mut Model, namespace: usize) -> usize {
+        let mut removed = 0;
+        self.take_expired(model);
+        while let Some(event) = self.events.pop_front() {
+            assert_eq!((event.kind, event.namespace.into()), (EventKind::Removed, namespace));
+            let id = model.find(namespace, &event.key).expect("it was there");
+            model.withdraw(id);
+            removed += 1;
+            self.take_expired(model);
+        }
+        removed
+    }
+
+    /// No event is left.
+    pub(super) fn end(mut self, model: &mut Model) {
+        self.take_expired(model);
+        assert!(self.events.is_empty(), "events without a cause: {:?}", self.events);
+    }
+}
+
+impl Model {
+    pub(super) fn new(options: NodeOptions, capacity: u64) -> Model {
+        Model {
+            options,
+            blocks: HashMap::new(),
+            by_key: HashMap::new(),
+            namespaces: Vec::new(),
+            sessions: HashMap::new(),
+            space: Oracle::new(capacity, None),
+            next: 0,
+        }
+    }
+
+    /// Returns the number of a namespace, which a session that writes makes.
+    pub(super) fn namespace(&mut self, name: &'static str) -> usize {
+        if let Some(found) = self.namespaces.iter().position(|it| it.name == name) {
+            return found;
+        }
+        let own = self.options.limits.iter().find(|(of, _)| of == name);
+        let limits = own.map_or(self.options.default_limits, |(_, limits)| *limits);
+        let lists = Default::default();
+        self.namespaces.push(Namespace { name, limits, bytes: 0, lists });
+        self.namespaces.len() - 1
+    }
+
+    pub(super) fn find(&self, namespace: usize, key: &[u8]) -> Option<Id> {
+        self.by_key.get(&(namespace, key.to_vec())).copied()
+    }
+
+    /// Returns the value that a look-up finds.
+    pub(super) fn visible(&self, namespace: usize, key: &[u8]) -> Option<Id> {
+        self.find(namespace, key).filter(|id| !self.blocks[id].expired)
+    }
+
+    fn list_of(&mut self, id: Id) -> &mut VecDeque<Id> {
+        let block = &self.blocks[&id];
+        &mut self.namespaces[block.namespace].lists[block.priority]
+    }
+
+    fn push(&mut self, id: Id) {
+        self.list_of(id).push_back(id);
+    }
+
+    fn unlink(&mut self, id: Id) {
+        self.list_of(id).retain(|other| *other != id);
+    }
+
+    /// The value that a namespace gives up first.
+    fn victim_in(&self, namespace: usize) -> Option<Id> {
+        self.namespaces[namespace].lists.iter().find_map(|list| list.front().copied())
+    }
+
+    /// The value that is evicted first: of the namespace that exceeds its share most.
+    fn victim(&self) -> Option<Id> {
+        let excess = |it: &Namespace| it.bytes as f64 / f64::from(it.limits.share.max(1));
+        let with_victims = (0..self.namespaces.len()).filter_map(|namespace| {
+            Some((excess(&self.namespaces[namespace]), self.victim_in(namespace)?))
+        });
+        with_victims.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, id)| id)
+    }
+
+    /// A value can no longer be found.
+    pub(super) fn withdraw(&mut self, id: Id) {
+        let block = self.blocks.get_mut(&id).expect("it is a block");
+        block.committed = false;
+        let (namespace, key) = (block.namespace, block.key.clone().expect("it is a value"));
+        let pinned = block.pinned_by > 0;
+        assert_eq!(self.by_key.remove(&(namespace, key)), Some(id));
+        if !pinned {
+            self.unlink(id);
+            self.free(id);
+        }
+    }
+
+    fn free(&mut self, id: Id) {
+        let block = self.blocks.remove(&id).expect("it is a block");
+        self.namespaces[block.namespace].bytes -= block.len;
+        assert_eq!(self.space.free(block.offset).expect("it was allocated"), block.len);
+    }
+
+    pub(super) fn pin(&mut self, session: SessionId, id: Id) {
+        let count = self.sessions.get_mut(&session).expect("it lives").pins.entry(id).or_default();
+        *count += 1;
+        if *count == 1 {
+            self.blocks.get_mut(&id).expect("it is a block").pinned_by += 1;
+            if self.blocks[&id].pinned_by == 1 {
+                self.unlink(id);
+            }
+        }
+    }
+
+    fn unpin(&mut self, session: SessionId, id: Id) {
+        let pins = &mut self.sessions.get_mut(&session).expect("it lives").pins;
+        let count = pins.get_mut(&id).expect("it is pinned");
+        *count -= 1;
+        if *count > 0 {
+            return;
+        }
+        pins.remove(&id);
+        let block = self.blocks.get_mut(&id).expect("it is a block");
+        block.pinned_by -= 1;
+        match (block.pinned_by, block.committed) {
+            (0, true) => self.push(id),
+            (0, false) => self.free(id),
+            _ => {}
+        }
+    }
+
+    /// Ends pins and reservations, the last one first.
+    pub(super) fn release(&mut self, session: SessionId, ids: &[Id]) {
+        for id in ids.iter().rev() {
+            if self.sessions.get_mut(&session).expect("it lives").reservations.remove(id).is_some()
+            {
+                self.free(*id);
+            } else {
+                self.unpin(session, *id);
+            }
+        }
+    }
+
+    /// Ends a session that has at most one value pinned: the order of several is not told.
+    pub(super) fn end_session(&mut self, session: SessionId) {
+        self.reclaim_pins(session);
+        let ended = self.sessions.remove(&session).expect("it lives");
+        ended.reservations.into_keys().for_each(|id| self.free(id));
+    }
+
+    /// Ends the pins of a session that has at most one value pinned.
+    pub(super) fn reclaim_pins(&mut self, session: SessionId) {
+        let pins: Vec<(Id, u32)> =
+            self.sessions[&session].pins.iter().map(|(id, count)| (*id, *count)).collect();
+        assert!(pins.len() <= 1, "the order of several is not told");
+        for (id, count) in pins {
+            (0..count).for_each(|_| self.unpin(session, id));
+        }
+    }
+
+    fn check_handles(&self, session: SessionId, more: usize) -> Result<(), CallError> {
+        let session = &self.sessions[&session];
+        let value = (session.pins.len() + session.reservations.len() + more) as u64;
+        let limit = self.options.max_handles_per_session as u64;
+        quota(Quota::SessionHandles, value, limit)
+    }
+
+    /// Returns the values that an acquisition pins, or the error that it gives.
+    pub(super) fn acquire(
+        &mut self,
+        session: SessionId,
+        keys: &[Vec<u8>],
+        prefix_only: bool,
+    ) -> Result<Vec<Option<Id>>, CallError> {
+        if let Some(key) = keys.iter().find(|key| !(1..=64).contains(&key.len())) {
+            return Err(CallError::BadKey { len: key.len(), limit: 64 });
+        }
+        self.check_handles(session, keys.len())?;
+        let namespace = self.sessions[&session].namespace;
+        let mut found = Vec::new();
+        for key in keys {
+            let Some(id) = self.find(namespace, key) else {
+                found.push(None);
+                if prefix_only {
+                    break;
+                }
+                continue;
+            };
+            assert!(!self.blocks[&id].expired, "a value of {key:?} has outlived its time");
+            if let Err(error) = self.check_pin(session, namespace, id) {
+                let made: Vec<Id> = found.into_iter().flatten().collect();
+                self.release(session, &made);
+                return Err(error);
+            }
+            self.pin(session, id);
+            found.push(Some(id));
+        }
+        found.resize(keys.len(), None);
+        Ok(found)
+    }
+
+    fn check_pin(&self, session: SessionId, namespace: usize, id: Id) -> Result<(), CallError> {
+        let pins = &self.sessions[&session].pins;
+        if pins.contains_key(&id) {
+            return Ok(());
+        }
+        let len = self.blocks[&id].len;
+        let own: u64 = pins.keys().map(|id| self.blocks[id].len).sum();
+        quota(Quota::SessionPinnedBytes, own + len, self.options.max_pinned_bytes_per_session)?;
+        if self.blocks[&id].pinned_by > 0 {
+            return Ok(());
+        }
+        let (pinned, bytes) = self.pinned_in(namespace);
+        let limits = self.namespaces[namespace].limits;
+        quota(Quota::NamespacePins, pinned + 1, limits.max_pins)?;
+        quota(Quota::NamespacePinnedBytes, bytes + len, limits.max_pinned_bytes)
+    }
+
+    /// Returns the number of values of a namespace that are pinned, and their bytes.
+    pub(super) fn pinned_in(&self, namespace: usize) -> (u64, u64) {
+        let pinned = self.blocks.values().filter(|it| it.namespace == namespace);
+        pinned
+            .filter(|it| it.pinned_by > 0)
+            .fold((0, 0), |(count, bytes), it| (count + 1, bytes + it.len))
+    }
+
+    /// Marks values as used, the last one first. Returns how many there are.
+    pub(super) fn touch(&mut self, session: SessionId, keys: &[Vec<u8>]) -> usize {
+        let namespace = self.sessions[&session].namespace;
+        let mut touched = 0;
+        for key in keys.iter().rev() {
+            let Some(id) = self.find(namespace, key) else { continue };
+            assert!(!self.blocks[&id].expired, "a value of {key:?} has outlived its time");
+            touched += 1;
+            if self.blocks[&id].pinned_by == 0 {
+                self.unlink(id);
+                self.push(id);
+            }
+        }
+        touched
+    }
+
+    /// Makes reservations values, the last one first.
+    pub(super) fn commit(
+        &mut self,
+        session: SessionId,
+        items: &[(Vec<u8>, Id, usize)],
+        events: &mut Explained,
+    ) {
+        let namespace = self.sessions[&session].namespace;
+        for (key, id, priority) in items.iter().rev() {
+            events.take_expired(self);
+            if let Some(old) = self.find(namespace, key) {
+                events.expect(EventKind::Replaced, namespace, key);
+                self.withdraw(old);
+            }
+            self.by_key.insert((namespace, key.clone()), *id);
+            let block = self.blocks.get_mut(id).expect("it is a block");
+            (block.key, block.priority) = (Some(key.clone()), *priority);
+            block.committed = true;
+            let reservations = &mut self.sessions.get_mut(&session).expect("it lives").reservations;
+            assert!(reservations.remove(id).is_some());
+            self.push(*id);
+            events.expect(EventKind::Stored, namespace, key);
+        }
+    }
+
+    /// Returns the error of a reservation that changes nothing.
+    pub(super) fn check_reserve(&self, of: SessionId, sizes: &[u64]) -> Result<(), CallError> {
+        let session = &self.sessions[&of];
+        if session.read_only {
+            return Err(CallError::ReadOnly);
+        }
+        let reserved: u64 = session.reservations.values().sum();
+        let value = reserved + sizes.iter().sum::<u64>();
+        quota(Quota::SessionReserved, value, self.options.max_reserved_per_session)?;
+        self.check_handles(of, sizes.len())
+    }
+
+    /// Explains the evictions of a reservation, and makes its blocks: their offsets and lengths.
+    pub(super) fn reserve(
+        &mut self,
+        session: SessionId,
+        blocks: &[(u64, u64)],
+        events: &mut Explained,
+    ) -> Vec<Id> {
+        let namespace = self.sessions[&session].namespace;
+        let mut made = Vec::new();
+        for &(offset, len) in blocks {
+            events.take_expired(self);
+            let limit = self.namespaces[namespace].limits.max_bytes;
+            while self.namespaces[namespace].bytes + len > limit {
+                let victim = self.victim_in(namespace);
+                events.evict(self, victim, "the limit of the namespace");
+            }
+            while !self.space.fits(len, self.options.align) {
+                let victim = self.victim();
+                events.evict(self, victim, "the allocator, which has no hole");
+            }
+            if self.blocks.len() as u64 == u64::from(self.options.max_blocks.expect("it is set")) {
+                let victim = self.victim();
+                events.evict(self, victim, "the index, which has no free entry");
+            }
+            self.space.grant(offset, len).expect("no block overlaps another one");
+            assert_eq!(offset % self.options.align, 0);
+            let block = Block {
+                namespace,
+                key: None,
+                offset,
+                len,
+                priority: 0,
+                expired: false,
+                pinned_by: 0,
+                committed: false,
+            };
+            self.next += 1;
+            self.blocks.insert(self.next, block);
+            self.namespaces[namespace].bytes += len;
+            let reservations = &mut self.sessions.get_mut(&session).expect("it lives").reservations;
+            reservations.insert(self.next, len);
+            made.push(self.next);
+        }
+        made
+    }
+
+    /// Explains the evictions of a reservation that has failed, whose first blocks were made and
+    /// freed again. Returns whether there is an explanation.
+    ///
+    /// Where those blocks were is not told, so the model does not know how many evictions each one
+    /// took: it tries all numbers.
+    pub(super) fn fail_to_reserve(
+        &mut self,
+        session: SessionId,
+        sizes: &[u64],
+        error: &CallError,
+        events: &mut Explained,
+    ) -> bool {
+        let Some((&size, rest)) = sizes.split_first() else { return false };
+        let namespace = self.sessions[&session].namespace;
+        let capacity = self.space.capacity();
+        if size == 0 || size > capacity {
+            return *error == CallError::BadLength { requested: size, limit: capacity };
+        }
+        let limit = self.namespaces[namespace].limits.max_bytes;
+        events.take_expired(self);
+        while self.namespaces[namespace].bytes + size > limit {
+            let victim = self.victim_in(namespace);
+            if events.take_eviction(self, victim).is_none() {
+                let value = self.namespaces[namespace].bytes + size;
+                let what = Quota::NamespaceBytes;
+                return victim.is_none() && *error == CallError::Quota { what, value, limit };
+            }
+        }
+        loop {
+            let (mut model, mut left) = (self.clone(), events.clone());
+            model.namespaces[namespace].bytes += size;
+            if model.fail_to_reserve(session, rest, error, &mut left) {
+                model.namespaces[namespace].bytes -= size;
+                left.take_expired(&mut model);
+                if left.events.is_empty() {
+                    (*self, *events) = (model, left);
+                    return true;
+                }
+            }
+            let victim = self.victim();
+            if events.take_eviction(self, victim).is_none() {
+                let is_full = |error: &CallError| match error {
+                    CallError::OutOfSpace { requested, .. } => *requested == size,
+                    _ => false,
+                };
+                return victim.is_none() && is_full(error);
+            }
+        }
+    }
+
+    /// Explains an eviction by an operator. Returns the smallest and the largest possible answer.
+    pub(super) fn evict(
+        &mut self,
+        namespace: Option<usize>,
+        bytes: u64,
+        events: &mut Explained,
+    ) -> (u64, u64) {
+        let (mut sure, mut possible) = (0, 0);
+        loop {
+            let victim = match namespace {
+                Some(namespace) => self.victim_in(namespace),
+                None => self.victim(),
+            };
+            let expired = victim.is_none_or(|id| self.blocks[&id].expired);
+            if possible >= bytes && !expired {
+                break;
+            }
+            let Some(len) = events.take_eviction(self, victim) else {
+                assert!(victim.is_none() || possible >= bytes, "{victim:?} stays: {events:?}");
+                break;
+            };
+            possible += len;
+            sure += if expired { 0 } else { len };
+        }
+        (sure, possible)
+    }
+
+    /// Returns the values that can be found, or could be before their time was over.
+    pub(super) fn committed(&self) -> impl Iterator<Item = (&Vec<u8>, Id)> {
+        self.by_key.iter().map(|((_, key), id)| (key, *id))
+    }
+}
+
+fn quota(what: Quota, value: u64, limit: u64) -> Result<(), CallError> {
+    if value > limit { Err(CallError::Quota { what, value, limit }) } else { Ok(()) }
+}
