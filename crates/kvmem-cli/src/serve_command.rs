@@ -125,6 +125,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let ended = server.run();
     let keeping = housekeeping.end();
     let stats = ended.map_err(failure)?.stats();
+    if let Some(tier) = &tier {
+        tier::end(tier);
+    }
     tell(format_args!("kvmem: stopped with {} value(s), {keeping}", stats.values));
     Ok(())
 }

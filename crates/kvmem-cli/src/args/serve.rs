@@ -116,9 +116,9 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_pinned: Option<u64>,
 
-    /// Put a disk tier below the memory, in a file or on a block device: values that are evicted are
-    /// found there, also by servers with other memory. A file that is new or shorter becomes SIZE
-    /// bytes long; without SIZE a file keeps its length, and a new one has four times the memory.
+    /// Put a disk tier below the memory, in a file or on a block device: values that are evicted
+    /// are found there, also by servers with other memory. A file that is new or shorter becomes
+    /// SIZE bytes long; without SIZE it keeps its length, and a new one has four times the memory.
     /// Given several times, the files share the values, each on a device of its own. A PATH with
     /// commas is followed by a comma, also without SIZE. A tier is cleared if a server without it
     /// has removed or evicted values of the same memory

@@ -3,12 +3,16 @@
 use std::path::absolute;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use kvmem_tier::{DiskTier, DiskTierOptions, OpenReport, TierError, TierSet};
 
 use crate::args::{ServeArgs, ServeTier};
-use crate::output::Failure;
+use crate::output::{Failure, tell};
 use kvmem_trace::escape::shown;
+
+/// The most time for the checkpoint of a server that ends.
+const MAX_CHECKPOINT: Duration = Duration::from_secs(10);
 
 /// The disk tiers below a server.
 pub(super) struct OpenedTiers {
@@ -61,6 +65,21 @@ fn open_all(args: &ServeArgs) -> Vec<Result<(DiskTier, OpenReport), TierError>> 
             .map(|opened| opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
     })
+}
+
+/// Writes the index of each file that has changed. Without it the next server reads the journals,
+/// and finds the same values.
+pub(super) fn end(tier: &OpenedTiers) {
+    match tier.set.checkpoint_within(MAX_CHECKPOINT) {
+        Ok(true) => {}
+        Ok(false) => tell(format_args!(
+            "kvmem: no checkpoint of the tier within {} s: the next server reads its journal",
+            MAX_CHECKPOINT.as_secs()
+        )),
+        Err(error) => tell(format_args!(
+            "kvmem: no checkpoint of the tier: {error}; the next server reads its journal"
+        )),
+    }
 }
 
 fn failure(tier: &ServeTier, error: &TierError) -> Failure {

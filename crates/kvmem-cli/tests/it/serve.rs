@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kvmem_node::{ClientError, ConnectOptions, KeeperClient, KeeperError, NodeClient};
+use kvmem_tier::device::FileDevice;
 use rustix::process::Signal;
 
 use crate::serving::{Place, eventually, files, signal_process};
@@ -456,7 +457,16 @@ fn several_disks_below_the_memory_share_the_values() {
         assert!(values > 100.0, "each file has its share: {line}");
     }
     drop(client);
-    server.kill();
+    // A server that ends writes a checkpoint.
+    let mut server = server;
+    server.signal(Signal::TERM);
+    assert!(server.wait().0.success());
+    for file in &files {
+        let device = FileDevice::open_read_only(file.as_ref(), 1).expect("a file");
+        let contents = kvmem_tier::inspect(&device).expect("a tier").contents.expect("an index");
+        let counts = (contents.journal_changes, contents.unverified_values());
+        assert_eq!(counts, (0, 0), "{file} with {} values", contents.entries.len());
+    }
     // In another order, by servers with other memory.
     let found: Vec<String> = files.iter().rev().map(|file| format!("disk:{file},")).collect();
     let options: Vec<&str> = found.iter().flat_map(|tier| ["--tier", tier]).collect();
