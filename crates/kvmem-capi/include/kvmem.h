@@ -1165,7 +1165,7 @@ typedef struct kvmem_disk_tier_stats {
     /// Of these, values in several ranges of the file.
     uint64_t scattered;
     /// Of these, values whose bytes a power cut may have taken: they were written without a sync,
-    /// by a process that ended before the next checkpoint, and were not read since.
+    /// by a process that was killed before the next checkpoint, and were not read since.
     uint64_t unverified_values;
     /// Their bytes, without padding.
     uint64_t bytes;
@@ -2506,7 +2506,8 @@ kvmem_status kvmem_disk_tier_register_memory(const struct kvmem_disk_tier *tier,
 kvmem_status kvmem_disk_tier_deregister_memory(const struct kvmem_disk_tier *tier,
                                                const struct kvmem_pool *pool);
 
-/// Closes a tier. Its file stays open and locked until the caches above it are destroyed, too.
+/// Closes a tier. Its file stays open and locked until the caches above it are destroyed, too. The
+/// end writes a checkpoint if anything has changed, for at most ten seconds.
 kvmem_status kvmem_disk_tier_destroy(struct kvmem_disk_tier *tier);
 
 /// Reads what the file or block device at `path` holds, and writes nothing. A program that has it
@@ -2615,7 +2616,8 @@ kvmem_status kvmem_tier_set_deregister_memory(const struct kvmem_tier_set *set,
                                               const struct kvmem_pool *pool);
 
 /// Closes a set. Its files stay open and locked until the lower tiers made of it, and the caches
-/// above them, are destroyed, too.
+/// above them, are destroyed, too. The end writes a checkpoint of each file that has changed, for
+/// at most ten seconds.
 kvmem_status kvmem_tier_set_destroy(struct kvmem_tier_set *set);
 
 /// Makes a lower tier of a disk tier.

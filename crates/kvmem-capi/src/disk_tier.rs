@@ -433,7 +433,8 @@ pub unsafe extern "C" fn kvmem_disk_tier_deregister_memory(
     })
 }
 
-/// Closes a tier. Its file stays open and locked until the caches above it are destroyed, too.
+/// Closes a tier. Its file stays open and locked until the caches above it are destroyed, too. The
+/// end writes a checkpoint if anything has changed, for at most ten seconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_disk_tier_destroy(tier: *mut kvmem_disk_tier) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.

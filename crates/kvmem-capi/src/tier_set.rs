@@ -280,7 +280,8 @@ pub unsafe extern "C" fn kvmem_tier_set_deregister_memory(
 }
 
 /// Closes a set. Its files stay open and locked until the lower tiers made of it, and the caches
-/// above them, are destroyed, too.
+/// above them, are destroyed, too. The end writes a checkpoint of each file that has changed, for
+/// at most ten seconds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_tier_set_destroy(set: *mut kvmem_tier_set) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.

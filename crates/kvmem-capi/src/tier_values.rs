@@ -77,7 +77,7 @@ pub struct kvmem_disk_tier_stats {
     /// Of these, values in several ranges of the file.
     pub scattered: u64,
     /// Of these, values whose bytes a power cut may have taken: they were written without a sync,
-    /// by a process that ended before the next checkpoint, and were not read since.
+    /// by a process that was killed before the next checkpoint, and were not read since.
     pub unverified_values: u64,
     /// Their bytes, without padding.
     pub bytes: u64,

@@ -76,10 +76,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         }
         failure(error)
     })?;
-    let mut tier_values = tier.as_ref().map(|(_, values)| *values);
-    if let Some((tier, _)) = &tier {
+    let mut tier_values = tier.as_ref().map(|tier| tier.values);
+    if let Some(tier) = &tier {
         let options = kvmem_node::TierOptions::default();
-        let below = Arc::clone(tier) as Arc<dyn NodeTier>;
+        let below = Arc::clone(&tier.set) as Arc<dyn NodeTier>;
         if server.attach_tier(below, options).map_err(failure)? {
             tier_values = Some(0);
             tell(
@@ -93,8 +93,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         let name = shown(&socket).to_string();
         let publisher = observe::publisher(&name, server.observer());
         let mut exporter = Exporter::new().also(publisher);
-        if let Some((tier, _)) = &tier {
-            exporter = exporter.also(kvmem_tier::observe::publisher(&name, tier));
+        if let Some(tier) = &tier {
+            let files: Vec<&str> = tier.files.iter().map(String::as_str).collect();
+            exporter = exporter.also(kvmem_tier::observe::set_publisher(&name, &files, &tier.set));
         }
         metrics.observe(exporter);
     }
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         kept_by: kept_by(args.keep_by(), args.memory_file.is_some()),
         memory_file: args.memory_file.as_ref().map(|path| shown(path).to_string()),
         keeper_pid: keeping.keeper_pid(),
-        tier: args.tier.as_ref().map(|path| shown(path).to_string()),
+        tiers: tier.as_ref().map_or_else(Vec::new, |tier| tier.files.clone()),
         tier_values,
         metrics: metrics.as_ref().map(MetricsServer::address),
         kept: keeping.to_string(),
@@ -124,6 +125,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let ended = server.run();
     let keeping = housekeeping.end();
     let stats = ended.map_err(failure)?.stats();
+    if let Some(tier) = &tier {
+        tier::end(tier);
+    }
     tell(format_args!("kvmem: stopped with {} value(s), {keeping}", stats.values));
     Ok(())
 }

@@ -480,7 +480,8 @@ macro_rules! tier_methods {
                 $crate::tier_values::stats(py, &**self.tier()?)
             }
 
-            /// Closes the tier. Its files stay open and locked while a cache above uses them.
+            /// Closes the tier. Its files stay open and locked while a cache above uses them. The
+            /// end writes a checkpoint if anything has changed, for at most ten seconds.
             fn close(&self, py: Python<'_>) -> PyResult<()> {
                 self.held.end(py)
             }

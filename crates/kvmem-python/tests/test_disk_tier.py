@@ -125,6 +125,29 @@ def test_a_restarted_process_finds_the_values(
         assert again.report == (False, 100, 0, 0, 0)
 
 
+def store_and_die(script: Callable[..., str], path: Path, values: str) -> None:
+    """Stores values in a process that is killed before it closes the tier."""
+    script(
+        f"""
+        import kvmem, os
+        tier = kvmem.DiskTier({str(path)!r})
+        tier.store({values})
+        os.kill(os.getpid(), 9)
+        """,
+        status=-9,
+    )
+
+
+def test_a_tier_that_is_closed_leaves_no_journal(path: Path, tier: kvmem.DiskTier) -> None:
+    tier.store({n: b"bytes" * 1000 for n in range(5)})
+    tier.close()
+    found = kvmem.DiskTier.inspect(path)
+    assert (found.entries, found.unverified_values, found.journal_changes) == (5, 0, 0)
+    assert found.checkpoint_changes == 5
+    with kvmem.DiskTier(path) as again:
+        assert again.report == (False, 5, 0, 0, 0)
+
+
 def damage(path: Path, value: bytes) -> None:
     """Changes a byte of a value in the file."""
     content = bytearray(path.read_bytes())
@@ -133,10 +156,10 @@ def damage(path: Path, value: bytes) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_value_is_a_miss(path: Path, tier: kvmem.DiskTier) -> None:
+def test_a_damaged_value_is_a_miss(
+    path: Path, tier: kvmem.DiskTier, script: Callable[..., str]
+) -> None:
     tier.store({"damaged": b"some bytes" * 1000, "whole": b"other bytes" * 1000})
-    # Without it, a power cut may have taken the value.
-    tier.checkpoint()
     tier.close()
     damage(path, b"some bytes" * 1000)
     with kvmem.DiskTier(path) as tier:
@@ -147,13 +170,12 @@ def test_a_damaged_value_is_a_miss(path: Path, tier: kvmem.DiskTier) -> None:
         assert (stats.checksum_misses, stats.misses, stats.hits) == (1, 1, 1)
         assert stats.quarantined >= 10_000 and stats.hit_rate == 1 / 3
         tier.store({"damaged": b"some bytes" * 1000})
-        tier.checkpoint()
     damage(path, b"some bytes" * 1000)
     with kvmem.DiskTier(path, verify="all") as tier:
         assert tier.report.damaged == 1 and "damaged" not in tier and "whole" in tier
         assert tier.stats().checksum_misses == 1
         quarantined = tier.stats().quarantined
-        tier.store({"lost": b"late bytes" * 1000})
+    store_and_die(script, path, '{"lost": b"late bytes" * 1000}')
     damage(path, b"late bytes" * 1000)
     with kvmem.DiskTier(path) as tier:
         assert tier.stats().unverified_values == 1 and tier.fetch(["lost"]) == [None]
@@ -162,9 +184,12 @@ def test_a_damaged_value_is_a_miss(path: Path, tier: kvmem.DiskTier) -> None:
         assert stats.quarantined == quarantined and stats.hit_rate == 0
 
 
-def test_what_a_power_cut_took_leaves_its_space_free(path: Path, tier: kvmem.DiskTier) -> None:
-    tier.store({"lost": b"some bytes" * 1000, "whole": b"other bytes" * 1000})
+def test_what_a_power_cut_took_leaves_its_space_free(
+    path: Path, tier: kvmem.DiskTier, script: Callable[..., str]
+) -> None:
     tier.close()
+    values = '{"lost": b"some bytes" * 1000, "whole": b"other bytes" * 1000}'
+    store_and_die(script, path, values)
     # Neither a sync nor a checkpoint came after the store.
     damage(path, b"some bytes" * 1000)
     with kvmem.DiskTier(path) as tier:
@@ -799,13 +824,18 @@ def test_regions_are_registered(tmp_path: Path, several: bool) -> None:
         tier.register_region(region)
 
 
-def test_a_file_that_is_not_open_is_inspected(path: Path, tier: kvmem.DiskTier) -> None:
-    tier.store({n: bytes([n]) * (1000 * (n + 1)) for n in range(5)})
+def test_a_file_that_is_not_open_is_inspected(
+    path: Path, tier: kvmem.DiskTier, script: Callable[..., str]
+) -> None:
+    values = "{n: bytes([n]) * (1000 * (n + 1)) for n in range(5)}"
+    tier.store(eval(values))
     with pytest.raises(kvmem.DiskTierError, match="is open as a tier") as caught:
         kvmem.DiskTier.inspect(path)
     assert caught.value.path == path and caught.value.remedy is not None
     engine, direct, stats = tier.engine, tier.direct, tier.stats()
+    tier.clear()
     tier.close()
+    store_and_die(script, path, values)
     before = path.read_bytes()
     found = kvmem.DiskTier.inspect(path)
     assert isinstance(found, kvmem.DiskTierInspection)
@@ -820,7 +850,7 @@ def test_a_file_that_is_not_open_is_inspected(path: Path, tier: kvmem.DiskTier) 
     assert (found.engine, found.direct, found.format_version) == (engine, direct, 2)
     assert found.modified is not None and abs(found.modified - time.time()) < LIMIT
     assert len(found.identity) == 32 and int(found.identity, 16) > 0 and found.max_entries >= 512
-    assert 0 < found.since <= time.time() and found.lifetime_bytes <= stats.lifetime_bytes
+    assert 0 < found.since <= time.time() and found.lifetime_bytes > stats.lifetime_bytes
     assert stats.bytes_per_day == stats.lifetime_bytes > 15_000
     assert found.utilization == 15_000 / found.capacity
     assert path.read_bytes() == before
@@ -859,7 +889,7 @@ def test_damaged_values_are_named_by_a_verification(path: Path, tier: kvmem.Disk
             "checksum",
             None,
         )
-        assert value.unverified
+        assert not value.unverified
         assert before[value.offset :][:4096].count(65 + n) >= 4095 and len(value.digest) == 32
     result = kvmem.DiskTier.verify(path, max_damaged_values=1)
     assert result.damaged == 2 and len(result.damaged_values) == 1

@@ -10,6 +10,7 @@ use std::fmt;
 use std::hash::Hasher;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use kvmem::arena::Region;
 use kvmem::pool::Pool;
@@ -272,6 +273,16 @@ impl<D: Device> TierSet<D> {
     /// The first [`TierError`] of a tier.
     pub fn checkpoint(&self) -> Result<(), TierError> {
         self.all(DiskTier::checkpoint).map(drop)
+    }
+
+    /// Writes the index of every device that has changed, as [`DiskTier::checkpoint_within`] does.
+    /// Returns whether all of them are complete.
+    ///
+    /// # Errors
+    /// The first [`TierError`] of a tier.
+    pub fn checkpoint_within(&self, time_budget: Duration) -> Result<bool, TierError> {
+        let complete = self.all(|tier| tier.checkpoint_within(time_budget))?;
+        Ok(complete.into_iter().all(|complete| complete))
     }
 
     /// Returns the sums of the statistics of all tiers.

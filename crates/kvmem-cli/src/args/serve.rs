@@ -4,11 +4,13 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args as ClapArgs, ValueEnum};
 use kvmem::arena::{ByteSize, Ladder, Numa, Populate};
 use kvmem_node::NamespaceLimits;
 
-use super::{MetricsArgs, size};
+use super::serve_tier::tier_size;
+use super::{MetricsArgs, ServeTier, size};
 
 /// Options of `kvmem serve`.
 #[derive(Clone, Debug, ClapArgs)]
@@ -114,14 +116,20 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_pinned: Option<u64>,
 
-    /// Put a disk tier in FILE below the memory, or on a block device: values that are evicted are
-    /// found there, also by servers with other memory. A tier is cleared if a server without it has
-    /// removed or evicted values of the same memory
-    #[arg(long, value_name = "FILE")]
-    pub tier: Option<PathBuf>,
+    /// Put a disk tier below the memory, in a file or on a block device: values that are evicted
+    /// are found there, also by servers with other memory. A file that is new or shorter becomes
+    /// SIZE bytes long; without SIZE it keeps its length, and a new one has four times the memory.
+    /// Given several times, the files share the values, each on a device of its own. A PATH with
+    /// commas is followed by a comma, also without SIZE. A tier is cleared if a server without it
+    /// has removed or evicted values of the same memory
+    #[arg(
+        long = "tier", value_name = "disk:PATH[,SIZE]",
+        value_parser = OsStringValueParser::new().try_map(ServeTier::parse)
+    )]
+    pub tiers: Vec<ServeTier>,
 
-    /// Bytes of a new tier, instead of four times the memory
-    #[arg(long, value_name = "SIZE", value_parser = size, requires = "tier")]
+    /// Replaced by the SIZE of --tier.
+    #[arg(long, hide = true, value_parser = tier_size)]
     pub tier_size: Option<u64>,
 
     /// After SIGTERM or SIGINT, store values that the tier lacks for this many seconds at most, and

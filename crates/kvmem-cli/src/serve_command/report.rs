@@ -25,8 +25,8 @@ pub(super) struct ServeReport {
     /// The file that has the memory.
     pub(super) memory_file: Option<String>,
     pub(super) keeper_pid: Option<u32>,
-    /// The file of the disk tier below, and how many values it had.
-    pub(super) tier: Option<String>,
+    /// The files of the disk tiers below, and how many values they had.
+    pub(super) tiers: Vec<String>,
     pub(super) tier_values: Option<u64>,
     pub(super) metrics: Option<SocketAddr>,
     /// `kept_by` in words.
@@ -77,8 +77,9 @@ impl fmt::Display for ServeReport {
         if let Some(recovered) = &self.recovered {
             writeln!(f, "{recovered}")?;
         }
-        if let (Some(tier), Some(values)) = (&self.tier, self.tier_values) {
-            writeln!(f, "tier {tier} with {} value(s)", HumanCount(values))?;
+        if let Some(values) = self.tier_values {
+            let files = self.tiers.join(", ");
+            writeln!(f, "disk tier in {files} with {} value(s)", HumanCount(values))?;
         }
         let ServeReport { socket, memory_bytes, seconds, kept, .. } = self;
         let memory = BinaryBytes(*memory_bytes);

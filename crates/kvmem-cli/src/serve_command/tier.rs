@@ -1,25 +1,93 @@
-//! *Tier*: a disk below the node.
+//! *Tier*: disks below the node.
 
-use std::path::Path;
+use std::path::absolute;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
-use kvmem_tier::{DiskTier, DiskTierOptions};
+use kvmem_tier::{DiskTier, DiskTierOptions, OpenReport, TierError, TierSet};
 
-use crate::args::ServeArgs;
-use crate::output::Failure;
+use crate::args::{ServeArgs, ServeTier};
+use crate::output::{Failure, tell};
 use kvmem_trace::escape::shown;
 
-/// Opens the disk tier that `--tier` names, or makes one. Returns also how many values it has.
-pub(super) fn open(args: &ServeArgs) -> Result<Option<(Arc<DiskTier>, u64)>, Failure> {
-    let Some(path) = &args.tier else { return Ok(None) };
-    let options = DiskTierOptions { bytes: len(args, path), ..DiskTierOptions::default() };
-    let (tier, found) = DiskTier::open(path, &options)
-        .map_err(|error| Failure::usage(format_args!("--tier {}: {error}", shown(path))))?;
-    Ok(Some((Arc::new(tier), found.entries)))
+/// The most time for the checkpoint of a server that ends.
+const MAX_CHECKPOINT: Duration = Duration::from_secs(10);
+
+/// The disk tiers below a server.
+pub(super) struct OpenedTiers {
+    pub(super) set: Arc<TierSet>,
+    /// Their files, in the order in which they were given.
+    pub(super) files: Vec<String>,
+    /// The values that they have.
+    pub(super) values: u64,
+}
+
+/// Opens the disk tiers that `--tier` names, or makes them.
+pub(super) fn open(args: &ServeArgs) -> Result<Option<OpenedTiers>, Failure> {
+    if args.tiers.is_empty() {
+        return Ok(None);
+    }
+    let paths: Vec<_> = args.tiers.iter().map(|tier| absolute(&tier.path)).collect();
+    for (number, path) in paths.iter().enumerate() {
+        if let Ok(path) = path
+            && paths[..number].iter().flatten().any(|before| before == path)
+        {
+            return Err(Failure::usage(format_args!(
+                "--tier disk:{}: the file is named twice: name each file once",
+                shown(path)
+            )));
+        }
+    }
+    let (mut tiers, mut values) = (Vec::new(), 0);
+    for (tier, opened) in args.tiers.iter().zip(open_all(args)) {
+        let (opened, found) = opened.map_err(|error| failure(tier, &error))?;
+        tiers.push(opened);
+        values += found.entries;
+    }
+    let set =
+        TierSet::new(tiers).map_err(|error| Failure::usage(format_args!("--tier: {error}")))?;
+    let files = args.tiers.iter().map(|tier| shown(&tier.path).to_string()).collect();
+    Ok(Some(OpenedTiers { set: Arc::new(set), files, values }))
+}
+
+/// Opens all of them side by side: each has an index to read.
+fn open_all(args: &ServeArgs) -> Vec<Result<(DiskTier, OpenReport), TierError>> {
+    let open = |tier: &ServeTier| {
+        let options = DiskTierOptions { bytes: len(args, tier), ..DiskTierOptions::default() };
+        DiskTier::open(&tier.path, &options)
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> =
+            args.tiers.iter().map(|tier| scope.spawn(move || open(tier))).collect();
+        let opened = threads.into_iter().map(|thread| thread.join());
+        opened
+            .map(|opened| opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect()
+    })
+}
+
+/// Writes the index of each file that has changed. Without it the next server reads the journals,
+/// and finds the same values.
+pub(super) fn end(tier: &OpenedTiers) {
+    match tier.set.checkpoint_within(MAX_CHECKPOINT) {
+        Ok(true) => {}
+        Ok(false) => tell(format_args!(
+            "kvmem: no checkpoint of the tier within {} s: the next server reads its journal",
+            MAX_CHECKPOINT.as_secs()
+        )),
+        Err(error) => tell(format_args!(
+            "kvmem: no checkpoint of the tier: {error}; the next server reads its journal"
+        )),
+    }
+}
+
+fn failure(tier: &ServeTier, error: &TierError) -> Failure {
+    Failure::usage(format_args!("--tier disk:{}: {error}", shown(&tier.path)))
 }
 
 /// Returns the bytes of the file; `None`: a tier that is there keeps its length.
-fn len(args: &ServeArgs, path: &Path) -> Option<u64> {
-    let default = || (!path.exists()).then(|| args.size.saturating_mul(4));
-    args.tier_size.or_else(default)
+fn len(args: &ServeArgs, tier: &ServeTier) -> Option<u64> {
+    let default = || (!tier.path.exists()).then(|| args.size.saturating_mul(4));
+    tier.bytes.or_else(default)
 }

@@ -1,7 +1,8 @@
 //! `kvmem serve` and its keeper: servers, keepers and clients are killed, and values are found.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kvmem_node::{ClientError, ConnectOptions, KeeperClient, KeeperError, NodeClient};
+use kvmem_tier::device::FileDevice;
 use rustix::process::Signal;
 
 use crate::serving::{Place, eventually, files, signal_process};
@@ -393,12 +395,14 @@ fn quotas_and_leases_are_those_of_the_options() {
 fn a_disk_below_the_memory_has_what_was_evicted() {
     let place = Place::new();
     let file = place.folder().join("tier").into_os_string().into_string().expect("a plain path");
-    let options = ["--tier", &file, "--tier-size", "64MiB", "--metrics", "127.0.0.1:0"];
+    let tier = format!("disk:{file},64MiB");
+    let options = ["--tier", &tier, "--metrics", "127.0.0.1:0"];
     let server = place.serve("4MiB", &options);
     assert_eq!(
-        (&server.report["tier"], &server.report["tier_values"]),
-        (&file.clone().into(), &0.into())
+        (&server.report["tiers"], &server.report["tier_values"]),
+        (&serde_json::json!([file]), &0.into())
     );
+    assert_eq!(fs::metadata(&file).expect("the file").len(), 64 << 20);
     let client = place.client();
     for seed in 0..900_u32 {
         client.insert(seed.to_le_bytes(), &value(seed, 8192)).expect("there is space");
@@ -414,12 +418,91 @@ fn a_disk_below_the_memory_has_what_was_evicted() {
     drop(client);
     server.kill();
     // Other memory finds them, too.
-    let (status, errors) = place.fails("4MiB", &["--fresh", "--tier", "/dev/null"]);
+    let (status, errors) = place.fails("4MiB", &["--fresh", "--tier", "disk:/dev/null"]);
     assert_eq!(status, Some(2), "{errors}");
-    assert!(errors.contains("--tier /dev/null"), "{errors}");
-    let server = place.serve("4MiB", &["--fresh", "--tier", &file]);
+    assert!(errors.contains("--tier disk:/dev/null: "), "{errors}");
+    let server = place.serve("4MiB", &["--fresh", "--tier", &format!("disk:{file}")]);
     assert!(server.report["tier_values"].as_u64().expect("a number") >= 580, "{}", server.report);
     assert!(found_pages(&place.client()) >= 580, "what was stored is found");
+}
+
+#[test]
+fn several_disks_below_the_memory_share_the_values() {
+    let place = Place::new();
+    // Paths with commas and colons are paths.
+    let files = ["a,1GiB", "b:c", "d,"].map(|name| {
+        place.folder().join(name).into_os_string().into_string().expect("a plain path")
+    });
+    let new: Vec<String> = files.iter().map(|file| format!("disk:{file},32MiB")).collect();
+    let options: Vec<&str> = new.iter().flat_map(|tier| ["--tier", tier]).collect();
+    let server = place.serve("4MiB", &[&options[..], &["--metrics", "127.0.0.1:0"]].concat());
+    assert_eq!(server.report["tiers"], serde_json::json!(files));
+    let address: SocketAddr = server.report["metrics"].as_str().expect("text").parse().unwrap();
+    let client = place.client();
+    for seed in 0..900_u32 {
+        client.insert(seed.to_le_bytes(), &value(seed, 8192)).expect("there is space");
+        eventually("values are stored ahead", || {
+            let stats = client.stats().expect("a call");
+            stats.tier_stored_total + 320 >= stats.committed_total
+        });
+    }
+    assert!(found_pages(&client) >= 580, "what was stored is found");
+    let page = metrics_at(address);
+    for file in &files {
+        let line = page
+            .lines()
+            .find(|line| line.starts_with("kvmem_tier_entries{") && line.contains(file))
+            .unwrap_or_else(|| panic!("{file}: {page}"));
+        let values: f64 = line.rsplit(' ').next().unwrap().parse().unwrap();
+        assert!(values > 100.0, "each file has its share: {line}");
+    }
+    drop(client);
+    // A server that ends writes a checkpoint.
+    let mut server = server;
+    server.signal(Signal::TERM);
+    assert!(server.wait().0.success());
+    for file in &files {
+        let device = FileDevice::open_read_only(file.as_ref(), 1).expect("a file");
+        let contents = kvmem_tier::inspect(&device).expect("a tier").contents.expect("an index");
+        let counts = (contents.journal_changes, contents.unverified_values());
+        assert_eq!(counts, (0, 0), "{file} with {} values", contents.entries.len());
+    }
+    // In another order, by servers with other memory.
+    let found: Vec<String> = files.iter().rev().map(|file| format!("disk:{file},")).collect();
+    let options: Vec<&str> = found.iter().flat_map(|tier| ["--tier", tier]).collect();
+    let server = place.serve("4MiB", &[&options[..], &["--fresh"]].concat());
+    assert!(server.report["tier_values"].as_u64().expect("a number") >= 580, "{}", server.report);
+    assert!(found_pages(&place.client()) >= 580, "what was stored is found");
+    drop(server);
+    let twice = [options[0], options[1], options[0], options[1]];
+    let (status, errors) = place.fails("4MiB", &[&twice[..], &["--fresh"]].concat());
+    assert_eq!(status, Some(2), "{errors}");
+    assert!(errors.contains("is named twice"), "{errors}");
+}
+
+#[test]
+fn a_tier_in_the_spelling_of_before_is_an_error_that_names_the_new_one() {
+    let place = Place::new();
+    for options in [
+        &["--tier", "/nvme/kv"][..],
+        &["--tier", "disk:/nvme/kv", "--tier-size", "64MiB"],
+        &["--tier", "disk:"],
+        &["--tier", "disk:/nvme/kv,64MiX"],
+    ] {
+        let (status, errors) = place.fails("4MiB", options);
+        assert_eq!(status, Some(2), "{errors}");
+        assert!(errors.contains("disk:/nvme/kv"), "{errors}");
+    }
+}
+
+/// Returns the page of metrics of a server.
+fn metrics_at(address: SocketAddr) -> String {
+    let mut stream = TcpStream::connect(address).expect("it answers");
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
+        .expect("it listens");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("text");
+    page
 }
 
 /// Returns how many values of two pages there are, and checks their bytes.

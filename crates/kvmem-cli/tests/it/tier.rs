@@ -24,7 +24,8 @@ impl TempFile {
         TempFile(path)
     }
 
-    /// Makes a tier of 8 MiB with values of 10,000 bytes, each of which tells its number.
+    /// Makes a tier of 8 MiB with values of 10,000 bytes, each of which tells its number. The file
+    /// is as a killed process leaves it, with a journal.
     fn tier(name: &str, values: u32) -> TempFile {
         let file = TempFile::new(name);
         let options = DiskTierOptions {
@@ -38,6 +39,9 @@ impl TempFile {
             let value = number.to_le_bytes().repeat(2500);
             tier.store(&[(&number.to_le_bytes(), &value)]).remove(0).unwrap();
         }
+        let bytes = fs::read(&file.0).unwrap();
+        drop(tier);
+        fs::write(&file.0, bytes).unwrap();
         file
     }
 

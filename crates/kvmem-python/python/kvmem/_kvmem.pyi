@@ -238,7 +238,9 @@ class _TierValues(_Manager):
         """Returns the figures of the tier; of a set, the sums of all its tiers."""
 
     def close(self) -> None:
-        """Closes the tier. Its files stay open and locked while a cache above uses them."""
+        """Closes the tier. Its files stay open and locked while a cache above uses them. The
+        end writes a checkpoint if anything has changed, for at most ten seconds.
+        """
 
     @property
     def closed(self) -> bool:

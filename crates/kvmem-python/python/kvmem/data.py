@@ -116,7 +116,7 @@ class DiskTierStats(NamedTuple):
     """Of these, values in several ranges of the file."""
     unverified_values: int
     """Of these, values whose bytes a power cut may have taken: they were written without a sync,
-    by a process that ended before the next checkpoint, and were not read since."""
+    by a process that was killed before the next checkpoint, and were not read since."""
     nbytes: int
     """The bytes of all values held, without padding."""
     capacity: int

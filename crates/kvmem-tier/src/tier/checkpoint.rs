@@ -33,6 +33,13 @@
 //! Programs of before, which add 1 at each checkpoint, never use *n* + 2 there either: the format
 //! is the same.
 //!
+//! # At the end
+//!
+//! A tier that is dropped writes a checkpoint if anything was stored or removed since the last one.
+//! Its syncs make the values durable, so none of them is unverified when the file is opened again,
+//! and no journal is read. The time for it is bounded: entries of a large tier take seconds. If the
+//! time is over, or a write fails, the old checkpoint and the journal are valid as they were.
+//!
 //! # When the changes are too many
 //!
 //! If more changes come than the other journal has room for, such as those of a call that removes
@@ -40,6 +47,7 @@
 //! copied at once, with the epoch *n* + 1 and no changes behind them.
 
 use std::mem::take;
+use std::time::{Duration, Instant};
 
 use super::error::TierError;
 use super::journal::Journal;
@@ -49,9 +57,12 @@ use crate::format::{
     BLOCK, Change, RECORDS_PER_BLOCK, Superblock, block_parts, write_changes,
     write_checkpoint_block,
 };
+use crate::trace::event;
 
 /// Entries of a piece at most: 128 KiB.
 const MAX_PIECE: usize = 32 * RECORDS_PER_BLOCK;
+/// The most time for the checkpoint of a tier that is dropped.
+const MAX_LAST_CHECKPOINT: Duration = Duration::from_secs(10);
 /// A checkpoint has at least this many pieces, if it has as many blocks.
 const PIECES: usize = 16;
 
@@ -97,19 +108,25 @@ impl<D: Device> DiskTier<D> {
 
     /// Writes a checkpoint, or the rest of the one that has begun, after which the other journal is
     /// in use. The epoch of a new one is higher by `step`: 1 if nothing changes meanwhile, else 2.
+    /// Returns false if the moment `until` comes before: the checkpoint stays one that has begun.
     pub(super) fn write_checkpoint(
         &self,
         journal: &mut Journal,
         step: u64,
-    ) -> Result<(), TierError> {
+        until: Option<Instant>,
+    ) -> Result<bool, TierError> {
         let mut partial = match journal.partial.take() {
             Some(partial) => partial,
             None => self.begin_checkpoint(journal, step),
         };
         while partial.left > 0 {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                journal.partial = Some(partial);
+                return Ok(false);
+            }
             self.write_piece(&mut partial)?;
         }
-        self.end_checkpoint(journal, partial)
+        self.end_checkpoint(journal, partial).map(|()| true)
     }
 
     fn begin_checkpoint(&self, journal: &Journal, step: u64) -> PartialCheckpoint {
@@ -261,6 +278,7 @@ impl<D: Device> DiskTier<D> {
         journal.superblock = superblock;
         journal.next_block = next_block;
         journal.durable = position;
+        journal.is_open = true;
         let mut state = self.state();
         let covered = position - state.written;
         state.queue.drain(..covered as usize);
@@ -280,19 +298,57 @@ impl<D: Device> DiskTier<D> {
         self.owned()?;
         let mut journal = self.journal();
         self.usable()?;
+        self.write_whole_checkpoint(&mut journal, None).map(drop)
+    }
+
+    /// Writes a checkpoint as [`checkpoint`](Self::checkpoint) does, if values were stored or
+    /// removed since the last one. Returns false if `time_budget` is over before it is complete:
+    /// the next process reads the journal then, and finds the same values. A tier that is dropped
+    /// does so, for at most ten seconds, and cannot tell its caller of an error.
+    ///
+    /// # Errors
+    /// [`TierError`]: the tier is read-only then. Nothing that was stored is lost.
+    pub fn checkpoint_within(&self, time_budget: Duration) -> Result<bool, TierError> {
+        self.owned()?;
+        let mut journal = self.journal();
+        self.usable()?;
+        if journal.next_block == 0 && self.state().queue.is_empty() {
+            return Ok(true);
+        }
+        self.write_whole_checkpoint(&mut journal, Instant::now().checked_add(time_budget))
+    }
+
+    /// Writes a checkpoint after which the journal has no changes, unless some come meanwhile.
+    fn write_whole_checkpoint(
+        &self,
+        journal: &mut Journal,
+        until: Option<Instant>,
+    ) -> Result<bool, TierError> {
         let has_begun = journal.partial.is_some();
-        let mut result = self.write_checkpoint(&mut journal, 2);
-        if has_begun && result.is_ok() {
+        let mut result = self.write_checkpoint(journal, 2, until);
+        if has_begun && matches!(result, Ok(true)) {
             // The changes since its begin are in the journal.
-            result = self.write_checkpoint(&mut journal, 2);
+            result = self.write_checkpoint(journal, 2, until);
         }
         self.kept(result)
+    }
+
+    /// Writes the checkpoint of a tier that is dropped. A tier whose opening failed has none.
+    pub(super) fn last_checkpoint(&self) {
+        if self.is_forked() || !self.journal().is_open {
+            return;
+        }
+        match self.checkpoint_within(MAX_LAST_CHECKPOINT) {
+            Ok(true) | Err(TierError::ReadOnly { .. }) => {}
+            Ok(false) => event!(WARN, "no time was left for a checkpoint: the journal is read"),
+            Err(_error) => event!(WARN, %_error, "the last checkpoint failed: the journal is read"),
+        }
     }
 
     /// Writes the first checkpoint of a tier that is being opened.
     pub(super) fn first_checkpoint(&self) -> Result<(), TierError> {
         let mut journal = self.journal();
-        let result = self.write_checkpoint(&mut journal, 1);
+        let result = self.write_checkpoint(&mut journal, 1, None).map(drop);
         self.kept(result)
     }
 }

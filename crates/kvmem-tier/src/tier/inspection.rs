@@ -106,8 +106,8 @@ impl Contents {
     }
 
     /// Returns the number of values whose bytes a power cut may have taken: they were written
-    /// without a sync, by a process that ended before the next checkpoint, and were not read since.
-    /// O(values).
+    /// without a sync, by a process that was killed before the next checkpoint, and were not read
+    /// since. O(values).
     #[must_use]
     pub fn unverified_values(&self) -> usize {
         self.entries.iter().filter(|entry| entry.unverified).count()

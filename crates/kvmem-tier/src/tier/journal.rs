@@ -30,11 +30,13 @@ pub(super) struct Journal {
     pub(super) durable: u64,
     /// The checkpoint that is being written.
     pub(super) partial: Option<PartialCheckpoint>,
+    /// Whether the first checkpoint of this process is complete: the tier is not being opened.
+    pub(super) is_open: bool,
 }
 
 impl Journal {
     pub(super) fn new(superblock: Superblock) -> Self {
-        Journal { superblock, next_block: 0, durable: 0, partial: None }
+        Journal { superblock, next_block: 0, durable: 0, partial: None, is_open: false }
     }
 }
 
@@ -170,7 +172,7 @@ impl<D: Device> DiskTier<D> {
             };
             let blocks: Vec<&[Change]> = block_parts(&changes).collect();
             if blocks.len() as u64 > left {
-                return self.write_checkpoint(journal, 2);
+                return self.write_checkpoint(journal, 2, None).map(drop);
             }
             self.write_blocks(journal, &blocks)?;
             let mut state = self.state();

@@ -28,7 +28,8 @@ use crate::process::Process;
 /// value that is damaged is a miss, and never the wrong bytes.
 ///
 /// Threads may share it. A call blocks until the device is done; the transfers of a call run side
-/// by side.
+/// by side. A tier that is dropped writes a checkpoint: see
+/// [`checkpoint_within`](Self::checkpoint_within).
 pub struct DiskTier<D: Device = FileDevice> {
     pub(super) device: D,
     /// The key of the digests.
@@ -209,6 +210,16 @@ impl<D: Device> DiskTier<D> {
     #[must_use]
     pub fn device(&self) -> &D {
         &self.device
+    }
+}
+
+impl<D: Device> Drop for DiskTier<D> {
+    /// Writes a checkpoint, unless the thread panics: the values are durable then, and none is
+    /// unverified when the file is opened again.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            self.last_checkpoint();
+        }
     }
 }
 

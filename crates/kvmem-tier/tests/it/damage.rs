@@ -3,7 +3,7 @@
 use kvmem_tier::device::MemoryDevice;
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, Stored, TierError, inspect};
 
-use crate::simulated::Disk;
+use crate::simulated::{Disk, kill};
 use crate::store::get;
 
 /// The values that each key has had.
@@ -43,7 +43,7 @@ pub(crate) fn small() -> (Vec<u8>, Histories) {
     let of_last = Stored { key: b"last", value: &last, ttl: Some(hour), priority: 3 };
     tier.store_with(&[of_last]).remove(0).unwrap();
     assert_eq!((tier.stats().scattered, tier.stats().evictions), (2, 0));
-    drop(tier);
+    kill(tier, &disk);
     let values: Histories = vec![
         (b"changed", vec![old, new]),
         (b"kept", vec![vec![3; 4096]]),
@@ -214,7 +214,7 @@ fn the_version_before_is_read_and_becomes_this_one() {
     tier.store(&[(b"old", &[1; 9000]), (b"new", &[2; 100])]);
     tier.checkpoint().unwrap();
     tier.store(&[(b"newer", &[3; 5000])]);
-    drop(tier);
+    kill(tier, &disk);
     let mut bytes = disk.bytes();
     for copy in [0, 4096] {
         set_version(&mut bytes[copy..copy + 4096], 1);
@@ -251,7 +251,7 @@ fn a_damaged_value_is_quarantined() {
     let stats = tier.stats();
     assert_eq!((stats.checksum_misses, stats.quarantined, stats.used), (1, 3 * 4096, 0));
     tier.sync_all().unwrap();
-    drop(tier);
+    kill(tier, &disk);
     let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     assert_eq!((tier.stats().quarantined, tier.stats().entries), (3 * 4096, 0));
     drop(tier);

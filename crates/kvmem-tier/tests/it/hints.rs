@@ -5,7 +5,7 @@ use std::time::Duration;
 use kvmem_tier::format::{BLOCK, Change, Hints, read_journal_block};
 use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, Fetch, Fetched, Stored, inspect};
 
-use crate::simulated::Disk;
+use crate::simulated::{Disk, kill};
 use crate::store::get;
 
 /// Returns the keys of `0..keys` that the tier has. It does not count as use.
@@ -50,7 +50,7 @@ fn values_of_low_priority_make_room_for_others_also_after_a_restart() {
     };
     let (tier, _) = DiskTier::on(disk.clone(), &options(EvictionOrder::Lru)).unwrap();
     store(&tier, 0..60);
-    drop(tier);
+    kill(tier, &disk);
     for restart in 0..2 {
         disk.restart();
         let (tier, _) = DiskTier::on(disk.clone(), &options(EvictionOrder::Lru)).unwrap();
@@ -113,7 +113,7 @@ fn hints_have_their_bytes_in_the_file() {
     let hinted =
         Stored { key: b"hinted", value: b"v", ttl: Some(Duration::from_secs(1000)), priority: -7 };
     assert!(tier.store_with(&[hinted])[0].is_ok());
-    drop(tier);
+    kill(tier, &disk);
     let bytes = disk.bytes();
     let superblock = inspect(&disk).unwrap().superblocks[0].unwrap();
     let journal = superblock.layout.journals[superblock.journal as usize];

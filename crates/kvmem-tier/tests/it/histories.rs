@@ -195,6 +195,10 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
             }
         }
         scattered += tier.stats().scattered;
+        // Those that still live write a checkpoint, unless they end just before.
+        if end != End::Clean && random.once_in(2) {
+            disk.end();
+        }
         drop(tier);
         disk.restart();
         if end == End::PowerCut {

@@ -10,7 +10,7 @@ use kvmem_tier::{
 };
 
 use crate::files::TempFile;
-use crate::simulated::Disk;
+use crate::simulated::{Disk, kill};
 use crate::store::get;
 
 const BLOCK: usize = 4096;
@@ -72,7 +72,7 @@ fn free_blocks_between_others_hold_a_value() {
     };
     check(&tier);
     // In the journal, and then in the checkpoint.
-    drop(tier);
+    kill(tier, &disk);
     for _ in 0..2 {
         let (tier, found) = DiskTier::on(disk.clone(), &options()).unwrap();
         assert_eq!((found.dropped, tier.stats().scattered), (0, 2));
@@ -100,7 +100,7 @@ fn more_than_four_extents_are_not_made() {
     let stats = tier.stats();
     assert!(stats.evictions > before.evictions, "{stats:?}");
     assert_eq!(get(&tier, b"long").unwrap(), value);
-    drop(tier);
+    kill(tier, &disk);
     assert!(extents(&disk, value.len()).len() <= 4);
 }
 
@@ -222,7 +222,7 @@ fn extents_are_quarantined_one_by_one() {
         let value = bytes(3 * BLOCK, 5);
         tier.store(&[(b"key", &value)]).remove(0).unwrap();
         tier.checkpoint().unwrap();
-        drop(tier);
+        kill(tier, &disk);
         let found = inspect(&disk).unwrap().contents.unwrap();
         let at = found.superblock.layout.data.start
             + u64::from(extents(&disk, value.len())[1].start) * BLOCK as u64;
@@ -244,7 +244,7 @@ fn extents_are_quarantined_one_by_one() {
         tier.sync_all().unwrap();
         let stats = tier.stats();
         assert_eq!((stats.quarantined, stats.used), (lost * BLOCK as u64, before));
-        drop(tier);
+        kill(tier, &disk);
         disk.fail_at(0..0, 0);
         let (tier, _) = DiskTier::on(disk, &options()).unwrap();
         assert_eq!(tier.stats().quarantined, lost * BLOCK as u64);
@@ -257,7 +257,7 @@ fn verifying_everything_quarantines_extents_one_by_one() {
     let disk = Disk::new(1 << 20, 1);
     let (tier, _) = fragmented(&disk);
     tier.store(&[(b"key", &bytes(3 * BLOCK, 5))]).remove(0).unwrap();
-    drop(tier);
+    kill(tier, &disk);
     let found = inspect(&disk).unwrap().contents.unwrap();
     let last = extents(&disk, 3 * BLOCK)[2];
     let at = found.superblock.layout.data.start + u64::from(last.start) * BLOCK as u64;

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
 use kvmem_testkit::random::Random;
+use kvmem_tier::DiskTier;
 use kvmem_tier::device::{Device, Read, Write};
 
 /// Bytes that a disk writes whole.
@@ -87,6 +88,11 @@ impl Disk {
         self.platter().until_end = operations;
     }
 
+    /// Ends the process now: every operation fails.
+    pub(crate) fn end(&self) {
+        self.platter().until_end = 0;
+    }
+
     /// Makes one in `n` reads and writes fail; none if `n` is 0.
     pub(crate) fn fail_once_in(&self, n: u64) {
         self.platter().failing = n;
@@ -164,6 +170,13 @@ impl Disk {
         }
         current.clone_from(durable);
     }
+}
+
+/// Ends the process of a tier: it writes nothing more.
+pub(crate) fn kill(tier: DiskTier<Disk>, disk: &Disk) {
+    disk.end();
+    drop(tier);
+    disk.restart();
 }
 
 impl Platter {

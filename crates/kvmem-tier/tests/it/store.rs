@@ -3,7 +3,7 @@
 use kvmem_testkit::random::Random;
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, StoreError, TierError};
 
-use crate::simulated::Disk;
+use crate::simulated::{Disk, kill};
 
 fn tier(len: usize) -> DiskTier<Disk> {
     let options = DiskTierOptions { max_entries: Some(200), ..DiskTierOptions::default() };
@@ -192,7 +192,7 @@ fn durable_writes_need_no_sync() {
     tier.sync_all().unwrap();
     tier.remove(&[&99_u32.to_le_bytes()]).unwrap();
     let held: Vec<bool> = (0..100_u32).map(|i| tier.len_of(&i.to_le_bytes()).is_some()).collect();
-    drop(tier);
+    kill(tier, &disk);
     disk.fail_syncs(false);
     disk.cut_power();
     let (tier, _) = DiskTier::on(disk, &options).unwrap();
@@ -209,7 +209,7 @@ fn a_cleared_tier_is_empty_after_a_restart_too() {
     put(&tier, b"key", b"value");
     tier.clear().unwrap();
     assert_eq!((get(&tier, b"key"), tier.stats().used), (None, 0));
-    drop(tier);
+    kill(tier, &disk);
     disk.cut_power();
     let (tier, found) = DiskTier::on(disk, &DiskTierOptions::default()).unwrap();
     assert_eq!((get(&tier, b"key"), found.entries), (None, 0));
