@@ -214,7 +214,7 @@ for pin in manager._pins.values():
     pin.value = Ended(pin.value)
 # A look-up pins a chunk again.
 assert manager.lookup(key("b"), context) is HIT
-assert manager._pins[key("b")].value.is_valid
+assert manager._pins[None, key("b")].value.is_valid
 manager.prepare_load([key("b")], context)
 manager.complete_load([key("b")], context)
 try:

@@ -250,9 +250,9 @@ class Gate:
         return getattr(self._tier, name)
     def __contains__(self, key):
         return key in self._tier
-    def store(self, values):
+    def store(self, values, **hints):
         assert self.open.wait(60)
-        return self._tier.store(values)
+        return self._tier.store(values, **hints)
     def fetch_into(self, keys, buffers):
         assert self.open.wait(60)
         return self._tier.fetch_into(keys, buffers)
@@ -383,6 +383,30 @@ again.shutdown()
     )
 
 
+def test_hints_of_a_request_are_those_of_the_values_on_the_disk() -> None:
+    vllm(
+        ALONE
+        + """
+tier = make()
+seen = []
+
+class Noting(Gate):
+    def store(self, values, **hints):
+        seen.append(hints)
+        return self._tier.store(values, **hints)
+
+tier._tier = Noting(tier._tier)
+tier.submit_store(job(0, [1], [1]))
+wait(tier, 1)
+context = base.ReqContext("r", kv_transfer_params={"kvmem": {"priority": 2, "ttl": 60}})
+tier.submit_store(job(1, [2], [2]))
+wait(tier, 1)
+assert seen == [{"ttl": None, "priority": 0}, {"ttl": 60, "priority": 2}], seen
+tier.shutdown()
+"""
+    )
+
+
 def test_stored_chunks_are_events_if_they_are_enabled() -> None:
     vllm(
         ALONE
@@ -440,7 +464,7 @@ class Names(list):
         raise AssertionError("a search in a list")
 
 class Failing(Gate):
-    def store(self, values):
+    def store(self, values, **hints):
         error = kvmem.DiskTierError("the drive is full")
         error.failed = Names(name for name, _ in values[:2])
         raise error

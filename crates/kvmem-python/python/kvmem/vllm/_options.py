@@ -48,6 +48,12 @@ class NodeOptions:
     """Seconds that a process waits for the server at its start."""
     call_timeout: float = 0.25
     """Seconds that a call of the scheduler waits for a server that is gone."""
+    tenants: bool = False
+    """Store the chunks of each tenant, which requests name in their hints, in a namespace of its
+    own: the engine's name of a namespace, ``@``, and the tenant.
+    """
+    max_tenants: int = 32
+    """Tenants whose namespaces are open at a time. Others find and store nothing meanwhile."""
 
 
 def read(kind: type[Any], extra_config: Mapping[str, Any]) -> Any:

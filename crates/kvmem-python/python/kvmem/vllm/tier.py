@@ -35,6 +35,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .._kvmem import DiskTier, parse_size
 from ..errors import InvalidArgumentError, InvalidBufferError, KvmemError, OutOfSpaceError
+from ._hints import Hints, hints_of
 from ._identity import identity
 
 _log = logging.getLogger("vllm.kvmem")
@@ -53,6 +54,7 @@ class _Job:
     number: int
     keys: list[Any]
     rows: list[int]
+    hints: Hints
 
 
 class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
@@ -181,7 +183,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
     def _job(job_metadata: Any) -> _Job:
         keys, rows = list(job_metadata.keys), [int(row) for row in job_metadata.chunk_ids]
         assert len(keys) == len(rows), f"{len(keys)} keys and {len(rows)} rows"
-        return _Job(job_metadata.job_id, keys, rows)
+        return _Job(job_metadata.job_id, keys, rows, hints_of(job_metadata.req_context))
 
     def get_finished_jobs(self) -> Iterable[Any]:
         """Returns the results of jobs that have ended since the last call."""
@@ -249,7 +251,11 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         failed: set[Any] = set()
         try:
             if missing:
-                self._tier.store([(self._key(job.keys[at]), self._row(job, at)) for at in missing])
+                self._tier.store(
+                    [(self._key(job.keys[at]), self._row(job, at)) for at in missing],
+                    ttl=job.hints.ttl,
+                    priority=job.hints.priority,
+                )
         except (OutOfSpaceError, KvmemError) as error:
             names = getattr(error, "failed", None) or [self._key(job.keys[at]) for at in missing]
             failed = set(names)
