@@ -559,6 +559,8 @@ class KvmemSharedSpec(CPUOffloadingSpec):  # type: ignore[misc]
                 self.cpu_page_size_per_worker,
             )
             undo.callback(region.cleanup)
+            if self._options.registrar is not None:
+                region.register(self._options.registrar, kv_caches.tensors[0].tensor)
             key = worker_key(self.config.engine_id, rank)
             cache.insert(key, str(os.getpid()).encode(), priority=3)
             # Not evicted while this process runs.
