@@ -96,7 +96,7 @@ def read(kind: type[Any], extra_config: Mapping[str, Any]) -> Any:
         )
     if given.get("registrar") not in (None, "cuda"):
         raise InvalidArgumentError(
-            f"kvmem.registrar is {given['registrar']!r}: give \"cuda\", or leave it out, and vLLM "
+            f'kvmem.registrar is {given["registrar"]!r}: give "cuda", or leave it out, and vLLM '
             "pins the memory"
         )
     return kind(**given)
