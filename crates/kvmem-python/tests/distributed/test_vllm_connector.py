@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from conftest import MIB, until
 from node_server import Server
-from vllm_process import release, vllm  # noqa: F401 (release)
+from vllm_process import release, vllm, with_oldest  # noqa: F401 (release)
 
 ENGINE = """
 import json, sys, types
@@ -184,6 +184,7 @@ if sys.argv[2] == "restart":
 )
 
 
+@with_oldest
 @pytest.mark.parametrize("spec", ["KvmemOffloadingSpec", "KvmemTieringOffloadingSpec"])
 def test_requests_are_stored_and_found_by_the_real_scheduler(spec: str, tmp_path: Path) -> None:
     tier = {"type": "KvmemTier", "module_path": "kvmem.vllm", "path": str(tmp_path / "tier")}
@@ -203,6 +204,7 @@ def test_requests_are_stored_and_found_by_the_real_scheduler(spec: str, tmp_path
     assert ("found after a restart" in out) == (restart == "restart")
 
 
+@with_oldest
 def test_requests_find_what_a_node_has() -> None:
     with Server(32 * MIB) as server:
         extra = {
@@ -224,6 +226,7 @@ POLICY = {
 """A tier of 24 chunks."""
 
 
+@with_oldest
 def test_hints_of_requests_reach_the_policy() -> None:
     out = vllm(
         ENGINE
@@ -290,6 +293,7 @@ print("hints were used")
     assert "priority is 9: give a whole number from 0 to 3" in out
 
 
+@with_oldest
 def test_a_request_of_vllm_carries_hints() -> None:
     """vLLM's own request and context, from what an API server gives the engine."""
     vllm(
@@ -319,6 +323,7 @@ for actions, wanted in (
     )
 
 
+@with_oldest
 def test_hints_of_requests_reach_a_node(tmp_path: Path) -> None:
     command = os.environ.get("KVMEM_COMMAND")
     if not command:

@@ -11,7 +11,14 @@ import pytest
 from conftest import MIB
 from engines import REAL
 from node_server import ROOT, Server
-from vllm_process import Engine, EngineError, release, row_bytes, vllm  # noqa: F401 (release)
+from vllm_process import (
+    Engine,
+    EngineError,
+    release,  # noqa: F401 (release)
+    row_bytes,
+    vllm,
+    with_oldest,
+)
 
 SMALL = {"pages": "4k"}
 NAMES = [f"chunk {i}" for i in range(8)]
@@ -36,6 +43,7 @@ def libcuda(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(library)
 
 
+@with_oldest
 @pytest.mark.parametrize("spec", ["KvmemOffloadingSpec", "KvmemTieringOffloadingSpec"])
 def test_each_worker_pins_its_mapping_in_pieces(spec: str, libcuda: str) -> None:
     # Rows of 128 KiB: a piece is 16 of them.
@@ -50,6 +58,7 @@ def test_each_worker_pins_its_mapping_in_pieces(spec: str, libcuda: str) -> None
         assert engine("load", NAMES) == 8 * row_bytes(2)
 
 
+@with_oldest
 def test_vllm_pins_unless_kvmem_is_told_to(libcuda: str) -> None:
     with Engine("KvmemOffloadingSpec", {"kvmem": SMALL}, workers=2, libcuda=libcuda) as engine:
         assert engine("workers", "driver", "registered", "vllm") == [[0, 1]] * 2
@@ -106,6 +115,7 @@ def test_a_missing_driver_is_an_error_at_the_start() -> None:
         Engine("KvmemOffloadingSpec", {"kvmem": {"registrar": "verbs"}}, workers=1)
 
 
+@with_oldest
 @one_node
 @pytest.mark.parametrize("numa", [[0, 0], "auto"])
 @pytest.mark.parametrize("spec", ["KvmemOffloadingSpec", "KvmemTieringOffloadingSpec"])

@@ -10,7 +10,15 @@ import pytest
 import vllm_engine
 from engines import unpacked
 from kvmem.vllm._identity import weights
-from vllm_process import PAGE, Engine, EngineError, release, row_bytes, vllm  # noqa: F401 (release)
+from vllm_process import (
+    PAGE,
+    Engine,
+    EngineError,
+    release,  # noqa: F401 (release)
+    row_bytes,
+    vllm,
+    with_oldest,
+)
 
 NAMES = [f"chunk {i}" for i in range(20)]
 WORKERS = 2
@@ -26,6 +34,7 @@ def engine(path: Path, rows: int = 64, **options: Any) -> Engine:
     return Engine("KvmemTieringOffloadingSpec", tiers(path, **options), workers=WORKERS, rows=rows)
 
 
+@with_oldest
 def test_chunks_come_back_from_the_disk_and_after_kills(tmp_path: Path) -> None:
     path = tmp_path / "tier"
     with engine(path) as first:
@@ -88,6 +97,7 @@ def test_a_damaged_chunk_is_never_loaded(tmp_path: Path) -> None:
         assert reader("load", NAMES) == len(NAMES) * ROW
 
 
+@with_oldest
 def test_a_damaged_chunk_fails_alone(tmp_path: Path) -> None:
     """In one job with others, which are loaded."""
     path = tmp_path / "tier"
@@ -640,6 +650,7 @@ check(policy)
     )
 
 
+@with_oldest
 def test_the_policy_serves_an_engine() -> None:
     unpacked("vllm")
     extra = {
