@@ -120,7 +120,7 @@ const ENGINES: [Engine; 8] = [
         sources_only: true,
     },
     Engine {
-        // The oldest supported release. The same tests run with both.
+        // The oldest supported release. Tests of what differs run with both.
         name: "vLLM-0.32",
         wheels: &["vllm>=0.32,<0.33"],
         alone: true,

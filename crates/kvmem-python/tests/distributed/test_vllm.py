@@ -21,6 +21,7 @@ from vllm_process import (
     release,  # noqa: F401 (release)
     row_bytes,
     vllm,
+    with_oldest,
 )
 
 SPECS = ["KvmemOffloadingSpec", "KvmemTieringOffloadingSpec"]
@@ -34,6 +35,7 @@ def of_engine(engine_id: str) -> list[str]:
     return [line for line in open("/proc/net/unix") if engine_id in line]
 
 
+@with_oldest
 @pytest.mark.parametrize("spec", SPECS)
 def test_chunks_come_back_byte_for_byte_in_every_worker(spec: str) -> None:
     before = in_shm()
@@ -66,6 +68,7 @@ def test_the_scheduler_may_be_the_first(script: Callable[..., str]) -> None:
         assert engine("load", NAMES) == BYTES
 
 
+@with_oldest
 @pytest.mark.parametrize("spec", SPECS)
 @pytest.mark.parametrize("when", ["in a store", "in a load", "at the start"])
 def test_a_killed_engine_starts_again_with_the_same_name(spec: str, when: str) -> None:
@@ -216,6 +219,7 @@ def test_another_users_socket_is_not_trusted() -> None:
     assert "belongs to user 65534" in out
 
 
+@with_oldest
 def test_a_region_has_what_vllm_touches() -> None:
     """Every member of vLLM's region that vLLM uses elsewhere, with the same views."""
     out = vllm(
@@ -327,6 +331,7 @@ def test_options_are_checked() -> None:
         Engine("KvmemTieringOffloadingSpec", {"cpu_bytes_to_use": 100, **SMALL}, workers=1)
 
 
+@with_oldest
 def test_the_plugin_makes_the_classes_known() -> None:
     program = """
     import logging, sys
@@ -418,6 +423,7 @@ def test_the_log_has_the_receipt_and_what_the_doctor_finds() -> None:
     assert "worker 0 of engine logs made" in out and "worker 0 of engine logs has 0.00 GiB" in out
 
 
+@with_oldest
 def test_the_page_names_options_that_exist() -> None:
     unpacked("vllm")
     page = (DOCS / "vllm.md").read_text(encoding="utf-8")

@@ -5,14 +5,16 @@ the scheduler and the worker, as with one GPU.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import MIB
+from conftest import MIB, until
 from node_server import Server
-from vllm_process import release, vllm  # noqa: F401 (release)
+from vllm_process import release, vllm, with_oldest  # noqa: F401 (release)
 
-PROGRAM = """
+ENGINE = """
 import json, sys, types
 import numpy as np
 import vllm_engine
@@ -32,8 +34,10 @@ class Request:
     shared_prefix_boundary = None
     status = "running"
 
-    def __init__(self, number, names):
+    def __init__(self, number, names, hints=None):
         self.request_id = f"request {number}"
+        if hints is not None:
+            self.kv_transfer_params = {"kvmem": hints}
         self.names = names
         hashes = [vllm_engine.offload_key(name)[:32] for name in names]
         self.block_hashes = [bytes([i]) + it[1:] for it in hashes for i in (0, 1)]
@@ -109,10 +113,10 @@ class Engine:
         for row, wanted in self.rows(request, blocks):
             row[...] = wanted
 
-    def run(self, names):
+    def run(self, names, **hints):
         # Runs a request to its end. Returns the number of chunks that came from the tier.
         self.number += 1
-        request = Request(self.number, names)
+        request = Request(self.number, names, hints or None)
         self.scheduler.on_new_request(request)
         for _ in range(2000):
             found, later = self.scheduler.get_num_new_matched_tokens(request, 0)
@@ -152,6 +156,13 @@ class Engine:
         self.worker.close()
         self.scheduler.shutdown()
 
+def some(name, number):
+    return [f"{name} {i}" for i in range(number)]
+"""
+
+PROGRAM = (
+    ENGINE
+    + """
 names = [f"chunk {i}" for i in range(12)]
 engine = Engine("connector")
 assert engine.run(names) == 0
@@ -170,8 +181,10 @@ if sys.argv[2] == "restart":
     engine.close()
     print("found after a restart")
 """
+)
 
 
+@with_oldest
 @pytest.mark.parametrize("spec", ["KvmemOffloadingSpec", "KvmemTieringOffloadingSpec"])
 def test_requests_are_stored_and_found_by_the_real_scheduler(spec: str, tmp_path: Path) -> None:
     tier = {"type": "KvmemTier", "module_path": "kvmem.vllm", "path": str(tmp_path / "tier")}
@@ -191,6 +204,7 @@ def test_requests_are_stored_and_found_by_the_real_scheduler(spec: str, tmp_path
     assert ("found after a restart" in out) == (restart == "restart")
 
 
+@with_oldest
 def test_requests_find_what_a_node_has() -> None:
     with Server(32 * MIB) as server:
         extra = {
@@ -199,3 +213,178 @@ def test_requests_find_what_a_node_has() -> None:
             "kvmem": {"socket": str(server.path)},
         }
         assert "found after a restart" in vllm(PROGRAM, json.dumps(extra), "restart")
+
+
+POLICY = {
+    "spec_name": "KvmemOffloadingSpec",
+    "spec_module_path": "kvmem.vllm",
+    "cpu_bytes_to_use": 24 * 8192,
+    "kvmem": {"pages": "4k"},
+    "eviction_policy": "KvmemPolicy",
+    "cache_policy_module_path": "kvmem.vllm",
+}
+"""A tier of 24 chunks."""
+
+
+@with_oldest
+def test_hints_of_requests_reach_the_policy() -> None:
+    out = vllm(
+        ENGINE
+        + """
+from kvmem.vllm import KvmemPolicy
+now = 1000.0
+KvmemPolicy.clock = staticmethod(lambda: now)
+number = iter(range(1000))
+
+def flood(chunks, **hints):
+    for _ in range(0, chunks, 4):
+        engine.run(some(f"once {next(number)}", 4), **hints)
+
+engine = Engine("hints")
+policy = engine.scheduler.manager._policy
+assert isinstance(policy, KvmemPolicy) and policy.cache_capacity == 24
+# Without hints a flood takes all.
+engine.run(some("plain", 6))
+flood(24)
+assert engine.run(some("plain", 6)) == 0
+# A priority outlives it, however often it comes.
+engine.run(some("system", 6), priority=2)
+flood(80)
+assert engine.run(some("system", 6)) == 6
+# A time to live that is over gives the chunks up before all others.
+engine.scheduler.reset_cache()
+engine.run(some("old", 8))
+engine.run(some("short", 8), ttl=60, priority=3)
+now += 59
+engine.run(some("more", 8))
+now += 2
+engine.run(some("new", 8))
+assert engine.run(some("old", 8)) == 8 and engine.run(some("short", 8)) == 0
+# So does the end of a session. What another session has used stays.
+engine.scheduler.reset_cache()
+engine.run(some("both", 2) + some("one", 6), session="one")
+engine.run(some("both", 2) + some("two", 6), session="two")
+engine.run(some("both", 2) + some("one", 6) + some("last", 2), session="one", session_ends=True)
+engine.run(some("more", 8))
+engine.run(some("new", 8))
+assert engine.run(some("both", 2) + some("two", 6)) == 8
+assert engine.run(some("both", 2) + some("one", 6)) == 2
+# A tenant keeps what it has in its share.
+for tenant, wanted in ((None, 0), ("a", 8)):
+    engine.scheduler.reset_cache()
+    engine.run(some("mine", 8), **({} if tenant is None else {"tenant": tenant}))
+    flood(60, **({} if tenant is None else {"tenant": "b"}))
+    assert engine.run(some("mine", 8)) == wanted, tenant
+# Wrong hints change nothing.
+engine.scheduler.reset_cache()
+for wrong in ({"priority": 9}, {"ttl": -1}, {"tenant": 7}, {"colour": "red"}, {"priority": True}):
+    assert engine.run(some("mine", 4), **wrong) in (0, 4)
+engine.number += 1
+request = Request(engine.number, [])
+request.kv_transfer_params = {"kvmem": "loud"}
+engine.scheduler.on_new_request(request)
+assert all(it.priority == 0 and it.expires is None for it in policy._chunks.values())
+engine.close()
+print("hints were used")
+""",
+        json.dumps(POLICY),
+    )
+    assert "hints were used" in out
+    assert "priority is 9: give a whole number from 0 to 3" in out
+
+
+@with_oldest
+def test_a_request_of_vllm_carries_hints() -> None:
+    """vLLM's own request and context, from what an API server gives the engine."""
+    vllm(
+        ENGINE
+        + """
+from vllm.v1.request import Request as Theirs
+from kvmem.vllm import _hints
+extra_args = {"kv_transfer_params": {"kvmem": {"tenant": "t", "priority": 1}}}
+parameters = types.SimpleNamespace(
+    max_tokens=1, extra_args=extra_args, structured_outputs=None, skip_reading_prefix_cache=False
+)
+action = types.SimpleNamespace(action_type="kvmem", payload={"priority": 3, "ttl": 5})
+other = types.SimpleNamespace(action_type="other", payload={"priority": 2})
+for actions, wanted in (
+    (None, _hints.Hints(tenant="t", priority=1)),
+    ([other, action], _hints.Hints(tenant="t", priority=3, ttl=5)),
+):
+    hints = None if actions is None else types.SimpleNamespace(actions=actions)
+    request = Theirs("r", [1, 2, 3], parameters, None, priority=7, cache_salt="s", kv_hints=hints)
+    context = scheduler._create_req_context(request)
+    assert _hints.hints_of(context) == wanted, context
+    assert _hints.hints_of(context) is _hints.hints_of(context)
+    # The docs say that these do not arrive.
+    assert not {"priority", "cache_salt", "lora_request", "session_id"} & set(vars(context))
+""",
+        json.dumps(POLICY),
+    )
+
+
+@with_oldest
+def test_hints_of_requests_reach_a_node(tmp_path: Path) -> None:
+    command = os.environ.get("KVMEM_COMMAND")
+    if not command:
+        pytest.skip("KVMEM_COMMAND does not name the built command")
+    path = tmp_path / "kvmem.sock"
+    serve = [command, "serve", "--size", "8MiB", "--socket", str(path), "--pages", "4k"]
+    server = subprocess.Popen([*serve, "--quota", f"engine@small={6 * 8192 + 4096}"])
+    try:
+        until(path.exists)
+        extra = {
+            "spec_name": "KvmemSharedSpec",
+            "spec_module_path": "kvmem.vllm",
+            "kvmem": {
+                "socket": str(path),
+                "namespace": "engine",
+                "tenants": True,
+                "max_tenants": 2,
+            },
+        }
+        out = vllm(
+            ENGINE
+            + """
+import time
+import kvmem
+engine = Engine("tenants")
+assert engine.run(some("shared", 4)) == 0
+assert engine.run(some("shared", 4), tenant="a") == 0
+assert engine.run(some("shared", 4), tenant="a") == 4
+assert engine.run(some("shared", 4)) == 4
+# The server evicts this tenant's chunks at its quota, and only these.
+for i in range(4):
+    engine.run(some(f"prompt {i}", 4), tenant="small")
+listed = {}
+node = kvmem.connect(extra["kvmem"]["socket"])
+for it in node.list():
+    listed.setdefault(it.namespace, []).append(it)
+assert len(listed["engine@small"]) <= 6 and len(listed["engine@a"]) == 4, listed.keys()
+assert engine.run(some("shared", 4), tenant="a") == 4
+# More tenants than are open at a time: idle ones are closed, and found again.
+for i in range(5):
+    assert engine.run(some("own", 2), tenant=f"tenant {i}") == 0
+for i in range(5):
+    assert engine.run(some("own", 2), tenant=f"tenant {i}") == 2
+assert len(engine.scheduler.manager._tenants) == 2
+# Priorities and times to live are those of the node's values.
+engine.run(some("high", 3), priority=2)
+engine.run(some("short", 3), ttl=0.5)
+priorities = [it.priority for it in node.list() if it.namespace == "engine"]
+assert priorities.count(2) == 3, priorities
+# The next requests find, and do not store: their times to live do not begin again.
+engine.scheduler.manager.prepare_store = lambda keys, context: None
+end = time.monotonic() + 60
+while engine.run(some("short", 3)):
+    assert time.monotonic() < end
+assert engine.run(some("high", 3)) == 3
+engine.close()
+print("the node knows")
+""",
+            json.dumps(extra),
+        )
+        assert "the node knows" in out
+    finally:
+        server.terminate()
+        server.wait(60)

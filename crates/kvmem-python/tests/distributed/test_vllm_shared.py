@@ -11,7 +11,14 @@ import kvmem
 import pytest
 from conftest import MIB, until
 from node_server import Server
-from vllm_process import Engine, EngineError, release, row_bytes, vllm  # noqa: F401 (release)
+from vllm_process import (
+    Engine,
+    EngineError,
+    release,  # noqa: F401 (release)
+    row_bytes,
+    vllm,
+    with_oldest,
+)
 
 NAMES = [f"chunk {i}" for i in range(20)]
 ROW = row_bytes()
@@ -29,6 +36,7 @@ def engine(server: Server, **options: Any) -> Engine:
     return Engine(SPEC, {"kvmem": node}, **options)
 
 
+@with_oldest
 def test_two_engines_have_one_copy(server: Server) -> None:
     with (
         engine(server) as one,
@@ -117,6 +125,7 @@ def test_a_full_node_evicts_chunks_that_no_engine_uses() -> None:
         assert one("store", ["a", "b"]) == ["a", "b"]
 
 
+@with_oldest
 def test_a_chunk_that_is_being_loaded_is_not_evicted() -> None:
     with Server(16 * MIB) as server:
         out = vllm(
@@ -214,7 +223,7 @@ for pin in manager._pins.values():
     pin.value = Ended(pin.value)
 # A look-up pins a chunk again.
 assert manager.lookup(key("b"), context) is HIT
-assert manager._pins[key("b")].value.is_valid
+assert manager._pins[None, key("b")].value.is_valid
 manager.prepare_load([key("b")], context)
 manager.complete_load([key("b")], context)
 try:
@@ -253,6 +262,7 @@ if sys.argv[3] == "MISS":
             node.clear(everywhere=True)
 
 
+@with_oldest
 def test_a_reset_leaves_the_shared_chunks_alone(server: Server) -> None:
     with engine(server) as one, engine(server) as two:
         one("store", NAMES)

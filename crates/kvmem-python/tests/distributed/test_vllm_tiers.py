@@ -10,7 +10,15 @@ import pytest
 import vllm_engine
 from engines import unpacked
 from kvmem.vllm._identity import weights
-from vllm_process import PAGE, Engine, EngineError, release, row_bytes, vllm  # noqa: F401 (release)
+from vllm_process import (
+    PAGE,
+    Engine,
+    EngineError,
+    release,  # noqa: F401 (release)
+    row_bytes,
+    vllm,
+    with_oldest,
+)
 
 NAMES = [f"chunk {i}" for i in range(20)]
 WORKERS = 2
@@ -26,6 +34,7 @@ def engine(path: Path, rows: int = 64, **options: Any) -> Engine:
     return Engine("KvmemTieringOffloadingSpec", tiers(path, **options), workers=WORKERS, rows=rows)
 
 
+@with_oldest
 def test_chunks_come_back_from_the_disk_and_after_kills(tmp_path: Path) -> None:
     path = tmp_path / "tier"
     with engine(path) as first:
@@ -88,6 +97,7 @@ def test_a_damaged_chunk_is_never_loaded(tmp_path: Path) -> None:
         assert reader("load", NAMES) == len(NAMES) * ROW
 
 
+@with_oldest
 def test_a_damaged_chunk_fails_alone(tmp_path: Path) -> None:
     """In one job with others, which are loaded."""
     path = tmp_path / "tier"
@@ -250,9 +260,9 @@ class Gate:
         return getattr(self._tier, name)
     def __contains__(self, key):
         return key in self._tier
-    def store(self, values):
+    def store(self, values, **hints):
         assert self.open.wait(60)
-        return self._tier.store(values)
+        return self._tier.store(values, **hints)
     def fetch_into(self, keys, buffers):
         assert self.open.wait(60)
         return self._tier.fetch_into(keys, buffers)
@@ -383,6 +393,30 @@ again.shutdown()
     )
 
 
+def test_hints_of_a_request_are_those_of_the_values_on_the_disk() -> None:
+    vllm(
+        ALONE
+        + """
+tier = make()
+seen = []
+
+class Noting(Gate):
+    def store(self, values, **hints):
+        seen.append(hints)
+        return self._tier.store(values, **hints)
+
+tier._tier = Noting(tier._tier)
+tier.submit_store(job(0, [1], [1]))
+wait(tier, 1)
+context = base.ReqContext("r", kv_transfer_params={"kvmem": {"priority": 2, "ttl": 60}})
+tier.submit_store(job(1, [2], [2]))
+wait(tier, 1)
+assert seen == [{"ttl": None, "priority": 0}, {"ttl": 60, "priority": 2}], seen
+tier.shutdown()
+"""
+    )
+
+
 def test_stored_chunks_are_events_if_they_are_enabled() -> None:
     vllm(
         ALONE
@@ -440,7 +474,7 @@ class Names(list):
         raise AssertionError("a search in a list")
 
 class Failing(Gate):
-    def store(self, values):
+    def store(self, values, **hints):
         error = kvmem.DiskTierError("the drive is full")
         error.failed = Names(name for name, _ in values[:2])
         raise error
@@ -616,6 +650,7 @@ check(policy)
     )
 
 
+@with_oldest
 def test_the_policy_serves_an_engine() -> None:
     unpacked("vllm")
     extra = {

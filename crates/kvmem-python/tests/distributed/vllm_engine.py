@@ -85,6 +85,8 @@ class Worker:
         self._per_chunk = options["blocks_per_chunk"]
         blocks = options["gpu_chunks"] * self._per_chunk
         self._gpu = [vllm_standins.gpu(blocks, self._page) for _ in range(TENSORS)]
+        if "libcuda" in options:
+            vllm_standins.use_driver(options["libcuda"], self._gpu, rank % 2)
         # Without the time of the imports.
         OffloadingSpecFactory.get_spec_cls(options["extra"])
         if "barrier" in options:
@@ -146,6 +148,26 @@ class Worker:
             if line.startswith("VmPTE"):
                 return int(line.split()[1]) * 1024
         raise AssertionError
+
+    def driver(self, *names: str) -> list[int]:
+        """Returns numbers of the stand-in for the driver, of which ``vllm`` counts the pieces that
+        vLLM has registered.
+        """
+        import vllm_standins
+
+        return [vllm_standins.driver_number(name) for name in names]
+
+    def policies(self) -> list[list[int]]:
+        """Returns mode and nodes of the kernel's policy in the middle of this worker's slot of
+        each row.
+        """
+        from kvmem.vllm import _placement
+
+        region = self._worker._mmap_region
+        slot = region.cpu_page_size
+        middle = region._base.data_ptr() + region.rank * slot + slot // 2
+        rows = range(0, region.num_chunks * region._row_stride, region._row_stride)
+        return [list(_placement.policy_of(middle + row)) for row in rows]
 
     def close(self) -> None:
         self._worker.shutdown()
@@ -310,6 +332,10 @@ class Scheduler:
         self._manager.on_request_finished(context)
         self._step()
         return sum(compared)
+
+    def workers(self, do: str, *arguments: Any) -> list[Any]:
+        """Calls a method of each worker."""
+        return self._all(do, *arguments)
 
     def settle(self) -> None:
         """Steps until the tiers below have nothing to do."""

@@ -22,10 +22,18 @@ PAGE = 8192
 _numbers = itertools.count()
 
 
-@pytest.fixture(params=["newest", "oldest"], autouse=True)
+with_oldest = pytest.mark.parametrize("release", ["newest", "oldest"], indirect=True)
+"""Runs a test with the oldest supported release as well: one for each class, and those of
+interfaces that differ between the releases.
+"""
+
+
+@pytest.fixture(autouse=True)
 def release(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs each test of a module that imports it with both ends of the supported releases."""
-    if request.param == "oldest":
+    """Runs each test of a module that imports it with the newest supported release, and those
+    :data:`with_oldest` with the oldest one, too.
+    """
+    if getattr(request, "param", "newest") == "oldest":
         folder = os.environ.get("VLLM_OLDEST_DIR")
         if not folder or not Path(folder, "vllm").is_dir():
             missing(

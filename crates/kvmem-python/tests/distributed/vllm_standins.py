@@ -165,6 +165,43 @@ def gpu(rows: int, nbytes: int) -> Any:
     return torch.zeros((rows, nbytes), dtype=torch.int8).as_subclass(Gpu)
 
 
+_driver: Any = None
+
+
+class _Runtime:
+    """The CUDA runtime that vLLM pins memory with. Counts the calls."""
+
+    registered = 0
+
+    def cudaHostRegister(self, address: int, nbytes: int) -> int:
+        type(self).registered += 1
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:
+        type(self).registered -= 1
+        return 0
+
+
+def use_driver(library: str, tensors: Any, ordinal: int) -> None:
+    """Loads a stand-in for the driver, whose name the registrar of kvmem then finds, makes vLLM pin
+    memory, and puts the caches of a worker on a GPU.
+    """
+    global _driver
+    _driver = ctypes.CDLL(library)
+    _driver.standin_get.restype = ctypes.c_uint64
+    _driver.standin_get.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+    from vllm.v1.kv_offload.cpu import gpu_worker, host_register
+
+    gpu_worker.PIN_MEMORY = True
+    host_register._get_cudart = _Runtime
+    for tensor in tensors:
+        tensor.device = types.SimpleNamespace(type="cuda", index=ordinal)
+
+
+def driver_number(name: str) -> int:
+    return _Runtime.registered if name == "vllm" else int(_driver.standin_get(name.encode(), 0))
+
+
 class Around(standins.Finder):
     """Finds modules of vLLM that stand in, before those of its wheel."""
 

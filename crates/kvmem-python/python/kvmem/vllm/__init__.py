@@ -31,6 +31,7 @@ from .errors import (
     LayoutMismatchError,
     NodeLayoutError,
     PinLostError,
+    PlacementError,
     SpecUnusedError,
     UnsupportedVersionError,
 )
@@ -54,6 +55,7 @@ __all__ = [
     "NodeRegion",
     "OffloadRegion",
     "PinLostError",
+    "PlacementError",
     "SpecUnusedError",
     "UnsupportedVersionError",
     "check_registered",

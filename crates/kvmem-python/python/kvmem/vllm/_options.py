@@ -17,8 +17,14 @@ class RegionOptions:
     """Page sizes to try, in order of preference, as for :class:`kvmem.Region`."""
     strict: bool = False
     """Fail unless the first page size backs the whole region."""
-    numa: str | None = None
-    """``bind:0`` or ``interleave:0-1``, for the whole region."""
+    numa: str | list[int] | None = None
+    """``bind:0`` or ``interleave:0-1`` for the whole region. ``auto``, or a list of nodes: a node
+    for the slots of each worker.
+    """
+    registrar: str | None = None
+    """``cuda``: kvmem pins the memory, for the worker's GPU. None: vLLM does."""
+    registrar_chunk: int | str | None = None
+    """Bytes that one call pins at most. None: as many as the registrar prefers."""
     threads: int | str = "auto"
     """Threads that make pages resident."""
     weights: str | None = None
@@ -48,6 +54,14 @@ class NodeOptions:
     """Seconds that a process waits for the server at its start."""
     call_timeout: float = 0.25
     """Seconds that a call of the scheduler waits for a server that is gone."""
+    registrar: str | None = None
+    """``cuda``: kvmem pins the memory, for the worker's GPU. None: vLLM does."""
+    tenants: bool = False
+    """Store the chunks of each tenant, which requests name in their hints, in a namespace of its
+    own: the engine's name of a namespace, ``@``, and the tenant.
+    """
+    max_tenants: int = 32
+    """Tenants whose namespaces are open at a time. Others find and store nothing meanwhile."""
 
 
 def read(kind: type[Any], extra_config: Mapping[str, Any]) -> Any:
@@ -69,6 +83,20 @@ def read(kind: type[Any], extra_config: Mapping[str, Any]) -> Any:
         accepts: tuple[type[Any], ...] = (str, type(None)) if default is None else (type(default),)
         if name in ("join_timeout", "connect_timeout", "call_timeout", "threads"):
             accepts = (int, float) if name != "threads" else (int, str)
+        if name == "numa":
+            accepts = (str, type(None), list)
+        if name == "registrar_chunk":
+            accepts = (int, str, type(None))
         if not isinstance(value, accepts) or (isinstance(value, bool) and bool not in accepts):
             raise InvalidArgumentError(f"kvmem.{name} is {value!r}: give a {accepts[0].__name__}")
+    nodes = given.get("numa")
+    if isinstance(nodes, list) and not all(type(it) is int and it >= 0 for it in nodes):
+        raise InvalidArgumentError(
+            f"kvmem.numa is {nodes!r}: give numbers of nodes, one for each worker"
+        )
+    if given.get("registrar") not in (None, "cuda"):
+        raise InvalidArgumentError(
+            f'kvmem.registrar is {given["registrar"]!r}: give "cuda", or leave it out, and vLLM '
+            "pins the memory"
+        )
     return kind(**given)

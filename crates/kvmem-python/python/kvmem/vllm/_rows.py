@@ -1,24 +1,47 @@
 """*Rows*: memory as vLLM sees it, a row for each chunk and a slot for each worker in it.
 
+*Pinning.* As a rule vLLM pins a worker's memory itself: it takes the ranges from
+``total_size_bytes`` or ``iter_worker_slot_ranges``, and notes them in ``pinned_addresses`` and
+``is_pinned``. After :meth:`Rows.register` the first is 0 and the second yields nothing. vLLM then
+makes no call to the driver, and finds the memory pinned.
+
 vLLM has no abstract class for its region. :class:`Rows` has every member that vLLM 0.32 and 0.33
 touch, and the same arithmetic: the tests compare both. Memory comes from a subclass.
 """
 
 from __future__ import annotations
 
+import logging
+import math
 import mmap
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from .._kvmem import Region, Registration, parse_size
 from ..errors import InvalidArgumentError
+
+_log = logging.getLogger("vllm.kvmem")
+
+_HUGEPAGE = 2 << 20
+_PIECE = 1 << 30
+"""Bytes that one call pins, about: neighbours on the driver's locks wait for one call."""
+_MAX_PIECE = 64 << 30
+"""vLLM's own limit of a call."""
 
 
 class Rows:
     """Rows over memory that a subclass owns. A row begins every ``stride`` bytes."""
 
     BLOCK_SIZE_ALIGNMENT: int = mmap.PAGESIZE
+
+    # Of a region that fails before it has rows.
+    is_pinned: bool = False
+    _registration: Registration | None = None
+    _base: Any = None
+    _views: tuple[()] | list[Any] = ()
 
     def __init__(
         self, memory: Any, *, rows: int, stride: int, rank: int | None, slot: int, offset: int = 0
@@ -34,11 +57,52 @@ class Rows:
         self._worker_offset = (rank or 0) * slot
         self._worker_area_end = self._worker_offset + slot
         self._canonical_offset = 0
-        self._views: list[Any] = []
-        self.total_size_bytes = rows * stride
-        self._base = torch.frombuffer(
-            memory, dtype=torch.int8, count=self.total_size_bytes, offset=offset
+        self._views = []
+        self._nbytes = rows * stride
+        self._base = torch.frombuffer(memory, dtype=torch.int8, count=self._nbytes, offset=offset)
+
+    @property
+    def total_size_bytes(self) -> int:
+        """Length of the memory, of which vLLM pins all. 0: kvmem has pinned it."""
+        return 0 if self._registration is not None else self._nbytes
+
+    def register(self, registrar: str, tensor: Any, chunk: int | str | None = None) -> None:
+        """Pins the memory for the GPU of a tensor, in place of vLLM. No chunk lies in two pieces.
+
+        Raises :class:`kvmem.NotAvailableError` without a driver, and
+        :class:`kvmem.RegistrationError`; nothing is pinned then.
+        """
+        index = getattr(getattr(tensor, "device", None), "index", None)
+        device = registrar if index is None else f"{registrar}:{index}"
+        start = time.monotonic()
+        piece = self._piece(parse_size(chunk) if isinstance(chunk, str) else chunk)
+        registration = Registration(self._whole(), device, populate=None, chunk=piece)
+        boundary = registration.boundary
+        if boundary is not None and boundary % self._row_stride:
+            registration.close()
+            raise InvalidArgumentError(
+                f"{device} pins pieces of {boundary} bytes, which cut rows of {self._row_stride}: "
+                "leave kvmem.registrar out, and vLLM pins the memory"
+            )
+        self._registration = registration
+        _log.info(
+            "kvmem: %.2f GiB pinned for %s in pieces of %s bytes, in %.2f s",
+            self._nbytes / 2**30,
+            device,
+            "all" if boundary is None else boundary,
+            time.monotonic() - start,
         )
+
+    def _whole(self) -> Region:
+        """Returns the memory as a region."""
+        raise NotImplementedError
+
+    def _piece(self, wanted: int | None) -> int:
+        """Returns the length of the pieces that are pinned: whole rows and whole hugepages."""
+        unit = math.lcm(self._row_stride, _HUGEPAGE)
+        if unit > _MAX_PIECE or unit >= self._nbytes:
+            return max(self._nbytes, 1)
+        return max((wanted or _PIECE) // unit, 1) * unit
 
     @property
     def base_tensor(self) -> Any:
@@ -50,6 +114,8 @@ class Rows:
     def iter_worker_slot_ranges(self) -> Iterator[tuple[int, int]]:
         """Yields offset and length of the worker's slot in each row, rounded out to pages."""
         assert self.rank is not None
+        if self._registration is not None:
+            return
         page = self.page_size
         for row in range(self.num_chunks):
             start = row * self._row_stride + self.rank * self.cpu_page_size
@@ -106,11 +172,15 @@ class Rows:
             stride=(self._view_stride, 1),
             storage_offset=offset,
         )
-        self._views.append(view)
+        self._views = [*self._views, view]
         return view
 
     def _release(self) -> None:
-        """Undoes vLLM's registrations, and lets go of all views."""
+        """Undoes the registrations, and lets go of all views."""
+        if self._registration is not None:
+            self._registration.close()
+            self._registration = None
+            self.is_pinned = False
         if self.is_pinned and self._base is not None:
             from vllm.v1.kv_offload.cpu.host_register import host_unregister
 
@@ -118,5 +188,5 @@ class Rows:
                 host_unregister(address)
             self.pinned_addresses.clear()
             self.is_pinned = False
-        self._views.clear()
+        self._views = ()
         self._base = None

@@ -51,6 +51,19 @@ class LayoutMismatchError(HandoverError):
     """Layout of the existing region."""
 
 
+class PlacementError(KvmemError, RuntimeError):
+    """The memory of a worker cannot be on the NUMA node that it should be on."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("node", "requested", "limit")
+
+    node: int | None
+    """The node."""
+    requested: int | None
+    """Bytes that the worker's slots need."""
+    limit: int | None
+    """Bytes that the node has."""
+
+
 class PinLostError(KvmemError, RuntimeError):
     """The server of a node ended a pin while a worker copied the chunk to its GPU. The bytes there
     may be another chunk's. vLLM cannot fail a single load, so this error ends the engine before a

@@ -22,18 +22,34 @@ change the order.
 
 *Prefixes.* The chunks of a request are used tail first, so a prefix is evicted from its end.
 
-Time: every call takes O(1) for each key, amortised; ``evict`` takes O(n + protected keys); the
-table of worths is computed again once in an eighth of the capacity, in constant time. Memory: about
-300 bytes for each chunk and each ghost.
+*Hints* of requests (:mod:`~kvmem.vllm._hints`) go before worths, in this order:
+
+- A chunk whose time to live is over is evicted first, and so is one of a session that has ended,
+  if no other request has used it. A later use makes it a usual chunk again, and the latest request
+  decides its time to live.
+- *Tenants* have equal shares of the capacity. While one of them has more than its share, the
+  others lose nothing. A tenant without a use for four times the capacity has no share. All requests
+  without a tenant are one.
+- Chunks of a lower *priority* go before all of a higher one. A use raises the priority of a chunk.
+
+Each priority of each tenant has rings of its own, and all of them share the counts.
+
+Time: every call takes O(1) for each key, amortised, and O(log n) if it has a time to live;
+``evict`` takes O(n * tenants + protected keys); the table of worths is computed again once in an
+eighth of the capacity, in constant time. Memory: about 300 bytes for each chunk and each ghost.
 """
 
 from __future__ import annotations
 
+import heapq
+import time
 from collections import OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, order_request_keys
+
+from ._hints import NONE, Hints, hints_of
 
 KINDS = 4
 """Used once, twice, three or four times, more often."""
@@ -44,7 +60,13 @@ CLEARLY = 0.8
 SOON = 32
 """A use at an age below 1 / SOON of the capacity makes a chunk young, and is not counted."""
 REMEMBERED = 4
-"""Ghosts are remembered for this number of capacities."""
+"""Ghosts, and tenants without a use, are remembered for this number of capacities."""
+MAX_TENANTS = 64
+"""Tenants with shares of their own. All others have one share together."""
+OTHERS = "others"
+"""Name of the tenants beyond that number."""
+
+_Ring = OrderedDict[Any, "_Entry"]
 
 
 def kind_of(uses: int) -> int:
@@ -55,12 +77,30 @@ def kind_of(uses: int) -> int:
 class _Entry:
     """A chunk, or a ghost of one."""
 
-    __slots__ = ("chunk", "used", "uses")
+    __slots__ = ("chunk", "expires", "priority", "session", "spent", "tenant", "used", "uses")
 
-    def __init__(self, chunk: Any, used: int, uses: int) -> None:
+    def __init__(self, chunk: Any, used: int, uses: int, tenant: str | None) -> None:
         self.chunk = chunk
         self.used = used
         self.uses = uses
+        self.tenant = tenant
+        self.priority = 0
+        self.session: str | None = None
+        """The only session that has used it."""
+        self.expires: float | None = None
+        self.spent = False
+        """Whether its time to live is over, or its session has ended."""
+
+
+class _Tenant:
+    """The chunks of a tenant: rings by priority, and by kind in each."""
+
+    __slots__ = ("chunks", "rings", "used")
+
+    def __init__(self) -> None:
+        self.chunks = 0
+        self.used = 0
+        self.rings: dict[int, list[_Ring]] = {}
 
 
 class KvmemPolicy(CachePolicy):  # type: ignore[misc]
@@ -72,10 +112,18 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
         super().__init__(cache_capacity)
         self.clear()
 
+    clock: Callable[[], float] = staticmethod(time.monotonic)
+    """Clock of times to live, in seconds."""
+
     def clear(self) -> None:
         """Forgets all chunks, ghosts and counts."""
         self._chunks: dict[Any, _Entry] = {}
-        self._rings: list[OrderedDict[Any, _Entry]] = [OrderedDict() for _ in range(KINDS)]
+        self._tenants: dict[str | None, _Tenant] = {}
+        self._spent: _Ring = OrderedDict()
+        # Times at which chunks expire. One that was used since then has another time by now.
+        self._expiries: list[tuple[float, int, Any]] = []
+        self._serial = 0
+        self._missed: dict[Any, Hints] = {}
         self._aside: set[Any] = set()
         self._ghosts: OrderedDict[Any, _Entry] = OrderedDict()
         self._now = 0
@@ -91,34 +139,54 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
         entry = self._chunks.get(key)
         return None if entry is None else entry.chunk
 
+    @property
+    def _rings(self) -> list[_Ring]:
+        """All rings."""
+        groups = [rings for it in self._tenants.values() for rings in it.rings.values()]
+        return [self._spent, *(ring for rings in groups for ring in rings)]
+
     def insert(self, key: Any, chunk: Any, req_context: Any = None) -> None:
         """Adds a chunk. A ghost of it returns with its history."""
+        missed = self._missed.pop(key, NONE)
+        hints = missed if req_context is None else hints_of(req_context)
         self._now += 1
         ghost = self._ghosts.pop(key, None)
+        tenant = self._tenant_of(hints)
         if ghost is None:
-            entry = _Entry(chunk, self._now, 1)
+            entry = _Entry(chunk, self._now, 1, tenant)
         else:
             # It was counted as ended when it was evicted.
             self._count_hit(ghost)
-            entry = _Entry(chunk, self._now, ghost.uses + 1)
+            entry = _Entry(chunk, self._now, ghost.uses + 1, tenant)
+        entry.session = hints.session
+        self._apply(hints, key, entry)
         self._chunks[key] = entry
-        self._rings[kind_of(entry.uses)][key] = entry
+        self._tenants[tenant].chunks += 1
+        self._ring_of(entry)[key] = entry
         while self._ghosts and len(self._ghosts) > REMEMBERED * self.cache_capacity:
             self._ghosts.popitem(last=False)
 
     def remove(self, key: Any) -> None:
         """Removes a chunk whose store has failed. It leaves no ghost."""
         entry = self._chunks.pop(key)
-        self._rings[kind_of(entry.uses)].pop(key, None)
+        self._ring_of(entry).pop(key, None)
         self._aside.discard(key)
+        self._leave(entry)
 
     def touch(self, keys: Iterable[Any], req_context: Any = None) -> None:
         """Counts a use of each key, the last one first."""
+        hints = hints_of(req_context)
         for key in reversed(list(keys)):
-            self._use(key, counts=True)
+            self._use(key, hints)
 
     def on_store_miss(self, keys: Iterable[Any], req_context: Any) -> None:
-        """Does nothing: :meth:`insert` follows, and knows the ghost."""
+        """Keeps the hints: :meth:`insert` follows, and vLLM 0.32 tells it no request."""
+        hints = hints_of(req_context)
+        if hints is not NONE:
+            self._missed.update(dict.fromkeys(keys, hints))
+            # A store that found no space leaves its keys.
+            while len(self._missed) > REMEMBERED * self.cache_capacity:
+                del self._missed[next(iter(self._missed))]
 
     def on_request_finished(
         self,
@@ -128,33 +196,45 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
         req_context: Any,
     ) -> None:
         """Counts one use of each chunk that the request has reused, and puts all its chunks into
-        the order of its prefix.
+        the order of its prefix. If its session ends, the chunks that only that session has used
+        are evicted first.
         """
+        hints = hints_of(req_context)
         for key in reversed(order_request_keys(key_groups, req_context)):
-            self._use(key, counts=key in reused_keys)
+            self._use(key, hints if key in reused_keys else None)
+            entry = self._chunks.get(key)
+            ends = hints.session_ends and hints.session is not None
+            if entry is not None and ends and entry.session == hints.session:
+                self._spend(key, entry)
 
     def evict(self, n: int, protected: set[Any]) -> list[tuple[Any, Any]] | None:
         """Evicts ``n`` chunks that are neither protected nor pinned; None, and nothing has changed,
         if there are fewer.
         """
-        taken: list[tuple[Any, int, _Entry]] = []
-        skipped: list[tuple[Any, int, _Entry]] = []
+        self._expire()
+        taken: list[tuple[Any, _Ring, _Entry]] = []
+        skipped: list[tuple[Any, _Ring, _Entry]] = []
         while len(taken) < n:
-            kind = self._victim()
-            if kind is None:
+            ring = self._victim()
+            if ring is None:
                 break
-            key, entry = self._rings[kind].popitem(last=False)
+            key, entry = ring.popitem(last=False)
             if entry.chunk.ref_cnt != 0:
                 self._aside.add(key)
             elif key in protected:
-                skipped.append((key, kind, entry))
+                skipped.append((key, ring, entry))
             else:
-                taken.append((key, kind, entry))
-        back = skipped if len(taken) == n else _by_age(skipped + taken)
-        for key, kind, entry in reversed(back):
-            self._rings[kind][key] = entry
-            self._rings[kind].move_to_end(key, last=False)
-        if len(taken) < n:
+                taken.append((key, ring, entry))
+                # The next victim may be another tenant's.
+                self._tenants[entry.tenant].chunks -= 1
+        missing = len(taken) < n
+        back = _by_age(skipped + taken) if missing else skipped
+        for key, ring, entry in reversed(back):
+            ring[key] = entry
+            ring.move_to_end(key, last=False)
+        if missing:
+            for _, _, entry in taken:
+                self._tenants[entry.tenant].chunks += 1
             return None
         evicted = []
         for key, _, entry in taken:
@@ -163,6 +243,9 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
             evicted.append((key, entry.chunk))
             entry.chunk = None
             self._ghosts[key] = entry
+        for tenant in {entry.tenant for _, _, entry in taken}:
+            if not self._tenants[tenant].chunks:
+                del self._tenants[tenant]
         return evicted
 
     def mark_evictable(self, key: Any) -> None:
@@ -170,24 +253,91 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
         if key in self._aside:
             self._aside.discard(key)
             entry = self._chunks[key]
-            ring = self._rings[kind_of(entry.uses)]
+            ring = self._ring_of(entry)
             ring[key] = entry
             ring.move_to_end(key, last=False)
 
-    def _use(self, key: Any, *, counts: bool) -> None:
+    def _tenant_of(self, hints: Hints) -> str | None:
+        """Returns the name under which a tenant has its share, and notes a use."""
+        name = hints.tenant
+        if name not in self._tenants and name is not None and len(self._tenants) >= MAX_TENANTS:
+            name = OTHERS
+        self._tenants.setdefault(name, _Tenant()).used = self._now
+        return name
+
+    def _leave(self, entry: _Entry) -> None:
+        tenant = self._tenants[entry.tenant]
+        tenant.chunks -= 1
+        if not tenant.chunks:
+            del self._tenants[entry.tenant]
+
+    def _ring_of(self, entry: _Entry) -> _Ring:
+        if entry.spent:
+            return self._spent
+        groups = self._tenants[entry.tenant].rings
+        if entry.priority not in groups:
+            groups[entry.priority] = [OrderedDict() for _ in range(KINDS)]
+        return groups[entry.priority][kind_of(entry.uses)]
+
+    def _apply(self, hints: Hints, key: Any, entry: _Entry) -> None:
+        """Gives a chunk, which is in no ring, the hints of a request that uses it."""
+        entry.spent = False
+        entry.priority = max(entry.priority, hints.priority)
+        entry.expires = None if hints.ttl is None else self.clock() + hints.ttl
+        if entry.expires is not None:
+            self._serial += 1
+            heapq.heappush(self._expiries, (entry.expires, self._serial, key))
+            # Times of chunks that were used since, or have gone, are dropped now and then.
+            if len(self._expiries) > 4 * self.cache_capacity + 64:
+                self._drop_expiries()
+
+    def _drop_expiries(self) -> None:
+        latest: dict[Any, tuple[float, int, Any]] = {}
+        for expires, serial, key in self._expiries:
+            entry = self._chunks.get(key)
+            if entry is not None and entry.expires == expires:
+                latest[key] = (expires, serial, key)
+        self._expiries = list(latest.values())
+        heapq.heapify(self._expiries)
+
+    def _expire(self) -> None:
+        """Finds the chunks whose time to live is over."""
+        if not self._expiries:
+            return
+        now = self.clock()
+        while self._expiries and self._expiries[0][0] <= now:
+            expires, _, key = heapq.heappop(self._expiries)
+            entry = self._chunks.get(key)
+            if entry is not None and entry.expires == expires:
+                self._spend(key, entry)
+
+    def _spend(self, key: Any, entry: _Entry) -> None:
+        """Makes a chunk one that is evicted first."""
+        if not entry.spent:
+            self._ring_of(entry).pop(key, None)
+            entry.spent = True
+            if key not in self._aside:
+                self._spent[key] = entry
+
+    def _use(self, key: Any, hints: Hints | None) -> None:
+        """Puts a chunk at the end of its ring. With hints it is a use by a request."""
         entry = self._chunks.get(key)
         if entry is None:
             return
-        ring = self._rings[kind_of(entry.uses)]
-        ring.pop(key, None)
-        if counts and (self._now - entry.used) * SOON >= self.cache_capacity:
-            self._count_hit(entry)
-            self._count_end(entry)
-            entry.uses += 1
+        self._ring_of(entry).pop(key, None)
+        if hints is not None:
+            if (self._now - entry.used) * SOON >= self.cache_capacity:
+                self._count_hit(entry)
+                self._count_end(entry)
+                entry.uses += 1
+            if hints.session != entry.session:
+                entry.session = None
+            self._apply(hints, key, entry)
+            self._tenants[entry.tenant].used = self._now
         entry.used = self._now
         # A pinned chunk may return to its ring, too: the next eviction moves it aside again.
         self._aside.discard(key)
-        self._rings[kind_of(entry.uses)][key] = entry
+        self._ring_of(entry)[key] = entry
 
     def _age(self, entry: _Entry) -> int:
         units: int = (self._now - entry.used) // self._unit
@@ -237,22 +387,41 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
             worths.append(best)
         return worths
 
-    def _victim(self) -> int | None:
-        """Returns the kind whose first chunk is evicted next; None: all rings are empty."""
-        oldest = least = None
-        for kind, ring in enumerate(self._rings):
-            if not ring:
-                continue
-            entry = next(iter(ring.values()))
-            worth = self._worths[kind][self._age(entry)]
-            if oldest is None or entry.used < oldest[0]:
-                oldest = (entry.used, worth, kind)
-            if least is None or worth < least[0]:
-                least = (worth, kind)
-        if oldest is None or least is None:
+    def _victim(self) -> _Ring | None:
+        """Returns the ring whose first chunk is evicted next; None: all rings are empty."""
+        if self._spent:
+            return self._spent
+        tenants = [it for it in self._tenants.values() if any(map(any, it.rings.values()))]
+        if len(tenants) > 1:
+            idle = self._now - REMEMBERED * self.cache_capacity
+            active = sum(it.used > idle for it in self._tenants.values())
+            share = self.cache_capacity / max(active, 1)
+            over = [it for it in tenants if it.used <= idle or it.chunks > share]
+            tenants = over or tenants
+        with_chunks = [
+            (priority, rings)
+            for it in tenants
+            for priority, rings in it.rings.items()
+            if any(rings)
+        ]
+        if not with_chunks:
             return None
+        lowest = min(priority for priority, _ in with_chunks)
+        oldest: tuple[int, float, _Ring] | None = None
+        least: tuple[float, _Ring] | None = None
+        for priority, rings in with_chunks:
+            for kind, ring in enumerate(rings):
+                if priority != lowest or not ring:
+                    continue
+                entry = next(iter(ring.values()))
+                worth = self._worths[kind][self._age(entry)]
+                if oldest is None or entry.used < oldest[0]:
+                    oldest = (entry.used, worth, ring)
+                if least is None or worth < least[0]:
+                    least = (worth, ring)
+        assert oldest is not None and least is not None
         return least[1] if least[0] < CLEARLY * oldest[1] else oldest[2]
 
 
-def _by_age(entries: list[tuple[Any, int, _Entry]]) -> list[tuple[Any, int, _Entry]]:
+def _by_age(entries: list[tuple[Any, _Ring, _Entry]]) -> list[tuple[Any, _Ring, _Entry]]:
     return sorted(entries, key=lambda it: it[2].used)

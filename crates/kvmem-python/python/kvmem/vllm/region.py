@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import mmap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .._kvmem import NodeCache, PinnedValue, Region, doctor
 from ..errors import ExportedError, KvmemError
-from . import _handover
+from . import _handover, _placement
 from ._options import RegionOptions
 from ._rows import Rows
 from .errors import NodeLayoutError
@@ -40,8 +41,17 @@ class OffloadRegion(Rows):
         *,
         member: str | None = None,
         options: RegionOptions | None = None,
+        workers: int = 1,
+        tensor: Any = None,
+        barrier: Callable[[], None] | None = None,
     ) -> None:
         options = options or RegionOptions()
+        by_slot = isinstance(options.numa, list) or options.numa == "auto"
+        pages = options.pages
+        if by_slot:
+            if isinstance(options.numa, list):
+                _placement.check(options.numa, workers)
+            pages = _placement.pages_for(pages, kv_bytes_per_chunk, cpu_page_size)
         layout = {
             "bytes": num_chunks * kv_bytes_per_chunk,
             "rows": num_chunks,
@@ -53,10 +63,11 @@ class OffloadRegion(Rows):
             _tell_limits(layout["bytes"], options)
             return Region(
                 layout["bytes"],
-                pages=options.pages,
+                pages=pages,
                 strict=options.strict,
-                numa=options.numa,
-                populate=options.threads,
+                numa=None if by_slot else str(options.numa) if options.numa else None,
+                # Each worker binds its slots to its node before it makes them resident.
+                populate=None if by_slot else options.threads,
                 shared=True,
             )
 
@@ -65,7 +76,24 @@ class OffloadRegion(Rows):
             engine_id, member, layout, make, timeout=options.join_timeout
         )
         try:
-            if self._creator is None:
+            if by_slot and rank is not None:
+                nodes = options.numa
+                node = nodes[rank] if isinstance(nodes, list) else _placement.near_node(tensor)
+                page = _placement.HUGEPAGE if pages != "4k" else mmap.PAGESIZE
+                ranges = [
+                    *_placement.slots(num_chunks, kv_bytes_per_chunk, cpu_page_size, rank, page)
+                ]
+                _placement.place(
+                    self._region,
+                    ranges,
+                    node,
+                    member,
+                    lambda start, stop: self._region.populate(start, stop, threads=1),
+                )
+                if barrier is not None:
+                    # A worker that pins the memory touches the slots of the others.
+                    barrier()
+            elif self._creator is None and not by_slot:
                 # The pages are there: this fills the page table of this process.
                 self._region.populate(threads=options.threads)
             super().__init__(
@@ -75,6 +103,8 @@ class OffloadRegion(Rows):
                 rank=rank,
                 slot=cpu_page_size,
             )
+            if options.registrar is not None and rank is not None:
+                self.register(options.registrar, tensor, options.registrar_chunk)
         except BaseException:
             self.cleanup()
             raise
@@ -91,6 +121,9 @@ class OffloadRegion(Rows):
     @property
     def region(self) -> Region:
         """The memory."""
+        return self._region
+
+    def _whole(self) -> Region:
         return self._region
 
     def cleanup(self) -> None:
@@ -110,7 +143,8 @@ class OffloadRegion(Rows):
 def _tell_limits(nbytes: int, options: RegionOptions) -> None:
     """Writes every check of this machine that fails into the log."""
     try:
-        found = doctor(nbytes, pages=options.pages, shared=True, pinned=False)
+        pinned = options.registrar is not None
+        found = doctor(nbytes, pages=options.pages, shared=True, pinned=pinned)
     except KvmemError as error:
         _log.warning("kvmem doctor: %s", error)
         return
@@ -161,6 +195,13 @@ class NodeRegion(Rows):
 
     def _row_bytes(self) -> int:
         return self._bytes_of_a_row
+
+    def _whole(self) -> Region:
+        return Region.from_buffer(memoryview(self._memory).cast("B"))
+
+    def _piece(self, wanted: int | None) -> int:
+        # A row may begin anywhere, so one piece has all.
+        return self._nbytes
 
     def cleanup(self) -> None:
         """Releases the memory."""

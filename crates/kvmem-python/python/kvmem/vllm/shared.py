@@ -23,6 +23,11 @@ memory than before ends the sharing of this engine: its workers have mapped the 
 *The same memory.* Each worker keeps a value of its own pinned. The scheduler looks for them before
 its first store: a worker whose value is missing has mapped other memory.
 
+*Hints.* A request's priority and time to live become those of the values that it stores (see
+:mod:`~kvmem.vllm._hints`). With the option ``tenants``, the chunks of each tenant are in a
+namespace of its own: it finds nothing of the others, and the server's limits of the namespace
+bound it.
+
 *Reset.* vLLM resets its cache when the weights may have changed. The engine's keys get a random
 prefix then: it finds nothing of before, and other engines with the old weights find nothing of it.
 """
@@ -33,7 +38,9 @@ import contextlib
 import dataclasses
 import logging
 import os
+import re
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from hashlib import blake2b
 from typing import Any, TypeVar
@@ -58,6 +65,7 @@ from ..errors import (
     NodeReplacedError,
     OutOfSpaceError,
 )
+from ._hints import hints_of
 from ._identity import identity
 from ._options import NodeOptions, read
 from .errors import NodeLayoutError, PinLostError
@@ -79,6 +87,13 @@ _FLUSHED = 30.0
 def worker_key(engine_id: str, rank: int) -> bytes:
     """Returns the key of the value that a worker keeps pinned."""
     return b"worker" + blake2b(f"{engine_id}/{rank}".encode(), digest_size=16).digest()
+
+
+def tenant_namespace(namespace: str, tenant: str) -> str:
+    """Returns the namespace of a tenant. Names with unusual characters are hashed."""
+    plain = re.fullmatch(r"[\w.-]{1,32}", tenant, re.ASCII) is not None
+    name = tenant if plain else blake2b(tenant.encode(), digest_size=8).hexdigest()
+    return f"{namespace}@{name}"
 
 
 def _connect(options: NodeOptions, namespace: str, *, populate: bool) -> NodeCache:
@@ -110,22 +125,39 @@ class _Pin:
     looked_up: int = 0
 
 
+_Name = tuple[str | None, Any]
+"""A tenant, or None, and a key of vLLM."""
+
+
 class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
-    """vLLM's manager over the index of a node."""
+    """vLLM's manager over the index of a node. ``open_tenant`` connects to the namespace of a
+    tenant; without it, tenants are not told apart.
+    """
 
     def __init__(
-        self, cache: NodeCache, row_bytes: int, workers: Iterable[bytes], info: Any
+        self,
+        cache: NodeCache,
+        row_bytes: int,
+        workers: Iterable[bytes],
+        info: Any,
+        open_tenant: Callable[[str], NodeCache] | None = None,
+        max_tenants: int = 32,
     ) -> None:
         self._cache = cache
+        self._open_tenant = open_tenant
+        self._max_tenants = max_tenants
+        # The one that was used last comes last.
+        self._tenants: OrderedDict[str, NodeCache] = OrderedDict()
+        self._crowded = 0
         self._row_bytes = row_bytes
         self._workers: list[bytes] | None = list(workers)
         self._info = info
         self._prefix = b""
         self._step = 0
-        self._pins: dict[Any, _Pin] = {}
+        self._pins: dict[_Name, _Pin] = {}
         # Keys that were looked up in this step and in the one before.
-        self._looked_up: list[set[Any]] = [set(), set()]
-        self._writing: dict[Any, NodeReservation] = {}
+        self._looked_up: list[set[_Name]] = [set(), set()]
+        self._writing: dict[_Name, NodeReservation] = {}
         self._stale: list[tuple[float, list[Any]]] = []
         self._quiet_until = 0.0
         self._ended = False
@@ -136,24 +168,28 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         """Returns HIT for a chunk of any engine, HIT_PENDING for one that this engine stores now,
         or MISS.
         """
-        if key in self._writing:
+        name = (self._tenant_of(req_context), key)
+        if name in self._writing:
             return LookupResult.HIT_PENDING
         if not self._usable():
             return LookupResult.MISS
-        pin = self._pins.get(key)
+        pin = self._pins.get(name)
         if pin is not None and not pin.loads and not pin.value.is_valid:
-            del self._pins[key]
+            del self._pins[name]
             self._drop([pin.value])
             pin = None
         if pin is None:
-            value = self._ask(lambda: self._cache.get(self._prefix + key), None)
+            cache = self._cache_of(name[0])
+            if cache is None:
+                return LookupResult.MISS
+            value = self._ask(lambda: cache.get(self._prefix + key), None)
             if value is None:
                 return LookupResult.MISS
             if value.nbytes != self._row_bytes or value.offset % GRANULE:
                 value.release()
                 return LookupResult.MISS
-            self._pins[key] = _Pin(value)
-        self._looked_up[0].add(key)
+            self._pins[name] = _Pin(value)
+        self._looked_up[0].add(name)
         return LookupResult.HIT
 
     def get_load_source(self, key: Any, req_context: Any) -> Any:
@@ -163,8 +199,9 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     def prepare_load(self, keys: Collection[Any], req_context: Any) -> Any:
         """Returns the numbers of chunks that were hits in this step, pinned until the load ends."""
         chunks = []
+        tenant = self._tenant_of(req_context)
         for key in keys:
-            pin = self._pins[key]
+            pin = self._pins[tenant, key]
             pin.loads += 1
             chunks.append(pin.value.offset // GRANULE)
         return CPULoadStoreSpec(chunks)
@@ -175,11 +212,12 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         Raises :class:`PinLostError` if one of them has ended before.
         """
         lost = 0
+        tenant = self._tenant_of(req_context)
         for key in keys:
-            pin = self._pins[key]
+            pin = self._pins[tenant, key]
             pin.loads -= 1
             lost += not pin.value.is_valid
-            self._release(key)
+            self._release((tenant, key))
         if lost:
             raise PinLostError(
                 f"the server of the node at {self._cache.path} ended the pins of {lost} chunks "
@@ -191,7 +229,9 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     def touch(self, keys: Collection[Any], req_context: Any) -> None:
         """Marks chunks as used."""
         names = [self._prefix + key for key in keys]
-        self._ask(lambda: self._cache.touch(names), 0)
+        cache = self._cache_of(self._tenant_of(req_context))
+        if cache is not None:
+            self._ask(lambda: cache.touch(names), 0)
 
     def prepare_store(self, keys: Collection[Any], req_context: Any) -> Any:
         """Reserves rows for chunks that no engine has stored. Returns None if there is no space, or
@@ -199,32 +239,45 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         """
         if not self._usable():
             return None
+        tenant = self._tenant_of(req_context)
+        cache = self._cache_of(tenant)
+        if cache is None:
+            return None
         wanted = [
-            key for key in dict.fromkeys(keys) if key not in self._pins and key not in self._writing
+            key
+            for key in dict.fromkeys(keys)
+            if (tenant, key) not in self._pins and (tenant, key) not in self._writing
         ]
-        missing = self._ask(lambda: self._missing(wanted), None)
+        missing = self._ask(lambda: self._missing(cache, wanted), None)
         if missing is None:
             return None
         if missing:
             self._allocations.append(len(missing))
-            reserved = self._ask(lambda: self._reserve(missing), None)
+            reserved = self._ask(lambda: self._reserve(cache, missing, req_context), None)
             if reserved is None:
                 return None
-            self._writing.update(zip(missing, reserved))
-        chunks = [self._writing[key].offset // GRANULE for key in missing]
+            self._writing.update(zip([(tenant, key) for key in missing], reserved))
+        chunks = [self._writing[tenant, key].offset // GRANULE for key in missing]
         return PrepareStoreOutput(missing, CPULoadStoreSpec(chunks), [])
 
     def complete_store(self, keys: Collection[Any], req_context: Any, success: bool = True) -> None:
         """Makes stored chunks known to all engines, or frees their rows."""
-        ended = [self._writing.pop(key) for key in keys if key in self._writing]
+        tenant = self._tenant_of(req_context)
+        names = [(tenant, key) for key in keys]
+        ended = [self._writing.pop(name) for name in names if name in self._writing]
         if not success:
             return self._discard(ended)
+        # The namespace stays open while it has reservations.
+        cache = self._cache if tenant is None else self._tenants.get(tenant)
+        if cache is None:
+            return None
         for start in range(0, len(ended), _BATCH):
             batch = ended[start : start + _BATCH]
             try:
-                self._cache.commit(batch)
+                cache.commit(batch)
             except KvmemError as error:
                 _log.warning("kvmem: %d chunks are not stored: %s", len(batch), error)
+        return None
 
     def on_new_request(self, req_context: Any) -> Any:
         """Wants new chunks only."""
@@ -235,13 +288,15 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         now = time.monotonic()
         before = self._looked_up.pop()
         self._looked_up.insert(0, set())
-        for key in before:
-            self._release(key)
+        for name in before:
+            self._release(name)
         while self._stale and self._stale[0][0] <= now:
             self._drop(self._stale.pop(0)[1])
         if self._writing and now - self._alive > _ALIVE:
             self._alive = now
-            self._ask(self._cache.keep_alive, None)
+            for tenant in {tenant for tenant, _ in self._writing}:
+                cache = self._cache if tenant is None else self._tenants[tenant]
+                self._ask(cache.keep_alive, None)
 
     def reset_cache(self) -> None:
         """Leaves everything behind: see the head of the module."""
@@ -286,24 +341,69 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         self._drop(list(self._writing.values()))
         self._pins.clear()
         self._writing.clear()
+        for cache in self._tenants.values():
+            cache.close()
+        self._tenants.clear()
         self._cache.close()
 
-    def _missing(self, keys: list[Any]) -> list[Any]:
+    def _tenant_of(self, req_context: Any) -> str | None:
+        """Returns the tenant of a request, if tenants are told apart."""
+        return None if self._open_tenant is None else hints_of(req_context).tenant
+
+    def _cache_of(self, tenant: str | None) -> NodeCache | None:
+        """Returns the connection to the namespace of a tenant; None if there cannot be one now."""
+        if tenant is None:
+            return self._cache
+        cache = self._tenants.get(tenant)
+        if cache is not None:
+            self._tenants.move_to_end(tenant)
+            return cache
+        if len(self._tenants) >= self._max_tenants and not self._close_idle():
+            self._crowded += 1
+            if self._crowded & (self._crowded - 1) == 0:
+                _log.warning(
+                    "kvmem: %d look-ups and stores left out: %d tenants have chunks in use, and "
+                    "max_tenants is %d",
+                    self._crowded,
+                    len(self._tenants),
+                    self._max_tenants,
+                )
+            return None
+        connect_to = self._open_tenant
+        assert connect_to is not None
+        made = self._ask(lambda: connect_to(tenant), None)
+        if made is not None:
+            self._tenants[tenant] = made
+        return made
+
+    def _close_idle(self) -> bool:
+        """Closes the namespace that was used least recently of those without pins and stores."""
+        busy = {tenant for tenant, _ in (*self._pins, *self._writing)}
+        idle = next((it for it in self._tenants if it not in busy), None)
+        if idle is None or self._stale:
+            return False
+        self._tenants.pop(idle).close()
+        return True
+
+    def _missing(self, cache: NodeCache, keys: list[Any]) -> list[Any]:
         """Returns the keys that have no value. Those that have one count as used."""
         missing = []
         for start in range(0, len(keys), _BATCH):
             part = keys[start : start + _BATCH]
-            with self._cache.acquire([self._prefix + key for key in part]) as found:
+            with cache.acquire([self._prefix + key for key in part]) as found:
                 missing += [key for key, value in zip(part, found) if value is None]
         return missing
 
-    def _reserve(self, keys: list[Any]) -> list[NodeReservation] | None:
-        """Reserves a row for each key, or none at all."""
+    def _reserve(
+        self, cache: NodeCache, keys: list[Any], req_context: Any
+    ) -> list[NodeReservation] | None:
+        """Reserves a row for each key, with the hints of the request, or none at all."""
+        hints = hints_of(req_context)
         reserved: list[NodeReservation] = []
         try:
             for start in range(0, len(keys), _BATCH):
                 sizes = [(self._prefix + key, self._row_bytes) for key in keys[start:][:_BATCH]]
-                reserved += self._cache.reserve_batch(sizes)
+                reserved += cache.reserve_batch(sizes, priority=hints.priority, ttl=hints.ttl)
         except OutOfSpaceError:
             self._discard(reserved)
             return None
@@ -358,11 +458,11 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             _log.warning("kvmem: no chunks for %s s: %s", _PAUSE, error)
         return otherwise
 
-    def _release(self, key: Any) -> None:
+    def _release(self, name: _Name) -> None:
         """Ends a pin that nothing needs."""
-        pin = self._pins.get(key)
-        if pin is not None and pin.loads == 0 and all(key not in it for it in self._looked_up):
-            del self._pins[key]
+        pin = self._pins.get(name)
+        if pin is not None and pin.loads == 0 and all(name not in it for it in self._looked_up):
+            del self._pins[name]
             self._drop([pin.value])
 
     def _discard(self, reserved: Iterable[NodeReservation]) -> None:
@@ -390,6 +490,10 @@ class KvmemSharedSpec(CPUOffloadingSpec):  # type: ignore[misc]
             raise InvalidArgumentError(
                 'kvmem.socket is not given: give the path of the socket of "kvmem serve"'
             )
+        if options.max_tenants < 1:
+            raise InvalidArgumentError(
+                f"kvmem.max_tenants is {options.max_tenants}: give 1 or more"
+            )
         if int(config.extra_config.get("store_threshold", 0)) >= 2:
             raise InvalidArgumentError(
                 "store_threshold is not supported with memory of a node: leave it out"
@@ -403,6 +507,11 @@ class KvmemSharedSpec(CPUOffloadingSpec):  # type: ignore[misc]
         given = self._options.namespace
         return f"vllm-{identity(self).hex()}" if given is None else str(given)
 
+    def _open_tenant(self, tenant: str) -> NodeCache:
+        """Connects to the namespace of a tenant, within the time of a call."""
+        options = dataclasses.replace(self._options, connect_timeout=0.0)
+        return _connect(options, tenant_namespace(self._namespace(), tenant), populate=False)
+
     def get_manager(self) -> Any:
         """Returns the manager over the node's index."""
         if self._manager is None:
@@ -415,7 +524,14 @@ class KvmemSharedSpec(CPUOffloadingSpec):  # type: ignore[misc]
                 worker_key(self.config.engine_id, rank)
                 for rank in range(self.config.parallel.world_size)
             ]
-            self._manager = NodeOffloadingManager(cache, self.kv_bytes_per_chunk, keys, info)
+            self._manager = NodeOffloadingManager(
+                cache,
+                self.kv_bytes_per_chunk,
+                keys,
+                info,
+                self._open_tenant if self._options.tenants else None,
+                self._options.max_tenants,
+            )
             _log.info(
                 "kvmem: %d rows of %d bytes fit into the node at %s, namespace %s",
                 cache.memory_len // self.kv_bytes_per_chunk,
@@ -443,6 +559,8 @@ class KvmemSharedSpec(CPUOffloadingSpec):  # type: ignore[misc]
                 self.cpu_page_size_per_worker,
             )
             undo.callback(region.cleanup)
+            if self._options.registrar is not None:
+                region.register(self._options.registrar, kv_caches.tensors[0].tensor)
             key = worker_key(self.config.engine_id, rank)
             cache.insert(key, str(os.getpid()).encode(), priority=3)
             # Not evicted while this process runs.

@@ -11,6 +11,7 @@ import logging
 from contextlib import ExitStack
 from typing import Any
 
+from vllm.v1.kv_offload.cpu import spec as cpu_spec
 from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
@@ -39,7 +40,7 @@ class _RegionOfKvmem:
     blocks_per_chunk: int
     _manager: Any
 
-    def _region(self, rank: int | None) -> OffloadRegion:
+    def _region(self, rank: int | None, kv_caches: Any = None) -> OffloadRegion:
         """Returns the engine's region for the scheduler (None) or for a worker of this rank."""
         if self.num_chunks == 0:
             raise InvalidArgumentError(
@@ -50,6 +51,13 @@ class _RegionOfKvmem:
         if rank is not None and self.replicated_layout:
             # One copy, which all workers have.
             slot = 0
+        options = read(RegionOptions, self.extra_config)
+        shared = self.replicated_layout or self.config.canonical_layout
+        if shared and (options.numa == "auto" or isinstance(options.numa, list)):
+            raise InvalidArgumentError(
+                f"kvmem.numa is {options.numa!r}, and the workers of this layout have no slots of "
+                'their own: give one policy for the whole region, such as "interleave:0-1"'
+            )
         return OffloadRegion(
             engine_id=self.config.engine_id,
             num_chunks=self.num_chunks,
@@ -57,7 +65,10 @@ class _RegionOfKvmem:
             kv_bytes_per_chunk=self.kv_bytes_per_chunk,
             cpu_page_size=self.cpu_page_size_per_worker,
             member="scheduler" if rank is None else f"worker {rank}",
-            options=read(RegionOptions, self.extra_config),
+            options=options,
+            workers=self.config.parallel.world_size,
+            tensor=kv_caches.tensors[0].tensor if kv_caches is not None else None,
+            barrier=lambda: cpu_spec._all_workers_barrier(),
         )
 
 
@@ -82,7 +93,7 @@ class KvmemOffloadingSpec(_RegionOfKvmem, CPUOffloadingSpec):  # type: ignore[mi
             )
             return super().create_worker(kv_caches)
         with ExitStack() as undo:
-            region = self._region(self.config.parallel.rank)
+            region = self._region(self.config.parallel.rank, kv_caches)
             undo.callback(region.cleanup)
             worker = CPUOffloadingWorker(
                 kv_caches=kv_caches,
@@ -146,7 +157,7 @@ class KvmemTieringOffloadingSpec(_RegionOfKvmem, TieringOffloadingSpec):  # type
     def create_worker(self, kv_caches: Any) -> Any:
         """Returns a worker of vLLM whose host memory is the engine's region."""
         with ExitStack() as undo:
-            region = self._region(self.config.parallel.rank)
+            region = self._region(self.config.parallel.rank, kv_caches)
             undo.callback(region.cleanup)
             if self.config.canonical_layout:
                 self._validate_canonical_refs(kv_caches)

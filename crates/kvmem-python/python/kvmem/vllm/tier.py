@@ -1,4 +1,4 @@
-"""*Tier*: a disk below vLLM's CPU tier. Importing this module imports vLLM.
+"""*Tier*: a disk, or a Mooncake cluster, below vLLM's CPU tier. Importing this module imports vLLM.
 
 The scheduler's process owns the tier. Its calls only look into the index in memory and append to
 two queues. One thread stores and one loads, each a job at a time; a job of many chunks is one call
@@ -35,6 +35,7 @@ from vllm.v1.kv_offload.tiering.base import JobResult, SecondaryTierManager
 
 from .._kvmem import DiskTier, parse_size
 from ..errors import InvalidArgumentError, InvalidBufferError, KvmemError, OutOfSpaceError
+from ._hints import Hints, hints_of
 from ._identity import identity
 
 _log = logging.getLogger("vllm.kvmem")
@@ -53,12 +54,18 @@ class _Job:
     number: int
     keys: list[Any]
     rows: list[int]
+    hints: Hints
 
 
 class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
     """Chunks in a :class:`kvmem.DiskTier`: verified, found again after a restart, evicted when the
-    file is full. Options, beside ``type``, ``module_path`` and ``backpressure``:
+    file is full. Or chunks in a Mooncake cluster, which engines of several machines share: see
+    :mod:`~kvmem.vllm._cluster`. For both, give two tiers. Options, beside ``type``,
+    ``module_path`` and ``backpressure``:
 
+    - ``mooncake``: ``master`` of a cluster, ``namespace``, and the names of
+      :class:`kvmem.mooncake.EngineOptions`. In place of ``path``, ``bytes``, ``depth``,
+      ``max_entries`` and ``format``.
     - ``path``: file or block device. Replica 1 of several has the suffix ``.dp1``, and so on.
     - ``bytes``: length of the file, such as ``"500GiB"``.
     - ``depth``: transfers in flight of one call.
@@ -84,11 +91,20 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         format: bool = False,
         enable_kv_events: bool = False,
         locality: str | None = None,
+        mooncake: Any = None,
         backpressure_detector: Any = None,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
-        if not path:
-            raise InvalidArgumentError('the tier has no path: give "path", a file on a local disk')
+        if bool(path) == (mooncake is not None):
+            raise InvalidArgumentError(
+                'the tier has no path, or a cluster as well: give "path", a file on a local disk, '
+                'or "mooncake", and two tiers for both'
+            )
+        if mooncake is not None and (bytes is not None or max_entries is not None or format):
+            raise InvalidArgumentError(
+                '"bytes", "max_entries" and "format" are for a file, and the tier is a cluster: '
+                "leave them out"
+            )
         self.locality = None if locality is None else Locality(locality)
         events = enable_kv_events and offloading_spec.kv_events_config.enable_kv_cache_events
         # The store thread appends, and the scheduler takes from the front: no lock is needed.
@@ -96,16 +112,23 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         self._row_bytes = self.block_size_bytes
         self._max_queued = self._size(max_queued_bytes)
         self._identity = identity(offloading_spec)
-        parallel = offloading_spec.config.parallel
-        if parallel.data_parallel_index:
-            path = f"{path}.dp{parallel.data_parallel_index}"
-        nbytes = None if bytes is None else self._size(bytes)
-        if max_entries is None and nbytes is not None:
-            max_entries = max(nbytes // self._row_bytes, 64)
-        self._tier = DiskTier(
-            path, bytes=nbytes, depth=depth, max_entries=max_entries, format=format
-        )
         self._rows = primary_kv_view.cast("B")
+        self._cluster: Any = None
+        if mooncake is not None:
+            from ._cluster import ClusterRows
+
+            self._cluster = ClusterRows(self._rows, self._row_bytes, mooncake)
+            self._tier: Any = self._cluster
+        else:
+            parallel = offloading_spec.config.parallel
+            if parallel.data_parallel_index:
+                path = f"{path}.dp{parallel.data_parallel_index}"
+            nbytes = None if bytes is None else self._size(bytes)
+            if max_entries is None and nbytes is not None:
+                max_entries = max(nbytes // self._row_bytes, 64)
+            self._tier = DiskTier(
+                path, bytes=nbytes, depth=depth, max_entries=max_entries, format=format
+            )
         self._lock = threading.Condition()
         self._stores: deque[_Job] = deque()
         self._loads: deque[_Job] = deque()
@@ -124,6 +147,9 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         ]
         for thread in self._threads:
             thread.start()
+        if self._cluster is not None:
+            _log.info("kvmem: tier %s", self._cluster)
+            return
         _log.info(
             "kvmem: tier %s by %s%s, %s",
             self._tier.path,
@@ -140,7 +166,16 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         return self._identity + key
 
     def lookup(self, key: Any, req_context: Any) -> Any:
-        """Returns HIT, RETRY while the chunk is being stored, or MISS. Touches no disk."""
+        """Returns HIT, RETRY while the chunk is being stored or the cluster has not answered, or
+        MISS. Touches no disk, and waits for nothing.
+        """
+        if self._cluster is not None:
+            if key in self._storing:
+                return LookupResult.RETRY
+            found = self._cluster.lookup(self._key(key))
+            if found is None:
+                return LookupResult.RETRY
+            return LookupResult.HIT if found else LookupResult.MISS
         if self._key(key) in self._tier:
             return LookupResult.HIT
         return LookupResult.RETRY if key in self._storing else LookupResult.MISS
@@ -152,7 +187,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         with self._lock:
             # A job that is longer than the limit may wait alone.
             fits = self._queued == 0 or self._queued + nbytes <= self._max_queued
-            if fits and not self._stopped:
+            if fits and not self._stopped and not self._is_down():
                 self._queued += nbytes
                 for key in job.keys:
                     self._storing[key] = self._storing.get(key, 0) + 1
@@ -160,7 +195,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
                 self._lock.notify_all()
                 return
         self._dropped += 1
-        if self._dropped & (self._dropped - 1) == 0:
+        if self._dropped & (self._dropped - 1) == 0 and not self._is_down():
             _log.warning(
                 "kvmem: %d stores dropped, because %d bytes wait for the disk",
                 self._dropped,
@@ -177,11 +212,14 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
                 return
         self._results.append(JobResult(job_id=job_metadata.job_id, success=False))
 
+    def _is_down(self) -> bool:
+        return self._cluster is not None and self._cluster.is_down
+
     @staticmethod
     def _job(job_metadata: Any) -> _Job:
         keys, rows = list(job_metadata.keys), [int(row) for row in job_metadata.chunk_ids]
         assert len(keys) == len(rows), f"{len(keys)} keys and {len(rows)} rows"
-        return _Job(job_metadata.job_id, keys, rows)
+        return _Job(job_metadata.job_id, keys, rows, hints_of(job_metadata.req_context))
 
     def get_finished_jobs(self) -> Iterable[Any]:
         """Returns the results of jobs that have ended since the last call."""
@@ -214,6 +252,9 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             self._stopped = True
             self._lock.notify_all()
         self._results.extend(JobResult(job_id=job.number, success=False) for job in waiting)
+        if self._cluster is not None:
+            # A transfer that takes too long holds its thread until the cluster is closed.
+            self._cluster.stop()
         for thread in self._threads:
             thread.join()
         if not self._tier.closed:
@@ -245,14 +286,23 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
 
     def _store(self, job: _Job) -> Any:
         start = time.monotonic()
-        missing = [at for at, key in enumerate(job.keys) if self._key(key) not in self._tier]
+        missing = list(range(len(job.keys)))
         failed: set[Any] = set()
         try:
+            missing = self._missing([self._key(key) for key in job.keys])
             if missing:
-                self._tier.store([(self._key(job.keys[at]), self._row(job, at)) for at in missing])
+                result = self._tier.store(
+                    [(self._key(job.keys[at]), self._row(job, at)) for at in missing],
+                    ttl=job.hints.ttl,
+                    priority=job.hints.priority,
+                )
+                if self._cluster is not None:
+                    failed, why = result
+                    if why is not None:
+                        raise why
         except (OutOfSpaceError, KvmemError) as error:
             names = getattr(error, "failed", None) or [self._key(job.keys[at]) for at in missing]
-            failed = set(names)
+            failed = failed or set(names)
             _log.warning("kvmem: %d of %d chunks not stored: %s", len(failed), len(missing), error)
         finally:
             with self._lock:
@@ -274,6 +324,13 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             transfer_time=time.monotonic() - start,
             transfer_bytes=len(stored) * self._row_bytes,
         )
+
+    def _missing(self, names: list[Any]) -> list[int]:
+        """Returns the positions of names that the tier does not have."""
+        if self._cluster is not None:
+            found: list[int] = self._cluster.missing(names)
+            return found
+        return [at for at, name in enumerate(names) if name not in self._tier]
 
     def _load(self, job: _Job) -> Any:
         start = time.monotonic()
