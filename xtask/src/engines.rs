@@ -59,10 +59,10 @@ enum Found {
 
 /// All engines. The tests of one that cannot be installed are skipped by name, or fail if
 /// [`REQUIRED`] is 1.
-const ENGINES: [Engine; 8] = [
+const ENGINES: [Engine; 10] = [
     Engine {
         name: "Mooncake",
-        wheels: &["mooncake-transfer-engine-non-cuda>=0.3.13"],
+        wheels: &["mooncake-transfer-engine-non-cuda>=0.3.13,<0.4"],
         alone: false,
         debian: &[
             ("libibverbs1", "libibverbs.so.1"),
@@ -75,7 +75,7 @@ const ENGINES: [Engine; 8] = [
     },
     Engine {
         name: "NIXL",
-        wheels: &["nixl-cu12>=1.5", "nixl>=1.5", "numpy"],
+        wheels: &["nixl-cu12>=1.5,<2", "nixl>=1.5,<2", "numpy"],
         alone: true,
         debian: &[],
         found: Found::Library(".nixl_cu12.mesonpy.libs/libnixl_capi.so"),
@@ -128,6 +128,27 @@ const ENGINES: [Engine; 8] = [
         found: Found::Folder("VLLM_OLDEST_DIR"),
         only_with: None,
         sources_only: true,
+    },
+    Engine {
+        // The oldest supported release, for the tests that run with it. It links CUDA's runtime,
+        // although its name denies it; the releases after it do not.
+        name: "Mooncake-0.3.13",
+        wheels: &["mooncake-transfer-engine-non-cuda==0.3.13", "nvidia-cuda-runtime-cu12<12.9"],
+        alone: true,
+        debian: &[],
+        found: Found::Folder("MOONCAKE_OLDEST_DIR"),
+        only_with: None,
+        sources_only: false,
+    },
+    Engine {
+        // The oldest supported release, for the tests that run with it.
+        name: "NIXL-1.5.0",
+        wheels: &["nixl-cu12==1.5.0", "nixl==1.5.0"],
+        alone: true,
+        debian: &[],
+        found: Found::Folder("NIXL_OLDEST_DIR"),
+        only_with: None,
+        sources_only: false,
     },
     Engine {
         name: "PyTorch",
@@ -408,12 +429,13 @@ mod tests {
         let commands: Vec<String> = ENGINES.iter().map(Engine::by_hand).collect();
         assert_eq!(
             commands[0],
-            "target/engines/bin/pip install 'mooncake-transfer-engine-non-cuda>=0.3.13' && \
+            "target/engines/bin/pip install 'mooncake-transfer-engine-non-cuda>=0.3.13,<0.4' \
+             && \
              apt-get install --no-install-recommends libibverbs1 libnuma1 libcurl4"
         );
         assert_eq!(
             commands[1],
-            "target/engines/bin/pip install --no-deps 'nixl-cu12>=1.5' 'nixl>=1.5' 'numpy'"
+            "target/engines/bin/pip install --no-deps 'nixl-cu12>=1.5,<2' 'nixl>=1.5,<2' 'numpy'"
         );
         assert_eq!(
             commands[5],

@@ -13,6 +13,7 @@
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
 //! - [`prose`] checks the mechanical rules of the language: lines, names, sentences,
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
+//! - [`engines_matrix`] writes which features were tested with which versions of the engines,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
 //! - [`deploy`] checks the files of `deploy/` and the workflows,
@@ -39,6 +40,7 @@ mod deploy;
 mod dist;
 mod drop_in;
 mod engines;
+mod engines_matrix;
 mod gpu;
 mod install;
 mod layout;
@@ -126,6 +128,9 @@ enum Chore {
     /// Test the CUDA registrar on this machine's driver, and measure memory for its GPU with `kvmem
     /// bench gpu`; without a driver both say so
     Gpu(gpu::GpuOptions),
+    /// Write the table of `docs/engines.md` from the outcomes of the last runs of `test python` and
+    /// `test dynamo`: which features were tested, with which versions and modules.
+    EnginesMatrix(engines_matrix::EnginesMatrixOptions),
     /// Draw the newest recorded run of every suite as one page.
     Report(record::ReportOptions),
     /// Build the documentation as a site that needs no network and no server: all pages of the
@@ -154,6 +159,7 @@ fn main() -> Result<ExitCode> {
         Chore::BenchTier(options) => bench_tier::run(&root, &options),
         Chore::BenchNode(options) => bench_node::run(&root, &options),
         Chore::Gpu(options) => gpu::run(&root, &options),
+        Chore::EnginesMatrix(options) => engines_matrix::run(&root, &options),
         Chore::Report(options) => record::report(&root, &options),
         Chore::Site(options) => site::run(&root, &options),
     }

@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 
 use crate::checks::MACHINE;
 use crate::engines;
+use crate::engines_matrix;
 use crate::notices;
 use crate::say;
 use crate::schedule::Task;
@@ -25,6 +26,9 @@ use crate::wheel::stage;
 /// format.
 const TOOLS: [&str; 7] =
     ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy", "ruff==0.17.*"];
+
+/// The kind of run under which the outcomes of the tests are filed.
+const OUTCOMES: &str = "python";
 
 /// The arguments of a quiet installation by pip.
 const PIP: [&str; 6] =
@@ -111,9 +115,12 @@ fn test(root: &Path, installed: Installed, report: &mut Report) {
             }
         }
     }
+    engines_matrix::forget(root, OUTCOMES);
+    tests.env("KVMEM_ENGINES_OUTCOMES", engines_matrix::folder(root, OUTCOMES));
     // The last argument: failed tests that run once more replace it.
     tests.arg(root.join("crates/kvmem-python/tests"));
     report.command("python: tests", Kind::Pytest, &mut tests);
+    report.check("python: the table of engines", || engines_matrix::check(root));
 }
 
 /// Checks the format of the Python files, and lints them, by the settings in their

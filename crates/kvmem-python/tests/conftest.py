@@ -11,6 +11,9 @@ from collections.abc import Callable, Iterator
 
 import kvmem
 import pytest
+from engine_features import pytest_runtest_logreport, pytest_sessionfinish
+
+__all__ = ["pytest_runtest_logreport", "pytest_sessionfinish"]
 
 MIB = 1 << 20
 LIMIT = 120.0

@@ -9,6 +9,7 @@ use std::process::Command;
 
 use super::cargo_in;
 use crate::engines;
+use crate::engines_matrix;
 use crate::schedule::Task;
 use crate::setup;
 use crate::step::{Kind, Report};
@@ -24,6 +25,37 @@ const TOOLS: [(&str, &str, &str); 3] = [
     ("stddef.h of clang", "libclang-common-14-dev", "/usr/lib/clang/14/include/stddef.h"),
     ("protoc", "protobuf-compiler", "/usr/bin/protoc"),
 ];
+
+/// The kind of run under which the outcomes of the tests are filed.
+const OUTCOMES: &str = "dynamo";
+/// The command that repeats the tests.
+const COMMAND: &str = "cargo xtask test dynamo";
+/// The features of the table of engines, and what they are tested with.
+const FEATURES: [(&str, &str); 3] = [
+    ("regions and blocks of pools in layouts and arenas of Dynamo", "real modules"),
+    ("transfers between regions by an agent of NIXL", "real modules"),
+    ("a GPU, the engine that selects its memory by itself", "untested"),
+];
+
+/// Notes the features that the tests have shown, with the version of Dynamo's crates.
+fn note(root: &Path, has_nixl: bool) -> anyhow::Result<()> {
+    let lock = std::fs::read_to_string(root.join("crates/kvmem-dynamo/Cargo.lock"))?;
+    let version = locked(&lock, "dynamo-memory")
+        .ok_or_else(|| anyhow::anyhow!("the lock file names no dynamo-memory"))?;
+    // Without an agent, the tests of transfers have skipped themselves.
+    let shown = FEATURES.map(|(feature, tested)| match feature.contains("NIXL") && !has_nixl {
+        true => (feature, "untested"),
+        false => (feature, tested),
+    });
+    engines_matrix::note(root, OUTCOMES, "dynamo", version, COMMAND, &shown)
+}
+
+/// Returns the version of a package in a lock file.
+fn locked<'a>(lock: &'a str, package: &str) -> Option<&'a str> {
+    let mut lines = lock.lines();
+    lines.find(|line| *line == format!("name = \"{package}\""))?;
+    lines.next()?.strip_prefix("version = \"")?.strip_suffix('"')
+}
 
 /// Builds the crate and runs its checks.
 pub(super) fn task(root: &Path) -> Task<'_> {
@@ -50,7 +82,15 @@ fn run(root: &Path, report: &mut Report) {
     report.command("dynamo: fmt", Kind::Plain, &mut cargo(&["fmt", "--check"]));
     let mut clippy = build(&["clippy", "--all-targets"]);
     report.command("dynamo: clippy", Kind::Plain, clippy.args(["--", "-D", "warnings"]));
-    report.command("dynamo: tests", Kind::Tests, with_nixl(root, &mut build(&["test"])));
+    engines_matrix::forget(root, OUTCOMES);
+    let tests = &mut build(&["test"]);
+    if report.command("dynamo: tests", Kind::Tests, with_nixl(root, tests)) {
+        let has_nixl = engines::nixl_library(root).is_some();
+        report.check("dynamo: the table of engines", || {
+            note(root, has_nixl)?;
+            engines_matrix::check(root)
+        });
+    }
     let mut doc = build(&["doc", "--no-deps"]);
     report.command("dynamo: doc", Kind::Plain, doc.env("RUSTDOCFLAGS", "-D warnings"));
 }
@@ -63,4 +103,18 @@ fn with_nixl<'a>(root: &Path, command: &'a mut Command) -> &'a mut Command {
         command.env("LD_LIBRARY_PATH", folder).env("NIXL_PLUGIN_DIR", folder.join("plugins"));
     }
     command.env("UCX_TLS", "tcp,sm,self").env("UCX_NET_DEVICES", "lo").env("UCX_MODULES", "^ib")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_that_of_the_lock_file() {
+        let lock = "[[package]]\nname = \"a\"\nversion = \"1.2\"\n";
+        assert_eq!((locked(lock, "a"), locked(lock, "b")), (Some("1.2"), None));
+        let root = crate::workspace::root().unwrap();
+        let lock = std::fs::read_to_string(root.join("crates/kvmem-dynamo/Cargo.lock")).unwrap();
+        assert!(locked(&lock, "dynamo-memory").is_some());
+    }
 }

@@ -16,11 +16,10 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
+import fork_server
 import pytest
 from conftest import LIMIT
 
@@ -65,27 +64,38 @@ def torch_folder() -> list[str]:
     return [folder] if REAL and folder else []
 
 
-def run_with(engine: str, prelude: str, program: str, **environment: str) -> str:
-    """Runs a program in a process of its own, with the engine's wheel and, unless everything is
-    real, with stand-ins for the modules around it.
+def paths(engine: str) -> str:
+    """Returns a program that puts the engine on the path, second."""
+    return f"import sys\nsys.path[:0] = {[str(HERE), str(unpacked(engine)), *torch_folder()]!r}\n"
+
+
+def run(prelude: str, program: str, **environment: str) -> str:
+    """Runs a program in a process of its own, which is forked from one that has run the prelude.
+    What the prelude reads from the environment is that of the first call.
     """
-    prelude = "" if REAL else prelude
-    # The engine comes second on the path.
-    folders = [str(HERE), str(unpacked(engine)), *torch_folder()]
-    lines = ["import sys", f"sys.path[:0] = {folders!r}", prelude, textwrap.dedent(program)]
-    done = subprocess.run(
-        [sys.executable, "-X", "faulthandler", "-c", "\n".join(lines)],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-        env={
-            **os.environ,
-            "LMCACHE_TRACK_USAGE": "false",
-            **environment,
-        },
+    variables = {**os.environ, "LMCACHE_TRACK_USAGE": "false", **environment}
+    return fork_server.run(prelude, textwrap.dedent(program), [], variables, LIMIT)
+
+
+def run_forked(engine: str, prelude: str, imports: str, program: str) -> str:
+    """Runs a program after the engine's modules have been imported, once for all such programs,
+    with stand-ins for the modules around it.
+    """
+    # The child runs the imports again, for their names.
+    return run(f"{paths(engine)}{prelude}\n{imports}", imports + textwrap.dedent(program))
+
+
+def run_with(engine: str, prelude: str, program: str, **environment: str) -> str:
+    """Runs a program, which imports the engine itself and reads these variables, with stand-ins
+    for the modules around it, unless everything is real.
+    """
+    # PyTorch takes seconds to import, and NumPy a tenth of one.
+    before = paths(engine) + ("import torch" if REAL else "import numpy")
+    return run(
+        before,
+        ("" if REAL else f"import sys\n{prelude}\n") + textwrap.dedent(program),
+        **environment,
     )
-    assert done.returncode == 0, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done.stdout + done.stderr
 
 
 # Module to import, and the command that installs it.

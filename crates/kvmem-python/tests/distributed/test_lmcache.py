@@ -959,6 +959,63 @@ def test_without_pytorch_lmcache_warns_that_its_memory_is_not_ours() -> None:
     assert "NOT kvmem's" not in run()
 
 
+@pytest.mark.parametrize("version", ["0.5.5", "0.6.0"])
+def test_other_releases_of_lmcache_are_reported(version: str) -> None:
+    out = lmcache(
+        f"""
+        import importlib.metadata
+        real = importlib.metadata.version
+        importlib.metadata.version = lambda name: {version!r} if name == "lmcache" else real(name)
+        import kvmem.lmcache
+        try:
+            from kvmem.lmcache.device import KvmemDeviceSpec
+        except ImportError as error:
+            print(type(error).__name__, error, error.remedy)
+        # LMCache itself logs the reason, and does not start with a backend that was refused.
+        try:
+            import lmcache
+        except RuntimeError as error:
+            print("LMCache:", error)
+        """,
+        **CHOSEN,
+    )
+    assert f"BackendUnusedError lmcache {version} is installed" in out
+    assert "LMCache: LMCACHE_DEVICE_BACKEND='kvmem' is not registered" in out
+    assert "Failed to load LMCache device plugin 'kvmem'" in out
+    assert "is not kvmem's pip install 'lmcache>=0.5.6,<0.6'" in out
+
+
+def test_a_server_killed_with_shared_memory_starts_again_under_its_name() -> None:
+    name = f"kvmem-test-killed-{os.getpid()}"
+    path = Path("/dev/shm", name)
+    program = """
+import ctypes, os, sys
+import lmcache
+ops = lmcache.device_ops
+pointer = ops.alloc_shm_pinned_ptr(1 << 20, sys.argv[1])
+content = (ctypes.c_ubyte * (1 << 20)).from_address(pointer)
+print("stale" if any(content) else "zeros", flush=True)
+ctypes.memset(pointer, 7, 1 << 20)
+if sys.argv[2] == "kill":
+    del content
+    os.kill(os.getpid(), 9)
+del content
+ops.free_shm_pinned_ptr(pointer, 1 << 20, sys.argv[1])
+"""
+    try:
+        for how in ("kill", "kill", "end"):
+            given = f"import sys\nsys.argv = ['-c', '/{name}', {how!r}]\n{program}"
+            if how == "kill":
+                with pytest.raises(AssertionError, match=r"-9\nzeros"):
+                    lmcache(given, **CHOSEN)
+                assert path.exists()
+            else:
+                assert "zeros" in lmcache(given, **CHOSEN)
+        assert not path.exists()
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def test_a_backend_that_is_chosen_too_late_is_reported() -> None:
     out = lmcache(
         """

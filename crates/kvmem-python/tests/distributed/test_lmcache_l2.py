@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB
-from engines import REAL, run_with
+from engines import REAL, run_forked
 from node_server import Server
 
 TESTS = Path(__file__).parents[1]
@@ -32,8 +32,8 @@ def region():
 """
 
 
-def lmcache(program: str, **environment: str) -> str:
-    return run_with("lmcache", PRELUDE, IMPORTS + program, **environment)
+def lmcache(program: str) -> str:
+    return run_forked("lmcache", PRELUDE, IMPORTS, program)
 
 
 @pytest.fixture
@@ -281,6 +281,37 @@ engine.adapter.close()
     )
 
 
+def test_a_server_killed_while_it_stores_in_a_node_leaves_its_space(server: Server) -> None:
+    store = f"""
+import threading
+engine = Server(Memory(region()), {node(server)})
+engine.store(keys(5), fill=3)
+source = engine.memory.allocate(8)
+threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+for turn in range(1, 100_000):
+    engine.store_result(keys(8, first=turn * 100), source)
+"""
+    for _ in range(3):
+        with pytest.raises(AssertionError, match="-9"):
+            lmcache(store)
+    lmcache(
+        f"""
+memory = Memory(region())
+engine = Server(memory, {node(server)})
+source, target = memory.allocate(8), memory.allocate(8)
+for n, each in enumerate(source):
+    each.byte_array[:] = content(n)
+# More than the node holds.
+for turn in range({server.nbytes} // (8 * CHUNK) + 2):
+    some = keys(8, first=10**9 + turn * 100)
+    assert engine.store_result(some, source).is_successful(), turn
+assert engine.load(some, target) == list(range(8))
+assert all(each.byte_array == content(n) for n, each in enumerate(target))
+engine.adapter.close()
+"""
+    )
+
+
 def test_a_server_outlives_its_node(server: Server) -> None:
     options = node(server, deadline=20.0, retry=0.05)
     out = lmcache(
@@ -404,6 +435,11 @@ try:
 except kvmem.storage.UnsupportedVersionError as error:
     print(error, error.remedy)
 importlib.metadata.version = real
+# After the remedy it starts: the error has left nothing.
+memory = Memory(region())
+engine = Server(memory, {disk(tmp_path)})
+assert engine.store_result(keys(2), memory.allocate(2)).is_successful()
+engine.adapter.close()
 if os.getuid() == 0:
     os.setgid(65534)
     os.setuid(65534)
@@ -420,3 +456,12 @@ for options in ({{"disk": {str(folder / "tier")!r}, "disk_bytes": "16MiB"}},
     assert "lmcache 0.5.5 is installed" in out and "pip install 'lmcache>=0.5.6,<0.6'" in out
     assert "no error" not in out and "DiskTierError 13" in out, out
     assert "NodeDisconnectedError 13" in out, out
+    # The owner of the folder starts there without cleaning up.
+    lmcache(
+        f"""
+memory = Memory(region())
+engine = Server(memory, disk={str(folder / "tier")!r}, disk_bytes="16MiB")
+assert engine.store_result(keys(2), memory.allocate(2)).is_successful()
+engine.adapter.close()
+"""
+    )

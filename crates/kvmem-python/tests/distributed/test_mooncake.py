@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,38 @@ def test_a_missing_engine_is_reported_with_its_remedy() -> None:
     )
     assert "pip install 'mooncake-transfer-engine-non-cuda" in done.stdout, done.stderr
     assert issubclass(EngineMissingError, ImportError)
+
+
+@pytest.mark.parametrize("version", ["0.3.12.post1", "0.4.0", "nightly"])
+@pytest.mark.parametrize("wheel", ["-non-cuda", ""])
+def test_other_releases_of_mooncake_raise(
+    version: str, wheel: str, script: Callable[..., str]
+) -> None:
+    out = script(
+        f"""
+        import importlib.metadata, sys, types
+        sys.modules["mooncake"] = types.ModuleType("mooncake")
+        sys.modules["mooncake.store"] = types.ModuleType("mooncake.store")
+        def installed(name):
+            if name == "mooncake-transfer-engine{wheel}":
+                return {version!r}
+            raise importlib.metadata.PackageNotFoundError(name)
+        importlib.metadata.version = installed
+        import kvmem.mooncake, kvmem.storage
+        pool = kvmem.Pool("1MiB", pages="4k", shared=True)
+        for use in (kvmem.mooncake.Store, lambda pool: kvmem.mooncake.serve(pool, "127.0.0.1:9")):
+            try:
+                use(pool)
+            except kvmem.storage.UnsupportedVersionError as error:
+                print(error, error.remedy)
+        # Nothing of the pool is kept.
+        assert pool.metrics().allocated == 0
+        pool.close()
+        """
+    )
+    name = f"mooncake-transfer-engine{wheel}"
+    assert out.count(f"{name} {version} is installed") == 2, out
+    assert f"pip install '{name}>=0.3.13,<0.4'" in out
 
 
 def test_codes_become_exceptions_with_messages() -> None:

@@ -532,6 +532,26 @@ except kvmem.NotAvailableError as error:
     assert done.stdout == "failing\n", done.stderr
 
 
+@pytest.mark.parametrize("version", ["1.4.1", "2.0.0"])
+def test_other_releases_of_nixl_raise(version: str, script: Callable[..., str]) -> None:
+    out = script(
+        f"""
+        import importlib.metadata, sys, types
+        for name in ("nixl", "nixl._api"):
+            sys.modules[name] = types.ModuleType(name)
+        importlib.metadata.version = lambda name: {version!r}
+        import kvmem.nixl, kvmem.storage
+        pool = kvmem.Pool("1MiB", pages="4k")
+        try:
+            kvmem.nixl.Agent(pool)
+        except kvmem.storage.UnsupportedVersionError as error:
+            print(error, error.remedy)
+        pool.close()
+        """
+    )
+    assert f"nixl {version} is installed" in out and "pip install 'nixl>=1.5,<2'" in out
+
+
 @needs_nixl
 def test_with_a_pytorch_of_another_cuda_the_error_names_its_wheel() -> None:
     """NIXL takes the wheel of the CUDA that PyTorch is built for, and no other, though it uses none

@@ -30,7 +30,10 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from ..storage.errors import UnsupportedVersionError
+from ..storage.versions import check_version
 from ._replace import HOME, replace_address_manager
+from ._version import SUPPORTED
 from .errors import BackendUnusedError
 from .memory import HostMemory
 
@@ -182,6 +185,12 @@ def device_spec(base: type[Any]) -> type[Any]:
 
 def _make() -> type[Any]:
     """Returns the class that the entry point names, and creates it on the first call."""
+    try:
+        check_version("lmcache", *SUPPORTED)
+    except UnsupportedVersionError as error:
+        raise BackendUnusedError(
+            f"{error}, so LMCache's host memory is not kvmem's", remedy=error.remedy
+        ) from error
     try:
         import lmcache  # noqa: F401
     except ImportError as error:

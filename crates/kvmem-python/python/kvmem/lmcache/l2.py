@@ -45,12 +45,10 @@ from lmcache.v1.platform import create_event_notifier
 from ..errors import ClosedError, InvalidArgumentError
 from ..storage import StorageOptions, Value, ValueStore, check_version, open_store
 from ..storage.disk import DiskStore
+from ._version import SUPPORTED
 
 _log = logging.getLogger("kvmem")
 _T = TypeVar("_T")
-
-SUPPORTED = ("0.5.6", "0.6")
-"""First supported version of LMCache, and the first one that is not."""
 
 MAX_THREADS = 64
 """Maximum number of threads of each kind of task."""

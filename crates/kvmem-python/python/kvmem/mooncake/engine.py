@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypedDict
 
 from ..errors import ClosedError, ForkedError, InvalidArgumentError
+from ..storage.versions import check_version
 from . import errors
 from .calls import CLOSED, Call, CallQueue, HeldViews
 from .circuit import Circuit, SegmentBackoff, circuit_open
@@ -41,6 +42,10 @@ from .ports import Ports
 _log = logging.getLogger("kvmem.mooncake")
 
 WHEEL = "mooncake-transfer-engine-non-cuda"
+WHEELS = (WHEEL, "mooncake-transfer-engine", "mooncake-transfer-engine-cuda13")
+"""Wheels that contain the engine, the one that is installed by default first."""
+SUPPORTED = ("0.3.13", "0.4")
+"""First supported version of Mooncake, and the first one that is not."""
 LIBRARIES = "libibverbs1 libnuma1 libcurl4"
 LOCAL = "127.0.0.1"
 """Default host: an address that only this machine can reach."""
@@ -72,19 +77,23 @@ _SETUP_TRIES = "3"
 
 
 def module() -> Any:
-    """Imports the wheel's module. Raises :class:`EngineMissingError` with the remedy."""
+    """Imports the wheel's module. Raises :class:`EngineMissingError` with the remedy, and
+    :class:`~kvmem.storage.UnsupportedVersionError` if the wheel's version is not supported.
+    """
     try:
-        return importlib.import_module("mooncake.store")
+        found = importlib.import_module("mooncake.store")
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError)
         remedy = (
-            f"pip install '{WHEEL}>=0.3.13'"
+            f"pip install '{WHEEL}>={SUPPORTED[0]},<{SUPPORTED[1]}'"
             if missing
             else f"apt-get install --no-install-recommends {LIBRARIES}"
         )
         raise errors.EngineMissingError(
             f"Mooncake's engine cannot be imported ({error}): {remedy}"
         ) from error
+    check_version(WHEELS, *SUPPORTED)
+    return found
 
 
 def address(master: str) -> tuple[str, int]:

@@ -19,12 +19,15 @@ from typing import Any
 
 from .._kvmem import Pool
 from ..errors import ClosedError, ForkedError, NotAvailableError, NotReadyError
+from ..storage.versions import check_version
 from .descriptors import TransferViews
 from .errors import TransferError, UnregisteredError, raised
 
 INSTALL = "pip install --no-deps {} nixl && pip install numpy"
 WHEEL = "nixl-cu12"
 """Wheel that contains NIXL's library, unless an error names that of another CUDA version."""
+SUPPORTED = ("1.5", "2")
+"""First supported version of NIXL, and the first one that is not."""
 log = logging.getLogger("kvmem.nixl")
 
 CARDS = Path("/sys/class/infiniband")
@@ -53,7 +56,8 @@ def avoid_ib(cards: Path = CARDS) -> bool:
 
 def library() -> Any:
     """Imports NIXL's module. Unless NIXL_LOG_LEVEL is set, only its warnings are logged: by default
-    it reports everything on standard output.
+    it reports everything on standard output. Raises :class:`~kvmem.NotAvailableError` with the
+    remedy, and :class:`~kvmem.storage.UnsupportedVersionError` for a version that is not supported.
     """
     raise_exceptions = logging.raiseExceptions
     avoid_ib()
@@ -69,6 +73,7 @@ def library() -> Any:
         ) from error
     finally:
         logging.raiseExceptions = raise_exceptions  # NIXL changes it for the whole program
+    check_version("nixl", *SUPPORTED)
     if "NIXL_LOG_LEVEL" not in os.environ:
         logging.getLogger("nixl").setLevel(logging.WARNING)
     return module

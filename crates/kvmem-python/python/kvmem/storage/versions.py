@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 import re
+from collections.abc import Iterable, Sequence
 
 from .errors import UnsupportedVersionError
 
@@ -17,14 +18,26 @@ def numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in found[0].split(".")) if found else ()
 
 
-def check_version(engine: str, first: str, below: str) -> None:
+def installed(names: Iterable[str]) -> tuple[str, str] | None:
+    """Returns the first of these distributions that is installed, and its version."""
+    for name in names:
+        try:
+            return name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def check_version(engine: str | Sequence[str], first: str, below: str) -> None:
     """Raises :class:`UnsupportedVersionError` unless the installed version of ``engine`` is
-    ``first`` or later, and before ``below``. An engine without metadata, such as a source tree, is
-    used with a warning.
+    ``first`` or later, and before ``below``. An engine that has several distributions is the first
+    of them that is installed. An engine without metadata, such as a source tree, is used with a
+    warning.
     """
-    try:
-        version = importlib.metadata.version(engine)
-    except importlib.metadata.PackageNotFoundError:
+    names = [engine] if isinstance(engine, str) else engine
+    found = installed(names)
+    engine, version = found or (names[0], "")
+    if found is None:
         _log.warning(
             "%s has no metadata, so its version is not checked: this plug-in supports %s>=%s,<%s",
             engine,

@@ -1,0 +1,345 @@
+"""The features of kvmem in engines, the tests that show each, and what a run has found out.
+
+``docs/engines.md`` has a row for each feature and each version of an engine that it was tested
+with. The rows come from outcomes: a run of pytest writes what passed, with which version and with
+which modules, to the folder that ``KVMEM_ENGINES_OUTCOMES`` names, and ``cargo xtask
+engines-matrix`` writes the page. A feature counts only if all of its tests have run, each passed at
+least once, and none failed; a test that is skipped for one version counts for none.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+OUTCOMES = "KVMEM_ENGINES_OUTCOMES"
+"""The variable with the folder of outcomes."""
+
+REAL = "real modules"
+VLLM = "real modules; stand-ins for PyTorch and the GPU"
+MEMORY = "real modules; a stand-in for PyTorch"
+STORES = "real modules; stand-ins for PyTorch and the engine's host memory"
+TORCH = "real modules, with PyTorch"
+UNTESTED = "untested"
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A feature of an engine, and the tests that show it. One without tests is untested."""
+
+    engine: str
+    name: str
+    tested: str
+    file: str = ""
+    tests: tuple[str, ...] = ()
+    torch: bool = False
+    """Whether ``KVMEM_WITH_TORCH=1`` replaces the stand-ins."""
+
+
+FEATURES = (
+    Feature(
+        "vllm",
+        "CPU tier in a region, workers share it by descriptor",
+        VLLM,
+        "test_vllm.py",
+        ("test_chunks_come_back_byte_for_byte_in_every_worker",),
+    ),
+    Feature(
+        "vllm",
+        "an engine is killed, and starts again with the same name",
+        VLLM,
+        "test_vllm.py",
+        ("test_a_killed_engine_starts_again_with_the_same_name",),
+    ),
+    Feature(
+        "vllm",
+        "plug-in, short option; other versions raise",
+        VLLM,
+        "test_vllm.py",
+        ("test_the_plugin_makes_the_classes_known", "test_other_releases_of_vllm_raise"),
+    ),
+    Feature(
+        "vllm",
+        "disk tier: restart, kill, damage, full disk, back-pressure",
+        VLLM,
+        "test_vllm_tiers.py",
+        (
+            "test_chunks_come_back_from_the_disk_and_after_kills",
+            "test_a_damaged_chunk_is_never_loaded",
+            "test_a_full_disk_evicts_and_serves_what_it_has",
+            "test_stores_that_find_the_queue_full_are_dropped",
+        ),
+    ),
+    Feature(
+        "vllm",
+        "eviction policy",
+        VLLM,
+        "test_vllm_tiers.py",
+        ("test_the_policy_serves_an_engine", "test_a_scan_does_not_empty_the_cache"),
+    ),
+    Feature(
+        "vllm",
+        "several engines share a node: kills of engines and of the server",
+        VLLM,
+        "test_vllm_shared.py",
+        (
+            "test_two_engines_have_one_copy",
+            "test_an_engine_killed_in_a_store_leaves_nothing_behind",
+            "test_a_killed_server_is_followed_by_the_next",
+        ),
+    ),
+    Feature(
+        "vllm",
+        "the scheduler of `OffloadingConnector`, with made-up requests",
+        VLLM,
+        "test_vllm_connector.py",
+        ("test_requests_are_stored_and_found_by_the_real_scheduler",),
+    ),
+    Feature("vllm", "a GPU: copies, registration of the memory, throughput", UNTESTED),
+    Feature("vllm", "PyTorch's own tensors in place of the stand-in", UNTESTED),
+    Feature("vllm", "ROCm, XPU, several hosts for one engine", UNTESTED),
+    Feature(
+        "sglang",
+        "host pools in regions",
+        MEMORY,
+        "test_sglang.py",
+        ("test_the_entry_point_puts_host_pools_into_regions", "test_pages_are_the_requested_ones"),
+        torch=True,
+    ),
+    Feature(
+        "sglang",
+        "storage in a node or on disks: restart, kills, damage, other models",
+        STORES,
+        "test_sglang_storage.py",
+        (
+            "test_pages_go_through_sglangs_controller",
+            "test_engines_of_other_models_ranks_and_layouts_share_nothing",
+            "test_two_engines_share_one_node_and_one_that_starts_again_finds_its_pages",
+            "test_an_engine_killed_while_it_stores_starts_again_with_a_disk",
+            "test_an_engine_outlives_its_node",
+            "test_a_damaged_page_ends_the_prefix",
+        ),
+    ),
+    Feature(
+        "sglang",
+        "storage in a cluster of Mooncake",
+        STORES,
+        "test_sglang_storage.py",
+        ("test_a_cluster_holds_pages_for_other_machines",),
+    ),
+    Feature(
+        "sglang",
+        "errors at the start: version, permission, options",
+        STORES,
+        "test_sglang_storage.py",
+        (
+            "test_versions_and_permissions_are_errors_that_name_the_remedy",
+            "test_wrong_options_end_the_start_with_a_reason",
+        ),
+    ),
+    Feature("sglang", "a GPU, several ranks in processes of their own", UNTESTED),
+    Feature(
+        "lmcache",
+        "`AddressManager`",
+        REAL,
+        "test_lmcache.py",
+        (
+            "test_uniform_sizes_succeed_and_fail_alike",
+            "test_mixed_sizes_are_counted_alike_and_fail_only_if_no_hole_fits",
+        ),
+    ),
+    Feature(
+        "lmcache",
+        "host memory",
+        MEMORY,
+        "test_lmcache.py",
+        ("test_the_entry_point_gives_lmcache_its_memory",),
+        torch=True,
+    ),
+    Feature(
+        "lmcache",
+        "host memory under LMCache's allocators and its CPU backend",
+        TORCH,
+        "test_lmcache.py",
+        (
+            "test_tensors_of_lmcaches_allocators_lie_in_our_memory",
+            "test_lmcaches_backend_keeps_chunks_in_our_memory",
+        ),
+    ),
+    Feature(
+        "lmcache",
+        "second level in a node or on disks: restart, kills, damage, a full tier",
+        STORES,
+        "test_lmcache_l2.py",
+        (
+            "test_objects_go_through_lmcaches_loader_and_controller",
+            "test_two_servers_share_one_node_and_a_restart_finds_it_warm",
+            "test_a_server_killed_while_it_stores_starts_again_with_its_disk",
+            "test_a_server_outlives_its_node",
+            "test_a_damaged_object_is_a_miss",
+            "test_a_full_tier_stores_what_fits",
+        ),
+    ),
+    Feature(
+        "lmcache",
+        "errors at the start: version, permission, options",
+        STORES,
+        "test_lmcache_l2.py",
+        (
+            "test_versions_and_permissions_are_errors_that_name_the_remedy",
+            "test_wrong_options_end_the_start_with_a_reason",
+        ),
+    ),
+    Feature(
+        "lmcache",
+        "fixed buffers on the first level's shared memory",
+        STORES,
+        "test_lmcache_l2.py",
+        ("test_lmcaches_shared_memory_is_registered_with_the_rings",),
+    ),
+    Feature("lmcache", "a GPU, and the multi-process server", UNTESTED),
+    Feature(
+        "mooncake",
+        "a pool lends memory; blocks there and back; the tier below a cache",
+        REAL,
+        "test_mooncake.py",
+        (
+            "test_a_segment_is_the_memory_of_the_pool",
+            "test_blocks_go_there_and_back",
+            "test_evicted_values_are_fetched",
+            "test_corrupt_values_are_never_returned",
+        ),
+    ),
+    Feature(
+        "mooncake",
+        "clients, servers and the master are killed",
+        REAL,
+        "test_mooncake_processes.py",
+        (
+            "test_a_killed_client_affects_no_other",
+            "test_a_killed_server_is_missing_until_another_starts",
+            "test_clients_wait_for_a_killed_master",
+            "test_a_server_unmounts_on_a_signal",
+        ),
+    ),
+    Feature(
+        "mooncake",
+        "a master or a segment hangs",
+        REAL,
+        "test_mooncake_hangs.py",
+        ("test_a_hung_master_costs_one_deadline", "test_a_hung_segment_is_skipped"),
+    ),
+    Feature("mooncake", "RDMA, several hosts", UNTESTED),
+    Feature(
+        "nixl",
+        "blocks go to a peer and back",
+        REAL,
+        "test_nixl.py",
+        ("test_blocks_go_there_and_back", "test_unregistered_memory_raises"),
+    ),
+    Feature(
+        "nixl",
+        "a peer dies during a transfer",
+        REAL,
+        "test_nixl.py",
+        (
+            "test_a_peer_dies_during_a_transfer_and_another_replaces_it",
+            "test_this_process_survives_the_death_of_the_copying_one",
+        ),
+    ),
+    Feature("nixl", "RDMA, several hosts", UNTESTED),
+)
+
+DISTRIBUTIONS = {"mooncake": "mooncake-transfer-engine-non-cuda", "nixl": "nixl"}
+"""Distributions of engines that are among the packages."""
+
+
+def version_of(engine: str, oldest: bool = False) -> str | None:
+    """Returns the version of an engine that tests run with."""
+    if engine in DISTRIBUTIONS:
+        try:
+            return importlib.metadata.version(DISTRIBUTIONS[engine])
+        except importlib.metadata.PackageNotFoundError:
+            return None
+    variable = f"{engine.upper()}_OLDEST_DIR" if oldest else f"{engine.upper()}_DIR"
+    folder = os.environ.get(variable)
+    for metadata in Path(folder).glob(f"{engine}-*.dist-info/METADATA") if folder else ():
+        if found := re.search(r"^Version: (\S+)$", metadata.read_text(encoding="utf-8"), re.M):
+            return found[1]
+    return None
+
+
+@dataclass(frozen=True)
+class Item:
+    """A test that has run: its file, its name without parameters, and the parameters."""
+
+    file: str
+    name: str
+    parameters: str
+
+    @staticmethod
+    def of(nodeid: str) -> Item:
+        path, _, rest = nodeid.partition("::")
+        name, _, parameters = rest.partition("[")
+        return Item(path.rpartition("/")[2], name, parameters.rstrip("]"))
+
+    @property
+    def is_oldest(self) -> bool:
+        return "oldest" in self.parameters.split("-")
+
+
+def outcomes(
+    results: Mapping[str, str], with_torch: bool, features: Iterable[Feature] = FEATURES
+) -> list[dict[str, str]]:
+    """Returns the rows of the features that a run shows. ``results`` has ``passed``, ``failed`` or
+    ``skipped`` for each test.
+    """
+    rows = []
+    for feature in features:
+        row = {"engine": feature.engine, "feature": feature.name, "version": "–", "file": "–"}
+        if feature.tested == UNTESTED:
+            rows.append({**row, "tested": UNTESTED})
+            continue
+        found: dict[bool, dict[str, set[str]]] = {}
+        for nodeid, result in results.items():
+            item = Item.of(nodeid)
+            if item.file == feature.file and item.name in feature.tests:
+                names = found.setdefault(item.is_oldest, {})
+                names.setdefault(item.name, set()).add(result)
+        for is_oldest, names in found.items():
+            version = version_of(feature.engine, is_oldest)
+            whole = set(names) == set(feature.tests)
+            if version is None or not whole or any(each != {"passed"} for each in names.values()):
+                continue
+            tested = TORCH if feature.torch and with_torch else feature.tested
+            rows.append({**row, "version": version, "file": feature.file, "tested": tested})
+    return rows
+
+
+_results: dict[str, str] = {}
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Notes the outcome of a test: that of its call, unless its set-up or its end went wrong."""
+    if report.when == "call" or report.outcome != "passed":
+        was = _results.get(report.nodeid)
+        _results[report.nodeid] = "failed" if was == "failed" else report.outcome
+
+
+def pytest_sessionfinish() -> None:
+    """Writes what the run has found out."""
+    folder = os.environ.get(OUTCOMES)
+    if not folder:
+        return
+    rows = outcomes(_results, os.environ.get("KVMEM_WITH_TORCH") == "1")
+    known = [[feature.engine, feature.name] for feature in FEATURES]
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    path = Path(folder, f"{os.getpid()}.json")
+    path.write_text(json.dumps({"features": known, "outcomes": rows}), encoding="utf-8")
