@@ -4,8 +4,8 @@
 //! A server of its own process, `kvmem serve`, gets values from an *engine*, another process, which
 //! then pins one of them, reserves a block, writes half of it, and is killed. Then the server is
 //! killed and started again. The tour has a client of its own all the time, and verifies every byte
-//! at the end. The keeper, which holds the memory while no server runs, is a thread of the tour, and
-//! the kernel kills the others with the tour: a tour that is killed leaves nothing but an empty
+//! at the end. The keeper, which holds the memory while no server runs, is a thread of the tour,
+//! and the kernel kills the others with the tour: a tour that is killed leaves nothing but an empty
 //! folder.
 
 use std::fs;
