@@ -1565,6 +1565,12 @@ typedef struct kvmem_node_client_options {
     uint32_t rings;
     /// Always 0.
     uint32_t reserved;
+    /// What the client registers the whole memory with when it connects: all of it with all of
+    /// them, or connecting fails as kvmem_registration_create does. The keys stay valid until the
+    /// client, its pins and its reservations are gone, also when the server starts again. A client
+    /// that is `read_only` has none: KVMEM_ERR_READ_ONLY. NULL (the default): it registers nothing.
+    /// The list may be destroyed once the client is connected.
+    const struct kvmem_registrars *registrars;
 } kvmem_node_client_options;
 
 /// A value of a node, or none.
@@ -2990,6 +2996,16 @@ kvmem_status kvmem_node_client_connect(const char *path,
 kvmem_status kvmem_node_client_memory(const struct kvmem_node_client *client,
                                       void **out_data,
                                       uint64_t *out_bytes);
+
+/// Returns the key with which `device` can access all of `[offset, offset + bytes)` of the memory,
+/// such as a value that is pinned or reserved. See the option `registrars`.
+/// KVMEM_ERR_NO_SUCH_DEVICE if the client has no such registrar; KVMEM_ERR_STRADDLES if the range
+/// needs several keys, as it may with rings, which have one for each GiB.
+kvmem_status kvmem_node_client_key(const struct kvmem_node_client *client,
+                                   const char *device,
+                                   uint64_t offset,
+                                   uint64_t bytes,
+                                   struct kvmem_key *out_key);
 
 /// Returns whether the calls go through rings now: 1 or 0. See the option `rings`.
 kvmem_status kvmem_node_client_has_rings(const struct kvmem_node_client *client,

@@ -106,6 +106,47 @@ pub(crate) unsafe fn out<T>(pointer: *mut T, name: &'static str) -> Result<Out<T
     if pointer.is_null() { Err(CallError::Null(name)) } else { Ok(Out(pointer)) }
 }
 
+/// A list to write to: `capacity` places of the caller, and one for the number of elements.
+pub(crate) struct OutList<T> {
+    first: *mut T,
+    count: Out<u64>,
+    /// The most elements that the list takes, and that a server is asked for.
+    pub(crate) max: u32,
+}
+
+impl<T> OutList<T> {
+    /// Writes the elements, as many as the list takes, and their number.
+    pub(crate) fn put<V: Into<T>>(self, values: impl IntoIterator<Item = V>) {
+        let mut written = 0;
+        // A server sends no more than were requested; this library does not depend on it.
+        for value in values.into_iter().take(self.max as usize) {
+            // SAFETY: the caller of `out_list` promised `max` places, and `written` is less. The
+            // pointer was checked there.
+            unsafe { self.first.add(written).write(value.into()) };
+            written += 1;
+        }
+        self.count.put(written as u64);
+    }
+}
+
+/// Returns a list of the caller: NULL only with `capacity` 0.
+///
+/// # Safety
+/// That of [`out`] for `count`, and for `capacity` places at `pointer`.
+pub(crate) unsafe fn out_list<T>(
+    pointer: *mut T,
+    capacity: u64,
+    name: &'static str,
+    count: *mut u64,
+) -> Result<OutList<T>, CallError> {
+    // SAFETY: the caller promises what `out` requires, of the same pointer.
+    let count = unsafe { out(count, "out_count") }?;
+    if pointer.is_null() && capacity > 0 {
+        return Err(CallError::Null(name));
+    }
+    Ok(OutList { first: pointer, count, max: u32::try_from(capacity).unwrap_or(u32::MAX) })
+}
+
 /// Borrows a structure.
 ///
 /// # Safety

@@ -4,13 +4,17 @@ use std::ffi::{c_char, c_void};
 use std::time::Duration;
 
 use kvmem_node::format::MAX_KEY;
-use kvmem_node::{CallError as ServerError, ClientError, ConnectOptions, MAX_BATCH, NodeClient};
+use kvmem_node::{
+    CallError as ServerError, ClientError, ClientRegistrars, ConnectOptions, MAX_BATCH, NodeClient,
+};
 
 use crate::call::{destroy, guard, on, out, short_list, some_text, text, value_bytes};
 use crate::error::CallError;
+use crate::key::kvmem_key;
 use crate::kv_cache::{key_at, kvmem_kv_cache_key};
 use crate::options::{self, Options, flag};
 use crate::promise::ObjectPromise;
+use crate::registrars::kvmem_registrars;
 use crate::status::*;
 use crate::table::{Object, object};
 
@@ -77,6 +81,12 @@ pub struct kvmem_node_client_options {
     pub rings: u32,
     /// Always 0.
     pub reserved: u32,
+    /// What the client registers the whole memory with when it connects: all of it with all of
+    /// them, or connecting fails as kvmem_registration_create does. The keys stay valid until the
+    /// client, its pins and its reservations are gone, also when the server starts again. A client
+    /// that is `read_only` has none: KVMEM_ERR_READ_ONLY. NULL (the default): it registers nothing.
+    /// The list may be destroyed once the client is connected.
+    pub registrars: *const kvmem_registrars,
 }
 
 // SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
@@ -94,6 +104,7 @@ unsafe impl Options for kvmem_node_client_options {
             verify: 0,
             rings: 0,
             reserved: 0,
+            registrars: std::ptr::null(),
         }
     }
 }
@@ -112,7 +123,14 @@ pub unsafe extern "C" fn kvmem_node_client_options_init(
 ///
 /// # Safety
 /// That of [`text`], for the namespace.
-unsafe fn connect_options(wanted: &kvmem_node_client_options) -> Result<ConnectOptions, CallError> {
+unsafe fn connect_options(
+    promise: &ObjectPromise,
+    wanted: &kvmem_node_client_options,
+) -> Result<ConnectOptions, CallError> {
+    let registrars = match wanted.registrars.is_null() {
+        true => ClientRegistrars::default(),
+        false => ClientRegistrars(kvmem_registrars::table().get(promise, wanted.registrars)?.all()),
+    };
     options::check_reserved(wanted.reserved, "reserved")?;
     // SAFETY: the caller promises what `text` requires, of the same pointer.
     let namespace = unsafe { text(wanted.namespace_name, "namespace_name") }?;
@@ -125,6 +143,7 @@ unsafe fn connect_options(wanted: &kvmem_node_client_options) -> Result<ConnectO
         checksums: flag(wanted.checksums, "checksums")?,
         verify: flag(wanted.verify, "verify")?,
         rings: flag(wanted.rings, "rings")?,
+        registrars,
         ..ConnectOptions::default()
     })
 }
@@ -152,13 +171,15 @@ pub unsafe extern "C" fn kvmem_node_client_connect(
     options: *const kvmem_node_client_options,
     out_client: *mut *mut kvmem_node_client,
 ) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
         // SAFETY: promise 1 of the C caller, for `out_client`.
         let made = unsafe { out(out_client, "out_client") }?;
         // SAFETY: promise 1 of the C caller, for `path`.
         let path = unsafe { some_text(path, "path") }?;
         // SAFETY: promise 1 of the C caller, for `options` and the text that they name.
-        let options = unsafe { connect_options(&options::read(options)?) }?;
+        let options = unsafe { connect_options(&promise, &options::read(options)?) }?;
         // SAFETY: the C caller promises by the comment of `kvmem_node_client` that all clients
         // write to their own reservations alone.
         let client = unsafe { NodeClient::connect(path, &options) }?;
@@ -230,6 +251,30 @@ pub unsafe extern "C" fn kvmem_node_client_memory(
         let (base, len) = client.memory();
         data.put(base.cast_mut().cast());
         bytes.put(len as u64);
+        Ok(())
+    })
+}
+
+/// Returns the key with which `device` can access all of `[offset, offset + bytes)` of the memory,
+/// such as a value that is pinned or reserved. See the option `registrars`.
+/// KVMEM_ERR_NO_SUCH_DEVICE if the client has no such registrar; KVMEM_ERR_STRADDLES if the range
+/// needs several keys, as it may with rings, which have one for each GiB.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_key(
+    client: *const kvmem_node_client,
+    device: *const c_char,
+    offset: u64,
+    bytes: u64,
+    out_key: *mut kvmem_key,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_key`.
+        let found = unsafe { out(out_key, "out_key") }?;
+        // SAFETY: promise 1 of the C caller, for `device`.
+        let device = unsafe { some_text(device, "device") }?;
+        found.put(client.key_for(device, offset, bytes)?.into());
         Ok(())
     })
 }

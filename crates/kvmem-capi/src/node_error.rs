@@ -26,6 +26,10 @@ fn server_status(error: &ServerError) -> kvmem_status {
 
 impl From<ClientError> for CallError {
     fn from(error: ClientError) -> CallError {
+        let error = match error {
+            ClientError::Register(error) => return (*error).into(),
+            error => error,
+        };
         let status = match &error {
             ClientError::Call(error) => server_status(error),
             ClientError::Disconnected { .. } => KVMEM_ERR_DISCONNECTED,
@@ -81,6 +85,7 @@ mod tests {
             (ClientError::Disconnected { path, waited_ms: 5, error: gone }, KVMEM_ERR_DISCONNECTED),
             (ClientError::MemoryReplaced, KVMEM_ERR_MEMORY_REPLACED),
             (ClientError::Memory(kvmem::arena::ArenaError::ZeroSize), KVMEM_ERR_ZERO_SIZE),
+            (kvmem::register::RegisterError::Empty.into(), KVMEM_ERR_ZERO_SIZE),
             (ClientError::Protocol { what: "no welcome" }, KVMEM_ERR_PROTOCOL),
             (ClientError::Forked, KVMEM_ERR_FORKED),
             (ClientError::Interrupted, KVMEM_ERR_CANCELLED),

@@ -5,8 +5,7 @@ use std::ffi::c_char;
 use kvmem_node::format::{MAX_KEY, MAX_NAMESPACE_NAME};
 use kvmem_node::{Listed, SessionListed};
 
-use crate::call::{on, out, text};
-use crate::error::CallError;
+use crate::call::{on, out, out_list, text};
 use crate::node_client::kvmem_node_client;
 use crate::promise::ObjectPromise;
 use crate::status::*;
@@ -112,27 +111,15 @@ pub unsafe extern "C" fn kvmem_node_client_list(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_count`.
-        let count = unsafe { out(out_count, "out_count") }?;
+        // SAFETY: promise 1 of the C caller, for `out_values` and `out_count`.
+        let list = unsafe { out_list(out_values, capacity, "out_values", out_count) }?;
         // SAFETY: promise 1 of the C caller, for `out_next`.
         let next_entry = unsafe { out(out_next, "out_next") }?;
-        if out_values.is_null() && capacity > 0 {
-            return Err(CallError::Null("out_values"));
-        }
-        let max = u32::try_from(capacity).unwrap_or(u32::MAX);
         let (values, next) = match u32::try_from(from) {
-            Ok(from) => client.list(from, max)?,
+            Ok(from) => client.list(from, list.max)?,
             Err(_) => (Vec::new(), None),
         };
-        let mut written = 0;
-        // A server sends no more than were requested; this library does not depend on it.
-        for value in values.into_iter().take(max as usize) {
-            // SAFETY: promise 1 of the C caller: there is a place for `capacity` values, and
-            // `written` is less. The pointer was checked above.
-            unsafe { out_values.add(written).write(value.into()) };
-            written += 1;
-        }
-        count.put(written as u64);
+        list.put(values);
         next_entry.put(next.map_or(u64::MAX, u64::from));
         Ok(())
     })
@@ -150,20 +137,9 @@ pub unsafe extern "C" fn kvmem_node_client_sessions(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_count`.
-        let count = unsafe { out(out_count, "out_count") }?;
-        if out_sessions.is_null() && capacity > 0 {
-            return Err(CallError::Null("out_sessions"));
-        }
-        let max = usize::try_from(capacity).unwrap_or(usize::MAX);
-        let mut written = 0;
-        for session in client.sessions()?.into_iter().take(max) {
-            // SAFETY: promise 1 of the C caller: there is a place for `capacity` sessions, and
-            // `written` is less. The pointer was checked above.
-            unsafe { out_sessions.add(written).write(session.into()) };
-            written += 1;
-        }
-        count.put(written as u64);
+        // SAFETY: promise 1 of the C caller, for `out_sessions` and `out_count`.
+        let list = unsafe { out_list(out_sessions, capacity, "out_sessions", out_count) }?;
+        list.put(client.sessions()?);
         Ok(())
     })
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 use kvmem_node::format::MAX_KEY;
 use kvmem_node::{EventKind, Events, TierState};
 
-use crate::call::{on, out};
-use crate::error::CallError;
+use crate::call::{on, out, out_list};
 use crate::node_client::kvmem_node_client;
 use crate::promise::ObjectPromise;
 use crate::status::*;
@@ -206,26 +205,13 @@ pub unsafe extern "C" fn kvmem_node_client_events(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_count`.
-        let count = unsafe { out(out_count, "out_count") }?;
+        // SAFETY: promise 1 of the C caller, for `out_events` and `out_count`.
+        let list = unsafe { out_list(out_events, capacity, "out_events", out_count) }?;
         // SAFETY: promise 1 of the C caller, for `out_next`.
         let next_number = unsafe { out(out_next, "out_next") }?;
-        if out_events.is_null() && capacity > 0 {
-            return Err(CallError::Null("out_events"));
-        }
-        let max = u32::try_from(capacity).unwrap_or(u32::MAX);
         let Events { events, next, .. } =
-            client.events(from, max, Duration::from_millis(wait_ms))?;
-        // A server sends no more than were requested; this library does not depend on it.
-        let events = events.into_iter().take(max as usize);
-        let mut written = 0;
-        for event in events {
-            // SAFETY: promise 1 of the C caller: there is a place for `capacity` events, and
-            // `written` is less. The pointer was checked above.
-            unsafe { out_events.add(written).write(event.into()) };
-            written += 1;
-        }
-        count.put(written as u64);
+            client.events(from, list.max, Duration::from_millis(wait_ms))?;
+        list.put(events);
         next_number.put(next);
         Ok(())
     })

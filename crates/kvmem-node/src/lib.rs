@@ -20,8 +20,8 @@ mod sync;
 mod tier;
 
 pub use client::{
-    ClientError, ConnectOptions, Interrupt, NewValue, NodeClient, NodeReservation, NotCommitted,
-    PinBatch, PinnedValue, ValueOptions,
+    ClientError, ClientRegistrars, ConnectOptions, Interrupt, NewValue, NodeClient,
+    NodeReservation, NotCommitted, PinBatch, PinnedValue, ValueOptions,
 };
 pub use error::{BadIndex, CallError, MemoryFileError, NodeError, Quota, TooMany};
 pub use keeper::{

@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use kvmem_node::{ConnectOptions, NodeClient, PinBatch, ValueOptions};
+use kvmem_node::{ClientRegistrars, ConnectOptions, NodeClient, PinBatch, ValueOptions};
 use pyo3::prelude::*;
 
 use crate::batch::take_all;
@@ -16,11 +16,15 @@ use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::node_call::{INTERRUPT, call, detached};
+use crate::node_error::node_error;
 use crate::node_pins::{NodePin, PyPinBatch, PyPinnedValue};
 use crate::node_report;
 use crate::node_reservation::{PyNodeReservation, Reserved};
 use crate::node_values::{NodeKeys, bounded, check_batch, fill, hints, items, node_key};
 use crate::number::{Int, Seconds};
+use crate::options::{self, Words};
+use crate::region::part;
+use crate::registration::key;
 use crate::size::Size;
 
 /// Longest path of a Unix socket.
@@ -84,6 +88,11 @@ plain!(PyNodeCache { held, connected });
 ///   removes it.
 /// - ``rings``: send calls through shared memory instead of the socket, if the server has rings
 ///   left. A call is then faster, and its thread waits awake for some microseconds.
+/// - ``devices``: devices to register the whole memory with, as for :class:`Pool`: GPUs, NICs and
+///   rings then transfer into and out of values in place, by :meth:`NodeCache.key_for`. The keys
+///   stay valid until the cache is closed and its pins and reservations are gone, also when the
+///   server starts again. Not with ``read_only``. Raises :class:`RegistrationError` if the memory
+///   cannot be registered with all of them.
 ///
 /// Processes that write to a node trust each other with the values: each must write to its own
 /// reservations, and to nothing else of the memory.
@@ -93,11 +102,11 @@ plain!(PyNodeCache { held, connected });
 #[pyo3(
     signature = (
         path, *, namespace="", read_only=false, retry_for=None, answer_within=None, populate=false,
-        checksums=false, verify=false, rings=false
+        checksums=false, verify=false, rings=false, devices=None
     ),
     text_signature = "(path, *, namespace='', read_only=False, retry_for=10.0, \
                       answer_within=30.0, populate=False, checksums=False, verify=False, \
-                      rings=False)"
+                      rings=False, devices=None)"
 )]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
 pub(crate) fn connect(
@@ -111,6 +120,7 @@ pub(crate) fn connect(
     checksums: bool,
     verify: bool,
     rings: bool,
+    devices: Option<Words>,
 ) -> PyResult<PyNodeCache> {
     let len = path.as_os_str().len();
     if len > MAX_SOCKET_PATH {
@@ -125,6 +135,7 @@ pub(crate) fn connect(
         checksums,
         verify,
         rings,
+        registrars: ClientRegistrars(options::devices(py, devices.as_ref())?),
         interrupt: Some(INTERRUPT),
         ..ConnectOptions::default()
     };
@@ -539,6 +550,36 @@ impl PyNodeCache {
     #[getter]
     fn memory_len(&self) -> PyResult<usize> {
         self.held.with(|client| client.memory().1)
+    }
+
+    /// Names of the devices with which the memory is registered, in order.
+    #[getter]
+    fn devices(&self) -> PyResult<Vec<String>> {
+        self.held.with(|client| match client.registration() {
+            Some(registration) => registration.devices().map(str::to_owned).collect(),
+            None => Vec::new(),
+        })
+    }
+
+    /// Returns the key with which a device reaches ``[start, stop)`` of the node's memory, such as
+    /// the bytes of a value from its ``offset`` on. Raises :class:`RegistrationError` if the range
+    /// crosses a boundary between two keys.
+    #[pyo3(
+        signature = (device, start=Int::usual(0), stop=None),
+        text_signature = "($self, device, start=0, stop=None)"
+    )]
+    fn key_for<'py>(
+        &self,
+        py: Python<'py>,
+        device: &str,
+        start: Int<'_>,
+        stop: Option<Int<'_>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let len = self.held.with(|client| client.memory().1)?;
+        let (start, stop) = part(py, len, start, stop)?;
+        let (offset, bytes) = (start as u64, (stop - start) as u64);
+        let found = self.held.with(|client| client.key_for(device, offset, bytes))?;
+        key(py, found.map_err(|error| node_error(py, &error))?)
     }
 
     /// Namespace of all keys.

@@ -12,6 +12,7 @@ pub(crate) fn node_error(py: Python<'_>, error: &ClientError) -> PyErr {
     match error {
         ClientError::Call(error) => return call_error(py, error),
         ClientError::Memory(error) => return error::arena(py, error),
+        ClientError::Register(error) => return error::register(py, error),
         ClientError::Forked => return error::forked("node cache"),
         ClientError::Disconnected { path, waited_ms, error } => raised("NodeDisconnectedError")
             .with("path", path)

@@ -60,6 +60,28 @@ def found(value: kvmem.PinnedValue | None) -> kvmem.PinnedValue:
     return value
 
 
+def test_devices_have_keys_to_the_memory(shared_server: Server) -> None:
+    with kvmem.connect(shared_server.path) as plain:
+        assert plain.devices == []
+        with pytest.raises(kvmem.RegistrationError):
+            plain.key_for("mlock")
+    try:
+        cache = kvmem.connect(shared_server.path, devices="mlock")
+    except kvmem.RegistrationError as error:
+        pytest.skip(str(error))
+    with cache:
+        assert cache.devices == ["mlock"]
+        cache["key"] = b"value"
+        value = found(cache["key"])
+        key = cache.key_for("mlock", value.offset, value.offset + len(value))
+        assert key.handle == cache.memory_address
+        assert cache.key_for("mlock") == key
+        with pytest.raises((IndexError, kvmem.InvalidArgumentError)):
+            cache.key_for("mlock", cache.memory_len, cache.memory_len + 1)
+    with pytest.raises(kvmem.InvalidArgumentError, match="read_only"):
+        kvmem.connect(shared_server.path, devices="mlock", read_only=True)
+
+
 def test_it_is_used_like_a_cache(cache: kvmem.NodeCache) -> None:
     cache.insert("prefix 1", b"keys and values")
     with cache.reserve(0x5EED, 1000, priority=1) as reservation:

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "handle.hpp"
+#include "registration.hpp"
 #include "span.hpp"
 
 namespace kvmem {
@@ -36,6 +37,10 @@ struct NodeClientOptions {
     bool verify = false;
     /// Makes the calls through rings in shared memory instead of the socket.
     bool rings = false;
+    /// Registrars for the whole memory. Not owned; used until the client is connected. Their keys
+    /// stay valid until the client, its pins and its reservations are gone, also when the server
+    /// starts again.
+    const Registrars *registrars = nullptr;
 };
 
 /// Statistics of a node.
@@ -239,6 +244,10 @@ public:
         wanted.checksums = options.checksums ? 1 : 0;
         wanted.verify = options.verify ? 1 : 0;
         wanted.rings = options.rings ? 1 : 0;
+        if (options.registrars != nullptr) {
+            wanted.registrars = detail::present(options.registrars->native_handle(),
+                                                "the Registrars of the options");
+        }
         kvmem_node_client *made = nullptr;
         detail::check(kvmem_node_client_connect(path.c_str(), &wanted, &made));
         client_.reset(made);
@@ -252,6 +261,15 @@ public:
         std::uint64_t bytes = 0;
         detail::check(kvmem_node_client_memory(native_handle(), &data, &bytes));
         return detail::bytes_of(data, bytes);
+    }
+
+    /// Returns the key with which a device of `registrars` can access all of
+    /// `[offset, offset + bytes)` of the memory. Throws KVMEM_ERR_STRADDLES if the range needs
+    /// several.
+    Key key(const std::string &device, std::uint64_t offset, std::uint64_t bytes) const {
+        Key key;
+        detail::check(kvmem_node_client_key(native_handle(), device.c_str(), offset, bytes, &key));
+        return key;
     }
 
     /// Whether the calls go through rings now.

@@ -324,6 +324,48 @@ static void wrong_connections(void) {
     SAYS("namespace");
 }
 
+/* A client's devices have keys to the whole memory while it, its pins or its reservations live. */
+static void registrars(void) {
+    kvmem_node_client_options options = defaults();
+    CHECK(options.registrars == NULL);
+    kvmem_registrars *nics;
+    OK(kvmem_registrars_simulated(2, UINT64_MAX, UINT64_MAX, &nics));
+    options.registrars = nics;
+    kvmem_node_client *client = connect_with(&options), *without = connect_with(NULL);
+    void *base;
+    uint64_t bytes, live, size = 100, other;
+    OK(kvmem_node_client_memory(client, &base, &bytes));
+    kvmem_node_reserved reserved;
+    OK(kvmem_node_client_reserve(client, &size, 1, &reserved));
+    kvmem_key keys[2];
+    OK(kvmem_node_client_key(client, "simulated:0", reserved.offset, size, &keys[0]));
+    OK(kvmem_node_client_key(client, "simulated:1", 0, bytes, &keys[1]));
+    IS(KVMEM_ERR_OUT_OF_BOUNDS, kvmem_node_client_key(client, "simulated:1", 1, bytes, &keys[1]));
+    IS(KVMEM_ERR_NO_SUCH_DEVICE, kvmem_node_client_key(client, "mlx5_0", 0, 1, &keys[1]));
+    IS(KVMEM_ERR_NO_SUCH_DEVICE, kvmem_node_client_key(without, "simulated:0", 0, 1, &keys[1]));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_node_client_key(client, NULL, 0, 1, &keys[1]));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_node_client_key(client, "simulated:0", 0, 1, NULL));
+    OK(kvmem_node_client_destroy(client));
+    OK(kvmem_registrars_live_keys(nics, 1, &live));
+    CHECK(live == 1);
+    OK(kvmem_node_reservation_release(reserved.reservation));
+    OK(kvmem_registrars_live_keys(nics, 1, &live));
+    OK(kvmem_registrars_live_keys(nics, 0, &other));
+    CHECK(live == 0 && other == 0);
+
+    options.read_only = 1;
+    IS(KVMEM_ERR_READ_ONLY, kvmem_node_client_connect(node, &options, &client));
+    options.read_only = 0;
+    OK(kvmem_registrars_inject(nics, 1, 0, 0, 1));
+    IS(KVMEM_ERR_REGISTER_FAILED, kvmem_node_client_connect(node, &options, &client));
+    OK(kvmem_registrars_live_keys(nics, 0, &live));
+    CHECK(live == 0);
+    SOON(stats(without).sessions == 1);
+    OK(kvmem_registrars_destroy(nics));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_node_client_connect(node, &options, &client));
+    OK(kvmem_node_client_destroy(without));
+}
+
 static void operators(void) {
     kvmem_node_client_options options = defaults();
     options.namespace_name = "of operators";
@@ -549,6 +591,7 @@ int main(void) {
     checksums();
     read_only_and_namespaces();
     wrong_connections();
+    registrars();
     operators();
     events();
     /* Not under Valgrind: the child drops the handles that it inherits, and the objects leak. */

@@ -37,6 +37,19 @@ static kvmem::span<const std::uint64_t> span_of(const std::vector<std::uint64_t>
     return {sizes.data(), sizes.size()};
 }
 
+static void registrars() {
+    kvmem::Registrars nics = kvmem::testing::simulated_registrars(1);
+    kvmem::NodeClientOptions options;
+    options.registrars = &nics;
+    NodeClient client(node, options);
+    const std::uint64_t bytes = client.memory().size();
+    CHECK(client.key("simulated:0", 0, bytes).handle != UINT64_MAX);
+    THROWS(KVMEM_ERR_OUT_OF_BOUNDS, "", client.key("simulated:0", bytes, 1));
+    THROWS(KVMEM_ERR_NO_SUCH_DEVICE, "cuda:0", client.key("cuda:0", 0, 1));
+    options.read_only = true;
+    THROWS(KVMEM_ERR_READ_ONLY, "read-only", NodeClient(node, options));
+}
+
 static void shared(bool rings) {
     kvmem::NodeClientOptions options;
     options.rings = rings;
@@ -230,6 +243,7 @@ static void moved() {
     NodeClient there = std::move(client);
     EMPTY(client.memory());
     EMPTY(client.has_rings());
+    EMPTY(client.key("simulated:0", 0, 1));
     EMPTY(client.lookup(Keys()));
     EMPTY(client.acquire(Keys()));
     EMPTY(client.acquire_prefix(Keys()));
@@ -271,6 +285,7 @@ int main() {
     node = std::getenv("KVMEM_TEST_NODE");
     shared(false);
     shared(true);
+    registrars();
     options();
     silent_server();
     operators();

@@ -7,14 +7,18 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
 use std::time::Duration;
 
+use kvmem::register::{Key, RegisterError, RegistrationSet};
+
 use super::connection::{Connection, NO_PINS};
 use super::memory::ClientMemory;
 use super::{
-    ClientError, ConnectOptions, NewValue, NodeReservation, NotCommitted, PinBatch, ValueOptions,
+    ClientError, ClientRegistrars, ConnectOptions, NewValue, NodeReservation, NotCommitted,
+    PinBatch, ValueOptions,
 };
 use crate::crc;
+use crate::error::CallError;
 use crate::node::{BlockHandle, Events, NodeStats};
-use crate::protocol::{Answer, Call, Commit, Key, Listed, SessionListed};
+use crate::protocol::{Answer, Call, Commit, Key as ValueKey, Listed, SessionListed, Welcome};
 
 /// What pins and reservations need of their client.
 #[derive(Debug)]
@@ -22,6 +26,8 @@ pub(super) struct ClientInner {
     pub(super) connection: Arc<Connection>,
     /// Ends the thread that keeps the pins, when it is dropped.
     _keeping: Option<Sender<()>>,
+    /// The memory with the client's registrars.
+    registration: Option<RegistrationSet>,
     pub(super) memory: ClientMemory,
 }
 
@@ -36,7 +42,14 @@ impl ClientInner {
 
 impl Drop for ClientInner {
     fn drop(&mut self) {
-        // No pin and no reservation is left, so nothing writes to the memory any more.
+        let registration = self.registration.take();
+        if self.connection.is_forked() {
+            // The parent's devices still use the keys.
+            std::mem::forget(registration);
+            return;
+        }
+        drop(registration);
+        // No pin, no reservation and no key is left, so nothing writes to the memory any more.
         self.connection.tell(&Call::Goodbye);
     }
 }
@@ -72,8 +85,31 @@ const KEEPING_STACK: usize = 128 << 10;
 /// An answer of another kind than the call's.
 const UNEXPECTED: ClientError = ClientError::Protocol { what: "an answer to another call" };
 
-fn keys_of<K: AsRef<[u8]>>(keys: &[K]) -> Vec<Key<'_>> {
-    keys.iter().map(|key| Key(key.as_ref())).collect()
+/// Populates and registers memory that was mapped.
+fn prepare(
+    memory: ClientMemory,
+    welcome: &Welcome,
+    options: &ConnectOptions,
+) -> Result<(ClientMemory, Option<RegistrationSet>), ClientError> {
+    if memory.len() as u64 != welcome.memory_len {
+        return Err(ClientError::Protocol { what: "memory of another length" });
+    }
+    if options.populate {
+        memory.populate();
+    }
+    let ClientRegistrars(registrars) = &options.registrars;
+    if registrars.is_empty() {
+        return Ok((memory, None));
+    }
+    // A device that reads alone cannot be told from one that writes.
+    let region = memory.region().ok_or(ClientError::Call(CallError::ReadOnly))?;
+    let builder = RegistrationSet::builder().registrars(registrars.iter().cloned());
+    let registration = builder.register(Arc::clone(region))?;
+    Ok((memory, Some(registration)))
+}
+
+fn keys_of<K: AsRef<[u8]>>(keys: &[K]) -> Vec<ValueKey<'_>> {
+    keys.iter().map(|key| ValueKey(key.as_ref())).collect()
 }
 
 impl NodeClient {
@@ -94,18 +130,40 @@ impl NodeClient {
         options: &ConnectOptions,
     ) -> Result<NodeClient, ClientError> {
         let (connection, file, welcome) = Connection::open(path.as_ref(), options)?;
-        let memory = ClientMemory::map(file, options.read_only, welcome.named)?;
-        if memory.len() as u64 != welcome.memory_len {
-            return Err(ClientError::Protocol { what: "memory of another length" });
-        }
-        if options.populate {
-            memory.populate();
-        }
+        let memory = ClientMemory::map(file, options.read_only, welcome.named)
+            .map_err(ClientError::Memory)
+            .and_then(|memory| prepare(memory, &welcome, options))
+            // Otherwise the server would keep the session as long as this process lives.
+            .inspect_err(|_| connection.tell(&Call::Goodbye));
+        let (memory, registration) = memory?;
         let ConnectOptions { checksums, verify, .. } = *options;
         let connection = Arc::new(connection);
         let _keeping = keep_pins(&connection, Duration::from_millis(welcome.lease_ms));
-        let inner = Arc::new(ClientInner { connection, _keeping, memory });
+        let inner = Arc::new(ClientInner { connection, _keeping, registration, memory });
         Ok(NodeClient { inner, checksums, verify })
+    }
+
+    /// Returns the registration of the memory with the [registrars](ConnectOptions::registrars) of
+    /// the client, if it has any.
+    #[must_use]
+    pub fn registration(&self) -> Option<&RegistrationSet> {
+        self.inner.registration.as_ref()
+    }
+
+    /// Returns the key with which a registrar reaches `len` bytes from `offset` on, such as those
+    /// of a pinned value or of a reservation.
+    ///
+    /// # Errors
+    /// [`ClientError::Register`]: the client has no such registrar, the range ends beyond the
+    /// memory, or it needs several keys. A registrar that registers in chunks, such as rings in
+    /// chunks of 1 GiB, has several:
+    /// [`chunks`](kvmem::register::Registration::chunks) of the [registration](Self::registration)
+    /// lists them.
+    pub fn key_for(&self, device: &str, offset: u64, len: u64) -> Result<Key, ClientError> {
+        let none = || RegisterError::NoSuchDevice { device: device.to_owned(), have: Vec::new() };
+        let registration = self.registration().ok_or_else(none)?;
+        let [start, len] = [offset, len].map(|it| usize::try_from(it).unwrap_or(usize::MAX));
+        Ok(registration.key_for(device, start..start.saturating_add(len))?)
     }
 
     /// Returns the address and the length of the memory, to register it with devices. It stays
@@ -300,7 +358,7 @@ impl NodeClient {
         }
         let items = values.iter().map(|NewValue { key, reservation, options }| Commit {
             handle: reservation.handle(),
-            key: Key(key.as_ref()),
+            key: ValueKey(key.as_ref()),
             checksum: self.checksums.then(|| crc::of(reservation.bytes())),
             priority: options.priority,
             ttl_ms: options.ttl.map_or(0, |ttl| (ttl.as_millis() as u64).max(1)),

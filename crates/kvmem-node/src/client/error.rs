@@ -3,6 +3,7 @@
 use std::io;
 
 use kvmem::arena::ArenaError;
+use kvmem::register::RegisterError;
 
 use crate::error::CallError;
 
@@ -29,6 +30,9 @@ pub enum ClientError {
     /// The memory cannot be mapped.
     #[error(transparent)]
     Memory(#[from] ArenaError),
+    /// The memory cannot be registered, or has no key for a range.
+    #[error(transparent)]
+    Register(Box<RegisterError>),
     /// The server's answer is not one that the protocol allows.
     #[error("the server's answer is not possible: {what}")]
     Protocol {
@@ -66,4 +70,10 @@ pub enum ClientError {
         /// The checksum that the writer has calculated.
         expected: u32,
     },
+}
+
+impl From<RegisterError> for ClientError {
+    fn from(error: RegisterError) -> ClientError {
+        ClientError::Register(Box::new(error))
+    }
 }

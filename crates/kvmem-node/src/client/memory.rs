@@ -1,6 +1,7 @@
 //! *Memory* of the node, mapped by a client.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 
 use kvmem::arena::{ArenaError, ReadOnlyRegion, Region};
 
@@ -10,7 +11,8 @@ use super::ClientError;
 #[derive(Debug)]
 pub(super) enum ClientMemory {
     ReadOnly(ReadOnlyRegion),
-    ReadWrite(Region),
+    /// The registration holds it, too.
+    ReadWrite(Arc<Region>),
 }
 
 impl ClientMemory {
@@ -24,8 +26,20 @@ impl ClientMemory {
         match (read_only, named) {
             (true, false) => ReadOnlyRegion::attach(file, None).map(ClientMemory::ReadOnly),
             (true, true) => ReadOnlyRegion::attach_named(file, None).map(ClientMemory::ReadOnly),
-            (false, false) => Region::attach(file, None).map(ClientMemory::ReadWrite),
-            (false, true) => Region::attach_named(file, None).map(ClientMemory::ReadWrite),
+            (false, false) => Region::attach(file, None).map(ClientMemory::of),
+            (false, true) => Region::attach_named(file, None).map(ClientMemory::of),
+        }
+    }
+
+    fn of(region: Region) -> ClientMemory {
+        ClientMemory::ReadWrite(Arc::new(region))
+    }
+
+    /// Returns the mapping, if it can be written to.
+    pub(super) fn region(&self) -> Option<&Arc<Region>> {
+        match self {
+            ClientMemory::ReadOnly(_) => None,
+            ClientMemory::ReadWrite(region) => Some(region),
         }
     }
 

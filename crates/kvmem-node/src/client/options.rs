@@ -1,6 +1,10 @@
 //! *Options* of clients and of values.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
+
+use kvmem::register::Registrar;
 
 use super::ClientError;
 
@@ -19,6 +23,32 @@ impl PartialEq for Interrupt {
 }
 
 impl Eq for Interrupt {}
+
+/// Registrars of a client: the GPUs, NICs and rings that transfer into and out of the node's
+/// memory. Two lists are equal if they have the same registrars, not equal ones.
+#[derive(Clone, Default)]
+pub struct ClientRegistrars(pub Vec<Arc<dyn Registrar>>);
+
+impl PartialEq for ClientRegistrars {
+    fn eq(&self, other: &ClientRegistrars) -> bool {
+        let same = |(one, other): (&Arc<dyn Registrar>, _)| Arc::ptr_eq(one, other);
+        self.0.len() == other.0.len() && self.0.iter().zip(&other.0).all(same)
+    }
+}
+
+impl Eq for ClientRegistrars {}
+
+impl fmt::Debug for ClientRegistrars {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.0.iter().map(|registrar| registrar.name())).finish()
+    }
+}
+
+impl<R: Registrar + 'static> From<R> for ClientRegistrars {
+    fn from(registrar: R) -> ClientRegistrars {
+        ClientRegistrars(vec![Arc::new(registrar)])
+    }
+}
 
 /// How a client connects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +81,11 @@ pub struct ConnectOptions {
     /// call then waits awake for its answer for some microseconds. A server that has no more rings
     /// to give serves the calls by the socket.
     pub rings: bool,
+    /// What the client registers the whole memory with when it connects: all of it with all of
+    /// them, or the connection fails. The registration stays while the client, its pins and its
+    /// reservations do, also when the server restarts: the memory stays mapped where it is. A
+    /// client that only reads has none.
+    pub registrars: ClientRegistrars,
     /// What ends a call that waits, if anything does.
     pub interrupt: Option<Interrupt>,
 }
@@ -86,6 +121,7 @@ impl Default for ConnectOptions {
             checksums: false,
             verify: false,
             rings: false,
+            registrars: ClientRegistrars::default(),
             interrupt: None,
         }
     }

@@ -2,8 +2,14 @@
 
 mod by_rings;
 mod by_socket;
+#[path = "../../../kvmem/tests/it/register/fixed.rs"]
+#[allow(dead_code, reason = "the tests of the library use the rest")]
+mod fixed;
 mod histories;
 mod keeper;
 mod memory_file;
+mod registrars;
+#[path = "../../../kvmem/tests/standin/mod.rs"]
+mod standin;
 mod support;
 mod tier;

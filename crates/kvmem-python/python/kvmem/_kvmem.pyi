@@ -1568,6 +1568,7 @@ def connect(
     checksums: bool = False,
     verify: bool = False,
     rings: bool = False,
+    devices: _Words | None = None,
 ) -> NodeCache:
     """Connects to the server of a node, such as ``kvmem serve``, and maps the node's memory.
 
@@ -1585,6 +1586,11 @@ def connect(
       removes it.
     - ``rings``: send calls through shared memory instead of the socket, if the server has rings
       left. A call is then faster, and its thread waits awake for some microseconds.
+    - ``devices``: devices to register the whole memory with, as for :class:`Pool`: GPUs, NICs and
+      rings then transfer into and out of values in place, by :meth:`NodeCache.key_for`. The keys
+      stay valid until the cache is closed and its pins and reservations are gone, also when the
+      server starts again. Not with ``read_only``. Raises :class:`RegistrationError` if the memory
+      cannot be registered with all of them.
 
     Processes that write to a node trust each other with the values: each must write to its own
     reservations, and to nothing else of the memory.
@@ -1766,6 +1772,16 @@ class NodeCache(_Manager):
     @property
     def memory_len(self) -> int:
         """Length of the node's memory in bytes."""
+
+    @property
+    def devices(self) -> _list[str]:
+        """Names of the devices with which the memory is registered, in order."""
+
+    def key_for(self, device: str, start: int = 0, stop: int | None = None) -> Key:
+        """Returns the key with which a device reaches ``[start, stop)`` of the node's memory, such
+        as the bytes of a value from its ``offset`` on. Raises :class:`RegistrationError` if the
+        range crosses a boundary between two keys.
+        """
 
     @property
     def namespace(self) -> str:

@@ -26,7 +26,9 @@ impl StandIn {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let path = folder.join(format!("{source}-{}-{number}.so", std::process::id()));
-        let code = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/standin/{source}.c"));
+        // Also the tests of other crates include this file.
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+        let code = crates.join(format!("kvmem/tests/standin/{source}.c"));
         let mut cc = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
         cc.args([
             "-std=gnu11",
