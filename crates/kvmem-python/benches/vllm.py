@@ -1,6 +1,6 @@
 """*vLLM*: its own host memory and kvmem's, with vLLM's own specs, managers and workers, in one run.
 
-    VLLM_DIR=FOLDER python benches/vllm.py [--bytes 4GiB] [--workers 4] [--rounds 3]
+    VLLM_DIR=FOLDER python benches/vllm.py [--bytes 4GiB] [--workers 4] [--rounds 3] [--json FILE]
 
 ``FOLDER`` is an unpacked wheel, as for the tests. The GPU and PyTorch are stand-ins, as there: see
 tests/distributed/vllm_standins.py. What is measured needs neither.
@@ -12,6 +12,11 @@ tests/distributed/vllm_standins.py. What is measured needs neither.
 - *Restart*: seconds from the start of the killed engine's process to the first chunks that come
   back from its cache. vLLM's CPU tier loses its content.
 
+- *Phases*: of the round that was the fastest, in seconds after the first worker has begun: when the
+  other workers have begun, when the memory was resident, when the first and the last worker was
+  ready. *Clear*: how long a single thread takes to clear as many bytes that are resident. It is the
+  bound of any memory that the kernel has to clear.
+
 The rounds of both alternate. Without reserved hugepages, kvmem's first round may wait while the
 kernel moves pages of other files to make room for hugepages: the worst round shows that.
 ``--pages`` sets kvmem's kinds of pages.
@@ -20,7 +25,11 @@ kernel moves pages of other files to make room for hugepages: the worst round sh
 from __future__ import annotations
 
 import argparse
+import ctypes
+import dataclasses
+import importlib.metadata
 import importlib.util
+import json
 import os
 import sys
 import tempfile
@@ -36,31 +45,68 @@ import kvmem  # noqa: E402
 from node_server import Server  # noqa: E402
 from vllm_process import Engine, row_bytes  # noqa: E402
 
+folder = os.environ.get("VLLM_DIR", "")
+VLLM = next((it.version for it in importlib.metadata.distributions(path=[folder])), None)
 NAMES = [f"chunk {i}" for i in range(20)]
 
 
-def start(spec: str, nbytes: int, workers: int, pages: str) -> tuple[float, int]:
-    """Returns the seconds until an engine is ready, and the bytes of its page tables."""
+@dataclasses.dataclass
+class Start:
+    """How an engine started."""
+
+    seconds: float
+    """From the first worker's call to the last one's return."""
+    page_tables: int
+    """Bytes of the page tables of all workers."""
+    begun: float
+    """When the last worker has begun, after the first one."""
+    first: float
+    """When the first worker was ready."""
+    resident: float | None
+    """Seconds in which the memory was mapped and made resident, by its receipt."""
+
+
+def start(spec: str, nbytes: int, workers: int, pages: str) -> Start:
+    """Starts an engine, and loads some chunks."""
     kvmem_ = {} if spec == "CPUOffloadingSpec" else {"kvmem": {"pages": pages}}
     with tempfile.TemporaryDirectory() as barrier:
         rows = nbytes // row_bytes(workers)
         with Engine(spec, kvmem_, workers=workers, rows=rows, barrier=barrier) as engine:
             assert engine("store", NAMES[:4]) == NAMES[:4]
             assert engine("load", NAMES[:4]) == 4 * row_bytes(workers)
-            return engine.ready["worker_seconds"], sum(engine.ready["page_tables"])
+            zero = min(engine.ready["starts"])
+            made = [it for it in engine("workers", "resident_seconds") if it is not None]
+            return Start(
+                engine.ready["worker_seconds"],
+                sum(engine.ready["page_tables"]),
+                max(engine.ready["starts"]) - zero,
+                min(engine.ready["ends"]) - zero,
+                made[0] if made else None,
+            )
 
 
-def ready(nbytes: int, workers: int, pages: str, rounds: int) -> list[tuple[list[float], int]]:
-    """Returns the seconds of all rounds in order, and the fewest bytes of page tables: of vLLM's
-    spec and of kvmem's.
+def ready(nbytes: int, workers: int, pages: str, rounds: int) -> list[list[Start]]:
+    """Returns the starts of all rounds, the fastest first: of vLLM's spec and of kvmem's. Their
+    page tables are less those of the same workers with 1 MiB.
     """
     specs = ("CPUOffloadingSpec", "KvmemOffloadingSpec")
-    small = [start(spec, 1 << 20, workers, pages)[1] for spec in specs]
+    small = [start(spec, 1 << 20, workers, pages).page_tables for spec in specs]
     found = [[start(spec, nbytes, workers, pages) for spec in specs] for _ in range(rounds)]
-    return [
-        (sorted(it[at][0] for it in found), min(it[at][1] for it in found) - small[at])
-        for at in range(len(specs))
-    ]
+    for at in range(len(specs)):
+        for one in found:
+            one[at].page_tables -= small[at]
+    return [sorted((it[at] for it in found), key=lambda it: it.seconds) for at in (0, 1)]
+
+
+def clear_seconds(nbytes: int) -> float:
+    """Returns the seconds in which one thread clears bytes that are resident."""
+    with kvmem.Region(64 << 20, populate=1) as region:
+        best = float("inf")
+        for _ in range(8):
+            begin = time.monotonic()
+            ctypes.memset(region.ptr, 0, region.nbytes)
+            best = min(best, time.monotonic() - begin)
+        return best * nbytes / region.nbytes
 
 
 def replicas(workers: int) -> tuple[int, int]:
@@ -123,23 +169,50 @@ def main(arguments: list[str] | None = None) -> int:
     options.add_argument("--workers", type=int, default=4)
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--pages", default="2M,thp,4k")
+    options.add_argument("--json", type=Path, help="file for the figures")
     given = options.parse_args(arguments)
     nbytes, workers = kvmem.parse_size(given.bytes), given.workers
     if importlib.util.find_spec("numpy") is None or "VLLM_DIR" not in os.environ:
         print("set VLLM_DIR to an unpacked wheel of vLLM, and install numpy", file=sys.stderr)
         return 2
     theirs, ours = ready(nbytes, workers, given.pages, given.rounds)
+    clear = clear_seconds(nbytes)
     print(f"{given.bytes}, {workers} workers, {os.cpu_count()} processors")
     print(f"{'':24}{'vLLM':>12}{'kvmem':>12}")
-    for name, at in (("best", 0), ("worst", -1)):
-        one, two = theirs[0][at], ours[0][at]
+    for name, at in (("best", 0), ("median", len(ours) // 2), ("worst", -1)):
+        one, two = theirs[at].seconds, ours[at].seconds
         print(f"{f'ready, s, {name}':24}{one:12.2f}{two:12.2f}{one / two:8.1f} x")
-    print(f"{'page tables, KiB':24}{theirs[1] >> 10:12}{ours[1] >> 10:12}")
+    for name, field in (("last worker began", "begun"), ("first worker ready", "first")):
+        one, two = getattr(theirs[0], field), getattr(ours[0], field)
+        print(f"{f'{name}, s':24}{one:12.2f}{two:12.2f}")
+    print(f"{'mapped, resident, s':24}{'':12}{ours[0].resident or 0:12.2f}")
+    print(f"{'clear, one thread, s':24}{clear:12.2f}{clear:12.2f}")
+    tables = [min(it.page_tables for it in found) for found in (theirs, ours)]
+    print(f"{'page tables, KiB':24}{tables[0] >> 10:12}{tables[1] >> 10:12}")
     alone, shared = replicas(workers)
     print(f"{'two replicas, KiB':24}{alone >> 10:12}{shared >> 10:12}{shared / alone:8.2f} x")
-    for name, seconds in restarts(workers).items():
+    again = restarts(workers)
+    for name, seconds in again.items():
         text = "lost" if seconds is None else f"{seconds:.2f} s"
         print(f"restart, {name:28}{text:>11}")
+    if given.json is not None:
+        record = {
+            "benchmark": "vllm",
+            "vllm": VLLM,
+            "kvmem": importlib.metadata.version("kvmem"),
+            "processors": os.cpu_count(),
+            "bytes": nbytes,
+            "workers": workers,
+            "pages": given.pages,
+            "ready": {
+                "vllm": [dataclasses.asdict(it) for it in theirs],
+                "kvmem": [dataclasses.asdict(it) for it in ours],
+            },
+            "clear_seconds": clear,
+            "two_replicas_bytes": {"alone": alone, "shared": shared},
+            "restart_seconds": again,
+        }
+        given.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

@@ -78,6 +78,43 @@ def test_a_small_cpu_tier_serves_a_cluster(served: Cluster) -> None:
             assert one("load", NAMES[at : at + 4]) == 4 * ROW
 
 
+def test_an_engine_killed_in_a_store_leaves_whole_chunks_only(served: Cluster) -> None:
+    for round in range(3):
+        names = [f"{name}, {round}" for name in NAMES]
+        with engine(served, "victim", engine_id="a cluster's victim") as victim:
+            if round:
+                victim("store", names)
+                victim.send("settle")
+            else:
+                victim.send("store", names)
+            victim.kill()
+        # Nothing is in the way of the same engine, which finds all of a chunk or nothing.
+        with engine(served, "victim", engine_id="a cluster's victim") as again:
+            for name in names:
+                assert again("load", [name]) in (ROW, -1)
+            again("store", names)
+            again("settle")
+            assert again("load", names) == len(names) * ROW
+
+
+def test_a_full_cluster_costs_chunks_and_no_engine(tmp_path: Path) -> None:
+    require("mooncake")
+    with Cluster(tmp_path) as own:
+        own.serve("16MiB")
+        with engine(own, "full", rows=64) as one:
+            # Three times as many as the segment has room for.
+            for at in range(0, 768, 32):
+                names = [f"{i}" for i in range(at, at + 32)]
+                assert one("store", names) == names
+                one("settle")
+            assert one("load", [f"{i}" for i in range(736, 768)]) == 32 * ROW
+            found = [one("load", [f"{i}"]) for i in range(0, 768, 24)]
+            assert set(found) <= {ROW, -1} and -1 in found
+        with engine(own, "full", rows=64, engine_id=one.id) as again:
+            assert again("store", ["new"]) == ["new"]
+            assert again("load", ["new"]) == ROW
+
+
 def test_an_engine_goes_on_without_its_master(tmp_path: Path) -> None:
     require("mooncake")
     with Cluster(tmp_path) as own:

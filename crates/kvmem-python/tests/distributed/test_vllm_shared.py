@@ -72,7 +72,7 @@ def test_an_engine_killed_in_a_store_leaves_nothing_behind(server: Server) -> No
     with engine(server) as other, kvmem.connect(server.path) as node:
         other("store", NAMES[:10])
         for _ in range(3):
-            with engine(server) as victim:
+            with engine(server, engine_id="a victim") as victim:
                 victim("reserve", ["open", "more"])
                 assert node.stats().reserved_nbytes == 2 * ROW
                 victim.send("store", NAMES)
@@ -80,6 +80,10 @@ def test_an_engine_killed_in_a_store_leaves_nothing_behind(server: Server) -> No
             until(lambda: node.stats().reservations == 0)
             assert other("lookup", ["open", "more"]) == [False, False]
             assert other("load", NAMES[:10]) == 10 * ROW
+        # The same engine starts again, and stores.
+        with engine(server, engine_id="a victim") as victim:
+            assert victim("store", ["again"]) == ["again"]
+            assert victim("load", [*NAMES[:10], "again"]) == 11 * ROW
         assert set(other("store", ["open", "more"])) == {"open", "more"}
         assert other("load", ["open", "more"]) == 2 * ROW
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +209,37 @@ def test_what_the_file_cannot_do_is_an_error_at_the_start(tmp_path: Path) -> Non
     with pytest.raises(EngineError, match="the tier has no path"):
         nameless = {"type": "KvmemTier", "module_path": "kvmem.vllm"}
         Engine("KvmemTieringOffloadingSpec", {"secondary_tiers": [nameless]}, workers=WORKERS)
+
+
+def test_a_file_of_another_user_is_an_error_that_leaves_nothing(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    program = (
+        ALONE
+        + """
+import kvmem
+folder = sys.argv[1]
+if sys.argv[2] == "other":
+    os.setuid(65534)
+try:
+    tier = make()
+except kvmem.KvmemError as error:
+    print("not allowed:", type(error).__name__, error)
+else:
+    tier.submit_store(job(0, [1], [1]))
+    assert wait(tier, 1)[0].success
+    tier.shutdown()
+    print("stored")
+"""
+    )
+    tmp_path.chmod(0o700)
+    assert "not allowed: " in vllm(program, str(tmp_path), "other")
+    assert not list(tmp_path.iterdir())
+    assert "stored" in vllm(program, str(tmp_path), "owner")
+    # It has a file of its own now, and the other user still none.
+    out = vllm(program, str(tmp_path), "other")
+    assert "not allowed: " in out and "ermission denied" in out
+    assert "stored" in vllm(program, str(tmp_path), "owner")
 
 
 def test_replicas_have_files_of_their_own(tmp_path: Path) -> None:

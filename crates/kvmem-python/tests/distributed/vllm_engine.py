@@ -149,6 +149,15 @@ class Worker:
                 return int(line.split()[1]) * 1024
         raise AssertionError
 
+    def resident_seconds(self) -> float | None:
+        """Returns the seconds in which this worker has mapped the region and made it resident, if
+        it has made one of kvmem.
+        """
+        region = self._worker._mmap_region
+        if getattr(region, "_creator", None) is None:
+            return None
+        return sum(float(it["seconds"]) for it in region.region.receipt["ranges"])
+
     def driver(self, *names: str) -> list[int]:
         """Returns numbers of the stand-in for the driver, of which ``vllm`` counts the pieces that
         vLLM has registered.
@@ -364,10 +373,12 @@ class Scheduler:
 def scheduler(options: str) -> None:
     made = Scheduler(json.loads(options))
     pids = [worker["pid"] for worker in made.ready]
+    starts = [worker["start"] for worker in made.ready]
     ends = [worker["end"] for worker in made.ready]
-    seconds = max(ends) - min(worker["start"] for worker in made.ready)
+    seconds = max(ends) - min(starts)
     tables = [worker["page_tables"] for worker in made.ready]
-    reply(ready=True, seconds=made.seconds, worker_seconds=seconds, page_tables=tables, pids=pids)
+    times = {"worker_seconds": seconds, "starts": starts, "ends": ends}
+    reply(ready=True, seconds=made.seconds, page_tables=tables, pids=pids, **times)
     for call in answers():
         try:
             reply(result=getattr(made, call["do"])(*call["with"]))
