@@ -1,5 +1,6 @@
 //! *Bench node*: `kvmem bench node` with Redis, which `bench/contenders/redis_socket.py` starts and
-//! calls.
+//! calls, and with LMCache's multi-process server, `bench/contenders/lmcache_server.py`. That one
+//! needs PyTorch, so it takes part if `KVMEM_WITH_TORCH` is 1.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,6 +10,7 @@ use clap::Args;
 
 use crate::bench_tier::{beside, finish, suite};
 use crate::setup::{self, works};
+use crate::{engines, python};
 
 /// What to measure.
 #[derive(Args)]
@@ -35,6 +37,13 @@ pub(crate) fn run(root: &Path, options: &BenchNodeOptions) -> Result<ExitCode> {
         beside(&mut bench, "redis", &root.join("bench/contenders/redis_socket.py"));
     } else {
         println!("redis is left out: redis-server or python3 is missing");
+    }
+    match engines::lmcache_server(root) {
+        Some((python, variables)) => {
+            bench.env("PATH", python::path_with(&python)).envs(variables);
+            beside(&mut bench, "lmcache", &root.join("bench/contenders/lmcache_server.py"));
+        }
+        None => println!("lmcache is left out: KVMEM_WITH_TORCH=1 installs it, with PyTorch"),
     }
     finish(&mut bench)
 }

@@ -59,7 +59,7 @@ enum Found {
 
 /// All engines. The tests of one that cannot be installed are skipped by name, or fail if
 /// [`REQUIRED`] is 1.
-const ENGINES: [Engine; 10] = [
+const ENGINES: [Engine; 11] = [
     Engine {
         name: "Mooncake",
         wheels: &["mooncake-transfer-engine-non-cuda>=0.3.13,<0.4"],
@@ -193,6 +193,24 @@ const ENGINES: [Engine; 10] = [
         only_with: Some(WITH_TORCH),
         sources_only: false,
     },
+    Engine {
+        name: "LMCache-server",
+        // What its multi-process server imports beyond the modules that are tested.
+        wheels: &[
+            "httpx",
+            "fastapi",
+            "uvicorn",
+            "grpcio",
+            "opentelemetry-sdk",
+            "opentelemetry-exporter-prometheus",
+            "blake3",
+        ],
+        alone: false,
+        debian: &[],
+        found: Found::Folder("LMCACHE_SERVER_DIR"),
+        only_with: Some(WITH_TORCH),
+        sources_only: false,
+    },
 ];
 
 /// Returns the Debian packages that an engine needs.
@@ -253,6 +271,24 @@ pub(crate) fn sglang(root: &Path) -> Option<(PathBuf, PathBuf)> {
     let sglang = ENGINES.iter().find(|engine| engine.name == "SGLang")?;
     let found = place.has(sglang) && works(place.python(), &["-c", "import numpy"]);
     found.then(|| (place.folder.join("bin"), place.apart(sglang)))
+}
+
+/// Installs LMCache's wheel and all that its multi-process server imports, if PyTorch is wanted and
+/// that is possible. Returns the folder of their Python, and the variables that name the wheels.
+pub(crate) fn lmcache_server(root: &Path) -> Option<(PathBuf, Vec<(&'static str, PathBuf)>)> {
+    const NEEDED: [&str; 3] = ["LMCache", "PyTorch", "LMCache-server"];
+    if !is_set(WITH_TORCH) {
+        return None;
+    }
+    let place = Place::new(root);
+    place.get(|engine| NEEDED.contains(&engine.name));
+    let engines = ENGINES.iter().filter(|engine| NEEDED.contains(&engine.name));
+    let variables = engines.filter(|engine| place.has(engine)).filter_map(|engine| {
+        let Found::Folder(variable) = engine.found else { return None };
+        Some((variable, place.apart(engine)))
+    });
+    let variables: Vec<_> = variables.collect();
+    (variables.len() == NEEDED.len()).then(|| (place.folder.join("bin"), variables))
 }
 
 /// The folders of the engines.

@@ -3,6 +3,11 @@
 //! The tests of the CUDA registrar run on the real driver where there is one, and `kvmem bench gpu`
 //! measures registering and copies. Without a driver the tests run on their stand-in, the benchmark
 //! says why nothing was measured, and the command ends with success.
+//!
+//! A machine with a GPU often has no toolchain and no network. The [`bundle`] is all of it as an
+//! archive, which one script runs there.
+
+mod bundle;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -23,6 +28,11 @@ pub(crate) struct GpuOptions {
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 
+    /// Instead of running anything, make an archive for a machine with a GPU that has no toolchain
+    /// and no network: its script `run.sh` tests and measures there
+    #[arg(long, conflicts_with_all = ["output", "args"])]
+    bundle: bool,
+
     /// Arguments of `kvmem bench gpu`, behind `--`.
     #[arg(last = true)]
     args: Vec<String>,
@@ -30,6 +40,13 @@ pub(crate) struct GpuOptions {
 
 /// Runs the tests, and then the benchmark.
 pub(crate) fn run(root: &Path, options: &GpuOptions) -> Result<ExitCode> {
+    if options.bundle {
+        let archive = bundle::make(root)?;
+        let mib = std::fs::metadata(&archive)?.len().div_ceil(1 << 20);
+        println!("{} ({mib} MiB); there:", archive.display());
+        println!("tar -xzf kvmem-gpu.tar.gz && kvmem-gpu/run.sh");
+        return Ok(ExitCode::SUCCESS);
+    }
     let mut report = Report::default();
     let mut tests = Command::new(cargo());
     tests.current_dir(root).args(["test", "--locked", "--package", "kvmem", "--test", "it"]);

@@ -31,9 +31,10 @@ const OUTCOMES: &str = "dynamo";
 /// The command that repeats the tests.
 const COMMAND: &str = "cargo xtask test dynamo";
 /// The features of the table of engines, and what they are tested with.
-const FEATURES: [(&str, &str); 3] = [
+const FEATURES: [(&str, &str); 4] = [
     ("regions and blocks of pools in layouts and arenas of Dynamo", "real modules"),
     ("transfers between regions by an agent of NIXL", "real modules"),
+    ("a process is killed in transfers of NIXL, and another takes its place", "real modules"),
     ("a GPU, the engine that selects its memory by itself", "untested"),
 ];
 

@@ -29,11 +29,22 @@ pub struct ImportedSnapshot {
     pub longest: u64,
     /// The longest request that the original is sure to serve: it rounds sizes to those of bins.
     pub longest_of_bins: u64,
+    /// Free ranges.
+    pub free_ranges: u64,
+    /// The part of the free bytes that the longest request of kvmem's allocator cannot have.
+    pub fragmentation: f64,
+    /// The part that the longest request that the original is sure to serve cannot have.
+    pub fragmentation_of_bins: f64,
     /// The ranges in use, in the order of addresses.
     pub ranges: Vec<SnapshotRange>,
     /// The space.
     #[serde(skip)]
     pub space: OffsetAllocator,
+}
+
+/// Returns the part of the free bytes outside of the longest request; 0 if nothing is free.
+fn fragmentation(free: u64, longest: u64) -> f64 {
+    if free == 0 { 0.0 } else { 1.0 - longest as f64 / free as f64 }
 }
 
 /// The error of an import.
@@ -63,10 +74,11 @@ pub enum SnapshotImportError {
 /// [`SnapshotImportError`].
 pub fn import(snapshot: &AllocatorSnapshot) -> Result<ImportedSnapshot, SnapshotImportError> {
     let space = OffsetAllocator::new(snapshot.capacity)?;
-    let mut ranges = Vec::new();
+    let (mut ranges, mut free_ranges) = (Vec::new(), 0);
     for number in snapshot.chain() {
         let node = &snapshot.nodes[number as usize];
         if node.used == 0 {
+            free_ranges += 1;
             continue;
         }
         let offset = u64::from(node.offset) << snapshot.multiplier_bits;
@@ -85,6 +97,9 @@ pub fn import(snapshot: &AllocatorSnapshot) -> Result<ImportedSnapshot, Snapshot
         free: metrics.free,
         longest: metrics.largest_free,
         longest_of_bins,
+        free_ranges,
+        fragmentation: fragmentation(metrics.free, metrics.largest_free),
+        fragmentation_of_bins: fragmentation(metrics.free, longest_of_bins),
         ranges,
         space,
     })

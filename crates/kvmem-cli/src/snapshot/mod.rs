@@ -121,12 +121,19 @@ impl fmt::Display for SnapshotReport {
                 ByteSize(*used),
                 ByteSize(padding)
             )?;
-            writeln!(f, "free           {}", ByteSize(*free))?;
+            let count = imported.free_ranges;
+            writeln!(f, "free           {} in {count} range(s)", ByteSize(*free))?;
             writeln!(
                 f,
                 "longest        {} can be allocated in kvmem's allocator, {} in the original",
                 ByteSize(imported.longest),
                 ByteSize(imported.longest_of_bins)
+            )?;
+            writeln!(
+                f,
+                "fragmentation  {:.1} % in kvmem's allocator, {:.1} % in the original",
+                imported.fragmentation * 100.0,
+                imported.fragmentation_of_bins * 100.0
             )?;
         }
         match faults.as_slice() {

@@ -136,6 +136,19 @@ proptest! {
         prop_assert_eq!(imported.used, metrics.allocated);
         prop_assert_eq!(imported.used + imported.free, offset);
         prop_assert!(imported.longest_of_bins <= imported.longest);
+        let free: Vec<u64> = layout
+            .parts
+            .iter()
+            .filter(|part| !part.used)
+            .map(|part| u64::from(part.units) << layout.multiplier_bits)
+            .collect();
+        let longest = free.iter().copied().max().unwrap_or(0);
+        prop_assert_eq!(imported.free_ranges as usize, free.len());
+        prop_assert_eq!(imported.longest, longest);
+        let lost = (imported.free - longest) as f64;
+        prop_assert!((imported.fragmentation * imported.free as f64 - lost).abs() <= 1.0);
+        prop_assert!((0.0..=1.0).contains(&imported.fragmentation));
+        prop_assert!(imported.fragmentation <= imported.fragmentation_of_bins);
     }
 
     /// A changed field of a live range, of a bin or of the counts is found; whatever the change,
@@ -218,6 +231,15 @@ fn the_command_tells_what_is_in_use_and_what_is_wrong() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{text}");
     for part in ["in units of 4KiB", "2 range(s), 48KiB", "36KiB", "nothing is wrong"] {
+        assert!(text.contains(part), "{part} in\n{text}");
+    }
+    // Two free ranges of 9 and 17 units: the original is sure to serve the 16 of the second bin.
+    let mut two = small();
+    two.parts.push(Part { units: 17, used: false });
+    two.order.push(4);
+    let two = SnapshotFile::new("two", &two.bytes());
+    let text = String::from_utf8(kvmem(&["snapshot", two.text()]).stdout).unwrap();
+    for part in ["104KiB in 2 range(s)", "34.6 % in kvmem's allocator, 38.5 % in the original"] {
         assert!(text.contains(part), "{part} in\n{text}");
     }
     let output = kvmem(&["snapshot", whole.text(), "--json", "-"]);

@@ -1,5 +1,7 @@
 //! Transfers of NIXL between two agents whose memory is kvmem's.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,43 @@ unsafe fn bytes(memory: &RegionMemory) -> &[u8] {
 
 #[test]
 fn blocks_are_written_from_one_region_to_another() {
-    let (Some(from), Some(to)) = (agent("from"), agent("to")) else { return };
+    write_and_compare();
+}
+
+/// Transfers until the test below kills the process.
+#[test]
+#[ignore = "it is a process of another test, and does not end"]
+fn transfers_without_end() {
+    while write_and_compare() {
+        println!("{TRANSFERRED}");
+    }
+}
+
+/// What the process prints after each transfer.
+const TRANSFERRED: &str = "transferred";
+
+#[test]
+fn a_process_killed_in_transfers_is_followed_by_another() {
+    for _ in 0..2 {
+        let mut child = Command::new(std::env::current_exe().expect("this program"))
+            .args(["--exact", "transfers::transfers_without_end", "--ignored", "--nocapture"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("this program starts again");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let has_begun = lines.map_while(Result::ok).any(|line| line.contains(TRANSFERRED));
+        child.kill().expect("it is a child");
+        let status = child.wait().expect("it is a child");
+        // Without NIXL it ends by itself. Else nothing but the signal ends it.
+        assert_eq!(has_begun, status.code().is_none(), "{status}");
+    }
+    // The next ones have the names and the memory of those that were killed.
+    write_and_compare();
+}
+
+/// Writes blocks of a region to those of another one. Returns false without NIXL.
+fn write_and_compare() -> bool {
+    let (Some(from), Some(to)) = (agent("from"), agent("to")) else { return false };
     let memory = || {
         let region = Region::builder(BYTES).populate(Populate::Auto).map().expect("memory");
         RegionMemory::new(region)
@@ -71,4 +109,5 @@ fn blocks_are_written_from_one_region_to_another() {
         }
     }
     agent.invalidate_remote_md("to").expect("it was loaded");
+    true
 }

@@ -91,11 +91,8 @@ def run_with(engine: str, prelude: str, program: str, **environment: str) -> str
     """
     # PyTorch takes seconds to import, and NumPy a tenth of one.
     before = paths(engine) + ("import torch" if REAL else "import numpy")
-    return run(
-        before,
-        ("" if REAL else f"import sys\n{prelude}\n") + textwrap.dedent(program),
-        **environment,
-    )
+    start = "import sys\n" if REAL else f"import sys\n{prelude}\n"
+    return run(before, start + textwrap.dedent(program), **environment)
 
 
 # Module to import, and the command that installs it.

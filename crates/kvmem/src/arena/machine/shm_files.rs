@@ -13,10 +13,11 @@ use super::files::MachineFiles;
 use super::unread::Read;
 
 /// The beginnings of file names, and the programs that make such files.
-const MAKERS: [(&str, &str); 10] = [
+const MAKERS: [(&str, &str); 11] = [
     ("vllm_offload_", "vLLM"),
     ("vllm_ec_", "vLLM"),
     ("sgl_shm_", "SGLang"),
+    ("sglang_", "SGLang"),
     ("shared_mla_", "SGLang"),
     ("multi_tokenizer_args_", "SGLang"),
     ("lmcache", "LMCache"),
@@ -158,6 +159,7 @@ mod tests {
                 ("dev/shm/vllm_offload_a.mmap", "0123456789"),
                 ("dev/shm/vllm_offload_b.mmap", "0"),
                 ("dev/shm/psm_c", "0"),
+                ("dev/shm/sglang_host_pool_d.mmap", "0"),
                 ("dev/shm/other", "0"),
                 ("proc/self/ns/a", ""),
                 (
@@ -187,6 +189,7 @@ mod tests {
         let expected = |unused| {
             [
                 ("psm_c".to_owned(), "Python", FileUse::By(7)),
+                ("sglang_host_pool_d.mmap".to_owned(), "SGLang", unused),
                 ("vllm_offload_a.mmap".to_owned(), "vLLM", unused),
                 ("vllm_offload_b.mmap".to_owned(), "vLLM", FileUse::By(8)),
             ]

@@ -1,0 +1,138 @@
+//! *Bundle*: what `cargo xtask gpu` runs, as an archive for a machine with a GPU and nothing else:
+//! no toolchain, no network, no registry.
+//!
+//! It has the command, the test program of the crate `kvmem`, and a script for the shell that runs
+//! the test on the real driver and the benchmark. The tests on the driver's stand-in compile C, and
+//! run where the archive is made. The programs are linked to the C library of the building machine,
+//! so the other one must have that version or a later one.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::programs::{self, ProgramKind};
+use crate::run::succeed;
+use crate::step::Report;
+use crate::workspace::{cargo, target_folder};
+
+/// The folder in the archive.
+const NAME: &str = "kvmem-gpu";
+/// The script of the archive.
+const SCRIPT: &str = include_str!("run.sh");
+
+/// Builds the archive, and returns its path.
+pub(super) fn make(root: &Path) -> Result<PathBuf> {
+    let target = target_folder(root)?;
+    let mut report = Report::default();
+    let tests = ["test", "--locked", "--package", "kvmem", "--test", "it", "--no-run"];
+    let programs = programs::build(root, &mut report, "gpu: the test program", &tests);
+    let test = programs.iter().find(|program| program.kind == ProgramKind::Test);
+    let test = test.context("cargo has built no test program `it`: see its output above")?;
+    let mut build = Command::new(cargo());
+    build.current_dir(root).args(["build", "--profile", "bench", "--locked"]);
+    build.args(["--package", "kvmem-cli", "--bin", "kvmem"]);
+    succeed(&mut build)?;
+    let folder = target.join(NAME);
+    fill(&folder, &test.path, &target.join("release/kvmem"))?;
+    let archive = target.join(format!("{NAME}.tar.gz"));
+    let mut tar = Command::new("tar");
+    tar.arg("-C").arg(&target).arg("-czf").arg(&archive).arg(NAME);
+    succeed(&mut tar)?;
+    Ok(archive)
+}
+
+/// Puts the programs, without what debuggers need, and the script into the folder.
+fn fill(folder: &Path, test: &Path, command: &Path) -> Result<()> {
+    let _ = fs::remove_dir_all(folder);
+    fs::create_dir_all(folder)?;
+    for (from, name) in [(test, "tests"), (command, "kvmem")] {
+        let to = folder.join(name);
+        fs::copy(from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
+        // Without `strip` the archive is larger, and no worse.
+        let _ = Command::new("strip").arg(&to).output();
+    }
+    let script = folder.join("run.sh");
+    fs::write(&script, SCRIPT)?;
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755))?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Output;
+
+    /// A bundle whose programs are scripts.
+    struct Bundle(PathBuf);
+
+    impl Bundle {
+        fn new(name: &str, tests: &str, kvmem: &str) -> Bundle {
+            let folder =
+                std::env::temp_dir().join(format!("kvmem-bundle-{name}-{}", std::process::id()));
+            let programs = folder.join("programs");
+            fs::create_dir_all(&programs).unwrap();
+            for (name, lines) in [("tests", tests), ("kvmem", kvmem)] {
+                let path = programs.join(name);
+                fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            let bundle = folder.join("bundle");
+            fill(&bundle, &programs.join("tests"), &programs.join("kvmem")).unwrap();
+            Bundle(folder)
+        }
+
+        /// Runs it from another folder.
+        fn run(&self, args: &[&str]) -> (Option<i32>, String) {
+            let mut run = Command::new(self.0.join("bundle/run.sh"));
+            let Output { status, stdout, stderr } =
+                run.args(args).current_dir(&self.0).output().unwrap();
+            let text = [stdout, stderr].concat();
+            (status.code(), String::from_utf8(text).unwrap())
+        }
+    }
+
+    impl Drop for Bundle {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    /// A benchmark that writes its arguments as the rows.
+    const MEASURES: &str = "for file; do last=$file; done; echo \"$@\" > rows.txt
+        while [ $# -gt 0 ]; do case $1 in --json) echo \"$2\" > \"$2\";; esac; shift; done";
+
+    #[test]
+    fn tests_and_benchmark_run_and_leave_the_rows() {
+        let bundle = Bundle::new("runs", "echo 'test result: ok. 1 passed'", MEASURES);
+        let (status, text) = bundle.run(&["out", "--quick"]);
+        assert_eq!(status, Some(0), "{text}");
+        assert!(text.contains("1 passed") && text.contains("rows: "), "{text}");
+        assert!(bundle.0.join("out/gpu.json").exists() && bundle.0.join("out/gpu.log").exists());
+        let arguments = fs::read_to_string(bundle.0.join("rows.txt")).unwrap();
+        assert!(arguments.starts_with("bench gpu --json"), "{arguments}");
+        assert!(arguments.trim_end().ends_with("--quick"), "{arguments}");
+    }
+
+    #[test]
+    fn without_a_driver_it_says_skipped_and_succeeds() {
+        let skips = "echo 'skipped: no library: libcuda.so.1'";
+        let bundle = Bundle::new("skips", skips, skips);
+        let (status, text) = bundle.run(&["out"]);
+        assert_eq!(status, Some(0), "{text}");
+        assert!(text.contains("skipped: no library") && !text.contains("rows: "), "{text}");
+        assert!(text.trim_end().ends_with("skipped: nothing was measured"), "{text}");
+    }
+
+    #[test]
+    fn a_failure_of_either_is_one() {
+        let bundle = Bundle::new("tests-fail", "exit 101", MEASURES);
+        let (status, text) = bundle.run(&["out"]);
+        assert_eq!(status, Some(1), "{text}");
+        assert!(bundle.0.join("out/gpu.json").exists(), "the benchmark runs all the same: {text}");
+        let bundle = Bundle::new("bench-fails", "true", "exit 2");
+        assert_eq!(bundle.run(&["out"]).0, Some(1));
+    }
+}
