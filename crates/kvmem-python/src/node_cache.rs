@@ -561,9 +561,9 @@ impl PyNodeCache {
         })
     }
 
-    /// Returns the key with which a device reaches ``[start, stop)`` of the node's memory, such as
-    /// the bytes of a value from its ``offset`` on. Raises :class:`RegistrationError` if the range
-    /// crosses a boundary between two keys.
+    /// Returns the key with which a device reaches ``[start, stop)`` of the node's memory, such
+    /// as the bytes of a value from its ``offset`` on. Raises :class:`RegistrationError` if the
+    /// range crosses a boundary between two keys.
     #[pyo3(
         signature = (device, start=Int::usual(0), stop=None),
         text_signature = "($self, device, start=0, stop=None)"
@@ -577,8 +577,10 @@ impl PyNodeCache {
     ) -> PyResult<Bound<'py, PyAny>> {
         let len = self.held.with(|client| client.memory().1)?;
         let (start, stop) = part(py, len, start, stop)?;
-        let (offset, bytes) = (start as u64, (stop - start) as u64);
-        let found = self.held.with(|client| client.key_for(device, offset, bytes))?;
+        let found = self.held.with(|client| match client.registration() {
+            Some(registration) => Ok(registration.key_for(device, start..stop)?),
+            None => client.key_for(device, 0, 0),
+        })?;
         key(py, found.map_err(|error| node_error(py, &error))?)
     }
 

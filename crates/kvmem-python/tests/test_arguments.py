@@ -82,7 +82,7 @@ class Scene:
 
     @functools.cached_property
     def node(self) -> kvmem.NodeCache:
-        node = kvmem.connect(self.server.path)
+        node = kvmem.connect(self.server.path, devices="mlock")
         node.insert("k", b"value")
         return node
 

@@ -28,17 +28,17 @@ use crate::tier::{NodeTier, TierOptions, TierRead};
 use crate::{Node, NodeOptions};
 
 /// A server that serves when the test says so.
-struct Stepped {
+pub(super) struct Stepped {
     folder: Folder,
-    server: NodeServer,
+    pub(super) server: NodeServer,
 }
 
 impl Stepped {
-    fn new(options: ServerOptions) -> Stepped {
+    pub(super) fn new(options: ServerOptions) -> Stepped {
         Stepped::of(options, NodeOptions::default())
     }
 
-    fn of(options: ServerOptions, node: NodeOptions) -> Stepped {
+    pub(super) fn of(options: ServerOptions, node: NodeOptions) -> Stepped {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("kvmem-node-bounds-{}-{number}", std::process::id());
@@ -52,13 +52,13 @@ impl Stepped {
     }
 
     /// Connects without greeting. Returns also the number of the connection.
-    fn connect(&mut self) -> (OwnedFd, u32) {
+    pub(super) fn connect(&mut self) -> (OwnedFd, u32) {
         let socket = socket::connect(&self.folder.join("sock")).expect("it listens");
         self.server.accept(now_ms());
         (socket, self.server.next_key)
     }
 
-    fn greet(&mut self) -> (OwnedFd, u32) {
+    pub(super) fn greet(&mut self) -> (OwnedFd, u32) {
         let (socket, number) = self.connect();
         let (version, namespace) = (PROTOCOL_VERSION, "");
         let hello = Call::Hello { version, namespace, read_only: false, token: 0 };
@@ -67,7 +67,7 @@ impl Stepped {
         (socket, number)
     }
 
-    fn exchange(
+    pub(super) fn exchange(
         &mut self,
         socket: &OwnedFd,
         number: u32,
@@ -99,7 +99,7 @@ impl Drop for Folder {
 }
 
 /// Sends a request, if the socket has space.
-fn send(socket: &OwnedFd, id: u32, call: Call<'_>) -> bool {
+pub(super) fn send(socket: &OwnedFd, id: u32, call: Call<'_>) -> bool {
     let mut bytes = Vec::new();
     encode(&Request { id, call }, &mut bytes);
     match socket::send(socket, &bytes, &[], SendFlags::DONTWAIT) {
@@ -109,7 +109,7 @@ fn send(socket: &OwnedFd, id: u32, call: Call<'_>) -> bool {
     }
 }
 
-fn acquire(keys: Vec<Key<'_>>) -> Call<'_> {
+pub(super) fn acquire(keys: Vec<Key<'_>>) -> Call<'_> {
     Call::Acquire { epoch: 0, release: Vec::new(), keys, prefix_only: false }
 }
 
@@ -359,7 +359,7 @@ fn reservations_have_quotas() {
 
 impl Stepped {
     /// Stores a value, with a checksum.
-    fn insert(&mut self, socket: &OwnedFd, number: u32, key: &[u8], len: u64) {
+    pub(super) fn insert(&mut self, socket: &OwnedFd, number: u32, key: &[u8], len: u64) {
         let sizes = vec![len].into();
         let reserved = self.exchange(socket, number, Call::Reserve { sizes }).0;
         let Ok(Answer::Reserved(blocks)) = reserved else { panic!("{reserved:?}") };
@@ -438,7 +438,7 @@ fn what_was_received_is_served_before_the_end() {
 
 impl Stepped {
     /// Greets as a process of another user.
-    fn greet_as(
+    pub(super) fn greet_as(
         &mut self,
         uid: u32,
         namespace: &str,

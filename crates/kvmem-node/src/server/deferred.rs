@@ -47,7 +47,7 @@ pub(super) struct WaitingForSpace {
     sizes: Vec<u64>,
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 impl WaitingForSpace {
     /// Returns a reservation whose client has gone.
     pub(super) fn of_nobody(session: SessionIndex) -> WaitingForSpace {

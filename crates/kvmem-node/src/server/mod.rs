@@ -31,6 +31,8 @@ mod drain;
 mod observer;
 mod options;
 mod probe;
+#[cfg(all(test, not(loom)))]
+mod quotas;
 mod rings;
 mod scrubber;
 #[expect(clippy::module_inception, reason = "one noun a file")]

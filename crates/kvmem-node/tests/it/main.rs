@@ -9,6 +9,9 @@ mod histories;
 mod keeper;
 mod memory_file;
 mod registrars;
+#[path = "../../../kvmem-tier/tests/it/simulated.rs"]
+#[allow(dead_code, reason = "the tests of the tier use the rest")]
+mod simulated;
 #[path = "../../../kvmem/tests/standin/mod.rs"]
 mod standin;
 mod support;

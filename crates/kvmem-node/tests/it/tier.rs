@@ -7,12 +7,13 @@ use std::time::{Duration, Instant};
 
 use kvmem_node::{
     CallError, ClientError, ConnectOptions, Node, NodeClient, NodeOptions, NodeServer, NodeTier,
-    ServerOptions, Stopper, TierOptions, TierRead,
+    ServerOptions, Stopper, TierOptions, TierRead, TierState,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Place, connect_with, memory};
+use crate::simulated::Disk;
+use crate::support::{Place, Running, connect_with, memory};
 
 /// A tier in memory, as slow as a test wants it to be.
 #[derive(Default)]
@@ -470,4 +471,49 @@ fn calls_that_wait_are_answered_before_the_end() {
     let events = events.join().expect("no panic").expect("it is answered");
     assert!(events.len() <= 1, "{events:?}");
     tiered.end();
+}
+
+/// Operators see the state of the tier in the statistics: without one, with one that works, and
+/// when its disk has failed. The node goes on, and no value is wrong.
+#[test]
+fn the_state_of_the_tier_is_told() {
+    let place = Place::new();
+    let plain = Running::start(node(), &place.socket(), ServerOptions::default());
+    let client = connect_with(&place.socket(), &ConnectOptions::default());
+    assert_eq!(client.stats().expect("a call").tier_state, TierState::None);
+    drop((client, plain));
+
+    let disk = Disk::new(4 << 20, 1);
+    let options = kvmem_tier::DiskTierOptions::default();
+    let (tier, _) = kvmem_tier::DiskTier::on(disk.clone(), &options).expect("an empty disk");
+    let tiered = Tiered::start(Place::new(), node(), Arc::new(tier));
+    let client = tiered.client();
+    let stats = || client.stats().expect("a call");
+    assert_eq!(stats().tier_state, TierState::Working);
+    for key in 0..40 {
+        client.insert([key], &value(key)).expect("there is space");
+        wait_for("values are stored ahead", || {
+            stats().tier_stored_total + 10 >= stats().committed_total
+        });
+    }
+    assert_eq!(stats().tier_state, TierState::Working);
+    disk.fail_at(0..u64::MAX, libc::EIO);
+    // The journal notes removals.
+    let removed = client.remove(&[[0], [39]]).expect("a call");
+    wait_for("the journal fails", || stats().tier_state == TierState::ReadOnly);
+    for key in 40..80 {
+        client.insert([key], &value(key)).expect("values are evicted without being stored");
+    }
+    // The disk answers again. What the tier has is found, or is a miss.
+    disk.fail_at(0..0, libc::EIO);
+    let mut found = 0;
+    for key in 0..80 {
+        let pins = client.acquire(&[[key]]).expect("a call");
+        if let Some(value_found) = pins.value(0) {
+            assert!(value_found.bytes() == value(key) && ![0, 39].contains(&key), "{key}");
+            found += 1;
+        }
+    }
+    assert!(found > 0 && stats().tier_fetched_total > 0 && removed > 0);
+    assert_eq!(stats().tier_state, TierState::ReadOnly);
 }

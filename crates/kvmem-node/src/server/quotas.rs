@@ -1,0 +1,142 @@
+//! Quotas of connections, sessions and users: each is reached, exceeded, and free again for others.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+
+use super::ServerOptions;
+use super::bounds::{Stepped, acquire, send};
+use super::connection::MAX_WAITING;
+use super::turn::USER_PLACES;
+use crate::NodeOptions;
+use crate::error::{CallError, Quota, TooMany};
+use crate::node::BlockHandle;
+use crate::protocol::{
+    Answer, Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, decode, encode,
+};
+use crate::socket::{self, MAX_DESCRIPTORS, now_ms};
+
+/// A user that is neither the server's own nor root.
+const OTHER: u32 = 54_321;
+
+/// Options of a server that other users may connect to.
+fn open_to_all() -> ServerOptions {
+    let allow_group = Some(rustix::process::getgid().as_raw());
+    ServerOptions { allow_group, max_connections: 32, max_rings: 8, ..ServerOptions::default() }
+}
+
+#[test]
+fn one_user_has_a_part_of_the_connections_and_rings() {
+    let mut stepped = Stepped::new(open_to_all());
+    let mut open = Vec::new();
+    while stepped.server.has_place_for(OTHER) {
+        open.push(stepped.greet_as(OTHER, "", true).expect("there is place"));
+    }
+    assert_eq!(open.len(), 32 / USER_PLACES);
+    assert!(stepped.server.has_place_for(OTHER + 1));
+    let mut rings = |(socket, number): &(OwnedFd, u32)| {
+        stepped.exchange(socket, *number, Call::Rings).0.map(drop)
+    };
+    let given: Vec<_> = open.iter().map(&mut rings).collect();
+    let given: Vec<bool> = given.iter().map(Result::is_ok).collect();
+    assert_eq!(given, (0..8).map(|at| at < 8 / USER_PLACES).collect::<Vec<_>>());
+    let error = rings(&open[7]).expect_err("the user has its part");
+    assert!(matches!(error, CallError::TooMany { what: TooMany::Rings, .. }), "{error}");
+    // Others have theirs, up to the limit of all.
+    let own: Vec<(OwnedFd, u32)> = (0..7).map(|_| stepped.greet()).collect();
+    for (at, (socket, number)) in own.iter().enumerate() {
+        let given = stepped.exchange(socket, *number, Call::Rings).0;
+        assert_eq!(given.is_ok(), at < 8 - 8 / USER_PLACES, "{given:?}");
+    }
+}
+
+/// Requests for events that wait are as many as a connection may have. Further ones do not wait.
+#[test]
+fn few_requests_for_events_wait() {
+    let mut stepped = Stepped::new(ServerOptions::default());
+    let (socket, number) = stepped.greet();
+    for id in 1..=MAX_WAITING as u32 + 3 {
+        assert!(send(&socket, id, Call::Events { from: u64::MAX, max: 1, wait_ms: 1 << 30 }));
+        stepped.server.turn(number, now_ms());
+    }
+    let connection = &stepped.server.connections[&number];
+    assert_eq!(connection.waiting.len(), MAX_WAITING);
+    let mut buffer = vec![0; MAX_MESSAGE];
+    for id in 65..=67 {
+        let packet = socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT);
+        let packet = packet.expect("it was answered at once");
+        let Response { id: found, result } = decode(&buffer[..packet.len]).expect("an answer");
+        assert!(found == id && matches!(result, Ok(Answer::Events(_))), "{found}: {result:?}");
+    }
+    assert!(socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT).is_err());
+}
+
+/// Pins count as reservations do, also those that a returning client names.
+#[test]
+fn pins_have_the_quota_of_handles() {
+    let node = NodeOptions { max_handles_per_session: 3, ..NodeOptions::default() };
+    let mut stepped = Stepped::of(ServerOptions::default(), node);
+    let (socket, number) = stepped.connect();
+    let (version, namespace) = (PROTOCOL_VERSION, "");
+    let hello = |token| Call::Hello { version, namespace, read_only: false, token };
+    let (answer, _) = stepped.exchange(&socket, number, hello(0));
+    let Ok(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
+    for key in [b"a", b"b", b"c"] {
+        stepped.insert(&socket, number, key, 64);
+    }
+    let two = vec![Key(b"a"), Key(b"b")];
+    assert!(stepped.exchange(&socket, number, acquire(two.clone())).0.is_ok());
+    let error = stepped.exchange(&socket, number, acquire(two)).0.expect_err("four");
+    let expected = CallError::Quota { what: Quota::SessionHandles, value: 4, limit: 3 };
+    assert_eq!(error, expected);
+    let sizes = || Call::Reserve { sizes: vec![1, 1].into() };
+    assert_eq!(stepped.exchange(&socket, number, sizes()).0.expect_err("four"), expected);
+    drop(socket);
+    stepped.server.turn(number, now_ms());
+    let (socket, number) = stepped.connect();
+    assert!(stepped.exchange(&socket, number, hello(welcome.token)).0.is_ok());
+    let keep = |count| {
+        let pins = (0..count).map(|slot| (BlockHandle { slot, generation: 1 }, 1)).collect();
+        Call::Keep { pins, reservations: Vec::new() }
+    };
+    assert!(stepped.exchange(&socket, number, keep(3)).0.is_ok());
+    assert_eq!(stepped.exchange(&socket, number, keep(1)).0.expect_err("four"), expected);
+    stepped.server.node().check().expect("the invariants hold");
+}
+
+/// Descriptors that a client sends, and packets that are too long, leave nothing behind.
+#[test]
+fn what_a_client_sends_beside_a_message_is_closed() {
+    let mut stepped = Stepped::new(ServerOptions::default());
+    let (socket, number) = stepped.greet();
+    let inode = std::fs::File::open("/dev/zero").expect("it is there");
+    let open = || {
+        let all = std::fs::read_dir("/proc/self/fd").expect("there is /proc");
+        let links = all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+        links.filter(|to| to.ends_with("zero")).count()
+    };
+    let before = open();
+    for id in 1..=100 {
+        let mut bytes = Vec::new();
+        encode(&Request { id, call: Call::KeepAlive }, &mut bytes);
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let descriptors = [inode.as_fd(); MAX_DESCRIPTORS];
+        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
+        let flags = SendFlags::DONTWAIT;
+        let sent = rustix::net::sendmsg(&socket, &[IoSlice::new(&bytes)], &mut ancillary, flags);
+        assert_eq!(sent, Ok(bytes.len()));
+        stepped.server.turn(number, now_ms());
+        let mut buffer = vec![0; MAX_MESSAGE];
+        let packet = socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT);
+        assert!(packet.is_ok_and(|packet| packet.len > 0), "it was answered");
+    }
+    // Other tests of this process may open the file, too: none does.
+    assert_eq!(open(), before);
+    let long = vec![0; MAX_MESSAGE + 1];
+    rustix::net::send(&socket, &long, SendFlags::DONTWAIT).expect("the socket has space");
+    stepped.server.turn(number, now_ms());
+    assert!(!stepped.server.connections.contains_key(&number), "it cannot be decoded");
+}
