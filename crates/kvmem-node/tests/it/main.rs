@@ -2,6 +2,7 @@
 
 mod by_rings;
 mod by_socket;
+mod cluster;
 mod keeper;
 mod memory_file;
 mod support;
