@@ -140,8 +140,8 @@ pub struct ServeArgs {
     )]
     pub mooncake: Option<ServeMooncake>,
 
-    /// The Python that has the package kvmem and Mooncake's wheel [default: python3 beside this
-    /// program, or of PATH]
+    /// The Python that has the package kvmem and Mooncake's wheel [default: python3 of the virtual
+    /// environment in which this program is, or of PATH]
     #[arg(long, value_name = "PROGRAM", requires = "mooncake")]
     pub mooncake_python: Option<PathBuf>,
 

@@ -32,8 +32,13 @@ fn command(python: PathBuf, mooncake: &ServeMooncake) -> Vec<OsString> {
     command
 }
 
-/// Returns the Python beside this program, as in a virtual environment, or that of `PATH`.
+/// Returns the Python of the virtual environment in which this program is, or that of `PATH`.
 fn python() -> PathBuf {
-    let here = env::current_exe().ok().and_then(|file| Some(file.parent()?.join("python3")));
-    here.filter(|file| file.is_file()).unwrap_or_else(|| PathBuf::from("python3"))
+    let of_environment = || {
+        let program = env::current_exe().ok()?;
+        let folder = program.parent()?;
+        let python = folder.join("python3");
+        (folder.parent()?.join("pyvenv.cfg").is_file() && python.is_file()).then_some(python)
+    };
+    of_environment().unwrap_or_else(|| PathBuf::from("python3"))
 }

@@ -339,7 +339,10 @@ fn a_server_goes_on_without_its_cluster() {
 #[test]
 fn a_cluster_below_a_disk_has_the_values_of_both() {
     let cluster = Cluster::new();
-    let tier = Arc::new(cluster.working("works"));
+    // Room for all values: none is dropped.
+    let options = ClusterOptions { staging_bytes: 16 << 20, ..cluster.options("works") };
+    let tier = Arc::new(ClusterTier::start(options, |_| {}).expect("a thread"));
+    wait_for("the helper is ready", || tier.state() == TierState::Working);
     let disk = kvmem_tier::DiskTier::on(
         kvmem_tier::device::MemoryDevice::new(16 << 20),
         &kvmem_tier::DiskTierOptions::default(),
@@ -352,6 +355,7 @@ fn a_cluster_below_a_disk_has_the_values_of_both() {
     assert!(found(&first) >= 45 && disk.stats().hits > 20, "{:?}", disk.stats());
     assert_eq!(tier.stats().fetched, 0, "the disk has them");
     wait_for("nothing is queued", || tier.stats().queued_bytes == 0);
+    assert_eq!(tier.stats().dropped, 0);
     first.end();
     // Without the disk.
     let below = Arc::clone(&tier) as Arc<dyn NodeTier>;
