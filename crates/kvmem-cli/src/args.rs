@@ -3,6 +3,7 @@
 mod bench;
 mod doctor;
 mod metrics;
+mod mooncake;
 mod mount;
 mod node;
 mod replay;
@@ -29,6 +30,7 @@ pub use self::bench::{
 };
 pub use self::doctor::DoctorArgs;
 pub use self::metrics::MetricsArgs;
+pub use self::mooncake::{ServeMooncake, ServeMooncakeError};
 pub use self::mount::MountArgs;
 pub use self::node::{DropArgs, EvictArgs, LsArgs, ReclaimArgs, StatArgs};
 pub use self::replay::{Contenders, Policy, ReplayArgs};
@@ -85,7 +87,7 @@ pub enum Command {
     Tier(TierArgs),
     /// Serve one pool of KV cache memory to all engines of this host, until a signal arrives. The
     /// values survive the server
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// List the values, or the clients, of a server
     Ls(LsArgs),
     /// Show the statistics of a server, once or as a live screen

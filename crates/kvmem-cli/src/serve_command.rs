@@ -9,6 +9,7 @@ mod group;
 mod housekeeping;
 mod keeping;
 mod memory_file;
+mod mooncake;
 mod report;
 mod tier;
 
@@ -25,7 +26,7 @@ use kvmem::arena::{Backing, Numa, Receipt, Region};
 use kvmem::pool::observe::Exporter;
 use kvmem_node::{
     MemoryFile, Node, NodeError, NodeOptions, NodeServer, NodeTier, RecoveryReport, ServerOptions,
-    Stopper, observe,
+    Stopper, TierChain, observe,
 };
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -77,10 +78,19 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         failure(error)
     })?;
     let mut tier_values = tier.as_ref().map(|tier| tier.values);
-    if let Some(tier) = &tier {
+    // Its threads would not survive an error above.
+    let cluster = mooncake::start(args)?;
+    let disk = tier.as_ref().map(|tier| Arc::clone(&tier.set) as Arc<dyn NodeTier>);
+    let below = match (disk, &cluster) {
+        (Some(disk), Some(cluster)) => {
+            Some(Arc::new(TierChain::new(disk, Arc::clone(cluster) as _)) as Arc<dyn NodeTier>)
+        }
+        (Some(disk), None) => Some(disk),
+        (None, cluster) => cluster.as_ref().map(|cluster| Arc::clone(cluster) as _),
+    };
+    if let Some(below) = below {
         let options = kvmem_node::TierOptions::default();
-        let below = Arc::clone(&tier.set) as Arc<dyn NodeTier>;
-        if server.attach_tier(below, options).map_err(failure)? {
+        if server.attach_tier(below, options).map_err(failure)? && tier.is_some() {
             tier_values = Some(0);
             tell(
                 "kvmem: --tier was cleared: a server without it has removed or evicted values of \
@@ -97,6 +107,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             let files: Vec<&str> = tier.files.iter().map(String::as_str).collect();
             exporter = exporter.also(kvmem_tier::observe::set_publisher(&name, &files, &tier.set));
         }
+        if let Some(cluster) = &cluster {
+            exporter = exporter.also(observe::cluster_publisher(&name, cluster));
+        }
         metrics.observe(exporter);
     }
     stop_at_signals(server.stopper())?;
@@ -111,6 +124,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         keeper_pid: keeping.keeper_pid(),
         tiers: tier.as_ref().map_or_else(Vec::new, |tier| tier.files.clone()),
         tier_values,
+        mooncake: args.mooncake.as_ref().map(|mooncake| mooncake.master.clone()),
         metrics: metrics.as_ref().map(MetricsServer::address),
         kept: keeping.to_string(),
     };
@@ -125,6 +139,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let ended = server.run();
     let keeping = housekeeping.end();
     let stats = ended.map_err(failure)?.stats();
+    // Values that wait for the cluster first: the index of the disk does not change by them.
+    if let Some(cluster) = &cluster {
+        cluster.close();
+    }
     if let Some(tier) = &tier {
         tier::end(tier);
     }

@@ -34,4 +34,7 @@ pub use node::{
 };
 pub use protocol::{Listed, MAX_MESSAGE, PROTOCOL_VERSION, SessionListed};
 pub use server::{DrainProgress, NodeObserver, NodeServer, ServerOptions, Stopper};
-pub use tier::{NodeTier, TierOptions, TierRead, TierState};
+pub use tier::{
+    ClusterOptions, ClusterStats, ClusterTier, NodeTier, TierChain, TierOptions, TierRead,
+    TierState,
+};

@@ -139,7 +139,7 @@ def store_and_die(script: Callable[..., str], path: Path, values: str) -> None:
 
 
 def test_a_tier_that_is_closed_leaves_no_journal(path: Path, tier: kvmem.DiskTier) -> None:
-    tier.store({n: b"bytes" * 1000 for n in range(5)})
+    tier.store(dict.fromkeys(range(5), b"bytes" * 1000))
     tier.close()
     found = kvmem.DiskTier.inspect(path)
     assert (found.entries, found.unverified_values, found.journal_changes) == (5, 0, 0)

@@ -87,6 +87,7 @@ fn options(chaos: &Chaos) -> Result<()> {
         "--default-quota",
         "--drain-seconds",
         "--tier",
+        "--mooncake",
         "--scrub",
         "--memory-file",
         "--metrics",

@@ -10,7 +10,7 @@ use kvmem::arena::{ByteSize, Ladder, Numa, Populate};
 use kvmem_node::NamespaceLimits;
 
 use super::serve_tier::tier_size;
-use super::{MetricsArgs, ServeTier, size};
+use super::{MetricsArgs, ServeMooncake, ServeTier, size};
 
 /// Options of `kvmem serve`.
 #[derive(Clone, Debug, ClapArgs)]
@@ -127,6 +127,23 @@ pub struct ServeArgs {
         value_parser = OsStringValueParser::new().try_map(ServeTier::parse)
     )]
     pub tiers: Vec<ServeTier>,
+
+    /// Use a Mooncake cluster as the tier below the memory, or below the disk tier: servers with
+    /// one cluster share the values, whose keys must name their contents. OPTIONs: host=ADDRESS of
+    /// this machine, peers=NETWORK[+NETWORK…], prefix=NAME of the keys, protocol=tcp, devices=NAME,
+    /// metadata=URL, deadline=SECONDS of a call, staging=SIZE of the memory through which values
+    /// go, expose. Needs the Python package, in a process of its own that is started again when it
+    /// fails
+    #[arg(
+        long, value_name = "HOST:PORT[,OPTION…]",
+        value_parser = clap::value_parser!(ServeMooncake)
+    )]
+    pub mooncake: Option<ServeMooncake>,
+
+    /// The Python that has the package kvmem and Mooncake's wheel [default: python3 of the virtual
+    /// environment in which this program is, or of PATH]
+    #[arg(long, value_name = "PROGRAM", requires = "mooncake")]
+    pub mooncake_python: Option<PathBuf>,
 
     /// Replaced by the SIZE of --tier.
     #[arg(long, hide = true, value_parser = tier_size)]

@@ -28,6 +28,8 @@ pub(super) struct ServeReport {
     /// The files of the disk tiers below, and how many values they had.
     pub(super) tiers: Vec<String>,
     pub(super) tier_values: Option<u64>,
+    /// The master of the cluster below. Its helper may not be ready yet.
+    pub(super) mooncake: Option<String>,
     pub(super) metrics: Option<SocketAddr>,
     /// `kept_by` in words.
     #[serde(skip)]
@@ -80,6 +82,9 @@ impl fmt::Display for ServeReport {
         if let Some(values) = self.tier_values {
             let files = self.tiers.join(", ");
             writeln!(f, "disk tier in {files} with {} value(s)", HumanCount(values))?;
+        }
+        if let Some(master) = &self.mooncake {
+            writeln!(f, "the cluster of the master at {master} below, when its helper is ready")?;
         }
         let ServeReport { socket, memory_bytes, seconds, kept, .. } = self;
         let memory = BinaryBytes(*memory_bytes);

@@ -9,8 +9,9 @@ use super::node::Node;
 use super::sessions::NOWHERE;
 use super::{EventKind, SessionIndex};
 use crate::format::{Committing, EntryCell, State, TierRemovals, put};
+use crate::socket::now_ms;
 use crate::tier::{
-    Fetching, NodeTier, Removing, Storing, TierDone, TierJob, TierOptions, TierState,
+    Fetching, LookingUp, NodeTier, Removing, Storing, TierDone, TierJob, TierOptions, TierState,
 };
 
 /// A call that waits for the tier.
@@ -29,6 +30,10 @@ const PART_STORED: u64 = 8;
 /// The most values that are looked at for one job.
 const LOOKED_AT: usize = 2048;
 
+/// How long a length that a look-up has found is known, in milliseconds, and how many are.
+const KNOWN_MS: u64 = 2000;
+const MAX_KNOWN: usize = 1 << 16;
+
 /// The most calls that wait for one key. For further ones, the tier has no such key.
 const MAX_WAITING: usize = 1024;
 
@@ -43,12 +48,24 @@ struct PendingFetch {
     waiting: Vec<Waiting>,
 }
 
+/// A key that is being looked up.
+#[derive(Debug, Default)]
+struct PendingLookUp {
+    /// Calls that want the value fetched.
+    acquiring: Vec<Waiting>,
+    /// Calls that want to know whether there is one.
+    asking: Vec<Waiting>,
+}
+
 /// The tier, and what is under way.
 pub(super) struct Below {
     tier: Arc<dyn NodeTier>,
     options: TierOptions,
     jobs: Vec<TierJob>,
     fetches: HashMap<NamedKey, PendingFetch>,
+    look_ups: HashMap<NamedKey, PendingLookUp>,
+    /// Lengths of values that only a look-up knows, and until when they are known.
+    known: HashMap<NamedKey, (u64, u64)>,
     /// Blocks of the server's own, for what is fetched.
     pub(super) fetched_into: HashMap<u32, NamedKey>,
     /// The bytes of the values that are being stored.
@@ -69,6 +86,14 @@ impl fmt::Debug for Below {
             .field("fetches", &self.fetches)
             .field("removals", &self.removals)
             .finish_non_exhaustive()
+    }
+}
+
+impl Below {
+    /// Returns the length that a look-up has found not long ago.
+    fn known_len(&self, named: &NamedKey) -> Option<u64> {
+        let (len, until) = self.known.get(named)?;
+        (now_ms() < *until).then_some(*len)
     }
 }
 
@@ -96,7 +121,7 @@ impl Node {
         let removals = self.memory.header_cell().tier_removals();
         let done = match removals {
             TierRemovals::None => true,
-            TierRemovals::Unknown => tier.clear(),
+            TierRemovals::Unknown => tier.forget_unknown(),
             TierRemovals::Recovered => {
                 let keys: Vec<Vec<u8>> = pending
                     .iter()
@@ -122,6 +147,8 @@ impl Node {
             options,
             jobs: Vec::new(),
             fetches: HashMap::new(),
+            look_ups: HashMap::new(),
+            known: HashMap::new(),
             fetched_into: HashMap::new(),
             storing_bytes: 0,
             removals: HashMap::new(),
@@ -162,6 +189,7 @@ impl Node {
     pub(super) fn namespaces_below(&self) -> impl Iterator<Item = u16> + '_ {
         let keys = |it: &'_ Below| {
             let keys = it.fetches.keys().chain(it.removals.keys()).chain(it.fetched_into.values());
+            let keys = keys.chain(it.look_ups.keys());
             keys.map(|(namespace, _)| *namespace).collect::<Vec<_>>()
         };
         self.below.as_ref().map_or_else(Vec::new, keys).into_iter()
@@ -333,7 +361,9 @@ impl Node {
             return false;
         }
         let (namespace, key) = self.named_key(slot);
+        // A value that is evicted is not older than one that only a look-up would find.
         self.locals[slot as usize].storing
+            || kind != EventKind::Evicted && !below.tier.knows_all()
             || below.tier.len_of(&self.key_in_tier(namespace, &key)).is_some()
     }
 
@@ -350,6 +380,7 @@ impl Node {
         let tier_key = self.key_in_tier(namespace, &key);
         let below = self.below.as_mut().expect("there is a tier");
         below.changes += 1;
+        below.known.remove(&(namespace, key.clone()));
         below.removals.entry((namespace, key.clone())).or_default().0 += 1;
         let removing = Removing { slot, namespace, key, tier_key };
         match below.jobs.last_mut() {
@@ -382,9 +413,10 @@ impl Node {
             let named = (namespace, key.to_vec());
             let under_way = below.removals.contains_key(&named);
             let there = below.tier.len_of(&self.key_in_tier(namespace, key)).is_some();
-            if there && !under_way {
+            // A value that only a look-up would find is removed without being counted.
+            if (there || !below.tier.knows_all()) && !under_way {
                 self.push_removal(None, namespace, key.to_vec());
-                removed += 1;
+                removed += usize::from(there);
             }
             let below = self.below.as_mut().expect("it was just there");
             let removal = below.removals.get_mut(&named);
@@ -405,7 +437,8 @@ impl Node {
             Some(fetch) => !fetch.superseded,
             None => {
                 !below.removals.contains_key(&named)
-                    && below.tier.len_of(&self.key_in_tier(namespace, key)).is_some()
+                    && (below.known_len(&named).is_some()
+                        || below.tier.len_of(&self.key_in_tier(namespace, key)).is_some())
             }
         }
     }
@@ -423,7 +456,7 @@ impl Node {
         if namespace == NOWHERE {
             return 0;
         }
-        let (mut begun, mut waits) = (Vec::new(), 0);
+        let (mut begun, mut unknown, mut waits) = (Vec::new(), Vec::new(), 0);
         for key in keys {
             if self.find(namespace, key).is_some() {
                 continue;
@@ -440,31 +473,160 @@ impl Node {
                 continue;
             }
             let free = !below.fetches.contains_key(&named) && !below.removals.contains_key(&named);
-            match free.then(|| self.begin_fetch(&named, waiting)).flatten() {
-                Some(fetching) => {
-                    begun.push(fetching);
+            match free.then(|| self.len_below(&named)).flatten() {
+                Some(len) => match self.begin_fetch(&named, len, vec![waiting]) {
+                    Ok(fetching) => {
+                        begun.push(fetching);
+                        waits += 1;
+                    }
+                    Err(_) if prefix_only => break,
+                    Err(_) => {}
+                },
+                None if free
+                    && self.begin_look_up(
+                        &named,
+                        &mut unknown,
+                        |it| &mut it.acquiring,
+                        waiting,
+                    ) =>
+                {
                     waits += 1;
                 }
                 None if prefix_only => break,
                 None => {}
             }
         }
-        if let Some(below) = self.below.as_mut().filter(|_| !begun.is_empty()) {
-            below.jobs.push(TierJob::Fetch(begun));
-        }
+        self.push_fetches(begun);
+        self.push_look_ups(unknown);
         waits
     }
 
-    /// Reserves a block for a value that the tier has. `None`: it has none, or there is no space.
-    fn begin_fetch(&mut self, named: &NamedKey, waiting: Waiting) -> Option<Fetching> {
+    /// Begins to look up the keys of which neither memory nor the tier knows whether there is a
+    /// value. `waiting` [ends](Self::tier_done) for each of them. Returns how many they are.
+    pub(crate) fn look_up_below(
+        &mut self,
+        session: SessionIndex,
+        keys: &[&[u8]],
+        waiting: Waiting,
+    ) -> usize {
+        let namespace = self.sessions.get(session).namespace;
+        let (mut unknown, mut waits) = (Vec::new(), 0);
+        if namespace == NOWHERE || self.below.as_ref().is_none_or(|it| it.tier.knows_all()) {
+            return 0;
+        }
+        for key in keys {
+            if self.find(namespace, key).is_some() || self.is_below(namespace, key) {
+                continue;
+            }
+            let named = (namespace, key.to_vec());
+            if self.below.as_ref().is_some_and(|it| it.removals.contains_key(&named))
+                || !self.begin_look_up(&named, &mut unknown, |it| &mut it.asking, waiting)
+            {
+                break;
+            }
+            waits += 1;
+        }
+        self.push_look_ups(unknown);
+        waits
+    }
+
+    /// Lets a call wait for the look-up of a key, which is added to `unknown` if it is not under
+    /// way. Returns false if the tier knows all its values, or too many calls wait.
+    fn begin_look_up(
+        &mut self,
+        named: &NamedKey,
+        unknown: &mut Vec<LookingUp>,
+        list: impl Fn(&mut PendingLookUp) -> &mut Vec<Waiting>,
+        waiting: Waiting,
+    ) -> bool {
+        let tier_key = self.key_in_tier(named.0, &named.1);
+        let Some(below) = self.below.as_mut().filter(|it| !it.tier.knows_all()) else {
+            return false;
+        };
+        let is_new = !below.look_ups.contains_key(named);
+        let list = list(below.look_ups.entry(named.clone()).or_default());
+        if list.len() >= MAX_WAITING {
+            return false;
+        }
+        list.push(waiting);
+        if is_new {
+            unknown.push(LookingUp { namespace: named.0, key: named.1.clone(), tier_key });
+        }
+        true
+    }
+
+    fn push_look_ups(&mut self, keys: Vec<LookingUp>) {
+        if let Some(below) = self.below.as_mut().filter(|_| !keys.is_empty()) {
+            below.jobs.push(TierJob::LookUp(keys));
+        }
+    }
+
+    fn push_fetches(&mut self, values: Vec<Fetching>) {
+        let Some(below) = &mut self.below else { return };
+        let (far, near): (Vec<Fetching>, Vec<Fetching>) =
+            values.into_iter().partition(|it| below.tier.is_far(&it.key));
+        for (values, job) in
+            [(near, TierJob::Fetch as fn(_) -> _), (far, TierJob::FetchFar as fn(_) -> _)]
+        {
+            if !values.is_empty() {
+                below.jobs.push(job(values));
+            }
+        }
+    }
+
+    /// Returns the length of a value that the tier has, as far as it is known.
+    fn len_below(&self, named: &NamedKey) -> Option<u64> {
+        let below = self.below.as_ref()?;
+        let of_tier = below.tier.len_of(&self.key_in_tier(named.0, &named.1));
+        of_tier.or_else(|| below.known_len(named))
+    }
+
+    /// Reserves a block for a value that the tier has. Fails with the calls that would wait if
+    /// there is no space.
+    fn begin_fetch(
+        &mut self,
+        named: &NamedKey,
+        len: u64,
+        waiting: Vec<Waiting>,
+    ) -> Result<Fetching, Vec<Waiting>> {
         let (namespace, key) = (named.0, self.key_in_tier(named.0, &named.1));
-        let len = self.below.as_ref()?.tier.len_of(&key)?;
-        let slot = self.reserve_block(None, namespace, len).ok()?;
-        let below = self.below.as_mut()?;
+        let Ok(slot) = self.reserve_block(None, namespace, len) else { return Err(waiting) };
+        let below = self.below.as_mut().expect("there is a tier");
+        below.known.remove(named);
         below.fetched_into.insert(slot, named.clone());
-        let fetch = PendingFetch { superseded: false, waiting: vec![waiting] };
-        below.fetches.insert(named.clone(), fetch);
-        Some(Fetching { slot, key, offset: self.entry(slot).extent().start, len })
+        below.fetches.insert(named.clone(), PendingFetch { superseded: false, waiting });
+        Ok(Fetching { slot, key, offset: self.entry(slot).extent().start, len })
+    }
+
+    /// Takes the length that a look-up has found. Returns the calls that wait no longer: those that
+    /// want the value wait until it is fetched.
+    fn looked_up(
+        &mut self,
+        value: LookingUp,
+        len: Option<u64>,
+        begun: &mut Vec<Fetching>,
+    ) -> Vec<Waiting> {
+        let named = (value.namespace, value.key);
+        let below = self.below.as_mut().expect("there is a tier");
+        let Some(PendingLookUp { acquiring, mut asking }) = below.look_ups.remove(&named) else {
+            return Vec::new();
+        };
+        let free = !below.fetches.contains_key(&named) && !below.removals.contains_key(&named);
+        if let Some(len) = len.filter(|_| free) {
+            if below.known.len() >= MAX_KNOWN {
+                below.known.clear();
+            }
+            below.known.insert(named.clone(), (len, now_ms() + KNOWN_MS));
+            if !acquiring.is_empty() && self.find(named.0, &named.1).is_none() {
+                match self.begin_fetch(&named, len, acquiring) {
+                    Ok(fetching) => begun.push(fetching),
+                    Err(waiting) => asking.extend(waiting),
+                }
+                return asking;
+            }
+        }
+        asking.extend(acquiring);
+        asking
     }
 
     /// Takes what a thread of the tier has done. Returns the calls that waited for it, once for
@@ -480,6 +642,15 @@ impl Node {
             TierDone::Fetched(values) => {
                 let fetched = values.into_iter();
                 fetched.flat_map(|(value, sum)| self.value_fetched(&value, sum, now)).collect()
+            }
+            TierDone::LookedUp(values) => {
+                let mut begun = Vec::new();
+                let ended = values
+                    .into_iter()
+                    .flat_map(|(value, len)| self.looked_up(value, len, &mut begun))
+                    .collect();
+                self.push_fetches(begun);
+                ended
             }
             TierDone::Removed(values, removed) => {
                 values.into_iter().flat_map(|value| self.value_removed(value, removed)).collect()
@@ -570,6 +741,7 @@ impl Node {
     pub(crate) fn clear_below(&mut self) -> bool {
         let Some(below) = &mut self.below else { return true };
         below.fetches.values_mut().for_each(|fetch| fetch.superseded = true);
+        below.known.clear();
         let cleared = below.tier.clear();
         if !cleared {
             self.note_failed_removal();

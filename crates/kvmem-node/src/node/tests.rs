@@ -568,7 +568,8 @@ fn run_jobs(node: &mut Node, tier: &StoringTier) {
                     keys.extend(values.iter().map(|value| value.key.clone()));
                     TierDone::Stored(values.into_iter().map(|value| (value, true)).collect())
                 }
-                TierJob::Fetch(_) => panic!("nothing is fetched"),
+                TierJob::Fetch(_) | TierJob::FetchFar(_) => panic!("nothing is fetched"),
+                TierJob::LookUp(_) => panic!("the tier knows all"),
                 TierJob::Remove(values) => {
                     let keys: Vec<&[u8]> = values.iter().map(|it| &*it.tier_key).collect();
                     let removed = tier.remove(&keys);

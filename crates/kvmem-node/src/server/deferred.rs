@@ -24,6 +24,7 @@ const NOBODY: Waiting = Waiting::MAX;
 #[derive(Debug)]
 enum Then {
     Acquire { keys: Vec<Vec<u8>>, prefix_only: bool },
+    Lookup { keys: Vec<Vec<u8>> },
     Count(u64),
 }
 
@@ -111,6 +112,27 @@ impl NodeServer {
         }
         let keys = keys.iter().map(|key| key.to_vec()).collect();
         self.defer(connection, id, session, keys_left, Then::Acquire { keys, prefix_only });
+        true
+    }
+
+    /// Asks a tier that does not know all its values for keys that memory lacks. Returns whether
+    /// the look-up waits for it.
+    pub(super) fn look_up_first(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        id: u32,
+        session: SessionIndex,
+        keys: &[&[u8]],
+    ) -> bool {
+        if !self.may_defer(connection, id) {
+            return false;
+        }
+        let keys_left = self.node.look_up_below(session, keys, self.next_waiting);
+        if keys_left == 0 {
+            return false;
+        }
+        let keys = keys.iter().map(|key| key.to_vec()).collect();
+        self.defer(connection, id, session, keys_left, Then::Lookup { keys });
         true
     }
 
@@ -346,6 +368,10 @@ impl NodeServer {
         connection.deferred -= 1;
         let result = match then {
             Then::Count(count) => Ok(Answer::Count(count)),
+            Then::Lookup { keys } => {
+                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                Ok(Answer::Count(self.node.lookup(session, &keys, now) as u64))
+            }
             Then::Acquire { keys, prefix_only } => {
                 let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
                 let blocks = self.node.acquire(session, &keys, prefix_only, now);

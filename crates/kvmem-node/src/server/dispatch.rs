@@ -105,7 +105,11 @@ impl NodeServer {
         match call {
             Call::Hello { .. } | Call::Keep { .. } | Call::Kept => Err(CallError::Greeting),
             Call::Lookup { keys } => {
-                let count = self.node.lookup(session, &bytes_of(&keys)?, now);
+                let keys = bytes_of(&keys)?;
+                if self.look_up_first(connection, id, session, &keys) {
+                    return Ok(None);
+                }
+                let count = self.node.lookup(session, &keys, now);
                 Ok(Some(Answer::Count(count as u64)))
             }
             Call::Acquire { epoch, release, keys, prefix_only } => {

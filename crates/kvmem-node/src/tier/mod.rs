@@ -1,8 +1,8 @@
 //! *Tier*: values that memory has no room for, on a disk below the node.
 //!
 //! The server's thread never waits for a disk, except when an operator removes all values. Two
-//! threads of the server do: one stores and
-//! removes, in the order in which the node says so, and one fetches.
+//! threads of the server do: one stores and removes, in the order in which the node says so, and
+//! one fetches. Two more do the same for a network.
 //!
 //! - *Storing.* While the memory is fuller than [`store_above`](TierOptions::store_above), the node
 //!   stores the values that it would evict next. They stay in memory, marked as *clean*; evicting a
@@ -14,13 +14,21 @@
 //!   stays detached, and says so in the index file, until the tier has removed it: a server that
 //!   recovers the file does it then.
 //!
+//! - *Looking up.* A tier over a network does not know what it has. A thread asks it for the keys
+//!   of an acquisition or a look-up that memory and the disk lack, in one call. What it found is
+//!   known for two seconds: an acquisition often follows a look-up.
+//!
 //! Values with a time to live are not stored.
 
+mod chain;
+mod cluster;
 #[cfg(feature = "disk-tier")]
 mod disk;
 mod node_tier;
 mod threads;
 
-pub(crate) use node_tier::{Fetching, Removing, Storing, TierDone, TierJob};
+pub use chain::TierChain;
+pub use cluster::{ClusterOptions, ClusterStats, ClusterTier};
+pub(crate) use node_tier::{Fetching, LookingUp, Removing, Storing, TierDone, TierJob};
 pub use node_tier::{NodeTier, TierOptions, TierRead, TierState};
 pub(crate) use threads::TierThreads;

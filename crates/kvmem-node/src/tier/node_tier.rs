@@ -11,8 +11,9 @@ pub struct TierRead<'a> {
     pub into: &'a mut [u8],
 }
 
-/// Storage below a node. Its calls come from two threads at once: one fetches, the other does the
-/// rest.
+/// Storage below a node. Its calls come from several threads at once: one stores and removes, one
+/// fetches, and if it does not [know all](NodeTier::knows_all) its values, one fetches from far and
+/// one looks up.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -79,6 +80,35 @@ pub trait NodeTier: Send + Sync {
     /// an operator removes all values: no client is served until it returns.
     fn clear(&self) -> bool;
 
+    /// Takes copies of values that it stores later, as far as it has room, and does not wait. A
+    /// tier above has them, too. By default it stores them at once.
+    fn offer(&self, values: &[(&[u8], &[u8])]) {
+        self.store(values);
+    }
+
+    /// Returns whether [`len_of`](Self::len_of) knows every value. If not, a thread that may wait
+    /// asks [`look_up`](Self::look_up) for the others.
+    fn knows_all(&self) -> bool {
+        true
+    }
+
+    /// Returns the lengths of the values under keys. May wait, for a network.
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Option<u64>> {
+        keys.iter().map(|key| self.len_of(key)).collect()
+    }
+
+    /// Returns whether fetching this key waits for a network. Such keys have a thread of their own,
+    /// and do not delay those on a disk.
+    fn is_far(&self, _key: &[u8]) -> bool {
+        false
+    }
+
+    /// Makes up for removals that the tier was not told of, and whose keys are not known. By
+    /// default it removes all values. Returns whether it could.
+    fn forget_unknown(&self) -> bool {
+        self.clear()
+    }
+
     /// Returns whether the tier works now, for statistics. The server's own thread calls it, so it
     /// must not wait.
     fn state(&self) -> TierState {
@@ -96,7 +126,7 @@ pub enum TierState {
     Working,
     /// It finds what it has and stores nothing, because its device failed.
     ReadOnly,
-    /// It does neither now, and may do both later.
+    /// It does neither now, and may do both later. Of a cluster below a disk: the disk works.
     Away,
 }
 
@@ -146,6 +176,15 @@ pub(crate) struct Fetching {
     pub(crate) len: u64,
 }
 
+/// A key that is looked up.
+#[derive(Clone, Debug)]
+pub(crate) struct LookingUp {
+    pub(crate) namespace: u16,
+    pub(crate) key: Vec<u8>,
+    /// The key in the tier.
+    pub(crate) tier_key: Vec<u8>,
+}
+
 /// A value that must not come back.
 #[derive(Clone, Debug)]
 pub(crate) struct Removing {
@@ -162,6 +201,9 @@ pub(crate) struct Removing {
 pub(crate) enum TierJob {
     Store(Vec<Storing>),
     Fetch(Vec<Fetching>),
+    /// Those that wait for a network.
+    FetchFar(Vec<Fetching>),
+    LookUp(Vec<LookingUp>),
     Remove(Vec<Removing>),
 }
 
@@ -171,5 +213,7 @@ pub(crate) enum TierDone {
     Stored(Vec<(Storing, bool)>),
     /// With the checksum of what was fetched.
     Fetched(Vec<(Fetching, Option<u32>)>),
+    /// With the lengths of those that there are.
+    LookedUp(Vec<(LookingUp, Option<u64>)>),
     Removed(Vec<Removing>, bool),
 }

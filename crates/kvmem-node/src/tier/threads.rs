@@ -10,13 +10,22 @@ use kvmem::arena::Region;
 use super::{Fetching, NodeTier, Storing, TierDone, TierJob, TierRead};
 use crate::{crc, pin_word};
 
-/// The two threads of a tier, and what they have done.
+/// The threads of a tier, and what they have done.
 #[derive(Debug)]
 pub(crate) struct TierThreads {
     /// `None` when the threads are to end.
-    senders: Option<[Sender<TierJob>; 2]>,
+    senders: Option<Senders>,
     threads: Vec<JoinHandle<()>>,
     done: Arc<Mutex<Vec<TierDone>>>,
+}
+
+/// The jobs of each thread.
+#[derive(Debug)]
+struct Senders {
+    store: Sender<TierJob>,
+    fetch: Sender<TierJob>,
+    /// Those of a tier that does not know all its values: fetches from far, and look-ups.
+    far: Option<[Sender<TierJob>; 2]>,
 }
 
 /// What a thread works with.
@@ -46,14 +55,25 @@ impl TierThreads {
             threads.push(thread.spawn(move || work.run(&jobs))?);
             Ok::<_, std::io::Error>(sender)
         };
-        let senders = [start("kvmem-tier-store")?, start("kvmem-tier-fetch")?];
+        let (store, fetch) = (start("kvmem-tier-store")?, start("kvmem-tier-fetch")?);
+        let far = match tier.knows_all() {
+            true => None,
+            false => Some([start("kvmem-tier-far")?, start("kvmem-tier-find")?]),
+        };
+        let senders = Senders { store, fetch, far };
         Ok(TierThreads { senders: Some(senders), threads, done })
     }
 
     /// Gives a job to its thread.
     pub(crate) fn send(&self, job: TierJob) {
-        let Some([stores, fetches]) = &self.senders else { return };
-        let to = if matches!(job, TierJob::Fetch(_)) { fetches } else { stores };
+        let Some(Senders { store, fetch, far }) = &self.senders else { return };
+        let far = |which: usize| far.as_ref().map_or(fetch, |far| &far[which]);
+        let to = match job {
+            TierJob::Store(_) | TierJob::Remove(_) => store,
+            TierJob::Fetch(_) => fetch,
+            TierJob::FetchFar(_) => far(0),
+            TierJob::LookUp(_) => far(1),
+        };
         // A thread ends only with the sender.
         let _ = to.send(job);
     }
@@ -91,7 +111,12 @@ impl Work {
         while let Ok(job) = jobs.recv() {
             let done = match job {
                 TierJob::Store(values) => self.store(values),
-                TierJob::Fetch(values) => self.fetch(values),
+                TierJob::Fetch(values) | TierJob::FetchFar(values) => self.fetch(values),
+                TierJob::LookUp(values) => {
+                    let keys: Vec<&[u8]> = values.iter().map(|it| &*it.tier_key).collect();
+                    let lengths = self.tier.look_up(&keys);
+                    TierDone::LookedUp(values.into_iter().zip(lengths).collect())
+                }
                 TierJob::Remove(values) => {
                     let keys: Vec<&[u8]> = values.iter().map(|it| &*it.tier_key).collect();
                     let removed = self.tier.remove(&keys);

@@ -2,6 +2,7 @@
 
 mod by_rings;
 mod by_socket;
+mod cluster;
 #[path = "../../../kvmem/tests/it/register/fixed.rs"]
 #[allow(dead_code, reason = "the tests of the library use the rest")]
 mod fixed;

@@ -88,14 +88,14 @@ impl NodeTier for MapTier {
     }
 }
 
-struct Tiered {
+pub(crate) struct Tiered {
     place: Place,
     stopper: Stopper,
     thread: Option<std::thread::JoinHandle<Node>>,
 }
 
 impl Tiered {
-    fn start(place: Place, node: Node, tier: Arc<dyn NodeTier>) -> Tiered {
+    pub(crate) fn start(place: Place, node: Node, tier: Arc<dyn NodeTier>) -> Tiered {
         Tiered::draining(place, node, tier, Duration::ZERO)
     }
 
@@ -108,14 +108,14 @@ impl Tiered {
         Tiered { place, stopper, thread }
     }
 
-    fn client(&self) -> NodeClient {
+    pub(crate) fn client(&self) -> NodeClient {
         connect_with(&self.place.socket(), &ConnectOptions::default())
     }
 }
 
 impl Tiered {
     /// Stops the server, and returns when it has ended.
-    fn end(mut self) {
+    pub(crate) fn end(mut self) {
         self.stopper.stop();
         let thread = self.thread.take().expect("it runs");
         thread.join().expect("no panic").check().expect("the invariants hold");
@@ -138,7 +138,7 @@ fn value(key: u8) -> Vec<u8> {
     vec![key ^ 0x5A; 60_000 + usize::from(key)]
 }
 
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(30);
     while !done() {
         assert!(Instant::now() < deadline, "{what}");

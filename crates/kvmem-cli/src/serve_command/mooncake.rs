@@ -1,0 +1,44 @@
+//! *Mooncake*: a cluster below the node, through a helper in Python.
+
+use std::env;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kvmem_node::{ClusterOptions, ClusterTier};
+
+use crate::args::{ServeArgs, ServeMooncake};
+use crate::output::{Failure, tell};
+
+/// The module of the Python package that is the helper.
+const HELPER: &str = "kvmem.mooncake.node_tier";
+
+/// Starts the helper that `--mooncake` asks for. The server does not wait for it.
+pub(super) fn start(args: &ServeArgs) -> Result<Option<Arc<ClusterTier>>, Failure> {
+    let Some(mooncake) = &args.mooncake else { return Ok(None) };
+    let python = args.mooncake_python.clone().unwrap_or_else(python);
+    let mut options = ClusterOptions::new(command(python, mooncake));
+    options.staging_bytes = mooncake.staging_bytes.unwrap_or(options.staging_bytes);
+    let tier = ClusterTier::start(options, |line| tell(format_args!("kvmem: {line}")));
+    let tier =
+        tier.map_err(|error| Failure::new(format_args!("cannot start a thread: {error}"), 1))?;
+    Ok(Some(Arc::new(tier)))
+}
+
+fn command(python: PathBuf, mooncake: &ServeMooncake) -> Vec<OsString> {
+    let mut command = vec![python.into_os_string()];
+    command.extend(["-m", HELPER, "--master", &mooncake.master].map(OsString::from));
+    command.extend(mooncake.arguments.iter().map(OsString::from));
+    command
+}
+
+/// Returns the Python of the virtual environment in which this program is, or that of `PATH`.
+fn python() -> PathBuf {
+    let of_environment = || {
+        let program = env::current_exe().ok()?;
+        let folder = program.parent()?;
+        let python = folder.join("python3");
+        (folder.parent()?.join("pyvenv.cfg").is_file() && python.is_file()).then_some(python)
+    };
+    of_environment().unwrap_or_else(|| PathBuf::from("python3"))
+}

@@ -1,0 +1,40 @@
+//! *Options* of a cluster below a node.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+/// How the helper of a [`ClusterTier`](super::ClusterTier) is started and watched.
+#[derive(Clone, Debug)]
+pub struct ClusterOptions {
+    /// The program of the helper, and its arguments.
+    pub command: Vec<OsString>,
+    /// Bytes of the memory through which values go: half for those that are stored, half for those
+    /// that are fetched. A value is at most a half long.
+    pub staging_bytes: u64,
+    /// A helper that leaves a call unanswered for this time is killed.
+    pub call_timeout: Duration,
+    /// A helper that is not ready after this time is killed.
+    pub start_timeout: Duration,
+    /// The pause before the first restart. Each further one is twice as long.
+    pub first_pause: Duration,
+    /// The longest pause.
+    pub max_pause: Duration,
+    /// Keys that were removed and that the store still has, at most. Beyond them removals fail.
+    pub max_stale: usize,
+}
+
+impl ClusterOptions {
+    /// Returns the defaults for a helper.
+    #[must_use]
+    pub fn new(command: Vec<OsString>) -> ClusterOptions {
+        ClusterOptions {
+            command,
+            staging_bytes: 128 << 20,
+            call_timeout: Duration::from_secs(10),
+            start_timeout: Duration::from_secs(60),
+            first_pause: Duration::from_secs(1),
+            max_pause: Duration::from_secs(60),
+            max_stale: 1 << 16,
+        }
+    }
+}

@@ -1,0 +1,305 @@
+"""The helper of ``kvmem serve --mooncake``: stores and fetches values of a node in a cluster.
+
+``kvmem serve`` starts this module as a process of its own, because the engine has threads, may hang
+and may crash. The standard input is a socket of packets. The first one carries the descriptor of
+the memory through which values go, which is registered with the engine once. Each later packet is a
+call, and has one answer; ``crates/kvmem-node/src/tier/cluster/messages.rs`` has their bytes. The
+server verifies every value itself, and kills this process if it does not answer.
+
+A transfer that missed its deadline goes on in the engine. Its call is answered when it has ended,
+because the answer gives its memory back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import array
+import contextlib
+import ctypes
+import mmap
+import os
+import re
+import signal
+import socket
+import struct
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
+
+from ..errors import KvmemError
+from . import engine as engines
+from . import errors
+
+MAGIC = b"kvmem-c1"
+_HELLO = struct.Struct("<8sQ")
+_CALL = struct.Struct("<QII")
+_ITEM = struct.Struct("<QQH")
+_ANSWER = struct.Struct("<QI")
+_MAX_PACKET = 1 << 20
+LOOK_UP, STORE, FETCH, REMOVE, CLEAR = range(1, 6)
+FAILED = -1
+_THREADS = {LOOK_UP: 4, STORE: 4, FETCH: 4, REMOVE: 1}
+"""Calls of each kind at once. Clearing is a removal."""
+_MISSING = (-703, -704, -710, -712)
+_PR_SET_PDEATHSIG = 1
+
+
+class Item(NamedTuple):
+    """An item of a call."""
+
+    name: str
+    """Key of the object."""
+    offset: int
+    nbytes: int
+
+
+class Tier:
+    """Calls of a node on an engine."""
+
+    def __init__(self, engine: engines.Engine, address: int, nbytes: int, prefix: str) -> None:
+        self._engine = engine
+        self._address = address
+        self._nbytes = nbytes
+        self._prefix = prefix
+
+    def name(self, key: bytes) -> str:
+        """Returns the object's key."""
+        return f"{self._prefix}{key.hex()}"
+
+    def look_up(self, items: list[Item]) -> list[int]:
+        """Returns the length of each object that can be read now."""
+        names = [item.name for item in items]
+        found = self._engine.call("look for", lambda it: it.batch_get_replica_desc(names), names[0])
+        lengths = []
+        for name in names:
+            segments, nbytes = _replicas(found.get(name, ()))
+            # A segment that failed is skipped for a while.
+            blocked = segments and self._engine.segments.allow(segments, trying=False)
+            lengths.append(FAILED if blocked or nbytes is None else nbytes)
+        return lengths
+
+    def store(self, items: list[Item]) -> list[int]:
+        """Stores objects. One that exists stays: a key has one content."""
+        names, places, lengths = self._places(items)
+        codes = self._transfer(
+            "put", lambda it: it.batch_put_from(names, places, lengths), names, lengths
+        )
+        return [1 if code == 0 else FAILED for code in codes]
+
+    def fetch(self, items: list[Item]) -> list[int]:
+        """Reads objects, and returns their lengths."""
+        names, places, lengths = self._places(items)
+        return self._transfer(
+            "get", lambda it: it.batch_get_into(names, places, lengths), names, lengths
+        )
+
+    def remove(self, items: list[Item]) -> list[int]:
+        """Removes objects, those too that were read just now."""
+        names = [item.name for item in items]
+        codes = self._engine.call("remove", lambda it: it.batch_remove(names, True), names[0])
+        self._report(codes)
+        return [1 if code >= 0 or code in _MISSING else FAILED for code in codes]
+
+    def clear(self, _items: list[Item]) -> list[int]:
+        """Removes all objects of the prefix."""
+        pattern = "^" + re.escape(self._prefix)
+        self._engine.checked_call(
+            "remove what matches", lambda it: it.remove_by_regex(pattern, True), pattern
+        )
+        return [1]
+
+    def _places(self, items: list[Item]) -> tuple[list[str], list[int], list[int]]:
+        for item in items:
+            if item.offset + item.nbytes > self._nbytes:
+                raise ValueError(f"{item} ends behind the {self._nbytes} bytes of the memory")
+        return (
+            [item.name for item in items],
+            [self._address + item.offset for item in items],
+            [item.nbytes for item in items],
+        )
+
+    def _transfer(
+        self, doing: str, work: Callable[[Any], list[int]], names: list[str], lengths: list[int]
+    ) -> list[int]:
+        try:
+            codes: list[int] = self._engine.call(doing, work, names[0], nbytes=sum(lengths))
+        except errors.DeadlineError as error:
+            self._blame(names)
+            while error.call is not None and not error.call.wait_ended(1.0):
+                pass
+            raise
+        self._report(codes)
+        self._blame([name for name, code in zip(names, codes) if errors.is_transfer(code)])
+        return codes
+
+    def _blame(self, names: list[str]) -> None:
+        """Skips the segments of objects for a while, because a transfer failed."""
+        if not names:
+            return
+        with contextlib.suppress(KvmemError):
+            found = self._engine.call(
+                "look for", lambda it: it.batch_get_replica_desc(names), names[0]
+            )
+            for replicas in found.values():
+                self._engine.segments.fail(_replicas(replicas)[0])
+
+    def _report(self, codes: Sequence[int]) -> None:
+        """Opens the circuit, or starts a probe, if the master or a segment failed."""
+        for code in codes:
+            if code < 0 and (errors.is_master(code) or errors.is_transfer(code)):
+                self._engine.report(errors.error(code, "call"))
+                return
+
+
+def _replicas(replicas: Sequence[Any]) -> tuple[list[str], int | None]:
+    """Returns the segments of an object, and its length."""
+    memory = [one.get_memory_descriptor() for one in replicas if one.is_memory_replica()]
+    parts = [one.buffer_descriptor for one in memory]
+    if parts:
+        return [one.transport_endpoint for one in parts], int(parts[0].size)
+    disks = [one.get_disk_descriptor() for one in replicas if one.is_disk_replica()]
+    return [], int(disks[0].object_size) if disks else None
+
+
+class Server:
+    """Answers the calls on a socket."""
+
+    def __init__(self, connection: socket.socket, tier: Tier) -> None:
+        self._connection = connection
+        self._tier = tier
+        self._lock = threading.Lock()
+        calls = {
+            LOOK_UP: tier.look_up,
+            STORE: tier.store,
+            FETCH: tier.fetch,
+            REMOVE: tier.remove,
+            CLEAR: tier.clear,
+        }
+        self._calls: dict[int, Callable[[list[Item]], list[int]]] = dict(calls)
+        self._pools = {kind: ThreadPoolExecutor(count) for kind, count in _THREADS.items()}
+        self._pools[CLEAR] = self._pools[REMOVE]
+
+    def tell(self, works: bool) -> None:
+        """Tells the node whether the cluster answers."""
+        self._send(0, [int(works)])
+
+    def run(self) -> None:
+        """Answers calls until the node closes the connection."""
+        while True:
+            packet = self._connection.recv(_MAX_PACKET)
+            if not packet:
+                return
+            number, kind, items = self._parse(packet)
+            self._pools[kind].submit(self._answer, number, kind, items)
+
+    def _parse(self, packet: bytes) -> tuple[int, int, list[Item]]:
+        number, kind, count = _CALL.unpack_from(packet)
+        items, at = [], _CALL.size
+        for _ in range(count):
+            offset, nbytes, key_bytes = _ITEM.unpack_from(packet, at)
+            at += _ITEM.size
+            items.append(Item(self._tier.name(packet[at : at + key_bytes]), offset, nbytes))
+            at += key_bytes
+        return number, kind, items
+
+    def _answer(self, number: int, kind: int, items: list[Item]) -> None:
+        results = [FAILED] * len(items)
+        try:
+            results = self._calls[kind](items)
+        except errors.CircuitOpenError:
+            pass
+        except Exception as error:  # Whatever the engine raises, the call has an answer.
+            print(f"kvmem: {error}", file=sys.stderr, flush=True)
+        self._send(number, results)
+
+    def _send(self, number: int, results: list[int]) -> None:
+        packet = _ANSWER.pack(number, len(results)) + struct.pack(f"<{len(results)}q", *results)
+        # If the node is gone, the loop ends.
+        with self._lock, contextlib.suppress(OSError):
+            self._connection.sendall(packet)
+
+
+def _hello(connection: socket.socket) -> mmap.mmap:
+    """Receives the memory."""
+    descriptors = array.array("i")
+    packet, ancillary, _flags, _address = connection.recvmsg(
+        _HELLO.size, socket.CMSG_SPACE(descriptors.itemsize)
+    )
+    for level, kind, content in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            descriptors.frombytes(content[: descriptors.itemsize])
+    magic, nbytes = _HELLO.unpack(packet)
+    if magic != MAGIC or len(descriptors) != 1:
+        raise ValueError(f"the server speaks {magic!r} and this helper {MAGIC!r}: update both")
+    try:
+        return mmap.mmap(descriptors[0], nbytes)
+    finally:
+        os.close(descriptors[0])
+
+
+def parser() -> argparse.ArgumentParser:
+    """Returns the parser of the arguments."""
+    options = argparse.ArgumentParser(prog="python3 -m kvmem.mooncake.node_tier")
+    options.add_argument("--master", default=engines.MASTER)
+    options.add_argument("--host", default=engines.LOCAL)
+    options.add_argument("--peers", default="")
+    options.add_argument("--protocol", default="tcp")
+    options.add_argument("--devices", default="")
+    options.add_argument("--metadata", default="P2PHANDSHAKE")
+    options.add_argument("--prefix", default="kvmem-node/")
+    options.add_argument("--deadline", type=float, default=engines.DEADLINE)
+    options.add_argument("--timeout", type=float, default=10.0)
+    options.add_argument("--expose", action="store_true")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Serves a node until it closes the connection. Returns the exit status."""
+    given = parser().parse_args(arguments)
+    # A node that is killed takes this process with it, whatever its threads wait for.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # The signals of a terminal and of systemd are the server's, which still stores values then. It
+    # closes the connection when it has.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    try:
+        connection = socket.socket(fileno=os.dup(0))
+        memory = _hello(connection)
+    except (OSError, ValueError) as error:
+        print(f"kvmem: `kvmem serve --mooncake` starts this program: {error}", file=sys.stderr)
+        return 2
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    nbytes = len(memory)
+    try:
+        engine = engines.Engine(
+            given.master,
+            host=given.host,
+            protocol=given.protocol,
+            devices=given.devices,
+            metadata=given.metadata,
+            timeout=given.timeout,
+            deadline=given.deadline,
+            expose=given.expose,
+            peers=given.peers,
+        )
+        code = engine.call_without_deadline(lambda it: it.register_buffer(address, nbytes))
+        errors.check(-abs(code), f"register {nbytes} bytes")
+    except (KvmemError, OSError, ValueError) as error:
+        print(f"kvmem: {error}", file=sys.stderr, flush=True)
+        return 1
+    server = Server(connection, Tier(engine, address, nbytes, given.prefix))
+    engine.circuit.listen(lambda: server.tell(not engine.circuit.is_open))
+    server.tell(not engine.circuit.is_open)
+    with contextlib.suppress(OSError):
+        server.run()
+    engine.close(before=lambda: engine.client.unregister_buffer(address))
+    return 0
+
+
+if __name__ == "__main__":
+    status = main()
+    sys.stderr.flush()
+    # Threads of the engine may be anywhere; they must not keep the process.
+    os._exit(status)
