@@ -556,6 +556,11 @@ def check(policy):
     assert all(policy._chunks[it].chunk.ref_cnt != 0 for it in policy._aside)
     assert not set(policy._ghosts) & set(policy._chunks)
     assert len(policy._ghosts) <= 4 * policy.cache_capacity + 1
+    tenants = [it.tenant for it in policy._chunks.values()]
+    assert {name: it.chunks for name, it in policy._tenants.items()} == {
+        name: tenants.count(name) for name in tenants}
+    assert set(policy._spent) <= {key for key, it in policy._chunks.items() if it.spent}
+    assert len(policy._expiries) <= 4 * policy.cache_capacity + 65
 """
 
 
@@ -591,9 +596,17 @@ for seed in range(60):
     random.seed(seed)
     capacity = random.choice([1, 2, 8, 50])
     policy = KvmemPolicy(capacity)
-    context = base.ReqContext("r")
+    now = 0.0
+    policy.clock = lambda: now
+    hints = [None, {"tenant": "a"}, {"tenant": "b", "priority": 3}, {"ttl": 5}, {"priority": 1},
+        {"session": "s"}, {"session": "s", "session_ends": True}, {"tenant": "a", "ttl": 2}]
+    # Half of the runs have no hints.
+    contexts = [base.ReqContext("r", kv_transfer_params={"kvmem": it}) for it in hints]
+    contexts = contexts if seed % 2 else contexts[:1]
     pinned, ids = {}, iter(range(10**6))
     for step in range(400):
+        now += random.random()
+        context = random.choice(contexts)
         held = list(policy._chunks)
         match random.randrange(8):
             case 0 | 1:

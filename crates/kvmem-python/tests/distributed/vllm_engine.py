@@ -153,8 +153,10 @@ class Worker:
         """Returns the seconds in which this worker has mapped the region and made it resident, if
         it has made one of kvmem.
         """
+        from kvmem.vllm import OffloadRegion
+
         region = self._worker._mmap_region
-        if getattr(region, "_creator", None) is None:
+        if not isinstance(region, OffloadRegion) or region._creator is None:
             return None
         return sum(float(it["seconds"]) for it in region.region.receipt["ranges"])
 

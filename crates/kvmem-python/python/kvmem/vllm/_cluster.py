@@ -48,7 +48,7 @@ _HIT_SECONDS, _MISS_SECONDS, _FAILED_SECONDS = 5.0, 0.5, 60.0
 """How long an answer holds, and that a chunk could not be loaded."""
 _MAX_KNOWN = 1 << 16
 """Answers that are remembered."""
-_EXISTS, _ABSENT = -705, -704
+_EXISTS, _ABSENT, _LATE = -705, -704, errors.TIMED_OUT
 _OPTIONS = ("master", "namespace")
 
 
@@ -255,17 +255,19 @@ class ClusterRows:
                 codes = self._transfer("get", "batch_get_into_multi_buffers", part, trailers)
             except KvmemError as error:
                 _log.warning("kvmem: %d chunks not loaded: %s", len(part), error)
-                codes = [_ABSENT] * len(part)
+                # A master that is back may have them all.
+                codes = [_ABSENT if self.is_down else _LATE] * len(part)
             damaged = []
             for at, ((name, row), code) in enumerate(zip(part, codes)):
                 good = code >= 0 and trailers.part(at) == self._trailer(name, row)
                 found.append(self._row_bytes if good else None)
                 if not good:
-                    self._remember(name, False, _FAILED_SECONDS)
-                    if code < 0 and code != _ABSENT:
-                        self._engine.report(errors.error(code, "get", self._object(name)))
-                    elif code >= 0:
+                    gone = code == _ABSENT
+                    self._remember(name, False, _MISS_SECONDS if gone else _FAILED_SECONDS)
+                    if code >= 0:
                         damaged.append(name)
+                    elif code not in (_ABSENT, _LATE):
+                        self._engine.report(errors.error(code, "get", self._object(name)))
             if damaged:
                 _log.warning("kvmem: %s has %d damaged chunks", self.path, len(damaged))
                 self._remove_damaged(damaged)

@@ -36,7 +36,7 @@ Each priority of each tenant has rings of its own, and all of them share the cou
 
 Time: every call takes O(1) for each key, amortised, and O(log n) if it has a time to live;
 ``evict`` takes O(n * tenants + protected keys); the table of worths is computed again once in an
-eighth of the capacity, in constant time. Memory: about 300 bytes for each chunk and each ghost.
+eighth of the capacity, in constant time. Memory: about 350 bytes for each chunk and each ghost.
 """
 
 from __future__ import annotations
@@ -391,27 +391,11 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
         """Returns the ring whose first chunk is evicted next; None: all rings are empty."""
         if self._spent:
             return self._spent
-        tenants = [it for it in self._tenants.values() if any(map(any, it.rings.values()))]
-        if len(tenants) > 1:
-            idle = self._now - REMEMBERED * self.cache_capacity
-            active = sum(it.used > idle for it in self._tenants.values())
-            share = self.cache_capacity / max(active, 1)
-            over = [it for it in tenants if it.used <= idle or it.chunks > share]
-            tenants = over or tenants
-        with_chunks = [
-            (priority, rings)
-            for it in tenants
-            for priority, rings in it.rings.items()
-            if any(rings)
-        ]
-        if not with_chunks:
-            return None
-        lowest = min(priority for priority, _ in with_chunks)
         oldest: tuple[int, float, _Ring] | None = None
         least: tuple[float, _Ring] | None = None
-        for priority, rings in with_chunks:
+        for rings in self._candidates():
             for kind, ring in enumerate(rings):
-                if priority != lowest or not ring:
+                if not ring:
                     continue
                 entry = next(iter(ring.values()))
                 worth = self._worths[kind][self._age(entry)]
@@ -419,8 +403,30 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
                     oldest = (entry.used, worth, ring)
                 if least is None or worth < least[0]:
                     least = (worth, ring)
-        assert oldest is not None and least is not None
+        if oldest is None or least is None:
+            return None
         return least[1] if least[0] < CLEARLY * oldest[1] else oldest[2]
+
+    def _candidates(self) -> Iterable[list[_Ring]]:
+        """Returns the rings of the tenants and the priority that chunks are evicted from."""
+        tenants = list(self._tenants.values())
+        if len(tenants) > 1:
+            tenants = [it for it in tenants if any(map(any, it.rings.values()))]
+            idle = self._now - REMEMBERED * self.cache_capacity
+            active = sum(it.used > idle for it in self._tenants.values())
+            share = self.cache_capacity / max(active, 1)
+            over = [it for it in tenants if it.used <= idle or it.chunks > share]
+            tenants = over or tenants
+        if len(tenants) == 1 and len(tenants[0].rings) == 1:
+            return tenants[0].rings.values()
+        groups = [
+            (priority, rings)
+            for it in tenants
+            for priority, rings in it.rings.items()
+            if any(rings)
+        ]
+        lowest = min((priority for priority, _ in groups), default=0)
+        return [rings for priority, rings in groups if priority == lowest]
 
 
 def _by_age(entries: list[tuple[Any, _Ring, _Entry]]) -> list[tuple[Any, _Ring, _Entry]]:
