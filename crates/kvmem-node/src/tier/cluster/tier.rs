@@ -25,7 +25,7 @@ const REMOVE_AGAIN: Duration = Duration::from_secs(1);
 /// The longest wait for the end of a helper that was told to end, or killed.
 const END_WAIT: Duration = Duration::from_secs(3);
 
-/// A store of several machines below a node: see [the module](self).
+/// A store of several machines below a node, reached through a helper process.
 ///
 /// Keys must name their contents, as hashes do: all servers with one cluster share its values.
 pub struct ClusterTier {
