@@ -193,7 +193,7 @@ def use_driver(library: str, tensors: Any, ordinal: int) -> None:
     from vllm.v1.kv_offload.cpu import gpu_worker, host_register
 
     gpu_worker.PIN_MEMORY = True
-    host_register._get_cudart = _Runtime
+    host_register.CudaRTLibrary = _Runtime
     for tensor in tensors:
         tensor.device = types.SimpleNamespace(type="cuda", index=ordinal)
 
