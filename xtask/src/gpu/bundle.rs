@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn without_a_driver_it_says_skipped_and_succeeds() {
-        let skips = "echo 'skipped: no library: libcuda.so.1'";
+        let skips = "echo '  skipped: no library: libcuda.so.1'";
         let bundle = Bundle::new("skips", skips, skips);
         let (status, text) = bundle.run(&["out"]);
         assert_eq!(status, Some(0), "{text}");

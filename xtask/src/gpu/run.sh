@@ -35,7 +35,7 @@ if [ "$failed" -ne 0 ]; then
     echo "failed: see $log"
     exit 1
 fi
-if grep -q '^skipped: no ' "$log"; then
+if grep -q '^ *skipped: no ' "$log"; then
     echo "skipped: nothing was measured"
 else
     echo "rows: $out/gpu.json"
