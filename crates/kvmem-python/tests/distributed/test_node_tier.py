@@ -16,6 +16,8 @@ import kvmem
 import pytest
 from cluster import ENVIRONMENT, Cluster, cluster
 from conftest import LIMIT, until
+from engines import require
+from leftovers import in_shm, none_is_new
 
 __all__ = ["cluster"]
 
@@ -196,6 +198,33 @@ def test_a_server_goes_on_without_its_master(
         node.wait_ready()
         assert len(found(node, keys)) >= 20
         node.end()
+
+
+def test_a_killed_master_is_replaced_below_a_server(tmp_path: Path) -> None:
+    require("mooncake")
+    of_cluster = tmp_path / "cluster"
+    of_cluster.mkdir()
+    before = in_shm()
+    with Cluster(of_cluster, client_ttl=2) as own:
+        own.serve("64MiB")
+        with Node(tmp_path / "a", own) as node:
+            node.wait_ready()
+            fill(node, range(20))
+            own.kill(own.master)
+            with kvmem.connect(node.socket) as cache:
+                cache.insert("without", b"value")
+                assert bytes(cache.get("without") or b"") == b"value"
+                assert cache.get("absent") is None
+            until(lambda: node.metrics()["kvmem_cluster_state"] == 3)
+            # The new master knows no value. The server and its helper need no restart by hand.
+            own.master = own.start_master()
+            node.wait_ready()
+            keys = range(100, 140)
+            fill(node, keys)
+            # Memory holds half of them.
+            assert len(found(node, keys)) >= 30
+            node.end()
+    assert none_is_new(before)
 
 
 def test_a_helper_that_cannot_start_is_told(cluster: Cluster, tmp_path: Path) -> None:
