@@ -13,7 +13,7 @@ use super::files::MachineFiles;
 use super::unread::Read;
 
 /// The beginnings of file names, and the programs that make such files.
-const MAKERS: [(&str, &str); 11] = [
+const MAKERS: [(&str, &str); 12] = [
     ("vllm_offload_", "vLLM"),
     ("vllm_ec_", "vLLM"),
     ("sgl_shm_", "SGLang"),
@@ -24,6 +24,7 @@ const MAKERS: [(&str, &str); 11] = [
     ("moe_shared_", "TensorRT-LLM"),
     ("torch_", "PyTorch"),
     ("nccl-", "NCCL"),
+    ("ucx_shm_", "UCX"),
     ("psm_", "Python"),
 ];
 
