@@ -14,8 +14,7 @@ tests/distributed/vllm_standins.py. What is measured needs neither.
 
 - *Phases*: of the round that was the fastest, in seconds after the first worker has begun: when the
   other workers have begun, when the memory was resident, when the first and the last worker was
-  ready. *Clear*: how long a single thread takes to clear as many bytes that are resident. It is the
-  bound of any memory that the kernel has to clear.
+  ready.
 
 The rounds of both alternate. Without reserved hugepages, kvmem's first round may wait while the
 kernel moves pages of other files to make room for hugepages: the worst round shows that.
@@ -25,7 +24,6 @@ kernel moves pages of other files to make room for hugepages: the worst round sh
 from __future__ import annotations
 
 import argparse
-import ctypes
 import dataclasses
 import importlib.metadata
 import importlib.util
@@ -98,17 +96,6 @@ def ready(nbytes: int, workers: int, pages: str, rounds: int) -> list[list[Start
     return [sorted((it[at] for it in found), key=lambda it: it.seconds) for at in (0, 1)]
 
 
-def clear_seconds(nbytes: int) -> float:
-    """Returns the seconds in which one thread clears bytes that are resident."""
-    with kvmem.Region(64 << 20, populate=1) as region:
-        best = float("inf")
-        for _ in range(8):
-            begin = time.monotonic()
-            ctypes.memset(region.ptr, 0, region.nbytes)
-            best = min(best, time.monotonic() - begin)
-        return best * nbytes / region.nbytes
-
-
 def replicas(workers: int) -> tuple[int, int]:
     """Returns the bytes of a prefix in two engines: each with a tier, and both with a node."""
     alone = 2 * len(NAMES) * row_bytes(workers)
@@ -176,7 +163,6 @@ def main(arguments: list[str] | None = None) -> int:
         print("set VLLM_DIR to an unpacked wheel of vLLM, and install numpy", file=sys.stderr)
         return 2
     theirs, ours = ready(nbytes, workers, given.pages, given.rounds)
-    clear = clear_seconds(nbytes)
     print(f"{given.bytes}, {workers} workers, {os.cpu_count()} processors")
     print(f"{'':24}{'vLLM':>12}{'kvmem':>12}")
     for name, at in (("best", 0), ("median", len(ours) // 2), ("worst", -1)):
@@ -186,7 +172,6 @@ def main(arguments: list[str] | None = None) -> int:
         one, two = getattr(theirs[0], field), getattr(ours[0], field)
         print(f"{f'{name}, s':24}{one:12.2f}{two:12.2f}")
     print(f"{'mapped, resident, s':24}{'':12}{ours[0].resident or 0:12.2f}")
-    print(f"{'clear, one thread, s':24}{clear:12.2f}{clear:12.2f}")
     tables = [min(it.page_tables for it in found) for found in (theirs, ours)]
     print(f"{'page tables, KiB':24}{tables[0] >> 10:12}{tables[1] >> 10:12}")
     alone, shared = replicas(workers)
@@ -208,7 +193,6 @@ def main(arguments: list[str] | None = None) -> int:
                 "vllm": [dataclasses.asdict(it) for it in theirs],
                 "kvmem": [dataclasses.asdict(it) for it in ours],
             },
-            "clear_seconds": clear,
             "two_replicas_bytes": {"alone": alone, "shared": shared},
             "restart_seconds": again,
         }
