@@ -102,6 +102,40 @@ FEATURES = (
         "test_vllm_connector.py",
         ("test_requests_are_stored_and_found_by_the_real_scheduler",),
     ),
+    Feature(
+        "vllm",
+        "hints of requests reach the policy and a node",
+        VLLM,
+        "test_vllm_connector.py",
+        (
+            "test_hints_of_requests_reach_the_policy",
+            "test_a_request_of_vllm_carries_hints",
+            "test_hints_of_requests_reach_a_node",
+        ),
+    ),
+    Feature(
+        "vllm",
+        "kvmem's cuda registrar, and a NUMA node for each worker",
+        VLLM + "; a stand-in for the driver",
+        "test_vllm_memory.py",
+        (
+            "test_each_worker_pins_its_mapping_in_pieces",
+            "test_the_slots_of_a_worker_are_bound_to_its_node",
+        ),
+    ),
+    Feature(
+        "vllm",
+        "a Mooncake cluster below: kills of engines and of the master, a full cluster, damage",
+        VLLM,
+        "test_vllm_cluster.py",
+        (
+            "test_an_engine_finds_what_another_has_stored",
+            "test_an_engine_killed_in_a_store_leaves_whole_chunks_only",
+            "test_a_full_cluster_costs_chunks_and_no_engine",
+            "test_an_engine_goes_on_without_its_master",
+            "test_a_damaged_chunk_of_a_cluster_fails_alone",
+        ),
+    ),
     Feature("vllm", "a GPU: copies, registration of the memory, throughput", UNTESTED),
     Feature("vllm", "PyTorch's own tensors in place of the stand-in", UNTESTED),
     Feature("vllm", "ROCm, XPU, several hosts for one engine", UNTESTED),
@@ -235,6 +269,17 @@ FEATURES = (
         REAL,
         "test_mooncake_hangs.py",
         ("test_a_hung_master_costs_one_deadline", "test_a_hung_segment_is_skipped"),
+    ),
+    Feature(
+        "mooncake",
+        "below a node: another server finds what one has stored; a helper, a master are killed",
+        REAL,
+        "test_node_tier.py",
+        (
+            "test_a_second_server_finds_what_the_first_has_evicted",
+            "test_a_server_goes_on_without_its_master",
+            "test_a_killed_master_is_replaced_below_a_server",
+        ),
     ),
     Feature("mooncake", "RDMA, several hosts", UNTESTED),
     Feature(
