@@ -114,10 +114,11 @@ def segment(cluster: Cluster) -> Iterator[None]:
 
 def fill(node: Node, keys: range) -> None:
     """Inserts values, as fast as the cluster stores them."""
+    before = node.metrics()["kvmem_cluster_stored_total"]
     with kvmem.connect(node.socket) as cache:
-        for key in keys:
+        for count, key in enumerate(keys):
             cache.insert(key, content(key))
-            until(lambda: node.metrics()["kvmem_cluster_stored_total"] + 12 > key - keys.start)
+            until(lambda: node.metrics()["kvmem_cluster_stored_total"] - before > count - 12)
 
 
 def found(node: Node, keys: range) -> set[int]:

@@ -26,7 +26,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from ..errors import KvmemError
 from . import engine as engines
@@ -298,8 +298,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-if __name__ == "__main__":
-    status = main()
+def _end(status: int) -> NoReturn:
+    """Ends the process. Threads of the engine may be anywhere; they do not keep it."""
     sys.stderr.flush()
-    # Threads of the engine may be anywhere; they must not keep the process.
     os._exit(status)
+
+
+if __name__ == "__main__":
+    _end(main())
