@@ -3,9 +3,14 @@
 //! The object is used as a [`KvCache`](crate::kv_cache) is. Its calls go to a server over a Unix
 //! socket, and its values are read and written in place, in memory that this process maps once.
 
+use std::ffi::c_int;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 
-use kvmem_node::{ClientRegistrars, ConnectOptions, NodeClient, PinBatch, ValueOptions};
+use kvmem::arena::{CancelToken, ProgressOptions, Region};
+use kvmem_node::{
+    CallError, ClientError, ClientRegistrars, ConnectOptions, NodeClient, PinBatch, ValueOptions,
+};
 use pyo3::prelude::*;
 
 use crate::batch::take_all;
@@ -15,6 +20,7 @@ use crate::collect::{Plain, plain};
 use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
+use crate::long;
 use crate::node_call::{INTERRUPT, call, detached};
 use crate::node_error::node_error;
 use crate::node_pins::{NodePin, PyPinBatch, PyPinnedValue};
@@ -22,10 +28,15 @@ use crate::node_report;
 use crate::node_reservation::{PyNodeReservation, Reserved};
 use crate::node_values::{NodeKeys, bounded, check_batch, fill, hints, items, node_key};
 use crate::number::{Int, Seconds};
-use crate::options::{self, Words};
+use crate::options::{self, Threads, Words};
 use crate::region::part;
 use crate::registration::key;
 use crate::size::Size;
+
+/// Returns the mapping of a client that may write.
+fn writable<'a>(py: Python<'_>, client: &'a NodeClient) -> PyResult<&'a Region> {
+    client.region().ok_or_else(|| node_error(py, &ClientError::Call(CallError::ReadOnly)))
+}
 
 /// Longest path of a Unix socket.
 const MAX_SOCKET_PATH: usize = 107;
@@ -550,6 +561,28 @@ impl PyNodeCache {
     #[getter]
     fn memory_len(&self) -> PyResult<usize> {
         self.held.with(|client| client.memory().1)
+    }
+
+    /// Returns the descriptor of the node's memory, open for reading and writing. The cache owns
+    /// it; it stays open as long as the memory is mapped. Raises :class:`InvalidArgumentError` if
+    /// the cache only reads.
+    fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
+        let client = self.client()?;
+        Ok(writable(py, &client)?.fd().expect("it was attached by its descriptor").as_raw_fd())
+    }
+
+    /// Makes the pages resident in every other mapping of the node's memory in this process,
+    /// such as the mapping of an engine that received the descriptor. Otherwise the first access to
+    /// each page there faults. Returns the total length of those mappings in bytes.
+    #[pyo3(signature = (*, threads=None))]
+    fn populate_aliases(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
+        let how = options::populate_now(py, threads)?;
+        let cancel = CancelToken::new();
+        let watch = ProgressOptions::new().cancel(cancel.clone());
+        let client = self.client()?;
+        let region = writable(py, &client)?;
+        let done = long::run(py, &cancel, || region.populate_aliases(how, &watch))?;
+        done.map_err(|error| error::arena(py, &error))
     }
 
     /// Names of the devices with which the memory is registered, in order.

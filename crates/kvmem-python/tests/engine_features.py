@@ -313,6 +313,17 @@ FEATURES = (
             "test_a_killed_master_is_replaced_below_a_server",
         ),
     ),
+    Feature(
+        "mooncake",
+        "memory of a node is lent: a killed server, a killed lender",
+        REAL,
+        "test_mooncake_node.py",
+        (
+            "test_a_node_lends_memory_and_keeps_its_values",
+            "test_a_killed_lender_gives_the_memory_back",
+            "test_signs_of_life_keep_the_memory_lent",
+        ),
+    ),
     Feature("mooncake", "RDMA, several hosts", UNTESTED),
     Feature(
         "nixl",

@@ -7,6 +7,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
 use std::time::Duration;
 
+use kvmem::arena::Region;
 use kvmem::register::{Key, RegisterError, RegistrationSet};
 
 use super::connection::{Connection, NO_PINS};
@@ -171,6 +172,14 @@ impl NodeClient {
     #[must_use]
     pub fn memory(&self) -> (*const u8, usize) {
         (self.inner.memory.base(), self.inner.memory.len())
+    }
+
+    /// Returns the mapping of the memory: its [file](Region::fd) for an engine that maps it itself,
+    /// and the [page tables](Region::populate_aliases) of that second mapping. `None`: this client
+    /// only reads.
+    #[must_use]
+    pub fn region(&self) -> Option<&Region> {
+        self.inner.memory.region().map(Arc::as_ref)
     }
 
     /// Returns whether the calls go through [rings](crate::ring): the client has

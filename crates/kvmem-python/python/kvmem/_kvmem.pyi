@@ -1773,6 +1773,18 @@ class NodeCache(_Manager):
     def memory_len(self) -> int:
         """Length of the node's memory in bytes."""
 
+    def fileno(self) -> int:
+        """Returns the descriptor of the node's memory, open for reading and writing. The cache owns
+        it; it stays open as long as the memory is mapped. Raises :class:`InvalidArgumentError` if
+        the cache only reads.
+        """
+
+    def populate_aliases(self, *, threads: _Threads = None) -> int:
+        """Makes the pages resident in every other mapping of the node's memory in this process,
+        such as the mapping of an engine that received the descriptor. Otherwise the first access to
+        each page there faults. Returns the total length of those mappings in bytes.
+        """
+
     @property
     def devices(self) -> _list[str]:
         """Names of the devices with which the memory is registered, in order."""

@@ -77,15 +77,17 @@ class Cluster:
         until(listens)
         return master
 
-    def serve(self, size: str = "64MiB", *options: str) -> subprocess.Popen[str]:
+    def serve(
+        self, size: str = "64MiB", *options: str, node: Path | None = None
+    ) -> subprocess.Popen[str]:
+        """Starts a process that lends memory of its own, or of a node."""
         command = [
             "serve-mooncake",
             "--size",
             size,
             "--master",
             self.address,
-            "--pages",
-            "4k",
+            *(("--pages", "4k") if node is None else ("--node", str(node))),
             *options,
         ]
         # Otherwise it would override the address that is announced to peers.

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from .. import KvmemError, Pool, doctor
+from .. import InvalidArgumentError, KvmemError, NodeCache, Pool, connect, doctor
 from ..size import size
 from . import engine
 from .segment import serve
+
+_PAGES = "2M,thp,4k"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -28,6 +31,12 @@ def parser() -> argparse.ArgumentParser:
         help="amount of memory, in bytes or with a unit: 64GiB (GiB is 2^30 bytes, GB is 10^9, G "
         "is "
         "GiB)",
+    )
+    options.add_argument(
+        "--node",
+        metavar="SOCKET",
+        help="lend memory of the node whose server answers at SOCKET, such as kvmem serve, instead "
+        "of own memory",
     )
     options.add_argument(
         "--master",
@@ -57,9 +66,8 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--pages",
         metavar="PAGES,…",
-        default="2M,thp,4k",
         help="page sizes to try, in order of preference, of 1G, 2M, thp and 4k (default: "
-        "%(default)s)",
+        f"{_PAGES})",
     )
     options.add_argument(
         "--numa",
@@ -98,17 +106,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         engine.address(given.master)
         engine.module()
-        found = doctor(given.size, pages=given.pages, shared=True, pinned=False)
-        if not found.passes:
-            print(found, end="", file=sys.stderr)
-            print(
-                f"kvmem: this machine cannot give {found.requirements}: {', '.join(found.failed)}",
-                file=sys.stderr,
-            )
+        if given.node is None and not _can_give(given):
             return 1
-        with Pool(
-            given.size, pages=given.pages, numa=given.numa, shared=True, progress=_ProgressLine()
-        ) as pool:
+        with _memory(given) as memory:
             if given.expose:
                 print(
                     "kvmem: --expose: every process that reaches any address of this machine can "
@@ -117,8 +117,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     file=sys.stderr,
                 )
             lent = serve(
-                pool,
+                memory,
                 given.master,
+                nbytes=given.size if isinstance(memory, NodeCache) else None,
                 host=given.host,
                 timeout=given.timeout,
                 deadline=given.deadline,
@@ -126,7 +127,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 peers=given.peers,
             )
             with lent as segment:
-                print(pool.report(), file=sys.stderr)
+                if isinstance(memory, Pool):
+                    print(memory.report(), file=sys.stderr)
                 print(f"kvmem: {segment.reach}", file=sys.stderr)
                 start = time.monotonic()
 
@@ -151,6 +153,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _can_give(given: argparse.Namespace) -> bool:
+    """Asks the doctor for a pool; prints what is missing."""
+    found = doctor(given.size, pages=given.pages or _PAGES, shared=True, pinned=False)
+    if not found.passes:
+        print(found, end="", file=sys.stderr)
+        print(
+            f"kvmem: this machine cannot give {found.requirements}: {', '.join(found.failed)}",
+            file=sys.stderr,
+        )
+    return found.passes
+
+
+@contextlib.contextmanager
+def _memory(given: argparse.Namespace) -> Iterator[Pool | NodeCache]:
+    """Makes a pool, or connects to the node whose memory is lent."""
+    if given.node is None:
+        pages = given.pages or _PAGES
+        with Pool(
+            given.size, pages=pages, numa=given.numa, shared=True, progress=_ProgressLine()
+        ) as pool:
+            yield pool
+        return
+    for name in ("pages", "numa"):
+        if getattr(given, name) is not None:
+            raise InvalidArgumentError(
+                f"--{name} is {getattr(given, name)}, and the memory of a node has its pages "
+                f"already: give --{name} to its server"
+            )
+    with connect(given.node) as node:
+        yield node
 
 
 class _ProgressLine:

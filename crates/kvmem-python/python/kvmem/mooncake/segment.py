@@ -1,4 +1,4 @@
-"""*Segment*: memory of a pool that the cluster stores objects in."""
+"""*Segment*: memory of a pool, or of a node, that the cluster stores objects in."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Self, Unpack
 
-from .._kvmem import Block, Pool
-from ..errors import ClosedError, InvalidArgumentError
+from .._kvmem import Block, NodeCache, NodeReservation, Pool
+from ..errors import ClosedError, InvalidArgumentError, KvmemError
 from ..size import size
 from . import errors
 from .engine import MASTER, Engine, EngineOptions
@@ -21,16 +21,74 @@ from .engine import MASTER, Engine, EngineOptions
 _log = logging.getLogger("kvmem.mooncake")
 
 
+_RESERVED = b"kvmem.mooncake segment"
+"""Key of the reservation in a node. No value is stored under it."""
+_KEEP_ALIVE = 5.0
+"""Seconds between two signs of life to a node. Its lease is longer."""
+
+
+class _Lent:
+    """Blocks of a pool that are lent to a cluster."""
+
+    def __init__(self, blocks: list[Block]) -> None:
+        self.ranges = sorted((block.offset, block.nbytes) for block in blocks)
+        self._blocks = blocks
+
+    def free(self) -> None:
+        """Returns the bytes. No peer can write to them any more."""
+        for block in self._blocks:
+            if not block.freed:
+                block.free()
+
+
+class _LentByNode:
+    """A reservation in a node that is lent to a cluster. A thread keeps it."""
+
+    def __init__(self, node: NodeCache, room: NodeReservation, page: int, nbytes: int) -> None:
+        self.ranges = [(-(-room.offset // page) * page, nbytes)]
+        self._room = room
+        self._ended = threading.Event()
+        self._keeper = threading.Thread(
+            target=_keep, args=(node, self._ended), name="kvmem-segment", daemon=True
+        )
+        self._keeper.start()
+
+    def free(self) -> None:
+        """Returns the bytes. No peer can write to them any more."""
+        self._ended.set()
+        self._keeper.join()
+        try:
+            self._room.discard()
+        except KvmemError as error:
+            # The server takes back what a process had that has ended.
+            _log.warning("the bytes return to the node when this process ends: %s", error)
+
+
+def _keep(node: NodeCache, ended: threading.Event) -> None:
+    """Tells the node's server that this process lives, until it is told to end."""
+    works = True
+    while not ended.wait(_KEEP_ALIVE):
+        try:
+            node.keep_alive()
+            works = True
+        except KvmemError as error:
+            if works:
+                _log.warning("the node does not answer, and its memory stays lent: %s", error)
+            works = False
+
+
 class Segment:
-    """Memory of a pool that is mounted in a cluster, made by :func:`serve`.
+    """Memory of a pool or a node that is mounted in a cluster, made by :func:`serve`.
 
     Leaving a ``with`` block unmounts it, and so does dropping it or the end of the interpreter.
     """
 
-    def __init__(self, blocks: list[Block], engine: Engine, name: str, ids: list[str]) -> None:
-        self.ranges = sorted((block.offset, block.nbytes) for block in blocks)
-        """Offset and length in the pool of each part, in bytes. There is one part unless the pool
-        has a ``boundary``.
+    def __init__(
+        self, lent: _Lent | _LentByNode, engine: Engine, name: str, ids: list[str]
+    ) -> None:
+        self.ranges = lent.ranges
+        """Offset and length of each part in the pool or the node's memory, in bytes. There is one
+        part unless the pool has a ``boundary``.
         """
         self.offset = self.ranges[0][0]
         """Offset of the first part."""
@@ -40,11 +98,11 @@ class Segment:
         """Name of the segment in the cluster."""
         self.master = engine.master
         self._engine = engine
-        self._end = weakref.finalize(self, _unmount, blocks, engine, ids)
+        self._end = weakref.finalize(self, _unmount, lent.free, engine, ids)
 
     def close(self) -> None:
         """Unmounts the segment. The cluster loses the objects in it, and the bytes return to the
-        pool. A second call does nothing.
+        pool or the node. A second call does nothing.
         """
         self._end()
 
@@ -108,20 +166,26 @@ class Segment:
 
 
 def serve(
-    pool: Pool,
+    memory: Pool | NodeCache,
     master: str = MASTER,
     *,
     nbytes: int | str | None = None,
     **options: Unpack[EngineOptions],
 ) -> Segment:
-    """Mounts memory of a shared pool as a segment of a cluster, without a copy.
+    """Mounts memory of a shared pool, or of a node, as a segment of a cluster, without a copy.
 
     ``nbytes`` bytes (default: the whole pool) are allocated from the pool and belong to the cluster
-    until the segment is closed. The engine maps the pool's memory file a second time, so both
-    mappings have the same pages, huge ones included; this function fills the page tables of the
-    second mapping. If the pool has a ``boundary``, each part between two multiples of it becomes a
-    segment of its own for the cluster. All parts are mounted, or none, and they are unmounted
-    together. An object must fit into one part.
+    until the segment is closed. The engine maps the memory file a second time, so both mappings
+    have the same pages, huge ones included; this function fills the page tables of the second one.
+
+    Memory of a node belongs to its server, such as ``kvmem serve``, and outlives this process. The
+    node evicts until ``nbytes`` bytes, which must be given, are free in one piece, and reserves
+    them for this process. It gets them back when the segment is closed or the process has ended. A
+    server that starts again leaves them to the segment.
+
+    If the pool has a ``boundary``, each part between two multiples of it becomes a segment of its
+    own for the cluster. All parts are mounted, or none, and they are unmounted together. An object
+    must fit into one part.
 
     ``options``: see :class:`EngineOptions`. Any process that reaches the engine's ports can read
     and write the memory without credentials. The ports therefore answer on ``host`` only, and only
@@ -129,39 +193,37 @@ def serve(
     :mod:`kvmem.mooncake.ports`).
 
     Raises :class:`~kvmem.KvmemError` if the pool is private, :class:`~kvmem.OutOfSpaceError` if the
-    pool has fewer than ``nbytes`` free bytes, :class:`UnreachableError` if the master does not
-    answer, :class:`ExposedError` if the ports cannot be limited, :class:`EngineMissingError` and
-    :class:`StoreError`.
+    pool or the node cannot have ``nbytes`` free bytes, :class:`UnreachableError` if the master does
+    not answer, :class:`ExposedError` if the ports cannot be limited, :class:`EngineMissingError`
+    and :class:`StoreError`.
     """
-    fd = pool.fileno()
+    fd = memory.fileno()
     page = os.fstat(fd).st_blksize  # size of the huge pages, if the file has them
-    blocks = _allocate(pool, pool.capacity if nbytes is None else _bytes(nbytes), page)
+    lent = _lend(memory, None if nbytes is None else _bytes(nbytes), page)
     try:
         engine = Engine(master, **options)
     except BaseException:
-        pool.free_batch(blocks)
+        lent.free()
         raise
     ids: list[str] = []
     try:
-        for block in blocks:
+        for start, length in lent.ranges:
             mounted = engine.call_without_deadline(
-                lambda client: _mount(client, fd, block, engine.protocol, ids)
+                lambda client: _mount(client, fd, start, length, engine.protocol, ids)
             )
-            errors.check(
-                -abs(mounted), f"mount {block.nbytes} bytes of the pool from {block.offset} on"
-            )
+            errors.check(-abs(mounted), f"mount {length} bytes of the memory from {start} on")
         # The engine has its own mapping of the file: otherwise the first put to each page faults.
-        pool.populate_aliases()
-        segment = Segment(blocks, engine, engine.client.get_hostname(), ids)
+        memory.populate_aliases()
+        segment = Segment(lent, engine, engine.client.get_hostname(), ids)
     except BaseException:
-        _unmount(blocks, engine, ids)
+        _unmount(lent.free, engine, ids)
         raise
     _log.info(
         "%d bytes on pages of %d are a segment at %s, in %d parts",
         segment.nbytes,
         page,
         master,
-        len(blocks),
+        len(lent.ranges),
     )
     return segment
 
@@ -173,6 +235,18 @@ def _bytes(wanted: int | str) -> int:
         return size(wanted)
     except argparse.ArgumentTypeError as error:
         raise InvalidArgumentError(str(error)) from error
+
+
+def _lend(memory: Pool | NodeCache, nbytes: int | None, page: int) -> _Lent | _LentByNode:
+    if isinstance(memory, Pool):
+        return _Lent(_allocate(memory, memory.capacity if nbytes is None else nbytes, page))
+    if nbytes is None or nbytes < 1:
+        raise InvalidArgumentError(
+            f"nbytes is {nbytes}, and a node has values of others: give the number of bytes to lend"
+        )
+    # Whole pages of the file: a reservation may begin and end within huge ones.
+    nbytes = -(-nbytes // page) * page
+    return _LentByNode(memory, memory.reserve(_RESERVED, nbytes + page), page, nbytes)
 
 
 def _allocate(pool: Pool, nbytes: int, page: int) -> list[Block]:
@@ -188,15 +262,15 @@ def _allocate(pool: Pool, nbytes: int, page: int) -> list[Block]:
     return blocks
 
 
-def _mount(client: Any, fd: int, block: Block, protocol: str, ids: list[str]) -> int:
-    """Mounts one block and records its ids, even if the caller has stopped waiting."""
-    mounted = client.mount_segment(f"/proc/self/fd/{fd}", block.nbytes, block.offset, protocol, "")
+def _mount(client: Any, fd: int, start: int, nbytes: int, protocol: str, ids: list[str]) -> int:
+    """Mounts one part and records its ids, even if the caller has stopped waiting."""
+    mounted = client.mount_segment(f"/proc/self/fd/{fd}", nbytes, start, protocol, "")
     ids += mounted["segment_ids"]
     return int(mounted["ret"])
 
 
-def _unmount(blocks: list[Block], engine: Engine, ids: list[str]) -> None:
-    """Frees the blocks when the engine has ended: until then peers may write to them."""
+def _unmount(free: Callable[[], None], engine: Engine, ids: list[str]) -> None:
+    """Frees the memory when the engine has ended: until then peers may write to it."""
     if not engine.is_ours():
         return
     client = engine.client
@@ -208,10 +282,5 @@ def _unmount(blocks: list[Block], engine: Engine, ids: list[str]) -> None:
                 "%s: the master does, once this client has been gone for its client_ttl",
                 errors.error(-abs(code), "unmount"),
             )
-
-    def free() -> None:
-        for block in blocks:
-            if not block.freed:
-                block.free()
 
     engine.close(before=unmount, then=free)
