@@ -501,6 +501,8 @@ fn bytes_of_other_values_are_never_valid() {
     let (client, operator) = (connect(&place.socket()), connect(&place.socket()));
     let ended = std::sync::atomic::AtomicBool::new(false);
     let is_over = || ended.load(std::sync::atomic::Ordering::Relaxed);
+    let reclaims = std::sync::atomic::AtomicU64::new(0);
+    let reclaimed = || reclaims.load(std::sync::atomic::Ordering::Relaxed);
     std::thread::scope(|scope| {
         // It takes all the memory again and again, also the blocks of pins that were lost.
         scope.spawn(|| {
@@ -515,6 +517,7 @@ fn bytes_of_other_values_are_never_valid() {
         scope.spawn(|| {
             while !is_over() {
                 operator.reclaim_pins(std::process::id()).expect("an operator");
+                reclaims.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 std::thread::yield_now();
             }
         });
@@ -524,6 +527,12 @@ fn bytes_of_other_values_are_never_valid() {
             let _ = client.insert("key", &[1; 40 << 10]);
             let Ok(pins) = client.acquire(&["key"]) else { continue };
             let Some(value) = pins.value(0) else { continue };
+            // Both outcomes come soon, however the threads are scheduled: two further reclaims, of
+            // which the second began after the pin, end it.
+            let before = reclaimed();
+            while lost < read && reclaimed() < before + 2 {
+                std::thread::yield_now();
+            }
             let whole = value.bytes().iter().all(|byte| *byte == 1);
             if pins.is_valid() {
                 read += 1;
