@@ -269,7 +269,7 @@ def test_if_one_part_cannot_be_mounted_none_is(
     ):
         patch.setattr(Engine, "client", property(lambda self: Refuses(real(self))))
         with pytest.raises(
-            StoreError, match=r"cannot mount 524288 bytes of the pool from .* already mounted"
+            StoreError, match=r"cannot mount 524288 bytes of the memory from .* already mounted"
         ):
             serve(pool, cluster.address)
         assert len(mounted) == 2 and unmounted == mounted

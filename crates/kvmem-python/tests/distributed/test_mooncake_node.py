@@ -8,12 +8,14 @@ import mmap
 import random
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import kvmem
 import pytest
 from cluster import Cluster, cluster
 from conftest import LIMIT, until
-from kvmem.mooncake import ObjectMissingError, Store, serve
+from engines import require
+from kvmem.mooncake import Store, serve
 from kvmem.mooncake.command import main
 from node_server import Server
 
@@ -88,21 +90,22 @@ def test_a_node_lends_memory_and_keeps_its_values(
 
 
 def test_a_killed_lender_gives_the_memory_back(
-    cluster: Cluster, server: Server, cache: kvmem.NodeCache, store: Store
+    tmp_path: Path, server: Server, cache: kvmem.NodeCache
 ) -> None:
-    lender = cluster.serve("8MiB", node=server.path)
-    put(store, "object", data(1))
-    cluster.kill(lender)
-    until(lambda: cache.stats().reserved_nbytes == 0)
-    # All of the memory is the node's again.
-    cache.insert("large", bytes(15 * MIB))
-    # Another lender starts with nothing to clean up.
-    cache.remove("large")
-    lender = cluster.serve("8MiB", node=server.path)
-    assert is_lent(cache)
-    cluster.end(lender)
-    with pytest.raises(ObjectMissingError):
-        store.get("none")
+    require("mooncake")
+    # The master of the other tests would choose the segment of the killed lender for a while.
+    with Cluster(tmp_path) as own:
+        lender = own.serve("8MiB", node=server.path)
+        assert is_lent(cache)
+        own.kill(lender)
+        until(lambda: cache.stats().reserved_nbytes == 0)
+        # All of the memory is the node's again.
+        cache.insert("large", bytes(15 * MIB))
+        assert cache.remove("large")
+        # Another lender starts with nothing to clean up.
+        lender = own.serve("8MiB", node=server.path)
+        assert is_lent(cache)
+        own.end(lender)
 
 
 def test_signs_of_life_keep_the_memory_lent(cluster: Cluster) -> None:

@@ -410,7 +410,11 @@ tier.submit_load(job(5, [0], [0], load=True))
 tier.submit_load(job(6, [1], [1], load=True))
 while tier._running < 2:
     time.sleep(0.001)
-threading.Timer(0.1, gate.open.set).start()
+def open_at_the_end():
+    while not tier._stopped:
+        time.sleep(0.001)
+    gate.open.set()
+threading.Thread(target=open_at_the_end).start()
 tier.shutdown()
 results = wait(tier, 7)
 assert results[0].success and not any(results[i].success for i in (1, 2, 3, 4, 6))
