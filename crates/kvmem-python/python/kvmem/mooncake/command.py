@@ -141,7 +141,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         flush=True,
                     )
 
-                status()
                 number = segment.wait(every=given.every, status=status)
                 print(f"kvmem: unmounted, after signal {number}", flush=True)
     except ValueError as error:

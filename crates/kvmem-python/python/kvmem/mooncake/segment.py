@@ -134,7 +134,8 @@ class Segment:
         """Serves until one of the signals arrives, unmounts, and returns the signal's number. Must
         run in the main thread.
 
-        ``status`` is called every ``every`` seconds meanwhile.
+        ``status`` is called at once, when a signal already ends the wait, and then every ``every``
+        seconds.
         """
         arrived = threading.Event()
         received: list[int] = []
@@ -145,9 +146,11 @@ class Segment:
 
         before = {number: signal.signal(number, handle) for number in signals}
         try:
-            while not arrived.wait(every):
+            while True:
                 if status is not None:
                     status()
+                if arrived.wait(every):
+                    break
             self.close()
         finally:
             for number, handler in before.items():
