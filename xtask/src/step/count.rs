@@ -39,8 +39,12 @@ pub(super) fn parse_test_result(line: &str) -> Option<Count> {
 }
 
 /// Reads `==== 1 failed, 3 passed, 2 skipped in 0.52s ====`, with the rule or without. An error
-/// outside of a test counts as a failure.
+/// outside of a test counts as a failure. A line that is indented belongs to the message of a
+/// failure, whose test has run pytest itself.
 pub(super) fn parse_pytest_result(line: &str) -> Option<Count> {
+    if line.starts_with(char::is_whitespace) {
+        return None;
+    }
     let (counts, took) = line.trim().trim_matches('=').trim().split_once(" in ")?;
     took.split_whitespace().next()?.strip_suffix('s')?.parse::<f64>().ok()?;
     let mut count = Count::default();
@@ -93,6 +97,7 @@ mod tests {
             "tests/test_pool.py ..... [ 50%]",
             "no tests ran in 0.01s",
             "found 3 in 2s",
+            "  1 failed, 17 passed in 80.12s",
         ] {
             assert_eq!(parse_pytest_result(other), None, "{other}");
         }
