@@ -109,7 +109,8 @@ mod tests {
         let parsed = "10.0.0.1:50051".parse::<ServeMooncake>().unwrap();
         assert_eq!((&*parsed.master, parsed.arguments.len()), ("10.0.0.1:50051", 0));
         let text = "[::1]:50051,host=10.0.0.7,peers=10.0.0.0/24+10.1.0.0/24,prefix=a/,\
-                    protocol=rdma,devices=mlx5_0+mlx5_1,metadata=http://m:8080/x,deadline=2.5,expose,staging=1GiB";
+                    protocol=rdma,devices=mlx5_0+mlx5_1,metadata=http://m:8080/x,deadline=2.5,\
+                    expose,staging=1GiB";
         let parsed = text.parse::<ServeMooncake>().unwrap();
         assert_eq!((&*parsed.master, parsed.staging_bytes), ("[::1]:50051", Some(1 << 30)));
         let expected = [
