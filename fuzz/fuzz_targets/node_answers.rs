@@ -396,7 +396,7 @@ fn call(client: &NodeClient, which: u8, held: &mut Vec<PinBatch>) -> Result<(), 
             if blocks.len() != 1 || blocks[0].len() != 5000 {
                 return Err(anyhow!("{} blocks of other lengths", blocks.len()).into());
             }
-            check(client, blocks[0].bytes_mut())?;
+            check(client, blocks[0].bytes_mut()?)?;
             if which.is_multiple_of(2) {
                 client.commit(vec![("a", blocks.remove(0))])?;
             }

@@ -20,6 +20,7 @@ const CHANGE: usize = 5;
 /// The files of a node whose server was killed.
 struct Original {
     memory: OwnedFd,
+    sessions: OwnedFd,
     index: Vec<u8>,
 }
 
@@ -28,7 +29,7 @@ fn original() -> Result<&'static Original> {
     if let Some(made) = ORIGINAL.get() {
         return Ok(made);
     }
-    let (server, [memory, index]) = Running::start(|server| Ok(server.descriptors()?))?;
+    let (server, [memory, index, sessions]) = Running::start(|server| Ok(server.descriptors()?))?;
     let client = connect(&server.socket())?;
     for key in 0..KEYS {
         client.insert([key], &value(key))?;
@@ -43,7 +44,7 @@ fn original() -> Result<&'static Original> {
     file.read_exact_at(&mut bytes, 0)?;
     drop((pins, reservations, client));
     server.stop()?;
-    Ok(ORIGINAL.get_or_init(|| Original { memory, index: bytes }))
+    Ok(ORIGINAL.get_or_init(|| Original { memory, sessions, index: bytes }))
 }
 
 fn word(bytes: &[u8], at: usize) -> u64 {
@@ -69,10 +70,10 @@ fn seal_entry(entry: &mut [u8]) {
 
 /// Puts the right checksums into the header.
 fn seal_header(index: &mut [u8]) {
-    let words: Vec<u64> = (0..7).map(|at| word(index, 8 * at)).collect();
-    index[56..64].copy_from_slice(&sum(&words).to_le_bytes());
-    let used: [u8; 4] = index[80..84].try_into().expect("four bytes");
-    index[84..88].copy_from_slice(&crc32c::crc32c(&used).to_le_bytes());
+    let words: Vec<u64> = (0..8).map(|at| word(index, 8 * at)).collect();
+    index[64..72].copy_from_slice(&sum(&words).to_le_bytes());
+    let used: [u8; 4] = index[88..92].try_into().expect("four bytes");
+    index[92..96].copy_from_slice(&crc32c::crc32c(&used).to_le_bytes());
 }
 
 fn target(bytes: &[u8]) -> Result<()> {
@@ -88,7 +89,7 @@ fn target(bytes: &[u8]) -> Result<()> {
                 (entry + usize::from(*at) % (ENTRY_BYTES / 8) * 8, what % 8)
             }
             // A word of the header, of the sessions, or of the namespaces.
-            5 => (usize::from(*at) % 12 * 8, 0),
+            5 => (usize::from(*at) % 13 * 8, 0),
             6 => (4096 + usize::from(*number) % 4 * 64 + usize::from(*at) % 8 * 8, 0),
             _ => ((24 << 10) + usize::from(*number) % 4 * 64 + usize::from(*at) % 8 * 8, 0),
         };
@@ -113,7 +114,8 @@ fn target(bytes: &[u8]) -> Result<()> {
     let file = std::fs::File::from(copy.share()?.context("it is shared")?);
     file.write_all_at(&index, 0)?;
     let memory = original.memory.as_fd().try_clone_to_owned()?;
-    match Node::recover(memory, file.into(), options()) {
+    let sessions = original.sessions.as_fd().try_clone_to_owned()?;
+    match Node::recover([memory, file.into(), sessions], options()) {
         Ok((node, _)) => node.check().map_err(anyhow::Error::msg),
         Err(NodeError::BadIndex(_)) => Ok(()),
         // The space of the memory may be one that no allocator has.

@@ -204,7 +204,8 @@ fn make(
         Left::Files(files) => return recover(args, files, socket),
         Left::Other(count) => {
             return Err(Failure::usage(format_args!(
-                "{count} descriptor(s) are kept instead of the memory file and the index: {}",
+                "{count} descriptor(s) are kept instead of the memory file, the index and the session \
+                 file: {}",
                 remedy(socket)
             )));
         }
@@ -214,9 +215,8 @@ fn make(
     Ok(Made { node, recovered: None, receipt: Some(receipt) })
 }
 
-fn recover(args: &ServeArgs, files: [OwnedFd; 2], socket: &Path) -> Result<Made, Failure> {
-    let [memory, index] = files;
-    let (node, report) = match Node::recover(memory, index, node_options(args)) {
+fn recover(args: &ServeArgs, files: [OwnedFd; 3], socket: &Path) -> Result<Made, Failure> {
+    let (node, report) = match Node::recover(files, node_options(args)) {
         Ok(recovered) => recovered,
         Err(error @ NodeError::BadIndex(_)) => {
             return Err(Failure::usage(format_args!(

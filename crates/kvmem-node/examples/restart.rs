@@ -18,7 +18,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let options = NodeOptions { max_blocks: Some(blocks), max_events: 0, ..NodeOptions::default() };
     let node = Node::create(memory, options.clone())?;
     let server = NodeServer::bind(node, &socket, ServerOptions::default())?;
-    let [memory, index] = server.descriptors()?;
+    let files = server.descriptors()?;
     let stopper = server.stopper();
     let running = std::thread::spawn(move || server.run());
     let connect = ConnectOptions { retry_for: Duration::from_secs(60), ..Default::default() };
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(running.join().expect("the server does not panic")?);
 
     let started = Instant::now();
-    let (node, report) = Node::recover(memory, index, options)?;
+    let (node, report) = Node::recover(files, options)?;
     let recovered = started.elapsed();
     let server = NodeServer::bind(node, &socket, ServerOptions::default())?;
     let stopper = server.stopper();

@@ -140,7 +140,7 @@ fn engine(socket: &Path, seed: u8, stop: &AtomicBool) -> Outcome<Found> {
         .collect();
     let mut blocks = node.reserve(&vec![BYTES as u64; keys.len()])?;
     for (block, key) in blocks.iter_mut().zip(&keys) {
-        block.bytes_mut().fill(key[1] ^ seed);
+        block.bytes_mut()?.fill(key[1] ^ seed);
     }
     node.commit(keys.iter().copied().zip(blocks).collect())?;
     let mut found = Found { lookups: 0, hits: 0, longest: Duration::ZERO };

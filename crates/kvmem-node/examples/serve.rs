@@ -20,8 +20,8 @@ use kvmem_node::{Node, NodeOptions, NodeServer, ServerOptions};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
-/// The numbers of the descriptors in a server: those of the memory and of the index.
-const FILES: [RawFd; 2] = [100, 101];
+/// The numbers of the descriptors in a server: those of the memory, the index and the sessions.
+const FILES: [RawFd; 3] = [100, 101, 102];
 
 fn main() -> Outcome<()> {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
@@ -38,8 +38,8 @@ fn main() -> Outcome<()> {
 /// Serves the node whose files the keeper has passed.
 fn serve(socket: &OsString, lease_ms: u64) -> Outcome<()> {
     // SAFETY: the keeper has passed these descriptors, and nothing else in the process owns them.
-    let [memory, index] = FILES.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let (node, _) = Node::recover(memory, index, NodeOptions::default())?;
+    let files = FILES.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let (node, _) = Node::recover(files, NodeOptions::default())?;
     let lease = Duration::from_millis(lease_ms);
     let options = ServerOptions { lease, ..ServerOptions::default() };
     NodeServer::bind(node, socket.as_ref(), options)?.run()?;
@@ -69,12 +69,12 @@ fn keep(bytes: u64, socket: &OsString, lease_ms: u64) -> Outcome<()> {
 }
 
 /// Starts a server that has the files.
-fn start(socket: &OsString, lease_ms: u64, files: &[OwnedFd; 2]) -> Outcome<Child> {
+fn start(socket: &OsString, lease_ms: u64, files: &[OwnedFd; 3]) -> Outcome<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("--recover").arg(socket).arg(lease_ms.to_string()).stdin(Stdio::null());
-    let passed = [(files[0].as_raw_fd(), FILES[0]), (files[1].as_raw_fd(), FILES[1])];
+    let files = files.each_ref().map(AsRawFd::as_raw_fd);
     let pass = move || {
-        for (from, to) in passed {
+        for (from, to) in files.into_iter().zip(FILES) {
             // SAFETY: `dup2` is async-signal-safe, and the process has no such numbers.
             if unsafe { libc::dup2(from, to) } < 0 {
                 return Err(std::io::Error::last_os_error());

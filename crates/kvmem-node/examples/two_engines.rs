@@ -83,7 +83,7 @@ fn engine(socket: &Path, seed: u32) -> Outcome<()> {
     if !missing.is_empty() {
         let mut blocks = node.reserve(&vec![BYTES as u64; missing.len()])?;
         for (key, block) in missing.iter().zip(&mut blocks) {
-            block.bytes_mut().copy_from_slice(&computed(*key));
+            block.bytes_mut()?.copy_from_slice(&computed(*key));
         }
         // One batch: another engine finds all of these blocks, or none.
         node.commit(missing.iter().copied().zip(blocks).collect())?;

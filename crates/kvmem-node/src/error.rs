@@ -70,6 +70,22 @@ pub enum BadIndex {
         /// The length of the memory file.
         got_len: u64,
     },
+    /// The session file is too short.
+    #[error("the session file has {got} bytes and a server needs {expected}")]
+    SessionFileLength {
+        /// The length of the file.
+        got: u64,
+        /// The bytes of the words of all sessions.
+        expected: u64,
+    },
+    /// The session file is not the one of the index: no server could tell which clients live.
+    #[error("the index belongs to session file {expected_id}, and the session file is {got_id}")]
+    OtherSessionFile {
+        /// The inode number in the header.
+        expected_id: u64,
+        /// The inode number of the session file.
+        got_id: u64,
+    },
     /// A namespace's name is damaged.
     #[error("the name of namespace {index} is damaged: its checksum does not match")]
     Namespace {
@@ -314,6 +330,15 @@ pub enum CallError {
     Undecodable {
         /// Bytes of the message.
         len: usize,
+    },
+    /// The server could not take the lock by which it knows that the client lives.
+    #[error(
+        "the server cannot watch the client: {why}; raise its limit of open files (LimitNOFILE=) \
+         and mount /proc"
+    )]
+    Unwatched {
+        /// The failed call and its error.
+        why: String,
     },
 }
 

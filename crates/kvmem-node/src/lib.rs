@@ -9,12 +9,12 @@ mod heap;
 mod keeper;
 mod node;
 pub mod observe;
-mod pin_word;
 #[cfg(all(test, not(loom)))]
 mod prefix;
 mod protocol;
 pub mod ring;
 mod server;
+mod session_file;
 mod socket;
 mod sync;
 mod tier;

@@ -145,8 +145,9 @@ pub(crate) struct Peer {
     /// 0: the process is in a PID namespace that this process cannot see.
     pub(crate) pid: u32,
     pub(crate) uid: u32,
-    /// When it started; 0: `/proc` does not tell.
-    pub(crate) started: u64,
+    /// The inode number of `descriptor`, which no other process ever has; 0: the kernel is older
+    /// than Linux 6.9, and does not number processes so.
+    pub(crate) process_id: u64,
     /// Becomes readable when the kernel has torn the process down.
     pub(crate) descriptor: Option<OwnedFd>,
 }
@@ -160,7 +161,8 @@ impl Peer {
         let socket = socket.as_fd();
         let (pid, uid) = credentials(socket)?;
         let descriptor = peer_descriptor(socket).or_else(|| open_process(pid));
-        Ok(Peer { pid, uid, started: start_time(pid).unwrap_or(0), descriptor })
+        let process_id = descriptor.as_ref().map_or(0, process_id);
+        Ok(Peer { pid, uid, process_id, descriptor })
     }
 }
 
@@ -210,18 +212,25 @@ pub(crate) fn open_process(pid: u32) -> Option<OwnedFd> {
     pidfd_open(pid, PidfdFlags::empty()).ok()
 }
 
-/// Returns when a process started, in clock ticks since the machine did.
-pub(crate) fn start_time(pid: u32) -> Option<u64> {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name of the command may have spaces and parentheses; the fields begin after the last one.
-    let fields = stat.rsplit_once(") ")?.1;
-    let mut fields = fields.split(' ');
-    let state = fields.next()?;
-    // A zombie reads and writes nothing any more.
-    if matches!(state, "Z" | "X") {
-        return None;
+/// The type of the file system of processes, since Linux 6.9.
+const PID_FS_MAGIC: u64 = 0x5049_4446;
+
+/// Returns the inode number of the descriptor of a process: the same for all descriptors of the
+/// process, and never that of another one. 0: the kernel does not number processes.
+pub(crate) fn process_id(descriptor: &OwnedFd) -> u64 {
+    let system = rustix::fs::fstatfs(descriptor).map(|found| u64::from(found.f_type as u32));
+    let found = rustix::fs::fstat(descriptor).map(|found| found.st_ino);
+    match (system, found) {
+        (Ok(PID_FS_MAGIC), Ok(number)) => number,
+        _ => 0,
     }
-    fields.nth(18)?.parse().ok()
+}
+
+/// Returns whether the kernel has torn a process down.
+pub(crate) fn has_ended(descriptor: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut process = [PollFd::new(descriptor, PollFlags::IN)];
+    poll(&mut process, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0)
 }
 
 /// Milliseconds since the machine started, suspended time included.
@@ -235,13 +244,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_has_a_start_time_while_it_lives() {
-        let own = start_time(std::process::id()).expect("this process lives");
-        assert_eq!(start_time(std::process::id()), Some(own));
-        let mut child = std::process::Command::new("true").spawn().expect("`true` exists");
-        let pid = child.id();
-        let descriptor = open_process(pid);
+    fn a_process_has_a_number_of_its_own() {
+        let own = open_process(std::process::id()).expect("this process lives");
+        let again = open_process(std::process::id()).expect("this process lives");
+        assert_eq!(process_id(&own), process_id(&again));
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("`cat` exists");
+        let other = open_process(child.id()).expect("it waits for input");
+        assert!(process_id(&own) == 0 || process_id(&own) != process_id(&other));
+        assert!(!has_ended(&other));
+        drop(child.stdin.take());
         child.wait().expect("it ends");
-        assert!(descriptor.is_some() && start_time(pid).is_none());
+        assert!(has_ended(&other) && !has_ended(&own));
     }
 }

@@ -29,10 +29,10 @@ impl Reserved {
         client: &NodeClient,
         (key, name): (OwnedKey, Vec<u8>),
         hints: ValueOptions,
-    ) -> Reserved {
-        let bytes = reservation.bytes_mut();
+    ) -> Result<Reserved, ClientError> {
+        let bytes = reservation.bytes_mut()?;
         let span = Span::writable(bytes.as_mut_ptr(), bytes.len());
-        Reserved { reservation, client: client.clone(), key, name, hints, span }
+        Ok(Reserved { reservation, client: client.clone(), key, name, hints, span })
     }
 
     /// Returns whether a client has made the reservation.

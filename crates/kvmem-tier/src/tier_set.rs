@@ -8,6 +8,8 @@
 
 use std::fmt;
 use std::hash::Hasher;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -325,6 +327,17 @@ impl TierSet<FileDevice> {
     /// Deregisters the memory of a region. Does nothing if it is not registered.
     pub fn deregister_region(&self, region: &Region) {
         self.tiers.iter().for_each(|tier| tier.deregister_region(region));
+    }
+}
+
+impl<D: Device> TierSet<D> {
+    /// Keeps a file open until no transfer of any tier can read or write memory any more: see
+    /// [`Device::keep_open`].
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
+        self.tiers.iter().try_for_each(|tier| tier.keep_open(file.try_clone()?))
     }
 }
 

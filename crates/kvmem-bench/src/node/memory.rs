@@ -19,9 +19,9 @@ pub(super) fn map(bytes: u64, populate: bool) -> Result<Region, NodeMeasureError
     Ok(builder.populate(populate).map()?)
 }
 
-/// The memory file and the index file of a node, without a server.
+/// The three files of a node, without a server.
 #[derive(Debug)]
-pub(super) struct NodeFiles([OwnedFd; 2]);
+pub(super) struct NodeFiles([OwnedFd; 3]);
 
 impl NodeFiles {
     /// Makes a node for `max_blocks` blocks at one time.
@@ -46,13 +46,10 @@ impl NodeFiles {
             let inherited = rustix::io::dup(file.as_fd()).map_err(io::Error::from);
             inherited.map_err(NodeMeasureError::system("dup"))
         };
-        let [memory, index] = &self.0;
-        let (memory, index) = (inherited(memory)?, inherited(index)?);
-        let role = NodeRole::Server {
-            socket: socket.to_owned(),
-            memory: memory.as_raw_fd(),
-            index: index.as_raw_fd(),
-        };
+        let [memory, index, sessions] = &self.0;
+        let files = [inherited(memory)?, inherited(index)?, inherited(sessions)?];
+        let socket = socket.to_owned();
+        let role = NodeRole::Server { socket, files: files.each_ref().map(AsRawFd::as_raw_fd) };
         Ok(ServerProcess::of(BesideProgram::run("the server", &mut child(&role))?))
     }
 }

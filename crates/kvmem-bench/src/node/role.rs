@@ -21,10 +21,8 @@ pub enum NodeRole {
     Server {
         /// The path of the socket.
         socket: PathBuf,
-        /// The inherited descriptor of the memory file.
-        memory: RawFd,
-        /// The inherited descriptor of the index file.
-        index: RawFd,
+        /// The inherited descriptors of the memory file, the index file and the session file.
+        files: [RawFd; 3],
     },
     /// Calls for some time.
     Client {
@@ -79,12 +77,11 @@ pub fn act(role: &NodeRole, output: &mut dyn Write) -> Result<(), NodeMeasureErr
         said.map_err(NodeMeasureError::system("write to the output"))
     };
     match role {
-        NodeRole::Server { socket, memory, index } => {
+        NodeRole::Server { socket, files } => {
             // SAFETY: the parent has duplicated the descriptors for this process, and nothing else
             // in it knows of them.
-            let [memory, index] =
-                [*memory, *index].map(|file| unsafe { OwnedFd::from_raw_fd(file) });
-            let (node, _) = Node::recover(memory, index, NodeOptions::default())?;
+            let files = files.map(|file| unsafe { OwnedFd::from_raw_fd(file) });
+            let (node, _) = Node::recover(files, NodeOptions::default())?;
             let server = NodeServer::bind(node, socket, ServerOptions::default())?;
             let stopper = server.stopper();
             std::thread::spawn(move || {

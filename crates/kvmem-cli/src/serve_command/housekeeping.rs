@@ -27,10 +27,10 @@ pub(super) struct Housekeeping {
 }
 
 impl Housekeeping {
-    /// Starts the thread. `files` are the two files of the node.
+    /// Starts the thread. `files` are the three files of the node.
     pub(super) fn start(
         keeping: Keeping,
-        files: [OwnedFd; 2],
+        files: [OwnedFd; 3],
         socket: PathBuf,
         observer: NodeObserver,
     ) -> io::Result<Housekeeping> {
@@ -49,7 +49,7 @@ impl Housekeeping {
 
 fn run(
     mut keeping: Keeping,
-    files: &[OwnedFd; 2],
+    files: &[OwnedFd; 3],
     socket: &std::path::Path,
     observer: &NodeObserver,
     stopped: &Receiver<()>,

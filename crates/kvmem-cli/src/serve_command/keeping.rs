@@ -17,7 +17,7 @@ use kvmem_trace::escape::shown;
 /// The name of the files in a keeper.
 const NAME: &str = "node";
 /// The names of the files in the store of systemd.
-const STORED: [&str; 2] = ["kvmem-memory", "kvmem-index"];
+const STORED: [&str; 3] = ["kvmem-memory", "kvmem-index", "kvmem-sessions"];
 /// How long a server waits for its predecessor, which is ending, to let go of the memory.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// After this time in which it has held nothing, a keeper ends.
@@ -26,8 +26,8 @@ const IDLE: Duration = Duration::from_secs(60);
 /// What the predecessor has left.
 pub(super) enum Left {
     Nothing,
-    /// The memory file and the index file.
-    Files([OwnedFd; 2]),
+    /// The memory file, the index file and the session file.
+    Files([OwnedFd; 3]),
     /// Something else under the name.
     Other(usize),
 }
@@ -49,7 +49,7 @@ pub(super) enum Keeping {
 pub(super) struct Passed {
     /// A socket that listens.
     pub(super) listener: Option<OwnedFd>,
-    files: [Option<OwnedFd>; 2],
+    files: [Option<OwnedFd>; 3],
 }
 
 impl Passed {
@@ -102,9 +102,13 @@ impl Keeping {
             KeepBy::Systemd => {
                 check_store()?;
                 let left = match std::mem::take(&mut passed.files) {
-                    [Some(memory), Some(index)] => Left::Files([memory, index]),
-                    [None, None] => Left::Nothing,
-                    _ => Left::Other(1),
+                    [Some(memory), Some(index), Some(sessions)] => {
+                        Left::Files([memory, index, sessions])
+                    }
+                    files => match files.iter().flatten().count() {
+                        0 => Left::Nothing,
+                        count => Left::Other(count),
+                    },
                 };
                 Ok((Keeping::Systemd, left))
             }
@@ -113,7 +117,7 @@ impl Keeping {
                 path.push(".keeper");
                 let path = PathBuf::from(path);
                 let (client, found) = claim(&path, socket)?;
-                let left = match <[OwnedFd; 2]>::try_from(found) {
+                let left = match <[OwnedFd; 3]>::try_from(found) {
                     Ok(files) => Left::Files(files),
                     Err(other) if other.is_empty() => Left::Nothing,
                     Err(other) => Left::Other(other.len()),
@@ -124,12 +128,11 @@ impl Keeping {
     }
 
     /// Gives the files to the process.
-    pub(super) fn put(&self, files: &[OwnedFd; 2]) -> Result<(), Failure> {
+    pub(super) fn put(&self, files: &[OwnedFd; 3]) -> Result<(), Failure> {
         match self {
             Keeping::Nothing | Keeping::File(_) => Ok(()),
             Keeping::Keeper { client, .. } => {
-                let files = [files[0].as_fd(), files[1].as_fd()];
-                client.put(NAME, &files).map_err(keeper_command::failure)
+                client.put(NAME, &files.each_ref().map(AsFd::as_fd)).map_err(keeper_command::failure)
             }
             Keeping::Systemd => store(files, STORED),
         }
@@ -152,7 +155,7 @@ impl Keeping {
                 unreachable!("a keeper has few names")
             }
             Keeping::Systemd => {
-                let aside = ["kvmem-memory-aside", "kvmem-index-aside"];
+                let aside = ["kvmem-memory-aside", "kvmem-index-aside", "kvmem-sessions-aside"];
                 // systemd ignores a descriptor that it has already, under whatever name.
                 unstore()?;
                 if let Left::Files(files) = left {
@@ -183,7 +186,7 @@ impl Keeping {
 
     /// Starts another keeper if the present one has ended, and gives it the files. Returns whether
     /// it did.
-    pub(super) fn renew(&mut self, socket: &Path, files: &[OwnedFd; 2]) -> Result<bool, Failure> {
+    pub(super) fn renew(&mut self, socket: &Path, files: &[OwnedFd; 3]) -> Result<bool, Failure> {
         let Keeping::Keeper { path, client } = self else { return Ok(false) };
         if client.is_connected() {
             return Ok(false);
@@ -261,14 +264,14 @@ fn check_store() -> Result<(), Failure> {
     let Ok(max) = std::env::var("FDSTORE") else { return Ok(()) };
     if max.parse().is_ok_and(|max: u32| max < STORED.len() as u32) {
         return Err(Failure::usage(format_args!(
-            "--keep systemd: the unit's FileDescriptorStoreMax is {max}, and the memory takes 2 \
+            "--keep systemd: the unit's FileDescriptorStoreMax is {max}, and the memory takes 3 \
              descriptors, as does each that is set aside: set FileDescriptorStoreMax=8"
         )));
     }
     Ok(())
 }
 
-fn store(files: &[OwnedFd; 2], names: [&str; 2]) -> Result<(), Failure> {
+fn store(files: &[OwnedFd; 3], names: [&str; 3]) -> Result<(), Failure> {
     for (file, name) in files.iter().zip(names) {
         // systemd would watch them, and drop what it takes for a closed connection.
         let poll = NotifyState::Custom("FDPOLL=0");

@@ -281,7 +281,7 @@ fn store(client: &NodeClient, value_bytes: u64) -> Result<f64, kvmem_node::Clien
     for first in (0..VALUES).step_by(BATCH as usize) {
         let mut blocks = client.reserve(&vec![value_bytes; BATCH as usize])?;
         for (number, block) in (first..).zip(&mut blocks) {
-            fill(block.bytes_mut(), number);
+            fill(block.bytes_mut()?, number);
         }
         let keys = (first..).map(u64::to_le_bytes);
         client.commit(keys.zip(blocks).collect())?;
@@ -297,7 +297,8 @@ pub(super) fn engine(socket: &Path) -> io::Result<()> {
     let seconds = store(&client, value_bytes).map_err(io::Error::other)?;
     let _pins = client.acquire(&[0_u64.to_le_bytes()]).map_err(io::Error::other)?;
     let mut blocks = client.reserve(&[value_bytes]).map_err(io::Error::other)?;
-    blocks[0].bytes_mut()[..value_bytes as usize / 2].fill(0xEE);
+    let bytes = blocks[0].bytes_mut().map_err(io::Error::other)?;
+    bytes[..value_bytes as usize / 2].fill(0xEE);
     println!("{STORED_IN} {seconds}");
     io::stdout().flush()?;
     loop {

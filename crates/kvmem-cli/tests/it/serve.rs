@@ -295,11 +295,11 @@ fn a_damaged_index_stops_the_server_and_can_be_set_aside() {
     server.kill();
     let keeper = place.keeper();
     let damage = |at: u64, bytes: &[u8]| {
-        let [_, index] = files(&keeper);
+        let [_, index, _] = files(&keeper);
         File::from(index).write_all_at(bytes, at).expect("it can be written");
     };
     // The version and the magic number of the header.
-    let [_, index] = files(&keeper);
+    let [_, index, _] = files(&keeper);
     let mut version = [0];
     File::from(index).read_exact_at(&mut version, 8).expect("it has a header");
     for (at, bytes, expected) in [
@@ -338,7 +338,7 @@ fn what_is_no_node_is_not_touched() {
     let place = Place::new();
     drop(place.serve("4MiB", &[]));
     let keeper = place.keeper();
-    let [memory, _] = files(&keeper);
+    let [memory, ..] = files(&keeper);
     keeper.forget("node").expect("no server runs");
     use std::os::fd::AsFd;
     keeper.put("node", &[memory.as_fd()]).expect("it has none");

@@ -191,7 +191,7 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// Returns duplicates of the two files of a node without a server.
-pub(crate) fn files(keeper: &KeeperClient) -> [OwnedFd; 2] {
-    keeper.get("node").expect("it is kept").try_into().expect("two files")
+/// Returns duplicates of the three files of a node without a server.
+pub(crate) fn files(keeper: &KeeperClient) -> [OwnedFd; 3] {
+    keeper.get("node").expect("it is kept").try_into().expect("three files")
 }

@@ -154,8 +154,8 @@ fn systemd_keeps_the_values() {
     manager.until("READY=1");
     let mut names = manager.names();
     names.sort_unstable();
-    let all = ["kvmem-index", "kvmem-index-aside", "kvmem-memory", "kvmem-memory-aside"];
-    assert_eq!(names, all);
+    let all = ["index", "index-aside", "memory", "memory-aside", "sessions", "sessions-aside"];
+    assert_eq!(names, all.map(|name| format!("kvmem-{name}")));
     assert!(server.kill().contains("kvmem-memory-aside"));
     // The server after it finds the newer memory, whatever else is passed.
     let server = place.serve_by(manager.command(&[], None), "8MiB", &SYSTEMD);
@@ -163,7 +163,7 @@ fn systemd_keeps_the_values() {
     assert_eq!(server.report["recovered"]["values"], 0);
     drop(server);
 
-    // One of the two files alone is no memory of a node.
+    // One of the three files alone is no memory of a node.
     manager.store.retain(|(name, _)| name == "kvmem-memory");
     let mut command = manager.command(&[], None);
     let failed = command.args(place.options("8MiB", &SYSTEMD)).output().expect("it can be started");

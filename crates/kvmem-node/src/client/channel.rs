@@ -91,6 +91,14 @@ impl Channel {
         self.rings.is_some()
     }
 
+    /// Returns whether the server has closed the connection. Never waits.
+    pub(super) fn has_ended(&self) -> bool {
+        let mut ends = [PollFd::new(&self.socket, PollFlags::RDHUP)];
+        let ready = poll(&mut ends, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
+        ready.is_ok_and(|ready| ready > 0)
+            && ends[0].revents().intersects(PollFlags::RDHUP | PollFlags::HUP)
+    }
+
     /// Sends a message. Returns `false` if there is no space now. Never waits.
     pub(super) fn try_send(&self, message: &[u8]) -> Result<bool, Errno> {
         match &self.rings {

@@ -64,7 +64,7 @@ pub struct NodeClient {
 }
 
 /// Starts a thread that tells the server, three times in a lease, that this process runs, while the
-/// client has pins. `None`: there can be no more threads, and only calls tell it.
+/// client has pins, and that connects again while it has any or reservations. `None`: there can be no more threads, and only calls tell it.
 fn keep_pins(connection: &Arc<Connection>, lease: Duration) -> Option<Sender<()>> {
     let pause = (lease / 3).max(Duration::from_millis(5));
     let (keeping, ended) = channel();
@@ -279,7 +279,8 @@ impl NodeClient {
     pub fn reserve(&self, sizes: &[u64]) -> Result<Vec<NodeReservation>, ClientError> {
         let call = Call::Reserve { sizes: Cow::Borrowed(sizes) };
         let memory = &self.inner.memory;
-        let blocks = self.inner.connection.call(&call, |possessions, answer| {
+        let connection = &self.inner.connection;
+        let (blocks, session) = connection.call(&call, |possessions, answer| {
             let Answer::Reserved(blocks) = answer else { return Err(UNEXPECTED) };
             if memory.base_mut().is_none() {
                 return Err(ClientError::Protocol { what: "blocks for a client that only reads" });
@@ -292,10 +293,11 @@ impl NodeClient {
                 memory.check(block.offset, block.len)?;
                 possessions.reservations.insert(block.handle, block.len);
             }
-            Ok(blocks)
+            Ok((blocks, connection.session()))
         })?;
         let inner = &self.inner;
-        Ok(blocks.into_iter().map(|it| NodeReservation::new(Arc::clone(inner), it)).collect())
+        let reservation = |block| NodeReservation::new(Arc::clone(inner), block, session);
+        Ok(blocks.into_iter().map(reservation).collect())
     }
 
     /// Makes reservations values under keys, all of them or none, whatever ends meanwhile. The

@@ -18,10 +18,10 @@ use super::channel::Channel;
 use super::{ClientError, ConnectOptions};
 use crate::error::CallError;
 use crate::node::{BlockHandle, Granted, MAX_BATCH};
-use crate::pin_word::PinWordView;
 use crate::protocol::{
     Answer, Call, MAX_MESSAGE, NO_ANSWER, PROTOCOL_VERSION, Response, Welcome, decode, encode,
 };
+use crate::session_file::SessionView;
 use crate::socket;
 
 /// Handles of one [`Call::Keep`].
@@ -174,11 +174,13 @@ pub(super) struct Connection {
 /// What tells a thread whether pins are lost.
 #[derive(Debug)]
 struct PinState {
-    /// Counts the times that the client has learnt that the server has released what it had.
+    /// Counts the times that the client has learnt that the server has revoked its pins.
     losses: u64,
-    /// The word of the session. The server changes it when the session loses its pins.
-    word: PinWordView,
-    /// What the word is while the pins of the current epoch last.
+    /// Counts the times that the client has learnt that the server has ended its session.
+    sessions: u64,
+    /// The words of the session.
+    view: SessionView,
+    /// The pin word while the pins of the current epoch last.
     expected: u64,
 }
 
@@ -190,12 +192,12 @@ impl Connection {
     ) -> Result<(Connection, OwnedFd, Welcome), ClientError> {
         let started = Instant::now();
         let mut pause = Duration::from_millis(1);
-        let (channel, file, word, welcome) = loop {
+        let (channel, file, view, welcome) = loop {
             let until = Instant::now().checked_add(options.answer_within);
             let limits = Limits { options, until };
             let greeted = greet(path, limits, 0).and_then(|greeted| {
-                let Greeted { socket, file, word, welcome } = greeted;
-                Ok((open_channel(socket, limits)?, file, word, welcome))
+                let Greeted { socket, file, view, welcome } = greeted;
+                Ok((open_channel(socket, limits)?, file, view, welcome))
             });
             match greeted {
                 Ok(greeted) => break greeted,
@@ -230,7 +232,12 @@ impl Connection {
             shared: Mutex::new(shared),
             changed: Condvar::new(),
             process: std::process::id(),
-            pin_state: RwLock::new(PinState { losses: 0, word, expected: welcome.pin_word }),
+            pin_state: RwLock::new(PinState {
+                losses: 0,
+                sessions: 0,
+                view,
+                expected: welcome.pin_word,
+            }),
         };
         Ok((connection, file, welcome))
     }
@@ -254,7 +261,19 @@ impl Connection {
     /// loads of their bytes that this thread has made before were loads of the values then.
     pub(super) fn has_pins_of(&self, losses: u64) -> bool {
         let state = self.pin_state();
-        state.losses == losses && state.word.is(state.expected)
+        state.losses == losses && state.view.has_pin_word(state.expected)
+    }
+
+    /// Returns the number of the session: how often the server has ended an earlier one.
+    pub(super) fn session(&self) -> u64 {
+        self.pin_state().sessions
+    }
+
+    /// Returns whether the server still has the session with this number, and so the blocks that it
+    /// has reserved in it.
+    pub(super) fn has_session(&self, session: u64) -> bool {
+        let state = self.pin_state();
+        state.sessions == session && state.view.has_session()
     }
 
     fn pin_state(&self) -> RwLockReadGuard<'_, PinState> {
@@ -347,11 +366,29 @@ impl Connection {
         shared.spare.push(buffers);
     }
 
-    /// Tells the server that this process runs, if it has pins.
+    /// Tells the server that this process runs, if it has pins. If the connection is broken and the
+    /// client has pins or reservations, connects again: the next server then need not keep them for
+    /// a client of which it does not hear.
     pub(super) fn keep_pins(&self) {
+        if self.is_forked() {
+            return;
+        }
         let mut shared = self.lock();
-        self.send_owed(&mut shared);
+        if let Some(line) = shared.line.as_mut().filter(|it| it.channel.has_ended()) {
+            line.broken.get_or_insert(Errno::CONNRESET);
+            self.changed.notify_all();
+        }
         let has_pins = !shared.possessions.pins.is_empty();
+        let has_anything = has_pins || !shared.possessions.reservations.is_empty();
+        if has_anything && shared.line.as_ref().is_none_or(|line| line.broken.is_some()) {
+            // The interrupt looks for signals of the thread that makes a call, which this is not.
+            let options = ConnectOptions { interrupt: None, ..self.options.clone() };
+            let until = Instant::now().checked_add(options.answer_within);
+            // If it fails, the next call or the next look connects again.
+            drop(self.reconnect(shared, Limits { options: &options, until }));
+            return;
+        }
+        self.send_owed(&mut shared);
         drop(shared);
         if has_pins {
             self.tell(&Call::KeepPins);
@@ -552,7 +589,7 @@ impl Connection {
         if let Err(Failure::Final(ClientError::MemoryReplaced)) = greeted {
             shared.replaced = true;
         }
-        let (channel, token, word, kept) = greeted?;
+        let (channel, token, view, kept) = greeted?;
         // What was owed on the connection of before was not named.
         shared.owed.clear();
         match kept {
@@ -560,7 +597,7 @@ impl Connection {
                 let mut dropped = named.dropped_since(&shared.possessions, pins);
                 shared.possessions.epoch = epoch;
                 self.change_pin_state(|state| {
-                    (state.word, state.expected) = (word, pin_word);
+                    (state.view, state.expected) = (view, pin_word);
                     state.losses += u64::from(!pins);
                 });
                 if !pins {
@@ -572,10 +609,11 @@ impl Connection {
                 }
             }
             Resumption::Nothing { epoch, pin_word } => {
-                // The server took the process for ended: it has released what the client had.
+                // The server has ended the session.
                 self.change_pin_state(|state| {
-                    (state.word, state.expected) = (word, pin_word);
+                    (state.view, state.expected) = (view, pin_word);
                     state.losses += 1;
+                    state.sessions += 1;
                 });
                 shared.possessions.lose_all();
                 shared.possessions.epoch = epoch;
@@ -593,8 +631,8 @@ impl Connection {
         token: u64,
         named: &Named,
         limits: Limits<'_>,
-    ) -> Result<(Channel, u64, PinWordView, Resumption), Failure> {
-        let Greeted { socket, welcome, word, .. } = greet(&self.path, limits, token)?;
+    ) -> Result<(Channel, u64, SessionView, Resumption), Failure> {
+        let Greeted { socket, welcome, view, .. } = greet(&self.path, limits, token)?;
         if welcome.node_id != self.node_id {
             return Err(Failure::Final(ClientError::MemoryReplaced));
         }
@@ -603,7 +641,7 @@ impl Connection {
         } else {
             Resumption::Nothing { epoch: welcome.epoch, pin_word: welcome.pin_word }
         };
-        Ok((open_channel(socket, limits)?, welcome.token, word, kept))
+        Ok((open_channel(socket, limits)?, welcome.token, view, kept))
     }
 }
 
@@ -765,7 +803,7 @@ struct Greeted {
     socket: OwnedFd,
     /// The memory file.
     file: OwnedFd,
-    word: PinWordView,
+    view: SessionView,
     welcome: Welcome,
 }
 
@@ -780,12 +818,13 @@ fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greeted, Failure
     let Answer::Welcome(welcome) = answer else {
         return Err(ClientError::Protocol { what: "no welcome" }.into());
     };
-    let Ok([file, words]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+    let Ok([file, sessions]) = <[OwnedFd; 2]>::try_from(descriptors) else {
         return Err(ClientError::Protocol { what: "a welcome without its two files" }.into());
     };
-    let word = PinWordView::attach(words, welcome.session).map_err(ClientError::Memory)?;
-    let no_session = || ClientError::Protocol { what: "a session that cannot be" };
-    Ok(Greeted { socket, file, word: word.ok_or_else(no_session)?, welcome })
+    let view = SessionView::attach(sessions, welcome.session, welcome.named);
+    let no_session = || ClientError::Protocol { what: "a session without words" };
+    let view = view.map_err(ClientError::Memory)?.ok_or_else(no_session)?;
+    Ok(Greeted { socket, file, view, welcome })
 }
 
 /// Asks for rings if the client wants them and the server has some.

@@ -56,6 +56,10 @@ pub enum ClientError {
         /// Bytes of the reservation.
         capacity: usize,
     },
+    /// The server has ended the session in which it had given the reservation, and may have given
+    /// the block to another client.
+    #[error("the reservation is lost: the server has ended its session; reserve again")]
+    ReservationLost,
     /// A batch names a reservation of another client.
     #[error("element {index} is a reservation of another client: commit it with that one")]
     ForeignReservation {

@@ -42,8 +42,7 @@ impl PinBatch {
     /// [reclaim](crate::ServerOptions::reclaim_pins) pins. The server tells through memory, so no
     /// call is made.
     ///
-    /// After a restart of the server the client knows more only when it has connected again: the
-    /// next server may have taken this process for ended. See [the drawbacks](crate#drawbacks).
+    /// A server that follows a killed one keeps the pins, and revokes them through the same memory.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.inner.connection.has_pins_of(self.losses)
@@ -155,7 +154,7 @@ impl PinBatch {
 
     fn take_handles(&mut self) -> (u64, Vec<BlockHandle>) {
         let blocks = std::mem::take(&mut self.blocks);
-        // The server has released pins that are lost. A later batch may have the same blocks.
+        // The server has released pins that it has revoked. A later batch may have the same blocks.
         let epoch = self.inner.connection.possessions(|it| it.take_pins(self.number));
         match epoch {
             Some(epoch) => (epoch, blocks.iter().flatten().map(|it| it.handle).collect()),

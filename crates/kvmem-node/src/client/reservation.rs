@@ -6,7 +6,7 @@ use super::client::ClientInner;
 use super::connection::NO_PINS;
 use super::{ClientError, ValueOptions};
 use crate::node::{BlockHandle, Granted};
-use crate::pin_word;
+use crate::session_file;
 
 /// A block to write a value to, and then to [commit](super::NodeClient::commit). Dropping it frees
 /// the block, so transfers of devices into it have ended by then.
@@ -15,6 +15,8 @@ pub struct NodeReservation {
     /// `None` once it is committed.
     inner: Option<Arc<ClientInner>>,
     block: Granted,
+    /// The number of the session in which the server has given it.
+    session: u64,
 }
 
 /// A reservation, and what it becomes: see [`try_commit`](super::NodeClient::try_commit).
@@ -39,8 +41,8 @@ pub struct NotCommitted<K> {
 }
 
 impl NodeReservation {
-    pub(super) fn new(inner: Arc<ClientInner>, block: Granted) -> NodeReservation {
-        NodeReservation { inner: Some(inner), block }
+    pub(super) fn new(inner: Arc<ClientInner>, block: Granted, session: u64) -> NodeReservation {
+        NodeReservation { inner: Some(inner), block, session }
     }
 
     pub(super) fn handle(&self) -> BlockHandle {
@@ -70,8 +72,20 @@ impl NodeReservation {
         self.block.offset
     }
 
+    fn inner(&self) -> &Arc<ClientInner> {
+        self.inner.as_ref().expect("the reservation is not committed")
+    }
+
+    /// Returns whether the server still has the reservation, as far as this process knows. It gives
+    /// the block to no other client before this process has unmapped the memory, or has ended, so
+    /// this is false only after an operator or a fault has ended the session.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.inner().connection.has_session(self.session)
+    }
+
     fn base(&self) -> *mut u8 {
-        let inner = self.inner.as_ref().expect("the reservation is not committed");
+        let inner = self.inner();
         let base = inner.memory.base_mut().expect("a read-only client has no reservations");
         // SAFETY: the block lies in the mapping, which was checked when the answer came.
         unsafe { base.add(self.block.offset as usize) }
@@ -86,21 +100,27 @@ impl NodeReservation {
     }
 
     /// Returns the bytes for writing.
-    #[must_use]
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        pin_word::before_writing();
+    ///
+    /// # Errors
+    /// [`ClientError::ReservationLost`] if the reservation is no longer [valid](Self::is_valid):
+    /// the block may be another client's.
+    pub fn bytes_mut(&mut self) -> Result<&mut [u8], ClientError> {
+        if !self.is_valid() {
+            return Err(ClientError::ReservationLost);
+        }
+        session_file::before_writing();
         // SAFETY: as in `bytes`, and `self` is borrowed exclusively.
-        unsafe { std::slice::from_raw_parts_mut(self.base(), self.len()) }
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.base(), self.len()) })
     }
 
     /// Copies bytes to position `at`.
     ///
     /// # Errors
-    /// [`ClientError::TooLong`]; nothing is copied then.
+    /// [`ClientError::TooLong`] and [`ClientError::ReservationLost`]; nothing is copied then.
     pub fn write(&mut self, at: usize, bytes: &[u8]) -> Result<(), ClientError> {
         let (len, capacity) = (bytes.len(), self.len());
         match at.checked_add(len).filter(|end| *end <= capacity) {
-            Some(end) => self.bytes_mut()[at..end].copy_from_slice(bytes),
+            Some(end) => self.bytes_mut()?[at..end].copy_from_slice(bytes),
             None => return Err(ClientError::TooLong { len, at, capacity }),
         }
         Ok(())

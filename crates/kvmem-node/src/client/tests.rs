@@ -13,7 +13,7 @@ use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags};
 
 use super::{ClientError, ConnectOptions, NodeClient};
 use crate::node::{BlockHandle, Granted};
-use crate::pin_word::PinWords;
+use crate::session_file::SessionFile;
 use crate::protocol::{
     Answer, BELL, Call, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, Welcome, decode, encode,
 };
@@ -129,9 +129,9 @@ fn serve(listener: &OwnedFd, welcome: Welcome, bell: HostileBell, answers: Vec<A
     let builder = Region::builder(BYTES).backing(Backing::Shared).ladder(PageSize::Base);
     let memory = builder.map().expect("memory can be mapped");
     let file = memory.share().expect("there are descriptors").expect("it is shared");
-    let words = PinWords::create().expect("memory can be mapped");
-    words.set(0, 1);
-    let words_file = words.share().expect("there are descriptors").expect("it is shared");
+    let words = SessionFile::create().expect("memory can be mapped");
+    words.begin(0, 1);
+    let words_file = words.open_locked(1).expect("there are descriptors");
     let mut buffer = vec![0; MAX_MESSAGE];
     let mut greeted = false;
     let mut answers = answers.into_iter();

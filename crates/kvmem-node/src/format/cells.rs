@@ -8,19 +8,21 @@ use crate::crc;
 /// The words of a bitmap with a bit for each session.
 pub(crate) const WORDS_OF_BITMAP: usize = MAX_SESSIONS / 64;
 
-/// The process of a session. A recovery finds out whether that process still lives.
+/// The process of a session. A recovery asks the kernel whether it still has its lock of the
+/// [session file](crate::session_file).
 #[repr(C)]
 pub(crate) struct SessionCell {
     /// A random number that only the client and the server know; 0: no session. Stored last.
     token: AtomicU64,
     /// The process, and its user above it.
     process: AtomicU64,
-    /// When the process started, in clock ticks since the machine did: a process of the same number
-    /// that started at another time is another one.
-    started: AtomicU64,
+    /// The position of the lock.
+    lock_at: AtomicU64,
     /// The namespace, and the access above it.
     namespace: AtomicU64,
-    rest: [AtomicU64; 4],
+    /// The inode number of the process among the descriptors of processes; 0: not known.
+    process_id: AtomicU64,
+    rest: [AtomicU64; 3],
 }
 
 /// What a [`SessionCell`] says.
@@ -29,7 +31,10 @@ pub(crate) struct SessionRecord {
     pub(crate) token: u64,
     pub(crate) pid: u32,
     pub(crate) uid: u32,
-    pub(crate) started: u64,
+    /// Where the client's open session file has its lock.
+    pub(crate) lock_at: u64,
+    /// The inode number of the process, which no other one ever has; 0: not known.
+    pub(crate) process_id: u64,
     pub(crate) namespace: u16,
     pub(crate) read_only: bool,
 }
@@ -37,8 +42,9 @@ pub(crate) struct SessionRecord {
 impl SessionCell {
     pub(crate) fn write(&self, record: &SessionRecord) {
         put(&self.process, u64::from(record.pid) | u64::from(record.uid) << 32);
-        put(&self.started, record.started);
+        put(&self.lock_at, record.lock_at);
         put(&self.namespace, u64::from(record.namespace) | u64::from(record.read_only) << 32);
+        put(&self.process_id, record.process_id);
         self.rest.iter().for_each(|cell| put(cell, 0));
         announce(&self.token, record.token);
     }
@@ -56,7 +62,8 @@ impl SessionCell {
             token,
             pid: process as u32,
             uid: (process >> 32) as u32,
-            started: load(&self.started),
+            lock_at: load(&self.lock_at),
+            process_id: load(&self.process_id),
             namespace: namespace as u16,
             read_only: namespace >> 32 != 0,
         })

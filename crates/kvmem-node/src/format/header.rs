@@ -23,6 +23,7 @@ pub(crate) struct HeaderCell {
     memory_id: AtomicU64,
     align: AtomicU64,
     node_id: AtomicU64,
+    session_file_id: AtomicU64,
     sum: AtomicU64,
     /// The batch that is being committed; 0: none.
     pub(crate) committing: AtomicU64,
@@ -59,13 +60,16 @@ pub(crate) struct Header {
     pub(crate) align: u64,
     /// A random number that names this memory for its clients.
     pub(crate) node_id: u64,
+    /// The inode number of the session file.
+    pub(crate) session_file_id: u64,
 }
 
 impl Header {
-    fn words(&self) -> [u64; 7] {
+    fn words(&self) -> [u64; 8] {
         let version = u64::from(VERSION) | u64::from(LITTLE_ENDIAN) << 32;
-        let Header { entries, memory_len, memory_id, align, node_id } = *self;
-        [MAGIC, version, entries.into(), memory_len, memory_id, align, node_id]
+        let Header { entries, memory_len, memory_id, align, node_id, session_file_id } = *self;
+        let entries = entries.into();
+        [MAGIC, version, entries, memory_len, memory_id, align, node_id, session_file_id]
     }
 
     fn sum(&self) -> u64 {
@@ -83,6 +87,7 @@ impl HeaderCell {
             &self.memory_id,
             &self.align,
             &self.node_id,
+            &self.session_file_id,
         ];
         for (cell, word) in cells.into_iter().zip(&header.words()[1..]) {
             put(cell, *word);
@@ -150,6 +155,7 @@ impl HeaderCell {
             memory_id: load(&self.memory_id),
             align: load(&self.align),
             node_id: load(&self.node_id),
+            session_file_id: load(&self.session_file_id),
         };
         if load(&self.sum) != header.sum() || load(&self.entries) > u64::from(u32::MAX) {
             return Err(BadIndex::HeaderChecksum);

@@ -1,6 +1,6 @@
-//! *Memory*: the two files of a node, mapped.
+//! *Memory*: the three files of a node, mapped.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -13,15 +13,31 @@ use crate::format::{
     ENTRIES_AT, ENTRY_BYTES, EntryCell, Header, HeaderCell, MAX_NAMESPACES, MAX_SESSIONS,
     NAMESPACES_AT, NamespaceCell, SESSIONS_AT, SessionCell, file_len,
 };
+use crate::session_file::{self, SessionFile};
 
-/// The memory file, whose bytes are the values, and the index file, which describes them.
+/// The memory file, whose bytes are the values, the index file, which describes them, and the
+/// session file, which tells which clients live.
 #[derive(Debug)]
 pub(crate) struct NodeMemory {
     pub(crate) bytes: Arc<Region>,
     index: Region,
+    pub(crate) session_file: SessionFile,
+    /// An open index file of this server alone, with a lock: whatever may still write to the memory
+    /// for this server, also in the kernel after its end, keeps it open.
+    transfers: OwnedFd,
     pub(crate) header: Header,
-    /// The names of the two files, if they have any.
+    /// The names of the files, if they have any.
     file: Option<MemoryFile>,
+}
+
+/// The position of the lock of an index file that is open for transfers.
+const TRANSFERS: u64 = 0;
+
+/// Opens an index file once more, and locks it.
+fn open_for_transfers(index: &Region) -> Result<OwnedFd, NodeError> {
+    let opened = index.share_read_only()?.expect("the index file is shared");
+    session_file::lock(&opened, TRANSFERS).map_err(NodeError::system("F_OFD_SETLK"))?;
+    Ok(opened)
 }
 
 impl NodeMemory {
@@ -53,13 +69,14 @@ impl NodeMemory {
             .ladder(PageSize::Base)
             .populate(Populate::None)
             .map()?;
-        NodeMemory::with_index(bytes, index, options)
+        NodeMemory::with_index(bytes, index, SessionFile::create()?, options)
     }
 
     /// Writes the header of an index file, for a memory file that nobody has used.
     pub(crate) fn with_index(
         bytes: Region,
         index: Region,
+        session_file: SessionFile,
         options: &NodeOptions,
     ) -> Result<NodeMemory, NodeError> {
         let memory_len = bytes.len() as u64;
@@ -71,19 +88,27 @@ impl NodeMemory {
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(NodeError::system("getrandom"))?;
         let node_id = u64::from_ne_bytes(random);
-        let header = Header { entries, memory_len, memory_id, align: options.align, node_id };
-        let memory = NodeMemory { bytes: Arc::new(bytes), index, header, file: None };
+        let (align, session_file_id) = (options.align, session_file.id()?);
+        let header = Header { entries, memory_len, memory_id, align, node_id, session_file_id };
+        let (bytes, transfers) = (Arc::new(bytes), open_for_transfers(&index)?);
+        let memory = NodeMemory { bytes, index, session_file, transfers, header, file: None };
         memory.header_cell().write(&header);
         Ok(memory)
     }
 
-    /// Maps the two files of an earlier server.
-    pub(crate) fn attach(bytes: OwnedFd, index: OwnedFd) -> Result<NodeMemory, NodeError> {
-        NodeMemory::of_earlier(Region::attach(bytes, None)?, Region::attach(index, None)?)
+    /// Maps the three files of an earlier server: memory, index and sessions.
+    pub(crate) fn attach([bytes, index, sessions]: [OwnedFd; 3]) -> Result<NodeMemory, NodeError> {
+        NodeMemory::of_earlier(
+            Region::attach(bytes, None)?,
+            Region::attach(index, None)?,
+            SessionFile::attach(sessions)?,
+        )
     }
 
-    /// Maps the two files of an earlier server, which have names.
-    pub(crate) fn attach_named(bytes: OwnedFd, index: OwnedFd) -> Result<NodeMemory, NodeError> {
+    /// Maps the three files of an earlier server, which have names.
+    pub(crate) fn attach_named(
+        [bytes, index, sessions]: [OwnedFd; 3],
+    ) -> Result<NodeMemory, NodeError> {
         let empty = |file: &OwnedFd| fstat(file).is_ok_and(|found| found.st_size == 0);
         if empty(&index) || empty(&bytes) {
             let expected = ENTRIES_AT as u64;
@@ -92,19 +117,32 @@ impl NodeMemory {
         NodeMemory::of_earlier(
             Region::attach_named(bytes, None)?,
             Region::attach_named(index, None)?,
+            SessionFile::attach_named(sessions)?,
         )
     }
 
-    fn of_earlier(bytes: Region, index: Region) -> Result<NodeMemory, NodeError> {
+    fn of_earlier(
+        bytes: Region,
+        index: Region,
+        session_file: SessionFile,
+    ) -> Result<NodeMemory, NodeError> {
         let got = index.len() as u64;
         if index.len() < ENTRIES_AT {
             return Err(BadIndex::Length { got, expected: ENTRIES_AT as u64 }.into());
         }
         let (got_id, got_len) = identity(&bytes)?;
-        let placeholder = Header { entries: 0, memory_len: 0, memory_id: 0, align: 1, node_id: 0 };
+        let placeholder = Header {
+            entries: 0,
+            memory_len: 0,
+            memory_id: 0,
+            align: 1,
+            node_id: 0,
+            session_file_id: 0,
+        };
         let page = index.page_at(0).map_or(0, |page| page.bytes() as u64);
+        let transfers = open_for_transfers(&index)?;
         let (bytes, header, file) = (Arc::new(bytes), placeholder, None);
-        let mut memory = NodeMemory { bytes, index, header, file };
+        let mut memory = NodeMemory { bytes, index, session_file, transfers, header, file };
         let header = memory.header_cell().read()?;
         // The file ends at the end of a page.
         let expected = file_len(header.entries) as u64;
@@ -115,24 +153,42 @@ impl NodeMemory {
         if (got_id, got_len) != (expected_id, expected_len) {
             return Err(BadIndex::OtherMemory { expected_id, expected_len, got_id, got_len }.into());
         }
+        let (expected_id, got_id) = (header.session_file_id, memory.session_file.id()?);
+        if got_id != expected_id {
+            return Err(BadIndex::OtherSessionFile { expected_id, got_id }.into());
+        }
         memory.header = header;
         Ok(memory)
     }
 
-    /// Says that the two files have names, and keeps their lock.
+    /// Says that the files have names, and keeps their lock.
     pub(crate) fn named_by(self, file: MemoryFile) -> NodeMemory {
         NodeMemory { file: Some(file), ..self }
     }
 
-    /// Returns whether the two files have names. Their sizes are not sealed then.
+    /// Returns whether the files have names. Their sizes are not sealed then.
     pub(crate) fn is_named(&self) -> bool {
         self.file.is_some()
     }
 
-    /// Duplicates the descriptors of the memory file and the index file, for a keeper.
-    pub(crate) fn descriptors(&self) -> Result<[OwnedFd; 2], NodeError> {
-        let files = [self.bytes.share()?, self.index.share()?];
-        Ok(files.map(|file| file.expect("the files of a node are shared")))
+    /// Duplicates the descriptors of the memory file, the index file and the session file, for the
+    /// process that keeps them.
+    pub(crate) fn descriptors(&self) -> Result<[OwnedFd; 3], NodeError> {
+        let shared = |file: Option<OwnedFd>| file.expect("the files of a node are shared");
+        let [bytes, index] = [self.bytes.share()?, self.index.share()?].map(shared);
+        Ok([bytes, index, self.session_file.share()?])
+    }
+
+    /// Returns the open file that everything keeps open that may write to the memory for this
+    /// server.
+    pub(crate) fn transfers(&self) -> BorrowedFd<'_> {
+        self.transfers.as_fd()
+    }
+
+    /// Returns whether transfers of earlier servers may still write to the memory. "Cannot tell" is
+    /// yes.
+    pub(crate) fn has_earlier_transfers(&self) -> bool {
+        session_file::is_locked_by_others(&self.transfers, TRANSFERS).unwrap_or(true)
     }
 
     pub(crate) fn header_cell(&self) -> &HeaderCell {

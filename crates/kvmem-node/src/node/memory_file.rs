@@ -1,20 +1,21 @@
 //! *Memory file with a name*: the memory of a node in a file system that is memory.
 //!
 //! Descriptors end with the last process that has them. A file on a tmpfs or a hugetlbfs outlives
-//! all processes, and needs none that keeps it. A node has three names there:
+//! all processes, and needs none that keeps it. A node has four names there:
 //!
 //! | name | what it is |
 //! |---|---|
 //! | `PATH` | the memory file: values. Clients get descriptors of it |
 //! | `PATH.index` | the index file, which only the server opens |
+//! | `PATH.sessions` | the [session file](crate::session_file). Clients get it for reading only |
 //! | `PATH.lock` | an empty file. The server that uses the others holds its lock |
 //!
 //! The lock is not one of the memory file, because clients could hold that, too. The kernel ends it
 //! after it has unmapped the memory of a server that was killed.
 //!
-//! Both files are made without a name, filled, and named at the end: first the index, then the
-//! memory. A server that is killed while it populates therefore leaves nothing, and `PATH` is there
-//! only if it is complete. No name is ever given to another file: names that exist stay, unless
+//! The files are made without a name, filled, and named at the end, the memory last. A server that
+//! is killed while it populates therefore leaves nothing, and `PATH` is there only if it is
+//! complete. No name is ever given to another file: names that exist stay, unless
 //! the operator [sets them aside](MemoryFile::set_aside) or [removes](MemoryFile::remove) them.
 
 use std::ffi::OsString;
@@ -32,6 +33,7 @@ use rustix::io::Errno;
 
 use super::{Node, NodeMemory, NodeOptions, RecoveryReport};
 use crate::error::{MemoryFileError, NodeError};
+use crate::session_file::SessionFile;
 
 /// How long a server waits for its predecessor, which is ending.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -101,43 +103,52 @@ impl MemoryFile {
         suffixed(&self.name, ".index")
     }
 
+    fn sessions_name(&self) -> OsString {
+        suffixed(&self.name, ".sessions")
+    }
+
+    /// Returns the names of the three files.
+    fn names(&self) -> [OsString; 3] {
+        [self.name.clone(), self.index_name(), self.sessions_name()]
+    }
+
     fn failed(&self, call: &'static str) -> impl Fn(Errno) -> MemoryFileError {
         MemoryFileError::of(&self.path, call)
     }
 
-    /// Renames the memory file and its index to the first of `PATH.aside-1`, `PATH.aside-2`, … that
+    /// Renames the memory file and those beside it to the first of `PATH.aside-1`, `PATH.aside-2`, … that
     /// is free, where another server can open them. Returns the new path; `None`: there was nothing
     /// to rename.
     ///
     /// # Errors
     /// [`MemoryFileError::Call`].
     pub fn set_aside(&self) -> Result<Option<PathBuf>, MemoryFileError> {
-        let names = [self.name.clone(), self.index_name()];
-        let there: Vec<usize> = (0..2).filter(|at| self.exists(&names[*at])).collect();
+        let names = self.names();
+        let there: Vec<usize> = (0..3).filter(|at| self.exists(&names[*at])).collect();
         if there.is_empty() {
             return Ok(None);
         }
         let aside_of = |number: u32| {
             let name = suffixed(&self.name, &format!(".aside-{number}"));
-            [name.clone(), suffixed(&name, ".index")]
+            [name.clone(), suffixed(&name, ".index"), suffixed(&name, ".sessions")]
         };
-        let is_free = |aside: &[OsString; 2]| !aside.iter().any(|name| self.exists(name));
+        let is_free = |aside: &[OsString; 3]| !aside.iter().any(|name| self.exists(name));
         let aside = (1..).map(aside_of).find(is_free).expect("a folder has few files");
         for at in there {
             let (from, to) = (&names[at], &aside[at]);
             renameat_with(&self.folder, from, &self.folder, to, RenameFlags::NOREPLACE)
                 .map_err(self.failed("renameat2"))?;
         }
-        let [name, _] = aside;
+        let [name, ..] = aside;
         Ok(Some(self.path.with_file_name(name)))
     }
 
-    /// Removes the memory file and its index. The memory is free when no client maps it any more.
+    /// Removes the memory file and those beside it. The memory is free when no client maps it any more.
     ///
     /// # Errors
     /// [`MemoryFileError::Call`].
     pub fn remove(&self) -> Result<(), MemoryFileError> {
-        for name in [self.name.clone(), self.index_name()] {
+        for name in self.names() {
             match unlinkat(&self.folder, &name, AtFlags::empty()) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(self.failed("unlink")(errno)),
@@ -169,11 +180,15 @@ impl MemoryFile {
     }
 
     /// Opens a file that is there.
-    fn open_existing(&self, name: &OsString) -> Result<OwnedFd, MemoryFileError> {
+    fn open_existing(
+        &self,
+        name: &OsString,
+        absent: &'static str,
+    ) -> Result<OwnedFd, MemoryFileError> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file =
             openat(&self.folder, name, flags, Mode::empty()).map_err(|errno| match errno {
-                Errno::NOENT => self.foreign("it has no index beside it"),
+                Errno::NOENT => self.foreign(absent),
                 Errno::LOOP => self.foreign("it is a symbolic link"),
                 errno => self.failed("open")(errno),
             })?;
@@ -196,7 +211,7 @@ impl Node {
         memory: RegionBuilder,
         options: NodeOptions,
     ) -> Result<Node, NodeError> {
-        if file.has_memory() || file.exists(&file.index_name()) {
+        if file.names().iter().any(|name| file.exists(name)) {
             return Err(file.foreign("it was there before").into());
         }
         // The index comes first: its length says how much is left for the memory.
@@ -205,13 +220,18 @@ impl Node {
             .ladder(index_pages(&file.pages))
             .named_file(file.unnamed()?)
             .map()?;
+        let sessions = SessionFile::create_named(file.unnamed()?, index_pages(&file.pages))?;
         let memory = memory.named_file(file.unnamed()?).map()?;
-        let memory = NodeMemory::with_index(memory, index, &options)?;
-        let [bytes, index] = memory.descriptors()?;
-        file.give_name(&index, &file.index_name())?;
-        file.give_name(&bytes, &file.name).inspect_err(|_| {
-            let _ = unlinkat(&file.folder, file.index_name(), AtFlags::empty());
-        })?;
+        let memory = NodeMemory::with_index(memory, index, sessions, &options)?;
+        let files = memory.descriptors()?;
+        let names = file.names();
+        for at in (0..files.len()).rev() {
+            file.give_name(&files[at], &names[at]).inspect_err(|_| {
+                for name in &names[at + 1..] {
+                    let _ = unlinkat(&file.folder, name, AtFlags::empty());
+                }
+            })?;
+        }
         Node::over(memory.named_by(file), options)
     }
 
@@ -227,16 +247,20 @@ impl Node {
         bytes: u64,
         options: NodeOptions,
     ) -> Result<(Node, RecoveryReport), NodeError> {
-        let memory = file.open_existing(&file.name)?;
-        let index = file.open_existing(&file.index_name())?;
-        let memory = NodeMemory::attach_named(memory, index)?;
+        let memory = file.open_existing(&file.name, "it is not there")?;
+        let index = file.open_existing(&file.index_name(), "it has no index beside it")?;
+        let sessions = file.open_existing(
+            &file.sessions_name(),
+            "it has no session file beside it, so its clients may live",
+        )?;
+        let memory = NodeMemory::attach_named([memory, index, sessions])?;
         let found = memory.header.memory_len;
         let rounded = |page: &PageSize| bytes.checked_next_multiple_of(page.bytes() as u64);
         if !file.pages.iter().any(|page| rounded(page) == Some(found)) {
             let path = file.path;
             return Err(MemoryFileError::Size { path, found, requested: bytes }.into());
         }
-        Node::recover_memory(memory.named_by(file), options, super::recover::is_alive)
+        Node::recover_memory(memory.named_by(file), options, super::recover::may_live)
     }
 }
 

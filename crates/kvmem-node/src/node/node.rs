@@ -17,7 +17,6 @@ use super::stats::Counters;
 use super::{BlockHandle, Granted, NodeMemory, NodeOptions};
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::{EntryCell, MAX_KEY, State, Word};
-use crate::pin_word::PinWords;
 
 /// What the server keeps of an entry beside the index file.
 #[derive(Clone, Copy, Debug)]
@@ -75,7 +74,6 @@ pub struct Node {
     free_slots: Vec<u32>,
     pub(super) namespaces: Namespaces,
     pub(super) sessions: Sessions,
-    pub(crate) pin_words: PinWords,
     pub(super) events: EventLog,
     pub(super) counters: Counters,
     /// Pins of the server: values that are being removed from the tier, or verified.
@@ -87,6 +85,9 @@ pub struct Node {
     pub(crate) evictions_left: u32,
     /// Keys whose values the tier must remove before it is used, after a recovery.
     pub(super) to_remove: Vec<(u16, Vec<u8>)>,
+    /// Reserved entries of an earlier server, into whose extents a device may still read for it.
+    /// They count for no namespace.
+    pub(super) unfinished_reads: Vec<u32>,
 }
 
 impl Node {
@@ -114,7 +115,6 @@ impl Node {
             free_slots: Vec::new(),
             namespaces: Namespaces::default(),
             sessions: Sessions::default(),
-            pin_words: PinWords::create()?,
             events: EventLog::new(options.max_events),
             counters: Counters::default(),
             server_pins: HashMap::new(),
@@ -122,6 +122,7 @@ impl Node {
             next_order: 1,
             evictions_left: u32::MAX,
             to_remove: Vec::new(),
+            unfinished_reads: Vec::new(),
             memory,
             options,
         })

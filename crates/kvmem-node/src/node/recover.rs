@@ -7,10 +7,18 @@
 //! |---|---|
 //! | a batch named in the header | its prepared entries are committed, as the server would have |
 //! | other prepared entries | reservations, whose clients repeat the commit |
-//! | reservations and pins of processes that live | orphaned sessions, until the clients return |
-//! | those of processes that are gone | free extents, unpinned values |
+//! | reservations and pins of clients that live | orphaned sessions, until the clients return |
+//! | those of clients that are gone | free extents, unpinned values |
+//! | reservations of the server itself | free extents, once no device reads into them any more |
 //! | two values under one key | the one of the later batch |
 //! | detached entries that nobody uses | free extents |
+//!
+//! The kernel says which clients live: see [the session file](crate::session_file). If it cannot
+//! tell, they live.
+//!
+//! A killed server may have reads of its tier in flight: the kernel completes them after the
+//! process is gone. Until then their blocks stay reserved. Everything that may write to the memory
+//! for a server keeps a locked index file open, so the next server knows when they are over.
 //!
 //! No value's bytes are read. An entry that no server wrote, or whose checksum does not match, is
 //! counted and becomes free.
@@ -22,7 +30,8 @@ use std::sync::atomic::Ordering;
 use super::node::Node;
 use super::{NodeMemory, NodeOptions};
 use crate::error::NodeError;
-use crate::format::{MAX_SESSIONS, State, TierRemovals, Word, announce};
+use crate::format::{MAX_SESSIONS, SessionRecord, State, TierRemovals, Word, announce};
+use crate::session_file::SessionFile;
 
 /// What a recovery found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,10 +45,13 @@ pub struct RecoveryReport {
     pub completed: u64,
     /// Reservations that are free again because their client is gone.
     pub freed_reservations: u64,
-    /// Sessions whose process lives: their pins and reservations are kept.
+    /// Sessions whose client lives: their pins and reservations are kept.
     pub orphaned_sessions: u64,
-    /// Sessions whose process is gone.
+    /// Sessions whose client is gone.
     pub ended_sessions: u64,
+    /// Blocks into which a device may still read for an earlier server. They become free when that
+    /// is over.
+    pub unfinished_reads: u64,
     /// Entries that are damaged, and free now.
     pub damaged: u64,
 }
@@ -48,40 +60,38 @@ pub struct RecoveryReport {
 /// century.
 const LAST_ORDER: u64 = 1 << 62;
 
-/// Returns whether the process with this number and start time may still live. One that this
-/// process cannot see has number 0.
-pub(super) fn is_alive(pid: u32, started: u64) -> bool {
-    pid == 0 || crate::socket::start_time(pid) == Some(started)
+/// Returns whether the client of a session may still live.
+pub(super) fn may_live(sessions: &SessionFile, record: &SessionRecord) -> bool {
+    sessions.is_locked(record.lock_at).unwrap_or(true)
 }
 
 impl Node {
-    /// Makes the state that an earlier server left in the memory file and the index file, whose
+    /// Makes the state that an earlier server left in its three files, whose
     /// [descriptors](crate::NodeServer::descriptors) were kept. O(n log n) for n entries that were
     /// ever used.
     ///
     /// # Errors
     /// [`NodeError::BadIndex`]: the files cannot be used. They are not changed then.
     pub fn recover(
-        bytes: OwnedFd,
-        index: OwnedFd,
+        files: [OwnedFd; 3],
         options: NodeOptions,
     ) -> Result<(Node, RecoveryReport), NodeError> {
-        Node::recover_memory(NodeMemory::attach(bytes, index)?, options, is_alive)
+        Node::recover_memory(NodeMemory::attach(files)?, options, may_live)
     }
 
-    /// Makes the state of mapped files. `is_alive` tells whether the process with this number and
-    /// start time still lives.
+    /// Makes the state of mapped files. `may_live` tells whether the client of a session may still
+    /// live.
     pub(super) fn recover_memory(
         memory: NodeMemory,
         options: NodeOptions,
-        is_alive: impl Fn(u32, u64) -> bool,
+        may_live: impl Fn(&SessionFile, &SessionRecord) -> bool,
     ) -> Result<(Node, RecoveryReport), NodeError> {
         let mut node = Node::over(memory, options)?;
         let mut report = RecoveryReport::default();
         node.recover_namespaces()?;
         node.cover_used()?;
         // The file is whole, and may be changed from here on.
-        node.recover_sessions(is_alive, &mut report);
+        node.recover_sessions(may_live, &mut report);
         let header = node.memory.header_cell();
         if header.tier_removals() == TierRemovals::Recovered {
             // The process that had the keys has ended before a tier removed them.
@@ -92,21 +102,30 @@ impl Node {
         node.restore_extents(used, &mut report);
         node.end_unused(&mut report);
         node.restore_values(&mut report);
+        if report.damaged > 0 {
+            // Nothing says whose blocks the damaged entries were.
+            for session in node.all_sessions() {
+                node.revoke_pins(session);
+            }
+        }
         Ok((node, report))
     }
 
     fn recover_sessions(
         &mut self,
-        is_alive: impl Fn(u32, u64) -> bool,
+        may_live: impl Fn(&SessionFile, &SessionRecord) -> bool,
         report: &mut RecoveryReport,
     ) {
         for number in 0..MAX_SESSIONS {
             let Some(record) = self.memory.sessions()[number].read() else { continue };
+            // One that waits for its namespace has nothing, and begins anew.
             let known = usize::from(record.namespace) < self.namespaces.all().len();
-            if known && is_alive(record.pid, record.started) {
-                self.add_orphan(number, &record);
+            if known && may_live(&self.memory.session_file, &record) {
+                self.sessions.add_orphan(number, &record);
                 report.orphaned_sessions += 1;
             } else {
+                // First the words, then the blocks.
+                self.memory.session_file.end(number);
                 self.memory.sessions()[number].clear();
                 report.ended_sessions += 1;
             }
@@ -178,12 +197,19 @@ impl Node {
 
     /// Frees what nobody uses any more, and gives the rest to its sessions.
     fn end_unused(&mut self, report: &mut RecoveryReport) {
+        let may_be_read_into = self.memory.has_earlier_transfers();
         for slot in 0..self.locals.len() as u32 {
             let entry = &self.memory.entries()[slot as usize];
             let Some(word) = entry.word().filter(|word| word.state != State::Free) else {
                 continue;
             };
             if !self.has_extent(slot) {
+                continue;
+            }
+            if may_be_read_into && word.state == State::Reserved && entry.users().next().is_none() {
+                // The earlier server has reserved it for a value of its tier.
+                self.unfinished_reads.push(slot);
+                report.unfinished_reads += 1;
                 continue;
             }
             for user in entry.users().collect::<Vec<_>>() {
@@ -240,6 +266,16 @@ impl Node {
         let header = self.memory.header_cell();
         if header.tier_removals() == TierRemovals::None {
             header.set_tier_removals(TierRemovals::Recovered);
+        }
+    }
+
+    /// Frees the blocks into which a device read for an earlier server, if that is over.
+    pub(crate) fn end_unfinished_reads(&mut self) {
+        if self.unfinished_reads.is_empty() || self.memory.has_earlier_transfers() {
+            return;
+        }
+        for slot in std::mem::take(&mut self.unfinished_reads) {
+            self.free_recovered(slot, self.word(slot));
         }
     }
 

@@ -1,17 +1,20 @@
-//! *Sessions*: what each client has, from its greeting until its process is gone.
+//! *Sessions*: the pins and reservations of each client, from its greeting until it is gone.
 //!
-//! The index file has the process of each session, and for each entry the sessions that use it. A
-//! server that recovers the file therefore knows what the clients of its predecessor have, and
-//! keeps it: a session whose process lives is *orphaned* until its client returns and
-//! [resumes](Node::resume) it, or its process ends.
+//! The index file has, for each entry, the sessions that use it, and for each session the position
+//! of the lock that its client holds in the [session file](crate::session_file). A server that
+//! recovers the file therefore knows what the clients of its predecessor have and which of them
+//! live. The session of a client that lives is *orphaned* until the client returns and
+//! [resumes](Node::resume) it, or the kernel has released its lock. No time ends it: an orphaned
+//! client still reads and writes its blocks.
 
 use std::collections::{HashMap, HashSet};
+use std::os::fd::OwnedFd;
 
 use foldhash::fast::FixedState;
 
 use super::node::Node;
 use super::{BlockHandle, Granted};
-use crate::error::{CallError, Quota, TooMany};
+use crate::error::{CallError, NodeError, Quota, TooMany};
 use crate::format::{MAX_SESSIONS, SessionRecord, State};
 
 /// The namespace of a session that only reads and has named one that does not exist: no value is in
@@ -35,7 +38,8 @@ impl SessionIndex {
 pub(crate) struct NewSession {
     pub(crate) pid: u32,
     pub(crate) uid: u32,
-    pub(crate) started: u64,
+    /// The inode number of the process; 0: not known.
+    pub(crate) process_id: u64,
     pub(crate) namespace: u16,
     pub(crate) read_only: bool,
 }
@@ -53,13 +57,16 @@ pub(super) struct ReservationState {
 pub(super) struct Session {
     pub(super) token: u64,
     pub(super) pid: u32,
+    process_id: u64,
     uid: u32,
+    /// The position of the client's lock.
+    lock_at: u64,
     pub(super) namespace: u16,
     /// The namespace that it has named and that does not exist yet.
     awaits: Option<String>,
     pub(super) read_only: bool,
-    /// The process lives and has no connection: the predecessor of this server had the session, or
-    /// the connection broke.
+    /// The client may live and has no connection: the predecessor of this server had the session,
+    /// or the connection broke.
     pub(super) orphaned: bool,
     /// Names the time since the session began, was resumed or lost its pins. A release of an
     /// earlier time does not end pins of this one.
@@ -131,12 +138,14 @@ impl Sessions {
         }
     }
 
-    /// Adds a session that the index file has, during a recovery.
-    fn add_orphan(&mut self, number: usize, record: &SessionRecord) -> SessionIndex {
+    /// Adds a session that the index file has.
+    pub(super) fn add_orphan(&mut self, number: usize, record: &SessionRecord) -> SessionIndex {
         self.0[number] = Some(Session {
             token: record.token,
             pid: record.pid,
+            process_id: record.process_id,
             uid: record.uid,
+            lock_at: record.lock_at,
             awaits: None,
             namespace: record.namespace,
             read_only: record.read_only,
@@ -226,20 +235,28 @@ impl Node {
             return Err(CallError::TooMany { what: TooMany::Sessions, limit: MAX_SESSIONS });
         };
         let token = self.new_token();
-        let NewSession { pid, uid, started, namespace, read_only } = new;
-        let record = SessionRecord { token, pid, uid, started, namespace, read_only };
+        let lock_at = random_epoch();
+        let NewSession { pid, uid, process_id, namespace, read_only } = new;
+        let record = SessionRecord { token, pid, uid, lock_at, process_id, namespace, read_only };
+        // A client of an earlier session at this place finds other words.
+        self.memory.session_file.begin(number, random_epoch());
         self.memory.sessions()[number].write(&record);
-        let session = self.add_orphan(number, &record);
+        let session = self.sessions.add_orphan(number, &record);
         self.sessions.get_mut(session).orphaned = false;
         Ok((session, token))
     }
 
-    /// Adds a session that the index file has, and begins its word.
-    pub(super) fn add_orphan(&mut self, number: usize, record: &SessionRecord) -> SessionIndex {
-        let session = self.sessions.add_orphan(number, record);
-        // A client of an earlier session at this place finds another number.
-        self.pin_words.set(number, random_epoch());
-        session
+    /// Opens the session file for the client of a session: the server takes the client for living
+    /// as long as a process maps what this returns.
+    pub(crate) fn open_session_file(&self, session: SessionIndex) -> Result<OwnedFd, NodeError> {
+        self.memory.session_file.open_locked(self.sessions.get(session).lock_at)
+    }
+
+    /// Returns whether the client of a session may still reach the memory: a process has the lock
+    /// of the session, or the kernel cannot tell.
+    pub(crate) fn may_live(&self, session: SessionIndex) -> bool {
+        let lock_at = self.sessions.get(session).lock_at;
+        self.memory.session_file.is_locked(lock_at).unwrap_or(true)
     }
 
     fn new_token(&self) -> u64 {
@@ -296,19 +313,17 @@ impl Node {
         slots.map(handle).collect()
     }
 
-    /// Returns the sessions whose clients have not returned since the recovery, with the numbers
-    /// and the start times of their processes.
+    /// Returns the sessions without a connection, with the numbers of their processes and the inode
+    /// numbers of these.
     pub(crate) fn orphan_processes(&self) -> Vec<(SessionIndex, u32, u64)> {
-        let started = |session: SessionIndex| {
-            self.memory.sessions()[session.number()].read().map_or(0, |record| record.started)
-        };
         let orphans = self.sessions.all().filter(|(_, it)| it.orphaned);
-        orphans.map(|(session, it)| (session, it.pid, started(session))).collect()
+        orphans.map(|(session, it)| (session, it.pid, it.process_id)).collect()
     }
 
-    /// Returns the orphaned session with a token, if its client is this process.
-    pub(crate) fn find_orphan(&self, token: u64, pid: u32) -> Option<SessionIndex> {
-        let is_it = |it: &Session| it.orphaned && it.token == token && it.pid == pid;
+    /// Returns the session with a token. The client may still have a connection that the server
+    /// does not yet know to be broken.
+    pub(crate) fn find_resumable(&self, token: u64, uid: u32) -> Option<SessionIndex> {
+        let is_it = |it: &Session| it.token == token && it.uid == uid;
         self.sessions.all().find(|(_, it)| is_it(it)).map(|(session, _)| session)
     }
 
@@ -317,7 +332,7 @@ impl Node {
         self.sessions.all().filter(|(_, it)| it.orphaned).map(|(session, _)| session).collect()
     }
 
-    /// Keeps a session whose connection broke while its process lives.
+    /// Keeps a session whose connection broke while its client may live.
     pub(crate) fn orphan(&mut self, session: SessionIndex) {
         self.sessions.get_mut(session).orphaned = true;
     }
@@ -360,11 +375,11 @@ impl Node {
         answers
     }
 
-    /// Ends a session whose process is gone, or which has said that it writes no more: its pins and
+    /// Ends a session whose client is gone, or has said that it writes no more: its pins and
     /// reservations end.
     pub(crate) fn end_session(&mut self, session: SessionIndex) {
-        // First the word, then the blocks.
-        self.pin_words.set(session.number(), 0);
+        // First the words, then the blocks.
+        self.memory.session_file.end(session.number());
         let Session { pins, reservations, .. } = self.sessions.get_mut(session);
         let pins: Vec<u32> = pins.keys().copied().collect();
         let reservations: Vec<u32> = reservations.keys().copied().collect();
@@ -377,23 +392,29 @@ impl Node {
     /// Ends the pins of a session, which keeps its reservations. For operators who know that the
     /// client does not read any more.
     pub(crate) fn reclaim_pins(&mut self, session: SessionIndex) -> usize {
-        let losing = self.sessions.get_mut(session);
-        let pins: Vec<u32> = losing.pins.keys().copied().collect();
+        let pins: Vec<u32> = self.sessions.get(session).pins.keys().copied().collect();
         let reclaimed = pins.len();
-        // The client may release the pins later, when it has others of the same entries.
-        losing.epoch += u64::from(reclaimed > 0);
         if reclaimed > 0 {
-            // First the word, then the blocks. It rises with the epoch.
-            let word = self.pin_words.get(session.number());
-            self.pin_words.set(session.number(), word + 1);
+            // First the word, then the blocks.
+            self.revoke_pins(session);
         }
         pins.into_iter().for_each(|slot| self.set_pins(session, slot, 0));
         reclaimed
     }
 
+    /// Says that all pins that the client of a session has may have ended: their batches are no
+    /// longer valid.
+    pub(super) fn revoke_pins(&mut self, session: SessionIndex) {
+        // The client may release the pins later, when it has others of the same entries. The word
+        // rises with the epoch.
+        self.sessions.get_mut(session).epoch += 1;
+        let word = self.memory.session_file.pin_word(session.number());
+        self.memory.session_file.set_pin_word(session.number(), word + 1);
+    }
+
     /// Returns the value of the word of a session: it belongs to the session's epoch.
     pub(crate) fn pin_word_of(&self, session: SessionIndex) -> u64 {
-        self.pin_words.get(session.number())
+        self.memory.session_file.pin_word(session.number())
     }
 
     /// Returns the epoch of the pins of a session.

@@ -51,7 +51,8 @@ pub struct NodeStats {
     pub reservations: u64,
     /// Bytes of reservations.
     pub reserved_bytes: u64,
-    /// Bytes of reservations that are fenced: their client was silent for too long.
+    /// Bytes of reservations that are fenced, because their client was silent for too long, and of
+    /// blocks into which a device may still read for an earlier server.
     pub fenced_bytes: u64,
     /// Keys that were acquired and had a value.
     pub hits: u64,
@@ -131,7 +132,8 @@ impl Node {
             pinned_bytes: self.namespaces.all().iter().map(|it| it.pinned_bytes).sum(),
             reservations: sessions().map(|it| it.reservations.len() as u64).sum(),
             reserved_bytes: sessions().map(|it| it.reserved_bytes).sum(),
-            fenced_bytes: sessions().map(|it| it.fenced_bytes).sum(),
+            fenced_bytes: sessions().map(|it| it.fenced_bytes).sum::<u64>()
+                + self.unfinished_reads.iter().map(|slot| self.len_of(*slot)).sum::<u64>(),
             hits: counters.hits,
             misses: counters.misses,
             reserved_total: counters.reserved,

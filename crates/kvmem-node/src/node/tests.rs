@@ -29,7 +29,7 @@ fn node() -> Node {
 
 fn begin(node: &mut Node, pid: u32) -> SessionIndex {
     let namespace = node.namespace("model", 0, usize::MAX).expect("there are few");
-    let new = NewSession { pid, uid: 0, started: 1, namespace, read_only: false };
+    let new = NewSession { pid, uid: 0, process_id: 0, namespace, read_only: false };
     node.begin_session(new).expect("there are few").0
 }
 
@@ -40,7 +40,7 @@ fn recovered(
     stores: &[(usize, u64)],
     alive: impl Fn(u32) -> bool,
 ) -> Result<(Node, super::RecoveryReport), NodeError> {
-    let [bytes, index] = node.memory.descriptors().expect("there are descriptors");
+    let [bytes, index, sessions] = node.memory.descriptors().expect("there are descriptors");
     let first = node.memory.index_base();
     let copy = shared(before.len());
     // SAFETY: nothing else uses the region, which is longer than the copy.
@@ -51,8 +51,8 @@ fn recovered(
     }
     drop(index);
     let index = copy.share().expect("there are descriptors").expect("it is shared");
-    let memory = NodeMemory::attach(bytes, index)?;
-    Node::recover_memory(memory, options(), |pid, _| alive(pid))
+    let memory = NodeMemory::attach([bytes, index, sessions])?;
+    Node::recover_memory(memory, options(), |_, record| alive(record.pid))
 }
 
 /// The values that can be found: key to length.
@@ -337,13 +337,13 @@ fn a_foreign_index_is_told() {
     };
     let magic = error(&|index| index[..8].copy_from_slice(b"GARBAGE!"));
     assert_eq!(magic, BadIndex::Foreign { magic: u64::from_le_bytes(*b"GARBAGE!") });
-    assert_eq!(error(&|index| index[8] = 2), BadIndex::Version { version: 2, known: 1 });
+    assert_eq!(error(&|index| index[8] = 1), BadIndex::Version { version: 1, known: 2 });
     let order = error(&|index| index[12..16].reverse());
     assert_eq!(order, BadIndex::ByteOrder { order: 0x0403_0201 });
     assert_eq!(error(&|index| index[16] ^= 1), BadIndex::HeaderChecksum);
     // One entry less, and its value would be lost without a word.
-    let used = |word: u64| error(&|index| index[80..88].copy_from_slice(&word.to_le_bytes()));
-    for word in [0, 1, u64::MAX, u64::from_le_bytes(whole[80..88].try_into().unwrap()) ^ 1] {
+    let used = |word: u64| error(&|index| index[88..96].copy_from_slice(&word.to_le_bytes()));
+    for word in [0, 1, u64::MAX, u64::from_le_bytes(whole[88..96].try_into().unwrap()) ^ 1] {
         assert_eq!(used(word), BadIndex::EntriesUsed { word, entries: 48 });
     }
     let short = error(&|index| index.truncate(65_536));
@@ -393,9 +393,9 @@ fn a_returning_client_goes_on() {
     let (mut node, report) = recovered(&node, &index, &[], |pid| pid == 7).expect("valid");
     assert_eq!((report.values, report.orphaned_sessions), (2, 1));
     assert_eq!(node.stats().pinned, 2);
-    assert_eq!(node.find_orphan(token, 8), None, "another process");
-    assert_eq!(node.find_orphan(token + 1, 7), None, "another session");
-    let session = node.find_orphan(token, 7).expect("it lives");
+    assert_eq!(node.find_resumable(token, 8), None, "another user");
+    assert_eq!(node.find_resumable(token + 1, 0), None, "another session");
+    let session = node.find_resumable(token, 0).expect("it lives");
     // It still has two pins of `a`; it dropped that of `b` while there was no server.
     node.resume(session, &[(blocks[0].handle, 2)], &[blocks[2].handle]);
     node.check().expect("the invariants hold");
@@ -467,8 +467,8 @@ fn a_removal_that_is_under_way_is_made_by_the_next_server_with_a_tier() {
         (node, tier)
     };
     let next = |node: &Node| {
-        let [bytes, index] = node.memory.descriptors().expect("there are descriptors");
-        let memory = NodeMemory::attach(bytes, index).expect("it is whole");
+        let files = node.memory.descriptors().expect("there are descriptors");
+        let memory = NodeMemory::attach(files).expect("it is whole");
         Node::recover_memory(memory, options(), |_, _| false).expect("it is whole").0
     };
     // The next server has the tier: it removes the key alone.
@@ -583,7 +583,7 @@ fn run_jobs(node: &mut Node, tier: &StoringTier) {
 
 fn begin_in(node: &mut Node, name: &str) -> SessionIndex {
     let namespace = node.namespace(name, 0, usize::MAX).expect("there are few");
-    let new = NewSession { pid: 7, uid: 0, started: 1, namespace, read_only: false };
+    let new = NewSession { pid: 7, uid: 0, process_id: 0, namespace, read_only: false };
     node.begin_session(new).expect("there are few").0
 }
 
@@ -661,8 +661,8 @@ fn a_removed_value_that_is_pinned_across_a_restart_does_not_come_back() {
         (node, tier)
     };
     let next = |node: &Node| {
-        let [bytes, index] = node.memory.descriptors().expect("there are descriptors");
-        let memory = NodeMemory::attach(bytes, index).expect("it is whole");
+        let files = node.memory.descriptors().expect("there are descriptors");
+        let memory = NodeMemory::attach(files).expect("it is whole");
         Node::recover_memory(memory, options(), |_, _| true).expect("it is whole").0
     };
     // The next server has the tier, and then the client ends.
@@ -708,8 +708,8 @@ fn a_removal_that_fails_is_made_by_the_next_server() {
         run_jobs(&mut node, &tier);
         node.check().expect("the invariants hold");
         tier.fails.store(false, Ordering::Relaxed);
-        let [bytes, index] = node.memory.descriptors().expect("there are descriptors");
-        let memory = NodeMemory::attach(bytes, index).expect("it is whole");
+        let files = node.memory.descriptors().expect("there are descriptors");
+        let memory = NodeMemory::attach(files).expect("it is whole");
         let (mut node, _) =
             Node::recover_memory(memory, options(), |_, _| false).expect("it is whole");
         assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(true));
@@ -787,7 +787,7 @@ fn an_empty_namespace_is_used_again_when_there_are_no_others() {
             Ok(namespace) => namespace,
             Err(error) => break error,
         };
-        let new = NewSession { pid: 7, uid: 0, started: 1, namespace, read_only: false };
+        let new = NewSession { pid: 7, uid: 0, process_id: 0, namespace, read_only: false };
         if node.begin_session(new).is_err() {
             break node.namespace("one more", 0, 0).expect_err("no user may have one");
         }

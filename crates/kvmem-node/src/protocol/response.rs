@@ -62,7 +62,7 @@ pub(crate) struct Welcome {
     pub(crate) lease_ms: u64,
     /// The epoch of the session's pins: random, not 0, and higher after its pins were reclaimed.
     pub(crate) epoch: u64,
-    /// The place of the session's [word](crate::pin_word).
+    /// The place of the session's [words](crate::session_file).
     pub(crate) session: u16,
     /// The value of that word at `epoch`. Both rise by one when the session loses its pins.
     pub(crate) pin_word: u64,

@@ -1,11 +1,11 @@
 //! *Dispatch*: one request becomes one answer.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::connection::{AcceptedConnection, MAX_WAITING, Stage, WaitingForEvents};
 use super::server::NodeServer;
 use super::turn::{OWN_PLACES, is_own, places_of};
-use crate::error::{CallError, Quota, TooMany};
+use crate::error::{CallError, NodeError, Quota, TooMany};
 use crate::format::{MAX_NAMESPACES, MAX_SESSIONS};
 use crate::node::{CommitItem, MAX_BATCH, NewSession, SessionIndex};
 use crate::protocol::{
@@ -226,16 +226,18 @@ impl NodeServer {
         if connection.session().is_some() {
             return Err(CallError::Greeting);
         }
-        let pid = connection.peer.pid;
-        let orphan = self.node.find_orphan(token, pid).filter(|_| token != 0);
-        let (session, token, resumed) = match orphan {
+        let (pid, uid) = (connection.peer.pid, connection.peer.uid);
+        let found = self.node.find_resumable(token, uid).filter(|_| token != 0);
+        let (session, token, resumed) = match found {
             Some(session) => {
+                // The client has given up the connection that it had, known to be broken or not.
+                self.disconnect(session);
                 connection.stage =
                     Stage::Resuming { session, pins: Vec::new(), reservations: Vec::new() };
                 (session, token, true)
             }
             None => {
-                let (uid, started) = (connection.peer.uid, connection.peer.started);
+                let process_id = connection.peer.process_id;
                 let limit = MAX_SESSIONS - MAX_SESSIONS / OWN_PLACES;
                 if !is_own(uid) && self.node.all_sessions().len() >= limit {
                     return Err(CallError::TooMany { what: TooMany::Sessions, limit });
@@ -244,7 +246,7 @@ impl NodeServer {
                 if self.node.sessions_of_user(uid) >= limit {
                     return Err(CallError::TooMany { what: TooMany::Sessions, limit });
                 }
-                let new = NewSession { pid, uid, started, namespace: 0, read_only };
+                let new = NewSession { pid, uid, process_id, namespace: 0, read_only };
                 let (session, token) = if read_only {
                     self.node.begin_reading(new, namespace)?
                 } else {
@@ -257,8 +259,19 @@ impl NodeServer {
             }
         };
         self.watch_process(session, connection);
-        let words = self.node.pin_words.share().ok().flatten();
-        self.descriptors = self.memory_for(connection).into_iter().chain(words).collect();
+        self.descriptors = match self.files_for(connection, session) {
+            Ok(files) => files.into(),
+            Err(why) => {
+                connection.stage = Stage::New;
+                if resumed {
+                    self.node.orphan(session);
+                } else {
+                    self.unwatch(session);
+                    self.node.end_session(session);
+                }
+                return Err(CallError::Unwatched { why: why.to_string() });
+            }
+        };
         let header = self.node.memory.header;
         Ok(Answer::Welcome(Welcome {
             version: PROTOCOL_VERSION,
@@ -275,12 +288,18 @@ impl NodeServer {
         }))
     }
 
-    /// Returns a descriptor of the memory file, with the access that the client has.
-    fn memory_for(&self, connection: &AcceptedConnection) -> Option<rustix::fd::OwnedFd> {
+    /// Returns descriptors of the memory file, with the access that the client has, and of the
+    /// session file, with the lock of the session.
+    fn files_for(
+        &self,
+        connection: &AcceptedConnection,
+        session: SessionIndex,
+    ) -> Result<[OwnedFd; 2], NodeError> {
         let bytes = &self.node.memory.bytes;
         let read_only = connection.session().is_some_and(|it| self.node.is_read_only(it));
         let shared = if read_only { bytes.share_read_only() } else { bytes.share() };
-        shared.ok().flatten()
+        let memory = shared?.expect("the memory of a node is shared");
+        Ok([memory, self.node.open_session_file(session)?])
     }
 
     fn check_operator(&self, connection: &AcceptedConnection) -> Result<(), CallError> {

@@ -17,12 +17,12 @@ impl NodeServer {
 }
 
 impl Node {
-    /// Returns the descriptors of the memory file and of the index file, as
+    /// Returns the descriptors of the memory file, the index file and the session file, as
     /// [`NodeServer::descriptors`] does.
     ///
     /// # Errors
     /// [`NodeError::Memory`] if the process has no free descriptors.
-    pub fn descriptors(&self) -> Result<[OwnedFd; 2], NodeError> {
+    pub fn descriptors(&self) -> Result<[OwnedFd; 3], NodeError> {
         self.memory.descriptors()
     }
 }

@@ -23,7 +23,7 @@ use super::{NodeObserver, ServerOptions};
 use crate::error::NodeError;
 use crate::node::{Node, SessionIndex, Waiting};
 use crate::protocol::MAX_MESSAGE;
-use crate::socket::{self, now_ms, open_process};
+use crate::socket::{self, has_ended, now_ms, open_process, process_id};
 use crate::tier::{NodeTier, TierOptions, TierThreads};
 
 /// What an event of epoll is for.
@@ -87,12 +87,10 @@ pub struct NodeServer {
     /// The work that remains before the end.
     pub(super) drain: Option<Drain>,
     pub(super) connections: HashMap<u32, AcceptedConnection, FixedState>,
-    /// Descriptors of the processes of sessions.
+    /// Descriptors of the processes of sessions. Each is that of the session's client for certain.
     pub(super) processes: HashMap<usize, OwnedFd>,
     pub(super) next_key: u32,
     pub(super) expire_from: u32,
-    /// In milliseconds since the machine started.
-    pub(super) started_at: u64,
     pub(super) message_buffer: Vec<u8>,
     pub(super) answer_buffer: Vec<u8>,
     /// The rest of the turn of the connection that is served now.
@@ -211,7 +209,6 @@ impl NodeServer {
             processes: HashMap::new(),
             next_key: 0,
             expire_from: 0,
-            started_at: now_ms(),
             message_buffer: vec![0; MAX_MESSAGE],
             answer_buffer: Vec::new(),
             turn: Turn::new(),
@@ -244,13 +241,18 @@ impl NodeServer {
     /// whether it was.
     ///
     /// # Errors
-    /// [`NodeError::System`] if its threads cannot be started; [`NodeError::Tier`] if the tier
+    /// [`NodeError::System`] if its threads cannot be started, or it cannot
+    /// [keep a file open](NodeTier::keep_open); [`NodeError::Tier`] if the tier
     /// cannot remove what the index file says must not come back.
     pub fn attach_tier(
         &mut self,
         tier: Arc<dyn NodeTier>,
         options: TierOptions,
     ) -> Result<bool, NodeError> {
+        let transfers = self.node.memory.transfers().try_clone_to_owned();
+        transfers
+            .and_then(|transfers| tier.keep_open(transfers))
+            .map_err(|error| NodeError::System { call: "the open file of the tier", error })?;
         let threads = TierThreads::start(&tier, &self.node.memory.bytes, &self.wake)
             .map_err(|error| NodeError::System { call: "the threads of the tier", error })?;
         let cleared = self.node.attach_tier(tier, options).ok_or(NodeError::Tier)?;
@@ -325,6 +327,10 @@ impl NodeServer {
                 return Ok(self.end(now));
             }
             if now >= next_tick {
+                if now - next_tick > tick {
+                    // This process, or the machine, was stopped: no client could be heard.
+                    self.renew_leases(now);
+                }
                 self.tick(now);
                 self.observer.publish(&self.node, self.drain.as_ref());
                 next_tick = now + tick;
@@ -350,28 +356,34 @@ impl NodeServer {
         next.map_or(u64::MAX, |until| until.saturating_sub(now_ms()))
     }
 
-    /// Returns the descriptors of the memory file and of the index file. A process that holds them
-    /// keeps the values, and [recovers](Node::recover) them.
+    /// Returns the descriptors of the memory file, the index file and the session file. A process
+    /// that holds them keeps the values, and [recovers](Node::recover) them.
     ///
     /// # Errors
     /// [`NodeError::Memory`] if the process has no free descriptors.
-    pub fn descriptors(&self) -> Result<[OwnedFd; 2], NodeError> {
+    pub fn descriptors(&self) -> Result<[OwnedFd; 3], NodeError> {
         self.node.memory.descriptors()
     }
 
-    /// Watches the processes of the sessions that a recovery has kept.
+    /// Watches the processes of the sessions that a recovery has kept, as far as this process sees
+    /// them. The number of a process may be that of another one by now, or in this PID namespace.
     fn watch_orphans(&mut self) {
-        for (session, pid, started) in self.node.orphan_processes() {
-            if pid == 0 {
-                // The session ends after a lease, unless the client returns.
-                continue;
+        for (session, pid, expected) in self.node.orphan_processes() {
+            let descriptor = open_process(pid).filter(|_| expected != 0);
+            if let Some(descriptor) = descriptor.filter(|it| process_id(it) == expected) {
+                self.watch_descriptor(session.number(), descriptor);
             }
-            let descriptor = open_process(pid);
-            // The number may be that of another process by now.
-            match descriptor.filter(|_| socket::start_time(pid) == Some(started)) {
-                Some(descriptor) => self.watch_descriptor(session.number(), descriptor),
-                None => self.node.end_session(session),
-            }
+        }
+    }
+
+    /// Ends a session without a connection if its client is gone: no process has its lock any more,
+    /// and its process, as far as the server can watch it, has ended. The kernel closes the devices
+    /// of a process between the two.
+    pub(super) fn end_if_gone(&mut self, session: SessionIndex) {
+        let runs = self.processes.get(&session.number()).is_some_and(|it| !has_ended(it));
+        if !runs && !self.node.may_live(session) {
+            self.unwatch(session);
+            self.node.end_session(session);
         }
     }
 
@@ -383,10 +395,6 @@ impl NodeServer {
         if let Some(descriptor) = descriptor.and_then(duplicate) {
             self.watch_descriptor(session.number(), descriptor);
         }
-    }
-
-    pub(super) fn is_watched(&self, session: SessionIndex) -> bool {
-        self.processes.contains_key(&session.number())
     }
 
     pub(super) fn unwatch(&mut self, session: SessionIndex) {

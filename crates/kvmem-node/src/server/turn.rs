@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::connection::{AcceptedConnection, WaitingForEvents};
 use super::server::{EventSource, NodeServer};
-use crate::node::MAX_BATCH;
+use crate::node::{MAX_BATCH, SessionIndex};
 use crate::protocol::Answer;
 
 /// Messages of one connection that are served before the next one has its turn.
@@ -185,17 +185,25 @@ impl NodeServer {
         self.end_rings(&mut connection);
         self.end_deferred(connection.key);
         let Some(session) = connection.session() else { return };
-        if connection.goodbye || !self.is_watched(session) {
+        if connection.goodbye {
             self.unwatch(session);
             self.node.end_session(session);
         } else {
             self.node.orphan(session);
+            self.end_if_gone(session);
         }
     }
 
-    /// Ends a session whose process is gone.
+    /// Ends a session whose process is gone. If another process still maps the memory for it, such
+    /// as a child of `vfork`, the session ends at a later [`tick`](Self::tick).
     pub(super) fn process_ended(&mut self, number: usize) {
         let Some(session) = self.unwatch_numbered(number) else { return };
+        self.disconnect(session);
+        self.end_if_gone(session);
+    }
+
+    /// Closes the connection of a session, which goes on without one.
+    pub(super) fn disconnect(&mut self, session: SessionIndex) {
         let of_session =
             |_: &u32, connection: &mut AcceptedConnection| connection.session() == Some(session);
         let ended: Vec<_> = self.connections.extract_if(of_session).collect();
@@ -203,7 +211,7 @@ impl NodeServer {
             self.end_rings(&mut connection);
             self.end_deferred(key);
         }
-        self.node.end_session(session);
+        self.node.orphan(session);
     }
 
     /// Answers the requests for events that have waited for one, or for long enough.
@@ -243,8 +251,9 @@ impl NodeServer {
         }
     }
 
-    /// Accepts clients again, fences the reservations of silent ones, evicts values that have
-    /// outlived their time, and closes connections that do not greet.
+    /// Accepts clients again, fences the reservations of silent ones, ends the sessions of clients
+    /// that are gone, evicts values that have outlived their time, and closes connections that do
+    /// not greet.
     pub(super) fn tick(&mut self, now: u64) {
         self.watch_listener(EventFlags::IN);
         let lease = self.options.lease.as_millis() as u64;
@@ -266,19 +275,17 @@ impl NodeServer {
                 self.node.reclaim_pins(session);
             }
         }
-        if now.saturating_sub(self.started_at) > lease {
-            self.end_unseen_orphans();
+        for session in self.node.orphans() {
+            self.end_if_gone(session);
         }
+        self.node.end_unfinished_reads();
         self.expire_from = self.node.expire(self.expire_from, EXPIRED_PER_TICK, now);
     }
 
-    /// Ends the sessions that an earlier server had with processes that this one cannot see, and
-    /// whose clients have not returned for a lease.
-    fn end_unseen_orphans(&mut self) {
-        for session in self.node.orphans() {
-            if !self.is_watched(session) {
-                self.node.end_session(session);
-            }
+    /// Takes all clients for heard now.
+    pub(super) fn renew_leases(&mut self, now: u64) {
+        for connection in self.connections.values_mut() {
+            (connection.heard_at, connection.ran_at) = (now, now);
         }
     }
 

@@ -1,5 +1,7 @@
 //! [`TierChain`]: one tier of a node below another one.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::{NodeTier, TierRead, TierState};
@@ -89,6 +91,11 @@ impl NodeTier for TierChain {
     fn forget_unknown(&self) -> bool {
         let lower = self.lower.forget_unknown();
         self.upper.forget_unknown() && lower
+    }
+
+    fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
+        self.upper.keep_open(file.try_clone()?)?;
+        self.lower.keep_open(file)
     }
 
     fn state(&self) -> TierState {

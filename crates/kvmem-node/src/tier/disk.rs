@@ -1,5 +1,8 @@
 //! [`DiskTier`] and [`TierSet`] as the tier of a node.
 
+use std::io;
+use std::os::fd::OwnedFd;
+
 use kvmem_tier::device::Device;
 use kvmem_tier::{DiskTier, Fetch, Fetched, TierSet};
 
@@ -43,6 +46,10 @@ macro_rules! node_tier {
 
             fn clear(&self) -> bool {
                 $tier::clear(self).is_ok()
+            }
+
+            fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
+                $tier::keep_open(self, file)
             }
 
             fn state(&self) -> TierState {

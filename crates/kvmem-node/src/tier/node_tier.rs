@@ -1,5 +1,8 @@
 //! [`NodeTier`]: what a node needs of a tier, and the jobs of its threads.
 
+use std::io;
+use std::os::fd::OwnedFd;
+
 use serde::{Deserialize, Serialize};
 
 /// A value to read from a tier.
@@ -107,6 +110,21 @@ pub trait NodeTier: Send + Sync {
     /// default it removes all values. Returns whether it could.
     fn forget_unknown(&self) -> bool {
         self.clear()
+    }
+
+    /// Keeps a file open until no transfer of the tier can write to memory any more, also after this
+    /// process was killed: a device may complete its reads then. The next server knows by a lock of
+    /// the file when the blocks of these reads are free.
+    ///
+    /// By default the file is closed at once. That is enough for a tier whose reads end with the
+    /// calls of their threads, since a thread keeps the files of its process open until its system
+    /// call ends.
+    ///
+    /// # Errors
+    /// The system's error; the tier is not used then.
+    fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
+        drop(file);
+        Ok(())
     }
 
     /// Returns whether the tier works now, for statistics. The server's own thread calls it, so it

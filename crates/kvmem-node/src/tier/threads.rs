@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use kvmem::arena::Region;
 
 use super::{Fetching, NodeTier, Storing, TierDone, TierJob, TierRead};
-use crate::{crc, pin_word};
+use crate::{crc, session_file};
 
 /// The threads of a tier, and what they have done.
 #[derive(Debug)]
@@ -164,8 +164,8 @@ impl Work {
                 TierRead { key: &it.key, into }
             })
             .collect();
-        // The block may be one that a session has lost.
-        pin_word::before_writing();
+        // The block may be one whose pins a session has lost.
+        session_file::before_writing();
         let fetched = self.tier.fetch(&mut reads);
         let sums: Vec<Option<u32>> = reads
             .iter()

@@ -352,8 +352,7 @@ fn a_restarted_server_tells_that_events_were_lost() {
 fn node_again(node: Node) -> Node {
     let server = NodeServer::on(node, idle_listener(), ServerOptions::default());
     let files = server.expect("epoll works").descriptors().expect("there are descriptors");
-    let [memory, index] = files;
-    Node::recover(memory, index, NodeOptions::default()).expect("the index is whole").0
+    Node::recover(files, NodeOptions::default()).expect("the index is whole").0
 }
 
 /// A descriptor that no client connects to.

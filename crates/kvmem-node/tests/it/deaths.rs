@@ -27,15 +27,14 @@ const BYTES: usize = 16 << 20;
 const CLIENTS: usize = 8;
 const KEYS: u64 = 400;
 /// The numbers of the descriptors in a server's process.
-const MEMORY: RawFd = 100;
-const INDEX: RawFd = 101;
+const FILES: [RawFd; 3] = [100, 101, 102];
 
 fn rounds() -> usize {
     std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(100)
 }
 
 /// Starts this program in a role.
-fn start(role: &str, socket: &Path, seed: u64, files: Option<&[OwnedFd; 2]>) -> Child {
+fn start(role: &str, socket: &Path, seed: u64, files: Option<&[OwnedFd; 3]>) -> Child {
     let mut command = Command::new(std::env::current_exe().expect("it runs"));
     // The module without the name of the program.
     let (_, module) = module_path!().split_once("::").expect("it is in the program");
@@ -47,11 +46,11 @@ fn start(role: &str, socket: &Path, seed: u64, files: Option<&[OwnedFd; 2]>) -> 
         .env("KVMEM_TEST_WORDS", seed.to_string())
         .stdin(Stdio::null())
         .stdout(Stdio::null());
-    if let Some([memory, index]) = files {
+    if let Some(files) = files {
         use std::os::unix::process::CommandExt;
-        let (memory, index) = (memory.as_raw_fd(), index.as_raw_fd());
+        let files = files.each_ref().map(AsRawFd::as_raw_fd);
         let pass = move || {
-            for (from, to) in [(memory, MEMORY), (index, INDEX)] {
+            for (from, to) in files.into_iter().zip(FILES) {
                 // SAFETY: `dup2` is async-signal-safe, and the numbers are not in use.
                 if unsafe { libc::dup2(from, to) } < 0 {
                     return Err(std::io::Error::last_os_error());
@@ -81,9 +80,9 @@ fn role() {
 
 fn serve(socket: &Path) {
     // SAFETY: the parent has passed these descriptors to this process, and nothing else owns them.
-    let [memory, index] = [MEMORY, INDEX].map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    let files = FILES.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let (node, report) =
-        Node::recover(memory, index, NodeOptions::default()).expect("the index is whole");
+        Node::recover(files, NodeOptions::default()).expect("the index is whole");
     assert_eq!(report.damaged, 0);
     node.check().expect("the invariants hold");
     let options = ServerOptions { lease: Duration::from_secs(30), ..ServerOptions::default() };
@@ -183,14 +182,14 @@ fn write_half(socket: &Path) {
     client.insert("pinned", b"value").expect("there is space");
     let pins = client.acquire(&["pinned"]).expect("a call");
     let mut block = client.reserve(&[1 << 20]).expect("there is space").remove(0);
-    block.bytes_mut()[..1 << 19].fill(0xAB);
+    block.bytes_mut().expect("it is reserved")[..1 << 19].fill(0xAB);
     client.insert("ready", b"").map(drop).unwrap_err();
     client.insert("ready", b"1").expect("there is space");
     std::thread::sleep(Duration::from_secs(3600));
     drop((pins, block));
 }
 
-fn files() -> [OwnedFd; 2] {
+fn files() -> [OwnedFd; 3] {
     let node = Node::create(memory(BYTES), NodeOptions::default()).expect("possible");
     let server = NodeServer::on(node, idle_listener(), ServerOptions::default());
     server.expect("epoll works").descriptors().expect("there are descriptors")

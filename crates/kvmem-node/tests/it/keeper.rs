@@ -306,7 +306,7 @@ fn a_node_comes_back_from_its_keeper() {
     let server = NodeServer::bind(node(1 << 20), &place.socket(), ServerOptions::default());
     let server = server.expect("the socket is free");
     let files = server.descriptors().expect("descriptors can be duplicated");
-    first.put("node", &[files[0].as_fd(), files[1].as_fd()]).expect("it has none");
+    first.put("node", &files.each_ref().map(AsFd::as_fd)).expect("it has none");
     let stopper = server.stopper();
     let thread = std::thread::spawn(move || server.run().expect("epoll works"));
     connect_with(&place.socket(), &ConnectOptions::default())
@@ -317,8 +317,8 @@ fn a_node_comes_back_from_its_keeper() {
 
     let second = keeping.client();
     let found = eventually(|| second.claim("node"));
-    let [memory, index] = found.try_into().expect("two descriptors");
-    let (node, report) = Node::recover(memory, index, NodeOptions::default()).expect("it is whole");
+    let files = found.try_into().expect("three descriptors");
+    let (node, report) = Node::recover(files, NodeOptions::default()).expect("it is whole");
     assert_eq!((report.values, report.bytes), (1, 5));
     let _server = Running::start(node, &place.socket(), ServerOptions::default());
     let client = connect_with(&place.socket(), &ConnectOptions::default());

@@ -88,7 +88,7 @@ fn insert(node: Node, keys: &[&str]) {
 fn values_are_found_again_without_any_process() {
     let memory = Memory::new();
     insert(memory.create(), &["first", "second"]);
-    assert_eq!(memory.names(), ["memory", "memory.index", "memory.lock"]);
+    assert_eq!(memory.names(), ["memory", "memory.index", "memory.lock", "memory.sessions"]);
     for name in memory.names() {
         let found = fs::metadata(memory.0.join(&name)).expect("it is there");
         assert_eq!(found.mode() & 0o7777, 0o600, "{name}");
@@ -206,6 +206,17 @@ fn what_no_node_has_made_stays_as_it_is() {
     file.set_len(0).expect("it can be cut");
     assert!(matches!(bad("an empty index"), BadIndex::Length { .. }));
     fs::write(&index, &whole).expect("it can be written");
+    assert_eq!(memory.recover(BYTES).expect("it is whole again"), 1);
+    // Without the session file of this memory, nothing tells which clients live.
+    let sessions = memory.0.join("memory.sessions");
+    fs::rename(&sessions, memory.0.join("away")).expect("it is there");
+    let error = memory.recover(BYTES).expect_err("there is no session file");
+    assert!(error.to_string().contains("its clients may live"), "{error}");
+    fs::copy(memory.0.join("away"), &sessions).expect("there is space");
+    assert!(matches!(bad("a copy of the sessions"), BadIndex::OtherSessionFile { .. }));
+    File::options().write(true).open(&sessions).and_then(|it| it.set_len(0)).expect("it is there");
+    assert!(matches!(bad("no sessions"), BadIndex::SessionFileLength { got: 0, .. }));
+    fs::rename(memory.0.join("away"), &sessions).expect("it is there");
     assert_eq!(memory.recover(BYTES).expect("it is whole again"), 1);
     // A copy of the memory is another file.
     let copy = memory.0.join("copy");

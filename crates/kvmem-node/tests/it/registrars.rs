@@ -22,7 +22,7 @@ const BYTES: usize = 1 << 20;
 /// A server whose memory outlives it.
 struct Kept {
     place: Place,
-    files: [OwnedFd; 2],
+    files: [OwnedFd; 3],
     server: Option<Running>,
 }
 
@@ -38,8 +38,8 @@ impl Kept {
 
     fn restart(&mut self) {
         drop(self.server.take().expect("it runs").stop());
-        let [memory, index] = self.files.each_ref().map(|file| file.try_clone().expect("a file"));
-        let (node, _) = Node::recover(memory, index, NodeOptions::default()).expect("whole");
+        let files = self.files.each_ref().map(|file| file.try_clone().expect("a file"));
+        let (node, _) = Node::recover(files, NodeOptions::default()).expect("whole");
         self.server = Some(Running::start(node, &self.place.socket(), ServerOptions::default()));
     }
 
@@ -171,11 +171,11 @@ fn rings_transfer_by_the_keys_of_a_client() {
     let mut block = client.reserve(&[10_000]).expect("there is space").remove(0);
     let key = client.key_for("ring", block.offset(), 10_000).expect("it is registered");
     let at = |block: &mut [u8]| NonNull::new(block.as_mut_ptr()).expect("mapped");
-    worker.prove(key, at(block.bytes_mut()), 10_000);
+    worker.prove(key, at(block.bytes_mut().expect("it is reserved")), 10_000);
     kept.restart();
     client.keep_alive().expect("it connects again");
     assert_eq!(client.key_for("ring", block.offset(), 10_000).expect("it stays"), key);
-    worker.prove(key, at(block.bytes_mut()), 10_000);
+    worker.prove(key, at(block.bytes_mut().expect("it is reserved")), 10_000);
     let written = block.bytes().to_vec();
     client.commit(vec![("key", block)]).expect("the reservation is kept");
     let pins = client.acquire(&["key"]).expect("a call");

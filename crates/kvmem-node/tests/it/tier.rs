@@ -297,7 +297,7 @@ fn a_key_has_its_latest_value_or_none() {
             NodeServer::bind(node.take().expect("it came back"), &socket, ServerOptions::default())
                 .expect("free");
         server.attach_tier(Arc::clone(&tier) as _, TierOptions::default()).expect("it works");
-        let [memory, index] = server.descriptors().expect("there are descriptors");
+        let files = server.descriptors().expect("there are descriptors");
         let stopper = server.stopper();
         let thread = std::thread::spawn(move || server.run().expect("epoll works"));
         let client = connect_with(&socket, &ConnectOptions::default());
@@ -336,7 +336,7 @@ fn a_key_has_its_latest_value_or_none() {
         stopper.stop();
         drop(thread.join().expect("no panic"));
         let (next, report) =
-            Node::recover(memory, index, NodeOptions::default()).expect("the index is whole");
+            Node::recover(files, NodeOptions::default()).expect("the index is whole");
         assert_eq!(report.damaged, 0);
         next.check().expect("the invariants hold");
         node = Some(next);

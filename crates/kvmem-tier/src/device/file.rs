@@ -3,7 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -61,6 +61,8 @@ pub struct FileDevice {
     counts: Counts,
     fixed: Mutex<Fixed>,
     syncing: Mutex<Sync>,
+    /// A file that is open as long as the device, if it has no rings.
+    kept_open: Mutex<Option<OwnedFd>>,
     process: Process,
 }
 
@@ -143,6 +145,7 @@ impl FileDevice {
             counts: Counts::default(),
             fixed: Mutex::default(),
             syncing: Mutex::default(),
+            kept_open: Mutex::default(),
             process: Process::this(),
         }
     }
@@ -250,6 +253,23 @@ impl FileDevice {
 
     fn deregister_at(&self, address: usize) {
         self.fixed().memory.retain(|(at, _)| *at != address);
+    }
+
+    /// Keeps a file open until no transfer of the device can read or write memory any more, also
+    /// after this process was killed: the kernel completes what is in flight, and closes the file
+    /// then. A lock of the open file tells other processes. Called once.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
+        match &self.rings {
+            Some(rings) => rings.keep_open(file),
+            // A thread in a system call keeps the descriptors of its process open.
+            None => {
+                self.kept_open.lock().unwrap_or_else(PoisonError::into_inner).replace(file);
+                Ok(())
+            }
+        }
     }
 
     /// Returns what is registered, and how many transfers have used it.
@@ -395,6 +415,10 @@ impl Device for FileDevice {
 
     fn writes_are_durable(&self) -> bool {
         self.dsync
+    }
+
+    fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
+        FileDevice::keep_open(self, file)
     }
 
     /// The file system knows which parts were never written. Block devices do not.

@@ -14,6 +14,7 @@ mod workers;
 
 use std::io;
 use std::ops::Range;
+use std::os::fd::OwnedFd;
 
 pub use buffer::AlignedBuffer;
 pub use direct::UnsupportedAlignment;
@@ -73,6 +74,17 @@ pub trait Device: Send + Sync {
     /// it durable.
     fn writes_are_durable(&self) -> bool {
         false
+    }
+
+    /// Keeps a file open until no transfer of the device can read or write memory any more, also
+    /// after this process was killed. By default it is closed at once: transfers end with the calls
+    /// of the device.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
+        drop(file);
+        Ok(())
     }
 
     /// Returns the next bytes at or behind `at` that may be others than zeros, as far as that is

@@ -11,7 +11,7 @@
 
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -39,6 +39,8 @@ struct Idle {
     rings: Vec<Ring>,
     /// The fixed buffers that a ring has from the next batch on.
     table: Arc<BufferTable>,
+    /// A file that each ring keeps open while it has transfers in flight.
+    kept_open: Option<Arc<OwnedFd>>,
 }
 
 /// A ring, with memory for the batches on it.
@@ -47,6 +49,8 @@ pub(super) struct Ring {
     /// The table that it was to have last, and whether it has it.
     table: Arc<BufferTable>,
     has_table: bool,
+    /// Whether the ring keeps a file open.
+    keeps_open: bool,
     transfers: Vec<Transfer>,
     /// Transfers to submit again, after a short or interrupted one.
     again: Vec<usize>,
@@ -58,7 +62,7 @@ impl RingPool {
         let depth = depth.clamp(1, 4096);
         let table = Arc::default();
         let rings = vec![Ring::new(depth, &table)?];
-        let idle = Mutex::new(Idle { rings, table });
+        let idle = Mutex::new(Idle { rings, table, kept_open: None });
         Ok(RingPool { idle, depth, fixed_transfers: AtomicU64::new(0) })
     }
 
@@ -73,11 +77,12 @@ impl RingPool {
 
     /// Takes a ring; `None` if none is idle and the kernel creates none.
     pub(super) fn take(&self) -> Option<Ring> {
-        let (taken, table) = {
+        let (taken, table, kept_open) = {
             let mut idle = self.idle();
-            (idle.rings.pop(), Arc::clone(&idle.table))
+            (idle.rings.pop(), Arc::clone(&idle.table), idle.kept_open.clone())
         };
         let mut ring = taken.or_else(|| Ring::new(self.depth, &Arc::default()).ok())?;
+        ring.keep_open(kept_open.as_deref()).ok()?;
         ring.set_table(&table);
         Some(ring)
     }
@@ -92,10 +97,20 @@ impl RingPool {
         idle.rings.push(ring);
     }
 
+    /// Makes each ring keep a file open until none of its transfers is in flight. The kernel completes
+    /// the transfers of a killed process after the end of the process, and closes the file only
+    /// then.
+    pub(super) fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
+        let mut idle = self.idle();
+        idle.rings.iter_mut().try_for_each(|ring| ring.keep_open(Some(&file)))?;
+        idle.kept_open = Some(Arc::new(file));
+        Ok(())
+    }
+
     /// Changes the table of all rings; those in use get it when they are put back.
     pub(super) fn set_table(&self, change: impl FnOnce(&BufferTable) -> BufferTable) {
         let mut idle = self.idle();
-        let Idle { rings, table } = &mut *idle;
+        let Idle { rings, table, .. } = &mut *idle;
         *table = Arc::new(change(table));
         rings.iter_mut().for_each(|ring| ring.set_table(table));
     }
@@ -185,7 +200,17 @@ impl Ring {
     fn new(depth: u32, table: &Arc<BufferTable>) -> io::Result<Ring> {
         let ring = IoUring::builder().setup_clamp().build(depth)?;
         let table = Arc::clone(table);
-        Ok(Ring { ring, table, has_table: false, transfers: Vec::new(), again: Vec::new() })
+        let (transfers, again) = (Vec::new(), Vec::new());
+        Ok(Ring { ring, table, has_table: false, keeps_open: false, transfers, again })
+    }
+
+    /// Keeps a file open, as the only registered file of the ring, if it does not yet.
+    fn keep_open(&mut self, file: Option<&OwnedFd>) -> io::Result<()> {
+        if let Some(file) = file.filter(|_| !self.keeps_open) {
+            self.ring.submitter().register_files(&[file.as_raw_fd()])?;
+            self.keeps_open = true;
+        }
+        Ok(())
     }
 
     /// Gives the ring this table, unless it was tried before.

@@ -1,6 +1,8 @@
 //! [`DiskTier`]: values on a device, found by their keys. [Storing](super::store) and
 //! [fetching](super::fetch) have files of their own.
 
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use kvmem::arena::Region;
@@ -204,6 +206,15 @@ impl<D: Device> DiskTier<D> {
             read_only: self.failed.get().is_some(),
             ..state.stats
         }
+    }
+
+    /// Keeps a file open until no transfer of the tier can read or write memory any more: see
+    /// [`Device::keep_open`].
+    ///
+    /// # Errors
+    /// The system's error.
+    pub fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
+        self.device.keep_open(file)
     }
 
     /// Returns the device.

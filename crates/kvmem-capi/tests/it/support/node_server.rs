@@ -24,7 +24,7 @@ const BYTES: usize = 8 << 20;
 pub(crate) struct ServedNode {
     socket: PathBuf,
     /// The memory file and the index file.
-    files: [OwnedFd; 2],
+    files: [OwnedFd; 3],
     running: Option<(Stopper, JoinHandle<()>)>,
 }
 
@@ -66,9 +66,9 @@ impl ServedNode {
 
     /// Starts a server that finds what the one before has left.
     fn recover(&mut self) {
-        let [memory, index] =
+        let files =
             self.files.each_ref().map(|file| file.try_clone().expect("a descriptor is free"));
-        let recovered = Node::recover(memory, index, NodeOptions::default());
+        let recovered = Node::recover(files, NodeOptions::default());
         self.serve(recovered.expect("the index is whole").0);
     }
 

@@ -104,14 +104,14 @@ fn role() {
             "reserve" => {
                 let mut block = client.reserve(&[number(1)]).expect("there is space").remove(0);
                 let half = block.len().div_ceil(2);
-                block.bytes_mut()[..half].fill(0xEE);
+                block.bytes_mut().expect("it is reserved")[..half].fill(0xEE);
                 let offset = block.offset();
                 blocks.push(block);
                 offset.to_string()
             }
             "commit" => {
                 let mut block = blocks.remove(0);
-                write_bytes_of(number(2), block.bytes_mut());
+                write_bytes_of(number(2), block.bytes_mut().expect("it is reserved"));
                 format!("{:?}", client.commit(vec![(words[1], block)]).is_ok())
             }
             "return" => client.keep_alive().is_ok().to_string(),

@@ -29,8 +29,8 @@ pub(super) struct World {
     pub(super) random: Random,
     place: Place,
     options: NodeOptions,
-    /// The memory and the index, which outlive the servers.
-    files: [OwnedFd; 2],
+    /// The memory, the index and the sessions, which outlive the servers.
+    files: [OwnedFd; 3],
     /// `None` while no server runs.
     server: Option<Running>,
     pub(super) model: Model,
@@ -253,10 +253,9 @@ impl World {
                 dropped.push((client.session, last.iter().map(|(_, id)| *id).collect()));
             }
         }
-        let [memory, index] =
-            [0, 1].map(|file: usize| self.files[file].try_clone().expect("there are descriptors"));
+        let files = self.files.each_ref().map(|it| it.try_clone().expect("there are descriptors"));
         let (node, report) =
-            Node::recover(memory, index, self.options.clone()).expect("the index is whole");
+            Node::recover(files, self.options.clone()).expect("the index is whole");
         node.check().expect("the invariants hold");
         assert_eq!(report.values, self.model.committed().count() as u64);
         assert_eq!(report.orphaned_sessions, self.model.sessions.len() as u64);

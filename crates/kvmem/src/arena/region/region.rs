@@ -161,6 +161,11 @@ impl Region {
         &self.mapping
     }
 
+    /// Returns the mapping for a change; `None` if another part of the region shares it.
+    pub(crate) fn mapping_mut(&mut self) -> Option<&mut Mapping> {
+        Arc::get_mut(&mut self.mapping)
+    }
+
     /// Returns the segments in a range, each with its part of the range.
     pub(crate) fn segments(
         &self,

@@ -109,6 +109,13 @@ impl Mapping {
         }
     }
 
+    /// Closes the descriptor of the file. The addresses stay mapped.
+    pub(crate) fn close_file(&mut self) {
+        if let MappingOrigin::Own { file, .. } = &mut self.origin {
+            *file = None;
+        }
+    }
+
     /// Returns the kind of memory behind the addresses; `None` for foreign memory.
     pub(crate) fn backing(&self) -> Option<Backing> {
         match &self.origin {

@@ -1,4 +1,4 @@
-//! Models of a word: a reader that has loaded other bytes finds its pins lost.
+//! Models of a word: a reader that has loaded other bytes finds its pins revoked.
 //!
 //! The other models leave out one fence each, or misplace it, and fail.
 
@@ -9,9 +9,9 @@ use loom::thread;
 use super::order;
 
 const HELD: u64 = 7;
-const LOST: u64 = 8;
+const REVOKED: u64 = 8;
 
-/// Loses the pins of a reader and gives their block to a writer, while the reader reads.
+/// Revokes the pins of a reader and gives their block to a writer, while the reader reads.
 fn model(writer_fence: fn(), is: fn(&AtomicU64, u64) -> bool) {
     loom::model(move || {
         let word = Arc::new(AtomicU64::new(HELD));
@@ -21,7 +21,7 @@ fn model(writer_fence: fn(), is: fn(&AtomicU64, u64) -> bool) {
         let server = {
             let (word, given) = (Arc::clone(&word), Arc::clone(&given));
             thread::spawn(move || {
-                order::announce(&word, LOST);
+                order::announce(&word, REVOKED);
                 given.store(1, Ordering::Release);
             })
         };
@@ -43,7 +43,7 @@ fn model(writer_fence: fn(), is: fn(&AtomicU64, u64) -> bool) {
 }
 
 #[test]
-fn a_reader_of_other_bytes_finds_its_pins_lost() {
+fn a_reader_of_other_bytes_finds_its_pins_revoked() {
     model(order::before_writing, order::is);
 }
 
