@@ -61,7 +61,8 @@ pub struct kvmem_node_reserved {
 fn insert_all(reservations: Vec<NodeReservation>) -> Result<Vec<kvmem_node_reserved>, CallError> {
     let mut made: Vec<kvmem_node_reserved> = Vec::with_capacity(reservations.len());
     for mut reservation in reservations {
-        let (data, bytes) = (reservation.bytes_mut()?.as_mut_ptr().cast(), reservation.len() as u64);
+        let (data, bytes) =
+            (reservation.bytes_mut()?.as_mut_ptr().cast(), reservation.len() as u64);
         let offset = reservation.offset();
         match kvmem_node_reservation::table().insert(ReservationCell::new(reservation)) {
             Ok(reservation) => made.push(kvmem_node_reserved { reservation, data, bytes, offset }),

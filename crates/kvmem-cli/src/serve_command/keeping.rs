@@ -131,9 +131,9 @@ impl Keeping {
     pub(super) fn put(&self, files: &[OwnedFd; 3]) -> Result<(), Failure> {
         match self {
             Keeping::Nothing | Keeping::File(_) => Ok(()),
-            Keeping::Keeper { client, .. } => {
-                client.put(NAME, &files.each_ref().map(AsFd::as_fd)).map_err(keeper_command::failure)
-            }
+            Keeping::Keeper { client, .. } => client
+                .put(NAME, &files.each_ref().map(AsFd::as_fd))
+                .map_err(keeper_command::failure),
             Keeping::Systemd => store(files, STORED),
         }
     }

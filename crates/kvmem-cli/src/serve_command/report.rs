@@ -45,6 +45,7 @@ pub(super) struct RecoveryFigures {
     freed_reservations: u64,
     orphaned_sessions: u64,
     ended_sessions: u64,
+    unfinished_reads: u64,
     damaged: u64,
 }
 
@@ -57,6 +58,7 @@ impl From<RecoveryReport> for RecoveryFigures {
             freed_reservations: report.freed_reservations,
             orphaned_sessions: report.orphaned_sessions,
             ended_sessions: report.ended_sessions,
+            unfinished_reads: report.unfinished_reads,
             damaged: report.damaged,
         }
     }
@@ -104,6 +106,13 @@ impl fmt::Display for RecoveryFigures {
             self.orphaned_sessions,
             self.ended_sessions
         )?;
+        if self.unfinished_reads > 0 {
+            write!(
+                f,
+                "; {} block(s) held until a device has ended its reads for the server before",
+                HumanCount(self.unfinished_reads)
+            )?;
+        }
         if self.damaged > 0 {
             write!(f, "; {} damaged entries freed", HumanCount(self.damaged))?;
         }

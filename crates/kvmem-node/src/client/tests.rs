@@ -13,10 +13,10 @@ use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags};
 
 use super::{ClientError, ConnectOptions, NodeClient};
 use crate::node::{BlockHandle, Granted};
-use crate::session_file::SessionFile;
 use crate::protocol::{
     Answer, BELL, Call, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, Welcome, decode, encode,
 };
+use crate::session_file::SessionFile;
 use crate::{ring, socket};
 
 /// What the memory of the server has, in bytes.

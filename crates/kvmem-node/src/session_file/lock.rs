@@ -33,11 +33,7 @@ fn at(kind: libc::c_int, position: u64) -> libc::flock64 {
     lock
 }
 
-fn control(
-    file: impl AsFd,
-    command: libc::c_int,
-    lock: &mut libc::flock64,
-) -> Result<(), Errno> {
+fn control(file: impl AsFd, command: libc::c_int, lock: &mut libc::flock64) -> Result<(), Errno> {
     // SAFETY: the descriptor is open during the call, and the pointer is to a structure of the type
     // that both commands read and write, which lives during the call.
     let failed = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), command, &raw mut *lock) };

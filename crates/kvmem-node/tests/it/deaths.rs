@@ -81,8 +81,7 @@ fn role() {
 fn serve(socket: &Path) {
     // SAFETY: the parent has passed these descriptors to this process, and nothing else owns them.
     let files = FILES.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-    let (node, report) =
-        Node::recover(files, NodeOptions::default()).expect("the index is whole");
+    let (node, report) = Node::recover(files, NodeOptions::default()).expect("the index is whole");
     assert_eq!(report.damaged, 0);
     node.check().expect("the invariants hold");
     let options = ServerOptions { lease: Duration::from_secs(30), ..ServerOptions::default() };

@@ -8,6 +8,7 @@ mod cluster;
 mod fixed;
 mod histories;
 mod keeper;
+mod liveness;
 mod memory_file;
 mod registrars;
 #[path = "../../../kvmem-tier/tests/it/simulated.rs"]

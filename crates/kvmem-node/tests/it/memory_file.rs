@@ -271,7 +271,7 @@ fn files_of_other_users_are_not_opened() {
     if rustix::process::getuid().as_raw() != 0 {
         return println!("skipped: only root gives a file to another user");
     }
-    for name in ["memory", "memory.index", "memory.lock"] {
+    for name in ["memory", "memory.index", "memory.lock", "memory.sessions"] {
         let path = memory.0.join(name);
         std::os::unix::fs::chown(&path, Some(65_534), None).expect("root may");
         fs::set_permissions(&path, Permissions::from_mode(0o666)).expect("root may");

@@ -177,7 +177,9 @@ impl World {
                 assert_eq!(made.iter().map(|(_, len)| *len).collect::<Vec<u64>>(), sizes);
                 let ids = self.model.reserve(session, &made, &mut events);
                 let mut written: Vec<(NodeReservation, Id)> = blocks.into_iter().zip(ids).collect();
-                written.iter_mut().for_each(|(block, id)| write_bytes_of(*id, block.bytes_mut().expect("it is reserved")));
+                written.iter_mut().for_each(|(block, id)| {
+                    write_bytes_of(*id, block.bytes_mut().expect("it is reserved"))
+                });
                 self.clients[number].writing.push(written);
             }
             Err(error) => {

@@ -1,0 +1,454 @@
+//! Clients that live where no server can see them: their blocks stay their own.
+//!
+//! A server is killed, and the next one recovers, while a client of the first one has a pin and a
+//! reservation. Another client then fills all the memory that it gets. Servers and clients are
+//! processes of this program, in namespaces and with users of their own: `KVMEM_TEST_LIFE` says
+//! which.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use kvmem::arena::{PageSize, Region};
+use kvmem_node::{
+    ClientError, ConnectOptions, MemoryFile, Node, NodeClient, NodeOptions, NodeServer,
+    ServerOptions,
+};
+
+use crate::support::{Place, connect_with};
+
+const BYTES: usize = 8 << 20;
+const BLOCK: usize = 1 << 20;
+/// Shorter than any wait of these tests: no time may end a session.
+const LEASE: Duration = Duration::from_millis(200);
+/// The name of a process is 15 bytes, cut anywhere: here in the middle of a Cyrillic letter.
+const CYRILLIC: &str = "движокдвижокдв";
+
+/// How the client runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientLife {
+    Plain,
+    /// Its name is not UTF-8.
+    Cyrillic,
+    /// Its first thread has ended.
+    WithoutFirstThread,
+    PidNamespace,
+    TimeNamespace,
+    /// It has forked a child that stays when it ends.
+    Forked,
+}
+
+/// How both servers run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ServerLife {
+    Plain,
+    PidNamespace,
+    /// Another user than the client, behind `hidepid`.
+    HidePid,
+}
+
+/// The user and the group of a server and of a client that are no root.
+const SERVER: u32 = 64_002;
+const CLIENT: u32 = 64_001;
+const GROUP: u32 = 64_100;
+
+fn is_root() -> bool {
+    rustix::process::getuid().is_root()
+}
+
+/// A name on a tmpfs for the memory, which goes with the test.
+struct Memory(PathBuf);
+
+impl Memory {
+    fn new(place: &Place) -> Memory {
+        let name = place.socket().parent().and_then(Path::file_name).expect("a folder").to_owned();
+        let folder = Path::new("/dev/shm").join(name);
+        fs::create_dir_all(&folder).expect("/dev/shm is a tmpfs, which this user may write to");
+        Memory(folder)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A process that is killed with the test, and lines that it writes.
+struct Life {
+    process: Child,
+    input: ChildStdin,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+impl Life {
+    /// Runs this program in a role, by `wrapper` and with `setup` in the new process.
+    fn start(
+        role: &str,
+        (socket, memory): (&Path, &Memory),
+        wrapper: &[&str],
+        user: Option<u32>,
+        set_up: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Life {
+        let own = std::env::current_exe().expect("it runs");
+        let mut command = match wrapper {
+            [] => Command::new(&own),
+            [program, arguments @ ..] => {
+                let mut command = Command::new(program);
+                command.args(arguments).arg(&own);
+                command
+            }
+        };
+        let (_, module) = module_path!().split_once("::").expect("it is in the program");
+        command
+            .args(["--exact", &format!("{module}::role"), "--nocapture", "--test-threads=1"])
+            .env("KVMEM_TEST_LIFE", role)
+            .env("KVMEM_TEST_SOCKET", socket)
+            .env("KVMEM_TEST_MEMORY", memory.0.join("memory"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let set_up = move || {
+            // SAFETY: the calls are async-signal-safe and take numbers alone.
+            let is_user = user.is_none_or(|user| unsafe {
+                set_up()
+                    && libc::setgroups(0, std::ptr::null()) == 0
+                    && libc::setresgid(GROUP, GROUP, GROUP) == 0
+                    && libc::setresuid(user, user, user) == 0
+            });
+            if is_user { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+        };
+        // SAFETY: the function makes only calls that are async-signal-safe.
+        unsafe { command.pre_exec(set_up) };
+        let mut process = command.spawn().expect("a process can be started");
+        let input = process.stdin.take().expect("a pipe");
+        let output = BufReader::new(process.stdout.take().expect("a pipe")).lines();
+        Life { process, input, output }
+    }
+
+    /// Returns the next line that begins with a word, without it.
+    fn line(&mut self, word: &str) -> String {
+        loop {
+            let line = self.output.next().expect("the process lives").expect("it writes text");
+            // The test harness writes lines of its own, and the name of the test without an end.
+            if let Some((_, rest)) = line.split_once(word) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
+    fn say(&mut self, command: &str) -> String {
+        writeln!(self.input, "{command}").expect("the process lives");
+        self.line("answer:")
+    }
+
+    fn kill(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Gives this process a `/proc` that hides the processes of other users.
+fn hide_processes() -> bool {
+    // SAFETY: the calls are async-signal-safe, and the strings end with zeros.
+    unsafe {
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        let (null, proc) = (std::ptr::null(), c"proc".as_ptr());
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(null, c"/".as_ptr(), null, private, null.cast()) == 0
+            && libc::mount(proc, c"/proc".as_ptr(), proc, 0, c"hidepid=2".as_ptr().cast()) == 0
+    }
+}
+
+const IN_PID_NAMESPACE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+const IN_TIME_NAMESPACE: [&str; 6] =
+    ["unshare", "--time", "--fork", "--kill-child", "--boottime", "86400000"];
+
+fn start_server(life: ServerLife, paths: (&Path, &Memory)) -> Life {
+    let mut server = match life {
+        ServerLife::Plain => Life::start("server", paths, &[], None, || true),
+        ServerLife::PidNamespace => Life::start("server", paths, &IN_PID_NAMESPACE, None, || true),
+        ServerLife::HidePid => Life::start("server", paths, &[], Some(SERVER), hide_processes),
+    };
+    server.line("serving");
+    server
+}
+
+fn start_client(life: ClientLife, user: Option<u32>, paths: (&Path, &Memory)) -> Life {
+    let wrapper: &[&str] = match life {
+        ClientLife::PidNamespace => &IN_PID_NAMESPACE,
+        ClientLife::TimeNamespace => &IN_TIME_NAMESPACE,
+        _ => &[],
+    };
+    let role = match life {
+        ClientLife::Cyrillic => "cyrillic",
+        ClientLife::WithoutFirstThread => "thread",
+        ClientLife::Forked => "forked",
+        _ => "client",
+    };
+    let mut client = Life::start(role, paths, wrapper, user, || true);
+    client.line("holding");
+    client
+}
+
+/// What a child does. In the test itself: nothing.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var("KVMEM_TEST_LIFE") else { return };
+    let path = |name: &str| PathBuf::from(std::env::var_os(name).expect("a path"));
+    let (socket, memory) = (path("KVMEM_TEST_SOCKET"), path("KVMEM_TEST_MEMORY"));
+    match role.as_str() {
+        "server" => serve(&socket, &memory),
+        "cyrillic" => {
+            fs::write("/proc/self/comm", &CYRILLIC.as_bytes()[..15]).expect("a name");
+            hold(&socket, false);
+        }
+        "thread" => {
+            std::thread::spawn(move || hold(&socket, false));
+            // SAFETY: the call ends this thread alone, which is the first one of the process: the
+            // test harness runs a single test in it. Nothing of this thread is used any more.
+            unsafe { libc::syscall(libc::SYS_exit, 0) };
+        }
+        role => hold(&socket, role == "forked"),
+    }
+}
+
+fn serve(socket: &Path, path: &Path) {
+    let file = MemoryFile::open(path).expect("a tmpfs");
+    let options = NodeOptions::default();
+    let node = if file.has_memory() {
+        Node::recover_in(file, BYTES as u64, options).expect("it is whole").0
+    } else {
+        let memory = Region::builder(BYTES).ladder(PageSize::Base);
+        Node::create_in(file, memory, options).expect("there is space")
+    };
+    let allow_group = Some(GROUP);
+    let options = ServerOptions { lease: LEASE, allow_group, ..ServerOptions::default() };
+    let server = NodeServer::bind(node, socket, options).expect("the socket is free");
+    println!("\nserving");
+    server.run().expect("epoll works");
+}
+
+/// Has a pin and a reservation, and says what becomes of them.
+fn hold(socket: &Path, fork: bool) {
+    // SAFETY: all clients are those of this test, which write to their reservations alone.
+    let client = unsafe { NodeClient::connect(socket, &ConnectOptions::default()) };
+    let client = client.expect("the server answers");
+    client.insert("pinned", &vec![0xAA; BLOCK]).expect("there is space");
+    let pins = client.acquire(&["pinned"]).expect("a call");
+    let mut block = client.reserve(&[BLOCK as u64]).expect("there is space").remove(0);
+    block.bytes_mut().expect("it is reserved").fill(0x11);
+    if fork {
+        // SAFETY: the child makes only calls that are async-signal-safe.
+        if unsafe { libc::fork() } == 0 {
+            // SAFETY: as above. Nothing of this test waits for the ends of its pipes.
+            unsafe {
+                (0..3).for_each(|fd| drop(libc::close(fd)));
+                libc::sleep(60);
+                libc::_exit(0);
+            }
+        }
+    }
+    println!("\nholding");
+    let value = pins.value(0).expect("it is pinned");
+    for line in std::io::stdin().lines() {
+        let answer = match line.expect("text").as_str() {
+            "read" => {
+                let wrong = value.bytes().iter().filter(|byte| **byte != 0xAA).count();
+                format!("{wrong} wrong, valid {}", pins.is_valid())
+            }
+            "write" => match block.bytes_mut() {
+                Ok(bytes) => {
+                    bytes.fill(0x22);
+                    "written".to_owned()
+                }
+                Err(error) => error.to_string(),
+            },
+            _ => format!("{:?}", client.lookup(&["pinned"])),
+        };
+        println!("\nanswer: {answer}");
+    }
+    std::process::exit(0);
+}
+
+/// Reserves blocks until there is no more space.
+fn reserve_all(client: &NodeClient) -> Vec<kvmem_node::NodeReservation> {
+    std::iter::from_fn(|| client.reserve(&[BLOCK as u64]).ok()).flatten().collect()
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Kills a server under a client that lives, and fills the memory of the next one.
+fn a_living_client_keeps_its_blocks(server_life: ServerLife, client_life: ClientLife) {
+    let place = Place::new();
+    let memory = Memory::new(&place);
+    let socket = place.socket();
+    let hidden = server_life == ServerLife::HidePid;
+    if hidden {
+        for folder in [&memory.0, socket.parent().expect("a folder")] {
+            std::os::unix::fs::chown(folder, Some(SERVER), Some(GROUP)).expect("root may");
+        }
+    }
+    let paths = (socket.as_path(), &memory);
+    let mut server = start_server(server_life, paths);
+    let mut client = start_client(client_life, hidden.then_some(CLIENT), paths);
+    assert_eq!(client.say("read"), "0 wrong, valid true");
+    server.kill();
+    let _server = start_server(server_life, paths);
+    let other = connect_with(&socket, &ConnectOptions::default());
+    // Several leases, in which the client makes no call.
+    let until = Instant::now() + 5 * LEASE;
+    let mut stored = 0;
+    while Instant::now() < until || stored == 0 {
+        for mut block in reserve_all(&other) {
+            block.bytes_mut().expect("it is reserved").fill(0x77);
+            stored += 1;
+            other.commit(vec![(format!("other-{stored}"), block)]).expect("its own");
+        }
+        std::thread::sleep(LEASE / 10);
+    }
+    assert_eq!(client.say("read"), "0 wrong, valid true");
+    assert_eq!(client.say("write"), "written");
+    let found = other.list(0, 100).expect("an operator").0;
+    for value in found.iter().filter(|value| value.key != b"pinned") {
+        let pins = other.acquire(&[&value.key]).expect("a call");
+        let bytes = pins.value(0).expect("nothing evicts it").bytes();
+        assert!(bytes.iter().all(|byte| *byte == 0x77), "another client's value was changed");
+    }
+    assert_eq!(client.say("lookup"), "Ok(1)");
+    let whole = (BYTES / BLOCK) as u64;
+    assert_eq!(reserve_all(&other).len() as u64, whole - 2, "a pin and a reservation stay");
+    client.kill();
+    wait_for("its blocks are free", || reserve_all(&other).len() as u64 == whole);
+}
+
+#[test]
+fn a_plain_client_keeps_its_blocks() {
+    a_living_client_keeps_its_blocks(ServerLife::Plain, ClientLife::Plain);
+}
+
+#[test]
+fn a_client_with_a_cyrillic_name_keeps_its_blocks() {
+    a_living_client_keeps_its_blocks(ServerLife::Plain, ClientLife::Cyrillic);
+}
+
+#[test]
+fn a_client_without_its_first_thread_keeps_its_blocks() {
+    a_living_client_keeps_its_blocks(ServerLife::Plain, ClientLife::WithoutFirstThread);
+}
+
+/// The child has neither the memory nor the lock: it keeps nothing when its parent has ended.
+#[test]
+fn a_forked_child_keeps_nothing() {
+    a_living_client_keeps_its_blocks(ServerLife::Plain, ClientLife::Forked);
+}
+
+#[test]
+fn a_client_in_a_pid_namespace_keeps_its_blocks() {
+    if !is_root() {
+        return println!("skipped: only root makes a PID namespace");
+    }
+    a_living_client_keeps_its_blocks(ServerLife::Plain, ClientLife::PidNamespace);
+}
+
+/// The server and the client are in two PID namespaces, as in two pods.
+#[test]
+fn a_client_that_the_server_cannot_see_keeps_its_blocks() {
+    if !is_root() {
+        return println!("skipped: only root makes a PID namespace");
+    }
+    a_living_client_keeps_its_blocks(ServerLife::PidNamespace, ClientLife::PidNamespace);
+}
+
+#[test]
+fn a_client_in_a_time_namespace_keeps_its_blocks() {
+    if !is_root() {
+        return println!("skipped: only root makes a time namespace");
+    }
+    if !Path::new("/proc/self/ns/time").exists() {
+        return println!("skipped: the kernel has no time namespaces");
+    }
+    a_living_client_keeps_its_blocks(ServerLife::Plain, ClientLife::TimeNamespace);
+}
+
+#[test]
+fn a_client_of_another_user_behind_hidepid_keeps_its_blocks() {
+    if !is_root() {
+        return println!("skipped: only root changes users");
+    }
+    a_living_client_keeps_its_blocks(ServerLife::HidePid, ClientLife::Plain);
+}
+
+/// A client whose connection the server does not yet know to be broken comes back.
+#[test]
+fn a_client_that_gave_up_waiting_resumes_its_session() {
+    let place = Place::new();
+    let memory = Memory::new(&place);
+    let paths = (place.socket(), &memory);
+    let mut server = start_server(ServerLife::Plain, (&paths.0, paths.1));
+    let answer_within = Duration::from_millis(300);
+    let options = ConnectOptions {
+        answer_within,
+        retry_for: Duration::from_secs(30),
+        ..ConnectOptions::default()
+    };
+    let client = connect_with(&paths.0, &options);
+    client.insert("pinned", b"value").expect("there is space");
+    let pins = client.acquire(&["pinned"]).expect("a call");
+    let mut block = client.reserve(&[BLOCK as u64]).expect("there is space").remove(0);
+    let pid = server.process.id() as i32;
+    // SAFETY: the calls send signals to a child that was not waited for.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    let error = client.lookup(&["pinned"]).map(drop);
+    // SAFETY: as above.
+    unsafe { libc::kill(pid, libc::SIGCONT) };
+    if let Err(error) = error {
+        assert!(matches!(error, ClientError::Disconnected { .. }), "{error}");
+    }
+    assert_eq!(client.lookup(&["pinned"]).expect("the server runs again"), 1);
+    assert!(pins.is_valid());
+    block.bytes_mut().expect("it is reserved").fill(1);
+    client.commit(vec![("reserved", block)]).expect("its own");
+    assert_eq!(client.stats().expect("a call").sessions, 1, "no session is left behind");
+    server.kill();
+}
+
+/// A client that holds something and makes no call connects again by itself.
+#[test]
+fn an_idle_client_that_holds_something_connects_again() {
+    let place = Place::new();
+    let memory = Memory::new(&place);
+    let paths = (place.socket(), &memory);
+    for (rings, pinned) in [(false, true), (true, true), (false, false)] {
+        let mut server = start_server(ServerLife::Plain, (&paths.0, paths.1));
+        let options = ConnectOptions { rings, ..ConnectOptions::default() };
+        let client = connect_with(&paths.0, &options);
+        client.insert("pinned", b"value").expect("there is space");
+        let pins = pinned.then(|| client.acquire(&["pinned"]).expect("a call"));
+        let block = (!pinned).then(|| client.reserve(&[100]).expect("there is space"));
+        server.kill();
+        let _server = start_server(ServerLife::Plain, (&paths.0, paths.1));
+        let other = connect_with(&paths.0, &ConnectOptions::default());
+        let returned = || {
+            let sessions = other.sessions().expect("an operator");
+            sessions.len() == 2 && sessions.iter().all(|it| it.connected)
+        };
+        wait_for("it is connected again", returned);
+        assert!(pins.as_ref().is_none_or(kvmem_node::PinBatch::is_valid));
+        assert!(block.iter().flatten().all(kvmem_node::NodeReservation::is_valid));
+    }
+}
