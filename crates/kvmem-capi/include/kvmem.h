@@ -632,6 +632,9 @@ typedef struct kvmem_limits {
     /// Bytes per key that serve best: registering is fastest with them, or holds others up least.
     /// 0: fewer keys are better.
     uint64_t preferred_chunk_bytes;
+    /// 1: transfers name memory by its address, without a key, and fail if their range lies in two
+    /// keys. Such a registrar gets one key for a whole region, unless `chunk_bytes` is set. Else 0.
+    uint64_t copies_by_address;
     /// RLIMIT_MEMLOCK as it applies to this registrar. UINT64_MAX: no known limit.
     uint64_t memlock_bytes;
 } kvmem_limits;

@@ -22,6 +22,7 @@ pub(crate) struct HeaderCell {
     memory_len: AtomicU64,
     memory_id: AtomicU64,
     align: AtomicU64,
+    boundary: AtomicU64,
     node_id: AtomicU64,
     sum: AtomicU64,
     /// The batch that is being committed; 0: none.
@@ -57,15 +58,22 @@ pub(crate) struct Header {
     pub(crate) memory_id: u64,
     /// The alignment of all blocks.
     pub(crate) align: u64,
+    /// No extent crosses a multiple of this number of bytes; 0: there is no boundary.
+    pub(crate) boundary: u64,
     /// A random number that names this memory for its clients.
     pub(crate) node_id: u64,
 }
 
 impl Header {
-    fn words(&self) -> [u64; 7] {
+    /// Returns the bytes of the longest extent.
+    pub(crate) fn max_len(&self) -> u64 {
+        if self.boundary == 0 { self.memory_len } else { self.boundary.min(self.memory_len) }
+    }
+
+    fn words(&self) -> [u64; 8] {
         let version = u64::from(VERSION) | u64::from(LITTLE_ENDIAN) << 32;
-        let Header { entries, memory_len, memory_id, align, node_id } = *self;
-        [MAGIC, version, entries.into(), memory_len, memory_id, align, node_id]
+        let Header { entries, memory_len, memory_id, align, boundary, node_id } = *self;
+        [MAGIC, version, entries.into(), memory_len, memory_id, align, boundary, node_id]
     }
 
     fn sum(&self) -> u64 {
@@ -82,6 +90,7 @@ impl HeaderCell {
             &self.memory_len,
             &self.memory_id,
             &self.align,
+            &self.boundary,
             &self.node_id,
         ];
         for (cell, word) in cells.into_iter().zip(&header.words()[1..]) {
@@ -149,6 +158,7 @@ impl HeaderCell {
             memory_len: load(&self.memory_len),
             memory_id: load(&self.memory_id),
             align: load(&self.align),
+            boundary: load(&self.boundary),
             node_id: load(&self.node_id),
         };
         if load(&self.sum) != header.sum() || load(&self.entries) > u64::from(u32::MAX) {

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use kvmem::arena::{Backing, PageSize, Populate, Region};
 use rustix::fs::fstat;
 
-use super::{MemoryFile, NodeOptions};
+use super::{MemoryFile, NO_BOUNDARY, NodeOptions};
 use crate::error::{BadIndex, NodeError};
 use crate::format::{
     ENTRIES_AT, ENTRY_BYTES, EntryCell, Header, HeaderCell, MAX_NAMESPACES, MAX_SESSIONS,
@@ -32,6 +32,7 @@ impl NodeMemory {
             let limit = "an alignment is a power of two, at most the length of the memory";
             return Err(NodeError::Option { option: "align", value: align, limit });
         }
+        NodeMemory::boundary_for(memory_len, options)?;
         let default = || (memory_len / 65_536).clamp(1024, (u32::MAX - 1).into()) as u32;
         let entries = max_blocks.unwrap_or_else(default);
         if entries == 0 || entries == u32::MAX {
@@ -39,6 +40,16 @@ impl NodeMemory {
             return Err(NodeError::Option { option: "max_blocks", value: entries.into(), limit });
         }
         Ok(entries)
+    }
+
+    /// Returns the boundary that no block crosses in memory of a length; 0: there is none.
+    fn boundary_for(memory_len: u64, options: &NodeOptions) -> Result<u64, NodeError> {
+        let NodeOptions { align, boundary, .. } = *options;
+        if boundary != NO_BOUNDARY && (!boundary.is_power_of_two() || boundary < align) {
+            let limit = "a boundary is a power of two, at least the alignment; 0: there is none";
+            return Err(NodeError::Option { option: "boundary", value: boundary, limit });
+        }
+        Ok(if boundary < memory_len { boundary } else { NO_BOUNDARY })
     }
 
     /// Returns the length of the index for a length of memory, in bytes.
@@ -71,7 +82,9 @@ impl NodeMemory {
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(NodeError::system("getrandom"))?;
         let node_id = u64::from_ne_bytes(random);
-        let header = Header { entries, memory_len, memory_id, align: options.align, node_id };
+        let boundary = NodeMemory::boundary_for(memory_len, options)?;
+        let align = options.align;
+        let header = Header { entries, memory_len, memory_id, align, boundary, node_id };
         let memory = NodeMemory { bytes: Arc::new(bytes), index, header, file: None };
         memory.header_cell().write(&header);
         Ok(memory)
@@ -101,7 +114,8 @@ impl NodeMemory {
             return Err(BadIndex::Length { got, expected: ENTRIES_AT as u64 }.into());
         }
         let (got_id, got_len) = identity(&bytes)?;
-        let placeholder = Header { entries: 0, memory_len: 0, memory_id: 0, align: 1, node_id: 0 };
+        let placeholder =
+            Header { entries: 0, memory_len: 0, memory_id: 0, align: 1, boundary: 0, node_id: 0 };
         let page = index.page_at(0).map_or(0, |page| page.bytes() as u64);
         let (bytes, header, file) = (Arc::new(bytes), placeholder, None);
         let mut memory = NodeMemory { bytes, index, header, file };
