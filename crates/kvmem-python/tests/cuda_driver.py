@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +62,21 @@ class Driver:
             "cuMemcpyHtoDAsync_v2", gpu, address, nbytes
         )
 
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:
+        """Registers memory as the runtime does for an engine."""
+        register = self._library.cuMemHostRegister_v2
+        register.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_uint]
+        return self._in_context(lambda: register(address, nbytes, flags))
+
     def run(self, name: str, target: int, source: int, nbytes: int) -> int:
         """Calls one of the functions that copy, and returns its result."""
+        copy = getattr(self._library, name)
+        return self._in_context(lambda: copy(target, source, nbytes, None))
+
+    def _in_context(self, call: Callable[[], int]) -> int:
         context = ctypes.c_void_p()
         self._library.cuCtxPushCurrent_v2(ctypes.c_void_p(1))
         try:
-            return int(getattr(self._library, name)(target, source, nbytes, None))
+            return call()
         finally:
             self._library.cuCtxPopCurrent_v2(ctypes.byref(context))
