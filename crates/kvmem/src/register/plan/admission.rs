@@ -43,8 +43,7 @@ pub(super) fn check_edges(limits: &[Limits], chunk: u64) -> Result<(), RegisterE
     let short = |limits: &&Limits| limits.copies_by_address && limits.max_bytes < chunk;
     match limits.iter().find(short) {
         Some(Limits { device, max_bytes, .. }) => {
-            let exceeded =
-                RegisterLimit::KeyBytes { limit_bytes: *max_bytes, need_bytes: chunk };
+            let exceeded = RegisterLimit::KeyBytes { limit_bytes: *max_bytes, need_bytes: chunk };
             Err(RegisterError::Limited { device: device.clone(), exceeded })
         }
         None => Ok(()),

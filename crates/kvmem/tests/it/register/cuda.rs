@@ -203,7 +203,8 @@ fn a_copy_lies_in_one_piece_or_in_none() {
     let keys = [register(&gpu, 2, 2), register(&gpu, 4, 2)].map(|key| key.expect("a key"));
     // SAFETY: the type is that of cuda.c; a context is current while the copies are made.
     let push = unsafe {
-        library.function::<unsafe extern "C" fn(*mut std::ffi::c_void) -> i32>("cuCtxPushCurrent_v2")
+        library
+            .function::<unsafe extern "C" fn(*mut std::ffi::c_void) -> i32>("cuCtxPushCurrent_v2")
     };
     // SAFETY: the stand-in keeps the address alone.
     assert_eq!(unsafe { push(std::ptr::from_ref(&library).cast_mut().cast()) }, 0);
