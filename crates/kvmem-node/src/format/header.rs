@@ -22,7 +22,6 @@ pub(crate) struct HeaderCell {
     memory_len: AtomicU64,
     memory_id: AtomicU64,
     align: AtomicU64,
-    boundary: AtomicU64,
     node_id: AtomicU64,
     sum: AtomicU64,
     /// The batch that is being committed; 0: none.
@@ -34,6 +33,8 @@ pub(crate) struct HeaderCell {
     entries_used: AtomicU64,
     /// Removals that the tier has not made: a [`TierRemovals`] as a number.
     tier_removals: AtomicU64,
+    /// Part of what the checksum covers.
+    boundary: AtomicU64,
 }
 
 /// Removals that the tier has not made, because none was attached.
@@ -73,7 +74,7 @@ impl Header {
     fn words(&self) -> [u64; 8] {
         let version = u64::from(VERSION) | u64::from(LITTLE_ENDIAN) << 32;
         let Header { entries, memory_len, memory_id, align, boundary, node_id } = *self;
-        [MAGIC, version, entries.into(), memory_len, memory_id, align, boundary, node_id]
+        [MAGIC, version, entries.into(), memory_len, memory_id, align, node_id, boundary]
     }
 
     fn sum(&self) -> u64 {
@@ -90,8 +91,8 @@ impl HeaderCell {
             &self.memory_len,
             &self.memory_id,
             &self.align,
-            &self.boundary,
             &self.node_id,
+            &self.boundary,
         ];
         for (cell, word) in cells.into_iter().zip(&header.words()[1..]) {
             put(cell, *word);
