@@ -2,8 +2,8 @@
  * Stand-in for libcuda.so.1: GPUs without hardware.
  *
  * Enforces the rules of the driver: it is started first, a context is current in the calling
- * thread, a range is registered once in the process, a copy lies in one registered range or in none.
- * Calls that would harm the real driver count as misuse.
+ * thread, a range is registered once in the process, a copy lies in one registered range or in
+ * none. Calls that would harm the real driver count as misuse.
  *
  * The memory of the GPU is the host's. Copies are made at once, unless COPIES_BY_STREAM is defined.
  */

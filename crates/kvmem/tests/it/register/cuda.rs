@@ -220,8 +220,8 @@ fn a_copy_lies_in_one_piece_or_in_none() {
     for (page, bytes) in [(2, 2 * PAGE), (4, 1), (5, PAGE), (0, 2 * PAGE), (6, PAGE)] {
         assert_eq!(copy(page, bytes), [0; 4], "{page} {bytes}");
     }
-    let refused = [(3, 2 * PAGE), (2, 2 * PAGE + 1), (1, PAGE + 1), (5, 2 * PAGE), (1, 7 * PAGE)];
-    for (page, bytes) in refused {
+    let crossing = [(3, 2 * PAGE), (2, 2 * PAGE + 1), (1, PAGE + 1), (5, 2 * PAGE), (1, 7 * PAGE)];
+    for (page, bytes) in crossing {
         assert_eq!(copy(page, bytes), [1; 4], "{page} {bytes}");
     }
     assert_eq!((library.get("copied"), library.get("crossed")), (20, 20));
