@@ -26,8 +26,8 @@ pub(crate) fn run(args: &ServeMooncakeArgs) -> Result<(), Failure> {
     let Some(program) = find(here.into_iter().chain(folders)) else {
         return Err(Failure::usage(format_args!(
             "serve-mooncake needs {PROGRAM}, which is neither beside this program nor in an \
-             absolute folder of PATH: it is part of the Python package, which `pip install ./crates/kvmem-python` installs \
-             from kvmem's repository"
+             absolute folder of PATH: it is part of the Python package, which `pip install \
+             ./crates/kvmem-python` installs from kvmem's repository"
         )));
     };
     let error = Command::new(&program).args(&args.options).exec();

@@ -563,9 +563,9 @@ impl PyNodeCache {
         self.held.with(|client| client.memory().1)
     }
 
-    /// No value crosses a multiple of this number of bytes, nor is longer. None: a value may be as
-    /// long as the memory. A program that registers the memory by itself, in pieces, ends them at
-    /// multiples: a GPU cannot copy a value that lies in two pieces.
+    /// No value crosses a multiple of this number of bytes, nor is longer. None: a value may be
+    /// as long as the memory. A program that registers the memory by itself, in pieces, ends them
+    /// at multiples: a GPU cannot copy a value that lies in two pieces.
     #[getter]
     fn boundary(&self) -> PyResult<Option<u64>> {
         self.held.with(NodeClient::boundary)

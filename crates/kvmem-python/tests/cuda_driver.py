@@ -1,4 +1,4 @@
-"""The stand-in for the driver of GPUs, which the tests of the registrar ``cuda`` compile as well."""
+"""The stand-in for the driver of GPUs that the tests of the registrar ``cuda`` use."""
 
 from __future__ import annotations
 

@@ -263,8 +263,8 @@ public:
         return detail::bytes_of(data, bytes);
     }
 
-    /// Number of bytes of which no value crosses a multiple, or is longer; 0: a value may be as long
-    /// as the memory. A program that registers the memory by itself, in pieces, ends them at
+    /// Number of bytes of which no value crosses a multiple, or is longer; 0: a value may be as
+    /// long as the memory. A program that registers the memory by itself, in pieces, ends them at
     /// multiples.
     std::uint64_t boundary() const {
         std::uint64_t bytes = 0;

@@ -1,4 +1,4 @@
-/* Layer 2 with a GPU: memory has one key, or keys whose edges are errors before a copy meets them. */
+/* Layer 2 with a GPU: memory has one key, or keys whose edges are errors. */
 #include "check.h"
 
 int main(void) {

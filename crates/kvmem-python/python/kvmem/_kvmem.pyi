@@ -1777,9 +1777,9 @@ class NodeCache(_Manager):
 
     @property
     def boundary(self) -> int | None:
-        """No value crosses a multiple of this number of bytes, nor is longer. None: a value may be as
-        long as the memory. A program that registers the memory by itself, in pieces, ends them at
-        multiples: a GPU cannot copy a value that lies in two pieces.
+        """No value crosses a multiple of this number of bytes, nor is longer. None: a value may be
+        as long as the memory. A program that registers the memory by itself, in pieces, ends them
+        at multiples: a GPU cannot copy a value that lies in two pieces.
         """
 
     def fileno(self) -> int:
