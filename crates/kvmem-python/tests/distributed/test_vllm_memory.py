@@ -81,8 +81,8 @@ def test_no_row_is_cut_by_the_edge_of_a_piece(libcuda: str) -> None:
 def test_no_row_of_a_node_is_cut_by_the_edge_of_a_piece(libcuda: str) -> None:
     with Server(12 * MIB, boundary=MIB) as server:
         extra = {"kvmem": {"socket": str(server.path), "registrar": "cuda"}}
-        options = {"workers": 3, "libcuda": libcuda, "piece": 2 * MIB}
-        with Engine("KvmemSharedSpec", extra, **options) as engine:
+        spec = "KvmemSharedSpec"
+        with Engine(spec, extra, workers=3, libcuda=libcuda, piece=2 * MIB) as engine:
             assert engine("workers", "driver", "live_ranges", "vllm") == [[6, 0]] * 3
             copy_all_rows(engine, 12 * (MIB // row_bytes(3)), row_bytes(3))
 

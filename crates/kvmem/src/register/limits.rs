@@ -20,6 +20,7 @@ pub struct Limits {
     /// range lies in two keys, and the caller never meets the key that would say so. Such a
     /// registrar gets one key for the whole region, unless the caller sets the length of the
     /// chunks and lets no transfer cross an edge between two of them.
+    #[serde(default)]
     pub copies_by_address: bool,
     /// The limit on pinned bytes that applies to this registrar; `None`: no known limit.
     pub memlock: Option<Memlock>,
