@@ -70,10 +70,11 @@ fn seal_entry(entry: &mut [u8]) {
 
 /// Puts the right checksums into the header.
 fn seal_header(index: &mut [u8]) {
-    let words: Vec<u64> = (0..8).map(|at| word(index, 8 * at)).collect();
-    index[64..72].copy_from_slice(&sum(&words).to_le_bytes());
-    let used: [u8; 4] = index[88..92].try_into().expect("four bytes");
-    index[92..96].copy_from_slice(&crc32c::crc32c(&used).to_le_bytes());
+    // The words before the checksum, the boundary and the session file.
+    let words: Vec<u64> = (0..7).chain([12, 13]).map(|at| word(index, 8 * at)).collect();
+    index[56..64].copy_from_slice(&sum(&words).to_le_bytes());
+    let used: [u8; 4] = index[80..84].try_into().expect("four bytes");
+    index[84..88].copy_from_slice(&crc32c::crc32c(&used).to_le_bytes());
 }
 
 fn target(bytes: &[u8]) -> Result<()> {
@@ -89,7 +90,7 @@ fn target(bytes: &[u8]) -> Result<()> {
                 (entry + usize::from(*at) % (ENTRY_BYTES / 8) * 8, what % 8)
             }
             // A word of the header, of the sessions, or of the namespaces.
-            5 => (usize::from(*at) % 13 * 8, 0),
+            5 => (usize::from(*at) % 14 * 8, 0),
             6 => (4096 + usize::from(*number) % 4 * 64 + usize::from(*at) % 8 * 8, 0),
             _ => ((24 << 10) + usize::from(*number) % 4 * 64 + usize::from(*at) % 8 * 8, 0),
         };

@@ -632,6 +632,9 @@ typedef struct kvmem_limits {
     /// Bytes per key that serve best: registering is fastest with them, or holds others up least.
     /// 0: fewer keys are better.
     uint64_t preferred_chunk_bytes;
+    /// 1: transfers name memory by its address, without a key, and fail if their range lies in two
+    /// keys. Such a registrar gets one key for a whole region, unless `chunk_bytes` is set. Else 0.
+    uint64_t copies_by_address;
     /// RLIMIT_MEMLOCK as it applies to this registrar. UINT64_MAX: no known limit.
     uint64_t memlock_bytes;
 } kvmem_limits;
@@ -688,7 +691,8 @@ typedef struct kvmem_registration_options {
     /// 1: populate and register each chunk before the next one. Default 0.
     uint32_t by_range;
     /// Largest number of bytes that one key covers. 0 (the default): the registrars' preferred
-    /// size.
+    /// size; a GPU, which copies by address, gets one key for the whole region then. Copies must
+    /// not cross an edge between two keys.
     uint64_t chunk_bytes;
     /// Receives progress, also of kvmem_registration_deregister. Called as long as the
     /// registration lives. Default NULL.
@@ -2997,10 +3001,16 @@ kvmem_status kvmem_node_client_memory(const struct kvmem_node_client *client,
                                       void **out_data,
                                       uint64_t *out_bytes);
 
+/// Returns the number of bytes of which no value crosses a multiple, or is longer. 0: a value may
+/// be as long as the memory. A program that registers the memory by itself, in pieces, ends them at
+/// multiples: a GPU cannot copy a value that lies in two pieces.
+kvmem_status kvmem_node_client_boundary(const struct kvmem_node_client *client,
+                                        uint64_t *out_bytes);
+
 /// Returns the key with which `device` can access all of `[offset, offset + bytes)` of the memory,
 /// such as a value that is pinned or reserved. See the option `registrars`.
 /// KVMEM_ERR_NO_SUCH_DEVICE if the client has no such registrar; KVMEM_ERR_STRADDLES if the range
-/// needs several keys, as it may with rings, which have one for each GiB.
+/// needs several keys, as one that crosses a multiple of kvmem_node_client_boundary may.
 kvmem_status kvmem_node_client_key(const struct kvmem_node_client *client,
                                    const char *device,
                                    uint64_t offset,

@@ -255,10 +255,27 @@ pub unsafe extern "C" fn kvmem_node_client_memory(
     })
 }
 
+/// Returns the number of bytes of which no value crosses a multiple, or is longer. 0: a value may
+/// be as long as the memory. A program that registers the memory by itself, in pieces, ends them at
+/// multiples: a GPU cannot copy a value that lies in two pieces.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_boundary(
+    client: *const kvmem_node_client,
+    out_bytes: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_bytes`.
+        unsafe { out(out_bytes, "out_bytes") }?.put(client.boundary().unwrap_or(0));
+        Ok(())
+    })
+}
+
 /// Returns the key with which `device` can access all of `[offset, offset + bytes)` of the memory,
 /// such as a value that is pinned or reserved. See the option `registrars`.
 /// KVMEM_ERR_NO_SUCH_DEVICE if the client has no such registrar; KVMEM_ERR_STRADDLES if the range
-/// needs several keys, as it may with rings, which have one for each GiB.
+/// needs several keys, as one that crosses a multiple of kvmem_node_client_boundary may.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_key(
     client: *const kvmem_node_client,

@@ -118,6 +118,9 @@ pub struct kvmem_limits {
     /// Bytes per key that serve best: registering is fastest with them, or holds others up least.
     /// 0: fewer keys are better.
     pub preferred_chunk_bytes: u64,
+    /// 1: transfers name memory by its address, without a key, and fail if their range lies in two
+    /// keys. Such a registrar gets one key for a whole region, unless `chunk_bytes` is set. Else 0.
+    pub copies_by_address: u64,
     /// RLIMIT_MEMLOCK as it applies to this registrar. UINT64_MAX: no known limit.
     pub memlock_bytes: u64,
 }
@@ -139,6 +142,7 @@ pub unsafe extern "C" fn kvmem_registrars_limits(
             max_key_bytes: limits.max_bytes,
             max_keys: limits.max_keys,
             preferred_chunk_bytes: limits.preferred_chunk_bytes.unwrap_or(0),
+            copies_by_address: limits.copies_by_address.into(),
             memlock_bytes: limits.memlock.map_or(u64::MAX, |memlock| memlock.limit_bytes),
         });
         Ok(())

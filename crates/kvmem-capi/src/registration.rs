@@ -41,7 +41,8 @@ pub struct kvmem_registration_options {
     /// 1: populate and register each chunk before the next one. Default 0.
     pub by_range: u32,
     /// Largest number of bytes that one key covers. 0 (the default): the registrars' preferred
-    /// size.
+    /// size; a GPU, which copies by address, gets one key for the whole region then. Copies must
+    /// not cross an edge between two keys.
     pub chunk_bytes: u64,
     /// Receives progress, also of kvmem_registration_deregister. Called as long as the
     /// registration lives. Default NULL.

@@ -21,11 +21,13 @@ const PROGRAM: &str = "kvmem-serve-mooncake";
 pub(crate) fn run(args: &ServeMooncakeArgs) -> Result<(), Failure> {
     let here = env::current_exe().ok().and_then(|file| Some(file.parent()?.to_owned()));
     let path = env::var_os("PATH").unwrap_or_default();
-    let Some(program) = find(here.into_iter().chain(env::split_paths(&path))) else {
+    // A relative folder is one of the current folder, which may be anybody's.
+    let folders = env::split_paths(&path).filter(|folder| folder.is_absolute());
+    let Some(program) = find(here.into_iter().chain(folders)) else {
         return Err(Failure::usage(format_args!(
-            "serve-mooncake needs {PROGRAM}, which is neither beside this program nor in PATH: it \
-             is part of the Python package, which `pip install ./crates/kvmem-python` installs \
-             from kvmem's repository"
+            "serve-mooncake needs {PROGRAM}, which is neither beside this program nor in an \
+             absolute folder of PATH: it is part of the Python package, which `pip install \
+             ./crates/kvmem-python` installs from kvmem's repository"
         )));
     };
     let error = Command::new(&program).args(&args.options).exec();

@@ -1,7 +1,7 @@
 //! A node in two processes: a server, and a keeper that starts the server again when it dies.
 //!
 //! ```text
-//! cargo run -p kvmem-node --example serve -- BYTES SOCKET [LEASE_IN_MILLISECONDS]
+//! cargo run -p kvmem-node --example serve -- BYTES SOCKET [LEASE_IN_MILLISECONDS [BOUNDARY]]
 //! ```
 //!
 //! The keeper makes the two files of the node, and holds their descriptors. Each server inherits
@@ -29,8 +29,13 @@ fn main() -> Outcome<()> {
         |text: &OsString| -> Outcome<u64> { Ok(text.to_str().ok_or("give a number")?.parse()?) };
     match &arguments[..] {
         [word, socket, lease] if word == "--recover" => serve(socket, number(lease)?),
-        [bytes, socket] => keep(number(bytes)?, socket, 60_000),
-        [bytes, socket, lease] => keep(number(bytes)?, socket, number(lease)?),
+        [bytes, socket] => keep(number(bytes)?, socket, 60_000, NodeOptions::default().boundary),
+        [bytes, socket, lease] => {
+            keep(number(bytes)?, socket, number(lease)?, NodeOptions::default().boundary)
+        }
+        [bytes, socket, lease, boundary] => {
+            keep(number(bytes)?, socket, number(lease)?, number(boundary)?)
+        }
         _ => Err("give BYTES and SOCKET".into()),
     }
 }
@@ -47,12 +52,12 @@ fn serve(socket: &OsString, lease_ms: u64) -> Outcome<()> {
 }
 
 /// Makes the node's files, and runs one server after the other.
-fn keep(bytes: u64, socket: &OsString, lease_ms: u64) -> Outcome<()> {
+fn keep(bytes: u64, socket: &OsString, lease_ms: u64, boundary: u64) -> Outcome<()> {
     let memory = Region::builder(usize::try_from(bytes)?)
         .backing(Backing::Shared)
         .ladder(PageSize::Base)
         .map()?;
-    let options = NodeOptions { max_blocks: Some(8192), ..NodeOptions::default() };
+    let options = NodeOptions { max_blocks: Some(8192), boundary, ..NodeOptions::default() };
     let node = Node::create(memory, options)?;
     // This server only lends its descriptors: nobody can connect to one end of a pair.
     let (idle, _) = std::os::unix::net::UnixStream::pair()?;

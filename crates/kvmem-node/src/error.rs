@@ -233,8 +233,11 @@ pub enum CallError {
         /// The bytes of the largest free range.
         largest: u64,
     },
-    /// The block is longer than the node's memory, or empty.
-    #[error("a block of {requested} bytes is not possible: lengths are 1 to {limit}")]
+    /// The block is longer than the node's memory or its boundary, or empty.
+    #[error(
+        "a block of {requested} bytes is not possible: lengths are 1 to {limit}, the memory of the \
+         node or its boundary; split the value, or serve with a longer `boundary`"
+    )]
     BadLength {
         /// The length.
         requested: u64,

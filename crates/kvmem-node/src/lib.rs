@@ -29,8 +29,8 @@ pub use keeper::{
     MAX_KEPT_NAME,
 };
 pub use node::{
-    BlockHandle, Event, EventKind, Events, MAX_BATCH, MemoryFile, NamespaceLimits, NamespaceStats,
-    Node, NodeOptions, NodeStats, RecoveryReport,
+    BlockHandle, Event, EventKind, Events, MAX_BATCH, MemoryFile, NO_BOUNDARY, NamespaceLimits,
+    NamespaceStats, Node, NodeOptions, NodeStats, RecoveryReport,
 };
 pub use protocol::{Listed, MAX_MESSAGE, PROTOCOL_VERSION, SessionListed};
 pub use server::{DrainProgress, NodeObserver, NodeServer, ServerOptions, Stopper};

@@ -563,6 +563,14 @@ impl PyNodeCache {
         self.held.with(|client| client.memory().1)
     }
 
+    /// No value crosses a multiple of this number of bytes, nor is longer. None: a value may be
+    /// as long as the memory. A program that registers the memory by itself, in pieces, ends them
+    /// at multiples: a GPU cannot copy a value that lies in two pieces.
+    #[getter]
+    fn boundary(&self) -> PyResult<Option<u64>> {
+        self.held.with(NodeClient::boundary)
+    }
+
     /// Returns the descriptor of the node's memory, open for reading and writing. The cache owns
     /// it; it stays open as long as the memory is mapped. Raises :class:`InvalidArgumentError` if
     /// the cache only reads.

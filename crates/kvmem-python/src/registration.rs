@@ -36,7 +36,9 @@ impl Held for RegistrationSet {
 ///   from the environment, and ``auto`` if it names none.
 /// - ``populate``: make pages resident before they are registered: ``"auto"`` or a number of
 ///   threads. With None the first device faults them in, on one thread.
-/// - ``chunk``: maximum number of bytes that one key covers. None chooses by the devices' limits.
+/// - ``chunk``: maximum number of bytes that one key covers. None chooses by the devices' limits;
+///   a GPU, which copies by address, gets one key for the whole region then. Copies must not cross
+///   an edge between two keys.
 /// - ``progress``: called with ``(done, total)`` in bytes. Each byte counts once when it is
 ///   resident and once for every device that it is registered with.
 /// - ``time_budget``: seconds that the whole operation may take.

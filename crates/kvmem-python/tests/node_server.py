@@ -44,17 +44,27 @@ class Server:
     """A server, and a keeper of the node's files that starts it again when it is killed."""
 
     def __init__(
-        self, nbytes: int = 16 * MIB, folder: Path | None = None, lease: float = 60.0
+        self,
+        nbytes: int = 16 * MIB,
+        folder: Path | None = None,
+        lease: float = 60.0,
+        boundary: int = 1 << 30,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="kvmem-node-")
         self.path = (folder or Path(self._folder.name)) / "kvmem.sock"
-        self.nbytes, self.lease = nbytes, lease
+        self.nbytes, self.lease, self.boundary = nbytes, lease, boundary
         self.start()
 
     def start(self) -> None:
         """Starts it with new files."""
         self._keeper = subprocess.Popen(
-            [program(), str(self.nbytes), self.path, str(round(self.lease * 1000))],
+            [
+                program(),
+                str(self.nbytes),
+                self.path,
+                str(round(self.lease * 1000)),
+                str(self.boundary),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -7,6 +7,8 @@
 # such as --quick, --size 64GiB or --borrow-hugepages. Without a driver or a GPU it says `skipped`
 # and succeeds. It needs neither a network nor a toolchain.
 set -u
+# Nothing runs that the current folder has.
+case ":$PATH:" in *:[!/]*) PATH=/usr/local/bin:/usr/bin:/bin ;; esac
 here=$(cd "$(dirname "$0")" && pwd)
 out=${1:-out}
 [ $# -gt 0 ] && shift

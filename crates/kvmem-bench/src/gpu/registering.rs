@@ -7,8 +7,8 @@ use std::thread;
 use std::time::Instant;
 
 use kvmem::arena::Region;
-use kvmem::register::RegistrationSet;
 use kvmem::register::cuda::Cuda;
+use kvmem::register::{Registrar, RegistrationSet};
 
 use super::GpuMeasureError;
 use super::driver::{Entered, Gpu, OwnContext};
@@ -122,7 +122,8 @@ fn side_by_side(
     first.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Registers the region with the library, and unregisters it. Populating is part of the time.
+/// Registers the region with the library, and unregisters it, in pieces as a pool has them.
+/// Populating is part of the time.
 pub(super) fn automatic(
     library: &OsStr,
     region: &Arc<Region>,
@@ -131,8 +132,10 @@ pub(super) fn automatic(
     // SAFETY: the caller of the suite promises that the library behaves like the driver.
     let cuda = unsafe { Cuda::load_from(library) }.map_err(|error| failed(&error))?;
     let gpu = Arc::new(cuda.open(0).map_err(|error| failed(&error))?);
+    let piece = gpu.limits().preferred_chunk_bytes.unwrap_or(u64::MAX);
     let start = Instant::now();
-    let set = RegistrationSet::builder().registrars([gpu as _]).register(Arc::clone(region));
+    let builder = RegistrationSet::builder().registrars([gpu as _]).chunk_bytes(piece);
+    let set = builder.register(Arc::clone(region));
     let mut set = set.map_err(|error| failed(&error))?;
     let between = Instant::now();
     set.deregister().map_err(|error| failed(&error))?;

@@ -39,6 +39,7 @@ impl PlainRing {
             max_bytes: MAX_BYTES,
             max_keys: slots.into(),
             preferred_chunk_bytes: None,
+            copies_by_address: false,
             memlock: like.memlock,
         };
         // Slots are taken from the end.

@@ -4,6 +4,7 @@
  * synchronized.
  */
 
+#define COPIES_BY_STREAM
 #include "../../../kvmem/tests/standin/cuda.c"
 
 #include <stddef.h>
@@ -105,6 +106,8 @@ static CUresult start(CUresult error, void *to, const void *from, size_t length,
     pthread_mutex_lock(&lock);
     if (error || stream != copies || copies_started == sizeof copies / sizeof *copies)
         return done(error ? error : INVALID_VALUE);
+    if (!may_copy(to, length) || !may_copy(from, length))
+        return done(INVALID_VALUE);
     copies[copies_started++] = (struct copy){to, from, length};
     return done(SUCCESS);
 }

@@ -263,6 +263,15 @@ public:
         return detail::bytes_of(data, bytes);
     }
 
+    /// Number of bytes of which no value crosses a multiple, or is longer; 0: a value may be as
+    /// long as the memory. A program that registers the memory by itself, in pieces, ends them at
+    /// multiples.
+    std::uint64_t boundary() const {
+        std::uint64_t bytes = 0;
+        detail::check(kvmem_node_client_boundary(native_handle(), &bytes));
+        return bytes;
+    }
+
     /// Returns the key with which a device of `registrars` can access all of
     /// `[offset, offset + bytes)` of the memory. Throws KVMEM_ERR_STRADDLES if the range needs
     /// several.

@@ -150,7 +150,9 @@ struct RegistrationOptions {
     std::uint32_t populate = populate_auto;
     /// Populate and register each chunk before the next one.
     bool by_range = false;
-    /// Largest number of bytes that one key covers; 0: the registrars' preferred size.
+    /// Largest number of bytes that one key covers; 0: the registrars' preferred size. A GPU, which
+    /// copies by address, gets one key for the whole region then. Copies must not cross an edge
+    /// between two keys.
     std::uint64_t chunk_bytes = 0;
     /// Receives the progress of registering and of giving the keys back.
     ProgressFn progress;

@@ -72,6 +72,9 @@ static void shared(const kvmem_node_client_options *options) {
     CHECK(bytes >= 8 * MIB);
     OK(kvmem_node_client_memory(reader, &other_base, &bytes));
     CHECK(base != other_base && bytes == stats(reader).capacity);
+    uint64_t boundary;
+    OK(kvmem_node_client_boundary(reader, &boundary));
+    CHECK(boundary == 4 * MIB);
 
     uint64_t sizes[3] = {BLOCK, BLOCK + 1, 7};
     kvmem_node_reserved reserved[3];

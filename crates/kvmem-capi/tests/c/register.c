@@ -58,7 +58,8 @@ static void simulated(void) {
     IS(KVMEM_ERR_NO_SUCH_DEVICE, kvmem_registrars_name(nics, 2, name, sizeof name, NULL));
     kvmem_limits limits;
     OK(kvmem_registrars_limits(nics, 0, &limits));
-    CHECK(limits.max_key_bytes == MIB && limits.memlock_bytes == UINT64_MAX);
+    CHECK(limits.max_key_bytes == MIB && limits.memlock_bytes == UINT64_MAX &&
+          limits.copies_by_address == 0);
 
     kvmem_registration_options options;
     OK(kvmem_registration_options_init(&options, sizeof options));

@@ -56,6 +56,7 @@ static void shared(bool rings) {
     NodeClient writer(node, options);
     std::optional<NodeClient> reader(std::in_place, node, options);
     CHECK(writer.has_rings() == rings && writer.memory().size() == writer.stats().capacity);
+    CHECK(writer.boundary() == 4 * MIB);
 
     auto reserved = writer.reserve(span_of({1000, 2000}));
     CHECK(reserved && reserved->size() == 2);

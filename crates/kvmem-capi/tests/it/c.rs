@@ -8,7 +8,9 @@ use kvmem_node::ServerOptions;
 
 use crate::support::node_server::{ServedNode, with_nodes};
 use crate::support::under::{Under, programs};
-use crate::support::{STRICT, code_blocks, compile, crate_folder, has, prefix, scratch, succeed};
+use crate::support::{
+    STRICT, code_blocks, compile, crate_folder, driver_of_gpus, has, prefix, scratch, succeed,
+};
 
 fn run(name: &str, under: Under) {
     let source = crate_folder().join(format!("tests/c/{name}.c"));
@@ -18,6 +20,13 @@ fn run(name: &str, under: Under) {
 programs!(
     arena register offset slab pool kv_tier disk_tier tier_set fetching threads gslice cost
 );
+
+// Not under tools that report leaks: the library of the driver is never unloaded.
+#[test]
+fn memory_of_a_gpu_with_a_driver_that_stands_in() {
+    let program = compile(&crate_folder().join("tests/c/cuda.c"), "cuda", &[]);
+    succeed(Command::new(program).env("LD_LIBRARY_PATH", driver_of_gpus()));
+}
 
 /// Clients of nodes whose servers are in this process.
 mod node {

@@ -8,7 +8,9 @@ use kvmem_node::ServerOptions;
 
 use crate::support::node_server::{ServedNode, with_nodes};
 use crate::support::under::{Under, programs};
-use crate::support::{code_blocks, compiled, crate_folder, has, prefix, scratch, succeed};
+use crate::support::{
+    code_blocks, compiled, crate_folder, driver_of_gpus, has, prefix, scratch, succeed,
+};
 
 /// Warnings that the headers and programs must not cause.
 const STRICT: [&str; 6] = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wconversion", "-Werror"];
@@ -54,6 +56,12 @@ programs!(
     arena registration offset slab pool kv_cache kv_tier disk_tier tier_set threads moved mooncake
     mooncake_arena
 );
+
+// Not under tools that report leaks: the library of the driver is never unloaded.
+#[test]
+fn memory_of_a_gpu_with_a_driver_that_stands_in() {
+    run_with("cuda", Under::Nothing, &[("LD_LIBRARY_PATH", driver_of_gpus())]);
+}
 
 /// Clients of nodes whose servers are in this process.
 mod node {

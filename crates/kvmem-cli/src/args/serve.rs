@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args as ClapArgs, ValueEnum};
 use kvmem::arena::{ByteSize, Ladder, Numa, Populate};
-use kvmem_node::NamespaceLimits;
+use kvmem_node::{NO_BOUNDARY, NamespaceLimits};
 
 use super::serve_tier::tier_size;
 use super::{MetricsArgs, ServeMooncake, ServeTier, size};
@@ -54,6 +54,13 @@ pub struct ServeArgs {
     /// Alignment of all values, a power of two
     #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = size)]
     pub align: u64,
+
+    /// No value crosses a multiple of this length, nor is longer: a power of two, or none. A GPU
+    /// cannot copy a value that lies in two of the pieces in which it registers the memory, which
+    /// are 1 GiB long, or as long as the boundary if that is longer. Memory that is recovered keeps
+    /// its boundary
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = boundary)]
+    pub boundary: u64,
 
     /// After this time without a message, the reservations of a client are lost: a number with ms,
     /// s, min or h
@@ -262,6 +269,14 @@ fn limits(text: &str) -> Result<NamespaceLimits, String> {
         }
     }
     Ok(limits)
+}
+
+/// Parses a boundary: a size, or `none`.
+fn boundary(text: &str) -> Result<u64, String> {
+    match text {
+        "none" => Ok(NO_BOUNDARY),
+        _ => size(text).map_err(|error| format!("{error}; or none")),
+    }
 }
 
 /// Parses a time such as `60s`.

@@ -13,6 +13,7 @@ mod replay;
 mod schema;
 mod serve;
 mod serve_file;
+mod serve_folder;
 mod serve_mooncake;
 mod serving;
 mod sizes;

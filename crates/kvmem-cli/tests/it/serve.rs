@@ -694,6 +694,8 @@ fn invalid_options_of_a_server_end_with_status_2() {
     for (size, more, expected) in [
         ("0", &[][..], "0 bytes"),
         ("4MiB", &["--align", "3"], "align is 3"),
+        ("4MiB", &["--boundary", "3MiB"], "boundary is 3145728"),
+        ("4MiB", &["--boundary", "2KiB"], "boundary is 2048"),
         ("4MiB", &["--max-blocks", "0"], "--max-blocks"),
         ("4MiB", &["--max-blocks", "4294967295"], "max_blocks"),
         ("4MiB", &["--lease", "60"], "such as 60s"),

@@ -62,3 +62,19 @@ fn without_the_package_the_error_says_how_to_install_it() {
     let (status, printed) = serve(&package.0.display().to_string(), &[]);
     assert_eq!(status, Some(2), "{printed}");
 }
+
+#[test]
+fn a_relative_folder_of_path_has_no_program() {
+    let package = Package::new("relative");
+    for path in ["", ".", ":/usr/bin:/bin", "/usr/bin:/bin:", "./"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_kvmem"))
+            .arg("serve-mooncake")
+            .env("PATH", path)
+            .current_dir(&package.0)
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "PATH={path}: {text}");
+        assert!(text.contains("in an absolute folder of PATH"), "{text}");
+    }
+}

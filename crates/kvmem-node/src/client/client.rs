@@ -8,7 +8,7 @@ use std::thread::Builder;
 use std::time::Duration;
 
 use kvmem::arena::Region;
-use kvmem::register::{Key, RegisterError, RegistrationSet};
+use kvmem::register::{Key, Limits, RegisterError, Registrar, RegistrationSet};
 
 use super::connection::{Connection, NO_PINS};
 use super::memory::ClientMemory;
@@ -18,7 +18,7 @@ use super::{
 };
 use crate::crc;
 use crate::error::CallError;
-use crate::node::{BlockHandle, Events, NodeStats};
+use crate::node::{BlockHandle, Events, NO_BOUNDARY, NodeStats, PIECE_BYTES};
 use crate::protocol::{Answer, Call, Commit, Key as ValueKey, Listed, SessionListed, Welcome};
 
 /// What pins and reservations need of their client.
@@ -30,6 +30,8 @@ pub(super) struct ClientInner {
     /// The memory with the client's registrars.
     registration: Option<RegistrationSet>,
     pub(super) memory: ClientMemory,
+    /// The server's boundary.
+    boundary: u64,
 }
 
 impl ClientInner {
@@ -104,9 +106,25 @@ fn prepare(
     }
     // A device that reads alone cannot be told from one that writes.
     let region = memory.region().ok_or(ClientError::Call(CallError::ReadOnly))?;
-    let builder = RegistrationSet::builder().registrars(registrars.iter().cloned());
+    let mut builder = RegistrationSet::builder().registrars(registrars.iter().cloned());
+    if let Some(chunk) = chunk_bytes(welcome.boundary, registrars) {
+        builder = builder.chunk_bytes(chunk);
+    }
     let registration = builder.register(Arc::clone(region))?;
     Ok((memory, Some(registration)))
+}
+
+/// Returns the length of pieces whose edges no value crosses; `None`: the registrars choose.
+///
+/// Both lengths are powers of two, as those of pages are. A piece is therefore a whole number of
+/// parts between two multiples of the boundary, and ends at the end of a page. Registrars that
+/// prefer few keys have no pieces of their own, and a GPU that gets no length takes one piece.
+fn chunk_bytes(boundary: u64, registrars: &[Arc<dyn Registrar>]) -> Option<u64> {
+    let chunk = boundary.max(PIECE_BYTES);
+    let limits: Vec<Limits> = registrars.iter().map(|registrar| registrar.limits()).collect();
+    let wanted = limits.iter().any(|limits| limits.preferred_chunk_bytes.is_some());
+    let possible = limits.iter().all(|limits| limits.max_bytes >= chunk);
+    (boundary != NO_BOUNDARY && wanted && possible).then_some(chunk)
 }
 
 fn keys_of<K: AsRef<[u8]>>(keys: &[K]) -> Vec<ValueKey<'_>> {
@@ -140,7 +158,8 @@ impl NodeClient {
         let ConnectOptions { checksums, verify, .. } = *options;
         let connection = Arc::new(connection);
         let _keeping = keep_pins(&connection, Duration::from_millis(welcome.lease_ms));
-        let inner = Arc::new(ClientInner { connection, _keeping, registration, memory });
+        let boundary = welcome.boundary;
+        let inner = Arc::new(ClientInner { connection, _keeping, registration, memory, boundary });
         Ok(NodeClient { inner, checksums, verify })
     }
 
@@ -156,10 +175,10 @@ impl NodeClient {
     ///
     /// # Errors
     /// [`ClientError::Register`]: the client has no such registrar, the range ends beyond the
-    /// memory, or it needs several keys. A registrar that registers in chunks, such as rings in
-    /// chunks of 1 GiB, has several:
-    /// [`chunks`](kvmem::register::Registration::chunks) of the [registration](Self::registration)
-    /// lists them.
+    /// memory, or it needs several keys. A range between two multiples of the
+    /// [boundary](Self::boundary), such as a value, has one key, unless a registrar takes less than
+    /// the boundary with one key. The [`chunks`](kvmem::register::Registration::chunks) of the
+    /// [registration](Self::registration) are the ranges of the keys.
     pub fn key_for(&self, device: &str, offset: u64, len: u64) -> Result<Key, ClientError> {
         let none = || RegisterError::NoSuchDevice { device: device.to_owned(), have: Vec::new() };
         let registration = self.registration().ok_or_else(none)?;
@@ -172,6 +191,14 @@ impl NodeClient {
     #[must_use]
     pub fn memory(&self) -> (*const u8, usize) {
         (self.inner.memory.base(), self.inner.memory.len())
+    }
+
+    /// Returns the number of bytes of which no value crosses a multiple, or is longer; `None`: a
+    /// value may be as long as the memory. A program that registers the memory by itself, in
+    /// pieces, ends them at multiples.
+    #[must_use]
+    pub fn boundary(&self) -> Option<u64> {
+        Some(self.inner.boundary).filter(|bytes| *bytes != NO_BOUNDARY)
     }
 
     /// Returns the mapping of the memory: its [file](Region::fd) for an engine that maps it itself,

@@ -190,6 +190,7 @@ fn welcome() -> Welcome {
         node_id: 1,
         memory_len: BYTES as u64,
         align: 4096,
+        boundary: 0,
         token: 1,
         lease_ms: 1000,
         epoch: 1,

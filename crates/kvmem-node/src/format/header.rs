@@ -23,7 +23,6 @@ pub(crate) struct HeaderCell {
     memory_id: AtomicU64,
     align: AtomicU64,
     node_id: AtomicU64,
-    session_file_id: AtomicU64,
     sum: AtomicU64,
     /// The batch that is being committed; 0: none.
     pub(crate) committing: AtomicU64,
@@ -34,6 +33,9 @@ pub(crate) struct HeaderCell {
     entries_used: AtomicU64,
     /// Removals that the tier has not made: a [`TierRemovals`] as a number.
     tier_removals: AtomicU64,
+    /// Part of what the checksum covers, as the next word is.
+    boundary: AtomicU64,
+    session_file_id: AtomicU64,
 }
 
 /// Removals that the tier has not made, because none was attached.
@@ -58,6 +60,8 @@ pub(crate) struct Header {
     pub(crate) memory_id: u64,
     /// The alignment of all blocks.
     pub(crate) align: u64,
+    /// No extent crosses a multiple of this number of bytes; 0: there is no boundary.
+    pub(crate) boundary: u64,
     /// A random number that names this memory for its clients.
     pub(crate) node_id: u64,
     /// The inode number of the session file.
@@ -65,11 +69,21 @@ pub(crate) struct Header {
 }
 
 impl Header {
-    fn words(&self) -> [u64; 8] {
+    /// Returns the bytes of the longest extent.
+    pub(crate) fn max_len(&self) -> u64 {
+        if self.boundary == 0 { self.memory_len } else { self.boundary.min(self.memory_len) }
+    }
+
+    fn words(&self) -> [u64; 9] {
         let version = u64::from(VERSION) | u64::from(LITTLE_ENDIAN) << 32;
-        let Header { entries, memory_len, memory_id, align, node_id, session_file_id } = *self;
+        let Header { entries, memory_len, memory_id, align, node_id, boundary, session_file_id } =
+            *self;
         let entries = entries.into();
-        [MAGIC, version, entries, memory_len, memory_id, align, node_id, session_file_id]
+        let first = [MAGIC, version, entries, memory_len, memory_id, align, node_id];
+        let mut words = [0; 9];
+        words[..7].copy_from_slice(&first);
+        words[7..].copy_from_slice(&[boundary, session_file_id]);
+        words
     }
 
     fn sum(&self) -> u64 {
@@ -87,6 +101,7 @@ impl HeaderCell {
             &self.memory_id,
             &self.align,
             &self.node_id,
+            &self.boundary,
             &self.session_file_id,
         ];
         for (cell, word) in cells.into_iter().zip(&header.words()[1..]) {
@@ -154,6 +169,7 @@ impl HeaderCell {
             memory_len: load(&self.memory_len),
             memory_id: load(&self.memory_id),
             align: load(&self.align),
+            boundary: load(&self.boundary),
             node_id: load(&self.node_id),
             session_file_id: load(&self.session_file_id),
         };

@@ -428,17 +428,16 @@ impl Node {
         (removed, waits)
     }
 
-    /// Returns whether the tier has a value under a key, and an acquisition would fetch it. Waits
-    /// for no device.
+    /// Returns whether the tier has a value under a key that fits into the memory, and an
+    /// acquisition would fetch it. Waits for no device.
     pub(super) fn is_below(&self, namespace: u16, key: &[u8]) -> bool {
         let Some(below) = &self.below else { return false };
         let named = (namespace, key.to_vec());
         match below.fetches.get(&named) {
             Some(fetch) => !fetch.superseded,
             None => {
-                !below.removals.contains_key(&named)
-                    && (below.known_len(&named).is_some()
-                        || below.tier.len_of(&self.key_in_tier(namespace, key)).is_some())
+                let fits = |len| len <= self.memory.header.max_len();
+                !below.removals.contains_key(&named) && self.len_below(&named).is_some_and(fits)
             }
         }
     }

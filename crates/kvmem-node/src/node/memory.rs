@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use kvmem::arena::{Backing, PageSize, Populate, Region};
 use rustix::fs::fstat;
 
-use super::{MemoryFile, NodeOptions};
+use super::{MemoryFile, NO_BOUNDARY, NodeOptions};
 use crate::error::{BadIndex, NodeError};
 use crate::format::{
     ENTRIES_AT, ENTRY_BYTES, EntryCell, Header, HeaderCell, MAX_NAMESPACES, MAX_SESSIONS,
@@ -48,6 +48,7 @@ impl NodeMemory {
             let limit = "an alignment is a power of two, at most the length of the memory";
             return Err(NodeError::Option { option: "align", value: align, limit });
         }
+        NodeMemory::boundary_for(memory_len, options)?;
         let default = || (memory_len / 65_536).clamp(1024, (u32::MAX - 1).into()) as u32;
         let entries = max_blocks.unwrap_or_else(default);
         if entries == 0 || entries == u32::MAX {
@@ -55,6 +56,16 @@ impl NodeMemory {
             return Err(NodeError::Option { option: "max_blocks", value: entries.into(), limit });
         }
         Ok(entries)
+    }
+
+    /// Returns the boundary that no block crosses in memory of a length; 0: there is none.
+    fn boundary_for(memory_len: u64, options: &NodeOptions) -> Result<u64, NodeError> {
+        let NodeOptions { align, boundary, .. } = *options;
+        if boundary != NO_BOUNDARY && (!boundary.is_power_of_two() || boundary < align) {
+            let limit = "a boundary is a power of two, at least the alignment; 0: there is none";
+            return Err(NodeError::Option { option: "boundary", value: boundary, limit });
+        }
+        Ok(if boundary < memory_len { boundary } else { NO_BOUNDARY })
     }
 
     /// Returns the length of the index for a length of memory, in bytes.
@@ -88,8 +99,10 @@ impl NodeMemory {
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(NodeError::system("getrandom"))?;
         let node_id = u64::from_ne_bytes(random);
+        let boundary = NodeMemory::boundary_for(memory_len, options)?;
         let (align, session_file_id) = (options.align, session_file.id()?);
-        let header = Header { entries, memory_len, memory_id, align, node_id, session_file_id };
+        let header =
+            Header { entries, memory_len, memory_id, align, boundary, node_id, session_file_id };
         let (bytes, transfers) = (Arc::new(bytes), open_for_transfers(&index)?);
         let memory = NodeMemory { bytes, index, session_file, transfers, header, file: None };
         memory.header_cell().write(&header);
@@ -136,6 +149,7 @@ impl NodeMemory {
             memory_len: 0,
             memory_id: 0,
             align: 1,
+            boundary: 0,
             node_id: 0,
             session_file_id: 0,
         };

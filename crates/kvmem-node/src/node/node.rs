@@ -14,7 +14,7 @@ use super::lists::Links;
 use super::namespaces::Namespaces;
 use super::sessions::Sessions;
 use super::stats::Counters;
-use super::{BlockHandle, Granted, NodeMemory, NodeOptions};
+use super::{BlockHandle, Granted, NO_BOUNDARY, NodeMemory, NodeOptions};
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::{EntryCell, MAX_KEY, State, Word};
 
@@ -101,7 +101,11 @@ impl Node {
 
     /// Makes the state of memory without used entries.
     pub(super) fn over(memory: NodeMemory, options: NodeOptions) -> Result<Node, NodeError> {
-        let space = OffsetAllocator::new(memory.header.memory_len).map_err(NodeError::Space)?;
+        let mut space = OffsetAllocator::builder(memory.header.memory_len);
+        if memory.header.boundary != NO_BOUNDARY {
+            space = space.boundary(memory.header.boundary);
+        }
+        let space = space.build().map_err(NodeError::Space)?;
         let mut random = [0; 16];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(NodeError::system("getrandom"))?;

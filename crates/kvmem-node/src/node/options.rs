@@ -2,6 +2,13 @@
 
 use crate::format::MAX_KEY;
 
+/// The length of the pieces in which devices register the memory of a node, unless its boundary is
+/// longer: the piece that a GPU registers best.
+pub(crate) const PIECE_BYTES: u64 = 1 << 30;
+
+/// The [boundary](NodeOptions::boundary) of memory that has none.
+pub const NO_BOUNDARY: u64 = 0;
+
 /// How a node is made. A recovery takes the sizes from the index file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NodeOptions {
@@ -10,6 +17,11 @@ pub struct NodeOptions {
     pub max_blocks: Option<u32>,
     /// The alignment of all blocks in bytes, a power of two.
     pub align: u64,
+    /// No block crosses a multiple of this number of bytes, nor is longer: a power of two, at least
+    /// `align`. Devices register the memory in pieces that end at its multiples, and a GPU cannot
+    /// copy a value that lies in two pieces. Memory that is not longer than the boundary has none;
+    /// [`NO_BOUNDARY`]: no memory has one.
+    pub boundary: u64,
     /// The most bytes that one session may have reserved at a time.
     pub max_reserved_per_session: u64,
     /// The most pins and reservations of one session.
@@ -30,6 +42,7 @@ impl Default for NodeOptions {
         NodeOptions {
             max_blocks: None,
             align: 4096,
+            boundary: PIECE_BYTES,
             max_reserved_per_session: u64::MAX,
             max_handles_per_session: 1 << 20,
             max_pinned_bytes_per_session: u64::MAX,

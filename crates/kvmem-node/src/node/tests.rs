@@ -9,6 +9,7 @@ use proptest::prelude::*;
 
 use super::{BlockHandle, CommitItem, NewSession, Node, NodeMemory, NodeOptions, SessionIndex};
 use crate::error::{BadIndex, CallError, NodeError};
+use crate::format::VERSION;
 use crate::prefix;
 use crate::tier::{NodeTier, TierDone, TierJob, TierOptions, TierRead};
 
@@ -337,13 +338,16 @@ fn a_foreign_index_is_told() {
     };
     let magic = error(&|index| index[..8].copy_from_slice(b"GARBAGE!"));
     assert_eq!(magic, BadIndex::Foreign { magic: u64::from_le_bytes(*b"GARBAGE!") });
-    assert_eq!(error(&|index| index[8] = 1), BadIndex::Version { version: 1, known: 2 });
+    let (next, known) = (VERSION + 1, VERSION);
+    let later = error(&|index| index[8..12].copy_from_slice(&next.to_le_bytes()));
+    assert_eq!(later, BadIndex::Version { version: next, known });
     let order = error(&|index| index[12..16].reverse());
     assert_eq!(order, BadIndex::ByteOrder { order: 0x0403_0201 });
     assert_eq!(error(&|index| index[16] ^= 1), BadIndex::HeaderChecksum);
+    assert_eq!(error(&|index| index[96 + 2] ^= 1), BadIndex::HeaderChecksum);
     // One entry less, and its value would be lost without a word.
-    let used = |word: u64| error(&|index| index[88..96].copy_from_slice(&word.to_le_bytes()));
-    for word in [0, 1, u64::MAX, u64::from_le_bytes(whole[88..96].try_into().unwrap()) ^ 1] {
+    let used = |word: u64| error(&|index| index[80..88].copy_from_slice(&word.to_le_bytes()));
+    for word in [0, 1, u64::MAX, u64::from_le_bytes(whole[80..88].try_into().unwrap()) ^ 1] {
         assert_eq!(used(word), BadIndex::EntriesUsed { word, entries: 48 });
     }
     let short = error(&|index| index.truncate(65_536));

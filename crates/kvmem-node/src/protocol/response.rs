@@ -57,6 +57,8 @@ pub(crate) struct Welcome {
     pub(crate) node_id: u64,
     pub(crate) memory_len: u64,
     pub(crate) align: u64,
+    /// No block crosses a multiple of it; 0: there is none.
+    pub(crate) boundary: u64,
     /// Resumes the session at a later server.
     pub(crate) token: u64,
     pub(crate) lease_ms: u64,

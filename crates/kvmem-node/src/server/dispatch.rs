@@ -278,6 +278,7 @@ impl NodeServer {
             node_id: header.node_id,
             memory_len: header.memory_len,
             align: header.align,
+            boundary: header.boundary,
             token,
             lease_ms: self.options.lease.as_millis() as u64,
             epoch: self.node.epoch_of(session),

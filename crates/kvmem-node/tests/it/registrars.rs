@@ -143,6 +143,135 @@ fn a_gpu_pins_the_memory_again_in_the_next_engine() {
     }
 }
 
+/// A copy by the stand-in for the driver, between a value and the memory of the GPU. The GPU's
+/// memory is the host's.
+struct Copies<'a> {
+    library: &'a StandIn,
+    gpu: Vec<u8>,
+}
+
+impl Copies<'_> {
+    fn new(library: &StandIn) -> Copies<'_> {
+        // SAFETY: the type is that of cuda.c, which keeps the address alone.
+        let push = unsafe {
+            library.function::<unsafe extern "C" fn(*const u8) -> i32>("cuCtxPushCurrent_v2")
+        };
+        // SAFETY: the context is current in this thread from now on.
+        assert_eq!(unsafe { push([0u8].as_ptr()) }, 0);
+        Copies { library, gpu: vec![0x5a; 8 << 20] }
+    }
+
+    /// Returns the driver's results of copying into a value, and out of one.
+    fn both_ways(&mut self, value: *mut u8, len: usize) -> [i32; 2] {
+        type Copy = unsafe extern "C" fn(*mut u8, *const u8, usize, *mut u8) -> i32;
+        assert!(len <= self.gpu.len());
+        let null = std::ptr::null_mut();
+        // SAFETY: the types are those of cuda.c, and both places have that many bytes.
+        unsafe {
+            let from_gpu = self.library.function::<Copy>("cuMemcpyDtoHAsync_v2");
+            let to_gpu = self.library.function::<Copy>("cuMemcpyHtoDAsync_v2");
+            [
+                from_gpu(value, self.gpu.as_ptr(), len, null),
+                to_gpu(self.gpu.as_mut_ptr(), value, len, null),
+            ]
+        }
+    }
+}
+
+/// Fills memory that is longer than two pieces with values of odd lengths, and copies each.
+fn copy_all(boundary: u64, pieces: u64) {
+    // One after the other: each takes 2 GiB.
+    static TURN: Mutex<()> = Mutex::new(());
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    const LONG: usize = (2 << 30) + (96 << 20);
+    let library = StandIn::new("cuda", &[]);
+    // SAFETY: the stand-in has the types of the driver.
+    let cuda = unsafe { Cuda::load_from(library.path()) }.expect("compiled just now");
+    let place = Place::new();
+    let options = NodeOptions { boundary, ..NodeOptions::default() };
+    let node = Node::create(memory(LONG), options).expect("possible");
+    let server = Running::start(node, &place.socket(), ServerOptions::default());
+    let gpu = cuda.open(0).expect("there are two");
+    let client = connect_with(&place.socket(), &self::options(gpu.into()));
+    assert_eq!(library.get("live_ranges"), pieces);
+    let mut copies = Copies::new(&library);
+    let mut filled = Vec::new();
+    loop {
+        let sizes = [3_274_752, 1_000_003, 7_654_321, 4097];
+        match client.reserve(&[sizes[filled.len() % 4]]) {
+            Ok(mut made) => filled.append(&mut made),
+            Err(ClientError::Call(CallError::OutOfSpace { .. })) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    for value in &mut filled {
+        let (offset, len) = (value.offset(), value.bytes().len());
+        client.key_for("cuda:0", offset, len as u64).expect("a value has one key");
+        let at = value.bytes_mut().expect("it is reserved").as_mut_ptr();
+        assert_eq!(copies.both_ways(at, len), [0; 2], "{offset} {len}");
+    }
+    let bytes: usize = filled.iter().map(|value| value.bytes().len()).sum();
+    assert!(bytes > LONG - (64 << 20), "{bytes} of {LONG} bytes are values");
+    assert_eq!((library.get("copied"), library.get("crossed")), (2 * filled.len() as u64, 0));
+    // A range that is no value may lie in two pieces.
+    let across = client.key_for("cuda:0", (1 << 30) - 1, 2);
+    assert_eq!(across.is_ok(), pieces == 1);
+    if let Err(error) = across {
+        let text = error.to_string();
+        assert!(text.contains("straddle the edge of a chunk of cuda:0 at 1073741824"), "{text}");
+    }
+    drop((filled, client, server));
+}
+
+#[test]
+fn a_gpu_copies_every_value_of_memory_that_is_longer_than_a_piece() {
+    copy_all(NodeOptions::default().boundary, 3);
+}
+
+#[test]
+fn a_gpu_registers_memory_without_a_boundary_in_one_piece() {
+    copy_all(kvmem_node::NO_BOUNDARY, 1);
+}
+
+#[test]
+fn values_do_not_cross_the_boundary_after_a_restart() {
+    let place = Place::new();
+    let options = NodeOptions { boundary: 64 << 10, ..NodeOptions::default() };
+    let node = Node::create(memory(BYTES), options).expect("possible");
+    let server = NodeServer::bind(node, &place.socket(), ServerOptions::default());
+    let server = server.expect("the socket is free");
+    let files = server.descriptors().expect("there are descriptors");
+    let mut kept = Kept { place, files, server: Some(Running::of(server)) };
+    let client = kept.connect(ClientRegistrars::default());
+    let check = |client: &NodeClient| {
+        assert_eq!(client.boundary(), Some(64 << 10));
+        let made: Vec<_> = (0..BYTES)
+            .map_while(|at| client.reserve(&[[20_001, 33_000, 9, 65_536][at % 4]]).ok())
+            .flatten()
+            .collect();
+        assert!(made.len() > 20);
+        for value in &made {
+            let (start, len) = (value.offset(), value.bytes().len() as u64);
+            assert_eq!(start >> 16, (start + len - 1) >> 16, "{start} {len}");
+        }
+        let error = client.reserve(&[65_537]).map(drop).expect_err("longer than the boundary");
+        let ClientError::Call(error) = error else { panic!("{error}") };
+        assert_eq!(error, CallError::BadLength { requested: 65_537, limit: 65_536 });
+        assert!(error.to_string().contains("serve with a longer `boundary`"), "{error}");
+    };
+    check(&client);
+    // The server that starts again has other options, and the memory has its boundary.
+    kept.restart();
+    check(&client);
+    // Memory that is not longer than the default boundary has none.
+    assert_eq!(Kept::start().connect(ClientRegistrars::default()).boundary(), None);
+    for boundary in [1, 2048, 4097, 3 << 20] {
+        let options = NodeOptions { boundary, ..NodeOptions::default() };
+        let error = Node::create(memory(BYTES), options).expect_err("no power of two");
+        assert!(error.to_string().contains(&format!("boundary is {boundary}: ")), "{error}");
+    }
+}
+
 #[test]
 fn locked_memory_is_a_registration_too() {
     let kept = Kept::start();

@@ -380,6 +380,29 @@ fn a_disk_keeps_values_for_other_memory() {
     assert!(served >= 40, "only {served} values came back");
 }
 
+/// A tier has values of other memory, which had no boundary or a longer one.
+#[test]
+fn a_value_that_is_longer_than_the_boundary_is_a_miss() {
+    let tier = Arc::new(MapTier::default());
+    let drain = Duration::from_secs(60);
+    let before = Tiered::draining(Place::new(), node(), tier.clone(), drain);
+    let client = before.client();
+    client.insert("short", &[1; 65_536]).expect("there is space");
+    client.insert("long", &[2; 65_537]).expect("there is space");
+    drop(client);
+    before.end();
+    assert_eq!(tier.len(), 2);
+    let options = NodeOptions { boundary: 64 << 10, ..NodeOptions::default() };
+    let node = Node::create(memory(1 << 20), options).expect("possible");
+    let after = Tiered::start(Place::new(), node, tier);
+    let client = after.client();
+    assert_eq!(client.lookup(&["long"]).expect("a call"), 0);
+    assert_eq!(client.lookup(&["short", "long", "short"]).expect("a call"), 1);
+    let pins = client.acquire(&["short", "long"]).expect("a call");
+    assert_eq!(pins.value(0).map(|value| value.bytes().len()), Some(65_536));
+    assert!(pins.value(1).is_none());
+}
+
 /// A planned end: what was never stored ahead is in the tier, and other memory has it.
 #[test]
 fn a_server_that_is_stopped_stores_what_the_tier_lacks() {

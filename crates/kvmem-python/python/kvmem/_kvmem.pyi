@@ -399,7 +399,9 @@ class Registration(_Manager):
       from the environment, and ``auto`` if it names none.
     - ``populate``: make pages resident before they are registered: ``"auto"`` or a number of
       threads. With None the first device faults them in, on one thread.
-    - ``chunk``: maximum number of bytes that one key covers. None chooses by the devices' limits.
+    - ``chunk``: maximum number of bytes that one key covers. None chooses by the devices' limits;
+      a GPU, which copies by address, gets one key for the whole region then. Copies must not cross
+      an edge between two keys.
     - ``progress``: called with ``(done, total)`` in bytes. Each byte counts once when it is
       resident and once for every device that it is registered with.
     - ``time_budget``: seconds that the whole operation may take.
@@ -1772,6 +1774,13 @@ class NodeCache(_Manager):
     @property
     def memory_len(self) -> int:
         """Length of the node's memory in bytes."""
+
+    @property
+    def boundary(self) -> int | None:
+        """No value crosses a multiple of this number of bytes, nor is longer. None: a value may be
+        as long as the memory. A program that registers the memory by itself, in pieces, ends them
+        at multiples: a GPU cannot copy a value that lies in two pieces.
+        """
 
     def fileno(self) -> int:
         """Returns the descriptor of the node's memory, open for reading and writing. The cache owns

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
+import cuda_driver
 import pytest
 from engines import DOCS, run_with, unpacked, with_torch
 
@@ -57,6 +59,30 @@ assert not mapped()
 """
     )
     assert out.count("RegionHostTensorAllocator") == 2, out
+
+
+@pytest.mark.parametrize("by_page", [False, True])
+def test_sglang_registers_a_region_where_no_page_is_cut(by_page: bool, tmp_path: Path) -> None:
+    # More than one gibibyte, which SGLang takes for the longest call here.
+    sglang(
+        LOADED
+        + f"""
+sys.path.append({str(cuda_driver.TESTS)!r})
+from cuda_driver import Driver
+from kvmem.sglang.allocator import RegionHostTensorAllocator
+driver, page, pages = Driver({cuda_driver.compiled(tmp_path)!r}), 3_274_752, 340
+torch.cuda.cudart = lambda: driver
+granularity = page if {by_page} else None
+tensor = common.alloc_with_host_register(
+    (pages, page), torch.uint8, "cpu", True, RegionHostTensorAllocator(), granularity
+)
+assert driver.number("live_ranges") == (2 if granularity else 1)
+for number in range(pages):
+    assert driver.copy(tensor.data_ptr() + number * page, page) == 0, number
+assert driver.number("crossed") == 0
+""",
+        SGLANG_HICACHE_HOST_REGISTER_CHUNK_GB="1",
+    )
 
 
 def test_allocators_with_their_own_memory_keep_it() -> None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
+import cuda_driver
 import pytest
 from conftest import MIB
 from engines import REAL
-from node_server import ROOT, Server
+from node_server import Server
 from vllm_process import (
     Engine,
     EngineError,
@@ -32,15 +31,9 @@ one_node = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def libcuda(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The stand-in for the driver that the tests of the registrar use."""
-    if shutil.which("cc") is None:
-        pytest.skip("there is no C compiler: apt-get install gcc")
     if REAL:
         pytest.skip("PyTorch's tensors are on no GPU here")
-    library = tmp_path_factory.mktemp("cuda") / "libcuda.so.1"
-    source = ROOT / "crates/kvmem/tests/standin/cuda.c"
-    options = ["-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-pthread"]
-    subprocess.run(["cc", *options, str(source), "-o", str(library)], check=True)
-    return str(library)
+    return cuda_driver.compiled(tmp_path_factory.mktemp("cuda"))
 
 
 @with_oldest
@@ -75,6 +68,36 @@ def test_the_memory_of_a_node_is_pinned_in_one_piece(libcuda: str) -> None:
             assert engine("load", NAMES) == 8 * row_bytes(2)
 
 
+@with_oldest
+def test_no_row_is_cut_by_the_edge_of_a_piece(libcuda: str) -> None:
+    # Rows of 96 KiB: a piece of 64 of them is the shortest one of whole hugepages.
+    options = {**SMALL, "registrar": "cuda", "registrar_chunk": "2MiB"}
+    spec = "KvmemOffloadingSpec"
+    with Engine(spec, {"kvmem": options}, workers=3, rows=128, libcuda=libcuda) as engine:
+        assert engine("workers", "driver", "live_ranges", "vllm") == [[2, 0]] * 3
+        copy_all_rows(engine, 128, row_bytes(3))
+
+
+def test_no_row_of_a_node_is_cut_by_the_edge_of_a_piece(libcuda: str) -> None:
+    with Server(12 * MIB, boundary=MIB) as server:
+        extra = {"kvmem": {"socket": str(server.path), "registrar": "cuda"}}
+        spec = "KvmemSharedSpec"
+        with Engine(spec, extra, workers=3, libcuda=libcuda, piece=2 * MIB) as engine:
+            assert engine("workers", "driver", "live_ranges", "vllm") == [[6, 0]] * 3
+            copy_all_rows(engine, 12 * (MIB // row_bytes(3)), row_bytes(3))
+
+
+def copy_all_rows(engine: Engine, rows: int, nbytes: int) -> None:
+    """Stores a chunk in every row, and loads each. The driver copies, and meets no edge."""
+    for first in range(0, rows, 20):
+        names = [f"row {row}" for row in range(first, min(first + 20, rows))]
+        assert engine("store", names) == names
+        assert engine("load", names) == len(names) * nbytes
+    # Two blocks of two tensors, there and back.
+    copied = 2 * 2 * 2 * rows
+    assert engine("workers", "driver", "copied", "crossed") == [[copied, 0]] * 3
+
+
 def test_pins_end_before_the_memory_is_unmapped(libcuda: str) -> None:
     vllm(
         f"""
@@ -91,7 +114,7 @@ def test_pins_end_before_the_memory_is_unmapped(libcuda: str) -> None:
         assert number("retained") == number("released"), number("retained")
         # A piece that fails takes the others with it, and the engine does not start.
         import ctypes, kvmem
-        vllm_standins._driver.standin_fail(b"cuMemHostRegister_v2", 2, 1, 2)
+        vllm_standins._driver.fail(b"cuMemHostRegister_v2", 2, 1, 2)
         options["extra"]["kvmem"].update(registrar_chunk="2MiB")
         try:
             vllm_engine.Worker(options, 0)

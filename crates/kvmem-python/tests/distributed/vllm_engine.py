@@ -87,6 +87,10 @@ class Worker:
         self._gpu = [vllm_standins.gpu(blocks, self._page) for _ in range(TENSORS)]
         if "libcuda" in options:
             vllm_standins.use_driver(options["libcuda"], self._gpu, rank % 2)
+        if "piece" in options:
+            from kvmem.vllm import _rows
+
+            _rows._PIECE = options["piece"]
         # Without the time of the imports.
         OffloadingSpecFactory.get_spec_cls(options["extra"])
         if "barrier" in options:

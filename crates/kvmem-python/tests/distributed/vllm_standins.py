@@ -147,9 +147,13 @@ class Platform:
 
 
 def swap_blocks_batch(src: Any, dst: Any, sizes: Any, **_: object) -> None:
-    """Copies ranges of bytes by address."""
+    """Copies ranges of bytes by address. The driver copies if kvmem has registered memory."""
     for source, target, nbytes in zip(src.tolist(), dst.tolist(), sizes.tolist()):
-        ctypes.memmove(target, source, nbytes)
+        if _driver is None or driver_number("live_ranges") == 0:
+            ctypes.memmove(target, source, nbytes)
+        else:
+            error = _driver.run("cuMemcpyAsync", target, source, nbytes)
+            assert error == 0, f"cudaErrorInvalidValue: {nbytes} bytes, {source:#x} to {target:#x}"
 
 
 def gpu(rows: int, nbytes: int) -> Any:
@@ -187,9 +191,10 @@ def use_driver(library: str, tensors: Any, ordinal: int) -> None:
     memory, and puts the caches of a worker on a GPU.
     """
     global _driver
-    _driver = ctypes.CDLL(library)
-    _driver.standin_get.restype = ctypes.c_uint64
-    _driver.standin_get.argtypes = [ctypes.c_char_p, ctypes.c_uint64]
+    sys.path.append(str(Path(__file__).parents[1]))
+    import cuda_driver
+
+    _driver = cuda_driver.Driver(library)
     from vllm.v1.kv_offload.cpu import gpu_worker, host_register
 
     gpu_worker.PIN_MEMORY = True
@@ -199,7 +204,7 @@ def use_driver(library: str, tensors: Any, ordinal: int) -> None:
 
 
 def driver_number(name: str) -> int:
-    return _Runtime.registered if name == "vllm" else int(_driver.standin_get(name.encode(), 0))
+    return _Runtime.registered if name == "vllm" else int(_driver.number(name))
 
 
 class Around(standins.Finder):

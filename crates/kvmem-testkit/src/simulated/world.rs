@@ -300,6 +300,7 @@ impl World {
             max_bytes: state.limits.max_bytes,
             max_keys: state.limits.max_keys.saturating_sub(state.held_keys()),
             preferred_chunk_bytes: state.limits.preferred_chunk_bytes,
+            copies_by_address: false,
             memlock: self.memlock(nic),
         }
     }

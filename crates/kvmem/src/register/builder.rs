@@ -75,7 +75,9 @@ impl RegistrationBuilder {
         self
     }
 
-    /// Sets the largest number of bytes per key. Default: the registrars' preferred length.
+    /// Sets the largest number of bytes per key. Default: the registrars' preferred length, and the
+    /// whole region for registrars that [copy by address](Limits::copies_by_address). A caller that
+    /// sets a length lets no transfer of theirs cross an edge between two keys.
     pub fn chunk_bytes(mut self, bytes: u64) -> RegistrationBuilder {
         self.chunk_bytes = Some(bytes);
         self

@@ -16,6 +16,12 @@ pub struct Limits {
     /// The chunk length in bytes that serves best, if many keys cost nothing: registering is
     /// fastest with it, or holds others up least. `None`: fewer keys are better.
     pub preferred_chunk_bytes: Option<u64>,
+    /// Whether transfers name memory by its address, without a key. A transfer then fails if its
+    /// range lies in two keys, and the caller never meets the key that would say so. Such a
+    /// registrar gets one key for the whole region, unless the caller sets the length of the
+    /// chunks and lets no transfer cross an edge between two of them.
+    #[serde(default)]
+    pub copies_by_address: bool,
     /// The limit on pinned bytes that applies to this registrar; `None`: no known limit.
     pub memlock: Option<Memlock>,
 }
@@ -29,6 +35,7 @@ impl Limits {
             max_bytes: u64::MAX,
             max_keys: u64::MAX,
             preferred_chunk_bytes: None,
+            copies_by_address: false,
             memlock: None,
         }
     }
@@ -146,7 +153,10 @@ impl RegisterLimit {
                      unit, --ulimit memlock=-1 for a container), or give the process CAP_IPC_LOCK"
                 )
             }
-            RegisterLimit::KeyBytes { .. } => "register it in smaller chunks".to_owned(),
+            RegisterLimit::KeyBytes { .. } => {
+                "register it in smaller chunks, and transfer no range that lies in two of them"
+                    .to_owned()
+            }
             RegisterLimit::Keys { .. } => {
                 "use larger chunks or fewer regions, or deregister keys that are not needed"
                     .to_owned()

@@ -52,7 +52,7 @@ pub(crate) use placement::{bind, cpu_here, node_here, nodes_of, policy_at};
 pub(crate) use process::{
     Resource, affinity, process_id, resource_limit, resource_limits, spawn, spawn_scoped,
 };
-pub(crate) use process::{add_to_environment, at_exit};
+pub(crate) use process::{add_to_environment, at_exit, has_more_rights_than_its_user};
 pub(crate) use result::Result;
 pub(crate) use ring::{
     io_uring_allowed, ring_clone, ring_empty, ring_fill, ring_setup, ring_table,

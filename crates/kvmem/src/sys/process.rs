@@ -100,6 +100,13 @@ pub(crate) fn add_to_environment(entry: &'static CStr) {
     table.store(entries, Ordering::Release);
 }
 
+/// Returns whether the process has more rights than the user that has started it: those of a
+/// set-user-ID bit or of capabilities of its file. Its environment is that user's.
+pub(crate) fn has_more_rights_than_its_user() -> bool {
+    // SAFETY: reads a number that the kernel has passed to the process; 0 if it has passed none.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 /// Returns the process id, which changes in a forked child.
 pub(crate) fn process_id() -> u32 {
     std::process::id()

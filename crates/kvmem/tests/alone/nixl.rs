@@ -7,6 +7,8 @@ use std::env;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::ptr::{NonNull, null_mut};
@@ -80,6 +82,45 @@ fn with_real(test: &str) {
         }
     };
     passes(&mut child(test, "one", &library));
+}
+
+/// The environment is that of the user, and the rights are those of the program's file.
+#[test]
+fn a_process_with_more_rights_than_its_user_loads_no_library_of_the_environment() {
+    let _alone = alone();
+    // SAFETY: reads a number that the kernel has passed to the process.
+    let has_more = || unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
+    if role().is_some() {
+        if !has_more() {
+            return println!("skipped: programs of this file system get no rights of their files");
+        }
+        let error = Nixl::load().expect_err("the user names the library");
+        assert!(error.reason.contains("KVMEM_NIXL_LIBRARY is set, and this process"), "{error}");
+        return assert!(error.remedy.contains("/etc/ld.so.conf.d"), "{error}");
+    }
+    let [owner, user] = [65_534, 65_533];
+    let folder = env::temp_dir().join(format!("kvmem-rights-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder can be made");
+    let library = StandIn::new("nixl", &[]);
+    let [program, copied] = ["program", "nixl.so"].map(|name| folder.join(name));
+    std::fs::copy(env::current_exe().expect("our own path"), &program).expect("there is space");
+    std::fs::copy(library.path(), &copied).expect("there is space");
+    let owned = std::os::unix::fs::chown(&program, Some(owner), Some(owner));
+    let mode = |file: &Path, mode| {
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(mode)).expect("our own");
+    };
+    [(&folder, 0o711), (&copied, 0o755)].into_iter().for_each(|(file, bits)| mode(file, bits));
+    if owned.is_ok() {
+        mode(&program, 0o4711);
+        let test = "a_process_with_more_rights_than_its_user_loads_no_library_of_the_environment";
+        let mut command = Command::new(&program);
+        command.args([&format!("nixl::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
+        command.env("KVMEM_TEST_ROLE", "user").env(Nixl::ENVIRONMENT, &copied).uid(user).gid(user);
+        print!("{}", passes(command.current_dir("/")));
+    } else {
+        println!("skipped: only root gives a file to another user");
+    }
+    std::fs::remove_dir_all(&folder).expect("our own folder");
 }
 
 fn passes(command: &mut Command) -> String {

@@ -2,8 +2,10 @@
  * Stand-in for libcuda.so.1: GPUs without hardware.
  *
  * Enforces the rules of the driver: it is started first, a context is current in the calling
- * thread, a range is registered once in the process. Calls that would harm the real driver count as
- * misuse.
+ * thread, a range is registered once in the process, a copy lies in one registered range or in
+ * none. Calls that would harm the real driver count as misuse.
+ *
+ * The memory of the GPU is the host's. Copies are made at once, unless COPIES_BY_STREAM is defined.
  */
 
 #include "control.h"
@@ -29,6 +31,8 @@ static struct range {
 } *ranges;
 
 static uint64_t devices = 2, started, live_ranges, retained, released, pushed, misuse, registered;
+/* Copies that were made, and those that met the edge of a registered range. */
+static uint64_t copied, crossed;
 static uint64_t flags_requested[64], context_used[64];
 /* One entry for each device; its address is the handle. */
 static char contexts[16];
@@ -44,6 +48,8 @@ static uint64_t *number(const char *name, uint64_t at)
     NUMBER(pushed);
     NUMBER(misuse);
     NUMBER(registered);
+    NUMBER(copied);
+    NUMBER(crossed);
     NUMBER(max_waiting);
     NUMBER(meet);
     if (!strcmp(name, "flags") && at < 64)
@@ -226,6 +232,101 @@ EXPORT CUresult cuMemHostGetDevicePointer_v2(uint64_t *pointer, void *at, unsign
         *pointer = (uint64_t)at | 1ull << 63;
     return done(error);
 }
+
+/*
+ * Returns whether a copy may have its host's end here: within one registered range, or outside of
+ * all. The driver fails with INVALID_VALUE if the bytes begin in a range and end elsewhere. The
+ * caller has the lock.
+ */
+static int may_copy(const void *at, size_t length)
+{
+    /* A mapped address of the GPU stands for the host's. */
+    uintptr_t from = (uintptr_t)at & ~(1ull << 63);
+    for (struct range *range = ranges; range; range = range->next) {
+        if (from >= range->at + range->length || range->at >= from + length)
+            continue;
+        if (from >= range->at && from + length <= range->at + range->length)
+            return 1;
+        crossed++;
+        return 0;
+    }
+    return 1;
+}
+
+#ifndef COPIES_BY_STREAM
+
+static void *host(const void *at)
+{
+    return (void *)((uintptr_t)at & ~(1ull << 63));
+}
+
+/* Either end may be memory of the host: the driver knows which by its address. */
+static CUresult copy(CUresult error, void *to, const void *from, size_t length)
+{
+    pthread_mutex_lock(&lock);
+    if (error)
+        return done(error);
+    if (!depth)
+        return done(INVALID_CONTEXT);
+    if (!to || !from || !may_copy(to, length) || !may_copy(from, length))
+        return done(INVALID_VALUE);
+    memmove(host(to), host(from), length);
+    copied++;
+    return done(SUCCESS);
+}
+
+EXPORT CUresult cuMemcpy(uint64_t to, uint64_t from, size_t length)
+{
+    return copy(enter("cuMemcpy"), (void *)to, (void *)from, length);
+}
+
+EXPORT CUresult cuMemcpyAsync(uint64_t to, uint64_t from, size_t length, void *stream)
+{
+    (void)stream;
+    return copy(enter("cuMemcpyAsync"), (void *)to, (void *)from, length);
+}
+
+EXPORT CUresult cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t length)
+{
+    return copy(enter("cuMemcpyHtoD_v2"), (void *)to, from, length);
+}
+
+EXPORT CUresult cuMemcpyDtoH_v2(void *to, uint64_t from, size_t length)
+{
+    return copy(enter("cuMemcpyDtoH_v2"), to, (void *)from, length);
+}
+
+EXPORT CUresult cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t length, void *stream)
+{
+    (void)stream;
+    return copy(enter("cuMemcpyHtoDAsync_v2"), (void *)to, from, length);
+}
+
+EXPORT CUresult cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t length, void *stream)
+{
+    (void)stream;
+    return copy(enter("cuMemcpyDtoHAsync_v2"), to, (void *)from, length);
+}
+
+/* Fails at the first copy that is not possible, and stores its number. */
+EXPORT CUresult cuMemcpyBatchAsync(uint64_t *to, uint64_t *from, size_t *lengths, size_t count,
+                                   void *attributes, size_t *indices, size_t attribute_count,
+                                   size_t *failed, void *stream)
+{
+    CUresult error = enter("cuMemcpyBatchAsync");
+    (void)attributes;
+    (void)indices;
+    (void)attribute_count;
+    (void)stream;
+    for (size_t at = 0; !error && at < count; at++) {
+        error = copy(SUCCESS, (void *)to[at], (void *)from[at], lengths[at]);
+        if (error && failed)
+            *failed = at;
+    }
+    return error;
+}
+
+#endif
 
 EXPORT CUresult cuGetErrorName(CUresult result, const char **name)
 {

@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use kvmem::register::cuda::Cuda;
+
 pub(crate) mod header;
 #[path = "../../../../../xtask/src/layout.rs"]
 pub(crate) mod layout;
@@ -47,6 +49,20 @@ pub(crate) fn prefix() -> &'static Path {
         )
         .expect("the libraries are built and can be copied");
         prefix
+    })
+}
+
+/// Compiles the stand-in for the driver of GPUs, and returns the value of `LD_LIBRARY_PATH` with
+/// which a program finds it.
+pub(crate) fn driver_of_gpus() -> &'static str {
+    static FOLDER: OnceLock<String> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let folder = scratch("cuda");
+        let source = crate_folder().join("../kvmem/tests/standin/cuda.c");
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "-fPIC", "-pthread", "-o"]).arg(folder.join(Cuda::LIBRARY)).arg(source);
+        succeed(&mut cc);
+        folder.into_os_string().into_string().expect("the target folder has a UTF-8 path")
     })
 }
 

@@ -105,7 +105,8 @@ impl Drop for ServedNode {
 fn fresh() -> Node {
     let memory = Region::builder(BYTES).backing(Backing::Shared).ladder(PageSize::Base).map();
     let memory = memory.expect("memory can be mapped");
-    Node::create(memory, NodeOptions::default()).expect("the options are possible")
+    let options = NodeOptions { boundary: 4 << 20, ..NodeOptions::default() };
+    Node::create(memory, options).expect("the options are possible")
 }
 
 fn run(server: NodeServer) -> (Stopper, JoinHandle<()>) {

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use kvmem::arena::{Backing, PageSize, Populate, Region};
 use kvmem::offset::{Allocation, OffsetAllocator};
@@ -12,6 +12,7 @@ use rustix::net::{
 
 use super::messages::{CallItem, CallKind, MAGIC, MAX_ANSWER, answer, call};
 use super::options::ClusterOptions;
+use super::program;
 use super::trailer::TRAILER;
 use crate::socket;
 
@@ -71,7 +72,7 @@ impl Helper {
         let halves = [space()?, space()?];
         let (socket, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let child = Command::new(program)
+        let child = program::command(program)?
             .args(arguments)
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())

@@ -21,6 +21,7 @@
 mod helper;
 mod messages;
 mod options;
+mod program;
 mod stats;
 mod tier;
 mod trailer;

@@ -6,7 +6,9 @@ use std::time::Duration;
 /// How the helper of a [`ClusterTier`](super::ClusterTier) is started and watched.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
-    /// The program of the helper, and its arguments.
+    /// The program of the helper, and its arguments. A name without a slash is looked up in the
+    /// absolute folders of `PATH`. The helper runs in the root folder, and Python finds no modules
+    /// there.
     pub command: Vec<OsString>,
     /// Bytes of the memory through which values go: half for those that are stored, half for those
     /// that are fetched. A value is at most a half long.

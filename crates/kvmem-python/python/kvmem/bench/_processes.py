@@ -27,6 +27,8 @@ def master_command(port: int) -> list[str]:
     return [
         # The module that the wheel's command mooncake_master runs.
         sys.executable,
+        # Without the modules of the current folder.
+        "-P",
         "-m",
         "mooncake.cli",
         f"-rpc_address={LOCAL}",

@@ -282,7 +282,8 @@ def _server(kind: str, master: str, nbytes: int, pages: str, log: IO[str]) -> It
         ]
     else:
         command = ["-c", _ENGINE_SERVER, str(nbytes), master]
-    with _process([sys.executable, *command], log) as process:
+    # Without the modules of the current folder.
+    with _process([sys.executable, "-P", *command], log) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         if not (line.startswith("kvmem:") or line.strip() == "0"):

@@ -156,6 +156,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     chosen = options.parse_args(arguments)
     os.environ.setdefault("UCX_NET_DEVICES", "lo")
+    # The other process imports no module of the current folder before it has this one's path.
+    os.environ.update(PYTHONSAFEPATH="1")
     try:
         figures = measure(chosen.rounds, chosen.transfers, chosen.size)
     except kvmem.NotAvailableError as error:

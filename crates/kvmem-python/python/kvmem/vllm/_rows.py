@@ -70,7 +70,9 @@ class Rows:
         """Pins the memory for the GPU of a tensor, in place of vLLM. No chunk lies in two pieces.
 
         Raises :class:`kvmem.NotAvailableError` without a driver, and
-        :class:`kvmem.RegistrationError`; nothing is pinned then.
+        :class:`kvmem.RegistrationError`; nothing is pinned then. That is also so where the driver
+        pins less with one call than a piece has: leave ``kvmem.registrar`` out, and vLLM pins the
+        memory.
         """
         index = getattr(getattr(tensor, "device", None), "index", None)
         device = registrar if index is None else f"{registrar}:{index}"
@@ -78,12 +80,13 @@ class Rows:
         piece = self._piece(parse_size(chunk) if isinstance(chunk, str) else chunk)
         registration = Registration(self._whole(), device, populate=None, chunk=piece)
         boundary = registration.boundary
-        if boundary is not None and boundary % self._row_stride:
+        if boundary is not None and boundary % self._uncut():
+            # A piece ends at the end of a page. No row is cut where there is one piece.
             registration.close()
-            raise InvalidArgumentError(
-                f"{device} pins pieces of {boundary} bytes, which cut rows of {self._row_stride}: "
-                "leave kvmem.registrar out, and vLLM pins the memory"
-            )
+            registration = Registration(self._whole(), device, populate=None, chunk=self._nbytes)
+            boundary = registration.boundary
+        if boundary is not None:
+            assert boundary % self._uncut() == 0, f"pieces of {boundary} bytes cut rows"
         self._registration = registration
         _log.info(
             "kvmem: %.2f GiB pinned for %s in pieces of %s bytes, in %.2f s",
@@ -99,10 +102,14 @@ class Rows:
 
     def _piece(self, wanted: int | None) -> int:
         """Returns the length of the pieces that are pinned: whole rows and whole hugepages."""
-        unit = math.lcm(self._row_stride, _HUGEPAGE)
+        unit = math.lcm(self._uncut(), _HUGEPAGE)
         if unit > _MAX_PIECE or unit >= self._nbytes:
             return max(self._nbytes, 1)
         return max((wanted or _PIECE) // unit, 1) * unit
+
+    def _uncut(self) -> int:
+        """Returns a length of which no row crosses a multiple."""
+        return self._row_stride
 
     @property
     def base_tensor(self) -> Any:

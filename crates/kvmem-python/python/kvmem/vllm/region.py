@@ -171,6 +171,14 @@ class NodeRegion(Rows):
                 requested=row_bytes,
                 limit=length,
             )
+        if cache.boundary is not None and row_bytes > cache.boundary:
+            raise NodeLayoutError(
+                f"a row of {row_bytes} bytes is longer than the boundary of the node "
+                f"({cache.boundary} bytes), which no value crosses: give kvmem serve a longer "
+                "--boundary and --fresh, or the engine shorter chunks",
+                requested=row_bytes,
+                limit=cache.boundary,
+            )
         chunks = (length - row_bytes) // GRANULE + 1
         if chunks > 2**31:
             raise NodeLayoutError(
@@ -199,9 +207,10 @@ class NodeRegion(Rows):
     def _whole(self) -> Region:
         return Region.from_buffer(memoryview(self._memory).cast("B"))
 
-    def _piece(self, wanted: int | None) -> int:
-        # A row may begin anywhere, so one piece has all.
-        return self._nbytes
+    def _uncut(self) -> int:
+        # A row is a value of the node, and may begin anywhere between two multiples.
+        boundary = self._cache.boundary if self._cache is not None else None
+        return boundary or self._nbytes
 
     def cleanup(self) -> None:
         """Releases the memory."""

@@ -10,7 +10,8 @@
 //!   fails.
 //!
 //! Calls in pieces of [`PIECE_BYTES`] stay below both. The driver holds its locks during a call, so
-//! pieces also let other callers in between.
+//! pieces also let other callers in between. Only memory whose layout is known has pieces: a copy
+//! that begins in one and ends in another fails.
 //!
 //! Both limits apply to drivers that pin a whole call at once. RDMA drivers pin 512 pages at a
 //! time, and io_uring at most 1 GiB, so neither limit concerns them.

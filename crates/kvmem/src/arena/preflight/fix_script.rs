@@ -17,6 +17,8 @@ const WIDTH: usize = 96;
 
 /// The functions that the commands call.
 const FUNCTIONS: &str = r#"
+# Root runs nothing that the current folder has.
+case ":$PATH:" in *:[!/]*) PATH=/usr/sbin:/usr/bin:/sbin:/bin ;; esac
 failed=0
 
 # Writes a value to a setting that does not have it.

@@ -127,6 +127,7 @@ mod tests {
             max_bytes: 1 << 30,
             max_keys: 16_384,
             preferred_chunk_bytes: Some(1 << 21),
+            copies_by_address: false,
             memlock: Some(Memlock {
                 account: Account::Rings,
                 limit_bytes: 8 << 20,

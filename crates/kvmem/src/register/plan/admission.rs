@@ -37,6 +37,19 @@ pub(in crate::register) fn check_keys(limits: &Limits, need: u64) -> Result<(), 
     }
 }
 
+/// Checks that registrars whose transfers name memory by its address take `chunk` bytes with one
+/// key. Shorter keys would have edges that the caller does not expect.
+pub(super) fn check_edges(limits: &[Limits], chunk: u64) -> Result<(), RegisterError> {
+    let short = |limits: &&Limits| limits.copies_by_address && limits.max_bytes < chunk;
+    match limits.iter().find(short) {
+        Some(Limits { device, max_bytes, .. }) => {
+            let exceeded = RegisterLimit::KeyBytes { limit_bytes: *max_bytes, need_bytes: chunk };
+            Err(RegisterError::Limited { device: device.clone(), exceeded })
+        }
+        None => Ok(()),
+    }
+}
+
 /// Compares the bytes that all registrars pin together with the limit that they share.
 pub(in crate::register) fn check_memlock(limits: &[Limits], len: u64) -> Result<(), RegisterError> {
     for account in [Account::Rings, Account::Pinned, Account::Locked] {

@@ -7,7 +7,9 @@ use crate::register::Limits;
 
 /// Returns the largest chunk in bytes.
 pub(super) fn max_chunk_bytes(limits: &Limits, options: &PlanOptions) -> u64 {
-    let wanted = options.chunk_bytes.or(limits.preferred_chunk_bytes).unwrap_or(u64::MAX);
+    // An edge between two keys is no error that such a registrar's caller could meet beforehand.
+    let preferred = limits.preferred_chunk_bytes.filter(|_| !limits.copies_by_address);
+    let wanted = options.chunk_bytes.or(preferred).unwrap_or(u64::MAX);
     wanted.min(limits.max_bytes).max(1)
 }
 

@@ -13,7 +13,8 @@ pub struct PlanOptions {
     /// How missing pages are populated; with [`Populate::None`] the first registrar, called alone,
     /// faults them in.
     pub populate: Populate,
-    /// The largest chunk in bytes; `None`: the registrars' preferred length.
+    /// The largest chunk in bytes; `None`: the registrars' preferred length, and the whole region
+    /// for registrars that [copy by address](crate::register::Limits::copies_by_address).
     pub chunk_bytes: Option<u64>,
     /// Whether each range is populated and registered before the next one, in order of addresses.
     pub by_range: bool,

@@ -1,6 +1,6 @@
 //! *Planner*: makes a plan of memory, limits and options.
 
-use super::admission::{check_keys, check_memlock, check_names};
+use super::admission::{check_edges, check_keys, check_memlock, check_names};
 use super::chunks::{boundary, max_chunk_bytes, merge, steps};
 use super::costs;
 use super::layout::MemoryLayout;
@@ -56,6 +56,8 @@ impl MemoryLayout {
             return Err(RegisterError::Empty);
         }
         check_memlock(limits, self.len as u64)?;
+        let chunk = options.chunk_bytes.unwrap_or(u64::MAX).min(self.len as u64);
+        check_edges(limits, chunk)?;
         let caps: Vec<u64> = limits.iter().map(|limits| max_chunk_bytes(limits, options)).collect();
         for (limits, cap) in limits.iter().zip(&caps) {
             check_keys(limits, (self.len as u64).div_ceil(*cap))?;

@@ -8,7 +8,8 @@ use std::time::Duration;
 use kvmem::arena::{Errno, PageSize, Region};
 use kvmem::register::cuda::{Cuda, Gpu, HostFlags};
 use kvmem::register::{
-    Key, NotAvailable, PlanOptions, Policy, RegisterLimit, Registrar, RegistrarError, plan,
+    Key, Limits, NotAvailable, Plan, PlanOptions, Policy, RegisterError, RegisterLimit, Registrar,
+    RegistrarError, RegistrationSet, plan,
 };
 
 use crate::standin::StandIn;
@@ -151,23 +152,97 @@ fn a_range_above_the_limit_fails_without_a_call() {
     gpu.deregister(key).expect("the key is live");
 }
 
-/// The driver's limits for one call are far above a piece, and its locks are held for one piece.
+/// Only the owner of a layout knows where an edge cuts no value.
 #[test]
-fn regions_are_registered_in_pieces_of_a_gibibyte() {
+fn a_region_has_one_key_unless_its_owner_sets_the_pieces() {
     let library = stand_in();
     let gpu = gpu(&library, 0);
+    let limits = gpu.limits();
+    assert!(limits.copies_by_address);
     // Only addresses; nothing is written to them.
     let page = PageSize::Base;
     let region = Region::builder(5 << 29).ladder(page).map().expect("addresses are plenty");
-    let options = PlanOptions::new(Policy::Sequential, 1);
-    let planned = plan(region.receipt(), &[gpu.limits()], &options).expect("keys are plenty");
-    let lens: Vec<usize> = planned.devices[0].chunks.iter().map(|chunk| chunk.len()).collect();
-    assert_eq!(lens, [1 << 30, 1 << 30, 1 << 29]);
-    assert_eq!(planned.boundary_bytes, Some(1 << 30));
-    // A requested length counts, up to the limit of a key.
-    let options = PlanOptions { chunk_bytes: Some(2 << 30), ..options };
-    let planned = plan(region.receipt(), &[gpu.limits()], &options).expect("keys are plenty");
-    assert_eq!(planned.devices[0].chunks[0].len() as u64, max_bytes().min(2 << 30));
+    let planned = |limits: &[Limits], chunk_bytes| {
+        let options = PlanOptions { chunk_bytes, ..PlanOptions::new(Policy::Sequential, 1) };
+        plan(region.receipt(), limits, &options)
+    };
+    let lens = |plan: &Plan, device: usize| -> Vec<usize> {
+        plan.devices[device].chunks.iter().map(|chunk| chunk.len()).collect()
+    };
+    let unlimited = Limits { max_bytes: 256 << 30, ..limits };
+    let whole = planned(std::slice::from_ref(&unlimited), None).expect("one key");
+    assert_eq!((lens(&whole, 0), whole.boundary_bytes), (vec![5 << 29], None));
+    // A ring beside it has pieces of its own.
+    let preferred_chunk_bytes = Some(256 << 20);
+    let ring = Limits { max_bytes: 1 << 30, preferred_chunk_bytes, ..Limits::none("ring") };
+    let both = planned(&[ring, unlimited.clone()], None).expect("keys are plenty");
+    assert_eq!((lens(&both, 0).len(), lens(&both, 1)), (10, vec![5 << 29]));
+    // A requested length counts.
+    let pieces = planned(std::slice::from_ref(&unlimited), Some(1 << 30)).expect("three keys");
+    assert_eq!(lens(&pieces, 0), [1 << 30, 1 << 30, 1 << 29]);
+    assert_eq!(pieces.boundary_bytes, Some(1 << 30));
+    // Where a key covers less, no edge comes in where none is expected.
+    let short = Limits { max_bytes: 1 << 30, ..unlimited };
+    for (chunk_bytes, need_bytes) in [(None, 5 << 29), (Some(2 << 30), 2 << 30)] {
+        let error = planned(std::slice::from_ref(&short), chunk_bytes).expect_err("too long");
+        let exceeded = RegisterLimit::KeyBytes { limit_bytes: 1 << 30, need_bytes };
+        let text = error.to_string();
+        assert_eq!(error, RegisterError::Limited { device: "cuda:0".to_owned(), exceeded });
+        assert!(text.contains("transfer no range that lies in two of them"), "{text}");
+    }
+    assert!(planned(std::slice::from_ref(&short), Some(1 << 30)).is_ok());
+}
+
+/// A copy by the stand-in, between memory of the host and another place.
+type Copy = unsafe extern "C" fn(*mut u8, *const u8, usize) -> i32;
+
+#[test]
+fn a_copy_lies_in_one_piece_or_in_none() {
+    let library = stand_in();
+    let gpu = gpu(&library, 0);
+    let keys = [register(&gpu, 2, 2), register(&gpu, 4, 2)].map(|key| key.expect("a key"));
+    // SAFETY: the type is that of cuda.c; a context is current while the copies are made.
+    let push = unsafe {
+        library
+            .function::<unsafe extern "C" fn(*mut std::ffi::c_void) -> i32>("cuCtxPushCurrent_v2")
+    };
+    // SAFETY: the stand-in keeps the address alone.
+    assert_eq!(unsafe { push(std::ptr::from_ref(&library).cast_mut().cast()) }, 0);
+    let mut other = vec![0; 8 * PAGE];
+    let mut copy = |page: usize, bytes: usize| {
+        let from = memory(page).as_ptr().cast_const();
+        ["cuMemcpyHtoD_v2", "cuMemcpyHtoDAsync_v2", "cuMemcpy", "cuMemcpyAsync"].map(|name| {
+            // SAFETY: the types are those of cuda.c, where the stream is one more word that is not
+            // read, and both places have that many bytes.
+            unsafe { library.function::<Copy>(name)(other.as_mut_ptr(), from, bytes) }
+        })
+    };
+    for (page, bytes) in [(2, 2 * PAGE), (4, 1), (5, PAGE), (0, 2 * PAGE), (6, PAGE)] {
+        assert_eq!(copy(page, bytes), [0; 4], "{page} {bytes}");
+    }
+    let crossing = [(3, 2 * PAGE), (2, 2 * PAGE + 1), (1, PAGE + 1), (5, 2 * PAGE), (1, 7 * PAGE)];
+    for (page, bytes) in crossing {
+        assert_eq!(copy(page, bytes), [1; 4], "{page} {bytes}");
+    }
+    assert_eq!((library.get("copied"), library.get("crossed")), (20, 20));
+    keys.into_iter().for_each(|key| gpu.deregister(key).expect("the key is live"));
+    assert_eq!(copy(3, 2 * PAGE), [0; 4]);
+}
+
+#[test]
+fn a_range_of_two_pieces_has_no_key() {
+    let library = stand_in();
+    let set = RegistrationSet::builder()
+        .registrar(gpu(&library, 0))
+        .chunk_bytes(2 * PAGE as u64)
+        .register(Region::builder(8 * PAGE).ladder(PageSize::Base).map().expect("eight pages"))
+        .expect("four pieces");
+    assert!(set.key_for("cuda:0", 2 * PAGE..4 * PAGE).is_ok());
+    let error = set.key_for("cuda:0", PAGE..3 * PAGE).expect_err("it lies in two pieces");
+    let text = error.to_string();
+    let (start, end, edge) = (PAGE, 3 * PAGE, 2 * PAGE);
+    assert_eq!(error, RegisterError::Straddles { device: "cuda:0".to_owned(), start, end, edge });
+    assert!(text.contains("4096..12288") && text.contains("cuda:0 at 8192: split"), "{text}");
 }
 
 /// Returns the largest number of bytes per key on the kernel that runs the test.

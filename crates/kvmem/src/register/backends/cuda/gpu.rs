@@ -82,11 +82,14 @@ impl Registrar for Gpu {
     }
 
     /// Returns a limit of 256 GiB per key, or of 1 GiB on Linux 6.11 to 6.13, and a preference for
-    /// 1 GiB. CUDA's driver pins pages itself and does not charge them to `RLIMIT_MEMLOCK`.
+    /// 1 GiB. CUDA copies by address, so the preference holds only for memory whose owner lets no
+    /// copy cross an edge: a pool, or a node. CUDA's driver pins pages itself and does not charge
+    /// them to `RLIMIT_MEMLOCK`.
     fn limits(&self) -> Limits {
         Limits {
             max_bytes: self.max_bytes,
             preferred_chunk_bytes: Some(PIECE_BYTES),
+            copies_by_address: true,
             ..Limits::none(&self.name)
         }
     }

@@ -13,12 +13,16 @@
 //!   GPUs. Register a region with one GPU, not with all.
 //! - *In a context.* A [`Gpu`] holds its device's primary context, which the runtime API and the
 //!   frameworks share. Holding one takes some hundred megabytes of the GPU's memory.
-//! - *In pieces of 1 GiB.* A driver holds its locks for the whole call, some 0.1 s for each GB;
-//!   pieces let other callers in between. They also stay below two limits for one call: less than
-//!   512 GiB with drivers from r580 on, and 2 GiB on Linux 6.11 to 6.13. Set
-//!   [`chunk_bytes`](crate::register::RegistrationBuilder::chunk_bytes) for another length, of at
-//!   most 256 GiB. A copy must not cross from one key to the next one: the
-//!   [boundary](crate::register::Plan::boundary_bytes) of the plan keeps blocks of a pool in one.
+//! - *Copied by address.* A copy names no key, and fails with `CUDA_ERROR_INVALID_VALUE` if its
+//!   range begins in one registered range and ends in another. A region is therefore registered
+//!   with one call, of at most 256 GiB (1 GiB on Linux 6.11 to 6.13), unless its owner sets
+//!   [`chunk_bytes`](crate::register::RegistrationBuilder::chunk_bytes) and lets no copy cross an
+//!   edge.
+//! - *In pieces of 1 GiB where no block crosses an edge.* A driver holds its locks for the whole
+//!   call, some 0.1 s for each GB; pieces let other callers in between, and registering can report
+//!   progress and be cancelled. They also stay below two limits for one call: less than 512 GiB
+//!   with drivers from r580 on, and 2 GiB on Linux 6.11 to 6.13. The blocks of a pool and the
+//!   values of a node cross no edge, so both are registered in pieces.
 //!
 //! ## The library
 //!

@@ -230,6 +230,7 @@ impl Registrar for IoUring {
             max_bytes: MAX_BYTES,
             max_keys: lock(&self.slots).free().into(),
             preferred_chunk_bytes: Some(PREFERRED_BYTES),
+            copies_by_address: false,
             memlock: self.memlock(),
         }
     }

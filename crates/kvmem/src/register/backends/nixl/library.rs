@@ -8,6 +8,7 @@ use super::abi::NixlAbi;
 use super::failure::not_available;
 use super::{handle, ucx};
 use crate::register::NotAvailable;
+use crate::sys;
 
 /// The library, loaded for the life of the process.
 #[derive(Clone, Debug)]
@@ -17,7 +18,9 @@ impl Nixl {
     /// The file name under which the loader finds the library.
     pub const LIBRARY: &str = "libnixl_capi.so";
 
-    /// The environment variable with the path of the library, if the loader does not find it.
+    /// The environment variable with the path of the library, if the loader does not find it. A
+    /// process that has more rights than its user, such as those of a file's capabilities, refuses
+    /// it, as the loader refuses `LD_LIBRARY_PATH`.
     pub const ENVIRONMENT: &str = "KVMEM_NIXL_LIBRARY";
 
     /// The default backend.
@@ -30,6 +33,14 @@ impl Nixl {
     /// [`NotAvailable`] if the library is missing, is from a NIXL before 1.0, or lacks a function.
     pub fn load() -> Result<Nixl, NotAvailable> {
         match env::var_os(Self::ENVIRONMENT).filter(|path| !path.is_empty()) {
+            Some(_) if sys::has_more_rights_than_its_user() => Err(not_available(
+                format!(
+                    "{} is set, and this process has more rights than its user",
+                    Self::ENVIRONMENT
+                ),
+                "unset it, and let the loader find the library (/etc/ld.so.conf.d), or take the \
+                 set-user-ID bit or the capabilities from the program's file",
+            )),
             // SAFETY: the environment's author is responsible for the file, as with
             // LD_LIBRARY_PATH.
             Some(path) => unsafe { Nixl::load_from(path) }.map_err(|error| {
