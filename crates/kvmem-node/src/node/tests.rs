@@ -852,3 +852,30 @@ fn a_recovery_keeps_the_order_of_use() {
         again.check().expect("the invariants hold");
     }
 }
+
+/// The server was killed while its tier read into the memory: the device may not be done yet.
+#[test]
+fn blocks_of_unfinished_reads_stay_reserved() {
+    let mut node = node();
+    let session = begin(&mut node, 1);
+    node.attach_tier(KeyTier::with(b"a"), TierOptions::default()).expect("nothing is removed");
+    assert_eq!(node.fetch_below(session, &[b"a"], false, 1), 1);
+    let len = node.stats().used;
+    let files = node.memory.descriptors().expect("there are descriptors");
+    let memory = NodeMemory::attach(files).expect("it is whole");
+    let (mut next, report) =
+        Node::recover_memory(memory, options(), |_, _| false).expect("it is whole");
+    assert_eq!((report.unfinished_reads, report.freed_reservations), (1, 0));
+    assert_eq!((next.stats().used, next.stats().fenced_bytes), (len, len));
+    next.end_unfinished_reads();
+    next.check().expect("the invariants hold");
+    let session = begin(&mut next, 2);
+    let all = BYTES as u64;
+    assert!(next.reserve(session, &[all]).is_err(), "the block is not free");
+    // The last transfer is over when nothing keeps the file open.
+    drop(node);
+    next.end_unfinished_reads();
+    assert_eq!((next.stats().used, next.stats().fenced_bytes), (0, 0));
+    next.reserve(session, &[all]).expect("the block is free");
+    next.check().expect("the invariants hold");
+}

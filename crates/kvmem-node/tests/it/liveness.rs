@@ -24,6 +24,8 @@ const BYTES: usize = 8 << 20;
 const BLOCK: usize = 1 << 20;
 /// Shorter than any wait of these tests: no time may end a session.
 const LEASE: Duration = Duration::from_millis(200);
+/// So long that a thread which is ready to run does run.
+const LONG_LEASE: Duration = Duration::from_secs(5);
 /// The name of a process is 15 bytes, cut anywhere: here in the middle of a Cyrillic letter.
 const CYRILLIC: &str = "движокдвижокдв";
 
@@ -206,7 +208,7 @@ fn role() {
     let path = |name: &str| PathBuf::from(std::env::var_os(name).expect("a path"));
     let (socket, memory) = (path("KVMEM_TEST_SOCKET"), path("KVMEM_TEST_MEMORY"));
     match role.as_str() {
-        "server" => serve(&socket, &memory),
+        "server" | "reclaiming server" => serve(&role, &socket, &memory),
         "cyrillic" => {
             fs::write("/proc/self/comm", &CYRILLIC.as_bytes()[..15]).expect("a name");
             hold(&socket, false);
@@ -221,7 +223,7 @@ fn role() {
     }
 }
 
-fn serve(socket: &Path, path: &Path) {
+fn serve(role: &str, socket: &Path, path: &Path) {
     let file = MemoryFile::open(path).expect("a tmpfs");
     let options = NodeOptions::default();
     let node = if file.has_memory() {
@@ -231,7 +233,9 @@ fn serve(socket: &Path, path: &Path) {
         Node::create_in(file, memory, options).expect("there is space")
     };
     let allow_group = Some(GROUP);
-    let options = ServerOptions { lease: LEASE, allow_group, ..ServerOptions::default() };
+    let reclaim_pins = role == "reclaiming server";
+    let lease = if reclaim_pins { LONG_LEASE } else { LEASE };
+    let options = ServerOptions { lease, reclaim_pins, allow_group, ..ServerOptions::default() };
     let server = NodeServer::bind(node, socket, options).expect("the socket is free");
     println!("\nserving");
     server.run().expect("epoll works");
@@ -451,4 +455,32 @@ fn an_idle_client_that_holds_something_connects_again() {
         assert!(pins.as_ref().is_none_or(kvmem_node::PinBatch::is_valid));
         assert!(block.iter().flatten().all(kvmem_node::NodeReservation::is_valid));
     }
+}
+
+/// A machine that was stopped, such as a virtual one that moved: nobody could say that it lives.
+#[test]
+fn a_pause_of_the_machine_ends_no_lease() {
+    let place = Place::new();
+    let memory = Memory::new(&place);
+    let paths = (place.socket(), &memory);
+    let paths = (paths.0.as_path(), paths.1);
+    let mut server = Life::start("reclaiming server", paths, &[], None, || true);
+    server.line("serving");
+    let mut client = start_client(ClientLife::Plain, None, paths);
+    let processes = [&server, &client].map(|it| it.process.id() as i32);
+    let signal = |process: i32, signal| {
+        // SAFETY: the call sends a signal to a child that was not waited for.
+        assert_eq!(unsafe { libc::kill(process, signal) }, 0);
+    };
+    processes.into_iter().for_each(|process| signal(process, libc::SIGSTOP));
+    std::thread::sleep(LONG_LEASE + LONG_LEASE / 10);
+    signal(processes[0], libc::SIGCONT);
+    // The server looks at its leases four times in each.
+    std::thread::sleep(LONG_LEASE * 3 / 10);
+    signal(processes[1], libc::SIGCONT);
+    assert_eq!(client.say("read"), "0 wrong, valid true");
+    assert_eq!(client.say("write"), "written");
+    let other = connect_with(paths.0, &ConnectOptions::default());
+    let stats = other.stats().expect("a call");
+    assert_eq!((stats.pinned, stats.fenced_total), (1, 0));
 }

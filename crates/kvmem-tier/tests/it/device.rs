@@ -124,3 +124,33 @@ fn a_panic_in_a_batch_leaves_the_device_usable() {
         assert!(*target == *source);
     });
 }
+
+/// A file is open as long as a transfer can be in flight, and not longer.
+#[test]
+fn a_device_keeps_a_file_open() {
+    use rustix::fs::{FlockOperation, flock};
+    let place = TempFile::new("kept-open");
+    let lock = TempFile::new("kept-open-lock");
+    std::fs::File::create(&lock.0).expect("a file can be made");
+    let is_free = || {
+        let file = std::fs::File::open(&lock.0).expect("it is there");
+        flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+    };
+    for rings in [true, false] {
+        let device = FileDevice::open(&place.0, 1 << 20, 4).expect("a new file");
+        let device = if rings { device } else { device.without_rings() };
+        let kept = std::fs::File::open(&lock.0).expect("it is there");
+        flock(&kept, FlockOperation::NonBlockingLockExclusive).expect("it is free");
+        device.keep_open(kept.into()).expect("the ring has no other file");
+        assert!(!is_free(), "rings: {rings}");
+        let mut block = AlignedBuffer::new(1);
+        device.read_at(0, &mut block).expect("it has these bytes");
+        drop(device);
+        // The kernel tears a ring down in the background.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while !is_free() {
+            assert!(std::time::Instant::now() < deadline, "rings: {rings}");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    }
+}
