@@ -205,7 +205,7 @@ mod tests {
             (0..3).for_each(|key| before.add(EventKind::Stored, 0, &[key]));
             // The restarted server passes the count of the one before.
             (0..7).for_each(|key| log.add(EventKind::Stored, 0, &[key]));
-            let found = log.since(before.since(0, 10).next, 10, |_, _| true);
+            let found = log.since(before.since(0, 10, |_, _| true).next, 10, |_, _| true);
             assert!(found.lost && found.events.len() == 7);
             assert!(!log.since(found.next, 10, |_, _| true).lost);
         }
