@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn every_status_has_a_name() {
         assert_eq!((name(0), name(44)), (c"KVMEM_OK", c"KVMEM_ERR_PERMISSION"));
-        assert!((0..=43).all(|status| name(status) != c"KVMEM_UNKNOWN_STATUS"));
-        assert_eq!((name(44), name(-1)), (c"KVMEM_UNKNOWN_STATUS", c"KVMEM_UNKNOWN_STATUS"));
+        assert!((0..=44).all(|status| name(status) != c"KVMEM_UNKNOWN_STATUS"));
+        assert_eq!((name(45), name(-1)), (c"KVMEM_UNKNOWN_STATUS", c"KVMEM_UNKNOWN_STATUS"));
     }
 }
