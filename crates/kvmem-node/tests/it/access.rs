@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use kvmem_node::{
-    AllowedGroup, CallError, ClientError, ConnectOptions, Event, NamespaceRule, NodeClient,
-    NodeError, NodeServer, Principal, ServerOptions,
+    AllowedGroup, CallError, ClientError, ConnectOptions, Event, Keeper, KeeperClient,
+    KeeperOptions, NamespaceRule, NodeClient, NodeError, NodeServer, Principal, ServerOptions,
 };
 
 use crate::support::{Place, Running, node};
@@ -342,4 +342,81 @@ fn impossible_rules_are_errors_of_the_start() {
     let error = NodeServer::bind(node(1 << 20), &place.socket(), options).expect_err("both");
     assert!(matches!(error, NodeError::Access(_)), "{error}");
     assert!(!place.socket().exists(), "nothing is left");
+}
+
+/// Connects a socket of packets.
+fn raw_connection(path: &Path) -> std::os::fd::OwnedFd {
+    use rustix::net::sockopt::Timeout;
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+    let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::SEQPACKET, None);
+    let socket = socket.expect("a socket");
+    let address = SocketAddrUnix::new(path).expect("a short path");
+    rustix::net::connect(&socket, &address).expect("it listens");
+    let limit = Some(Duration::from_secs(60));
+    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Recv, limit).expect("a time");
+    socket
+}
+
+/// The folder of the sockets is mounted into containers whose processes are root.
+#[test]
+fn a_keeper_is_for_its_own_user_alone() {
+    if rustix::process::geteuid().as_raw() != 0 {
+        return println!("skipped: the keeper must be able to become another user");
+    }
+    let place = Place::new();
+    let path = place.socket();
+    let folder = path.parent().expect("a folder").to_owned();
+    std::os::unix::fs::chown(&folder, Some(ALICE), None).expect("root may");
+    let (bound, is_bound) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let running = scope.spawn(|| {
+            assert!(become_user(ALICE, &[]));
+            let keeper = Keeper::bind(&path, KeeperOptions::default()).expect("a new path");
+            bound.send(()).expect("it is waited for");
+            keeper.run()
+        });
+        is_bound.recv().expect("it listens");
+        let of_root = raw_connection(&path);
+        let got = rustix::net::recv(&of_root, &mut [0; 64], rustix::net::RecvFlags::empty());
+        assert_eq!(got.map(|(len, _)| len), Ok(0), "it is closed at once");
+        let stop = || KeeperClient::connect(&path).and_then(|keeper| keeper.stop());
+        as_user(ALICE, &[], stop).expect("as before").expect("its own user");
+        running.join().expect("it ends").expect("epoll works");
+    });
+}
+
+/// Calls of the kernel that change what others see, or fail: what a client that writes can do, and
+/// one that reads cannot. docs/node.md has the table.
+#[test]
+fn a_reader_cannot_punch_holes_and_a_writer_can() {
+    use rustix::io::Errno;
+    use rustix::mm::{Advice, MprotectFlags, madvise, mprotect};
+    let allow_groups = vec![group(ENGINES, false), group(READERS, true)];
+    let server = Open::start(ServerOptions { allow_groups, ..ServerOptions::default() });
+    let own = server.connect("", false).expect("its own");
+    own.insert("key", &[7; 4096]).expect("space");
+    let pins = own.acquire(&["key"]).expect("a call");
+    let value = pins.value(0).expect("it is there");
+    let remove = |client: &NodeClient| {
+        let (base, len) = client.memory();
+        // SAFETY: the range is the client's mapping, and the only bytes in it are those of the
+        // value, which the test compares afterwards.
+        unsafe { madvise(base.cast_mut().cast(), len, Advice::LinuxRemove) }
+    };
+    let read = || {
+        let client = server.connect("", true).expect("it reads");
+        let (base, len) = client.memory();
+        // SAFETY: the range is the client's mapping, which stays readable whatever the outcome.
+        let written = unsafe {
+            mprotect(base.cast_mut().cast(), len, MprotectFlags::READ | MprotectFlags::WRITE)
+        };
+        (remove(&client), written)
+    };
+    let Some((removed, written)) = as_user(ALICE, &[READERS], read) else { return };
+    assert_eq!((removed, written), (Err(Errno::ACCESS), Err(Errno::ACCESS)));
+    assert_eq!(value.bytes(), [7; 4096]);
+    let write = || remove(&server.connect("", false).expect("it writes"));
+    assert_eq!(as_user(BOB, &[ENGINES], write).expect("as before"), Ok(()));
+    // Bytes of a pinned value are zeros, which a checksum would tell.
+    assert_eq!(value.bytes(), [0; 4096]);
 }
