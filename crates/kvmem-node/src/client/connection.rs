@@ -780,7 +780,7 @@ fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greeted, Failure
     let (version, read_only) = (PROTOCOL_VERSION, *read_only);
     let hello = Call::Hello { version, namespace, read_only, token };
     let (answer, descriptors) =
-        exchange(&socket, &hello, limits).map_err(|failure| refusal(&socket, failure))?;
+        exchange(&socket, &hello, limits).map_err(|failure| reason_of_close(&socket, failure))?;
     let Answer::Welcome(welcome) = answer else {
         return Err(ClientError::Protocol { what: "no welcome" }.into());
     };
@@ -792,9 +792,9 @@ fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greeted, Failure
     Ok(Greeted { socket, file, word: word.ok_or_else(no_session)?, welcome })
 }
 
-/// Returns the reason for which the server has closed the connection before it read the greeting, if
-/// it sent one.
-fn refusal(socket: &OwnedFd, failure: Failure) -> Failure {
+/// Returns the reason for which the server has closed the connection before it read the greeting,
+/// if it sent one.
+fn reason_of_close(socket: &OwnedFd, failure: Failure) -> Failure {
     let Failure::Transient(Errno::PIPE | Errno::CONNRESET) = failure else { return failure };
     let mut buffer = vec![0; 4096];
     let packet = socket::receive(socket, &mut buffer, RecvFlags::DONTWAIT);

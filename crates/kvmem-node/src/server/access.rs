@@ -174,8 +174,8 @@ impl AccessRules {
         ruled.unwrap_or(Access::None).max(least)
     }
 
-    /// Returns whether a peer sees the keys and figures of the namespace of this name. `None` stands
-    /// for one that has no name any more.
+    /// Returns whether a peer sees the keys and figures of the namespace of this name. `None`
+    /// stands for one that has no name any more.
     pub(super) fn sees(&self, uid: u32, groups: &[u32], name: Option<&str>) -> bool {
         match name {
             Some(name) => self.namespace(uid, groups, name) >= Access::Read,
@@ -272,7 +272,8 @@ mod tests {
         use Access::{None as No, Read, Write};
         let rules = rules(&options());
         // The user, its groups; whether it connects and operates; chat, the nameless, ops, another.
-        let table: [(u32, &[u32], bool, bool, [Access; 4]); 12] = [
+        type Case<'a> = (u32, &'a [u32], bool, bool, [Access; 4]);
+        let table: [Case<'_>; 12] = [
             (OWN, &[], true, true, [Write, Write, Write, Write]),
             (0, &[0], true, true, [Read, Read, Read, Read]),
             (600, &[600], true, true, [Read, Read, Write, Read]),

@@ -95,7 +95,7 @@ impl AcceptedConnection {
     }
 
     /// Answers the greeting of a client that may not connect. The greeting may be still to come.
-    pub(super) fn refuse(&self, error: CallError) {
+    pub(super) fn deny(&self, error: CallError) {
         // A greeting that stays unread would reset the connection, and the answer be lost.
         let _ = self.receive(&mut [0; 256]);
         let mut buffer = Vec::new();

@@ -24,8 +24,8 @@ const ELEMENTS_PER_TURN: usize = MAX_BATCH;
 /// operators.
 pub(super) const OWN_PLACES: usize = 16;
 
-/// A user that is neither the server's own nor an operator may have 1/`USER_PLACES` of the connections,
-/// sessions, rings and namespaces.
+/// A user that is neither the server's own nor an operator may have 1/`USER_PLACES` of the
+/// connections, sessions, rings and namespaces.
 pub(super) const USER_PLACES: usize = 4;
 
 /// Such a user may have reserved 1/`USER_RESERVED` of the memory at a time.
@@ -77,7 +77,7 @@ impl NodeServer {
         let Ok(connection) = AcceptedConnection::new(key, socket, now) else { return };
         let Peer { uid, groups, .. } = &connection.peer;
         if !self.access.may_connect(*uid, groups) {
-            return connection.refuse(CallError::NotAllowed { uid: *uid, own: self.access.own() });
+            return connection.deny(CallError::NotAllowed { uid: *uid, own: self.access.own() });
         }
         if !self.has_place_for(*uid) {
             return;

@@ -104,9 +104,9 @@ fn a_user_of_no_rule_is_told_so() {
     let allow_groups = vec![group(ENGINES, false), group(READERS, true)];
     let server = Open::start(ServerOptions { allow_groups, ..ServerOptions::default() });
     for groups in [&[][..], &[1, 2, 3]] {
-        let Some(refused) = server.connect_as(ALICE, groups, "", true) else { return };
+        let Some(denied) = server.connect_as(ALICE, groups, "", true) else { return };
         let own = rustix::process::geteuid().as_raw();
-        assert_eq!(call_error(refused), CallError::NotAllowed { uid: ALICE, own });
+        assert_eq!(call_error(denied), CallError::NotAllowed { uid: ALICE, own });
     }
     // More supplementary groups than fit into the first answer of the kernel.
     let many: Vec<u32> = (1..100).chain([ENGINES]).collect();
@@ -119,9 +119,9 @@ fn members_of_a_read_only_group_only_read() {
     let allow_groups = vec![group(ENGINES, false), group(READERS, true)];
     let server = Open::start(ServerOptions { allow_groups, ..ServerOptions::default() });
     server.connect("chat", false).expect("its own").insert("key", b"value").expect("space");
-    let Some(refused) = server.connect_as(ALICE, &[READERS], "chat", false) else { return };
+    let Some(denied) = server.connect_as(ALICE, &[READERS], "chat", false) else { return };
     let expected = CallError::OnlyReads { uid: ALICE, name: "chat".to_owned() };
-    assert_eq!(call_error(refused), expected);
+    assert_eq!(call_error(denied), expected);
     let reader = server.connect_as(ALICE, &[READERS], "chat", true).expect("as before");
     let reader = reader.expect("it reads");
     assert_eq!(
@@ -191,8 +191,8 @@ fn namespaces_belong_to_the_users_of_their_rules() {
     let not = |name: &str, uid| CallError::NamespaceNotAllowed { uid, name: name.to_owned() };
     for (uid, name) in [(ALICE, "bob"), (BOB, "alice"), (BOB, "other"), (BOB, "")] {
         for read_only in [true, false] {
-            let refused = server.connect_as(uid, &[], name, read_only).expect("as before");
-            assert_eq!(call_error(refused), not(name, uid));
+            let denied = server.connect_as(uid, &[], name, read_only).expect("as before");
+            assert_eq!(call_error(denied), not(name, uid));
         }
     }
     // Events and figures are those of one's own namespaces.
@@ -298,10 +298,8 @@ fn a_client_asks_who_listens() {
     trusting(&[own, 7]).expect("a user of the list");
     let error = trusting(&[7, 8]).expect_err("another user's");
     let text = error.to_string();
-    assert!(
-        matches!(&error, ClientError::ForeignServer { uid, users, .. } if *uid == own && *users == [7, 8]),
-        "{error:?}"
-    );
+    let ClientError::ForeignServer { uid, users, .. } = error else { panic!("{error:?}") };
+    assert_eq!((uid, users), (own, vec![7, 8]));
     assert!(text.contains(&format!("user {own} listens")) && text.contains("7, 8"), "{text}");
     assert!(text.contains("`server_users`"), "{text}");
     // A socket of another user, before anything is said to it.

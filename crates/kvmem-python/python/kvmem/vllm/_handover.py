@@ -107,7 +107,7 @@ class Creator:
         self._region: Region | None = None
         self._failed: str | None = None
         self._closed = False
-        self._refused = 0
+        self._denied = 0
         # The thread looks at the parent, and whether this end is closed, once a second.
         bound.settimeout(1.0)
         self._thread = threading.Thread(target=self._serve, name="kvmem-handover", daemon=True)
@@ -179,8 +179,8 @@ class Creator:
             return False
         if uid in (os.getuid(), 0):
             return True
-        self._refused += 1
-        if self._refused == 1:
+        self._denied += 1
+        if self._denied == 1:
             _log.warning(
                 "engine %s: process %d of user %d may not join, because this process is user %d; "
                 "further such processes are not logged",
