@@ -12,6 +12,7 @@ use kvmem::arena::{Backing, PageSize, Region};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::access::AccessRules;
 use super::deferred::WaitingForSpace;
 use super::turn::{OWN_PLACES, USER_PLACES};
 use super::{AllowedGroup, NodeServer, ServerOptions};
@@ -527,6 +528,37 @@ fn a_reader_makes_no_namespace_and_finds_it_when_it_is_made() {
     let error = stepped.greet_as(own, &long, true).expect_err("too long");
     assert!(matches!(error, CallError::BadNamespace { .. }), "{error}");
     stepped.server.node().check().expect("the invariants hold");
+}
+
+/// A token resumes the session of its user, and the rules are those of the server of now.
+#[test]
+fn a_session_is_resumed_by_its_user_as_the_rules_say() {
+    const OTHER: u32 = 54_321;
+    let mut stepped = Stepped::new(for_own_group());
+    let mut greet = |uid, token, read_only_group: bool| {
+        let mut options = for_own_group();
+        options.allow_groups[0].read_only = read_only_group;
+        let own = rustix::process::geteuid().as_raw();
+        stepped.server.access = AccessRules::new(own, &options).expect("possible");
+        let (socket, number) = stepped.connect();
+        stepped.server.connections.get_mut(&number).expect("it was accepted").peer.uid = uid;
+        let (version, namespace) = (PROTOCOL_VERSION, "");
+        let hello = Call::Hello { version, namespace, read_only: false, token };
+        let answer = stepped.exchange(&socket, number, hello).0;
+        drop(socket);
+        stepped.server.turn(number, now_ms());
+        answer.map(|answer| match answer {
+            Answer::Welcome(welcome) => (welcome.token, welcome.resumed),
+            other => panic!("{other:?}"),
+        })
+    };
+    let (token, resumed) = greet(OTHER, 0, false).expect("a member");
+    assert!(!resumed);
+    let (stolen, resumed) = greet(OTHER + 1, token, false).expect("a member");
+    assert!(!resumed && stolen != token, "the session of another user");
+    let error = greet(OTHER, token, true).expect_err("its group only reads now");
+    assert_eq!(error, CallError::OnlyReads { uid: OTHER, name: String::new() });
+    assert_eq!(greet(OTHER, token, false), Ok((token, true)));
 }
 
 #[test]
