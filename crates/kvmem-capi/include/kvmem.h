@@ -383,6 +383,8 @@ enum kvmem_status
     KVMEM_ERR_DAMAGED = 42,
     /// The server is of another release of kvmem, or its answer is not possible.
     KVMEM_ERR_PROTOCOL = 43,
+    /// The server does not serve this user so, or belongs to a user that the client does not trust.
+    KVMEM_ERR_PERMISSION = 44,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -1575,6 +1577,12 @@ typedef struct kvmem_node_client_options {
     /// that is `read_only` has none: KVMEM_ERR_READ_ONLY. NULL (the default): it registers nothing.
     /// The list may be destroyed once the client is connected.
     const struct kvmem_registrars *registrars;
+    /// The users whose servers the client trusts with its values, `server_user_count` of them, at
+    /// most 64. NULL (the default): its own user and root. A server that systemd gives the socket
+    /// counts as root's. KVMEM_ERR_PERMISSION if the server is another user's.
+    const uint32_t *server_users;
+    /// Number of `server_users`.
+    uint64_t server_user_count;
 } kvmem_node_client_options;
 
 /// A value of a node, or none.
@@ -2974,9 +2982,11 @@ kvmem_status kvmem_node_client_options_init(struct kvmem_node_client_options *op
 
 /// Connects to the server at the socket `path`, and maps its memory. `options` may be NULL.
 ///
-/// Fails with KVMEM_ERR_DISCONNECTED if no server answers for `retry_ms` milliseconds, or if it
-/// does not serve this user; KVMEM_ERR_LIMIT if it has as many clients or namespaces as it can
-/// have; KVMEM_ERR_PROTOCOL if it is of another release; and the errors of mapping memory.
+/// Fails with KVMEM_ERR_DISCONNECTED if no server answers for `retry_ms` milliseconds;
+/// KVMEM_ERR_PERMISSION if it does not serve this user in this namespace, or does not let it write,
+/// or is the server of a user that is not in `server_users`; KVMEM_ERR_LIMIT if it has as many
+/// clients or namespaces as it can have; KVMEM_ERR_PROTOCOL if it is of another release; and the
+/// errors of mapping memory.
 ///
 /// ```c
 /// kvmem_node_client *client;

@@ -87,10 +87,19 @@ pub struct kvmem_node_client_options {
     /// that is `read_only` has none: KVMEM_ERR_READ_ONLY. NULL (the default): it registers nothing.
     /// The list may be destroyed once the client is connected.
     pub registrars: *const kvmem_registrars,
+    /// The users whose servers the client trusts with its values, `server_user_count` of them, at
+    /// most 64. NULL (the default): its own user and root. A server that systemd gives the socket
+    /// counts as root's. KVMEM_ERR_PERMISSION if the server is another user's.
+    pub server_users: *const u32,
+    /// Number of `server_users`.
+    pub server_user_count: u64,
 }
 
+/// The most users of one list.
+const MAX_SERVER_USERS: u64 = 64;
+
 // SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
-// members are numbers and a raw pointer, of 8 bytes or in pairs of 4.
+// members are numbers and raw pointers, of 8 bytes or in pairs of 4.
 unsafe impl Options for kvmem_node_client_options {
     fn defaults() -> Self {
         kvmem_node_client_options {
@@ -105,6 +114,8 @@ unsafe impl Options for kvmem_node_client_options {
             rings: 0,
             reserved: 0,
             registrars: std::ptr::null(),
+            server_users: std::ptr::null(),
+            server_user_count: 0,
         }
     }
 }
@@ -122,7 +133,7 @@ pub unsafe extern "C" fn kvmem_node_client_options_init(
 /// Converts the options.
 ///
 /// # Safety
-/// That of [`text`], for the namespace.
+/// That of [`text`], for the namespace, and that of [`short_list`], for the users.
 unsafe fn connect_options(
     promise: &ObjectPromise,
     wanted: &kvmem_node_client_options,
@@ -134,6 +145,9 @@ unsafe fn connect_options(
     options::check_reserved(wanted.reserved, "reserved")?;
     // SAFETY: the caller promises what `text` requires, of the same pointer.
     let namespace = unsafe { text(wanted.namespace_name, "namespace_name") }?;
+    let (users, count) = (wanted.server_users, wanted.server_user_count);
+    // SAFETY: the caller promises what `short_list` requires, of the same pointer and count.
+    let server_users = unsafe { short_list(users, count, MAX_SERVER_USERS, "server_users") }?;
     Ok(ConnectOptions {
         namespace: namespace.unwrap_or_default().to_owned(),
         read_only: flag(wanted.read_only, "read_only")?,
@@ -144,15 +158,18 @@ unsafe fn connect_options(
         verify: flag(wanted.verify, "verify")?,
         rings: flag(wanted.rings, "rings")?,
         registrars,
+        server_users: server_users.to_vec(),
         ..ConnectOptions::default()
     })
 }
 
 /// Connects to the server at the socket `path`, and maps its memory. `options` may be NULL.
 ///
-/// Fails with KVMEM_ERR_DISCONNECTED if no server answers for `retry_ms` milliseconds, or if it
-/// does not serve this user; KVMEM_ERR_LIMIT if it has as many clients or namespaces as it can
-/// have; KVMEM_ERR_PROTOCOL if it is of another release; and the errors of mapping memory.
+/// Fails with KVMEM_ERR_DISCONNECTED if no server answers for `retry_ms` milliseconds;
+/// KVMEM_ERR_PERMISSION if it does not serve this user in this namespace, or does not let it write,
+/// or is the server of a user that is not in `server_users`; KVMEM_ERR_LIMIT if it has as many
+/// clients or namespaces as it can have; KVMEM_ERR_PROTOCOL if it is of another release; and the
+/// errors of mapping memory.
 ///
 /// ```c
 /// kvmem_node_client *client;

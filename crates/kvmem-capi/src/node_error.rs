@@ -19,6 +19,9 @@ fn server_status(error: &ServerError) -> kvmem_status {
         ServerError::Fenced => KVMEM_ERR_FENCED,
         ServerError::Quota { .. } | ServerError::TooMany { .. } => KVMEM_ERR_LIMIT,
         ServerError::ReadOnly => KVMEM_ERR_READ_ONLY,
+        ServerError::NotAllowed { .. }
+        | ServerError::NamespaceNotAllowed { .. }
+        | ServerError::OnlyReads { .. } => KVMEM_ERR_PERMISSION,
         ServerError::NotOperator | ServerError::NamespaceInTier => KVMEM_ERR_UNSUPPORTED,
         _ => KVMEM_ERR_PROTOCOL,
     }
@@ -33,6 +36,7 @@ impl From<ClientError> for CallError {
         let status = match &error {
             ClientError::Call(error) => server_status(error),
             ClientError::Disconnected { .. } => KVMEM_ERR_DISCONNECTED,
+            ClientError::ForeignServer { .. } => KVMEM_ERR_PERMISSION,
             ClientError::MemoryReplaced => KVMEM_ERR_MEMORY_REPLACED,
             ClientError::Memory(error) => arena_status(error),
             ClientError::Forked => KVMEM_ERR_FORKED,
@@ -71,6 +75,12 @@ mod tests {
             (ServerError::TooMany { what: TooMany::Sessions, limit: 256 }, KVMEM_ERR_LIMIT),
             (ServerError::ReadOnly, KVMEM_ERR_READ_ONLY),
             (ServerError::NotOperator, KVMEM_ERR_UNSUPPORTED),
+            (ServerError::NotAllowed { uid: 7, own: 8 }, KVMEM_ERR_PERMISSION),
+            (
+                ServerError::NamespaceNotAllowed { uid: 7, name: "a".to_owned() },
+                KVMEM_ERR_PERMISSION,
+            ),
+            (ServerError::OnlyReads { uid: 7, name: "a".to_owned() }, KVMEM_ERR_PERMISSION),
             (ServerError::Version { version: 1, known: 2 }, KVMEM_ERR_PROTOCOL),
             (ServerError::Undecodable { len: 9 }, KVMEM_ERR_PROTOCOL),
         ];
@@ -80,9 +90,12 @@ mod tests {
             assert_eq!((error.status(), error.to_string()), (status, text));
         }
         let path = "/run/kvmem.sock".to_owned();
+        let foreign =
+            ClientError::ForeignServer { path: path.clone(), uid: 7, own: 8, users: vec![9] };
         let gone = std::io::Error::from_raw_os_error(libc::ECONNREFUSED);
         let own = [
             (ClientError::Disconnected { path, waited_ms: 5, error: gone }, KVMEM_ERR_DISCONNECTED),
+            (foreign, KVMEM_ERR_PERMISSION),
             (ClientError::MemoryReplaced, KVMEM_ERR_MEMORY_REPLACED),
             (ClientError::Memory(kvmem::arena::ArenaError::ZeroSize), KVMEM_ERR_ZERO_SIZE),
             (kvmem::register::RegisterError::Empty.into(), KVMEM_ERR_ZERO_SIZE),

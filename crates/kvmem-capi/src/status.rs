@@ -110,6 +110,8 @@ pub enum kvmem_status {
     KVMEM_ERR_DAMAGED = 42,
     /// The server is of another release of kvmem, or its answer is not possible.
     KVMEM_ERR_PROTOCOL = 43,
+    /// The server does not serve this user so, or belongs to a user that the client does not trust.
+    KVMEM_ERR_PERMISSION = 44,
 }
 
 pub(crate) use kvmem_status::*;
@@ -150,7 +152,7 @@ fn name(status: i32) -> &'static CStr {
         KVMEM_ERR_CHECK_FAILED KVMEM_ERR_BUFFER_TOO_SMALL KVMEM_ERR_PANICKED
         KVMEM_ERR_POISONED KVMEM_ERR_SUPERSEDED KVMEM_ERR_INVALIDATE_FAILED
         KVMEM_ERR_FORKED KVMEM_ERR_BAD_TIER KVMEM_ERR_DISCONNECTED KVMEM_ERR_MEMORY_REPLACED
-        KVMEM_ERR_FENCED KVMEM_ERR_DAMAGED KVMEM_ERR_PROTOCOL
+        KVMEM_ERR_FENCED KVMEM_ERR_DAMAGED KVMEM_ERR_PROTOCOL KVMEM_ERR_PERMISSION
     )
 }
 
@@ -160,8 +162,8 @@ mod tests {
 
     #[test]
     fn every_status_has_a_name() {
-        assert_eq!((name(0), name(43)), (c"KVMEM_OK", c"KVMEM_ERR_PROTOCOL"));
-        assert!((0..=43).all(|status| name(status) != c"KVMEM_UNKNOWN_STATUS"));
-        assert_eq!((name(44), name(-1)), (c"KVMEM_UNKNOWN_STATUS", c"KVMEM_UNKNOWN_STATUS"));
+        assert_eq!((name(0), name(44)), (c"KVMEM_OK", c"KVMEM_ERR_PERMISSION"));
+        assert!((0..=44).all(|status| name(status) != c"KVMEM_UNKNOWN_STATUS"));
+        assert_eq!((name(45), name(-1)), (c"KVMEM_UNKNOWN_STATUS", c"KVMEM_UNKNOWN_STATUS"));
     }
 }

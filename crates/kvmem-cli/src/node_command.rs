@@ -1,43 +1,46 @@
 //! `kvmem ls`, `stat`, `evict`, `drop` and `reclaim`: what operators ask of a server.
 //!
 //! They connect as any client does, for reading only, and touch no byte of the memory. The server
-//! answers such calls to its own user and to root.
+//! answers such calls to its own user and to those of its option `--operator`.
 
 pub(crate) mod list;
 pub(crate) mod stat;
 
-use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanCount};
 use kvmem_node::{ClientError, ConnectOptions, NodeClient};
 
-use crate::args::{DropArgs, EvictArgs, ReclaimArgs};
+use crate::args::{DropArgs, EvictArgs, ReclaimArgs, ServerArgs};
 use crate::output::{Failure, print};
 
 /// Connects to a server that runs.
-fn connect(socket: &Path) -> Result<NodeClient, Failure> {
-    connect_for(socket, Duration::ZERO)
+fn connect(server: &ServerArgs) -> Result<NodeClient, Failure> {
+    connect_for(server, Duration::ZERO)
 }
 
 /// Connects to a server. Calls wait for so long for the next one if it ends.
-fn connect_for(socket: &Path, retry_for: Duration) -> Result<NodeClient, Failure> {
-    let options = ConnectOptions { read_only: true, retry_for, ..ConnectOptions::default() };
+fn connect_for(server: &ServerArgs, retry_for: Duration) -> Result<NodeClient, Failure> {
+    let ServerArgs { socket, server_users } = server.clone();
+    let options =
+        ConnectOptions { read_only: true, retry_for, server_users, ..ConnectOptions::default() };
     // SAFETY: nothing here reads a byte of the memory.
-    unsafe { NodeClient::connect(socket, &options) }.map_err(failure)
+    unsafe { NodeClient::connect(&socket, &options) }.map_err(failure)
 }
 
 /// Status 2 for what was impossible from the start, 1 for what went wrong.
 fn failure(error: ClientError) -> Failure {
     match error {
-        ClientError::Disconnected { .. } | ClientError::Call(_) => Failure::usage(error),
+        ClientError::Disconnected { .. }
+        | ClientError::ForeignServer { .. }
+        | ClientError::Call(_) => Failure::usage(error),
         _ => Failure::new(error, 1),
     }
 }
 
 /// Evicts values.
 pub(crate) fn evict(args: &EvictArgs) -> Result<(), Failure> {
-    let client = connect(&args.socket)?;
+    let client = connect(&args.server)?;
     let evicted = client.evict(args.namespace.as_deref(), args.bytes).map_err(failure)?;
     let rest = if evicted < args.bytes {
         ": nothing more can be evicted, the rest is free, pinned or reserved"
@@ -49,14 +52,14 @@ pub(crate) fn evict(args: &EvictArgs) -> Result<(), Failure> {
 
 /// Drops all values of a namespace, or of all.
 pub(crate) fn drop_values(args: &DropArgs) -> Result<(), Failure> {
-    let client = connect(&args.socket)?;
+    let client = connect(&args.server)?;
     let dropped = client.clear(args.namespace.as_deref()).map_err(failure)?;
     print(format_args!("dropped {} value(s)\n", HumanCount(dropped as u64)))
 }
 
 /// Ends the pins of a process.
 pub(crate) fn reclaim(args: &ReclaimArgs) -> Result<(), Failure> {
-    let client = connect(&args.socket)?;
+    let client = connect(&args.server)?;
     let pid = args.pid;
     let sessions = client.sessions().map_err(failure)?;
     if !sessions.iter().any(|session| session.pid == pid) {

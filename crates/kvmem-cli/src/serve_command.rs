@@ -5,11 +5,11 @@
 //! The order matters: the name is claimed before the index is looked at, so that never two servers
 //! write to one index, and the files are kept before the first client can connect.
 
-mod group;
 mod housekeeping;
 mod keeping;
 mod memory_file;
 mod mooncake;
+mod principal;
 mod report;
 mod tier;
 
@@ -314,11 +314,15 @@ fn node_options(args: &ServeArgs) -> NodeOptions {
 }
 
 fn server_options(args: &ServeArgs) -> Result<ServerOptions, Failure> {
-    let allow_group = args.allow_group.as_deref().map(group::number).transpose()?;
+    let groups = args.allow_groups.iter().map(principal::allowed_group);
+    let namespaces = args.namespaces.iter().map(principal::namespace_rule);
+    let operators = args.operators.iter().map(|name| principal::operator(name));
     Ok(ServerOptions {
         lease: args.lease,
         reclaim_pins: args.reclaim_pins,
-        allow_group,
+        allow_groups: groups.collect::<Result<_, _>>()?,
+        namespaces: namespaces.collect::<Result<_, _>>()?,
+        operators: operators.collect::<Result<_, _>>()?,
         scrub_bytes_per_s: args.scrub,
         max_connections: args.max_connections.into(),
         max_rings: args.max_rings.into(),

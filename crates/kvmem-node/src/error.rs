@@ -165,6 +165,36 @@ impl MemoryFileError {
     }
 }
 
+/// Why the users and groups of a server's options are not possible.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AccessError {
+    /// The name of a namespace is too long.
+    #[error("the name of namespace {name:?} has {len} bytes: use a name of at most {limit}")]
+    NamespaceName {
+        /// The name.
+        name: String,
+        /// Its bytes.
+        len: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A number is neither a user nor a group.
+    #[error("{option} has {number}, which is no user and no group: use 0 to 4294967294")]
+    NoPrincipal {
+        /// The option.
+        option: &'static str,
+        /// The number.
+        number: u32,
+    },
+    /// Two rules for one user or group say that it writes and that it only reads.
+    #[error("{who} is both read-only and not: give it one rule")]
+    Contradiction {
+        /// The user or the group.
+        who: String,
+    },
+}
+
 /// Why a node cannot be made or recovered.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -199,6 +229,9 @@ pub enum NodeError {
         /// The error.
         error: io::Error,
     },
+    /// The options name users or groups that are not possible.
+    #[error(transparent)]
+    Access(#[from] AccessError),
     /// The tier below cannot be used.
     #[error("the tier cannot remove values that were removed before: its journal is broken")]
     Tier,
@@ -292,7 +325,10 @@ pub enum CallError {
     #[error("the client is connected read-only: connect it for writing")]
     ReadOnly,
     /// The call is for operators, and the peer is another user.
-    #[error("only the server's own user may do this")]
+    #[error(
+        "only the server's own user may do this, and users that the server was started with as \
+         --operator"
+    )]
     NotOperator,
     /// The first message of a connection must be the greeting, and no other one may be. Rings are
     /// given once.
@@ -342,6 +378,39 @@ pub enum CallError {
     Unwatched {
         /// The failed call and its error.
         why: String,
+    },
+    /// The user may not connect.
+    #[error(
+        "user {uid} may not connect: it is not the server's own user {own}, and no --allow-group, \
+         --namespace or --operator of the server is for it"
+    )]
+    NotAllowed {
+        /// The user of the client.
+        uid: u32,
+        /// The user of the server.
+        own: u32,
+    },
+    /// The user may connect, and not use this namespace.
+    #[error(
+        "user {uid} may not use namespace {name:?}: use one that it may use, or start the server \
+         with a --namespace or --allow-group for it"
+    )]
+    NamespaceNotAllowed {
+        /// The user of the client.
+        uid: u32,
+        /// The name of the namespace.
+        name: String,
+    },
+    /// The user may read in the namespace, and not write.
+    #[error(
+        "user {uid} may only read in namespace {name:?}: connect read-only, or start the server \
+         with a --namespace or --allow-group without :ro for it"
+    )]
+    OnlyReads {
+        /// The user of the client.
+        uid: u32,
+        /// The name of the namespace.
+        name: String,
     },
 }
 

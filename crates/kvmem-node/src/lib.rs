@@ -23,7 +23,7 @@ pub use client::{
     ClientError, ClientRegistrars, ConnectOptions, Interrupt, NewValue, NodeClient,
     NodeReservation, NotCommitted, PinBatch, PinnedValue, ValueOptions,
 };
-pub use error::{BadIndex, CallError, MemoryFileError, NodeError, Quota, TooMany};
+pub use error::{AccessError, BadIndex, CallError, MemoryFileError, NodeError, Quota, TooMany};
 pub use keeper::{
     Keeper, KeeperCallError, KeeperClient, KeeperError, KeeperOptions, KeptListed, MAX_KEPT,
     MAX_KEPT_NAME,
@@ -33,7 +33,10 @@ pub use node::{
     NamespaceStats, Node, NodeOptions, NodeStats, RecoveryReport,
 };
 pub use protocol::{Listed, MAX_MESSAGE, PROTOCOL_VERSION, SessionListed};
-pub use server::{DrainProgress, NodeObserver, NodeServer, ServerOptions, Stopper};
+pub use server::{
+    AllowedGroup, DrainProgress, NamespaceRule, NodeObserver, NodeServer, Principal, ServerOptions,
+    Stopper,
+};
 pub use tier::{
     ClusterOptions, ClusterStats, ClusterTier, NodeTier, TierChain, TierOptions, TierRead,
     TierState,

@@ -145,12 +145,17 @@ pub(crate) struct Peer {
     /// 0: the process is in a PID namespace that this process cannot see.
     pub(crate) pid: u32,
     pub(crate) uid: u32,
+    /// The effective group, then the supplementary ones.
+    pub(crate) groups: Vec<u32>,
     /// The inode number of `descriptor`, which no other process ever has; 0: the kernel is older
     /// than Linux 6.9, and does not number processes so.
     pub(crate) process_id: u64,
     /// Becomes readable when the kernel has torn the process down.
     pub(crate) descriptor: Option<OwnedFd>,
 }
+
+/// `SO_PEERGROUPS`, since Linux 4.13.
+const SO_PEERGROUPS: libc::c_int = 59;
 
 /// `SO_PEERPIDFD`, since Linux 6.5.
 const SO_PEERPIDFD: libc::c_int = 77;
@@ -159,16 +164,24 @@ impl Peer {
     /// Asks the kernel for the peer of a connected socket.
     pub(crate) fn of(socket: impl AsFd) -> Result<Peer, Errno> {
         let socket = socket.as_fd();
-        let (pid, uid) = credentials(socket)?;
+        let libc::ucred { pid, uid, gid } = credentials(socket)?;
+        let pid = pid as u32;
+        let groups = std::iter::once(gid).chain(supplementary_groups(socket)).collect();
         let descriptor = peer_descriptor(socket).or_else(|| open_process(pid));
         let process_id = descriptor.as_ref().map_or(0, process_id);
-        Ok(Peer { pid, uid, process_id, descriptor })
+        Ok(Peer { pid, uid, groups, process_id, descriptor })
     }
 }
 
-/// Returns the number and the user of the process that has connected. The number is 0, which the
-/// types of `rustix` exclude, if the process is in a PID namespace that is not below this one's.
-fn credentials(socket: BorrowedFd<'_>) -> Result<(u32, u32), Errno> {
+/// Returns the user of the process at the other end: of a client, or of the process that listens.
+pub(crate) fn peer_uid(socket: impl AsFd) -> Result<u32, Errno> {
+    credentials(socket.as_fd()).map(|found| found.uid)
+}
+
+/// Returns the number, the user and the group of the process that has connected. The number is 0,
+/// which the types of `rustix` exclude, if the process is in a PID namespace that is not below this
+/// one's.
+fn credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred, Errno> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the two pointers are to a structure of the type that the option has, and to its
@@ -185,7 +198,41 @@ fn credentials(socket: BorrowedFd<'_>) -> Result<(u32, u32), Errno> {
     if failed != 0 {
         return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL));
     }
-    Ok((found.pid as u32, found.uid))
+    Ok(found)
+}
+
+/// The most supplementary groups that a process has.
+const MAX_GROUPS: usize = 65_536;
+
+/// Returns the supplementary groups of the process that has connected, as they were then. None if
+/// the kernel does not tell: it does since Linux 4.13.
+fn supplementary_groups(socket: BorrowedFd<'_>) -> Vec<u32> {
+    let mut groups = vec![0_u32; 32];
+    loop {
+        let mut len = (groups.len() * size_of::<u32>()) as libc::socklen_t;
+        // SAFETY: the two pointers are to the numbers and to their length in bytes, which live
+        // during the call. The kernel writes at most this many bytes.
+        let failed = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut len,
+            )
+        };
+        let found = len as usize / size_of::<u32>();
+        if failed == 0 {
+            groups.truncate(found);
+            return groups;
+        }
+        // The kernel has said how many there are.
+        let error = Errno::from_io_error(&std::io::Error::last_os_error());
+        if error != Some(Errno::RANGE) || found <= groups.len() || found > MAX_GROUPS {
+            return Vec::new();
+        }
+        groups.resize(found, 0);
+    }
 }
 
 /// Returns the descriptor of the process that has connected, without a race for its number.

@@ -27,7 +27,7 @@ use crate::node_pins::{NodePin, PyPinBatch, PyPinnedValue};
 use crate::node_report;
 use crate::node_reservation::{PyNodeReservation, Reserved};
 use crate::node_values::{NodeKeys, bounded, check_batch, fill, hints, items, node_key};
-use crate::number::{Int, Seconds};
+use crate::number::{Int, Seconds, Several};
 use crate::options::{self, Threads, Words};
 use crate::region::part;
 use crate::registration::key;
@@ -104,20 +104,23 @@ plain!(PyNodeCache { held, connected });
 ///   stay valid until the cache is closed and its pins and reservations are gone, also when the
 ///   server starts again. Not with ``read_only``. Raises :class:`RegistrationError` if the memory
 ///   cannot be registered with all of them.
+/// - ``server_users``: numbers of the users whose servers this process trusts with its values.
+///   Empty: its own user and root. A server that systemd gives the socket counts as root's.
 ///
 /// Processes that write to a node trust each other with the values: each must write to its own
 /// reservations, and to nothing else of the memory.
 ///
-/// Raises :class:`NodeDisconnectedError` if no server answers.
+/// Raises :class:`NodeDisconnectedError` if no server answers, and :class:`NodePermissionError` if
+/// it does not serve this user so, or is the server of a user that is not trusted.
 #[pyfunction]
 #[pyo3(
     signature = (
         path, *, namespace="", read_only=false, retry_for=None, answer_within=None, populate=false,
-        checksums=false, verify=false, rings=false, devices=None
+        checksums=false, verify=false, rings=false, devices=None, server_users=None
     ),
     text_signature = "(path, *, namespace='', read_only=False, retry_for=10.0, \
                       answer_within=30.0, populate=False, checksums=False, verify=False, \
-                      rings=False, devices=None)"
+                      rings=False, devices=None, server_users=())"
 )]
 #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
 pub(crate) fn connect(
@@ -132,6 +135,7 @@ pub(crate) fn connect(
     verify: bool,
     rings: bool,
     devices: Option<Words>,
+    server_users: Option<Several<Int<'_>>>,
 ) -> PyResult<PyNodeCache> {
     let len = path.as_os_str().len();
     if len > MAX_SOCKET_PATH {
@@ -150,6 +154,10 @@ pub(crate) fn connect(
         interrupt: Some(INTERRUPT),
         ..ConnectOptions::default()
     };
+    if let Some(Several(users)) = server_users {
+        let number = |user: Int<'_>| user.u32(py, "server_users");
+        options.server_users = users.into_iter().map(number).collect::<PyResult<_>>()?;
+    }
     if let Some(retry_for) = retry_for {
         options.retry_for = retry_for.duration(py, "retry_for")?;
     }

@@ -19,6 +19,10 @@ pub(crate) fn node_error(py: Python<'_>, error: &ClientError) -> PyErr {
             .with("seconds", *waited_ms as f64 / 1000.0)
             .with("errno", error.raw_os_error())
             .with("remedy", "start the server, or give the path of its socket"),
+        ClientError::ForeignServer { path, uid, .. } => raised("NodePermissionError")
+            .with("path", path)
+            .with("value", *uid)
+            .with("remedy", "connect to another path, or name the user in server_users"),
         ClientError::MemoryReplaced => raised("NodeReplacedError").with("remedy", "connect again"),
         ClientError::TooLong { len, at, capacity } => raised("InvalidArgumentError")
             .with("value", *at as u128 + *len as u128)
@@ -66,6 +70,11 @@ fn call_error(py: Python<'_>, error: &CallError) -> PyErr {
             let message = "the node was connected with read_only=True: connect without it to write";
             Raised::new(py, "InvalidArgumentError", message)
         }
+        CallError::NotAllowed { uid, .. }
+        | CallError::NamespaceNotAllowed { uid, .. }
+        | CallError::OnlyReads { uid, .. } => raised("NodePermissionError")
+            .with("value", *uid)
+            .with("remedy", "start the server with options that allow it"),
         CallError::Version { version, known } => raised("NodeError")
             .with("value", *version)
             .with("limit", *known)

@@ -359,6 +359,14 @@ def test_errors(shared_server: Server, cache: kvmem.NodeCache) -> None:
     assert error.path == str(path) and error.seconds is not None and error.seconds >= 0.3
     assert error.errno == 2 and "server" in str(error.remedy)
     assert pickle.loads(pickle.dumps(error)).path == str(path)
+    own = os.geteuid()
+    with pytest.raises(kvmem.NodePermissionError, match="`server_users`") as foreign:
+        kvmem.connect(shared_server.path, server_users=[own + 1])
+    assert isinstance(foreign.value, PermissionError)
+    assert (foreign.value.value, foreign.value.path) == (own, str(shared_server.path))
+    kvmem.connect(shared_server.path, server_users=(own + 1, own)).close()
+    with pytest.raises(kvmem.InvalidArgumentError, match="server_users"):
+        kvmem.connect(shared_server.path, server_users=[-1])
     with pytest.raises(kvmem.InvalidArgumentError, match="at most 107 bytes"):
         kvmem.connect("x" * 108)
     cache.insert("k", b"value")

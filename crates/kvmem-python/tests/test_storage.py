@@ -437,6 +437,8 @@ def test_two_processes_share_a_node(server: Server, script: Callable[..., str]) 
         ({"disk": "/a", "disk_bytes": -1}, ["disk_bytes is -1", "64GiB"]),
         ({"disk": "/a", "disk_bytes": "many"}, ["many"]),
         ({"node": "/a", "rings": 1}, ["rings is 1", "true or false"]),
+        ({"node": "/a", "server_users": [-1]}, ["server_users is [-1]", "such as [1000]"]),
+        ({"node": "/a", "server_users": 1000}, ["server_users is 1000"]),
         ({"mooncake": {"host": "a"}}, ["mooncake is", "master"]),
         ({"disk": ["/a", "/b"], "mooncake": {"master": "a:1"}}, ["2 disks above a cluster"]),
     ],
@@ -453,6 +455,11 @@ def test_options_choose_the_store(tmp_path: Path, server: Server) -> None:
     assert isinstance(store, NodeStore) and store.backend.retry == 2.0
     store.close()
     folder = str(tmp_path)
+    own = os.geteuid()
+    trusting = {"node": str(server.path), "server_users": [own + 1]}
+    with pytest.raises(kvmem.NodePermissionError, match=f"user {own} listens"):
+        open_store(StorageOptions.parse(trusting, ""))
+    open_store(StorageOptions.parse({**trusting, "server_users": [own]}, "")).close()
     disks = {"disk": [f"{folder}/{{rank}}-a", f"{folder}/{{rank}}-b"], "disk_bytes": "16MiB"}
     store = open_store(StorageOptions.parse(disks, ""), "tp3")
     round_trip(store, 20, 1)

@@ -83,6 +83,8 @@ fn options(chaos: &Chaos) -> Result<()> {
         "--max-handles",
         "--max-reserved",
         "--allow-group",
+        "--namespace",
+        "--operator",
         "--quota",
         "--default-quota",
         "--drain-seconds",

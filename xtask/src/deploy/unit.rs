@@ -10,12 +10,13 @@ use super::{parses, understands};
 
 const FOLDER: &str = "deploy/systemd";
 /// The units of services, their settings, and how many commands they run.
-const SERVICES: [(&str, &str, usize); 2] = [
+const SERVICES: [(&str, &str, usize); 3] = [
     ("kvmem-serve-mooncake.service", "serve-mooncake.env", 2),
     ("kvmem-serve.service", "serve.env", 1),
+    ("kvmem@.service", "tenant.env", 1),
 ];
-/// The other units.
-const SOCKETS: [&str; 1] = ["kvmem-serve.socket"];
+/// The other units, of the services after the first.
+const SOCKETS: [&str; 2] = ["kvmem-serve.socket", "kvmem@.socket"];
 /// The program of the units.
 const PROGRAM: &str = "/opt/kvmem/bin/kvmem";
 /// The most exposure that `systemd-analyze security` may find, in tenths. 0 is none, 100 is all.
@@ -32,9 +33,11 @@ pub(super) fn check(root: &Path, command: &Path) -> Result<()> {
         let commands = check_commands(&text, &settings, command).context(unit)?;
         ensure!(commands == expected, "{unit} has {commands} commands, and {expected} are known");
     }
-    let [serve, socket] = [SERVICES[1].0, SOCKETS[0]];
-    let read = |name| fs::read_to_string(folder.join(name));
-    check_socket(&read(serve)?, &read(socket)?, &read("sysusers.conf")?)?;
+    let read = |name: &str| fs::read_to_string(folder.join(name));
+    for ((service, _, _), socket) in SERVICES[1..].iter().zip(SOCKETS) {
+        let (service, unit) = (read(service)?, read(socket)?);
+        check_socket(&service, &unit, &read("sysusers.conf")?).context(socket)?;
+    }
     check_sysctl(&read("sysctl.conf")?, Path::new("/proc/sys"))?;
     check_tmpfiles(&read("tmpfiles.conf")?)
 }
@@ -61,7 +64,8 @@ fn check_commands(unit: &str, settings: &[(String, String)], command: &Path) -> 
 }
 
 /// Checks that the server is given the socket of packets that its command names, and a store for
-/// its memory, and that the group of the socket is made.
+/// its memory, and that the group of the socket is made. The operator makes that of a tenant, and
+/// the command of a tenant's server names it.
 fn check_socket(service: &str, socket: &str, sysusers: &str) -> Result<()> {
     let value = |unit: &'_ str, key: &str| {
         let mut pairs = lines(unit).filter_map(|line| line.split_once('='));
@@ -75,6 +79,12 @@ fn check_socket(service: &str, socket: &str, sysusers: &str) -> Result<()> {
     let store = value(service, "FileDescriptorStoreMax")?;
     ensure!(store.parse::<u32>()? >= 4, "{store} descriptors are too few to set memory aside");
     let group = value(socket, "SocketGroup")?;
+    if group.ends_with("%i") {
+        let option = format!("--allow-group {group} ");
+        ensure!(run.contains(&option), "the command has no {option}");
+        ensure!(path.contains("/%i/"), "{path} is in no folder of the tenant's own");
+        return Ok(());
+    }
     ensure!(lines(sysusers).any(|line| line.starts_with(&format!("g {group} "))), "no {group}");
     Ok(())
 }
@@ -108,11 +118,13 @@ fn check_tmpfiles(text: &str) -> Result<()> {
 pub(super) fn analyze(root: &Path) -> Result<()> {
     let folder = root.join("target/deploy");
     fs::create_dir_all(&folder)?;
-    let services = SERVICES.map(|(unit, _, _)| unit);
-    let units: Vec<&str> = services.into_iter().chain(SOCKETS).collect();
-    for unit in &units {
+    // A template is checked as that of one tenant.
+    let of_tenant = |unit: &str| unit.replace("@.", "@tenant.");
+    let services = SERVICES.map(|(unit, _, _)| of_tenant(unit));
+    let units: Vec<String> = services.iter().cloned().chain(SOCKETS.map(of_tenant)).collect();
+    for unit in SERVICES.map(|(unit, _, _)| unit).into_iter().chain(SOCKETS) {
         let text = fs::read_to_string(root.join(FOLDER).join(unit))?;
-        fs::write(folder.join(unit), text.replace(PROGRAM, "/bin/true"))?;
+        fs::write(folder.join(of_tenant(unit)), text.replace(PROGRAM, "/bin/true"))?;
     }
     let mut verify = Command::new("systemd-analyze");
     let output = verify.arg("verify").args(units.iter().map(|unit| folder.join(unit))).output();
@@ -120,14 +132,15 @@ pub(super) fn analyze(root: &Path) -> Result<()> {
     // Unknown settings are only printed.
     let says = String::from_utf8_lossy(&output.stderr);
     let is_newer = |line: &str| NEWER.iter().any(|key| line.contains(&format!("'{key}'")));
-    let mut of_units = says.lines().filter(|line| units.iter().any(|unit| line.contains(unit)));
+    let is_of_unit = |line: &&str| units.iter().any(|unit| line.contains(unit.as_str()));
+    let mut of_units = says.lines().filter(is_of_unit);
     let wrong = of_units.any(|line| !is_newer(line));
     ensure!(output.status.success() && !wrong, "{}", says.trim());
     for unit in services {
         let mut security = Command::new("systemd-analyze");
         let exposure = format!("--threshold={EXPOSURE}");
         security.args(["security", "--offline=true", "--no-pager", &exposure]);
-        let output = security.arg(folder.join(unit)).output();
+        let output = security.arg(folder.join(&unit)).output();
         let output = output.context("cannot run systemd-analyze")?;
         let table = String::from_utf8_lossy(&output.stdout);
         let last = table.lines().last().unwrap_or_default();
@@ -194,6 +207,18 @@ mod tests {
         for (was, is) in [("/run/a", "/run/b"), ("8", "2"), (" --keep systemd", " ")] {
             assert!(check_socket(&service.replace(was, is), socket, "g b -\n").is_err(), "{is}");
         }
+    }
+
+    #[test]
+    fn the_server_of_a_tenant_lets_in_its_group_alone() {
+        let service = "FileDescriptorStoreMax=8\n\
+                       ExecStart=x --socket /run/%i/a --allow-group b-%i --keep systemd\n";
+        let socket = "ListenSequentialPacket=/run/%i/a\nSocketGroup=b-%i\n";
+        assert!(check_socket(service, socket, "").is_ok());
+        let other = service.replace("b-%i", "b");
+        assert!(check_socket(&other, socket, "g b -\n").is_err());
+        let shared = |text: &str| text.replace("/run/%i/a", "/run/a-%i");
+        assert!(check_socket(&shared(service), &shared(socket), "").is_err());
     }
 
     #[test]

@@ -41,6 +41,9 @@ struct NodeClientOptions {
     /// stay valid until the client, its pins and its reservations are gone, also when the server
     /// starts again.
     const Registrars *registrars = nullptr;
+    /// The users whose servers the client trusts with its values. Empty: its own user and root. The
+    /// server of another user throws KVMEM_ERR_PERMISSION.
+    std::vector<std::uint32_t> server_users;
 };
 
 /// Statistics of a node.
@@ -248,6 +251,8 @@ public:
             wanted.registrars = detail::present(options.registrars->native_handle(),
                                                 "the Registrars of the options");
         }
+        wanted.server_users = options.server_users.empty() ? nullptr : options.server_users.data();
+        wanted.server_user_count = options.server_users.size();
         kvmem_node_client *made = nullptr;
         detail::check(kvmem_node_client_connect(path.c_str(), &wanted, &made));
         client_.reset(made);

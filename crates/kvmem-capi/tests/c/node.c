@@ -325,6 +325,21 @@ static void wrong_connections(void) {
     options.namespace_name = name;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_node_client_connect(node, &options, &client));
     SAYS("namespace");
+    /* The server is this user's, and the client is told to trust others alone. */
+    options = defaults();
+    CHECK(options.server_users == NULL && options.server_user_count == 0);
+    const uint32_t users[] = {geteuid() + 1, geteuid()};
+    options.server_users = users;
+    options.server_user_count = 1;
+    IS(KVMEM_ERR_PERMISSION, kvmem_node_client_connect(node, &options, &client));
+    SAYS("server_users");
+    options.server_user_count = 65;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_node_client_connect(node, &options, &client));
+    SAYS("the limit is 64");
+    options.server_user_count = 2;
+    OK(kvmem_node_client_destroy(connect_with(&options)));
+    options.server_users = NULL;
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_node_client_connect(node, &options, &client));
 }
 
 /* A client's devices have keys to the whole memory while it, its pins or its reservations live. */

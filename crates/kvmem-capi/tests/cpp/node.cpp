@@ -144,6 +144,10 @@ static void options() {
     NodeClient careful(node, options);
     CHECK(careful.acquire(Keys{"key"}).hits() == 0 && writer.lookup(Keys{"key"}) == 0);
 
+    options.server_users = {geteuid() + 1};
+    THROWS(KVMEM_ERR_PERMISSION, "server_users", NodeClient(node, options));
+    options.server_users.push_back(geteuid());
+    CHECK(NodeClient(node, options).stats().capacity > 0);
     options.retry_for = std::chrono::milliseconds(-5);
     THROWS(KVMEM_ERR_DISCONNECTED, "kvmem serve", NodeClient(node + ".none", options));
 }

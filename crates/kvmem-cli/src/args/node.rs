@@ -6,12 +6,24 @@ use clap::Args as ClapArgs;
 
 use super::size;
 
-/// Options of `kvmem ls`.
+/// The server that a command connects to.
 #[derive(Clone, Debug, ClapArgs)]
-pub struct LsArgs {
+pub struct ServerArgs {
     /// The socket of the server
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
+
+    /// The users whose servers are trusted, as numbers [default: this user and root]
+    #[arg(long, value_name = "UID,…", value_delimiter = ',')]
+    pub server_users: Vec<u32>,
+}
+
+/// Options of `kvmem ls`.
+#[derive(Clone, Debug, ClapArgs)]
+pub struct LsArgs {
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
 
     /// List the clients instead of the values
     #[arg(long)]
@@ -36,9 +48,9 @@ pub struct LsArgs {
 /// Options of `kvmem stat`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct StatArgs {
-    /// The socket of the server
-    #[arg(long, value_name = "PATH")]
-    pub socket: PathBuf,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
 
     /// Show the statistics again and again, with rates, each so many seconds
     #[arg(
@@ -69,9 +81,9 @@ pub struct EvictArgs {
     #[arg(value_name = "BYTES", value_parser = size)]
     pub bytes: u64,
 
-    /// The socket of the server
-    #[arg(long, value_name = "PATH")]
-    pub socket: PathBuf,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
 
     /// Evict values of this namespace only
     #[arg(long, value_name = "NAME")]
@@ -81,9 +93,9 @@ pub struct EvictArgs {
 /// Options of `kvmem drop`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct DropArgs {
-    /// The socket of the server
-    #[arg(long, value_name = "PATH")]
-    pub socket: PathBuf,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
 
     /// Drop the values of this namespace
     #[arg(long, value_name = "NAME", required_unless_present = "all", conflicts_with = "all")]
@@ -101,7 +113,7 @@ pub struct ReclaimArgs {
     #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
     pub pid: u32,
 
-    /// The socket of the server
-    #[arg(long, value_name = "PATH")]
-    pub socket: PathBuf,
+    /// The server.
+    #[command(flatten)]
+    pub server: ServerArgs,
 }

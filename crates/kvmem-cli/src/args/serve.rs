@@ -71,10 +71,25 @@ pub struct ServeArgs {
     #[arg(long)]
     pub reclaim_pins: bool,
 
-    /// Let members of this group connect and map the memory, besides this user and root: a name of
-    /// /etc/group, or a number
-    #[arg(long, value_name = "GROUP")]
-    pub allow_group: Option<String>,
+    /// Let members of this group use all namespaces without a --namespace of their own: a name of
+    /// /etc/group, or a number. With :ro they only read, which the kernel enforces. May be given
+    /// several times. Without it, --namespace and --operator, only this user may connect, and not
+    /// root
+    #[arg(long = "allow-group", value_name = "GROUP[:ro]")]
+    pub allow_groups: Vec<GroupRule>,
+
+    /// Let this user, or the members of this group, use namespace NAME, and close it to all others:
+    /// names of /etc/passwd and /etc/group, or numbers. With :ro they only read. May be given
+    /// several times, also for one NAME. A client that may write in one namespace can write to all
+    /// bytes of the memory: tenants that do not trust each other have servers of their own
+    #[arg(long = "namespace", value_name = "NAME=USER|@GROUP[:ro]")]
+    pub namespaces: Vec<NamespaceAccess>,
+
+    /// Let this user, besides this server's own, list, evict, drop and reclaim, without the quota
+    /// of a user: a name of /etc/passwd, or a number. 0 is root, and every process that is root in
+    /// its container. May be given several times
+    #[arg(long = "operator", value_name = "USER")]
+    pub operators: Vec<String>,
 
     /// Limits of a namespace; may be given several times. NAME is empty for clients without a
     /// namespace, BYTES is a size or `max`; pins and pinned limit the pinned values and their bytes
@@ -101,7 +116,7 @@ pub struct ServeArgs {
     )]
     pub max_rings: u16,
 
-    /// Maximum connections. One of 16 is for this user and root only
+    /// Maximum connections. One of 16 is for this user and operators only
     #[arg(
         long, value_name = "N", default_value_t = 512,
         value_parser = clap::value_parser!(u16).range(1..=4096)
@@ -237,6 +252,59 @@ impl FromStr for NamespaceQuota {
             .split_once('=')
             .ok_or_else(|| format!("{text:?} has no `=`: say NAME=BYTES, such as chat=16GiB"))?;
         Ok(NamespaceQuota { name: name.to_owned(), limits: limits(rest)? })
+    }
+}
+
+/// A group whose members may connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRule {
+    /// The name or number of the group.
+    pub group: String,
+    /// Whether its members only read.
+    pub read_only: bool,
+}
+
+impl FromStr for GroupRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<GroupRule, String> {
+        let (group, read_only) = split_mode(text)?;
+        Ok(GroupRule { group: group.to_owned(), read_only })
+    }
+}
+
+/// A namespace, and a user or group that may use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceAccess {
+    /// The name of the namespace.
+    pub name: String,
+    /// The name or number of the user, or that of the group behind an `@`.
+    pub who: String,
+    /// Whether the user or group only reads.
+    pub read_only: bool,
+}
+
+impl FromStr for NamespaceAccess {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<NamespaceAccess, String> {
+        // No user and no group has an `=`, and a namespace may.
+        let (name, who) = text.rsplit_once('=').ok_or_else(|| {
+            format!("{text:?} has no `=`: say NAME=USER or NAME=@GROUP, such as chat=@engines:ro")
+        })?;
+        let (who, read_only) = split_mode(who)?;
+        Ok(NamespaceAccess { name: name.to_owned(), who: who.to_owned(), read_only })
+    }
+}
+
+/// Splits a user or group and `:ro`.
+fn split_mode(text: &str) -> Result<(&str, bool), String> {
+    match text.split_once(':') {
+        None => Ok((text, false)),
+        Some((who, "ro")) => Ok((who, true)),
+        Some((who, mode)) => Err(format!(
+            "{text:?} has {mode:?} behind the colon: say {who}:ro for reading only, or {who}"
+        )),
     }
 }
 
@@ -376,6 +444,30 @@ mod tests {
             "a=1,b=2",
         ] {
             assert!(quota(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn users_and_groups_have_a_mode() {
+        let group = |text: &str| text.parse::<GroupRule>();
+        let rule = |group: &str, read_only| GroupRule { group: group.to_owned(), read_only };
+        assert_eq!(group("engines"), Ok(rule("engines", false)));
+        assert_eq!(group("1500:ro"), Ok(rule("1500", true)));
+        for bad in ["engines:rw", "engines:", "engines:ro:ro"] {
+            let error = group(bad).expect_err(bad);
+            assert!(error.contains("say engines:ro"), "{error}");
+        }
+        let namespace = |text: &str| text.parse::<NamespaceAccess>();
+        let access = |name: &str, who: &str, read_only| NamespaceAccess {
+            name: name.to_owned(),
+            who: who.to_owned(),
+            read_only,
+        };
+        assert_eq!(namespace("chat=1000"), Ok(access("chat", "1000", false)));
+        assert_eq!(namespace("=@engines:ro"), Ok(access("", "@engines", true)));
+        assert_eq!(namespace("model=a:b=kv:ro"), Ok(access("model=a:b", "kv", true)));
+        for bad in ["chat", "chat=1:w"] {
+            assert!(namespace(bad).is_err(), "{bad}");
         }
     }
 

@@ -18,7 +18,7 @@ const PAGE: u32 = 512;
 /// Prints the list.
 pub(crate) fn run(args: &LsArgs) -> Result<(), Failure> {
     let json = JsonSink::open(&mut OutputFiles::new(), args.json.as_deref())?;
-    let client = connect(&args.socket)?;
+    let client = connect(&args.server)?;
     if args.sessions {
         let own = std::process::id();
         let mut sessions = client.sessions().map_err(failure)?;

@@ -26,15 +26,15 @@ pub(crate) fn run(args: &StatArgs) -> Result<(), Failure> {
         return watch(args, Duration::from_secs(seconds));
     }
     let json = JsonSink::open(&mut OutputFiles::new(), args.json.as_deref())?;
-    let stats = connect(&args.socket)?.stats().map_err(failure)?;
+    let stats = connect(&args.server)?.stats().map_err(failure)?;
     json.write(Screen { stats: &stats, rates: None }, &stats)
 }
 
 /// Prints the statistics and what has changed, until standard output is closed.
 fn watch(args: &StatArgs, interval: Duration) -> Result<(), Failure> {
     // A server that is not there is told at once, and one that restarts is waited for.
-    connect(&args.socket)?;
-    let client = connect_for(&args.socket, RESTART)?;
+    connect(&args.server)?;
+    let client = connect_for(&args.server, RESTART)?;
     let clear = if io::stdout().is_terminal() { CLEAR } else { "" };
     let mut before: Option<(NodeStats, Instant)> = None;
     for shown in 1.. {

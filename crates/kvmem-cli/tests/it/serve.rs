@@ -630,7 +630,8 @@ fn other_users_need_the_group_and_are_no_operators() {
         let output = as_other_user(&place, 4242, args).expect("as before");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{errors}");
-        assert!(errors.contains("answers at") && !errors.contains("denied"), "{errors}");
+        let says = if args[0] == "stat" { "user 65534 may not connect" } else { "answers at" };
+        assert!(errors.contains(says) && !errors.contains("denied"), "{errors}");
     }
     server.kill();
     let _server = place.serve("4MiB", &["--allow-group", "4242"]);
@@ -643,6 +644,53 @@ fn other_users_need_the_group_and_are_no_operators() {
         assert_eq!(output.status.code(), Some(2), "{errors}");
         assert!(errors.contains("only the server's own user"), "{errors}");
     }
+}
+
+#[test]
+fn options_name_the_users_that_may_read_write_and_operate() {
+    let place = Place::new();
+    let options = [
+        "--allow-group=4242:ro",
+        "--namespace=chat=@4243",
+        "--namespace=chat=@4242:ro",
+        "--operator=65533",
+    ];
+    let _server = place.serve("4MiB", &options);
+    let path = place.socket().into_os_string().into_string().expect("a plain path");
+    let run = |user, group, args: &[&str]| {
+        let args = [args, &["--socket", &path]].concat();
+        of_other_user(&place, user, group).args(args).output()
+    };
+    let stat = match run(65534, 4242, &["stat"]) {
+        Ok(stat) => stat,
+        Err(error) => return println!("skipped: nothing can be run as another user: {error}"),
+    };
+    assert!(stat.status.success(), "{}", String::from_utf8_lossy(&stat.stderr));
+    // A user that may use a namespace with a rule cannot use the others, such as the nameless one.
+    let denied = run(65534, 4243, &["stat"]).expect("as before");
+    let errors = String::from_utf8_lossy(&denied.stderr);
+    assert_eq!(denied.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("user 65534 may not use namespace \"\""), "{errors}");
+    for (user, status, says) in [(65534, 2, "only the server's own user"), (65533, 0, "")] {
+        let output = run(user, 4242, &["drop", "--all"]).expect("as before");
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{errors}");
+        assert!(errors.contains(says), "{errors}");
+    }
+}
+
+#[test]
+fn the_commands_trust_servers_of_named_users_only() {
+    let place = Place::new();
+    let _server = place.serve("4MiB", &[]);
+    let own = rustix::process::geteuid().as_raw();
+    let trusts = |users: &str| place.operator("stat", &["--server-users", users]);
+    assert!(trusts(&format!("7,{own}")).status.success());
+    let output = trusts("7,8");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains(&format!("user {own} listens at")), "{errors}");
+    assert!(errors.contains("7, 8") && errors.contains("server_users"), "{errors}");
 }
 
 #[test]
@@ -703,6 +751,12 @@ fn invalid_options_of_a_server_end_with_status_2() {
         ("4MiB", &["--quota", "chat"], "NAME=BYTES"),
         ("4MiB", &["--quota", "chat=1,share=0"], "shares are 1 to"),
         ("4MiB", &["--allow-group", "no such group"], "/etc/group has no such group"),
+        ("4MiB", &["--allow-group", "4242:rw"], "say 4242:ro"),
+        ("4MiB", &["--allow-group", "7", "--allow-group", "7:ro"], "group 7 is both"),
+        ("4MiB", &["--namespace", "chat"], "NAME=@GROUP"),
+        ("4MiB", &["--namespace", "chat=no such user"], "/etc/passwd has no such user"),
+        ("4MiB", &["--namespace", "chat=@no such group"], "/etc/group has no such group"),
+        ("4MiB", &["--operator", "4294967295"], "/etc/passwd has no such user"),
         ("4MiB", &["--keep", "systemd"], "NOTIFY_SOCKET is not set"),
         ("4MiB", &["--keep", "disk"], "keeper"),
         ("4MiB", &["--fresh", "--set-aside"], "--set-aside"),

@@ -811,10 +811,14 @@ struct Greeted {
 fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greeted, Failure> {
     let look = limits.options.look();
     let socket = socket::connect_within(path, look).map_err(Failure::Transient)?;
+    // Before the first byte: what the client says and stores is for this server alone.
+    let uid = socket::peer_uid(&socket).map_err(Failure::Transient)?;
+    limits.options.check_server(path, uid)?;
     let ConnectOptions { namespace, read_only, .. } = limits.options;
     let (version, read_only) = (PROTOCOL_VERSION, *read_only);
     let hello = Call::Hello { version, namespace, read_only, token };
-    let (answer, descriptors) = exchange(&socket, &hello, limits)?;
+    let (answer, descriptors) =
+        exchange(&socket, &hello, limits).map_err(|failure| reason_of_close(&socket, failure))?;
     let Answer::Welcome(welcome) = answer else {
         return Err(ClientError::Protocol { what: "no welcome" }.into());
     };
@@ -825,6 +829,18 @@ fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greeted, Failure
     let no_session = || ClientError::Protocol { what: "a session without words" };
     let view = view.map_err(ClientError::Memory)?.ok_or_else(no_session)?;
     Ok(Greeted { socket, file, view, welcome })
+}
+
+/// Returns the reason for which the server has closed the connection before it read the greeting,
+/// if it sent one.
+fn reason_of_close(socket: &OwnedFd, failure: Failure) -> Failure {
+    let Failure::Transient(Errno::PIPE | Errno::CONNRESET) = failure else { return failure };
+    let mut buffer = vec![0; 4096];
+    let packet = socket::receive(socket, &mut buffer, RecvFlags::DONTWAIT);
+    match packet.ok().and_then(|packet| decode::<Response>(&buffer[..packet.len])) {
+        Some(Response { result: Err(error), .. }) => ClientError::Call(error).into(),
+        _ => failure,
+    }
 }
 
 /// Asks for rings if the client wants them and the server has some.

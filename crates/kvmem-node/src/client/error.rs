@@ -27,6 +27,23 @@ pub enum ClientError {
     /// A server answers that has other memory: all values are gone. Connect a new client.
     #[error("the server has other memory than the one before: connect again")]
     MemoryReplaced,
+    /// The server belongs to a user that the client does not trust with its values.
+    #[error(
+        "user {uid} listens at {path}, and this client is user {own} and trusts {}: connect to \
+         another path, or name user {uid} in `server_users`",
+        trusted(users)
+    )]
+    ForeignServer {
+        /// The path of the socket.
+        path: String,
+        /// The user of the server.
+        uid: u32,
+        /// The user of the client.
+        own: u32,
+        /// The [users](super::ConnectOptions::server_users) that the client trusts. Empty: its own
+        /// and root.
+        users: Vec<u32>,
+    },
     /// The memory cannot be mapped.
     #[error(transparent)]
     Memory(#[from] ArenaError),
@@ -74,6 +91,17 @@ pub enum ClientError {
         /// The checksum that the writer has calculated.
         expected: u32,
     },
+}
+
+/// Returns the users that a client trusts, as a part of a sentence.
+fn trusted(users: &[u32]) -> String {
+    match users {
+        [] => "its own user and root".to_owned(),
+        users => {
+            let users: Vec<String> = users.iter().map(u32::to_string).collect();
+            format!("only the servers of {}", users.join(", "))
+        }
+    }
 }
 
 impl From<RegisterError> for ClientError {

@@ -1,6 +1,7 @@
 //! *Options* of clients and of values.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -86,11 +87,30 @@ pub struct ConnectOptions {
     /// reservations do, also when the server restarts: the memory stays mapped where it is. A
     /// client that only reads has none.
     pub registrars: ClientRegistrars,
+    /// The users whose servers the client trusts with its values. Empty: its own user and root. A
+    /// server that systemd gives the socket counts as root's, because systemd listens. Another one
+    /// is an error: [`ClientError::ForeignServer`].
+    pub server_users: Vec<u32>,
     /// What ends a call that waits, if anything does.
     pub interrupt: Option<Interrupt>,
 }
 
 impl ConnectOptions {
+    /// Checks that the server at the other end of a socket belongs to a user that the client
+    /// trusts.
+    pub(super) fn check_server(&self, path: &Path, uid: u32) -> Result<(), ClientError> {
+        let own = rustix::process::geteuid().as_raw();
+        let trusted = match self.server_users.as_slice() {
+            [] => uid == own || uid == 0,
+            users => users.contains(&uid),
+        };
+        if trusted {
+            return Ok(());
+        }
+        let (path, users) = (path.display().to_string(), self.server_users.clone());
+        Err(ClientError::ForeignServer { path, uid, own, users })
+    }
+
     /// Returns the time between two looks whether a waiting call is to end.
     pub(super) fn look(&self) -> Duration {
         match self.interrupt {
@@ -122,6 +142,7 @@ impl Default for ConnectOptions {
             verify: false,
             rings: false,
             registrars: ClientRegistrars::default(),
+            server_users: Vec::new(),
             interrupt: None,
         }
     }

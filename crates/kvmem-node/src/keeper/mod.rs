@@ -5,9 +5,10 @@
 //! It maps nothing, knows no format and changes no byte, so there is little in it that can fail.
 //! Its memory does not grow with the node's, and the kernel counts no page of the files as its own.
 //!
-//! A keeper listens on a `SOCK_SEQPACKET` socket of mode 0600. It serves processes of its own user
-//! and of root, and closes the connections of all others before it reads a byte. A client accepts a
-//! keeper of its own user or of root only: the kernel says which user listens.
+//! A keeper listens on a `SOCK_SEQPACKET` socket of mode 0600. It serves processes of its own user,
+//! and closes the connections of all others, root's included, before it reads a byte. A process
+//! that is root in its container has the number of root. A client accepts a keeper of its own user
+//! or of root only: the kernel says which user listens.
 //!
 //! | message | what the keeper does |
 //! |---|---|

@@ -16,6 +16,8 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use crate::format::MAX_NAMESPACES;
+
 /// What happened to a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EventKind {
@@ -47,7 +49,7 @@ pub struct Event {
 /// Events from a position on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// In the order of their numbers, without a gap.
+    /// In the order of their numbers. Those of namespaces that the client may not use are left out.
     pub events: Vec<Event>,
     /// The position to go on with.
     pub next: u64,
@@ -77,6 +79,9 @@ fn random_start() -> u64 {
     }
 }
 
+/// Events that one call looks at. It may see few of them.
+const MAX_LOOKED_AT: usize = 4096;
+
 /// The last events.
 #[derive(Debug)]
 pub(super) struct EventLog {
@@ -102,8 +107,14 @@ impl EventLog {
         self.events.push_back((kind, namespace, key.into()));
     }
 
-    /// Returns at most `max` events from position `from` on.
-    pub(super) fn since(&self, from: u64, max: usize) -> Events {
+    /// Returns at most `max` events from position `from` on, of those that the caller `sees` by
+    /// their numbers and namespaces.
+    pub(super) fn since(
+        &self,
+        from: u64,
+        max: usize,
+        mut sees: impl FnMut(u64, u16) -> bool,
+    ) -> Events {
         let first = self.next - self.events.len() as u64;
         let (from, lost) = match from {
             END.. => (self.next, false),
@@ -113,22 +124,50 @@ impl EventLog {
             _ => (first, true),
         };
         let skip = (from - first) as usize;
-        let events: Vec<Event> = (from..)
-            .zip(self.events.iter().skip(skip).take(max))
-            .map(|(number, (kind, namespace, key))| {
-                let (kind, namespace, key) = (*kind, *namespace, key.to_vec());
-                Event { number, kind, namespace, key }
-            })
-            .collect();
-        let next = from + events.len() as u64;
+        let (mut events, mut next) = (Vec::new(), from);
+        for (kind, namespace, key) in self.events.iter().skip(skip).take(MAX_LOOKED_AT) {
+            if events.len() == max {
+                break;
+            }
+            let (number, kind, namespace) = (next, *kind, *namespace);
+            next += 1;
+            if sees(number, namespace) {
+                events.push(Event { number, kind, namespace, key: key.to_vec() });
+            }
+        }
         Events { events, next, lost }
     }
 }
 
 impl super::Node {
-    /// Returns at most `max` events from position `from` on.
-    pub(crate) fn events_since(&self, from: u64, max: usize) -> Events {
-        self.events.since(from, max)
+    /// Returns at most `max` events from position `from` on, of the namespaces whose names the
+    /// caller `sees`. `None` stands for a name that the number of a namespace had before.
+    pub(crate) fn events_since(
+        &self,
+        from: u64,
+        max: usize,
+        sees: impl Fn(Option<&str>) -> bool,
+    ) -> Events {
+        let mut seen = [None; MAX_NAMESPACES];
+        let mut seen_before = None;
+        self.events.since(from, max, |number, namespace| {
+            let it = self.namespaces.get(namespace);
+            if number < it.events_from {
+                return *seen_before.get_or_insert_with(|| sees(None));
+            }
+            *seen[usize::from(namespace)].get_or_insert_with(|| sees(Some(&it.name)))
+        })
+    }
+
+    /// Returns whether a caller that has waited for these events waits on: there is none, and none
+    /// is left to look at.
+    pub(crate) fn is_waited_for(&self, found: &Events) -> bool {
+        found.events.is_empty() && !found.lost && found.next == self.events.next
+    }
+
+    /// Returns the number of the next event.
+    pub(super) fn next_event(&self) -> u64 {
+        self.events.next
     }
 }
 
@@ -143,17 +182,20 @@ mod tests {
         for key in 0..5_u8 {
             log.add(EventKind::Stored, 0, &[key]);
         }
-        let found = log.since(start, 2);
+        let found = log.since(start, 2, |_, _| true);
         let numbers: Vec<(u64, u8)> =
             found.events.iter().map(|it| (it.number - start, it.key[0])).collect();
         assert_eq!((numbers, found.next - start, found.lost), (vec![(2, 2), (3, 3)], 4, true));
         // A client that begins has lost nothing.
-        assert!(!log.since(0, 2).lost && log.since(0, 2).events == found.events);
-        let rest = log.since(found.next, 10);
+        assert!(
+            !log.since(0, 2, |_, _| true).lost
+                && log.since(0, 2, |_, _| true).events == found.events
+        );
+        let rest = log.since(found.next, 10, |_, _| true);
         assert_eq!((rest.events.len(), rest.next - start, rest.lost), (1, 5, false));
         let none = Events { next: rest.next, ..Events::default() };
-        assert_eq!(log.since(rest.next, 10), none);
-        assert_eq!(log.since(u64::MAX, 10), none);
+        assert_eq!(log.since(rest.next, 10, |_, _| true), none);
+        assert_eq!(log.since(u64::MAX, 10, |_, _| true), none);
     }
 
     #[test]
@@ -163,9 +205,9 @@ mod tests {
             (0..3).for_each(|key| before.add(EventKind::Stored, 0, &[key]));
             // The restarted server passes the count of the one before.
             (0..7).for_each(|key| log.add(EventKind::Stored, 0, &[key]));
-            let found = log.since(before.since(0, 10).next, 10);
+            let found = log.since(before.since(0, 10, |_, _| true).next, 10, |_, _| true);
             assert!(found.lost && found.events.len() == 7);
-            assert!(!log.since(found.next, 10).lost);
+            assert!(!log.since(found.next, 10, |_, _| true).lost);
         }
     }
 }

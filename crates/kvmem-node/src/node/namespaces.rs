@@ -15,6 +15,8 @@ pub(super) struct Namespace {
     pub(super) name: String,
     /// The user whose client has made it; the server's own after a recovery.
     made_by: u32,
+    /// Earlier events of its number are those of another name.
+    pub(super) events_from: u64,
     pub(super) limits: NamespaceLimits,
     /// Of its values and reservations.
     pub(super) bytes: u64,
@@ -168,8 +170,9 @@ impl Node {
             let own_only = made >= max_of_user;
             let number = self.unused_namespace(own_only.then_some(user)).ok_or(full)?;
             self.memory.namespaces()[usize::from(number)].rename(name);
-            let limits = self.options.limits_of(name);
+            let (limits, events_from) = (self.options.limits_of(name), self.next_event());
             let namespace = self.namespaces.at(number);
+            namespace.events_from = events_from;
             (namespace.name, namespace.limits) = (name.to_owned(), limits);
             namespace.made_by = user;
             number
@@ -208,6 +211,7 @@ impl Node {
         self.namespaces.0.push(Namespace {
             name,
             made_by,
+            events_from: 0,
             limits,
             bytes: 0,
             pinned: 0,

@@ -84,7 +84,8 @@ pub struct NodeStats {
     pub tier_failed_total: u64,
     /// Whether the tier works.
     pub tier_state: TierState,
-    /// All namespaces.
+    /// All namespaces. The number of a namespace is its index. One that the client may not use has
+    /// no name, a share of 0, and no figures.
     pub namespaces: Vec<NamespaceStats>,
 }
 

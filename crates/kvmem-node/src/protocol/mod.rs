@@ -31,6 +31,9 @@ pub const MAX_MESSAGE: usize = 128 << 10;
 /// The request that has no answer.
 pub(crate) const NO_ANSWER: u32 = 0;
 
+/// The number of the first request of a client, its greeting.
+pub(crate) const FIRST_ID: u32 = NO_ANSWER + 1;
+
 /// The packet that wakes a client which waits for an answer by its ring.
 pub(crate) const BELL: [u8; 1] = [0];
 

@@ -12,9 +12,10 @@ use kvmem::arena::{Backing, PageSize, Region};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::access::AccessRules;
 use super::deferred::WaitingForSpace;
 use super::turn::{OWN_PLACES, USER_PLACES};
-use super::{NodeServer, ServerOptions};
+use super::{AllowedGroup, NodeServer, ServerOptions};
 use crate::crc;
 use crate::error::CallError;
 use crate::heap::bytes_of_thread;
@@ -81,6 +82,13 @@ impl Stepped {
         let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
         (response.result, packet.descriptors)
     }
+}
+
+/// Returns options of a server that the members of this process's group may use.
+pub(super) fn for_own_group() -> ServerOptions {
+    let gid = rustix::process::getegid().as_raw();
+    let allow_groups = vec![AllowedGroup { gid, read_only: false }];
+    ServerOptions { allow_groups, ..ServerOptions::default() }
 }
 
 /// A directory that goes with the test.
@@ -295,13 +303,9 @@ fn a_connection_that_does_not_greet_is_closed() {
 #[test]
 fn other_users_leave_places_to_the_servers_own() {
     const OTHER: u32 = 54_321;
-    let limited = |max_connections, allow_group| {
-        Stepped::new(ServerOptions { max_connections, allow_group, ..ServerOptions::default() })
-    };
-    assert!(!limited(32, None).server.has_place_for(OTHER));
-    let own = rustix::process::getuid().as_raw();
-    let group = rustix::process::getgid().as_raw();
-    let mut stepped = limited(32, Some(group));
+    let own = rustix::process::geteuid().as_raw();
+    let options = ServerOptions { max_connections: 32, ..for_own_group() };
+    let mut stepped = Stepped::new(options);
     let mut open = Vec::new();
     while stepped.server.has_place_for(OTHER) {
         open.push(stepped.connect());
@@ -464,9 +468,7 @@ impl Stepped {
 #[test]
 fn one_user_cannot_exhaust_namespaces_or_sessions() {
     const OTHER: u32 = 54_321;
-    let group = Some(rustix::process::getgid().as_raw());
-    let options = ServerOptions { allow_group: group, ..ServerOptions::default() };
-    let mut stepped = Stepped::new(options);
+    let mut stepped = Stepped::new(for_own_group());
     // Names without values are used again.
     for round in 0..600 {
         let greeted = stepped.greet_as(OTHER, &format!("name {round}"), false);
@@ -499,14 +501,16 @@ fn one_user_cannot_exhaust_namespaces_or_sessions() {
     assert_eq!(open.len(), 256 / USER_PLACES);
     assert!(!stepped.server.has_place_for(OTHER) || stepped.server.has_place_for(OTHER + 1));
     stepped.greet_as(OTHER + 1, "of another user", false).expect("others have their own share");
-    stepped.greet_as(0, "of root", false).expect("there is place");
+    let own = rustix::process::geteuid().as_raw();
+    stepped.greet_as(own, "of the server's own", false).expect("there is place");
     stepped.server.node().check().expect("the invariants hold");
 }
 
 #[test]
 fn a_reader_makes_no_namespace_and_finds_it_when_it_is_made() {
     let mut stepped = Stepped::new(ServerOptions::default());
-    let (reader, number) = stepped.greet_as(0, "model", true).expect("it may read");
+    let own = rustix::process::geteuid().as_raw();
+    let (reader, number) = stepped.greet_as(own, "model", true).expect("it may read");
     assert!(stepped.server.node().stats().namespaces.is_empty());
     let lookup = || Call::Lookup { keys: vec![Key(b"key")] };
     let (answer, _) = stepped.exchange(&reader, number, lookup());
@@ -516,22 +520,54 @@ fn a_reader_makes_no_namespace_and_finds_it_when_it_is_made() {
     {
         assert!(stepped.exchange(&reader, number, call).0.is_ok());
     }
-    let (writer, other) = stepped.greet_as(0, "model", false).expect("it may write");
+    let (writer, other) = stepped.greet_as(own, "model", false).expect("it may write");
     stepped.insert(&writer, other, b"key", 64);
     let (answer, _) = stepped.exchange(&reader, number, lookup());
     assert!(matches!(answer, Ok(Answer::Count(1))), "{answer:?}");
     let long = "x".repeat(57);
-    let error = stepped.greet_as(0, &long, true).expect_err("too long");
+    let error = stepped.greet_as(own, &long, true).expect_err("too long");
     assert!(matches!(error, CallError::BadNamespace { .. }), "{error}");
     stepped.server.node().check().expect("the invariants hold");
+}
+
+/// A token resumes the session of its user, and the rules are those of the server of now.
+#[test]
+fn a_session_is_resumed_by_its_user_as_the_rules_say() {
+    const OTHER: u32 = 54_321;
+    let mut stepped = Stepped::new(for_own_group());
+    let mut greet = |uid, token, read_only_group: bool| {
+        let mut options = for_own_group();
+        options.allow_groups[0].read_only = read_only_group;
+        let own = rustix::process::geteuid().as_raw();
+        stepped.server.access = AccessRules::new(own, &options).expect("possible");
+        let (socket, number) = stepped.connect();
+        stepped.server.connections.get_mut(&number).expect("it was accepted").peer.uid = uid;
+        let (version, namespace) = (PROTOCOL_VERSION, "");
+        let hello = Call::Hello { version, namespace, read_only: false, token };
+        let answer = stepped.exchange(&socket, number, hello).0;
+        drop(socket);
+        stepped.server.turn(number, now_ms());
+        answer.map(|answer| match answer {
+            Answer::Welcome(welcome) => (welcome.token, welcome.resumed),
+            other => panic!("{other:?}"),
+        })
+    };
+    let (token, resumed) = greet(OTHER, 0, false).expect("a member");
+    assert!(!resumed);
+    let (stolen, resumed) = greet(OTHER + 1, token, false).expect("a member");
+    assert!(!resumed && stolen != token, "the session of another user");
+    let error = greet(OTHER, token, true).expect_err("its group only reads now");
+    assert_eq!(error, CallError::OnlyReads { uid: OTHER, name: String::new() });
+    assert_eq!(greet(OTHER, token, false), Ok((token, true)));
 }
 
 #[test]
 fn one_user_cannot_reserve_everything() {
     const OTHER: u32 = 54_321;
-    let mut stepped = Stepped::new(ServerOptions::default());
+    let own = rustix::process::geteuid().as_raw();
+    let mut stepped = Stepped::new(for_own_group());
     let mut greet = |uid| stepped.greet_as(uid, "", false).expect("there is place");
-    let clients = [greet(OTHER), greet(OTHER), greet(0)];
+    let clients = [greet(OTHER), greet(OTHER), greet(own)];
     let mut reserve = |at: usize, size: u64| {
         let (socket, number) = &clients[at];
         stepped.exchange(socket, *number, Call::Reserve { sizes: vec![size].into() }).0

@@ -11,7 +11,7 @@ use super::rings::ServerRings;
 use super::server::EventSource;
 use crate::error::CallError;
 use crate::node::{BlockHandle, SessionIndex};
-use crate::protocol::{Answer, Response, encode};
+use crate::protocol::{Answer, FIRST_ID, Response, encode};
 use crate::socket::{self, Packet, Peer};
 
 /// How far a connection is.
@@ -92,6 +92,15 @@ impl AcceptedConnection {
             waits_for_space,
             ended,
         })
+    }
+
+    /// Answers the greeting of a client that may not connect. The greeting may be still to come.
+    pub(super) fn deny(&self, error: CallError) {
+        // A greeting that stays unread would reset the connection, and the answer be lost.
+        let _ = self.receive(&mut [0; 256]);
+        let mut buffer = Vec::new();
+        encode(&Response { id: FIRST_ID, result: Err(error) }, &mut buffer);
+        let _ = socket::send(&self.socket, &buffer, &[], SendFlags::DONTWAIT);
     }
 
     /// Returns the session, if the connection was greeted.

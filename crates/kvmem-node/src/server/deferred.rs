@@ -4,7 +4,7 @@
 
 use super::connection::AcceptedConnection;
 use super::server::NodeServer;
-use super::turn::{USER_RESERVED, is_own};
+use super::turn::USER_RESERVED;
 use crate::error::{CallError, Quota};
 use crate::node::{Granted, MAX_BATCH, SessionIndex, Waiting};
 use crate::protocol::{Answer, NO_ANSWER};
@@ -205,7 +205,7 @@ impl NodeServer {
     ) -> (Result<Vec<Granted>, CallError>, u32) {
         let uid = self.node.uid_of(session);
         self.evictions_ended = false;
-        if !is_own(uid)
+        if !self.access.is_operator(uid)
             && let Err(error) = self.node.check_user(uid, sizes, USER_RESERVED)
         {
             return (Err(error), 0);

@@ -4,14 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::connection::{AcceptedConnection, MAX_WAITING, Stage, WaitingForEvents};
 use super::server::NodeServer;
-use super::turn::{OWN_PLACES, is_own, places_of};
+use super::turn::OWN_PLACES;
 use crate::error::{CallError, NodeError, Quota, TooMany};
 use crate::format::{MAX_NAMESPACES, MAX_SESSIONS};
-use crate::node::{CommitItem, MAX_BATCH, NewSession, SessionIndex};
+use crate::node::{CommitItem, MAX_BATCH, NamespaceStats, NewSession, NodeStats, SessionIndex};
 use crate::protocol::{
     Answer, Call, Commit, Key, NO_ANSWER, PROTOCOL_VERSION, Request, SessionListed, Welcome, decode,
 };
-use crate::socket::now_ms;
+use crate::socket::{Peer, now_ms};
 
 /// The most values or events of one answer.
 const MAX_LISTED: u32 = 512;
@@ -158,13 +158,17 @@ impl NodeServer {
                 Ok(Some(Answer::Count(withdrawn as u64)))
             }
             Call::KeepAlive | Call::KeepPins => Ok(Some(Answer::Done)),
-            Call::Stats => Ok(Some(Answer::Stats(Box::new(self.node.stats())))),
+            Call::Stats => Ok(Some(Answer::Stats(Box::new(self.stats_for(connection))))),
             Call::Events { from, max, wait_ms } => {
                 let max = max.min(MAX_LISTED);
-                let found = self.node.events_since(from, max as usize);
+                let Peer { uid, groups, .. } = &connection.peer;
+                let sees = |name: Option<&str>| self.access.sees(*uid, groups, name);
+                let found = self.node.events_since(from, max as usize, sees);
                 let waits = wait_ms > 0 && max > 0 && id != NO_ANSWER;
-                let none = found.events.is_empty() && !found.lost;
-                if none && waits && connection.waiting.len() < MAX_WAITING {
+                if self.node.is_waited_for(&found)
+                    && waits
+                    && connection.waiting.len() < MAX_WAITING
+                {
                     // The number 0 and those behind the end become that of the next event.
                     let from = found.next;
                     // The time of this turn may be past, and is rounded down.
@@ -226,8 +230,16 @@ impl NodeServer {
         if connection.session().is_some() {
             return Err(CallError::Greeting);
         }
-        let (pid, uid) = (connection.peer.pid, connection.peer.uid);
+        let Peer { pid, uid, process_id, ref groups, .. } = connection.peer;
         let found = self.node.find_resumable(token, uid).filter(|_| token != 0);
+        match found {
+            // The server may have other rules than the one that began the session.
+            Some(session) => {
+                let name = self.node.namespace_name(session);
+                self.access.check(uid, groups, name, self.node.is_read_only(session))?;
+            }
+            None => self.access.check(uid, groups, namespace, read_only)?,
+        }
         let (session, token, resumed) = match found {
             Some(session) => {
                 // The client has given up the connection that it had, known to be broken or not.
@@ -237,12 +249,11 @@ impl NodeServer {
                 (session, token, true)
             }
             None => {
-                let process_id = connection.peer.process_id;
                 let limit = MAX_SESSIONS - MAX_SESSIONS / OWN_PLACES;
-                if !is_own(uid) && self.node.all_sessions().len() >= limit {
+                if !self.access.is_operator(uid) && self.node.all_sessions().len() >= limit {
                     return Err(CallError::TooMany { what: TooMany::Sessions, limit });
                 }
-                let limit = places_of(uid, MAX_SESSIONS);
+                let limit = self.access.places_of(uid, MAX_SESSIONS);
                 if self.node.sessions_of_user(uid) >= limit {
                     return Err(CallError::TooMany { what: TooMany::Sessions, limit });
                 }
@@ -250,7 +261,7 @@ impl NodeServer {
                 let (session, token) = if read_only {
                     self.node.begin_reading(new, namespace)?
                 } else {
-                    let most = places_of(uid, MAX_NAMESPACES);
+                    let most = self.access.places_of(uid, MAX_NAMESPACES);
                     let namespace = self.node.namespace(namespace, uid, most)?;
                     self.node.begin_session(NewSession { namespace, ..new })?
                 };
@@ -304,7 +315,21 @@ impl NodeServer {
     }
 
     fn check_operator(&self, connection: &AcceptedConnection) -> Result<(), CallError> {
-        if is_own(connection.peer.uid) { Ok(()) } else { Err(CallError::NotOperator) }
+        let is_operator = self.access.is_operator(connection.peer.uid);
+        if is_operator { Ok(()) } else { Err(CallError::NotOperator) }
+    }
+
+    /// Returns the statistics, without the names and figures of namespaces that the client may not
+    /// use. Each keeps its place, which is its number.
+    fn stats_for(&self, connection: &AcceptedConnection) -> NodeStats {
+        let Peer { uid, groups, .. } = &connection.peer;
+        let mut stats = self.node.stats();
+        for namespace in &mut stats.namespaces {
+            if !self.access.sees(*uid, groups, Some(&namespace.name)) {
+                *namespace = NamespaceStats::default();
+            }
+        }
+        stats
     }
 
     /// Returns the namespace that an operator names: the inner `None` for all, the outer for one

@@ -22,6 +22,7 @@
 //! | the server restarts, the process lives | the pidfd, unless the client resumes the session |
 //! | the client is silent for longer than the lease | nothing: its reservations are fenced, and their blocks stay unused until one of the above |
 
+mod access;
 #[cfg(all(test, not(loom)))]
 mod bounds;
 mod connection;
@@ -41,6 +42,7 @@ mod server;
 mod tests;
 mod turn;
 
+pub use access::{AllowedGroup, NamespaceRule, Principal};
 pub use drain::DrainProgress;
 pub use observer::NodeObserver;
 pub use options::ServerOptions;

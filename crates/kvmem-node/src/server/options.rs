@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::{AllowedGroup, NamespaceRule};
+
 /// How a server serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
@@ -15,9 +17,18 @@ pub struct ServerOptions {
     /// The rate at which values with checksums are verified in the background, and removed if they
     /// are damaged. `None`: not at all.
     pub scrub_bytes_per_s: Option<u64>,
-    /// The group whose members may connect, besides the server's own user and root.
-    pub allow_group: Option<u32>,
-    /// The most connections at one time. One of 16 is for the server's own user and root.
+    /// Groups whose members may use all namespaces that no [rule](Self::namespaces) names. Without
+    /// groups, rules and operators, only the server's own user may connect: root is a user as any
+    /// other.
+    pub allow_groups: Vec<AllowedGroup>,
+    /// Users and groups that may use a namespace. A namespace with a rule is closed to all others,
+    /// except the server's own user. Clients that write can write to all bytes of the memory,
+    /// whatever their namespaces: a rule is about keys, and `read_only` about bytes, too.
+    pub namespaces: Vec<NamespaceRule>,
+    /// Users, besides the server's own, that may make the calls of operators. They have no quota of
+    /// a user, and may read in each namespace.
+    pub operators: Vec<u32>,
+    /// The most connections at one time. One of 16 is for the server's own user and operators.
     pub max_connections: usize,
     /// The most connections with [rings](crate::ring) at one time: each takes half a MiB of memory.
     pub max_rings: usize,
@@ -36,7 +47,9 @@ impl Default for ServerOptions {
             lease: Duration::from_secs(60),
             reclaim_pins: false,
             scrub_bytes_per_s: None,
-            allow_group: None,
+            allow_groups: Vec::new(),
+            namespaces: Vec::new(),
+            operators: Vec::new(),
             max_connections: 512,
             max_rings: 64,
             spin: Duration::from_micros(50),

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use super::ServerOptions;
-use super::bounds::{Stepped, acquire, send};
+use super::bounds::{Stepped, acquire, for_own_group, send};
 use super::connection::MAX_WAITING;
 use super::turn::USER_PLACES;
 use crate::NodeOptions;
@@ -18,13 +18,12 @@ use crate::protocol::{
 };
 use crate::socket::{self, MAX_DESCRIPTORS, now_ms};
 
-/// A user that is neither the server's own nor root.
+/// A user that is neither the server's own nor an operator.
 const OTHER: u32 = 54_321;
 
 /// Options of a server that other users may connect to.
 fn open_to_all() -> ServerOptions {
-    let allow_group = Some(rustix::process::getgid().as_raw());
-    ServerOptions { allow_group, max_connections: 32, max_rings: 8, ..ServerOptions::default() }
+    ServerOptions { max_connections: 32, max_rings: 8, ..for_own_group() }
 }
 
 #[test]

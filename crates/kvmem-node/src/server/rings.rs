@@ -25,7 +25,7 @@ use rustix::net::SendFlags;
 
 use super::connection::AcceptedConnection;
 use super::server::{EventSource, NodeServer};
-use super::turn::{Turn, places_of};
+use super::turn::Turn;
 use crate::error::{CallError, TooMany};
 use crate::protocol::BELL;
 use crate::ring::{self, BadRing, ServerEnds};
@@ -96,7 +96,7 @@ impl NodeServer {
             let others = self.connections.values().filter(|it| it.peer.uid == uid);
             others.filter(|it| it.rings.is_some()).count()
         };
-        if self.rings_given >= limit || of_user() >= places_of(uid, limit) {
+        if self.rings_given >= limit || of_user() >= self.access.places_of(uid, limit) {
             return Err(too_many);
         }
         // A process without memory or descriptors has no rings to give, either.

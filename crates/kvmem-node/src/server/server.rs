@@ -14,6 +14,7 @@ use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen};
 
+use super::access::AccessRules;
 use super::connection::AcceptedConnection;
 use super::deferred::{Deferred, Evicting, WaitingForSpace};
 use super::drain::Drain;
@@ -80,6 +81,7 @@ impl Drop for SocketFile {
 pub struct NodeServer {
     pub(super) node: Node,
     pub(super) options: ServerOptions,
+    pub(super) access: AccessRules,
     /// `None` when the server ends.
     pub(super) listener: Option<OwnedFd>,
     pub(super) epoll: OwnedFd,
@@ -135,12 +137,14 @@ impl Stopper {
 }
 
 impl NodeServer {
-    /// Listens on a new socket at `path`, mode 0600, or 0660 with a group. A socket there that
-    /// nobody answers is replaced.
+    /// Listens on a new socket at `path`. A socket there that nobody answers is replaced. Its mode
+    /// is 0600, 0660 if one group may connect besides the server's own user, and 0666 if further
+    /// users may. The server asks the kernel for the user and the groups of each client.
     ///
     /// # Errors
-    /// [`NodeError::InUse`]; [`NodeError::System`].
+    /// [`NodeError::InUse`]; [`NodeError::Access`]; [`NodeError::System`].
     pub fn bind(node: Node, path: &Path, options: ServerOptions) -> Result<NodeServer, NodeError> {
+        let access = access_rules(&options)?;
         let _lock = socket::lock_folder(path)
             .map_err(|error| NodeError::System { call: "flock of the socket's folder", error })?;
         match socket::connect(path) {
@@ -158,10 +162,10 @@ impl NodeServer {
         // Nobody can connect before the mode is set: nobody is listened to yet.
         bind(&listener, &address).map_err(at("bind to the path of the socket"))?;
         let file = SocketFile(path.to_path_buf());
-        let mode = if options.allow_group.is_some() { 0o660 } else { 0o600 };
+        let (mode, group) = access.socket_mode();
         let set_up = || {
             std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode))?;
-            std::os::unix::fs::chown(path, None, options.allow_group)
+            std::os::unix::fs::chown(path, None, group)
         };
         set_up()
             .map_err(|error| NodeError::System { call: "the socket's mode and group", error })?;
@@ -175,12 +179,13 @@ impl NodeServer {
     /// server ends.
     ///
     /// # Errors
-    /// [`NodeError::System`].
+    /// [`NodeError::Access`]; [`NodeError::System`].
     pub fn on(
         node: Node,
         listener: OwnedFd,
         options: ServerOptions,
     ) -> Result<NodeServer, NodeError> {
+        let access = access_rules(&options)?;
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(NodeError::system("epoll"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = eventfd(0, flags).map_err(NodeError::system("eventfd"))?;
@@ -201,6 +206,7 @@ impl NodeServer {
         let mut server = NodeServer {
             node,
             options,
+            access,
             listener: Some(listener),
             epoll,
             stop: Arc::new(stop),
@@ -409,4 +415,9 @@ impl NodeServer {
         let session = self.node.all_sessions().into_iter().find(|it| it.number() == number);
         session.inspect(|session| self.unwatch(*session))
     }
+}
+
+/// Reads the rules of the options for this process.
+fn access_rules(options: &ServerOptions) -> Result<AccessRules, NodeError> {
+    Ok(AccessRules::new(rustix::process::geteuid().as_raw(), options)?)
 }

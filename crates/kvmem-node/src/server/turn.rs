@@ -8,8 +8,10 @@ use rustix::io::Errno;
 
 use super::connection::{AcceptedConnection, WaitingForEvents};
 use super::server::{EventSource, NodeServer};
+use crate::error::CallError;
 use crate::node::{MAX_BATCH, SessionIndex};
 use crate::protocol::Answer;
+use crate::socket::Peer;
 
 /// Messages of one connection that are served before the next one has its turn.
 const MESSAGES_PER_TURN: usize = 16;
@@ -19,20 +21,15 @@ const MESSAGES_PER_TURN: usize = 16;
 const ELEMENTS_PER_TURN: usize = MAX_BATCH;
 
 /// Of this number of connections or sessions, other users leave one to the server's own user and
-/// root.
+/// operators.
 pub(super) const OWN_PLACES: usize = 16;
 
-/// A user that is neither the server's own nor root may have 1/`USER_PLACES` of the connections,
-/// sessions, rings and namespaces.
+/// A user that is neither the server's own nor an operator may have 1/`USER_PLACES` of the
+/// connections, sessions, rings and namespaces.
 pub(super) const USER_PLACES: usize = 4;
 
 /// Such a user may have reserved 1/`USER_RESERVED` of the memory at a time.
 pub(super) const USER_RESERVED: u64 = 2;
-
-/// Returns the most places of `all` that a user may have.
-pub(super) fn places_of(uid: u32, all: usize) -> usize {
-    if is_own(uid) { all } else { (all / USER_PLACES).max(1) }
-}
 
 /// The longest time, in milliseconds, that a connection may take to greet.
 const GREETING_MS: u64 = 10_000;
@@ -78,7 +75,11 @@ impl NodeServer {
         self.next_key += 1;
         let key = self.next_key;
         let Ok(connection) = AcceptedConnection::new(key, socket, now) else { return };
-        if !self.has_place_for(connection.peer.uid) {
+        let Peer { uid, groups, .. } = &connection.peer;
+        if !self.access.may_connect(*uid, groups) {
+            return connection.deny(CallError::NotAllowed { uid: *uid, own: self.access.own() });
+        }
+        if !self.has_place_for(*uid) {
             return;
         }
         let data = EventData::new_u64(EventSource::Connection(key).bits());
@@ -102,17 +103,13 @@ impl NodeServer {
         let _ = rustix::event::epoll::modify(&self.epoll, listener, data, flags);
     }
 
-    /// Returns whether a process of this user may connect now.
+    /// Returns whether there is place for a connection of this user now.
     pub(super) fn has_place_for(&self, uid: u32) -> bool {
         let limit = self.options.max_connections;
-        let limit = match is_own(uid) {
-            true => limit,
-            // With a group, the mode of the socket's file has let the client in.
-            false if self.options.allow_group.is_some() => limit - limit / OWN_PLACES,
-            false => 0,
-        };
+        let limit = if self.access.is_operator(uid) { limit } else { limit - limit / OWN_PLACES };
         let of_user = self.connections.values().filter(|it| it.peer.uid == uid).count();
-        self.connections.len() < limit && of_user < places_of(uid, self.options.max_connections)
+        self.connections.len() < limit
+            && of_user < self.access.places_of(uid, self.options.max_connections)
     }
 
     /// Serves the packets of a connection, or closes it.
@@ -229,8 +226,12 @@ impl NodeServer {
                 connection.waiting.get(at).filter(|_| !connection.is_blocked())
             {
                 let WaitingForEvents { id, from, max, until } = *waiting;
-                let found = self.node.events_since(from, max as usize);
-                if found.events.is_empty() && !found.lost && now < until {
+                let Peer { uid, groups, .. } = &connection.peer;
+                let sees = |name: Option<&str>| self.access.sees(*uid, groups, name);
+                let found = self.node.events_since(from, max as usize, sees);
+                if self.node.is_waited_for(&found) && now < until {
+                    // Events that the client does not see are looked at once.
+                    connection.waiting[at].from = found.next;
                     at += 1;
                     continue;
                 }
@@ -298,9 +299,4 @@ impl NodeServer {
             self.processes.insert(number, descriptor);
         }
     }
-}
-
-/// Returns whether a user is the server's own, or root.
-pub(super) fn is_own(uid: u32) -> bool {
-    uid == 0 || uid == rustix::process::getuid().as_raw()
 }

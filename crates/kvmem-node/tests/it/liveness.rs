@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{PageSize, Region};
 use kvmem_node::{
-    ClientError, ConnectOptions, MemoryFile, Node, NodeClient, NodeOptions, NodeServer,
-    ServerOptions,
+    AllowedGroup, ClientError, ConnectOptions, MemoryFile, Node, NodeClient, NodeOptions,
+    NodeServer, ServerOptions,
 };
 
 use crate::support::{Place, connect_with};
@@ -232,19 +232,31 @@ fn serve(role: &str, socket: &Path, path: &Path) {
         let memory = Region::builder(BYTES).ladder(PageSize::Base);
         Node::create_in(file, memory, options).expect("there is space")
     };
-    let allow_group = Some(GROUP);
+    let allow_groups = vec![AllowedGroup { gid: GROUP, read_only: false }];
     let reclaim_pins = role == "reclaiming server";
     let lease = if reclaim_pins { LONG_LEASE } else { LEASE };
-    let options = ServerOptions { lease, reclaim_pins, allow_group, ..ServerOptions::default() };
+    let options = ServerOptions {
+        lease,
+        reclaim_pins,
+        allow_groups,
+        operators: vec![0],
+        ..ServerOptions::default()
+    };
     let server = NodeServer::bind(node, socket, options).expect("the socket is free");
     println!("\nserving");
     server.run().expect("epoll works");
 }
 
+/// Options of a client that trusts the servers of these tests.
+fn of_any_server() -> ConnectOptions {
+    let server_users = vec![rustix::process::getuid().as_raw(), 0, SERVER];
+    ConnectOptions { server_users, ..ConnectOptions::default() }
+}
+
 /// Has a pin and a reservation, and says what becomes of them.
 fn hold(socket: &Path, fork: bool) {
     // SAFETY: all clients are those of this test, which write to their reservations alone.
-    let client = unsafe { NodeClient::connect(socket, &ConnectOptions::default()) };
+    let client = unsafe { NodeClient::connect(socket, &of_any_server()) };
     let client = client.expect("the server answers");
     client.insert("pinned", &vec![0xAA; BLOCK]).expect("there is space");
     let pins = client.acquire(&["pinned"]).expect("a call");
@@ -313,7 +325,7 @@ fn a_living_client_keeps_its_blocks(server_life: ServerLife, client_life: Client
     assert_eq!(client.say("read"), "0 wrong, valid true");
     server.kill();
     let _server = start_server(server_life, paths);
-    let other = connect_with(&socket, &ConnectOptions::default());
+    let other = connect_with(&socket, &of_any_server());
     // Several leases, in which the client makes no call.
     let until = Instant::now() + 5 * LEASE;
     let mut stored = 0;

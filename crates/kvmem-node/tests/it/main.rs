@@ -1,5 +1,6 @@
 //! A node through its sockets and its rings.
 
+mod access;
 mod by_rings;
 mod by_socket;
 mod cluster;

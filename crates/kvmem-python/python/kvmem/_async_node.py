@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from os import PathLike
 from types import TracebackType
@@ -255,6 +255,7 @@ def connect_async(
     checksums: bool = False,
     verify: bool = False,
     rings: bool = False,
+    server_users: Sequence[int] = (),
     threads: int = 4,
 ) -> _Connecting:
     """Does what :func:`connect` does, for asyncio: ``cache = await kvmem.connect_async(path)``, or
@@ -273,5 +274,6 @@ def connect_async(
         checksums=checksums,
         verify=verify,
         rings=rings,
+        server_users=server_users,
     )
     return _Connecting(connecting, threads)

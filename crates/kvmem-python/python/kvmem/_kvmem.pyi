@@ -1571,6 +1571,7 @@ def connect(
     verify: bool = False,
     rings: bool = False,
     devices: _Words | None = None,
+    server_users: Sequence[int] = (),
 ) -> NodeCache:
     """Connects to the server of a node, such as ``kvmem serve``, and maps the node's memory.
 
@@ -1593,11 +1594,14 @@ def connect(
       stay valid until the cache is closed and its pins and reservations are gone, also when the
       server starts again. Not with ``read_only``. Raises :class:`RegistrationError` if the memory
       cannot be registered with all of them.
+    - ``server_users``: numbers of the users whose servers this process trusts with its values.
+      Empty: its own user and root. A server that systemd gives the socket counts as root's.
 
     Processes that write to a node trust each other with the values: each must write to its own
     reservations, and to nothing else of the memory.
 
-    Raises :class:`NodeDisconnectedError` if no server answers.
+    Raises :class:`NodeDisconnectedError` if no server answers, and :class:`NodePermissionError` if
+    it does not serve this user so, or is the server of a user that is not trusted.
     """
 
 @final

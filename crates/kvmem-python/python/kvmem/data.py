@@ -440,7 +440,9 @@ class NodeStats(NamedTuple):
     nothing because its device failed, or it does neither now and may do both later.
     """
     namespaces: tuple[NamespaceStats, ...]
-    """All namespaces. The number of a namespace is its index."""
+    """All namespaces. The number of a namespace is its index. One that this user may not use has no
+    name, a share of 0, and no figures.
+    """
 
     @property
     def hit_rate(self) -> float:

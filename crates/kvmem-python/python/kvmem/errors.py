@@ -273,6 +273,17 @@ class NodeDisconnectedError(NodeError, ConnectionError):
     """Error number of the kernel."""
 
 
+class NodePermissionError(NodeError, PermissionError):
+    """The server does not serve this user so, or belongs to a user that this process does not
+    trust. ``value`` is the number of that user.
+    """
+
+    _numbers: ClassVar[tuple[str, ...]] = (*NodeError._numbers, "path")
+
+    path: str | None
+    """Path of the socket, if the server is not trusted."""
+
+
 class NodeReplacedError(NodeError, ConnectionError):
     """The server has other memory than the one before: all values are gone. Connect again."""
 

@@ -171,6 +171,53 @@ def test_processes_that_say_nothing_delay_no_member(script: Callable[..., str]) 
     )
 
 
+def test_processes_of_other_users_cost_neither_threads_nor_lines(
+    script: Callable[..., str],
+) -> None:
+    """Any user reaches an abstract name."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    script(
+        """
+        import logging, os, socket, threading
+        import kvmem
+        from kvmem.vllm import _handover
+        lines = []
+        class Lines(logging.Handler):
+            def emit(self, record):
+                lines.append(record.getMessage())
+        logging.getLogger("vllm.kvmem").addHandler(Lines())
+        threads = []
+        start = threading.Thread.start
+        threading.Thread.start = lambda self: (threads.append(self.name), start(self))
+        name = f"flooded-{os.getpid()}"
+        layout = {"bytes": 8192, "rows": 1, "row_bytes": 8192}
+        make = lambda: kvmem.Region(8192, pages="4k", shared=True)
+        region, creator = _handover.join(name, "scheduler", layout, make, timeout=60)
+        before = len(threads)
+        if (child := os.fork()) == 0:
+            os.setuid(65534)
+            for _ in range(200):
+                with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
+                    one.connect(_handover.socket_name(name).replace(b"-65534-", b"-0-"))
+                    # The end of the connection says that the creator has looked at it.
+                    one.settimeout(60)
+                    try:
+                        assert one.recv(1) == b""
+                    except ConnectionError:
+                        pass
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert len(threads) == before, threads
+        assert len(lines) == 1, lines
+        assert "user 65534 may not join" in lines[0] and "user 0" in lines[0], lines
+        other = _handover.join(name, "worker 0", layout, make, timeout=60)
+        assert other[1] is None
+        creator.close()
+        """
+    )
+
+
 def test_a_descriptor_of_number_0_is_passed(script: Callable[..., str]) -> None:
     """A process that has closed its standard input may get it for its memory."""
     script(
@@ -216,7 +263,7 @@ def test_another_users_socket_is_not_trusted() -> None:
             os.kill(error.pid, 9)
         """
     )
-    assert "belongs to user 65534" in out
+    assert "belongs to user 65534" in out and "this process is user 0" in out
 
 
 @with_oldest

@@ -39,6 +39,13 @@ def parser() -> argparse.ArgumentParser:
         "of own memory",
     )
     options.add_argument(
+        "--server-users",
+        type=_users,
+        default=(),
+        metavar="UID,…",
+        help="users whose node is trusted (default: this user and root)",
+    )
+    options.add_argument(
         "--master",
         default=engine.MASTER,
         metavar="HOST:PORT",
@@ -96,6 +103,16 @@ def parser() -> argparse.ArgumentParser:
         help="time between two status lines (default: %(default)s)",
     )
     return options
+
+
+def _users(text: str) -> tuple[int, ...]:
+    """Returns the numbers of users with commas between them."""
+    try:
+        return tuple(int(number) for number in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no list of users: give numbers, such as 1000,1001"
+        ) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -182,7 +199,7 @@ def _memory(given: argparse.Namespace) -> Iterator[Pool | NodeCache]:
                 f"--{name} is {getattr(given, name)}, and the memory of a node has its pages "
                 f"already: give --{name} to its server"
             )
-    with connect(given.node) as node:
+    with connect(given.node, server_users=given.server_users) as node:
         yield node
 
 

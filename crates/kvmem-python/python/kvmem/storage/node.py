@@ -45,7 +45,7 @@ class NodeStore(ValueStore):
     - ``socket``: path of the server's socket. The server need not run yet.
     - ``namespace``: namespace of all keys.
     - ``deadline``, ``retry``: as for :class:`ValueStore`.
-    - ``rings``: as for :func:`kvmem.connect`.
+    - ``rings``, ``server_users``: as for :func:`kvmem.connect`.
 
     Raises :class:`~kvmem.NodeError` if the server rejects this process.
     """
@@ -58,9 +58,11 @@ class NodeStore(ValueStore):
         deadline: float = 1.0,
         retry: float = 1.0,
         rings: bool = False,
+        server_users: Sequence[int] = (),
     ) -> None:
         super().__init__(f"the node at {socket}", deadline, retry)
         self._socket, self._namespace, self._rings = Path(socket), namespace, rings
+        self._server_users = server_users
         self._cache: NodeCache | None = None
         self._connecting = threading.Lock()
         self._closed = False
@@ -87,6 +89,7 @@ class NodeStore(ValueStore):
                     checksums=True,
                     verify=True,
                     rings=self._rings,
+                    server_users=self._server_users,
                 )
             return self._cache
 

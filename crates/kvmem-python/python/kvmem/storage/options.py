@@ -43,6 +43,8 @@ class StorageOptions:
     """Bytes of memory through which values of a disk are copied; 0: none, and no deadline."""
     rings: bool = False
     """Whether calls of a node go through shared memory."""
+    server_users: tuple[int, ...] = ()
+    """Users whose nodes the engine trusts. Empty: its own user and root."""
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], where: str) -> StorageOptions:
@@ -85,7 +87,13 @@ def open_store(options: StorageOptions, rank: str = "", *, direct: bool = False)
     shared = {"deadline": options.deadline, "retry": options.retry}
     paths = [Path(str(path).replace("{rank}", rank)) for path in options.disk]
     if options.node is not None:
-        return NodeStore(options.node, namespace=options.namespace, rings=options.rings, **shared)
+        return NodeStore(
+            options.node,
+            namespace=options.namespace,
+            rings=options.rings,
+            server_users=options.server_users,
+            **shared,
+        )
     if not options.mooncake:
         staging = 0 if direct else options.staging
         return DiskStore(paths, nbytes=options.disk_bytes, staging=staging, **shared)
@@ -148,6 +156,14 @@ def _flag(value: Any, where: str) -> bool:
     return value
 
 
+def _users(value: Any, where: str) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(it) is int and 0 <= it < 2**32 for it in value):
+        raise InvalidArgumentError(
+            f"{where} is {value!r}: give a list of numbers of users, such as [1000]", value=value
+        )
+    return tuple(value)
+
+
 def _cluster(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict) or not isinstance(value.get("master"), str):
         raise InvalidArgumentError(
@@ -167,4 +183,5 @@ _READERS = {
     "retry": _seconds,
     "staging": _size,
     "rings": _flag,
+    "server_users": _users,
 }

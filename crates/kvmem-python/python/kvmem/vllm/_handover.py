@@ -6,7 +6,10 @@ atomic, so there is one creator. The others connect and receive the descriptor. 
 abstract name when the process that has bound it ends, however it ends. Nothing is left in
 ``/dev/shm`` or anywhere else, and the next start finds no leftovers.
 
-Both ends check the user of the other by ``SO_PEERCRED``: abstract names have no permissions.
+Both ends check the user of the other by ``SO_PEERCRED``: abstract names have no permissions. The
+creator closes the connections of other users at once, without a thread, and logs the first one
+alone. A user that binds the name of an engine before the engine does keeps it from starting: the
+error names that user and its process.
 
 A process is a *member*: the scheduler, or the worker of a rank. Each member joins once. A second
 process that says it is the same member belongs to another engine of the same name, and must not
@@ -104,6 +107,7 @@ class Creator:
         self._region: Region | None = None
         self._failed: str | None = None
         self._closed = False
+        self._denied = 0
         # The thread looks at the parent, and whether this end is closed, once a second.
         bound.settimeout(1.0)
         self._thread = threading.Thread(target=self._serve, name="kvmem-handover", daemon=True)
@@ -157,12 +161,35 @@ class Creator:
                     continue
                 except OSError:
                     return  # by `close`
+                if not self._is_trusted(connection):
+                    connection.close()
+                    continue
                 thread = threading.Thread(
                     target=self._serve_one, args=(connection,), name="kvmem-handover", daemon=True
                 )
                 with self._lock:
                     self._answering[thread] = connection
                 thread.start()
+
+    def _is_trusted(self, connection: socket.socket) -> bool:
+        """Returns whether the process at the other end may join. Logs the first that may not."""
+        try:
+            pid, uid = _peer(connection)
+        except OSError:
+            return False
+        if uid in (os.getuid(), 0):
+            return True
+        self._denied += 1
+        if self._denied == 1:
+            _log.warning(
+                "engine %s: process %d of user %d may not join, because this process is user %d; "
+                "further such processes are not logged",
+                self._engine_id,
+                pid,
+                uid,
+                os.getuid(),
+            )
+        return False
 
     def _serve_one(self, connection: socket.socket) -> None:
         try:
@@ -175,9 +202,7 @@ class Creator:
                 del self._answering[threading.current_thread()]
 
     def _answer(self, connection: socket.socket) -> None:
-        pid, uid = _peer(connection)
-        if uid not in (os.getuid(), 0):
-            raise PermissionError(f"process {pid} belongs to user {uid}")
+        pid, _ = _peer(connection)
         connection.settimeout(1.0)
         hello, _ = _receive(connection)
         member = str(hello["member"])
@@ -297,7 +322,8 @@ def _ask(
             if uid not in (os.getuid(), 0):
                 raise HandoverError(
                     f"engine {engine_id}: the socket of this name belongs to user {uid} "
-                    f"(process {pid}): set another engine_id",
+                    f"(process {pid}), and this process is user {os.getuid()}: end that process, "
+                    "or set another engine_id",
                     engine_id=engine_id,
                     member=member,
                     pid=pid,

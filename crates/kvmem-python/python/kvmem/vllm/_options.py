@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -56,6 +56,8 @@ class NodeOptions:
     """Seconds that a call of the scheduler waits for a server that is gone."""
     registrar: str | None = None
     """``cuda``: kvmem pins the memory, for the worker's GPU. None: vLLM does."""
+    server_users: Sequence[int] = ()
+    """Users whose servers the engine trusts. Empty: its own user and root."""
     tenants: bool = False
     """Store the chunks of each tenant, which requests name in their hints, in a namespace of its
     own: the engine's name of a namespace, ``@``, and the tenant.
@@ -85,6 +87,8 @@ def read(kind: type[Any], extra_config: Mapping[str, Any]) -> Any:
             accepts = (int, float) if name != "threads" else (int, str)
         if name == "numa":
             accepts = (str, type(None), list)
+        if name == "server_users":
+            accepts = (list, tuple)
         if name == "registrar_chunk":
             accepts = (int, str, type(None))
         if not isinstance(value, accepts) or (isinstance(value, bool) and bool not in accepts):
@@ -93,6 +97,11 @@ def read(kind: type[Any], extra_config: Mapping[str, Any]) -> Any:
     if isinstance(nodes, list) and not all(type(it) is int and it >= 0 for it in nodes):
         raise InvalidArgumentError(
             f"kvmem.numa is {nodes!r}: give numbers of nodes, one for each worker"
+        )
+    users = given.get("server_users", ())
+    if not all(type(it) is int and 0 <= it < 2**32 for it in users):
+        raise InvalidArgumentError(
+            f"kvmem.server_users is {users!r}: give numbers of users, such as [1000]"
         )
     if given.get("registrar") not in (None, "cuda"):
         raise InvalidArgumentError(

@@ -109,6 +109,7 @@ def _connect(options: NodeOptions, namespace: str, *, populate: bool) -> NodeCac
                 checksums=options.verify,
                 verify=options.verify,
                 rings=options.rings,
+                server_users=options.server_users,
             )
         except NodeDisconnectedError:
             if time.monotonic() >= end:
