@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{PageSize, Region};
 use kvmem_node::{
-    AllowedGroup, ClientError, ConnectOptions, MemoryFile, Node, NodeClient, NodeOptions,
-    NodeServer, ServerOptions,
+    AllowedGroup, ClientError, ConnectOptions, MemoryFile, NamespaceRule, Node, NodeClient,
+    NodeOptions, NodeServer, Principal, ServerOptions,
 };
 
 use crate::support::{Place, connect_with};
@@ -233,12 +233,14 @@ fn serve(role: &str, socket: &Path, path: &Path) {
         Node::create_in(file, memory, options).expect("there is space")
     };
     let allow_groups = vec![AllowedGroup { gid: GROUP, read_only: false }];
+    let rule = |who| NamespaceRule { name: String::new(), who, read_only: false };
     let reclaim_pins = role == "reclaiming server";
     let lease = if reclaim_pins { LONG_LEASE } else { LEASE };
     let options = ServerOptions {
         lease,
         reclaim_pins,
         allow_groups,
+        namespaces: vec![rule(Principal::User(0)), rule(Principal::Group(GROUP))],
         operators: vec![0],
         ..ServerOptions::default()
     };
@@ -267,7 +269,9 @@ fn hold(socket: &Path, fork: bool) {
         if unsafe { libc::fork() } == 0 {
             // SAFETY: as above. Nothing of this test waits for the ends of its pipes.
             unsafe {
-                (0..3).for_each(|fd| drop(libc::close(fd)));
+                for descriptor in 0..3 {
+                    libc::close(descriptor);
+                }
                 libc::sleep(60);
                 libc::_exit(0);
             }
