@@ -70,6 +70,12 @@ pub enum ClientError {
         /// The checksum that the writer has calculated.
         expected: u32,
     },
+    /// A value cannot be verified: its writer has calculated no checksum.
+    #[error(
+        "the value has no checksum to verify: its writer has connected without checksums; set \
+         `checksums` in the writer's options"
+    )]
+    Unverified,
 }
 
 impl From<RegisterError> for ClientError {
