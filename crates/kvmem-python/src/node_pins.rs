@@ -89,10 +89,11 @@ impl PyPinnedValue {
         self.held.with(|pinned| pinned.pin.is_valid())
     }
 
-    /// Compares the bytes with the checksum of a writer that has connected with
-    /// ``checksums=True``. Does nothing for values of other writers.
+    /// Compares the bytes with the checksum of their writer, which has connected with
+    /// ``checksums=True``.
     ///
-    /// Raises :class:`DamagedValueError`.
+    /// Raises :class:`DamagedValueError` if they differ, and :class:`UnverifiedValueError` if the
+    /// writer has calculated no checksum.
     fn verify(&self, py: Python<'_>) -> PyResult<()> {
         // The view keeps other threads from releasing the pin.
         let pin = self.held.view(|pinned| Arc::clone(&pinned.pin))?;

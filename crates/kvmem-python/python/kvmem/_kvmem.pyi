@@ -1580,10 +1580,11 @@ def connect(
     - ``answer_within``: number of seconds that a call waits for the answer of a server that is
       there. It then raises :class:`NodeDisconnectedError`, and the server may do it yet.
     - ``populate``: enter all pages into the page table now, instead of at the first touch of each.
-    - ``checksums``: calculate a checksum of each value that is committed, for
-      :meth:`PinnedValue.verify`.
+    - ``checksums``: calculate a checksum of each value that is committed. Processes with ``verify``
+      find only values with a checksum.
     - ``verify``: verify each value that is acquired. A damaged one is a miss, and the server
-      removes it.
+      removes it. A value without a checksum is a miss, too: :attr:`NodeCache.unverified` counts
+      these, and the log has one warning. The cache writes checksums, also without ``checksums``.
     - ``rings``: send calls through shared memory instead of the socket, if the server has rings
       left. A call is then faster, and its thread waits awake for some microseconds.
     - ``devices``: devices to register the whole memory with, as for :class:`Pool`: GPUs, NICs and
@@ -1811,6 +1812,13 @@ class NodeCache(_Manager):
     def has_rings(self) -> bool:
         """Whether calls go through rings in shared memory."""
 
+    @property
+    def unverified(self) -> int:
+        """Number of values that were misses because the cache verifies values and these have no
+        checksum: their writers have connected without ``checksums``. A value counts once for each
+        acquisition.
+        """
+
     def close(self) -> None:
         """Ends the connection. Pinned values and reservations stay, and keep the memory mapped."""
 
@@ -1863,10 +1871,11 @@ class PinnedValue(_Memory, _Manager):
         """
 
     def verify(self) -> None:
-        """Compares the bytes with the checksum of a writer that has connected with
-        ``checksums=True``. Does nothing for values of other writers.
+        """Compares the bytes with the checksum of their writer, which has connected with
+        ``checksums=True``.
 
-        Raises :class:`DamagedValueError`.
+        Raises :class:`DamagedValueError` if they differ, and :class:`UnverifiedValueError` if the
+        writer has calculated no checksum.
         """
 
     def release(self) -> None:
