@@ -51,6 +51,10 @@ impl Bytes for NodePin {
 impl Plain for NodePin {}
 
 /// A value of a node. It is not evicted while this object exists. Its bytes are read-only.
+///
+/// ``release`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`
+/// with ``read_only=True``. A tensor of ``torch.frombuffer`` is no view: after ``release`` it may
+/// read the bytes of another value.
 #[pyclass(name = "PinnedValue", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPinnedValue {
     held: Holder<NodePin>,

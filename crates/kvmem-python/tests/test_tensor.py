@@ -1,8 +1,9 @@
 """Tensors of PyTorch over kvmem's memory hold it; ``torch.frombuffer`` does not.
 
-:func:`borrowing` stands in for ``torch.frombuffer``: it takes the address of a buffer, releases the
-buffer, and keeps a reference to the object. With ``KVMEM_WITH_TORCH=1`` the same tests run with
-PyTorch as well, in a process of their own: other modules behave differently once it is imported.
+:func:`borrowed.frombuffer` stands in for ``torch.frombuffer``: it takes the address of a buffer,
+releases the buffer, and keeps a reference to the object. With ``KVMEM_WITH_TORCH=1`` the same tests
+run with PyTorch as well, in a process of their own: other modules behave differently once it is
+imported.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import borrowed
 import kvmem
 import numpy as np
 import pytest
@@ -25,21 +27,8 @@ from conftest import LIMIT, MIB
 from node_server import Server
 
 REAL = os.environ.get("KVMEM_WITH_TORCH") == "1"
-INSIDE = os.environ.get("KVMEM_TEST_TENSOR") == "PyTorch"
+INSIDE = os.environ.get("TEST_TENSOR_WITH") == "PyTorch"
 """Whether this is the process with PyTorch."""
-
-
-class Storage:
-    """Bytes at an address, and the object that they came from."""
-
-    def __init__(self, owner: Any, address: int, nbytes: int) -> None:
-        self.owner = owner
-        self.__array_interface__ = {
-            "data": (address, False),
-            "shape": (nbytes,),
-            "typestr": "|u1",
-            "version": 3,
-        }
 
 
 class Tensor(np.ndarray[Any, Any]):
@@ -47,14 +36,6 @@ class Tensor(np.ndarray[Any, Any]):
 
     def data_ptr(self) -> int:
         return int(self.ctypes.data)
-
-
-def borrowing(buffer: Any, *, dtype: Any) -> Any:
-    """Does what ``torch.frombuffer`` does: no buffer is exported when it returns."""
-    view = memoryview(buffer)
-    address, nbytes = np.frombuffer(view, np.uint8).ctypes.data, view.nbytes
-    view.release()
-    return np.asarray(Storage(buffer, address, nbytes)).view(dtype).view(Tensor)
 
 
 def stand_in() -> types.ModuleType:
@@ -67,7 +48,7 @@ def stand_in() -> types.ModuleType:
 
     made: dict[str, Any] = {
         "dtype": np.dtype,
-        "frombuffer": borrowing,
+        "frombuffer": lambda buffer, dtype: borrowed.frombuffer(buffer, dtype).view(Tensor),
         "as_strided": as_strided,
         "empty": lambda lengths, dtype: np.empty(lengths, dtype).view(Tensor),
     }
@@ -94,7 +75,7 @@ def test_all_of_this_with_pytorch() -> None:
         pytest.skip("PyTorch has 2.5 GB: KVMEM_WITH_TORCH=1 cargo xtask test python")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "KVMEM_TEST_TENSOR": "PyTorch"},
+        env={**os.environ, "TEST_TENSOR_WITH": "PyTorch"},
         capture_output=True,
         text=True,
         timeout=5 * LIMIT,
@@ -228,7 +209,7 @@ def test_shapes_offsets_and_strides(torch: Any) -> None:
     assert numbers.shape == (2,)
 
 
-def refused(memory: Any, *arguments: Any, **named: Any) -> kvmem.InvalidArgumentError:
+def invalid(memory: Any, *arguments: Any, **named: Any) -> kvmem.InvalidArgumentError:
     with pytest.raises(kvmem.InvalidArgumentError) as caught:
         kvmem.tensor(memory, *arguments, **named)
     return caught.value
@@ -236,25 +217,25 @@ def refused(memory: Any, *arguments: Any, **named: Any) -> kvmem.InvalidArgument
 
 def test_arguments_that_do_not_fit_raise(torch: Any) -> None:
     with kvmem.Pool(MIB, pages="4k") as pool, pool.allocate(1000) as block:
-        error = refused(block, torch.float32, (251,))
+        error = invalid(block, torch.float32, (251,))
         assert (error.value, error.limit) == (1004, 1000) and "smaller shape" in str(error)
-        error = refused(block, torch.float32, (4, 2), strides=(256, 1))
+        error = invalid(block, torch.float32, (4, 2), strides=(256, 1))
         assert error.value == (3 * 256 + 2) * 4
-        assert refused(block, torch.uint8, 10, offset=991).limit == 9
+        assert invalid(block, torch.uint8, 10, offset=991).limit == 9
         for offset in (-1, 1001):
-            assert refused(block, torch.uint8, offset=offset).value == offset
-        assert refused(block, torch.float16, 4, offset=3).limit == 2
-        assert refused(block, torch.int64, offset=4).value == 996
-        refused(block, torch.uint8, (-1,))
-        refused(block, torch.uint8, (2, 2), strides=(1,))
-        refused(block, torch.uint8, (2, 2), strides=(-1, 1))
-        refused(block, torch.uint8, 2**70)
+            assert invalid(block, torch.uint8, offset=offset).value == offset
+        assert invalid(block, torch.float16, 4, offset=3).limit == 2
+        assert invalid(block, torch.int64, offset=4).value == 996
+        invalid(block, torch.uint8, (-1,))
+        invalid(block, torch.uint8, (2, 2), strides=(1,))
+        invalid(block, torch.uint8, (2, 2), strides=(-1, 1))
+        invalid(block, torch.uint8, 2**70)
         for dtype in ("no such type", "frombuffer", 3, None, np.float32):
-            assert refused(block, dtype).value == dtype
-        assert refused(7, torch.uint8).value == "int"
+            assert invalid(block, dtype).value == dtype
+        assert invalid(7, torch.uint8).value == "int"
         with memoryview(block) as view, view[::2] as every_other:
-            refused(every_other, torch.uint8)
-        refused(b"bytes", torch.uint8, read_only=True)
+            invalid(every_other, torch.uint8)
+        invalid(b"bytes", torch.uint8, read_only=True)
         gc.collect()
     with pytest.raises(kvmem.ClosedError):
         kvmem.tensor(block, torch.uint8)
@@ -295,7 +276,7 @@ def test_an_address_is_that_of_the_memory() -> None:
     """The stand-in keeps its object and nothing else, as PyTorch does."""
     block = bytearray(16)
     array: Any = (ctypes.c_ubyte * 16).from_buffer(block)
-    taken = borrowing(array, dtype=np.uint8)
+    taken = borrowed.frombuffer(array, np.uint8)
     count = sys.getrefcount(array)
     del taken
     assert sys.getrefcount(array) == count - 1

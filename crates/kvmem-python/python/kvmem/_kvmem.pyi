@@ -88,12 +88,13 @@ __version__: str
 @type_check_only
 class _Memory:
     """An object with memory. It supports the buffer protocol and DLPack. Every view keeps the
-    memory alive, and the memory cannot be freed while a view exists.
+    memory alive, and the memory cannot be freed while a view exists. :func:`tensor` makes views;
+    ``torch.frombuffer`` and ``ptr`` do not.
     """
 
     @property
     def ptr(self) -> int:
-        """First address of the memory."""
+        """First address of the memory. Code that uses the address is no view: it ends first."""
 
     @property
     def nbytes(self) -> int:
@@ -250,6 +251,10 @@ class _TierValues(_Manager):
 class Region(_Memory, _Manager):
     """A contiguous range of mapped memory.
 
+    ``close`` unmaps it, and raises :class:`ExportedError` while views exist, such as tensors of
+    :func:`tensor`. A tensor of ``torch.frombuffer`` is no view: reading it after ``close`` ends the
+    process.
+
     Options:
 
     - ``size``: length in bytes, rounded up to whole pages.
@@ -379,7 +384,9 @@ class BumpArena:
 
 @final
 class Piece(_Memory):
-    """A piece of an arena's memory. It keeps the memory alive."""
+    """A piece of an arena's memory. It keeps the memory alive, and so do its views and everything
+    that keeps the object. The arena reuses no piece while its object exists.
+    """
 
     @property
     def offset(self) -> int:
@@ -852,6 +859,9 @@ class Pool(_Manager):
 class Block(_Memory, _Manager):
     """A block of a pool, exactly as long as requested. Dropping the object frees the block. A block
     may outlive its pool.
+
+    ``free`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`. A
+    tensor of ``torch.frombuffer`` is no view: after ``free`` it reads the bytes of another block.
     """
 
     @property
@@ -971,7 +981,7 @@ class AttachedPool(_Manager):
 @final
 class AttachedBlock(_Memory):
     """The bytes of another process's block. The object keeps the memory mapped; it does not keep
-    the block allocated.
+    the block allocated. The same holds for its views: see :func:`tensor`.
     """
 
     @property
@@ -1435,7 +1445,12 @@ class KvCache(_Manager):
 
 @final
 class Pinned(_Memory, _Manager):
-    """A value of a cache. It is not evicted while this object exists. Its bytes are read-only."""
+    """A value of a cache. It is not evicted while this object exists. Its bytes are read-only.
+
+    ``release`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`
+    with ``read_only=True``. A tensor of ``torch.frombuffer`` is no view: after ``release`` it may
+    read the bytes of another value.
+    """
 
     @property
     def cache_key(self) -> _CacheKey:
@@ -1482,6 +1497,9 @@ class Lease(_Manager):
 class Reservation(_Memory, _Manager):
     """Space for one value of a cache, to be written in place. Leaving the ``with`` block commits
     the value, or discards it after an exception.
+
+    Both raise :class:`ExportedError` while views exist, such as tensors of :func:`tensor`. A tensor
+    of ``torch.frombuffer`` is no view: it can write to the bytes of another value afterwards.
     """
 
     @property
@@ -1852,7 +1870,12 @@ class PinBatch(_Manager):
 
 @final
 class PinnedValue(_Memory, _Manager):
-    """A value of a node. It is not evicted while this object exists. Its bytes are read-only."""
+    """A value of a node. It is not evicted while this object exists. Its bytes are read-only.
+
+    ``release`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`
+    with ``read_only=True``. A tensor of ``torch.frombuffer`` is no view: after ``release`` it may
+    read the bytes of another value.
+    """
 
     @property
     def cache_key(self) -> _CacheKey:
@@ -1885,6 +1908,9 @@ class PinnedValue(_Memory, _Manager):
 class NodeReservation(_Memory, _Manager):
     """Space for one value of a node, to be written in place. Leaving the ``with`` block commits the
     value, or discards it after an exception.
+
+    Both raise :class:`ExportedError` while views exist, such as tensors of :func:`tensor`. A tensor
+    of ``torch.frombuffer`` is no view: it can write to the bytes of another value afterwards.
     """
 
     @property
