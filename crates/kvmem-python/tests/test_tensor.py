@@ -27,7 +27,7 @@ from conftest import LIMIT, MIB
 from node_server import Server
 
 REAL = os.environ.get("KVMEM_WITH_TORCH") == "1"
-INSIDE = os.environ.get("TEST_TENSOR_WITH") == "PyTorch"
+INSIDE = hasattr(sys.modules.get("torch"), "nn")
 """Whether this is the process with PyTorch."""
 
 
@@ -61,12 +61,17 @@ def stand_in() -> types.ModuleType:
 def torch(monkeypatch: pytest.MonkeyPatch) -> Any:
     if not INSIDE:
         monkeypatch.setitem(sys.modules, "torch", stand_in())
-    elif (folder := os.environ.get("TORCH_DIR")) and folder not in sys.path:
-        # Behind the packages of the environment, which has a NumPy that is imported already.
-        sys.path.append(folder)
-    module = importlib.import_module("torch")
-    assert INSIDE == hasattr(module, "nn"), module
-    return module
+    return importlib.import_module("torch")
+
+
+WITH_PYTORCH = """
+import sys
+import numpy
+# Behind the packages of the environment, which has a NumPy of its own.
+sys.path += sys.argv[2:]
+import pytest, torch
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", sys.argv[1]]))
+"""
 
 
 @pytest.mark.skipif(INSIDE, reason="this is that process")
@@ -74,8 +79,7 @@ def test_all_of_this_with_pytorch() -> None:
     if not REAL:
         pytest.skip("PyTorch has 2.5 GB: KVMEM_WITH_TORCH=1 cargo xtask test python")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__],
-        env={**os.environ, "TEST_TENSOR_WITH": "PyTorch"},
+        [sys.executable, "-c", WITH_PYTORCH, __file__, os.environ.get("TORCH_DIR", ".")],
         capture_output=True,
         text=True,
         timeout=5 * LIMIT,

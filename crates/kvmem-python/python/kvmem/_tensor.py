@@ -16,25 +16,22 @@ import ctypes
 import importlib
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .errors import InvalidArgumentError, InvalidBufferError, NotInstalledError
-
-if TYPE_CHECKING:
-    import torch
 
 
 def tensor(
     memory: Any,
-    dtype: torch.dtype | str,
+    dtype: Any,
     shape: Sequence[int] | int | None = None,
     *,
     offset: int = 0,
     strides: Sequence[int] | None = None,
     read_only: bool = False,
-) -> torch.Tensor:
-    """Returns a tensor over memory, without a copy. The memory has a view until the last tensor
-    that shares the storage is gone: it cannot be closed, freed or released before.
+) -> Any:
+    """Returns a tensor of PyTorch over memory, without a copy. The memory has a view until the last
+    tensor that shares the storage is gone: it cannot be closed, freed or released before.
 
     - ``memory``: an object with bytes, such as :class:`Region`, :class:`Block` or
       :class:`PinnedValue`, or any contiguous writable buffer.

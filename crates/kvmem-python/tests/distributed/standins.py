@@ -86,8 +86,8 @@ class Finder:
             module.cpu = cpu  # type: ignore[attr-defined]
 
 
-def frombuffer(buffer: Any, *, dtype: Any, count: int = -1) -> Any:
-    return borrowed.frombuffer(buffer, dtype, count).view(Tensor)
+def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0) -> Any:
+    return borrowed.frombuffer(buffer, dtype, count, offset).view(Tensor)
 
 
 def empty(shape: Any, dtype: Any = None, **_: object) -> Any:
