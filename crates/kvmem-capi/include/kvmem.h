@@ -1562,8 +1562,9 @@ typedef struct kvmem_node_client_options {
     uint32_t populate;
     /// 1: calculates the CRC-32C of each value that the client commits. The default is 0.
     uint32_t checksums;
-    /// 1: verifies each value that is acquired and has a checksum. A damaged value is a miss, and
-    /// the server removes it. The default is 0.
+    /// 1: verifies each value that is acquired. A damaged value is a miss, and the server removes
+    /// it. A value without a checksum is a miss, too: see kvmem_node_client_unverified. The client
+    /// writes checksums, also if `checksums` is 0. The default is 0.
     uint32_t verify;
     /// 1: makes the calls through rings in shared memory instead of the socket. A call then waits
     /// awake for its answer for some microseconds. A server that has no more rings serves the
@@ -3031,6 +3032,12 @@ kvmem_status kvmem_node_client_key(const struct kvmem_node_client *client,
 kvmem_status kvmem_node_client_has_rings(const struct kvmem_node_client *client,
                                          uint32_t *out_has_rings);
 
+/// Returns how many values were misses because the client verifies values and these have no
+/// checksum: their writers have connected without the option `checksums`. See the option `verify`.
+/// O(1).
+kvmem_status kvmem_node_client_unverified(const struct kvmem_node_client *client,
+                                          uint64_t *out_unverified);
+
 /// Returns how many of `count` keys, from the first one on, have values without a gap. Nothing is
 /// pinned: the values may be evicted at once. This does not count as a use.
 kvmem_status kvmem_node_client_lookup(const struct kvmem_node_client *client,
@@ -3102,9 +3109,10 @@ kvmem_status kvmem_node_client_exchange(const struct kvmem_node_client *client,
 /// where one that has started again may have taken this process for ended. Makes no call.
 kvmem_status kvmem_node_pins_is_valid(const struct kvmem_node_pins *pins, uint32_t *out_valid);
 
-/// Compares the bytes of the value at `index` with the checksum that its writer has calculated, if
-/// it has. KVMEM_ERR_DAMAGED: they differ. KVMEM_ERR_NOT_FOUND: the key at `index` has no value.
-/// See the option `checksums`. O(bytes).
+/// Compares the bytes of the value at `index` with the checksum that its writer has calculated.
+/// KVMEM_ERR_DAMAGED: they differ. KVMEM_ERR_UNSUPPORTED: the writer has calculated none, because
+/// it has connected without the option `checksums`. KVMEM_ERR_NOT_FOUND: the key at `index` has no
+/// value. O(bytes).
 kvmem_status kvmem_node_pins_verify(const struct kvmem_node_pins *pins, uint64_t index);
 
 /// Releases all pins of a call. The bytes of the values are not valid any more.

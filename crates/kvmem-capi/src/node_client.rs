@@ -72,8 +72,9 @@ pub struct kvmem_node_client_options {
     pub populate: u32,
     /// 1: calculates the CRC-32C of each value that the client commits. The default is 0.
     pub checksums: u32,
-    /// 1: verifies each value that is acquired and has a checksum. A damaged value is a miss, and
-    /// the server removes it. The default is 0.
+    /// 1: verifies each value that is acquired. A damaged value is a miss, and the server removes
+    /// it. A value without a checksum is a miss, too: see kvmem_node_client_unverified. The client
+    /// writes checksums, also if `checksums` is 0. The default is 0.
     pub verify: u32,
     /// 1: makes the calls through rings in shared memory instead of the socket. A call then waits
     /// awake for its answer for some microseconds. A server that has no more rings serves the
@@ -325,6 +326,24 @@ pub unsafe extern "C" fn kvmem_node_client_has_rings(
         // SAFETY: promise 1 of the C caller, for `out_has_rings`.
         let has_rings = unsafe { out(out_has_rings, "out_has_rings") }?;
         has_rings.put(u32::from(client.has_rings()));
+        Ok(())
+    })
+}
+
+/// Returns how many values were misses because the client verifies values and these have no
+/// checksum: their writers have connected without the option `checksums`. See the option `verify`.
+/// O(1).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_unverified(
+    client: *const kvmem_node_client,
+    out_unverified: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_unverified`.
+        let unverified = unsafe { out(out_unverified, "out_unverified") }?;
+        unverified.put(client.unverified());
         Ok(())
     })
 }

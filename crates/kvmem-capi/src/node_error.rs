@@ -44,6 +44,7 @@ impl From<ClientError> for CallError {
             ClientError::TooLong { .. } => KVMEM_ERR_OUT_OF_BOUNDS,
             ClientError::ForeignReservation { .. } => KVMEM_ERR_FOREIGN_ALLOCATION,
             ClientError::Damaged { .. } => KVMEM_ERR_DAMAGED,
+            ClientError::Unverified => KVMEM_ERR_UNSUPPORTED,
             _ => KVMEM_ERR_PROTOCOL,
         };
         CallError::new(status, error)
@@ -105,6 +106,7 @@ mod tests {
             (ClientError::TooLong { len: 5, at: 1, capacity: 5 }, KVMEM_ERR_OUT_OF_BOUNDS),
             (ClientError::ForeignReservation { index: 1 }, KVMEM_ERR_FOREIGN_ALLOCATION),
             (ClientError::Damaged { got: 1, expected: 2 }, KVMEM_ERR_DAMAGED),
+            (ClientError::Unverified, KVMEM_ERR_UNSUPPORTED),
         ];
         for (error, status) in own {
             let text = error.to_string();

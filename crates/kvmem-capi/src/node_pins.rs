@@ -186,9 +186,10 @@ pub unsafe extern "C" fn kvmem_node_pins_is_valid(
     })
 }
 
-/// Compares the bytes of the value at `index` with the checksum that its writer has calculated, if
-/// it has. KVMEM_ERR_DAMAGED: they differ. KVMEM_ERR_NOT_FOUND: the key at `index` has no value.
-/// See the option `checksums`. O(bytes).
+/// Compares the bytes of the value at `index` with the checksum that its writer has calculated.
+/// KVMEM_ERR_DAMAGED: they differ. KVMEM_ERR_UNSUPPORTED: the writer has calculated none, because
+/// it has connected without the option `checksums`. KVMEM_ERR_NOT_FOUND: the key at `index` has no
+/// value. O(bytes).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_pins_verify(
     pins: *const kvmem_node_pins,

@@ -132,7 +132,7 @@ plain!(PyAttachedPool { held });
 plain!(PyAttachedBlock { held });
 
 /// The bytes of another process's block. The object keeps the memory mapped; it does not keep
-/// the block allocated.
+/// the block allocated. The same holds for its views: see :func:`tensor`.
 #[pyclass(name = "AttachedBlock", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyAttachedBlock {
     held: Holder<Attached>,

@@ -30,6 +30,9 @@ impl Bytes for Block {
 
 /// A block of a pool, exactly as long as requested. Dropping the object frees the block. A block
 /// may outlive its pool.
+///
+/// ``free`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`. A
+/// tensor of ``torch.frombuffer`` is no view: after ``free`` it reads the bytes of another block.
 #[pyclass(name = "Block", module = "kvmem", frozen, weakref, freelist = 256)]
 pub(crate) struct PyBlock {
     pub(crate) held: Holder<Block>,

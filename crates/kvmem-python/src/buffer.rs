@@ -205,7 +205,7 @@ macro_rules! memory_methods {
 
         #[pymethods]
         impl $class {
-            /// First address of the memory.
+            /// First address of the memory. Code that uses the address is no view: it ends first.
             #[getter]
             fn ptr(&self) -> PyResult<usize> {
                 self.held.with(|value| $crate::buffer::Bytes::span(value).at.addr())

@@ -138,7 +138,8 @@ impl Bytes for Piece {
     }
 }
 
-/// A piece of an arena's memory. It keeps the memory alive.
+/// A piece of an arena's memory. It keeps the memory alive, and so do its views and everything
+/// that keeps the object. The arena reuses no piece while its object exists.
 #[pyclass(name = "Piece", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPiece {
     held: Holder<Piece>,

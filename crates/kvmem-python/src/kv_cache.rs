@@ -708,6 +708,10 @@ impl Bytes for Pinned<OwnedKey> {
 }
 
 /// A value of a cache. It is not evicted while this object exists. Its bytes are read-only.
+///
+/// ``release`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`
+/// with ``read_only=True``. A tensor of ``torch.frombuffer`` is no view: after ``release`` it may
+/// read the bytes of another value.
 #[pyclass(name = "Pinned", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPinned {
     held: Holder<Pinned<OwnedKey>>,
@@ -793,6 +797,9 @@ impl Bytes for Reservation<OwnedKey> {
 
 /// Space for one value of a cache, to be written in place. Leaving the ``with`` block commits
 /// the value, or discards it after an exception.
+///
+/// Both raise :class:`ExportedError` while views exist, such as tensors of :func:`tensor`. A tensor
+/// of ``torch.frombuffer`` is no view: it can write to the bytes of another value afterwards.
 #[pyclass(name = "Reservation", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyReservation {
     held: Holder<Reservation<OwnedKey>>,

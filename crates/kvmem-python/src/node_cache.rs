@@ -6,6 +6,7 @@
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvmem::arena::{CancelToken, ProgressOptions, Region};
 use kvmem_node::{
@@ -31,6 +32,7 @@ use crate::number::{Int, Seconds, Several};
 use crate::options::{self, Threads, Words};
 use crate::region::part;
 use crate::registration::key;
+use crate::report::{self, Level};
 use crate::size::Size;
 
 /// Returns the mapping of a client that may write.
@@ -61,6 +63,8 @@ pub(crate) struct Connected {
     path: PathBuf,
     namespace: String,
     read_only: bool,
+    /// Whether the log has the warning about values without checksums.
+    warned: AtomicBool,
 }
 
 impl Plain for NodeClient {}
@@ -93,10 +97,11 @@ plain!(PyNodeCache { held, connected });
 /// - ``answer_within``: number of seconds that a call waits for the answer of a server that is
 ///   there. It then raises :class:`NodeDisconnectedError`, and the server may do it yet.
 /// - ``populate``: enter all pages into the page table now, instead of at the first touch of each.
-/// - ``checksums``: calculate a checksum of each value that is committed, for
-///   :meth:`PinnedValue.verify`.
+/// - ``checksums``: calculate a checksum of each value that is committed. Processes with ``verify``
+///   find only values with a checksum.
 /// - ``verify``: verify each value that is acquired. A damaged one is a miss, and the server
-///   removes it.
+///   removes it. A value without a checksum is a miss, too: :attr:`NodeCache.unverified` counts
+///   these, and the log has one warning. The cache writes checksums, also without ``checksums``.
 /// - ``rings``: send calls through shared memory instead of the socket, if the server has rings
 ///   left. A call is then faster, and its thread waits awake for some microseconds.
 /// - ``devices``: devices to register the whole memory with, as for :class:`Pool`: GPUs, NICs and
@@ -170,7 +175,7 @@ pub(crate) fn connect(
     let ConnectOptions { namespace, read_only, .. } = options;
     Ok(PyNodeCache {
         held: Holder::new(client),
-        connected: Connected { path, namespace, read_only },
+        connected: Connected { path, namespace, read_only, warned: AtomicBool::new(false) },
     })
 }
 
@@ -199,7 +204,8 @@ impl PyNodeCache {
 
     /// Pins the values of keys, with as few messages as possible.
     fn pin(&self, py: Python<'_>, keys: NodeKeys, prefix_only: bool) -> PyResult<PyPinBatch> {
-        let pins = call(py, &self.client()?, |client| {
+        let client = self.client()?;
+        let pins = call(py, &client, |client| {
             let mut pins: Vec<Option<PinBatch>> = Vec::with_capacity(keys.len());
             for part in keys.parts() {
                 let found = match prefix_only {
@@ -216,7 +222,26 @@ impl PyNodeCache {
             let pin = |(pin, key): (Option<PinBatch>, _)| pin.and_then(|it| NodePin::new(it, key));
             Ok(pins.into_iter().zip(keys.keys).map(pin).collect::<Vec<_>>())
         })?;
-        PyPinBatch::new(py, pins)
+        let pins = PyPinBatch::new(py, pins)?;
+        self.warn_of_unverified(py, &client)?;
+        Ok(pins)
+    }
+
+    /// Logs once that values were misses because they have no checksum.
+    fn warn_of_unverified(&self, py: Python<'_>, client: &NodeClient) -> PyResult<()> {
+        // The flag guards no other memory: the thread that sets it logs.
+        if client.unverified() == 0 || self.connected.warned.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        let Connected { path, namespace, .. } = &self.connected;
+        report::log(py, "node", Level::Warning, || {
+            format!(
+                "values of the node at {}, namespace {namespace:?}, have no checksums, so verify \
+                 treats them as misses: set checksums on the writers (connect(..., \
+                 checksums=True)); NodeCache.unverified counts the misses",
+                path.display()
+            )
+        })
     }
 
     /// Adds up what a call returns for the parts of keys.
@@ -656,6 +681,14 @@ impl PyNodeCache {
     fn has_rings(&self, py: Python<'_>) -> PyResult<bool> {
         let client = self.client()?;
         Ok(py.detach(|| client.has_rings()))
+    }
+
+    /// Number of values that were misses because the cache verifies values and these have no
+    /// checksum: their writers have connected without ``checksums``. A value counts once for each
+    /// acquisition.
+    #[getter]
+    fn unverified(&self) -> PyResult<u64> {
+        self.held.with(NodeClient::unverified)
     }
 
     /// Ends the connection. Pinned values and reservations stay, and keep the memory mapped.

@@ -30,6 +30,9 @@ pub(crate) fn node_error(py: Python<'_>, error: &ClientError) -> PyErr {
         ClientError::Damaged { got, expected } => {
             raised("DamagedValueError").with("value", *got).with("expected", *expected)
         }
+        ClientError::Unverified => {
+            raised("UnverifiedValueError").with("remedy", "connect the writers with checksums=True")
+        }
         _ => raised("NodeError"),
     }
     .err()

@@ -51,6 +51,10 @@ impl Bytes for NodePin {
 impl Plain for NodePin {}
 
 /// A value of a node. It is not evicted while this object exists. Its bytes are read-only.
+///
+/// ``release`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`
+/// with ``read_only=True``. A tensor of ``torch.frombuffer`` is no view: after ``release`` it may
+/// read the bytes of another value.
 #[pyclass(name = "PinnedValue", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPinnedValue {
     held: Holder<NodePin>,
@@ -89,10 +93,11 @@ impl PyPinnedValue {
         self.held.with(|pinned| pinned.pin.is_valid())
     }
 
-    /// Compares the bytes with the checksum of a writer that has connected with
-    /// ``checksums=True``. Does nothing for values of other writers.
+    /// Compares the bytes with the checksum of their writer, which has connected with
+    /// ``checksums=True``.
     ///
-    /// Raises :class:`DamagedValueError`.
+    /// Raises :class:`DamagedValueError` if they differ, and :class:`UnverifiedValueError` if the
+    /// writer has calculated no checksum.
     fn verify(&self, py: Python<'_>) -> PyResult<()> {
         // The view keeps other threads from releasing the pin.
         let pin = self.held.view(|pinned| Arc::clone(&pinned.pin))?;

@@ -69,6 +69,9 @@ impl Plain for Reserved {}
 
 /// Space for one value of a node, to be written in place. Leaving the ``with`` block commits the
 /// value, or discards it after an exception.
+///
+/// Both raise :class:`ExportedError` while views exist, such as tensors of :func:`tensor`. A tensor
+/// of ``torch.frombuffer`` is no view: it can write to the bytes of another value afterwards.
 #[pyclass(name = "NodeReservation", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyNodeReservation {
     pub(crate) held: Holder<Reserved>,

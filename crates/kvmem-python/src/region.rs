@@ -33,6 +33,10 @@ impl Bytes for Arc<Region> {
 
 /// A contiguous range of mapped memory.
 ///
+/// ``close`` unmaps it, and raises :class:`ExportedError` while views exist, such as tensors of
+/// :func:`tensor`. A tensor of ``torch.frombuffer`` is no view: reading it after ``close`` ends the
+/// process.
+///
 /// Options:
 ///
 /// - ``size``: length in bytes, rounded up to whole pages.

@@ -421,6 +421,29 @@ def test_values_have_priorities_and_a_time(cache: kvmem.NodeCache) -> None:
     assert (long.priority, long.nbytes, long.pins, long.namespace) == (2, 1, 0, "")
 
 
+def test_values_without_checksums_are_misses_if_values_are_verified(
+    shared_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    with (
+        kvmem.connect(shared_server.path) as other,
+        kvmem.connect(shared_server.path, verify=True) as careful,
+    ):
+        other.insert_batch({"a": b"value", "b": b"value"})
+        assert careful.unverified == 0
+        assert careful.get("a") is None and careful.acquire(["a", "b"]).hits == 0
+        assert (careful.unverified, other.unverified) == (3, 0)
+        (warning,) = [each for each in caplog.records if each.name == "kvmem.node"]
+        assert "set checksums on the writers" in warning.getMessage()
+        pinned = found(other.get("a"))
+        with pytest.raises(kvmem.UnverifiedValueError, match="no checksum") as caught:
+            pinned.verify()
+        assert caught.value.remedy == "connect the writers with checksums=True"
+        pinned.release()
+        # A cache that verifies writes checksums.
+        careful.insert("a", b"again")
+        assert bytes(found(careful.get("a"))) == b"again" and careful.unverified == 3
+
+
 def test_checksums_tell_damage(shared_server: Server) -> None:
     with kvmem.connect(shared_server.path, checksums=True) as cache:
         cache.insert("k", b"value")

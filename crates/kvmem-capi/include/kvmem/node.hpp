@@ -32,8 +32,9 @@ struct NodeClientOptions {
     bool populate = false;
     /// Calculates the CRC-32C of each value that the client commits.
     bool checksums = false;
-    /// Verifies each value that is acquired and has a checksum. A damaged value is a miss, and the
-    /// server removes it.
+    /// Verifies each value that is acquired. A damaged value is a miss, and the server removes it.
+    /// A value without a checksum is a miss, too: see `unverified`. The client writes checksums,
+    /// also if `checksums` is false.
     bool verify = false;
     /// Makes the calls through rings in shared memory instead of the socket.
     bool rings = false;
@@ -164,8 +165,9 @@ public:
         return valid != 0;
     }
 
-    /// Compares the value at `index` with the checksum that its writer has calculated, if it has.
-    /// Throws KVMEM_ERR_DAMAGED if they differ, and KVMEM_ERR_NOT_FOUND if there is no value.
+    /// Compares the value at `index` with the checksum that its writer has calculated. Throws
+    /// KVMEM_ERR_DAMAGED if they differ, KVMEM_ERR_UNSUPPORTED if the writer has calculated none,
+    /// and KVMEM_ERR_NOT_FOUND if there is no value.
     void verify(std::size_t index) const {
         detail::check(kvmem_node_pins_verify(native_handle(), index));
     }
@@ -291,6 +293,14 @@ public:
         std::uint32_t has_rings = 0;
         detail::check(kvmem_node_client_has_rings(native_handle(), &has_rings));
         return has_rings != 0;
+    }
+
+    /// Returns how many values were misses because the client verifies values and these have no
+    /// checksum.
+    std::uint64_t unverified() const {
+        std::uint64_t unverified = 0;
+        detail::check(kvmem_node_client_unverified(native_handle(), &unverified));
+        return unverified;
     }
 
     /// Returns how many keys, from the first one on, have values without a gap. Nothing is pinned.

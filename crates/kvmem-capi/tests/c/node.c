@@ -128,7 +128,8 @@ static void shared(const kvmem_node_client_options *options) {
     uint32_t valid;
     OK(kvmem_node_pins_is_valid(pins, &valid));
     CHECK(valid == 1);
-    OK(kvmem_node_pins_verify(pins, 0));
+    IS(KVMEM_ERR_UNSUPPORTED, kvmem_node_pins_verify(pins, 0));
+    SAYS("no checksum");
     IS(KVMEM_ERR_NOT_FOUND, kvmem_node_pins_verify(pins, 1));
 
     /* Removed, and pinned: the bytes stay. */
@@ -275,6 +276,22 @@ static void checksums(void) {
     CHECK(value.is_present == 0);
     OK(kvmem_node_pins_release(pins));
     CHECK(found(client, "damaged") == 0 && stats(client).damaged_total == 1);
+
+    /* A value without a checksum cannot be verified. */
+    options = defaults();
+    kvmem_node_client *careless = connect_with(&options);
+    OK(kvmem_node_client_insert(careless, "none", 4, "value", 5));
+    kvmem_kv_cache_key none = text("none");
+    uint64_t unverified;
+    OK(kvmem_node_client_unverified(careful, &unverified));
+    CHECK(unverified == 0);
+    OK(kvmem_node_client_acquire(careful, &none, 1, &value, &pins));
+    CHECK(value.is_present == 0);
+    OK(kvmem_node_pins_release(pins));
+    OK(kvmem_node_client_unverified(careful, &unverified));
+    CHECK(unverified == 1 && found(careless, "none") == 1);
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_node_client_unverified(careful, NULL));
+    OK(kvmem_node_client_destroy(careless));
     OK(kvmem_node_client_destroy(careful));
     OK(kvmem_node_client_destroy(client));
 }

@@ -86,7 +86,7 @@ static void shared(bool rings) {
     CHECK(text(pins.value(1)->bytes()) == std::string(2000, 'b') && pins.value(3)->size() == 5);
     CHECK(!pins.value(2) && !pins.value(4));
     CHECK(pins.value(0)->bytes().data() == reader->memory().data() + pins.value(0)->offset());
-    pins.verify(3);
+    THROWS(KVMEM_ERR_UNSUPPORTED, "no checksum", pins.verify(3));
     THROWS(KVMEM_ERR_NOT_FOUND, "", pins.verify(2));
     const NodePins prefix = reader->acquire_prefix(keys);
     CHECK(prefix.hits() == 2 && !prefix.value(3) && writer.stats().pinned == 3);
@@ -137,12 +137,20 @@ static void options() {
 
     // A byte is changed in place.
     NodePins pins = reader.acquire(Keys{"key"});
+    pins.verify(0);
     writer.memory()[pins.value(0)->offset()] = std::byte{'V'};
     THROWS(KVMEM_ERR_DAMAGED, "checksum", pins.verify(0));
     options.read_only = false;
     options.verify = true;
     NodeClient careful(node, options);
     CHECK(careful.acquire(Keys{"key"}).hits() == 0 && writer.lookup(Keys{"key"}) == 0);
+
+    // A writer without checksums.
+    kvmem::NodeClientOptions plain;
+    plain.namespace_name = "model";
+    CHECK(NodeClient(node, plain).insert("none", "value", 5) && careful.unverified() == 0);
+    CHECK(careful.acquire(Keys{"none"}).hits() == 0 && careful.unverified() == 1);
+    CHECK(writer.acquire(Keys{"none"}).hits() == 1 && writer.unverified() == 0);
 
     options.server_users = {geteuid() + 1};
     THROWS(KVMEM_ERR_PERMISSION, "server_users", NodeClient(node, options));
@@ -248,6 +256,7 @@ static void moved() {
     NodeClient there = std::move(client);
     EMPTY(client.memory());
     EMPTY(client.has_rings());
+    EMPTY(client.unverified());
     EMPTY(client.key("simulated:0", 0, 1));
     EMPTY(client.lookup(Keys()));
     EMPTY(client.acquire(Keys()));

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::Builder;
 use std::time::Duration;
@@ -32,6 +33,8 @@ pub(super) struct ClientInner {
     pub(super) memory: ClientMemory,
     /// The server's boundary.
     boundary: u64,
+    /// Values that were misses because they have no checksum.
+    unverified: AtomicU64,
 }
 
 impl ClientInner {
@@ -158,9 +161,17 @@ impl NodeClient {
         let ConnectOptions { checksums, verify, .. } = *options;
         let connection = Arc::new(connection);
         let _keeping = keep_pins(&connection, Duration::from_millis(welcome.lease_ms));
-        let boundary = welcome.boundary;
-        let inner = Arc::new(ClientInner { connection, _keeping, registration, memory, boundary });
-        Ok(NodeClient { inner, checksums, verify })
+        let (boundary, unverified) = (welcome.boundary, AtomicU64::new(0));
+        let inner = Arc::new(ClientInner {
+            connection,
+            _keeping,
+            registration,
+            memory,
+            boundary,
+            unverified,
+        });
+        // Otherwise the client would not find its own values.
+        Ok(NodeClient { inner, checksums: checksums || verify, verify })
     }
 
     /// Returns the registration of the memory with the [registrars](ConnectOptions::registrars) of
@@ -289,13 +300,35 @@ impl NodeClient {
         })?;
         let mut pins = PinBatch::new(Arc::clone(&self.inner), blocks, number, losses);
         if self.verify {
-            let damaged = pins.drop_damaged();
-            if !damaged.is_empty() {
-                // A reader cannot remove them: the next client that can will.
-                let _ = self.count(&Call::Damaged { handles: damaged.handles() });
+            self.keep_verified(&mut pins);
+            if prefix_only {
+                drop(pins.drop_behind_gap());
             }
         }
         Ok(pins)
+    }
+
+    /// Takes the values out of a batch that are damaged or have no checksum. Reports the damaged
+    /// ones to the server and counts the others.
+    fn keep_verified(&self, pins: &mut PinBatch) {
+        let damaged = pins.drop_damaged();
+        if !damaged.is_empty() {
+            // A reader cannot remove them: the next client that can will.
+            let _ = self.count(&Call::Damaged { handles: damaged.handles() });
+        }
+        let unverified = pins.drop_unverified().hits() as u64;
+        // A count for reports: it orders no other access.
+        self.inner.unverified.fetch_add(unverified, Ordering::Relaxed);
+    }
+
+    /// Returns how many values were misses for this client and its clones because it
+    /// [verifies](ConnectOptions::verify) values and these have no checksum: their writers have
+    /// connected without [`checksums`](ConnectOptions::checksums). A value counts once for each
+    /// acquisition. O(1); makes no call.
+    #[must_use]
+    pub fn unverified(&self) -> u64 {
+        // A count for reports: it orders no other access.
+        self.inner.unverified.load(Ordering::Relaxed)
     }
 
     /// Reserves a block for each of `sizes`, all or none. Values are evicted for them.

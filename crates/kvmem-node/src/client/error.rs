@@ -91,6 +91,12 @@ pub enum ClientError {
         /// The checksum that the writer has calculated.
         expected: u32,
     },
+    /// A value cannot be verified: its writer has calculated no checksum.
+    #[error(
+        "the value has no checksum to verify: its writer has connected without checksums; set \
+         `checksums` in the writer's options"
+    )]
+    Unverified,
 }
 
 /// Returns the users that a client trusts, as a part of a sentence.

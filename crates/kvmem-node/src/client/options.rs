@@ -72,11 +72,13 @@ pub struct ConnectOptions {
     /// Whether the memory's pages are entered into the page table when it is mapped, instead of at
     /// the first touch of each page.
     pub populate: bool,
-    /// Whether the client calculates the CRC-32C of each value that it commits, and the readers
-    /// that [verify](crate::PinnedValue::verify) it can tell damage.
+    /// Whether the client calculates the CRC-32C of each value that it commits. Readers that
+    /// [verify](Self::verify) values find only those with a checksum.
     pub checksums: bool,
-    /// Whether each value that is acquired is verified first, if it has a checksum. A damaged one
-    /// is a miss, and the server removes it.
+    /// Whether each value that is acquired is verified first. A damaged value is a miss, and the
+    /// server removes it. A value without a checksum is a miss, too, and stays for other clients:
+    /// [`unverified`](crate::NodeClient::unverified) counts these. The client writes checksums,
+    /// also if [`checksums`](Self::checksums) is false.
     pub verify: bool,
     /// Whether the calls go through [rings](crate::ring) in shared memory instead of the socket. A
     /// call then waits awake for its answer for some microseconds. A server that has no more rings

@@ -86,15 +86,31 @@ impl PinBatch {
         (0..self.blocks.len()).map(|index| self.value(index))
     }
 
-    /// Takes out the values that do not have their checksums.
+    /// Takes out the values whose bytes do not have their checksums.
     pub(super) fn drop_damaged(&mut self) -> PinBatch {
-        let is_damaged =
-            |found: Option<PinnedValue<'_>>| found.is_some_and(|it| it.verify().is_err());
-        let damaged: Vec<bool> = self.values().map(is_damaged).collect();
+        self.take_out(|_, it| matches!(it.verify(), Err(ClientError::Damaged { .. })))
+    }
+
+    /// Takes out the values that have no checksum.
+    pub(super) fn drop_unverified(&mut self) -> PinBatch {
+        self.take_out(|_, it| it.block.checksum.is_none())
+    }
+
+    /// Takes out the values behind the first key without one.
+    pub(super) fn drop_behind_gap(&mut self) -> PinBatch {
+        let whole = self.blocks.iter().position(Option::is_none).unwrap_or(self.blocks.len());
+        self.take_out(|index, _| index > whole)
+    }
+
+    /// Takes out the values for which `is_out` is true, as a batch of their own.
+    fn take_out(&mut self, is_out: impl Fn(usize, PinnedValue<'_>) -> bool) -> PinBatch {
+        let found = self.values().enumerate();
+        let out: Vec<bool> =
+            found.map(|(index, it)| it.is_some_and(|it| is_out(index, it))).collect();
         let mut taken = PinBatch::new(Arc::clone(&self.inner), Blocks::default(), 0, self.losses);
-        if damaged.contains(&true) {
+        if out.contains(&true) {
             let mut whole = self.blocks.to_vec();
-            let out = whole.iter_mut().zip(damaged).filter(|(_, damaged)| *damaged);
+            let out = whole.iter_mut().zip(out).filter(|(_, is_out)| *is_out);
             taken.blocks = Arc::new(out.map(|(block, _)| block.take()).collect());
             self.blocks = Arc::new(whole);
             let parts = [&self.blocks, &taken.blocks];
@@ -186,12 +202,13 @@ impl<'a> PinnedValue<'a> {
         self.block.offset
     }
 
-    /// Compares the bytes with the checksum that their writer has calculated, if it has. O(length).
+    /// Compares the bytes with the checksum that their writer has calculated. O(length).
     ///
     /// # Errors
-    /// [`ClientError::Damaged`].
+    /// [`ClientError::Damaged`] if they differ; [`ClientError::Unverified`] if the writer has
+    /// calculated no checksum.
     pub fn verify(&self) -> Result<(), ClientError> {
-        let Some(expected) = self.block.checksum else { return Ok(()) };
+        let Some(expected) = self.block.checksum else { return Err(ClientError::Unverified) };
         match crc::of(self.bytes) {
             got if got == expected => Ok(()),
             got => Err(ClientError::Damaged { got, expected }),

@@ -633,6 +633,53 @@ fn a_damaged_value_is_a_miss_for_clients_that_verify() {
 }
 
 #[test]
+fn a_value_without_a_checksum_is_a_miss_for_clients_that_verify() {
+    let place = Place::new();
+    let _server = Running::start(node(1 << 20), &place.socket(), ServerOptions::default());
+    let options = ConnectOptions { verify: true, ..ConnectOptions::default() };
+    let (careful, other) = (connect_with(&place.socket(), &options), connect(&place.socket()));
+    careful.insert("sum", &value(1, 5000)).expect("there is space");
+    other.insert("none", &value(2, 5000)).expect("there is space");
+    damage(&other, "none");
+    assert_eq!(careful.unverified(), 0);
+    let pins = careful.acquire(&["sum", "none"]).expect("a call");
+    assert!(pins.value(0).is_some() && pins.value(1).is_none(), "its bytes were not compared");
+    drop(pins);
+    assert_eq!((careful.unverified(), careful.clone().unverified(), other.unverified()), (1, 1, 0));
+    // It is no damage that the server knows of, and it stays for others.
+    let pins = other.acquire(&["none"]).expect("a call");
+    let error = pins.value(0).expect("it is there").verify().expect_err("there is no checksum");
+    assert!(matches!(error, ClientError::Unverified), "{error}");
+    drop(pins);
+    let stats = other.stats().expect("a call");
+    assert_eq!((stats.damaged_total, stats.pinned, stats.values), (0, 0, 2));
+    // The next store has a checksum.
+    careful.insert("none", &value(2, 5000)).expect("there is space");
+    assert_eq!(careful.acquire(&["none"]).expect("a call").hits(), 1);
+    assert_eq!(careful.unverified(), 1);
+}
+
+#[test]
+fn a_verified_prefix_ends_before_the_first_value_that_is_taken_out() {
+    let place = Place::new();
+    let _server = Running::start(node(1 << 20), &place.socket(), ServerOptions::default());
+    let options = ConnectOptions { verify: true, ..ConnectOptions::default() };
+    let (careful, other) = (connect_with(&place.socket(), &options), connect(&place.socket()));
+    let keys = ["a", "b", "c", "d"];
+    for key in keys {
+        let writer = if key == "c" { &other } else { &careful };
+        writer.insert(key, &value(1, 100)).expect("there is space");
+    }
+    let pins = careful.acquire_prefix(&keys).expect("a call");
+    let found: Vec<bool> = pins.values().map(|it| it.is_some()).collect();
+    assert_eq!(found, [true, true, false, false]);
+    drop(pins);
+    damage(&other, "b");
+    assert_eq!(careful.acquire_prefix(&keys).expect("a call").hits(), 1);
+    assert_eq!(other.stats().expect("a call").pinned, 0);
+}
+
+#[test]
 fn the_scrubber_removes_what_is_damaged() {
     let place = Place::new();
     let options = ServerOptions { scrub_bytes_per_s: Some(50 << 20), ..ServerOptions::default() };

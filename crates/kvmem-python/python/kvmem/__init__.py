@@ -11,7 +11,7 @@ Conventions:
 - Objects with memory (:class:`Region`, :class:`Piece`, :class:`Block`, …) support the buffer
   protocol and DLPack, which ``memoryview``, ``numpy.frombuffer``, ``numpy.from_dlpack`` and
   ``torch.from_dlpack`` read without a copy. Such a view keeps the memory, and the memory cannot be
-  freed while a view exists.
+  freed while a view exists. ``torch.frombuffer`` makes no such view: use :func:`tensor`.
 - Running out of space raises :class:`MemoryError`; invalid input raises :class:`ValueError`. Every
   exception is also a :class:`KvmemError` and has the numbers as attributes.
 - Long calls release the GIL, can be interrupted with Ctrl-C, and report their progress by
@@ -55,6 +55,7 @@ from ._kvmem import (
     mount_report,
     parse_size,
 )
+from ._tensor import tensor
 from .c_library import get_include, get_library_dir
 from .data import (
     BlockReference,
@@ -104,6 +105,7 @@ from .errors import (
     RegistrationError,
     ReservationLostError,
     TimeBudgetError,
+    UnverifiedValueError,
 )
 
 _logging.getLogger("kvmem").addHandler(_logging.NullHandler())
@@ -179,6 +181,7 @@ __all__ = [
     "SessionListed",
     "TierSet",
     "TimeBudgetError",
+    "UnverifiedValueError",
     "WriteBehindStats",
     "__version__",
     "connect",
@@ -190,4 +193,5 @@ __all__ = [
     "get_library_dir",
     "mount_report",
     "parse_size",
+    "tensor",
 ]

@@ -88,12 +88,13 @@ __version__: str
 @type_check_only
 class _Memory:
     """An object with memory. It supports the buffer protocol and DLPack. Every view keeps the
-    memory alive, and the memory cannot be freed while a view exists.
+    memory alive, and the memory cannot be freed while a view exists. :func:`tensor` makes views;
+    ``torch.frombuffer`` and ``ptr`` do not.
     """
 
     @property
     def ptr(self) -> int:
-        """First address of the memory."""
+        """First address of the memory. Code that uses the address is no view: it ends first."""
 
     @property
     def nbytes(self) -> int:
@@ -250,6 +251,10 @@ class _TierValues(_Manager):
 class Region(_Memory, _Manager):
     """A contiguous range of mapped memory.
 
+    ``close`` unmaps it, and raises :class:`ExportedError` while views exist, such as tensors of
+    :func:`tensor`. A tensor of ``torch.frombuffer`` is no view: reading it after ``close`` ends the
+    process.
+
     Options:
 
     - ``size``: length in bytes, rounded up to whole pages.
@@ -379,7 +384,9 @@ class BumpArena:
 
 @final
 class Piece(_Memory):
-    """A piece of an arena's memory. It keeps the memory alive."""
+    """A piece of an arena's memory. It keeps the memory alive, and so do its views and everything
+    that keeps the object. The arena reuses no piece while its object exists.
+    """
 
     @property
     def offset(self) -> int:
@@ -854,6 +861,9 @@ class Pool(_Manager):
 class Block(_Memory, _Manager):
     """A block of a pool, exactly as long as requested. Dropping the object frees the block. A block
     may outlive its pool.
+
+    ``free`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`. A
+    tensor of ``torch.frombuffer`` is no view: after ``free`` it reads the bytes of another block.
     """
 
     @property
@@ -973,7 +983,7 @@ class AttachedPool(_Manager):
 @final
 class AttachedBlock(_Memory):
     """The bytes of another process's block. The object keeps the memory mapped; it does not keep
-    the block allocated.
+    the block allocated. The same holds for its views: see :func:`tensor`.
     """
 
     @property
@@ -1437,7 +1447,12 @@ class KvCache(_Manager):
 
 @final
 class Pinned(_Memory, _Manager):
-    """A value of a cache. It is not evicted while this object exists. Its bytes are read-only."""
+    """A value of a cache. It is not evicted while this object exists. Its bytes are read-only.
+
+    ``release`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`
+    with ``read_only=True``. A tensor of ``torch.frombuffer`` is no view: after ``release`` it may
+    read the bytes of another value.
+    """
 
     @property
     def cache_key(self) -> _CacheKey:
@@ -1484,6 +1499,9 @@ class Lease(_Manager):
 class Reservation(_Memory, _Manager):
     """Space for one value of a cache, to be written in place. Leaving the ``with`` block commits
     the value, or discards it after an exception.
+
+    Both raise :class:`ExportedError` while views exist, such as tensors of :func:`tensor`. A tensor
+    of ``torch.frombuffer`` is no view: it can write to the bytes of another value afterwards.
     """
 
     @property
@@ -1583,10 +1601,11 @@ def connect(
     - ``answer_within``: number of seconds that a call waits for the answer of a server that is
       there. It then raises :class:`NodeDisconnectedError`, and the server may do it yet.
     - ``populate``: enter all pages into the page table now, instead of at the first touch of each.
-    - ``checksums``: calculate a checksum of each value that is committed, for
-      :meth:`PinnedValue.verify`.
+    - ``checksums``: calculate a checksum of each value that is committed. Processes with ``verify``
+      find only values with a checksum.
     - ``verify``: verify each value that is acquired. A damaged one is a miss, and the server
-      removes it.
+      removes it. A value without a checksum is a miss, too: :attr:`NodeCache.unverified` counts
+      these, and the log has one warning. The cache writes checksums, also without ``checksums``.
     - ``rings``: send calls through shared memory instead of the socket, if the server has rings
       left. A call is then faster, and its thread waits awake for some microseconds.
     - ``devices``: devices to register the whole memory with, as for :class:`Pool`: GPUs, NICs and
@@ -1824,6 +1843,13 @@ class NodeCache(_Manager):
     def has_rings(self) -> bool:
         """Whether calls go through rings in shared memory."""
 
+    @property
+    def unverified(self) -> int:
+        """Number of values that were misses because the cache verifies values and these have no
+        checksum: their writers have connected without ``checksums``. A value counts once for each
+        acquisition.
+        """
+
     def close(self) -> None:
         """Ends the connection. Pinned values and reservations stay, and keep the memory mapped."""
 
@@ -1857,7 +1883,12 @@ class PinBatch(_Manager):
 
 @final
 class PinnedValue(_Memory, _Manager):
-    """A value of a node. It is not evicted while this object exists. Its bytes are read-only."""
+    """A value of a node. It is not evicted while this object exists. Its bytes are read-only.
+
+    ``release`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`
+    with ``read_only=True``. A tensor of ``torch.frombuffer`` is no view: after ``release`` it may
+    read the bytes of another value.
+    """
 
     @property
     def cache_key(self) -> _CacheKey:
@@ -1876,10 +1907,11 @@ class PinnedValue(_Memory, _Manager):
         """
 
     def verify(self) -> None:
-        """Compares the bytes with the checksum of a writer that has connected with
-        ``checksums=True``. Does nothing for values of other writers.
+        """Compares the bytes with the checksum of their writer, which has connected with
+        ``checksums=True``.
 
-        Raises :class:`DamagedValueError`.
+        Raises :class:`DamagedValueError` if they differ, and :class:`UnverifiedValueError` if the
+        writer has calculated no checksum.
         """
 
     def release(self) -> None:
@@ -1889,6 +1921,9 @@ class PinnedValue(_Memory, _Manager):
 class NodeReservation(_Memory, _Manager):
     """Space for one value of a node, to be written in place. Leaving the ``with`` block commits the
     value, or discards it after an exception.
+
+    Both raise :class:`ExportedError` while views exist, such as tensors of :func:`tensor`. A tensor
+    of ``torch.frombuffer`` is no view: it can write to the bytes of another value afterwards.
     """
 
     @property

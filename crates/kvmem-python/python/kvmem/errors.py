@@ -301,6 +301,10 @@ class DamagedValueError(NodeError, ValueError):
     """The checksum that the writer has calculated; ``value`` is that of the bytes."""
 
 
+class UnverifiedValueError(NodeError, ValueError):
+    """A value cannot be verified: its writer has calculated no checksum."""
+
+
 class NotInstalledError(KvmemError, FileNotFoundError):
     """This installation lacks a part of the package, such as the C library."""
 

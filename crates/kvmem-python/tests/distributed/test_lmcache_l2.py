@@ -187,10 +187,70 @@ hash_ = bytes(32)
 different = [ObjectKey(hash_, "m", 1), ObjectKey(hash_, "n", 1), ObjectKey(hash_, "m", 2),
     ObjectKey(hash_, "m", 1, 1), ObjectKey(hash_, "m", 1, 0, "salt"), ObjectKey(b"x", "m", 1),
     ObjectKey(hash_, "m", 0x11), ObjectKey(hash_, "m", 1, 0x11)]
-assert len({digest(key) for key in different}) == len(different)
-assert digest(ObjectKey(hash_, "m", 1)) == digest(different[0]) and len(digest(different[0])) == 32
+names = {digest(key, weights) for key in different for weights in ("v1", "v2")}
+assert len(names) == 2 * len(different)
+one = digest(different[0], "v1")
+assert digest(ObjectKey(hash_, "m", 1), "v1") == one and len(one) == 32
 """
     )
+
+
+def weights(folder: Path, content: bytes) -> str:
+    folder.mkdir(exist_ok=True)
+    (folder / "model.safetensors").write_bytes(content)
+    os.utime(folder / "model.safetensors", ns=(0, 0))
+    return str(folder)
+
+
+def test_objects_of_other_weights_of_one_name_are_misses(server: Server, tmp_path: Path) -> None:
+    model = weights(tmp_path / "model", b"some weights")
+    out = lmcache(
+        f"""
+import kvmem.lmcache.l2 as l2
+def server(**more):
+    return Server(Memory(region()), {node(server)}, **more)
+def finds(engine, model={model!r}):
+    found = engine.look_up(keys(4, model=model))
+    locked = engine.adapter.store.locked
+    assert locked == len(found)
+    engine.adapter.submit_unlock(keys(4, model=model))
+    assert engine.adapter.store.locked == 0
+    return found == [0, 1, 2, 3]
+one = server()
+one.store(keys(4, model={model!r}), fill=1)
+assert finds(one) and finds(server())
+
+# The files are replaced while the server runs. What is locked is unlocked all the same.
+assert one.look_up(keys(4, model={model!r})) == [0, 1, 2, 3]
+path = {model!r} + "/model.safetensors"
+open(path, "wb").write(b"more weights")
+os.utime(path, ns=(0, 1))
+l2._FRESH = 0.0
+one.adapter.submit_unlock(keys(4, model={model!r}))
+assert one.adapter.store.locked == 0
+assert not finds(one) and not finds(server())
+one.store(keys(4, model={model!r}), fill=2)
+assert finds(one)
+open(path, "wb").write(b"some weights")
+os.utime(path, ns=(0, 0))
+target = one.memory.allocate(4)
+assert finds(one) and one.load(keys(4, model={model!r}), target) == [0, 1, 2, 3]
+assert all(each.byte_array == content(1 + n) for n, each in enumerate(target))
+
+# The option replaces what the files say, for all models or for one.
+given = server(weights={{{model!r}: "v1"}})
+assert not finds(given)
+given.store(keys(4, model={model!r}), fill=3)
+assert finds(server(weights="v1")) and not finds(server(weights="v2"))
+assert not finds(server(weights={{"another": "v1"}}), "another")
+print("NOW")
+unseen = server()
+unseen.store(keys(4, model="org/unseen"), fill=1)
+assert finds(unseen, "org/unseen") and finds(server(), "org/unseen")
+"""
+    )
+    assert out.count("the weights of 'org/unseen' are not visible") == 1, out
+    assert repr(model) not in out and 'set "weights" of "adapter_params"' in out
 
 
 def test_two_servers_share_one_node_and_a_restart_finds_it_warm(server: Server) -> None:

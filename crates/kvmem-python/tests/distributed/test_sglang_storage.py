@@ -125,6 +125,153 @@ assert finds() == 0
     )
 
 
+ARGUMENTS = """
+import types
+import sglang.srt.runtime_context as context
+def arguments(model, **more):
+    context.get_server_args = lambda: types.SimpleNamespace(model_path=model, **more)
+source = HostPool(64 * PAGE, seed=1)
+def finds(where, name="served"):
+    engine = Engine(HostPool(64 * PAGE), name, **MODULE, kvmem=where)
+    found = engine.prefetch_tokens(prompt)
+    engine.detach_storage_backend()
+    return found == len(prompt)
+def stores(where, name="served"):
+    engine = Engine(source, name, **MODULE, kvmem=where)
+    assert engine.back_up(prompt) == len(prompt)
+    engine.detach_storage_backend()
+"""
+"""Programs with these lines have arguments of SGLang's server."""
+
+
+def weights(folder: Path, content: bytes) -> str:
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(content)
+    os.utime(folder / "model.safetensors", ns=(0, 0))
+    return str(folder)
+
+
+def test_engines_with_other_weights_of_one_name_share_nothing(
+    server: Server, tmp_path: Path
+) -> None:
+    one = weights(tmp_path / "one", b"some weights")
+    two = weights(tmp_path / "two", b"more weights")
+    out = sglang(
+        f"""
+{ARGUMENTS}
+where, one, two = {node(server)}, {one!r}, {two!r}
+arguments(one)
+stores(where)
+assert finds(where)
+arguments(two)
+assert not finds(where), "other bytes, of one length and time"
+arguments(one)
+assert finds(where)
+for change in (dict(quantization="fp8"), dict(kv_cache_dtype="fp8_e5m2"), dict(dtype="half"),
+    dict(quantization_param_path=two), dict(json_model_override_args='{{"a": 1}}')):
+    arguments(one, **change)
+    assert not finds(where), change
+adapter = types.SimpleNamespace(lora_name="a", lora_path=one)
+arguments(one, lora_paths=[adapter])
+assert not finds(where)
+stores(where)
+assert finds(where)
+adapter.lora_path = two
+assert not finds(where), "an adapter of one name with other weights"
+# A draft model changes the pages of its own pools only.
+arguments(one, speculative_draft_model_path=two)
+assert finds(where)
+
+# The option replaces what the files say.
+given = {{**where, "weights": "v1"}}
+arguments(one)
+stores(given)
+arguments(two)
+assert finds(given) and not finds({{**where, "weights": "v2"}})
+"""
+    )
+    assert "are not visible" not in out
+
+
+def test_a_draft_model_counts_for_the_pools_of_drafts(tmp_path: Path) -> None:
+    one = weights(tmp_path / "one", b"some weights")
+    two = weights(tmp_path / "two", b"more weights")
+    sglang(
+        f"""
+{ARGUMENTS}
+from kvmem.sglang.storage import server_args, weights_identity
+from kvmem.storage import StorageOptions
+config, options = types.SimpleNamespace(model_name="m"), StorageOptions()
+arguments({one!r})
+alone = weights_identity(config, options, server_args())
+arguments({one!r}, speculative_draft_model_path={one!r})
+drafted = weights_identity(config, options, server_args())
+arguments({one!r}, speculative_draft_model_path={two!r})
+other = weights_identity(config, options, server_args())
+assert alone[0] == drafted[0] == other[0] and len({{alone[1], drafted[1], other[1]}}) == 3
+"""
+    )
+
+
+def test_weights_that_are_not_visible_are_reported_once(server: Server) -> None:
+    out = sglang(
+        f"""
+{ARGUMENTS}
+where = {node(server)}
+arguments("s3://bucket/model")
+stores(where, "a/model")
+assert finds(where, "a/model")
+assert finds({{**where, "weights": "v1"}}, "a/model") is False
+"""
+    )
+    assert out.count("the weights of 's3://bucket/model' are not visible") == 1, out
+    assert 'set "weights" of "kvmem"' in out
+
+
+def test_an_engine_that_replaces_its_weights_leaves_its_pages(server: Server) -> None:
+    out = sglang(
+        f"""
+# SGLang's updater needs its kernels. Its methods of one name make these calls.
+import ast, pathlib, types
+from kvmem.sglang.storage import UPDATED, UPDATER
+path = pathlib.Path(sys.path[1], *UPDATER[0].split(".")).with_suffix(".py")
+tree = ast.parse(path.read_text())
+updater = next(it for it in tree.body if getattr(it, "name", "") == UPDATER[1])
+calls = {{it.name for it in updater.body if isinstance(it, ast.FunctionDef)
+    and f"self.{{UPDATED}}(" in ast.unparse(it)}}
+assert calls == {{f"update_weights_from_{{it}}" for it in ("disk", "distributed", "tensor", "ipc")}}
+
+module = types.ModuleType(UPDATER[0])
+class Updater:
+    def update(self):
+        return self.flush_cache_after_weight_update()
+    def flush_cache_after_weight_update(self):
+        return "flushed", ""
+setattr(module, UPDATER[1], Updater)
+sys.modules[UPDATER[0]] = module
+running = Updater()
+
+where = {node(server)}
+engine = Engine(HostPool(64 * PAGE, seed=1), **MODULE, kvmem=where)
+other = Engine(HostPool(64 * PAGE), **MODULE, kvmem=where)
+assert engine.back_up(prompt) == len(prompt) == other.prefetch_tokens(prompt)
+del other.storage_backend
+import gc
+gc.collect()
+assert running.update() == ("flushed", "")
+assert engine.prefetch_tokens(prompt) == 0, "pages of the old weights"
+assert engine.back_up(prompt) == len(prompt)
+assert engine.prefetch_tokens(prompt) == len(prompt)
+third = Engine(HostPool(64 * PAGE), **MODULE, kvmem=where)
+first = third.storage_backend._kv_keys(["page"])
+assert engine.storage_backend._kv_keys(["page"]) != first
+running.update()
+assert third.storage_backend._kv_keys(["page"]) != first
+"""
+    )
+    assert out.count("has replaced the weights") == 2, out
+
+
 def test_names_are_those_of_sglangs_files() -> None:
     sglang(
         """

@@ -266,6 +266,32 @@ if sys.argv[3] == "MISS":
             node.clear(everywhere=True)
 
 
+def test_a_chunk_without_a_checksum_is_a_miss_if_loads_are_verified(server: Server) -> None:
+    """A writer that calculates none cannot be verified: its chunks are stored again."""
+    with (
+        engine(server, node={"checksums": False}) as careless,
+        engine(server, node={"verify": True}) as careful,
+        engine(server) as other,
+        kvmem.connect(server.path) as node,
+    ):
+        assert careless("store", NAMES[:3]) == NAMES[:3]
+        assert other("lookup", NAMES[:3]) == [True] * 3
+        assert careful("lookup", NAMES[:3]) == [False] * 3
+        used = node.stats().used
+        assert careful("store", NAMES[:3]) == NAMES[:3]
+        # They take the place of the others, whose pins end two steps after the look-up.
+        for it in (other, other):
+            it("step")
+        until(lambda: node.stats().used == used)
+        # An engine without options writes checksums.
+        assert other("store", NAMES[3:5]) == NAMES[3:5]
+        for it in (careful, other, careless):
+            assert it("lookup", NAMES[:5]) == [True] * 5
+            assert it("load", NAMES[:5]) == 5 * ROW
+    with pytest.raises(EngineError, match="would not find its own chunks"):
+        engine(server, node={"checksums": False, "verify": True})
+
+
 @with_oldest
 def test_a_reset_leaves_the_shared_chunks_alone(server: Server) -> None:
     with engine(server) as one, engine(server) as two:

@@ -24,15 +24,20 @@ rings of the file, shared memory included, and transfers are those of fixed buff
 evicts in the order of last use, and a value that is evicted before its load is a miss.
 
 **Keys.** The key of an object is a digest of all fields of LMCache's key: model, rank, group, salt
-and hash.
+and hash; and of the model's weights (see :mod:`kvmem.storage.weights`), by the files of the model
+as this server sees them, or by the option ``weights``: a text, or an object with a text for each
+model. LMCache's keys have neither the data type of the cache nor an adapter: servers whose engines
+differ in these need different ``weights`` or ``namespace``, and requests for adapters a salt.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
+import json
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -45,6 +50,7 @@ from lmcache.v1.platform import create_event_notifier
 from ..errors import ClosedError, InvalidArgumentError
 from ..storage import StorageOptions, Value, ValueStore, check_version, open_store
 from ..storage.disk import DiskStore
+from ..storage.weights import fingerprint, warn_unseen
 from ._version import SUPPORTED
 
 _log = logging.getLogger("kvmem")
@@ -54,16 +60,57 @@ MAX_THREADS = 64
 """Maximum number of threads of each kind of task."""
 
 
-def digest(key: Any) -> bytes:
-    """Returns the store's key of an object."""
-    fields = (key.model_name, f"{key.kv_rank:x}", f"{key.object_group_id:x}", key.cache_salt)
+_FRESH = 1.0
+"""Seconds after which the files of a model are looked at again."""
+
+
+class WeightsByModel:
+    """The weights of the models that keys name."""
+
+    def __init__(self, options: StorageOptions) -> None:
+        self._options = options
+        self._lock = threading.Lock()
+        self._known: dict[str, tuple[float, str]] = {}
+
+    def of(self, model: str) -> str:
+        """Returns a digest of the weights of a model, as its files are now."""
+        now = time.monotonic()
+        with self._lock:
+            since, known = self._known.get(model, (0.0, ""))
+        if known and now - since < _FRESH:
+            return known
+        found = self._options.weights_of(model)
+        if found is None:
+            found = fingerprint(model)
+            if found is None:
+                warn_unseen(
+                    model,
+                    'set "weights" of "adapter_params" to a text that changes with them, or to '
+                    '{"MODEL": "TEXT"}',
+                )
+        text = json.dumps(found).encode()
+        known = hashlib.blake2b(text, digest_size=16).hexdigest()
+        with self._lock:
+            self._known[model] = (now, known)
+        return known
+
+
+def digest(key: Any, weights: str) -> bytes:
+    """Returns the store's key of an object, of a model with these weights."""
+    fields = (
+        key.model_name,
+        weights,
+        f"{key.kv_rank:x}",
+        f"{key.object_group_id:x}",
+        key.cache_salt,
+    )
     # Neither the model nor the salt may contain the separator.
     name = "@".join(fields).encode() + b"@" + bytes(key.chunk_hash)
     return hashlib.blake2b(name, digest_size=32).digest()
 
 
-def value_of(key: Any, memory: Any) -> Value:
-    """Returns the key and the bytes of an object, which are contiguous."""
+def value_of(key: bytes, memory: Any) -> Value:
+    """Returns the store's key and the bytes of an object, which are contiguous."""
     view = memoryview(memory.byte_array).cast("B")
     if view.readonly:
         raise InvalidArgumentError(
@@ -71,7 +118,7 @@ def value_of(key: Any, memory: Any) -> Value:
             value=view.nbytes,
         )
     address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view)) if view.nbytes else 0
-    return Value(digest(key), ((address, view.nbytes),))
+    return Value(key, ((address, view.nbytes),))
 
 
 class Tasks:
@@ -145,6 +192,9 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
                 limit=MAX_THREADS,
             )
         parsed = StorageOptions.parse(options, '"adapter_params"')
+        self._weights = WeightsByModel(parsed)
+        # Digests that a look-up has locked: the files may change before they are unlocked.
+        self._locked: dict[Any, list[bytes]] = {}
         self.store: ValueStore = open_store(parsed, direct=True)
         super().__init__(max_capacity_bytes=self.store.capacity)
         self._kind = (
@@ -174,6 +224,11 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         )
         return int(nbytes) if registered else 0
 
+    def _digests(self, keys: list[Any]) -> list[bytes]:
+        """Returns the store's keys of objects."""
+        weights = {model: self._weights.of(model) for model in {key.model_name for key in keys}}
+        return [digest(key, weights[key.model_name]) for key in keys]
+
     def _number(self) -> int:
         with self._lock:
             if self._closed:
@@ -195,7 +250,7 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     # Tasks.
 
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
-        values = [value_of(key, each) for key, each in zip(keys, objects, strict=True)]
+        values = list(map(value_of, self._digests(keys), objects))
 
         def store() -> Any:
             # An object counts once, when it is stored first: the store knows which call that was.
@@ -213,21 +268,33 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     def submit_lookup_and_lock_task(
         self, keys: list[Any], group_layout_descs: dict[int, Any]
     ) -> int:
-        digests = [digest(key) for key in keys]
-        return self._submit(
-            self._lookups,
-            lambda: bitmap(self.store.lock(digests)),
-            lambda: bitmap([False] * len(keys)),
-        )
+        digests = self._digests(keys)
+
+        def lock() -> Any:
+            locked = self.store.lock(digests)
+            with self._lock:
+                for key, each, hit in zip(keys, digests, locked, strict=True):
+                    if hit:
+                        self._locked.setdefault(key, []).append(each)
+            return bitmap(locked)
+
+        return self._submit(self._lookups, lock, lambda: bitmap([False] * len(keys)))
 
     def query_lookup_and_lock_result(self, task_id: int) -> Any:
         return self._lookups.take(task_id)
 
     def submit_unlock(self, keys: list[Any]) -> None:
-        self.store.unlock([digest(key) for key in keys])
+        locked = []
+        with self._lock:
+            for key in keys:
+                if digests := self._locked.get(key):
+                    locked.append(digests.pop())
+                    if not digests:
+                        del self._locked[key]
+        self.store.unlock(locked)
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
-        values = [value_of(key, each) for key, each in zip(keys, objects, strict=True)]
+        values = list(map(value_of, self._digests(keys), objects))
 
         def load() -> Any:
             found = self.store.get(values)
@@ -260,7 +327,7 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     # Eviction and figures.
 
     def delete(self, keys: list[Any]) -> None:
-        digests = [digest(key) for key in keys]
+        digests = self._digests(keys)
         lengths = self.store.lengths(digests)
         self.store.remove(digests)
         gone = [

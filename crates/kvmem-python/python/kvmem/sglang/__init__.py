@@ -34,6 +34,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._kvmem import Region
+from .._tensor import tensor
 from ..errors import InvalidArgumentError
 from ..storage.errors import UnsupportedVersionError
 from ..storage.versions import check_version
@@ -103,10 +104,8 @@ def tensor_and_region(
         region.nbytes,
         region.receipt,
     )
-    # Through bytes, because PyTorch cannot read every dtype from a buffer. The tensor keeps the
-    # region.
-    flat = torch.frombuffer(region, dtype=torch.uint8, count=nbytes)
-    return flat.view(dtype).reshape(tuple(dims)), region
+    # The tensor holds the region.
+    return tensor(region, dtype, tuple(dims)), region
 
 
 def _choose(original: Callable[..., Any], *arguments: Any, **named: Any) -> Any:

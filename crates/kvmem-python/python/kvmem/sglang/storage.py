@@ -12,17 +12,27 @@ SGLang builds :class:`KvmemStorage` by its backend ``dynamic``, from the extra c
 pages are copied between the host pool and the store; otherwise SGLang makes tensors of them first.
 
 **Keys.** The key of a page is a digest of SGLang's hash of its tokens, and of everything that the
-bytes depend on: model, ranks of the tensor, pipeline and context parallelism as in the names of
-SGLang's own files, the pool, and its layout, type, page size and shape. MLA's cache is the same on
-all ranks of the tensor parallelism, so its keys have no rank. Engines that differ in any of these
-never share a page.
+bytes depend on: model, weights, quantization and data types, adapters that the engine starts with,
+ranks of the tensor, pipeline and context parallelism as in the names of SGLang's own files, the
+pool, and its layout, type, page size and shape. MLA's cache is the same on all ranks of the tensor
+parallelism, so its keys have no rank. Engines that differ in any of these never share a page.
+
+**Weights.** See :mod:`kvmem.storage.weights`: the option ``weights`` replaces what the files say.
+SGLang's page hashes name an adapter by its name and path, or by a random number if it is loaded
+later, so the files of the adapters on the command line are part of the keys. An engine that
+replaces its weights while it runs uses other keys from then on: see :func:`weights_replaced`.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import json
 import logging
+import os
+import sys
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,6 +45,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 
 from ..errors import InvalidArgumentError
 from ..storage import StorageOptions, Value, ValueStore, ValueStoreStats, check_version, open_store
+from ..storage.weights import fingerprint, warn_unseen
 from . import SUPPORTED
 
 _log = logging.getLogger("kvmem")
@@ -76,6 +87,117 @@ def identity(config: Any) -> tuple[str, str]:
         )
         split, same = split + dcp, same + dcp
     return split, same
+
+
+_TYPES = (
+    "quantization",
+    "dtype",
+    "kv_cache_dtype",
+    "json_model_override_args",
+    "torchao_config",
+    "modelopt_quant",
+    "quantize_and_serve",
+)
+"""Arguments of the server that change the values of pages, beside the weights."""
+
+
+def server_args() -> Any:
+    """Returns the arguments of SGLang's server; None where there are none."""
+    try:
+        from sglang.srt.runtime_context import get_server_args
+
+        return get_server_args()
+    except (ImportError, AttributeError, ValueError):
+        return None
+
+
+def weights_identity(config: Any, options: StorageOptions, args: Any) -> tuple[str, str]:
+    """Returns digests of the weights and of all else that changes the values of pages: for the
+    pages of the model, and for those of its draft model. ``args``: the server's arguments.
+    """
+    model = getattr(args, "model_path", None) or config.model_name or ""
+    target = {
+        "weights": _weights(model, getattr(args, "revision", None), options),
+        "types": [str(getattr(args, name, None)) for name in _TYPES],
+        "scales": _weights_of_file(getattr(args, "quantization_param_path", None)),
+        "adapters": sorted(
+            [str(it.lora_name), str(it.lora_path), fingerprint(str(it.lora_path))]
+            for it in getattr(args, "lora_paths", None) or ()
+        ),
+    }
+    draft = getattr(args, "speculative_draft_model_path", None)
+    both: dict[str, Any] = {"target": target, "draft": None}
+    if draft:
+        revision = getattr(args, "speculative_draft_model_revision", None)
+        quantization = getattr(args, "speculative_draft_model_quantization", None)
+        both["draft"] = [draft, _weights(draft, revision, options), str(quantization)]
+    return _digest(target), _digest(both)
+
+
+def _weights(model: str, revision: str | None, options: StorageOptions) -> Any:
+    given = options.weights_of(model)
+    if given is not None:
+        return given
+    found = fingerprint(model, revision)
+    if found is None:
+        warn_unseen(model, 'set "weights" of "kvmem" to a text that changes with them')
+    return found
+
+
+def _weights_of_file(path: str | None) -> Any:
+    return fingerprint(path) if path else None
+
+
+def _digest(fields: Any) -> str:
+    text = json.dumps(fields, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+_storages: weakref.WeakSet[KvmemStorage] = weakref.WeakSet()
+
+
+def weights_replaced() -> None:
+    """Makes the storages of this process leave their pages: the engine has other weights now. From
+    now on their keys have a random part, so nothing of before is found, and other engines with the
+    old weights find nothing of this one. Ranks that read pages of another rank find nothing at all.
+    """
+    storages = list(_storages)
+    for storage in storages:
+        storage._leave_pages()
+    if storages:
+        _log.warning(
+            "SGLang has replaced the weights of the engine, so it shares no pages with others "
+            "until it restarts"
+        )
+
+
+UPDATER = (
+    "sglang.srt.managers.scheduler_components.weight_updater",
+    "SchedulerWeightUpdaterManager",
+)
+"""Module and class of SGLang that replace the weights of a running engine."""
+UPDATED = "flush_cache_after_weight_update"
+"""The method that all of its updates call once the weights are replaced, to flush the cache."""
+
+
+def _watch_updates() -> None:
+    """Makes the updates of weights in this process call :func:`weights_replaced`. A process that
+    has not imported the updater replaces no weights.
+    """
+    updater = getattr(sys.modules.get(UPDATER[0]), UPDATER[1], None)
+    original = getattr(updater, UPDATED, None)
+    if original is None or hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def updated(*arguments: Any, **named: Any) -> Any:
+        try:
+            return original(*arguments, **named)
+        finally:
+            # After the flush, which ends the threads that store pages of before.
+            weights_replaced()
+
+    setattr(updater, UPDATED, updated)
 
 
 def arrangement(pool: Any) -> str:
@@ -129,12 +251,15 @@ class HostPool:
         self.page_size = int(getattr(pool, "page_size", 1) or 1)
         # Pages of pools that give no addresses pass through flat tensors.
         self.is_flat = not callable(getattr(pool, "get_page_buffer_meta", None))
-        self._suffix = f"|{owner}|{name}|{arrangement(pool)}|"
+        self._owner = owner
+        self._suffix = f"|{name}|{arrangement(pool)}|"
+        # Set when the engine replaces its weights.
+        self.epoch = ""
 
     def keys(self, keys: Sequence[str], flat: bool | None = None) -> list[bytes]:
         """Returns the store's keys of pages. Flat pages have other bytes, so other keys."""
         kind = "flat" if (self.is_flat if flat is None else flat) else "pages"
-        suffix = f"{self._suffix}{kind}|".encode()
+        suffix = f"|{self._owner}{self.epoch}{self._suffix}{kind}|".encode()
         start = hashlib.blake2b(suffix, digest_size=32)
         found = []
         for key in keys:
@@ -191,23 +316,41 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
             )
         parsed = checked(StorageOptions.parse(options, '"kvmem"'), storage_config)
         self._split, self._same = identity(storage_config)
+        self._weights = weights_identity(storage_config, parsed, server_args())
+        self._epoch = ""
         self._flat = not extra.get("interface_v1")
         self._pools: dict[str, HostPool] = {}
         self._closing = threading.Lock()
         self.store: ValueStore = open_store(parsed, rank_of(storage_config))
+        _storages.add(self)
+        _watch_updates()
 
     # Pools.
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
         super().register_mem_pool_host(mem_pool_host)
-        self._pools[KV] = HostPool(mem_pool_host, KV, self._same)
+        self._add(HostPool(mem_pool_host, KV, self._owner(KV)))
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         name = str(host_pool_name)
+        self._add(HostPool(host_pool, name, self._owner(name)))
+
+    def _owner(self, name: str) -> str:
+        """Returns what names the engine in the keys of a pool."""
         # The state of Mamba layers is split among ranks even if the cache is not.
         owner = self._split if name == str(PoolName.MAMBA.value) else self._same
-        self._pools[name] = HostPool(host_pool, name, owner)
+        target, both = self._weights
+        return f"{owner}|{both if name.startswith(str(PoolName.DRAFT.value)) else target}"
+
+    def _add(self, pool: HostPool) -> None:
+        pool.epoch = self._epoch
+        self._pools[pool.name] = pool
+
+    def _leave_pages(self) -> None:
+        self._epoch = f"|{os.urandom(8).hex()}"
+        for pool in self._pools.values():
+            pool.epoch = self._epoch
 
     def _pool(self, name: str = KV) -> HostPool:
         try:

@@ -45,6 +45,14 @@ class StorageOptions:
     """Whether calls of a node go through shared memory."""
     server_users: tuple[int, ...] = ()
     """Users whose nodes the engine trusts. Empty: its own user and root."""
+    weights: str | Mapping[str, str] | None = None
+    """Text that changes with the weights, for the keys: for all models, or by the model's name.
+    None: by the files, see :mod:`kvmem.storage.weights`.
+    """
+
+    def weights_of(self, model: str) -> str | None:
+        """Returns the text that is given for the weights of a model, if one is."""
+        return self.weights.get(model) if isinstance(self.weights, Mapping) else self.weights
 
     @classmethod
     def parse(cls, options: Mapping[str, Any], where: str) -> StorageOptions:
@@ -164,6 +172,17 @@ def _users(value: Any, where: str) -> tuple[int, ...]:
     return tuple(value)
 
 
+def _weights(value: Any, where: str) -> str | Mapping[str, str]:
+    texts = list(value.values()) if isinstance(value, dict) else [value]
+    if not texts or not all(isinstance(text, str) and text for text in texts):
+        raise InvalidArgumentError(
+            f'{where} is {value!r}: give a text that changes with the weights, or {{"MODEL": '
+            '"TEXT"}',
+            value=value,
+        )
+    return value  # type: ignore[no-any-return]
+
+
 def _cluster(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict) or not isinstance(value.get("master"), str):
         raise InvalidArgumentError(
@@ -184,4 +203,5 @@ _READERS = {
     "staging": _size,
     "rings": _flag,
     "server_users": _users,
+    "weights": _weights,
 }

@@ -10,13 +10,11 @@ node.
 from __future__ import annotations
 
 import json
-import os
-import re
 from collections.abc import Mapping
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
+from ..storage.weights import fingerprint, warn_unseen
 from ._version import check_version
 
 NBYTES = 12
@@ -24,35 +22,18 @@ NBYTES = 12
 
 
 def weights(model: str, extra_config: Mapping[str, Any]) -> Any:
-    """Returns what tells the weights of a model apart, without reading them: the option
-    ``weights`` of ``kvmem`` if it is given; names, lengths and times of change of the files if the
-    model is a folder or a file; the commit of ``main`` in the hub's cache if it is a name. None:
-    nothing is known.
+    """Returns what tells the weights of a model apart: the option ``weights`` of ``kvmem`` if it is
+    given, or the :func:`~kvmem.storage.weights.fingerprint` of the files. None: nothing is known,
+    with a warning in the log.
     """
     options = extra_config.get("kvmem")
     given = options.get("weights") if isinstance(options, Mapping) else None
     if given is not None:
         return given
-    path = Path(model)
-    try:
-        if path.exists():
-            files = sorted(path.iterdir()) if path.is_dir() else [path]
-            stats = [(file.name, file.stat()) for file in files if file.is_file()]
-            return [[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats]
-        if re.fullmatch(r"[\w.-]+(/[\w.-]+)?", model, re.ASCII):
-            name = "models--" + model.replace("/", "--")
-            return (_hub() / name / "refs" / "main").read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        pass
-    return None
-
-
-def _hub() -> Path:
-    """Returns the folder of the hub's cache, by the hub's own variables."""
-    if cache := os.environ.get("HF_HUB_CACHE"):
-        return Path(cache)
-    home = os.environ.get("HF_HOME")
-    return (Path(home) if home else Path.home() / ".cache" / "huggingface") / "hub"
+    found = fingerprint(model)
+    if found is None:
+        warn_unseen(model, 'set "weights" of the option "kvmem" to a text that changes with them')
+    return found
 
 
 def identity(spec: Any) -> bytes:

@@ -45,9 +45,12 @@ class NodeOptions:
     """Text that changes with the weights, for the namespace. None: by the files."""
     populate: bool = False
     """Enter all pages into the page tables of each worker at the start."""
+    checksums: bool = True
+    """Calculate a checksum of each chunk that is stored: engines with ``verify`` find no others.
+    The scheduler reads all bytes of a chunk when its store ends."""
     verify: bool = False
-    """Calculate a checksum of each chunk that is stored, and verify it in each look-up. The
-    scheduler reads all bytes of a chunk for each."""
+    """Verify the checksum of each chunk in each look-up that pins it: the scheduler reads all bytes
+    of the chunk. A damaged chunk is a miss, and so is one without a checksum."""
     rings: bool = True
     """Call the server through shared memory."""
     connect_timeout: float = 60.0

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from .._kvmem import Region, Registration, parse_size
+from .._tensor import tensor as tensor_of
 from ..errors import InvalidArgumentError
 
 _log = logging.getLogger("vllm.kvmem")
@@ -59,7 +60,8 @@ class Rows:
         self._canonical_offset = 0
         self._views = []
         self._nbytes = rows * stride
-        self._base = torch.frombuffer(memory, dtype=torch.int8, count=self._nbytes, offset=offset)
+        # Views of it hold the memory.
+        self._base = tensor_of(memory, torch.int8, self._nbytes, offset=offset)
 
     @property
     def total_size_bytes(self) -> int:

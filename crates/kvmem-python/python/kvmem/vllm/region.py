@@ -8,6 +8,7 @@ import ctypes
 import logging
 import mmap
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -188,8 +189,11 @@ class NodeRegion(Rows):
                 limit=2**31,
             )
         self._cache: NodeCache | None = cache
-        # The memory stays mapped until the cache is closed.
         self._memory: Any = (ctypes.c_char * length).from_address(cache.memory_address)
+        # The memory stays mapped until the cache is closed. Tensors keep the array.
+        self._unmap = weakref.finalize(self._memory, cache.close)
+        # When the process ends, tensors may still read it.
+        self._unmap.atexit = False
         super().__init__(self._memory, rows=1, stride=length, rank=rank, slot=slot)
         self.num_chunks = chunks
         self._view_stride = GRANULE
@@ -213,12 +217,16 @@ class NodeRegion(Rows):
         return boundary or self._nbytes
 
     def cleanup(self) -> None:
-        """Releases the memory."""
+        """Releases the memory. Memory that a tensor still views stays mapped, with a warning."""
         self._release()
         self._memory = None
         if self.presence is not None:
             self.presence.release()
             self.presence = None
-        if self._cache is not None:
-            self._cache.close()
-            self._cache = None
+        if self._cache is not None and self._unmap.alive:
+            _log.warning(
+                "kvmem: the memory of the node at %s stays mapped in this process: something "
+                "still views it",
+                self._cache.path,
+            )
+        self._cache = None

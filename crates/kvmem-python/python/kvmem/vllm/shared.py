@@ -12,9 +12,11 @@ engine for ended ends its pins. A look-up then pins the chunk again. If the pin 
 :class:`~kvmem.vllm.PinLostError` ends the engine: vLLM's connector asserts that every load
 succeeds, so there is no other way to keep a request from using the bytes.
 
-*Verification.* With the option ``verify``, the scheduler calculates the checksum of each chunk when
-its store ends, and compares it in each look-up that pins the chunk. A damaged chunk is a miss, and
-the server removes it. Without the option nothing is compared: pins alone keep bytes right.
+*Verification.* The scheduler calculates the checksum of each chunk when its store ends, unless the
+option ``checksums`` is false. With the option ``verify``, it compares the checksum in each look-up
+that pins the chunk. A damaged chunk is a miss, and the server removes it. A chunk without a
+checksum is a miss, too, and the next store of the chunk replaces it. Without ``verify`` nothing is
+compared: pins alone keep bytes right.
 
 *A server that is gone* makes every look-up a miss and every store fail, until it answers again.
 Calls wait for it for a fraction of a second, and then not at all for a second. A server with other
@@ -106,7 +108,7 @@ def _connect(options: NodeOptions, namespace: str, *, populate: bool) -> NodeCac
                 namespace=namespace,
                 retry_for=options.call_timeout,
                 populate=populate,
-                checksums=options.verify,
+                checksums=options.checksums,
                 verify=options.verify,
                 rings=options.rings,
                 server_users=options.server_users,
@@ -494,6 +496,11 @@ class KvmemSharedSpec(CPUOffloadingSpec):  # type: ignore[misc]
         if options.max_tenants < 1:
             raise InvalidArgumentError(
                 f"kvmem.max_tenants is {options.max_tenants}: give 1 or more"
+            )
+        if options.verify and not options.checksums:
+            raise InvalidArgumentError(
+                "kvmem.verify is true and kvmem.checksums is false, so the engine would not find "
+                "its own chunks: leave kvmem.checksums out"
             )
         if int(config.extra_config.get("store_threshold", 0)) >= 2:
             raise InvalidArgumentError(
