@@ -3105,8 +3105,8 @@ kvmem_status kvmem_node_client_exchange(const struct kvmem_node_client *client,
                                         struct kvmem_node_pins **out_pins);
 
 /// Returns whether the values are still pinned: 1 or 0. If they are, the bytes that this thread has
-/// read before are those of the values: check after reading, where a server may reclaim pins, or
-/// where one that has started again may have taken this process for ended. Makes no call.
+/// read before are those of the values: check after reading, where a server may reclaim pins. Makes
+/// no call.
 kvmem_status kvmem_node_pins_is_valid(const struct kvmem_node_pins *pins, uint32_t *out_valid);
 
 /// Compares the bytes of the value at `index` with the checksum that its writer has calculated.
@@ -3141,6 +3141,13 @@ kvmem_status kvmem_node_client_reserve(const struct kvmem_node_client *client,
 kvmem_status kvmem_node_client_commit(const struct kvmem_node_client *client,
                                       const struct kvmem_node_commit *values,
                                       uint64_t count);
+
+/// Returns whether the server still has the reservation: 1 or 0. It gives the block to no other
+/// client before this process has unmapped the memory, or has ended, so the answer is 0 only after
+/// an operator or a fault has ended the client's session; write no more then. Makes no call.
+/// KVMEM_ERR_POISONED: a commit that had the reservation has failed in an unexpected way.
+kvmem_status kvmem_node_reservation_is_valid(const struct kvmem_node_reservation *reservation,
+                                             uint32_t *out_valid);
 
 /// Frees the block. Transfers of devices into it have ended by then. The reservation is invalid
 /// afterwards.

@@ -17,7 +17,9 @@ fn server_status(error: &ServerError) -> kvmem_status {
         | ServerError::BadNamespace { .. } => KVMEM_ERR_INVALID_ARGUMENT,
         ServerError::Stale { .. } => KVMEM_ERR_STALE_ALLOCATION,
         ServerError::Fenced => KVMEM_ERR_FENCED,
-        ServerError::Quota { .. } | ServerError::TooMany { .. } => KVMEM_ERR_LIMIT,
+        ServerError::Quota { .. } | ServerError::TooMany { .. } | ServerError::Unwatched { .. } => {
+            KVMEM_ERR_LIMIT
+        }
         ServerError::ReadOnly => KVMEM_ERR_READ_ONLY,
         ServerError::NotAllowed { .. }
         | ServerError::NamespaceNotAllowed { .. }
@@ -43,6 +45,7 @@ impl From<ClientError> for CallError {
             ClientError::Interrupted => KVMEM_ERR_CANCELLED,
             ClientError::TooLong { .. } => KVMEM_ERR_OUT_OF_BOUNDS,
             ClientError::ForeignReservation { .. } => KVMEM_ERR_FOREIGN_ALLOCATION,
+            ClientError::ReservationLost => KVMEM_ERR_STALE_ALLOCATION,
             ClientError::Damaged { .. } => KVMEM_ERR_DAMAGED,
             ClientError::Unverified => KVMEM_ERR_UNSUPPORTED,
             _ => KVMEM_ERR_PROTOCOL,
@@ -105,6 +108,7 @@ mod tests {
             (ClientError::Interrupted, KVMEM_ERR_CANCELLED),
             (ClientError::TooLong { len: 5, at: 1, capacity: 5 }, KVMEM_ERR_OUT_OF_BOUNDS),
             (ClientError::ForeignReservation { index: 1 }, KVMEM_ERR_FOREIGN_ALLOCATION),
+            (ClientError::ReservationLost, KVMEM_ERR_STALE_ALLOCATION),
             (ClientError::Damaged { got: 1, expected: 2 }, KVMEM_ERR_DAMAGED),
             (ClientError::Unverified, KVMEM_ERR_UNSUPPORTED),
         ];

@@ -169,8 +169,8 @@ pub unsafe extern "C" fn kvmem_node_client_exchange(
 }
 
 /// Returns whether the values are still pinned: 1 or 0. If they are, the bytes that this thread has
-/// read before are those of the values: check after reading, where a server may reclaim pins, or
-/// where one that has started again may have taken this process for ended. Makes no call.
+/// read before are those of the values: check after reading, where a server may reclaim pins. Makes
+/// no call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_pins_is_valid(
     pins: *const kvmem_node_pins,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kvmem_node::{CallError as ServerError, ClientError, NewValue, NodeReservation, ValueOptions};
 
-use crate::call::{destroy, guard_for, on};
+use crate::call::{destroy, guard_for, on, out};
 use crate::error::CallError;
 use crate::node_client::{batch, kvmem_node_client, node_key};
 use crate::options::check_reserved;
@@ -36,6 +36,14 @@ impl ReservationCell {
 
     fn take(&self) -> Option<NodeReservation> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn is_valid(&self) -> Result<bool, CallError> {
+        let reservation = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reservation = reservation.as_ref();
+        reservation
+            .map(NodeReservation::is_valid)
+            .ok_or(CallError::Poisoned("kvmem_node_reservation"))
     }
 
     fn put_back(&self, reservation: NodeReservation) {
@@ -214,6 +222,25 @@ pub unsafe extern "C" fn kvmem_node_client_commit(
         for one in wanted {
             table.destroy(&mut promise, one.reservation)?;
         }
+        Ok(())
+    })
+}
+
+/// Returns whether the server still has the reservation: 1 or 0. It gives the block to no other
+/// client before this process has unmapped the memory, or has ended, so the answer is 0 only after
+/// an operator or a fault has ended the client's session; write no more then. Makes no call.
+/// KVMEM_ERR_POISONED: a commit that had the reservation has failed in an unexpected way.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_reservation_is_valid(
+    reservation: *const kvmem_node_reservation,
+    out_valid: *mut u32,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, reservation, |reservation| {
+        // SAFETY: promise 1 of the C caller, for `out_valid`.
+        let valid = unsafe { out(out_valid, "out_valid") }?;
+        valid.put(u32::from(reservation.is_valid()?));
         Ok(())
     })
 }

@@ -204,8 +204,8 @@ fn make(
         Left::Files(files) => return recover(args, files, socket),
         Left::Other(count) => {
             return Err(Failure::usage(format_args!(
-                "{count} descriptor(s) are kept instead of the memory file, the index and the session \
-                 file: {}",
+                "{count} descriptor(s) are kept instead of the memory file, the index and the \
+                 session file: {}",
                 remedy(socket)
             )));
         }

@@ -1,6 +1,6 @@
-//! Atomics of the [rings](crate::ring) and the [words of sessions](crate::session_file): the standard
-//! ones, or those of a model checker, which are loom's under `--cfg loom` and shuttle's under
-//! `--cfg loom --cfg shuttle`.
+//! Atomics of the [rings](crate::ring) and the [words of sessions](crate::session_file): the
+//! standard ones, or those of a model checker, which are loom's under `--cfg loom` and shuttle's
+//! under `--cfg loom --cfg shuttle`.
 //!
 //! The whole crate is compiled in every case. No other part of it shares memory with another thread
 //! without a lock, so all others take the standard library's.

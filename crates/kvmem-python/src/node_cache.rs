@@ -196,7 +196,7 @@ impl PyNodeCache {
         let reservations = call(py, &client, |client| client.reserve(&sizes))?;
         let mut committed = Vec::with_capacity(values.len());
         for ((name, source), mut reservation) in values.into_iter().zip(reservations) {
-            fill(py, &mut reservation, &source);
+            fill(py, &mut reservation, &source)?;
             committed.push((name, reservation, hints));
         }
         call(py, &client, |client| client.commit_each(committed))
@@ -346,7 +346,8 @@ impl PyNodeCache {
         let client = self.client()?;
         let reservation = call(py, &client, |client| client.reserve(&[nbytes.0]))?.pop();
         let reservation = reservation.expect("there is one reservation for each size");
-        Ok(PyNodeReservation { held: Holder::new(Reserved::new(reservation, &client, key, hints)) })
+        let reserved = Reserved::new(py, reservation, &client, key, hints)?;
+        Ok(PyNodeReservation { held: Holder::new(reserved) })
     }
 
     /// Reserves space for several values, all of them or none. ``sizes`` is a mapping, or pairs
@@ -375,10 +376,10 @@ impl PyNodeCache {
         let client = self.client()?;
         let reservations = call(py, &client, |client| client.reserve(&sizes))?;
         let one = |(key, reservation)| {
-            let reserved = Reserved::new(reservation, &client, key, hints);
-            PyNodeReservation { held: Holder::new(reserved) }
+            let reserved = Reserved::new(py, reservation, &client, key, hints)?;
+            Ok(PyNodeReservation { held: Holder::new(reserved) })
         };
-        Ok(keys.into_iter().zip(reservations).map(one).collect())
+        keys.into_iter().zip(reservations).map(one).collect()
     }
 
     /// Stores the values of several reservations under their keys, all of them or none, whatever

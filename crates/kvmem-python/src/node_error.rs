@@ -23,6 +23,9 @@ pub(crate) fn node_error(py: Python<'_>, error: &ClientError) -> PyErr {
             .with("path", path)
             .with("value", *uid)
             .with("remedy", "connect to another path, or name the user in server_users"),
+        ClientError::ReservationLost => {
+            raised("ReservationLostError").with("remedy", "reserve again")
+        }
         ClientError::MemoryReplaced => raised("NodeReplacedError").with("remedy", "connect again"),
         ClientError::TooLong { len, at, capacity } => raised("InvalidArgumentError")
             .with("value", *at as u128 + *len as u128)

@@ -1,6 +1,6 @@
 //! *Node reservation*: memory of a node that this process writes a value to.
 
-use kvmem_node::{NodeClient, NodeReservation, ValueOptions};
+use kvmem_node::{ClientError, NodeClient, NodeReservation, ValueOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -10,6 +10,7 @@ use crate::cache_key::OwnedKey;
 use crate::collect::{Plain, plain};
 use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::node_call::detached;
+use crate::node_error::node_error;
 use crate::number::Int;
 
 /// A block that is being written, with everything that its commit needs.
@@ -25,12 +26,13 @@ pub(crate) struct Reserved {
 
 impl Reserved {
     pub(crate) fn new(
+        py: Python<'_>,
         mut reservation: NodeReservation,
         client: &NodeClient,
         (key, name): (OwnedKey, Vec<u8>),
         hints: ValueOptions,
-    ) -> Result<Reserved, ClientError> {
-        let bytes = reservation.bytes_mut()?;
+    ) -> PyResult<Reserved> {
+        let bytes = reservation.bytes_mut().map_err(|error| node_error(py, &error))?;
         let span = Span::writable(bytes.as_mut_ptr(), bytes.len());
         Ok(Reserved { reservation, client: client.clone(), key, name, hints, span })
     }
@@ -95,9 +97,22 @@ impl PyNodeReservation {
         self.held.with(|reserved| reserved.reservation.offset())
     }
 
+    /// Whether the server still has the reservation. It gives the space to no other client
+    /// before this process has unmapped the memory, or has ended, so this is false only after an
+    /// operator or a fault has ended the client's session. Makes no call.
+    #[getter]
+    fn is_valid(&self) -> PyResult<bool> {
+        self.held.with(|reserved| reserved.reservation.is_valid())
+    }
+
     /// Copies the bytes of ``source`` into the value from ``start`` on. Returns their number.
+    ///
+    /// Raises :class:`ReservationLostError` if the reservation is not valid.
     #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
     fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
+        if !self.is_valid()? {
+            return Err(node_error(py, &ClientError::ReservationLost));
+        }
         write(py, &self.held, source, start)
     }
 

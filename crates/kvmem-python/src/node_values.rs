@@ -117,9 +117,15 @@ pub(crate) fn items<'py>(
 }
 
 /// Copies a value into a reservation, with the GIL released if that takes long.
-pub(crate) fn fill(py: Python<'_>, reservation: &mut NodeReservation, source: &Source<'_>) {
+pub(crate) fn fill(
+    py: Python<'_>,
+    reservation: &mut NodeReservation,
+    source: &Source<'_>,
+) -> PyResult<()> {
     debug_assert_eq!(reservation.len(), source.len());
+    let into = reservation.bytes_mut().map_err(|error| node_error(py, &error))?;
     // SAFETY: the reservation has as many bytes as the source, for which it was made. They are
     // mapped and its own while it is borrowed exclusively, until this returns.
-    unsafe { source.copy_to(py, reservation.bytes_mut().as_mut_ptr()) };
+    unsafe { source.copy_to(py, into.as_mut_ptr()) };
+    Ok(())
 }

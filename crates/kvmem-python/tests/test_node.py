@@ -167,6 +167,7 @@ def test_several_reservations_are_committed_as_one(
 ) -> None:
     first, second = cache.reserve_batch([("a", 100), ("b", "1KiB")])
     assert second.nbytes == 1024
+    assert first.is_valid and second.is_valid
     for each in (first, second):
         np.from_dlpack(each)[:] = each.nbytes % 256
     assert cache.lookup(["a"]) == 0

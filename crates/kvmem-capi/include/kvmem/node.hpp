@@ -201,6 +201,13 @@ public:
     /// Offset of the first byte in the memory of the node.
     std::uint64_t offset() const noexcept { return reservation_ ? reserved_.offset : 0; }
 
+    /// Whether the server still has the reservation; see kvmem_node_reservation_is_valid.
+    bool is_valid() const {
+        std::uint32_t valid = 0;
+        detail::check(kvmem_node_reservation_is_valid(native_handle(), &valid));
+        return valid != 0;
+    }
+
     kvmem_node_reservation *native_handle() const noexcept { return reservation_.get(); }
 
     /// Whether this holds a reservation: false after a move or a commit.

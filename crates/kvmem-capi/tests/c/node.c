@@ -82,6 +82,9 @@ static void shared(const kvmem_node_client_options *options) {
     for (int at = 0; at < 3; at++) {
         CHECK(reserved[at].bytes == sizes[at] && reserved[at].offset % 4096 == 0);
         CHECK(reserved[at].data == (char *) base + reserved[at].offset);
+        uint32_t valid = 0;
+        OK(kvmem_node_reservation_is_valid(reserved[at].reservation, &valid));
+        CHECK(valid == 1);
         memset(reserved[at].data, 'a' + at, sizes[at]);
     }
     kvmem_kv_cache_key keys[4] = {text("a"), text("b"), text("none"), text("c")};

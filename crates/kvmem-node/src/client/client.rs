@@ -69,7 +69,8 @@ pub struct NodeClient {
 }
 
 /// Starts a thread that tells the server, three times in a lease, that this process runs, while the
-/// client has pins, and that connects again while it has any or reservations. `None`: there can be no more threads, and only calls tell it.
+/// client has pins, and that connects again while it has any or reservations. `None`: there can be
+/// no more threads, and only calls tell it.
 fn keep_pins(connection: &Arc<Connection>, lease: Duration) -> Option<Sender<()>> {
     let pause = (lease / 3).max(Duration::from_millis(5));
     let (keeping, ended) = channel();

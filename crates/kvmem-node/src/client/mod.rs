@@ -9,11 +9,12 @@
 //! # When the server restarts
 //!
 //! The mapping stays, and with it all registrations with devices. A call that finds the connection
-//! broken connects again, and tells the new server which pins and reservations the client has. The
-//! server has kept them: the index file names the session's process, which still lives. The call is
-//! then sent once more. All calls may be repeated: a batch that was committed already is found so.
-//! Only if the new server has other memory are the values gone: pins keep their bytes, because the
-//! mapping keeps the old file, and reservations can no longer be committed.
+//! broken connects again, and tells the new server which pins and reservations the client has. A
+//! client that has any and makes no call does so by a thread of its own. The server has kept them:
+//! the index file names the session, whose client still lives. The call is then sent once more. All
+//! calls may be repeated: a batch that was committed already is found so. Only if the new server
+//! has other memory are the values gone: pins keep their bytes, because the mapping keeps the old
+//! file, and reservations can no longer be committed.
 
 mod channel;
 #[expect(clippy::module_inception, reason = "one noun a file")]

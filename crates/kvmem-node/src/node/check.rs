@@ -14,8 +14,8 @@ impl Node {
     ///    bits of those sessions.
     /// 4. A committed entry is in a list exactly while it has no pin. The index file has the order
     ///    of each list.
-    /// 5. The sums of namespaces and sessions are those of their entries. Blocks of unfinished reads
-    ///    are in no sum.
+    /// 5. The sums of namespaces and sessions are those of their entries. Blocks of unfinished
+    ///    reads are in no sum.
     /// 6. Every entry that was used is in use or in the list of free entries, and not in both.
     ///
     /// O(entries + sessions × pins).

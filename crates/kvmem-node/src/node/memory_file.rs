@@ -116,9 +116,9 @@ impl MemoryFile {
         MemoryFileError::of(&self.path, call)
     }
 
-    /// Renames the memory file and those beside it to the first of `PATH.aside-1`, `PATH.aside-2`, … that
-    /// is free, where another server can open them. Returns the new path; `None`: there was nothing
-    /// to rename.
+    /// Renames the memory file and those beside it to the first of `PATH.aside-1`, `PATH.aside-2`,
+    /// … that is free, where another server can open them. Returns the new path; `None`: there was
+    /// nothing to rename.
     ///
     /// # Errors
     /// [`MemoryFileError::Call`].
@@ -143,7 +143,8 @@ impl MemoryFile {
         Ok(Some(self.path.with_file_name(name)))
     }
 
-    /// Removes the memory file and those beside it. The memory is free when no client maps it any more.
+    /// Removes the memory file and those beside it. The memory is free when no client maps it any
+    /// more.
     ///
     /// # Errors
     /// [`MemoryFileError::Call`].

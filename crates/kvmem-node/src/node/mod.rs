@@ -14,7 +14,7 @@
 //! | `drain.rs` | values go to the tier before the server ends |
 //! | `sessions.rs` | clients come, return after the server's restart, fall silent, and end |
 //! | `namespaces.rs`, `lists.rs` | limits, shares, and the order of eviction |
-//! | `memory.rs`, `memory_file.rs` | the two files, without a name or with one |
+//! | `memory.rs`, `memory_file.rs` | the three files, without a name or with one |
 //! | `recover.rs` | the state of an index file that an earlier server left |
 
 mod acquire;

@@ -112,9 +112,9 @@ pub trait NodeTier: Send + Sync {
         self.clear()
     }
 
-    /// Keeps a file open until no transfer of the tier can write to memory any more, also after this
-    /// process was killed: a device may complete its reads then. The next server knows by a lock of
-    /// the file when the blocks of these reads are free.
+    /// Keeps a file open until no transfer of the tier can write to memory any more, also after
+    /// this process was killed: a device may complete its reads then. The next server knows by a
+    /// lock of the file when the blocks of these reads are free.
     ///
     /// By default the file is closed at once. That is enough for a tier whose reads end with the
     /// calls of their threads, since a thread keeps the files of its process open until its system

@@ -2,7 +2,7 @@
 //!
 //! A server is killed, and the next one recovers, while a client of the first one has a pin and a
 //! reservation. Another client then fills all the memory that it gets. Servers and clients are
-//! processes of this program, in namespaces and with users of their own: `KVMEM_TEST_LIFE` says
+//! processes of this program, in namespaces and with users of their own: `KVMEM_TEST_ROLE` says
 //! which.
 
 use std::fs;
@@ -107,9 +107,9 @@ impl Life {
         let (_, module) = module_path!().split_once("::").expect("it is in the program");
         command
             .args(["--exact", &format!("{module}::role"), "--nocapture", "--test-threads=1"])
-            .env("KVMEM_TEST_LIFE", role)
-            .env("KVMEM_TEST_SOCKET", socket)
-            .env("KVMEM_TEST_MEMORY", memory.0.join("memory"))
+            .env("KVMEM_TEST_ROLE", role)
+            .env("KVMEM_TEST_CHILD", socket)
+            .env("KVMEM_TEST_WORDS", memory.0.join("memory"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let set_up = move || {
@@ -204,9 +204,9 @@ fn start_client(life: ClientLife, user: Option<u32>, paths: (&Path, &Memory)) ->
 /// What a child does. In the test itself: nothing.
 #[test]
 fn role() {
-    let Ok(role) = std::env::var("KVMEM_TEST_LIFE") else { return };
+    let Ok(role) = std::env::var("KVMEM_TEST_ROLE") else { return };
     let path = |name: &str| PathBuf::from(std::env::var_os(name).expect("a path"));
-    let (socket, memory) = (path("KVMEM_TEST_SOCKET"), path("KVMEM_TEST_MEMORY"));
+    let (socket, memory) = (path("KVMEM_TEST_CHILD"), path("KVMEM_TEST_WORDS"));
     match role.as_str() {
         "server" | "reclaiming server" => serve(&role, &socket, &memory),
         "cyrillic" => {

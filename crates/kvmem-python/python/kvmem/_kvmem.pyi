@@ -1934,8 +1934,18 @@ class NodeReservation(_Memory, _Manager):
     def offset(self) -> int:
         """Offset of the value in the node's memory, in bytes."""
 
+    @property
+    def is_valid(self) -> bool:
+        """Whether the server still has the reservation. It gives the space to no other client
+        before this process has unmapped the memory, or has ended, so this is false only after an
+        operator or a fault has ended the client's session. Makes no call.
+        """
+
     def write(self, source: _Buffer, start: int = 0) -> int:
-        """Copies the bytes of ``source`` into the value from ``start`` on. Returns their number."""
+        """Copies the bytes of ``source`` into the value from ``start`` on. Returns their number.
+
+        Raises :class:`ReservationLostError` if the reservation is not valid.
+        """
 
     def commit(self) -> None:
         """Returns what a commit takes."""

@@ -97,9 +97,9 @@ impl RingPool {
         idle.rings.push(ring);
     }
 
-    /// Makes each ring keep a file open until none of its transfers is in flight. The kernel completes
-    /// the transfers of a killed process after the end of the process, and closes the file only
-    /// then.
+    /// Makes each ring keep a file open until none of its transfers is in flight. The kernel
+    /// completes the transfers of a killed process after the end of the process, and closes the
+    /// file only then.
     pub(super) fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
         let mut idle = self.idle();
         idle.rings.iter_mut().try_for_each(|ring| ring.keep_open(Some(&file)))?;

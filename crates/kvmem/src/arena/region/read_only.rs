@@ -56,9 +56,9 @@ impl ReadOnlyRegion {
         Region::map_file(File::from(fd.into()), expected_bytes, false).map(ReadOnlyRegion)
     }
 
-    /// Closes the descriptor of the memory file. The memory stays mapped, and the mapping alone keeps
-    /// the open file, with the locks of its description: until this process unmaps it, executes
-    /// another program or ends. A forked child has neither the descriptor nor the mapping.
+    /// Closes the descriptor of the memory file. The memory stays mapped, and the mapping alone
+    /// keeps the open file, with the locks of its description: until this process unmaps it,
+    /// executes another program or ends. A forked child has neither the descriptor nor the mapping.
     pub fn close_descriptor(&mut self) {
         // A read-only region has no parts, so nothing shares its mapping.
         if let Some(mapping) = self.0.mapping_mut() {
