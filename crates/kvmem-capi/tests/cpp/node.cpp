@@ -73,7 +73,7 @@ static void shared(bool rings) {
     THROWS(KVMEM_ERR_FOREIGN_ALLOCATION, "another client",
            reader->commit(kvmem::span<const kvmem::NodeCommit>(twice, 2)));
     CHECK(first && second && writer.stats().reservations == 2);
-    CHECK(first->is_valid() && second->is_valid());
+    CHECK(first.is_valid() && second.is_valid());
     const kvmem::NodeCommit right[] = {{&first, "a"},
                                        {&second, "b", std::chrono::hours(1), 2}};
     writer.commit(kvmem::span<const kvmem::NodeCommit>(right, 2));
