@@ -35,6 +35,14 @@ pub struct Contents {
     pub journal_blocks: u64,
     /// The changes in these blocks.
     pub journal_changes: u64,
+    /// Blocks of the journal that are damaged, or that a power cut took, although later ones are
+    /// whole.
+    pub journal_damaged: u64,
+    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
+    /// it did not, a value that they removed or replaced may be found again.
+    pub journal_unknown: u64,
+    /// Values that are not among the entries since such a block may have removed or replaced them.
+    pub in_doubt: u64,
     /// Blocks of the data area that are not in use.
     pub free_blocks: u64,
     /// Blocks of the longest range that is not in use.
@@ -71,6 +79,7 @@ impl Contents {
     fn read(device: &impl Device, superblock: Superblock) -> Result<Contents, TierError> {
         let found = Found::read(device, &superblock)?;
         let Found { checkpoint_changes, journal_blocks, journal_changes, .. } = found;
+        let Found { journal_damaged, journal_unknown, in_doubt, .. } = found;
         let space = space_of(&superblock.layout);
         let Restored { live, quarantined, dropped } = found.restore(&space);
         let metrics = space.metrics();
@@ -82,6 +91,9 @@ impl Contents {
             checkpoint_changes,
             journal_blocks,
             journal_changes,
+            journal_damaged,
+            journal_unknown,
+            in_doubt,
             free_blocks: metrics.free,
             longest_free_blocks: metrics.largest_free,
         })

@@ -130,6 +130,14 @@ impl Disk {
         self.platter().reads.clone()
     }
 
+    /// Changes bytes, as a drive that falsifies them.
+    pub(crate) fn falsify(&self, bytes: Range<u64>, change: impl Fn(&mut [u8])) {
+        let mut platter = self.platter();
+        let bytes = bytes.start as usize..bytes.end as usize;
+        change(&mut platter.current[bytes.clone()]);
+        change(&mut platter.durable[bytes]);
+    }
+
     /// Starts the next process.
     pub(crate) fn restart(&self) {
         let mut platter = self.platter();
