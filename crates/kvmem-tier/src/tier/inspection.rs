@@ -2,6 +2,7 @@
 
 use super::error::TierError;
 use super::found::{Found, Restored, read_superblocks, space_of, valid_superblock};
+use super::open::journal_damage;
 use crate::device::Device;
 use crate::format::{BLOCK, Entry, Extent, Superblock, SuperblockError};
 
@@ -97,6 +98,12 @@ impl Contents {
             free_blocks: metrics.free,
             longest_free_blocks: metrics.largest_free,
         })
+    }
+
+    /// Returns a line about the damage of the journal; `None` if there is none.
+    #[must_use]
+    pub fn journal_damage(&self) -> Option<String> {
+        journal_damage(self.journal_damaged, self.journal_unknown, self.in_doubt)
     }
 
     /// Returns the bytes of all values, without padding. O(values).

@@ -50,6 +50,31 @@ pub struct OpenReport {
     pub in_doubt: u64,
 }
 
+impl OpenReport {
+    /// Returns a line about the damage of the journal; `None` if there is none.
+    #[must_use]
+    pub fn journal_damage(&self) -> Option<String> {
+        journal_damage(self.journal_damaged, self.journal_unknown, self.in_doubt)
+    }
+}
+
+/// Says how many blocks of a journal are damaged, and what follows from that.
+pub(super) fn journal_damage(damaged: u64, unknown: u64, in_doubt: u64) -> Option<String> {
+    let unknown = match unknown {
+        0 => String::new(),
+        _ => format!(
+            "; the keys of {unknown} of them are not known: unless a power cut took them, values \
+             that they removed or replaced may be found again"
+        ),
+    };
+    (damaged > 0).then(|| {
+        format!(
+            "{damaged} block(s) of the journal are damaged, or a power cut took them: {in_doubt} \
+             value(s) that they may have removed or replaced were dropped{unknown}"
+        )
+    })
+}
+
 impl DiskTier<FileDevice> {
     /// Opens the tier in a file or on a block device, and makes it if the file is new, or has
     /// nothing but zeros.
