@@ -146,15 +146,8 @@ impl<D: Device> DiskTier<D> {
         if report.dropped + report.damaged > 0 {
             event!(WARN, report.dropped, report.damaged, "entries were dropped, values removed");
         }
-        if report.journal_damaged > 0 {
-            let OpenReport { journal_damaged, journal_unknown, in_doubt, .. } = report;
-            event!(
-                WARN,
-                journal_damaged,
-                journal_unknown,
-                in_doubt,
-                "blocks of the journal are damaged, or a power cut took them"
-            );
+        if let Some(_damage) = report.journal_damage() {
+            event!(WARN, %_damage, "the journal is damaged");
         }
         Ok((tier, report))
     }

@@ -32,6 +32,8 @@ struct Platter {
     /// Each read or write has a fault with a probability of 1 / `faults`: an error, a short count,
     /// a flipped bit of what is read, or a delay. With 0 none has.
     faults: u64,
+    /// The next reads of which a bit of the memory flips.
+    flips: u64,
     /// Where reads and writes fail, with the number of the error.
     bad: Range<u64>,
     errno: i32,
@@ -55,6 +57,7 @@ impl Disk {
             until_end: u64::MAX,
             failing: 0,
             faults: 0,
+            flips: 0,
             bad: 0..0,
             errno: EIO,
             syncs_fail: false,
@@ -101,6 +104,11 @@ impl Disk {
     /// Gives one in `n` reads and writes a fault of any kind; none if `n` is 0.
     pub(crate) fn fault_once_in(&self, n: u64) {
         self.platter().faults = n;
+    }
+
+    /// Flips a bit of the memory of each of the next `n` reads, as a process does that writes to it.
+    pub(crate) fn flip_reads(&self, n: u64) {
+        self.platter().flips = n;
     }
 
     /// Makes all reads and writes of these bytes fail with an error of the system.
@@ -271,7 +279,8 @@ impl Platter {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         assert!(at.is_multiple_of(4096) && len.is_multiple_of(SECTOR));
         self.pass(*at, len)?;
-        let flips = self.fault(&[EIO], io::ErrorKind::UnexpectedEof)?;
+        let flips = self.fault(&[EIO], io::ErrorKind::UnexpectedEof)? || self.flips > 0;
+        self.flips = self.flips.saturating_sub(1);
         let done = self.step(len)?;
         let mut from = *at as usize;
         if done < len || from + len > self.current.len() {
