@@ -1105,6 +1105,14 @@ typedef struct kvmem_disk_tier_report {
     uint64_t dropped;
     /// Values that KVMEM_VERIFY_ALL found damaged, and removed.
     uint64_t damaged;
+    /// Blocks of the journal that are damaged, or that a power cut took, although later ones are
+    /// whole. The changes of the later ones count.
+    uint64_t journal_damaged;
+    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
+    /// it did not, a value that they removed or replaced may be found again.
+    uint64_t journal_unknown;
+    /// Values that were dropped since such a block may have removed or replaced them.
+    uint64_t in_doubt;
     /// Whether the tier was made just now: 1 or 0.
     uint32_t created;
     /// Whether transfers bypass the page cache: 1 or 0.
@@ -1286,6 +1294,14 @@ typedef struct kvmem_disk_tier_inspection {
     uint64_t journal_blocks;
     /// Blocks of 4096 bytes that the journal can have.
     uint64_t max_journal_blocks;
+    /// Blocks of the journal that are damaged, or that a power cut took, although later ones are
+    /// whole. The changes of the later ones count.
+    uint64_t journal_damaged;
+    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
+    /// it did not, a value that they removed or replaced may be found again.
+    uint64_t journal_unknown;
+    /// Values that were dropped since such a block may have removed or replaced them.
+    uint64_t in_doubt;
     /// The version of the file's format.
     uint32_t format_version;
     /// Whether transfers bypass the page cache: 1 or 0.

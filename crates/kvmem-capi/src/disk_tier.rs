@@ -234,6 +234,14 @@ pub struct kvmem_disk_tier_report {
     pub dropped: u64,
     /// Values that KVMEM_VERIFY_ALL found damaged, and removed.
     pub damaged: u64,
+    /// Blocks of the journal that are damaged, or that a power cut took, although later ones are
+    /// whole. The changes of the later ones count.
+    pub journal_damaged: u64,
+    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
+    /// it did not, a value that they removed or replaced may be found again.
+    pub journal_unknown: u64,
+    /// Values that were dropped since such a block may have removed or replaced them.
+    pub in_doubt: u64,
     /// Whether the tier was made just now: 1 or 0.
     pub created: u32,
     /// Whether transfers bypass the page cache: 1 or 0.
@@ -251,6 +259,9 @@ pub(crate) fn report_of(tier: &DiskTier, found: &OpenReport) -> kvmem_disk_tier_
         replayed: found.replayed,
         dropped: found.dropped,
         damaged: found.damaged,
+        journal_damaged: found.journal_damaged,
+        journal_unknown: found.journal_unknown,
+        in_doubt: found.in_doubt,
         created: u32::from(found.created),
         is_direct: u32::from(tier.device().is_direct()),
         has_io_uring: u32::from(tier.device().engine() == Engine::IoUring),

@@ -82,6 +82,14 @@ pub struct kvmem_disk_tier_inspection {
     pub journal_blocks: u64,
     /// Blocks of 4096 bytes that the journal can have.
     pub max_journal_blocks: u64,
+    /// Blocks of the journal that are damaged, or that a power cut took, although later ones are
+    /// whole. The changes of the later ones count.
+    pub journal_damaged: u64,
+    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
+    /// it did not, a value that they removed or replaced may be found again.
+    pub journal_unknown: u64,
+    /// Values that were dropped since such a block may have removed or replaced them.
+    pub in_doubt: u64,
     /// The version of the file's format.
     pub format_version: u32,
     /// Whether transfers bypass the page cache: 1 or 0.
@@ -206,6 +214,9 @@ pub unsafe extern "C" fn kvmem_disk_tier_inspect(
             journal_changes: contents.journal_changes,
             journal_blocks: contents.journal_blocks,
             max_journal_blocks: layout.journals[0].blocks(),
+            journal_damaged: contents.journal_damaged,
+            journal_unknown: contents.journal_unknown,
+            in_doubt: contents.in_doubt,
             format_version: superblock.version,
             is_direct: u32::from(device.is_direct()),
             has_io_uring: u32::from(device.engine() == Engine::IoUring),

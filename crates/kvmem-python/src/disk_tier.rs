@@ -282,7 +282,10 @@ pub(crate) fn engine_of(device: &FileDevice) -> &'static str {
 /// Converts a report.
 pub(crate) fn open_report<'py>(py: Python<'py>, found: &OpenReport) -> PyResult<Bound<'py, PyAny>> {
     let OpenReport { created, entries, replayed, dropped, damaged, .. } = *found;
-    report::named(py, "OpenReport", (created, entries, replayed, dropped, damaged))
+    let OpenReport { journal_damaged, journal_unknown, in_doubt, .. } = *found;
+    let values =
+        (created, entries, replayed, dropped, damaged, journal_damaged, journal_unknown, in_doubt);
+    report::named(py, "OpenReport", values)
 }
 
 /// Logs what makes a tier slower or smaller than it could be.
@@ -311,6 +314,9 @@ pub(crate) fn log(
             "{path}: {dropped} entries were dropped and {damaged} values removed as damaged; \
              {entries} are left"
         ))?;
+    }
+    if let Some(line) = found.journal_damage() {
+        warn(format!("{path}: {line}"))?;
     }
     report::log(py, "tier", Level::Info, || format!("{path}: {entries} values found"))
 }

@@ -233,6 +233,14 @@ impl<D: Device> TierSet<D> {
         self.each(placed, |tier, mut requests| tier.fetch(&mut requests))
     }
 
+    /// Fetches values with the CRC-32C of each, as [`DiskTier::fetch_with_checksums`] does.
+    pub fn fetch_with_checksums(&self, requests: &mut [Fetch<'_>]) -> Vec<Result<u32, Fetched>> {
+        let placed = requests
+            .iter_mut()
+            .map(|Fetch { key, into }| (self.place_of(key), Fetch { key, into }));
+        self.each(placed, |tier, mut requests| tier.fetch_with_checksums(&mut requests))
+    }
+
     /// Returns the length of a value in bytes, if there is one. It does not count as used.
     #[must_use]
     pub fn len_of(&self, key: &[u8]) -> Option<u64> {

@@ -44,6 +44,9 @@ pub(super) fn open(args: &ServeArgs) -> Result<Option<OpenedTiers>, Failure> {
         let (opened, found) = opened.map_err(|error| failure(tier, &error))?;
         tiers.push(opened);
         values += found.entries;
+        if let Some(damage) = found.journal_damage() {
+            tell(format_args!("kvmem: --tier disk:{}: {damage}", shown(&tier.path)));
+        }
     }
     let set =
         TierSet::new(tiers).map_err(|error| Failure::usage(format_args!("--tier: {error}")))?;

@@ -83,6 +83,13 @@ struct TierFigures {
     values: ValueFigures,
     checkpoint: ChangeFigures,
     journal: ChangeFigures,
+    /// Damaged blocks of the journal before whole ones, those of them whose keys are not known, and
+    /// the values that were dropped for that.
+    journal_damaged: u64,
+    journal_unknown: u64,
+    in_doubt: u64,
+    #[serde(skip)]
+    journal_damage: Option<String>,
     quarantined: Vec<ExtentFigures>,
     quarantined_bytes: u64,
     free_bytes: u64,
@@ -194,6 +201,10 @@ impl TierFigures {
                 blocks: contents.journal_blocks,
                 max_blocks: layout.journals[0].blocks(),
             },
+            journal_damaged: contents.journal_damaged,
+            journal_unknown: contents.journal_unknown,
+            in_doubt: contents.in_doubt,
+            journal_damage: contents.journal_damage(),
             quarantined: contents
                 .quarantined
                 .iter()
@@ -320,6 +331,9 @@ impl fmt::Display for TierFigures {
         }
         line("checkpoint", self.checkpoint.to_string())?;
         line("journal", self.journal.to_string())?;
+        if let Some(damage) = &self.journal_damage {
+            line("  damaged", damage.clone())?;
+        }
         line(
             "free",
             format!(

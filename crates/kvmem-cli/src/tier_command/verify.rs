@@ -48,6 +48,9 @@ pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
         bytes: contents.used_bytes(),
         seconds,
         dropped_entries: contents.dropped,
+        journal_damaged: contents.journal_damaged,
+        in_doubt: contents.in_doubt,
+        journal_damage: contents.journal_damage(),
         damaged: damaged.len() as u64,
         named: damaged.iter().take(NAMED).map(|value| NamedValue::new(contents, value)).collect(),
     };
@@ -77,6 +80,11 @@ struct VerifyReport {
     bytes: u64,
     seconds: f64,
     dropped_entries: u64,
+    /// Damaged blocks of the journal before whole ones, and the values that were dropped for that.
+    journal_damaged: u64,
+    in_doubt: u64,
+    #[serde(skip)]
+    journal_damage: Option<String>,
     damaged: u64,
     /// The first of the damaged values, in address order.
     #[serde(rename = "damaged_values")]
@@ -124,6 +132,9 @@ impl fmt::Display for VerifyReport {
                 "dropped        {} entries outside of the data area, or in blocks of others",
                 count(self.dropped_entries)
             )?;
+        }
+        if let Some(damage) = &self.journal_damage {
+            writeln!(f, "journal        {damage}")?;
         }
         writeln!(f, "damaged        {}", count(self.damaged))?;
         if !self.named.is_empty() {

@@ -350,7 +350,8 @@ impl Node {
     pub(super) fn storing(&self, slot: u32) -> Storing {
         let (namespace, key) = self.named_key(slot);
         let key = self.key_in_tier(namespace, &key);
-        Storing { slot, key, offset: self.entry(slot).extent().start, len: self.len_of(slot) }
+        let (offset, checksum) = (self.entry(slot).extent().start, self.entry(slot).checksum());
+        Storing { slot, key, offset, len: self.len_of(slot), checksum }
     }
 
     /// Returns whether the tier may have a value under the key of an entry that goes, which must

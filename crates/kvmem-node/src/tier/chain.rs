@@ -24,6 +24,33 @@ impl TierChain {
     }
 }
 
+impl TierChain {
+    /// Reads each value from the tier that has it.
+    fn fetch_from_both<R: Clone + Default>(
+        &self,
+        reads: &mut [TierRead<'_>],
+        fetch: impl Fn(&dyn NodeTier, &mut [TierRead<'_>]) -> Vec<R>,
+    ) -> Vec<R> {
+        let near: Vec<bool> = reads.iter().map(|it| self.upper.len_of(it.key).is_some()).collect();
+        let mut done = vec![R::default(); reads.len()];
+        for (tier, is_near) in [(&self.upper, true), (&self.lower, false)] {
+            let places: Vec<usize> = (0..reads.len()).filter(|at| near[*at] == is_near).collect();
+            let mut part: Vec<TierRead<'_>> = reads
+                .iter_mut()
+                .zip(&near)
+                .filter(|(_, near)| **near == is_near)
+                .map(|(read, _)| TierRead { key: read.key, into: &mut *read.into })
+                .collect();
+            if part.is_empty() {
+                continue;
+            }
+            let fetched = fetch(&**tier, &mut part);
+            places.into_iter().zip(fetched).for_each(|(at, fetched)| done[at] = fetched);
+        }
+        done
+    }
+}
+
 impl std::fmt::Debug for TierChain {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TierChain").finish_non_exhaustive()
@@ -54,23 +81,11 @@ impl NodeTier for TierChain {
     }
 
     fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
-        let near: Vec<bool> = reads.iter().map(|it| self.upper.len_of(it.key).is_some()).collect();
-        let mut done = vec![false; reads.len()];
-        for (tier, is_near) in [(&self.upper, true), (&self.lower, false)] {
-            let places: Vec<usize> = (0..reads.len()).filter(|at| near[*at] == is_near).collect();
-            let mut part: Vec<TierRead<'_>> = reads
-                .iter_mut()
-                .zip(&near)
-                .filter(|(_, near)| **near == is_near)
-                .map(|(read, _)| TierRead { key: read.key, into: &mut *read.into })
-                .collect();
-            if part.is_empty() {
-                continue;
-            }
-            let fetched = tier.fetch(&mut part);
-            places.into_iter().zip(fetched).for_each(|(at, fetched)| done[at] = fetched);
-        }
-        done
+        self.fetch_from_both(reads, |tier, reads| tier.fetch(reads))
+    }
+
+    fn fetch_with_checksums(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<u32>> {
+        self.fetch_from_both(reads, |tier, reads| tier.fetch_with_checksums(reads))
     }
 
     fn is_far(&self, key: &[u8]) -> bool {

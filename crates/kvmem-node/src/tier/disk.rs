@@ -24,7 +24,7 @@ macro_rules! node_tier {
                 if !lost.is_empty() {
                     // If this fails too, the journal is broken, and the tier finds nothing any
                     // more.
-                    let _ = $tier::remove(self, &lost);
+                    let _ = NodeTier::remove(self, &lost);
                 }
                 stored
             }
@@ -40,8 +40,16 @@ macro_rules! node_tier {
                 fetched.into_iter().map(|fetched| fetched == Fetched::Hit).collect()
             }
 
+            fn fetch_with_checksums(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<u32>> {
+                let mut requests: Vec<Fetch<'_>> =
+                    reads.iter_mut().map(|it| Fetch { key: it.key, into: &mut *it.into }).collect();
+                let fetched = $tier::fetch_with_checksums(self, &mut requests);
+                fetched.into_iter().map(Result::ok).collect()
+            }
+
+            /// A value that a power cut would bring back is removed only with a sync.
             fn remove(&self, keys: &[&[u8]]) -> bool {
-                $tier::remove(self, keys).is_ok()
+                $tier::remove(self, keys).is_ok() && $tier::sync_all(self).is_ok()
             }
 
             fn clear(&self) -> bool {

@@ -5,6 +5,8 @@ use std::os::fd::OwnedFd;
 
 use serde::{Deserialize, Serialize};
 
+use crate::crc;
+
 /// A value to read from a tier.
 #[derive(Debug)]
 pub struct TierRead<'a> {
@@ -65,7 +67,8 @@ pub struct TierRead<'a> {
 /// ```
 pub trait NodeTier: Send + Sync {
     /// Stores values under keys, and replaces those that are there. Returns for each whether it is
-    /// stored. A value that is not stored leaves no older one behind.
+    /// stored. A value that is not stored leaves no older one behind. The values are in memory of
+    /// the server that no other process has, and begin at multiples of 4096 bytes.
     fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool>;
 
     /// Returns the length of the value under a key. The server's own thread calls it, so it must
@@ -75,8 +78,17 @@ pub trait NodeTier: Send + Sync {
     /// Reads values. Returns for each whether it is there and whole.
     fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool>;
 
-    /// Removes the values of keys, for good: they are not there after any end of the process.
-    /// Returns whether it could.
+    /// Reads values as [`fetch`](Self::fetch) does. Returns the CRC-32C of each that is there and
+    /// whole. Other processes may write to the memory meanwhile, so a tier that has the checksum of
+    /// what was stored returns that. By default it is calculated from the memory.
+    fn fetch_with_checksums(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<u32>> {
+        let fetched = self.fetch(reads);
+        let checksum = |(read, fetched): (&TierRead<'_>, bool)| fetched.then(|| crc::of(read.into));
+        reads.iter().zip(fetched).map(checksum).collect()
+    }
+
+    /// Removes the values of keys, for good: they are not there after any end of the process or of
+    /// the machine. Returns whether it could.
     fn remove(&self, keys: &[&[u8]]) -> bool;
 
     /// Removes all values for good. Returns whether it could. The server's own thread calls it when
@@ -183,6 +195,8 @@ pub(crate) struct Storing {
     pub(crate) key: Vec<u8>,
     pub(crate) offset: u64,
     pub(crate) len: u64,
+    /// The checksum that its writer has calculated.
+    pub(crate) checksum: Option<u32>,
 }
 
 /// A value that is being fetched, into a block of the server's own.

@@ -106,11 +106,42 @@ impl Drop for TierThreads {
     }
 }
 
+/// Memory of the server alone for the values of a job. It is kept for the next job.
+#[derive(Default)]
+struct Copies {
+    memory: Vec<u8>,
+}
+
+impl Copies {
+    /// The alignment of each copy: a disk writes it from there.
+    const ALIGN: usize = 4096;
+
+    /// Returns memory for values of these lengths. The bytes are any.
+    fn parts(&mut self, lens: impl Iterator<Item = usize> + Clone) -> Vec<&mut [u8]> {
+        let room = |len: usize| len.next_multiple_of(Self::ALIGN);
+        let needed = lens.clone().map(room).sum::<usize>() + Self::ALIGN;
+        // One job may have a long value, and the next ones none.
+        if self.memory.len() < needed || self.memory.len() / 4 > needed {
+            self.memory = Vec::new();
+            self.memory = vec![0; needed];
+        }
+        let begin = self.memory.as_ptr().align_offset(Self::ALIGN);
+        let mut rest = &mut self.memory[begin..];
+        let part = |len: usize| {
+            let (part, behind) = std::mem::take(&mut rest).split_at_mut(room(len));
+            rest = behind;
+            &mut part[..len]
+        };
+        lens.map(part).collect()
+    }
+}
+
 impl Work {
     fn run(&self, jobs: &Receiver<TierJob>) {
+        let mut copies = Copies::default();
         while let Ok(job) = jobs.recv() {
             let done = match job {
-                TierJob::Store(values) => self.store(values),
+                TierJob::Store(values) => self.store(values, &mut copies),
                 TierJob::Fetch(values) | TierJob::FetchFar(values) => self.fetch(values),
                 TierJob::LookUp(values) => {
                     let keys: Vec<&[u8]> = values.iter().map(|it| &*it.tier_key).collect();
@@ -137,19 +168,39 @@ impl Work {
         unsafe { self.memory.base().as_ptr().add(offset as usize) }
     }
 
-    fn store(&self, values: Vec<Storing>) -> TierDone {
-        let batch: Vec<(&[u8], &[u8])> = values
-            .iter()
-            .map(|it| {
-                let first = self.block(it.offset, it.len);
-                // SAFETY: the value is committed, and pinned until the job is done: no client
-                // writes to it.
-                let bytes = unsafe { std::slice::from_raw_parts(first, it.len as usize) };
-                (&*it.key, bytes)
-            })
-            .collect();
-        let stored = self.tier.store(&batch);
+    /// Copies a committed value to memory of the server alone; returns the checksum of the copy.
+    fn copy(&self, value: &Storing, to: &mut [u8]) -> u32 {
+        let first = self.block(value.offset, value.len);
+        // SAFETY: the bytes lie in the region, and the value is committed and pinned until the job
+        // is done. A client may write to them all the same: they are copied as raw memory, no
+        // reference to them exists, and `to` is memory of the server alone.
+        unsafe { std::ptr::copy_nonoverlapping(first, to.as_mut_ptr(), to.len()) };
+        crc::of(to)
+    }
+
+    /// Stores copies of the values. The memory of the node is that of its clients, too: one that
+    /// writes to it while the disk reads would store other bytes than those of the checksum.
+    fn store(&self, values: Vec<Storing>, copies: &mut Copies) -> TierDone {
+        let parts = copies.parts(values.iter().map(|it| it.len as usize));
+        let mut batch: Vec<(&[u8], &[u8])> = Vec::with_capacity(values.len());
+        let mut changed: Vec<&[u8]> = Vec::new();
+        let mut is_whole = Vec::with_capacity(values.len());
+        for (value, part) in values.iter().zip(parts) {
+            let sum = self.copy(value, part);
+            let whole = value.checksum.is_none_or(|checksum| checksum == sum);
+            is_whole.push(whole);
+            if whole { batch.push((&value.key, part)) } else { changed.push(&value.key) }
+        }
+        let mut stored = self.tier.store(&batch).into_iter();
+        let stored: Vec<bool> =
+            is_whole.into_iter().map(|whole| whole && stored.next().unwrap_or(false)).collect();
         drop(batch);
+        // No older value stays for one whose bytes are not those of its writer.
+        let may_have = |key: &&[u8]| !self.tier.knows_all() || self.tier.len_of(key).is_some();
+        changed.retain(may_have);
+        if !changed.is_empty() {
+            self.tier.remove(&changed);
+        }
         TierDone::Stored(values.into_iter().zip(stored).collect())
     }
 
@@ -166,13 +217,146 @@ impl Work {
             .collect();
         // The block may be one whose pins a session has lost.
         session_file::before_writing();
-        let fetched = self.tier.fetch(&mut reads);
-        let sums: Vec<Option<u32>> = reads
-            .iter()
-            .zip(fetched)
-            .map(|(read, fetched)| fetched.then(|| crc::of(read.into)))
-            .collect();
+        let sums = self.tier.fetch_with_checksums(&mut reads);
         drop(reads);
         TierDone::Fetched(values.into_iter().zip(sums).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use kvmem::arena::{Backing, PageSize};
+
+    use super::*;
+
+    const LEN: usize = 5000;
+
+    /// A tier in memory. A client writes to the memory of the node while it works.
+    #[derive(Default)]
+    struct Attacked {
+        values: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
+        /// The address of the memory of the node.
+        memory: usize,
+    }
+
+    impl Attacked {
+        /// Changes the first byte of the second block of the node.
+        fn attack(&self) {
+            let byte = (self.memory + LEN) as *mut u8;
+            // SAFETY: the region is longer, and its bytes are used by this thread alone.
+            unsafe { byte.write(byte.read() ^ 1) };
+        }
+    }
+
+    impl NodeTier for Attacked {
+        fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
+            self.attack();
+            let mut held = self.values.lock().unwrap();
+            for (key, value) in values {
+                assert!(value.as_ptr().addr().is_multiple_of(4096));
+                held.insert(key.to_vec(), value.to_vec());
+            }
+            vec![true; values.len()]
+        }
+
+        fn len_of(&self, key: &[u8]) -> Option<u64> {
+            self.values.lock().unwrap().get(key).map(|value| value.len() as u64)
+        }
+
+        fn fetch(&self, _: &mut [TierRead<'_>]) -> Vec<bool> {
+            unreachable!("the thread asks for checksums")
+        }
+
+        fn fetch_with_checksums(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<u32>> {
+            let held = self.values.lock().unwrap();
+            let mut read = |read: &mut TierRead<'_>| {
+                let value = held.get(read.key)?;
+                read.into.copy_from_slice(value);
+                Some(crc::of(value))
+            };
+            let sums = reads.iter_mut().map(&mut read).collect();
+            self.attack();
+            sums
+        }
+
+        fn remove(&self, keys: &[&[u8]]) -> bool {
+            let mut held = self.values.lock().unwrap();
+            keys.iter().for_each(|key| drop(held.remove(*key)));
+            true
+        }
+
+        fn clear(&self) -> bool {
+            self.values.lock().unwrap().clear();
+            true
+        }
+    }
+
+    fn work() -> (Work, Arc<Attacked>) {
+        let memory = Region::builder(1 << 20).backing(Backing::Shared).ladder(PageSize::Base);
+        let memory = Arc::new(memory.map().expect("memory can be mapped"));
+        let base = memory.base().as_ptr();
+        for at in 0..3 * LEN {
+            // SAFETY: the region is longer, and nothing else uses it yet.
+            unsafe { base.add(at).write((at / 7) as u8) };
+        }
+        let tier = Arc::new(Attacked { memory: base.addr(), ..Attacked::default() });
+        let flags = rustix::event::EventfdFlags::empty();
+        let wake = Arc::new(rustix::event::eventfd(0, flags).expect("there are descriptors"));
+        let done = Arc::default();
+        (Work { tier: Arc::clone(&tier) as _, memory, done, wake }, tier)
+    }
+
+    /// Returns the bytes that the block `number` of the node has at first.
+    fn block(number: usize) -> Vec<u8> {
+        (number * LEN..(number + 1) * LEN).map(|at| (at / 7) as u8).collect()
+    }
+
+    fn storing(number: usize, checksum: Option<u32>) -> Storing {
+        let (offset, len) = ((number * LEN) as u64, LEN as u64);
+        Storing { slot: number as u32, key: vec![number as u8], offset, len, checksum }
+    }
+
+    /// The tier gets what was summed, whatever a client writes meanwhile, and nothing that has
+    /// another checksum than its writer calculated.
+    #[test]
+    fn a_tier_gets_copies_that_no_client_changes() {
+        let (work, tier) = work();
+        let mut copies = Copies::default();
+        let sum = crc::of(&block(1));
+        let mut store = |checksums: [Option<u32>; 3]| {
+            let values = (0..).zip(checksums).map(|(number, sum)| storing(number, sum)).collect();
+            let TierDone::Stored(stored) = work.store(values, &mut copies) else { panic!() };
+            stored.into_iter().map(|(_, stored)| stored).collect::<Vec<bool>>()
+        };
+        assert_eq!(store([None, Some(sum), None]), [true; 3]);
+        let held = |number: u8| tier.values.lock().unwrap().get(&vec![number]).cloned();
+        assert!((0..3).all(|number| held(number) == Some(block(usize::from(number)))));
+        // The client has changed the value: it is not stored, and the older one is removed.
+        assert_eq!(store([None, Some(sum), None]), [true, false, true]);
+        assert_eq!((held(0), held(1), held(2)), (Some(block(0)), None, Some(block(2))));
+    }
+
+    /// The node keeps the checksum of what was stored, not of what a client makes of it.
+    #[test]
+    fn a_fetched_value_has_the_checksum_of_the_tier() {
+        let (work, tier) = work();
+        tier.values.lock().unwrap().insert(b"key".to_vec(), block(2));
+        let fetching =
+            Fetching { slot: 0, key: b"key".to_vec(), offset: LEN as u64, len: LEN as u64 };
+        let TierDone::Fetched(fetched) = work.fetch(vec![fetching]) else { panic!() };
+        assert_eq!(fetched[0].1, Some(crc::of(&block(2))));
+    }
+
+    #[test]
+    fn memory_of_a_long_job_is_not_kept_for_short_ones() {
+        let mut copies = Copies::default();
+        for lens in [&[5, 4096, 0, 70_000][..], &[10_000_000], &[100], &[]] {
+            let parts = copies.parts(lens.iter().copied());
+            assert_eq!(parts.iter().map(|part| part.len()).collect::<Vec<_>>(), lens);
+            assert!(parts.iter().all(|part| part.as_ptr().addr().is_multiple_of(4096)));
+        }
+        assert!(copies.memory.len() < 100_000);
     }
 }

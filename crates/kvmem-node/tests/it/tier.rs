@@ -403,6 +403,41 @@ fn a_value_that_is_longer_than_the_boundary_is_a_miss() {
     assert!(pins.value(1).is_none());
 }
 
+/// A removal is durable when the call that made it returns: a power cut does not bring back what
+/// the disk had.
+#[test]
+fn what_was_removed_does_not_come_back_after_a_power_cut() {
+    use kvmem_tier::device::Device;
+
+    let disk = Disk::new(8 << 20, 1);
+    let options = kvmem_tier::DiskTierOptions::default();
+    let open = || kvmem_tier::DiskTier::on(disk.clone(), &options).expect("a sound disk").0;
+    let tiered = Tiered::start(Place::new(), node(), Arc::new(open()));
+    let client = tiered.client();
+    for key in 0..40 {
+        client.insert([key], &value(key)).expect("there is space");
+        wait_for("values are stored ahead", || {
+            let stats = client.stats().expect("a call");
+            stats.tier_stored_total + 10 >= stats.committed_total
+        });
+    }
+    // Of values in memory, and of those that only the disk has.
+    let keys: Vec<[u8; 1]> = (0..20).chain(35..40).map(|key| [key]).collect();
+    disk.sync().expect("a sound disk");
+    assert!(client.remove(&keys).expect("a call") >= 20);
+    disk.end();
+    drop((client, tiered));
+    disk.restart();
+    disk.cut_power_losing(0..u64::MAX);
+    let tiered = Tiered::start(Place::new(), node(), Arc::new(open()));
+    let client = tiered.client();
+    let found: Vec<u8> = (0..40)
+        .filter(|&key| client.acquire(&[[key]]).expect("a call").value(0).is_some())
+        .collect();
+    assert!(found.iter().all(|key| !keys.contains(&[*key])), "{found:?} came back");
+    assert!(found.len() > 5, "{found:?}");
+}
+
 /// A planned end: what was never stored ahead is in the tier, and other memory has it.
 #[test]
 fn a_server_that_is_stopped_stores_what_the_tier_lacks() {

@@ -105,6 +105,16 @@ class OpenReport(NamedTuple):
     """Entries that contradict others, and were dropped."""
     damaged: int
     """Values that ``verify="all"`` found damaged, and removed."""
+    journal_damaged: int
+    """Blocks of the journal that are damaged, or that a power cut took, although later ones are
+    whole. The changes of the later ones count.
+    """
+    journal_unknown: int
+    """Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
+    it did not, a value that they removed or replaced may be found again.
+    """
+    in_doubt: int
+    """Values that were dropped since such a block may have removed or replaced them."""
 
 
 class DiskTierStats(NamedTuple):
@@ -243,6 +253,16 @@ class DiskTierInspection(NamedTuple):
     """Blocks of 4096 bytes that these have."""
     max_journal_blocks: int
     """Blocks of 4096 bytes that the journal can have."""
+    journal_damaged: int
+    """Blocks of the journal that are damaged, or that a power cut took, although later ones are
+    whole. The changes of the later ones count.
+    """
+    journal_unknown: int
+    """Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
+    it did not, a value that they removed or replaced may be found again.
+    """
+    in_doubt: int
+    """Values that were dropped since such a block may have removed or replaced them."""
     format_version: int
     """The version of the file's format."""
     direct: bool

@@ -107,6 +107,7 @@ impl FileDevice {
         let mut device = FileDevice::of(file, alignment, depth);
         device.dsync = flags.contains(OFlags::DSYNC);
         device.set_len(len)?;
+        device.sync_name(path)?;
         Ok(device)
     }
 
@@ -167,6 +168,23 @@ impl FileDevice {
             self.len = len;
         }
         Ok(())
+    }
+
+    /// Makes the name of a file durable, which this process or one that was killed has made: a
+    /// power cut would leave the bytes without one. A folder that this process may not read is left
+    /// as it is.
+    fn sync_name(&self, path: &Path) -> io::Result<()> {
+        if !self.file.metadata()?.is_file() {
+            return Ok(());
+        }
+        // A link may lie in another folder than the file.
+        let path = std::fs::canonicalize(path)?;
+        let folder = path.parent().map(File::open);
+        match folder.and_then(Result::ok).map(|folder| folder.sync_all()) {
+            // The file system has no sync of folders.
+            Some(Err(error)) if error.kind() == io::ErrorKind::InvalidInput => Ok(()),
+            synced => synced.unwrap_or(Ok(())),
+        }
     }
 
     /// Makes the file `len` bytes long.

@@ -4,7 +4,8 @@ use thiserror::Error;
 
 use super::BLOCK;
 use super::entry::Change;
-use super::journal::{RECORDS_PER_BLOCK, block_parts, read_block, write_block};
+use super::journal::{BlockOf, RECORDS_PER_BLOCK, block_parts, read_block, write_block};
+use super::repeated::Repeated;
 
 const MAGIC: [u8; 4] = *b"KvC1";
 /// The entries that fit into a block, if each has one record.
@@ -42,7 +43,8 @@ pub(crate) fn write_checkpoint_block(
     entries: &[Change],
     bytes: &mut [u8],
 ) {
-    write_block(MAGIC, (file, epoch, index), entries, bytes);
+    let of = BlockOf { file, epoch, index };
+    write_block(MAGIC, of, entries, (&Repeated::default(), 0), bytes);
 }
 
 /// Returns whether a block is the only one of a checkpoint without entries, of any file.

@@ -170,6 +170,15 @@ impl Change {
         }
     }
 
+    /// Returns the key whose value the change concerns; `None` for blocks.
+    #[must_use]
+    pub fn digest(&self) -> Option<Digest> {
+        match *self {
+            Change::Stored(Entry { digest, .. }) | Change::Removed(digest, _) => Some(digest),
+            Change::Quarantined(..) => None,
+        }
+    }
+
     /// Returns the records of the change: 1 or 2.
     #[must_use]
     pub fn records(&self) -> usize {

@@ -1,12 +1,16 @@
 //! *Journal*: blocks of changes, written one after the other. The blocks of a
 //! [checkpoint](super::checkpoint) have the same form and another beginning.
+//!
+//! Each block of a journal [repeats](super::repeated) the keys of the blocks before it, and says
+//! how many of the first blocks were durable when it was written.
 
 use super::BLOCK;
 use super::block::{Fields, Reader, is_sealed, seal};
 use super::entry::{Change, RECORD};
+use super::repeated::{PackedBlock, Repeated};
 
 const MAGIC: [u8; 4] = *b"KvJ1";
-const HEADER: usize = 64;
+pub(super) const HEADER: usize = 64;
 /// The field of the block's checksum.
 const CHECKSUM: usize = 4;
 
@@ -24,10 +28,14 @@ pub struct JournalBlock {
     pub index: u32,
     /// The changes, in their order: at most [`RECORDS_PER_BLOCK`] records.
     pub changes: Vec<Change>,
+    /// The keys of blocks before it; none in a checkpoint.
+    pub repeated: Repeated,
+    /// The first blocks of this journal that were durable when this one was written.
+    pub durable_blocks: u32,
 }
 
-/// Divides changes into those of one block each. The records of a change stay in one block, so a
-/// block is of use on its own.
+/// Divides changes into those of one block of a checkpoint each. The records of a change stay in
+/// one block, so a block is of use on its own.
 pub(crate) fn block_parts(mut changes: &[Change]) -> impl Iterator<Item = &[Change]> {
     std::iter::from_fn(move || {
         let mut records = 0;
@@ -47,19 +55,19 @@ pub(crate) fn block_parts(mut changes: &[Change]) -> impl Iterator<Item = &[Chan
 /// # Panics
 /// If there are too many changes, or `bytes` is not a block.
 pub fn write_journal_block(block: &JournalBlock, bytes: &mut [u8]) {
-    let JournalBlock { file, epoch, index, changes } = block;
-    write_changes(*file, *epoch, *index, changes, bytes);
+    let JournalBlock { file, epoch, index, changes, repeated, durable_blocks } = block;
+    let of = BlockOf { file: *file, epoch: *epoch, index: *index };
+    write_block(MAGIC, of, changes, (repeated, *durable_blocks), bytes);
 }
 
-/// Writes the block `index` of a journal.
-pub(crate) fn write_changes(
-    file: [u8; 16],
-    epoch: u64,
-    index: u32,
-    changes: &[Change],
+/// Writes a packed block of a journal, of which `durable_blocks` blocks are durable.
+pub(crate) fn write_packed(
+    of: BlockOf,
+    packed: &PackedBlock<'_>,
+    durable_blocks: u32,
     bytes: &mut [u8],
 ) {
-    write_block(MAGIC, (file, epoch, index), changes, bytes);
+    write_block(MAGIC, of, packed.changes, (&packed.repeated, durable_blocks), bytes);
 }
 
 /// Reads a block; `None` if it is none, or damaged.
@@ -68,16 +76,25 @@ pub fn read_journal_block(bytes: &[u8]) -> Option<JournalBlock> {
     read_block(MAGIC, bytes)
 }
 
-/// Writes a block that begins with `magic`, of the file, epoch and place in `of`.
+/// Says which block one is.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockOf {
+    pub(crate) file: [u8; 16],
+    pub(crate) epoch: u64,
+    pub(crate) index: u32,
+}
+
+/// Writes a block that begins with `magic`, with what it repeats, and the blocks that are durable.
 pub(super) fn write_block(
     magic: [u8; 4],
-    of: ([u8; 16], u64, u32),
+    BlockOf { file, epoch, index }: BlockOf,
     changes: &[Change],
+    (repeated, durable_blocks): (&Repeated, u32),
     bytes: &mut [u8],
 ) {
     let records: usize = changes.iter().map(Change::records).sum();
-    assert!(records <= RECORDS_PER_BLOCK && bytes.len() == BLOCK);
-    let (file, epoch, index) = of;
+    let at = HEADER + records * RECORD;
+    assert!(at + repeated.bytes() <= BLOCK && bytes.len() == BLOCK);
     bytes.fill(0);
     let mut fields = Fields::new(bytes);
     fields.put(&magic);
@@ -86,11 +103,14 @@ pub(super) fn write_block(
     fields.put(&epoch.to_le_bytes());
     fields.put(&index.to_le_bytes());
     fields.put(&(records as u32).to_le_bytes());
+    fields.put(&(repeated.blocks() as u32).to_le_bytes());
+    fields.put(&durable_blocks.to_le_bytes());
     let mut at = HEADER;
     for change in changes {
         change.write(&mut bytes[at..]);
         at += change.records() * RECORD;
     }
+    repeated.write(bytes);
     seal(bytes, CHECKSUM);
 }
 
@@ -105,12 +125,14 @@ pub(super) fn read_block(magic: [u8; 4], bytes: &[u8]) -> Option<JournalBlock> {
     if count > RECORDS_PER_BLOCK {
         return None;
     }
+    let (repeated_blocks, durable_blocks) = (fields.u32(), fields.u32());
+    let repeated = Repeated::read(&bytes[HEADER + count * RECORD..], repeated_blocks)?;
     let mut records = bytes[HEADER..].chunks_exact(RECORD).take(count);
     let mut changes = Vec::with_capacity(count);
     while records.len() > 0 {
         changes.push(Change::read(&mut records)?);
     }
-    Some(JournalBlock { file, epoch, index, changes })
+    Some(JournalBlock { file, epoch, index, changes, repeated, durable_blocks })
 }
 
 #[cfg(test)]
@@ -141,8 +163,10 @@ mod tests {
             let blocks: Vec<&[Change]> = block_parts(&changes).collect();
             assert_eq!(blocks.iter().map(|block| block.len()).collect::<Vec<_>>(), lens);
             for (index, block) in (0..).zip(&blocks) {
+                let (changes, repeated) = (block.to_vec(), Repeated::default());
+                let (file, durable_blocks) = ([1; 16], index);
                 let block =
-                    JournalBlock { file: [1; 16], epoch: 2, index, changes: block.to_vec() };
+                    JournalBlock { file, epoch: 2, index, changes, repeated, durable_blocks };
                 let mut bytes = [0xFF; BLOCK];
                 write_journal_block(&block, &mut bytes);
                 assert_eq!(read_journal_block(&bytes), Some(block));

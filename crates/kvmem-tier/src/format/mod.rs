@@ -33,6 +33,7 @@ mod checkpoint;
 mod entry;
 mod journal;
 mod layout;
+mod repeated;
 mod superblock;
 
 pub use block::BLOCK;
@@ -40,7 +41,9 @@ pub use checkpoint::{CheckpointError, read_checkpoint, write_checkpoint};
 pub(crate) use checkpoint::{is_empty_checkpoint, write_checkpoint_block};
 pub(crate) use entry::blocks_of;
 pub use entry::{Change, Digest, Entry, Extent, Extents, Hints, MAX_EXTENTS};
+pub(crate) use journal::{BlockOf, block_parts, write_packed};
 pub use journal::{JournalBlock, RECORDS_PER_BLOCK, read_journal_block, write_journal_block};
-pub(crate) use journal::{block_parts, write_changes};
 pub use layout::{Area, Layout};
+pub use repeated::Repeated;
+pub(crate) use repeated::{PackedBlock, RecentKeys};
 pub use superblock::{Superblock, SuperblockError, VERSION};

@@ -54,7 +54,7 @@ use super::journal::Journal;
 use super::tier::DiskTier;
 use crate::device::{AlignedBuffer, Device};
 use crate::format::{
-    BLOCK, Change, RECORDS_PER_BLOCK, Superblock, block_parts, write_changes,
+    BLOCK, Change, PackedBlock, RECORDS_PER_BLOCK, RecentKeys, Superblock, block_parts,
     write_checkpoint_block,
 };
 use crate::trace::event;
@@ -70,8 +70,9 @@ const PIECES: usize = 16;
 pub(super) struct PartialCheckpoint {
     /// The superblock that will name it.
     superblock: Superblock,
-    /// The next block of the other journal.
+    /// The next block of the other journal, and the keys of its last ones.
     next_block: u32,
+    recent: RecentKeys,
     /// Entries that are to be written, and those of them that are left.
     entries: usize,
     left: usize,
@@ -79,6 +80,14 @@ pub(super) struct PartialCheckpoint {
     began_at: u32,
     /// Changes for the next block of the checkpoint, which they do not fill.
     rest: Vec<Change>,
+}
+
+impl PartialCheckpoint {
+    /// Returns whether the other journal has room for `blocks` more blocks.
+    fn has_room(&self, blocks: usize) -> bool {
+        let max = self.superblock.layout.journals[0].blocks();
+        u64::from(self.next_block) + blocks as u64 <= max
+    }
 }
 
 impl<D: Device> DiskTier<D> {
@@ -144,6 +153,7 @@ impl<D: Device> DiskTier<D> {
         PartialCheckpoint {
             superblock,
             next_block: 0,
+            recent: RecentKeys::default(),
             entries,
             left: entries,
             began_at: journal.next_block,
@@ -161,7 +171,12 @@ impl<D: Device> DiskTier<D> {
             state.window_changes(RECORDS_PER_BLOCK)
         };
         self.write_entries(partial, false)?;
-        self.write_window(partial, &changes)
+        let packed = partial.recent.pack(&changes);
+        if !partial.has_room(packed.len()) {
+            self.state().overflow_window();
+            return Ok(());
+        }
+        self.write_window(partial, &packed)
     }
 
     /// Writes the whole blocks of what is left of the checkpoint; with `all` the last one, too.
@@ -190,30 +205,19 @@ impl<D: Device> DiskTier<D> {
         self.write_metadata(area.block(first as u32), &buffer)
     }
 
-    /// Writes changes since the begin of the checkpoint to the other journal. If it has no room,
-    /// the window is given up.
+    /// Writes changes since the begin of the checkpoint to the other journal, which has room for
+    /// them.
     fn write_window(
         &self,
         partial: &mut PartialCheckpoint,
-        changes: &[Change],
+        blocks: &[PackedBlock<'_>],
     ) -> Result<(), TierError> {
-        let Superblock { file, epoch, journal, layout, .. } = partial.superblock;
-        let area = layout.journals[journal as usize];
-        let parts: Vec<&[Change]> = block_parts(changes).collect();
-        if u64::from(partial.next_block) + parts.len() as u64 > area.blocks() {
-            self.state().overflow_window();
+        if blocks.is_empty() {
             return Ok(());
         }
-        if parts.is_empty() {
-            return Ok(());
-        }
-        let at = area.block(partial.next_block);
-        let mut buffer = AlignedBuffer::new(parts.len());
-        for (changes, bytes) in parts.into_iter().zip(buffer.chunks_exact_mut(BLOCK)) {
-            write_changes(file, epoch, partial.next_block, changes, bytes);
-            partial.next_block += 1;
-        }
-        self.write_metadata(at, &buffer)
+        // None is durable before the superblock names them, which counts them.
+        let durable = if self.device.writes_are_durable() { partial.next_block } else { 0 };
+        self.write_packed(&partial.superblock, &mut partial.next_block, blocks, durable)
     }
 
     /// Makes the checkpoint valid, all of whose entries were met. Changes that come later are in
@@ -230,14 +234,14 @@ impl<D: Device> DiskTier<D> {
         let Some((changes, position, next_number)) = window else {
             return self.write_snapshot(journal);
         };
-        let blocks = partial.superblock.layout.journals[0].blocks();
-        if u64::from(partial.next_block) + block_parts(&changes).count() as u64 > blocks {
+        let packed = partial.recent.pack(&changes);
+        if !partial.has_room(packed.len()) {
             return self.write_snapshot(journal);
         }
         self.write_entries(&mut partial, true)?;
-        self.write_window(&mut partial, &changes)?;
+        self.write_window(&mut partial, &packed)?;
         let new = Superblock { next_number, ..partial.superblock };
-        self.switch(journal, new, partial.next_block, position)
+        self.switch(journal, new, (partial.next_block, partial.recent), position)
     }
 
     /// Writes the entries of one moment, which are copied at once.
@@ -256,16 +260,16 @@ impl<D: Device> DiskTier<D> {
         };
         self.write_entries(&mut partial, true)?;
         let new = Superblock { next_number, ..partial.superblock };
-        self.switch(journal, new, 0, position)
+        self.switch(journal, new, (0, RecentKeys::default()), position)
     }
 
     /// Makes `superblock` the valid one, whose checkpoint and first `next_block` blocks of the
-    /// journal have all changes below `position`.
+    /// journal have all changes below `position`. `recent` are the keys of these blocks.
     fn switch(
         &self,
         journal: &mut Journal,
         superblock: Superblock,
-        next_block: u32,
+        (next_block, recent): (u32, RecentKeys),
         position: u64,
     ) -> Result<(), TierError> {
         // What the superblock leads to, and the values that it names, must not be lost when the
@@ -277,7 +281,9 @@ impl<D: Device> DiskTier<D> {
         self.write_superblocks(&superblock)?;
         journal.superblock = superblock;
         journal.next_block = next_block;
+        journal.recent = recent;
         journal.durable = position;
+        (journal.durable_blocks, journal.syncing_blocks) = (next_block, 0);
         journal.is_open = true;
         let mut state = self.state();
         let covered = position - state.written;

@@ -4,16 +4,21 @@
 //! the reads in the order of their offsets: neighbours on the drive are read one after the other,
 //! whatever the order of the keys. The thread computes the checksum of each read as soon as it is
 //! complete, while others are in flight.
+//!
+//! Another process may write to the memory of the caller, and so between the read and the checksum.
+//! A value whose checksum is wrong is therefore read again, into memory of the tier that no other
+//! process has. Only a wrong checksum there is the disk's. Memory of a fetch that failed is filled
+//! with zeros: it never has bytes that were not verified.
 
 use std::io;
 use std::mem::take;
 
 use super::bounce::{Bounce, blocks_of_rest, in_place};
-use super::checksum::checksum_begin;
+use super::checksum::{checksum, checksum_begin, value_checksum};
 use super::state::BadExtents;
 use super::tier::DiskTier;
 use crate::crc;
-use crate::device::{Device, Read};
+use crate::device::{AlignedBuffer, Device, Read};
 use crate::format::{BLOCK, Digest, Entry};
 
 /// A request for a value.
@@ -73,12 +78,28 @@ struct ExtentRead<'a> {
 
 impl<D: Device> DiskTier<D> {
     /// Fetches values, and returns the result of each in the same order. Only after
-    /// [`Fetched::Hit`] do the bytes mean anything.
+    /// [`Fetched::Hit`] do the bytes mean anything. The memory of a value that was read and is no
+    /// hit has zeros.
     ///
     /// Memory that begins at a multiple of the block is read into directly; other memory is copied
     /// to.
     pub fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched> {
         self.fetch_numbered(requests, &mut |_, _| {})
+    }
+
+    /// Fetches values as [`fetch`](Self::fetch) does. Returns the CRC-32C of the bytes of each hit,
+    /// as they are on the disk: whatever another process writes to the memory, it is that of the
+    /// value that was stored.
+    pub fn fetch_with_checksums(&self, requests: &mut [Fetch<'_>]) -> Vec<Result<u32, Fetched>> {
+        let mut checksums = vec![0; requests.len()];
+        let fetched = self.fetch_entries(requests, &mut |index, entry| {
+            checksums[index] = value_checksum(entry);
+        });
+        let result = |(fetched, checksum)| match fetched {
+            Fetched::Hit => Ok(checksum),
+            other => Err(other),
+        };
+        fetched.into_iter().zip(checksums).map(result).collect()
     }
 
     /// Fetches values, and calls `hit` with the index of each that is in place, and with the number
@@ -87,6 +108,15 @@ impl<D: Device> DiskTier<D> {
         &self,
         requests: &mut [Fetch<'_>],
         hit: &mut dyn FnMut(usize, u64),
+    ) -> Vec<Fetched> {
+        self.fetch_entries(requests, &mut |index, entry| hit(index, entry.number))
+    }
+
+    /// Fetches values, and calls `hit` with the index and the entry of each that is in place.
+    fn fetch_entries(
+        &self,
+        requests: &mut [Fetch<'_>],
+        hit: &mut dyn FnMut(usize, &Entry),
     ) -> Vec<Fetched> {
         let mut results = vec![Fetched::Absent; requests.len()];
         if self.is_forked() {
@@ -131,8 +161,52 @@ impl<D: Device> DiskTier<D> {
                 *sum = Some(crc::append(crc::append(begin, in_place), rest));
             }
         });
-        self.settle(&wanted, &extents, &mut results, hit);
+        let mut outcomes = outcomes(&wanted, &extents);
+        drop((reads, extents, wanted));
+        for Outcome { index, entry, read } in &mut outcomes {
+            if matches!(read, Ok(sum) if *sum != entry.checksum) {
+                *read = self.read_again(entry, requests[*index].into);
+            }
+        }
+        self.settle(&outcomes, &mut results, hit);
+        for Outcome { index, .. } in outcomes {
+            if results[index] != Fetched::Hit {
+                requests[index].into.fill(0);
+            }
+        }
         results
+    }
+
+    /// Reads a value into memory of the tier, and copies it to the caller's if its checksum is
+    /// right.
+    #[cold]
+    fn read_again(&self, entry: &Entry, into: &mut [u8]) -> Result<u32, Unread> {
+        let mut private = AlignedBuffer::new(entry.extents.blocks() as usize);
+        let mut rest = &mut *private;
+        let mut reads = Vec::with_capacity(entry.extents.len());
+        for extent in entry.extents.iter() {
+            let part = split_off(&mut rest, extent.blocks as usize * BLOCK);
+            let at = self.layout.data.block(extent.start);
+            reads.push(Read { at, parts: [part, &mut []] });
+        }
+        let mut unread = None;
+        self.device.read(&mut reads, &mut |place, _, result| {
+            if let Err(error) = result {
+                let Unread { bad, .. } = unread
+                    .get_or_insert(Unread { error: error.kind(), bad: BadExtents::default() });
+                bad.add(place);
+            }
+        });
+        drop(reads);
+        if let Some(unread) = unread {
+            return Err(unread);
+        }
+        let value = &private[..into.len()];
+        let sum = checksum(&entry.digest, value);
+        if sum == entry.checksum {
+            into.copy_from_slice(value);
+        }
+        Ok(sum)
     }
 
     /// Looks up the values. Returns those to be read, and puts what is known about the others into
@@ -163,34 +237,28 @@ impl<D: Device> DiskTier<D> {
     /// blocks may hold another one.
     fn settle(
         &self,
-        wanted: &[Wanted<'_>],
-        extents: &[ExtentRead<'_>],
+        outcomes: &[Outcome],
         results: &mut [Fetched],
-        hit: &mut dyn FnMut(usize, u64),
+        hit: &mut dyn FnMut(usize, &Entry),
     ) {
-        let mut left = extents;
         let mut state = self.state();
-        for Wanted { index, entry, .. } in wanted {
-            let (extents, behind) = left.split_at(entry.extents.len());
-            left = behind;
+        for Outcome { index, entry, read } in outcomes {
             if state.index.number_of(&entry.digest) != Some(entry.number) {
                 continue;
             }
-            let (sum, bad) = checksum_of(entry, extents);
-            results[*index] = match sum {
-                Some(sum) if sum == entry.checksum => {
+            results[*index] = match read {
+                Ok(sum) if *sum == entry.checksum => {
                     if entry.unverified {
                         state.index.set_verified(&entry.digest);
                     }
-                    hit(*index, entry.number);
+                    hit(*index, entry);
                     Fetched::Hit
                 }
-                Some(_) if state.remove_falsified(entry) => Fetched::Lost,
-                Some(_) => Fetched::Damaged,
-                None => {
-                    let error = extents.iter().find_map(|extent| extent.error);
-                    state.count_unreadable(error.unwrap_or(io::ErrorKind::Other));
-                    state.quarantine(entry, bad);
+                Ok(_) if state.remove_falsified(entry) => Fetched::Lost,
+                Ok(_) => Fetched::Damaged,
+                Err(Unread { error, bad }) => {
+                    state.count_unreadable(*error);
+                    state.quarantine(entry, *bad);
                     Fetched::Failed
                 }
             };
@@ -203,6 +271,37 @@ impl<D: Device> DiskTier<D> {
             }
         }
     }
+}
+
+/// A value that was read.
+struct Outcome {
+    /// Its index among the requests.
+    index: usize,
+    entry: Entry,
+    /// The checksum of what was read.
+    read: Result<u32, Unread>,
+}
+
+/// The reason why a value was not read.
+#[derive(Clone, Copy)]
+struct Unread {
+    error: io::ErrorKind,
+    /// The extents that were not read.
+    bad: BadExtents,
+}
+
+/// Returns what was read of each value.
+fn outcomes(wanted: &[Wanted<'_>], extents: &[ExtentRead<'_>]) -> Vec<Outcome> {
+    let mut left = extents;
+    let mut outcome = |&Wanted { index, entry, .. }: &Wanted<'_>| {
+        let (extents, behind) = left.split_at(entry.extents.len());
+        left = behind;
+        let (sum, bad) = checksum_of(&entry, extents);
+        let error = || extents.iter().find_map(|extent| extent.error);
+        let unread = || Unread { error: error().unwrap_or(io::ErrorKind::Other), bad };
+        Outcome { index, entry, read: sum.ok_or_else(unread) }
+    };
+    wanted.iter().map(&mut outcome).collect()
 }
 
 /// Returns the checksum of a value, of which all extents were read; `None` with those that were

@@ -1,9 +1,24 @@
 //! *Found*: what the index in a file says, read and not changed.
 //!
 //! The superblock with the higher generation leads to the checkpoint, which has the index of that
-//! time. The blocks of the journal, read until one is missing, have the changes since then. What is
-//! found is thus what the tier held at some moment not before the last checkpoint; after the end of
-//! a process, what it held last.
+//! time. The blocks of the journal have the changes since then. What is found is thus what the tier
+//! held at some moment not before the last checkpoint; after the end of a process, what it held
+//! last.
+//!
+//! # Blocks of the journal that are damaged
+//!
+//! If a block is not whole and later ones are, the changes of the later ones are known, and are
+//! made. Those of the damaged block are not known, so each key that it may concern has no value
+//! until a later change gives it one: a tier may lose a value, and never returns one that was
+//! removed or replaced.
+//!
+//! - The later block [repeats](crate::format::Repeated) the keys of those before it: just these
+//!   have no value.
+//! - No whole block repeats the keys, and the damaged one was durable: no value from before it is
+//!   kept.
+//! - No whole block repeats the keys, and a power cut may have taken the block: the changes were
+//!   not durable, and none of them is made. Of the values from before, a damaged block that was no
+//!   work of a power cut may have given the blocks to others, so all become *unverified*.
 //!
 //! Opening a tier and [inspecting](super::inspect()) one both read it here.
 
@@ -14,10 +29,11 @@ use std::io;
 use kvmem::offset::{OffsetAllocator, RawHandle};
 
 use super::error::TierError;
+use super::journal_reader::{Gap, JournalReader, Part};
 use crate::device::{AlignedBuffer, Device};
 use crate::format::{
-    BLOCK, Change, Digest, Entry, Extent, Layout, MAX_EXTENTS, Superblock, SuperblockError,
-    read_checkpoint, read_journal_block,
+    BLOCK, Change, Digest, Entry, Extent, JournalBlock, Layout, MAX_EXTENTS, Superblock,
+    SuperblockError, read_checkpoint,
 };
 use crate::index::{Indexed, Ranges};
 
@@ -82,6 +98,12 @@ pub(super) struct Found {
     pub(super) journal_blocks: u64,
     /// The changes in these blocks.
     pub(super) journal_changes: u64,
+    /// Blocks of the journal that are damaged or lost, before whole ones.
+    pub(super) journal_damaged: u64,
+    /// Of these, blocks whose keys are not known, and that may not have been durable.
+    pub(super) journal_unknown: u64,
+    /// Values that a damaged block may have removed or replaced.
+    pub(super) in_doubt: u64,
     /// Bytes that were written to the file over its life: those that the superblock has, and those
     /// of the journal after it.
     pub(super) lifetime_bytes: u64,
@@ -113,28 +135,44 @@ impl Found {
             ..Found::default()
         };
         changes.into_iter().for_each(|change| found.apply(change));
-        let area = layout.journals[superblock.journal as usize];
-        let (mut index, blocks) = (0, area.blocks() as u32);
-        'journal: while index < blocks {
-            const AT_ONCE: u32 = 256;
-            let count = AT_ONCE.min(blocks - index);
-            let bytes = read_metadata(device, area.block(index), count.into())?;
-            for bytes in bytes.chunks_exact(BLOCK) {
-                let block = read_journal_block(bytes)
-                    .filter(|block| (block.file, block.epoch, block.index) == (file, epoch, index));
-                let Some(block) = block else { break 'journal };
-                found.journal_blocks += 1;
-                found.journal_changes += block.changes.len() as u64;
-                if index >= superblock.counted_blocks {
-                    let values: u64 = block.changes.iter().map(stored_blocks).sum();
-                    let bytes = (1 + values) * BLOCK as u64;
-                    found.lifetime_bytes = found.lifetime_bytes.saturating_add(bytes);
-                }
-                block.changes.into_iter().for_each(|change| found.apply(change));
-                index += 1;
+        let mut journal = JournalReader::new(device, superblock);
+        loop {
+            let is_counted = journal.index() < superblock.counted_blocks;
+            match journal.next()? {
+                Some(Part::Block(block)) => found.replay(block, is_counted),
+                Some(Part::Gap(gap)) => found.bridge(gap),
+                None => return Ok(found),
             }
         }
-        Ok(found)
+    }
+
+    /// Makes the changes of a block of the journal.
+    fn replay(&mut self, block: JournalBlock, is_counted: bool) {
+        self.journal_blocks += 1;
+        self.journal_changes += block.changes.len() as u64;
+        if !is_counted {
+            let values: u64 = block.changes.iter().map(stored_blocks).sum();
+            let bytes = (1 + values) * BLOCK as u64;
+            self.lifetime_bytes = self.lifetime_bytes.saturating_add(bytes);
+        }
+        block.changes.into_iter().for_each(|change| self.apply(change));
+    }
+
+    /// Removes the values that the changes of damaged blocks may have removed or replaced.
+    fn bridge(&mut self, gap: Gap) {
+        let before = self.entries.len();
+        self.journal_damaged += gap.blocks;
+        if gap.unknown_blocks > 0 && gap.is_unknown_durable {
+            self.entries.clear();
+        }
+        for digest in gap.keys {
+            self.entries.remove(&digest);
+        }
+        self.in_doubt += (before - self.entries.len()) as u64;
+        if gap.unknown_blocks > 0 && !gap.is_unknown_durable {
+            self.journal_unknown += gap.unknown_blocks;
+            self.entries.values_mut().for_each(|(_, entry)| entry.unverified = true);
+        }
     }
 
     fn apply(&mut self, change: Change) {
@@ -232,7 +270,11 @@ fn stored_blocks(change: &Change) -> u64 {
 }
 
 /// Reads blocks of superblocks, checkpoint or journal.
-fn read_metadata(device: &impl Device, at: u64, blocks: u64) -> Result<AlignedBuffer, TierError> {
+pub(super) fn read_metadata(
+    device: &impl Device,
+    at: u64,
+    blocks: u64,
+) -> Result<AlignedBuffer, TierError> {
     let mut buffer = AlignedBuffer::new(blocks as usize);
     device.read_at(at, &mut buffer).map_err(TierError::device("read", at))?;
     Ok(buffer)

@@ -2,6 +2,7 @@
 
 use super::error::TierError;
 use super::found::{Found, Restored, read_superblocks, space_of, valid_superblock};
+use super::open::journal_damage;
 use crate::device::Device;
 use crate::format::{BLOCK, Entry, Extent, Superblock, SuperblockError};
 
@@ -35,6 +36,14 @@ pub struct Contents {
     pub journal_blocks: u64,
     /// The changes in these blocks.
     pub journal_changes: u64,
+    /// Blocks of the journal that are damaged, or that a power cut took, although later ones are
+    /// whole.
+    pub journal_damaged: u64,
+    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
+    /// it did not, a value that they removed or replaced may be found again.
+    pub journal_unknown: u64,
+    /// Values that are not among the entries since such a block may have removed or replaced them.
+    pub in_doubt: u64,
     /// Blocks of the data area that are not in use.
     pub free_blocks: u64,
     /// Blocks of the longest range that is not in use.
@@ -71,6 +80,7 @@ impl Contents {
     fn read(device: &impl Device, superblock: Superblock) -> Result<Contents, TierError> {
         let found = Found::read(device, &superblock)?;
         let Found { checkpoint_changes, journal_blocks, journal_changes, .. } = found;
+        let Found { journal_damaged, journal_unknown, in_doubt, .. } = found;
         let space = space_of(&superblock.layout);
         let Restored { live, quarantined, dropped } = found.restore(&space);
         let metrics = space.metrics();
@@ -82,9 +92,18 @@ impl Contents {
             checkpoint_changes,
             journal_blocks,
             journal_changes,
+            journal_damaged,
+            journal_unknown,
+            in_doubt,
             free_blocks: metrics.free,
             longest_free_blocks: metrics.largest_free,
         })
+    }
+
+    /// Returns a line about the damage of the journal; `None` if there is none.
+    #[must_use]
+    pub fn journal_damage(&self) -> Option<String> {
+        journal_damage(self.journal_damaged, self.journal_unknown, self.in_doubt)
     }
 
     /// Returns the bytes of all values, without padding. O(values).

@@ -17,7 +17,7 @@ use super::checkpoint::PartialCheckpoint;
 use super::error::TierError;
 use super::tier::DiskTier;
 use crate::device::{AlignedBuffer, Device};
-use crate::format::{BLOCK, Change, Superblock, block_parts, write_changes};
+use crate::format::{BLOCK, BlockOf, Change, PackedBlock, RecentKeys, Superblock, write_packed};
 use crate::trace::event;
 
 /// What the lock of the journal protects.
@@ -28,6 +28,12 @@ pub(super) struct Journal {
     pub(super) next_block: u32,
     /// The position below which all changes are durable.
     pub(super) durable: u64,
+    /// The first blocks of the journal in use that are durable, and those that are when the sync
+    /// that has begun is complete.
+    pub(super) durable_blocks: u32,
+    pub(super) syncing_blocks: u32,
+    /// The keys of the last blocks of the journal in use.
+    pub(super) recent: RecentKeys,
     /// The checkpoint that is being written.
     pub(super) partial: Option<PartialCheckpoint>,
     /// Whether the first checkpoint of this process is complete: the tier is not being opened.
@@ -36,7 +42,16 @@ pub(super) struct Journal {
 
 impl Journal {
     pub(super) fn new(superblock: Superblock) -> Self {
-        Journal { superblock, next_block: 0, durable: 0, partial: None, is_open: false }
+        Journal {
+            superblock,
+            next_block: 0,
+            durable: 0,
+            durable_blocks: 0,
+            syncing_blocks: 0,
+            recent: RecentKeys::default(),
+            partial: None,
+            is_open: false,
+        }
     }
 }
 
@@ -79,6 +94,7 @@ impl<D: Device> DiskTier<D> {
         }
         if self.device.writes_are_durable() {
             journal.durable = self.state().written;
+            journal.durable_blocks = journal.next_block;
             self.free_retired(journal.durable);
             return Ok(());
         }
@@ -103,6 +119,7 @@ impl<D: Device> DiskTier<D> {
         };
         let begun = self.device.begin_sync().map_err(TierError::device("sync", 0));
         self.kept(begun)?;
+        journal.syncing_blocks = journal.next_block;
         self.state().syncing = Some(position);
         Ok(())
     }
@@ -117,6 +134,7 @@ impl<D: Device> DiskTier<D> {
         self.state().syncing = None;
         self.kept(synced.map_err(TierError::device("sync", 0)))?;
         journal.durable = journal.durable.max(position);
+        journal.durable_blocks = journal.durable_blocks.max(journal.syncing_blocks);
         self.free_retired(journal.durable);
         Ok(())
     }
@@ -142,6 +160,7 @@ impl<D: Device> DiskTier<D> {
             self.kept(result)?;
             // The lock of the journal is held: no more changes are in it than then.
             journal.durable = self.state().written;
+            journal.durable_blocks = journal.next_block;
         }
         self.free_retired(journal.durable);
         Ok(())
@@ -170,8 +189,9 @@ impl<D: Device> DiskTier<D> {
                 }
                 state.queue.iter().copied().collect()
             };
-            let blocks: Vec<&[Change]> = block_parts(&changes).collect();
+            let blocks = journal.recent.pack(&changes);
             if blocks.len() as u64 > left {
+                // The other journal begins anew, without the keys of these.
                 return self.write_checkpoint(journal, 2, None).map(drop);
             }
             self.write_blocks(journal, &blocks)?;
@@ -184,13 +204,32 @@ impl<D: Device> DiskTier<D> {
     }
 
     /// Writes the changes of each block into the next ones of the journal, which has room for them.
-    fn write_blocks(&self, journal: &mut Journal, blocks: &[&[Change]]) -> Result<(), TierError> {
-        let Superblock { file, epoch, journal: used, layout, .. } = journal.superblock;
+    fn write_blocks(
+        &self,
+        journal: &mut Journal,
+        blocks: &[PackedBlock<'_>],
+    ) -> Result<(), TierError> {
+        let durable_blocks = journal.durable_blocks;
+        let superblock = journal.superblock;
+        self.write_packed(&superblock, &mut journal.next_block, blocks, durable_blocks)
+    }
+
+    /// Writes blocks into the journal of a superblock, from the block `next` on, when its first
+    /// `durable_blocks` blocks are durable.
+    pub(super) fn write_packed(
+        &self,
+        superblock: &Superblock,
+        next: &mut u32,
+        blocks: &[PackedBlock<'_>],
+        durable_blocks: u32,
+    ) -> Result<(), TierError> {
+        let Superblock { file, epoch, journal, layout, .. } = *superblock;
         let mut buffer = AlignedBuffer::new(blocks.len());
-        let at = layout.journals[used as usize].block(journal.next_block);
-        for (&changes, bytes) in blocks.iter().zip(buffer.chunks_exact_mut(BLOCK)) {
-            write_changes(file, epoch, journal.next_block, changes, bytes);
-            journal.next_block += 1;
+        let at = layout.journals[journal as usize].block(*next);
+        for (packed, bytes) in blocks.iter().zip(buffer.chunks_exact_mut(BLOCK)) {
+            let of = BlockOf { file, epoch, index: *next };
+            write_packed(of, packed, durable_blocks, bytes);
+            *next += 1;
         }
         self.write_metadata(at, &buffer)
     }

@@ -10,6 +10,7 @@ mod fetch;
 mod found;
 mod inspection;
 mod journal;
+mod journal_reader;
 mod open;
 mod options;
 mod origins;

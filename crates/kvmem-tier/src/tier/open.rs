@@ -40,6 +40,39 @@ pub struct OpenReport {
     pub dropped: u64,
     /// Values that [`Verify::All`] found damaged, and removed.
     pub damaged: u64,
+    /// Blocks of the journal that are damaged, or that a power cut took, although later ones are
+    /// whole. The changes of the later ones were made.
+    pub journal_damaged: u64,
+    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
+    /// it did not, a value that they removed or replaced may be found again.
+    pub journal_unknown: u64,
+    /// Values that were dropped since such a block may have removed or replaced them.
+    pub in_doubt: u64,
+}
+
+impl OpenReport {
+    /// Returns a line about the damage of the journal; `None` if there is none.
+    #[must_use]
+    pub fn journal_damage(&self) -> Option<String> {
+        journal_damage(self.journal_damaged, self.journal_unknown, self.in_doubt)
+    }
+}
+
+/// Says how many blocks of a journal are damaged, and what follows from that.
+pub(super) fn journal_damage(damaged: u64, unknown: u64, in_doubt: u64) -> Option<String> {
+    let unknown = match unknown {
+        0 => String::new(),
+        _ => format!(
+            "; the keys of {unknown} of them are not known: unless a power cut took them, values \
+             that they removed or replaced may be found again"
+        ),
+    };
+    (damaged > 0).then(|| {
+        format!(
+            "{damaged} block(s) of the journal are damaged, or a power cut took them: {in_doubt} \
+             value(s) that they may have removed or replaced were dropped{unknown}"
+        )
+    })
 }
 
 impl DiskTier<FileDevice> {
@@ -96,7 +129,13 @@ impl<D: Device> DiskTier<D> {
             since: if superblock.since > 0 { superblock.since } else { seconds_now().into() },
             ..superblock
         };
-        let mut report = OpenReport { replayed: found.journal_changes, ..OpenReport::default() };
+        let mut report = OpenReport {
+            replayed: found.journal_changes,
+            journal_damaged: found.journal_damaged,
+            journal_unknown: found.journal_unknown,
+            in_doubt: found.in_doubt,
+            ..OpenReport::default()
+        };
         let tier = Self::with_superblock(device, superblock, options);
         report.dropped = tier.restore(found);
         tier.first_checkpoint()?;
@@ -106,6 +145,9 @@ impl<D: Device> DiskTier<D> {
         report.entries = tier.state().index.len() as u64;
         if report.dropped + report.damaged > 0 {
             event!(WARN, report.dropped, report.damaged, "entries were dropped, values removed");
+        }
+        if let Some(_damage) = report.journal_damage() {
+            event!(WARN, %_damage, "the journal is damaged");
         }
         Ok((tier, report))
     }

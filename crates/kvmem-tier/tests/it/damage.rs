@@ -305,3 +305,63 @@ fn a_device_that_fails_is_a_miss_or_an_error() {
     let key = kept.to_le_bytes();
     assert_eq!(tier.fetch(&mut [Fetch { key: &key, into: &mut into }]), [Fetched::Hit]);
 }
+
+/// Another process may write to the memory into which a value is read. The disk is whole then, and
+/// a second read, into memory of the tier, finds the value.
+#[test]
+fn memory_that_changes_under_a_read_is_no_damage() {
+    for extents in [1, 2] {
+        let disk = Disk::new(256 << 10, 1);
+        let options = DiskTierOptions { max_entries: Some(63), ..DiskTierOptions::default() };
+        let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
+        let blocks = (tier.stats().capacity / 4096) as u32;
+        if extents > 1 {
+            let fillers: Vec<[u8; 4]> = (0..blocks).map(u32::to_le_bytes).collect();
+            let batch: Vec<(&[u8], &[u8])> = fillers.iter().map(|it| (&it[..], &it[..])).collect();
+            assert!(tier.store(&batch).iter().all(Result::is_ok));
+            let (first, third): (&[u8], &[u8]) = (&fillers[5], &fillers[9]);
+            assert_eq!(tier.remove(&[first, third]).unwrap(), 2);
+            tier.sync_all().unwrap();
+        }
+        let value: Vec<u8> = (0..8000_u32).map(|at| (at / 7) as u8).collect();
+        tier.store(&[(b"key", &value)]).remove(0).unwrap();
+        assert_eq!(tier.stats().scattered, extents - 1);
+        let mut into = vec![7; 8000];
+        disk.flip_reads(extents);
+        let found = tier.fetch_with_checksums(&mut [Fetch { key: b"key", into: &mut into }]);
+        assert_eq!(found, [Ok(crc32c::crc32c(&value))]);
+        assert!(into == value);
+        let stats = tier.stats();
+        assert_eq!((stats.hits, stats.checksum_misses, stats.quarantined), (1, 0, 0));
+        // If the second read is wrong as well, it is the disk.
+        disk.flip_reads(2 * extents);
+        let found = tier.fetch_with_checksums(&mut [Fetch { key: b"key", into: &mut into }]);
+        assert_eq!(found, [Err(Fetched::Damaged)]);
+        assert!(into.iter().all(|&byte| byte == 0), "damaged bytes are left");
+        let stats = tier.stats();
+        assert_eq!((stats.checksum_misses, stats.quarantined), (1, 2 * 4096));
+    }
+}
+
+/// Memory of a fetch that failed has no bytes that were not verified.
+#[test]
+fn a_failed_fetch_leaves_zeros() {
+    let zeros_after = |change: &dyn Fn(&Disk, u64), key: &[u8], expected: Fetched| {
+        let disk = Disk::new(1 << 20, 1);
+        let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
+        tier.store(&[(b"key", &[9; 3 * 4096 + 5])]).remove(0).unwrap();
+        tier.checkpoint().unwrap();
+        tier.store(&[(b"unsynced", &[8; 4096 + 5])]).remove(0).unwrap();
+        kill(tier, &disk);
+        let data = inspect(&disk).unwrap().contents.unwrap().superblock.layout.data.start;
+        change(&disk, data);
+        let (tier, _) = DiskTier::on(disk, &DiskTierOptions::default()).unwrap();
+        let mut into = vec![7; tier.len_of(key).unwrap() as usize];
+        assert_eq!(tier.fetch(&mut [Fetch { key, into: &mut into }]), [expected]);
+        assert!(into.iter().all(|&byte| byte == 0), "{expected:?}");
+    };
+    let flip = |disk: &Disk, at: u64| disk.falsify(at..at + 1, |byte| byte[0] ^= 1);
+    zeros_after(&|disk, data| flip(disk, data + 2 * 4096), b"key", Fetched::Damaged);
+    zeros_after(&|disk, data| flip(disk, data + 4 * 4096), b"unsynced", Fetched::Lost);
+    zeros_after(&|disk, data| disk.fail_at(data..data + 1, 5), b"key", Fetched::Failed);
+}

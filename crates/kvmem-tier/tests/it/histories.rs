@@ -1,9 +1,11 @@
-//! Random histories with every kind of end, compared with what was acknowledged.
+//! Random histories with every kind of end, compared with what was acknowledged. After some ends,
+//! blocks in the middle of the journal are damaged: values may be lost then, and none comes back.
 
 use std::collections::HashMap;
 
 use kvmem_testkit::random::Random;
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
+use kvmem_tier::format::{BLOCK, read_journal_block};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, inspect};
 
 use crate::simulated::Disk;
 
@@ -70,6 +72,16 @@ fn find(tier: &DiskTier<Disk>, key: u64) -> Option<u64> {
     (found[0] == Fetched::Hit).then(|| version_of(key, &bytes))
 }
 
+/// What some lives had.
+#[derive(Default)]
+struct Outcome {
+    /// Values in several extents.
+    scattered: u64,
+    /// Journals that were damaged, and values that were dropped for that.
+    damaged: u64,
+    in_doubt: u64,
+}
+
 /// How a life of the process ends.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum End {
@@ -78,11 +90,44 @@ enum End {
     PowerCut,
 }
 
+/// Damages some blocks of the journal that have a whole one behind them. Returns false if there are
+/// none.
+pub(crate) fn damage_journal(disk: &Disk, random: &mut Random) -> bool {
+    let Ok(contents) = inspect(disk).unwrap().contents else { return false };
+    let superblock = contents.superblock;
+    let journal = superblock.layout.journals[superblock.journal as usize];
+    let bytes = disk.bytes();
+    let at = |index: u64| journal.start + index * BLOCK as u64;
+    let whole: Vec<u64> = (0..journal.blocks())
+        .filter(|&index| {
+            let block = read_journal_block(&bytes[at(index) as usize..][..BLOCK]);
+            block.is_some_and(|block| {
+                let of = (superblock.file, superblock.epoch, index);
+                (block.file, block.epoch, u64::from(block.index)) == of
+            })
+        })
+        .collect();
+    let count = 1 + random.below(2) as usize;
+    if whole.len() <= count {
+        return false;
+    }
+    let first = random.below((whole.len() - count) as u64) as usize;
+    for &index in &whole[first..first + count] {
+        let (kind, place) = (random.below(3), random.below(BLOCK as u64 * 8) as usize);
+        disk.falsify(at(index)..at(index + 1), |block| match kind {
+            0 => block[place / 8] ^= 1 << (place % 8),
+            1 => block.fill(0),
+            _ => block[512..].fill(0xA5),
+        });
+    }
+    true
+}
+
 /// Runs some lives of a process on one disk. With `roomy` nothing is ever evicted, so all of what
 /// was acknowledged must be found. With `dsync` a power cut loses no more than the end of the
 /// process does. Of the transfers one in `faults` has a fault: such a tier may lose any value, and
 /// still finds no other. Returns how many values lay in several extents at the end of the lives.
-fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
+fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64, damages: bool) -> Outcome {
     let mut random = Random::new(seed);
     let len = if roomy { 2 << 20 } else { 256 << 10 };
     let disk = Disk::new(len, seed);
@@ -96,13 +141,17 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
         ..DiskTierOptions::default()
     };
     let mut histories: HashMap<u64, History> = HashMap::new();
-    let (mut version, mut scattered) = (0, 0);
-    let (mut end, mut was_cut) = (End::Clean, false);
+    let (mut version, mut outcome) = (0, Outcome::default());
+    let (mut end, mut was_cut, mut is_damaged) = (End::Clean, false, false);
     for life in 0..4 {
-        let (tier, _) = match DiskTier::on(disk.clone(), &options) {
+        let (tier, report) = match DiskTier::on(disk.clone(), &options) {
             Ok(opened) => opened,
             Err(error) => panic!("seed {seed}, life {life}: {error}"),
         };
+        assert!(!is_damaged || report.journal_damaged > 0, "seed {seed}, life {life}: {report:?}");
+        assert!(end == End::PowerCut || is_damaged || report.journal_damaged == 0, "seed {seed}");
+        outcome.damaged += u64::from(is_damaged);
+        outcome.in_doubt += report.in_doubt;
         // What a power cut took is no fault of the disk.
         assert!(faults > 0 || tier.stats().quarantined == 0, "seed {seed}, life {life}");
         // Opening has synced the disk, so each value found here is certain from now on.
@@ -111,8 +160,8 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
             let history = histories.entry(key).or_default();
             assert!(
                 history.may_be(found, end == End::PowerCut && !dsync)
-                    || (!roomy || faults > 0) && found.is_none(),
-                "seed {seed}, life {life}: key {key} has {found:?}, not {:?} or {:?}",
+                    || (!roomy || faults > 0 || is_damaged) && found.is_none(),
+                "seed {seed}, life {life}, {report:?}: key {key} has {found:?}, not {:?} or {:?}",
                 history.certain,
                 history.later
             );
@@ -194,7 +243,7 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
                 }
             }
         }
-        scattered += tier.stats().scattered;
+        outcome.scattered += tier.stats().scattered;
         // Those that still live write a checkpoint, unless they end just before.
         if end != End::Clean && random.once_in(2) {
             disk.end();
@@ -204,23 +253,38 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64) -> u64 {
         if end == End::PowerCut {
             disk.cut_power();
         }
+        is_damaged = damages && damage_journal(&disk, &mut random);
     }
-    scattered
+    outcome
 }
 
 #[test]
 fn what_was_acknowledged_is_found_and_nothing_else() {
     let rounds = std::env::var("KVMEM_TEST_ROUNDS").ok().and_then(|n| n.parse().ok());
     let rounds = rounds.unwrap_or(100);
-    let (mut scattered, mut histories) = (0, 0);
+    let (mut sum, mut histories) = (Outcome::default(), 0);
+    let mut add = |one: Outcome| {
+        histories += 1;
+        sum.scattered += one.scattered;
+        sum.damaged += one.damaged;
+        sum.in_doubt += one.in_doubt;
+    };
     for seed in 0..rounds {
-        histories += if seed % 3 == 0 { 6 } else { 4 };
-        scattered += lives(seed, true, false, 0) + lives(seed, false, false, 0);
-        scattered += lives(seed, true, false, 100) + lives(seed, false, false, 100);
-        if seed % 3 == 0 {
-            scattered += lives(seed, true, true, 0) + lives(seed, false, true, 0);
+        for roomy in [true, false] {
+            add(lives(seed, roomy, false, 0, false));
+            add(lives(seed, roomy, false, 100, false));
+            add(lives(seed, roomy, false, 0, true));
+            if seed % 3 == 0 {
+                add(lives(seed, roomy, true, 0, false));
+                add(lives(seed, roomy, true, 0, true));
+            }
         }
     }
-    assert!(scattered > 0, "no value lay in several extents");
-    println!("{rounds} seeds, {histories} histories of 4 lives, nothing wrong, nothing missing");
+    assert!(sum.scattered > 0, "no value lay in several extents");
+    let Outcome { damaged, in_doubt, .. } = sum;
+    assert!(damaged > 20 && in_doubt > 20, "{damaged} journals damaged, {in_doubt} in doubt");
+    println!(
+        "{rounds} seeds, {histories} histories of 4 lives, {damaged} journals damaged, {in_doubt} \
+         values dropped for that: nothing wrong, nothing else missing"
+    );
 }

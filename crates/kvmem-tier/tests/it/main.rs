@@ -11,6 +11,7 @@ mod fixed;
 mod hints;
 mod histories;
 mod inspection;
+mod journal_damage;
 mod lower_tier;
 mod metrics;
 mod placement;

@@ -32,6 +32,8 @@ struct Platter {
     /// Each read or write has a fault with a probability of 1 / `faults`: an error, a short count,
     /// a flipped bit of what is read, or a delay. With 0 none has.
     faults: u64,
+    /// The next reads of which a bit of the memory flips.
+    flips: u64,
     /// Where reads and writes fail, with the number of the error.
     bad: Range<u64>,
     errno: i32,
@@ -55,6 +57,7 @@ impl Disk {
             until_end: u64::MAX,
             failing: 0,
             faults: 0,
+            flips: 0,
             bad: 0..0,
             errno: EIO,
             syncs_fail: false,
@@ -103,6 +106,11 @@ impl Disk {
         self.platter().faults = n;
     }
 
+    /// Flips a bit of the memory of each of the next `n` reads, as a process does that writes to it.
+    pub(crate) fn flip_reads(&self, n: u64) {
+        self.platter().flips = n;
+    }
+
     /// Makes all reads and writes of these bytes fail with an error of the system.
     pub(crate) fn fail_at(&self, bytes: Range<u64>, errno: i32) {
         let mut platter = self.platter();
@@ -128,6 +136,14 @@ impl Disk {
     /// Returns the offsets of the reads of the last batch, in the order of the batch.
     pub(crate) fn last_reads(&self) -> Vec<u64> {
         self.platter().reads.clone()
+    }
+
+    /// Changes bytes, as a drive that falsifies them.
+    pub(crate) fn falsify(&self, bytes: Range<u64>, change: impl Fn(&mut [u8])) {
+        let mut platter = self.platter();
+        let bytes = bytes.start as usize..bytes.end as usize;
+        change(&mut platter.current[bytes.clone()]);
+        change(&mut platter.durable[bytes]);
     }
 
     /// Starts the next process.
@@ -263,7 +279,8 @@ impl Platter {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         assert!(at.is_multiple_of(4096) && len.is_multiple_of(SECTOR));
         self.pass(*at, len)?;
-        let flips = self.fault(&[EIO], io::ErrorKind::UnexpectedEof)?;
+        let flips = self.fault(&[EIO], io::ErrorKind::UnexpectedEof)? || self.flips > 0;
+        self.flips = self.flips.saturating_sub(1);
         let done = self.step(len)?;
         let mut from = *at as usize;
         if done < len || from + len > self.current.len() {
