@@ -153,12 +153,8 @@ impl NodeClient {
         options: &ConnectOptions,
     ) -> Result<NodeClient, ClientError> {
         let (connection, file, welcome) = Connection::open(path.as_ref(), options)?;
-        let memory = ClientMemory::map(file, options.read_only, welcome.named)
-            .map_err(ClientError::Memory)
-            .and_then(|memory| prepare(memory, &welcome, options))
-            // Otherwise the server would keep the session as long as this process lives.
-            .inspect_err(|_| connection.tell(&Call::Goodbye));
-        let (memory, registration) = memory?;
+        let memory = ClientMemory::map(file, options.read_only, welcome.named)?;
+        let (memory, registration) = prepare(memory, &welcome, options)?;
         let ConnectOptions { checksums, verify, .. } = *options;
         let connection = Arc::new(connection);
         let _keeping = keep_pins(&connection, Duration::from_millis(welcome.lease_ms));

@@ -645,6 +645,14 @@ impl Connection {
     }
 }
 
+impl Drop for Connection {
+    /// Ends the session, which otherwise lasts as long as this process. The client has said so
+    /// already, unless it could not be set up, or a thread of it has connected again since.
+    fn drop(&mut self) {
+        self.tell(&Call::Goodbye);
+    }
+}
+
 /// What a server still has of a client that connects again.
 enum Resumption {
     /// The session with its reservations, and either all of its pins or none.

@@ -29,7 +29,7 @@ use std::io;
 use kvmem::offset::{OffsetAllocator, RawHandle};
 
 use super::error::TierError;
-use super::journal_reader::{Gap, JournalReader, Part};
+use super::journal_reader::{Gap, JournalPart, JournalReader};
 use crate::device::{AlignedBuffer, Device};
 use crate::format::{
     BLOCK, Change, Digest, Entry, Extent, JournalBlock, Layout, MAX_EXTENTS, Superblock,
@@ -139,8 +139,8 @@ impl Found {
         loop {
             let is_counted = journal.index() < superblock.counted_blocks;
             match journal.next()? {
-                Some(Part::Block(block)) => found.replay(block, is_counted),
-                Some(Part::Gap(gap)) => found.bridge(gap),
+                Some(JournalPart::Block(block)) => found.replay(block, is_counted),
+                Some(JournalPart::Gap(gap)) => found.bridge(gap),
                 None => return Ok(found),
             }
         }
