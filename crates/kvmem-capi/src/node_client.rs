@@ -134,7 +134,7 @@ pub unsafe extern "C" fn kvmem_node_client_options_init(
 /// Converts the options.
 ///
 /// # Safety
-/// That of [`text`], for the namespace, and that of [`short_list`], for the users.
+/// The promises of [`text`] hold for the namespace, and those of [`short_list`] for the users.
 unsafe fn connect_options(
     promise: &ObjectPromise,
     wanted: &kvmem_node_client_options,

@@ -66,7 +66,7 @@ with kvmem.Region(16 * MIB, pages="4k") as region:
         except kvmem.RegistrationError as error:
             assert (error.device, error.boundary) == ("cuda:0", 4 * MIB)
             print(error)
-        # What the driver says of it: cudaErrorInvalidValue.
+        # The driver's error for such a copy: cudaErrorInvalidValue.
         assert driver.copy(region.ptr + 4 * MIB - 1, 2) == 1
 """
     )

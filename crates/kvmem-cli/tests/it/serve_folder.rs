@@ -60,7 +60,7 @@ fn ran(path: &str, more: &[&str]) -> Option<Vec<String>> {
     let python = PathBuf::from(String::from_utf8_lossy(&found.stdout).trim());
     let place = Place::new();
     let planted = Planted::new(&place);
-    // What is installed, as a wheel in a folder of PYTHONPATH.
+    // An installed package, as a wheel in a folder of PYTHONPATH.
     let installed = place.folder().join("installed");
     for name in ["kvmem/__init__.py", "kvmem/mooncake/__init__.py"] {
         let file = installed.join(name);

@@ -64,7 +64,7 @@ fn start(role: &str, socket: &Path, seed: u64, files: Option<&[OwnedFd; 3]>) -> 
     command.spawn().expect("a process can be started")
 }
 
-/// What a child does. In the test itself: nothing.
+/// Acts the role of a child. Does nothing in the test itself.
 #[test]
 fn role() {
     let Ok(role) = std::env::var("KVMEM_TEST_ROLE") else { return };

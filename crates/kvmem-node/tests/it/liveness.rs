@@ -201,7 +201,7 @@ fn start_client(life: ClientLife, user: Option<u32>, paths: (&Path, &Memory)) ->
     client
 }
 
-/// What a child does. In the test itself: nothing.
+/// Acts the role of a child. Does nothing in the test itself.
 #[test]
 fn role() {
     let Ok(role) = std::env::var("KVMEM_TEST_ROLE") else { return };

@@ -1,9 +1,8 @@
 //! *Found*: what the index in a file says, read and not changed.
 //!
 //! The superblock with the higher generation leads to the checkpoint, which has the index of that
-//! time. The blocks of the journal have the changes since then. What is found is thus what the tier
-//! held at some moment not before the last checkpoint; after the end of a process, what it held
-//! last.
+//! time. The blocks of the journal have the changes since then. The result is thus the state of the
+//! tier at some moment not before the last checkpoint; after the end of a process, its last state.
 //!
 //! # Blocks of the journal that are damaged
 //!

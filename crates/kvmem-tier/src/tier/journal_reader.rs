@@ -33,7 +33,7 @@ pub(super) enum JournalPart {
 pub(super) struct Gap {
     /// The number of blocks.
     pub(super) blocks: u64,
-    /// Those of them whose keys no later block has.
+    /// The number of these blocks whose keys no later block has.
     pub(super) unknown_blocks: u64,
     /// Whether one of the latter was durable.
     pub(super) is_unknown_durable: bool,
