@@ -106,7 +106,7 @@ impl Disk {
         self.platter().faults = n;
     }
 
-    /// Flips a bit of the memory of each of the next `n` reads, as a process does that writes there.
+    /// Flips a bit of the memory of each of the next `n` reads, as a process may that writes there.
     pub(crate) fn flip_reads(&self, n: u64) {
         self.platter().flips = n;
     }
