@@ -174,7 +174,10 @@ impl FileDevice {
     /// power cut would leave the bytes without one. A folder that this process may not read is left
     /// as it is.
     fn sync_name(&self, path: &Path) -> io::Result<()> {
-        if !self.file.metadata()?.is_file() {
+        use std::os::unix::fs::MetadataExt;
+        let metadata = self.file.metadata()?;
+        // A file may have no name, such as one that was opened through its descriptor.
+        if !metadata.is_file() || metadata.nlink() == 0 {
             return Ok(());
         }
         // A link may lie in another folder than the file.
