@@ -322,7 +322,7 @@ fn a_damaged_index_stops_the_server_and_can_be_set_aside() {
     assert_eq!(names, ["node", "node-aside-1"]);
     assert!(server.kill().contains("is kept as node-aside-1"));
     // What was set aside is as it was: whole again, it is recovered.
-    let [_, index] = keeper.get("node-aside-1").expect("it is kept").try_into().expect("two");
+    let [_, index, _] = keeper.get("node-aside-1").expect("it is kept").try_into().expect("three");
     let index = File::from(index);
     index.write_all_at(b"KVMNODE\0", 0).expect("it can be written");
     index.write_all_at(&version, 8).expect("it can be written");
@@ -345,9 +345,9 @@ fn what_is_no_node_is_not_touched() {
     let (status, errors) = place.fails("4MiB", &[]);
     assert_eq!(status, Some(2), "{errors}");
     assert!(errors.contains("1 descriptor(s) are kept instead of"), "{errors}");
-    // The memory file twice: its bytes are no index.
+    // The memory file three times: its bytes are no index.
     keeper.forget("node").expect("no server runs");
-    keeper.put("node", &[memory.as_fd(), memory.as_fd()]).expect("it has none");
+    keeper.put("node", &[memory.as_fd(), memory.as_fd(), memory.as_fd()]).expect("it has none");
     let (status, errors) = place.fails("4MiB", &[]);
     assert_eq!(status, Some(2), "{errors}");
     assert!(errors.contains("the file is no index of a node"), "{errors}");

@@ -85,7 +85,7 @@ fn values_survive_when_every_process_is_killed() {
     let mut server = server;
     let (status, errors) = server.wait();
     assert!(status.success() && errors.contains("201 value(s), kept in"), "{errors}");
-    assert_eq!(path.names(), ["memory", "memory.index", "memory.lock"]);
+    assert_eq!(path.names(), ["memory", "memory.index", "memory.lock", "memory.sessions"]);
     for name in path.names() {
         let mode = fs::metadata(path.0.with_file_name(&name)).expect("it is there");
         assert_eq!(mode.permissions().mode() & 0o7777, 0o600, "{name}");
@@ -190,7 +190,7 @@ fn half_made_memory_has_no_name() {
         signal_process(child.id(), Signal::KILL);
         child.wait().expect("it is a child");
         let names = path.names();
-        let whole = ["memory", "memory.index", "memory.lock"];
+        let whole = ["memory", "memory.index", "memory.lock", "memory.sessions"];
         assert!(names.is_empty() || names == whole[2..] || names == whole, "{names:?}");
         if names == whole {
             // It was too fast.

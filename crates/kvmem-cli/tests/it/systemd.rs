@@ -128,7 +128,7 @@ fn systemd_keeps_the_values() {
         lines.iter().any(|line| line.starts_with("STATUS=making memory resident")),
         "{lines:?}"
     );
-    assert_eq!(manager.names(), ["kvmem-memory", "kvmem-index"]);
+    assert_eq!(manager.names(), ["kvmem-memory", "kvmem-index", "kvmem-sessions"]);
     let mut lines = manager.until("WATCHDOG=1");
     if !lines.iter().any(|line| line.starts_with("STATUS=")) {
         lines.extend(manager.until("STATUS="));

@@ -23,13 +23,13 @@ impl SessionFile {
             .backing(Backing::Shared)
             .ladder(PageSize::Base)
             .populate(Populate::None);
-        SessionFile::of_server(builder.map()?)
+        SessionFile::created(builder.map()?)
     }
 
     /// Makes a file that will have a name, in whole pages of its file system.
     pub(crate) fn create_named(file: File, page: PageSize) -> Result<SessionFile, NodeError> {
         let builder = Region::builder(FILE_BYTES).ladder(page);
-        SessionFile::of_server(builder.named_file(file).map()?)
+        SessionFile::created(builder.named_file(file).map()?)
     }
 
     /// Maps the file of an earlier server.
@@ -47,18 +47,19 @@ impl SessionFile {
         SessionFile::of_server(Region::attach_named(file, None)?)
     }
 
+    /// Keeps other users from opening a new file for writing. One of the server's own user can open
+    /// it, and can also trace the server.
+    fn created(region: Region) -> Result<SessionFile, NodeError> {
+        let file = region.fd().expect("the session file is shared");
+        fchmod(file, Mode::RUSR | Mode::WUSR)
+            .map_err(NodeError::system("fchmod of the session file"))?;
+        SessionFile::of_server(region)
+    }
+
     fn of_server(region: Region) -> Result<SessionFile, NodeError> {
         if region.len() < FILE_BYTES {
             let (got, expected) = (region.len() as u64, FILE_BYTES as u64);
             return Err(BadIndex::SessionFileLength { got, expected }.into());
-        }
-        let file = region.fd().expect("the session file is shared");
-        let found = fstat(file).map_err(NodeError::system("fstat of the session file"))?;
-        let only_own = Mode::RUSR | Mode::WUSR;
-        if Mode::from_raw_mode(found.st_mode) != only_own {
-            // No client of another user can open the file for writing. One of the server's own user
-            // could, and can also trace the server.
-            fchmod(file, only_own).map_err(NodeError::system("fchmod of the session file"))?;
         }
         Ok(SessionFile(region))
     }
