@@ -113,6 +113,9 @@ static void survived(kvmem_status status, int line) {
                     "numa_node_count" => {
                         body.push_str("        options.numa_nodes = (uint32_t *) &place;\n")
                     }
+                    "server_user_count" => {
+                        body.push_str("        options.server_users = (uint32_t *) &place;\n")
+                    }
                     "hot_size_count" => body.push_str("        options.hot_sizes = place.words;\n"),
                     _ => {}
                 }
