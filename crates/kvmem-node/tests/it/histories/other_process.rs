@@ -83,7 +83,13 @@ fn role() {
     }
     let socket = PathBuf::from(std::env::var_os("KVMEM_TEST_CHILD").expect("a socket"));
     let rings = std::env::var("KVMEM_TEST_WORDS").as_deref() == Ok("true");
-    let client = connect_with(&socket, &ConnectOptions { rings, ..ConnectOptions::default() });
+    let client = connect_with(
+        &socket,
+        &ConnectOptions {
+            rings,
+            ..ConnectOptions { checksums: true, ..ConnectOptions::default() }
+        },
+    );
     let (mut pins, mut blocks) = (Vec::new(), Vec::new());
     println!("@ready");
     for line in std::io::stdin().lines() {
