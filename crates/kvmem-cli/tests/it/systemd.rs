@@ -142,7 +142,7 @@ fn systemd_keeps_the_values() {
     manager.passed();
     assert_eq!(server.report["recovered"]["values"], 1);
     manager.until("READY=1");
-    assert_eq!(manager.names().len(), 2, "they are not stored again");
+    assert_eq!(manager.names().len(), 3, "they are not stored again");
     assert!(place.client().get("key").expect("a call").is_some());
     server.signal(Signal::TERM);
     manager.until("STOPPING=1");
