@@ -14,6 +14,7 @@ mod journal_reader;
 mod open;
 mod options;
 mod origins;
+mod ownership;
 mod state;
 mod stats;
 mod store;

@@ -17,7 +17,7 @@ use super::origins::Origins;
 use super::state::State;
 use super::stats::TierStats;
 use crate::device::{Device, FileDevice, FixedBuffersError};
-use crate::format::{BLOCK, Digest, Layout, MAX_EXTENTS};
+use crate::format::{BLOCK, Digest, Layout, MAX_EXTENTS, Owner};
 use crate::index::seconds_now;
 use crate::process::Process;
 
@@ -45,6 +45,8 @@ pub struct DiskTier<D: Device = FileDevice> {
     pub(super) doorkeeper: Doorkeeper,
     pub(super) bounce: BounceBuffers,
     pub(super) process: Process,
+    /// This process, as the superblocks name it.
+    pub(super) owner: Owner,
     /// Names the values of this tier to caches above.
     pub(super) origins: Origins,
     /// Each key has one of these locks, under which a cache above changes its value.
@@ -204,6 +206,12 @@ impl<D: Device> DiskTier<D> {
             read_only: self.failed.get().is_some(),
             ..state.stats
         }
+    }
+
+    /// Returns the reason why the tier stores nothing any more; `None` if it does.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
     }
 
     /// Returns the device.
