@@ -113,8 +113,8 @@ pub(super) struct Found {
 pub(super) struct Restored {
     /// The values in address order, each with its place in the order of use.
     pub(super) live: Vec<(u64, Indexed)>,
-    /// The extents not to be used, in address order.
-    pub(super) quarantined: Vec<Extent>,
+    /// The extents not to be used, in address order, with their ranges.
+    pub(super) quarantined: Vec<(Extent, RawHandle)>,
     /// Entries outside of the space, or in blocks of others.
     pub(super) dropped: u64,
 }
@@ -218,7 +218,7 @@ impl Found {
                 (Ok(range), Some((_, index, place))) => {
                     values[index as usize].ranges[usize::from(place)] = Some(range.handle);
                 }
-                (Ok(_), None) => restored.quarantined.push(extent),
+                (Ok(range), None) => restored.quarantined.push((extent, range.handle)),
                 (Err(_), Some(_)) => {}
                 (Err(_), None) => restored.dropped += 1,
             }

@@ -192,7 +192,7 @@ impl<D: Device> DiskTier<D> {
         let space = self.space.metrics();
         let state = self.state();
         let block = BLOCK as u64;
-        let quarantined: u64 = state.quarantined.iter().map(|one| u64::from(one.blocks)).sum();
+        let quarantined: u64 = state.quarantined.iter().map(|(one, _)| u64::from(one.blocks)).sum();
         TierStats {
             entries: state.index.len() as u64,
             scattered: state.index.scattered() as u64,
