@@ -89,16 +89,16 @@ fn repair(args: &TierVerifyArgs, contents: &Contents) -> Result<RepairFigures, F
 #[derive(Serialize)]
 struct RepairFigures {
     /// Those that are used again.
-    returned: Vec<PartFigures>,
+    returned: Vec<RepairedPart>,
     returned_bytes: u64,
     /// Those that do not hold what is written to them.
-    left: Vec<PartFigures>,
+    left: Vec<RepairedPart>,
     left_bytes: u64,
 }
 
 /// A part of the file.
 #[derive(Serialize)]
-struct PartFigures {
+struct RepairedPart {
     offset: u64,
     bytes: u64,
 }
@@ -106,7 +106,7 @@ struct PartFigures {
 impl RepairFigures {
     fn new(contents: &Contents, report: &RepairReport) -> RepairFigures {
         let figures = |parts: &[Extent]| {
-            let figures = |part: &Extent| PartFigures {
+            let figures = |part: &Extent| RepairedPart {
                 offset: offset(contents, part.start),
                 bytes: u64::from(part.blocks) * BLOCK as u64,
             };

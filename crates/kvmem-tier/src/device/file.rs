@@ -82,7 +82,8 @@ impl FileDevice {
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::WouldBlock`] if it is open already, as a tier or
-    /// [to be read](Self::open_read_only), for three seconds, and if a block device is mounted; [`io::ErrorKind::Unsupported`] with
+    /// [to be read](Self::open_read_only), for three seconds, and if a block device is mounted;
+    /// [`io::ErrorKind::Unsupported`] with
     /// an [`UnsupportedAlignment`](super::UnsupportedAlignment) if it transfers only larger units
     /// than the block. A file that could not be made longer has its old length.
     pub fn open(path: &Path, len: u64, depth: u32) -> io::Result<FileDevice> {

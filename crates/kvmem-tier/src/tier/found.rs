@@ -1,7 +1,7 @@
 //! *Found*: what the index in a file says, read and not changed.
 //!
 //! The superblock with the higher generation leads to the checkpoint, which has the index of that
-//! time. The blocks of the journal have the changes since then. What is found is thus what the tier
+//! time. The blocks of the journal have the changes since then. The result is thus what the tier
 //! held at some moment not before the last checkpoint; after the end of a process, what it held
 //! last.
 //!
@@ -17,8 +17,8 @@
 //! - No whole block repeats the keys, and the damaged one was durable: no value from before it is
 //!   kept.
 //! - No whole block repeats the keys, and a power cut may have taken the block: the changes were
-//!   not durable, and none of them is made. Of the values from before, a damaged block that was no
-//!   work of a power cut may have given the blocks to others, so all become *unverified*.
+//!   not durable, and none of them is made. If it was no power cut, the block may have given the
+//!   blocks of older values to others, so all older values become *unverified*.
 //!
 //! Opening a tier and [inspecting](super::inspect()) one both read it here.
 
@@ -29,7 +29,7 @@ use std::io;
 use kvmem::offset::{OffsetAllocator, RawHandle};
 
 use super::error::TierError;
-use super::journal_reader::{Gap, JournalReader, Part};
+use super::journal_reader::{Gap, JournalPart, JournalReader};
 use crate::device::{AlignedBuffer, Device};
 use crate::format::{
     BLOCK, Change, Digest, Entry, Extent, JournalBlock, Layout, MAX_EXTENTS, Superblock,
@@ -139,8 +139,8 @@ impl Found {
         loop {
             let is_counted = journal.index() < superblock.counted_blocks;
             match journal.next()? {
-                Some(Part::Block(block)) => found.replay(block, is_counted),
-                Some(Part::Gap(gap)) => found.bridge(gap),
+                Some(JournalPart::Block(block)) => found.replay(block, is_counted),
+                Some(JournalPart::Gap(gap)) => found.bridge(gap),
                 None => return Ok(found),
             }
         }

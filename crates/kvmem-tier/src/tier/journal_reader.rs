@@ -23,7 +23,7 @@ const AT_ONCE: u32 = 256;
 const LOOK_AHEAD: usize = 4096;
 
 /// The next part of a journal.
-pub(super) enum Part {
+pub(super) enum JournalPart {
     Block(JournalBlock),
     Gap(Gap),
 }
@@ -62,14 +62,14 @@ impl<'a, D: Device> JournalReader<'a, D> {
     }
 
     /// Returns the next part; `None` at the end of the journal.
-    pub(super) fn next(&mut self) -> Result<Option<Part>, TierError> {
+    pub(super) fn next(&mut self) -> Result<Option<JournalPart>, TierError> {
         self.read_ahead(1)?;
         match self.ahead.front() {
             None => return Ok(None),
             Some(None) => {}
             Some(Some(_)) => {
                 let block = self.take(1).flatten();
-                return Ok(block.map(Part::Block));
+                return Ok(block.map(JournalPart::Block));
             }
         }
         let mut blocks = 1;
@@ -91,12 +91,12 @@ impl<'a, D: Device> JournalReader<'a, D> {
                 is_unknown_durable: true,
                 keys: Vec::new(),
             };
-            return Ok((lost > 0).then_some(Part::Gap(gap)));
+            return Ok((lost > 0).then_some(JournalPart::Gap(gap)));
         }
         self.read_ahead(blocks + AT_ONCE as usize)?;
         let gap = self.gap(blocks);
         self.take(blocks);
-        Ok(Some(Part::Gap(gap)))
+        Ok(Some(JournalPart::Gap(gap)))
     }
 
     /// Returns what later blocks say about the next `blocks` blocks, none of which is whole.

@@ -21,10 +21,10 @@
 //!
 //! The tier reads both superblocks before and after it writes the first ones, before each
 //! checkpoint, and on a device that other hosts may have also before it writes values or to the
-//! journal if a second has passed. If they are not those that it wrote, another process has taken the tier over:
-//! this one [stores nothing](super::TierError::TakenOver) any more. Two processes that open the
-//! tier at the same moment thus find each other, at the latest after a second; no lock over a
-//! network is needed for that.
+//! journal if a second has passed. If they are not those that it wrote, another process has taken
+//! the tier over: this one [stores nothing](super::TierError::TakenOver) any more. Two processes
+//! that open the tier at the same moment thus find each other, at the latest after a second; no
+//! lock over a network is needed for that.
 
 use std::time::{Duration, Instant};
 

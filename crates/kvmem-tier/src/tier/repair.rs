@@ -1,7 +1,8 @@
 //! *Repair*: quarantined parts that hold what is written to them are used again.
 //!
-//! A part is quarantined when a value in it was damaged. The cause may be gone: a drive has replaced
-//! the sector, a cable was changed, or the bytes were changed in memory before they were written.
+//! A part is quarantined when a value in it was damaged. The cause may be over: a drive has
+//! replaced the sector, a cable was changed, or the bytes were changed in memory before they were
+//! written.
 //! Each part is therefore written and read back several times, with other bytes each time, and
 //! other ones in each block: a drive that returns another block, or one from before, is noticed.
 //! The device is synced in between. A file without direct I/O is read from the page cache, which

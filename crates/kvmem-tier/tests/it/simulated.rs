@@ -109,7 +109,7 @@ impl Disk {
         self.platter().faults = n;
     }
 
-    /// Flips a bit of the memory of each of the next `n` reads, as a process does that writes to it.
+    /// Flips a bit of the memory of each of the next `n` reads, as a process that writes to it.
     pub(crate) fn flip_reads(&self, n: u64) {
         self.platter().flips = n;
     }
