@@ -254,7 +254,7 @@ fn sound_parts_are_given_back_on_request() {
     let verify = DiskTierOptions { verify: kvmem_tier::Verify::All, ..DiskTierOptions::default() };
     // A power cut may have taken a value of a killed process: it is not quarantined before it was
     // read once.
-    drop(DiskTier::open(&file.0, &verify).unwrap());
+    DiskTier::open(&file.0, &verify).unwrap().0.checkpoint().unwrap();
     let at = file.find(1);
     file.flip(at);
     drop(DiskTier::open(&file.0, &verify).unwrap());
