@@ -110,6 +110,13 @@ fn corpus() -> Vec<(String, Vec<u8>)> {
         named("epoch", &[change(0, 56, 9), change(1, 56, 9)]),
         named("layout", &[change(0, 128, 9), change(1, 136, 9)]),
         named("length", &[change(0, 88, 1), change(1, 90, 7)]),
+        // An owner, and a file that one copy of the superblock gives another identity.
+        named("owner", &[change(0, 256, 9), change(1, 256, 9), change(0, 312, 7)]),
+        named("identity", &[change(1, 16, 9)]),
+        // Keys that a block of the journal repeats: blocks, their counts, and what was durable; and
+        // a block that is not whole before it.
+        named("repeated", &[change(10, 40, 200), change(11, 4094, 0xFFFF), change(9, 44, 7)]),
+        named("gap", &[change(2, 0, 0), change(10, 0, 0), change(11, 44, 9)]),
         // A journal's blocks: epoch, place, number of records, and fields of their changes.
         named("journal", &[change(2, 24, 1), change(2, 32, 1), change(3, 36, 70)]),
         named("change", &[change(2, 64, 3), change(3, 64 + 32, 40), change(3, 64 + 40, 0xFFFF)]),

@@ -1093,6 +1093,12 @@ typedef struct kvmem_disk_tier_options {
     /// Called once with `on_admit_user`, by any thread, when the tier, or each tier of a set, is
     /// gone; may be NULL. Not called if the tier could not be opened.
     void (*on_admit_release)(void *user);
+    /// 1: opens a tier that a process of another host had open, which has ended without closing it.
+    /// The default is 0: such a tier is KVMEM_ERR_IN_USE. A process of this host that has ended
+    /// needs no such word.
+    uint32_t take_over;
+    /// Always 0.
+    uint32_t reserved;
 } kvmem_disk_tier_options;
 
 /// What opening a tier found.
@@ -2463,8 +2469,8 @@ kvmem_status kvmem_disk_tier_options_init(struct kvmem_disk_tier_options *option
 /// may be NULL. `out_report` (may be NULL) receives what was found.
 ///
 /// Fails with KVMEM_ERR_BAD_TIER if the file cannot be used as a tier, KVMEM_ERR_IN_USE if another
-/// process has it open as one for three seconds, KVMEM_ERR_INVALID_ARGUMENT if it is too short, and
-/// KVMEM_ERR_SYSTEM.
+/// process has it open as one for three seconds or a process of another host may have,
+/// KVMEM_ERR_INVALID_ARGUMENT if it is too short, and KVMEM_ERR_SYSTEM.
 kvmem_status kvmem_disk_tier_open(const char *path,
                                   const struct kvmem_disk_tier_options *options,
                                   struct kvmem_disk_tier **out_tier,

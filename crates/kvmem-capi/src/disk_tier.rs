@@ -99,6 +99,12 @@ pub struct kvmem_disk_tier_options {
     /// Called once with `on_admit_user`, by any thread, when the tier, or each tier of a set, is
     /// gone; may be NULL. Not called if the tier could not be opened.
     pub on_admit_release: Option<unsafe extern "C" fn(user: *mut c_void)>,
+    /// 1: opens a tier that a process of another host had open, which has ended without closing it.
+    /// The default is 0: such a tier is KVMEM_ERR_IN_USE. A process of this host that has ended
+    /// needs no such word.
+    pub take_over: u32,
+    /// Always 0.
+    pub reserved: u32,
 }
 
 // SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
@@ -120,6 +126,8 @@ unsafe impl Options for kvmem_disk_tier_options {
             on_admit: None,
             on_admit_user: std::ptr::null_mut(),
             on_admit_release: None,
+            take_over: 0,
+            reserved: 0,
         }
     }
 }
@@ -218,6 +226,7 @@ pub(crate) fn tier_options(
             }
         },
         max_write_bytes_per_s: given(wanted.max_write_bytes_per_s, "max_write_bytes_per_s")?,
+        take_over: flag(wanted.take_over, "take_over")?,
     };
     Ok(ConvertedOptions { options, admit })
 }
@@ -273,8 +282,8 @@ pub(crate) fn report_of(tier: &DiskTier, found: &OpenReport) -> kvmem_disk_tier_
 /// may be NULL. `out_report` (may be NULL) receives what was found.
 ///
 /// Fails with KVMEM_ERR_BAD_TIER if the file cannot be used as a tier, KVMEM_ERR_IN_USE if another
-/// process has it open as one for three seconds, KVMEM_ERR_INVALID_ARGUMENT if it is too short, and
-/// KVMEM_ERR_SYSTEM.
+/// process has it open as one for three seconds or a process of another host may have,
+/// KVMEM_ERR_INVALID_ARGUMENT if it is too short, and KVMEM_ERR_SYSTEM.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_disk_tier_open(
     path: *const c_char,

@@ -262,7 +262,8 @@ fn tier_status(error: &TierError) -> kvmem_status {
         TierError::Superblocks { .. } | TierError::CutOff { .. } | TierError::Checkpoint { .. } => {
             KVMEM_ERR_BAD_TIER
         }
-        TierError::ReadOnly { .. } => KVMEM_ERR_READ_ONLY,
+        TierError::Owned { .. } => KVMEM_ERR_IN_USE,
+        TierError::ReadOnly { .. } | TierError::TakenOver { .. } => KVMEM_ERR_READ_ONLY,
         _ => KVMEM_ERR_SYSTEM,
     }
 }

@@ -131,7 +131,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     if let Some(address) = report.metrics {
         tell(format_args!("kvmem: metrics at http://{address}/metrics"));
     }
-    let housekeeping = Housekeeping::start(keeping, files, socket, server.observer());
+    let watch = tier.as_ref().map(tier::TierWatch::new);
+    let housekeeping = Housekeeping::start(keeping, files, socket, server.observer(), watch);
     let housekeeping = housekeeping
         .map_err(|error| Failure::new(format_args!("cannot start a thread: {error}"), 1))?;
     json.write(&report, &report)?;

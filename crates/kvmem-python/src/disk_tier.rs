@@ -63,6 +63,8 @@ impl Held for SharedTier {
 /// - ``max_write_bytes_per_s``: maximum number of bytes that are written per second, those of the
 ///   index too: an evicted value that comes when they are used up is dropped. Values given to
 ///   :meth:`store` are always written, and count. None: no limit.
+/// - ``take_over``: open a tier that a process of another host had open, which has ended without
+///   closing it. Otherwise that is an error. A process of this host needs no such word.
 ///
 /// Raises :class:`DiskTierError` if the file cannot be used, and :class:`InvalidArgumentError`.
 ///
@@ -108,6 +110,7 @@ pub(crate) struct Options<'a, 'py> {
     pub(crate) admission: AdmissionArgument,
     pub(crate) eviction: &'a str,
     pub(crate) max_write_bytes_per_s: Option<Size>,
+    pub(crate) take_over: bool,
 }
 
 impl<'py> Options<'_, 'py> {
@@ -120,6 +123,7 @@ impl<'py> Options<'_, 'py> {
             depth: Some(self.depth.within(py, "depth", 1..=MAX_DEPTH)? as u32),
             dsync: self.dsync,
             format: self.format,
+            take_over: self.take_over,
             ..DiskTierOptions::default()
         };
         if let Some(entries) = self.max_entries {
@@ -161,10 +165,10 @@ impl PyDiskTier {
     #[pyo3(signature = (
         path, *, bytes=None, depth=Int::usual(32), max_entries=None, journal_bytes=None,
         dsync=false, format=false, verify="lazy", admission=AdmissionArgument::all(),
-        eviction="lru", max_write_bytes_per_s=None
+        eviction="lru", max_write_bytes_per_s=None, take_over=false
     ), text_signature = "(path, *, bytes=None, depth=32, max_entries=None, \
         journal_bytes=None, dsync=False, format=False, verify='lazy', admission='all', \
-        eviction='lru', max_write_bytes_per_s=None)")]
+        eviction='lru', max_write_bytes_per_s=None, take_over=False)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create<'py>(
         py: Python<'py>,
@@ -179,6 +183,7 @@ impl PyDiskTier {
         admission: AdmissionArgument,
         eviction: &str,
         max_write_bytes_per_s: Option<Size>,
+        take_over: bool,
     ) -> PyResult<PyDiskTier> {
         let admit = admission.admit();
         let options = Options {
@@ -192,6 +197,7 @@ impl PyDiskTier {
             admission,
             eviction,
             max_write_bytes_per_s,
+            take_over,
         };
         let options = options.tier_options(py)?;
         let opened = py.detach(|| DiskTier::open(&path, &options));

@@ -610,6 +610,13 @@ fn with_tier<'py>(raised: Raised<'py>, error: &TierError) -> Raised<'py> {
             "restore the file from a copy, or give format=True to lose what is there",
         ),
         TierError::ReadOnly { .. } => raised.with("remedy", "open the tier again"),
+        TierError::Owned { .. } => raised.with(
+            "remedy",
+            "close the tier there, or give take_over=True if that process or its host has ended",
+        ),
+        TierError::TakenOver { .. } => {
+            raised.with("remedy", "use a tier from one process at a time")
+        }
         _ => raised,
     }
 }

@@ -55,6 +55,8 @@ impl Held for SharedSet {
 /// - ``max_write_bytes_per_s``: maximum number of bytes that are written per second, those of the
 ///   index too: an evicted value that comes when they are used up is dropped. Values given to
 ///   :meth:`store` are always written, and count. None: no limit.
+/// - ``take_over``: open a tier that a process of another host had open, which has ended without
+///   closing it. Otherwise that is an error. A process of this host needs no such word.
 /// - ``available``: go on without those that cannot be opened. Their keys belong to the others
 ///   meanwhile. A device that comes back has the values of the time before: a value that was
 ///   replaced meanwhile is found in its older form, unless keys are hashes of their values.
@@ -90,10 +92,10 @@ impl PyTierSet {
     #[pyo3(signature = (
         paths, *, bytes=None, depth=Int::usual(32), max_entries=None, journal_bytes=None,
         dsync=false, format=false, verify="lazy", admission=AdmissionArgument::all(),
-        eviction="lru", max_write_bytes_per_s=None, available=false
+        eviction="lru", max_write_bytes_per_s=None, take_over=false, available=false
     ), text_signature = "(paths, *, bytes=None, depth=32, max_entries=None, \
         journal_bytes=None, dsync=False, format=False, verify='lazy', admission='all', \
-        eviction='lru', max_write_bytes_per_s=None, \
+        eviction='lru', max_write_bytes_per_s=None, take_over=False, \
         available=False)")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create<'py>(
@@ -109,6 +111,7 @@ impl PyTierSet {
         admission: AdmissionArgument,
         eviction: &str,
         max_write_bytes_per_s: Option<Size>,
+        take_over: bool,
         available: bool,
     ) -> PyResult<PyTierSet> {
         let admit = admission.admit();
@@ -123,6 +126,7 @@ impl PyTierSet {
             admission,
             eviction,
             max_write_bytes_per_s,
+            take_over,
         };
         let options = options.tier_options(py)?;
         let Several(paths) = paths;

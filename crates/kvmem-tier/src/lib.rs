@@ -21,8 +21,8 @@ pub use chain::Chain;
 pub use lower_tier::TierKey;
 pub use tier::{
     Admission, AdmissionPolicy, Contents, Damage, DamagedValue, DiskTier, DiskTierOptions,
-    EvictionOrder, Fetch, Fetched, Inspection, OpenReport, StoreError, Stored, TierError,
-    TierStats, ValueLengths, Verify, inspect, verify,
+    EvictionOrder, Fetch, Fetched, Inspection, OpenReport, RepairReport, StoreError, Stored,
+    TierError, TierStats, ValueLengths, Verify, inspect, verify,
 };
 pub use tier_set::{TierSet, TierSetError};
 pub use until::verify_until;

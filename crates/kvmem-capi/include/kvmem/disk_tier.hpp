@@ -59,6 +59,8 @@ struct DiskTierOptions {
     TierEviction eviction = TierEviction::lru;
     /// Opens the file with O_DSYNC: a value survives a power cut as soon as it is stored.
     bool dsync = false;
+    /// Opens a tier that a process of another host had open, which has ended without closing it.
+    bool take_over = false;
     /// With `Admission::custom`: chooses the evicted values that are written. Destroyed with the
     /// tier, or with the last tier of a set.
     AdmitFn on_admit;
@@ -80,6 +82,7 @@ inline kvmem_disk_tier_options tier_options(const DiskTierOptions &options) {
     wanted.admission = static_cast<std::uint32_t>(options.admission);
     wanted.eviction = static_cast<std::uint32_t>(options.eviction);
     wanted.dsync = options.dsync ? 1 : 0;
+    wanted.take_over = options.take_over ? 1 : 0;
     return wanted;
 }
 

@@ -176,6 +176,10 @@ const STRUCTURES: &[Structure] = &[
             ("checkpoint_blocks", "it is a length in the file; the changes are counted"),
             ("next_number", "it orders the changes"),
             ("counted_blocks", "it belongs to lifetime_bytes"),
+            (
+                "owner",
+                "a tier that is inspected is open nowhere on this host; the command names it",
+            ),
         ],
     },
     Structure {

@@ -150,6 +150,16 @@ pub struct ServeArgs {
     )]
     pub tiers: Vec<ServeTier>,
 
+    /// Open disk tiers that a process of another host had open, which has ended without closing
+    /// them. A server of this host that was killed needs no such word
+    #[arg(long, requires = "tiers")]
+    pub tier_take_over: bool,
+
+    /// Open disk tiers with O_DSYNC: a value survives a power cut as soon as it is stored, and
+    /// storing takes longer. Removals survive it without
+    #[arg(long, requires = "tiers")]
+    pub tier_dsync: bool,
+
     /// Use a Mooncake cluster as the tier below the memory, or below the disk tier: servers with
     /// one cluster share the values, whose keys must name their contents. OPTIONs: host=ADDRESS of
     /// this machine, peers=NETWORK[+NETWORK…], prefix=NAME of the keys, protocol=tcp, devices=NAME,

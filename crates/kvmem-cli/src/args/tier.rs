@@ -21,7 +21,7 @@ pub enum TierCommand {
     /// the tier must not be open
     Inspect(TierInspectArgs),
     /// Read every value and compare it with its checksum; the status is 1 if one is damaged.
-    /// Nothing is written; the tier must not be open
+    /// Nothing is written without --repair; the tier must not be open
     Verify(TierVerifyArgs),
     /// Measure a disk tier in a new file beside plain transfers of the same file
     Bench(TierBenchArgs),
@@ -56,6 +56,11 @@ pub struct TierVerifyArgs {
         value_parser = clap::value_parser!(u32).range(1..=1024)
     )]
     pub depth: u32,
+
+    /// Then write to the parts that lost what was written, and read them back, three times: those
+    /// that hold it are used again. No value is written to
+    #[arg(long)]
+    pub repair: bool,
 
     /// Write what is found as JSON to OUT; - for standard output instead of the text
     #[arg(long, value_name = "OUT")]

@@ -1,5 +1,5 @@
-//! *Housekeeping*: a thread beside the server's: signals of life to systemd, and a keeper that is
-//! started again when it has ended.
+//! *Housekeeping*: a thread beside the server's: signals of life to systemd, a line about a disk
+//! tier that stores nothing any more, and a keeper that is started again when it has ended.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -13,6 +13,7 @@ use kvmem_node::{DrainProgress, NodeObserver, NodeStats};
 use sd_notify::NotifyState;
 
 use super::keeping::Keeping;
+use super::tier::TierWatch;
 use crate::output::tell;
 
 /// The longest time between two looks at the keeper.
@@ -33,9 +34,10 @@ impl Housekeeping {
         files: [OwnedFd; 3],
         socket: PathBuf,
         observer: NodeObserver,
+        mut tier: Option<TierWatch>,
     ) -> io::Result<Housekeeping> {
         let (stop, stopped) = sync_channel(1);
-        let work = move || run(keeping, &files, &socket, &observer, &stopped);
+        let work = move || run(keeping, &files, &socket, &observer, &mut tier, &stopped);
         let thread = thread::Builder::new().name("kvmem-keeping".into()).spawn(work)?;
         Ok(Housekeeping { stop, thread })
     }
@@ -52,6 +54,7 @@ fn run(
     files: &[OwnedFd; 3],
     socket: &std::path::Path,
     observer: &NodeObserver,
+    tier: &mut Option<TierWatch>,
     stopped: &Receiver<()>,
 ) -> Keeping {
     let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
@@ -63,6 +66,9 @@ fn run(
         match stopped.recv_timeout(period) {
             Err(RecvTimeoutError::Timeout) => {}
             _ => return keeping,
+        }
+        if let Some(tier) = tier {
+            tier.look();
         }
         // The server's loop turns at least once a second. If it hangs, systemd restarts it.
         if watchdog.is_some() && observer.beats() != beats {

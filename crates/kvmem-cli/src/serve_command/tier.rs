@@ -57,7 +57,12 @@ pub(super) fn open(args: &ServeArgs) -> Result<Option<OpenedTiers>, Failure> {
 /// Opens all of them side by side: each has an index to read.
 fn open_all(args: &ServeArgs) -> Vec<Result<(DiskTier, OpenReport), TierError>> {
     let open = |tier: &ServeTier| {
-        let options = DiskTierOptions { bytes: len(args, tier), ..DiskTierOptions::default() };
+        let options = DiskTierOptions {
+            bytes: len(args, tier),
+            dsync: args.tier_dsync,
+            take_over: args.tier_take_over,
+            ..DiskTierOptions::default()
+        };
         DiskTier::open(&tier.path, &options)
     };
     thread::scope(|scope| {
@@ -86,7 +91,33 @@ pub(super) fn end(tier: &OpenedTiers) {
 }
 
 fn failure(tier: &ServeTier, error: &TierError) -> Failure {
-    Failure::usage(format_args!("--tier disk:{}: {error}", shown(&tier.path)))
+    let remedy = match error {
+        TierError::Owned { .. } => " (--tier-take-over)",
+        _ => "",
+    };
+    Failure::usage(format_args!("--tier disk:{}: {error}{remedy}", shown(&tier.path)))
+}
+
+/// Says once of each file when it stores nothing any more.
+pub(super) struct TierWatch {
+    set: Arc<TierSet>,
+    /// The files of which nothing was said yet; empty names of the others.
+    files: Vec<String>,
+}
+
+impl TierWatch {
+    pub(super) fn new(tier: &OpenedTiers) -> TierWatch {
+        TierWatch { set: Arc::clone(&tier.set), files: tier.files.clone() }
+    }
+
+    pub(super) fn look(&mut self) {
+        for (tier, file) in self.set.in_given_order().zip(&mut self.files) {
+            if let Some(cause) = tier.failure().filter(|_| !file.is_empty()) {
+                tell(format_args!("kvmem: --tier disk:{file} stores nothing any more: {cause}"));
+                file.clear();
+            }
+        }
+    }
 }
 
 /// Returns the bytes of the file; `None`: a tier that is there keeps its length.

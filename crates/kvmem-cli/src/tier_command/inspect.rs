@@ -79,6 +79,8 @@ struct TierFigures {
     since: u64,
     /// Bytes that were written to the file since then, up to the last checkpoint.
     lifetime_bytes: u64,
+    /// The process that has the tier open, or was killed while it had.
+    owner: Option<String>,
     parts: Vec<PartFigures>,
     values: ValueFigures,
     checkpoint: ChangeFigures,
@@ -177,6 +179,7 @@ impl TierFigures {
             bytes: superblock.len,
             since: superblock.since,
             lifetime_bytes: superblock.lifetime_bytes,
+            owner: superblock.owner.map(|owner| owner.to_string()),
             parts: parts(superblock),
             values: ValueFigures {
                 count: contents.entries.len() as u64,
@@ -304,6 +307,9 @@ impl fmt::Display for TierFigures {
         )?;
         if let Some(age) = self.age() {
             line("written", format!("{} in {}", bytes(self.lifetime_bytes), HumanDuration(age)))?;
+        }
+        if let Some(owner) = &self.owner {
+            line("not closed by", owner.clone())?;
         }
         let values = &self.values;
         line(

@@ -1,4 +1,5 @@
-//! `kvmem tier verify`: reads every value and names those that are damaged.
+//! `kvmem tier verify`: reads every value and names those that are damaged. On request, it gives
+//! back the parts that were quarantined and hold what is written to them.
 
 mod page;
 
@@ -6,10 +7,11 @@ use std::fmt;
 use std::time::Instant;
 
 use indicatif::{BinaryBytes, HumanCount};
-use kvmem_tier::{Contents, DamagedValue, verify};
+use kvmem_tier::format::{BLOCK, Extent};
+use kvmem_tier::{Contents, DamagedValue, DiskTier, DiskTierOptions, RepairReport, verify};
 use serde::Serialize;
 
-use super::{Hex, access, inspected, offset, unusable};
+use super::{Hex, access, failure, inspected, offset, unusable};
 use crate::args::TierVerifyArgs;
 use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
@@ -41,9 +43,13 @@ pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
     });
     let seconds = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
+    let access = access(&device);
+    // The tier is opened, which it cannot be while it is read.
+    drop(device);
+    let repair = if args.repair { Some(repair(args, contents)?) } else { None };
     let report = VerifyReport {
         file: args.file.display().to_string(),
-        access: access(&device),
+        access,
         values: contents.entries.len() as u64,
         bytes: contents.used_bytes(),
         seconds,
@@ -52,6 +58,7 @@ pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
         in_doubt: contents.in_doubt,
         journal_damage: contents.journal_damage(),
         damaged: damaged.len() as u64,
+        repair,
         named: damaged.iter().take(NAMED).map(|value| NamedValue::new(contents, value)).collect(),
     };
     html.write(|| page::page(&report, contents, &damaged, &course))?;
@@ -70,6 +77,63 @@ pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
     ))
 }
 
+/// Tests the parts that are quarantined.
+fn repair(args: &TierVerifyArgs, contents: &Contents) -> Result<RepairFigures, Failure> {
+    let options = DiskTierOptions { depth: Some(args.depth), ..DiskTierOptions::default() };
+    let repaired = DiskTier::open(&args.file, &options).and_then(|(tier, _)| tier.repair());
+    let report = repaired.map_err(|error| failure(&args.file, &error, 1))?;
+    Ok(RepairFigures::new(contents, &report))
+}
+
+/// Parts that were quarantined.
+#[derive(Serialize)]
+struct RepairFigures {
+    /// Those that are used again.
+    returned: Vec<RepairedPart>,
+    returned_bytes: u64,
+    /// Those that do not hold what is written to them.
+    left: Vec<RepairedPart>,
+    left_bytes: u64,
+}
+
+/// A part of the file.
+#[derive(Serialize)]
+struct RepairedPart {
+    offset: u64,
+    bytes: u64,
+}
+
+impl RepairFigures {
+    fn new(contents: &Contents, report: &RepairReport) -> RepairFigures {
+        let figures = |parts: &[Extent]| {
+            let figures = |part: &Extent| RepairedPart {
+                offset: offset(contents, part.start),
+                bytes: u64::from(part.blocks) * BLOCK as u64,
+            };
+            parts.iter().map(figures).collect()
+        };
+        RepairFigures {
+            returned: figures(&report.returned),
+            returned_bytes: report.returned_bytes(),
+            left: figures(&report.left),
+            left_bytes: report.left_bytes(),
+        }
+    }
+}
+
+impl fmt::Display for RepairFigures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} part(s) with {} are used again, {} with {} stay quarantined",
+            HumanCount(self.returned.len() as u64),
+            BinaryBytes(self.returned_bytes),
+            HumanCount(self.left.len() as u64),
+            BinaryBytes(self.left_bytes)
+        )
+    }
+}
+
 /// The outcome.
 #[derive(Serialize)]
 struct VerifyReport {
@@ -86,6 +150,8 @@ struct VerifyReport {
     #[serde(skip)]
     journal_damage: Option<String>,
     damaged: u64,
+    /// With --repair: what became of the quarantined parts.
+    repair: Option<RepairFigures>,
     /// The first of the damaged values, in address order.
     #[serde(rename = "damaged_values")]
     named: Vec<NamedValue>,
@@ -137,6 +203,9 @@ impl fmt::Display for VerifyReport {
             writeln!(f, "journal        {damage}")?;
         }
         writeln!(f, "damaged        {}", count(self.damaged))?;
+        if let Some(repair) = &self.repair {
+            writeln!(f, "repair         {repair}")?;
+        }
         if !self.named.is_empty() {
             writeln!(f, "\n{:<32} {:>16} {:>12}", "digest", "offset", "bytes")?;
         }

@@ -223,6 +223,58 @@ fn what_is_no_tier_is_not_shown() {
     }
 }
 
+/// A damaged block of the journal is shown, with the values that it may concern, and the process
+/// that was killed is named.
+#[test]
+fn damage_of_the_journal_is_shown() {
+    let file = TempFile::tier("journal", 5);
+    let (_, report) = file.json("inspect");
+    let tier = &report["tier"];
+    assert_eq!((&tier["journal_damaged"], &tier["in_doubt"]), (&0.into(), &0.into()));
+    let pid = format!("process {} of host ", std::process::id());
+    assert!(tier["owner"].as_str().unwrap().starts_with(&pid), "{tier}");
+    let journal = &tier["parts"][2];
+    assert_eq!((&journal["name"], &journal["in_use"]), (&"journal 1".into(), &true.into()));
+    file.flip(journal["offset"].as_u64().unwrap() as usize + 4096 + 70);
+    let (output, report) = file.json("inspect");
+    assert!(output.status.success());
+    let tier = &report["tier"];
+    assert_eq!((&tier["journal_damaged"], &tier["journal_unknown"]), (&1.into(), &0.into()));
+    assert_eq!(tier["values"]["count"], 4);
+    for command in ["inspect", "verify"] {
+        let shown = text(&kvmem(&[command, file.path()]).stdout);
+        assert!(shown.contains("1 block(s) of the journal are damaged"), "{shown}");
+    }
+}
+
+/// Parts that were quarantined and are sound are given back, and the report says which.
+#[test]
+fn sound_parts_are_given_back_on_request() {
+    let file = TempFile::tier("repair", 5);
+    let verify = DiskTierOptions { verify: kvmem_tier::Verify::All, ..DiskTierOptions::default() };
+    // A power cut may have taken a value of a killed process: it is not quarantined before it was
+    // read once.
+    DiskTier::open(&file.0, &verify).unwrap().0.checkpoint().unwrap();
+    let at = file.find(1);
+    file.flip(at);
+    drop(DiskTier::open(&file.0, &verify).unwrap());
+    let (_, report) = file.json("inspect");
+    assert_eq!(report["tier"]["quarantined_bytes"], 3 * 4096);
+    let repaired = kvmem(&["verify", file.path(), "--repair", "--json", "-"]);
+    assert!(repaired.status.success(), "{}", text(&repaired.stderr));
+    let report: Value = serde_json::from_slice(&repaired.stdout).unwrap();
+    let repair = &report["repair"];
+    assert_eq!((&repair["returned_bytes"], &repair["left_bytes"]), (&12_288.into(), &0.into()));
+    assert_eq!((&repair["returned"][0]["offset"], &report["values"]), (&at.into(), &4.into()));
+    let (_, report) = file.json("inspect");
+    assert_eq!(
+        (&report["tier"]["quarantined_bytes"], &report["tier"]["owner"]),
+        (&0.into(), &Value::Null)
+    );
+    let shown = text(&kvmem(&["verify", file.path(), "--repair"]).stdout);
+    assert!(shown.contains("repair         0 part(s) with 0 B are used again"), "{shown}");
+}
+
 #[test]
 fn an_open_tier_is_not_read() {
     let file = TempFile::tier("open", 1);

@@ -168,14 +168,15 @@ impl Work {
         unsafe { self.memory.base().as_ptr().add(offset as usize) }
     }
 
-    /// Copies a committed value to memory of the server alone; returns the checksum of the copy.
-    fn copy(&self, value: &Storing, to: &mut [u8]) -> u32 {
+    /// Copies a committed value to memory of the server alone. Returns whether the copy has the
+    /// checksum of its writer, if that has calculated one.
+    fn copy(&self, value: &Storing, to: &mut [u8]) -> bool {
         let first = self.block(value.offset, value.len);
         // SAFETY: the bytes lie in the region, and the value is committed and pinned until the job
         // is done. A client may write to them all the same: they are copied as raw memory, no
         // reference to them exists, and `to` is memory of the server alone.
         unsafe { std::ptr::copy_nonoverlapping(first, to.as_mut_ptr(), to.len()) };
-        crc::of(to)
+        value.checksum.is_none_or(|checksum| checksum == crc::of(to))
     }
 
     /// Stores copies of the values. The memory of the node is that of its clients, too: one that
@@ -186,8 +187,7 @@ impl Work {
         let mut changed: Vec<&[u8]> = Vec::new();
         let mut is_whole = Vec::with_capacity(values.len());
         for (value, part) in values.iter().zip(parts) {
-            let sum = self.copy(value, part);
-            let whole = value.checksum.is_none_or(|checksum| checksum == sum);
+            let whole = self.copy(value, part);
             is_whole.push(whole);
             if whole { batch.push((&value.key, part)) } else { changed.push(&value.key) }
         }

@@ -1036,6 +1036,8 @@ class DiskTier(_TierValues):
     - ``max_write_bytes_per_s``: maximum number of bytes that are written per second, those of the
       index too: an evicted value that comes when they are used up is dropped. Values given to
       :meth:`store` are always written, and count. None: no limit.
+    - ``take_over``: open a tier that a process of another host had open, which has ended without
+      closing it. Otherwise that is an error. A process of this host needs no such word.
 
     Raises :class:`DiskTierError` if the file cannot be used, and :class:`InvalidArgumentError`.
 
@@ -1062,6 +1064,7 @@ class DiskTier(_TierValues):
         admission: str | Callable[[int | bytes | str, memoryview], bool] = "all",
         eviction: str = "lru",
         max_write_bytes_per_s: _Size | None = None,
+        take_over: bool = False,
     ) -> Self: ...
     @staticmethod
     def inspect(path: str | PathLike[str]) -> DiskTierInspection:
@@ -1136,6 +1139,8 @@ class TierSet(_TierValues):
     - ``max_write_bytes_per_s``: maximum number of bytes that are written per second, those of the
       index too: an evicted value that comes when they are used up is dropped. Values given to
       :meth:`store` are always written, and count. None: no limit.
+    - ``take_over``: open a tier that a process of another host had open, which has ended without
+      closing it. Otherwise that is an error. A process of this host needs no such word.
     - ``available``: go on without those that cannot be opened. Their keys belong to the others
       meanwhile. A device that comes back has the values of the time before: a value that was
       replaced meanwhile is found in its older form, unless keys are hashes of their values.
@@ -1165,6 +1170,7 @@ class TierSet(_TierValues):
         admission: str | Callable[[int | bytes | str, memoryview], bool] = "all",
         eviction: str = "lru",
         max_write_bytes_per_s: _Size | None = None,
+        take_over: bool = False,
         available: bool = False,
     ) -> Self: ...
     @property

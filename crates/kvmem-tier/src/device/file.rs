@@ -55,6 +55,8 @@ pub struct FileDevice {
     new: bool,
     /// Whether the file was opened with `O_DSYNC`.
     dsync: bool,
+    /// Whether other hosts may have it open.
+    shared: bool,
     alignment: Alignment,
     rings: Option<Arc<RingPool>>,
     workers: Workers,
@@ -82,7 +84,8 @@ impl FileDevice {
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::WouldBlock`] if it is open already, as a tier or
-    /// [to be read](Self::open_read_only), for three seconds; [`io::ErrorKind::Unsupported`] with
+    /// [to be read](Self::open_read_only), for three seconds, and if a block device is mounted;
+    /// [`io::ErrorKind::Unsupported`] with
     /// an [`UnsupportedAlignment`](super::UnsupportedAlignment) if it transfers only larger units
     /// than the block. A file that could not be made longer has its old length.
     pub fn open(path: &Path, len: u64, depth: u32) -> io::Result<FileDevice> {
@@ -100,12 +103,20 @@ impl FileDevice {
 
     fn open_with(path: &Path, len: u64, depth: u32, flags: OFlags) -> io::Result<FileDevice> {
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(len > 0).truncate(false).mode(0o600);
-        let (file, alignment) = open_direct(path, &mut options, flags)?;
+        options.read(true).write(true).truncate(false).mode(0o600);
         let busy = "it is open already, as a tier or by a program that reads one: close that first";
+        let (file, alignment) = if is_block_device(path) {
+            // A lock is of one device node, and a device may have several. The claim is of the
+            // device.
+            let busy = "it is in use, as a tier or a part of one, or it is mounted: end that first";
+            claim(busy, || open_direct(path, &mut options, flags | OFlags::EXCL))?
+        } else {
+            open_direct(path, options.create(len > 0), flags)?
+        };
         lock(&file, FlockOperation::NonBlockingLockExclusive, busy)?;
         let mut device = FileDevice::of(file, alignment, depth);
         device.dsync = flags.contains(OFlags::DSYNC);
+        device.shared = may_be_shared(&device.file)?;
         device.set_len(len)?;
         device.sync_name(path)?;
         Ok(device)
@@ -127,6 +138,12 @@ impl FileDevice {
         let (file, alignment) = open_direct(path, OpenOptions::new().read(true), OFlags::empty())?;
         let busy = "it is open as a tier: close that first";
         lock(&file, FlockOperation::NonBlockingLockShared, busy)?;
+        if kind.is_block_device() {
+            // A tier may have it through another device node. Several processes read it at once, so
+            // the claim ends at once.
+            let busy = "it is in use, as a tier or a part of one, or it is mounted: end that first";
+            claim(busy, || open_direct(path, OpenOptions::new().read(true), OFlags::EXCL))?;
+        }
         let mut device = FileDevice::of(file, alignment, depth);
         device.set_len(0)?;
         device.new = false;
@@ -140,6 +157,7 @@ impl FileDevice {
             len: 0,
             new: false,
             dsync: false,
+            shared: false,
             alignment,
             rings,
             workers: Workers::new(depth.clamp(1, MAX_THREADS) as usize),
@@ -383,13 +401,63 @@ impl FileDevice {
     }
 }
 
+fn is_block_device(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+/// The time for which a file that is in use is waited for.
+const MAX_WAIT: Duration = Duration::from_secs(3);
+const WAIT: Duration = Duration::from_millis(10);
+
+/// Opens a block device for this process alone, or fails with the error `busy`. A process that was
+/// killed has the device until all that it had in flight is complete.
+fn claim<T>(busy: &'static str, mut open: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let end = Instant::now() + MAX_WAIT;
+    loop {
+        match open() {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                if Instant::now() >= end {
+                    return Err(io::Error::new(io::ErrorKind::WouldBlock, busy));
+                }
+                thread::sleep(WAIT);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// The file systems that other hosts may have, by the numbers that `statfs` returns: NFS, SMB,
+/// CIFS, SMB 2, Ceph, Lustre, GFS2, OCFS2, FUSE and virtiofs, 9P, AFS, GPFS, BeeGFS.
+const OF_NETWORKS: [u32; 13] = [
+    0x6969,
+    0x517B,
+    0xFF53_4D42,
+    0xFE53_4D42,
+    0x00C3_6400,
+    0x0BD0_0BD0,
+    0x0116_1970,
+    0x7461_636F,
+    0x6573_5546,
+    0x0102_1997,
+    0x5346_414F,
+    0x4750_4653,
+    0x1983_0326,
+];
+
+/// Returns whether other hosts may have a file open.
+fn may_be_shared(file: &File) -> io::Result<bool> {
+    if file.metadata()?.file_type().is_block_device() {
+        return Ok(true);
+    }
+    Ok(OF_NETWORKS.contains(&(rustix::fs::fstatfs(file)?.f_type as u32)))
+}
+
 /// Locks the file against other tiers, or fails with the error `busy`.
 ///
 /// The kernel completes what a killed process had in flight, and closes the file only then: until
 /// that is done, the lock keeps the next process from what the last one still writes.
 fn lock(file: &File, operation: FlockOperation, busy: &'static str) -> io::Result<()> {
-    const WAIT: Duration = Duration::from_millis(10);
-    let end = Instant::now() + Duration::from_secs(3);
+    let end = Instant::now() + MAX_WAIT;
     loop {
         match rustix::fs::flock(file, operation) {
             Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(WAIT),
@@ -440,6 +508,10 @@ impl Device for FileDevice {
 
     fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
         FileDevice::keep_open(self, file)
+    }
+
+    fn may_be_shared(&self) -> bool {
+        self.shared
     }
 
     /// The file system knows which parts were never written. Block devices do not.

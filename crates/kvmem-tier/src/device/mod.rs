@@ -87,6 +87,12 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
+    /// Returns whether another host may have the device open, of which the kernel of this one knows
+    /// nothing: a block device, or a file of a network.
+    fn may_be_shared(&self) -> bool {
+        false
+    }
+
     /// Returns the next bytes at or behind `at` that may be others than zeros, as far as that is
     /// known without reading; `None` if there are none. By default all bytes may be.
     ///

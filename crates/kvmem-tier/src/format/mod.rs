@@ -33,6 +33,7 @@ mod checkpoint;
 mod entry;
 mod journal;
 mod layout;
+mod owner;
 mod repeated;
 mod superblock;
 
@@ -44,6 +45,7 @@ pub use entry::{Change, Digest, Entry, Extent, Extents, Hints, MAX_EXTENTS};
 pub(crate) use journal::{BlockOf, block_parts, write_packed};
 pub use journal::{JournalBlock, RECORDS_PER_BLOCK, read_journal_block, write_journal_block};
 pub use layout::{Area, Layout};
+pub use owner::Owner;
 pub use repeated::Repeated;
 pub(crate) use repeated::{PackedBlock, RecentKeys};
 pub use superblock::{Superblock, SuperblockError, VERSION};

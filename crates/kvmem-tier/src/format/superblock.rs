@@ -7,6 +7,7 @@ use thiserror::Error;
 use super::BLOCK;
 use super::block::{Fields, Reader, is_sealed, seal};
 use super::layout::{LAYOUT, Layout};
+use super::owner::{OWNER, Owner};
 
 const MAGIC: [u8; 8] = *b"KvmemDsk";
 /// The version of the format.
@@ -16,6 +17,8 @@ const OLDEST: u32 = 1;
 /// The field of the checksum.
 const CHECKSUM: usize = 12;
 const HEADER: usize = 128;
+/// Where the owner begins.
+const OF_OWNER: usize = 256;
 
 /// A superblock. There are two copies, written in turns; the one with the higher generation counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -49,6 +52,9 @@ pub struct Superblock {
     pub counted_blocks: u32,
     /// The parts of the file.
     pub layout: Layout,
+    /// The process that has the tier open, or that was killed while it had; none if the tier was
+    /// closed, and none of programs that leave no name.
+    pub owner: Option<Owner>,
 }
 
 /// The reason why a block is no superblock that can be used.
@@ -100,6 +106,7 @@ impl Superblock {
         fields.put(&self.since.to_le_bytes());
         fields.put(&self.counted_blocks.to_le_bytes());
         self.layout.write(&mut bytes[HEADER..HEADER + LAYOUT]);
+        Owner::write(self.owner.as_ref(), &mut bytes[OF_OWNER..OF_OWNER + OWNER]);
         seal(&mut bytes, CHECKSUM);
         bytes
     }
@@ -136,6 +143,7 @@ impl Superblock {
             since: fields.u64(),
             counted_blocks: fields.u32(),
             layout: Layout::read(&bytes[HEADER..HEADER + LAYOUT]),
+            owner: Owner::read(&bytes[OF_OWNER..OF_OWNER + OWNER]),
         };
         let Superblock { journal, checkpoint, checkpoint_blocks, len, layout, .. } = &superblock;
         let sound = *journal < 2

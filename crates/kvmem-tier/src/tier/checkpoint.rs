@@ -100,7 +100,10 @@ impl<D: Device> DiskTier<D> {
         }
         let mut partial = match journal.partial.take() {
             Some(partial) => partial,
-            None => self.begin_checkpoint(journal, 2),
+            None => {
+                self.check_owner(&journal.superblock)?;
+                self.begin_checkpoint(journal, 2)
+            }
         };
         let room = (blocks / 8).max(1);
         let share = (used + 1 - u64::from(partial.began_at)).min(room);
@@ -126,7 +129,10 @@ impl<D: Device> DiskTier<D> {
     ) -> Result<bool, TierError> {
         let mut partial = match journal.partial.take() {
             Some(partial) => partial,
-            None => self.begin_checkpoint(journal, step),
+            None => {
+                self.check_owner(&journal.superblock)?;
+                self.begin_checkpoint(journal, step)
+            }
         };
         while partial.left > 0 {
             if until.is_some_and(|until| Instant::now() >= until) {
@@ -277,8 +283,15 @@ impl<D: Device> DiskTier<D> {
         self.sync()?;
         // Without the two superblocks that are written now.
         let lifetime_bytes = self.state().lifetime_bytes();
-        let superblock = Superblock { lifetime_bytes, counted_blocks: next_block, ..superblock };
+        let owner = Some(self.owner);
+        let superblock =
+            Superblock { lifetime_bytes, counted_blocks: next_block, owner, ..superblock };
+        self.check_owner(&journal.superblock)?;
         self.write_superblocks(&superblock)?;
+        if !journal.is_open {
+            // Another process may have opened the tier at the same moment.
+            self.check_owner(&superblock)?;
+        }
         journal.superblock = superblock;
         journal.next_block = next_block;
         journal.recent = recent;
@@ -348,6 +361,10 @@ impl<D: Device> DiskTier<D> {
             Ok(true) | Err(TierError::ReadOnly { .. }) => {}
             Ok(false) => event!(WARN, "no time was left for a checkpoint: the journal is read"),
             Err(_error) => event!(WARN, %_error, "the last checkpoint failed: the journal is read"),
+        }
+        // The next process needs no word that this one has ended.
+        if let Err(_error) = self.release() {
+            event!(WARN, %_error, "the superblocks name an owner that has ended");
         }
     }
 

@@ -74,6 +74,32 @@ pub enum TierError {
          or open another file here"
     )]
     Forked,
+    /// A process of another host has the tier open, or was killed while it had. Nothing is
+    /// overwritten.
+    #[error(
+        "the tier is that of {owner}: close it there. If that process or its host has ended, open \
+         the tier with `take_over`"
+    )]
+    Owned {
+        /// The name of the host.
+        host: String,
+        /// The number of the process there.
+        process: u32,
+        /// When it opened the tier, in seconds since 1970.
+        since: u64,
+        /// All of that, as text.
+        owner: String,
+    },
+    /// Another process has opened the tier while this one had it open. This one writes nothing any
+    /// more.
+    #[error(
+        "the tier was taken over by {by}: two processes would destroy each other's values, so this \
+         one stores nothing any more. Use a tier from one process at a time"
+    )]
+    TakenOver {
+        /// The process that has the tier now.
+        by: String,
+    },
     /// A change could not be recorded before, and nothing is stored since. Values that were stored
     /// are still found.
     #[error("the tier stores nothing since its journal failed: {cause}; open it again")]

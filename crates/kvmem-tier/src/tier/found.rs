@@ -16,8 +16,8 @@
 //! - No whole block repeats the keys, and the damaged one was durable: no value from before it is
 //!   kept.
 //! - No whole block repeats the keys, and a power cut may have taken the block: the changes were
-//!   not durable, and none of them is made. Of the values from before, a damaged block that was no
-//!   work of a power cut may have given the blocks to others, so all become *unverified*.
+//!   not durable, and none of them is made. If it was no power cut, the block may have given the
+//!   blocks of older values to others, so all older values become *unverified*.
 //!
 //! Opening a tier and [inspecting](super::inspect()) one both read it here.
 
@@ -112,8 +112,8 @@ pub(super) struct Found {
 pub(super) struct Restored {
     /// The values in address order, each with its place in the order of use.
     pub(super) live: Vec<(u64, Indexed)>,
-    /// The extents not to be used, in address order.
-    pub(super) quarantined: Vec<Extent>,
+    /// The extents not to be used, in address order, with their ranges.
+    pub(super) quarantined: Vec<(Extent, RawHandle)>,
     /// Entries outside of the space, or in blocks of others.
     pub(super) dropped: u64,
 }
@@ -217,7 +217,7 @@ impl Found {
                 (Ok(range), Some((_, index, place))) => {
                     values[index as usize].ranges[usize::from(place)] = Some(range.handle);
                 }
-                (Ok(_), None) => restored.quarantined.push(extent),
+                (Ok(range), None) => restored.quarantined.push((extent, range.handle)),
                 (Err(_), Some(_)) => {}
                 (Err(_), None) => restored.dropped += 1,
             }

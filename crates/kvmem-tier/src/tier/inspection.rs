@@ -87,7 +87,7 @@ impl Contents {
         Ok(Contents {
             superblock,
             entries: live.into_iter().map(|(_, indexed)| indexed.entry).collect(),
-            quarantined,
+            quarantined: quarantined.into_iter().map(|(extent, _)| extent).collect(),
             dropped,
             checkpoint_changes,
             journal_blocks,

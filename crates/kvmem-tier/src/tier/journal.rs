@@ -12,6 +12,7 @@
 
 use std::io;
 use std::sync::PoisonError;
+use std::time::Instant;
 
 use super::checkpoint::PartialCheckpoint;
 use super::error::TierError;
@@ -36,6 +37,8 @@ pub(super) struct Journal {
     pub(super) recent: RecentKeys,
     /// The checkpoint that is being written.
     pub(super) partial: Option<PartialCheckpoint>,
+    /// When the superblocks were last compared with what this process wrote.
+    pub(super) checked_at: Instant,
     /// Whether the first checkpoint of this process is complete: the tier is not being opened.
     pub(super) is_open: bool,
 }
@@ -50,6 +53,7 @@ impl Journal {
             syncing_blocks: 0,
             recent: RecentKeys::default(),
             partial: None,
+            checked_at: Instant::now(),
             is_open: false,
         }
     }
@@ -209,6 +213,7 @@ impl<D: Device> DiskTier<D> {
         journal: &mut Journal,
         blocks: &[PackedBlock<'_>],
     ) -> Result<(), TierError> {
+        self.check_owner_at_times(journal)?;
         let durable_blocks = journal.durable_blocks;
         let superblock = journal.superblock;
         self.write_packed(&superblock, &mut journal.next_block, blocks, durable_blocks)

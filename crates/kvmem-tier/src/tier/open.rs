@@ -17,6 +17,7 @@ use super::found::{Found, Restored, read_superblocks, space_of, valid_superblock
 use super::journal::Journal;
 use super::options::{DEFAULT_DEPTH, DiskTierOptions, Verify};
 use super::origins::Origins;
+use super::ownership::{check_before_opening, this_process};
 use super::state::State;
 use super::tier::{DiskTier, ORDERS};
 use super::verification::{Damage, DamagedValue, verify_entries};
@@ -113,7 +114,15 @@ impl<D: Device> DiskTier<D> {
     /// # Errors
     /// [`TierError`]. Nothing is overwritten then.
     pub fn on(device: D, options: &DiskTierOptions) -> Result<(Self, OpenReport), TierError> {
-        if options.format || device.is_new() {
+        if device.is_new() {
+            return Self::create(device, options);
+        }
+        if options.format {
+            let found = read_superblocks(&device).ok();
+            let found = found.and_then(|copies| valid_superblock(&copies, device.len()).ok());
+            if let Some(superblock) = found {
+                check_before_opening(&device, &superblock, options.take_over)?;
+            }
             return Self::create(device, options);
         }
         let superblock = match valid_superblock(&read_superblocks(&device)?, device.len()) {
@@ -123,6 +132,7 @@ impl<D: Device> DiskTier<D> {
             }) if is_blank(&device) => return Self::create(device, options),
             found => found?,
         };
+        check_before_opening(&device, &superblock, options.take_over)?;
         let found = Found::read(&device, &superblock)?;
         let superblock = Superblock {
             lifetime_bytes: found.lifetime_bytes,
@@ -170,6 +180,7 @@ impl<D: Device> DiskTier<D> {
             since: seconds_now().into(),
             counted_blocks: 0,
             layout,
+            owner: None,
         };
         let tier = Self::with_superblock(device, superblock, options);
         tier.first_checkpoint()?;
@@ -194,6 +205,7 @@ impl<D: Device> DiskTier<D> {
             ),
             bounce: BounceBuffers::default(),
             process: Process::this(),
+            owner: this_process(),
             origins: Origins::new(),
             orders: [const { Mutex::new(()) }; ORDERS],
             journal: Mutex::new(Journal::new(superblock)),
@@ -254,7 +266,7 @@ fn layout(len: u64, options: &DiskTierOptions) -> Result<Layout, TierError> {
 
 /// Returns random bytes. They keep apart what two files wrote, and the digests of their keys; no
 /// secret depends on them.
-fn random() -> [u8; 16] {
+pub(super) fn random() -> [u8; 16] {
     let word = || RandomState::new().hash_one(std::process::id()).to_le_bytes();
     let (low, high) = (word(), word());
     std::array::from_fn(|i| if i < 8 { low[i] } else { high[i - 8] })

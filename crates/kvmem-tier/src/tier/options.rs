@@ -63,6 +63,10 @@ pub struct DiskTierOptions {
     /// wait for the rate to make up for them. A drive that is made for 1 DWPD (drive writes per
     /// day) lasts its time with a 86,400th of its size.
     pub max_write_bytes_per_s: Option<u64>,
+    /// Opens a tier that a process of another host had open, which was killed or whose host has
+    /// ended. Without it such a tier is an [error](super::TierError::Owned): two processes that
+    /// write to one tier destroy it. A process of this host that has ended needs no such word.
+    pub take_over: bool,
 }
 
 /// Transfers that one thread has in flight by default.

@@ -39,8 +39,8 @@ impl BadExtents {
 /// What the lock of the state protects.
 pub(super) struct State {
     pub(super) index: Index,
-    /// Extents that are not used any more.
-    pub(super) quarantined: Vec<Extent>,
+    /// Extents that are not used any more, with their ranges.
+    pub(super) quarantined: Vec<(Extent, RawHandle)>,
     /// The number of the next change.
     pub(super) next_number: u64,
     /// Changes that are not yet in the journal, in their order.
@@ -208,7 +208,7 @@ impl State {
             if bad.has(place) {
                 let number = self.number();
                 self.record(Change::Quarantined(extent, number));
-                self.quarantined.push(extent);
+                self.quarantined.push((extent, range));
             } else {
                 self.retire(extent, range);
             }
@@ -249,7 +249,7 @@ impl State {
 
     /// Returns the quarantined extents as a checkpoint has them.
     pub(super) fn quarantined_changes(&self) -> impl Iterator<Item = Change> {
-        self.quarantined.iter().map(|&extent| Change::Quarantined(extent, 0))
+        self.quarantined.iter().map(|&(extent, _)| Change::Quarantined(extent, 0))
     }
 
     /// Begins to record changes for the checkpoint that begins now, and a walk through the entries.

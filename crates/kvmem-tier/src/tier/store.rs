@@ -68,6 +68,7 @@ impl<D: Device> DiskTier<D> {
         if self.is_forked() {
             return values.iter().map(|_| Err(TierError::Forked.into())).collect();
         }
+        self.check_before_storing();
         let mut results: Vec<Result<(), StoreError>> = Vec::with_capacity(values.len());
         let mut placed = Vec::with_capacity(values.len());
         let blocks = |value: &[u8]| u64::from(blocks_of(value.len() as u64));

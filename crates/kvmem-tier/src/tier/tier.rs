@@ -19,7 +19,7 @@ use super::origins::Origins;
 use super::state::State;
 use super::stats::TierStats;
 use crate::device::{Device, FileDevice, FixedBuffersError};
-use crate::format::{BLOCK, Digest, Layout, MAX_EXTENTS};
+use crate::format::{BLOCK, Digest, Layout, MAX_EXTENTS, Owner};
 use crate::index::seconds_now;
 use crate::process::Process;
 
@@ -47,6 +47,8 @@ pub struct DiskTier<D: Device = FileDevice> {
     pub(super) doorkeeper: Doorkeeper,
     pub(super) bounce: BounceBuffers,
     pub(super) process: Process,
+    /// This process, as the superblocks name it.
+    pub(super) owner: Owner,
     /// Names the values of this tier to caches above.
     pub(super) origins: Origins,
     /// Each key has one of these locks, under which a cache above changes its value.
@@ -192,7 +194,7 @@ impl<D: Device> DiskTier<D> {
         let space = self.space.metrics();
         let state = self.state();
         let block = BLOCK as u64;
-        let quarantined: u64 = state.quarantined.iter().map(|one| u64::from(one.blocks)).sum();
+        let quarantined: u64 = state.quarantined.iter().map(|(one, _)| u64::from(one.blocks)).sum();
         TierStats {
             entries: state.index.len() as u64,
             scattered: state.index.scattered() as u64,
@@ -215,6 +217,12 @@ impl<D: Device> DiskTier<D> {
     /// The system's error.
     pub fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
         self.device.keep_open(file)
+    }
+
+    /// Returns the reason why the tier stores nothing any more; `None` if it does.
+    #[must_use]
+    pub fn failure(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
     }
 
     /// Returns the device.

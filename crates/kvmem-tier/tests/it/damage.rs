@@ -365,3 +365,51 @@ fn a_failed_fetch_leaves_zeros() {
     zeros_after(&|disk, data| flip(disk, data + 4 * 4096), b"unsynced", Fetched::Lost);
     zeros_after(&|disk, data| disk.fail_at(data..data + 1, 5), b"key", Fetched::Failed);
 }
+
+/// Quarantined parts that hold what is written to them are used again, also after a restart; those
+/// that fail or falsify it are not. Values stay as they are.
+#[test]
+fn parts_that_are_sound_are_given_back() {
+    let disk = Disk::new(1 << 20, 1);
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
+    for key in 0..4_u8 {
+        tier.store(&[(&[key], &[key + 1; 3 * 4096])]).remove(0).unwrap();
+    }
+    tier.checkpoint().unwrap();
+    let data = inspect(&disk).unwrap().contents.unwrap().superblock.layout.data.start;
+    let mut into = [0; 3 * 4096];
+    for key in 0..3_u8 {
+        let bytes = disk.bytes();
+        let is_value = |block: &[u8]| block == [key + 1; 4096];
+        let at = bytes.chunks(4096).position(is_value).unwrap() as u64 * 4096;
+        disk.falsify(at..at + 1, |byte| byte[0] ^= 1);
+        let found = tier.fetch(&mut [Fetch { key: &[key], into: &mut into }]);
+        assert_eq!(found, [Fetched::Damaged]);
+    }
+    assert_eq!(tier.stats().quarantined, 9 * 4096);
+    // One of them cannot be written.
+    tier.sync_all().unwrap();
+    let bad = inspect(&disk).unwrap().contents.unwrap().quarantined[1];
+    let at = data + u64::from(bad.start) * 4096;
+    disk.fail_at(at + 4096..at + 4097, 5);
+    let report = tier.repair().unwrap();
+    assert_eq!((report.returned.len(), &report.left[..]), (2, &[bad][..]));
+    assert_eq!((report.returned_bytes(), report.left_bytes()), (6 * 4096, 3 * 4096));
+    let stats = tier.stats();
+    assert_eq!((stats.quarantined, stats.used, stats.entries), (3 * 4096, 3 * 4096, 1));
+    kill(tier, &disk);
+    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
+    assert_eq!(tier.stats().quarantined, 3 * 4096);
+    assert_eq!(get(&tier, &[3]).unwrap(), [4; 3 * 4096]);
+    // A drive that falsifies what it reads.
+    disk.fail_at(0..0, 5);
+    disk.flip_reads(1);
+    assert_eq!(tier.repair().unwrap().left, [bad]);
+    assert_eq!(tier.repair().unwrap().returned, [bad]);
+    assert_eq!(tier.stats().quarantined, 0);
+    assert_eq!(tier.repair().unwrap(), tier.repair().unwrap());
+    // A value that needs nearly all of the space.
+    let all = tier.stats().capacity as usize - 3 * 4096;
+    tier.store(&[(b"long", &vec![7; all])]).remove(0).unwrap();
+    assert_eq!(get(&tier, b"long").unwrap(), vec![7; all]);
+}

@@ -23,7 +23,8 @@ fn a_new_tier_is_empty() {
     let contents = found.contents.unwrap();
     assert_eq!((found.device_len, contents.superblock.len), (1 << 20, 1 << 20));
     assert_eq!(found.superblocks, [Ok(contents.superblock); 2]);
-    assert_eq!((contents.superblock.generation, contents.superblock.epoch), (1, 1));
+    // Its owner has left it.
+    assert_eq!((contents.superblock.generation, contents.superblock.epoch), (2, 1));
     assert_eq!((contents.entries.len(), contents.lengths()), (0, None));
     assert_eq!((contents.checkpoint_changes, contents.journal_changes), (0, 0));
     let blocks = contents.superblock.layout.data.blocks();

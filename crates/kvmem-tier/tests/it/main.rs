@@ -14,6 +14,7 @@ mod inspection;
 mod journal_damage;
 mod lower_tier;
 mod metrics;
+mod ownership;
 mod placement;
 mod power_cut;
 mod read_only;

@@ -40,6 +40,8 @@ struct Platter {
     syncs_fail: bool,
     /// Whether a write is durable when it is complete.
     dsync: bool,
+    /// Whether other hosts may have the disk.
+    shared: bool,
     /// The offsets of the reads of the last batch, in the order of the batch.
     reads: Vec<u64>,
     random: Random,
@@ -62,6 +64,7 @@ impl Disk {
             errno: EIO,
             syncs_fail: false,
             dsync: false,
+            shared: false,
             reads: Vec::new(),
             random: Random::new(seed),
         })))
@@ -125,6 +128,12 @@ impl Disk {
     /// Makes each write durable when it is complete.
     pub(crate) fn with_dsync(self) -> Disk {
         self.platter().dsync = true;
+        self
+    }
+
+    /// Lets other hosts have the disk.
+    pub(crate) fn shared(self) -> Disk {
+        self.platter().shared = true;
         self
     }
 
@@ -320,6 +329,10 @@ impl Device for Disk {
 
     fn writes_are_durable(&self) -> bool {
         self.platter().dsync
+    }
+
+    fn may_be_shared(&self) -> bool {
+        self.platter().shared
     }
 
     /// Writes them in their order, in turns with the caller's work.

@@ -221,6 +221,10 @@ fn transfers_on_different_devices_run_side_by_side() {
     // Would wait forever otherwise.
     assert!(set.fetch(&mut requests).iter().all(|fetched| *fetched == Fetched::Hit));
     assert_eq!(values[..], names[..]);
+    // A tier that is dropped reads its superblocks, one after the other.
+    for tier in set.tiers() {
+        tier.device().2.store(false, std::sync::atomic::Ordering::Relaxed);
+    }
 }
 
 /// A set below a queue below a cache, with failing devices at times.

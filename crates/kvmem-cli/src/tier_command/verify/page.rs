@@ -31,10 +31,15 @@ pub(super) fn page(
         report.seconds,
         HumanCount(report.dropped_entries)
     );
+    let outcome = Section::new("Outcome").text(read);
+    let outcome = match &report.repair {
+        Some(repair) => outcome.text(format!("{repair}.")),
+        None => outcome,
+    };
     let mut chapter = Chapter::new("Verification of a disk tier")
         .line(format!("kvmem {}", env!("CARGO_PKG_VERSION")))
         .line(format!("{}: {}", report.file, report.access))
-        .section(Section::new("Outcome").text(read).verdicts([verdict]))
+        .section(outcome.verdicts([verdict]))
         .section(Section::new("Reading").plot(reading(course).plot()));
     if !damaged.is_empty() {
         let head = ["digest", "offset", "bytes", "ranges", "damage"];
