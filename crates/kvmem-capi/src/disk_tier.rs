@@ -176,6 +176,7 @@ pub(crate) fn tier_options(
         ))),
         number => Ok(Some(number)),
     };
+    options::check_reserved(wanted.reserved, "reserved")?;
     let options = DiskTierOptions {
         bytes: given(wanted.bytes, "bytes")?,
         depth: Some(depth_of(wanted.depth)?),
