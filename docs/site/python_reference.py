@@ -24,6 +24,7 @@ MODULES = {
     "kvmem": (
         "_kvmem.pyi",
         "_async_node.py",
+        "_tensor.py",
         "c_library.py",
         "data.py",
         "lower_tier.py",

@@ -85,8 +85,9 @@ impl PyPinnedValue {
     }
 
     /// Whether the value is still pinned. If it is, the bytes that this thread has read before
-    /// are those of the value. It is not if a server has reclaimed it: look after
-    /// reading, if that can happen. Makes no call.
+    /// are those of the value. It is not if the server has reclaimed it, or if one that has
+    /// restarted took this process for ended: look after reading, if that can happen. Makes no
+    /// call.
     #[getter]
     fn is_valid(&self) -> PyResult<bool> {
         self.held.with(|pinned| pinned.pin.is_valid())

@@ -122,7 +122,7 @@ def test_a_restarted_process_finds_the_values(
         again.sync()
         again.checkpoint()
     with kvmem.DiskTier(path) as again:
-        assert again.report == (False, 100, 0, 0, 0)
+        assert again.report == (False, 100, 0, 0, 0, 0, 0, 0)
 
 
 def store_and_die(script: Callable[..., str], path: Path, values: str) -> None:
@@ -145,7 +145,7 @@ def test_a_tier_that_is_closed_leaves_no_journal(path: Path, tier: kvmem.DiskTie
     assert (found.entries, found.unverified_values, found.journal_changes) == (5, 0, 0)
     assert found.checkpoint_changes == 5
     with kvmem.DiskTier(path) as again:
-        assert again.report == (False, 5, 0, 0, 0)
+        assert again.report == (False, 5, 0, 0, 0, 0, 0, 0)
 
 
 def damage(path: Path, value: bytes) -> None:
