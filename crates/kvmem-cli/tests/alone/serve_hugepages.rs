@@ -35,9 +35,14 @@ impl Drop for HugeMount {
     }
 }
 
+/// Returns the pages that are neither used nor reserved by a mapping.
 fn free_pages() -> u64 {
-    let file = POOL.replace("nr_hugepages", "free_hugepages");
-    fs::read_to_string(file).expect("it is there").trim().parse().expect("a number")
+    let count = |name| {
+        let file = POOL.replace("nr_hugepages", name);
+        let text = fs::read_to_string(file).expect("it is there");
+        text.trim().parse::<u64>().expect("a number")
+    };
+    count("free_hugepages") - count("resv_hugepages")
 }
 
 #[test]
