@@ -55,7 +55,6 @@ from vllm.v1.kv_offload.base import (
     RequestOffloadingContext,
 )
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec, CPUOffloadingMetrics
-from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
@@ -68,6 +67,7 @@ from ..errors import (
     OutOfSpaceError,
 )
 from ._hints import hints_of
+from ._host_worker import OnEveryPlatform, make_worker
 from ._identity import identity
 from ._options import NodeOptions, read
 from .errors import NodeLayoutError, PinLostError
@@ -479,7 +479,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                 it.discard() if isinstance(it, NodeReservation) else it.release()
 
 
-class KvmemSharedSpec(CPUOffloadingSpec):  # type: ignore[misc]
+class KvmemSharedSpec(OnEveryPlatform, CPUOffloadingSpec):  # type: ignore[misc]
     """vLLM's CPU tier in the memory of a node. Options: ``kvmem`` with ``socket``, the path of the
     server's socket, and those of :class:`~kvmem.vllm._options.NodeOptions`. ``cpu_bytes_to_use``
     is not needed: the server has the memory.
@@ -573,11 +573,6 @@ class KvmemSharedSpec(CPUOffloadingSpec):  # type: ignore[misc]
             cache.insert(key, str(os.getpid()).encode(), priority=3)
             # Not evicted while this process runs.
             region.presence = cache.get(key)
-            worker = CPUOffloadingWorker(
-                kv_caches=kv_caches,
-                blocks_per_chunk=self.blocks_per_chunk,
-                num_cpu_chunks=region.num_chunks,
-                mmap_region=region,
-            )
+            worker = make_worker(kv_caches, self.blocks_per_chunk, region.num_chunks, region)
             undo.pop_all()
         return worker
