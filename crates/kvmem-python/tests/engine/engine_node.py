@@ -85,11 +85,16 @@ class Node:
         with kvmem.connect(self.path) as client:
             return client.stats()
 
+    def reservations(self) -> int:
+        """Returns the number of reservations that clients have."""
+        with kvmem.connect(self.path) as client:
+            return sum(it.reservations for it in client.sessions())
+
     def damage(self) -> None:
-        """Flips a bit in each page of the memory."""
+        """Flips a bit of an exponent in each page of the memory."""
         with kvmem.connect(self.path) as client:
             memory = (ctypes.c_uint8 * client.memory_len).from_address(client.memory_address)
-            for at in range(64, client.memory_len, 4096):
+            for at in range(67, client.memory_len, 4096):
                 memory[at] ^= 0x40
 
 

@@ -73,8 +73,8 @@ class Engine:
         return self.end()
 
     def generate(self, *prompts: list[int], max_tokens: int = 8) -> list[dict[str, Any]]:
-        """Returns for each prompt ``tokens``, ``first`` (seconds to the first token), ``seconds``
-        and ``cached`` (tokens found in a cache).
+        """Returns for each prompt ``tokens``, their ``logprobs``, ``first`` (seconds to the first
+        token), ``seconds`` and ``cached`` (tokens found in a cache).
         """
         results: list[dict[str, Any]] = self.call("generate", prompts, max_tokens)
         return results
@@ -137,8 +137,15 @@ class Engines:
 class Served:
     """An engine in this process."""
 
-    def open(self, model: str, extra: dict[str, Any] | None, **options: Any) -> None:
+    def open(
+        self,
+        model: str,
+        extra: dict[str, Any] | None,
+        environment: dict[str, str] | None = None,
+        **options: Any,
+    ) -> None:
         """Starts it."""
+        os.environ.update(environment or {})
         from vllm import LLM
         from vllm.config import KVTransferConfig
 
@@ -171,13 +178,16 @@ class Served:
         start = time.monotonic()
         outputs = self._llm.generate(
             [{"prompt_token_ids": tokens} for tokens in prompts],
-            SamplingParams(max_tokens=max_tokens, temperature=0.0, detokenize=False),
+            SamplingParams(max_tokens=max_tokens, temperature=0.0, detokenize=False, logprobs=0),
             use_tqdm=False,
         )
         seconds = time.monotonic() - start
         return [
             {
                 "tokens": list(output.outputs[0].token_ids),
+                "logprobs": [
+                    one.logprob for step in output.outputs[0].logprobs for one in step.values()
+                ],
                 "first": output.metrics.first_token_latency,
                 "seconds": seconds,
                 "cached": output.num_cached_tokens,

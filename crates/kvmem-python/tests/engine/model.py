@@ -58,24 +58,23 @@ def write(folder: Path, seed: int = 1, layers: int = 6, dtype: str = "bfloat16")
         return torch.ones(n, dtype=getattr(torch, dtype))
 
     tensors = {
-        "model.embed_tokens.weight": spread(VOCABULARY, HIDDEN, scale=HIDDEN**0.5),
+        "model.embed_tokens.weight": spread(VOCABULARY, HIDDEN, scale=0.3 * HIDDEN**0.5),
         "model.norm.weight": ones(HIDDEN),
         "lm_head.weight": spread(VOCABULARY, HIDDEN, scale=2.0),
     }
     for layer in range(layers):
         name = f"model.layers.{layer}"
         for part in "qkv":
-            # Sharp attention: some tokens count, and which ones depends on all before them.
-            scale = 1.0 if part == "v" else 2.0
+            scale = 4.0 if part == "v" else 1.0
             tensors[f"{name}.self_attn.{part}_proj.weight"] = spread(
                 HEADS * HEAD, HIDDEN, scale=scale
             )
-        tensors[f"{name}.self_attn.o_proj.weight"] = spread(HIDDEN, HEADS * HEAD)
-        tensors[f"{name}.self_attn.q_norm.weight"] = ones(HEAD) * 2
+        tensors[f"{name}.self_attn.o_proj.weight"] = spread(HIDDEN, HEADS * HEAD, scale=2.0)
+        tensors[f"{name}.self_attn.q_norm.weight"] = ones(HEAD) * 3
         tensors[f"{name}.self_attn.k_norm.weight"] = ones(HEAD)
         tensors[f"{name}.mlp.gate_proj.weight"] = spread(FEED, HIDDEN)
         tensors[f"{name}.mlp.up_proj.weight"] = spread(FEED, HIDDEN)
-        tensors[f"{name}.mlp.down_proj.weight"] = spread(HIDDEN, FEED)
+        tensors[f"{name}.mlp.down_proj.weight"] = spread(HIDDEN, FEED, scale=4.0)
         tensors[f"{name}.input_layernorm.weight"] = ones(HIDDEN)
         tensors[f"{name}.post_attention_layernorm.weight"] = ones(HIDDEN)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})

@@ -1,8 +1,9 @@
 """vLLM on the CPU, whole and unpatched, with kvmem as its tier: what comes from the tier generates
 the tokens that computing generates, whatever is killed, damaged, full or away.
 
-The model has float32 weights, so that outputs are compared digit for digit: in bfloat16 vLLM's own
-prefix cache already differs from computing. One changed token of a prompt changes the output.
+The model has float32 weights: in bfloat16 vLLM's own prefix cache already differs from computing
+in the last digits. Outputs are equal if their tokens are, and the logarithms of their probabilities
+to 0.005. One changed token of the prompt changes them by more.
 """
 
 from __future__ import annotations
@@ -22,17 +23,25 @@ from engine_process import Engines
 Nodes = Callable[..., Node]
 
 
+def equal(found: dict[str, Any], expected: dict[str, Any]) -> bool:
+    """Whether two outputs are equal, as far as both go."""
+    pairs = [*zip(found["logprobs"], expected["logprobs"])]
+    tokens = [*zip(found["tokens"], expected["tokens"])]
+    return all(a == b for a, b in tokens) and all(abs(a - b) < 0.005 for a, b in pairs)
+
+
 def same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
     """Checks that the outputs are equal, and that the prompts came from a cache."""
-    assert [it["tokens"] for it in found] == [it["tokens"] for it in expected]
-    for it in found:
-        assert it["cached"] >= 1024 - BLOCK, "computed again"
+    for one, other in zip(found, expected):
+        assert equal(one, other), (one, other)
+        assert one["cached"] >= 1024 - BLOCK, "computed again"
 
 
 def computed(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
     """Checks that the outputs are equal, and that nothing came from a cache."""
-    assert [it["tokens"] for it in found] == [it["tokens"] for it in expected]
-    assert [it["cached"] for it in found] == [0] * len(found)
+    for one, other in zip(found, expected):
+        assert equal(one, other), (one, other)
+        assert one["cached"] == 0
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +51,10 @@ def expected(engines: Engines, small_model: Path) -> dict[int, list[dict[str, An
     outputs = {seed: engine.generate(prompt(seed, 1100)) for seed in range(6)}
     again = engine.generate(prompt(0, 1100))
     same(again, outputs[0])
-    changed = prompt(0, 1100)
-    changed[3] += 1
-    assert engine.generate(changed)[0]["tokens"] != outputs[0][0]["tokens"], "the KV is not used"
+    for at in (3, 500, 1000):
+        changed = prompt(0, 1100)
+        changed[at] ^= 1
+        assert not equal(engine.generate(changed)[0], outputs[0][0]), "the KV is not used"
     engine.kill()
     return outputs
 
@@ -66,9 +76,7 @@ def test_a_prefix_outlives_engine_and_server(
     # The engine alone.
     engine.kill()
     engine = engines.start(small_model, shared(shared_node))
-    found = engine.generate(first)
-    same(found, expected[0])
-    assert found[0]["first"] < 0.5 * expected[0][0]["first"], (found, expected[0])
+    same(engine.generate(first), expected[0])
     # Both.
     shared_node.kill()
     engine.kill()
@@ -78,7 +86,7 @@ def test_a_prefix_outlives_engine_and_server(
     engine.kill()
     # The kernel tells the server that the process has ended: nothing stays pinned.
     within(20, lambda: shared_node.stats().pinned == 0)
-    assert shared_node.stats().reserved == 0
+    assert shared_node.stats().fenced == shared_node.reservations() == 0
 
 
 def test_two_engines_share_one_copy(
@@ -90,16 +98,17 @@ def test_two_engines_share_one_copy(
     computed(one.generate(prompt(1, 1100)), expected[1])
     # Stores end with a later step.
     one.generate(prompt(9, 16))
-    entries = shared_node.stats().entries
+    before = shared_node.stats().values
     same(two.generate(prompt(1, 1100)), expected[1])
     two.generate(prompt(9, 16))
     # One value for each block, and none more: only the presence of each worker is apart.
-    assert shared_node.stats().entries == entries
+    assert shared_node.stats().values == before
     # At once.
     one.begin("generate", [prompt(2, 1100), prompt(3, 1100)], 8)
     two.begin("generate", [prompt(3, 1100), prompt(2, 1100)], 8)
-    assert [it["tokens"] for it in one.end()] == [expected[it][0]["tokens"] for it in (2, 3)]
-    assert [it["tokens"] for it in two.end()] == [expected[it][0]["tokens"] for it in (3, 2)]
+    for engine, seeds in ((one, (2, 3)), (two, (3, 2))):
+        for output, seed in zip(engine.end(), seeds):
+            assert equal(output, expected[seed][0])
     one.kill()
     two.kill()
 
@@ -113,7 +122,7 @@ def test_evicted_values_come_back_from_the_disk(
     for seed in range(6):
         computed(engine.generate(prompt(seed, 1100)), expected[seed])
     engine.generate(prompt(9, 16))
-    assert shared_node.stats().evictions > 0
+    assert shared_node.stats().evicted > 0
     engine.call("forget")
     for seed in range(6):
         same(engine.generate(prompt(seed, 1100)), expected[seed])
@@ -130,7 +139,7 @@ def test_damage_is_found_by_engines_that_verify(
     shared_node.damage()
     engine.call("forget")
     # The damage is in what is read: an engine that verifies nothing shows it.
-    assert engine.generate(prompt(0, 1100))[0]["tokens"] != expected[0][0]["tokens"]
+    assert not equal(engine.generate(prompt(0, 1100))[0], expected[0][0])
     engine.kill()
     engine = engines.start(small_model, shared(shared_node, verify=True))
     computed(engine.generate(prompt(0, 1100)), expected[0])
@@ -154,7 +163,7 @@ def test_other_weights_under_the_same_name_share_nothing(
     engine = engines.start(current, shared(shared_node))
     (output,) = engine.generate(prompt(0, 1100))
     assert output["cached"] == 0
-    assert output["tokens"] != expected[0][0]["tokens"]
+    assert not equal(output, expected[0][0])
     engine.kill()
 
 
@@ -174,7 +183,7 @@ def test_aborted_requests_leave_nothing(
     engine.generate(prompt(8, 16))
     # The presence of the worker alone.
     assert shared_node.stats().pinned == 1
-    assert shared_node.stats().reserved == 0
+    assert shared_node.stats().fenced == shared_node.reservations() == 0
     engine.kill()
 
 
@@ -187,8 +196,7 @@ def test_a_full_node_costs_nothing_but_hits(
     engine = engines.start(small_model, shared(shared_node))
     for seed in (0, 1, 0):
         engine.call("forget")
-        outputs = engine.generate(prompt(seed, 1100))
-        assert outputs[0]["tokens"] == expected[seed][0]["tokens"]
+        assert equal(engine.generate(prompt(seed, 1100))[0], expected[seed][0])
     engine.kill()
 
 
@@ -208,7 +216,7 @@ def test_a_server_that_is_away_delays_no_token(
     shared_node.signal(how)
     outputs = engine.end()
     for seed in range(3):
-        assert outputs[seed]["tokens"][:8] == expected[seed][0]["tokens"]
+        assert equal(outputs[seed], expected[seed][0])
     start = time.monotonic()
     engine.generate(prompt(4, 16), max_tokens=40)
     assert time.monotonic() - start < 15
@@ -221,7 +229,7 @@ def test_a_server_that_is_away_delays_no_token(
     def found() -> bool:
         engine.call("forget")
         (output,) = engine.generate(prompt(0, 1100))
-        assert output["tokens"] == expected[0][0]["tokens"]
+        assert equal(output, expected[0][0])
         return bool(output["cached"])
 
     within(30, found)
@@ -249,7 +257,7 @@ def test_a_disk_tier_outlives_the_engine(
         "cpu_bytes_to_use": 128 * MIB,
         "blocks_per_chunk": blocks,
         "secondary_tiers": [
-            {"type": "KvmemTier", "path": str(tmp_path / "tier"), "size": "512MiB"}
+            {"type": "KvmemTier", "path": str(tmp_path / "tier"), "bytes": "512MiB"}
         ],
     }
     engine = engines.start(small_model, extra)
@@ -260,6 +268,6 @@ def test_a_disk_tier_outlives_the_engine(
     engine.kill()
     engine = engines.start(small_model, extra)
     (output,) = engine.generate(prompt(0, 1100))
-    assert output["tokens"] == expected[0][0]["tokens"]
+    assert equal(output, expected[0][0])
     assert output["cached"] >= 1024 - blocks * BLOCK
     engine.close()
