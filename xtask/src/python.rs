@@ -124,9 +124,11 @@ fn install(root: &Path, report: &mut Report) -> Option<Installed> {
     let wheel = fs::read_dir(&wheels).ok()?.flatten().next()?.path();
     let mut install = Command::new(&python);
     install.args(PIP).args(["--no-deps", "--force-reinstall"]).arg(&wheel);
-    report
-        .command("python: the package", Kind::Plain, &mut install)
-        .then_some(Installed { python, wheel, variables })
+    report.command("python: the package", Kind::Plain, &mut install).then_some(Installed {
+        python,
+        wheel,
+        variables,
+    })
 }
 
 fn test(root: &Path, installed: Installed, report: &mut Report) {

@@ -212,9 +212,7 @@ FEATURES = (
         "tokens from memory of the engine",
         ENGINE,
         "test_vllm_engine.py",
-        (
-            "test_memory_of_one_engine_is_a_tier_as_well",
-        ),
+        ("test_memory_of_one_engine_is_a_tier_as_well",),
         command="cargo xtask test engine",
     ),
     Feature("vllm", "a GPU: copies, registration of the memory, throughput", UNTESTED),

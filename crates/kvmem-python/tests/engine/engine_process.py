@@ -146,8 +146,8 @@ class Served:
     ) -> None:
         """Starts it."""
         os.environ.update(environment or {})
-        from vllm import LLM
         from vllm.config import KVTransferConfig
+        from vllm.entrypoints.llm import LLM
 
         connector = None
         if extra is not None:
@@ -173,7 +173,7 @@ class Served:
 
     def generate(self, prompts: list[list[int]], max_tokens: int) -> list[dict[str, Any]]:
         """Generates for prompts at once."""
-        from vllm import SamplingParams
+        from vllm.sampling_params import SamplingParams
 
         start = time.monotonic()
         outputs = self._llm.generate(
@@ -197,7 +197,7 @@ class Served:
 
     def abort(self, tokens: list[int], steps: int) -> None:
         """Begins a request and aborts it after some steps."""
-        from vllm import SamplingParams
+        from vllm.sampling_params import SamplingParams
 
         engine = self._llm.llm_engine
         engine.add_request(
@@ -244,13 +244,12 @@ def _serve(channel: socket.socket) -> None:
 def _main(listening: socket.socket) -> None:
     """Imports vLLM, and forks a child for each connection."""
     # Modules that an engine with a small model imports when it starts.
+    import kvmem.vllm
     import vllm.entrypoints.llm
     import vllm.model_executor.models.qwen3
     import vllm.v1.engine.llm_engine
     import vllm.v1.executor.uniproc_executor
     import vllm.v1.worker.cpu_worker  # noqa: F401
-
-    import kvmem.vllm
 
     with contextlib.suppress(ImportError):
         kvmem.vllm.KvmemSharedSpec  # noqa: B018

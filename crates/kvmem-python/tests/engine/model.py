@@ -1,6 +1,6 @@
 """A small model with random weights, whose outputs depend on all of the KV cache.
 
-``python model.py FOLDER [SEED] [LAYERS]`` writes a Qwen3 with a tokenizer whose words are
+``python model.py FOLDER [SEED]`` writes a Qwen3 with a tokenizer whose words are
 ``t0``, ``t1`` and so on, so that a text and its tokens are one. The weights are spread as those of
 trained models: with smaller ones, attention would be the same for all tokens, and a wrong KV cache
 would not be seen.
@@ -79,9 +79,7 @@ def write(folder: Path, seed: int = 1, layers: int = 6, dtype: str = "bfloat16")
         tensors[f"{name}.post_attention_layernorm.weight"] = ones(HIDDEN)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
-    words = Tokenizer(
-        models.WordLevel({f"t{at}": at for at in range(VOCABULARY)}, unk_token="t0")  # noqa: S106
-    )
+    words = Tokenizer(models.WordLevel({f"t{at}": at for at in range(VOCABULARY)}, unk_token="t0"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     words.save(str(folder / "tokenizer.json"))
     (folder / "tokenizer_config.json").write_text(
@@ -100,4 +98,4 @@ def write(folder: Path, seed: int = 1, layers: int = 6, dtype: str = "bfloat16")
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), *(int(it) for it in sys.argv[2:]))
+    write(Path(sys.argv[1]), seed=int(sys.argv[2]) if len(sys.argv) > 2 else 1)

@@ -9,7 +9,6 @@ to 0.005. One changed token of the prompt changes them by more.
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path

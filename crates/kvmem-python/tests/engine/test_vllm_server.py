@@ -1,4 +1,4 @@
-"""vLLM's server for OpenAI's interface, with its three processes, and engines of several workers."""
+"""vLLM behind its server for OpenAI's interface, and an engine of several workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class ApiServer:
         }
         # The command `vllm serve` asks for a distribution of the name vllm.
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--model", small_model, "--served-model-name", "small"]
+        command += ["--model", str(small_model), "--served-model-name", "small"]
         command += ["--host", "127.0.0.1", "--port", str(self._port), "--dtype", "float32"]
         command += ["--max-model-len", "4096", "--max-num-seqs", "8", "--enforce-eager"]
         command += ["--enable-prompt-tokens-details"]
@@ -44,7 +44,7 @@ class ApiServer:
         environment = {**os.environ, **ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
         with open(folder / "vllm.log", "a") as log:
             self._process = subprocess.Popen(
-                list(map(str, command)),
+                command,
                 env=environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,

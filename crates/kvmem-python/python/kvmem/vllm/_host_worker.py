@@ -137,7 +137,7 @@ class HostOffloadingWorker(OffloadingWorker):  # type: ignore[misc]
                 )
             )
         self._groups = [
-            [_layer(ref, *pages[ref.tensor_idx], canonical_layout) for ref in refs]
+            [_layer(ref, pages[ref.tensor_idx], canonical_layout) for ref in refs]
             for refs in kv_caches.group_data_refs
         ]
         # Last: a caller whose worker was not made still owns the region.
@@ -228,7 +228,8 @@ class HostOffloadingWorker(OffloadingWorker):  # type: ignore[misc]
         return nbytes
 
 
-def _layer(ref: Any, cache: _Pages, rows: _Pages, canonical_layout: bool) -> _Layer:
+def _layer(ref: Any, pages: tuple[_Pages, _Pages], canonical_layout: bool) -> _Layer:
+    cache, rows = pages
     if not canonical_layout:
         return _Layer(cache, rows, ((0, 0, ref.page_size_bytes),), 1, 0)
     mapping = ref.mapping

@@ -47,9 +47,7 @@ def installed() -> str:
             assigned = re.search(r"^__version__\b[^\"']*[\"']([^\"']+)[\"']", text, re.M)
             if assigned is not None:
                 return assigned[1]
-    raise UnsupportedVersionError(
-        f"vLLM in {folders[0]} does not tell its version", remedy=REMEDY
-    )
+    raise UnsupportedVersionError(f"vLLM in {folders[0]} does not tell its version", remedy=REMEDY)
 
 
 def check_version() -> str:

@@ -3,9 +3,10 @@ this module imports vLLM.
 
 The scheduler asks the server of the node where vLLM's own manager would look into its tables: a
 look-up pins a value, a store reserves one. The first look-up of a request in a step asks for all
-keys of its prompt in one call, and the others answer from that. It answers with numbers of chunks, and vLLM's workers
-copy as always: see :class:`~kvmem.vllm.region.NodeRegion` for what such a number means. Replicas
-therefore have one copy of a prefix, and an engine that restarts finds what it has stored.
+keys of its prompt in one call, and the others answer from that. It answers with numbers of chunks,
+and vLLM's workers copy as always: see :class:`~kvmem.vllm.region.NodeRegion` for what such a number
+means. Replicas therefore have one copy of a prefix, and an engine that restarts finds what it has
+stored.
 
 *Pins.* Other engines store and evict meanwhile, so a chunk that a look-up has found is pinned until
 the end of the next step, and one that is loaded until the load ends. A server that takes a living
@@ -108,6 +109,11 @@ def tenant_namespace(namespace: str, tenant: str) -> str:
     plain = re.fullmatch(r"[\w.-]{1,32}", tenant, re.ASCII) is not None
     name = tenant if plain else blake2b(tenant.encode(), digest_size=8).hexdigest()
     return f"{namespace}@{name}"
+
+
+def _commit(cache: NodeCache, reservations: list[NodeReservation]) -> bool:
+    cache.commit(reservations)
+    return True
 
 
 def _connect(options: NodeOptions, namespace: str, *, populate: bool) -> NodeCache:
@@ -248,7 +254,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def _answers(self, req_context: Any) -> _Answers:
         """Returns what is known about the keys of a request in this step."""
-        answers = req_context.get_state(_Answers)
+        answers: _Answers | None = req_context.get_state(_Answers)
         if answers is None or answers.step != self._step:
             answers = _Answers(self._step)
             req_context.set_state(answers)
@@ -366,7 +372,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             return None
         for start in range(0, len(ended), _BATCH):
             batch = ended[start : start + _BATCH]
-            if not self._ask(lambda: cache.commit(batch) is None, False):
+            if not self._ask(lambda: _commit(cache, batch), False):
                 _log.warning("kvmem: %d chunks are not stored", len(batch))
                 self._discard(batch)
         return None
