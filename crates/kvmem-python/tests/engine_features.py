@@ -215,6 +215,17 @@ FEATURES = (
         ("test_memory_of_one_engine_is_a_tier_as_well",),
         command="cargo xtask test engine",
     ),
+    Feature(
+        "vllm",
+        "tokens behind the OpenAI server, killed; an engine of two workers",
+        ENGINE,
+        "test_vllm_server.py",
+        (
+            "test_a_new_server_finds_what_a_killed_one_has_stored",
+            "test_workers_of_an_engine_share_a_row",
+        ),
+        command="cargo xtask test engine",
+    ),
     Feature("vllm", "a GPU: copies, registration of the memory, throughput", UNTESTED),
     Feature("vllm", "ROCm, XPU, several hosts for one engine", UNTESTED),
     Feature(
