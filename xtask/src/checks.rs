@@ -118,7 +118,8 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     if wanted(Group::Prose) {
         tasks.push(Task::new("prose", "prose", |report| prose::run(root, report)));
     }
-    let package = python::Wanted { tests: wanted(Group::Python), engine: wanted(Group::Engine) };
+    let package =
+        python::PackageTests { tests: wanted(Group::Python), engine: wanted(Group::Engine) };
     let programs = rust::Wanted {
         tests: wanted(Group::Test),
         examples: wanted(Group::Examples),

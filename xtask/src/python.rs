@@ -43,7 +43,7 @@ const IS_SUITABLE: &str = "import sys, venv, ensurepip; sys.exit(sys.version_inf
 
 /// What to do with the package, once its wheel is built.
 #[derive(Clone, Copy)]
-pub(crate) struct Wanted {
+pub(crate) struct PackageTests {
     /// Its tests.
     pub(crate) tests: bool,
     /// The tests with an engine that generates tokens.
@@ -51,7 +51,7 @@ pub(crate) struct Wanted {
 }
 
 /// Returns the task that lints, builds and installs the package, and adds those of its tests.
-pub(crate) fn task(root: &Path, wanted: Wanted) -> Task<'_> {
+pub(crate) fn task(root: &Path, wanted: PackageTests) -> Task<'_> {
     let install = move |report: &mut Report| {
         let Some(installed) = install(root, report) else { return Vec::new() };
         let mut tasks = Vec::new();

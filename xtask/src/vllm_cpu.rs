@@ -1,5 +1,5 @@
-//! *vLLM on the CPU*: an engine that runs whole without a GPU, in an environment of its own, and the
-//! tests that generate tokens with it.
+//! *vLLM on the CPU*: an engine that runs whole without a GPU, in an environment of its own, and
+//! the tests that generate tokens with it.
 //!
 //! It takes 6 GB and some minutes of a fast network. `cargo xtask test engine` installs it; so does
 //! a run that requires all engines. Other runs use it if it is there, and name it otherwise.

@@ -45,7 +45,8 @@ class OnEveryPlatform:
     _worker: Any
 
     def _uses_shared_region(self) -> bool:
-        return bool(current_platform.is_cpu() or super()._uses_shared_region())  # type: ignore[misc]
+        shares: bool = super()._uses_shared_region()  # type: ignore[misc]
+        return shares or current_platform.is_cpu()
 
     def get_worker(self, kv_caches: Any) -> Any:
         """Returns the worker of this process."""

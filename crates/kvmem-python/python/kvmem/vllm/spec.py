@@ -101,7 +101,11 @@ class KvmemOffloadingSpec(_RegionOfKvmem, OnEveryPlatform, CPUOffloadingSpec):  
         return worker
 
 
-class KvmemTieringOffloadingSpec(_RegionOfKvmem, OnEveryPlatform, TieringOffloadingSpec):  # type: ignore[misc]
+class KvmemTieringOffloadingSpec(
+    _RegionOfKvmem,
+    OnEveryPlatform,
+    TieringOffloadingSpec,  # type: ignore[misc]
+):
     """vLLM's CPU tier with tiers below it, in memory of kvmem. The scheduler and all workers have
     the same region. Options: those of ``TieringOffloadingSpec``, and ``kvmem``.
     """
