@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,10 +9,6 @@ import model
 import pytest
 from engine_node import MIB, Node
 from engine_process import Engines
-
-if importlib.util.find_spec("vllm") is None:
-    # They need an environment of their own: cargo xtask test engine.
-    collect_ignore_glob = ["*"]
 
 
 @pytest.fixture(scope="session")
