@@ -32,6 +32,7 @@ use crate::schedule::{self, Task};
 use crate::setup;
 use crate::site;
 use crate::step::Report;
+use crate::vllm_cpu;
 use crate::workspace::cargo;
 
 /// The steps to run, and their duration.
@@ -44,7 +45,7 @@ pub(crate) struct TestOptions {
     #[arg(long, value_name = "N")]
     lanes: Option<usize>,
     /// Run only these groups of steps (default: all but `quick`, which is a part of the others, and
-    /// `dynamo`).
+    /// `dynamo`; `engine` where vLLM on the CPU is installed already, or all engines are required).
     #[arg(value_enum, value_name = "GROUP")]
     groups: Vec<Group>,
 }
@@ -68,6 +69,9 @@ enum Group {
     Examples,
     /// The Python package: its format and lints, its wheel in a virtual environment, tests, types.
     Python,
+    /// vLLM on the CPU with kvmem as its tier: engines that generate tokens, killed, damaged, full.
+    /// Installs 6 GB the first time.
+    Engine,
     /// Model checks of the concurrent parts: every schedule of small cases.
     Loom,
     /// The same model under random schedules of larger cases.
@@ -101,6 +105,7 @@ const BUILD: &str = "build";
 pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     let wanted = |group| match group {
         Group::Quick | Group::Dynamo => options.groups.contains(&group),
+        Group::Engine if options.groups.is_empty() => vllm_cpu::is_wanted(root),
         _ => options.groups.is_empty() || options.groups.contains(&group),
     };
     let mut tasks = Vec::new();
@@ -113,16 +118,18 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     if wanted(Group::Prose) {
         tasks.push(Task::new("prose", "prose", |report| prose::run(root, report)));
     }
+    let package =
+        python::PackageTests { tests: wanted(Group::Python), engine: wanted(Group::Engine) };
     let programs = rust::Wanted {
         tests: wanted(Group::Test),
         examples: wanted(Group::Examples),
         chaos: wanted(Group::Chaos),
         deploy: wanted(Group::Deploy),
-        python: wanted(Group::Python),
+        python: package.tests || package.engine,
     };
     tasks.extend(rust::programs(root, programs));
-    if wanted(Group::Python) {
-        tasks.push(python::task(root).after("setup").after(BUILD));
+    if package.tests || package.engine {
+        tasks.push(python::task(root, package).after("setup").after(BUILD));
     }
     if wanted(Group::Loom) {
         tasks.push(models::task(root, "loom"));

@@ -1,10 +1,10 @@
 //! *Engines' matrix*: the table of `docs/engines.md`, from what test runs have found out.
 //!
-//! A run of the Python tests, and one of the crate for Dynamo, leave *outcomes*: features of
-//! engines that passed, each with the version and the kind of modules. `cargo xtask engines-
-//! matrix` puts them into the table. A row that no run has tested again stays as it is: one with
-//! PyTorch, for example, after a run without it. Other versions of a feature that was tested
-//! replace its versions.
+//! A run of the Python tests, one with vLLM on the CPU, and one of the crate for Dynamo leave
+//! *outcomes*: features of engines that passed, each with the version and the kind of modules.
+//! `cargo xtask engines-matrix` puts them into the table. A row that no run has tested again stays
+//! as it is: one with PyTorch, for example, after a run without it. Other versions of a feature
+//! that was tested replace its versions.
 //!
 //! The test of the page compares only what a run has tested: a feature that passed must have a row
 //! of the same kind. A version that the page does not know yet is reported and is no fault, because
@@ -142,7 +142,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
 /// Reads the outcomes of all runs. Engines in the order of the runs' names: Dynamo comes last.
 fn read(root: &Path) -> Result<Outcomes> {
     let mut all = Outcomes::default();
-    for run in ["python", "dynamo"] {
+    for run in ["python", "engine", "dynamo"] {
         let files = fs::read_dir(folder(root, run)).into_iter().flatten().flatten();
         let mut paths: Vec<PathBuf> = files.map(|entry| entry.path()).collect();
         paths.sort();

@@ -13,6 +13,7 @@
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
 //! - [`prose`] checks the mechanical rules of the language: lines, names, sentences,
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
+//! - [`vllm_cpu`] installs vLLM on the CPU, and runs the tests with it,
 //! - [`engines_matrix`] writes which features were tested with which versions of the engines,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
@@ -59,6 +60,7 @@ mod schedule;
 mod setup;
 mod site;
 mod step;
+mod vllm_cpu;
 mod wheel;
 mod workspace;
 

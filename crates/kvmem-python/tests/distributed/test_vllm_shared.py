@@ -58,6 +58,102 @@ def test_two_engines_have_one_copy(server: Server) -> None:
         until(lambda: node.stats().pinned == 8)
 
 
+@with_oldest
+def test_the_look_ups_of_a_request_are_one_call(server: Server) -> None:
+    """Whatever is there, and in both directions, look-ups say what the node has."""
+    vllm(
+        f"""
+        import random, vllm_engine, kvmem
+        from vllm.v1.kv_offload import base
+        from kvmem.vllm import KvmemSharedSpec
+        from kvmem.vllm.shared import worker_key
+        options = dict(workers=1, page=8192, blocks_per_chunk=2, engine_id="calls",
+            extra={{"kvmem": {{"socket": {str(server.path)!r}}}}})
+        spec = KvmemSharedSpec(vllm_engine.config(options, 0))
+        manager = spec.get_manager()
+        node = kvmem.connect({str(server.path)!r}, namespace=spec._namespace())
+        node.insert(worker_key("calls", 0), b"here")
+        worker = node.get(worker_key("calls", 0))
+        row = bytes(spec.kv_bytes_per_chunk)
+        calls = []
+
+        class Counted:
+            def __init__(self, cache):
+                self.cache = cache
+            def __getattr__(self, name):
+                if name in ("get", "acquire", "acquire_prefix"):
+                    calls.append(name)
+                return getattr(self.cache, name)
+
+        manager._cache = Counted(manager._cache)
+        step = base.ScheduleEndContext((), ())
+        HIT, MISS = base.LookupResult.HIT, base.LookupResult.MISS
+
+        def request(name, groups, chunks):
+            context = base.ReqContext(name)
+            keys = {{}}
+            for group in range(groups):
+                names = [("%s %d" % (name, at)).encode() for at in range(chunks)]
+                keys[group] = [base.make_offload_key(it, group) for it in names]
+                for at, key in enumerate(keys[group]):
+                    context.set_offload_key_position(key, 32 * (at + 1))
+            return context, keys
+
+        context, keys = request("prefix", 1, 200)
+        node.insert_batch({{key: row for key in keys[0][:150]}})
+        manager.lookup(keys[0][0], context)
+        assert calls == ["acquire_prefix"], calls
+        found = [manager.lookup(key, context) for key in keys[0][:151]]
+        assert found == [HIT] * 150 + [MISS] and len(calls) == 1, calls
+        # In the next step the pins are there, and one call asks for what was missing.
+        manager.on_schedule_end(step)
+        assert [manager.lookup(key, context) for key in keys[0][:151]] == found
+        assert len(calls) == 2, calls
+        # A value that is stored meanwhile is found in a later step.
+        node.insert(keys[0][150], row)
+        assert manager.lookup(keys[0][150], context) is MISS
+        manager.on_schedule_end(step)
+        assert manager.lookup(keys[0][150], context) is HIT
+        for _ in range(3):
+            manager.on_schedule_end(step)
+        assert not manager._pins
+        node.clear()
+        worker = node.insert(worker_key("calls", 0), b"here")
+
+        draw = random.Random(7)
+        for round in range(60):
+            context, keys = request("r%d" % round, 3, draw.randrange(1, 60))
+            there = {{
+                key for group in keys.values() for key in group
+                if draw.random() < draw.choice((0.3, 0.9, 1.0))
+            }}
+            node.insert_batch({{key: row for key in there}})
+            calls.clear()
+            asked = 0
+            for group in keys.values():
+                order = group if draw.random() < 0.5 else group[::-1]
+                for key in order:
+                    asked += 1
+                    result = manager.lookup(key, context)
+                    assert result is (HIT if key in there else MISS), (round, key)
+                    if result is MISS and order is group:
+                        break
+            assert len(calls) <= 3 + asked / 8, (len(calls), asked)
+            loaded = sorted(there)[:5]
+            if loaded and all(manager.lookup(key, context) is HIT for key in loaded):
+                numbers = manager.prepare_load(loaded, context).block_ids.tolist()
+                assert numbers == [node.get(key).offset // 4096 for key in loaded]
+                manager.complete_load(loaded, context)
+            for _ in range(draw.randrange(4)):
+                manager.on_schedule_end(step)
+        for _ in range(3):
+            manager.on_schedule_end(step)
+        assert not manager._pins
+        manager.shutdown()
+        """
+    )
+
+
 def test_an_engine_that_restarts_finds_what_it_has_stored(server: Server) -> None:
     with engine(server) as first:
         first("store", NAMES)
@@ -225,7 +321,8 @@ class Ended:
 
 for pin in manager._pins.values():
     pin.value = Ended(pin.value)
-# A look-up pins a chunk again.
+# The next look-up pins a chunk again.
+manager.on_schedule_end(base.ScheduleEndContext((), ()))
 assert manager.lookup(key("b"), context) is HIT
 assert manager._pins[None, key("b")].value.is_valid
 manager.prepare_load([key("b")], context)

@@ -64,6 +64,7 @@ class GpuTensor(Tensor):
     """Memory of the stand-in for a GPU."""
 
     is_cuda = True
+    device = types.SimpleNamespace(type="cuda", index=None)  # type: ignore[assignment]
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0) -> Any:
@@ -131,6 +132,9 @@ class Platform:
         return True
 
     def is_rocm(self) -> bool:
+        return False
+
+    def is_cpu(self) -> bool:
         return False
 
     def is_xpu(self) -> bool:

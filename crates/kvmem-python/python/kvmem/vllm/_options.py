@@ -57,6 +57,9 @@ class NodeOptions:
     """Seconds that a process waits for the server at its start."""
     call_timeout: float = 0.25
     """Seconds that a call of the scheduler waits for a server that is gone."""
+    answer_timeout: float = 2.0
+    """Seconds that a call of the scheduler waits for the answer of a server that is there, which
+    may read values from a tier for it."""
     registrar: str | None = None
     """``cuda``: kvmem pins the memory, for the worker's GPU. None: vLLM does."""
     server_users: Sequence[int] = ()
@@ -86,7 +89,7 @@ def read(kind: type[Any], extra_config: Mapping[str, Any]) -> Any:
     for name, value in given.items():
         default = known[name].default
         accepts: tuple[type[Any], ...] = (str, type(None)) if default is None else (type(default),)
-        if name in ("join_timeout", "connect_timeout", "call_timeout", "threads"):
+        if name in ("join_timeout", "connect_timeout", "call_timeout", "answer_timeout", "threads"):
             accepts = (int, float) if name != "threads" else (int, str)
         if name == "numa":
             accepts = (str, type(None), list)

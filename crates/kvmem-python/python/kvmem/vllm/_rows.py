@@ -98,6 +98,10 @@ class Rows:
             time.monotonic() - start,
         )
 
+    def cleanup(self) -> None:
+        """Releases the memory."""
+        raise NotImplementedError
+
     def _whole(self) -> Region:
         """Returns the memory as a region."""
         raise NotImplementedError

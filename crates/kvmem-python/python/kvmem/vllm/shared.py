@@ -2,9 +2,11 @@
 this module imports vLLM.
 
 The scheduler asks the server of the node where vLLM's own manager would look into its tables: a
-look-up pins a value, a store reserves one. It answers with numbers of chunks, and vLLM's workers
-copy as always: see :class:`~kvmem.vllm.region.NodeRegion` for what such a number means. Replicas
-therefore have one copy of a prefix, and an engine that restarts finds what it has stored.
+look-up pins a value, a store reserves one. The first look-up of a request in a step asks for all
+keys of its prompt in one call, and the others answer from that. It answers with numbers of chunks,
+and vLLM's workers copy as always: see :class:`~kvmem.vllm.region.NodeRegion` for what such a number
+means. Replicas therefore have one copy of a prefix, and an engine that restarts finds what it has
+stored.
 
 *Pins.* Other engines store and evict meanwhile, so a chunk that a look-up has found is pinned until
 the end of the next step, and one that is loaded until the load ends. A server that takes a living
@@ -18,9 +20,11 @@ that pins the chunk. A damaged chunk is a miss, and the server removes it. A chu
 checksum is a miss, too, and the next store of the chunk replaces it. Without ``verify`` nothing is
 compared: pins alone keep bytes right.
 
-*A server that is gone* makes every look-up a miss and every store fail, until it answers again.
-Calls wait for it for a fraction of a second, and then not at all for a second. A server with other
-memory than before ends the sharing of this engine: its workers have mapped the old memory.
+*A server that is gone or hangs* makes every look-up a miss and every store fail. One call waits for
+it, for a fraction of a second, or for ``answer_timeout`` if it is there and does not answer. From
+then on a thread waits, and no step of the scheduler does, until the server answers again. A server
+with other memory than before ends the sharing of this engine: its workers have mapped the old
+memory.
 
 *The same memory.* Each worker keeps a value of its own pinned. The scheduler looks for them before
 its first store: a worker whose value is missing has mapped other memory.
@@ -41,6 +45,7 @@ import dataclasses
 import logging
 import os
 import re
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
@@ -55,7 +60,6 @@ from vllm.v1.kv_offload.base import (
     RequestOffloadingContext,
 )
 from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec, CPUOffloadingMetrics
-from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
@@ -68,6 +72,7 @@ from ..errors import (
     OutOfSpaceError,
 )
 from ._hints import hints_of
+from ._host_worker import OnEveryPlatform, make_worker
 from ._identity import identity
 from ._options import NodeOptions, read
 from .errors import NodeLayoutError, PinLostError
@@ -78,8 +83,16 @@ _T = TypeVar("_T")
 
 _BATCH = 1024
 """Values that one call to the server takes."""
-_PAUSE = 1.0
-"""Seconds without calls after one that found no server."""
+_AT_ONCE = 256 << 20
+"""Bytes of the values that one call asks for: a tier below the node reads them in that call."""
+_QUIET = 1.0
+"""Seconds without calls after one that the server has refused."""
+_PAUSE = 0.5
+"""Seconds between two calls that look for a server that is away."""
+_GROUP = 4
+"""Bytes at the end of a key of vLLM that are the number of its group of layers."""
+_WINDOW = 16
+"""Keys that are asked for at a time where vLLM looks up backwards."""
 _ALIVE = 10.0
 """Seconds between two signs of life while stores are open."""
 _FLUSHED = 30.0
@@ -98,6 +111,11 @@ def tenant_namespace(namespace: str, tenant: str) -> str:
     return f"{namespace}@{name}"
 
 
+def _commit(cache: NodeCache, reservations: list[NodeReservation]) -> bool:
+    cache.commit(reservations)
+    return True
+
+
 def _connect(options: NodeOptions, namespace: str, *, populate: bool) -> NodeCache:
     """Connects to the server, which may start later than the engine."""
     end = time.monotonic() + options.connect_timeout
@@ -107,6 +125,7 @@ def _connect(options: NodeOptions, namespace: str, *, populate: bool) -> NodeCac
                 options.socket,
                 namespace=namespace,
                 retry_for=options.call_timeout,
+                answer_within=options.answer_timeout,
                 populate=populate,
                 checksums=options.checksums,
                 verify=options.verify,
@@ -130,6 +149,42 @@ class _Pin:
 
 _Name = tuple[str | None, Any]
 """A tenant, or None, and a key of vLLM."""
+
+
+@dataclasses.dataclass
+class _Answers:
+    """What is known about the keys of a request, until the next step or the end of a store. vLLM
+    keeps it with the request.
+    """
+
+    step: int
+    """The number of steps and of ended stores until then."""
+    found: set[Any] = dataclasses.field(default_factory=set)
+    """Keys with pinned values."""
+    missing: set[Any] = dataclasses.field(default_factory=set)
+    """Keys that the server has no value for."""
+
+
+def _next_keys(key: Any, req_context: Any, answers: _Answers) -> tuple[list[Any], bool]:
+    """Returns the keys that vLLM is about to look up for a request, ``key`` first, and whether it
+    stops at the first one that is missing.
+
+    vLLM looks a group of layers up from the start of the prompt on, until a key is missing. Only a
+    group with a sliding window is looked up from the end backwards, until a window is complete.
+    """
+    # The keys of the whole prompt, by the number of tokens at their ends: the scheduler notes them
+    # before it looks any up.
+    positions = getattr(req_context, "_offload_key_positions", None) or {}
+    start = positions.get(key)
+    if start is None:
+        return [key], True
+    group = key[-_GROUP:]
+    keys = [it for it, at in positions.items() if at >= start and it[-_GROUP:] == group]
+    backwards = len(keys) == 1 or keys[1] in answers.found or keys[1] in answers.missing
+    if not backwards:
+        return keys, True
+    before = [it for it, at in positions.items() if at < start and it[-_GROUP:] == group]
+    return [key, *reversed(before[1 - _WINDOW :])], False
 
 
 class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
@@ -162,8 +217,11 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         self._looked_up: list[set[_Name]] = [set(), set()]
         self._writing: dict[_Name, NodeReservation] = {}
         self._stale: list[tuple[float, list[Any]]] = []
+        # Set by the scheduler, and cleared by the thread that waits for the server.
+        self._away = False
         self._quiet_until = 0.0
         self._ended = False
+        self._closed = threading.Event()
         self._alive = time.monotonic()
         self._allocations: list[int] = []
 
@@ -171,7 +229,11 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         """Returns HIT for a chunk of any engine, HIT_PENDING for one that this engine stores now,
         or MISS.
         """
-        name = (self._tenant_of(req_context), key)
+        answers = self._answers(req_context)
+        if key in answers.found:
+            return LookupResult.HIT
+        tenant = self._tenant_of(req_context)
+        name = (tenant, key)
         if name in self._writing:
             return LookupResult.HIT_PENDING
         if not self._usable():
@@ -182,18 +244,50 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             self._drop([pin.value])
             pin = None
         if pin is None:
-            cache = self._cache_of(name[0])
-            if cache is None:
+            if key not in answers.missing:
+                self._pin(key, req_context, tenant, answers)
+            if key not in answers.found:
                 return LookupResult.MISS
-            value = self._ask(lambda: cache.get(self._prefix + key), None)
-            if value is None:
-                return LookupResult.MISS
-            if value.nbytes != self._row_bytes or value.offset % GRANULE:
-                value.release()
-                return LookupResult.MISS
-            self._pins[name] = _Pin(value)
+        answers.found.add(key)
         self._looked_up[0].add(name)
         return LookupResult.HIT
+
+    def _answers(self, req_context: Any) -> _Answers:
+        """Returns what is known about the keys of a request in this step."""
+        answers: _Answers | None = req_context.get_state(_Answers)
+        if answers is None or answers.step != self._step:
+            answers = _Answers(self._step)
+            req_context.set_state(answers)
+        return answers
+
+    def _pin(self, key: Any, req_context: Any, tenant: str | None, answers: _Answers) -> None:
+        """Asks the server for a key and for those that vLLM will look up next, in one call, and
+        pins their values.
+        """
+        cache = self._cache_of(tenant)
+        if cache is None:
+            return
+        keys, is_prefix = _next_keys(key, req_context, answers)
+        # Other requests, and earlier steps, have pinned some.
+        keys = [it for it in keys if (tenant, it) not in self._pins or it == key]
+        keys = keys[: max(_AT_ONCE // self._row_bytes, 1)]
+        names = [self._prefix + it for it in keys]
+        ask = cache.acquire_prefix if is_prefix else cache.acquire
+        batch = self._ask(lambda: ask(names), None)
+        if batch is None:
+            return
+        for it, value in zip(keys, batch):
+            if value is not None and (value.nbytes != self._row_bytes or value.offset % GRANULE):
+                value.release()
+                value = None
+            if value is None:
+                answers.missing.add(it)
+                if is_prefix:
+                    break
+                continue
+            self._pins[tenant, it] = _Pin(value)
+            answers.found.add(it)
+        self._looked_up[0].update((tenant, it) for it in answers.found)
 
     def get_load_source(self, key: Any, req_context: Any) -> Any:
         """Returns that hits come from host memory."""
@@ -270,16 +364,17 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         ended = [self._writing.pop(name) for name in names if name in self._writing]
         if not success:
             return self._discard(ended)
+        # What was missing may be there now.
+        self._step += 1
         # The namespace stays open while it has reservations.
         cache = self._cache if tenant is None else self._tenants.get(tenant)
         if cache is None:
             return None
         for start in range(0, len(ended), _BATCH):
             batch = ended[start : start + _BATCH]
-            try:
-                cache.commit(batch)
-            except KvmemError as error:
-                _log.warning("kvmem: %d chunks are not stored: %s", len(batch), error)
+            if not self._ask(lambda: _commit(cache, batch), False):
+                _log.warning("kvmem: %d chunks are not stored", len(batch))
+                self._discard(batch)
         return None
 
     def on_new_request(self, req_context: Any) -> Any:
@@ -288,6 +383,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def on_schedule_end(self, context: Any) -> None:
         """Ends the pins of look-ups that led to no load, and gives a sign of life."""
+        self._step += 1
         now = time.monotonic()
         before = self._looked_up.pop()
         self._looked_up.insert(0, set())
@@ -303,6 +399,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def reset_cache(self) -> None:
         """Leaves everything behind: see the head of the module."""
+        self._step += 1
         held = [pin.value for pin in self._pins.values()] + list(self._writing.values())
         self._stale.append((time.monotonic() + _FLUSHED, held))
         self._pins.clear()
@@ -339,6 +436,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Ends all pins and reservations, and the connection."""
+        self._closed.set()
         self.on_reset_flushed()
         self._drop([pin.value for pin in self._pins.values()])
         self._drop(list(self._writing.values()))
@@ -429,7 +527,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def _usable(self) -> bool:
         """Whether the server is worth a call. Looks for the workers before the first one."""
-        if self._ended or time.monotonic() < self._quiet_until:
+        if self._ended or self._away or time.monotonic() < self._quiet_until:
             return False
         if self._workers is not None:
             keys = self._workers
@@ -448,18 +546,40 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         return True
 
     def _ask(self, call: Callable[[], _T], otherwise: _T) -> _T:
-        """Calls the server. If it is gone, later calls are left out for a while."""
-        if self._ended or time.monotonic() < self._quiet_until:
+        """Calls the server. If it is away, later calls are left out until it answers."""
+        if self._ended or self._away or time.monotonic() < self._quiet_until:
             return otherwise
         try:
             return call()
         except NodeReplacedError as error:
-            self._ended = True
-            _log.error("kvmem: this engine shares nothing until it restarts: %s", error)
+            self._end(error)
+        except NodeDisconnectedError as error:
+            self._away = True
+            _log.warning("kvmem: no chunks until the server answers: %s", error)
+            threading.Thread(target=self._wait, name="kvmem-wait", daemon=True).start()
         except KvmemError as error:
-            self._quiet_until = time.monotonic() + _PAUSE
-            _log.warning("kvmem: no chunks for %s s: %s", _PAUSE, error)
+            self._quiet_until = time.monotonic() + _QUIET
+            _log.warning("kvmem: no chunks for %s s: %s", _QUIET, error)
         return otherwise
+
+    def _wait(self) -> None:
+        """Waits until the server answers, in a thread of its own."""
+        while not self._closed.wait(_PAUSE):
+            try:
+                self._cache.lookup([b"kvmem"])
+            except NodeReplacedError as error:
+                self._end(error)
+            except KvmemError:
+                continue
+            else:
+                _log.warning("kvmem: the server of the node answers again")
+            break
+        self._away = False
+
+    def _end(self, error: KvmemError) -> None:
+        """Ends the sharing of this engine."""
+        self._ended = True
+        _log.error("kvmem: this engine shares nothing until it restarts: %s", error)
 
     def _release(self, name: _Name) -> None:
         """Ends a pin that nothing needs."""
@@ -479,7 +599,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                 it.discard() if isinstance(it, NodeReservation) else it.release()
 
 
-class KvmemSharedSpec(CPUOffloadingSpec):  # type: ignore[misc]
+class KvmemSharedSpec(OnEveryPlatform, CPUOffloadingSpec):  # type: ignore[misc]
     """vLLM's CPU tier in the memory of a node. Options: ``kvmem`` with ``socket``, the path of the
     server's socket, and those of :class:`~kvmem.vllm._options.NodeOptions`. ``cpu_bytes_to_use``
     is not needed: the server has the memory.
@@ -573,11 +693,6 @@ class KvmemSharedSpec(CPUOffloadingSpec):  # type: ignore[misc]
             cache.insert(key, str(os.getpid()).encode(), priority=3)
             # Not evicted while this process runs.
             region.presence = cache.get(key)
-            worker = CPUOffloadingWorker(
-                kv_caches=kv_caches,
-                blocks_per_chunk=self.blocks_per_chunk,
-                num_cpu_chunks=region.num_chunks,
-                mmap_region=region,
-            )
+            worker = make_worker(kv_caches, self.blocks_per_chunk, region.num_chunks, region)
             undo.pop_all()
         return worker

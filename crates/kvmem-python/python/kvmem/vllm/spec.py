@@ -2,7 +2,8 @@
 vLLM.
 
 Only the memory differs. The managers, the workers, their copies and their registrations with the
-device are vLLM's.
+device are vLLM's. On the CPU, where vLLM has no such tier, the worker is kvmem's, too (see
+:mod:`~kvmem.vllm._host_worker`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from vllm.v1.kv_offload.cpu import spec as cpu_spec
-from vllm.v1.kv_offload.cpu.gpu_worker import CPUOffloadingWorker
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from vllm.v1.kv_offload.tiering.factory import SecondaryTierFactory
 from vllm.v1.kv_offload.tiering.manager import (
@@ -22,6 +22,7 @@ from vllm.v1.kv_offload.tiering.manager import (
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from ..errors import InvalidArgumentError
+from ._host_worker import OnEveryPlatform, make_worker
 from ._options import RegionOptions, read
 from .region import OffloadRegion
 
@@ -72,12 +73,12 @@ class _RegionOfKvmem:
         )
 
 
-class KvmemOffloadingSpec(_RegionOfKvmem, CPUOffloadingSpec):  # type: ignore[misc]
+class KvmemOffloadingSpec(_RegionOfKvmem, OnEveryPlatform, CPUOffloadingSpec):  # type: ignore[misc]
     """vLLM's CPU tier in memory of kvmem. Options: those of ``CPUOffloadingSpec``, and ``kvmem``
     (see :class:`~kvmem.vllm._options.RegionOptions`).
 
-    On a platform where vLLM shares no memory between workers (ROCm, CPU), the memory is vLLM's,
-    with a warning.
+    On a platform where vLLM shares no memory between workers (ROCm), the memory is vLLM's, with a
+    warning.
     """
 
     def __init__(self, config: Any) -> None:
@@ -95,17 +96,16 @@ class KvmemOffloadingSpec(_RegionOfKvmem, CPUOffloadingSpec):  # type: ignore[mi
         with ExitStack() as undo:
             region = self._region(self.config.parallel.rank, kv_caches)
             undo.callback(region.cleanup)
-            worker = CPUOffloadingWorker(
-                kv_caches=kv_caches,
-                blocks_per_chunk=self.blocks_per_chunk,
-                num_cpu_chunks=self.num_chunks,
-                mmap_region=region,
-            )
+            worker = make_worker(kv_caches, self.blocks_per_chunk, self.num_chunks, region)
             undo.pop_all()
         return worker
 
 
-class KvmemTieringOffloadingSpec(_RegionOfKvmem, TieringOffloadingSpec):  # type: ignore[misc]
+class KvmemTieringOffloadingSpec(
+    _RegionOfKvmem,
+    OnEveryPlatform,
+    TieringOffloadingSpec,  # type: ignore[misc]
+):
     """vLLM's CPU tier with tiers below it, in memory of kvmem. The scheduler and all workers have
     the same region. Options: those of ``TieringOffloadingSpec``, and ``kvmem``.
     """
@@ -161,12 +161,12 @@ class KvmemTieringOffloadingSpec(_RegionOfKvmem, TieringOffloadingSpec):  # type
             undo.callback(region.cleanup)
             if self.config.canonical_layout:
                 self._validate_canonical_refs(kv_caches)
-            worker = CPUOffloadingWorker(
-                kv_caches=kv_caches,
-                blocks_per_chunk=self.blocks_per_chunk,
-                num_cpu_chunks=self.num_chunks,
-                mmap_region=region,
-                canonical_layout=self.config.canonical_layout,
+            worker = make_worker(
+                kv_caches,
+                self.blocks_per_chunk,
+                self.num_chunks,
+                region,
+                self.config.canonical_layout,
             )
             undo.pop_all()
         return worker
