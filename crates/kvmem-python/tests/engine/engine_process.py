@@ -22,7 +22,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-LIMIT = 240.0
+LIMIT = 600.0
 """Seconds that an answer takes at most, on a busy machine too."""
 
 ENVIRONMENT = {

@@ -71,7 +71,7 @@ def test_a_prefix_outlives_engine_and_server(
     shared_node.kill()
     shared_node.start()
     engine.call("forget")
-    within(20, lambda: engine.generate(first)[0]["cached"] or engine.call("forget"))
+    within(120, lambda: engine.generate(first)[0]["cached"] or engine.call("forget"))
     # The engine alone.
     engine.kill()
     engine = engines.start(small_model, shared(shared_node))
@@ -84,7 +84,7 @@ def test_a_prefix_outlives_engine_and_server(
     same(engine.generate(first), expected[0])
     engine.kill()
     # The kernel tells the server that the process has ended: nothing stays pinned.
-    within(20, lambda: shared_node.stats().pinned == 0)
+    within(120, lambda: shared_node.stats().pinned == 0)
     assert shared_node.stats().fenced == shared_node.reservations() == 0
 
 
@@ -218,7 +218,7 @@ def test_a_server_that_is_away_delays_no_token(
         assert equal(outputs[seed], expected[seed][0])
     start = time.monotonic()
     engine.generate(prompt(4, 16), max_tokens=40)
-    assert time.monotonic() - start < 15
+    assert time.monotonic() - start < 30
     if how == signal.SIGKILL:
         shared_node.kill()
         shared_node.start()
@@ -231,7 +231,7 @@ def test_a_server_that_is_away_delays_no_token(
         assert equal(output, expected[0][0])
         return bool(output["cached"])
 
-    within(30, found)
+    within(120, found)
     engine.kill()
 
 

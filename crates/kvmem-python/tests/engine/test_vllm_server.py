@@ -19,7 +19,7 @@ import pytest
 from engine_node import BLOCK, Node, prompt, shared, within
 from engine_process import ENVIRONMENT, Engines
 
-LIMIT = 240.0
+LIMIT = 600.0
 
 
 class ApiServer:
