@@ -45,7 +45,7 @@ pub(crate) struct TestOptions {
     #[arg(long, value_name = "N")]
     lanes: Option<usize>,
     /// Run only these groups of steps (default: all but `quick`, which is a part of the others, and
-    /// `dynamo`; `engine` where vLLM on the CPU is installed already, or all engines are required).
+    /// `dynamo`; `engine` where vLLM on the CPU is installed already).
     #[arg(value_enum, value_name = "GROUP")]
     groups: Vec<Group>,
 }

@@ -1,8 +1,8 @@
 //! *vLLM on the CPU*: an engine that runs whole without a GPU, in an environment of its own, and
 //! the tests that generate tokens with it.
 //!
-//! It takes 6 GB and some minutes of a fast network. `cargo xtask test engine` installs it; so does
-//! a run that requires all engines. Other runs use it if it is there, and name it otherwise.
+//! It takes 6 GB and some minutes of a fast network. `cargo xtask test engine` installs it. Other
+//! runs use it if it is there, and name it otherwise.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,7 +10,6 @@ use std::{env, fs};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::engines;
 use crate::engines_matrix;
 use crate::python;
 use crate::say;
@@ -39,7 +38,7 @@ pub(crate) fn is_installed(root: &Path) -> bool {
 
 /// Whether a run without a choice of groups has these tests. Says why if it has not.
 pub(crate) fn is_wanted(root: &Path) -> bool {
-    let wanted = is_installed(root) || engines::required();
+    let wanted = is_installed(root);
     if !wanted {
         println!(
             "(vLLM on the CPU is not installed, so no engine generates tokens: cargo xtask test \
