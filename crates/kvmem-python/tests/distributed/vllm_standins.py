@@ -64,7 +64,7 @@ class GpuTensor(Tensor):
     """Memory of the stand-in for a GPU."""
 
     is_cuda = True
-    device = types.SimpleNamespace(type="cuda", index=None)  # type: ignore[assignment]
+    device = types.SimpleNamespace(type="cuda", index=None)
 
 
 def frombuffer(buffer: Any, *, dtype: Any, count: int = -1, offset: int = 0) -> Any:
