@@ -116,7 +116,7 @@ fn install(root: &Path, report: &mut Report) -> Option<Installed> {
     build.arg(root.join("crates/kvmem-python"));
     build.env("CARGO_TARGET_DIR", &folder).env("MATURIN_PEP517_ARGS", "--profile=dev");
     build.env("PATH", path_with(&environment.join("bin")));
-    // Those of other versions.
+    // A wheel of another version would be installed in place of the new one.
     let _ = fs::remove_dir_all(&wheels);
     if !report.command("python: wheel", Kind::Plain, &mut build) {
         return None;

@@ -32,7 +32,7 @@ const OUTCOMES: &str = "engine";
 const TESTS: &str = "crates/kvmem-python/tests/engine";
 
 /// Whether vLLM is there already.
-pub(crate) fn is_installed(root: &Path) -> bool {
+fn is_installed(root: &Path) -> bool {
     fs::read_to_string(marker(root)).is_ok_and(|was| was == request())
 }
 

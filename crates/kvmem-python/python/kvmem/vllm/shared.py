@@ -3,10 +3,10 @@ this module imports vLLM.
 
 The scheduler asks the server of the node where vLLM's own manager would look into its tables: a
 look-up pins a value, a store reserves one. The first look-up of a request in a step asks for all
-keys of its prompt in one call, and the others answer from that. It answers with numbers of chunks,
-and vLLM's workers copy as always: see :class:`~kvmem.vllm.region.NodeRegion` for what such a number
-means. Replicas therefore have one copy of a prefix, and an engine that restarts finds what it has
-stored.
+keys of its prompt in one call, and the others take their answers from it. The scheduler passes
+numbers of chunks to vLLM's workers, which copy as always: :class:`~kvmem.vllm.region.NodeRegion`
+says which bytes a number names. Replicas therefore have one copy of a prefix, and an engine that
+restarts finds what it has stored.
 
 *Pins.* Other engines store and evict meanwhile, so a chunk that a look-up has found is pinned until
 the end of the next step, and one that is loaded until the load ends. A server that takes a living
@@ -72,7 +72,7 @@ from ..errors import (
     OutOfSpaceError,
 )
 from ._hints import hints_of
-from ._host_worker import OnEveryPlatform, make_worker
+from ._host_worker import CpuPlatform, make_worker
 from ._identity import identity
 from ._options import NodeOptions, read
 from .errors import NodeLayoutError, PinLostError
@@ -269,7 +269,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             return
         keys, is_prefix = _next_keys(key, req_context, answers)
         # Other requests, and earlier steps, have pinned some.
-        keys = [it for it in keys if (tenant, it) not in self._pins or it == key]
+        keys = [it for it in keys if (tenant, it) not in self._pins]
         keys = keys[: max(_AT_ONCE // self._row_bytes, 1)]
         names = [self._prefix + it for it in keys]
         ask = cache.acquire_prefix if is_prefix else cache.acquire
@@ -599,7 +599,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                 it.discard() if isinstance(it, NodeReservation) else it.release()
 
 
-class KvmemSharedSpec(OnEveryPlatform, CPUOffloadingSpec):  # type: ignore[misc]
+class KvmemSharedSpec(CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
     """vLLM's CPU tier in the memory of a node. Options: ``kvmem`` with ``socket``, the path of the
     server's socket, and those of :class:`~kvmem.vllm._options.NodeOptions`. ``cpu_bytes_to_use``
     is not needed: the server has the memory.

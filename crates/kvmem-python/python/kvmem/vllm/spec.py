@@ -22,7 +22,7 @@ from vllm.v1.kv_offload.tiering.manager import (
 from vllm.v1.kv_offload.tiering.spec import TieringOffloadingSpec
 
 from ..errors import InvalidArgumentError
-from ._host_worker import OnEveryPlatform, make_worker
+from ._host_worker import CpuPlatform, make_worker
 from ._options import RegionOptions, read
 from .region import OffloadRegion
 
@@ -73,7 +73,7 @@ class _RegionOfKvmem:
         )
 
 
-class KvmemOffloadingSpec(_RegionOfKvmem, OnEveryPlatform, CPUOffloadingSpec):  # type: ignore[misc]
+class KvmemOffloadingSpec(_RegionOfKvmem, CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
     """vLLM's CPU tier in memory of kvmem. Options: those of ``CPUOffloadingSpec``, and ``kvmem``
     (see :class:`~kvmem.vllm._options.RegionOptions`).
 
@@ -103,7 +103,7 @@ class KvmemOffloadingSpec(_RegionOfKvmem, OnEveryPlatform, CPUOffloadingSpec):  
 
 class KvmemTieringOffloadingSpec(
     _RegionOfKvmem,
-    OnEveryPlatform,
+    CpuPlatform,
     TieringOffloadingSpec,  # type: ignore[misc]
 ):
     """vLLM's CPU tier with tiers below it, in memory of kvmem. The scheduler and all workers have
