@@ -1618,8 +1618,9 @@ typedef struct kvmem_node_value {
     uint64_t offset;
     /// Whether the key has a value: 1 or 0.
     uint32_t is_present;
-    /// Always 0.
-    uint32_t reserved;
+    /// Whether the tier below the node is about to read the value, and a later call finds it: 1 or
+    /// 0. Always 0 after a call that waits for the tier.
+    uint32_t is_pending;
 } kvmem_node_value;
 
 /// A block that was reserved.
@@ -3067,6 +3068,14 @@ kvmem_status kvmem_node_client_lookup(const struct kvmem_node_client *client,
                                       uint64_t count,
                                       uint64_t *out_found);
 
+/// Writes 1 to each place of `out_present` whose key has a value, in memory or in the tier below the
+/// node, and 0 to the others. Nothing is pinned, and this does not count as a use. A tier that does
+/// not know all its values, such as a cluster, is not asked.
+kvmem_status kvmem_node_client_contains(const struct kvmem_node_client *client,
+                                        const struct kvmem_kv_cache_key *keys,
+                                        uint64_t count,
+                                        uint8_t *out_present);
+
 /// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. Fails as
 /// kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays reserved then.
 kvmem_status kvmem_node_client_insert(const struct kvmem_node_client *client,
@@ -3116,6 +3125,23 @@ kvmem_status kvmem_node_client_acquire_prefix(const struct kvmem_node_client *cl
                                               struct kvmem_node_value *out_values,
                                               struct kvmem_node_pins **out_pins);
 
+/// Pins the values that memory has, without waiting for the tier below the node. `is_pending` says
+/// which of the other keys the tier reads meanwhile: a later call finds them. The server bounds what
+/// it reads for such calls. Otherwise the call is kvmem_node_client_acquire.
+kvmem_status kvmem_node_client_try_acquire(const struct kvmem_node_client *client,
+                                           const struct kvmem_kv_cache_key *keys,
+                                           uint64_t count,
+                                           struct kvmem_node_value *out_values,
+                                           struct kvmem_node_pins **out_pins);
+
+/// Pins the values of the keys before the first one that memory does not have, without waiting for
+/// the tier below the node. Otherwise the call is kvmem_node_client_try_acquire.
+kvmem_status kvmem_node_client_try_acquire_prefix(const struct kvmem_node_client *client,
+                                                  const struct kvmem_kv_cache_key *keys,
+                                                  uint64_t count,
+                                                  struct kvmem_node_value *out_values,
+                                                  struct kvmem_node_pins **out_pins);
+
 /// Releases earlier pins and acquires those of `count` keys, in one message to the server. Consumes
 /// `pins`, also if the server or the connection fails; a call with a wrong argument changes
 /// nothing. Otherwise the call is kvmem_node_client_acquire.
@@ -3151,6 +3177,14 @@ kvmem_status kvmem_node_client_reserve(const struct kvmem_node_client *client,
                                        const uint64_t *sizes,
                                        uint64_t count,
                                        struct kvmem_node_reserved *out_reserved);
+
+/// Reserves blocks without waiting for the tier below the node: while the tier is about to free
+/// space, the call fails with KVMEM_ERR_OUT_OF_SPACE, and a later one may succeed. Otherwise the
+/// call is kvmem_node_client_reserve.
+kvmem_status kvmem_node_client_try_reserve(const struct kvmem_node_client *client,
+                                           const uint64_t *sizes,
+                                           uint64_t count,
+                                           struct kvmem_node_reserved *out_reserved);
 
 /// Makes `count` reservations values under keys, all of them or none, whatever ends meanwhile. The
 /// values that the keys had are replaced. Consumes the reservations.

@@ -368,6 +368,33 @@ pub unsafe extern "C" fn kvmem_node_client_lookup(
     })
 }
 
+/// Writes 1 to each place of `out_present` whose key has a value, in memory or in the tier below the
+/// node, and 0 to the others. Nothing is pinned, and this does not count as a use. A tier that does
+/// not know all its values, such as a cluster, is not asked.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_contains(
+    client: *const kvmem_node_client,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+    out_present: *mut u8,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        if out_present.is_null() && count > 0 {
+            return Err(CallError::Null("out_present"));
+        }
+        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
+        let found = client.contains(&unsafe { node_keys(keys, count) }?)?;
+        for (index, is_present) in found.into_iter().enumerate() {
+            // SAFETY: promise 1 of the C caller: there is a place for each key, and the client
+            // returned an element for each. The pointer was checked above.
+            unsafe { out_present.add(index).write(u8::from(is_present)) };
+        }
+        Ok(())
+    })
+}
+
 /// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. Fails as
 /// kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays reserved then.
 #[unsafe(no_mangle)]

@@ -34,8 +34,9 @@ pub struct kvmem_node_value {
     pub offset: u64,
     /// Whether the key has a value: 1 or 0.
     pub is_present: u32,
-    /// Always 0.
-    pub reserved: u32,
+    /// Whether the tier below the node is about to read the value, and a later call finds it: 1 or
+    /// 0. Always 0 after a call that waits for the tier.
+    pub is_pending: u32,
 }
 
 /// Returns the values of pins.
@@ -46,17 +47,23 @@ fn values(pins: &PinBatch) -> Vec<kvmem_node_value> {
             bytes: found.bytes().len() as u64,
             offset: found.offset(),
             is_present: 1,
-            reserved: 0,
+            is_pending: 0,
         },
         None => kvmem_node_value {
             data: std::ptr::null(),
             bytes: 0,
             offset: 0,
             is_present: 0,
-            reserved: 0,
+            is_pending: 0,
         },
     };
-    pins.values().map(value).collect()
+    let mut values: Vec<kvmem_node_value> = pins.values().map(value).collect();
+    for &pending in pins.pending() {
+        if let Some(value) = values.get_mut(usize::from(pending)) {
+            value.is_pending = 1;
+        }
+    }
+    values
 }
 
 /// Where the results of a call that pins go.
@@ -137,6 +144,47 @@ pub unsafe extern "C" fn kvmem_node_client_acquire_prefix(
         let results = unsafe { Results::new(out_values, count, out_pins) }?;
         // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
         results.put(client.acquire_prefix(&unsafe { node_keys(keys, count) }?)?)
+    })
+}
+
+/// Pins the values that memory has, without waiting for the tier below the node. `is_pending` says
+/// which of the other keys the tier reads meanwhile: a later call finds them. The server bounds what
+/// it reads for such calls. Otherwise the call is kvmem_node_client_acquire.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_try_acquire(
+    client: *const kvmem_node_client,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+    out_values: *mut kvmem_node_value,
+    out_pins: *mut *mut kvmem_node_pins,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_values` and `out_pins`.
+        let results = unsafe { Results::new(out_values, count, out_pins) }?;
+        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
+        results.put(client.try_acquire(&unsafe { node_keys(keys, count) }?)?)
+    })
+}
+
+/// Pins the values of the keys before the first one that memory does not have, without waiting for
+/// the tier below the node. Otherwise the call is kvmem_node_client_try_acquire.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_try_acquire_prefix(
+    client: *const kvmem_node_client,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+    out_values: *mut kvmem_node_value,
+    out_pins: *mut *mut kvmem_node_pins,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_values` and `out_pins`.
+        let results = unsafe { Results::new(out_values, count, out_pins) }?;
+        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
+        results.put(client.try_acquire_prefix(&unsafe { node_keys(keys, count) }?)?)
     })
 }
 

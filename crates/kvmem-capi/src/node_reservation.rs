@@ -7,7 +7,9 @@ use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use kvmem_node::{CallError as ServerError, ClientError, NewValue, NodeReservation, ValueOptions};
+use kvmem_node::{
+    CallError as ServerError, ClientError, NewValue, NodeClient, NodeReservation, ValueOptions,
+};
 
 use crate::call::{destroy, guard_for, on, out};
 use crate::error::CallError;
@@ -101,6 +103,35 @@ pub unsafe extern "C" fn kvmem_node_client_reserve(
     count: u64,
     out_reserved: *mut kvmem_node_reserved,
 ) -> kvmem_status {
+    // SAFETY: the C caller keeps the promises of this function, which are those of `reserve`.
+    unsafe { reserve(client, sizes, count, out_reserved, NodeClient::reserve) }
+}
+
+/// Reserves blocks without waiting for the tier below the node: while the tier is about to free
+/// space, the call fails with KVMEM_ERR_OUT_OF_SPACE, and a later one may succeed. Otherwise the
+/// call is kvmem_node_client_reserve.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_try_reserve(
+    client: *const kvmem_node_client,
+    sizes: *const u64,
+    count: u64,
+    out_reserved: *mut kvmem_node_reserved,
+) -> kvmem_status {
+    // SAFETY: the C caller keeps the promises of this function, which are those of `reserve`.
+    unsafe { reserve(client, sizes, count, out_reserved, NodeClient::try_reserve) }
+}
+
+/// Reserves blocks by a call of the client.
+///
+/// # Safety
+/// The promises 1 and 2 of a C caller of kvmem_node_client_reserve.
+unsafe fn reserve(
+    client: *const kvmem_node_client,
+    sizes: *const u64,
+    count: u64,
+    out_reserved: *mut kvmem_node_reserved,
+    by: fn(&NodeClient, &[u64]) -> Result<Vec<NodeReservation>, ClientError>,
+) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     on(&promise, client, |client| {
@@ -109,7 +140,7 @@ pub unsafe extern "C" fn kvmem_node_client_reserve(
         if out_reserved.is_null() && !sizes.is_empty() {
             return Err(CallError::Null("out_reserved"));
         }
-        let made = insert_all(client.reserve(sizes)?)?;
+        let made = insert_all(by(client, sizes)?)?;
         for (index, reserved) in made.into_iter().enumerate() {
             // SAFETY: promise 1 of the C caller: there is a place for each of `count` blocks, and
             // the client returned one for each size. The pointer was checked above.

@@ -158,6 +158,12 @@ public:
         return NodeValue(values_[index]);
     }
 
+    /// Whether the tier below the node is about to read the value of the key at `index`: a later
+    /// call finds it.
+    bool is_pending(std::size_t index) const noexcept {
+        return index < size() && values_[index].is_pending != 0;
+    }
+
     /// Whether the values are still pinned; see kvmem_node_pins_is_valid.
     bool is_valid() const {
         std::uint32_t valid = 0;
@@ -334,6 +340,31 @@ public:
         return acquire_by(keys, kvmem_node_client_acquire_prefix);
     }
 
+    /// Pins the values that memory has, without waiting for the tier below the node.
+    /// `NodePins::is_pending` says which of the other keys the tier reads meanwhile.
+    template <class Keys>
+    NodePins try_acquire(const Keys &keys) const {
+        return acquire_by(keys, kvmem_node_client_try_acquire);
+    }
+
+    /// Pins the values of the keys before the first one that memory does not have, without waiting
+    /// for the tier below the node.
+    template <class Keys>
+    NodePins try_acquire_prefix(const Keys &keys) const {
+        return acquire_by(keys, kvmem_node_client_try_acquire_prefix);
+    }
+
+    /// Returns for each key whether it has a value, in memory or in the tier below the node.
+    /// Nothing is pinned. A tier that does not know all its values, such as a cluster, is not asked.
+    template <class Keys>
+    std::vector<bool> contains(const Keys &keys) const {
+        const auto list = list_of(keys);
+        std::vector<std::uint8_t> present(list.size());
+        detail::check(kvmem_node_client_contains(native_handle(), list.data(), list.size(),
+                                                 present.data()));
+        return {present.begin(), present.end()};
+    }
+
     /// Releases earlier pins and acquires those of keys, in one message to the server. The earlier
     /// pins are released and empty afterwards, also if the call throws.
     template <class Keys>
@@ -352,17 +383,14 @@ public:
 
     /// Reserves a block for each size, all or none; empty if there is no space for all of them.
     std::optional<std::vector<NodeReservation>> reserve(span<const std::uint64_t> sizes) const {
-        std::vector<kvmem_node_reserved> list(sizes.size());
-        std::vector<NodeReservation> reservations;
-        reservations.reserve(sizes.size());
-        if (!detail::allocated(kvmem_node_client_reserve(native_handle(), sizes.data(),
-                                                         sizes.size(), list.data()))) {
-            return std::nullopt;
-        }
-        for (const kvmem_node_reserved &one : list) {
-            reservations.push_back(NodeReservation(one));
-        }
-        return reservations;
+        return reserve_by(sizes, kvmem_node_client_reserve);
+    }
+
+    /// Reserves a block for each size, all or none, without waiting for the tier below the node;
+    /// empty also while the tier is about to free space.
+    std::optional<std::vector<NodeReservation>> try_reserve(
+        span<const std::uint64_t> sizes) const {
+        return reserve_by(sizes, kvmem_node_client_try_reserve);
     }
 
     /// Reserves a block; empty if there is no space.
@@ -548,6 +576,21 @@ private:
             list.push_back({key.data(), key.size()});
         }
         return list;
+    }
+
+    template <class Call>
+    std::optional<std::vector<NodeReservation>> reserve_by(span<const std::uint64_t> sizes,
+                                                           Call call) const {
+        std::vector<kvmem_node_reserved> list(sizes.size());
+        std::vector<NodeReservation> reservations;
+        reservations.reserve(sizes.size());
+        if (!detail::allocated(call(native_handle(), sizes.data(), sizes.size(), list.data()))) {
+            return std::nullopt;
+        }
+        for (const kvmem_node_reserved &one : list) {
+            reservations.push_back(NodeReservation(one));
+        }
+        return reservations;
     }
 
     template <class Keys, class Call>

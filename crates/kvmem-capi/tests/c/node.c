@@ -112,7 +112,7 @@ static void shared(const kvmem_node_client_options *options) {
         }
         const char *data = values[at].data;
         char filler = (char) ('a' + (at == 3 ? 2 : at));
-        CHECK(values[at].is_present == 1 && values[at].reserved == 0);
+        CHECK(values[at].is_present == 1 && values[at].is_pending == 0);
         CHECK(values[at].bytes == sizes[at == 3 ? 2 : at] && data[0] == filler);
         CHECK(data[values[at].bytes - 1] == filler);
         CHECK(data == (char *) other_base + values[at].offset);
@@ -121,6 +121,25 @@ static void shared(const kvmem_node_client_options *options) {
     CHECK(values[0].is_present && values[1].is_present);
     CHECK(!values[2].is_present && !values[3].is_present);
     CHECK(stats(writer).pinned == 3);
+
+    /* Without a tier, calls that do not wait find the same, and nothing is pending. */
+    kvmem_node_pins *tried;
+    OK(kvmem_node_client_try_acquire_prefix(reader, keys, 4, values, &tried));
+    CHECK(values[1].is_present && !values[2].is_present && !values[2].is_pending);
+    CHECK(!values[3].is_present);
+    OK(kvmem_node_pins_release(tried));
+    OK(kvmem_node_client_try_acquire(reader, keys, 4, values, &tried));
+    CHECK(values[3].is_present && !values[2].is_present && !values[2].is_pending);
+    OK(kvmem_node_pins_release(tried));
+    uint8_t present[4];
+    OK(kvmem_node_client_contains(reader, keys, 4, present));
+    CHECK(present[0] && present[1] && !present[2] && present[3]);
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_node_client_contains(reader, keys, 4, NULL));
+    uint64_t two_sizes[] = {64, 64};
+    kvmem_node_reserved tried_blocks[2];
+    OK(kvmem_node_client_try_reserve(writer, two_sizes, 2, tried_blocks));
+    OK(kvmem_node_reservation_release(tried_blocks[0].reservation));
+    OK(kvmem_node_reservation_release(tried_blocks[1].reservation));
 
     /* One message releases the first ones and pins another. */
     OK(kvmem_node_client_exchange(reader, pins, &keys[3], 1, values, &pins));

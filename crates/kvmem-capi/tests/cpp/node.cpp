@@ -91,6 +91,11 @@ static void shared(bool rings) {
     THROWS(KVMEM_ERR_NOT_FOUND, "", pins.verify(2));
     const NodePins prefix = reader->acquire_prefix(keys);
     CHECK(prefix.hits() == 2 && !prefix.value(3) && writer.stats().pinned == 3);
+    CHECK(reader->try_acquire_prefix(keys).hits() == 2);
+    const NodePins tried = reader->try_acquire(keys);
+    CHECK(tried.hits() == 3 && !tried.is_pending(2) && !tried.is_pending(9));
+    CHECK(reader->contains(keys) == std::vector<bool>({true, true, false, true}));
+    CHECK(writer.try_reserve(span_of({64, 64}))->size() == 2);
 
     NodePins other = reader->exchange(std::move(pins), Keys{"c"});
     CHECK(!pins && pins.size() == 0 && text(other.value(0)->bytes()) == "short");

@@ -89,6 +89,21 @@ fn keep_pins(connection: &Arc<Connection>, lease: Duration) -> Option<Sender<()>
 /// Bytes of the stack of that thread, which only sends messages.
 const KEEPING_STACK: usize = 128 << 10;
 
+/// What an acquisition is to do.
+#[derive(Clone, Copy, Debug)]
+struct Acquisition {
+    /// End at the first key without a value.
+    prefix_only: bool,
+    /// Wait for values that only the tier has.
+    wait: bool,
+}
+
+impl Default for Acquisition {
+    fn default() -> Acquisition {
+        Acquisition { prefix_only: false, wait: true }
+    }
+}
+
 /// An answer of another kind than the call's.
 const UNEXPECTED: ClientError = ClientError::Protocol { what: "an answer to another call" };
 
@@ -239,7 +254,44 @@ impl NodeClient {
     /// # Errors
     /// [`ClientError`].
     pub fn acquire<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PinBatch, ClientError> {
-        self.acquire_and((NO_PINS, Vec::new()), keys, false)
+        self.acquire_and((NO_PINS, Vec::new()), keys, Acquisition::default())
+    }
+
+    /// Pins the values of keys that memory has, without waiting for the server's
+    /// [tier](crate::NodeTier). [`PinBatch::pending`] says which others the tier reads meanwhile: a
+    /// later call finds them. The server bounds what it reads for such calls, so some keys that
+    /// only the tier has may be neither found nor pending until then.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn try_acquire<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PinBatch, ClientError> {
+        let how = Acquisition { prefix_only: false, wait: false };
+        self.acquire_and((NO_PINS, Vec::new()), keys, how)
+    }
+
+    /// Pins the values of the keys before the first one that memory does not have, without waiting
+    /// for the server's [tier](crate::NodeTier). [`PinBatch::pending`] says which of the following
+    /// keys the tier reads meanwhile.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn try_acquire_prefix<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PinBatch, ClientError> {
+        let how = Acquisition { prefix_only: true, wait: false };
+        self.acquire_and((NO_PINS, Vec::new()), keys, how)
+    }
+
+    /// Returns for each key whether it has a value, in memory or in the server's
+    /// [tier](crate::NodeTier). Pins nothing and fetches nothing. A tier that does not know all its
+    /// values, such as a cluster, is not asked.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn contains<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>, ClientError> {
+        let call = Call::Contains { keys: keys_of(keys) };
+        self.inner.connection.call(&call, |_, answer| match answer {
+            Answer::Contained(found) if found.len() == keys.len() => Ok(found),
+            _ => Err(UNEXPECTED),
+        })
     }
 
     /// Pins the values of the keys before the first one that has none.
@@ -247,7 +299,8 @@ impl NodeClient {
     /// # Errors
     /// [`ClientError`].
     pub fn acquire_prefix<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PinBatch, ClientError> {
-        self.acquire_and((NO_PINS, Vec::new()), keys, true)
+        let how = Acquisition { prefix_only: true, wait: true };
+        self.acquire_and((NO_PINS, Vec::new()), keys, how)
     }
 
     /// Releases the pins of an earlier batch and acquires others, in one message.
@@ -265,20 +318,22 @@ impl NodeClient {
             drop(earlier);
             (NO_PINS, Vec::new())
         };
-        self.acquire_and(release, keys, false)
+        self.acquire_and(release, keys, Acquisition::default())
     }
 
     fn acquire_and<K: AsRef<[u8]>>(
         &self,
         (epoch, release): (u64, Vec<BlockHandle>),
         keys: &[K],
-        prefix_only: bool,
+        Acquisition { prefix_only, wait }: Acquisition,
     ) -> Result<PinBatch, ClientError> {
-        let call = Call::Acquire { epoch, release, keys: keys_of(keys), prefix_only };
+        let call = Call::Acquire { epoch, release, keys: keys_of(keys), prefix_only, wait };
         let memory = &self.inner.memory;
         let connection = &self.inner.connection;
-        let (blocks, number, losses) = connection.call(&call, |possessions, answer| {
-            let Answer::Pinned { epoch, blocks } = answer else { return Err(UNEXPECTED) };
+        let (blocks, pending, number, losses) = connection.call(&call, |possessions, answer| {
+            let Answer::Pinned { epoch, blocks, pending } = answer else {
+                return Err(UNEXPECTED);
+            };
             if blocks.len() != keys.len() {
                 return Err(ClientError::Protocol { what: "an answer for other keys" });
             }
@@ -290,12 +345,13 @@ impl NodeClient {
             let has_keys = !blocks.is_empty();
             // An answer of before a loss, which another thread has noted. The batch is not valid.
             if !connection.note_epoch(possessions, epoch) {
-                return Ok((blocks, 0, connection.losses().wrapping_sub(1)));
+                return Ok((blocks, pending, 0, connection.losses().wrapping_sub(1)));
             }
             let number = if has_keys { possessions.add_pins(&blocks) } else { 0 };
-            Ok((blocks, number, connection.losses()))
+            Ok((blocks, pending, number, connection.losses()))
         })?;
         let mut pins = PinBatch::new(Arc::clone(&self.inner), blocks, number, losses);
+        pins.pending = pending;
         if self.verify {
             self.keep_verified(&mut pins);
             if prefix_only {
@@ -334,7 +390,21 @@ impl NodeClient {
     /// [`ClientError::Call`] with [`OutOfSpace`](crate::CallError::OutOfSpace),
     /// [`BadLength`](crate::CallError::BadLength) or [`Quota`](crate::CallError::Quota).
     pub fn reserve(&self, sizes: &[u64]) -> Result<Vec<NodeReservation>, ClientError> {
-        let call = Call::Reserve { sizes: Cow::Borrowed(sizes) };
+        self.reserve_and(sizes, true)
+    }
+
+    /// Reserves a block for each of `sizes`, all or none, without waiting for the server's
+    /// [tier](crate::NodeTier): a call that finds no space while the tier is about to free some
+    /// fails, and a later one may succeed.
+    ///
+    /// # Errors
+    /// Those of [`reserve`](Self::reserve).
+    pub fn try_reserve(&self, sizes: &[u64]) -> Result<Vec<NodeReservation>, ClientError> {
+        self.reserve_and(sizes, false)
+    }
+
+    fn reserve_and(&self, sizes: &[u64], wait: bool) -> Result<Vec<NodeReservation>, ClientError> {
+        let call = Call::Reserve { sizes: Cow::Borrowed(sizes), wait };
         let memory = &self.inner.memory;
         let connection = &self.inner.connection;
         let (blocks, session) = connection.call(&call, |possessions, answer| {

@@ -768,7 +768,7 @@ impl Line {
 /// Returns the pins and reservations that an answer gives, and the epoch of the pins.
 fn handles_of(outcome: &Outcome) -> Option<(u64, Vec<BlockHandle>)> {
     match outcome {
-        Ok(Answer::Pinned { epoch, blocks }) => {
+        Ok(Answer::Pinned { epoch, blocks, .. }) => {
             Some((*epoch, blocks.iter().flatten().map(|it| it.handle).collect()))
         }
         Ok(Answer::Reserved(blocks)) => {
@@ -926,7 +926,10 @@ mod tests {
         let mut line = Line::new(1, Channel::by_socket(socket.into()));
         let handle = BlockHandle { slot: 3, generation: 7 };
         let granted = Granted { handle, offset: 0, len: 1, checksum: None };
-        let pinned = || Ok(Answer::Pinned { epoch: 9, blocks: vec![None, Some(granted)] });
+        let pinned = || {
+            let blocks = vec![None, Some(granted)];
+            Ok(Answer::Pinned { epoch: 9, blocks, pending: Vec::new() })
+        };
         line.waiting.push((5, None));
         line.abandoned.insert(6);
         for id in [5, 6, 7] {

@@ -18,6 +18,8 @@ pub struct PinBatch {
     number: u64,
     /// The losses of the connection when the values were pinned.
     losses: u64,
+    /// Positions of keys whose values the tier reads.
+    pub(super) pending: Vec<u16>,
 }
 
 /// A pinned value.
@@ -34,7 +36,7 @@ impl PinBatch {
         number: u64,
         losses: u64,
     ) -> PinBatch {
-        PinBatch { inner, blocks, number, losses }
+        PinBatch { inner, blocks, number, losses, pending: Vec::new() }
     }
 
     /// Returns whether the values are still pinned. If they are, the bytes that this thread has
@@ -64,6 +66,13 @@ impl PinBatch {
     #[must_use]
     pub fn hits(&self) -> usize {
         self.blocks.iter().flatten().count()
+    }
+
+    /// Returns the positions, in order, of the keys without a value that the server's
+    /// [tier](crate::NodeTier) is about to read. Empty if the call has waited for them.
+    #[must_use]
+    pub fn pending(&self) -> &[u16] {
+        &self.pending
     }
 
     /// Returns the value of the key at `index`; `None` if it has none, there is no such key, or the

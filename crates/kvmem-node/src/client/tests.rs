@@ -154,7 +154,7 @@ fn serve(listener: &OwnedFd, welcome: Welcome, bell: HostileBell, answers: Vec<A
                 None => return,
                 Some(Answered::Blocks(blocks)) => {
                     let blocks = blocks.into_iter().map(|it| it.map(granted)).collect();
-                    answer(Answer::Pinned { epoch: 1, blocks });
+                    answer(Answer::Pinned { epoch: 1, blocks, pending: Vec::new() });
                 }
                 Some(Answered::Reserved(blocks)) => {
                     answer(Answer::Reserved(blocks.into_iter().map(granted).collect()));
@@ -162,7 +162,7 @@ fn serve(listener: &OwnedFd, welcome: Welcome, bell: HostileBell, answers: Vec<A
                 Some(Answered::Count(count)) => answer(Answer::Count(count)),
                 Some(Answered::Epoch(epoch)) => {
                     let blocks = vec![Some(granted((0, 1))), None];
-                    answer(Answer::Pinned { epoch, blocks });
+                    answer(Answer::Pinned { epoch, blocks, pending: Vec::new() });
                 }
                 Some(Answered::Flood) => {
                     encode(&Response { id: id + 1, result: Ok(Answer::Done) }, &mut bytes);

@@ -27,6 +27,38 @@ impl Node {
         keys.iter().take_while(has).count()
     }
 
+    /// Returns for each key whether memory has its value, or the tier is known to have it.
+    pub(crate) fn contains(&self, session: SessionIndex, keys: &[&[u8]], now: u64) -> Vec<bool> {
+        let namespace = self.sessions.get(session).namespace;
+        let has = |key: &&[u8]| match self.find(namespace, key) {
+            Some(slot) => !self.is_expired(slot, now),
+            None => self.is_below(namespace, key),
+        };
+        keys.iter().map(has).collect()
+    }
+
+    /// Pins the values that memory has, and begins to fetch others of the keys that only the tier
+    /// has. Returns also the positions of the latter. With `prefix_only`, they are those behind the
+    /// pinned ones, up to the first key without a value.
+    pub(crate) fn try_acquire(
+        &mut self,
+        session: SessionIndex,
+        keys: &[&[u8]],
+        prefix_only: bool,
+        now: u64,
+    ) -> Result<(Vec<Option<Granted>>, Vec<u16>), CallError> {
+        // First: what is pinned is not evicted for what is fetched.
+        let blocks = self.acquire(session, keys, prefix_only, now)?;
+        if !self.has_tier() || blocks.iter().all(Option::is_some) {
+            return Ok((blocks, Vec::new()));
+        }
+        let pending = self.fetch_below(session, keys, prefix_only, None);
+        // A value that comes is no miss.
+        let counted = if prefix_only { pending.len().min(1) } else { pending.len() };
+        self.counters.misses -= counted as u64;
+        Ok((blocks, pending))
+    }
+
     /// Pins the values of keys. With `prefix_only`, the keys after the first one without a value
     /// are not looked up.
     pub(crate) fn acquire(

@@ -37,6 +37,11 @@ const MAX_KNOWN: usize = 1 << 16;
 /// The most calls that wait for one key. For further ones, the tier has no such key.
 const MAX_WAITING: usize = 1024;
 
+/// The most keys that an acquisition fetches that does not wait, and the part of the memory that
+/// may be fetched into at a time before such an acquisition fetches no more.
+const MAX_PENDING: usize = 256;
+const PART_FETCHED: u64 = 4;
+
 /// A key of a namespace.
 type NamedKey = (u16, Vec<u8>);
 
@@ -55,6 +60,15 @@ struct PendingLookUp {
     acquiring: Vec<Waiting>,
     /// Calls that want to know whether there is one.
     asking: Vec<Waiting>,
+    /// Whether the value is fetched even if no call waits for it.
+    fetch: bool,
+}
+
+/// Lets a call wait, if there is one. Returns false if too many wait.
+fn add_waiting(list: &mut Vec<Waiting>, waiting: Option<Waiting>) -> bool {
+    let may_wait = waiting.is_none() || list.len() < MAX_WAITING;
+    list.extend(waiting.filter(|_| may_wait));
+    may_wait
 }
 
 /// The tier, and what is under way.
@@ -68,6 +82,8 @@ pub(super) struct Below {
     known: HashMap<NamedKey, (u64, u64)>,
     /// Blocks of the server's own, for what is fetched.
     pub(super) fetched_into: HashMap<u32, NamedKey>,
+    /// Their bytes.
+    fetching_bytes: u64,
     /// The bytes of the values that are being stored.
     storing_bytes: u64,
     /// Keys that are being removed, how often, and the calls that wait for it.
@@ -150,6 +166,7 @@ impl Node {
             look_ups: HashMap::new(),
             known: HashMap::new(),
             fetched_into: HashMap::new(),
+            fetching_bytes: 0,
             storing_bytes: 0,
             removals: HashMap::new(),
             next_source: 0,
@@ -404,7 +421,7 @@ impl Node {
         &mut self,
         session: SessionIndex,
         keys: &[&[u8]],
-        waiting: Waiting,
+        waiting: Option<Waiting>,
     ) -> (usize, usize) {
         let namespace = self.sessions.get(session).namespace;
         let (mut removed, mut waits) = (0, 0);
@@ -421,10 +438,7 @@ impl Node {
             }
             let below = self.below.as_mut().expect("it was just there");
             let removal = below.removals.get_mut(&named);
-            if let Some((_, waitings)) = removal.filter(|it| it.1.len() < MAX_WAITING) {
-                waitings.push(waiting);
-                waits += 1;
-            }
+            waits += usize::from(removal.is_some_and(|(_, list)| add_waiting(list, waiting)));
         }
         (removed, waits)
     }
@@ -444,40 +458,52 @@ impl Node {
     }
 
     /// Begins to fetch the keys that only the tier has. `waiting` [ends](Self::tier_done) for each
-    /// of them. Returns how many they are.
+    /// of them. Returns their positions. If no call waits, they are limited: the next call goes on.
     pub(crate) fn fetch_below(
         &mut self,
         session: SessionIndex,
         keys: &[&[u8]],
         prefix_only: bool,
-        waiting: Waiting,
-    ) -> usize {
+        waiting: Option<Waiting>,
+    ) -> Vec<u16> {
         let namespace = self.sessions.get(session).namespace;
         if namespace == NOWHERE {
-            return 0;
+            return Vec::new();
         }
-        let (mut begun, mut unknown, mut waits) = (Vec::new(), Vec::new(), 0);
-        for key in keys {
+        let max_bytes = self.memory.header.memory_len / PART_FETCHED;
+        let (mut begun, mut unknown, mut waits) = (Vec::new(), Vec::new(), Vec::new());
+        for (position, key) in keys.iter().enumerate() {
             if self.find(namespace, key).is_some() {
                 continue;
             }
             let Some(below) = &mut self.below else { break };
+            if waiting.is_none() && waits.len() == MAX_PENDING {
+                break;
+            }
+            let is_full = below.fetching_bytes >= max_bytes;
+            let position = position as u16;
             let named = (namespace, key.to_vec());
             if let Some(fetch) = below.fetches.get_mut(&named).filter(|it| !it.superseded) {
-                if fetch.waiting.len() < MAX_WAITING {
-                    fetch.waiting.push(waiting);
-                    waits += 1;
+                if add_waiting(&mut fetch.waiting, waiting) {
+                    waits.push(position);
                 } else if prefix_only {
                     break;
                 }
                 continue;
             }
+            if waiting.is_none() && is_full {
+                // What others fetch has taken the room: the next call begins.
+                if waits.is_empty() && self.is_below(namespace, key) {
+                    waits.push(position);
+                }
+                break;
+            }
             let free = !below.fetches.contains_key(&named) && !below.removals.contains_key(&named);
             match free.then(|| self.len_below(&named)).flatten() {
-                Some(len) => match self.begin_fetch(&named, len, vec![waiting]) {
+                Some(len) => match self.begin_fetch(&named, len, waiting.into_iter().collect()) {
                     Ok(fetching) => {
                         begun.push(fetching);
-                        waits += 1;
+                        waits.push(position);
                     }
                     Err(_) if prefix_only => break,
                     Err(_) => {}
@@ -490,7 +516,7 @@ impl Node {
                         waiting,
                     ) =>
                 {
-                    waits += 1;
+                    waits.push(position);
                 }
                 None if prefix_only => break,
                 None => {}
@@ -520,7 +546,7 @@ impl Node {
             }
             let named = (namespace, key.to_vec());
             if self.below.as_ref().is_some_and(|it| it.removals.contains_key(&named))
-                || !self.begin_look_up(&named, &mut unknown, |it| &mut it.asking, waiting)
+                || !self.begin_look_up(&named, &mut unknown, |it| &mut it.asking, Some(waiting))
             {
                 break;
             }
@@ -537,18 +563,18 @@ impl Node {
         named: &NamedKey,
         unknown: &mut Vec<LookingUp>,
         list: impl Fn(&mut PendingLookUp) -> &mut Vec<Waiting>,
-        waiting: Waiting,
+        waiting: Option<Waiting>,
     ) -> bool {
         let tier_key = self.key_in_tier(named.0, &named.1);
         let Some(below) = self.below.as_mut().filter(|it| !it.tier.knows_all()) else {
             return false;
         };
         let is_new = !below.look_ups.contains_key(named);
-        let list = list(below.look_ups.entry(named.clone()).or_default());
-        if list.len() >= MAX_WAITING {
+        let look_up = below.look_ups.entry(named.clone()).or_default();
+        look_up.fetch |= waiting.is_none();
+        if !add_waiting(list(look_up), waiting) {
             return false;
         }
-        list.push(waiting);
         if is_new {
             unknown.push(LookingUp { namespace: named.0, key: named.1.clone(), tier_key });
         }
@@ -594,6 +620,7 @@ impl Node {
         let below = self.below.as_mut().expect("there is a tier");
         below.known.remove(named);
         below.fetched_into.insert(slot, named.clone());
+        below.fetching_bytes += len;
         below.fetches.insert(named.clone(), PendingFetch { superseded: false, waiting });
         Ok(Fetching { slot, key, offset: self.entry(slot).extent().start, len })
     }
@@ -608,16 +635,15 @@ impl Node {
     ) -> Vec<Waiting> {
         let named = (value.namespace, value.key);
         let below = self.below.as_mut().expect("there is a tier");
-        let Some(PendingLookUp { acquiring, mut asking }) = below.look_ups.remove(&named) else {
-            return Vec::new();
-        };
+        let Some(look_up) = below.look_ups.remove(&named) else { return Vec::new() };
+        let PendingLookUp { acquiring, mut asking, fetch } = look_up;
         let free = !below.fetches.contains_key(&named) && !below.removals.contains_key(&named);
         if let Some(len) = len.filter(|_| free) {
             if below.known.len() >= MAX_KNOWN {
                 below.known.clear();
             }
             below.known.insert(named.clone(), (len, now_ms() + KNOWN_MS));
-            if !acquiring.is_empty() && self.find(named.0, &named.1).is_none() {
+            if (fetch || !acquiring.is_empty()) && self.find(named.0, &named.1).is_none() {
                 match self.begin_fetch(&named, len, acquiring) {
                     Ok(fetching) => begun.push(fetching),
                     Err(waiting) => asking.extend(waiting),
@@ -675,6 +701,7 @@ impl Node {
     fn value_fetched(&mut self, value: &Fetching, sum: Option<u32>, now: u64) -> Vec<Waiting> {
         let below = self.below.as_mut().expect("there is a tier");
         let named = below.fetched_into[&value.slot].clone();
+        below.fetching_bytes -= value.len;
         let fetch = below.fetches.remove(&named).expect("it was begun");
         let (namespace, key) = (named.0, &named.1);
         let slot = value.slot;

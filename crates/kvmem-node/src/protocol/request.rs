@@ -73,9 +73,19 @@ pub(crate) enum Call<'a> {
         #[serde(borrow)]
         keys: Vec<Key<'a>>,
         prefix_only: bool,
+        /// Whether the answer waits for values that only the tier has. Otherwise it says which
+        /// they are, and the tier reads them meanwhile.
+        wait: bool,
     },
     Reserve {
         sizes: Cow<'a, [u64]>,
+        /// Whether the answer waits for space that the tier is about to free.
+        wait: bool,
+    },
+    /// Whether keys have values. Pins nothing and fetches nothing.
+    Contains {
+        #[serde(borrow)]
+        keys: Vec<Key<'a>>,
     },
     Commit {
         #[serde(borrow)]

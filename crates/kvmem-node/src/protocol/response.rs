@@ -38,7 +38,12 @@ pub(crate) enum Answer {
         /// That of the session's pins. A higher one says that all pins of before have ended.
         epoch: u64,
         blocks: Vec<Option<Granted>>,
+        /// Positions of keys without a block whose values the tier is about to read. Empty if the
+        /// call has waited for them.
+        pending: Vec<u16>,
     },
+    /// To [`Contains`](super::Call::Contains): one element for each key.
+    Contained(Vec<bool>),
     Reserved(Vec<Granted>),
     Stats(Box<NodeStats>),
     Events(Events),

@@ -118,7 +118,7 @@ pub(super) fn send(socket: &OwnedFd, id: u32, call: Call<'_>) -> bool {
 }
 
 pub(super) fn acquire(keys: Vec<Key<'_>>) -> Call<'_> {
-    Call::Acquire { epoch: 0, release: Vec::new(), keys, prefix_only: false }
+    Call::Acquire { epoch: 0, release: Vec::new(), keys, prefix_only: false, wait: true }
 }
 
 /// However much waits in its socket or ring, a client has one turn, and others have theirs.
@@ -213,7 +213,7 @@ fn the_memory_that_clients_take_is_bounded() {
             let call = match turn % 8 {
                 0..4 => acquire(some()),
                 4 => Call::Remove { keys: some() },
-                5 => Call::Reserve { sizes: vec![4096; 900].into() },
+                5 => Call::Reserve { sizes: vec![4096; 900].into(), wait: true },
                 6 => Call::Events { from: u64::MAX, max: 512, wait_ms: u32::MAX },
                 _ => Call::Lookup { keys: some() },
             };
@@ -246,7 +246,7 @@ fn a_returning_client_cannot_make_the_server_count_for_long() {
     let hello = |token| Call::Hello { version, namespace, read_only: false, token };
     let (answer, _) = stepped.exchange(&socket, number, hello(0));
     let Ok(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
-    let reserved = stepped.exchange(&socket, number, Call::Reserve { sizes: vec![64].into() }).0;
+    let reserved = stepped.exchange(&socket, number, Call::Reserve { sizes: vec![64].into(), wait: true }).0;
     let Ok(Answer::Reserved(blocks)) = reserved else { panic!("{reserved:?}") };
     let handle = blocks[0].handle;
     let item = crate::protocol::Commit {
@@ -346,7 +346,7 @@ fn reservations_have_quotas() {
     let mut stepped = Stepped::of(ServerOptions::default(), node);
     let (socket, number) = stepped.greet();
     let mut reserve = |sizes: Vec<u64>| {
-        stepped.exchange(&socket, number, Call::Reserve { sizes: sizes.into() }).0
+        stepped.exchange(&socket, number, Call::Reserve { sizes: sizes.into(), wait: true }).0
     };
     assert!(reserve(vec![1000; 60]).is_ok());
     let error = reserve(vec![1000; 41]).expect_err("too many");
@@ -358,14 +358,14 @@ fn reservations_have_quotas() {
     // Another session has its own.
     let (socket, number) = stepped.greet();
     let sizes = vec![1 << 20];
-    assert!(stepped.exchange(&socket, number, Call::Reserve { sizes: sizes.into() }).0.is_ok());
+    assert!(stepped.exchange(&socket, number, Call::Reserve { sizes: sizes.into(), wait: true }).0.is_ok());
 }
 
 impl Stepped {
     /// Stores a value, with a checksum.
     pub(super) fn insert(&mut self, socket: &OwnedFd, number: u32, key: &[u8], len: u64) {
         let sizes = vec![len].into();
-        let reserved = self.exchange(socket, number, Call::Reserve { sizes }).0;
+        let reserved = self.exchange(socket, number, Call::Reserve { sizes, wait: true }).0;
         let Ok(Answer::Reserved(blocks)) = reserved else { panic!("{reserved:?}") };
         let (handle, checksum) = (blocks[0].handle, Some(crc::of(&vec![0; len as usize])));
         let item = Commit { handle, key: Key(key), checksum, priority: 0, ttl_ms: 0 };
@@ -570,7 +570,7 @@ fn one_user_cannot_reserve_everything() {
     let clients = [greet(OTHER), greet(OTHER), greet(own)];
     let mut reserve = |at: usize, size: u64| {
         let (socket, number) = &clients[at];
-        stepped.exchange(socket, *number, Call::Reserve { sizes: vec![size].into() }).0
+        stepped.exchange(socket, *number, Call::Reserve { sizes: vec![size].into(), wait: true }).0
     };
     assert!(reserve(0, 3 << 20).is_ok());
     let error = reserve(1, 2 << 20).expect_err("more than half of 8 MiB");
@@ -612,7 +612,7 @@ fn a_reservation_that_evicts_many_values_takes_turns() {
     let (socket, large) = stepped.greet();
     let second = stepped.greet();
     for (socket, number, size) in [(&socket, large, 8 << 20), (&second.0, second.1, 64)] {
-        assert!(send(socket, 7, Call::Reserve { sizes: vec![size].into() }));
+        assert!(send(socket, 7, Call::Reserve { sizes: vec![size].into(), wait: true }));
         stepped.server.turn(number, now_ms());
     }
     let mut buffer = vec![0; MAX_MESSAGE];
@@ -689,7 +689,7 @@ fn reservations_that_wait_share_the_evictions_of_a_turn() {
     let sizes = [2400 << 10, 1 << 20, 1 << 20, 1 << 20, 1 << 20];
     for ((socket, number), size) in clients.iter().zip(sizes) {
         let evicted = stepped.server.node().stats().evicted_total;
-        assert!(send(socket, 7, Call::Reserve { sizes: vec![size].into() }));
+        assert!(send(socket, 7, Call::Reserve { sizes: vec![size].into(), wait: true }));
         stepped.server.turn(*number, now_ms());
         assert!(stepped.server.node().stats().evicted_total - evicted <= 512);
     }
@@ -705,7 +705,7 @@ fn reservations_that_wait_share_the_evictions_of_a_turn() {
     let session = stepped.server.node().all_sessions()[0];
     stepped.server.waiting_for_space.push_back(WaitingForSpace::of_nobody(session));
     for (socket, number) in &small {
-        assert!(send(socket, 7, Call::Reserve { sizes: vec![1; 600].into() }));
+        assert!(send(socket, 7, Call::Reserve { sizes: vec![1; 600].into(), wait: true }));
         stepped.server.turn(*number, now_ms());
     }
     let reserved = |stepped: &Stepped| stepped.server.node().stats().reserved_total;

@@ -17,9 +17,6 @@ const MAX_DEFERRED: usize = 64;
 /// evictions take less than a millisecond.
 const MAX_EVICTIONS: u32 = 512;
 
-/// No call waits.
-const NOBODY: Waiting = Waiting::MAX;
-
 /// The work for the moment when the tier is ready.
 #[derive(Debug)]
 enum Then {
@@ -106,7 +103,8 @@ impl NodeServer {
         if !self.may_defer(connection, id) {
             return false;
         }
-        let keys_left = self.node.fetch_below(session, keys, prefix_only, self.next_waiting);
+        let waiting = Some(self.next_waiting);
+        let keys_left = self.node.fetch_below(session, keys, prefix_only, waiting).len();
         if keys_left == 0 {
             return false;
         }
@@ -149,7 +147,7 @@ impl NodeServer {
             return Some(Answer::Count(removed as u64));
         }
         let may_defer = self.may_defer(connection, id);
-        let waiting = if may_defer { self.next_waiting } else { NOBODY };
+        let waiting = may_defer.then_some(self.next_waiting);
         let (more, keys_left) = self.node.remove_only_below(session, keys, waiting);
         let count = (removed + more) as u64;
         if keys_left == 0 || !may_defer {
@@ -159,16 +157,17 @@ impl NodeServer {
         None
     }
 
-    /// Reserves blocks, or lets the call wait until the tier has done what keeps values from being
-    /// evicted. `None`: it waits.
+    /// Reserves blocks. If there is no space yet and the call may `wait`, it waits until the tier
+    /// has done what keeps values from being evicted. `None`: it waits.
     pub(super) fn reserve(
         &mut self,
         connection: &mut AcceptedConnection,
         id: u32,
         session: SessionIndex,
         sizes: &[u64],
+        wait: bool,
     ) -> Result<Option<Answer>, CallError> {
-        let may_wait = id != NO_ANSWER && connection.deferred < MAX_DEFERRED;
+        let may_wait = wait && id != NO_ANSWER && connection.deferred < MAX_DEFERRED;
         // Those that wait come first.
         if self.waiting_for_space.is_empty() || !may_wait {
             match self.reserve_now(session, sizes, MAX_EVICTIONS).0 {
@@ -376,7 +375,7 @@ impl NodeServer {
                 let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
                 let blocks = self.node.acquire(session, &keys, prefix_only, now);
                 let epoch = self.node.epoch_of(session);
-                blocks.map(|blocks| Answer::Pinned { epoch, blocks })
+                blocks.map(|blocks| Answer::Pinned { epoch, blocks, pending: Vec::new() })
             }
         };
         connection.late.push((id, result));

@@ -112,21 +112,29 @@ impl NodeServer {
                 let count = self.node.lookup(session, &keys, now);
                 Ok(Some(Answer::Count(count as u64)))
             }
-            Call::Acquire { epoch, release, keys, prefix_only } => {
+            Call::Acquire { epoch, release, keys, prefix_only, wait } => {
                 check_batch(release.len())?;
                 // A stale handle among them does not keep the others from being released.
                 let _ = self.node.release_of(session, epoch, &release);
                 let keys = bytes_of(&keys)?;
-                if self.fetch_first(connection, id, session, &keys, prefix_only) {
+                if wait && self.fetch_first(connection, id, session, &keys, prefix_only) {
                     return Ok(None);
                 }
-                let blocks = self.node.acquire(session, &keys, prefix_only, now)?;
+                let (blocks, pending) = if wait {
+                    (self.node.acquire(session, &keys, prefix_only, now)?, Vec::new())
+                } else {
+                    self.node.try_acquire(session, &keys, prefix_only, now)?
+                };
                 let epoch = self.node.epoch_of(session);
-                Ok(Some(Answer::Pinned { epoch, blocks }))
+                Ok(Some(Answer::Pinned { epoch, blocks, pending }))
             }
-            Call::Reserve { sizes } => {
+            Call::Reserve { sizes, wait } => {
                 check_batch(sizes.len())?;
-                self.reserve(connection, id, session, &sizes)
+                self.reserve(connection, id, session, &sizes, wait)
+            }
+            Call::Contains { keys } => {
+                let keys = bytes_of(&keys)?;
+                Ok(Some(Answer::Contained(self.node.contains(session, &keys, now))))
             }
             Call::Commit { items } => {
                 check_batch(items.len())?;
@@ -375,9 +383,12 @@ impl NodeServer {
 fn elements_of(call: &Call<'_>) -> usize {
     match call {
         Call::Keep { pins, reservations } => pins.len() + reservations.len(),
-        Call::Lookup { keys } | Call::Remove { keys } | Call::Touch { keys } => keys.len(),
+        Call::Lookup { keys }
+        | Call::Contains { keys }
+        | Call::Remove { keys }
+        | Call::Touch { keys } => keys.len(),
         Call::Acquire { release, keys, .. } => release.len() + keys.len(),
-        Call::Reserve { sizes } => sizes.len(),
+        Call::Reserve { sizes, .. } => sizes.len(),
         Call::Commit { items } => items.len(),
         Call::Release { handles, .. } => handles.len(),
         Call::Damaged { handles } => handles.len(),

@@ -90,7 +90,7 @@ fn pins_have_the_quota_of_handles() {
     let error = stepped.exchange(&socket, number, acquire(two)).0.expect_err("four");
     let expected = CallError::Quota { what: Quota::SessionHandles, value: 4, limit: 3 };
     assert_eq!(error, expected);
-    let sizes = || Call::Reserve { sizes: vec![1, 1].into() };
+    let sizes = || Call::Reserve { sizes: vec![1, 1].into(), wait: true };
     assert_eq!(stepped.exchange(&socket, number, sizes()).0.expect_err("four"), expected);
     drop(socket);
     stepped.server.turn(number, now_ms());

@@ -454,14 +454,16 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
                 reservations: handles,
             },
             2 => Call::Kept,
+            3 if flag => Call::Contains { keys: refs(&keys) },
             3 => Call::Lookup { keys: refs(&keys) },
             4 | 5 => Call::Acquire {
                 epoch: number,
                 release: handles,
                 keys: refs(&keys),
                 prefix_only: flag,
+                wait: number % 2 == 0,
             },
-            6 | 7 => Call::Reserve { sizes: sizes.into() },
+            6 | 7 => Call::Reserve { sizes: sizes.into(), wait: flag },
             8 | 9 => {
                 let item = |(handle, key): (&BlockHandle, &Vec<u8>)| {
                     let handle = *handle;

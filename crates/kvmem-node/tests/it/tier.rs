@@ -212,6 +212,89 @@ fn others_are_served_while_a_call_waits_and_one_read_serves_all() {
     assert_eq!(tier.reads.load(Ordering::Relaxed), reads + 1);
 }
 
+/// Calls that do not wait say what is to come, and each value is read once however often they ask.
+#[test]
+fn calls_that_do_not_wait_find_values_when_they_have_come() {
+    let tier = Arc::new(MapTier::default());
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let client = tiered.client();
+    fill(&client, &tier, 0..60);
+    let all: Vec<[u8; 1]> = (0..60).map(|key| [key]).collect();
+    let other: Vec<[u8; 1]> = (100..104).map(|key| [key]).collect();
+    let misses = client.stats().expect("a call").misses;
+    let reads = tier.reads.load(Ordering::Relaxed);
+    tier.hangs.store(true, Ordering::Relaxed);
+    let found = client.try_acquire_prefix(&all).expect("a call");
+    let pending = found.pending().to_vec();
+    // A quarter of the memory has room for five of them.
+    assert_eq!((found.hits(), &pending[..]), (0, &[0, 1, 2, 3, 4][..]));
+    for _ in 0..50 {
+        let again = client.try_acquire_prefix(&all).expect("a call");
+        assert_eq!((again.hits(), again.pending()), (0, &pending[..]));
+        let one = client.try_acquire(&[all[3]]).expect("a call");
+        assert_eq!((one.hits(), one.pending()), (0, &[0][..]));
+    }
+    assert_eq!(client.contains(&all).expect("a call"), [true; 60]);
+    assert_eq!(client.contains(&other).expect("a call"), [false; 4]);
+    assert_eq!(client.stats().expect("a call").misses, misses, "what comes is no miss");
+    tier.hangs.store(false, Ordering::Relaxed);
+    wait_for("the first values come", || {
+        client.try_acquire(&all[..5]).expect("a call").hits() == 5
+    });
+    assert_eq!(tier.reads.load(Ordering::Relaxed), reads + 5, "each was read once");
+    // What is pinned stays, so a prefix grows with each call, up to what memory has room for.
+    let (mut held, mut start) = (Vec::new(), 0);
+    wait_for("the values come", || {
+        let found = client.try_acquire_prefix(&all[start..]).expect("a call");
+        for (key, pinned) in (start as u8..).zip(found.values()).take(found.hits()) {
+            assert_eq!(pinned.expect("it is a hit").bytes(), value(key));
+        }
+        start += found.hits();
+        held.push(found);
+        start >= 12
+    });
+    // Nothing is read for keys without a value, and of those in memory nothing is pending.
+    let found = client.try_acquire(&other).expect("a call");
+    assert_eq!((found.hits(), found.pending().len()), (0, 0));
+    drop(held);
+}
+
+#[test]
+fn a_reservation_that_does_not_wait_fails_while_the_tier_keeps_values() {
+    let tier = Arc::new(MapTier::default());
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let client = tiered.client();
+    tier.hangs.store(true, Ordering::Relaxed);
+    for key in 0..17 {
+        client.insert([key], &value(key)).expect("there is space");
+    }
+    let size = [value(0).len() as u64];
+    // All values but one are pinned. That one cannot be evicted while it is stored.
+    let stored = (0..17_u8).find(|free| {
+        let others: Vec<[u8; 1]> = (0..17).filter(|key| key != free).map(|key| [key]).collect();
+        let _pins = client.acquire(&others).expect("a call");
+        match client.try_reserve(&size) {
+            Err(ClientError::Call(CallError::OutOfSpace { .. })) => true,
+            Err(error) => panic!("{error}"),
+            Ok(_) => false,
+        }
+    });
+    let free = stored.expect("a value is being stored");
+    let others: Vec<[u8; 1]> = (0..17).filter(|key| *key != free).map(|key| [key]).collect();
+    let pins = client.acquire(&others).expect("a call");
+    let waiting = {
+        let client = client.clone();
+        std::thread::spawn(move || client.reserve(&size).map(|made| made.len()))
+    };
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!waiting.is_finished(), "a reservation that may wait waits");
+    let failed = client.try_reserve(&size).expect_err("there is no space, and another waits");
+    assert!(matches!(failed, ClientError::Call(CallError::OutOfSpace { .. })), "{failed}");
+    tier.hangs.store(false, Ordering::Relaxed);
+    assert_eq!(waiting.join().expect("no panic").expect("space came"), 1);
+    drop(pins);
+}
+
 #[test]
 fn a_removed_or_replaced_value_does_not_come_back() {
     let tier = Arc::new(MapTier::default());

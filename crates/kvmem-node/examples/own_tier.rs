@@ -1,0 +1,120 @@
+//! A server with a tier of its own: other memory, which is slow or full.
+//!
+//! ```text
+//! cargo run -p kvmem-node --example own_tier -- BYTES SOCKET READ_MS MAX_BYTES
+//! ```
+//!
+//! Each fetch of the tier takes `READ_MS` milliseconds, as that of a slow disk does. The tier stores
+//! nothing beyond `MAX_BYTES`, as a full one. The server ends when its standard input is closed.
+
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use kvmem::arena::{Backing, PageSize, Region};
+use kvmem_node::{
+    Node, NodeOptions, NodeServer, NodeTier, ServerOptions, TierOptions, TierRead, TierState,
+};
+
+/// The values, and their bytes.
+#[derive(Default)]
+struct Stored {
+    values: HashMap<Vec<u8>, Vec<u8>>,
+    bytes: usize,
+}
+
+impl Stored {
+    fn remove(&mut self, key: &[u8]) {
+        if let Some(value) = self.values.remove(key) {
+            self.bytes -= value.len();
+        }
+    }
+}
+
+struct OwnTier {
+    stored: Mutex<Stored>,
+    read: Duration,
+    max_bytes: usize,
+}
+
+impl OwnTier {
+    fn lock(&self) -> MutexGuard<'_, Stored> {
+        self.stored.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl NodeTier for OwnTier {
+    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
+        let mut stored = self.lock();
+        let store = |(key, value): &(&[u8], &[u8])| {
+            // A value that is not stored leaves no older one behind.
+            stored.remove(key);
+            let fits = stored.bytes + value.len() <= self.max_bytes;
+            if fits {
+                stored.bytes += value.len();
+                stored.values.insert(key.to_vec(), value.to_vec());
+            }
+            fits
+        };
+        values.iter().map(store).collect()
+    }
+
+    fn len_of(&self, key: &[u8]) -> Option<u64> {
+        self.lock().values.get(key).map(|value| value.len() as u64)
+    }
+
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
+        std::thread::sleep(self.read);
+        let stored = self.lock();
+        let fetch = |read: &mut TierRead<'_>| match stored.values.get(read.key) {
+            Some(value) if value.len() == read.into.len() => {
+                read.into.copy_from_slice(value);
+                true
+            }
+            _ => false,
+        };
+        reads.iter_mut().map(fetch).collect()
+    }
+
+    fn remove(&self, keys: &[&[u8]]) -> bool {
+        let mut stored = self.lock();
+        keys.iter().for_each(|key| stored.remove(key));
+        true
+    }
+
+    fn clear(&self) -> bool {
+        *self.lock() = Stored::default();
+        true
+    }
+
+    fn state(&self) -> TierState {
+        match self.lock().bytes < self.max_bytes {
+            true => TierState::Working,
+            false => TierState::ReadOnly,
+        }
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [bytes, socket, read_ms, max_bytes] = &arguments[..] else {
+        return Err("give BYTES, SOCKET, READ_MS and MAX_BYTES".into());
+    };
+    let memory = Region::builder(bytes.parse()?).backing(Backing::Shared).ladder(PageSize::Base);
+    let node = Node::create(memory.map()?, NodeOptions::default())?;
+    let mut server = NodeServer::bind(node, socket.as_ref(), ServerOptions::default())?;
+    let tier = OwnTier {
+        stored: Mutex::default(),
+        read: Duration::from_millis(read_ms.parse()?),
+        max_bytes: max_bytes.parse()?,
+    };
+    server.attach_tier(Arc::new(tier), TierOptions::default())?;
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    println!("serving");
+    server.run()?;
+    Ok(())
+}
