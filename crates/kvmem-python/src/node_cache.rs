@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvmem::arena::{CancelToken, ProgressOptions, Region};
 use kvmem_node::{
-    CallError, ClientError, ClientRegistrars, ConnectOptions, NodeClient, PinBatch, ValueOptions,
+    CallError, ClientError, ClientRegistrars, ConnectOptions, MAX_BATCH, NodeClient, PinBatch,
+    ValueOptions,
 };
 use pyo3::prelude::*;
 
@@ -203,28 +204,36 @@ impl PyNodeCache {
     }
 
     /// Pins the values of keys, with as few messages as possible.
-    fn pin(&self, py: Python<'_>, keys: NodeKeys, prefix_only: bool) -> PyResult<PyPinBatch> {
+    fn pin(
+        &self,
+        py: Python<'_>,
+        keys: NodeKeys,
+        prefix_only: bool,
+        wait: bool,
+    ) -> PyResult<PyPinBatch> {
         let client = self.client()?;
-        let pins = call(py, &client, |client| {
-            let mut pins: Vec<Option<PinBatch>> = Vec::with_capacity(keys.len());
-            for part in keys.parts() {
-                let found = match prefix_only {
-                    true => client.acquire_prefix(part)?,
-                    false => client.acquire(part)?,
-                };
+        let (pins, pending) = call(py, &client, |client| {
+            let acquire = match (prefix_only, wait) {
+                (false, true) => NodeClient::acquire,
+                (false, false) => NodeClient::try_acquire,
+                (true, true) => NodeClient::acquire_prefix,
+                (true, false) => NodeClient::try_acquire_prefix,
+            };
+            let (mut pins, mut pending) = (Vec::new(), Vec::new());
+            for (number, part) in keys.parts().enumerate() {
+                let found: PinBatch = acquire(client, part)?;
+                let start = number * MAX_BATCH;
+                pending.extend(found.pending().iter().map(|it| start + usize::from(*it)));
                 let is_whole = found.hits() == part.len();
-                pins.extend(found.split());
+                pins.push(found);
                 if prefix_only && !is_whole {
                     break;
                 }
             }
-            pins.resize_with(keys.len(), || None);
-            let pin = |(pin, key): (Option<PinBatch>, _)| pin.and_then(|it| NodePin::new(it, key));
-            Ok(pins.into_iter().zip(keys.keys).map(pin).collect::<Vec<_>>())
+            Ok((pins, pending))
         })?;
-        let pins = PyPinBatch::new(py, pins)?;
         self.warn_of_unverified(py, &client)?;
-        Ok(pins)
+        Ok(PyPinBatch::new(pins, keys.keys, pending))
     }
 
     /// Logs once that values were misses because they have no checksum.
@@ -352,9 +361,12 @@ impl PyNodeCache {
 
     /// Reserves space for several values, all of them or none. ``sizes`` is a mapping, or pairs
     /// of a key and its number of bytes, of which a call takes at most 1024. See :meth:`reserve`.
+    ///
+    /// With ``wait=False``, the call does not wait for the tier below the node: while the tier is
+    /// about to free space, the call raises :class:`OutOfSpaceError`, and a later one may succeed.
     #[pyo3(
-        signature = (sizes, *, priority=Int::usual(0), ttl=None),
-        text_signature = "($self, sizes, *, priority=0, ttl=None)"
+        signature = (sizes, *, priority=Int::usual(0), ttl=None, wait=true),
+        text_signature = "($self, sizes, *, priority=0, ttl=None, wait=True)"
     )]
     fn reserve_batch(
         &self,
@@ -362,6 +374,7 @@ impl PyNodeCache {
         sizes: &Bound<'_, PyAny>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
+        wait: bool,
     ) -> PyResult<Vec<PyNodeReservation>> {
         let hints = hints(py, priority, ttl)?;
         let items = items(sizes, "number of bytes")?;
@@ -374,7 +387,10 @@ impl PyNodeCache {
             sizes.push(size.extract::<Size>()?.0);
         }
         let client = self.client()?;
-        let reservations = call(py, &client, |client| client.reserve(&sizes))?;
+        let reservations = call(py, &client, |client| match wait {
+            true => client.reserve(&sizes),
+            false => client.try_reserve(&sizes),
+        })?;
         let one = |(key, reservation)| {
             let reserved = Reserved::new(py, reservation, &client, key, hints)?;
             Ok(PyNodeReservation { held: Holder::new(reserved) })
@@ -415,14 +431,48 @@ impl PyNodeCache {
 
     /// Returns the values of keys, pinned, in the same order; None where there is no value.
     /// Counts them as used.
-    fn acquire(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<PyPinBatch> {
-        self.pin(py, NodeKeys::of(keys)?, false)
+    ///
+    /// With ``wait=False``, a value that only the tier below the node has is None, too: the call
+    /// does not wait for the tier, which reads some of them meanwhile. :attr:`PinBatch.pending`
+    /// says which. A later call finds them.
+    #[pyo3(signature = (keys, *, wait=true))]
+    fn acquire(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        wait: bool,
+    ) -> PyResult<PyPinBatch> {
+        self.pin(py, NodeKeys::of(keys)?, false, wait)
     }
 
-    /// Does what :meth:`acquire` does for the keys before the first one that has no value. The
-    /// others are None.
-    fn acquire_prefix(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<PyPinBatch> {
-        self.pin(py, NodeKeys::of(keys)?, true)
+    /// Does what :meth:`acquire` does for the keys before the first one that has no value, or
+    /// that only the tier has if ``wait`` is false. The others are None.
+    #[pyo3(signature = (keys, *, wait=true))]
+    fn acquire_prefix(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        wait: bool,
+    ) -> PyResult<PyPinBatch> {
+        self.pin(py, NodeKeys::of(keys)?, true, wait)
+    }
+
+    /// Returns for each key whether it has a value, in memory or in the tier. Pins nothing, so
+    /// the values may be evicted at once. A tier that does not know all its values, such as a
+    /// cluster, is not asked.
+    fn contains_batch(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<bool>> {
+        let keys = NodeKeys::of(keys)?;
+        call(py, &self.client()?, |client| {
+            let mut found = Vec::with_capacity(keys.len());
+            for part in keys.parts() {
+                found.extend(client.contains(part)?);
+            }
+            Ok(found)
+        })
     }
 
     /// Returns the number of keys before the first one that has no value. Pins nothing, so the

@@ -1,11 +1,11 @@
 //! *Node pins*: values of a node that cannot be evicted while they are read.
 //!
-//! Each value is an object with a pin of its own. A batch has the objects of one call, and releases
-//! what is left of them with one message.
+//! Each value is an object with a pin of its own. A batch makes these objects when the first one is
+//! wanted, and releases what is left of them with one message.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kvmem_node::PinBatch;
+use kvmem_node::{PinBatch, PinnedValue};
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PySlice, PyTuple};
@@ -17,6 +17,7 @@ use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
 use crate::node_error::node_error;
+use crate::process;
 
 /// The pin of one value.
 pub(crate) struct NodePin {
@@ -126,11 +127,30 @@ impl PyPinnedValue {
 
 context_manager!(PyPinnedValue, |it, py| it.held.end(py));
 
-/// The objects of a batch; none once it is released.
-pub(crate) struct BatchValues(Mutex<Option<Vec<Option<Py<PyPinnedValue>>>>>);
+/// The name of a batch in messages.
+const NAME: &str = "batch of pins";
+
+/// The values of a batch.
+enum Values {
+    /// As the calls of the library have returned them, one after the other, and the keys.
+    Whole(Vec<PinBatch>, Vec<OwnedKey>),
+    /// An object for each key that has a value.
+    Each(Vec<Option<Py<PyPinnedValue>>>),
+}
+
+/// The values of a batch; none once it is released.
+pub(crate) struct BatchValues {
+    values: Mutex<Option<Values>>,
+    age: u32,
+}
 
 // A pinned value owns no object of Python, so no cycle leads through it.
 impl Plain for BatchValues {}
+
+/// Positions of keys.
+pub(crate) struct Positions(Vec<usize>);
+
+impl Plain for Positions {}
 
 /// The values that one call has found, pinned: a sequence with an element for each key, None for
 /// keys without a value.
@@ -140,28 +160,94 @@ impl Plain for BatchValues {}
 #[pyclass(name = "PinBatch", module = "kvmem", frozen, weakref, sequence)]
 pub(crate) struct PyPinBatch {
     values: BatchValues,
+    pending: Positions,
 }
 
-plain!(PyPinBatch { values });
+plain!(PyPinBatch { values, pending });
 
 impl PyPinBatch {
-    pub(crate) fn new(py: Python<'_>, pins: Vec<Option<NodePin>>) -> PyResult<PyPinBatch> {
-        let object =
-            |pin: Option<NodePin>| pin.map(|pin| Py::new(py, PyPinnedValue::new(pin))).transpose();
-        let values = pins.into_iter().map(object).collect::<PyResult<Vec<_>>>()?;
-        Ok(PyPinBatch { values: BatchValues(Mutex::new(Some(values))) })
+    /// Takes the pins of keys, in their order, and the positions of those that are
+    /// [pending](PinBatch::pending).
+    pub(crate) fn new(pins: Vec<PinBatch>, keys: Vec<OwnedKey>, pending: Vec<usize>) -> PyPinBatch {
+        let values = Values::Whole(pins, keys);
+        PyPinBatch {
+            values: BatchValues { values: Mutex::new(Some(values)), age: process::age() },
+            pending: Positions(pending),
+        }
     }
 
-    /// Uses the objects. `using` runs no Python.
-    fn with<R>(&self, using: impl FnOnce(&[Option<Py<PyPinnedValue>>]) -> R) -> PyResult<R> {
-        let values = self.values.0.lock().unwrap_or_else(PoisonError::into_inner);
-        values.as_deref().map(using).ok_or_else(|| error::closed("batch of pins", "released"))
+    /// Returns whether the values belong to this process.
+    fn is_ours(&self) -> bool {
+        self.values.age == process::age()
+    }
+
+    fn lock(&self) -> PyResult<MutexGuard<'_, Option<Values>>> {
+        if self.is_ours() {
+            Ok(self.values.values.lock().unwrap_or_else(PoisonError::into_inner))
+        } else {
+            Err(error::forked(NAME))
+        }
+    }
+
+    /// Uses the values. `using` runs no Python.
+    fn with_values<R>(&self, using: impl FnOnce(&Values) -> R) -> PyResult<R> {
+        self.lock()?.as_ref().map(using).ok_or_else(|| error::closed(NAME, "released"))
+    }
+
+    /// Uses the objects, and makes them before the first use. `using` runs no Python, and neither
+    /// does the making: the objects are not those of a collector of garbage.
+    fn with<R>(
+        &self,
+        py: Python<'_>,
+        using: impl FnOnce(&[Option<Py<PyPinnedValue>>]) -> R,
+    ) -> PyResult<R> {
+        let mut values = self.lock()?;
+        if let Some(Values::Whole(pins, keys)) = &mut *values {
+            let (pins, keys) = (std::mem::take(pins), std::mem::take(keys));
+            let pins = pins.into_iter().flat_map(PinBatch::split).chain(std::iter::repeat_with(|| None));
+            let object = |(pin, key): (Option<PinBatch>, OwnedKey)| {
+                let pin = pin.and_then(|pin| NodePin::new(pin, key));
+                pin.map(|pin| Py::new(py, PyPinnedValue::new(pin))).transpose()
+            };
+            *values = Some(Values::Each(pins.zip(keys).map(object).collect::<PyResult<_>>()?));
+        }
+        match &*values {
+            Some(Values::Each(all)) => Ok(using(all)),
+            _ => Err(error::closed(NAME, "released")),
+        }
+    }
+
+    /// Returns what `of` returns for each value; `None` for keys without one, and for values that
+    /// are released.
+    fn of_each<T: Clone>(
+        &self,
+        of_pin: impl Fn(PinnedValue<'_>) -> T,
+        of_object: impl Fn(&NodePin) -> T,
+    ) -> PyResult<Vec<Option<T>>> {
+        self.with_values(|values| match values {
+            Values::Whole(pins, keys) => {
+                let each = pins.iter().flat_map(PinBatch::values);
+                let mut all: Vec<Option<T>> = each.map(|it| it.map(&of_pin)).collect();
+                all.resize(keys.len(), None);
+                all
+            }
+            Values::Each(all) => {
+                let of = |it: &Py<PyPinnedValue>| it.get().held.with(&of_object).ok();
+                all.iter().map(|it| it.as_ref().and_then(of)).collect()
+            }
+        })
     }
 
     /// Releases all values that are left, or none while one is viewed.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
-        let all = self.values.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(all) = all else { return Ok(()) };
+        let all = match self.lock()?.take() {
+            None => return Ok(()),
+            Some(Values::Whole(pins, _)) => {
+                py.detach(|| PinBatch::release_all(pins));
+                return Ok(());
+            }
+            Some(Values::Each(all)) => all,
+        };
         let mut taken: Vec<(&Py<PyPinnedValue>, NodePin)> = Vec::with_capacity(all.len());
         let mut failed = None;
         for object in all.iter().flatten() {
@@ -176,12 +262,22 @@ impl PyPinBatch {
         }
         if let Some(error) = failed {
             taken.into_iter().for_each(|(object, pin)| object.get().held.put_back(pin));
-            *self.values.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(all);
+            *self.lock()? = Some(Values::Each(all));
             return Err(error);
         }
         let taken: Vec<NodePin> = taken.into_iter().map(|(_, pin)| pin).collect();
         release(py, taken);
         Ok(())
+    }
+}
+
+/// Returns the number of values.
+fn hits(values: &Values) -> usize {
+    match values {
+        Values::Whole(pins, _) => {
+            pins.iter().filter(|it| it.is_valid()).map(PinBatch::hits).sum()
+        }
+        Values::Each(all) => all.iter().flatten().count(),
     }
 }
 
@@ -201,8 +297,18 @@ fn release(py: Python<'_>, pins: Vec<NodePin>) {
 
 impl Drop for PyPinBatch {
     fn drop(&mut self) {
-        let values = self.values.0.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(values) = values else { return };
+        let is_ours = self.is_ours();
+        let values = self.values.values.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let values = match values {
+            None => return,
+            // The pins are the parent's, and do nothing when they are dropped.
+            Some(Values::Whole(..)) if !is_ours => return,
+            Some(Values::Whole(pins, _)) => {
+                Python::try_attach(|py| py.detach(|| PinBatch::release_all(pins)));
+                return;
+            }
+            Some(Values::Each(values)) => values,
+        };
         // Objects that only the batch has end with it. The others keep their pins.
         Python::try_attach(|py| {
             let own = values.iter().flatten().filter(|object| is_last(object));
@@ -215,7 +321,10 @@ impl Drop for PyPinBatch {
 #[pymethods]
 impl PyPinBatch {
     fn __len__(&self) -> PyResult<usize> {
-        self.with(<[_]>::len)
+        self.with_values(|values| match values {
+            Values::Whole(_, keys) => keys.len(),
+            Values::Each(all) => all.len(),
+        })
     }
 
     fn __getitem__<'py>(
@@ -223,7 +332,7 @@ impl PyPinBatch {
         py: Python<'py>,
         index: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let object = |at: usize| self.with(|all| all[at].as_ref().map(|it| it.clone_ref(py)));
+        let object = |at: usize| self.with(py, |all| all[at].as_ref().map(|it| it.clone_ref(py)));
         let len = self.__len__()?;
         if let Ok(slice) = index.cast::<PySlice>() {
             let range = slice.indices(len as isize)?;
@@ -251,13 +360,45 @@ impl PyPinBatch {
         let copy = |all: &[Option<Py<PyPinnedValue>>]| -> Vec<_> {
             all.iter().map(|object| object.as_ref().map(|object| object.clone_ref(py))).collect()
         };
-        PyTuple::new(py, self.with(copy)?)?.try_iter()
+        PyTuple::new(py, self.with(py, copy)?)?.try_iter()
     }
 
     /// Number of keys that have values.
     #[getter]
     fn hits(&self) -> PyResult<usize> {
-        self.with(|all| all.iter().flatten().count())
+        self.with_values(hits)
+    }
+
+    /// Positions, in order, of the keys whose values only the tier below the node has: it reads
+    /// them now. Empty if the call has waited for them.
+    #[getter]
+    fn pending(&self) -> Vec<usize> {
+        self.pending.0.clone()
+    }
+
+    /// Offset of each value in the node's memory, in bytes; None for keys without a value.
+    #[getter]
+    fn offsets(&self) -> PyResult<Vec<Option<u64>>> {
+        self.of_each(|pinned| pinned.offset(), |pinned| pinned.offset)
+    }
+
+    /// Length of each value in bytes; None for keys without a value.
+    #[getter]
+    fn lengths(&self) -> PyResult<Vec<Option<usize>>> {
+        self.of_each(|pinned| pinned.bytes().len(), |pinned| pinned.span.len)
+    }
+
+    /// Whether all values are still pinned, as for :attr:`PinnedValue.is_valid`. Makes no
+    /// call.
+    #[getter]
+    fn is_valid(&self) -> PyResult<bool> {
+        self.with_values(|values| match values {
+            Values::Whole(pins, _) => pins.iter().all(PinBatch::is_valid),
+            Values::Each(all) => {
+                let is_valid = |pinned: &NodePin| pinned.pin.is_valid();
+                all.iter().flatten().all(|it| it.get().held.with(is_valid).unwrap_or(true))
+            }
+        })
     }
 
     /// Releases all values. Raises :class:`ExportedError`, and releases none, while one is
@@ -267,7 +408,7 @@ impl PyPinBatch {
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
-        slf.get().with(|_| ())?;
+        slf.get().with_values(|_| ())?;
         Ok(slf)
     }
 
@@ -286,7 +427,7 @@ impl PyPinBatch {
     }
 
     fn __repr__(&self) -> String {
-        match self.with(|all| (all.iter().flatten().count(), all.len())) {
+        match self.hits().and_then(|hits| Ok((hits, self.__len__()?))) {
             Ok((hits, keys)) => format!("<kvmem.PinBatch of {hits} values for {keys} keys>"),
             Err(_) => "<kvmem.PinBatch, released>".to_owned(),
         }

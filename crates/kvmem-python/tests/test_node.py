@@ -150,7 +150,21 @@ def test_batches(cache: kvmem.NodeCache) -> None:
 
     assert cache.lookup(range(3000)) == count and cache.lookup([-1, 0]) == 0
     with cache.acquire_prefix([0, 1, -1, 2]) as prefix:
+        assert prefix.hits == 2 and prefix.pending == [] and prefix.is_valid
+        offsets = prefix.offsets
+        assert len(prefix) == 4 and offsets[2:] == [None, None] == prefix.lengths[2:]
+        # The objects of the values are made when one of them is wanted.
         assert [each is not None for each in prefix] == [True, True, False, False]
+        assert [found(each).offset for each in prefix[:2]] == offsets[:2] == prefix.offsets[:2]
+        assert [found(each).nbytes for each in prefix[:2]] == prefix.lengths[:2]
+    with cache.acquire([-1, 2, 2], wait=False) as pinned:
+        assert pinned.hits == 2 and pinned.pending == [] and pinned.offsets[0] is None
+        assert cache.stats().pinned == 1
+    until(lambda: cache.stats().pinned == 0)
+    assert cache.acquire_prefix([0, -1], wait=False).hits == 1
+    assert cache.contains_batch([-1, 0, *range(2000)]) == [False, True] + [True] * 2000
+    for reserved in cache.reserve_batch({"x": 8, "y": 8}, wait=False):
+        reserved.discard()
     with pytest.raises(kvmem.ClosedError):
         len(prefix)
     assert cache.touch([-1, 5, 6]) == 2

@@ -91,9 +91,10 @@ class AsyncNodeCache:
         *,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
+        wait: bool = True,
     ) -> list[NodeReservation]:
         """See :meth:`NodeCache.reserve_batch`."""
-        call = functools.partial(self.cache.reserve_batch, priority=priority, ttl=ttl)
+        call = functools.partial(self.cache.reserve_batch, priority=priority, ttl=ttl, wait=wait)
         return await self._run(self._calls, call, sizes)
 
     async def commit(self, reservations: Iterable[NodeReservation]) -> None:
@@ -104,13 +105,19 @@ class AsyncNodeCache:
         """See :meth:`NodeCache.get`."""
         return await self._run(self._calls, self.cache.get, key)
 
-    async def acquire(self, keys: Iterable[int | bytes | str]) -> PinBatch:
+    async def acquire(self, keys: Iterable[int | bytes | str], *, wait: bool = True) -> PinBatch:
         """See :meth:`NodeCache.acquire`."""
-        return await self._run(self._calls, self.cache.acquire, keys)
+        return await self._run(self._calls, self.cache.acquire, keys, wait=wait)
 
-    async def acquire_prefix(self, keys: Iterable[int | bytes | str]) -> PinBatch:
+    async def acquire_prefix(
+        self, keys: Iterable[int | bytes | str], *, wait: bool = True
+    ) -> PinBatch:
         """See :meth:`NodeCache.acquire_prefix`."""
-        return await self._run(self._calls, self.cache.acquire_prefix, keys)
+        return await self._run(self._calls, self.cache.acquire_prefix, keys, wait=wait)
+
+    async def contains_batch(self, keys: Iterable[int | bytes | str]) -> list[bool]:
+        """See :meth:`NodeCache.contains_batch`."""
+        return await self._run(self._calls, self.cache.contains_batch, keys)
 
     async def lookup(self, keys: Iterable[int | bytes | str]) -> int:
         """See :meth:`NodeCache.lookup`."""

@@ -1694,9 +1694,13 @@ class NodeCache(_Manager):
         *,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
+        wait: bool = True,
     ) -> _list[NodeReservation]:
         """Reserves space for several values, all of them or none. ``sizes`` is a mapping, or pairs
         of a key and its number of bytes, of which a call takes at most 1024. See :meth:`reserve`.
+
+        With ``wait=False``, the call does not wait for the tier below the node: while the tier is
+        about to free space, the call raises :class:`OutOfSpaceError`, and a later one may succeed.
         """
 
     def commit(self, reservations: Iterable[NodeReservation]) -> None:
@@ -1710,14 +1714,24 @@ class NodeCache(_Manager):
     def get(self, key: _CacheKey) -> PinnedValue | None:
         """Returns the value under ``key``, pinned, and counts it as used."""
 
-    def acquire(self, keys: Iterable[_CacheKey]) -> PinBatch:
+    def acquire(self, keys: Iterable[_CacheKey], *, wait: bool = True) -> PinBatch:
         """Returns the values of keys, pinned, in the same order; None where there is no value.
         Counts them as used.
+
+        With ``wait=False``, a value that only the tier below the node has is None, too: the call
+        does not wait for the tier, which reads some of them meanwhile. :attr:`PinBatch.pending`
+        says which. A later call finds them.
         """
 
-    def acquire_prefix(self, keys: Iterable[_CacheKey]) -> PinBatch:
-        """Does what :meth:`acquire` does for the keys before the first one that has no value. The
-        others are None.
+    def acquire_prefix(self, keys: Iterable[_CacheKey], *, wait: bool = True) -> PinBatch:
+        """Does what :meth:`acquire` does for the keys before the first one that has no value, or
+        that only the tier has if ``wait`` is false. The others are None.
+        """
+
+    def contains_batch(self, keys: Iterable[_CacheKey]) -> _list[bool]:
+        """Returns for each key whether it has a value, in memory or in the tier. Pins nothing, so
+        the values may be evicted at once. A tier that does not know all its values, such as a
+        cluster, is not asked.
         """
 
     def lookup(self, keys: Iterable[_CacheKey]) -> int:
@@ -1881,6 +1895,26 @@ class PinBatch(_Manager):
     @property
     def hits(self) -> int:
         """Number of keys that have values."""
+
+    @property
+    def pending(self) -> list[int]:
+        """Positions, in order, of the keys whose values only the tier below the node has: it reads
+        them now. Empty if the call has waited for them.
+        """
+
+    @property
+    def offsets(self) -> list[int | None]:
+        """Offset of each value in the node's memory, in bytes; None for keys without a value."""
+
+    @property
+    def lengths(self) -> list[int | None]:
+        """Length of each value in bytes; None for keys without a value."""
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether all values are still pinned, as for :attr:`PinnedValue.is_valid`. Makes no
+        call.
+        """
 
     def release(self) -> None:
         """Releases all values. Raises :class:`ExportedError`, and releases none, while one is
