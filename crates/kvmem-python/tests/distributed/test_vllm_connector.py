@@ -70,6 +70,7 @@ class Engine:
             kv_events_config=None, model_config=types.SimpleNamespace(use_mla=False),
         )
         self.scheduler = scheduler.OffloadingConnectorScheduler(self.worker.spec, config, caches)
+        vllm_engine.patient(self.scheduler.manager)
         self.number = 0
         self.free = list(range(1, 128))
 
@@ -99,6 +100,7 @@ class Engine:
         assert {it.job_id for it in self.worker._worker.get_finished()} == set(done)
         self.scheduler.update_connector_output(types.SimpleNamespace(
             kv_connector_worker_meta=common.OffloadingWorkerMetadata(completed_jobs=done)))
+        vllm_engine.settle_stores(self.scheduler.manager)
         return meta
 
     def rows(self, request, blocks):

@@ -70,7 +70,7 @@ def test_the_look_ups_of_a_request_are_one_call(server: Server) -> None:
         options = dict(workers=1, page=8192, blocks_per_chunk=2, engine_id="calls",
             extra={{"kvmem": {{"socket": {str(server.path)!r}}}}})
         spec = KvmemSharedSpec(vllm_engine.config(options, 0))
-        manager = spec.get_manager()
+        manager = vllm_engine.patient(spec.get_manager())
         node = kvmem.connect({str(server.path)!r}, namespace=spec._namespace())
         node.insert(worker_key("calls", 0), b"here")
         worker = node.get(worker_key("calls", 0))
@@ -81,7 +81,7 @@ def test_the_look_ups_of_a_request_are_one_call(server: Server) -> None:
             def __init__(self, cache):
                 self.cache = cache
             def __getattr__(self, name):
-                if name in ("get", "acquire", "acquire_prefix"):
+                if name in ("acquire", "acquire_prefix"):
                     calls.append(name)
                 return getattr(self.cache, name)
 
@@ -116,10 +116,12 @@ def test_the_look_ups_of_a_request_are_one_call(server: Server) -> None:
         assert manager.lookup(keys[0][150], context) is HIT
         for _ in range(3):
             manager.on_schedule_end(step)
-        assert not manager._pins
+        assert not manager._active
         node.clear()
         worker = node.insert(worker_key("calls", 0), b"here")
 
+        # The configuration of the test has one group of layers.
+        manager._has_groups = True
         draw = random.Random(7)
         for round in range(60):
             context, keys = request("r%d" % round, 3, draw.randrange(1, 60))
@@ -148,7 +150,7 @@ def test_the_look_ups_of_a_request_are_one_call(server: Server) -> None:
                 manager.on_schedule_end(step)
         for _ in range(3):
             manager.on_schedule_end(step)
-        assert not manager._pins
+        assert not manager._active
         manager.shutdown()
         """
     )
@@ -239,7 +241,7 @@ def test_a_chunk_that_is_being_loaded_is_not_evicted() -> None:
             spec = KvmemSharedSpec(vllm_engine.config(options, 0))
             key = vllm_engine.offload_key
             context = base.ReqContext("r")
-            manager = spec.get_manager()
+            manager = vllm_engine.patient(spec.get_manager())
             node = kvmem.connect({str(server.path)!r}, namespace=spec._namespace())
             node.insert(worker_key("pins", 0), b"here")
             worker = node.get(worker_key("pins", 0))
@@ -248,6 +250,7 @@ def test_a_chunk_that_is_being_loaded_is_not_evicted() -> None:
             assert manager.lookup(key("a"), context) is base.LookupResult.HIT_PENDING
             manager.complete_store([key("a")], context)
             manager.complete_store([key("b")], context, success=False)
+            vllm_engine.settle_stores(manager)
             assert manager.lookup(key("b"), context) is base.LookupResult.MISS
             assert manager.lookup(key("a"), context) is base.LookupResult.HIT
             step = base.ScheduleEndContext((), ())
@@ -290,7 +293,7 @@ options = dict(workers=1, page=8192, blocks_per_chunk=2, engine_id="pins",
 spec = KvmemSharedSpec(vllm_engine.config(options, 0))
 key = vllm_engine.offload_key
 context = base.ReqContext("r")
-manager = spec.get_manager()
+manager = vllm_engine.patient(spec.get_manager())
 node = kvmem.connect(path, namespace=spec._namespace())
 node.insert(worker_key("pins", 0), b"here")
 worker = node.get(worker_key("pins", 0))
@@ -299,6 +302,7 @@ HIT, MISS = base.LookupResult.HIT, base.LookupResult.MISS
 def store(name):
     assert manager.prepare_store([key(name)], context).keys_to_store == [key(name)]
     manager.complete_store([key(name)], context)
+    vllm_engine.settle_stores(manager)
 """
 
 
@@ -307,6 +311,7 @@ def test_a_load_whose_pin_has_ended_fails(server: Server) -> None:
         MANAGER
         + """
 import kvmem.vllm
+from kvmem.vllm import shared
 store("a")
 store("b")
 assert manager.lookup(key("a"), context) is HIT
@@ -314,17 +319,18 @@ assert manager.lookup(key("b"), context) is HIT
 manager.prepare_load([key("a")], context)
 
 class Ended:
-    # A pin that a server has ended, because it took this process for ended.
+    # Pins that a server has ended, because it took this process for ended.
     is_valid = False
-    def __init__(self, value):
-        self.offset, self.release = value.offset, value.release
+    def __init__(self, batch):
+        self.release = batch.release
 
-for pin in manager._pins.values():
-    pin.value = Ended(pin.value)
+answers = context.get_state(shared._Answers)
+for pins in answers.pins:
+    pins.batch = Ended(pins.batch)
 # The next look-up pins a chunk again.
 manager.on_schedule_end(base.ScheduleEndContext((), ()))
 assert manager.lookup(key("b"), context) is HIT
-assert manager._pins[None, key("b")].value.is_valid
+assert answers.found[key("b")].batch.is_valid
 manager.prepare_load([key("b")], context)
 manager.complete_load([key("b")], context)
 try:

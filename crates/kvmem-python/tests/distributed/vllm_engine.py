@@ -235,12 +235,26 @@ class WorkerProcess:
         os.waitpid(self.pid, 0)
 
 
+def patient(manager: Any) -> Any:
+    """Returns a manager whose steps wait until the server of the node has answered, so that a busy
+    machine changes no result.
+    """
+    if hasattr(manager, "_patience"):
+        manager._patience = LIMIT
+    return manager
+
+
+def settle_stores(manager: Any) -> None:
+    """Waits until the server of the node has answered for all stores that are complete."""
+    for _, question in getattr(manager, "_committing", ()):
+        assert question.wait(LIMIT)
+
+
 class Scheduler:
     """The scheduler: vLLM's manager, and the processes of the workers."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         from vllm.v1.kv_offload import base
-        from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 
         self._base = base
         start = time.monotonic()
@@ -248,13 +262,18 @@ class Scheduler:
         for rank in range(options["workers"]):
             self._workers.append(WorkerProcess(options, rank, self._workers))
         if options.get("scheduler_first"):
-            self._manager = OffloadingSpecFactory.create_spec(config(options, 0)).get_manager()
+            self._manager = self._make_manager(options)
         self.ready = [self._answer(worker) for worker in self._workers]
         # As vLLM does: the scheduler comes after the workers.
         if not options.get("scheduler_first"):
-            self._manager = OffloadingSpecFactory.create_spec(config(options, 0)).get_manager()
+            self._manager = self._make_manager(options)
         self.seconds = time.monotonic() - start
         self._request = 0
+
+    def _make_manager(self, options: dict[str, Any]) -> Any:
+        from vllm.v1.kv_offload.factory import OffloadingSpecFactory
+
+        return patient(OffloadingSpecFactory.create_spec(config(options, 0)).get_manager())
 
     def _answer(self, worker: WorkerProcess) -> Any:
         line = worker.stdout.readline()
@@ -289,6 +308,7 @@ class Scheduler:
             if stored:
                 self._all("store", stored, prepared.store_spec.block_ids.tolist())
                 self._manager.complete_store(prepared.keys_to_store, context)
+                settle_stores(self._manager)
         self._manager.on_request_finished(context)
         self._step()
         return stored
@@ -331,7 +351,8 @@ class Scheduler:
             # All of a request are promoted together, and then looked up in one step.
             result = self._base.LookupResult
             found = [self._manager.lookup(key, context) for key in keys]
-            if result.MISS in found or set(found) == {result.HIT}:
+            # A miss behind an answer that defers the request says nothing.
+            if not {result.RETRY, result.HIT_PENDING} & set(found[: _ended(found, result)]):
                 break
             assert time.monotonic() < end, found
             self._step()
@@ -374,6 +395,11 @@ class Scheduler:
         # Their memory is free then.
         for worker in self._workers:
             worker.wait()
+
+
+def _ended(found: list[Any], result: Any) -> int:
+    """Returns the number of look-ups up to the first miss."""
+    return found.index(result.MISS) if result.MISS in found else len(found)
 
 
 def scheduler(options: str) -> None:

@@ -56,10 +56,12 @@ class NodeOptions:
     connect_timeout: float = 60.0
     """Seconds that a process waits for the server at its start."""
     call_timeout: float = 0.25
-    """Seconds that a call of the scheduler waits for a server that is gone."""
+    """Seconds after which a server that is gone counts as away. No step of the scheduler waits."""
     answer_timeout: float = 2.0
-    """Seconds that a call of the scheduler waits for the answer of a server that is there, which
-    may read values from a tier for it."""
+    """Seconds after which a server that is there and does not answer counts as away."""
+    fetch_timeout: float = 2.0
+    """Seconds that a request waits for values of a tier below the node without getting any: then
+    the engine computes them."""
     registrar: str | None = None
     """``cuda``: kvmem pins the memory, for the worker's GPU. None: vLLM does."""
     server_users: Sequence[int] = ()
@@ -89,7 +91,7 @@ def read(kind: type[Any], extra_config: Mapping[str, Any]) -> Any:
     for name, value in given.items():
         default = known[name].default
         accepts: tuple[type[Any], ...] = (str, type(None)) if default is None else (type(default),)
-        if name in ("join_timeout", "connect_timeout", "call_timeout", "answer_timeout", "threads"):
+        if name.endswith("_timeout") or name == "threads":
             accepts = (int, float) if name != "threads" else (int, str)
         if name == "numa":
             accepts = (str, type(None), list)

@@ -2,32 +2,37 @@
 this module imports vLLM.
 
 The scheduler asks the server of the node where vLLM's own manager would look into its tables: a
-look-up pins a value, a store reserves one. The first look-up of a request in a step asks for all
-keys of its prompt in one call, and the others take their answers from it. The scheduler passes
-numbers of chunks to vLLM's workers, which copy as always: :class:`~kvmem.vllm.region.NodeRegion`
-says which bytes a number names. Replicas therefore have one copy of a prefix, and an engine that
-restarts finds what it has stored.
+look-up pins a value, a store reserves one. The first look-up of a request asks for all keys of its
+prompt in one call, and the others take their answers from it. The scheduler passes numbers of
+chunks to vLLM's workers, which copy as always: :class:`~kvmem.vllm.region.NodeRegion` says which
+bytes a number names. Replicas therefore have one copy of a prefix, and an engine that restarts
+finds what it has stored.
 
-*Pins.* Other engines store and evict meanwhile, so a chunk that a look-up has found is pinned until
-the end of the next step, and one that is loaded until the load ends. A server that takes a living
-engine for ended ends its pins. A look-up then pins the chunk again. If the pin of a load has ended,
-:class:`~kvmem.vllm.PinLostError` ends the engine: vLLM's connector asserts that every load
-succeeds, so there is no other way to keep a request from using the bytes.
+*No step waits.* Threads make the calls (see :mod:`~kvmem.vllm._calls`). A step waits for an answer
+for half a millisecond. If it has not come by then, a look-up is RETRY, and a store fails for this
+step; vLLM repeats both. Values that only a tier below the node has are RETRY while the server
+fetches them, and misses if none comes for ``fetch_timeout`` seconds.
 
-*Verification.* The scheduler calculates the checksum of each chunk when its store ends, unless the
-option ``checksums`` is false. With the option ``verify``, it compares the checksum in each look-up
-that pins the chunk. A damaged chunk is a miss, and the server removes it. A chunk without a
-checksum is a miss, too, and the next store of the chunk replaces it. Without ``verify`` nothing is
-compared: pins alone keep bytes right.
+*Pins.* Other engines store and evict meanwhile, so what a look-up has found is pinned until the end
+of the next step, and what is loaded until the load ends, or the request. A server that takes a
+living engine for ended ends its pins. A look-up then pins the chunks again. If the pin of a load
+has ended, :class:`~kvmem.vllm.PinLostError` ends the engine: vLLM's connector asserts that every
+load succeeds, so there is no other way to keep a request from using the bytes.
 
-*A server that is gone or hangs* makes every look-up a miss and every store fail. One call waits for
-it, for a fraction of a second, or for ``answer_timeout`` if it is there and does not answer. From
-then on a thread waits, and no step of the scheduler does, until the server answers again. A server
-with other memory than before ends the sharing of this engine: its workers have mapped the old
-memory.
+*Verification.* The checksum of each chunk is calculated when its store ends, unless the option
+``checksums`` is false. With the option ``verify``, it is compared in each look-up that pins the
+chunk. A damaged chunk is a miss, and the server removes it. A chunk without a checksum is a miss,
+too, and the next store of the chunk replaces it. Without ``verify`` nothing is compared: pins alone
+keep bytes right.
+
+*A server that is gone or hangs* makes every look-up a miss and every store fail, as soon as a call
+has found out: after ``call_timeout`` seconds, or ``answer_timeout`` if it is there and does not
+answer. Until then, look-ups are RETRY. From then on a thread waits until the server answers again.
+A server with other memory than before ends the sharing of this engine: its workers have mapped the
+old memory.
 
 *The same memory.* Each worker keeps a value of its own pinned. The scheduler looks for them before
-its first store: a worker whose value is missing has mapped other memory.
+its first call: a worker whose value is missing has mapped other memory.
 
 *Hints.* A request's priority and time to live become those of the values that it stores (see
 :mod:`~kvmem.vllm._hints`). With the option ``tenants``, the chunks of each tenant are in a
@@ -45,12 +50,11 @@ import dataclasses
 import logging
 import os
 import re
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from hashlib import blake2b
-from typing import Any, TypeVar
+from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
 from vllm.v1.kv_offload.base import (
@@ -63,14 +67,14 @@ from vllm.v1.kv_offload.cpu.common import CPULoadStoreSpec, CPUOffloadingMetrics
 from vllm.v1.kv_offload.cpu.spec import CPUOffloadingSpec
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
-from .._kvmem import NodeCache, NodeReservation, PinnedValue, connect
+from .._kvmem import NodeCache, NodeReservation, PinBatch, connect
 from ..errors import (
     InvalidArgumentError,
     KvmemError,
     NodeDisconnectedError,
-    NodeReplacedError,
     OutOfSpaceError,
 )
+from ._calls import MAX_LATER, NodeCalls, Question
 from ._hints import hints_of
 from ._host_worker import CpuPlatform, make_worker
 from ._identity import identity
@@ -79,16 +83,15 @@ from .errors import NodeLayoutError, PinLostError
 from .region import GRANULE, NodeRegion
 
 _log = logging.getLogger("vllm.kvmem")
-_T = TypeVar("_T")
 
-_BATCH = 1024
-"""Values that one call to the server takes."""
-_AT_ONCE = 256 << 20
-"""Bytes of the values that one call asks for: a tier below the node reads them in that call."""
-_QUIET = 1.0
-"""Seconds without calls after one that the server has refused."""
-_PAUSE = 0.5
-"""Seconds between two calls that look for a server that is away."""
+_BATCH = 256
+"""Values of one call to the server, so that no call keeps the interpreter for long."""
+_PATIENCE = 0.0005
+"""Seconds that a step waits for an answer of the server. Usually it takes a tenth of that."""
+_FETCH_PAUSE = 0.002
+"""Seconds until the first further question for values that the server fetches from its tier."""
+_LONGEST_FETCH_PAUSE = 0.02
+"""Longest time between two such questions. Each pause is twice as long as the one before."""
 _GROUP = 4
 """Bytes at the end of a key of vLLM that are the number of its group of layers."""
 _WINDOW = 16
@@ -109,11 +112,6 @@ def tenant_namespace(namespace: str, tenant: str) -> str:
     plain = re.fullmatch(r"[\w.-]{1,32}", tenant, re.ASCII) is not None
     name = tenant if plain else blake2b(tenant.encode(), digest_size=8).hexdigest()
     return f"{namespace}@{name}"
-
-
-def _commit(cache: NodeCache, reservations: list[NodeReservation]) -> bool:
-    cache.commit(reservations)
-    return True
 
 
 def _connect(options: NodeOptions, namespace: str, *, populate: bool) -> NodeCache:
@@ -138,34 +136,65 @@ def _connect(options: NodeOptions, namespace: str, *, populate: bool) -> NodeCac
             time.sleep(0.05)
 
 
-@dataclasses.dataclass
-class _Pin:
-    """A pinned chunk."""
-
-    value: PinnedValue
-    loads: int = 0
-    looked_up: int = 0
-
-
 _Name = tuple[str | None, Any]
 """A tenant, or None, and a key of vLLM."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
+class _Pins:
+    """What one call has pinned."""
+
+    batch: PinBatch
+    chunks: dict[Any, int]
+    """The number of the chunk of each key."""
+    loads: int = 0
+    """Loads that use some of the chunks."""
+
+
+@dataclasses.dataclass(eq=False)
 class _Answers:
-    """What is known about the keys of a request, until the next step or the end of a store. vLLM
-    keeps it with the request.
-    """
+    """What is known about the keys of a request. vLLM keeps it with the request."""
 
+    tenant: str | None
     step: int
-    """The number of steps and of ended stores until then."""
-    found: set[Any] = dataclasses.field(default_factory=set)
+    """The number of steps and of ended stores until then: what was missing may be there later."""
+    used: int
+    """The number of steps until the last look-up."""
+    found: dict[Any, _Pins] = dataclasses.field(default_factory=dict)
     """Keys with pinned values."""
+    pins: list[_Pins] = dataclasses.field(default_factory=list)
+    """Those of ``found``, and those of loads."""
     missing: set[Any] = dataclasses.field(default_factory=set)
-    """Keys that the server has no value for."""
+    """Keys that the server has no value for, in this step."""
+    pending: set[Any] = dataclasses.field(default_factory=set)
+    """Keys whose values the server fetches from its tier."""
+    ask_at: float = 0.0
+    """When to ask for those again."""
+    deferred_at: int = -1
+    """The number of steps until the last look-up that has deferred the request."""
+    deferred_key: Any = None
+    """The first key of that step that has."""
+    pause: float = 0.0
+    """Seconds until the next such question."""
+    give_up_at: float = 0.0
+    """When those that are still pending count as missing, unless others have come."""
+    question: Question[PinBatch] | None = None
+    """A question for values that has no answer yet."""
+    asked: list[Any] = dataclasses.field(default_factory=list)
+    """Its keys."""
+    is_prefix: bool = True
+    """Whether it ends at the first key without a value."""
+    storing: Question[dict[Any, NodeReservation | None] | None] | None = None
+    """A question for rows that has no answer yet."""
+    rows: dict[Any, NodeReservation | None] = dataclasses.field(default_factory=dict)
+    """The rows of keys that are about to be stored; None for keys that have values."""
+    has_ended: bool = False
+    """Whether the request has."""
 
 
-def _next_keys(key: Any, req_context: Any, answers: _Answers) -> tuple[list[Any], bool]:
+def _next_keys(
+    key: Any, req_context: Any, answers: _Answers, has_groups: bool
+) -> tuple[list[Any], bool]:
     """Returns the keys that vLLM is about to look up for a request, ``key`` first, and whether it
     stops at the first one that is missing.
 
@@ -178,18 +207,24 @@ def _next_keys(key: Any, req_context: Any, answers: _Answers) -> tuple[list[Any]
     start = positions.get(key)
     if start is None:
         return [key], True
-    group = key[-_GROUP:]
-    keys = [it for it, at in positions.items() if at >= start and it[-_GROUP:] == group]
+    if has_groups:
+        group = key[-_GROUP:]
+        of_group = [it for it in positions if it[-_GROUP:] == group]
+    else:
+        of_group = list(positions)
+    at = of_group.index(key)
+    keys = of_group[at:]
     backwards = len(keys) == 1 or keys[1] in answers.found or keys[1] in answers.missing
     if not backwards:
         return keys, True
-    before = [it for it, at in positions.items() if at < start and it[-_GROUP:] == group]
-    return [key, *reversed(before[1 - _WINDOW :])], False
+    return [key, *reversed(of_group[max(at + 1 - _WINDOW, 0) : at])], False
 
 
 class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     """vLLM's manager over the index of a node. ``open_tenant`` connects to the namespace of a
-    tenant; without it, tenants are not told apart.
+    tenant; without it, tenants are not told apart. ``groups`` is the number of groups of layers,
+    ``fetch_timeout`` the number of seconds that a request waits for values of a tier without
+    getting any, and ``verify`` says that the connection verifies the values that it acquires.
     """
 
     def __init__(
@@ -200,94 +235,177 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         info: Any,
         open_tenant: Callable[[str], NodeCache] | None = None,
         max_tenants: int = 32,
+        groups: int = 2,
+        fetch_timeout: float = 2.0,
+        verify: bool = False,
     ) -> None:
         self._cache = cache
         self._open_tenant = open_tenant
         self._max_tenants = max_tenants
         # The one that was used last comes last.
         self._tenants: OrderedDict[str, NodeCache] = OrderedDict()
+        self._connecting: dict[str, Question[NodeCache]] = {}
         self._crowded = 0
         self._row_bytes = row_bytes
-        self._workers: list[bytes] | None = list(workers)
+        self._workers = list(workers)
         self._info = info
+        self._has_groups = groups != 1
+        self._fetch_timeout = fetch_timeout
+        self._verify = verify
+        self._calls = NodeCalls(cache, self._missing_worker)
+        # Seconds that a step waits for an answer.
+        self._patience = _PATIENCE
         self._prefix = b""
+        # Counts steps and ended stores, and steps alone.
         self._step = 0
-        self._pins: dict[_Name, _Pin] = {}
-        # Keys that were looked up in this step and in the one before.
-        self._looked_up: list[set[_Name]] = [set(), set()]
+        self._steps = 0
+        # Requests with pins, rows or questions.
+        self._active: dict[int, _Answers] = {}
         self._writing: dict[_Name, NodeReservation] = {}
+        self._committing: list[tuple[list[_Name], Question[bool]]] = []
         self._stale: list[tuple[float, list[Any]]] = []
-        # Set by the scheduler, and cleared by the thread that waits for the server.
-        self._away = False
-        self._quiet_until = 0.0
-        self._ended = False
-        self._closed = threading.Event()
         self._alive = time.monotonic()
         self._allocations: list[int] = []
 
     def lookup(self, key: Any, req_context: Any) -> Any:
         """Returns HIT for a chunk of any engine, HIT_PENDING for one that this engine stores now,
-        or MISS.
+        RETRY for one that the server has not answered for or fetches from its tier, or MISS.
         """
-        answers = self._answers(req_context)
+        answers = req_context.get_state(_Answers)
+        if answers is None or answers.step != self._step or answers.used != self._steps:
+            answers = self._begin_step(answers, req_context)
         if key in answers.found:
             return LookupResult.HIT
-        tenant = self._tenant_of(req_context)
-        name = (tenant, key)
-        if name in self._writing:
-            return LookupResult.HIT_PENDING
-        if not self._usable():
-            return LookupResult.MISS
-        pin = self._pins.get(name)
-        if pin is not None and not pin.loads and not pin.value.is_valid:
-            del self._pins[name]
-            self._drop([pin.value])
-            pin = None
-        if pin is None:
-            if key not in answers.missing:
-                self._pin(key, req_context, tenant, answers)
-            if key not in answers.found:
-                return LookupResult.MISS
-        answers.found.add(key)
-        self._looked_up[0].add(name)
-        return LookupResult.HIT
+        return self._look_up(key, req_context, answers)
 
-    def _answers(self, req_context: Any) -> _Answers:
-        """Returns what is known about the keys of a request in this step."""
-        answers: _Answers | None = req_context.get_state(_Answers)
-        if answers is None or answers.step != self._step:
-            answers = _Answers(self._step)
+    def _begin_step(self, answers: _Answers | None, req_context: Any) -> _Answers:
+        """Returns what is known about the keys of a request, without what was missing before."""
+        if answers is None:
+            answers = _Answers(self._tenant_of(req_context), self._step, self._steps)
             req_context.set_state(answers)
+            return answers
+        answers.used = self._steps
+        if answers.step != self._step:
+            answers.step = self._step
+            answers.missing.clear()
+            if not all(pins.batch.is_valid for pins in answers.pins):
+                # The server took this engine for ended. Loads find out at their ends.
+                self._release(answers, lambda pins: not pins.batch.is_valid)
         return answers
 
-    def _pin(self, key: Any, req_context: Any, tenant: str | None, answers: _Answers) -> None:
-        """Asks the server for a key and for those that vLLM will look up next, in one call, and
-        pins their values.
+    def _look_up(self, key: Any, req_context: Any, answers: _Answers) -> Any:
+        """Returns what is known about a key that is not pinned. Asks the server at most once."""
+        name = (answers.tenant, key)
+        if name in self._writing:
+            self._take_commits()
+            if name in self._writing:
+                return LookupResult.HIT_PENDING
+            self._begin_step(answers, req_context)
+        if answers.question is not None:
+            if not answers.question.is_done:
+                return self._defer(key, answers)
+            self._take(answers)
+        # What is found out now decides; what is still unknown then is missing.
+        for _ in range(2):
+            if key in answers.found:
+                return LookupResult.HIT
+            if key in answers.missing:
+                break
+            if key in answers.pending and time.monotonic() >= answers.ask_at:
+                answers.pending.clear()
+            if answers.pending:
+                return self._defer(key, answers)
+            is_asked = self._ask(key, req_context, answers)
+            if is_asked is None:
+                break
+            if not is_asked:
+                return self._defer(key, answers)
+        return LookupResult.HIT if key in answers.found else LookupResult.MISS
+
+    def _defer(self, key: Any, answers: _Answers) -> Any:
+        """Returns RETRY, which defers the request to a later step, for the first such key of a
+        step. Another key then gets a result that ends the scan of the prompt soon: with one group
+        of layers, MISS does. Keys that are being fetched get RETRY.
         """
-        cache = self._cache_of(tenant)
+        if answers.deferred_at != self._steps:
+            answers.deferred_at, answers.deferred_key = self._steps, key
+        if self._has_groups or key == answers.deferred_key or key in answers.pending:
+            return LookupResult.RETRY
+        return LookupResult.MISS
+
+    def _ask(self, key: Any, req_context: Any, answers: _Answers) -> bool | None:
+        """Asks the server for a key and for those that vLLM will look up next, in one call that
+        pins their values. Returns whether the answer has come; None: the server is not worth a
+        call, or there is no connection for the tenant.
+        """
+        if not self._calls.is_usable():
+            return None
+        cache = self._cache_of(answers.tenant)
         if cache is None:
-            return
-        keys, is_prefix = _next_keys(key, req_context, answers)
-        # Other requests, and earlier steps, have pinned some.
-        keys = [it for it in keys if (tenant, it) not in self._pins]
-        keys = keys[: max(_AT_ONCE // self._row_bytes, 1)]
-        names = [self._prefix + it for it in keys]
-        ask = cache.acquire_prefix if is_prefix else cache.acquire
-        batch = self._ask(lambda: ask(names), None)
+            return False if answers.tenant in self._connecting else None
+        keys, is_prefix = _next_keys(key, req_context, answers, self._has_groups)
+        if answers.found:
+            keys = [it for it in keys if it not in answers.found]
+        names = [self._prefix + it for it in keys] if self._prefix else keys
+        acquire = cache.acquire_prefix if is_prefix else cache.acquire
+        answers.question = self._calls.ask(lambda: acquire(names, wait=False), _release_batch)
+        answers.asked, answers.is_prefix = keys, is_prefix
+        self._active[id(answers)] = answers
+        if not answers.question.wait(self._patience):
+            return False
+        self._take(answers)
+        return True
+
+    def _take(self, answers: _Answers) -> None:
+        """Takes the answer to the question of a request."""
+        question, keys = answers.question, answers.asked
+        answers.question, answers.asked = None, []
+        batch = question.answer if question is not None else None
         if batch is None:
+            # Nothing is known, and nothing is asked in this step.
+            answers.missing.update(keys)
             return
-        for it, value in zip(keys, batch):
-            if value is not None and (value.nbytes != self._row_bytes or value.offset % GRANULE):
-                value.release()
-                value = None
-            if value is None:
-                answers.missing.add(it)
-                if is_prefix:
-                    break
+        chunks = self._chunks_of(batch, keys)
+        if chunks:
+            pins = _Pins(batch, chunks)
+            answers.pins.append(pins)
+            answers.found.update(dict.fromkeys(chunks, pins))
+            answers.pause = 0.0
+        else:
+            batch.release()
+        pending = [keys[at] for at in batch.pending]
+        now = time.monotonic()
+        if pending and not answers.pause:
+            answers.pause, answers.give_up_at = _FETCH_PAUSE, now + self._fetch_timeout
+        if pending and now < answers.give_up_at:
+            answers.pending.update(pending)
+            answers.ask_at = now + answers.pause
+            answers.pause = min(answers.pause * 2, _LONGEST_FETCH_PAUSE)
+        elif answers.is_prefix:
+            answers.missing.update(keys[len(chunks) : len(chunks) + 1])
+        if not answers.is_prefix:
+            known = answers.pending
+            answers.missing.update(it for it in keys if it not in chunks and it not in known)
+
+    def _chunks_of(self, batch: PinBatch, keys: list[Any]) -> dict[Any, int]:
+        """Returns the number of the chunk of each key that has a value. A value that cannot be a
+        row of this engine is none.
+        """
+        hits = batch.hits
+        if not hits:
+            return {}
+        offsets, lengths = batch.offsets, batch.lengths
+        if hits < len(offsets):
+            found = [at for at, offset in enumerate(offsets) if offset is not None]
+            keys = [keys[at] for at in found]
+            offsets = [offsets[at] for at in found]
+            lengths = [lengths[at] for at in found]
+        chunks = {}
+        for key, offset, length in zip(keys, offsets, lengths):
+            if offset is None or length != self._row_bytes or offset % GRANULE:
                 continue
-            self._pins[tenant, it] = _Pin(value)
-            answers.found.add(it)
-        self._looked_up[0].update((tenant, it) for it in answers.found)
+            chunks[key] = offset // GRANULE
+        return chunks
 
     def get_load_source(self, key: Any, req_context: Any) -> Any:
         """Returns that hits come from host memory."""
@@ -295,12 +413,10 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def prepare_load(self, keys: Collection[Any], req_context: Any) -> Any:
         """Returns the numbers of chunks that were hits in this step, pinned until the load ends."""
-        chunks = []
-        tenant = self._tenant_of(req_context)
-        for key in keys:
-            pin = self._pins[tenant, key]
-            pin.loads += 1
-            chunks.append(pin.value.offset // GRANULE)
+        found = req_context.get_state(_Answers).found
+        chunks = [found[key].chunks[key] for key in keys]
+        for pins in {found[key] for key in keys}:
+            pins.loads += 1
         return CPULoadStoreSpec(chunks)
 
     def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
@@ -308,13 +424,14 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
         Raises :class:`PinLostError` if one of them has ended before.
         """
+        answers = req_context.get_state(_Answers)
+        loaded = [it for it in answers.pins if it.loads and any(key in it.chunks for key in keys)]
         lost = 0
-        tenant = self._tenant_of(req_context)
-        for key in keys:
-            pin = self._pins[tenant, key]
-            pin.loads -= 1
-            lost += not pin.value.is_valid
-            self._release((tenant, key))
+        for pins in loaded:
+            pins.loads -= 1
+            if not pins.batch.is_valid:
+                lost += sum(key in pins.chunks for key in keys)
+        self._release_unused(answers)
         if lost:
             raise PinLostError(
                 f"the server of the node at {self._cache.path} ended the pins of {lost} chunks "
@@ -325,86 +442,187 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def touch(self, keys: Collection[Any], req_context: Any) -> None:
         """Marks chunks as used."""
+        if not self._calls.is_usable() or self._calls.waiting_later > MAX_LATER:
+            return
         names = [self._prefix + key for key in keys]
         cache = self._cache_of(self._tenant_of(req_context))
         if cache is not None:
-            self._ask(lambda: cache.touch(names), 0)
+            self._calls.ask(lambda: cache.touch(names), later=True)
 
     def prepare_store(self, keys: Collection[Any], req_context: Any) -> Any:
-        """Reserves rows for chunks that no engine has stored. Returns None if there is no space, or
-        no server.
+        """Reserves rows for chunks that no engine has stored. Returns None if there is no space, no
+        server, or no answer yet: vLLM asks again in the next step.
         """
-        if not self._usable():
-            return None
-        tenant = self._tenant_of(req_context)
-        cache = self._cache_of(tenant)
-        if cache is None:
+        answers = req_context.get_state(_Answers)
+        if answers is None:
+            answers = self._begin_step(None, req_context)
+        if answers.storing is not None and not self._take_rows(answers):
             return None
         wanted = [
             key
             for key in dict.fromkeys(keys)
-            if (tenant, key) not in self._pins and (tenant, key) not in self._writing
+            if key not in answers.found and (answers.tenant, key) not in self._writing
         ]
-        missing = self._ask(lambda: self._missing(cache, wanted), None)
-        if missing is None:
+        unknown = [key for key in wanted if key not in answers.rows]
+        if unknown and not self._ask_for_rows(unknown, req_context, answers):
             return None
-        if missing:
-            self._allocations.append(len(missing))
-            reserved = self._ask(lambda: self._reserve(cache, missing, req_context), None)
-            if reserved is None:
-                return None
-            self._writing.update(zip([(tenant, key) for key in missing], reserved))
-        chunks = [self._writing[tenant, key].offset // GRANULE for key in missing]
-        return PrepareStoreOutput(missing, CPULoadStoreSpec(chunks), [])
+        rows = {key: row for key in wanted if (row := answers.rows.pop(key)) is not None}
+        self._drop([row for row in answers.rows.values() if row is not None])
+        answers.rows.clear()
+        if rows:
+            self._allocations.append(len(rows))
+            self._writing.update({(answers.tenant, key): row for key, row in rows.items()})
+        chunks = [row.offset // GRANULE for row in rows.values()]
+        return PrepareStoreOutput(list(rows), CPULoadStoreSpec(chunks), [])
+
+    def _ask_for_rows(self, keys: list[Any], req_context: Any, answers: _Answers) -> bool:
+        """Asks the server which of the keys have no value, and for rows for these. Returns whether
+        the rows are there.
+        """
+        if not self._calls.is_usable():
+            return False
+        cache = self._cache_of(answers.tenant)
+        if cache is None:
+            return False
+        names = [self._prefix + key for key in keys]
+        hints = hints_of(req_context)
+        answers.storing = self._calls.ask(
+            lambda: self._reserve(cache, keys, names, hints), _discard_rows
+        )
+        self._active[id(answers)] = answers
+        return answers.storing.wait(self._patience) and self._take_rows(answers)
+
+    def _take_rows(self, answers: _Answers) -> bool:
+        """Takes the rows that a request has asked for. Returns whether there are any."""
+        question = answers.storing
+        if question is None or not question.is_done:
+            return False
+        answers.storing = None
+        if question.answer is not None:
+            answers.rows.update(question.answer)
+        return question.answer is not None
+
+    def _reserve(
+        self, cache: NodeCache, keys: list[Any], names: list[Any], hints: Any
+    ) -> dict[Any, NodeReservation | None] | None:
+        """Reserves a row for each key without a value, with the hints of the request, or none at
+        all. The keys that have values count as used.
+        """
+        has_value = self._have_values(cache, names)
+        sizes = [(name, self._row_bytes) for name, has in zip(names, has_value) if not has]
+        reserved: list[NodeReservation] = []
+        try:
+            for start in range(0, len(sizes), _BATCH):
+                part = sizes[start : start + _BATCH]
+                reserved += cache.reserve_batch(
+                    part, priority=hints.priority, ttl=hints.ttl, wait=False
+                )
+        except OutOfSpaceError:
+            self._drop(reserved)
+            return None
+        except BaseException:
+            self._drop(reserved)
+            raise
+        wrong = next((it.offset for it in reserved if it.offset % GRANULE), None)
+        if wrong is not None:
+            self._drop(reserved)
+            error = NodeLayoutError(
+                f"the node has reserved a row at offset {wrong}, which is no multiple of "
+                f"{GRANULE}: run kvmem serve with an alignment of {GRANULE} bytes or more",
+                requested=wrong,
+                limit=GRANULE,
+            )
+            self._calls.end(str(error))
+            return None
+        rows = iter(reserved)
+        return {key: None if has else next(rows) for key, has in zip(keys, has_value)}
+
+    def _have_values(self, cache: NodeCache, names: list[Any]) -> list[bool]:
+        """Returns for each name whether it has a value that a look-up would find, and counts these
+        values as used.
+        """
+        if self._verify:
+            # Only what is verified is found.
+            with cache.acquire(names, wait=False) as batch:
+                pending = set(batch.pending)
+                offsets = batch.offsets
+            return [it is not None or at in pending for at, it in enumerate(offsets)]
+        has_value: list[bool] = cache.contains_batch(names)
+        known = [name for name, has in zip(names, has_value) if has]
+        if known:
+            cache.touch(known)
+        return has_value
 
     def complete_store(self, keys: Collection[Any], req_context: Any, success: bool = True) -> None:
-        """Makes stored chunks known to all engines, or frees their rows."""
+        """Makes stored chunks known to all engines, or frees their rows. Until the server has
+        answered, look-ups of this engine find them pending.
+        """
         tenant = self._tenant_of(req_context)
         names = [(tenant, key) for key in keys]
-        ended = [self._writing.pop(name) for name in names if name in self._writing]
         if not success:
-            return self._discard(ended)
-        # What was missing may be there now.
-        self._step += 1
+            self._drop([self._writing.pop(name) for name in names if name in self._writing])
+            return
         # The namespace stays open while it has reservations.
         cache = self._cache if tenant is None else self._tenants.get(tenant)
-        if cache is None:
-            return None
-        for start in range(0, len(ended), _BATCH):
-            batch = ended[start : start + _BATCH]
-            if not self._ask(lambda: _commit(cache, batch), False):
-                _log.warning("kvmem: %d chunks are not stored", len(batch))
-                self._discard(batch)
-        return None
+        names = [name for name in names if name in self._writing]
+        if cache is None or not names:
+            return
+        rows = [self._writing[name] for name in names]
+        question = self._calls.ask(lambda: _commit(cache, rows), later=True)
+        self._committing.append((names, question))
+
+    def _take_commits(self) -> None:
+        """Ends the stores that the server has answered for."""
+        while self._committing and self._committing[0][1].is_done:
+            names, question = self._committing.pop(0)
+            rows = [self._writing.pop(name) for name in names if name in self._writing]
+            # What was missing may be there now.
+            self._step += 1
+            if question.answer is None:
+                _log.warning("kvmem: %d chunks are not stored", len(rows))
+                self._drop(rows)
 
     def on_new_request(self, req_context: Any) -> Any:
         """Wants new chunks only."""
         return RequestOffloadingContext()
 
+    def on_request_finished(self, req_context: Any) -> None:
+        """Ends the questions of a request, and its pins except those of loads."""
+        answers = req_context.get_state(_Answers)
+        if answers is not None:
+            answers.has_ended = True
+            self._end_questions(answers)
+            self._release_unused(answers)
+
     def on_schedule_end(self, context: Any) -> None:
         """Ends the pins of look-ups that led to no load, and gives a sign of life."""
+        self._take_commits()
         self._step += 1
+        self._steps += 1
         now = time.monotonic()
-        before = self._looked_up.pop()
-        self._looked_up.insert(0, set())
-        for name in before:
-            self._release(name)
+        for answers in list(self._active.values()):
+            self._release_unused(answers)
         while self._stale and self._stale[0][0] <= now:
             self._drop(self._stale.pop(0)[1])
         if self._writing and now - self._alive > _ALIVE:
             self._alive = now
             for tenant in {tenant for tenant, _ in self._writing}:
                 cache = self._cache if tenant is None else self._tenants[tenant]
-                self._ask(cache.keep_alive, None)
+                self._calls.ask(cache.keep_alive, later=True)
 
     def reset_cache(self) -> None:
         """Leaves everything behind: see the head of the module."""
         self._step += 1
-        held = [pin.value for pin in self._pins.values()] + list(self._writing.values())
-        self._stale.append((time.monotonic() + _FLUSHED, held))
-        self._pins.clear()
+        held: list[Any] = list(self._writing.values())
+        for answers in self._active.values():
+            self._end_questions(answers)
+            held += [pins.batch for pins in answers.pins]
+            answers.pins.clear()
+            answers.found.clear()
+        self._active.clear()
         self._writing.clear()
-        self._looked_up = [set(), set()]
+        self._committing.clear()
+        self._stale.append((time.monotonic() + _FLUSHED, held))
         self._prefix = os.urandom(8)
         _log.warning(
             "kvmem: vLLM has reset its cache, so this engine shares no chunks with others until it "
@@ -421,7 +639,8 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         """Returns vLLM's figures of the CPU tier, for this engine."""
         stats = OffloadingConnectorStats()
         total = max(self._cache.memory_len, 1)
-        write, held = len(self._writing) * self._row_bytes, len(self._pins) * self._row_bytes
+        pinned = sum(len(pins.chunks) for it in self._active.values() for pins in it.pins)
+        write, held = len(self._writing) * self._row_bytes, pinned * self._row_bytes
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_USAGE_PERC, (write + held) / total)
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_WRITE_USAGE_PERC, write / total)
         stats.set_gauge(CPUOffloadingMetrics.CPU_CACHE_READ_USAGE_PERC, held / total)
@@ -436,12 +655,17 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Ends all pins and reservations, and the connection."""
-        self._closed.set()
+        for answers in self._active.values():
+            self._end_questions(answers)
+            self._drop([pins.batch for pins in answers.pins])
+        self._active.clear()
         self.on_reset_flushed()
-        self._drop([pin.value for pin in self._pins.values()])
+        self._calls.close()
+        self._take_commits()
         self._drop(list(self._writing.values()))
-        self._pins.clear()
         self._writing.clear()
+        for question in self._connecting.values():
+            question.abandon()
         for cache in self._tenants.values():
             cache.close()
         self._tenants.clear()
@@ -452,144 +676,94 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         return None if self._open_tenant is None else hints_of(req_context).tenant
 
     def _cache_of(self, tenant: str | None) -> NodeCache | None:
-        """Returns the connection to the namespace of a tenant; None if there cannot be one now."""
+        """Returns the connection to the namespace of a tenant; None if there cannot be one now, or
+        it is still made.
+        """
         if tenant is None:
             return self._cache
         cache = self._tenants.get(tenant)
         if cache is not None:
             self._tenants.move_to_end(tenant)
             return cache
-        if len(self._tenants) >= self._max_tenants and not self._close_idle():
-            self._crowded += 1
-            if self._crowded & (self._crowded - 1) == 0:
-                _log.warning(
-                    "kvmem: %d look-ups and stores left out: %d tenants have chunks in use, and "
-                    "max_tenants is %d",
-                    self._crowded,
-                    len(self._tenants),
-                    self._max_tenants,
-                )
+        question = self._connecting.get(tenant)
+        if question is None:
+            if not self._has_place_for_tenant():
+                return None
+            connect_to = self._open_tenant
+            assert connect_to is not None
+            question = self._calls.ask(lambda: connect_to(tenant), NodeCache.close)
+            self._connecting[tenant] = question
+            question.wait(self._patience)
+        if not question.is_done:
             return None
-        connect_to = self._open_tenant
-        assert connect_to is not None
-        made = self._ask(lambda: connect_to(tenant), None)
-        if made is not None:
-            self._tenants[tenant] = made
-        return made
+        del self._connecting[tenant]
+        if question.answer is not None:
+            self._tenants[tenant] = question.answer
+        return question.answer
+
+    def _has_place_for_tenant(self) -> bool:
+        """Returns whether the namespace of one more tenant may be open. Closes another one for it
+        if need be.
+        """
+        open_ones = len(self._tenants) + len(self._connecting)
+        if open_ones < self._max_tenants or self._close_idle():
+            return True
+        self._crowded += 1
+        if self._crowded & (self._crowded - 1) == 0:
+            _log.warning(
+                "kvmem: %d look-ups and stores left out: %d tenants have chunks in use, and "
+                "max_tenants is %d",
+                self._crowded,
+                open_ones,
+                self._max_tenants,
+            )
+        return False
 
     def _close_idle(self) -> bool:
         """Closes the namespace that was used least recently of those without pins and stores."""
-        busy = {tenant for tenant, _ in (*self._pins, *self._writing)}
+        busy = {tenant for tenant, _ in self._writing}
+        busy |= {answers.tenant for answers in self._active.values()}
         idle = next((it for it in self._tenants if it not in busy), None)
         if idle is None or self._stale:
             return False
         self._tenants.pop(idle).close()
         return True
 
-    def _missing(self, cache: NodeCache, keys: list[Any]) -> list[Any]:
-        """Returns the keys that have no value. Those that have one count as used."""
-        missing = []
-        for start in range(0, len(keys), _BATCH):
-            part = keys[start : start + _BATCH]
-            with cache.acquire([self._prefix + key for key in part]) as found:
-                missing += [key for key, value in zip(part, found) if value is None]
-        return missing
+    def _missing_worker(self) -> str | None:
+        """Looks for the values that the workers keep pinned. Returns what is wrong with them."""
+        found = self._cache.lookup(self._workers)
+        if found < len(self._workers):
+            return f"worker {found} has mapped other memory than the node has now"
+        return None
 
-    def _reserve(
-        self, cache: NodeCache, keys: list[Any], req_context: Any
-    ) -> list[NodeReservation] | None:
-        """Reserves a row for each key, with the hints of the request, or none at all."""
-        hints = hints_of(req_context)
-        reserved: list[NodeReservation] = []
-        try:
-            for start in range(0, len(keys), _BATCH):
-                sizes = [(self._prefix + key, self._row_bytes) for key in keys[start:][:_BATCH]]
-                reserved += cache.reserve_batch(sizes, priority=hints.priority, ttl=hints.ttl)
-        except OutOfSpaceError:
-            self._discard(reserved)
-            return None
-        except BaseException:
-            self._discard(reserved)
-            raise
-        wrong = next((it.offset for it in reserved if it.offset % GRANULE), None)
-        if wrong is not None:
-            self._discard(reserved)
-            self._ended = True
-            error = NodeLayoutError(
-                f"the node has reserved a row at offset {wrong}, which is no multiple of "
-                f"{GRANULE}: run kvmem serve with an alignment of {GRANULE} bytes or more",
-                requested=wrong,
-                limit=GRANULE,
-            )
-            _log.error("kvmem: this engine stores nothing: %s", error)
-            return None
-        return reserved
+    def _release(self, answers: _Answers, may_end: Callable[[_Pins], bool]) -> None:
+        """Ends pins that no load needs."""
+        ended = [pins for pins in answers.pins if not pins.loads and may_end(pins)]
+        if ended:
+            answers.pins = [pins for pins in answers.pins if pins not in ended]
+            found = ((key, pins) for pins in answers.pins for key in pins.chunks)
+            answers.found = dict(found)
+            self._drop([pins.batch for pins in ended])
+        if not (answers.pins or answers.question or answers.storing or answers.rows):
+            self._active.pop(id(answers), None)
 
-    def _usable(self) -> bool:
-        """Whether the server is worth a call. Looks for the workers before the first one."""
-        if self._ended or self._away or time.monotonic() < self._quiet_until:
-            return False
-        if self._workers is not None:
-            keys = self._workers
-            found = self._ask(lambda: self._cache.lookup(keys), None)
-            if found is None:
-                return False
-            if found < len(keys):
-                self._ended = True
-                _log.error(
-                    "kvmem: worker %d has mapped other memory than the node has now, so this "
-                    "engine shares nothing: restart it",
-                    found,
-                )
-                return False
-            self._workers = None
-        return True
+    def _release_unused(self, answers: _Answers) -> None:
+        """Ends what a request has if it has ended, or was not looked up in this step or the one
+        before: pins, and questions whose answers nothing has asked for since.
+        """
+        if answers.has_ended or self._steps - answers.used > 1:
+            self._end_questions(answers)
+            self._release(answers, lambda pins: True)
 
-    def _ask(self, call: Callable[[], _T], otherwise: _T) -> _T:
-        """Calls the server. If it is away, later calls are left out until it answers."""
-        if self._ended or self._away or time.monotonic() < self._quiet_until:
-            return otherwise
-        try:
-            return call()
-        except NodeReplacedError as error:
-            self._end(error)
-        except NodeDisconnectedError as error:
-            self._away = True
-            _log.warning("kvmem: no chunks until the server answers: %s", error)
-            threading.Thread(target=self._wait, name="kvmem-wait", daemon=True).start()
-        except KvmemError as error:
-            self._quiet_until = time.monotonic() + _QUIET
-            _log.warning("kvmem: no chunks for %s s: %s", _QUIET, error)
-        return otherwise
-
-    def _wait(self) -> None:
-        """Waits until the server answers, in a thread of its own."""
-        while not self._closed.wait(_PAUSE):
-            try:
-                self._cache.lookup([b"kvmem"])
-            except NodeReplacedError as error:
-                self._end(error)
-            except KvmemError:
-                continue
-            else:
-                _log.warning("kvmem: the server of the node answers again")
-            break
-        self._away = False
-
-    def _end(self, error: KvmemError) -> None:
-        """Ends the sharing of this engine."""
-        self._ended = True
-        _log.error("kvmem: this engine shares nothing until it restarts: %s", error)
-
-    def _release(self, name: _Name) -> None:
-        """Ends a pin that nothing needs."""
-        pin = self._pins.get(name)
-        if pin is not None and pin.loads == 0 and all(name not in it for it in self._looked_up):
-            del self._pins[name]
-            self._drop([pin.value])
-
-    def _discard(self, reserved: Iterable[NodeReservation]) -> None:
-        self._drop(list(reserved))
+    def _end_questions(self, answers: _Answers) -> None:
+        """Abandons the questions of a request, and frees the rows that it has got."""
+        for question in (answers.question, answers.storing):
+            if question is not None:
+                question.abandon()
+        answers.question = answers.storing = None
+        answers.pending.clear()
+        self._drop([row for row in answers.rows.values() if row is not None])
+        answers.rows.clear()
 
     @staticmethod
     def _drop(held: list[Any]) -> None:
@@ -597,6 +771,25 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             # A server that is gone ends them by itself.
             with contextlib.suppress(KvmemError):
                 it.discard() if isinstance(it, NodeReservation) else it.release()
+
+
+def _commit(cache: NodeCache, rows: list[NodeReservation]) -> bool:
+    """Stores rows, as many in one call as it takes."""
+    for start in range(0, len(rows), _BATCH):
+        cache.commit(rows[start : start + _BATCH])
+    return True
+
+
+def _release_batch(batch: PinBatch) -> None:
+    with contextlib.suppress(KvmemError):
+        batch.release()
+
+
+def _discard_rows(rows: dict[Any, NodeReservation | None]) -> None:
+    for row in rows.values():
+        if row is not None:
+            with contextlib.suppress(KvmemError):
+                row.discard()
 
 
 class KvmemSharedSpec(CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
@@ -659,6 +852,9 @@ class KvmemSharedSpec(CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
                 info,
                 self._open_tenant if self._options.tenants else None,
                 self._options.max_tenants,
+                len(self.config.groups),
+                self._options.fetch_timeout,
+                self._options.verify,
             )
             _log.info(
                 "kvmem: %d rows of %d bytes fit into the node at %s, namespace %s",
