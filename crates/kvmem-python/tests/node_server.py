@@ -20,22 +20,22 @@ MIB = 1 << 20
 
 
 @functools.cache
-def program() -> Path:
-    """Returns the program, after building it if necessary. `cargo xtask test` has built it with the
-    rest of the workspace; alone it would be built again with other features.
+def program(example: str = "serve") -> Path:
+    """Returns the program of an example, after building it if necessary. `cargo xtask test` has
+    built it with the rest of the workspace; alone it would be built again with other features.
     """
     if built := os.environ.get("KVMEM_NODE_SERVER"):
-        return Path(built)
+        return Path(built).with_name(example)
     if shutil.which("cargo") is None or not (ROOT / "crates/kvmem-node").is_dir():
         pytest.skip("there is no cargo to build the server with")
-    build = ["cargo", "build", "--package", "kvmem-node", "--example", "serve"]
+    build = ["cargo", "build", "--package", "kvmem-node", "--example", example]
     done = subprocess.run(
         [*build, "--message-format", "json"], cwd=ROOT, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     for line in done.stdout.splitlines():
         message = json.loads(line)
-        if message.get("executable") and message["target"]["name"] == "serve":
+        if message.get("executable") and message["target"]["name"] == example:
             return Path(message["executable"])
     raise AssertionError(done.stdout)
 
