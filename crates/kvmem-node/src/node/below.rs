@@ -252,7 +252,7 @@ impl Node {
     /// Returns whether values will be evictable or free when the tier has done its jobs.
     pub(crate) fn space_will_come(&self) -> bool {
         // A value that is in a list and was no victim is being stored or verified.
-        let listed = |it: &Namespace| it.lists().iter().any(|list| list.first().is_some());
+        let listed = |it: &Namespace| it.has_candidates(&self.locals);
         let held = || self.namespaces.all().iter().any(listed);
         self.below.is_some() && (held() || !self.server_pins.is_empty())
     }
@@ -262,8 +262,7 @@ impl Node {
     pub(crate) fn namespace_space_will_come(&self, session: SessionIndex) -> bool {
         let namespace = self.sessions.get(session).namespace;
         // A value that is in a list and was no victim is being stored or verified.
-        let listed =
-            || self.namespaces.get(namespace).lists().iter().any(|it| it.first().is_some());
+        let listed = || self.namespaces.get(namespace).has_candidates(&self.locals);
         let removing =
             || self.server_pins.keys().any(|it| self.entry(*it).namespace() == namespace);
         self.below.is_some() && (listed() || removing())
@@ -300,7 +299,7 @@ impl Node {
                     let namespace = limited[number - 1];
                     let limit = namespace.limits.max_bytes;
                     let ahead = ahead_bytes.min(limit - above(limit).min(limit));
-                    let order = namespace.lists().iter().flat_map(|list| list.iter(&self.locals));
+                    let order = namespace.candidates(&self.locals);
                     self.add_to_job(&mut job, order, ahead, (LOOKED_AT / limited.len()).max(8));
                 }
             }
@@ -379,6 +378,7 @@ impl Node {
 
     fn push_removal(&mut self, slot: Option<u32>, namespace: u16, key: Vec<u8>) {
         let tier_key = self.key_in_tier(namespace, &key);
+        self.forget_below(namespace, &key);
         let below = self.below.as_mut().expect("there is a tier");
         below.changes += 1;
         below.known.remove(&(namespace, key.clone()));
@@ -457,10 +457,13 @@ impl Node {
             return 0;
         }
         let (mut begun, mut unknown, mut waits) = (Vec::new(), Vec::new(), 0);
-        for key in keys {
+        for (index, key) in keys.iter().enumerate() {
             if self.find(namespace, key).is_some() {
                 continue;
             }
+            // The tier keeps no parents. The key before it in a prefix is one.
+            let before = index.checked_sub(1).filter(|_| prefix_only).map(|it| keys[it]);
+            let parent = before.map_or(0, |before| self.hash_of_key(namespace, before));
             let Some(below) = &mut self.below else { break };
             let named = (namespace, key.to_vec());
             if let Some(fetch) = below.fetches.get_mut(&named).filter(|it| !it.superseded) {
@@ -474,7 +477,7 @@ impl Node {
             }
             let free = !below.fetches.contains_key(&named) && !below.removals.contains_key(&named);
             match free.then(|| self.len_below(&named)).flatten() {
-                Some(len) => match self.begin_fetch(&named, len, vec![waiting]) {
+                Some(len) => match self.begin_fetch(&named, len, parent, vec![waiting]) {
                     Ok(fetching) => {
                         begun.push(fetching);
                         waits += 1;
@@ -587,6 +590,7 @@ impl Node {
         &mut self,
         named: &NamedKey,
         len: u64,
+        parent: u64,
         waiting: Vec<Waiting>,
     ) -> Result<Fetching, Vec<Waiting>> {
         let (namespace, key) = (named.0, self.key_in_tier(named.0, &named.1));
@@ -595,7 +599,7 @@ impl Node {
         below.known.remove(named);
         below.fetched_into.insert(slot, named.clone());
         below.fetches.insert(named.clone(), PendingFetch { superseded: false, waiting });
-        Ok(Fetching { slot, key, offset: self.entry(slot).extent().start, len })
+        Ok(Fetching { slot, key, offset: self.entry(slot).extent().start, len, parent })
     }
 
     /// Takes the length that a look-up has found. Returns the calls that wait no longer: those that
@@ -618,7 +622,7 @@ impl Node {
             }
             below.known.insert(named.clone(), (len, now_ms() + KNOWN_MS));
             if !acquiring.is_empty() && self.find(named.0, &named.1).is_none() {
-                match self.begin_fetch(&named, len, acquiring) {
+                match self.begin_fetch(&named, len, 0, acquiring) {
                     Ok(fetching) => begun.push(fetching),
                     Err(waiting) => asking.extend(waiting),
                 }
@@ -683,7 +687,9 @@ impl Node {
             Some(sum) => {
                 let batch = self.next_batch();
                 let (checksum, priority, expires_at) = (Some(sum), 0, 0);
-                let what = Committing { key, namespace, priority, checksum, batch, expires_at };
+                let parent = value.parent;
+                let what =
+                    Committing { key, namespace, priority, checksum, batch, expires_at, parent };
                 self.set_order(slot);
                 let entry = self.entry(slot);
                 entry.set_used_at(now);
@@ -691,8 +697,8 @@ impl Node {
                 entry.set_clean();
                 entry.commit(self.word(slot));
                 self.below.as_mut().expect("there is a tier").fetched_into.remove(&slot);
-                self.enter(slot);
-                self.link_evictable(slot);
+                self.chains.begin_linking(1);
+                self.enter(slot, |_| false);
                 self.events.add(EventKind::Stored, namespace, key);
                 self.counters.tier_fetched += 1;
             }
@@ -739,6 +745,7 @@ impl Node {
 
     /// Removes everything from the tier. Returns whether it could; there may be none.
     pub(crate) fn clear_below(&mut self) -> bool {
+        self.forget_all_below();
         let Some(below) = &mut self.below else { return true };
         below.fetches.values_mut().for_each(|fetch| fetch.superseded = true);
         below.known.clear();

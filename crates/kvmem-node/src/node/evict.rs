@@ -18,8 +18,8 @@ impl Node {
         let mut evicted = 0;
         while evicted < bytes && self.evictions_left > 0 {
             let victim = match namespace {
-                Some(namespace) => self.namespaces.get(namespace).victim(&self.locals),
-                None => self.namespaces.victim(&self.locals),
+                Some(namespace) => self.namespaces.at(namespace).victim(&mut self.locals),
+                None => self.namespaces.victim(&mut self.locals),
             };
             let Some(victim) = victim else { break };
             evicted += self.len_of(victim);

@@ -14,11 +14,13 @@
 //! | `drain.rs` | values go to the tier before the server ends |
 //! | `sessions.rs` | clients come, return after the server's restart, fall silent, and end |
 //! | `namespaces.rs`, `lists.rs` | limits, shares, and the order of eviction |
+//! | `chains.rs` | the values of a prefix: ends are evicted before starts |
 //! | `memory.rs`, `memory_file.rs` | the three files, without a name or with one |
 //! | `recover.rs` | the state of an index file that an earlier server left |
 
 mod acquire;
 mod below;
+mod chains;
 mod check;
 mod commit;
 mod drain;
@@ -38,6 +40,8 @@ mod reserve;
 mod scrub;
 mod sessions;
 mod stats;
+#[cfg(all(test, not(loom)))]
+mod chain_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

@@ -23,10 +23,10 @@ pub(crate) use response::{Answer, Response, Welcome};
 pub use response::{Listed, SessionListed};
 
 /// The version of the protocol.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The most bytes of a message. A longer one is cut off by the kernel and cannot be decoded.
-pub const MAX_MESSAGE: usize = 128 << 10;
+pub const MAX_MESSAGE: usize = 176 << 10;
 
 /// The request that has no answer.
 pub(crate) const NO_ANSWER: u32 = 0;

@@ -206,6 +206,8 @@ pub(crate) struct Fetching {
     pub(crate) key: Vec<u8>,
     pub(crate) offset: u64,
     pub(crate) len: u64,
+    /// The hash of its parent's key; 0: that is not known.
+    pub(crate) parent: u64,
 }
 
 /// A key that is looked up.
