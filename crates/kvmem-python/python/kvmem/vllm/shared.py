@@ -40,8 +40,10 @@ prefix then: it finds nothing of before, and other engines with the old weights 
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 import re
@@ -185,6 +187,43 @@ def _next_keys(key: Any, req_context: Any, answers: _Answers) -> tuple[list[Any]
         return keys, True
     before = [it for it, at in positions.items() if at < start and it[-_GROUP:] == group]
     return [key, *reversed(before[1 - _WINDOW :])], False
+
+
+@dataclasses.dataclass
+class _Order:
+    """The parents of the keys of a request. vLLM keeps it with the request."""
+
+    seen: int = 0
+    """Number of keys that are in it already."""
+    groups: dict[bytes, list[tuple[int, Any]]] = dataclasses.field(default_factory=dict)
+    """Keys with the number of tokens at their ends, in the order of the prompt."""
+    first: dict[int, Any] = dataclasses.field(default_factory=dict)
+    """Keys of the first group of layers, by the number of tokens at their ends."""
+    parents: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+
+def _parents(keys: list[Any], req_context: Any) -> list[Any]:
+    """Returns the parent of each key: the one before it in the prompt, of the same group of layers.
+    The chunks of other groups than the first one go with that of the first one for the same tokens.
+    None: there is none, or it is not known.
+    """
+    positions = getattr(req_context, "_offload_key_positions", None) or {}
+    order: _Order | None = req_context.get_state(_Order)
+    if order is None:
+        order = _Order()
+        req_context.set_state(order)
+    for key, at in itertools.islice(positions.items(), order.seen, None):
+        chain = order.groups.setdefault(key[-_GROUP:], [])
+        index = bisect.bisect(chain, (at, key))
+        parent = chain[index - 1][1] if index else None
+        chain.insert(index, (at, key))
+        if key[-_GROUP:] == bytes(_GROUP):
+            order.first[at] = key
+        else:
+            parent = order.first.get(at, parent)
+        order.parents[key] = parent
+    order.seen = len(positions)
+    return [order.parents.get(key) for key in keys]
 
 
 class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
@@ -500,11 +539,20 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     ) -> list[NodeReservation] | None:
         """Reserves a row for each key, with the hints of the request, or none at all."""
         hints = hints_of(req_context)
+        parents = [
+            None if parent is None else self._prefix + parent
+            for parent in _parents(keys, req_context)
+        ]
         reserved: list[NodeReservation] = []
         try:
             for start in range(0, len(keys), _BATCH):
                 sizes = [(self._prefix + key, self._row_bytes) for key in keys[start:][:_BATCH]]
-                reserved += cache.reserve_batch(sizes, priority=hints.priority, ttl=hints.ttl)
+                reserved += cache.reserve_batch(
+                    sizes,
+                    parents=parents[start:][:_BATCH],
+                    priority=hints.priority,
+                    ttl=hints.ttl,
+                )
         except OutOfSpaceError:
             self._discard(reserved)
             return None
