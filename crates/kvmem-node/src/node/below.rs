@@ -1,6 +1,6 @@
 //! *Below* the node: which values go to its tier, come back from it, and must not come back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -30,12 +30,42 @@ const PART_STORED: u64 = 8;
 /// The most values that are looked at for one job.
 const LOOKED_AT: usize = 2048;
 
+/// The most ancestors of one value that are looked at for one job.
+const ANCESTORS: usize = 256;
+
+/// The most ancestors of the values of a job that count as used in the tier.
+const MAX_TOUCHED: usize = 2048;
+
 /// How long a length that a look-up has found is known, in milliseconds, and how many are.
 const KNOWN_MS: u64 = 2000;
 const MAX_KNOWN: usize = 1 << 16;
 
 /// The most calls that wait for one key. For further ones, the tier has no such key.
 const MAX_WAITING: usize = 1024;
+
+/// The most parents of each of the two maps of [`ParentsBelow`].
+const MAX_PARENTS: usize = 1 << 19;
+
+/// The parents of values that only the tier has, which does not keep them: hashes of keys. Those
+/// that were noted last are known, and of the others half.
+#[derive(Default)]
+struct ParentsBelow {
+    now: HashMap<u64, u64>,
+    before: HashMap<u64, u64>,
+}
+
+impl ParentsBelow {
+    fn note(&mut self, hash: u64, parent: u64) {
+        if self.now.len() >= MAX_PARENTS {
+            self.before = std::mem::take(&mut self.now);
+        }
+        self.now.insert(hash, parent);
+    }
+
+    fn of(&self, hash: u64) -> Option<u64> {
+        self.now.get(&hash).or_else(|| self.before.get(&hash)).copied()
+    }
+}
 
 /// A key of a namespace.
 type NamedKey = (u16, Vec<u8>);
@@ -66,6 +96,7 @@ pub(super) struct Below {
     look_ups: HashMap<NamedKey, PendingLookUp>,
     /// Lengths of values that only a look-up knows, and until when they are known.
     known: HashMap<NamedKey, (u64, u64)>,
+    parents: ParentsBelow,
     /// Blocks of the server's own, for what is fetched.
     pub(super) fetched_into: HashMap<u32, NamedKey>,
     /// The bytes of the values that are being stored.
@@ -149,6 +180,7 @@ impl Node {
             fetches: HashMap::new(),
             look_ups: HashMap::new(),
             known: HashMap::new(),
+            parents: ParentsBelow::default(),
             fetched_into: HashMap::new(),
             storing_bytes: 0,
             removals: HashMap::new(),
@@ -314,6 +346,71 @@ impl Node {
         bytes >= self.job_bytes() || values == JOB_VALUES
     }
 
+    /// Adds the ancestors of each value behind it: they go next, and their children are dead without
+    /// them.
+    fn with_ancestors<'a>(
+        &'a self,
+        order: impl Iterator<Item = u32> + 'a,
+    ) -> impl Iterator<Item = u32> + 'a {
+        let mut seen = HashSet::new();
+        order.flat_map(move |slot| {
+            let mut chain = vec![slot];
+            let mut next = self.parent_of(slot);
+            while let Some(parent) = next.filter(|it| chain.len() < ANCESTORS && seen.insert(*it)) {
+                chain.push(parent);
+                next = self.parent_of(parent);
+            }
+            chain
+        })
+    }
+
+    /// Notes the parent of a value that only the tier has from now on.
+    pub(super) fn note_parent_below(&mut self, slot: u32) {
+        let parent = self.entry(slot).parent();
+        if parent != 0 && self.below.is_some() {
+            let (namespace, key) = self.named_key(slot);
+            let hash = self.hash_of_key(namespace, &key);
+            self.below.as_mut().expect("it was just there").parents.note(hash, parent);
+        }
+    }
+
+    /// Stores a value again that is to be evicted, if the tier had stored it and has evicted it
+    /// since. Returns whether it does: the value is no victim then.
+    pub(super) fn store_again(&mut self, slot: u32) -> bool {
+        let Some(below) = self.below.as_ref().filter(|_| self.entry(slot).is_clean()) else {
+            return false;
+        };
+        let (namespace, key) = self.named_key(slot);
+        if below.tier.touch(&self.key_in_tier(namespace, &key)) {
+            return false;
+        }
+        self.entry(slot).unset_tier();
+        let stores = self.may_store();
+        if stores {
+            self.begin_storing(vec![self.storing(slot)]);
+        }
+        stores
+    }
+
+    /// Marks the ancestors of stored values as used in the tier, the start of each chain last.
+    fn touch_ancestors(&self, stored: &[u32]) {
+        let below = self.below.as_ref().expect("there is a tier");
+        let (mut seen, mut chains) = (HashSet::new(), Vec::new());
+        for slot in stored.iter().filter(|it| self.parent_of(**it).is_some()) {
+            // The chain of a value that is an ancestor itself is done.
+            let mut next = self.parent_of(*slot).filter(|_| !seen.contains(slot));
+            while let Some(parent) = next.filter(|_| chains.len() < MAX_TOUCHED) {
+                seen.insert(parent);
+                chains.push(parent);
+                next = self.parent_of(parent);
+            }
+        }
+        for slot in chains.into_iter().filter(|it| self.entry(*it).is_clean()) {
+            let (namespace, key) = self.named_key(slot);
+            below.tier.touch(&self.key_in_tier(namespace, &key));
+        }
+    }
+
     /// Adds values to a job until it is full, or `ahead` bytes or `max` values were looked at.
     fn add_to_job(
         &self,
@@ -323,7 +420,7 @@ impl Node {
         max: usize,
     ) {
         let mut seen_bytes = 0;
-        for slot in order.take(max) {
+        for slot in self.with_ancestors(order).take(max) {
             seen_bytes += self.len_of(slot);
             if seen_bytes > ahead {
                 break;
@@ -461,7 +558,8 @@ impl Node {
             if self.find(namespace, key).is_some() {
                 continue;
             }
-            // The tier keeps no parents. The key before it in a prefix is one.
+            // The tier keeps no parents. The key before it in a prefix is one, unless the node knows
+            // better.
             let before = index.checked_sub(1).filter(|_| prefix_only).map(|it| keys[it]);
             let parent = before.map_or(0, |before| self.hash_of_key(namespace, before));
             let Some(below) = &mut self.below else { break };
@@ -499,6 +597,8 @@ impl Node {
                 None => {}
             }
         }
+        // The tier evicts the start of a prefix after its end.
+        begun.reverse();
         self.push_fetches(begun);
         self.push_look_ups(unknown);
         waits
@@ -595,7 +695,9 @@ impl Node {
     ) -> Result<Fetching, Vec<Waiting>> {
         let (namespace, key) = (named.0, self.key_in_tier(named.0, &named.1));
         let Ok(slot) = self.reserve_block(None, namespace, len) else { return Err(waiting) };
+        let hash = self.hash_of_key(named.0, &named.1);
         let below = self.below.as_mut().expect("there is a tier");
+        let parent = below.parents.of(hash).unwrap_or(parent);
         below.known.remove(named);
         below.fetched_into.insert(slot, named.clone());
         below.fetches.insert(named.clone(), PendingFetch { superseded: false, waiting });
@@ -638,9 +740,11 @@ impl Node {
     pub(crate) fn tier_done(&mut self, done: TierDone, now: u64) -> Vec<Waiting> {
         match done {
             TierDone::Stored(values) => {
-                for (value, stored) in values {
-                    self.value_stored(&value, stored);
+                for (value, stored) in &values {
+                    self.value_stored(value, *stored);
                 }
+                let stored = values.iter().filter(|(_, stored)| *stored);
+                self.touch_ancestors(&stored.map(|(value, _)| value.slot).collect::<Vec<_>>());
                 Vec::new()
             }
             TierDone::Fetched(values) => {

@@ -363,7 +363,11 @@ impl Node {
             self.note_removal();
         }
         self.leave(slot, word.key_len);
-        self.unlink(slot, kind == EventKind::Evicted && self.entry(slot).is_clean());
+        let stays_below = kind == EventKind::Evicted && self.entry(slot).is_clean();
+        if stays_below {
+            self.note_parent_below(slot);
+        }
+        self.unlink(slot, stays_below);
         if std::mem::take(&mut self.locals[slot as usize].verifying) {
             // The bytes stay until the scrubber is done with them.
             self.begin_server_pin(slot);
