@@ -33,8 +33,13 @@ const LOOKED_AT: usize = 2048;
 /// The most ancestors of one value that are looked at for one job.
 const ANCESTORS: usize = 256;
 
-/// The most ancestors of the values of a job that count as used in the tier.
+/// The most ancestors of the values of a job, or of a value that leaves the memory, that count as
+/// used in the tier.
 const MAX_TOUCHED: usize = 2048;
+
+/// A value that was marked as used in the tier is not marked again before this number of values has
+/// left the memory.
+const LATELY: u64 = 1024;
 
 /// How long a length that a look-up has found is known, in milliseconds, and how many are.
 const KNOWN_MS: u64 = 2000;
@@ -97,6 +102,9 @@ pub(super) struct Below {
     /// Lengths of values that only a look-up knows, and until when they are known.
     known: HashMap<NamedKey, (u64, u64)>,
     parents: ParentsBelow,
+    /// Values that have left the memory and are in the tier. It begins where no value was marked
+    /// lately.
+    leavings: u64,
     /// Blocks of the server's own, for what is fetched.
     pub(super) fetched_into: HashMap<u32, NamedKey>,
     /// The bytes of the values that are being stored.
@@ -181,6 +189,7 @@ impl Node {
             look_ups: HashMap::new(),
             known: HashMap::new(),
             parents: ParentsBelow::default(),
+            leavings: LATELY + 1,
             fetched_into: HashMap::new(),
             storing_bytes: 0,
             removals: HashMap::new(),
@@ -346,8 +355,8 @@ impl Node {
         bytes >= self.job_bytes() || values == JOB_VALUES
     }
 
-    /// Adds the ancestors of each value behind it: they go next, and their children are dead without
-    /// them.
+    /// Adds the ancestors of each value before it. They are evicted later, and the value is dead
+    /// without them: if only some are stored in time, it is to be they.
     fn with_ancestors<'a>(
         &'a self,
         order: impl Iterator<Item = u32> + 'a,
@@ -360,12 +369,16 @@ impl Node {
                 chain.push(parent);
                 next = self.parent_of(parent);
             }
+            chain.reverse();
             chain
         })
     }
 
     /// Notes the parent of a value that only the tier has from now on.
     pub(super) fn note_parent_below(&mut self, slot: u32) {
+        if let Some(parent) = self.parent_of(slot) {
+            self.locals[parent as usize].has_below = true;
+        }
         let parent = self.entry(slot).parent();
         if parent != 0 && self.below.is_some() {
             let (namespace, key) = self.named_key(slot);
@@ -374,27 +387,60 @@ impl Node {
         }
     }
 
-    /// Stores a value again that is to be evicted, if the tier had stored it and has evicted it
-    /// since. Returns whether it does: the value is no victim then.
-    pub(super) fn store_again(&mut self, slot: u32) -> bool {
-        let Some(below) = self.below.as_ref().filter(|_| self.entry(slot).is_clean()) else {
-            return false;
+    /// Stores a value that is to be evicted, if the tier has evicted its copy since it was stored, or
+    /// has descendants of it that are dead without it. Returns whether it does: the value is no
+    /// victim then. If too much is being stored already, the value is lost.
+    pub(super) fn store_first(&mut self, slot: u32) -> bool {
+        let Some(below) = &self.below else { return false };
+        let is_wanted = if self.entry(slot).is_clean() {
+            let (namespace, key) = self.named_key(slot);
+            let key = self.key_in_tier(namespace, &key);
+            if !below.tier.knows_all() || below.tier.len_of(&key).is_some() {
+                self.touch_chain(slot);
+                return false;
+            }
+            self.entry(slot).unset_tier();
+            true
+        } else {
+            self.locals[slot as usize].has_below && self.is_to_store(slot)
         };
-        let (namespace, key) = self.named_key(slot);
-        if below.tier.touch(&self.key_in_tier(namespace, &key)) {
-            return false;
-        }
-        self.entry(slot).unset_tier();
-        let stores = self.may_store();
+        // Beside the values that are stored ahead.
+        let below = self.below.as_ref().expect("it was just there");
+        let stores = is_wanted && below.storing_bytes < 2 * STORE_JOBS * self.job_bytes();
         if stores {
             self.begin_storing(vec![self.storing(slot)]);
         }
         stores
     }
 
+    /// Marks a value that leaves the memory as used in the tier, then its ancestors, so that the tier
+    /// evicts none of them before it. Those that were marked lately stay as they are: the values of
+    /// a chain leave the memory one after the other.
+    fn touch_chain(&mut self, slot: u32) {
+        let below = self.below.as_mut().expect("there is a tier");
+        below.leavings += 1;
+        let now = below.leavings;
+        let mut next = Some(slot);
+        for _ in 0..MAX_TOUCHED {
+            let is_due = |it: &u32| now - self.locals[*it as usize].touched_at > LATELY;
+            let Some(slot) = next.filter(is_due) else { break };
+            self.touch_below(slot, now);
+            next = self.parent_of(slot);
+        }
+    }
+
+    fn touch_below(&mut self, slot: u32, now: u64) {
+        if self.entry(slot).is_clean() {
+            let (namespace, key) = self.named_key(slot);
+            let key = self.key_in_tier(namespace, &key);
+            self.below.as_ref().expect("there is a tier").tier.touch(&key);
+        }
+        self.locals[slot as usize].touched_at = now;
+    }
+
     /// Marks the ancestors of stored values as used in the tier, the start of each chain last.
-    fn touch_ancestors(&self, stored: &[u32]) {
-        let below = self.below.as_ref().expect("there is a tier");
+    fn touch_ancestors(&mut self, stored: &[u32]) {
+        let now = self.below.as_ref().expect("there is a tier").leavings;
         let (mut seen, mut chains) = (HashSet::new(), Vec::new());
         for slot in stored.iter().filter(|it| self.parent_of(**it).is_some()) {
             // The chain of a value that is an ancestor itself is done.
@@ -405,10 +451,8 @@ impl Node {
                 next = self.parent_of(parent);
             }
         }
-        for slot in chains.into_iter().filter(|it| self.entry(*it).is_clean()) {
-            let (namespace, key) = self.named_key(slot);
-            below.tier.touch(&self.key_in_tier(namespace, &key));
-        }
+        stored.iter().for_each(|slot| self.locals[*slot as usize].touched_at = now);
+        chains.into_iter().for_each(|slot| self.touch_below(slot, now));
     }
 
     /// Adds values to a job until it is full, or `ahead` bytes or `max` values were looked at.

@@ -11,15 +11,15 @@ impl Node {
         self.withdraw(slot, EventKind::Evicted);
     }
 
-    /// Returns the value to evict first, of a namespace or of all. The tier may have evicted its copy
-    /// of a value, which was used in memory only: such a value is stored again, and others go first.
+    /// Returns the value to evict first, of a namespace or of all. Values that the tier lacks and
+    /// whose ends it has are stored, and others go first.
     pub(super) fn victim(&mut self, namespace: Option<u16>) -> Option<u32> {
         loop {
             let victim = match namespace {
                 Some(namespace) => self.namespaces.at(namespace).victim(&mut self.locals),
                 None => self.namespaces.victim(&mut self.locals),
             };
-            if !self.store_again(victim?) {
+            if !self.store_first(victim?) {
                 return victim;
             }
         }

@@ -35,6 +35,10 @@ pub(super) struct Local {
     pub(super) holding: u32,
     /// Its list has a record of it at this place.
     pub(super) queued: bool,
+    /// The number of values that had left the memory when the tier was told of a use of this one.
+    pub(super) touched_at: u64,
+    /// Children of it have left the memory, and the tier has them.
+    pub(super) has_below: bool,
     /// The tier is storing the value: it is no victim.
     pub(super) storing: bool,
     /// The scrubber is verifying the value, which keeps its place in its list: it is no victim.
@@ -51,6 +55,8 @@ impl Local {
             children: NONE,
             holding: 0,
             queued: false,
+            touched_at: 0,
+            has_below: false,
             storing: false,
             verifying: false,
         }
