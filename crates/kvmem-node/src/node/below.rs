@@ -380,10 +380,10 @@ impl Node {
             self.locals[parent as usize].has_below = true;
         }
         let parent = self.entry(slot).parent();
-        if parent != 0 && self.below.is_some() {
-            let (namespace, key) = self.named_key(slot);
-            let hash = self.hash_of_key(namespace, &key);
-            self.below.as_mut().expect("it was just there").parents.note(hash, parent);
+        let (namespace, key) = self.named_key(slot);
+        let hash = self.hash_of_key(namespace, &key);
+        if let Some(below) = self.below.as_mut().filter(|_| parent != 0) {
+            below.parents.note(hash, parent);
         }
     }
 

@@ -349,3 +349,38 @@ fn a_long_chain_is_used_and_evicted_one_by_one() {
     }
     chains.node.check().expect("the invariants hold");
 }
+
+/// Prints the nanoseconds of a call for each value: `cargo test -p kvmem-node --release --lib
+/// cost_of_calls -- --ignored --nocapture`.
+#[test]
+#[ignore = "it measures"]
+fn cost_of_calls() {
+    const VALUES: u32 = 100_000;
+    const LENGTH: u32 = 100;
+    for linked in [false, true] {
+        let mut chains = Chains::new(VALUES, linked);
+        let keys: Vec<Key> = (0..VALUES)
+            .map(|at| key((at / LENGTH % 200) as u8, at / LENGTH / 200 * LENGTH + at % LENGTH))
+            .collect();
+        let each = |what: &str, started: std::time::Instant| {
+            let nanos = started.elapsed().as_nanos() / u128::from(VALUES);
+            println!("parents {linked}: {what} {nanos} ns");
+        };
+        let started = std::time::Instant::now();
+        keys.chunks(LENGTH as usize).for_each(|keys| chains.store(keys));
+        each("reserve and commit", started);
+        for one_by_one in [false, true] {
+            let step = if one_by_one { 1 } else { LENGTH as usize };
+            let started = std::time::Instant::now();
+            let mut pins: Vec<Vec<Option<Granted>>> = Vec::new();
+            for keys in keys.chunks(step) {
+                pins.push(chains.acquire(keys));
+            }
+            pins.iter().for_each(|pins| chains.release(pins));
+            each(if one_by_one { "get and release" } else { "acquire and release" }, started);
+        }
+        let started = std::time::Instant::now();
+        chains.node.evict_bytes(None, u64::MAX);
+        each("evict", started);
+    }
+}
