@@ -232,22 +232,13 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return [digest(key, weights[key.model_name]) for key in keys]
 
     def _note(self, keys: list[Any], digests: list[bytes]) -> None:
-        """Notes the order of the objects of a prompt. Those of the first group of layers follow
-        each other. Those of another group go with the object of the first one for the same tokens.
+        """Notes the order of the objects of a prompt: those of each rank and group of layers follow
+        each other.
         """
-        first = {
-            (key.model_name, key.kv_rank, key.cache_salt, bytes(key.chunk_hash)): each
-            for key, each in zip(keys, digests, strict=True)
-            if key.object_group_id == 0
-        }
         chains: dict[Any, list[bytes]] = {}
         for key, each in zip(keys, digests, strict=True):
-            of = (key.model_name, key.kv_rank, key.cache_salt)
-            sibling = first.get((*of, bytes(key.chunk_hash)))
-            if key.object_group_id and sibling is not None:
-                self._parents.note([each], sibling)
-            else:
-                chains.setdefault((*of, key.object_group_id), []).append(each)
+            of = (key.model_name, key.kv_rank, key.object_group_id, key.cache_salt)
+            chains.setdefault(of, []).append(each)
         for chain in chains.values():
             self._parents.note(chain)
 

@@ -374,15 +374,18 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
         self._parents.note(keys, before[-1] if before else None)
 
     def _parent_keys(self, pool: HostPool, keys: Sequence[str], flat: bool) -> list[bytes | None]:
-        """Returns the store's keys of the parents of pages. A page of the model is that of the page
-        before it. The pages of other pools go with the model's page of the same tokens.
+        """Returns the store's keys of the parents of pages: of the page before each, in its pool.
+        Another pool than the model's may store the last pages alone: the first one of a call goes
+        with the model's page of the same tokens.
         """
-        kv = self._pool() if KV in self._pools else pool
-        if pool is not kv and getattr(kv.pool, "kv_buffer", self) is not None:
-            return list(kv.keys(keys, flat=flat and kv.is_flat))
         names = self._parents.of(keys)
-        parents = iter(pool.keys([name for name in names if name is not None], flat=flat))
-        return [None if name is None else next(parents) for name in names]
+        parents: list[bytes | None] = [
+            None if name is None else pool.keys([name], flat=flat)[0] for name in names
+        ]
+        kv = self._pool() if KV in self._pools else pool
+        if keys and pool is not kv and getattr(kv.pool, "kv_buffer", self) is not None:
+            parents[0] = kv.keys(keys[:1], flat=flat and kv.is_flat)[0]
+        return parents
 
     # Pages as addresses in a host pool.
 

@@ -191,7 +191,7 @@ def _next_keys(key: Any, req_context: Any, answers: _Answers) -> tuple[list[Any]
 
 @dataclasses.dataclass
 class _Order:
-    """The parents of the keys of a request. vLLM keeps it with the request."""
+    """The order of the keys of a request. vLLM keeps it with the request."""
 
     seen: int = 0
     """Number of keys that are in it already."""
@@ -199,31 +199,44 @@ class _Order:
     """Keys with the number of tokens at their ends, in the order of the prompt."""
     first: dict[int, Any] = dataclasses.field(default_factory=dict)
     """Keys of the first group of layers, by the number of tokens at their ends."""
-    parents: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    before: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """The key before each key, of the same group."""
+    stored: set[Any] = dataclasses.field(default_factory=set)
+    """Keys that were found or are stored."""
 
 
-def _parents(keys: list[Any], req_context: Any) -> list[Any]:
-    """Returns the parent of each key: the one before it in the prompt, of the same group of layers.
-    The chunks of other groups than the first one go with that of the first one for the same tokens.
-    None: there is none, or it is not known.
-    """
-    positions = getattr(req_context, "_offload_key_positions", None) or {}
+def _order_of(req_context: Any) -> _Order:
     order: _Order | None = req_context.get_state(_Order)
     if order is None:
         order = _Order()
         req_context.set_state(order)
+    return order
+
+
+def _parents(keys: list[Any], req_context: Any) -> list[Any]:
+    """Returns the parent of each key: the one before it in the prompt, of the same group of layers.
+    Of a group that stores the last chunks of a window alone, the first one goes with the chunk of
+    the first group for the same tokens. None: there is none, or it is not known.
+    """
+    positions = getattr(req_context, "_offload_key_positions", None) or {}
+    order = _order_of(req_context)
     for key, at in itertools.islice(positions.items(), order.seen, None):
         chain = order.groups.setdefault(key[-_GROUP:], [])
         index = bisect.bisect(chain, (at, key))
-        parent = chain[index - 1][1] if index else None
+        order.before[key] = chain[index - 1][1] if index else None
         chain.insert(index, (at, key))
         if key[-_GROUP:] == bytes(_GROUP):
             order.first[at] = key
-        else:
-            parent = order.first.get(at, parent)
-        order.parents[key] = parent
     order.seen = len(positions)
-    return [order.parents.get(key) for key in keys]
+    answers: _Answers | None = req_context.get_state(_Answers)
+    order.stored.update(() if answers is None else answers.found)
+    parents = []
+    for key in keys:
+        parent = order.before.get(key)
+        if key[-_GROUP:] != bytes(_GROUP) and parent not in order.stored:
+            parent = order.first.get(positions.get(key, 0), parent)
+        parents.append(parent)
+    return parents
 
 
 class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
@@ -379,6 +392,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         cache = self._cache_of(tenant)
         if cache is None:
             return None
+        _order_of(req_context).stored.update(keys)
         wanted = [
             key
             for key in dict.fromkeys(keys)
