@@ -20,6 +20,8 @@
 
 mod acquire;
 mod below;
+#[cfg(all(test, not(loom)))]
+mod chain_tests;
 mod chains;
 mod check;
 mod commit;
@@ -40,8 +42,6 @@ mod reserve;
 mod scrub;
 mod sessions;
 mod stats;
-#[cfg(all(test, not(loom)))]
-mod chain_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
