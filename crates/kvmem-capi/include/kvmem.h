@@ -1649,6 +1649,12 @@ typedef struct kvmem_node_commit {
     uint32_t priority;
     /// Always 0.
     uint32_t reserved;
+    /// The bytes of the key of the parent, the value before it in a chain, such as that of the block
+    /// before it in a prompt. NULL: the value stands alone. The node evicts a value only when it has
+    /// no more values with it as their parent, and a use of a value is one of its parent.
+    const void *parent;
+    /// Number of bytes of the parent's key: 1 to KVMEM_NODE_MAX_KEY_BYTES; 0 without a parent.
+    uint64_t parent_bytes;
 } kvmem_node_commit;
 
 /// Statistics of a node, for all its clients and namespaces. Sizes are in bytes. Members that end
@@ -1711,6 +1717,8 @@ typedef struct kvmem_node_stats {
     uint32_t tier_state;
     /// Always 0.
     uint32_t reserved;
+    /// Bytes of values whose parent is neither in memory nor in the tier: see kvmem_node_commit.
+    uint64_t dead_bytes;
 } kvmem_node_stats;
 
 /// Something that happened to a value.

@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use kvmem_node::{
-    CallError as ServerError, ClientError, NewValue, NodeClient, NodeReservation, ValueOptions,
+    CallError as ServerError, ClientError, NewValue, NodeClient, NodeReservation, ParentKey,
+    ValueOptions,
 };
 
 use crate::call::{destroy, guard_for, on, out};
@@ -166,13 +167,22 @@ pub struct kvmem_node_commit {
     pub priority: u32,
     /// Always 0.
     pub reserved: u32,
+    /// The bytes of the key of the parent, the value before it in a chain, such as that of the block
+    /// before it in a prompt. NULL: the value stands alone. The node evicts a value only when it has
+    /// no more values with it as their parent, and a use of a value is one of its parent.
+    pub parent: *const c_void,
+    /// Number of bytes of the parent's key: 1 to KVMEM_NODE_MAX_KEY_BYTES; 0 without a parent.
+    pub parent_bytes: u64,
 }
 
 /// The highest priority of a value.
 const MAX_PRIORITY: u32 = 3;
 
 /// Reads the hints for a value.
-fn value_options(wanted: &kvmem_node_commit) -> Result<ValueOptions, CallError> {
+///
+/// # Safety
+/// The bytes of the parent's key are valid during the call.
+unsafe fn value_options(wanted: &kvmem_node_commit) -> Result<ValueOptions, CallError> {
     check_reserved(wanted.reserved, "reserved")?;
     if wanted.priority > MAX_PRIORITY {
         return Err(CallError::invalid(format_args!(
@@ -181,7 +191,15 @@ fn value_options(wanted: &kvmem_node_commit) -> Result<ValueOptions, CallError> 
         )));
     }
     let ttl = (wanted.ttl_ms != 0).then(|| Duration::from_millis(wanted.ttl_ms));
-    Ok(ValueOptions { priority: wanted.priority as u8, ttl })
+    let parent = match (wanted.parent.is_null(), wanted.parent_bytes) {
+        (true, 0) => None,
+        // SAFETY: the caller promises what `node_key` requires, of the same pointer and length.
+        (_, bytes) => Some(
+            ParentKey::new(unsafe { node_key(wanted.parent, bytes) }?)
+                .map_err(ClientError::from)?,
+        ),
+    };
+    Ok(ValueOptions { parent, priority: wanted.priority as u8, ttl })
 }
 
 /// Reservations that were taken out of their objects.
@@ -238,8 +256,8 @@ pub unsafe extern "C" fn kvmem_node_client_commit(
         let mut keys = Vec::with_capacity(wanted.len());
         for one in wanted {
             cells.push(table.get(&promise, one.reservation)?);
-            // SAFETY: promise 1 of the C caller, for the bytes of each key.
-            keys.push((unsafe { node_key(one.key, one.key_bytes) }?, value_options(one)?));
+            // SAFETY: promise 1 of the C caller, for the bytes of each key and parent.
+            keys.push(unsafe { (node_key(one.key, one.key_bytes)?, value_options(one)?) });
         }
         let committed = take_all(&cells, wanted, keys).and_then(|values| {
             node.try_commit(values).map_err(|failed| (failed.values, failed.error.into()))

@@ -72,6 +72,8 @@ pub struct kvmem_node_stats {
     pub tier_state: u32,
     /// Always 0.
     pub reserved: u32,
+    /// Bytes of values whose parent is neither in memory nor in the tier: see kvmem_node_commit.
+    pub dead_bytes: u64,
 }
 
 /// The state of a tier: the node has none.
@@ -129,6 +131,7 @@ pub unsafe extern "C" fn kvmem_node_client_get_stats(
                 TierState::Away => KVMEM_NODE_TIER_AWAY,
             },
             reserved: 0,
+            dead_bytes: stats.dead_bytes,
         });
         Ok(())
     })

@@ -21,7 +21,7 @@ mod tier;
 
 pub use client::{
     ClientError, ClientRegistrars, ConnectOptions, Interrupt, NewValue, NodeClient,
-    NodeReservation, NotCommitted, PinBatch, PinnedValue, ValueOptions,
+    NodeReservation, NotCommitted, ParentKey, PinBatch, PinnedValue, ValueOptions,
 };
 pub use error::{AccessError, BadIndex, CallError, MemoryFileError, NodeError, Quota, TooMany};
 pub use keeper::{

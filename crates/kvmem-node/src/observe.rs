@@ -64,6 +64,9 @@ table! {
     "kvmem_node_fenced_bytes" Gauge "bytes"
         "Bytes of reservations whose client was silent for longer than its lease":
         |stats| stats.fenced_bytes;
+    "kvmem_node_dead_bytes" Gauge "bytes"
+        "Bytes of values whose parent is neither in memory nor in the tier":
+        |stats| stats.dead_bytes;
     "kvmem_node_hits_total" Counter "keys"
         "Number of keys that were acquired and had a value": |stats| stats.hits;
     "kvmem_node_misses_total" Counter "keys"

@@ -28,7 +28,9 @@ use crate::node_error::node_error;
 use crate::node_pins::{NodePin, PyPinBatch, PyPinnedValue};
 use crate::node_report;
 use crate::node_reservation::{PyNodeReservation, Reserved};
-use crate::node_values::{NodeKeys, bounded, check_batch, fill, hints, items, node_key};
+use crate::node_values::{
+    NodeKeys, bounded, check_batch, fill, hints, hints_of_each, items, node_key, parent_key,
+};
 use crate::number::{Int, Seconds, Several};
 use crate::options::{self, Threads, Words};
 use crate::region::part;
@@ -190,15 +192,16 @@ impl PyNodeCache {
         &self,
         py: Python<'_>,
         values: Vec<(Vec<u8>, Source<'_>)>,
-        hints: ValueOptions,
+        hints: &[ValueOptions],
     ) -> PyResult<()> {
         let client = self.client()?;
         let sizes: Vec<u64> = values.iter().map(|(_, source)| source.len() as u64).collect();
         let reservations = call(py, &client, |client| client.reserve(&sizes))?;
         let mut committed = Vec::with_capacity(values.len());
-        for ((name, source), mut reservation) in values.into_iter().zip(reservations) {
+        let values = values.into_iter().zip(reservations).zip(hints);
+        for (((name, source), mut reservation), hints) in values {
             fill(py, &mut reservation, &source)?;
-            committed.push((name, reservation, hints));
+            committed.push((name, reservation, *hints));
         }
         call(py, &client, |client| client.commit_each(committed))
     }
@@ -286,6 +289,9 @@ impl PyNodeCache {
 impl PyNodeCache {
     /// Copies a value into the node's memory and stores it under ``key``. Evicts until it fits.
     ///
+    /// - ``parent``: key of the value before it in a chain, such as that of the block before it in
+    ///   a prompt. The node evicts a value only when it has no more values with it as their parent,
+    ///   and a use of a value is one of its parent. The parent may be stored later.
     /// - ``priority``: 0 to 3; values of a lower priority are evicted first.
     /// - ``ttl``: the value is gone after this number of seconds. None: it stays until it is
     ///   evicted.
@@ -293,43 +299,48 @@ impl PyNodeCache {
     /// Raises :class:`OutOfSpaceError` if the value cannot fit, because the rest of the memory is
     /// pinned or reserved, or because the namespace has a limit.
     #[pyo3(
-        signature = (key, value, *, priority=Int::usual(0), ttl=None),
-        text_signature = "($self, key, value, *, priority=0, ttl=None)"
+        signature = (key, value, *, parent=None, priority=Int::usual(0), ttl=None),
+        text_signature = "($self, key, value, *, parent=None, priority=0, ttl=None)"
     )]
     fn insert(
         &self,
         py: Python<'_>,
         key: CacheKey<'_>,
         value: &Bound<'_, PyAny>,
+        parent: Option<CacheKey<'_>>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
     ) -> PyResult<()> {
-        let hints = hints(py, priority, ttl)?;
-        self.insert_all(py, vec![(node_key(py, key)?, Source::of(value)?)], hints)
+        let parent = parent.map(|parent| parent_key(py, parent)).transpose()?;
+        let hints = ValueOptions { parent, ..hints(py, priority, ttl)? };
+        self.insert_all(py, vec![(node_key(py, key)?, Source::of(value)?)], &[hints])
     }
 
     /// Copies several values into the node's memory and stores them under their keys, all of
     /// them or none. ``values`` is a mapping, or pairs of a key and its bytes, of which a call
-    /// takes at most 1024. The hints are as for :meth:`insert`, which it raises as.
+    /// takes at most 1024. ``parents`` has a key or None for each of them. The other hints are as
+    /// for :meth:`insert`, which it raises as.
     #[pyo3(
-        signature = (values, *, priority=Int::usual(0), ttl=None),
-        text_signature = "($self, values, *, priority=0, ttl=None)"
+        signature = (values, *, parents=None, priority=Int::usual(0), ttl=None),
+        text_signature = "($self, values, *, parents=None, priority=0, ttl=None)"
     )]
     fn insert_batch(
         &self,
         py: Python<'_>,
         values: &Bound<'_, PyAny>,
+        parents: Option<&Bound<'_, PyAny>>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
     ) -> PyResult<()> {
         let hints = hints(py, priority, ttl)?;
         let items = items(values, "bytes")?;
         check_batch(py, items.len(), "values")?;
+        let hints = hints_of_each(parents, hints, items.len())?;
         let mut all = Vec::with_capacity(items.len());
         for (key, value) in &items {
             all.push((node_key(py, key.extract()?)?, Source::of(value)?));
         }
-        self.insert_all(py, all, hints)
+        self.insert_all(py, all, &hints)
     }
 
     /// Reserves space for a value of ``nbytes`` bytes, to be written in place and then
@@ -339,18 +350,20 @@ impl PyNodeCache {
     /// A process that makes no call for longer than the server's lease, usually a minute, loses its
     /// reservations: :meth:`keep_alive`.
     #[pyo3(
-        signature = (key, nbytes, *, priority=Int::usual(0), ttl=None),
-        text_signature = "($self, key, nbytes, *, priority=0, ttl=None)"
+        signature = (key, nbytes, *, parent=None, priority=Int::usual(0), ttl=None),
+        text_signature = "($self, key, nbytes, *, parent=None, priority=0, ttl=None)"
     )]
     fn reserve(
         &self,
         py: Python<'_>,
         key: CacheKey<'_>,
         nbytes: Size,
+        parent: Option<CacheKey<'_>>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
     ) -> PyResult<PyNodeReservation> {
-        let hints = hints(py, priority, ttl)?;
+        let parent = parent.map(|parent| parent_key(py, parent)).transpose()?;
+        let hints = ValueOptions { parent, ..hints(py, priority, ttl)? };
         let key = (key.to_owned_key(), node_key(py, key)?);
         let client = self.client()?;
         let reservation = call(py, &client, |client| client.reserve(&[nbytes.0]))?.pop();
@@ -360,18 +373,20 @@ impl PyNodeCache {
     }
 
     /// Reserves space for several values, all of them or none. ``sizes`` is a mapping, or pairs
-    /// of a key and its number of bytes, of which a call takes at most 1024. See :meth:`reserve`.
+    /// of a key and its number of bytes, of which a call takes at most 1024. ``parents`` has a key
+    /// or None for each of them. See :meth:`reserve`.
     ///
     /// With ``wait=False``, the call does not wait for the tier below the node: while the tier is
     /// about to free space, the call raises :class:`OutOfSpaceError`, and a later one may succeed.
     #[pyo3(
-        signature = (sizes, *, priority=Int::usual(0), ttl=None, wait=true),
-        text_signature = "($self, sizes, *, priority=0, ttl=None, wait=True)"
+        signature = (sizes, *, parents=None, priority=Int::usual(0), ttl=None, wait=true),
+        text_signature = "($self, sizes, *, parents=None, priority=0, ttl=None, wait=True)"
     )]
     fn reserve_batch(
         &self,
         py: Python<'_>,
         sizes: &Bound<'_, PyAny>,
+        parents: Option<&Bound<'_, PyAny>>,
         priority: Int<'_>,
         ttl: Option<Seconds<'_>>,
         wait: bool,
@@ -379,6 +394,7 @@ impl PyNodeCache {
         let hints = hints(py, priority, ttl)?;
         let items = items(sizes, "number of bytes")?;
         check_batch(py, items.len(), "reservations")?;
+        let hints = hints_of_each(parents, hints, items.len())?;
         let mut keys = Vec::with_capacity(items.len());
         let mut sizes = Vec::with_capacity(items.len());
         for (key, size) in &items {
@@ -391,11 +407,11 @@ impl PyNodeCache {
             true => client.reserve(&sizes),
             false => client.try_reserve(&sizes),
         })?;
-        let one = |(key, reservation)| {
+        let one = |((key, reservation), hints)| {
             let reserved = Reserved::new(py, reservation, &client, key, hints)?;
             Ok(PyNodeReservation { held: Holder::new(reserved) })
         };
-        keys.into_iter().zip(reservations).map(one).collect()
+        keys.into_iter().zip(reservations).zip(hints).map(one).collect()
     }
 
     /// Stores the values of several reservations under their keys, all of them or none, whatever

@@ -32,6 +32,7 @@ pub(crate) fn stats<'py>(py: Python<'py>, stats: &NodeStats) -> PyResult<Bound<'
         stats.reservations,
         stats.reserved_bytes,
         stats.fenced_bytes,
+        stats.dead_bytes,
         stats.hits,
         stats.misses,
         stats.reserved_total,

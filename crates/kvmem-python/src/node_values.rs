@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use kvmem_node::format::MAX_KEY;
-use kvmem_node::{CallError, MAX_BATCH, NodeReservation, ValueOptions};
+use kvmem_node::{CallError, MAX_BATCH, NodeReservation, ParentKey, ValueOptions};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -80,7 +80,36 @@ pub(crate) fn hints<'py>(
 ) -> PyResult<ValueOptions> {
     let priority = priority.within(py, "priority", 0..=MAX_PRIORITY)? as u8;
     let ttl = ttl.map(|ttl| bounded(py, ttl, "ttl", MAX_TTL)).transpose()?;
-    Ok(ValueOptions { priority, ttl })
+    Ok(ValueOptions { parent: None, priority, ttl })
+}
+
+/// Converts the key of a parent.
+pub(crate) fn parent_key(py: Python<'_>, parent: CacheKey<'_>) -> PyResult<ParentKey> {
+    let key = node_key(py, parent)?;
+    ParentKey::new(key).map_err(|error| node_error(py, &error.into()))
+}
+
+/// Returns the hints for each of `count` values: `hints`, with the parents of an iterable.
+pub(crate) fn hints_of_each(
+    parents: Option<&Bound<'_, PyAny>>,
+    hints: ValueOptions,
+    count: usize,
+) -> PyResult<Vec<ValueOptions>> {
+    let Some(parents) = parents else { return Ok(vec![hints; count]) };
+    let py = parents.py();
+    let mut all = Vec::with_capacity(count);
+    for parent in parents.try_iter()? {
+        let parent = parent?;
+        let parent = parent.extract::<Option<CacheKey<'_>>>()?;
+        let parent = parent.map(|parent| parent_key(py, parent)).transpose()?;
+        all.push(ValueOptions { parent, ..hints });
+    }
+    if all.len() == count {
+        return Ok(all);
+    }
+    let given = all.len();
+    let message = format!("{given} parents for {count} values: give a key or None for each");
+    Err(error::bad_number(py, message, given, count))
 }
 
 /// Converts seconds of which there are at most `limit`.

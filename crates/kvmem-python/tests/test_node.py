@@ -55,6 +55,34 @@ def bytes_of(seed: int, nbytes: int) -> bytes:
     return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8).tobytes()
 
 
+def test_the_ends_of_chains_are_evicted_first(cache: kvmem.NodeCache) -> None:
+    cache.insert("c", b"3", parent=b"b")
+    assert cache.stats().dead_nbytes == 1
+    cache.insert_batch([(b"b", b"22"), (1, b"1")], parents=(key for key in [1, None]))
+    with cache.reserve("d", 4, parent="c") as reservation:
+        reservation.write(b"4444")
+    other, more = cache.reserve_batch({"e": 5, "f": 6}, parents=["d", "e"])
+    cache.commit([more, other])
+    assert cache.stats().dead_nbytes == 0
+    assert cache.acquire([1]).hits == 1
+    for left in (5, 4, 3, 2, 1):
+        cache.evict(1)
+        here = [key in cache for key in (1, b"b", "c", "d", "e", "f")]
+        assert here == [True] * left + [False] * (6 - left)
+
+
+def test_bad_parents_are_errors(cache: kvmem.NodeCache) -> None:
+    with pytest.raises(kvmem.InvalidArgumentError, match="1 parents for 2 values"):
+        cache.insert_batch({1: b"1", 2: b"2"}, parents=[None])
+    with pytest.raises(kvmem.InvalidArgumentError, match="64"):
+        cache.insert(1, b"1", parent=b"x" * 65)
+    with pytest.raises(TypeError):
+        cache.reserve(1, 1, parent=1.5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        cache.reserve_batch({1: 1}, parents=[[]])  # type: ignore[list-item]
+    assert cache.stats().reservations == 0 and len(cache) == 0
+
+
 def found(value: kvmem.PinnedValue | None) -> kvmem.PinnedValue:
     assert value is not None
     return value

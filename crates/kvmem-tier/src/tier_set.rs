@@ -247,6 +247,11 @@ impl<D: Device> TierSet<D> {
         self.tier_of(key).len_of(key)
     }
 
+    /// Marks a value as used last; returns whether there is one.
+    pub fn touch(&self, key: &[u8]) -> bool {
+        self.tier_of(key).touch(key)
+    }
+
     /// Removes the values of keys, as [`DiskTier::remove`] does; returns how many there were.
     ///
     /// # Errors

@@ -239,6 +239,9 @@ struct NodeCommit {
     std::chrono::milliseconds ttl{0};
     /// 0 to 3: values of a lower priority are evicted first.
     std::uint32_t priority = 0;
+    /// The key of the parent, the value before it in a chain; empty: the value stands alone. See
+    /// kvmem_node_commit.
+    std::string_view parent{};
 };
 
 /// A connection to the server of a node: `kvmem serve`. The server keeps the values of all engines
@@ -413,7 +416,9 @@ public:
             const NodeReservation *reservation =
                 detail::present(one.reservation, "the NodeReservation");
             list.push_back({reservation->native_handle(), one.key.data(), one.key.size(),
-                            milliseconds(one.ttl), one.priority, 0});
+                            milliseconds(one.ttl), one.priority, 0,
+                            one.parent.empty() ? nullptr : one.parent.data(),
+                            one.parent.size()});
         }
         detail::check(kvmem_node_client_commit(native_handle(), list.data(), list.size()));
         for (const NodeCommit &one : values) {

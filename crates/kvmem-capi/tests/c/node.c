@@ -92,9 +92,9 @@ static void shared(const kvmem_node_client_options *options) {
     OK(kvmem_node_client_lookup(reader, keys, 4, &count));
     CHECK(count == 0 && stats(reader).reservations == 3);
     kvmem_node_commit commits[3] = {
-        {reserved[0].reservation, "a", 1, 0, 0, 0},
-        {reserved[1].reservation, "b", 1, 0, 3, 0},
-        {reserved[2].reservation, "c", 1, 3600000, 1, 0},
+        {reserved[0].reservation, "a", 1, 0, 0, 0, NULL, 0},
+        {reserved[1].reservation, "b", 1, 0, 3, 0, "a", 1},
+        {reserved[2].reservation, "c", 1, 3600000, 1, 0, NULL, 0},
     };
     OK(kvmem_node_client_commit(writer, commits, 3));
     IS(KVMEM_ERR_BAD_HANDLE, kvmem_node_reservation_release(reserved[0].reservation));
@@ -188,34 +188,46 @@ static void all_or_none(void) {
     OK(kvmem_node_client_reserve(other, sizes, 1, &foreign));
     memset(reserved[0].data, 1, 1000);
     memset(reserved[1].data, 2, 1000);
-    kvmem_node_commit right = {reserved[1].reservation, "second", 6, 0, 0, 0};
+    kvmem_node_commit right = {reserved[1].reservation, "second", 6, 0, 0, 0, NULL, 0};
     char long_key[65] = {0};
     struct {
         kvmem_node_commit second;
         kvmem_status status;
         const char *words;
     } wrong[] = {
-        {{reserved[1].reservation, "first", 5, 0, 0, 0}, KVMEM_ERR_INVALID_ARGUMENT, "element 1"},
-        {{reserved[0].reservation, "second", 6, 0, 0, 0}, KVMEM_ERR_INVALID_ARGUMENT, "element 1"},
-        {{reserved[1].reservation, "second", 6, 0, 4, 0}, KVMEM_ERR_INVALID_ARGUMENT, "use 0 to 3"},
-        {{reserved[1].reservation, "second", 6, 0, 0, 1}, KVMEM_ERR_INVALID_ARGUMENT, "reserved"},
-        {{reserved[1].reservation, "", 0, 0, 0, 0}, KVMEM_ERR_INVALID_ARGUMENT, "1 to 64"},
-        {{reserved[1].reservation, long_key, 65, 0, 0, 0}, KVMEM_ERR_INVALID_ARGUMENT, "1 to 64"},
-        {{reserved[1].reservation, NULL, 5, 0, 0, 0}, KVMEM_ERR_NULL_ARGUMENT, "key"},
-        {{NULL, "second", 6, 0, 0, 0}, KVMEM_ERR_NULL_ARGUMENT, "kvmem_node_reservation"},
-        {{(void *) client, "second", 6, 0, 0, 0}, KVMEM_ERR_BAD_HANDLE, "is a kvmem_node_client"},
-        {{foreign.reservation, "second", 6, 0, 0, 0}, KVMEM_ERR_FOREIGN_ALLOCATION, "element 1"},
+        {{reserved[1].reservation, "first", 5, 0, 0, 0, NULL, 0},
+         KVMEM_ERR_INVALID_ARGUMENT, "element 1"},
+        {{reserved[0].reservation, "second", 6, 0, 0, 0, NULL, 0},
+         KVMEM_ERR_INVALID_ARGUMENT, "element 1"},
+        {{reserved[1].reservation, "second", 6, 0, 4, 0, NULL, 0},
+         KVMEM_ERR_INVALID_ARGUMENT, "use 0 to 3"},
+        {{reserved[1].reservation, "second", 6, 0, 0, 1, NULL, 0},
+         KVMEM_ERR_INVALID_ARGUMENT, "reserved"},
+        {{reserved[1].reservation, "", 0, 0, 0, 0, NULL, 0}, KVMEM_ERR_INVALID_ARGUMENT, "1 to 64"},
+        {{reserved[1].reservation, long_key, 65, 0, 0, 0, NULL, 0},
+         KVMEM_ERR_INVALID_ARGUMENT, "1 to 64"},
+        {{reserved[1].reservation, "second", 6, 0, 0, 0, "", 0},
+         KVMEM_ERR_INVALID_ARGUMENT, "1 to 64"},
+        {{reserved[1].reservation, "second", 6, 0, 0, 0, long_key, 65},
+         KVMEM_ERR_INVALID_ARGUMENT, "1 to 64"},
+        {{reserved[1].reservation, "second", 6, 0, 0, 0, NULL, 1}, KVMEM_ERR_NULL_ARGUMENT, "key"},
+        {{reserved[1].reservation, NULL, 5, 0, 0, 0, NULL, 0}, KVMEM_ERR_NULL_ARGUMENT, "key"},
+        {{NULL, "second", 6, 0, 0, 0, NULL, 0}, KVMEM_ERR_NULL_ARGUMENT, "kvmem_node_reservation"},
+        {{(void *) client, "second", 6, 0, 0, 0, NULL, 0},
+         KVMEM_ERR_BAD_HANDLE, "is a kvmem_node_client"},
+        {{foreign.reservation, "second", 6, 0, 0, 0, NULL, 0},
+         KVMEM_ERR_FOREIGN_ALLOCATION, "element 1"},
     };
     for (size_t at = 0; at < sizeof wrong / sizeof *wrong; at++) {
         kvmem_node_commit both[2] = {
-            {reserved[0].reservation, "first", 5, 0, 0, 0},
+            {reserved[0].reservation, "first", 5, 0, 0, 0, NULL, 0},
             wrong[at].second,
         };
         IS(wrong[at].status, kvmem_node_client_commit(client, both, 2));
         SAYS(wrong[at].words);
         CHECK(found(client, "first") == 0 && stats(client).reservations == 3);
     }
-    kvmem_node_commit both[2] = {{reserved[0].reservation, "first", 5, 0, 0, 0}, right};
+    kvmem_node_commit both[2] = {{reserved[0].reservation, "first", 5, 0, 0, 0, NULL, 0}, right};
     OK(kvmem_node_client_commit(client, both, 2));
     CHECK(found(other, "first") == 1 && found(other, "second") == 1);
     OK(kvmem_node_reservation_release(foreign.reservation));
@@ -528,7 +540,7 @@ static void fenced(void) {
     OK(kvmem_node_client_reserve(hanging, &size, 1, &reserved));
     while (stats(other).fenced_bytes == 0)
         nap(20);
-    kvmem_node_commit commit = {reserved.reservation, "late", 4, 0, 0, 0};
+    kvmem_node_commit commit = {reserved.reservation, "late", 4, 0, 0, 0, NULL, 0};
     IS(KVMEM_ERR_FENCED, kvmem_node_client_commit(hanging, &commit, 1));
     SAYS("the reservation is lost");
     OK(kvmem_node_reservation_release(reserved.reservation));
@@ -555,7 +567,7 @@ static void forked(void) {
     CHECK(child >= 0);
     if (child == 0) {
         alarm(300);
-        kvmem_node_commit commit = {reserved.reservation, "child", 5, 0, 0, 0};
+        kvmem_node_commit commit = {reserved.reservation, "child", 5, 0, 0, 0, NULL, 0};
         IS(KVMEM_ERR_FORKED, kvmem_node_client_keep_alive(client));
         IS(KVMEM_ERR_FORKED, kvmem_node_client_commit(client, &commit, 1));
         IS(KVMEM_ERR_FORKED, kvmem_node_pins_verify(pins, 0));
@@ -576,7 +588,7 @@ static void forked(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     CHECK(memcmp(value.data, "value", 5) == 0 && found(client, "child") == 1);
     SOON(stats(client).pinned == 1 && stats(client).reservations == 1);
-    kvmem_node_commit commit = {reserved.reservation, "parent", 6, 0, 0, 0};
+    kvmem_node_commit commit = {reserved.reservation, "parent", 6, 0, 0, 0, NULL, 0};
     OK(kvmem_node_client_commit(client, &commit, 1));
     OK(kvmem_node_pins_release(pins));
     OK(kvmem_node_client_destroy(client));
@@ -600,7 +612,8 @@ static void *work(void *argument) {
                 memset(reserved[at].data, (int) (step & 0xff), 20000);
                 memcpy(reserved[at].data, &numbers[at], 8);
                 commits[at] = (kvmem_node_commit){
-                    reserved[at].reservation, keys[at].key, 8, 0, (uint32_t) (step & 3), 0};
+                    reserved[at].reservation, keys[at].key, 8, 0,
+                    (uint32_t) (step & 3), 0, NULL, 0};
             }
             OK(kvmem_node_client_commit(client, commits, 2));
             continue;

@@ -28,7 +28,7 @@ static kvmem_node_commit reserve(kvmem_node_client *client, const char *key) {
     kvmem_node_reserved reserved;
     OK(kvmem_node_client_reserve(client, &size, 1, &reserved));
     memset(reserved.data, *key, size);
-    return (kvmem_node_commit){reserved.reservation, key, strlen(key), 0, 0, 0};
+    return (kvmem_node_commit){reserved.reservation, key, strlen(key), 0, 0, 0, NULL, 0};
 }
 
 static uint64_t found(kvmem_node_client *client, const char *key) {

@@ -75,9 +75,11 @@ static void shared(bool rings) {
     CHECK(first && second && writer.stats().reservations == 2);
     CHECK(first.is_valid() && second.is_valid());
     const kvmem::NodeCommit right[] = {{&first, "a"},
-                                       {&second, "b", std::chrono::hours(1), 2}};
+                                       {&second, "b", std::chrono::hours(1), 2, "lost"}};
     writer.commit(kvmem::span<const kvmem::NodeCommit>(right, 2));
     CHECK(!first && !second && first.bytes().empty() && first.offset() == 0);
+    // Its parent is not there.
+    CHECK(writer.stats().dead_bytes == 2000);
     CHECK(writer.insert("c", "short", 5));
 
     const std::array<std::string_view, 4> keys = {"a", "b", "none", "c"};

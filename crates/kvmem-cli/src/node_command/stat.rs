@@ -131,6 +131,7 @@ impl fmt::Display for Screen<'_> {
                 HumanCount(stats.max_blocks)
             ),
         )?;
+        line("dead", format!("{} of values whose parent is gone", BinaryBytes(stats.dead_bytes)))?;
         line(
             "reservations",
             format!(

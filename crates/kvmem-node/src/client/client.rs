@@ -497,6 +497,7 @@ impl NodeClient {
         let items = values.iter().map(|NewValue { key, reservation, options }| Commit {
             handle: reservation.handle(),
             key: ValueKey(key.as_ref()),
+            parent: options.parent.as_ref().map(|parent| ValueKey(parent.as_bytes())),
             checksum: self.checksums.then(|| crc::of(reservation.bytes())),
             priority: options.priority,
             ttl_ms: options.ttl.map_or(0, |ttl| (ttl.as_millis() as u64).max(1)),

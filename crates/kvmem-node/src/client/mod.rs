@@ -30,6 +30,6 @@ mod tests;
 
 pub use client::NodeClient;
 pub use error::ClientError;
-pub use options::{ClientRegistrars, ConnectOptions, Interrupt, ValueOptions};
+pub use options::{ClientRegistrars, ConnectOptions, Interrupt, ParentKey, ValueOptions};
 pub use pins::{PinBatch, PinnedValue};
 pub use reservation::{NewValue, NodeReservation, NotCommitted};

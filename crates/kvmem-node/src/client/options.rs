@@ -8,6 +8,8 @@ use std::time::Duration;
 use kvmem::register::Registrar;
 
 use super::ClientError;
+use crate::error::CallError;
+use crate::format::MAX_KEY;
 
 /// A function that a waiting thread calls some 20 times a second: true ends the call with
 /// [`ClientError::Interrupted`].
@@ -150,9 +152,49 @@ impl Default for ConnectOptions {
     }
 }
 
+/// The key of a value's [parent](ValueOptions::parent).
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct ParentKey {
+    len: u8,
+    bytes: [u8; MAX_KEY],
+}
+
+impl ParentKey {
+    /// Returns these bytes as the key of a parent.
+    ///
+    /// # Errors
+    /// [`CallError::BadKey`]: no value can have the key.
+    pub fn new(key: impl AsRef<[u8]>) -> Result<ParentKey, CallError> {
+        let key = key.as_ref();
+        if !(1..=MAX_KEY).contains(&key.len()) {
+            return Err(CallError::BadKey { len: key.len(), limit: MAX_KEY });
+        }
+        let mut bytes = [0; MAX_KEY];
+        bytes[..key.len()].copy_from_slice(key);
+        Ok(ParentKey { len: key.len() as u8, bytes })
+    }
+
+    /// Returns the bytes of the key.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len.into()]
+    }
+}
+
+impl fmt::Debug for ParentKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ParentKey").field(&self.as_bytes()).finish()
+    }
+}
+
 /// Hints for a value that is committed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ValueOptions {
+    /// The key of the value before it in a chain, such as that of the block before it in a prompt;
+    /// `None`: the value stands alone. The parent may be stored before, in the same call, later or
+    /// never. The node evicts a value only when it has no more values with it as their parent, and
+    /// a use of a value is one of its parent.
+    pub parent: Option<ParentKey>,
     /// 0 to 3: values of a lower priority are evicted first.
     pub priority: u8,
     /// After this time the value is gone. `None`: it stays until it is evicted.

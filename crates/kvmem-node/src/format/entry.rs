@@ -62,6 +62,8 @@ pub(crate) struct Committing<'a> {
     pub(crate) batch: u64,
     /// In milliseconds since the machine started; 0: never.
     pub(crate) expires_at: u64,
+    /// The hash of the parent's namespace and key; 0: there is none.
+    pub(crate) parent: u64,
 }
 
 /// The words of an entry in the file.
@@ -88,7 +90,8 @@ pub(crate) struct EntryCell {
     tier: AtomicU64,
     /// The place of the value in the order of use: lower ones are evicted first.
     order: AtomicU64,
-    rest: AtomicU64,
+    /// The hash of the parent's namespace and key; 0: there is none. Part of what a commit says.
+    parent: AtomicU64,
 }
 
 /// The tier has the value.
@@ -142,6 +145,7 @@ impl EntryCell {
         put(&self.value, value);
         put(&self.batch, what.batch);
         put(&self.expires_at, what.expires_at);
+        put(&self.parent, what.parent);
         put(&self.commit_sum, self.sum_of_commit(generation, what.key.len() as u8));
         self.announce(State::Prepared, what.key.len() as u8, generation);
     }
@@ -190,6 +194,11 @@ impl EntryCell {
 
     pub(crate) fn expires_at(&self) -> u64 {
         load(&self.expires_at)
+    }
+
+    /// Returns the hash of the parent's namespace and key; 0: there is none.
+    pub(crate) fn parent(&self) -> u64 {
+        load(&self.parent)
     }
 
     pub(crate) fn order(&self) -> u64 {
@@ -290,10 +299,10 @@ impl EntryCell {
     }
 
     fn sum_of_commit(&self, generation: u32, key_len: u8) -> u64 {
-        let mut words = [0; 6 + MAX_KEY / 8];
+        let mut words = [0; 7 + MAX_KEY / 8];
         words[0] = u64::from(key_len) << 32 | u64::from(generation);
         let parts = [&self.offset, &self.len, &self.value, &self.batch, &self.expires_at];
-        let cells = parts.into_iter().chain(&self.key);
+        let cells = parts.into_iter().chain(&self.key).chain([&self.parent]);
         words[1..].iter_mut().zip(cells).for_each(|(word, cell)| *word = load(cell));
         crc::of_words(&words).into()
     }

@@ -33,9 +33,10 @@ pub(crate) struct HeaderCell {
     entries_used: AtomicU64,
     /// Removals that the tier has not made: a [`TierRemovals`] as a number.
     tier_removals: AtomicU64,
-    /// Part of what the checksum covers, as the next word is.
+    /// Part of what the checksum covers, as the next three words are.
     boundary: AtomicU64,
     session_file_id: AtomicU64,
+    hash_key: [AtomicU64; 2],
 }
 
 /// Removals that the tier has not made, because none was attached.
@@ -66,6 +67,8 @@ pub(crate) struct Header {
     pub(crate) node_id: u64,
     /// The inode number of the session file.
     pub(crate) session_file_id: u64,
+    /// The secret key of the hashes of keys.
+    pub(crate) hash_key: [u64; 2],
 }
 
 impl Header {
@@ -74,15 +77,15 @@ impl Header {
         if self.boundary == 0 { self.memory_len } else { self.boundary.min(self.memory_len) }
     }
 
-    fn words(&self) -> [u64; 9] {
+    fn words(&self) -> [u64; 11] {
         let version = u64::from(VERSION) | u64::from(LITTLE_ENDIAN) << 32;
-        let Header { entries, memory_len, memory_id, align, node_id, boundary, session_file_id } =
-            *self;
+        let Header { entries, memory_len, memory_id, align, node_id, .. } = *self;
+        let Header { boundary, session_file_id, hash_key: [low, high], .. } = *self;
         let entries = entries.into();
         let first = [MAGIC, version, entries, memory_len, memory_id, align, node_id];
-        let mut words = [0; 9];
+        let mut words = [0; 11];
         words[..7].copy_from_slice(&first);
-        words[7..].copy_from_slice(&[boundary, session_file_id]);
+        words[7..].copy_from_slice(&[boundary, session_file_id, low, high]);
         words
     }
 
@@ -103,6 +106,8 @@ impl HeaderCell {
             &self.node_id,
             &self.boundary,
             &self.session_file_id,
+            &self.hash_key[0],
+            &self.hash_key[1],
         ];
         for (cell, word) in cells.into_iter().zip(&header.words()[1..]) {
             put(cell, *word);
@@ -172,6 +177,7 @@ impl HeaderCell {
             boundary: load(&self.boundary),
             node_id: load(&self.node_id),
             session_file_id: load(&self.session_file_id),
+            hash_key: [load(&self.hash_key[0]), load(&self.hash_key[1])],
         };
         if load(&self.sum) != header.sum() || load(&self.entries) > u64::from(u32::MAX) {
             return Err(BadIndex::HeaderChecksum);

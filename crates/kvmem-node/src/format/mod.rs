@@ -43,7 +43,7 @@ pub const MAX_NAMESPACES: usize = 256;
 pub const MAX_NAMESPACE_NAME: usize = 56;
 
 /// The version of the format.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 
 /// Where the table of sessions begins, in bytes of the file.
 pub(crate) const SESSIONS_AT: usize = 4096;

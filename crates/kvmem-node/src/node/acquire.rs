@@ -90,11 +90,12 @@ impl Node {
                 return Err(error);
             }
             self.counters.hits += 1;
-            self.entry(slot).set_used_at(now);
-            // For a recovery in which nobody has it pinned any more.
-            self.set_order(slot);
             self.pin(session, slot);
             granted.push(Some(self.granted(slot)));
+        }
+        // The last key first: the end of a prefix is evicted before its start.
+        for granted in granted.iter().rev().flatten() {
+            self.note_use(granted.handle.slot, now);
         }
         granted.resize(keys.len(), None);
         Ok(granted)
@@ -111,11 +112,7 @@ impl Node {
                 continue;
             };
             touched += 1;
-            self.entry(slot).set_used_at(now);
-            if self.locals[slot as usize].pins == 0 {
-                self.unlink_evictable(slot);
-                self.push_evictable(slot);
-            }
+            self.note_use(slot, now);
         }
         touched
     }
@@ -259,7 +256,7 @@ impl Node {
 
     pub(super) fn begin_pin(&mut self, slot: u32) {
         if self.locals[slot as usize].pins == 0 {
-            self.unlink_evictable(slot);
+            self.release_parent(slot);
             let (namespace, len) = (self.entry(slot).namespace(), self.len_of(slot));
             let namespace = self.namespaces.at(namespace);
             (namespace.pinned, namespace.pinned_bytes) =
@@ -280,7 +277,10 @@ impl Node {
             (namespace.pinned - 1, namespace.pinned_bytes - len);
         match self.word(slot).state {
             State::Detached => self.release_extent(slot),
-            _ => self.push_evictable(slot),
+            _ => {
+                self.hold_parent(slot);
+                self.queue(slot);
+            }
         }
     }
 }

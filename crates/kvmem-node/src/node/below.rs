@@ -1,6 +1,6 @@
 //! *Below* the node: which values go to its tier, come back from it, and must not come back.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -30,6 +30,17 @@ const PART_STORED: u64 = 8;
 /// The most values that are looked at for one job.
 const LOOKED_AT: usize = 2048;
 
+/// The most ancestors of one value that are looked at for one job.
+const ANCESTORS: usize = 256;
+
+/// The most ancestors of the values of a job, or of a value that leaves the memory, that count as
+/// used in the tier.
+const MAX_TOUCHED: usize = 2048;
+
+/// A value that was marked as used in the tier is not marked again before this number of values has
+/// left the memory.
+const LATELY: u64 = 1024;
+
 /// How long a length that a look-up has found is known, in milliseconds, and how many are.
 const KNOWN_MS: u64 = 2000;
 const MAX_KNOWN: usize = 1 << 16;
@@ -40,7 +51,33 @@ const MAX_WAITING: usize = 1024;
 /// The most keys that an acquisition fetches that does not wait, and the part of the memory that
 /// may be fetched into at a time before such an acquisition fetches no more.
 const MAX_PENDING: usize = 256;
+/// The most values of one job of such an acquisition.
+const AT_ONCE: usize = 16;
 const PART_FETCHED: u64 = 4;
+
+/// The most parents of each of the two maps of [`ParentsBelow`].
+const MAX_PARENTS: usize = 1 << 19;
+
+/// The parents of values that only the tier has, which does not keep them: hashes of keys. Those
+/// that were noted last are known, and of the others half.
+#[derive(Default)]
+struct ParentsBelow {
+    now: HashMap<u64, u64>,
+    before: HashMap<u64, u64>,
+}
+
+impl ParentsBelow {
+    fn note(&mut self, hash: u64, parent: u64) {
+        if self.now.len() >= MAX_PARENTS {
+            self.before = std::mem::take(&mut self.now);
+        }
+        self.now.insert(hash, parent);
+    }
+
+    fn of(&self, hash: u64) -> Option<u64> {
+        self.now.get(&hash).or_else(|| self.before.get(&hash)).copied()
+    }
+}
 
 /// A key of a namespace.
 type NamedKey = (u16, Vec<u8>);
@@ -80,6 +117,10 @@ pub(super) struct Below {
     look_ups: HashMap<NamedKey, PendingLookUp>,
     /// Lengths of values that only a look-up knows, and until when they are known.
     known: HashMap<NamedKey, (u64, u64)>,
+    parents: ParentsBelow,
+    /// Values that have left the memory and are in the tier. It begins where no value was marked
+    /// lately.
+    leavings: u64,
     /// Blocks of the server's own, for what is fetched.
     pub(super) fetched_into: HashMap<u32, NamedKey>,
     /// Their bytes.
@@ -165,6 +206,8 @@ impl Node {
             fetches: HashMap::new(),
             look_ups: HashMap::new(),
             known: HashMap::new(),
+            parents: ParentsBelow::default(),
+            leavings: LATELY + 1,
             fetched_into: HashMap::new(),
             fetching_bytes: 0,
             storing_bytes: 0,
@@ -269,7 +312,7 @@ impl Node {
     /// Returns whether values will be evictable or free when the tier has done its jobs.
     pub(crate) fn space_will_come(&self) -> bool {
         // A value that is in a list and was no victim is being stored or verified.
-        let listed = |it: &Namespace| it.lists().iter().any(|list| list.first().is_some());
+        let listed = |it: &Namespace| it.has_candidates(&self.locals);
         let held = || self.namespaces.all().iter().any(listed);
         self.below.is_some() && (held() || !self.server_pins.is_empty())
     }
@@ -279,8 +322,7 @@ impl Node {
     pub(crate) fn namespace_space_will_come(&self, session: SessionIndex) -> bool {
         let namespace = self.sessions.get(session).namespace;
         // A value that is in a list and was no victim is being stored or verified.
-        let listed =
-            || self.namespaces.get(namespace).lists().iter().any(|it| it.first().is_some());
+        let listed = || self.namespaces.get(namespace).has_candidates(&self.locals);
         let removing =
             || self.server_pins.keys().any(|it| self.entry(*it).namespace() == namespace);
         self.below.is_some() && (listed() || removing())
@@ -317,7 +359,7 @@ impl Node {
                     let namespace = limited[number - 1];
                     let limit = namespace.limits.max_bytes;
                     let ahead = ahead_bytes.min(limit - above(limit).min(limit));
-                    let order = namespace.lists().iter().flat_map(|list| list.iter(&self.locals));
+                    let order = namespace.candidates(&self.locals);
                     self.add_to_job(&mut job, order, ahead, (LOOKED_AT / limited.len()).max(8));
                 }
             }
@@ -332,6 +374,106 @@ impl Node {
         bytes >= self.job_bytes() || values == JOB_VALUES
     }
 
+    /// Adds the ancestors of each value before it. They are evicted later, and the value is dead
+    /// without them: if only some are stored in time, it is to be they.
+    fn with_ancestors<'a>(
+        &'a self,
+        order: impl Iterator<Item = u32> + 'a,
+    ) -> impl Iterator<Item = u32> + 'a {
+        let mut seen = HashSet::new();
+        order.flat_map(move |slot| {
+            let mut chain = vec![slot];
+            let mut next = self.parent_of(slot);
+            while let Some(parent) = next.filter(|it| chain.len() < ANCESTORS && seen.insert(*it)) {
+                chain.push(parent);
+                next = self.parent_of(parent);
+            }
+            chain.reverse();
+            chain
+        })
+    }
+
+    /// Notes the parent of a value that only the tier has from now on.
+    pub(super) fn note_parent_below(&mut self, slot: u32) {
+        if let Some(parent) = self.parent_of(slot) {
+            self.locals[parent as usize].has_below = true;
+        }
+        let parent = self.entry(slot).parent();
+        let (namespace, key) = self.named_key(slot);
+        let hash = self.hash_of_key(namespace, &key);
+        if let Some(below) = self.below.as_mut().filter(|_| parent != 0) {
+            below.parents.note(hash, parent);
+        }
+    }
+
+    /// Stores a value that is to be evicted, if the tier has evicted its copy since it was stored, or
+    /// has descendants of it that are dead without it. Returns whether it does: the value is no
+    /// victim then. If too much is being stored already, the value is lost.
+    pub(super) fn store_first(&mut self, slot: u32) -> bool {
+        let Some(below) = &self.below else { return false };
+        let is_wanted = if self.entry(slot).is_clean() {
+            let (namespace, key) = self.named_key(slot);
+            let key = self.key_in_tier(namespace, &key);
+            if !below.tier.knows_all() || below.tier.len_of(&key).is_some() {
+                self.touch_chain(slot);
+                return false;
+            }
+            self.entry(slot).unset_tier();
+            true
+        } else {
+            self.locals[slot as usize].has_below && self.is_to_store(slot)
+        };
+        // Beside the values that are stored ahead.
+        let below = self.below.as_ref().expect("it was just there");
+        let stores = is_wanted && below.storing_bytes < 2 * STORE_JOBS * self.job_bytes();
+        if stores {
+            self.begin_storing(vec![self.storing(slot)]);
+        }
+        stores
+    }
+
+    /// Marks a value that leaves the memory as used in the tier, then its ancestors, so that the tier
+    /// evicts none of them before it. Those that were marked lately stay as they are: the values of
+    /// a chain leave the memory one after the other.
+    fn touch_chain(&mut self, slot: u32) {
+        let below = self.below.as_mut().expect("there is a tier");
+        below.leavings += 1;
+        let now = below.leavings;
+        let mut next = Some(slot);
+        for _ in 0..MAX_TOUCHED {
+            let is_due = |it: &u32| now - self.locals[*it as usize].touched_at > LATELY;
+            let Some(slot) = next.filter(is_due) else { break };
+            self.touch_below(slot, now);
+            next = self.parent_of(slot);
+        }
+    }
+
+    fn touch_below(&mut self, slot: u32, now: u64) {
+        if self.entry(slot).is_clean() {
+            let (namespace, key) = self.named_key(slot);
+            let key = self.key_in_tier(namespace, &key);
+            self.below.as_ref().expect("there is a tier").tier.touch(&key);
+        }
+        self.locals[slot as usize].touched_at = now;
+    }
+
+    /// Marks the ancestors of stored values as used in the tier, the start of each chain last.
+    fn touch_ancestors(&mut self, stored: &[u32]) {
+        let now = self.below.as_ref().expect("there is a tier").leavings;
+        let (mut seen, mut chains) = (HashSet::new(), Vec::new());
+        for slot in stored.iter().filter(|it| self.parent_of(**it).is_some()) {
+            // The chain of a value that is an ancestor itself is done.
+            let mut next = self.parent_of(*slot).filter(|_| !seen.contains(slot));
+            while let Some(parent) = next.filter(|_| chains.len() < MAX_TOUCHED) {
+                seen.insert(parent);
+                chains.push(parent);
+                next = self.parent_of(parent);
+            }
+        }
+        stored.iter().for_each(|slot| self.locals[*slot as usize].touched_at = now);
+        chains.into_iter().for_each(|slot| self.touch_below(slot, now));
+    }
+
     /// Adds values to a job until it is full, or `ahead` bytes or `max` values were looked at.
     fn add_to_job(
         &self,
@@ -341,7 +483,7 @@ impl Node {
         max: usize,
     ) {
         let mut seen_bytes = 0;
-        for slot in order.take(max) {
+        for slot in self.with_ancestors(order).take(max) {
             seen_bytes += self.len_of(slot);
             if seen_bytes > ahead {
                 break;
@@ -396,6 +538,7 @@ impl Node {
 
     fn push_removal(&mut self, slot: Option<u32>, namespace: u16, key: Vec<u8>) {
         let tier_key = self.key_in_tier(namespace, &key);
+        self.forget_below(namespace, &key);
         let below = self.below.as_mut().expect("there is a tier");
         below.changes += 1;
         below.known.remove(&(namespace, key.clone()));
@@ -472,16 +615,20 @@ impl Node {
         }
         let max_bytes = self.memory.header.memory_len / PART_FETCHED;
         let (mut begun, mut unknown, mut waits) = (Vec::new(), Vec::new(), Vec::new());
-        for (position, key) in keys.iter().enumerate() {
+        for (index, key) in keys.iter().enumerate() {
             if self.find(namespace, key).is_some() {
                 continue;
             }
+            // The tier keeps no parents. The key before it in a prefix is one, unless the node knows
+            // better.
+            let before = index.checked_sub(1).filter(|_| prefix_only).map(|it| keys[it]);
+            let parent = before.map_or(0, |before| self.hash_of_key(namespace, before));
             let Some(below) = &mut self.below else { break };
             if waiting.is_none() && waits.len() == MAX_PENDING {
                 break;
             }
             let is_full = below.fetching_bytes >= max_bytes;
-            let position = position as u16;
+            let position = index as u16;
             let named = (namespace, key.to_vec());
             if let Some(fetch) = below.fetches.get_mut(&named).filter(|it| !it.superseded) {
                 if add_waiting(&mut fetch.waiting, waiting) {
@@ -500,7 +647,12 @@ impl Node {
             }
             let free = !below.fetches.contains_key(&named) && !below.removals.contains_key(&named);
             match free.then(|| self.len_below(&named)).flatten() {
-                Some(len) => match self.begin_fetch(&named, len, waiting.into_iter().collect()) {
+                Some(len) => match self.begin_fetch(
+                    &named,
+                    len,
+                    parent,
+                    waiting.into_iter().collect(),
+                ) {
                     Ok(fetching) => {
                         begun.push(fetching);
                         waits.push(position);
@@ -522,7 +674,15 @@ impl Node {
                 None => {}
             }
         }
-        self.push_fetches(begun);
+        // The start of a prefix is of use before its end has come, if no call waits for all of it.
+        let at_once = if waiting.is_none() { AT_ONCE } else { usize::MAX };
+        while !begun.is_empty() {
+            let rest = begun.split_off(begun.len().min(at_once));
+            let mut values = std::mem::replace(&mut begun, rest);
+            // The tier evicts the start of a prefix after its end.
+            values.reverse();
+            self.push_fetches(values);
+        }
         self.push_look_ups(unknown);
         waits
     }
@@ -613,16 +773,19 @@ impl Node {
         &mut self,
         named: &NamedKey,
         len: u64,
+        parent: u64,
         waiting: Vec<Waiting>,
     ) -> Result<Fetching, Vec<Waiting>> {
         let (namespace, key) = (named.0, self.key_in_tier(named.0, &named.1));
         let Ok(slot) = self.reserve_block(None, namespace, len) else { return Err(waiting) };
+        let hash = self.hash_of_key(named.0, &named.1);
         let below = self.below.as_mut().expect("there is a tier");
+        let parent = below.parents.of(hash).unwrap_or(parent);
         below.known.remove(named);
         below.fetched_into.insert(slot, named.clone());
         below.fetching_bytes += len;
         below.fetches.insert(named.clone(), PendingFetch { superseded: false, waiting });
-        Ok(Fetching { slot, key, offset: self.entry(slot).extent().start, len })
+        Ok(Fetching { slot, key, offset: self.entry(slot).extent().start, len, parent })
     }
 
     /// Takes the length that a look-up has found. Returns the calls that wait no longer: those that
@@ -644,7 +807,7 @@ impl Node {
             }
             below.known.insert(named.clone(), (len, now_ms() + KNOWN_MS));
             if (fetch || !acquiring.is_empty()) && self.find(named.0, &named.1).is_none() {
-                match self.begin_fetch(&named, len, acquiring) {
+                match self.begin_fetch(&named, len, 0, acquiring) {
                     Ok(fetching) => begun.push(fetching),
                     Err(waiting) => asking.extend(waiting),
                 }
@@ -660,9 +823,11 @@ impl Node {
     pub(crate) fn tier_done(&mut self, done: TierDone, now: u64) -> Vec<Waiting> {
         match done {
             TierDone::Stored(values) => {
-                for (value, stored) in values {
-                    self.value_stored(&value, stored);
+                for (value, stored) in &values {
+                    self.value_stored(value, *stored);
                 }
+                let stored = values.iter().filter(|(_, stored)| *stored);
+                self.touch_ancestors(&stored.map(|(value, _)| value.slot).collect::<Vec<_>>());
                 Vec::new()
             }
             TierDone::Fetched(values) => {
@@ -710,7 +875,9 @@ impl Node {
             Some(sum) => {
                 let batch = self.next_batch();
                 let (checksum, priority, expires_at) = (Some(sum), 0, 0);
-                let what = Committing { key, namespace, priority, checksum, batch, expires_at };
+                let parent = value.parent;
+                let what =
+                    Committing { key, namespace, priority, checksum, batch, expires_at, parent };
                 self.set_order(slot);
                 let entry = self.entry(slot);
                 entry.set_used_at(now);
@@ -718,8 +885,8 @@ impl Node {
                 entry.set_clean();
                 entry.commit(self.word(slot));
                 self.below.as_mut().expect("there is a tier").fetched_into.remove(&slot);
-                self.enter(slot);
-                self.link_evictable(slot);
+                self.chains.begin_linking(1);
+                self.enter(slot, |_| false);
                 self.events.add(EventKind::Stored, namespace, key);
                 self.counters.tier_fetched += 1;
             }
@@ -766,6 +933,7 @@ impl Node {
 
     /// Removes everything from the tier. Returns whether it could; there may be none.
     pub(crate) fn clear_below(&mut self) -> bool {
+        self.forget_all_below();
         let Some(below) = &mut self.below else { return true };
         below.fetches.values_mut().for_each(|fetch| fetch.superseded = true);
         below.known.clear();

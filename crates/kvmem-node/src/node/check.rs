@@ -12,11 +12,13 @@ impl Node {
     /// 2. A key has one committed entry, which is found under it, and no other entry is.
     /// 3. An entry counts the sessions that have pins of it, and the server's own pins, and has the
     ///    bits of those sessions.
-    /// 4. A committed entry is in a list exactly while it has no pin. The index file has the order
-    ///    of each list.
+    /// 4. A committed entry that has no pin and that no child holds is a candidate of its list,
+    ///    once, and no other entry is. The index file has the order of each list.
     /// 5. The sums of namespaces and sessions are those of their entries. Blocks of unfinished
     ///    reads are in no sum.
     /// 6. Every entry that was used is in use or in the list of free entries, and not in both.
+    /// 7. The children of a value are counted, and so are those that hold it and the dead bytes. No
+    ///    value is its own ancestor. If there are unpinned values, one of them is a candidate.
     ///
     /// O(entries + sessions × pins).
     ///
@@ -30,6 +32,7 @@ impl Node {
         self.check_keys(&used)?;
         self.check_pins(&used)?;
         self.check_sums(&used)?;
+        self.check_chains()?;
         let free: HashSet<u32> = self.free_slots().iter().copied().collect();
         let apart = used.iter().all(|slot| !free.contains(slot));
         if free.len() != self.free_slots().len() || !apart {
@@ -117,9 +120,15 @@ impl Node {
             if users != bits {
                 return Err(format!("3: entry {slot} is used by {users:?} and names {bits:?}"));
             }
-            let evictable = self.word(slot).state == State::Committed && counted == 0;
+            let local = &self.locals[slot as usize];
+            let evictable = self.word(slot).state == State::Committed && local.is_candidate();
             if listed.contains(&slot) != evictable {
                 return Err(format!("4: entry {slot} is evictable: {evictable}, its list differs"));
+            }
+            let unpinned = self.word(slot).state == State::Committed && counted == 0;
+            let namespace = self.entry(slot).namespace();
+            if unpinned && !self.namespaces.get(namespace).has_candidates(&self.locals) {
+                return Err(format!("7: entry {slot} and all of its namespace hold each other"));
             }
         }
         if pins.is_empty() { Ok(()) } else { Err(format!("3: free entries are pinned: {pins:?}")) }
@@ -161,12 +170,22 @@ impl Node {
     }
 
     fn check_order(&self) -> Result<(), String> {
-        for list in self.namespaces.all().iter().flat_map(|it| it.lists()) {
-            let orders: Vec<u64> =
-                list.iter(&self.locals).map(|slot| self.entry(slot).order()).collect();
-            let last = orders.last().copied().unwrap_or(0);
-            if !orders.is_sorted() || last >= self.next_order {
-                return Err(format!("4: the file has another order of a list: {orders:?}"));
+        let mut recorded = HashSet::new();
+        for (namespace, it) in (0..).zip(self.namespaces.all()) {
+            for (priority, list) in (0..).zip(it.lists()) {
+                let order = |slot| self.entry(slot).order();
+                let orders: Vec<u64> = list.candidates(&self.locals).map(order).collect();
+                let last = orders.last().copied().unwrap_or(0);
+                if !orders.is_sorted() || last >= self.next_order {
+                    return Err(format!("4: the file has another order of a list: {orders:?}"));
+                }
+                for (order, slot) in list.records(&self.locals) {
+                    let entry = self.entry(slot);
+                    let of = (entry.namespace(), entry.priority(), entry.order());
+                    if of != (namespace, priority, order) || !recorded.insert(slot) {
+                        return Err(format!("4: entry {slot} has two records, or is another's"));
+                    }
+                }
             }
         }
         Ok(())
@@ -175,6 +194,6 @@ impl Node {
     /// Returns the entries of all lists.
     fn listed(&self) -> HashSet<u32> {
         let lists = self.namespaces.all().iter().flat_map(|it| it.lists());
-        lists.flat_map(|list| list.iter(&self.locals)).collect()
+        lists.flat_map(|list| list.candidates(&self.locals)).collect()
     }
 }

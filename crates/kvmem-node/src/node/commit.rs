@@ -14,6 +14,8 @@ use crate::format::{Committing, State, announce};
 pub(crate) struct CommitItem<'a> {
     pub(crate) handle: BlockHandle,
     pub(crate) key: &'a [u8],
+    /// The key of the value before it in its chain.
+    pub(crate) parent: Option<&'a [u8]>,
     /// The CRC-32C of the bytes that were written.
     pub(crate) checksum: Option<u32>,
     pub(crate) priority: u8,
@@ -38,6 +40,7 @@ impl Node {
             (Vec::with_capacity(items.len()), (HashSet::new(), HashSet::new()));
         for (index, item) in items.iter().enumerate() {
             check_key(item.key)?;
+            item.parent.map_or(Ok(()), check_key)?;
             let slot = self.reservation(session, item.handle)?;
             if !seen.0.insert(item.key) || !seen.1.insert(slot) {
                 return Err(CallError::Twice { index });
@@ -48,16 +51,18 @@ impl Node {
         let batch = self.next_batch();
         // The last key first: the end of a prefix is evicted before its start.
         for (item, &slot) in items.iter().zip(&slots).rev() {
-            let CommitItem { handle, key, checksum, priority, ttl_ms } = *item;
+            let CommitItem { handle, key, parent, checksum, priority, ttl_ms } = *item;
             let expires_at = if ttl_ms == 0 { 0 } else { now.saturating_add(ttl_ms).max(1) };
             let priority = priority.min(PRIORITIES as u8 - 1);
-            let what = Committing { key, namespace, priority, checksum, batch, expires_at };
+            let parent = parent.map_or(0, |parent| self.hash_of_key(namespace, parent));
+            let what = Committing { key, namespace, priority, checksum, batch, expires_at, parent };
             self.entry(slot).set_used_at(now);
             self.set_order(slot);
             self.entry(slot).prepare(handle.generation, &what);
         }
         // From here on a recovery completes the batch.
         announce(&self.memory.header_cell().committing, batch);
+        self.chains.begin_linking(items.len());
         for (item, &slot) in items.iter().zip(&slots).rev() {
             self.entry(slot).commit(self.word(slot));
             self.entry(slot).remove_user(session.number());
@@ -65,10 +70,9 @@ impl Node {
             if let Some(old) = self.find(namespace, item.key) {
                 self.withdraw(old, EventKind::Replaced);
             }
-            self.enter(slot);
             let len = self.len_of(slot);
             self.sessions.remove_reservation(session, slot, len);
-            self.link_evictable(slot);
+            self.enter(slot, |node| item.parent.is_some_and(|it| node.is_below(namespace, it)));
             self.events.add(EventKind::Stored, namespace, item.key);
         }
         announce(&self.memory.header_cell().committing, 0);

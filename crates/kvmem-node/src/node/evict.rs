@@ -11,17 +11,27 @@ impl Node {
         self.withdraw(slot, EventKind::Evicted);
     }
 
+    /// Returns the value to evict first, of a namespace or of all. Values that the tier lacks and
+    /// whose ends it has are stored, and others go first.
+    pub(super) fn victim(&mut self, namespace: Option<u16>) -> Option<u32> {
+        loop {
+            let victim = match namespace {
+                Some(namespace) => self.namespaces.at(namespace).victim(&mut self.locals),
+                None => self.namespaces.victim(&mut self.locals),
+            };
+            if !self.store_first(victim?) {
+                return victim;
+            }
+        }
+    }
+
     /// Evicts values, in the usual order, until at least `bytes` more are free, and up to
     /// `evictions_left` of them. With a namespace, only its values. Returns the bytes of the values
     /// that were evicted.
     pub(crate) fn evict_bytes(&mut self, namespace: Option<u16>, bytes: u64) -> u64 {
         let mut evicted = 0;
         while evicted < bytes && self.evictions_left > 0 {
-            let victim = match namespace {
-                Some(namespace) => self.namespaces.get(namespace).victim(&self.locals),
-                None => self.namespaces.victim(&self.locals),
-            };
-            let Some(victim) = victim else { break };
+            let Some(victim) = self.victim(namespace) else { break };
             evicted += self.len_of(victim);
             self.evict(victim);
         }

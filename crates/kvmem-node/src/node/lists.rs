@@ -1,100 +1,232 @@
 //! *Lists*: values that can be evicted, in the order of their last use.
 //!
-//! Each namespace has one list for each priority. A pinned value is in no list, so the first value
-//! of a list is always a victim. The links are kept beside the entries, not in the index file.
+//! Each namespace has one list for each priority. A value is a *candidate* while it is committed,
+//! nobody has it pinned, and no child of it in memory holds it: see [`chains`](super::chains). Each
+//! use gives a value a higher place in the order of use, and the first candidate is the victim.
+//!
+//! # Why a use takes O(1)
+//!
+//! A use adds a *record*, the value with its place, to the end of a queue, and takes out nothing.
+//! The record of an earlier use is stale then: the value has another place. A value that is pinned
+//! or held keeps its record. When the search for a victim meets a stale record, or that of a value
+//! that is no candidate, it drops the record. It meets each record once, so the search takes O(1)
+//! for each use before it. When more than half of the records may be stale, all of these go.
+//!
+//! A value that becomes a candidate again after its record was dropped does so at its own place: it
+//! is *late*. Late values are in a tree. There are few: the parents of evicted values, which go
+//! next, and values whose pins were older than everything in the queue.
+//!
+//! The records are beside the entries, not in the index file, which has the places alone.
 
-/// No entry.
-const NONE: u32 = u32::MAX;
+use std::collections::{BTreeSet, VecDeque};
+
+use super::node::Local;
 
 /// The number of priorities. Values of priority 0 are evicted first.
 pub(super) const PRIORITIES: usize = 4;
 
-/// The links of an entry.
+/// Records that a list may have at any rate, stale ones included.
+const MIN_RECORDS: usize = 64;
+
+/// A value with its place in the order of use.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Links {
-    before: u32,
-    behind: u32,
+struct Record {
+    order: u64,
+    slot: u32,
 }
 
-impl Links {
-    /// The links of an entry in no list.
-    pub(super) const OUT: Links = Links { before: NONE, behind: NONE };
+impl Record {
+    /// Returns whether the value still has this place.
+    fn is_current(self, locals: &[Local]) -> bool {
+        let local = &locals[self.slot as usize];
+        local.queued && local.order == self.order
+    }
 }
 
 /// One list.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct List {
-    first: u32,
-    last: u32,
+    /// Records with rising places.
+    uses: VecDeque<Record>,
+    /// Late values by their places.
+    late: BTreeSet<(u64, u32)>,
+    /// With more records than this, stale ones are removed.
+    max_records: usize,
 }
 
 impl List {
-    pub(super) const EMPTY: List = List { first: NONE, last: NONE };
-
-    /// Returns the value that was used least recently.
-    pub(super) fn first(&self) -> Option<u32> {
-        (self.first != NONE).then_some(self.first)
+    /// Adds the record of a value at the place that it has. Amortized O(1) for a place behind all
+    /// others, otherwise O(log n) for n late values.
+    pub(super) fn add(&mut self, locals: &mut [Local], slot: u32) {
+        let local = &mut locals[slot as usize];
+        local.queued = true;
+        let order = local.order;
+        if self.uses.back().is_none_or(|last| last.order < order) {
+            self.uses.push_back(Record { order, slot });
+        } else {
+            self.late.insert((order, slot));
+        }
+        if self.uses.len() + self.late.len() > self.max_records.max(MIN_RECORDS) {
+            self.uses.retain(|record| record.is_current(locals));
+            self.late.retain(|&(order, slot)| Record { order, slot }.is_current(locals));
+            self.max_records = 2 * (self.uses.len() + self.late.len());
+        }
     }
 
-    /// Returns all entries, in their order.
-    pub(super) fn iter<'a, T: AsRef<Links>>(&self, all: &'a [T]) -> impl Iterator<Item = u32> + 'a {
-        std::iter::successors(self.first(), |slot| {
-            let behind = all[*slot as usize].as_ref().behind;
-            (behind != NONE).then_some(behind)
+    /// Returns the candidate that was used least recently and that no other thread reads.
+    pub(super) fn victim(&mut self, locals: &mut [Local]) -> Option<u32> {
+        while let Some(&Record { order, slot }) = self.uses.front() {
+            let record = Record { order, slot };
+            if record.is_current(locals) {
+                let local = &mut locals[slot as usize];
+                if !local.is_candidate() {
+                    local.queued = false;
+                } else if local.is_held() {
+                    self.late.insert((order, slot));
+                } else {
+                    break;
+                }
+            }
+            self.uses.pop_front();
+        }
+        let mut found = None;
+        while let Some(&(order, slot)) = self.late.first() {
+            let record = Record { order, slot };
+            if record.is_current(locals) {
+                let local = &mut locals[slot as usize];
+                if local.is_candidate() {
+                    // Values that another thread reads are few, and stay before the others.
+                    let of_late = self.late.iter().map(|&(order, slot)| Record { order, slot });
+                    let is_free = |it: &Record| {
+                        let local = &locals[it.slot as usize];
+                        it.is_current(locals) && local.is_candidate() && !local.is_held()
+                    };
+                    found = of_late.into_iter().find(is_free);
+                    break;
+                }
+                local.queued = false;
+            }
+            self.late.pop_first();
+        }
+        let first = self.uses.front().copied();
+        [found, first].into_iter().flatten().min_by_key(|it| it.order).map(|it| it.slot)
+    }
+
+    /// Returns all candidates, in their order.
+    pub(super) fn candidates<'a>(&'a self, locals: &'a [Local]) -> impl Iterator<Item = u32> + 'a {
+        let current =
+            move |it: &Record| it.is_current(locals) && locals[it.slot as usize].is_candidate();
+        let late = self.late.iter().map(|&(order, slot)| Record { order, slot });
+        let mut late = late.filter(current).peekable();
+        let mut uses = self.uses.iter().copied().filter(current).peekable();
+        std::iter::from_fn(move || {
+            let is_late = match (late.peek(), uses.peek()) {
+                (Some(one), Some(other)) => one.order <= other.order,
+                (one, _) => one.is_some(),
+            };
+            if is_late { late.next() } else { uses.next() }.map(|it| it.slot)
         })
     }
 
-    /// Adds an entry as the one that was used last. O(1).
-    pub(super) fn push<T: AsMut<Links>>(&mut self, all: &mut [T], slot: u32) {
-        *all[slot as usize].as_mut() = Links { before: self.last, behind: NONE };
-        match self.last {
-            NONE => self.first = slot,
-            last => all[last as usize].as_mut().behind = slot,
-        }
-        self.last = slot;
+    /// Returns whether there is a candidate.
+    pub(super) fn has_candidates(&self, locals: &[Local]) -> bool {
+        self.candidates(locals).next().is_some()
     }
 
-    /// Takes out an entry of this list. O(1).
-    pub(super) fn unlink<T: AsMut<Links>>(&mut self, all: &mut [T], slot: u32) {
-        let Links { before, behind } = std::mem::replace(all[slot as usize].as_mut(), Links::OUT);
-        match before {
-            NONE => self.first = behind,
-            before => all[before as usize].as_mut().behind = behind,
-        }
-        match behind {
-            NONE => self.last = before,
-            behind => all[behind as usize].as_mut().before = before,
-        }
+    /// Returns the places and the values of all records that are not stale, in no order.
+    pub(super) fn records<'a>(
+        &'a self,
+        locals: &'a [Local],
+    ) -> impl Iterator<Item = (u64, u32)> + 'a {
+        let late = self.late.iter().map(|&(order, slot)| Record { order, slot });
+        let all = self.uses.iter().copied().chain(late);
+        all.filter(|it| it.is_current(locals)).map(|it| (it.order, it.slot))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use kvmem::offset::RawHandle;
+
     use super::*;
 
-    impl AsMut<Links> for Links {
-        fn as_mut(&mut self) -> &mut Links {
-            self
+    /// Values that are used, pinned and released.
+    struct Values {
+        list: List,
+        locals: Vec<Local>,
+        next: u64,
+    }
+
+    impl Values {
+        fn new(count: u32) -> Values {
+            let locals = vec![Local::new(RawHandle::from_bits(0)); count as usize];
+            let mut values = Values { list: List::default(), locals, next: 1 };
+            (0..count).for_each(|slot| values.use_value(slot));
+            values
+        }
+
+        fn use_value(&mut self, slot: u32) {
+            self.locals[slot as usize].order = self.next;
+            self.next += 1;
+            self.list.add(&mut self.locals, slot);
+        }
+
+        fn release(&mut self, slot: u32) {
+            self.locals[slot as usize].pins = 0;
+            if !self.locals[slot as usize].queued {
+                self.list.add(&mut self.locals, slot);
+            }
+        }
+
+        fn evict(&mut self) -> Option<u32> {
+            let victim = self.list.victim(&mut self.locals)?;
+            self.locals[victim as usize].queued = false;
+            Some(victim)
+        }
+
+        fn rest(&mut self) -> Vec<u32> {
+            let order: Vec<u32> = self.list.candidates(&self.locals).collect();
+            let evicted: Vec<u32> = std::iter::from_fn(|| self.evict()).collect();
+            assert_eq!(evicted, order);
+            evicted
         }
     }
 
     #[test]
-    fn a_list_keeps_its_order() {
-        let mut all = [Links::OUT; 5];
-        let mut list = List::EMPTY;
-        for slot in 0..5 {
-            list.push(&mut all, slot);
+    fn values_go_in_the_order_of_their_use() {
+        let mut values = Values::new(5);
+        values.use_value(0);
+        values.use_value(3);
+        assert_eq!(values.rest(), [1, 2, 4, 0, 3]);
+    }
+
+    #[test]
+    fn a_value_that_was_pinned_keeps_its_place() {
+        for releases in [[1, 2], [2, 1]] {
+            let mut values = Values::new(5);
+            values.locals[1].pins = 1;
+            values.locals[2].pins = 1;
+            assert_eq!((values.evict(), values.evict()), (Some(0), Some(3)));
+            releases.into_iter().for_each(|slot| values.release(slot));
+            assert_eq!(values.rest(), [1, 2, 4], "{releases:?}");
         }
-        for slot in [2, 0, 4] {
-            list.unlink(&mut all, slot);
-        }
-        list.push(&mut all, 0);
-        let mut order = Vec::new();
-        while let Some(slot) = list.first() {
-            list.unlink(&mut all, slot);
-            order.push(slot);
-        }
-        assert_eq!(order, [1, 3, 0]);
-        assert!(list.last == NONE);
+    }
+
+    #[test]
+    fn a_value_that_another_thread_reads_is_no_victim_and_keeps_its_place() {
+        let mut values = Values::new(4);
+        values.locals[0].storing = true;
+        assert_eq!(values.evict(), Some(1));
+        assert_eq!(values.list.candidates(&values.locals).collect::<Vec<_>>(), [0, 2, 3]);
+        values.locals[0].storing = false;
+        assert_eq!(values.rest(), [0, 2, 3]);
+    }
+
+    #[test]
+    fn stale_records_take_no_memory() {
+        let mut values = Values::new(10);
+        (0..10_000).for_each(|at| values.use_value(at % 10));
+        assert!(values.list.uses.len() <= MIN_RECORDS, "{}", values.list.uses.len());
+        assert_eq!(values.rest(), (0..10).collect::<Vec<_>>());
     }
 }

@@ -95,14 +95,24 @@ impl NodeMemory {
         let fits = ((index.len() - ENTRIES_AT) / ENTRY_BYTES) as u32;
         let entries = NodeMemory::entries_for(memory_len, options)?.min(fits);
         let (memory_id, _) = identity(&bytes)?;
-        let mut random = [0; 8];
+        let mut random = [0; 24];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
             .map_err(NodeError::system("getrandom"))?;
-        let node_id = u64::from_ne_bytes(random);
+        let (words, _) = random.as_chunks::<8>();
+        let word = |at: usize| u64::from_ne_bytes(words[at]);
+        let (node_id, hash_key) = (word(0), [word(1), word(2)]);
         let boundary = NodeMemory::boundary_for(memory_len, options)?;
         let (align, session_file_id) = (options.align, session_file.id()?);
-        let header =
-            Header { entries, memory_len, memory_id, align, boundary, node_id, session_file_id };
+        let header = Header {
+            entries,
+            memory_len,
+            memory_id,
+            align,
+            boundary,
+            node_id,
+            session_file_id,
+            hash_key,
+        };
         let (bytes, transfers) = (Arc::new(bytes), open_for_transfers(&index)?);
         let memory = NodeMemory { bytes, index, session_file, transfers, header, file: None };
         memory.header_cell().write(&header);
@@ -152,6 +162,7 @@ impl NodeMemory {
             boundary: 0,
             node_id: 0,
             session_file_id: 0,
+            hash_key: [0; 2],
         };
         let page = index.page_at(0).map_or(0, |page| page.bytes() as u64);
         let transfers = open_for_transfers(&index)?;

@@ -14,11 +14,15 @@
 //! | `drain.rs` | values go to the tier before the server ends |
 //! | `sessions.rs` | clients come, return after the server's restart, fall silent, and end |
 //! | `namespaces.rs`, `lists.rs` | limits, shares, and the order of eviction |
+//! | `chains.rs` | the values of a prefix: ends are evicted before starts |
 //! | `memory.rs`, `memory_file.rs` | the three files, without a name or with one |
 //! | `recover.rs` | the state of an index file that an earlier server left |
 
 mod acquire;
 mod below;
+#[cfg(all(test, not(loom)))]
+mod chain_tests;
+mod chains;
 mod check;
 mod commit;
 mod drain;

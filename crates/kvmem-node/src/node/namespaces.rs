@@ -36,11 +36,20 @@ impl Namespace {
         &self.lists
     }
 
-    /// Returns the value to evict first: of the lowest priority, the one that was used least
+    /// Returns the value to evict first: of the lowest priority, the candidate that was used least
     /// recently and is neither being stored nor verified.
-    pub(super) fn victim(&self, locals: &[Local]) -> Option<u32> {
-        let is_free = |slot: &u32| !locals[*slot as usize].is_held();
-        self.lists.iter().find_map(|list| list.iter(locals).find(is_free))
+    pub(super) fn victim(&mut self, locals: &mut [Local]) -> Option<u32> {
+        self.lists.iter_mut().find_map(|list| list.victim(locals))
+    }
+
+    /// Returns whether there is a value that can be evicted, or is only being stored or verified.
+    pub(super) fn has_candidates(&self, locals: &[Local]) -> bool {
+        self.lists.iter().any(|list| list.has_candidates(locals))
+    }
+
+    /// Returns the values in the order in which they would be evicted.
+    pub(super) fn candidates<'a>(&'a self, locals: &'a [Local]) -> impl Iterator<Item = u32> + 'a {
+        self.lists.iter().flat_map(|list| list.candidates(locals))
     }
 
     /// Returns whether `more` bytes exceed the limit, and by what.
@@ -104,9 +113,10 @@ impl Namespaces {
     }
 
     /// Returns the value to evict first: of the namespace that exceeds its share most.
-    pub(super) fn victim(&self, locals: &[Local]) -> Option<u32> {
+    pub(super) fn victim(&mut self, locals: &mut [Local]) -> Option<u32> {
         let excess = |it: &Namespace| excess(it.bytes, it.limits.share);
-        let with_victims = self.0.iter().filter_map(|it| Some((excess(it), it.victim(locals)?)));
+        let all = self.0.iter_mut();
+        let with_victims = all.filter_map(|it| Some((excess(it), it.victim(locals)?)));
         with_victims.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, slot)| slot)
     }
 
@@ -119,7 +129,7 @@ impl Namespaces {
     ) -> impl Iterator<Item = u32> + 'a {
         let mut heap = BinaryHeap::new();
         for (number, it) in self.0.iter().enumerate() {
-            let mut values = it.lists.iter().flat_map(|list| list.iter(locals));
+            let mut values = it.candidates(locals);
             if let Some(next) = values.next() {
                 let (bytes, share) = (it.bytes, it.limits.share);
                 heap.push(Candidate { bytes, share, number, values, next });
@@ -207,7 +217,7 @@ impl Node {
 
     fn add_namespace(&mut self, name: String, made_by: u32) {
         let limits = self.options.limits_of(&name);
-        let lists = [List::EMPTY; PRIORITIES];
+        let lists = std::array::from_fn::<_, PRIORITIES, _>(|_| List::default());
         self.namespaces.0.push(Namespace {
             name,
             made_by,

@@ -9,8 +9,8 @@ use kvmem::offset::{OffsetAllocator, RawHandle};
 use siphasher::sip::SipHasher13;
 
 use super::below::Below;
+use super::chains::{Chains, NONE};
 use super::events::{EventKind, EventLog};
-use super::lists::Links;
 use super::namespaces::Namespaces;
 use super::sessions::Sessions;
 use super::stats::Counters;
@@ -23,9 +23,22 @@ use crate::format::{EntryCell, MAX_KEY, State, Word};
 pub(super) struct Local {
     /// The extent's allocation.
     pub(super) extent: RawHandle,
-    links: Links,
+    /// Its place in the order of use, as the index file has it, while it is committed.
+    pub(super) order: u64,
     /// Sessions that have pins of it, and pins of the server itself.
     pub(super) pins: u32,
+    /// The values with the same parent, and those with this one as their parent;
+    /// [`NONE`](super::chains::NONE): there are none.
+    pub(super) siblings: u32,
+    pub(super) children: u32,
+    /// Children that nobody has pinned: the value is no victim.
+    pub(super) holding: u32,
+    /// Its list has a record of it at this place.
+    pub(super) queued: bool,
+    /// The number of values that had left the memory when the tier was told of a use of this one.
+    pub(super) touched_at: u64,
+    /// Children of it have left the memory, and the tier has them.
+    pub(super) has_below: bool,
     /// The tier is storing the value: it is no victim.
     pub(super) storing: bool,
     /// The scrubber is verifying the value, which keeps its place in its list: it is no victim.
@@ -33,8 +46,25 @@ pub(super) struct Local {
 }
 
 impl Local {
-    fn new(extent: RawHandle) -> Local {
-        Local { extent, links: Links::OUT, pins: 0, storing: false, verifying: false }
+    pub(super) fn new(extent: RawHandle) -> Local {
+        Local {
+            extent,
+            order: 0,
+            pins: 0,
+            siblings: NONE,
+            children: NONE,
+            holding: 0,
+            queued: false,
+            touched_at: 0,
+            has_below: false,
+            storing: false,
+            verifying: false,
+        }
+    }
+
+    /// Returns whether a committed value can be evicted, unless it [is held](Self::is_held).
+    pub(super) fn is_candidate(&self) -> bool {
+        self.pins == 0 && self.holding == 0
     }
 
     /// Returns whether another thread reads the value, which therefore cannot be evicted.
@@ -43,23 +73,12 @@ impl Local {
     }
 }
 
-impl AsMut<Links> for Local {
-    fn as_mut(&mut self) -> &mut Links {
-        &mut self.links
-    }
-}
-
-impl AsRef<Links> for Local {
-    fn as_ref(&self) -> &Links {
-        &self.links
-    }
-}
-
 /// Values under keys in the memory of a node, as the server keeps them.
 ///
 /// # Time complexity
 ///
-/// Each call takes O(1) for each key, size or handle, besides the values that a reservation evicts.
+/// Each call takes amortized O(1) for each key, size or handle, besides the values that a reservation
+/// evicts, however long the chains of values are.
 #[derive(Debug)]
 pub struct Node {
     pub(crate) memory: NodeMemory,
@@ -67,7 +86,8 @@ pub struct Node {
     pub(super) space: OffsetAllocator,
     /// The entries that are committed, by namespace and key.
     by_key: HashTable<u32>,
-    hash_key: (u64, u64),
+    /// Values and their parents.
+    pub(super) chains: Chains,
     /// One for each entry that was ever used.
     pub(super) locals: Vec<Local>,
     /// Entries that were used and are free.
@@ -106,15 +126,10 @@ impl Node {
             space = space.boundary(memory.header.boundary);
         }
         let space = space.build().map_err(NodeError::Space)?;
-        let mut random = [0; 16];
-        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-            .map_err(NodeError::system("getrandom"))?;
-        let (low, high) = random.split_at(8);
-        let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
         Ok(Node {
             space,
             by_key: HashTable::new(),
-            hash_key: (word(low), word(high)),
+            chains: Chains::default(),
             locals: Vec::new(),
             free_slots: Vec::new(),
             namespaces: Namespaces::default(),
@@ -172,17 +187,35 @@ impl Node {
         extent.end - extent.start
     }
 
-    /// The keys come from clients, so their hash has a secret key.
-    fn hash(hash_key: (u64, u64), namespace: u16, key: &[u8]) -> u64 {
-        let mut hasher = SipHasher13::new_with_keys(hash_key.0, hash_key.1);
+    /// Returns the hash of a namespace and a key, which is not 0. The keys come from clients, so
+    /// their hash has a secret key. The index file has hashes of parents, so it has the secret, too.
+    fn hash([low, high]: [u64; 2], namespace: u16, key: &[u8]) -> u64 {
+        let mut hasher = SipHasher13::new_with_keys(low, high);
         hasher.write_u16(namespace);
         hasher.write(key);
-        hasher.finish()
+        hasher.finish().max(1)
+    }
+
+    pub(super) fn hash_of_key(&self, namespace: u16, key: &[u8]) -> u64 {
+        Node::hash(self.memory.header.hash_key, namespace, key)
+    }
+
+    /// Returns the hash of the key of an entry that has one.
+    fn hash_of_entry(hash_key: [u64; 2], entry: &EntryCell) -> u64 {
+        let len = usize::from(entry.word().expect("the server wrote the word").key_len);
+        Node::hash(hash_key, entry.namespace(), &entry.key()[..len])
     }
 
     pub(super) fn find(&self, namespace: u16, key: &[u8]) -> Option<u32> {
-        let hash = Node::hash(self.hash_key, namespace, key);
+        let hash = self.hash_of_key(namespace, key);
         self.by_key.find(hash, |&slot| self.entry(slot).has_key(namespace, key)).copied()
+    }
+
+    /// Returns the entry whose namespace and key have a hash.
+    pub(super) fn find_hash(&self, hash: u64) -> Option<u32> {
+        let hash_key = self.memory.header.hash_key;
+        let is_it = |slot: &u32| Node::hash_of_entry(hash_key, self.entry(*slot)) == hash;
+        self.by_key.find(hash, is_it).copied()
     }
 
     /// Returns whether the value of an entry has outlived its time.
@@ -191,23 +224,25 @@ impl Node {
         expires_at != 0 && expires_at <= now
     }
 
-    /// Makes a committed entry known under its key. The key has no other entry.
-    pub(super) fn enter(&mut self, slot: u32) {
+    /// Makes a committed entry known under its key, links it with its parent and its children, and
+    /// makes it evictable at the place that it has in the order of use. The key has no other entry.
+    /// `is_below` says whether the tier has the parent, if memory lacks it.
+    pub(super) fn enter(&mut self, slot: u32, is_below: impl FnOnce(&Node) -> bool) {
         let entries = self.memory.entries();
-        let hash_key = self.hash_key;
-        let hash_of = |slot: &u32| {
-            let entry = &entries[*slot as usize];
-            let len = usize::from(entry.word().expect("the server wrote the word").key_len);
-            Node::hash(hash_key, entry.namespace(), &entry.key()[..len])
-        };
-        self.by_key.insert_unique(hash_of(&slot), slot, hash_of);
+        let hash_key = self.memory.header.hash_key;
+        let hash_of = |slot: &u32| Node::hash_of_entry(hash_key, &entries[*slot as usize]);
+        let hash = hash_of(&slot);
+        self.by_key.insert_unique(hash, slot, hash_of);
+        self.locals[slot as usize].order = self.entry(slot).order();
+        self.link(slot, hash, is_below);
+        self.queue(slot);
     }
 
     /// Ends the look-ups of an entry.
     pub(super) fn leave(&mut self, slot: u32, key_len: u8) {
         let entry = &self.memory.entries()[slot as usize];
         let (namespace, key): (_, [u8; MAX_KEY]) = (entry.namespace(), entry.key());
-        let hash = Node::hash(self.hash_key, namespace, &key[..key_len.into()]);
+        let hash = Node::hash(self.memory.header.hash_key, namespace, &key[..key_len.into()]);
         if let Ok(found) = self.by_key.find_entry(hash, |other| *other == slot) {
             found.remove();
         }
@@ -295,28 +330,29 @@ impl Node {
         }
     }
 
-    /// Adds an unpinned committed value to its list, as the one that was used last.
-    pub(super) fn push_evictable(&mut self, slot: u32) {
-        self.set_order(slot);
-        self.link_evictable(slot);
-    }
-
     /// Notes in the index file that a value was used after all others.
     pub(super) fn set_order(&mut self, slot: u32) {
         self.entry(slot).set_order(self.next_order);
         self.next_order += 1;
     }
 
-    /// Adds an unpinned committed value to its list, at the end, with the place in the order of use
-    /// that it has.
-    pub(super) fn link_evictable(&mut self, slot: u32) {
-        let (namespace, priority) = (self.entry(slot).namespace(), self.entry(slot).priority());
-        self.namespaces.at(namespace).list(priority).push(&mut self.locals, slot);
-    }
-
-    pub(super) fn unlink_evictable(&mut self, slot: u32) {
-        let (namespace, priority) = (self.entry(slot).namespace(), self.entry(slot).priority());
-        self.namespaces.at(namespace).list(priority).unlink(&mut self.locals, slot);
+    /// Notes that a value that can be found was used after all others. It keeps its record while it
+    /// is pinned, so the end of the pin does not change its place.
+    pub(super) fn note_use(&mut self, slot: u32, now: u64) {
+        self.entry(slot).set_used_at(now);
+        self.set_order(slot);
+        let local = &mut self.locals[slot as usize];
+        // An earlier record is stale now.
+        (local.order, local.queued) = (self.next_order - 1, false);
+        let is_pinned = local.pins > 0;
+        if local.holding == 0 {
+            let (namespace, priority) = (self.entry(slot).namespace(), self.entry(slot).priority());
+            self.namespaces.at(namespace).list(priority).add(&mut self.locals, slot);
+        }
+        if is_pinned {
+            // It does not hold its parent, which it is a use of.
+            self.raise_parent(slot);
+        }
     }
 
     /// Takes a committed value out of the index. The extent is free at once, or when the last pin
@@ -333,6 +369,11 @@ impl Node {
             self.note_removal();
         }
         self.leave(slot, word.key_len);
+        let stays_below = kind == EventKind::Evicted && self.entry(slot).is_clean();
+        if stays_below {
+            self.note_parent_below(slot);
+        }
+        self.unlink(slot, stays_below);
         if std::mem::take(&mut self.locals[slot as usize].verifying) {
             // The bytes stay until the scrubber is done with them.
             self.begin_server_pin(slot);
@@ -344,7 +385,6 @@ impl Node {
         } else if self.locals[slot as usize].pins > 0 {
             self.entry(slot).detach(word);
         } else {
-            self.unlink_evictable(slot);
             self.release_extent(slot);
         }
     }

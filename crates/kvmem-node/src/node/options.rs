@@ -88,4 +88,5 @@ impl NodeOptions {
 /// The most keys, sizes or handles of one call.
 pub const MAX_BATCH: usize = 1024;
 
-const _: () = assert!(MAX_BATCH * (MAX_KEY + 32) < crate::protocol::MAX_MESSAGE);
+/// A value that is committed has two keys, of which one is its parent's.
+const _: () = assert!(MAX_BATCH * (2 * MAX_KEY + 40) < crate::protocol::MAX_MESSAGE);

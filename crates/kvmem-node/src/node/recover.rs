@@ -319,21 +319,19 @@ impl Node {
             // No server counts that far: the word is damaged.
             values.iter().for_each(|(_, _, slot)| self.set_order(*slot));
         }
+        self.chains.begin_linking(values.len());
         for (_, batch, slot) in values {
             let word = self.word(slot);
             let (namespace, key) = (self.entry(slot).namespace(), self.entry(slot).key());
             let key = &key[..word.key_len.into()];
-            if self.locals[slot as usize].pins == 0 {
-                self.link_evictable(slot);
-            }
             // The earlier server ended between a commit and the end of the value before.
             match self.find(namespace, key) {
                 Some(other) if self.entry(other).batch() >= batch => self.withdraw_unknown(slot),
                 Some(other) => {
                     self.withdraw(other, super::EventKind::Replaced);
-                    self.enter(slot);
+                    self.enter(slot, |_| false);
                 }
-                None => self.enter(slot),
+                None => self.enter(slot, |_| false),
             }
         }
         let values: HashSet<u32> = self.committed_slots().collect();
@@ -346,7 +344,6 @@ impl Node {
         if self.locals[slot as usize].pins > 0 {
             self.entry(slot).detach(self.word(slot));
         } else {
-            self.unlink_evictable(slot);
             self.release_extent(slot);
         }
     }

@@ -69,7 +69,7 @@ impl Node {
         }
         // A namespace at its limit gives up its own values first.
         while let Some(error) = self.namespaces.get(namespace).over_limit(size) {
-            let victim = self.namespaces.get(namespace).victim(&self.locals);
+            let victim = self.victim(Some(namespace));
             let Some(victim) = victim.filter(|_| self.evictions_left > 0) else {
                 return Err(error);
             };
@@ -99,7 +99,7 @@ impl Node {
                     return Err(CallError::BadLength { requested: size, limit });
                 }
             }
-            let victim = self.namespaces.victim(&self.locals);
+            let victim = self.victim(None);
             let Some(victim) = victim.filter(|_| self.evictions_left > 0) else {
                 return Err(self.out_of_space(size));
             };
@@ -109,7 +109,7 @@ impl Node {
 
     fn take_slot_evicting(&mut self, extent: RawAllocation) -> Option<u32> {
         if !self.has_free_slot() {
-            let victim = self.namespaces.victim(&self.locals)?;
+            let victim = self.victim(None)?;
             self.evict(victim);
         }
         self.take_slot(extent.handle)

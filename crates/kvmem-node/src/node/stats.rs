@@ -54,6 +54,9 @@ pub struct NodeStats {
     /// Bytes of reservations that are fenced, because their client was silent for too long, and of
     /// blocks into which a device may still read for an earlier server.
     pub fenced_bytes: u64,
+    /// Bytes of values whose [parent](crate::ValueOptions::parent) is neither in memory nor in the
+    /// tier: no look-up from the start of a prefix on finds them.
+    pub dead_bytes: u64,
     /// Keys that were acquired and had a value.
     pub hits: u64,
     /// Keys that were acquired and had none.
@@ -135,6 +138,7 @@ impl Node {
             reserved_bytes: sessions().map(|it| it.reserved_bytes).sum(),
             fenced_bytes: sessions().map(|it| it.fenced_bytes).sum::<u64>()
                 + self.unfinished_reads.iter().map(|slot| self.len_of(*slot)).sum::<u64>(),
+            dead_bytes: self.chains.dead_bytes(),
             hits: counters.hits,
             misses: counters.misses,
             reserved_total: counters.reserved,

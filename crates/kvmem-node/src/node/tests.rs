@@ -15,7 +15,7 @@ use crate::tier::{NodeTier, TierDone, TierJob, TierOptions, TierRead};
 
 const BYTES: usize = 256 << 10;
 
-fn shared(bytes: usize) -> Region {
+pub(super) fn shared(bytes: usize) -> Region {
     let builder = Region::builder(bytes).backing(Backing::Shared).ladder(PageSize::Base);
     builder.map().expect("memory can be mapped")
 }
@@ -28,14 +28,14 @@ fn node() -> Node {
     Node::create(shared(BYTES), options()).expect("the options are possible")
 }
 
-fn begin(node: &mut Node, pid: u32) -> SessionIndex {
+pub(super) fn begin(node: &mut Node, pid: u32) -> SessionIndex {
     let namespace = node.namespace("model", 0, usize::MAX).expect("there are few");
     let new = NewSession { pid, uid: 0, process_id: 0, namespace, read_only: false };
     node.begin_session(new).expect("there are few").0
 }
 
 /// Returns a node recovered from a copy of the index as it was, with some stores made to it.
-fn recovered(
+pub(super) fn recovered(
     node: &Node,
     before: &[u8],
     stores: &[(usize, u64)],
@@ -64,15 +64,42 @@ fn found(node: &Node) -> BTreeMap<Vec<u8>, u64> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Reserve { session: usize, sizes: Vec<u64> },
-    Commit { session: usize, count: usize, key: u8 },
-    Acquire { session: usize, keys: Vec<u8> },
-    Release { session: usize, which: usize },
-    Remove { session: usize, key: u8 },
-    Touch { session: usize, key: u8 },
-    Evict { bytes: u64 },
-    End { session: usize },
-    Fence { session: usize },
+    Reserve {
+        session: usize,
+        sizes: Vec<u64>,
+    },
+    /// Values under keys from `key` on. The first one has a parent, each other one the one before.
+    Commit {
+        session: usize,
+        count: usize,
+        key: u8,
+        parent: Option<u8>,
+    },
+    Acquire {
+        session: usize,
+        keys: Vec<u8>,
+    },
+    Release {
+        session: usize,
+        which: usize,
+    },
+    Remove {
+        session: usize,
+        key: u8,
+    },
+    Touch {
+        session: usize,
+        key: u8,
+    },
+    Evict {
+        bytes: u64,
+    },
+    End {
+        session: usize,
+    },
+    Fence {
+        session: usize,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -80,8 +107,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let sizes = prop::collection::vec(prop_oneof![1..9000_u64, Just(40_000)], 1..4);
     let step = prop_oneof![
         4 => (session.clone(), sizes).prop_map(|(session, sizes)| Step::Reserve { session, sizes }),
-        4 => (session.clone(), 1..4_usize, 0..20_u8)
-            .prop_map(|(session, count, key)| Step::Commit { session, count, key }),
+        4 => (session.clone(), 1..4_usize, 0..20_u8, prop::option::of(0..24_u8)).prop_map(
+            |(session, count, key, parent)| Step::Commit { session, count, key, parent }
+        ),
         4 => (session.clone(), prop::collection::vec(0..24_u8, 1..4))
             .prop_map(|(session, keys)| Step::Acquire { session, keys }),
         4 => (session.clone(), any::<usize>())
@@ -127,20 +155,23 @@ impl History {
                     self.had[*session].reservations.extend(blocks.iter().map(|it| it.handle));
                 }
             }
-            Step::Commit { session, count, key } => {
+            Step::Commit { session, count, key, parent } => {
                 let had = &mut self.had[*session];
                 let count = (*count).min(had.reservations.len());
                 let handles: Vec<BlockHandle> = had.reservations.drain(..count).collect();
                 let keys: Vec<Vec<u8>> = (0..count as u8).map(|at| vec![key + at; 3]).collect();
+                // Chains, trees and cycles.
+                let parent = parent.map(|parent| vec![parent; 3]);
+                let parents = std::iter::once(parent.as_ref()).chain(keys.iter().map(Some));
                 let items: Vec<CommitItem<'_>> = handles
                     .iter()
                     .zip(&keys)
-                    .map(|(handle, key)| CommitItem {
-                        handle: *handle,
+                    .zip(parents)
+                    .map(|((handle, key), parent)| CommitItem {
                         key,
-                        checksum: None,
-                        priority: 0,
-                        ttl_ms: 0,
+                        parent: parent.map(Vec::as_slice),
+                        priority: key[0] % 2,
+                        ..item_of(*handle)
                     })
                     .collect();
                 let lens: Vec<u64> =
@@ -363,8 +394,7 @@ fn a_key_with_bytes_behind_its_end_is_damaged() {
     let mut node = node();
     let session = begin(&mut node, 1);
     let granted = node.reserve(session, &[100]).expect("there is space").remove(0);
-    let item =
-        CommitItem { handle: granted.handle, key: b"key", checksum: None, priority: 0, ttl_ms: 0 };
+    let item = CommitItem { key: b"key", ..item_of(granted.handle) };
     node.commit(session, &[item], 0).expect("it is reserved");
     let mut index = node.memory.index_bytes();
     let entry = &mut index[crate::format::ENTRIES_AT..][..crate::format::ENTRY_BYTES];
@@ -389,7 +419,7 @@ fn a_returning_client_goes_on() {
     let blocks = node.reserve(session, &[100, 200, 300]).expect("there is space");
     let commit = |at: usize, key: &'static [u8]| {
         let handle = blocks[at].handle;
-        CommitItem { handle, key, checksum: Some(9), priority: 1, ttl_ms: 0 }
+        CommitItem { key, checksum: Some(9), priority: 1, ..item_of(handle) }
     };
     node.commit(session, &[commit(0, b"a"), commit(1, b"b")], 5).expect("its own");
     node.acquire(session, &[b"a", b"a", b"b"], false, 6).expect("no limit");
@@ -463,7 +493,7 @@ fn a_removal_that_is_under_way_is_made_by_the_next_server_with_a_tier() {
         let session = begin(&mut node, 7);
         let blocks = node.reserve(session, &[100]).expect("there is space");
         let (handle, key) = (blocks[0].handle, b"key".as_slice());
-        let item = CommitItem { handle, key, checksum: None, priority: 0, ttl_ms: 0 };
+        let item = CommitItem { key, ..item_of(handle) };
         node.commit(session, &[item], 5).expect("its own");
         let tier = KeyTier::with(b"key");
         assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(false));
@@ -497,7 +527,7 @@ fn a_tier_that_comes_later_is_cleared_if_it_may_have_old_values() {
     let insert = |node: &mut Node, session, keys: &[&[u8]]| {
         for &key in keys {
             let handle = node.reserve(session, &[4096]).expect("there is space")[0].handle;
-            let item = CommitItem { handle, key, checksum: None, priority: 0, ttl_ms: 0 };
+            let item = CommitItem { key, ..item_of(handle) };
             node.commit(session, &[item], 5).expect("its own");
         }
     };
@@ -591,9 +621,14 @@ fn begin_in(node: &mut Node, name: &str) -> SessionIndex {
     node.begin_session(new).expect("there are few").0
 }
 
+/// A value without a key, a parent and hints.
+pub(super) fn item_of(handle: BlockHandle) -> CommitItem<'static> {
+    CommitItem { handle, key: b"", parent: None, checksum: None, priority: 0, ttl_ms: 0 }
+}
+
 fn insert(node: &mut Node, session: SessionIndex, key: &[u8], len: u64) {
     let handle = node.reserve(session, &[len]).expect("there is space")[0].handle;
-    let item = CommitItem { handle, key, checksum: Some(1), priority: 0, ttl_ms: 0 };
+    let item = CommitItem { key, checksum: Some(1), ..item_of(handle) };
     node.commit(session, &[item], 5).expect("its own");
 }
 
@@ -614,7 +649,7 @@ fn the_values_that_are_evicted_next_are_stored_first_in_all_namespaces() {
     run_jobs(&mut node, &tier);
     // Sixteen values of 4 KiB are stored ahead: the next sixteen evictions lose nothing.
     for number in 0..16 {
-        let victim = node.namespaces.victim(&node.locals).expect("there are 44 values");
+        let victim = node.namespaces.victim(&mut node.locals).expect("there are 44 values");
         assert!(node.entry(victim).is_clean(), "eviction {number} loses a value");
         node.evict(victim);
     }
@@ -733,7 +768,7 @@ fn scrubbing_keeps_the_order_of_eviction() {
     loop {
         let (value, next) = node.next_to_scrub(from, 16);
         let Some(value) = value else { break };
-        let victim = node.namespaces.victim(&node.locals).expect("two others are evictable");
+        let victim = node.namespaces.victim(&mut node.locals).expect("two others are evictable");
         assert_ne!(victim, value.slot, "a value is evicted while it is verified");
         node.check().expect("the invariants hold");
         node.scrubbed(&value, true);
@@ -744,7 +779,7 @@ fn scrubbing_keeps_the_order_of_eviction() {
         }
     }
     let mut order = Vec::new();
-    while let Some(victim) = node.namespaces.victim(&node.locals) {
+    while let Some(victim) = node.namespaces.victim(&mut node.locals) {
         order.push(node.entry(victim).key()[0]);
         node.evict(victim);
     }
@@ -823,6 +858,7 @@ fn a_recovery_keeps_the_order_of_use() {
             .map(|(block, key)| CommitItem {
                 handle: block.handle,
                 key,
+                parent: None,
                 checksum: None,
                 priority: 0,
                 ttl_ms: 0,

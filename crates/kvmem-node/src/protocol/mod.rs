@@ -26,7 +26,7 @@ pub use response::{Listed, SessionListed};
 pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The most bytes of a message. A longer one is cut off by the kernel and cannot be decoded.
-pub const MAX_MESSAGE: usize = 128 << 10;
+pub const MAX_MESSAGE: usize = 176 << 10;
 
 /// The request that has no answer.
 pub(crate) const NO_ANSWER: u32 = 0;

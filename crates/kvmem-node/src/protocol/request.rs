@@ -37,6 +37,9 @@ pub(crate) struct Commit<'a> {
     pub(crate) handle: BlockHandle,
     #[serde(borrow)]
     pub(crate) key: Key<'a>,
+    /// The key of the value before it in its chain.
+    #[serde(borrow)]
+    pub(crate) parent: Option<Key<'a>>,
     pub(crate) checksum: Option<u32>,
     pub(crate) priority: u8,
     pub(crate) ttl_ms: u64,

@@ -252,6 +252,7 @@ fn a_returning_client_cannot_make_the_server_count_for_long() {
     let item = crate::protocol::Commit {
         handle,
         key: Key(b"key"),
+        parent: None,
         checksum: None,
         priority: 0,
         ttl_ms: 0,
@@ -368,7 +369,7 @@ impl Stepped {
         let reserved = self.exchange(socket, number, Call::Reserve { sizes, wait: true }).0;
         let Ok(Answer::Reserved(blocks)) = reserved else { panic!("{reserved:?}") };
         let (handle, checksum) = (blocks[0].handle, Some(crc::of(&vec![0; len as usize])));
-        let item = Commit { handle, key: Key(key), checksum, priority: 0, ttl_ms: 0 };
+        let item = Commit { handle, key: Key(key), parent: None, checksum, priority: 0, ttl_ms: 0 };
         let (answer, _) = self.exchange(socket, number, Call::Commit { items: vec![item] });
         assert!(matches!(answer, Ok(Answer::Done)), "{answer:?}");
     }

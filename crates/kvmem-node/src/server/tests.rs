@@ -474,6 +474,7 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
                 let items = items.iter().map(|(handle, key)| Commit {
                     handle: *handle,
                     key: Key(key),
+                    parent: flag.then_some(Key(key)),
                     checksum: flag.then_some(number as u32),
                     priority: number as u8,
                     ttl_ms: number,

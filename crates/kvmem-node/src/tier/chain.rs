@@ -72,6 +72,12 @@ impl NodeTier for TierChain {
         self.upper.len_of(key).or_else(|| self.lower.len_of(key))
     }
 
+    fn touch(&self, key: &[u8]) -> bool {
+        // Both have it.
+        let lower = self.lower.touch(key);
+        self.upper.touch(key) || lower
+    }
+
     fn knows_all(&self) -> bool {
         self.upper.knows_all() && self.lower.knows_all()
     }

@@ -33,6 +33,10 @@ macro_rules! node_tier {
                 $tier::len_of(self, key)
             }
 
+            fn touch(&self, key: &[u8]) -> bool {
+                $tier::touch(self, key)
+            }
+
             fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
                 let mut requests: Vec<Fetch<'_>> =
                     reads.iter_mut().map(|it| Fetch { key: it.key, into: &mut *it.into }).collect();

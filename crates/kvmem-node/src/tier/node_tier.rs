@@ -75,7 +75,15 @@ pub trait NodeTier: Send + Sync {
     /// not wait for a device.
     fn len_of(&self, key: &[u8]) -> Option<u64>;
 
-    /// Reads values. Returns for each whether it is there and whole.
+    /// Marks a value that the tier has stored as used last: a tier that is full evicts others before
+    /// it. Returns whether the tier still has it; one that does not [know](Self::knows_all) says so.
+    /// The server's own thread calls it, so it must not wait for a device.
+    fn touch(&self, key: &[u8]) -> bool {
+        !self.knows_all() || self.len_of(key).is_some()
+    }
+
+    /// Reads values. Returns for each whether it is there and whole. Of the values of a call, the
+    /// last one counts as used last.
     fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool>;
 
     /// Reads values as [`fetch`](Self::fetch) does. Returns the CRC-32C of each that is there and
@@ -206,6 +214,8 @@ pub(crate) struct Fetching {
     pub(crate) key: Vec<u8>,
     pub(crate) offset: u64,
     pub(crate) len: u64,
+    /// The hash of its parent's key; 0: that is not known.
+    pub(crate) parent: u64,
 }
 
 /// A key that is looked up.

@@ -343,8 +343,13 @@ mod tests {
     fn a_fetched_value_has_the_checksum_of_the_tier() {
         let (work, tier) = work();
         tier.values.lock().unwrap().insert(b"key".to_vec(), block(2));
-        let fetching =
-            Fetching { slot: 0, key: b"key".to_vec(), offset: LEN as u64, len: LEN as u64 };
+        let fetching = Fetching {
+            slot: 0,
+            key: b"key".to_vec(),
+            offset: LEN as u64,
+            len: LEN as u64,
+            parent: 0,
+        };
         let TierDone::Fetched(fetched) = work.fetch(vec![fetching]) else { panic!() };
         assert_eq!(fetched[0].1, Some(crc::of(&block(2))));
     }

@@ -282,15 +282,15 @@ fn values_of_a_low_priority_go_first_and_others_after_their_time() {
         let block = client.reserve(&[100_000]).expect("there is space").remove(0);
         client.commit_with(vec![([key], block)], options).expect("it is reserved");
     };
-    insert(0, ValueOptions { priority: 3, ttl: None });
-    insert(1, ValueOptions { priority: 1, ttl: None });
+    insert(0, ValueOptions { priority: 3, ..ValueOptions::default() });
+    insert(1, ValueOptions { priority: 1, ..ValueOptions::default() });
     for key in 2..30 {
         insert(key, ValueOptions::default());
     }
     assert_eq!(client.lookup(&[[0], [1]]).expect("a call"), 2);
     let ttl = Duration::from_millis(300);
     let started = std::time::Instant::now();
-    insert(40, ValueOptions { priority: 0, ttl: Some(ttl) });
+    insert(40, ValueOptions { ttl: Some(ttl), ..ValueOptions::default() });
     let found = client.lookup(&[[40]]).expect("a call");
     assert!(found == 1 || started.elapsed() >= ttl);
     std::thread::sleep(ttl + Duration::from_millis(10));

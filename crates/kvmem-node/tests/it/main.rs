@@ -3,6 +3,7 @@
 mod access;
 mod by_rings;
 mod by_socket;
+mod chains;
 mod cluster;
 #[path = "../../../kvmem/tests/it/register/fixed.rs"]
 #[allow(dead_code, reason = "the tests of the library use the rest")]

@@ -54,21 +54,26 @@ class AsyncNodeCache:
         key: int | bytes | str,
         value: Any,
         *,
+        parent: int | bytes | str | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
     ) -> None:
         """See :meth:`NodeCache.insert`."""
-        await self._run(self._calls, self.cache.insert, key, value, priority=priority, ttl=ttl)
+        call = functools.partial(self.cache.insert, parent=parent, priority=priority, ttl=ttl)
+        await self._run(self._calls, call, key, value)
 
     async def insert_batch(
         self,
         values: Mapping[_Key, Any] | Iterable[tuple[int | bytes | str, Any]],
         *,
+        parents: Iterable[int | bytes | str | None] | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
     ) -> None:
         """See :meth:`NodeCache.insert_batch`."""
-        call = functools.partial(self.cache.insert_batch, priority=priority, ttl=ttl)
+        call = functools.partial(
+            self.cache.insert_batch, parents=parents, priority=priority, ttl=ttl
+        )
         await self._run(self._calls, call, values)
 
     async def reserve(
@@ -76,25 +81,28 @@ class AsyncNodeCache:
         key: int | bytes | str,
         nbytes: SupportsIndex | str,
         *,
+        parent: int | bytes | str | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
     ) -> NodeReservation:
         """See :meth:`NodeCache.reserve`."""
-        return await self._run(
-            self._calls, self.cache.reserve, key, nbytes, priority=priority, ttl=ttl
-        )
+        call = functools.partial(self.cache.reserve, parent=parent, priority=priority, ttl=ttl)
+        return await self._run(self._calls, call, key, nbytes)
 
     async def reserve_batch(
         self,
         sizes: Mapping[_Key, SupportsIndex | str]
         | Iterable[tuple[int | bytes | str, SupportsIndex | str]],
         *,
+        parents: Iterable[int | bytes | str | None] | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
         wait: bool = True,
     ) -> list[NodeReservation]:
         """See :meth:`NodeCache.reserve_batch`."""
-        call = functools.partial(self.cache.reserve_batch, priority=priority, ttl=ttl, wait=wait)
+        call = functools.partial(
+            self.cache.reserve_batch, parents=parents, priority=priority, ttl=ttl, wait=wait
+        )
         return await self._run(self._calls, call, sizes)
 
     async def commit(self, reservations: Iterable[NodeReservation]) -> None:

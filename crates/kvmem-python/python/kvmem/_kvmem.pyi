@@ -1647,11 +1647,15 @@ class NodeCache(_Manager):
         key: _CacheKey,
         value: _Buffer,
         *,
+        parent: _CacheKey | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
     ) -> None:
         """Copies a value into the node's memory and stores it under ``key``. Evicts until it fits.
 
+        - ``parent``: key of the value before it in a chain, such as that of the block before it in
+          a prompt. The node evicts a value only when it has no more values with it as their parent,
+          and a use of a value is one of its parent. The parent may be stored later.
         - ``priority``: 0 to 3; values of a lower priority are evicted first.
         - ``ttl``: the value is gone after this number of seconds. None: it stays until it is
           evicted.
@@ -1664,12 +1668,14 @@ class NodeCache(_Manager):
         self,
         values: Mapping[_Key, _Buffer] | Iterable[tuple[_CacheKey, _Buffer]],
         *,
+        parents: Iterable[_CacheKey | None] | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
     ) -> None:
         """Copies several values into the node's memory and stores them under their keys, all of
         them or none. ``values`` is a mapping, or pairs of a key and its bytes, of which a call
-        takes at most 1024. The hints are as for :meth:`insert`, which it raises as.
+        takes at most 1024. ``parents`` has a key or None for each of them. The other hints are as
+        for :meth:`insert`, which it raises as.
         """
 
     def reserve(
@@ -1677,6 +1683,7 @@ class NodeCache(_Manager):
         key: _CacheKey,
         nbytes: _Size,
         *,
+        parent: _CacheKey | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
     ) -> NodeReservation:
@@ -1692,12 +1699,14 @@ class NodeCache(_Manager):
         self,
         sizes: Mapping[_Key, _Size] | Iterable[tuple[_CacheKey, _Size]],
         *,
+        parents: Iterable[_CacheKey | None] | None = None,
         priority: SupportsIndex = 0,
         ttl: float | None = None,
         wait: bool = True,
     ) -> _list[NodeReservation]:
         """Reserves space for several values, all of them or none. ``sizes`` is a mapping, or pairs
-        of a key and its number of bytes, of which a call takes at most 1024. See :meth:`reserve`.
+        of a key and its number of bytes, of which a call takes at most 1024. ``parents`` has a key
+        or None for each of them. See :meth:`reserve`.
 
         With ``wait=False``, the call does not wait for the tier below the node: while the tier is
         about to free space, the call raises :class:`OutOfSpaceError`, and a later one may succeed.

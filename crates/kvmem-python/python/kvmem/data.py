@@ -427,6 +427,10 @@ class NodeStats(NamedTuple):
     """Bytes of reservations."""
     fenced_nbytes: int
     """Bytes of reservations that were taken back: their client was silent for too long."""
+    dead_nbytes: int
+    """Bytes of values whose parent is neither in memory nor in the tier: no look-up from the start
+    of a prefix on finds them.
+    """
     hits: int
     """Keys that were acquired and had a value."""
     misses: int

@@ -145,6 +145,16 @@ impl<D: Device> DiskTier<D> {
         self.state().index.len_of(&digest)
     }
 
+    /// Marks a value as used last; returns whether there is one. The order of use is durable with
+    /// the next checkpoint.
+    pub fn touch(&self, key: &[u8]) -> bool {
+        if self.is_forked() {
+            return false;
+        }
+        let digest = self.digest(key);
+        self.state().index.get_used(&digest).is_some()
+    }
+
     /// Removes the values of keys; returns how many there were. They are not found again after the
     /// end of the process; after a power cut, only if the tier was [synced](Self::sync_all) since.
     ///

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use kvmem_node::{
-    CallError, ClientError, EventKind, NewValue, NodeReservation, PinBatch, Quota, ValueOptions,
+    CallError, ClientError, EventKind, NewValue, NodeReservation, ParentKey, PinBatch, Quota,
+    ValueOptions,
 };
 
 use super::client::{Held, has_bytes_of, write_bytes_of};
@@ -212,11 +213,20 @@ impl World {
         let first = self.random.below(KEYS);
         for (at, (reservation, id)) in (0..).zip(batch) {
             assert!(has_bytes_of(id, reservation.bytes()), "reserved bytes have changed");
-            let key = match self.random.below(60) {
-                0 => key(self.random.below(KEYS)),
-                1 => vec![b'x'; 65],
-                _ => key((first + at) % KEYS),
+            let of = match self.random.below(60) {
+                0 => self.random.below(KEYS),
+                _ => (first + at) % KEYS,
             };
+            let key = if self.random.once_in(60) { vec![b'x'; 65] } else { key(of) };
+            // Trees of chains: the parent has a lower number, so there are no cycles.
+            let parent = match self.random.below(8) {
+                0 | 1 => None,
+                2 => of.checked_sub(1 + self.random.below(4)),
+                _ => of.checked_sub(1),
+            };
+            let parent = parent.map(self::key);
+            self.model.blocks.get_mut(&id).expect("it is a block").parent.clone_from(&parent);
+            let parent = parent.map(|key| ParentKey::new(key).expect("it is short"));
             let priority = self.random.log_below(4) as u8;
             let ttl = match self.random.below(16) {
                 0 => Some(Duration::from_millis(1)),
@@ -227,7 +237,11 @@ impl World {
                 short_lived.push(id);
             }
             items.push((key.clone(), id, usize::from(priority)));
-            values.push(NewValue { key, reservation, options: ValueOptions { priority, ttl } });
+            values.push(NewValue {
+                key,
+                reservation,
+                options: ValueOptions { parent, priority, ttl },
+            });
         }
         self.call = format!("client {number} commits {} values", items.len());
         let expected = expected_of(&items);

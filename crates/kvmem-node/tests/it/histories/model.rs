@@ -1,6 +1,6 @@
 //! [`Model`]: the state of a node, as its documentation tells it. It has no memory and no index.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use kvmem_node::{CallError, Event, EventKind, NamespaceLimits, NodeOptions, Quota};
 use kvmem_testkit::oracle::Oracle;
@@ -17,6 +17,10 @@ pub(super) struct Block {
     pub(super) namespace: usize,
     /// `None`: it is reserved.
     pub(super) key: Option<Vec<u8>>,
+    /// The key of its parent, in its namespace. The histories have no cycles.
+    pub(super) parent: Option<Vec<u8>>,
+    /// Its place in the order of use: its own last use, or a later one that a child has passed on.
+    order: u64,
     pub(super) offset: u64,
     pub(super) len: u64,
     pub(super) priority: usize,
@@ -33,8 +37,6 @@ pub(super) struct Namespace {
     pub(super) name: &'static str,
     pub(super) limits: NamespaceLimits,
     pub(super) bytes: u64,
-    /// Unpinned values by priority, in the order of their last use.
-    lists: [VecDeque<Id>; 4],
 }
 
 #[derive(Clone, Debug, Default)]
@@ -55,6 +57,7 @@ pub(super) struct Model {
     /// The extents of all blocks: they never overlap.
     pub(super) space: Oracle,
     next: Id,
+    uses: u64,
 }
 
 /// Events of a call, which the model explains one after the other.
@@ -139,6 +142,7 @@ impl Model {
             sessions: HashMap::new(),
             space: Oracle::new(capacity, None),
             next: 0,
+            uses: 0,
         }
     }
 
@@ -149,8 +153,7 @@ impl Model {
         }
         let own = self.options.limits.iter().find(|(of, _)| of == name);
         let limits = own.map_or(self.options.default_limits, |(_, limits)| *limits);
-        let lists = Default::default();
-        self.namespaces.push(Namespace { name, limits, bytes: 0, lists });
+        self.namespaces.push(Namespace { name, limits, bytes: 0 });
         self.namespaces.len() - 1
     }
 
@@ -163,22 +166,46 @@ impl Model {
         self.find(namespace, key).filter(|id| !self.blocks[id].expired)
     }
 
-    fn list_of(&mut self, id: Id) -> &mut VecDeque<Id> {
+    fn parent_of(&self, id: Id) -> Option<Id> {
         let block = &self.blocks[&id];
-        &mut self.namespaces[block.namespace].lists[block.priority]
+        let parent = self.find(block.namespace, block.parent.as_ref()?)?;
+        (parent != id).then_some(parent)
     }
 
-    fn push(&mut self, id: Id) {
-        self.list_of(id).push_back(id);
+    /// The parent of a value counts as used when the value was.
+    fn raise_parent(&mut self, id: Id) {
+        let order = self.blocks[&id].order;
+        if let Some(parent) = self.parent_of(id) {
+            let parent = self.blocks.get_mut(&parent).expect("it is a block");
+            parent.order = parent.order.max(order);
+        }
     }
 
-    fn unlink(&mut self, id: Id) {
-        self.list_of(id).retain(|other| *other != id);
+    fn note_use(&mut self, id: Id) {
+        self.uses += 1;
+        let block = self.blocks.get_mut(&id).expect("it is a block");
+        block.order = self.uses;
+        if block.pinned_by > 0 {
+            self.raise_parent(id);
+        }
     }
 
-    /// The value that a namespace gives up first.
+    /// The value that a namespace gives up first: an end of a chain, by priority and order of use.
     fn victim_in(&self, namespace: usize) -> Option<Id> {
-        self.namespaces[namespace].lists.iter().find_map(|list| list.front().copied())
+        let unpinned = |it: &Block| it.committed && it.pinned_by == 0 && it.namespace == namespace;
+        let of = || self.blocks.iter().filter(|(_, it)| unpinned(it));
+        let parents: HashSet<Id> = of().filter_map(|(id, _)| self.parent_of(*id)).collect();
+        let ends = of().filter(|(id, _)| !parents.contains(id));
+        ends.min_by_key(|(_, it)| (it.priority, it.order)).map(|(id, _)| *id)
+    }
+
+    /// The bytes of values whose parents are gone.
+    pub(super) fn dead_bytes(&self) -> u64 {
+        let is_dead = |it: &&Block| {
+            let parent = it.parent.as_ref().filter(|parent| it.key.as_ref() != Some(parent));
+            it.committed && parent.is_some_and(|key| self.find(it.namespace, key).is_none())
+        };
+        self.blocks.values().filter(is_dead).map(|it| it.len).sum()
     }
 
     /// The value that is evicted first: of the namespace that exceeds its share most.
@@ -192,13 +219,15 @@ impl Model {
 
     /// A value can no longer be found.
     pub(super) fn withdraw(&mut self, id: Id) {
+        if self.blocks[&id].pinned_by == 0 {
+            self.raise_parent(id);
+        }
         let block = self.blocks.get_mut(&id).expect("it is a block");
         block.committed = false;
         let (namespace, key) = (block.namespace, block.key.clone().expect("it is a value"));
         let pinned = block.pinned_by > 0;
         assert_eq!(self.by_key.remove(&(namespace, key)), Some(id));
         if !pinned {
-            self.unlink(id);
             self.free(id);
         }
     }
@@ -214,8 +243,8 @@ impl Model {
         *count += 1;
         if *count == 1 {
             self.blocks.get_mut(&id).expect("it is a block").pinned_by += 1;
-            if self.blocks[&id].pinned_by == 1 {
-                self.unlink(id);
+            if self.blocks[&id].pinned_by == 1 && self.blocks[&id].committed {
+                self.raise_parent(id);
             }
         }
     }
@@ -230,10 +259,8 @@ impl Model {
         pins.remove(&id);
         let block = self.blocks.get_mut(&id).expect("it is a block");
         block.pinned_by -= 1;
-        match (block.pinned_by, block.committed) {
-            (0, true) => self.push(id),
-            (0, false) => self.free(id),
-            _ => {}
+        if (block.pinned_by, block.committed) == (0, false) {
+            self.free(id);
         }
     }
 
@@ -303,6 +330,9 @@ impl Model {
             self.pin(session, id);
             found.push(Some(id));
         }
+        for id in found.iter().rev().flatten() {
+            self.note_use(*id);
+        }
         found.resize(keys.len(), None);
         Ok(found)
     }
@@ -340,10 +370,7 @@ impl Model {
             let Some(id) = self.find(namespace, key) else { continue };
             assert!(!self.blocks[&id].expired, "a value of {key:?} has outlived its time");
             touched += 1;
-            if self.blocks[&id].pinned_by == 0 {
-                self.unlink(id);
-                self.push(id);
-            }
+            self.note_use(id);
         }
         touched
     }
@@ -368,7 +395,7 @@ impl Model {
             block.committed = true;
             let reservations = &mut self.sessions.get_mut(&session).expect("it lives").reservations;
             assert!(reservations.remove(id).is_some());
-            self.push(*id);
+            self.note_use(*id);
             events.expect(EventKind::Stored, namespace, key);
         }
     }
@@ -414,6 +441,8 @@ impl Model {
             let block = Block {
                 namespace,
                 key: None,
+                parent: None,
+                order: 0,
                 offset,
                 len,
                 priority: 0,

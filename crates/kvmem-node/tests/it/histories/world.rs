@@ -204,6 +204,7 @@ impl World {
         assert_eq!(stats.reservations, reservations().count() as u64);
         assert_eq!(stats.reserved_bytes, reservations().sum::<u64>());
         assert_eq!((stats.fenced_bytes, stats.damaged_total), (0, 0));
+        assert_eq!(stats.dead_bytes, model.dead_bytes());
         for (number, found) in stats.namespaces.iter().enumerate() {
             let expected = &model.namespaces[number];
             let (pinned, pinned_bytes) = model.pinned_in(number);

@@ -50,6 +50,7 @@ from lmcache.v1.platform import create_event_notifier
 from ..errors import ClosedError, InvalidArgumentError
 from ..storage import StorageOptions, Value, ValueStore, check_version, open_store
 from ..storage.disk import DiskStore
+from ..storage.parents import KnownParents
 from ..storage.weights import fingerprint, warn_unseen
 from ._version import SUPPORTED
 
@@ -109,8 +110,8 @@ def digest(key: Any, weights: str) -> bytes:
     return hashlib.blake2b(name, digest_size=32).digest()
 
 
-def value_of(key: bytes, memory: Any) -> Value:
-    """Returns the store's key and the bytes of an object, which are contiguous."""
+def value_of(key: bytes, memory: Any, parent: bytes | None = None) -> Value:
+    """Returns the store's keys and the bytes of an object, which are contiguous."""
     view = memoryview(memory.byte_array).cast("B")
     if view.readonly:
         raise InvalidArgumentError(
@@ -118,7 +119,7 @@ def value_of(key: bytes, memory: Any) -> Value:
             value=view.nbytes,
         )
     address = ctypes.addressof(ctypes.c_ubyte.from_buffer(view)) if view.nbytes else 0
-    return Value(key, ((address, view.nbytes),))
+    return Value(key, ((address, view.nbytes),), parent)
 
 
 class Tasks:
@@ -195,6 +196,7 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         self._weights = WeightsByModel(parsed)
         # Digests that a look-up has locked: the files may change before they are unlocked.
         self._locked: dict[Any, list[bytes]] = {}
+        self._parents: KnownParents[bytes] = KnownParents()
         self.store: ValueStore = open_store(parsed, direct=True)
         super().__init__(max_capacity_bytes=self.store.capacity)
         self._kind = (
@@ -229,6 +231,17 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         weights = {model: self._weights.of(model) for model in {key.model_name for key in keys}}
         return [digest(key, weights[key.model_name]) for key in keys]
 
+    def _note(self, keys: list[Any], digests: list[bytes]) -> None:
+        """Notes the order of the objects of a prompt: those of each rank and group of layers follow
+        each other.
+        """
+        chains: dict[Any, list[bytes]] = {}
+        for key, each in zip(keys, digests, strict=True):
+            of = (key.model_name, key.kv_rank, key.object_group_id, key.cache_salt)
+            chains.setdefault(of, []).append(each)
+        for chain in chains.values():
+            self._parents.note(chain)
+
     def _number(self) -> int:
         with self._lock:
             if self._closed:
@@ -250,7 +263,13 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     # Tasks.
 
     def submit_store_task(self, keys: list[Any], objects: list[Any]) -> int:
-        values = list(map(value_of, self._digests(keys), objects))
+        digests = self._digests(keys)
+        unknown = [at for at, it in enumerate(self._parents.of(digests)) if it is None]
+        if len(unknown) > 1:
+            # No look-up has shown them: LMCache stores the objects of a prompt in its order.
+            self._note([keys[at] for at in unknown], [digests[at] for at in unknown])
+        parents = self._parents.of(digests)
+        values = list(map(value_of, digests, objects, parents))
 
         def store() -> Any:
             # An object counts once, when it is stored first: the store knows which call that was.
@@ -269,6 +288,7 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         self, keys: list[Any], group_layout_descs: dict[int, Any]
     ) -> int:
         digests = self._digests(keys)
+        self._note(keys, digests)
 
         def lock() -> Any:
             locked = self.store.lock(digests)

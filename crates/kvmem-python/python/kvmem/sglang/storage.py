@@ -45,6 +45,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 
 from ..errors import InvalidArgumentError
 from ..storage import StorageOptions, Value, ValueStore, ValueStoreStats, check_version, open_store
+from ..storage.parents import KnownParents
 from ..storage.weights import fingerprint, warn_unseen
 from . import SUPPORTED
 
@@ -320,6 +321,8 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
         self._epoch = ""
         self._flat = not extra.get("interface_v1")
         self._pools: dict[str, HostPool] = {}
+        # Of the names that SGLang gives to pages: each is a hash of all tokens up to its end.
+        self._parents: KnownParents[str] = KnownParents()
         self._closing = threading.Lock()
         self.store: ValueStore = open_store(parsed, rank_of(storage_config))
         _storages.add(self)
@@ -363,30 +366,57 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
                 value=name,
             ) from None
 
+    def _note(self, keys: Sequence[str], extra_info: Any = None) -> None:
+        """Notes the order of the pages of a prompt. SGLang says what is before them if its option
+        ``hicache_storage_pass_prefix_keys`` is true.
+        """
+        before = getattr(extra_info, "prefix_keys", None)
+        self._parents.note(keys, before[-1] if before else None)
+
+    def _parent_keys(self, pool: HostPool, keys: Sequence[str], flat: bool) -> list[bytes | None]:
+        """Returns the store's keys of the parents of pages: of the page before each, in its pool.
+        Another pool than the model's may store the last pages alone: the first one of a call goes
+        with the model's page of the same tokens.
+        """
+        names = self._parents.of(keys)
+        parents: list[bytes | None] = [
+            None if name is None else pool.keys([name], flat=flat)[0] for name in names
+        ]
+        kv = self._pool() if KV in self._pools else pool
+        if keys and pool is not kv and getattr(kv.pool, "kv_buffer", self) is not None:
+            parents[0] = kv.keys(keys[:1], flat=flat and kv.is_flat)[0]
+        return parents
+
     # Pages as addresses in a host pool.
 
     def batch_get_v1(
         self, keys: list[str], host_indices: Any, extra_info: Any = None
     ) -> list[bool]:
+        self._note(keys, extra_info)
         return self._move(self.store.get, [(self._pool(), keys, host_indices)])[0]
 
     def batch_set_v1(
         self, keys: list[str], host_indices: Any, extra_info: Any = None
     ) -> list[bool]:
+        self._note(keys, extra_info)
         return self._move(self.store.put, [(self._pool(), keys, host_indices)])[0]
 
     def batch_get_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
-        return self._move_v2(transfers, is_put=False)
+        return self._move_v2(transfers, extra_info, is_put=False)
 
     def batch_set_v2(self, transfers: list[Any], extra_info: Any = None) -> dict[str, list[bool]]:
-        return self._move_v2(transfers, is_put=True)
+        return self._move_v2(transfers, extra_info, is_put=True)
 
-    def _move_v2(self, transfers: list[Any], *, is_put: bool) -> dict[str, list[bool]]:
+    def _move_v2(
+        self, transfers: list[Any], extra_info: Any, *, is_put: bool
+    ) -> dict[str, list[bool]]:
         """Moves the pages of all pools with addresses in one call of the store."""
         results: dict[str, list[bool]] = {}
         names, moves = [], []
         for transfer in transfers:
             pool, keys = self._pool(str(transfer.name)), transfer.keys or []
+            if pool.name == KV:
+                self._note(keys, extra_info)
             if pool.is_flat:
                 move = self._put_flat if is_put else self._get_flat
                 results[transfer.name] = move(pool, keys, transfer.host_indices)
@@ -406,7 +436,8 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
             counts.append(len(keys) if keys and pool.matches(keys, indices) else 0)
             if counts[-1]:
                 parts = pool.parts(indices, len(keys))
-                values += map(Value, pool.keys(keys, flat=False), parts)
+                parents = self._parent_keys(pool, keys, flat=False)
+                values += map(Value, pool.keys(keys, flat=False), parts, parents)
         moved = move(values) if values else []
         results, at = [], 0
         for (_, keys, _), count in zip(moves, counts, strict=True):
@@ -423,9 +454,10 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
             pool.pool.get_data_page(int(indices[at * pool.page_size]), flat=True).contiguous()
             for at in range(len(keys))
         ]
+        names = pool.keys(keys, flat=True), self._parent_keys(pool, keys, flat=True)
         values = [
-            Value(key, (memory_of(page),))
-            for key, page in zip(pool.keys(keys, flat=True), pages, strict=True)
+            Value(key, (memory_of(page),), parent)
+            for key, parent, page in zip(*names, pages, strict=True)
         ]
         return self.store.put(values)
 
@@ -481,10 +513,13 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
         target_sizes: Any = None,
     ) -> bool:
         pages = [value.contiguous() for value in values]
+        self._note(keys)
+        pool = self._pool()
+        names = pool.keys(keys, flat=True), self._parent_keys(pool, keys, flat=True)
         stored = self.store.put(
             [
-                Value(key, (memory_of(page),))
-                for key, page in zip(self._pool().keys(keys, flat=True), pages, strict=True)
+                Value(key, (memory_of(page),), parent)
+                for key, parent, page in zip(*names, pages, strict=True)
             ]
         )
         return all(stored)
@@ -498,12 +533,14 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
         return self.batch_exists([key]) == 1
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
+        self._note(keys, extra_info)
         return self.store.prefix(self._kv_keys(keys))
 
     def batch_exists_v2(
         self, keys: list[str], pool_transfers: list[Any] | None = None, extra_info: Any = None
     ) -> Any:
         transfers = pool_transfers or []
+        self._note(keys, extra_info)
         requested = self._kv_keys(keys)
         for transfer in transfers:
             requested += self._pool(str(transfer.name)).keys(keys)

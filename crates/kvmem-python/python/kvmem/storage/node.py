@@ -163,8 +163,9 @@ class NodeStore(ValueStore):
 
     def _insert(self, values: list[Value], budget: Budget) -> None:
         sizes = [(value.key, value.nbytes) for value in values]
+        parents = [value.parent for value in values]
         reserved: list[NodeReservation] = self._call(
-            lambda cache: cache.reserve_batch(sizes), budget
+            lambda cache: cache.reserve_batch(sizes, parents=parents), budget
         )
         # This thread copies: an abandoned call has nothing of the engine's memory.
         for reservation, value in zip(reserved, values, strict=True):

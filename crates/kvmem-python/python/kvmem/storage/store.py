@@ -39,6 +39,8 @@ class Value:
     """Addresses and lengths in bytes of the parts of the value, in order. The caller keeps the
     memory until the call returns.
     """
+    parent: bytes | None = None
+    """Key of the value before it in a prompt. A node evicts that one later."""
 
     @property
     def nbytes(self) -> int:

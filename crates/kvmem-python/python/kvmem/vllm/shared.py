@@ -45,8 +45,10 @@ prefix then: it finds nothing of before, and other engines with the old weights 
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
+import itertools
 import logging
 import os
 import re
@@ -218,6 +220,56 @@ def _next_keys(
     if not backwards:
         return keys, True
     return [key, *reversed(of_group[max(at + 1 - _WINDOW, 0) : at])], False
+
+
+@dataclasses.dataclass
+class _Order:
+    """The order of the keys of a request. vLLM keeps it with the request."""
+
+    seen: int = 0
+    """Number of keys that are in it already."""
+    groups: dict[bytes, list[tuple[int, Any]]] = dataclasses.field(default_factory=dict)
+    """Keys with the number of tokens at their ends, in the order of the prompt."""
+    first: dict[int, Any] = dataclasses.field(default_factory=dict)
+    """Keys of the first group of layers, by the number of tokens at their ends."""
+    before: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """The key before each key, of the same group."""
+    stored: set[Any] = dataclasses.field(default_factory=set)
+    """Keys that were found or are stored."""
+
+
+def _order_of(req_context: Any) -> _Order:
+    order: _Order | None = req_context.get_state(_Order)
+    if order is None:
+        order = _Order()
+        req_context.set_state(order)
+    return order
+
+
+def _parents(keys: list[Any], req_context: Any) -> list[Any]:
+    """Returns the parent of each key: the one before it in the prompt, of the same group of layers.
+    Of a group that stores the last chunks of a window alone, the first one goes with the chunk of
+    the first group for the same tokens. None: there is none, or it is not known.
+    """
+    positions = getattr(req_context, "_offload_key_positions", None) or {}
+    order = _order_of(req_context)
+    for key, at in itertools.islice(positions.items(), order.seen, None):
+        chain = order.groups.setdefault(key[-_GROUP:], [])
+        index = bisect.bisect(chain, (at, key))
+        order.before[key] = chain[index - 1][1] if index else None
+        chain.insert(index, (at, key))
+        if key[-_GROUP:] == bytes(_GROUP):
+            order.first[at] = key
+    order.seen = len(positions)
+    answers: _Answers | None = req_context.get_state(_Answers)
+    order.stored.update(() if answers is None else answers.found)
+    parents = []
+    for key in keys:
+        parent = order.before.get(key)
+        if key[-_GROUP:] != bytes(_GROUP) and parent not in order.stored:
+            parent = order.first.get(positions.get(key, 0), parent)
+        parents.append(parent)
+    return parents
 
 
 class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
@@ -458,6 +510,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             answers = self._begin_step(None, req_context)
         if answers.storing is not None and not self._take_rows(answers):
             return None
+        _order_of(req_context).stored.update(keys)
         wanted = [
             key
             for key in dict.fromkeys(keys)
@@ -485,9 +538,13 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         if cache is None:
             return False
         names = [self._prefix + key for key in keys]
+        parents = [
+            None if parent is None else self._prefix + parent
+            for parent in _parents(keys, req_context)
+        ]
         hints = hints_of(req_context)
         answers.storing = self._calls.ask(
-            lambda: self._reserve(cache, keys, names, hints), _discard_rows
+            lambda: self._reserve(cache, keys, names, parents, hints), _discard_rows
         )
         self._active[id(answers)] = answers
         return answers.storing.wait(self._patience) and self._take_rows(answers)
@@ -503,19 +560,28 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         return question.answer is not None
 
     def _reserve(
-        self, cache: NodeCache, keys: list[Any], names: list[Any], hints: Any
+        self,
+        cache: NodeCache,
+        keys: list[Any],
+        names: list[Any],
+        parents: list[Any],
+        hints: Any,
     ) -> dict[Any, NodeReservation | None] | None:
         """Reserves a row for each key without a value, with the hints of the request, or none at
         all. The keys that have values count as used.
         """
         has_value = self._have_values(cache, names)
-        sizes = [(name, self._row_bytes) for name, has in zip(names, has_value) if not has]
+        missing = [at for at, has in enumerate(has_value) if not has]
         reserved: list[NodeReservation] = []
         try:
-            for start in range(0, len(sizes), _BATCH):
-                part = sizes[start : start + _BATCH]
+            for start in range(0, len(missing), _BATCH):
+                part = missing[start : start + _BATCH]
                 reserved += cache.reserve_batch(
-                    part, priority=hints.priority, ttl=hints.ttl, wait=False
+                    [(names[at], self._row_bytes) for at in part],
+                    parents=[parents[at] for at in part],
+                    priority=hints.priority,
+                    ttl=hints.ttl,
+                    wait=False,
                 )
         except OutOfSpaceError:
             self._drop(reserved)

@@ -1,0 +1,128 @@
+//! Chains through a whole server: what is left of a prefix is its start, in memory and in a tier.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvmem_node::{
+    ConnectOptions, NewValue, Node, NodeClient, NodeOptions, NodeReservation, ParentKey,
+    ServerOptions, ValueOptions,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::support::{Place, Running, connect_with, memory};
+use crate::tier::Tiered;
+
+/// Values of a chain, and bytes of a value.
+const LENGTH: u32 = 16;
+const LEN: usize = 30_000;
+
+fn key(chain: u32, at: u32) -> [u8; 8] {
+    (u64::from(chain) << 32 | u64::from(at)).to_be_bytes()
+}
+
+/// Stores values of a chain in one call, as many as there is space for.
+fn store(client: &NodeClient, chain: u32, places: std::ops::Range<u32>) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    let reservations = loop {
+        match client.reserve(&vec![LEN as u64; places.len()]) {
+            Ok(reservations) => break reservations,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+    };
+    let value = |(at, mut reservation): (u32, NodeReservation)| {
+        reservation.write(0, &vec![at as u8; LEN]).expect("it is valid");
+        let parent = at.checked_sub(1).map(|before| ParentKey::new(key(chain, before)));
+        let parent = parent.map(|parent| parent.expect("it is short"));
+        let options = ValueOptions { parent, ..ValueOptions::default() };
+        NewValue { key: key(chain, at), reservation, options }
+    };
+    let values: Vec<_> = places.zip(reservations).map(value).collect();
+    client.try_commit(values).expect("they are reserved");
+}
+
+/// Returns the values that are in memory or in the tier, and those of them without their parent.
+fn left(client: &NodeClient, chains: u32) -> (u32, u32) {
+    let (mut left, mut dead) = (0, 0);
+    for chain in 0..chains {
+        let is_there = |at: u32| client.lookup(&[key(chain, at)]).expect("a call") == 1;
+        let there: Vec<bool> = (0..LENGTH).map(is_there).collect();
+        let usable = there.iter().take_while(|it| **it).count() as u32;
+        let all = there.iter().filter(|it| **it).count() as u32;
+        (left, dead) = (left + all, dead + all - usable);
+    }
+    (left, dead)
+}
+
+/// The chains grow in steps and are used key by key. Those whose start is lost are stored again,
+/// from the first missing value on, as engines do.
+fn serve_chains(client: &NodeClient, random: &mut ChaCha8Rng, chains: u32, one_by_one: bool) {
+    for step in 0..300 {
+        // Some chains are used more than others.
+        let chain = random.random_range(0..chains).min(random.random_range(0..chains));
+        let keys: Vec<[u8; 8]> = (0..LENGTH).map(|at| key(chain, at)).collect();
+        let mut pins = Vec::new();
+        if one_by_one {
+            for key in &keys {
+                let Some(pin) = client.get(key).expect("a call") else { break };
+                pins.push(pin);
+            }
+        } else {
+            let found = client.acquire_prefix(&keys).expect("a call");
+            pins.extend(found.split().into_iter().flatten());
+        }
+        let mut at = pins.len() as u32;
+        while !pins.is_empty() {
+            // In no order.
+            drop(pins.swap_remove(random.random_range(0..pins.len())));
+        }
+        while at < LENGTH {
+            let end = (at + random.random_range(1..=4)).min(LENGTH);
+            store(client, chain, at..end);
+            at = end;
+        }
+        if step % 10 == 0 {
+            // Meanwhile, too.
+            let (left, dead) = left(client, chains);
+            assert!(dead * 100 <= left, "{dead} of {left} values are dead");
+        }
+    }
+}
+
+#[test]
+fn what_is_left_of_a_prefix_is_its_start() {
+    let place = Place::new();
+    let node = Node::create(memory(4 << 20), NodeOptions::default()).expect("possible");
+    let _server = Running::start(node, &place.socket(), ServerOptions::default());
+    let client = connect_with(&place.socket(), &ConnectOptions::default());
+    let mut random = ChaCha8Rng::seed_from_u64(1);
+    serve_chains(&client, &mut random, 30, true);
+    let (left, dead) = left(&client, 30);
+    assert!(left > 100 && dead == 0, "{dead} of {left} values are dead");
+    assert_eq!(client.stats().expect("a call").dead_bytes, 0);
+}
+
+#[test]
+fn what_is_left_of_a_prefix_in_a_tier_is_its_start() {
+    let place = Place::new();
+    let path = place.socket().with_extension("tier");
+    let mut random = ChaCha8Rng::seed_from_u64(2);
+    // The tier keeps no parents: after a restart, the calls for a prefix show them.
+    for round in 0..3 {
+        let options = kvmem_tier::DiskTierOptions {
+            bytes: Some(24 << 20),
+            ..kvmem_tier::DiskTierOptions::default()
+        };
+        let (disk, _) = kvmem_tier::DiskTier::open(&path, &options).expect("a file can be made");
+        let node = Node::create(memory(4 << 20), NodeOptions::default()).expect("possible");
+        let tiered = Tiered::start(Place::new(), node, Arc::new(disk));
+        let client = tiered.client();
+        let (before, dead) = left(&client, 60);
+        assert!(dead * 100 <= before, "{dead} of {before} values are dead after a restart");
+        serve_chains(&client, &mut random, 60, round == 0);
+        let (left, dead) = left(&client, 60);
+        assert!(left > 300 && dead * 100 <= left, "{dead} of {left} values are dead");
+        drop(client);
+        tiered.end();
+    }
+}

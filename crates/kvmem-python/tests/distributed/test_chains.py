@@ -1,0 +1,214 @@
+"""What is left of prompts in a node that is too small for them: their starts, and nothing that is
+dead, whatever way an engine stores and uses them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import random
+from collections.abc import Callable, Iterator
+
+import kvmem
+import pytest
+from conftest import MIB
+from kvmem.storage import NodeStore, Value
+from kvmem.storage.parents import KnownParents
+from node_server import ROOT, Server
+from vllm_process import (
+    release,  # noqa: F401 (release)
+    vllm,
+    with_oldest,
+)
+
+PAGE = 64 << 10
+"""Bytes of a value."""
+
+TRACE = ROOT.parent / "shared" / "traces" / "conversation_trace.jsonl"
+"""Prompts of a service, as lists of numbers of blocks. It is not part of the repository."""
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    with Server(32 * MIB) as server:
+        yield server
+
+
+def sessions(count: int) -> Iterator[list[bytes]]:
+    """Yields prompts: conversations that grow, some of them behind a common start."""
+    draw = random.Random(5)
+    grown: list[list[bytes]] = [
+        [b"system %d" % (number % 3), b"tools %d" % (number % 3)] for number in range(60)
+    ]
+    for turn in range(count):
+        # Some conversations go on more than others.
+        prompt = grown[min(draw.randrange(60), draw.randrange(60))]
+        prompt += [b"turn %d block %d" % (turn, at) for at in range(draw.randrange(1, 9))]
+        if len(prompt) > 60:
+            del prompt[2:]
+        yield list(prompt)
+
+
+def trace() -> Iterator[list[bytes]]:
+    """Yields the prompts of the trace."""
+    with TRACE.open() as lines:
+        for line in itertools.islice(lines, 400):
+            # A block of the trace has 512 tokens; all of a prompt fit into the node.
+            yield [b"block %d" % it for it in json.loads(line)["hash_ids"]][:200]
+
+
+PROMPTS = {"sessions": lambda: sessions(400), "trace": trace}
+
+
+def prompts(kind: str) -> Iterator[list[bytes]]:
+    if kind == "trace" and not TRACE.is_file():
+        pytest.skip(f"{TRACE} is not here: put the trace there")
+    return PROMPTS[kind]()
+
+
+class Dead:
+    """The values without their parents, by what the node lists, and by what it counts."""
+
+    def __init__(self, node: kvmem.NodeCache) -> None:
+        self.node = node
+        self.parents: dict[bytes, bytes] = {}
+        self.turns = 0
+
+    def check(self, prompt: list[bytes]) -> None:
+        """Checks that no value is dead: nothing is removed, so nothing need be."""
+        self.parents.update(zip(prompt[1:], prompt, strict=False))
+        stats = self.node.stats()
+        assert stats.dead_nbytes == 0, f"{stats.dead_nbytes} of {stats.used} bytes are dead"
+        self.turns += 1
+        if self.turns % 3 == 0:
+            there = {it.key for it in self.node.list()}
+            dead = [it for it in there if self.parents.get(it, it) not in there]  # type: ignore[arg-type]
+            assert not dead, f"{len(dead)} of {len(there)} values are dead"
+
+
+def key_by_key(node: kvmem.NodeCache, prompt: list[bytes]) -> None:
+    pins = list(itertools.takewhile(lambda pin: pin is not None, map(node.get, prompt)))
+    for pin in set(pins):
+        assert pin is not None
+        pin.release()
+    for at in range(len(pins), len(prompt)):
+        node.insert(prompt[at], bytes(PAGE), parent=prompt[at - 1] if at else None)
+
+
+def in_steps(node: kvmem.NodeCache, prompt: list[bytes]) -> None:
+    found = node.lookup(prompt)
+    node.touch(prompt[:found])
+    for start in range(found, len(prompt), 4):
+        part = prompt[start : start + 4]
+        parents = [prompt[at - 1] if at else None for at in range(start, start + len(part))]
+        node.insert_batch([(key, bytes(PAGE)) for key in part], parents=parents)
+
+
+def in_the_order_of_a_set(node: kvmem.NodeCache, prompt: list[bytes]) -> None:
+    parents = dict(zip(prompt[1:], prompt, strict=False))
+    pins = [pin for pin in node.acquire(prompt) if pin is not None]
+    missing = {key for key in prompt if key not in node}
+    reserved = [node.reserve(key, PAGE, parent=parents.get(key)) for key in missing]
+    node.commit(reserved)
+    for pin in set(pins):
+        pin.release()
+
+
+@pytest.mark.parametrize("way", [key_by_key, in_steps, in_the_order_of_a_set])
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_of_prompts_the_starts_stay(
+    server: Server, kind: str, way: Callable[[kvmem.NodeCache, list[bytes]], None]
+) -> None:
+    with kvmem.connect(server.path) as node:
+        dead = Dead(node)
+        for prompt in prompts(kind):
+            way(node, prompt)
+            dead.check(prompt)
+        assert node.stats().evicted > 100
+
+
+@pytest.mark.parametrize("kind", PROMPTS)
+def test_stores_of_engines_keep_starts(server: Server, kind: str) -> None:
+    """SGLang and LMCache: a look-up of all pages of a prompt, and batches that are stored later."""
+    parents: KnownParents[bytes] = KnownParents()
+    page = ctypes.create_string_buffer(PAGE)
+    memory = ((ctypes.addressof(page), PAGE),)
+    store = NodeStore(server.path, deadline=60.0)
+    with kvmem.connect(server.path) as node:
+        dead = Dead(node)
+        for prompt in prompts(kind):
+            parents.note(prompt)
+            locked = store.lock(prompt)
+            missing = [key for key, hit in zip(prompt, locked, strict=True) if not hit]
+            known = dict(zip(missing, parents.of(missing), strict=True))
+            for start in range(0, len(missing), 16):
+                batch = missing[start : start + 16]
+                store.put([Value(key, memory, known[key]) for key in batch])
+            store.unlock([key for key, hit in zip(prompt, locked, strict=True) if hit])
+            dead.check(prompt)
+        assert node.stats().evicted > 100
+    store.close()
+
+
+def test_parents_are_known_for_the_latest_keys() -> None:
+    parents: KnownParents[str] = KnownParents(3)
+    parents.note(["a", "b", "c"])
+    parents.note(["d", "d"], before="c")
+    assert parents.of(["a", "b", "c", "d", "e"]) == [None, "a", "b", "c", None]
+    parents.note(["f"], before="b")
+    assert parents.of(["b", "c", "d", "f"]) == [None, "b", "c", "b"]
+
+
+@with_oldest
+def test_vllms_chunks_name_the_chunk_before(server: Server) -> None:
+    """In whatever order the chunks of several groups of layers are stored."""
+    vllm(
+        f"""
+        import random, vllm_engine, kvmem
+        from vllm.v1.kv_offload import base
+        from kvmem.vllm import KvmemSharedSpec
+        from kvmem.vllm.shared import worker_key
+        options = dict(workers=1, page=8192, blocks_per_chunk=2, engine_id="chains",
+            extra={{"kvmem": {{"socket": {str(server.path)!r}}}}})
+        spec = KvmemSharedSpec(vllm_engine.config(options, 0))
+        manager = spec.get_manager()
+        node = kvmem.connect({str(server.path)!r}, namespace=spec._namespace())
+        node.insert(worker_key("chains", 0), b"here", priority=3)
+        worker = node.get(worker_key("chains", 0))
+        step = base.ScheduleEndContext((), ())
+        draw = random.Random(3)
+        grown = [[] for _ in range(40)]
+        before = {{}}
+        for turn in range(300):
+            blocks = grown[min(draw.randrange(40), draw.randrange(40))]
+            blocks += [b"%d %d" % (turn, at) for at in range(draw.randrange(1, 9))]
+            context = base.ReqContext("r%d" % turn)
+            for group in range(2):
+                names = [base.make_offload_key(it, group) for it in blocks]
+                before.update(zip(names[1:], names))
+            # Positions come in parts, as those of tokens that are generated.
+            for part in range(0, len(blocks), 5):
+                for group in range(2):
+                    for at, name in list(enumerate(blocks))[part : part + 5]:
+                        key = base.make_offload_key(name, group)
+                        context.set_offload_key_position(key, 32 * (at + 1))
+                chunk = blocks[part : part + 5]
+                keys = {{base.make_offload_key(it, group) for it in chunk for group in range(2)}}
+                for key in keys:
+                    manager.lookup(key, context)
+                stored = manager.prepare_store(keys, context)
+                if stored is not None:
+                    manager.complete_store(stored.keys_to_store, context)
+                manager.on_schedule_end(step)
+            manager.on_schedule_end(step)
+            manager.on_schedule_end(step)
+            stats = node.stats()
+            assert stats.dead_nbytes == 0, (turn, stats)
+            there = {{it.key for it in node.list()}}
+            dead = [it for it in there if before.get(it, it) not in there]
+            assert not dead, (turn, len(dead), len(there))
+        assert stats.evicted > 100, stats
+        manager.shutdown()
+        """
+    )
