@@ -442,6 +442,24 @@ impl PyNodeCache {
         })
     }
 
+    /// Returns where the value of each key is, in the order of the keys. Nothing is pinned, fetched
+    /// or counted as used, so the values may go at once.
+    fn locate<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let keys = NodeKeys::of(keys)?;
+        let located = call(py, &self.client()?, |client| {
+            let mut all = Vec::new();
+            for part in keys.parts() {
+                all.extend(client.locate(part)?);
+            }
+            Ok(all)
+        })?;
+        located.into_iter().map(|one| node_report::located(py, one)).collect()
+    }
+
     /// Marks values as used now. Returns how many of the keys have one.
     fn touch(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.count(py, keys, |client, keys| client.touch(keys))
@@ -541,6 +559,21 @@ impl PyNodeCache {
             let (mut all, mut from) = (Vec::new(), Some(0));
             while let (Some(at), left @ 1..) = (from, max - all.len() as u64) {
                 let (values, next) = client.list(at, left.min(MAX_LISTED) as u32)?;
+                all.extend(values);
+                from = next;
+            }
+            Ok(all)
+        })?;
+        values.iter().map(|value| node_report::listed(py, value)).collect()
+    }
+
+    /// Lists the values of the cache's own namespace that are in memory. Values that come and go
+    /// meanwhile may be missing; :meth:`events` tells of them.
+    fn list_namespace<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let values = call(py, &self.client()?, |client| {
+            let (mut all, mut from) = (Vec::new(), Some(0));
+            while let Some(at) = from {
+                let (values, next) = client.list_namespace(at, MAX_LISTED as u32)?;
                 all.extend(values);
                 from = next;
             }

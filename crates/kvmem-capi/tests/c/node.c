@@ -428,6 +428,18 @@ static void operators(void) {
     CHECK(seen == 1);
     OK(kvmem_node_client_list(client, UINT64_MAX, NULL, 0, &count, &from));
     CHECK(count == 0 && from == UINT64_MAX);
+    from = 0;
+    OK(kvmem_node_client_list_namespace(other, from, values, 512, &count, &from));
+    CHECK(count == 1 && from == UINT64_MAX && memcmp(values[0].key, "key\0", 4) == 0);
+    OK(kvmem_node_client_list_namespace(other, UINT64_MAX, NULL, 0, &count, &from));
+    CHECK(count == 0 && from == UINT64_MAX);
+    kvmem_kv_cache_key sought[2] = {key, text("missing")};
+    uint32_t places[2] = {9, 9};
+    OK(kvmem_node_client_locate(other, sought, 2, places));
+    CHECK(places[0] == KVMEM_NODE_IN_MEMORY && places[1] == 0);
+    OK(kvmem_node_client_locate(client, sought, 1, places));
+    CHECK(places[0] == 0);
+    CHECK(kvmem_node_client_locate(other, sought, 1, NULL) == KVMEM_ERR_NULL_ARGUMENT);
     static kvmem_node_session sessions[256];
     OK(kvmem_node_client_sessions(client, sessions, 1, &count));
     CHECK(count == 1);

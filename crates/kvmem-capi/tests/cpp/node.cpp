@@ -202,6 +202,10 @@ static void operators() {
         from = list.next;
     }
     CHECK(seen == 2);
+    CHECK(other.list_namespace().values.size() == 2 && !other.list_namespace().next);
+    const auto located = other.locate(Keys{"first", "missing"});
+    CHECK(located.size() == 2 && located[0].in_memory && !located[0].in_tier);
+    CHECK(!located[1].in_memory && !located[1].in_tier);
     bool found = false;
     for (const kvmem::NodeSession &one : client.sessions()) {
         CHECK(one.pid == static_cast<std::uint32_t>(getpid()));

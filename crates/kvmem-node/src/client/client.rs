@@ -20,7 +20,9 @@ use super::{
 use crate::crc;
 use crate::error::CallError;
 use crate::node::{BlockHandle, Events, NO_BOUNDARY, NodeStats, PIECE_BYTES};
-use crate::protocol::{Answer, Call, Commit, Key as ValueKey, Listed, SessionListed, Welcome};
+use crate::protocol::{
+    Answer, Call, Commit, Key as ValueKey, Listed, Located, SessionListed, Welcome,
+};
 
 /// What pins and reservations need of their client.
 #[derive(Debug)]
@@ -522,6 +524,36 @@ impl NodeClient {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         self.inner.connection.call(&Call::Events { from, max, wait_ms }, |_, answer| match answer {
             Answer::Events(events) => Ok(events),
+            _ => Err(UNEXPECTED),
+        })
+    }
+
+    /// Returns where the values of keys are, one element for each. Nothing is pinned, fetched or
+    /// counted as used: they may go at once. At most [`MAX_BATCH`](crate::MAX_BATCH) keys.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn locate<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Located>, ClientError> {
+        let call = Call::Locate { keys: keys_of(keys) };
+        self.inner.connection.call(&call, |_, answer| match answer {
+            Answer::Located(located) if located.len() == keys.len() => Ok(located),
+            _ => Err(UNEXPECTED),
+        })
+    }
+
+    /// Lists at most `max` values of the client's own namespace that are in memory, from entry
+    /// `from` on. Returns the entry to go on with. Values that come and go between two calls may be
+    /// missing, and events tell of them.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn list_namespace(
+        &self,
+        from: u32,
+        max: u32,
+    ) -> Result<(Vec<Listed>, Option<u32>), ClientError> {
+        self.inner.connection.call(&Call::ListNamespace { from, max }, |_, answer| match answer {
+            Answer::Listed { values, next } => Ok((values, next)),
             _ => Err(UNEXPECTED),
         })
     }

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use super::events::NO_NAMESPACE;
 use super::namespaces::Namespace;
 use super::node::Node;
 use super::sessions::NOWHERE;
@@ -74,6 +75,8 @@ pub(super) struct Below {
     removals: HashMap<NamedKey, (u32, Vec<Waiting>)>,
     /// The source of values whose turn it is to be the first of a job.
     next_source: usize,
+    /// The evictions of the tier that the log of events has.
+    evictions: u64,
     /// The commits and jobs after which there was nothing to store.
     idle_at: Option<u64>,
     changes: u64,
@@ -142,6 +145,7 @@ impl Node {
             entries.filter(is_done).for_each(EntryCell::unset_tier);
         }
         self.memory.header_cell().set_tier_removals(TierRemovals::None);
+        let evictions = tier.evictions();
         self.below = Some(Below {
             tier,
             options,
@@ -153,6 +157,7 @@ impl Node {
             storing_bytes: 0,
             removals: HashMap::new(),
             next_source: 0,
+            evictions,
             idle_at: None,
             changes: 0,
         });
@@ -419,6 +424,9 @@ impl Node {
                 self.push_removal(None, namespace, key.to_vec());
                 removed += usize::from(there);
             }
+            if there && !under_way {
+                self.events.add(EventKind::Removed, namespace, key);
+            }
             let below = self.below.as_mut().expect("it was just there");
             let removal = below.removals.get_mut(&named);
             if let Some((_, waitings)) = removal.filter(|it| it.1.len() < MAX_WAITING) {
@@ -440,6 +448,27 @@ impl Node {
                 let fits = |len| len <= self.memory.header.max_len();
                 !below.removals.contains_key(&named) && self.len_below(&named).is_some_and(fits)
             }
+        }
+    }
+
+    /// Returns whether the tier has the newest value of a key, so that it is there when memory has
+    /// it no more. Waits for no device.
+    pub(super) fn is_in_tier(&self, namespace: u16, key: &[u8]) -> bool {
+        match self.find(namespace, key) {
+            None => self.is_below(namespace, key),
+            Some(slot) => {
+                let has = |it: &Below| it.tier.len_of(&self.key_in_tier(namespace, key)).is_some();
+                self.entry(slot).is_clean() && self.below.as_ref().is_some_and(has)
+            }
+        }
+    }
+
+    /// Notes in the log of events that the tier has let values go.
+    fn note_evictions(&mut self) {
+        let Some(below) = &mut self.below else { return };
+        let evictions = below.tier.evictions();
+        if std::mem::replace(&mut below.evictions, evictions) != evictions {
+            self.events.add(EventKind::TierEvicted, NO_NAMESPACE, &[]);
         }
     }
 
@@ -632,6 +661,12 @@ impl Node {
     /// Takes what a thread of the tier has done. Returns the calls that waited for it, once for
     /// each key.
     pub(crate) fn tier_done(&mut self, done: TierDone, now: u64) -> Vec<Waiting> {
+        let ended = self.job_done(done, now);
+        self.note_evictions();
+        ended
+    }
+
+    fn job_done(&mut self, done: TierDone, now: u64) -> Vec<Waiting> {
         match done {
             TierDone::Stored(values) => {
                 for (value, stored) in values {
@@ -746,6 +781,7 @@ impl Node {
         if !cleared {
             self.note_failed_removal();
         }
+        self.events.add(EventKind::TierEvicted, NO_NAMESPACE, &[]);
         cleared
     }
 }

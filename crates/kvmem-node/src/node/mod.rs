@@ -43,7 +43,7 @@ mod tests;
 
 pub(crate) use below::Waiting;
 pub(crate) use commit::CommitItem;
-pub use events::{Event, EventKind, Events};
+pub use events::{Event, EventKind, Events, NO_NAMESPACE};
 pub use handles::BlockHandle;
 pub(crate) use handles::Granted;
 pub(crate) use memory::NodeMemory;

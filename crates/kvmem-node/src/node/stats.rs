@@ -106,6 +106,9 @@ pub struct NamespaceStats {
     pub share: u32,
 }
 
+/// Entries that a call of a client looks at for the values of its namespace.
+const MAX_LOOKED_AT: u32 = 1 << 15;
+
 impl Node {
     /// Returns the statistics. O(sessions + namespaces + reservations).
     #[must_use]
@@ -154,12 +157,24 @@ impl Node {
         }
     }
 
-    /// Returns at most `max` values from entry `from` on, and the entry to go on with.
-    pub(crate) fn list(&self, from: u32, max: u32, now: u64) -> (Vec<Listed>, Option<u32>) {
+    /// Returns at most `max` values from entry `from` on, of a namespace or of all, and the entry to
+    /// go on with. A call for one namespace looks at a limited number of entries.
+    pub(crate) fn list(
+        &self,
+        namespace: Option<u16>,
+        from: u32,
+        max: u32,
+        now: u64,
+    ) -> (Vec<Listed>, Option<u32>) {
         let mut values = Vec::new();
         for slot in from..self.locals.len() as u32 {
+            if namespace.is_some() && slot - from == MAX_LOOKED_AT {
+                return (values, Some(slot));
+            }
             let word = self.word(slot);
-            if word.state != State::Committed {
+            if word.state != State::Committed
+                || namespace.is_some_and(|it| self.entry(slot).namespace() != it)
+            {
                 continue;
             }
             if values.len() == max as usize {

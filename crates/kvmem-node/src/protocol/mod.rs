@@ -20,10 +20,10 @@ mod response;
 use output::Output;
 pub(crate) use request::{Call, Commit, Key, Request};
 pub(crate) use response::{Answer, Response, Welcome};
-pub use response::{Listed, SessionListed};
+pub use response::{Listed, Located, SessionListed};
 
 /// The version of the protocol.
-pub const PROTOCOL_VERSION: u32 = 2;
+pub const PROTOCOL_VERSION: u32 = 3;
 
 /// The most bytes of a message. A longer one is cut off by the kernel and cannot be decoded.
 pub const MAX_MESSAGE: usize = 128 << 10;

@@ -135,4 +135,14 @@ pub(crate) enum Call<'a> {
     ReclaimPins {
         pid: u32,
     },
+    /// Where the values of keys are.
+    Locate {
+        #[serde(borrow)]
+        keys: Vec<Key<'a>>,
+    },
+    /// The values of the session's namespace, from entry `from` on.
+    ListNamespace {
+        from: u32,
+        max: u32,
+    },
 }

@@ -47,6 +47,8 @@ pub(crate) enum Answer {
         next: Option<u32>,
     },
     Sessions(Vec<SessionListed>),
+    /// To [`Locate`](super::Call::Locate): one element for each key.
+    Located(Vec<Located>),
 }
 
 /// What a client learns when it connects.
@@ -74,7 +76,16 @@ pub(crate) struct Welcome {
     pub(crate) named: bool,
 }
 
-/// A value, for operators.
+/// Where the value of a key is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Located {
+    /// In the memory of the node.
+    pub in_memory: bool,
+    /// In the [tier](crate::NodeTier), as far as that answers without waiting for a network.
+    pub in_tier: bool,
+}
+
+/// A value in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
     /// The name of the namespace.

@@ -72,6 +72,10 @@ impl NodeTier for TierChain {
         self.upper.len_of(key).or_else(|| self.lower.len_of(key))
     }
 
+    fn evictions(&self) -> u64 {
+        self.upper.evictions().wrapping_add(self.lower.evictions())
+    }
+
     fn knows_all(&self) -> bool {
         self.upper.knows_all() && self.lower.knows_all()
     }

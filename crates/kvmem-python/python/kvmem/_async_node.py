@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar
 
 from ._kvmem import NodeCache, NodeReservation, PinBatch, PinnedValue, connect
-from .data import Event, EventBatch, Listed, NodeStats, SessionListed
+from .data import Event, EventBatch, Listed, Located, NodeStats, SessionListed
 from .errors import InvalidArgumentError
 
 _P = ParamSpec("_P")
@@ -116,6 +116,10 @@ class AsyncNodeCache:
         """See :meth:`NodeCache.lookup`."""
         return await self._run(self._calls, self.cache.lookup, keys)
 
+    async def locate(self, keys: Iterable[int | bytes | str]) -> list[Located]:
+        """See :meth:`NodeCache.locate`."""
+        return await self._run(self._calls, self.cache.locate, keys)
+
     async def contains(self, key: int | bytes | str) -> bool:
         """Returns whether ``key`` has a value."""
         return await self._run(self._calls, self.cache.__contains__, key)
@@ -186,6 +190,10 @@ class AsyncNodeCache:
     async def list(self, *, max: SupportsIndex | None = None) -> list[Listed]:
         """See :meth:`NodeCache.list`."""
         return await self._run(self._calls, self.cache.list, max=max)
+
+    async def list_namespace(self) -> list[Listed]:
+        """See :meth:`NodeCache.list_namespace`."""
+        return await self._run(self._calls, self.cache.list_namespace)
 
     async def close(self) -> None:
         """See :meth:`NodeCache.close`. Calls that are running end first."""

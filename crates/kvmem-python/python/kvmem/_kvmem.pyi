@@ -21,6 +21,7 @@ from .data import (
     Key,
     KvCacheStats,
     Listed,
+    Located,
     Metrics,
     NodeStats,
     OpenReport,
@@ -1725,6 +1726,11 @@ class NodeCache(_Manager):
         values may be evicted at once.
         """
 
+    def locate(self, keys: Iterable[_CacheKey]) -> _list[Located]:
+        """Returns where the value of each key is, in the order of the keys. Nothing is pinned, fetched
+        or counted as used, so the values may go at once.
+        """
+
     def touch(self, keys: Iterable[_CacheKey]) -> int:
         """Marks values as used now. Returns how many of the keys have one."""
 
@@ -1772,6 +1778,11 @@ class NodeCache(_Manager):
     def list(self, *, max: SupportsIndex | None = None) -> _list[Listed]:
         """Lists the values of all namespaces, at most ``max`` of them, for operators. Values that
         come and go meanwhile may be missing.
+        """
+
+    def list_namespace(self) -> _list[Listed]:
+        """Lists the values of the cache's own namespace that are in memory. Values that come and go
+        meanwhile may be missing; :meth:`events` tells of them.
         """
 
     def sessions(self) -> _list[SessionListed]:
