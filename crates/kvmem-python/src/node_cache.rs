@@ -567,8 +567,9 @@ impl PyNodeCache {
         values.iter().map(|value| node_report::listed(py, value)).collect()
     }
 
-    /// Lists the values of the cache's own namespace that are in memory. Values that come and go
-    /// meanwhile may be missing; :meth:`events` tells of them.
+    /// Lists the values of the cache's own namespace: those in memory, and those in the tier that
+    /// the server has stored there or fetched, which have no pins, priority and idle time. Values
+    /// that come and go meanwhile may be missing; :meth:`events` tells of them.
     fn list_namespace<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let values = call(py, &self.client()?, |client| {
             let (mut all, mut from) = (Vec::new(), Some(0));

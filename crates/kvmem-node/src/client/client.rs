@@ -541,9 +541,10 @@ impl NodeClient {
         })
     }
 
-    /// Lists at most `max` values of the client's own namespace that are in memory, from entry
-    /// `from` on. Returns the entry to go on with. Values that come and go between two calls may be
-    /// missing, and events tell of them.
+    /// Lists at most `max` values of the client's own namespace, from entry `from` on: those in
+    /// memory, and those in the tier that this server has stored there or fetched, which have no
+    /// pins, priority and time of use. Returns the entry to go on with. Values that come and go
+    /// between two calls may be missing, and events tell of them.
     ///
     /// # Errors
     /// [`ClientError`].

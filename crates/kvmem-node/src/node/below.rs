@@ -8,6 +8,7 @@ use super::events::NO_NAMESPACE;
 use super::namespaces::Namespace;
 use super::node::Node;
 use super::sessions::NOWHERE;
+use super::tier_names::TierNames;
 use super::{EventKind, SessionIndex};
 use crate::format::{Committing, EntryCell, State, TierRemovals, put};
 use crate::socket::now_ms;
@@ -38,8 +39,12 @@ const MAX_KNOWN: usize = 1 << 16;
 /// The most calls that wait for one key. For further ones, the tier has no such key.
 const MAX_WAITING: usize = 1024;
 
+/// Names of values in the tier that are looked at when it has done a job: more than it evicts for
+/// one.
+const NAMES_LOOKED_AT: usize = 2 * JOB_VALUES;
+
 /// A key of a namespace.
-type NamedKey = (u16, Vec<u8>);
+pub(super) type NamedKey = (u16, Vec<u8>);
 
 /// A key that is being fetched.
 #[derive(Debug)]
@@ -75,6 +80,8 @@ pub(super) struct Below {
     removals: HashMap<NamedKey, (u32, Vec<Waiting>)>,
     /// The source of values whose turn it is to be the first of a job.
     next_source: usize,
+    /// Keys of values in the tier.
+    names: TierNames,
     /// The evictions of the tier that the log of events has.
     evictions: u64,
     /// The commits and jobs after which there was nothing to store.
@@ -157,6 +164,7 @@ impl Node {
             storing_bytes: 0,
             removals: HashMap::new(),
             next_source: 0,
+            names: TierNames::default(),
             evictions,
             idle_at: None,
             changes: 0,
@@ -387,6 +395,7 @@ impl Node {
         let below = self.below.as_mut().expect("there is a tier");
         below.changes += 1;
         below.known.remove(&(namespace, key.clone()));
+        below.names.remove(&(namespace, key.clone()));
         below.removals.entry((namespace, key.clone())).or_default().0 += 1;
         let removing = Removing { slot, namespace, key, tier_key };
         match below.jobs.last_mut() {
@@ -470,6 +479,26 @@ impl Node {
         if std::mem::replace(&mut below.evictions, evictions) != evictions {
             self.events.add(EventKind::TierEvicted, NO_NAMESPACE, &[]);
         }
+        let Below { names, tier, .. } = below;
+        let namespaces = &self.namespaces;
+        names.look_at(NAMES_LOOKED_AT, |(namespace, key)| {
+            tier.len_of(&tier_key(&namespaces.get(*namespace).name, key)).is_some()
+        });
+    }
+
+    /// Returns the number of keys of values in the tier that are known.
+    pub(super) fn names_below(&self) -> usize {
+        self.below.as_ref().map_or(0, |it| it.names.len())
+    }
+
+    /// Returns the key at a place among those of the values in the tier, and the length of the
+    /// value, if it is of this namespace and in the tier alone.
+    pub(super) fn name_below(&self, place: usize, namespace: u16) -> Option<(&[u8], u64)> {
+        let named = self.below.as_ref()?.names.get(place).filter(|it| it.0 == namespace)?;
+        let is_alone =
+            self.find(namespace, &named.1).is_none() && self.is_below(namespace, &named.1);
+        let len = is_alone.then(|| self.len_below(named)).flatten()?;
+        Some((&named.1, len))
     }
 
     /// Begins to fetch the keys that only the tier has. `waiting` [ends](Self::tier_done) for each
@@ -702,6 +731,8 @@ impl Node {
             self.counters.tier_stored += 1;
             if self.word(value.slot).state == State::Committed {
                 self.entry(value.slot).set_clean();
+                let named = self.named_key(value.slot);
+                self.below.as_mut().expect("there is a tier").names.add(named);
             }
         }
         self.locals[value.slot as usize].storing = false;
@@ -725,7 +756,9 @@ impl Node {
                 entry.prepare(entry.generation(), &what);
                 entry.set_clean();
                 entry.commit(self.word(slot));
-                self.below.as_mut().expect("there is a tier").fetched_into.remove(&slot);
+                let below = self.below.as_mut().expect("there is a tier");
+                below.fetched_into.remove(&slot);
+                below.names.add(named.clone());
                 self.enter(slot);
                 self.link_evictable(slot);
                 self.events.add(EventKind::Stored, namespace, key);
@@ -777,6 +810,7 @@ impl Node {
         let Some(below) = &mut self.below else { return true };
         below.fetches.values_mut().for_each(|fetch| fetch.superseded = true);
         below.known.clear();
+        below.names.clear();
         let cleared = below.tier.clear();
         if !cleared {
             self.note_failed_removal();

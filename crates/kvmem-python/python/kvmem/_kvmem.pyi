@@ -1781,8 +1781,9 @@ class NodeCache(_Manager):
         """
 
     def list_namespace(self) -> _list[Listed]:
-        """Lists the values of the cache's own namespace that are in memory. Values that come and go
-        meanwhile may be missing; :meth:`events` tells of them.
+        """Lists the values of the cache's own namespace: those in memory, and those in the tier that
+        the server has stored there or fetched, which have no pins, priority and idle time. Values
+        that come and go meanwhile may be missing; :meth:`events` tells of them.
         """
 
     def sessions(self) -> _list[SessionListed]:

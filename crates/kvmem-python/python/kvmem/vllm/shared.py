@@ -34,6 +34,8 @@ its first store: a worker whose value is missing has mapped other memory.
 namespace of its own: it finds nothing of the others, and the server's limits of the namespace
 bound it.
 
+*Events.* What the node holds goes to vLLM's stream of events: see :mod:`~kvmem.vllm._events`.
+
 *Reset.* vLLM resets its cache when the weights may have changed. The engine's keys get a random
 prefix then: it finds nothing of before, and other engines with the old weights find nothing of it.
 """
@@ -71,6 +73,7 @@ from ..errors import (
     NodeReplacedError,
     OutOfSpaceError,
 )
+from ._events import NoEvents, make_events
 from ._hints import hints_of
 from ._host_worker import CpuPlatform, make_worker
 from ._identity import identity
@@ -95,6 +98,8 @@ _WINDOW = 16
 """Keys that are asked for at a time where vLLM looks up backwards."""
 _ALIVE = 10.0
 """Seconds between two signs of life while stores are open."""
+_EVENTS_ANSWER = 30.0
+"""Seconds that the thread of the events waits for an answer."""
 _FLUSHED = 30.0
 """Seconds after which copies from before a reset have ended, where vLLM does not say so (0.32)."""
 
@@ -200,8 +205,10 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         info: Any,
         open_tenant: Callable[[str], NodeCache] | None = None,
         max_tenants: int = 32,
+        events: NoEvents | None = None,
     ) -> None:
         self._cache = cache
+        self._events = NoEvents() if events is None else events
         self._open_tenant = open_tenant
         self._max_tenants = max_tenants
         # The one that was used last comes last.
@@ -362,6 +369,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         tenant = self._tenant_of(req_context)
         names = [(tenant, key) for key in keys]
         ended = [self._writing.pop(name) for name in names if name in self._writing]
+        described = self._events.described(keys) if tenant is None else {}
         if not success:
             return self._discard(ended)
         # What was missing may be there now.
@@ -370,12 +378,24 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         cache = self._cache if tenant is None else self._tenants.get(tenant)
         if cache is None:
             return None
-        for start in range(0, len(ended), _BATCH):
-            batch = ended[start : start + _BATCH]
+        for start in range(0, len(ended), _BATCH // 2):
+            batch = ended[start : start + _BATCH // 2]
+            batch = [*self._describe(cache, batch, described, req_context), *batch]
             if not self._ask(lambda: _commit(cache, batch), False):
                 _log.warning("kvmem: %d chunks are not stored", len(batch))
                 self._discard(batch)
         return None
+
+    def _describe(
+        self,
+        cache: NodeCache,
+        chunks: list[NodeReservation],
+        described: dict[bytes, bytes],
+        req_context: Any,
+    ) -> list[NodeReservation]:
+        """Returns the descriptions of chunks, to be stored with them."""
+        priority = hints_of(req_context).priority if described else 0
+        return self._ask(lambda: self._events.reserve(cache, chunks, described, priority), [])
 
     def on_new_request(self, req_context: Any) -> Any:
         """Wants new chunks only."""
@@ -397,6 +417,14 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                 cache = self._cache if tenant is None else self._tenants[tenant]
                 self._ask(cache.keep_alive, None)
 
+    def take_events(self) -> Any:
+        """Returns what the node holds and holds no more, since the last call, as vLLM's events."""
+        return self._events.take()
+
+    def has_pending_work(self) -> bool:
+        """Returns whether events wait: vLLM makes steps without requests until none does."""
+        return self._events.has_queued
+
     def reset_cache(self) -> None:
         """Leaves everything behind: see the head of the module."""
         self._step += 1
@@ -406,6 +434,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         self._writing.clear()
         self._looked_up = [set(), set()]
         self._prefix = os.urandom(8)
+        self._events.reset(self._prefix)
         _log.warning(
             "kvmem: vLLM has reset its cache, so this engine shares no chunks with others until it "
             "restarts: its weights may have changed"
@@ -437,6 +466,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     def shutdown(self) -> None:
         """Ends all pins and reservations, and the connection."""
         self._closed.set()
+        self._events.close()
         self.on_reset_flushed()
         self._drop([pin.value for pin in self._pins.values()])
         self._drop(list(self._writing.values()))
@@ -536,6 +566,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                 return False
             if found < len(keys):
                 self._ended = True
+                self._events.leave()
                 _log.error(
                     "kvmem: worker %d has mapped other memory than the node has now, so this "
                     "engine shares nothing: restart it",
@@ -579,6 +610,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     def _end(self, error: KvmemError) -> None:
         """Ends the sharing of this engine."""
         self._ended = True
+        self._events.leave()
         _log.error("kvmem: this engine shares nothing until it restarts: %s", error)
 
     def _release(self, name: _Name) -> None:
@@ -640,6 +672,13 @@ class KvmemSharedSpec(CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
         options = dataclasses.replace(self._options, connect_timeout=0.0)
         return _connect(options, tenant_namespace(self._namespace(), tenant), populate=False)
 
+    def _open_events(self) -> NodeCache:
+        """Connects for the thread that reads events, which may wait longer than the scheduler."""
+        options = dataclasses.replace(
+            self._options, connect_timeout=0.0, answer_timeout=_EVENTS_ANSWER, rings=False
+        )
+        return _connect(options, self._namespace(), populate=False)
+
     def get_manager(self) -> Any:
         """Returns the manager over the node's index."""
         if self._manager is None:
@@ -659,6 +698,7 @@ class KvmemSharedSpec(CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
                 info,
                 self._open_tenant if self._options.tenants else None,
                 self._options.max_tenants,
+                make_events(self, self._options.announce, self._open_events),
             )
             _log.info(
                 "kvmem: %d rows of %d bytes fit into the node at %s, namespace %s",
