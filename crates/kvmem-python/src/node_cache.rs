@@ -442,8 +442,8 @@ impl PyNodeCache {
         })
     }
 
-    /// Returns where the value of each key is, in the order of the keys. Nothing is pinned, fetched
-    /// or counted as used, so the values may go at once.
+    /// Returns where the value of each key is, in the order of the keys. Nothing is pinned,
+    /// fetched or counted as used, so the values may go at once.
     fn locate<'py>(
         &self,
         py: Python<'py>,
@@ -567,9 +567,9 @@ impl PyNodeCache {
         values.iter().map(|value| node_report::listed(py, value)).collect()
     }
 
-    /// Lists the values of the cache's own namespace: those in memory, and those in the tier that
-    /// the server has stored there or fetched, which have no pins, priority and idle time. Values
-    /// that come and go meanwhile may be missing; :meth:`events` tells of them.
+    /// Lists the values of the cache's own namespace: those in memory, and those in the tier
+    /// that the server has stored there or fetched, which have no pins, priority and idle time.
+    /// Values that come and go meanwhile may be missing; :meth:`events` tells of them.
     fn list_namespace<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let values = call(py, &self.client()?, |client| {
             let (mut all, mut from) = (Vec::new(), Some(0));

@@ -1727,8 +1727,8 @@ class NodeCache(_Manager):
         """
 
     def locate(self, keys: Iterable[_CacheKey]) -> _list[Located]:
-        """Returns where the value of each key is, in the order of the keys. Nothing is pinned, fetched
-        or counted as used, so the values may go at once.
+        """Returns where the value of each key is, in the order of the keys. Nothing is pinned,
+        fetched or counted as used, so the values may go at once.
         """
 
     def touch(self, keys: Iterable[_CacheKey]) -> int:
@@ -1781,9 +1781,9 @@ class NodeCache(_Manager):
         """
 
     def list_namespace(self) -> _list[Listed]:
-        """Lists the values of the cache's own namespace: those in memory, and those in the tier that
-        the server has stored there or fetched, which have no pins, priority and idle time. Values
-        that come and go meanwhile may be missing; :meth:`events` tells of them.
+        """Lists the values of the cache's own namespace: those in memory, and those in the tier
+        that the server has stored there or fetched, which have no pins, priority and idle time.
+        Values that come and go meanwhile may be missing; :meth:`events` tells of them.
         """
 
     def sessions(self) -> _list[SessionListed]:

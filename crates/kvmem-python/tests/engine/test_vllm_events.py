@@ -42,7 +42,7 @@ class Announcer:
 
     def __init__(self, node: Node, address: str, **options: Any) -> None:
         from event_index import Index
-        from kvmem.vllm._events import NodeEvents
+        from kvmem.vllm._node_events import NodeEvents
         from kvmem.vllm.shared import NodeOffloadingManager
         from vllm.distributed.kv_events import KVEventBatch, ZmqEventPublisher
 
@@ -61,7 +61,9 @@ class Announcer:
         self._thread = threading.Thread(target=self._steps, daemon=True)
         self._thread.start()
         # A subscription begins some time after the call.
-        within(60, lambda: self.publisher.publish(self._batch(ts=0.0, events=[])) or self.index.batches)
+        within(
+            60, lambda: self.publisher.publish(self._batch(ts=0.0, events=[])) or self.index.batches
+        )
         self.publishes.set()
 
     def _steps(self) -> None:
@@ -167,7 +169,9 @@ def test_a_subscriber_knows_what_the_node_holds_after_100000_events(
             (block,) = event.block_hashes
             if event.token_ids:
                 assert tuple(event.token_ids) == tokens[block + bytes(4)]
-                assert event_writer.hash_of(event.parent_block_hash, tuple(event.token_ids)) == block
+                assert (
+                    event_writer.hash_of(event.parent_block_hash, tuple(event.token_ids)) == block
+                )
                 assert (event.block_size, event.group_idx, event.locality) == (4, 0, "LOCAL")
         assert first.index.gaps == 0
         # Descriptions go with their chunks.
@@ -184,10 +188,10 @@ def test_a_subscriber_knows_what_the_node_holds_after_100000_events(
 def test_one_engine_of_a_node_announces_and_another_one_after_it(
     node: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kvmem.vllm import _events
+    from kvmem.vllm import _node_events
 
-    monkeypatch.setattr(_events, "_LEASE_TTL", 3.0)
-    monkeypatch.setattr(_events, "_STANDBY", 0.2)
+    monkeypatch.setattr(_node_events, "_LEASE_TTL", 3.0)
+    monkeypatch.setattr(_node_events, "_STANDBY", 0.2)
     shared_node = node(24 * MIB)
     start_writer(shared_node, 0, 400).wait()
     keys = [key_of(it) for one in prompts(0, 400) for it in one]

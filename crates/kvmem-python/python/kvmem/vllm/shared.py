@@ -34,7 +34,7 @@ its first store: a worker whose value is missing has mapped other memory.
 namespace of its own: it finds nothing of the others, and the server's limits of the namespace
 bound it.
 
-*Events.* What the node holds goes to vLLM's stream of events: see :mod:`~kvmem.vllm._events`.
+*Events.* What the node holds goes to vLLM's stream of events: see :mod:`~kvmem.vllm._node_events`.
 
 *Reset.* vLLM resets its cache when the weights may have changed. The engine's keys get a random
 prefix then: it finds nothing of before, and other engines with the old weights find nothing of it.
