@@ -199,6 +199,18 @@ fn what_was_evicted_comes_back() {
     assert!(stats.tier_fetched_total >= 44 && stats.tier_failed_total == 0, "{stats:?}");
 }
 
+/// Returns the keys of a client's namespace, listed `max` at a time.
+fn names_of(client: &NodeClient, max: u32) -> Vec<Vec<u8>> {
+    let (mut listed, mut from) = (Vec::new(), Some(0));
+    while let Some(at) = from {
+        let (values, next) = client.list_namespace(at, max).expect("a call");
+        assert!(values.len() <= max as usize);
+        listed.extend(values.into_iter().map(|it| it.key));
+        from = next;
+    }
+    listed
+}
+
 #[test]
 fn values_are_located_in_memory_and_in_the_tier_without_being_used() {
     let tier = Arc::new(MapTier::default());
@@ -220,20 +232,16 @@ fn values_are_located_in_memory_and_in_the_tier_without_being_used() {
     assert_eq!(located[40], Located::default());
     assert!(located[0].in_tier && !located[0].in_memory && located[39].in_memory);
 
-    let (mut listed, mut from) = (Vec::new(), Some(0));
-    while let Some(at) = from {
-        let (values, next) = client.list_namespace(at, 3).expect("a call");
-        assert!(values.len() <= 3);
-        listed.extend(values.into_iter().map(|it| it.key));
-        from = next;
+    for max in [1, 3, 512] {
+        let mut listed = names_of(&client, max);
+        listed.sort();
+        assert_eq!(listed, (0..40_u8).map(|key| vec![key]).collect::<Vec<_>>());
     }
-    listed.sort();
-    assert_eq!(listed, (0..40_u8).map(|key| vec![key]).collect::<Vec<_>>());
 
     // A client of another namespace sees none of them.
     let options = ConnectOptions { namespace: "other".to_owned(), ..ConnectOptions::default() };
     let other = connect_with(&tiered.place.socket(), &options);
-    assert_eq!(other.list_namespace(0, 512).expect("a call"), (Vec::new(), None));
+    assert_eq!(names_of(&other, 512), Vec::<Vec<u8>>::new());
     assert_eq!(other.locate(&[[0]]).expect("a call"), [Located::default()]);
     let empty = other.locate(&[""]).expect_err("no value has an empty key");
     assert!(matches!(empty, ClientError::Call(CallError::BadKey { .. })), "{empty}");
