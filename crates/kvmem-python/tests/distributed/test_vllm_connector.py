@@ -74,6 +74,7 @@ class Engine:
         )
         self.scheduler = scheduler.OffloadingConnectorScheduler(self.worker.spec, config, caches)
         self.number = 0
+        self.events = []
         self.free = list(range(1, 128))
 
     def step(self, new=(), finished=()):
@@ -102,6 +103,7 @@ class Engine:
         assert {it.job_id for it in self.worker._worker.get_finished()} == set(done)
         self.scheduler.update_connector_output(types.SimpleNamespace(
             kv_connector_worker_meta=common.OffloadingWorkerMetadata(completed_jobs=done)))
+        self.events += self.scheduler.take_events()
         return meta
 
     def rows(self, request, blocks):
@@ -393,6 +395,8 @@ print("the node knows")
         server.wait(60)
 
 
+WHOLE_HASHES = {"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}
+"""Lets vLLM announce hashes as they are. By default it announces 64 bits of each."""
 EVENTS = (
     ENGINE
     + """
@@ -411,7 +415,9 @@ class Router:
         self.engine, self.stored, self.known = engine, [], {}
 
     def look(self):
-        for event in self.engine.scheduler.take_events():
+        self.engine.step()
+        events, self.engine.events = self.engine.events, []
+        for event in events:
             if isinstance(event, BlockStored):
                 self.stored.append(event)
                 self.known.update(dict.fromkeys(event.block_hashes, event.medium))
@@ -422,8 +428,7 @@ class Router:
         return self.known
 
 def hashes(names):
-    whole = Request(0, names).block_hashes
-    return {int.from_bytes(it, "big") & (1 << 64) - 1 for it in whole}
+    return set(Request(0, names).block_hashes)
 
 names = [f"chunk {i}" for i in range(6)]
 """
@@ -455,8 +460,7 @@ for router in routers:
     assert len(by_first) == len(router.stored) == 7
     chain, request = None, Request(0, names)
     for at in range(6):
-        blocks = [int.from_bytes(it, "big") & (1 << 64) - 1
-            for it in request.block_hashes[2 * at : 2 * at + 2]]
+        blocks = request.block_hashes[2 * at : 2 * at + 2]
         event = by_first[blocks[0]]
         assert event.block_hashes == blocks and event.parent_block_hash == chain
         assert event.token_ids == request.all_token_ids[CHUNK * at : CHUNK * (at + 1)]
@@ -490,6 +494,7 @@ three.engine.close(); four.engine.close()
 """,
             json.dumps(extra),
             "announced",
+            **WHOLE_HASHES,
         )
 
 
@@ -515,4 +520,5 @@ own.engine.close(); shared.close()
 """,
             json.dumps(extra),
             "announced",
+            **WHOLE_HASHES,
         )
