@@ -187,13 +187,13 @@ class AsyncNodeCache:
         """See :meth:`NodeCache.clear`."""
         return await self._run(self._calls, self.cache.clear, namespace, everywhere=everywhere)
 
-    async def list(self, *, max: SupportsIndex | None = None) -> list[Listed]:
-        """See :meth:`NodeCache.list`."""
-        return await self._run(self._calls, self.cache.list, max=max)
-
     async def list_namespace(self) -> list[Listed]:
         """See :meth:`NodeCache.list_namespace`."""
         return await self._run(self._calls, self.cache.list_namespace)
+
+    async def list(self, *, max: SupportsIndex | None = None) -> list[Listed]:
+        """See :meth:`NodeCache.list`."""
+        return await self._run(self._calls, self.cache.list, max=max)
 
     async def close(self) -> None:
         """See :meth:`NodeCache.close`. Calls that are running end first."""

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-import zmq
+import msgspec  # type: ignore[import-not-found,unused-ignore]
+import zmq  # type: ignore[import-not-found,unused-ignore]
 from vllm.distributed.kv_events import AllBlocksCleared, BlockStored, KVEventBatch
 
 
@@ -36,11 +36,12 @@ class Index:
         """Returns the blocks that are in one of these media, with it. A block that is in two of
         them is a fault.
         """
-        found = {}
+        found: dict[Any, str] = {}
         for (block_hash, _), them in list(self.blocks.items()):
             here = them & set(media)
             if here:
-                (found[block_hash],) = here
+                (medium,) = here
+                found[block_hash] = str(medium)
         return found
 
     def close(self) -> None:

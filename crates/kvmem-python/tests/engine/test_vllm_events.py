@@ -19,6 +19,7 @@ import pytest
 from engine_node import BLOCK, MIB, Node, prompt, shared, within
 from engine_process import Engines
 from event_writer import key_of, prompts
+from kvmem.vllm._description import SUFFIX
 
 Nodes = Callable[..., Node]
 NAMESPACE = "events"
@@ -122,10 +123,10 @@ def test_a_subscriber_knows_what_the_node_holds_after_100000_events(
     }
     keys = list(tokens)
     client = kvmem.connect(shared_node.path, namespace=NAMESPACE, retry_for=60)
-    numbers = []
+    numbers: list[int] = []
 
     def events_so_far() -> int:
-        return client.events(1 << 63, max=0).next - numbers[-1]
+        return int(client.events(1 << 63, max=0).next) - numbers[-1]
 
     with announcer(shared_node, tmp_path) as first:
         numbers.append(client.events(1 << 63, max=0).next)
@@ -175,10 +176,9 @@ def test_a_subscriber_knows_what_the_node_holds_after_100000_events(
                 assert (event.block_size, event.group_idx, event.locality) == (4, 0, "LOCAL")
         assert first.index.gaps == 0
         # Descriptions go with their chunks.
-        names = {it.key for it in client.list_namespace()}
-        left = [it for it in names if it.endswith(b"\0about")]
-        there = held(client, keys)
-        assert not [it for it in left if it[: -len(b"\0about") - 4] not in there]
+        names = [it.key for it in client.list_namespace() if isinstance(it.key, bytes)]
+        left = [it.removesuffix(SUFFIX)[:-4] for it in names if it.endswith(SUFFIX)]
+        assert left and not set(left) - held(client, keys).keys()
         # An operator removes everything.
         client.clear(everywhere=True)
         within(120, lambda: not first.index.contents("CPU", "STORAGE"))
@@ -188,10 +188,10 @@ def test_a_subscriber_knows_what_the_node_holds_after_100000_events(
 def test_one_engine_of_a_node_announces_and_another_one_after_it(
     node: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kvmem.vllm import _node_events
+    from kvmem.vllm import _lease
 
-    monkeypatch.setattr(_node_events, "_LEASE_TTL", 3.0)
-    monkeypatch.setattr(_node_events, "_STANDBY", 0.2)
+    monkeypatch.setattr(_lease, "TTL", 3.0)
+    monkeypatch.setattr(_lease, "STANDBY", 0.2)
     shared_node = node(24 * MIB)
     start_writer(shared_node, 0, 400).wait()
     keys = [key_of(it) for one in prompts(0, 400) for it in one]
@@ -202,7 +202,7 @@ def test_one_engine_of_a_node_announces_and_another_one_after_it(
                 time.sleep(4)
                 assert not second.index.stored
                 # The first one ends as after a kill: it neither renews nor removes its lease.
-                monkeypatch.setattr(first.events, "_leads", lambda cache: False)
+                monkeypatch.setattr(first.events._lease, "has", lambda cache: time.sleep(0.1))
                 within(60, lambda: agrees(second.index, client, keys))
                 within(60, lambda: not first.index.contents("CPU"))
 

@@ -27,8 +27,8 @@ is over has no event. In the same round it uses the descriptions of these chunks
 that are gone are removed, or are evicted before long if no engine announces.
 
 *Who announces.* By default every engine. With ``announce: "node"`` one engine of the node does: the
-one that has a value with a short time to live under :data:`LEASE`, which it renews. After the
-engine has ended, another one finds no value there, stores its own, and announces.
+one that has a value with a short time to live, and renews it: see
+:mod:`~kvmem.vllm._lease`.
 
 *Back-pressure.* A thread whose queue is full waits. The log is then ahead of it, and at worst it
 announces the difference.
@@ -37,34 +37,24 @@ announces the difference.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
-import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from vllm.distributed.kv_events import MEDIUM_CPU, MEDIUM_STORAGE, BlockRemoved, BlockStored
-from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+from vllm.distributed.kv_events import MEDIUM_CPU, MEDIUM_STORAGE
 
 from .._kvmem import NodeCache, NodeReservation
 from ..errors import KvmemError, NodeReplacedError, OutOfSpaceError
+from ._announced import GROUP, Announced, removed_events, stored_event
 from ._description import SUFFIX, Description, decode, parents_first
 from ._events import NoEvents
+from ._lease import Lease
 
 _log = logging.getLogger("vllm.kvmem")
 
-LEASE = b"announcer"
-"""Key of the value that names the engine which announces, with ``announce: "node"``."""
-
-_LEASE_TTL = 10.0
-"""Seconds after which another engine announces in the place of one that has ended."""
-_STANDBY = 2.0
-"""Seconds between two looks at the lease of another engine."""
-_SETTLE = 0.25
-"""Seconds after which an engine that has taken the lease looks whether another has, too."""
 _WAIT = 0.5
 """Seconds that one call waits for events."""
 _PAUSE = 0.5
@@ -83,21 +73,6 @@ _PART = 20
 """A look for evictions of the tier takes at most this part of the time."""
 _HASHES = (16, 32)
 """Lengths of vLLM's hashes."""
-_GROUP = 4
-"""Bytes behind a hash: the number of its group of layers."""
-_LEASE_PRIORITY = 3
-"""The lease is evicted after everything else."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Held:
-    """A chunk that is announced."""
-
-    medium: str
-    about: bytes | None
-    """Its description, encoded."""
-    hash_at: int
-    """Where the hash begins in its key."""
 
 
 class NodeEvents(NoEvents):
@@ -107,20 +82,18 @@ class NodeEvents(NoEvents):
         self, connect: Callable[[], NodeCache], *, one_of_node: bool, describes: bool
     ) -> None:
         self._connect = connect
-        self._one_of_node = one_of_node
+        self._lease = Lease(self._pause) if one_of_node else None
         self._describes = describes
         self._descriptions: dict[bytes, Callable[[], Description]] = {}
         self._prefix = b""
         # The thread alone uses these. It follows a reset with its next call.
         self._following = b""
-        self._held: dict[bytes, _Held] = {}
+        self._held: dict[bytes, Announced] = {}
         self._to_check: list[bytes] = []
         self._tier_changed = False
         self._check_began = self._next_check = 0.0
         self._next_round = 0.0
         self._refreshes = False
-        self._id = os.urandom(16)
-        self._leads_until = 0.0
         # The lock protects the queue and what the scheduler's thread says.
         self._lock = threading.Condition()
         self._queue: deque[Any] = deque()
@@ -228,10 +201,9 @@ class NodeEvents(NoEvents):
         resets = -1
         while not self._ends():
             try:
-                if not self._leads(cache):
+                if self._lease is not None and not self._lease.has(cache):
                     self._withdraw()
                     at = None
-                    self._pause(_STANDBY)
                     continue
                 if at is None or resets != self._resets:
                     resets = self._resets
@@ -249,9 +221,8 @@ class NodeEvents(NoEvents):
                     away = True
                     _log.warning("kvmem: no events until the server answers: %s", error)
                 self._pause(_PAUSE)
-        with contextlib.suppress(KvmemError):
-            if self._one_of_node and self._leads_until > time.monotonic():
-                cache.remove(LEASE)
+        if self._lease is not None:
+            self._lease.end(cache)
 
     def _follow(self, cache: NodeCache, at: int) -> int | None:
         """Announces what the next events say. Returns the position to go on at; None: events were
@@ -305,7 +276,7 @@ class NodeEvents(NoEvents):
         prefix = self._following
         if not isinstance(name, bytes) or not name.startswith(prefix):
             return None
-        is_chunk = len(name) - len(prefix) - _GROUP in _HASHES and not name.endswith(SUFFIX)
+        is_chunk = len(name) - len(prefix) - GROUP in _HASHES and not name.endswith(SUFFIX)
         return name if is_chunk else None
 
     def _check(self, cache: NodeCache) -> None:
@@ -351,27 +322,30 @@ class NodeEvents(NoEvents):
                         there[key] = medium
                 elif held is not None or key in orphans:
                     gone.append(key)
-        abouts = {key: it.about for key in (*gone, *there) if (it := self._held.get(key))}
+        left = [key for key in (*gone, *there) if key in self._held]
+        abouts = {key: self._held[key].about for key in left}
         unknown = [key for key in there if key not in abouts]
         unknown += [key for key in gone if key in orphans and key not in abouts]
         abouts |= self._read(cache, unknown)
-        left = [key for key in (*gone, *there) if key in self._held]
-        removed = list(_removed((key, self._held[key]) for key in left))
-        for key in left:
-            del self._held[key]
-        self._publish(removed)
-        self._remove_abouts(cache, {key: it for key in gone if (it := abouts.get(key))})
+        removed = [(key, self._held.pop(key)) for key in left]
+        self._publish(list(removed_events(removed)))
+        self._remove_abouts(
+            cache, {key: about for key in gone if (about := abouts.get(key)) is not None}
+        )
         descriptions = {
-            key: it
+            key: description
             for key in there
-            if (about := abouts.get(key)) is not None and (it := decode(about)) is not None
+            if (about := abouts.get(key)) is not None and (description := decode(about)) is not None
         }
         ordered = parents_first(list(there), descriptions)
         for start in range(0, len(ordered), _BATCH):
             part = ordered[start : start + _BATCH]
-            events = [self._stored(key, there[key], descriptions.get(key)) for key in part]
             hash_at = len(self._following)
-            self._held.update((key, _Held(there[key], abouts.get(key), hash_at)) for key in part)
+            events = []
+            for key in part:
+                held = Announced(there[key], abouts.get(key), hash_at)
+                events.append(stored_event(key, held, descriptions.get(key)))
+                self._held[key] = held
             self._publish(events)
 
     def _refresh(self, cache: NodeCache, keys: list[bytes]) -> None:
@@ -426,7 +400,7 @@ class NodeEvents(NoEvents):
         """Announces that the engine finds no chunk any more."""
         self._to_check = []
         if self._held:
-            removed = list(_removed(self._held.items()))
+            removed = list(removed_events(self._held.items()))
             self._held.clear()
             self._publish(removed)
 
@@ -437,64 +411,6 @@ class NodeEvents(NoEvents):
         with self._lock:
             self._lock.wait_for(lambda: self._closed or len(self._queue) < _MAX_QUEUED)
             self._queue.extend(events)
-
-    def _stored(self, key: bytes, medium: str, it: Description | None) -> Any:
-        """Returns vLLM's event of a chunk. One without a description has its hash alone, as
-        vLLM's own events have then.
-        """
-        if it is None:
-            plain = key[len(self._following) :]
-            return BlockStored(
-                block_hashes=[_external(plain[:-_GROUP])],
-                parent_block_hash=None,
-                token_ids=[],
-                block_size=0,
-                lora_id=None,
-                medium=medium,
-                lora_name=None,
-                group_idx=int.from_bytes(plain[-_GROUP:], "big"),
-                locality="LOCAL",
-            )
-        return BlockStored(
-            block_hashes=[_external(one) for one in it.block_hashes],
-            parent_block_hash=None if it.parent is None else _external(it.parent),
-            token_ids=list(it.token_ids),
-            block_size=it.block_size,
-            lora_id=it.lora_id,
-            medium=medium,
-            lora_name=it.lora_name,
-            extra_keys=it.extra_keys,
-            group_idx=it.group,
-            kv_cache_spec_kind=it.kind,
-            kv_cache_spec_sliding_window=it.sliding_window,
-            locality="LOCAL",
-        )
-
-    def _leads(self, cache: NodeCache) -> bool:
-        """Returns whether this engine announces, and takes the lease if nobody has it."""
-        if not self._one_of_node:
-            return True
-        now = time.monotonic()
-        if now < self._leads_until - _LEASE_TTL / 2:
-            return True
-        holder = self._holder(cache)
-        if holder is None:
-            cache.insert(LEASE, self._id, priority=_LEASE_PRIORITY, ttl=_LEASE_TTL)
-            # Of several engines that find no lease, the last one to store has it.
-            self._pause(_SETTLE)
-            holder = self._holder(cache)
-        elif holder == self._id:
-            cache.insert(LEASE, self._id, priority=_LEASE_PRIORITY, ttl=_LEASE_TTL)
-        self._leads_until = now + _LEASE_TTL if holder == self._id else 0.0
-        return holder == self._id
-
-    @staticmethod
-    def _holder(cache: NodeCache) -> bytes | None:
-        value = cache.get(LEASE)
-        if value is None:
-            return None
-        with value:
-            return bytes(value)
 
     def _ends(self) -> bool:
         return self._closed or self._left
@@ -508,19 +424,3 @@ def _name(reservation: NodeReservation) -> bytes:
     name = reservation.cache_key
     assert isinstance(name, bytes)
     return name
-
-
-def _external(block_hash: bytes) -> Any:
-    return maybe_convert_block_hash(block_hash)
-
-
-def _removed(held: Iterable[tuple[bytes, _Held]]) -> Iterable[Any]:
-    """Returns the events of chunks that are no longer where they were announced."""
-    hashes: dict[tuple[str, int], list[Any]] = {}
-    for key, it in held:
-        about = None if it.about is None else decode(it.about)
-        blocks = (key[it.hash_at : -_GROUP],) if about is None else about.block_hashes
-        group = int.from_bytes(key[-_GROUP:], "big") if about is None else about.group
-        hashes.setdefault((it.medium, group), []).extend(_external(one) for one in blocks)
-    for (medium, group), blocks in hashes.items():
-        yield BlockRemoved(block_hashes=blocks, medium=medium, group_idx=group, locality="LOCAL")
