@@ -516,7 +516,7 @@ impl NodeClient {
     ///
     /// The server keeps the latest events, and a restarted one has none of those before. Events
     /// that are missing are [told](Events::lost), and the call returns at once then: the caller
-    /// looks at what there is, by [`list`](Self::list), and goes on.
+    /// looks at what there is, by [`list_namespace`](Self::list_namespace), and goes on.
     ///
     /// # Errors
     /// [`ClientError`].
