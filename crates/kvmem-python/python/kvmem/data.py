@@ -509,7 +509,8 @@ class EventBatch(Sequence[Event]):
         """Number of the next event: where the next call starts."""
         self.lost = lost
         """Whether events after the start were lost: the server keeps the latest ones, and one that
-        has restarted has none of those before. Look at what ``list_namespace()`` returns then, and go on."""
+        has restarted has none of those before. Look at what
+        ``list_namespace()`` returns then, and go on."""
 
     @overload
     def __getitem__(self, index: int) -> Event: ...
