@@ -19,16 +19,16 @@ A removal comes before what is stored in its place, and a chunk after the one th
 Descriptions of chunks are values of the node: see :mod:`~kvmem.vllm._description`.
 
 *Completeness.* An engine that attaches announces what the node holds: the values in memory, and
-those of the disk that a description in memory names. After lost events it does the same, and
-announces the difference. Nothing is ever cleared, because vLLM's ``AllBlocksCleared`` concerns the
-blocks of the GPU as well. The tier does not name what it evicts, so the thread asks for all chunks
-there when the log says so, and for every announced chunk once a minute: a chunk whose time to live
-is over has no event. In the same round it uses the descriptions of these chunks. Those of chunks
-that are gone are removed, or are evicted before long if no engine announces.
+those of the disk whose names the server knows, or that have a description in memory. After lost
+events it does the same, and announces the difference. Nothing is ever cleared, because vLLM's
+``AllBlocksCleared`` concerns the blocks of the GPU as well. The tier does not name what it evicts,
+so the thread asks for all chunks there when the log says so. Once a minute it asks for every
+announced chunk: one whose time to live is over has no event. In the same round it uses the
+descriptions of these chunks. Those of chunks that are gone are removed, or are evicted before long
+if no engine announces.
 
-*Who announces.* By default every engine. With ``announce: "node"`` one engine of the node does: the
-one that has a value with a short time to live, and renews it: see
-:mod:`~kvmem.vllm._lease`.
+*Announcing engines.* By default every engine announces. With ``announce: "node"`` one engine of the
+node does: the one that has a lease, see :mod:`~kvmem.vllm._lease`.
 
 *Back-pressure.* A thread whose queue is full waits. The log is then ahead of it, and at worst it
 announces the difference.

@@ -65,7 +65,7 @@ class NodeOptions:
     server_users: Sequence[int] = ()
     """Users whose servers the engine trusts. Empty: its own user and root."""
     announce: str = "engine"
-    """Who announces what the node holds in vLLM's stream of events: ``engine``, every engine;
+    """Which engines announce what the node holds in vLLM's events: ``engine``, every one;
     ``node``, one engine of the node at a time; ``off``, this engine does not."""
     tenants: bool = False
     """Store the chunks of each tenant, which requests name in their hints, in a namespace of its
