@@ -2984,10 +2984,10 @@ kvmem_status kvmem_node_client_list(const struct kvmem_node_client *client,
                                     uint64_t *out_next);
 
 /// Lists at most `capacity` values of the client's own namespace, from entry `from` on, in
-/// `out_values`: those in memory, and those in the tier that the server has stored there or fetched,
-/// which have no pins, priority and time of use. `out_count` receives how many there are, which may be 0 before the
-/// end, and `out_next` the entry to go on with; UINT64_MAX: there are no more. The first call begins
-/// with entry 0. A call returns at most 512. Any client may call it.
+/// `out_values`: those in memory, and those in the tier that the server has stored there or
+/// fetched, which have no pins, priority and time of use. `out_count` receives how many there are,
+/// which may be 0 before the end, and `out_next` the entry to go on with; UINT64_MAX: there are no
+/// more. The first call begins with entry 0. A call returns at most 512. Any client may call it.
 kvmem_status kvmem_node_client_list_namespace(const struct kvmem_node_client *client,
                                               uint64_t from,
                                               struct kvmem_node_listed *out_values,

@@ -126,10 +126,10 @@ pub unsafe extern "C" fn kvmem_node_client_list(
 }
 
 /// Lists at most `capacity` values of the client's own namespace, from entry `from` on, in
-/// `out_values`: those in memory, and those in the tier that the server has stored there or fetched,
-/// which have no pins, priority and time of use. `out_count` receives how many there are, which may be 0 before the
-/// end, and `out_next` the entry to go on with; UINT64_MAX: there are no more. The first call begins
-/// with entry 0. A call returns at most 512. Any client may call it.
+/// `out_values`: those in memory, and those in the tier that the server has stored there or
+/// fetched, which have no pins, priority and time of use. `out_count` receives how many there are,
+/// which may be 0 before the end, and `out_next` the entry to go on with; UINT64_MAX: there are no
+/// more. The first call begins with entry 0. A call returns at most 512. Any client may call it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_list_namespace(
     client: *const kvmem_node_client,

@@ -490,7 +490,8 @@ public:
     }
 
     /// Lists at most `max` values of the client's own namespace, from entry `from` on: those in
-    /// memory, and those in the tier that the server has stored there or fetched. There may be none before the end. Any client may call it.
+    /// memory, and those in the tier that the server has stored there or fetched. There may be none
+    /// before the end. Any client may call it.
     NodeList list_namespace(std::uint64_t from = 0, std::size_t max = 512) const {
         return list_by(kvmem_node_client_list_namespace, from, max);
     }

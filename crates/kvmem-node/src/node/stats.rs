@@ -163,8 +163,8 @@ impl Node {
         }
     }
 
-    /// Returns at most `max` values from entry `from` on, of a namespace or of all, and the entry to
-    /// go on with. A call for one namespace looks at a limited number of entries.
+    /// Returns at most `max` values from entry `from` on, of a namespace or of all, and the entry
+    /// to go on with. A call for one namespace looks at a limited number of entries.
     pub(crate) fn list(
         &self,
         namespace: Option<u16>,
@@ -204,8 +204,8 @@ impl Node {
         (values, namespace.filter(|_| names > 0).map(|_| BELOW + names))
     }
 
-    /// Lists values that only the tier has: of the first `names` ones the last `max`. A name that is
-    /// removed meanwhile is replaced by the last one, so none is left out.
+    /// Lists values that only the tier has: of the first `names` ones the last `max`. A name that
+    /// is removed meanwhile is replaced by the last one, so none is left out.
     fn list_below(
         &self,
         namespace: Option<u16>,
