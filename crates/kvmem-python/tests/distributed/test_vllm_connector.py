@@ -395,8 +395,6 @@ print("the node knows")
         server.wait(60)
 
 
-WHOLE_HASHES = {"VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES": "0"}
-"""Lets vLLM announce hashes as they are. By default it announces 64 bits of each."""
 EVENTS = (
     ENGINE
     + """
@@ -494,7 +492,8 @@ three.engine.close(); four.engine.close()
 """,
             json.dumps(extra),
             "announced",
-            **WHOLE_HASHES,
+            # Hashes as they are. By default vLLM announces 64 bits of each.
+            VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES="0",
         )
 
 
@@ -520,5 +519,6 @@ own.engine.close(); shared.close()
 """,
             json.dumps(extra),
             "announced",
-            **WHOLE_HASHES,
+            # Hashes as they are. By default vLLM announces 64 bits of each.
+            VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES="0",
         )
