@@ -246,6 +246,13 @@
 /// KVMEM_ERR_INVALID_ARGUMENT; make several calls.
 #define KVMEM_NODE_MAX_BATCH 1024
 
+/// The value of a key is in the memory of the node.
+#define KVMEM_NODE_IN_MEMORY 1
+
+/// The value of a key is in the tier of the node, as far as that answers without waiting for a
+/// network.
+#define KVMEM_NODE_IN_TIER 2
+
 /// The state of a tier: the node has none.
 #define KVMEM_NODE_TIER_NONE 0
 
@@ -272,6 +279,13 @@
 
 /// An event: the value was removed because its bytes did not have their checksum.
 #define KVMEM_NODE_EVENT_DAMAGED 4
+
+/// An event without a key: the tier has let values go whose keys it does not know.
+/// kvmem_node_client_locate tells which are left.
+#define KVMEM_NODE_EVENT_TIER_EVICTED 5
+
+/// The namespace of events that concern all of them.
+#define KVMEM_NODE_NO_NAMESPACE 65535
 
 /// The result of a call. 0 is success. `kvmem_last_error()` returns the text of the last failure,
 /// with its numbers.
@@ -2978,6 +2992,18 @@ kvmem_status kvmem_node_client_list(const struct kvmem_node_client *client,
                                     uint64_t *out_count,
                                     uint64_t *out_next);
 
+/// Lists at most `capacity` values of the client's own namespace, from entry `from` on, in
+/// `out_values`: those in memory, and those in the tier that the server has stored there or
+/// fetched, which have no pins, priority and time of use. `out_count` receives how many there are,
+/// which may be 0 before the end, and `out_next` the entry to go on with; UINT64_MAX: there are no
+/// more. The first call begins with entry 0. A call returns at most 512. Any client may call it.
+kvmem_status kvmem_node_client_list_namespace(const struct kvmem_node_client *client,
+                                              uint64_t from,
+                                              struct kvmem_node_listed *out_values,
+                                              uint64_t capacity,
+                                              uint64_t *out_count,
+                                              uint64_t *out_next);
+
 /// Lists the clients of the server, at most `capacity`, in `out_sessions`, for operators.
 /// `out_count` receives how many were written. A server has at most 256.
 kvmem_status kvmem_node_client_sessions(const struct kvmem_node_client *client,
@@ -3068,6 +3094,14 @@ kvmem_status kvmem_node_client_has_rings(const struct kvmem_node_client *client,
 /// O(1).
 kvmem_status kvmem_node_client_unverified(const struct kvmem_node_client *client,
                                           uint64_t *out_unverified);
+
+/// Tells where the values of `count` keys are. Each element of `out_places`, an array of `count`
+/// elements, receives KVMEM_NODE_IN_MEMORY, KVMEM_NODE_IN_TIER, both or 0. Nothing is pinned or
+/// fetched, so the values may go at once. This does not count as a use.
+kvmem_status kvmem_node_client_locate(const struct kvmem_node_client *client,
+                                      const struct kvmem_kv_cache_key *keys,
+                                      uint64_t count,
+                                      uint32_t *out_places);
 
 /// Returns how many of `count` keys, from the first one on, have values without a gap. Nothing is
 /// pinned: the values may be evicted at once. This does not count as a use.

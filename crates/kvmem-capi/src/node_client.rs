@@ -8,7 +8,7 @@ use kvmem_node::{
     CallError as ServerError, ClientError, ClientRegistrars, ConnectOptions, MAX_BATCH, NodeClient,
 };
 
-use crate::call::{destroy, guard, on, out, short_list, some_text, text, value_bytes};
+use crate::call::{destroy, guard, on, out, out_list, short_list, some_text, text, value_bytes};
 use crate::error::CallError;
 use crate::key::kvmem_key;
 use crate::kv_cache::{key_at, kvmem_kv_cache_key};
@@ -348,6 +348,39 @@ pub unsafe extern "C" fn kvmem_node_client_unverified(
     })
 }
 
+/// The value of a key is in the memory of the node.
+pub const KVMEM_NODE_IN_MEMORY: u32 = 1;
+/// The value of a key is in the tier of the node, as far as that answers without waiting for a
+/// network.
+pub const KVMEM_NODE_IN_TIER: u32 = 2;
+
+/// Tells where the values of `count` keys are. Each element of `out_places`, an array of `count`
+/// elements, receives KVMEM_NODE_IN_MEMORY, KVMEM_NODE_IN_TIER, both or 0. Nothing is pinned or
+/// fetched, so the values may go at once. This does not count as a use.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_locate(
+    client: *const kvmem_node_client,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+    out_places: *mut u32,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
+        let keys = unsafe { node_keys(keys, count) }?;
+        let mut written = 0;
+        // SAFETY: promise 1 of the C caller, for `out_places`; `written` is a variable.
+        let places = unsafe { out_list(out_places, count, "out_places", &raw mut written) }?;
+        let located = client.locate(&keys)?.into_iter();
+        places.put(located.map(|it| {
+            let of = |is: bool, place: u32| if is { place } else { 0 };
+            of(it.in_memory, KVMEM_NODE_IN_MEMORY) | of(it.in_tier, KVMEM_NODE_IN_TIER)
+        }));
+        Ok(())
+    })
+}
+
 /// Returns how many of `count` keys, from the first one on, have values without a gap. Nothing is
 /// pinned: the values may be evicted at once. This does not count as a use.
 #[unsafe(no_mangle)]
@@ -364,33 +397,6 @@ pub unsafe extern "C" fn kvmem_node_client_lookup(
         let found = unsafe { out(out_found, "out_found") }?;
         // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
         found.put(client.lookup(&unsafe { node_keys(keys, count) }?)? as u64);
-        Ok(())
-    })
-}
-
-/// Writes 1 to each place of `out_present` whose key has a value, in memory or in the tier below the
-/// node, and 0 to the others. Nothing is pinned, and this does not count as a use. A tier that does
-/// not know all its values, such as a cluster, is not asked.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_node_client_contains(
-    client: *const kvmem_node_client,
-    keys: *const kvmem_kv_cache_key,
-    count: u64,
-    out_present: *mut u8,
-) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        if out_present.is_null() && count > 0 {
-            return Err(CallError::Null("out_present"));
-        }
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        let found = client.contains(&unsafe { node_keys(keys, count) }?)?;
-        for (index, is_present) in found.into_iter().enumerate() {
-            // SAFETY: promise 1 of the C caller: there is a place for each key, and the client
-            // returned an element for each. The pointer was checked above.
-            unsafe { out_present.add(index).write(u8::from(is_present)) };
-        }
         Ok(())
     })
 }

@@ -125,6 +125,37 @@ pub unsafe extern "C" fn kvmem_node_client_list(
     })
 }
 
+/// Lists at most `capacity` values of the client's own namespace, from entry `from` on, in
+/// `out_values`: those in memory, and those in the tier that the server has stored there or
+/// fetched, which have no pins, priority and time of use. `out_count` receives how many there are,
+/// which may be 0 before the end, and `out_next` the entry to go on with; UINT64_MAX: there are no
+/// more. The first call begins with entry 0. A call returns at most 512. Any client may call it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_list_namespace(
+    client: *const kvmem_node_client,
+    from: u64,
+    out_values: *mut kvmem_node_listed,
+    capacity: u64,
+    out_count: *mut u64,
+    out_next: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        // SAFETY: promise 1 of the C caller, for `out_values` and `out_count`.
+        let list = unsafe { out_list(out_values, capacity, "out_values", out_count) }?;
+        // SAFETY: promise 1 of the C caller, for `out_next`.
+        let next_entry = unsafe { out(out_next, "out_next") }?;
+        let (values, next) = match u32::try_from(from) {
+            Ok(from) => client.list_namespace(from, list.max)?,
+            Err(_) => (Vec::new(), None),
+        };
+        list.put(values);
+        next_entry.put(next.map_or(u64::MAX, u64::from));
+        Ok(())
+    })
+}
+
 /// Lists the clients of the server, at most `capacity`, in `out_sessions`, for operators.
 /// `out_count` receives how many were written. A server has at most 256.
 #[unsafe(no_mangle)]

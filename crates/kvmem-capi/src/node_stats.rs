@@ -147,6 +147,13 @@ pub const KVMEM_NODE_EVENT_REMOVED: u32 = 2;
 pub const KVMEM_NODE_EVENT_EVICTED: u32 = 3;
 /// An event: the value was removed because its bytes did not have their checksum.
 pub const KVMEM_NODE_EVENT_DAMAGED: u32 = 4;
+/// An event without a key: the tier has let values go whose keys it does not know.
+/// kvmem_node_client_locate tells which are left.
+pub const KVMEM_NODE_EVENT_TIER_EVICTED: u32 = 5;
+/// The namespace of events that concern all of them.
+pub const KVMEM_NODE_NO_NAMESPACE: u32 = 65535;
+
+const _: () = assert!(KVMEM_NODE_NO_NAMESPACE == kvmem_node::NO_NAMESPACE as u32);
 
 /// Something that happened to a value.
 #[repr(C)]
@@ -180,6 +187,7 @@ impl From<kvmem_node::Event> for kvmem_node_event {
                 EventKind::Removed => KVMEM_NODE_EVENT_REMOVED,
                 EventKind::Evicted => KVMEM_NODE_EVENT_EVICTED,
                 EventKind::Damaged => KVMEM_NODE_EVENT_DAMAGED,
+                EventKind::TierEvicted => KVMEM_NODE_EVENT_TIER_EVICTED,
             },
             namespace_number: event.namespace.into(),
             key_bytes: len as u64,

@@ -473,24 +473,6 @@ impl PyNodeCache {
         self.pin(py, NodeKeys::of(keys)?, true, wait)
     }
 
-    /// Returns for each key whether it has a value, in memory or in the tier. Pins nothing, so
-    /// the values may be evicted at once. A tier that does not know all its values, such as a
-    /// cluster, is not asked.
-    fn contains_batch(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyAny>,
-    ) -> PyResult<Vec<bool>> {
-        let keys = NodeKeys::of(keys)?;
-        call(py, &self.client()?, |client| {
-            let mut found = Vec::with_capacity(keys.len());
-            for part in keys.parts() {
-                found.extend(client.contains(part)?);
-            }
-            Ok(found)
-        })
-    }
-
     /// Returns the number of keys before the first one that has no value. Pins nothing, so the
     /// values may be evicted at once.
     fn lookup(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
@@ -506,6 +488,24 @@ impl PyNodeCache {
             }
             Ok(found)
         })
+    }
+
+    /// Returns where the value of each key is, in the order of the keys. Nothing is pinned,
+    /// fetched or counted as used, so the values may go at once.
+    fn locate<'py>(
+        &self,
+        py: Python<'py>,
+        keys: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let keys = NodeKeys::of(keys)?;
+        let located = call(py, &self.client()?, |client| {
+            let mut all = Vec::new();
+            for part in keys.parts() {
+                all.extend(client.locate(part)?);
+            }
+            Ok(all)
+        })?;
+        located.into_iter().map(|one| node_report::located(py, one)).collect()
     }
 
     /// Marks values as used now. Returns how many of the keys have one.
@@ -607,6 +607,22 @@ impl PyNodeCache {
             let (mut all, mut from) = (Vec::new(), Some(0));
             while let (Some(at), left @ 1..) = (from, max - all.len() as u64) {
                 let (values, next) = client.list(at, left.min(MAX_LISTED) as u32)?;
+                all.extend(values);
+                from = next;
+            }
+            Ok(all)
+        })?;
+        values.iter().map(|value| node_report::listed(py, value)).collect()
+    }
+
+    /// Lists the values of the cache's own namespace: those in memory, and those in the tier
+    /// that the server has stored there or fetched, which have no pins, priority and idle time.
+    /// Values that come and go meanwhile may be missing; :meth:`events` tells of them.
+    fn list_namespace<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let values = call(py, &self.client()?, |client| {
+            let (mut all, mut from) = (Vec::new(), Some(0));
+            while let Some(at) = from {
+                let (values, next) = client.list_namespace(at, MAX_LISTED as u32)?;
                 all.extend(values);
                 from = next;
             }

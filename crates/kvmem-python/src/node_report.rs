@@ -1,6 +1,8 @@
 //! *Node report*: what a node tells about itself, as the named tuples of `kvmem/data.py`.
 
-use kvmem_node::{Event, EventKind, Events, Listed, NamespaceStats, NodeStats, SessionListed};
+use kvmem_node::{
+    Event, EventKind, Events, Listed, Located, NamespaceStats, NodeStats, SessionListed,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -65,6 +67,7 @@ fn event<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyAny>> {
         EventKind::Removed => "removed",
         EventKind::Evicted => "evicted",
         EventKind::Damaged => "damaged",
+        EventKind::TierEvicted => "tier_evicted",
     };
     named(py, "Event", (event.number, kind, event.namespace, &key_of_bytes(&event.key)))
 }
@@ -83,6 +86,11 @@ pub(crate) fn listed<'py>(py: Python<'py>, value: &Listed) -> PyResult<Bound<'py
     let Listed { namespace, key, len, pins, priority, idle_ms } = value;
     let idle = *idle_ms as f64 / 1000.0;
     named(py, "Listed", (namespace, &key_of_bytes(key), *len, *pins, *priority, idle))
+}
+
+/// Converts the place of a value.
+pub(crate) fn located(py: Python<'_>, located: Located) -> PyResult<Bound<'_, PyAny>> {
+    named(py, "Located", (located.in_memory, located.in_tier))
 }
 
 /// Converts a client, for operators.

@@ -144,6 +144,16 @@ FEATURES = (
     ),
     Feature(
         "vllm",
+        "a node: events for routers, described, of all its engines",
+        VLLM,
+        "test_vllm_connector.py",
+        (
+            "test_events_of_a_node_describe_the_chunks_of_all_its_engines",
+            "test_other_specs_keep_vllms_own_events",
+        ),
+    ),
+    Feature(
+        "vllm",
         "kvmem's cuda registrar, and a NUMA node for each worker",
         VLLM + "; a stand-in for the driver",
         "test_vllm_memory.py",
@@ -204,6 +214,19 @@ FEATURES = (
         (
             "test_evicted_values_come_back_from_the_disk",
             "test_a_disk_tier_outlives_the_engine",
+        ),
+        command="cargo xtask test engine",
+    ),
+    Feature(
+        "vllm",
+        "events of a node by vLLM's publisher: engines, kills, lost events, a disk",
+        ENGINE,
+        "test_vllm_events.py",
+        (
+            "test_a_subscriber_knows_what_the_node_holds_after_100000_events",
+            "test_one_engine_of_a_node_announces_and_another_one_after_it",
+            "test_a_reset_engine_announces_its_own_chunks_alone",
+            "test_events_of_real_engines_describe_the_chunks_of_all",
         ),
         command="cargo xtask test engine",
     ),

@@ -62,6 +62,8 @@ enum class NodeEventKind : std::uint32_t {
     evicted = KVMEM_NODE_EVENT_EVICTED,
     /// It was removed because its bytes did not have their checksum.
     damaged = KVMEM_NODE_EVENT_DAMAGED,
+    /// The tier has let values go whose keys it does not know. The event has no key.
+    tier_evicted = KVMEM_NODE_EVENT_TIER_EVICTED,
 };
 
 /// Something that happened to a value of a node.
@@ -72,6 +74,12 @@ struct NodeEvent {
     /// The number of the key's namespace.
     std::uint32_t namespace_number;
     std::string key;
+};
+
+/// Where the value of a key is.
+struct NodeLocated {
+    bool in_memory;
+    bool in_tier;
 };
 
 /// Events, and the number to go on with.
@@ -331,6 +339,22 @@ public:
         return found;
     }
 
+    /// Returns where the values of keys are, one element for each. Nothing is pinned or fetched.
+    template <class Keys>
+    std::vector<NodeLocated> locate(const Keys &keys) const {
+        const auto list = list_of(keys);
+        std::vector<std::uint32_t> places(list.size());
+        detail::check(
+            kvmem_node_client_locate(native_handle(), list.data(), list.size(), places.data()));
+        std::vector<NodeLocated> located;
+        located.reserve(places.size());
+        for (const std::uint32_t place : places) {
+            located.push_back(
+                {(place & KVMEM_NODE_IN_MEMORY) != 0, (place & KVMEM_NODE_IN_TIER) != 0});
+        }
+        return located;
+    }
+
     /// Pins the values of keys, in one call. This counts as a use.
     template <class Keys>
     NodePins acquire(const Keys &keys) const {
@@ -355,17 +379,6 @@ public:
     template <class Keys>
     NodePins try_acquire_prefix(const Keys &keys) const {
         return acquire_by(keys, kvmem_node_client_try_acquire_prefix);
-    }
-
-    /// Returns for each key whether it has a value, in memory or in the tier below the node.
-    /// Nothing is pinned. A tier that does not know all its values, such as a cluster, is not asked.
-    template <class Keys>
-    std::vector<bool> contains(const Keys &keys) const {
-        const auto list = list_of(keys);
-        std::vector<std::uint8_t> present(list.size());
-        detail::check(kvmem_node_client_contains(native_handle(), list.data(), list.size(),
-                                                 present.data()));
-        return {present.begin(), present.end()};
     }
 
     /// Releases earlier pins and acquires those of keys, in one message to the server. The earlier
@@ -495,24 +508,14 @@ public:
     /// Lists at most `max` values from entry `from` on, for operators: the server's user and root.
     /// So are the next four calls.
     NodeList list(std::uint64_t from = 0, std::size_t max = 512) const {
-        std::vector<kvmem_node_listed> list(max < 512 ? max : 512);
-        std::uint64_t count = 0;
-        std::uint64_t next = 0;
-        detail::check(kvmem_node_client_list(native_handle(), from, list.data(), list.size(),
-                                             &count, &next));
-        NodeList found;
-        found.values.reserve(count);
-        for (std::size_t at = 0; at < count; at++) {
-            const kvmem_node_listed &one = list[at];
-            const char *key = reinterpret_cast<const char *>(one.key);
-            found.values.push_back({one.namespace_name, std::string(key, one.key_bytes), one.bytes,
-                                    std::chrono::milliseconds(one.idle_ms), one.pins,
-                                    one.priority});
-        }
-        if (next != UINT64_MAX) {
-            found.next = next;
-        }
-        return found;
+        return list_by(kvmem_node_client_list, from, max);
+    }
+
+    /// Lists at most `max` values of the client's own namespace, from entry `from` on: those in
+    /// memory, and those in the tier that the server has stored there or fetched. There may be none
+    /// before the end. Any client may call it.
+    NodeList list_namespace(std::uint64_t from = 0, std::size_t max = 512) const {
+        return list_by(kvmem_node_client_list_namespace, from, max);
     }
 
     /// Lists the clients of the server.
@@ -567,6 +570,27 @@ private:
     /// A time that is less than zero counts as zero.
     static std::uint64_t milliseconds(std::chrono::milliseconds time) noexcept {
         return time.count() < 0 ? 0 : static_cast<std::uint64_t>(time.count());
+    }
+
+    template <class Call>
+    NodeList list_by(Call call, std::uint64_t from, std::size_t max) const {
+        std::vector<kvmem_node_listed> list(max < 512 ? max : 512);
+        std::uint64_t count = 0;
+        std::uint64_t next = 0;
+        detail::check(call(native_handle(), from, list.data(), list.size(), &count, &next));
+        NodeList found;
+        found.values.reserve(count);
+        for (std::size_t at = 0; at < count; at++) {
+            const kvmem_node_listed &one = list[at];
+            const char *key = reinterpret_cast<const char *>(one.key);
+            found.values.push_back({one.namespace_name, std::string(key, one.key_bytes), one.bytes,
+                                    std::chrono::milliseconds(one.idle_ms), one.pins,
+                                    one.priority});
+        }
+        if (next != UINT64_MAX) {
+            found.next = next;
+        }
+        return found;
     }
 
     template <class Keys>

@@ -20,7 +20,9 @@ use super::{
 use crate::crc;
 use crate::error::CallError;
 use crate::node::{BlockHandle, Events, NO_BOUNDARY, NodeStats, PIECE_BYTES};
-use crate::protocol::{Answer, Call, Commit, Key as ValueKey, Listed, SessionListed, Welcome};
+use crate::protocol::{
+    Answer, Call, Commit, Key as ValueKey, Listed, Located, SessionListed, Welcome,
+};
 
 /// What pins and reservations need of their client.
 #[derive(Debug)]
@@ -278,20 +280,6 @@ impl NodeClient {
     pub fn try_acquire_prefix<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PinBatch, ClientError> {
         let how = Acquisition { prefix_only: true, wait: false };
         self.acquire_and((NO_PINS, Vec::new()), keys, how)
-    }
-
-    /// Returns for each key whether it has a value, in memory or in the server's
-    /// [tier](crate::NodeTier). Pins nothing and fetches nothing. A tier that does not know all its
-    /// values, such as a cluster, is not asked.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn contains<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>, ClientError> {
-        let call = Call::Contains { keys: keys_of(keys) };
-        self.inner.connection.call(&call, |_, answer| match answer {
-            Answer::Contained(found) if found.len() == keys.len() => Ok(found),
-            _ => Err(UNEXPECTED),
-        })
     }
 
     /// Pins the values of the keys before the first one that has none.
@@ -585,7 +573,7 @@ impl NodeClient {
     ///
     /// The server keeps the latest events, and a restarted one has none of those before. Events
     /// that are missing are [told](Events::lost), and the call returns at once then: the caller
-    /// looks at what there is, by [`list`](Self::list), and goes on.
+    /// looks at what there is, by [`list_namespace`](Self::list_namespace), and goes on.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -593,6 +581,37 @@ impl NodeClient {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         self.inner.connection.call(&Call::Events { from, max, wait_ms }, |_, answer| match answer {
             Answer::Events(events) => Ok(events),
+            _ => Err(UNEXPECTED),
+        })
+    }
+
+    /// Returns where the values of keys are, one element for each. Nothing is pinned, fetched or
+    /// counted as used: they may go at once. At most [`MAX_BATCH`](crate::MAX_BATCH) keys.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn locate<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Located>, ClientError> {
+        let call = Call::Locate { keys: keys_of(keys) };
+        self.inner.connection.call(&call, |_, answer| match answer {
+            Answer::Located(located) if located.len() == keys.len() => Ok(located),
+            _ => Err(UNEXPECTED),
+        })
+    }
+
+    /// Lists at most `max` values of the client's own namespace, from entry `from` on: those in
+    /// memory, and those in the tier that this server has stored there or fetched, which have no
+    /// pins, priority and time of use. Returns the entry to go on with. Values that come and go
+    /// between two calls may be missing, and events tell of them.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn list_namespace(
+        &self,
+        from: u32,
+        max: u32,
+    ) -> Result<(Vec<Listed>, Option<u32>), ClientError> {
+        self.inner.connection.call(&Call::ListNamespace { from, max }, |_, answer| match answer {
+            Answer::Listed { values, next } => Ok((values, next)),
             _ => Err(UNEXPECTED),
         })
     }

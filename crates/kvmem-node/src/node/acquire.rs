@@ -3,9 +3,11 @@
 use std::collections::hash_map::Entry;
 
 use super::node::Node;
+use super::sessions::NOWHERE;
 use super::{BlockHandle, EventKind, Granted, SessionIndex};
 use crate::error::{CallError, Quota};
 use crate::format::{MAX_KEY, State};
+use crate::protocol::Located;
 
 /// Returns an error for a key that no value can have.
 pub(super) fn check_key(key: &[u8]) -> Result<(), CallError> {
@@ -25,16 +27,6 @@ impl Node {
             None => self.is_below(namespace, key),
         };
         keys.iter().take_while(has).count()
-    }
-
-    /// Returns for each key whether memory has its value, or the tier is known to have it.
-    pub(crate) fn contains(&self, session: SessionIndex, keys: &[&[u8]], now: u64) -> Vec<bool> {
-        let namespace = self.sessions.get(session).namespace;
-        let has = |key: &&[u8]| match self.find(namespace, key) {
-            Some(slot) => !self.is_expired(slot, now),
-            None => self.is_below(namespace, key),
-        };
-        keys.iter().map(has).collect()
     }
 
     /// Pins the values that memory has, and begins to fetch others of the keys that only the tier
@@ -57,6 +49,22 @@ impl Node {
         let counted = if prefix_only { pending.len().min(1) } else { pending.len() };
         self.counters.misses -= counted as u64;
         Ok((blocks, pending))
+    }
+
+    /// Returns where the values of keys are. Counts as no use, and waits for no device.
+    pub(crate) fn locate(
+        &self,
+        session: SessionIndex,
+        keys: &[&[u8]],
+        now: u64,
+    ) -> Result<Vec<Located>, CallError> {
+        keys.iter().try_for_each(|key| check_key(key))?;
+        let namespace = self.sessions.get(session).namespace;
+        let located = |key: &&[u8]| Located {
+            in_memory: self.find(namespace, key).is_some_and(|slot| !self.is_expired(slot, now)),
+            in_tier: namespace != NOWHERE && self.is_in_tier(namespace, key),
+        };
+        Ok(keys.iter().map(located).collect())
     }
 
     /// Pins the values of keys. With `prefix_only`, the keys after the first one without a value

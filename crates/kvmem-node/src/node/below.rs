@@ -4,9 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
+use super::events::NO_NAMESPACE;
 use super::namespaces::Namespace;
 use super::node::Node;
 use super::sessions::NOWHERE;
+use super::tier_names::TierNames;
 use super::{EventKind, SessionIndex};
 use crate::format::{Committing, EntryCell, State, TierRemovals, put};
 use crate::socket::now_ms;
@@ -79,8 +81,12 @@ impl ParentsBelow {
     }
 }
 
+/// Names of values in the tier that are looked at when it has done a job: more than it evicts for
+/// one.
+const NAMES_LOOKED_AT: usize = 2 * JOB_VALUES;
+
 /// A key of a namespace.
-type NamedKey = (u16, Vec<u8>);
+pub(super) type NamedKey = (u16, Vec<u8>);
 
 /// A key that is being fetched.
 #[derive(Debug)]
@@ -131,6 +137,10 @@ pub(super) struct Below {
     removals: HashMap<NamedKey, (u32, Vec<Waiting>)>,
     /// The source of values whose turn it is to be the first of a job.
     next_source: usize,
+    /// Keys of values in the tier.
+    names: TierNames,
+    /// The evictions of the tier that the log of events has.
+    evictions: u64,
     /// The commits and jobs after which there was nothing to store.
     idle_at: Option<u64>,
     changes: u64,
@@ -199,6 +209,7 @@ impl Node {
             entries.filter(is_done).for_each(EntryCell::unset_tier);
         }
         self.memory.header_cell().set_tier_removals(TierRemovals::None);
+        let evictions = tier.evictions();
         self.below = Some(Below {
             tier,
             options,
@@ -213,6 +224,8 @@ impl Node {
             storing_bytes: 0,
             removals: HashMap::new(),
             next_source: 0,
+            names: TierNames::default(),
+            evictions,
             idle_at: None,
             changes: 0,
         });
@@ -542,6 +555,7 @@ impl Node {
         let below = self.below.as_mut().expect("there is a tier");
         below.changes += 1;
         below.known.remove(&(namespace, key.clone()));
+        below.names.remove(&(namespace, key.clone()));
         below.removals.entry((namespace, key.clone())).or_default().0 += 1;
         let removing = Removing { slot, namespace, key, tier_key };
         match below.jobs.last_mut() {
@@ -579,6 +593,9 @@ impl Node {
                 self.push_removal(None, namespace, key.to_vec());
                 removed += usize::from(there);
             }
+            if there && !under_way {
+                self.events.add(EventKind::Removed, namespace, key);
+            }
             let below = self.below.as_mut().expect("it was just there");
             let removal = below.removals.get_mut(&named);
             waits += usize::from(removal.is_some_and(|(_, list)| add_waiting(list, waiting)));
@@ -598,6 +615,47 @@ impl Node {
                 !below.removals.contains_key(&named) && self.len_below(&named).is_some_and(fits)
             }
         }
+    }
+
+    /// Returns whether the tier has the newest value of a key, so that it is there when memory has
+    /// it no more. Waits for no device.
+    pub(super) fn is_in_tier(&self, namespace: u16, key: &[u8]) -> bool {
+        match self.find(namespace, key) {
+            None => self.is_below(namespace, key),
+            Some(slot) => {
+                let has = |it: &Below| it.tier.len_of(&self.key_in_tier(namespace, key)).is_some();
+                self.entry(slot).is_clean() && self.below.as_ref().is_some_and(has)
+            }
+        }
+    }
+
+    /// Notes in the log of events that the tier has let values go.
+    fn note_evictions(&mut self) {
+        let Some(below) = &mut self.below else { return };
+        let evictions = below.tier.evictions();
+        if std::mem::replace(&mut below.evictions, evictions) != evictions {
+            self.events.add(EventKind::TierEvicted, NO_NAMESPACE, &[]);
+        }
+        let Below { names, tier, .. } = below;
+        let namespaces = &self.namespaces;
+        names.look_at(NAMES_LOOKED_AT, |(namespace, key)| {
+            tier.len_of(&tier_key(&namespaces.get(*namespace).name, key)).is_some()
+        });
+    }
+
+    /// Returns the number of keys of values in the tier that are known.
+    pub(super) fn names_below(&self) -> usize {
+        self.below.as_ref().map_or(0, |it| it.names.len())
+    }
+
+    /// Returns the key at a place among those of the values in the tier, and the length of the
+    /// value, if it is of this namespace and in the tier alone.
+    pub(super) fn name_below(&self, place: usize, namespace: u16) -> Option<(&[u8], u64)> {
+        let named = self.below.as_ref()?.names.get(place).filter(|it| it.0 == namespace)?;
+        let is_alone =
+            self.find(namespace, &named.1).is_none() && self.is_below(namespace, &named.1);
+        let len = is_alone.then(|| self.len_below(named)).flatten()?;
+        Some((&named.1, len))
     }
 
     /// Begins to fetch the keys that only the tier has. `waiting` [ends](Self::tier_done) for each
@@ -821,6 +879,12 @@ impl Node {
     /// Takes what a thread of the tier has done. Returns the calls that waited for it, once for
     /// each key.
     pub(crate) fn tier_done(&mut self, done: TierDone, now: u64) -> Vec<Waiting> {
+        let ended = self.job_done(done, now);
+        self.note_evictions();
+        ended
+    }
+
+    fn job_done(&mut self, done: TierDone, now: u64) -> Vec<Waiting> {
         match done {
             TierDone::Stored(values) => {
                 for (value, stored) in &values {
@@ -858,6 +922,8 @@ impl Node {
             self.counters.tier_stored += 1;
             if self.word(value.slot).state == State::Committed {
                 self.entry(value.slot).set_clean();
+                let named = self.named_key(value.slot);
+                self.below.as_mut().expect("there is a tier").names.add(named);
             }
         }
         self.locals[value.slot as usize].storing = false;
@@ -884,7 +950,9 @@ impl Node {
                 entry.prepare(entry.generation(), &what);
                 entry.set_clean();
                 entry.commit(self.word(slot));
-                self.below.as_mut().expect("there is a tier").fetched_into.remove(&slot);
+                let below = self.below.as_mut().expect("there is a tier");
+                below.fetched_into.remove(&slot);
+                below.names.add(named.clone());
                 self.chains.begin_linking(1);
                 self.enter(slot, |_| false);
                 self.events.add(EventKind::Stored, namespace, key);
@@ -937,10 +1005,12 @@ impl Node {
         let Some(below) = &mut self.below else { return true };
         below.fetches.values_mut().for_each(|fetch| fetch.superseded = true);
         below.known.clear();
+        below.names.clear();
         let cleared = below.tier.clear();
         if !cleared {
             self.note_failed_removal();
         }
+        self.events.add(EventKind::TierEvicted, NO_NAMESPACE, &[]);
         cleared
     }
 }

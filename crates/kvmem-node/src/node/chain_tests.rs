@@ -93,7 +93,7 @@ impl Chains {
     }
 
     fn keys_left(&self) -> BTreeSet<Vec<u8>> {
-        self.node.list(0, u32::MAX, 0).0.into_iter().map(|it| it.key).collect()
+        self.node.list(None, 0, u32::MAX, 0).0.into_iter().map(|it| it.key).collect()
     }
 
     fn evict(&mut self) -> Vec<u8> {

@@ -31,7 +31,16 @@ pub enum EventKind {
     Evicted,
     /// Its bytes did not have its checksum.
     Damaged,
+    /// The tier has let values go whose keys it does not know: it was full, their bytes were
+    /// damaged, or an operator has cleared it. The event has no key, and the namespace
+    /// [`NO_NAMESPACE`]. [`NodeClient::locate`](crate::NodeClient::locate) tells which are left.
+    TierEvicted,
 }
+
+/// The namespace of events that concern all of them.
+pub const NO_NAMESPACE: u16 = u16::MAX;
+
+const _: () = assert!(MAX_NAMESPACES < NO_NAMESPACE as usize);
 
 /// Something that happened to a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,9 +49,9 @@ pub struct Event {
     pub number: u64,
     /// What happened.
     pub kind: EventKind,
-    /// The namespace of the key.
+    /// The namespace of the key, or [`NO_NAMESPACE`].
     pub namespace: u16,
-    /// The key.
+    /// The key; empty if the event has none.
     pub key: Vec<u8>,
 }
 
@@ -151,6 +160,9 @@ impl super::Node {
         let mut seen = [None; MAX_NAMESPACES];
         let mut seen_before = None;
         self.events.since(from, max, |number, namespace| {
+            if namespace == NO_NAMESPACE {
+                return true;
+            }
             let it = self.namespaces.get(namespace);
             if number < it.events_from {
                 return *seen_before.get_or_insert_with(|| sees(None));

@@ -11,6 +11,7 @@
 //! | `reserve.rs`, `commit.rs` | a value comes: an extent for its bytes, then its key |
 //! | `acquire.rs` | a value is found, pinned and released |
 //! | `remove.rs`, `evict.rs` | a value goes |
+//! | `below.rs`, `tier_names.rs` | values go to the tier and come back, and their names |
 //! | `drain.rs` | values go to the tier before the server ends |
 //! | `sessions.rs` | clients come, return after the server's restart, fall silent, and end |
 //! | `namespaces.rs`, `lists.rs` | limits, shares, and the order of eviction |
@@ -44,10 +45,11 @@ mod sessions;
 mod stats;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod tier_names;
 
 pub(crate) use below::Waiting;
 pub(crate) use commit::CommitItem;
-pub use events::{Event, EventKind, Events};
+pub use events::{Event, EventKind, Events, NO_NAMESPACE};
 pub use handles::BlockHandle;
 pub(crate) use handles::Granted;
 pub(crate) use memory::NodeMemory;

@@ -286,6 +286,11 @@ impl Node {
         self.sessions.all().filter(|(_, it)| it.pid == pid).map(|(session, _)| session).collect()
     }
 
+    /// Returns the number of the namespace of a session.
+    pub(crate) fn namespace_number(&self, session: SessionIndex) -> u16 {
+        self.sessions.get(session).namespace
+    }
+
     /// Returns the name of the namespace of a session.
     pub(crate) fn namespace_name(&self, session: SessionIndex) -> &str {
         let session = self.sessions.get(session);

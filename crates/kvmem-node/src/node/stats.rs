@@ -109,6 +109,15 @@ pub struct NamespaceStats {
     pub share: u32,
 }
 
+/// Entries that a call of a client looks at for the values of its namespace.
+const MAX_LOOKED_AT: u32 = 1 << 15;
+
+/// Names of values in the tier that such a call looks at. Each is looked up there.
+const MAX_NAMES_LOOKED_AT: u32 = 1 << 11;
+
+/// Entries from this one on are values in the tier.
+const BELOW: u32 = 1 << 31;
+
 impl Node {
     /// Returns the statistics. O(sessions + namespaces + reservations).
     #[must_use]
@@ -158,12 +167,27 @@ impl Node {
         }
     }
 
-    /// Returns at most `max` values from entry `from` on, and the entry to go on with.
-    pub(crate) fn list(&self, from: u32, max: u32, now: u64) -> (Vec<Listed>, Option<u32>) {
+    /// Returns at most `max` values from entry `from` on, of a namespace or of all, and the entry
+    /// to go on with. A call for one namespace looks at a limited number of entries.
+    pub(crate) fn list(
+        &self,
+        namespace: Option<u16>,
+        from: u32,
+        max: u32,
+        now: u64,
+    ) -> (Vec<Listed>, Option<u32>) {
         let mut values = Vec::new();
+        if from >= BELOW {
+            return self.list_below(namespace, from - BELOW, max);
+        }
         for slot in from..self.locals.len() as u32 {
+            if namespace.is_some() && slot - from == MAX_LOOKED_AT {
+                return (values, Some(slot));
+            }
             let word = self.word(slot);
-            if word.state != State::Committed {
+            if word.state != State::Committed
+                || namespace.is_some_and(|it| self.entry(slot).namespace() != it)
+            {
                 continue;
             }
             if values.len() == max as usize {
@@ -179,7 +203,36 @@ impl Node {
                 idle_ms: now.saturating_sub(entry.used_at()),
             });
         }
-        (values, None)
+        // Those in the tier come next, from the last one on.
+        let names = self.names_below() as u32;
+        (values, namespace.filter(|_| names > 0).map(|_| BELOW + names))
+    }
+
+    /// Lists values that only the tier has: of the first `names` ones the last `max`. A name that
+    /// is removed meanwhile is replaced by the last one, so none is left out.
+    fn list_below(
+        &self,
+        namespace: Option<u16>,
+        names: u32,
+        max: u32,
+    ) -> (Vec<Listed>, Option<u32>) {
+        let mut values = Vec::new();
+        let Some(namespace) = namespace else { return (values, None) };
+        let mut left = names.min(self.names_below() as u32);
+        let end = left.saturating_sub(MAX_NAMES_LOOKED_AT);
+        while left > end && values.len() < max as usize {
+            left -= 1;
+            let Some((key, len)) = self.name_below(left as usize, namespace) else { continue };
+            values.push(Listed {
+                namespace: self.namespaces.get(namespace).name.clone(),
+                key: key.to_vec(),
+                len,
+                pins: 0,
+                priority: 0,
+                idle_ms: 0,
+            });
+        }
+        (values, (left > 0).then_some(BELOW + left))
     }
 
     /// Returns the entries of all values that can be found, in no order.

@@ -58,7 +58,7 @@ pub(super) fn recovered(
 
 /// The values that can be found: key to length.
 fn found(node: &Node) -> BTreeMap<Vec<u8>, u64> {
-    let values = node.list(0, u32::MAX, 0).0;
+    let values = node.list(None, 0, u32::MAX, 0).0;
     values.into_iter().map(|value| (value.key, value.len)).collect()
 }
 

@@ -20,7 +20,7 @@ mod response;
 use output::Output;
 pub(crate) use request::{Call, Commit, Key, Request};
 pub(crate) use response::{Answer, Response, Welcome};
-pub use response::{Listed, SessionListed};
+pub use response::{Listed, Located, SessionListed};
 
 /// The version of the protocol.
 pub const PROTOCOL_VERSION: u32 = 3;

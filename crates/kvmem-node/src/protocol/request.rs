@@ -85,11 +85,6 @@ pub(crate) enum Call<'a> {
         /// Whether the answer waits for space that the tier is about to free.
         wait: bool,
     },
-    /// Whether keys have values. Pins nothing and fetches nothing.
-    Contains {
-        #[serde(borrow)]
-        keys: Vec<Key<'a>>,
-    },
     Commit {
         #[serde(borrow)]
         items: Vec<Commit<'a>>,
@@ -147,5 +142,15 @@ pub(crate) enum Call<'a> {
     /// Of operators: ends the pins of a process.
     ReclaimPins {
         pid: u32,
+    },
+    /// Where the values of keys are.
+    Locate {
+        #[serde(borrow)]
+        keys: Vec<Key<'a>>,
+    },
+    /// The values of the session's namespace, from entry `from` on.
+    ListNamespace {
+        from: u32,
+        max: u32,
     },
 }

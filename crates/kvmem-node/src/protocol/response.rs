@@ -42,8 +42,6 @@ pub(crate) enum Answer {
         /// call has waited for them.
         pending: Vec<u16>,
     },
-    /// To [`Contains`](super::Call::Contains): one element for each key.
-    Contained(Vec<bool>),
     Reserved(Vec<Granted>),
     Stats(Box<NodeStats>),
     Events(Events),
@@ -52,6 +50,8 @@ pub(crate) enum Answer {
         next: Option<u32>,
     },
     Sessions(Vec<SessionListed>),
+    /// To [`Locate`](super::Call::Locate): one element for each key.
+    Located(Vec<Located>),
 }
 
 /// What a client learns when it connects.
@@ -79,7 +79,16 @@ pub(crate) struct Welcome {
     pub(crate) named: bool,
 }
 
-/// A value, for operators.
+/// Where the value of a key is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Located {
+    /// In the memory of the node.
+    pub in_memory: bool,
+    /// In the [tier](crate::NodeTier), as far as that answers without waiting for a network.
+    pub in_tier: bool,
+}
+
+/// A value in memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listed {
     /// The name of the namespace.

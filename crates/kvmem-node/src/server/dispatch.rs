@@ -132,10 +132,6 @@ impl NodeServer {
                 check_batch(sizes.len())?;
                 self.reserve(connection, id, session, &sizes, wait)
             }
-            Call::Contains { keys } => {
-                let keys = bytes_of(&keys)?;
-                Ok(Some(Answer::Contained(self.node.contains(session, &keys, now))))
-            }
             Call::Commit { items } => {
                 check_batch(items.len())?;
                 let items: Vec<CommitItem<'_>> = items.iter().map(item_of).collect();
@@ -192,7 +188,17 @@ impl NodeServer {
             }
             Call::List { from, max } => {
                 self.check_operator(connection)?;
-                let (values, next) = self.node.list(from, max.min(MAX_LISTED), now);
+                let (values, next) = self.node.list(None, from, max.min(MAX_LISTED), now);
+                Ok(Some(Answer::Listed { values, next }))
+            }
+            Call::Locate { keys } => {
+                let keys = bytes_of(&keys)?;
+                Ok(Some(Answer::Located(self.node.locate(session, &keys, now)?)))
+            }
+            Call::ListNamespace { from, max } => {
+                let namespace = self.node.namespace_number(session);
+                let (values, next) =
+                    self.node.list(Some(namespace), from, max.min(MAX_LISTED), now);
                 Ok(Some(Answer::Listed { values, next }))
             }
             Call::Sessions => {
@@ -384,9 +390,9 @@ fn elements_of(call: &Call<'_>) -> usize {
     match call {
         Call::Keep { pins, reservations } => pins.len() + reservations.len(),
         Call::Lookup { keys }
-        | Call::Contains { keys }
         | Call::Remove { keys }
-        | Call::Touch { keys } => keys.len(),
+        | Call::Touch { keys }
+        | Call::Locate { keys } => keys.len(),
         Call::Acquire { release, keys, .. } => release.len() + keys.len(),
         Call::Reserve { sizes, .. } => sizes.len(),
         Call::Commit { items } => items.len(),
@@ -394,7 +400,11 @@ fn elements_of(call: &Call<'_>) -> usize {
         Call::Damaged { handles } => handles.len(),
         Call::Events { max, .. } | Call::List { max, .. } => (*max).min(MAX_LISTED) as usize,
         // These look at all sessions, values or namespaces.
-        Call::Sessions | Call::Stats | Call::Evict { .. } | Call::Clear { .. } => MAX_BATCH,
+        Call::ListNamespace { .. }
+        | Call::Sessions
+        | Call::Stats
+        | Call::Evict { .. }
+        | Call::Clear { .. } => MAX_BATCH,
         Call::Hello { .. } | Call::Rings | Call::Kept => MAX_BATCH / 16,
         Call::KeepAlive | Call::KeepPins | Call::Goodbye | Call::ReclaimPins { .. } => 1,
     }

@@ -454,7 +454,6 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
                 reservations: handles,
             },
             2 => Call::Kept,
-            3 if flag => Call::Contains { keys: refs(&keys) },
             3 => Call::Lookup { keys: refs(&keys) },
             4 | 5 => Call::Acquire {
                 epoch: number,
@@ -493,6 +492,8 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
             20 => Call::Sessions,
             21 => Call::Evict { namespace: flag.then_some(""), bytes: number },
             22 => Call::Clear { namespace: flag.then_some("") },
+            24 => Call::Locate { keys: refs(&keys) },
+            25 => Call::ListNamespace { from: number as u32, max: number as u32 },
             23 => Call::ReclaimPins { pid: if flag { std::process::id() } else { number as u32 } },
             _ => Call::KeepAlive,
         };

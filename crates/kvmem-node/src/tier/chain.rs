@@ -78,6 +78,10 @@ impl NodeTier for TierChain {
         self.upper.touch(key) || lower
     }
 
+    fn evictions(&self) -> u64 {
+        self.upper.evictions().wrapping_add(self.lower.evictions())
+    }
+
     fn knows_all(&self) -> bool {
         self.upper.knows_all() && self.lower.knows_all()
     }

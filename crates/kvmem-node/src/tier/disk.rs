@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 
 use kvmem_tier::device::Device;
-use kvmem_tier::{DiskTier, Fetch, Fetched, TierSet};
+use kvmem_tier::{DiskTier, Fetch, Fetched, TierSet, TierStats};
 
 use super::{NodeTier, TierRead, TierState};
 
@@ -62,6 +62,11 @@ macro_rules! node_tier {
 
             fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
                 $tier::keep_open(self, file)
+            }
+
+            fn evictions(&self) -> u64 {
+                let TierStats { evictions, checksum_misses, lost_misses, .. } = $tier::stats(self);
+                evictions + checksum_misses + lost_misses
             }
 
             fn state(&self) -> TierState {

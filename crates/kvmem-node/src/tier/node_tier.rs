@@ -109,6 +109,13 @@ pub trait NodeTier: Send + Sync {
         self.store(values);
     }
 
+    /// Returns how many values the tier has let go that it was not told to remove: it was full, or
+    /// their bytes were damaged. The server's own thread calls it, so it must not wait. By default
+    /// 0: the log of [events](crate::Event) then says nothing of evictions.
+    fn evictions(&self) -> u64 {
+        0
+    }
+
     /// Returns whether [`len_of`](Self::len_of) knows every value. If not, a thread that may wait
     /// asks [`look_up`](Self::look_up) for the others.
     fn knows_all(&self) -> bool {

@@ -1,13 +1,13 @@
 //! A tier below the node: values that memory has no room for come back, and old ones never do.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kvmem_node::{
-    CallError, ClientError, ConnectOptions, Node, NodeClient, NodeOptions, NodeServer, NodeTier,
-    ServerOptions, Stopper, TierOptions, TierRead, TierState,
+    CallError, ClientError, ConnectOptions, EventKind, Located, NO_NAMESPACE, Node, NodeClient,
+    NodeOptions, NodeServer, NodeTier, ServerOptions, Stopper, TierOptions, TierRead, TierState,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -23,6 +23,8 @@ struct MapTier {
     /// While it is set, no call ends.
     hangs: AtomicBool,
     fails: AtomicBool,
+    /// Values that the tier has let go.
+    evictions: AtomicU64,
 }
 
 impl MapTier {
@@ -34,6 +36,14 @@ impl MapTier {
 
     fn len(&self) -> usize {
         self.values.lock().expect("no panic").len()
+    }
+
+    /// Lets values go, as a full tier does.
+    fn evict(&self, keys: &[u8]) {
+        let mut held = self.values.lock().expect("no panic");
+        let before = held.len();
+        held.retain(|key, _| !keys.contains(key.last().expect("a key has bytes")));
+        self.evictions.fetch_add((before - held.len()) as u64, Ordering::Relaxed);
     }
 }
 
@@ -85,6 +95,10 @@ impl NodeTier for MapTier {
     fn clear(&self) -> bool {
         self.values.lock().expect("no panic").clear();
         true
+    }
+
+    fn evictions(&self) -> u64 {
+        self.evictions.load(Ordering::Relaxed)
     }
 }
 
@@ -185,6 +199,94 @@ fn what_was_evicted_comes_back() {
     assert!(stats.tier_fetched_total >= 44 && stats.tier_failed_total == 0, "{stats:?}");
 }
 
+/// Returns the keys of a client's namespace, listed `max` at a time.
+fn names_of(client: &NodeClient, max: u32) -> Vec<Vec<u8>> {
+    let (mut listed, mut from) = (Vec::new(), Some(0));
+    while let Some(at) = from {
+        let (values, next) = client.list_namespace(at, max).expect("a call");
+        assert!(values.len() <= max as usize);
+        listed.extend(values.into_iter().map(|it| it.key));
+        from = next;
+    }
+    listed
+}
+
+#[test]
+fn values_are_located_in_memory_and_in_the_tier_without_being_used() {
+    let tier = Arc::new(MapTier::default());
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let client = tiered.client();
+    fill(&client, &tier, 0..40);
+    let all: Vec<[u8; 1]> = (0..41).map(|key| [key]).collect();
+    let (hits, misses) = {
+        let stats = client.stats().expect("a call");
+        (stats.hits, stats.misses)
+    };
+    let located = client.locate(&all).expect("a call");
+    let in_memory = located.iter().filter(|it| it.in_memory).count() as u64;
+    let stats = client.stats().expect("a call");
+    assert_eq!(in_memory, stats.values);
+    assert_eq!((stats.hits, stats.misses), (hits, misses));
+    assert_eq!(tier.reads.load(Ordering::Relaxed), 0);
+    assert!(located[..40].iter().all(|it| it.in_memory || it.in_tier));
+    assert_eq!(located[40], Located::default());
+    assert!(located[0].in_tier && !located[0].in_memory && located[39].in_memory);
+
+    for max in [1, 3, 512] {
+        let mut listed = names_of(&client, max);
+        listed.sort();
+        assert_eq!(listed, (0..40_u8).map(|key| vec![key]).collect::<Vec<_>>());
+    }
+
+    // A client of another namespace sees none of them.
+    let options = ConnectOptions { namespace: "other".to_owned(), ..ConnectOptions::default() };
+    let other = connect_with(&tiered.place.socket(), &options);
+    assert_eq!(names_of(&other, 512), Vec::<Vec<u8>>::new());
+    assert_eq!(other.locate(&[[0]]).expect("a call"), [Located::default()]);
+    let empty = other.locate(&[""]).expect_err("no value has an empty key");
+    assert!(matches!(empty, ClientError::Call(CallError::BadKey { .. })), "{empty}");
+}
+
+#[test]
+fn events_tell_that_the_tier_has_let_values_go() {
+    let tier = Arc::new(MapTier::default());
+    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
+    let client = tiered.client();
+    fill(&client, &tier, 0..40);
+    let end = client.events(u64::MAX, 0, Duration::ZERO).expect("a call").next;
+    // A value that only the tier has is removed: the event names it.
+    assert_eq!(client.remove(&[[5_u8]]).expect("a call"), 1);
+    let found = client.events(end, 512, Duration::ZERO).expect("a call");
+    let named: Vec<_> = found.events.iter().map(|it| (it.kind, it.key.clone())).collect();
+    assert_eq!(named, [(EventKind::Removed, vec![5])]);
+    assert_eq!(client.locate(&[[5_u8]]).expect("a call"), [Located::default()]);
+
+    tier.evict(&[0, 1, 2]);
+    fill(&client, &tier, 40..60);
+    let mut from = found.next;
+    let told = loop {
+        let more = client.events(from, 512, Duration::from_secs(30)).expect("a call");
+        assert!(more.next > from, "no event tells of it");
+        from = more.next;
+        if let Some(event) = more.events.iter().find(|it| it.kind == EventKind::TierEvicted) {
+            break event.clone();
+        }
+    };
+    assert_eq!((told.namespace, told.key), (NO_NAMESPACE, Vec::new()));
+    let located = client.locate(&[[0_u8], [1], [2], [3]]).expect("a call");
+    assert_eq!(
+        located.iter().map(|it| it.in_tier).collect::<Vec<_>>(),
+        [false, false, false, true]
+    );
+
+    // So does a tier that an operator has cleared.
+    let end = client.events(u64::MAX, 0, Duration::ZERO).expect("a call").next;
+    client.clear(None).expect("a call");
+    let cleared = client.events(end, 512, Duration::ZERO).expect("a call").events;
+    assert!(cleared.iter().any(|it| it.kind == EventKind::TierEvicted));
+    assert_eq!(client.locate(&[[3_u8]]).expect("a call"), [Located::default()]);
+}
+
 #[test]
 fn others_are_served_while_a_call_waits_and_one_read_serves_all() {
     let tier = Arc::new(MapTier::default());
@@ -234,8 +336,11 @@ fn calls_that_do_not_wait_find_values_when_they_have_come() {
         let one = client.try_acquire(&[all[3]]).expect("a call");
         assert_eq!((one.hits(), one.pending()), (0, &[0][..]));
     }
-    assert_eq!(client.contains(&all).expect("a call"), [true; 60]);
-    assert_eq!(client.contains(&other).expect("a call"), [false; 4]);
+    let has = |keys: &[[u8; 1]]| -> Vec<bool> {
+        let located = client.locate(keys).expect("a call").into_iter();
+        located.map(|it| it.in_memory || it.in_tier).collect()
+    };
+    assert_eq!((has(&all), has(&other)), (vec![true; 60], vec![false; 4]));
     assert_eq!(client.stats().expect("a call").misses, misses, "what comes is no miss");
     tier.hangs.store(false, Ordering::Relaxed);
     wait_for("the first values come", || {

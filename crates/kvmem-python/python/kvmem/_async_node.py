@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar
 
 from ._kvmem import NodeCache, NodeReservation, PinBatch, PinnedValue, connect
-from .data import Event, EventBatch, Listed, NodeStats, SessionListed
+from .data import Event, EventBatch, Listed, Located, NodeStats, SessionListed
 from .errors import InvalidArgumentError
 
 _P = ParamSpec("_P")
@@ -123,13 +123,13 @@ class AsyncNodeCache:
         """See :meth:`NodeCache.acquire_prefix`."""
         return await self._run(self._calls, self.cache.acquire_prefix, keys, wait=wait)
 
-    async def contains_batch(self, keys: Iterable[int | bytes | str]) -> list[bool]:
-        """See :meth:`NodeCache.contains_batch`."""
-        return await self._run(self._calls, self.cache.contains_batch, keys)
-
     async def lookup(self, keys: Iterable[int | bytes | str]) -> int:
         """See :meth:`NodeCache.lookup`."""
         return await self._run(self._calls, self.cache.lookup, keys)
+
+    async def locate(self, keys: Iterable[int | bytes | str]) -> list[Located]:
+        """See :meth:`NodeCache.locate`."""
+        return await self._run(self._calls, self.cache.locate, keys)
 
     async def contains(self, key: int | bytes | str) -> bool:
         """Returns whether ``key`` has a value."""
@@ -197,6 +197,10 @@ class AsyncNodeCache:
     async def clear(self, namespace: str | None = None, *, everywhere: bool = False) -> int:
         """See :meth:`NodeCache.clear`."""
         return await self._run(self._calls, self.cache.clear, namespace, everywhere=everywhere)
+
+    async def list_namespace(self) -> list[Listed]:
+        """See :meth:`NodeCache.list_namespace`."""
+        return await self._run(self._calls, self.cache.list_namespace)
 
     async def list(self, *, max: SupportsIndex | None = None) -> list[Listed]:
         """See :meth:`NodeCache.list`."""

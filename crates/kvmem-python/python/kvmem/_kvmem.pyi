@@ -21,6 +21,7 @@ from .data import (
     Key,
     KvCacheStats,
     Listed,
+    Located,
     Metrics,
     NodeStats,
     OpenReport,
@@ -1737,15 +1738,14 @@ class NodeCache(_Manager):
         that only the tier has if ``wait`` is false. The others are None.
         """
 
-    def contains_batch(self, keys: Iterable[_CacheKey]) -> _list[bool]:
-        """Returns for each key whether it has a value, in memory or in the tier. Pins nothing, so
-        the values may be evicted at once. A tier that does not know all its values, such as a
-        cluster, is not asked.
-        """
-
     def lookup(self, keys: Iterable[_CacheKey]) -> int:
         """Returns the number of keys before the first one that has no value. Pins nothing, so the
         values may be evicted at once.
+        """
+
+    def locate(self, keys: Iterable[_CacheKey]) -> _list[Located]:
+        """Returns where the value of each key is, in the order of the keys. Nothing is pinned,
+        fetched or counted as used, so the values may go at once.
         """
 
     def touch(self, keys: Iterable[_CacheKey]) -> int:
@@ -1795,6 +1795,12 @@ class NodeCache(_Manager):
     def list(self, *, max: SupportsIndex | None = None) -> _list[Listed]:
         """Lists the values of all namespaces, at most ``max`` of them, for operators. Values that
         come and go meanwhile may be missing.
+        """
+
+    def list_namespace(self) -> _list[Listed]:
+        """Lists the values of the cache's own namespace: those in memory, and those in the tier
+        that the server has stored there or fetched, which have no pins, priority and idle time.
+        Values that come and go meanwhile may be missing; :meth:`events` tells of them.
         """
 
     def sessions(self) -> _list[SessionListed]:

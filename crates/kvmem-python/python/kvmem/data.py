@@ -480,14 +480,26 @@ class Event(NamedTuple):
 
     number: int
     """Counts all events of the server since it started."""
-    kind: Literal["stored", "replaced", "removed", "evicted", "damaged"]
+    kind: Literal["stored", "replaced", "removed", "evicted", "damaged", "tier_evicted"]
     """What happened. ``evicted``: its memory was needed, or its time was over. ``damaged``: it was
-    removed, because its bytes did not have their checksum.
+    removed, because its bytes did not have their checksum. ``tier_evicted``: the tier has let
+    values go whose keys it does not know; :meth:`NodeCache.locate` tells which are left.
     """
     namespace: int
-    """Number of the namespace of the key: the index in ``NodeStats.namespaces``."""
+    """Number of the namespace of the key: the index in ``NodeStats.namespaces``. 65535: the event
+    concerns all of them.
+    """
     key: int | bytes | str
-    """The key."""
+    """The key; empty if the event has none."""
+
+
+class Located(NamedTuple):
+    """Where the value of a key of a node is."""
+
+    in_memory: bool
+    """In the memory of the node."""
+    in_tier: bool
+    """In the tier below it, as far as that answers without waiting for a network."""
 
 
 class EventBatch(Sequence[Event]):
@@ -501,7 +513,8 @@ class EventBatch(Sequence[Event]):
         """Number of the next event: where the next call starts."""
         self.lost = lost
         """Whether events after the start were lost: the server keeps the latest ones, and one that
-        has restarted has none of those before. Look at what ``list()`` returns then, and go on."""
+        has restarted has none of those before. Look at what
+        ``list_namespace()`` returns then, and go on."""
 
     @overload
     def __getitem__(self, index: int) -> Event: ...

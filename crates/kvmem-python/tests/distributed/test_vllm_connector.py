@@ -31,6 +31,7 @@ class Request:
     # What the scheduler of the connector reads of a request.
     kv_transfer_params = kv_hints = None
     skip_reading_prefix_cache = False
+    lora_request = None
     shared_prefix_boundary = None
     status = "running"
 
@@ -42,6 +43,8 @@ class Request:
         hashes = [vllm_engine.offload_key(name)[:32] for name in names]
         self.block_hashes = [bytes([i]) + it[1:] for it in hashes for i in (0, 1)]
         self.num_prompt_tokens = self.num_tokens = len(names) * CHUNK + 1
+        self.all_token_ids = [hash_[1] << 8 | at for hash_ in self.block_hashes
+            for at in range(TOKENS)] + [0]
         self.num_computed_tokens = 0
         self.finished = False
 
@@ -51,7 +54,7 @@ class Request:
 class Engine:
     def __init__(self, engine_id):
         options = dict(workers=1, page=page, blocks_per_chunk=2, gpu_chunks=64,
-            engine_id=engine_id, extra=extra)
+            engine_id=engine_id, extra=extra, events="announced" in sys.argv)
         self.worker = vllm_engine.Worker(options, 0)
         kv_spec = FullAttentionSpec(block_size=TOKENS, num_kv_heads=1, head_size=32,
             dtype=torch.uint8)
@@ -72,6 +75,7 @@ class Engine:
         self.scheduler = scheduler.OffloadingConnectorScheduler(self.worker.spec, config, caches)
         vllm_engine.patient(self.scheduler.manager)
         self.number = 0
+        self.events = []
         self.free = list(range(1, 128))
 
     def step(self, new=(), finished=()):
@@ -101,6 +105,7 @@ class Engine:
         self.scheduler.update_connector_output(types.SimpleNamespace(
             kv_connector_worker_meta=common.OffloadingWorkerMetadata(completed_jobs=done)))
         vllm_engine.settle_stores(self.scheduler.manager)
+        self.events += self.scheduler.take_events()
         return meta
 
     def rows(self, request, blocks):
@@ -390,3 +395,132 @@ print("the node knows")
     finally:
         server.terminate()
         server.wait(60)
+
+
+EVENTS = (
+    ENGINE
+    + """
+import time
+from vllm.distributed.kv_events import BlockRemoved, BlockStored
+
+def within(condition):
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+class Router:
+    # What a router makes of an engine's events.
+    def __init__(self, engine):
+        self.engine, self.stored, self.known = engine, [], {}
+
+    def look(self):
+        self.engine.step()
+        events, self.engine.events = self.engine.events, []
+        for event in events:
+            if isinstance(event, BlockStored):
+                self.stored.append(event)
+                self.known.update(dict.fromkeys(event.block_hashes, event.medium))
+            else:
+                assert isinstance(event, BlockRemoved)
+                for block in event.block_hashes:
+                    assert self.known.pop(block) == event.medium
+        return self.known
+
+def hashes(names):
+    return set(Request(0, names).block_hashes)
+
+names = [f"chunk {i}" for i in range(6)]
+"""
+)
+
+
+@with_oldest
+def test_events_of_a_node_describe_the_chunks_of_all_its_engines() -> None:
+    with Server(32 * MIB) as server:
+        extra = {
+            "spec_name": "KvmemSharedSpec",
+            "spec_module_path": "kvmem.vllm",
+            "kvmem": {"socket": str(server.path)},
+        }
+        vllm(
+            EVENTS
+            + """
+one, two = Engine("one"), Engine("two")
+routers = [Router(one), Router(two)]
+one.run(names)
+one.settle()
+two.run(["other"])
+two.settle()
+wanted = hashes(names) | hashes(["other"])
+for router in routers:
+    within(lambda: set(router.look()) == wanted)
+    assert set(router.known.values()) == {"CPU"}
+    by_first = {it.block_hashes[0]: it for it in router.stored}
+    assert len(by_first) == len(router.stored) == 7
+    chain, request = None, Request(0, names)
+    for at in range(6):
+        blocks = request.block_hashes[2 * at : 2 * at + 2]
+        event = by_first[blocks[0]]
+        assert event.block_hashes == blocks and event.parent_block_hash == chain
+        assert event.token_ids == request.all_token_ids[CHUNK * at : CHUNK * (at + 1)]
+        assert (event.block_size, event.group_idx, event.lora_id) == (TOKENS, 0, None)
+        assert event.kv_cache_spec_kind == "full_attention", event.kv_cache_spec_kind
+        chain = blocks[1]
+# An engine that has reset its cache finds none of them.
+two.scheduler.reset_cache()
+within(lambda: not routers[1].look())
+assert len(routers[0].look()) == len(wanted)
+one.run(["later"])
+one.settle()
+within(lambda: hashes(["later"]) <= set(routers[0].look()))
+two.close(); one.close()
+# One that starts announces what is there, and one with `off` does not.
+three = Router(Engine("three"))
+within(lambda: set(three.look()) == wanted | hashes(["later"]))
+assert all(it.token_ids for it in three.stored)
+extra["kvmem"]["announce"] = "off"
+four = Router(Engine("four"))
+time.sleep(1)
+assert not four.look() and not four.engine.scheduler.has_pending_push_work()
+extra["kvmem"]["announce"] = "loudly"
+try:
+    Engine("five")
+except Exception as error:
+    assert "kvmem.announce is 'loudly'" in str(error), error
+else:
+    raise AssertionError("any word will do")
+three.engine.close(); four.engine.close()
+""",
+            json.dumps(extra),
+            "announced",
+            # Hashes as they are. By default vLLM announces 64 bits of each.
+            VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES="0",
+        )
+
+
+@with_oldest
+def test_other_specs_keep_vllms_own_events() -> None:
+    with Server(32 * MIB) as server:
+        extra = {
+            "spec_name": "KvmemSharedSpec",
+            "spec_module_path": "kvmem.vllm",
+            "kvmem": {"socket": str(server.path)},
+        }
+        vllm(
+            EVENTS
+            + """
+shared = Engine("shared")
+extra = {"spec_name": "KvmemOffloadingSpec", "spec_module_path": "kvmem.vllm",
+    "cpu_bytes_to_use": 1 << 20, "kvmem": {"pages": "4k"}, "self_describing_kv_events": True}
+own = Router(Engine("own"))
+own.engine.run(names)
+own.engine.settle()
+assert set(own.look()) == hashes(names) and all(it.token_ids for it in own.stored)
+own.engine.close(); shared.close()
+""",
+            json.dumps(extra),
+            "announced",
+            # Hashes as they are. By default vLLM announces 64 bits of each.
+            VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES="0",
+        )

@@ -36,7 +36,7 @@ def config(options: dict[str, Any], rank: int) -> Any:
     return theirs.OffloadingConfig(
         groups=(theirs.OffloadingGroupConfig(16, ("layer.0", "layer.1"), 0),),
         worker_kv_bytes_per_block=options["page"] * TENSORS,
-        enable_kv_cache_events=False,
+        enable_kv_cache_events=options.get("events", False),
         extra_config=options["extra"],
         engine_id=options["engine_id"],
         model=theirs.OffloadingModelConfig(options.get("model", "a/model"), "bfloat16"),

@@ -149,6 +149,10 @@ class Served:
         from vllm.config import KVTransferConfig
         from vllm.entrypoints.llm import LLM
 
+        if "kv_events_config" in options:
+            from vllm.config.kv_events import KVEventsConfig
+
+            options["kv_events_config"] = KVEventsConfig(**options["kv_events_config"])
         connector = None
         if extra is not None:
             connector = KVTransferConfig(

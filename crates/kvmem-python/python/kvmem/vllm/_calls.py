@@ -87,11 +87,17 @@ class Question(Generic[_T]):
 
 class NodeCalls:
     """The threads that call one server. ``check`` is called once, before the first call: it returns
-    why there can be none, or None.
+    why there can be none, or None. ``on_end`` is called when there are no more.
     """
 
-    def __init__(self, cache: NodeCache, check: Callable[[], str | None]) -> None:
+    def __init__(
+        self,
+        cache: NodeCache,
+        check: Callable[[], str | None],
+        on_end: Callable[[], object] = lambda: None,
+    ) -> None:
         self._cache = cache
+        self._on_end = on_end
         self._check: Callable[[], str | None] | None = check
         self._checking = threading.Lock()
         self._queues: tuple[SimpleQueue[Question[Any] | None], ...] = (SimpleQueue(), SimpleQueue())
@@ -130,6 +136,7 @@ class NodeCalls:
     def end(self, error: str) -> None:
         """Ends the calls."""
         self.has_ended = True
+        self._on_end()
         _log.error("kvmem: this engine shares nothing until it restarts: %s", error)
 
     def close(self) -> None:

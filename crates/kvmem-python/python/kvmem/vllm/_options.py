@@ -66,6 +66,9 @@ class NodeOptions:
     """``cuda``: kvmem pins the memory, for the worker's GPU. None: vLLM does."""
     server_users: Sequence[int] = ()
     """Users whose servers the engine trusts. Empty: its own user and root."""
+    announce: str = "engine"
+    """Which engines announce what the node holds in vLLM's events: ``engine``, every one;
+    ``node``, one engine of the node at a time; ``off``, this engine does not."""
     tenants: bool = False
     """Store the chunks of each tenant, which requests name in their hints, in a namespace of its
     own: the engine's name of a namespace, ``@``, and the tenant.

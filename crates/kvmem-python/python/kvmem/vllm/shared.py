@@ -39,6 +39,8 @@ its first call: a worker whose value is missing has mapped other memory.
 namespace of its own: it finds nothing of the others, and the server's limits of the namespace
 bound it.
 
+*Events.* What the node holds goes to vLLM's stream of events: see :mod:`~kvmem.vllm._node_events`.
+
 *Reset.* vLLM resets its cache when the weights may have changed. The engine's keys get a random
 prefix then: it finds nothing of before, and other engines with the old weights find nothing of it.
 """
@@ -77,6 +79,7 @@ from ..errors import (
     OutOfSpaceError,
 )
 from ._calls import MAX_LATER, NodeCalls, Question
+from ._events import NoEvents, make_events
 from ._hints import hints_of
 from ._host_worker import CpuPlatform, make_worker
 from ._identity import identity
@@ -100,6 +103,8 @@ _WINDOW = 16
 """Keys that are asked for at a time where vLLM looks up backwards."""
 _ALIVE = 10.0
 """Seconds between two signs of life while stores are open."""
+_EVENTS_ANSWER = 30.0
+"""Seconds that the thread of the events waits for an answer."""
 _FLUSHED = 30.0
 """Seconds after which copies from before a reset have ended, where vLLM does not say so (0.32)."""
 
@@ -290,8 +295,10 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         groups: int = 2,
         fetch_timeout: float = 2.0,
         verify: bool = False,
+        events: NoEvents | None = None,
     ) -> None:
         self._cache = cache
+        self._events = NoEvents() if events is None else events
         self._open_tenant = open_tenant
         self._max_tenants = max_tenants
         # The one that was used last comes last.
@@ -304,7 +311,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         self._has_groups = groups != 1
         self._fetch_timeout = fetch_timeout
         self._verify = verify
-        self._calls = NodeCalls(cache, self._missing_worker)
+        self._calls = NodeCalls(cache, self._missing_worker, self._events.leave)
         # Seconds that a step waits for an answer.
         self._patience = _PATIENCE
         self._prefix = b""
@@ -613,7 +620,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                 pending = set(batch.pending)
                 offsets = batch.offsets
             return [it is not None or at in pending for at, it in enumerate(offsets)]
-        has_value: list[bool] = cache.contains_batch(names)
+        has_value = [it.in_memory or it.in_tier for it in cache.locate(names)]
         known = [name for name, has in zip(names, has_value) if has]
         if known:
             cache.touch(known)
@@ -626,6 +633,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         tenant = self._tenant_of(req_context)
         names = [(tenant, key) for key in keys]
         if not success:
+            self._events.described(keys)
             self._drop([self._writing.pop(name) for name in names if name in self._writing])
             return
         # The namespace stays open while it has reservations.
@@ -634,8 +642,25 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         if cache is None or not names:
             return
         rows = [self._writing[name] for name in names]
-        question = self._calls.ask(lambda: _commit(cache, rows), later=True)
+        described = self._events.described(keys) if tenant is None else {}
+        priority = hints_of(req_context).priority if described else 0
+        question = self._calls.ask(
+            lambda: self._commit(cache, rows, described, priority), later=True
+        )
         self._committing.append((names, question))
+
+    def _commit(
+        self,
+        cache: NodeCache,
+        rows: list[NodeReservation],
+        described: dict[bytes, bytes],
+        priority: int,
+    ) -> bool:
+        """Stores rows with their descriptions, as many in one call as it takes."""
+        for start in range(0, len(rows), _BATCH):
+            part = rows[start : start + _BATCH]
+            cache.commit([*self._events.reserve(cache, part, described, priority), *part])
+        return True
 
     def _take_commits(self) -> None:
         """Ends the stores that the server has answered for."""
@@ -676,6 +701,14 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                 cache = self._cache if tenant is None else self._tenants[tenant]
                 self._calls.ask(cache.keep_alive, later=True)
 
+    def take_events(self) -> Any:
+        """Returns what the node holds and holds no more, since the last call, as vLLM's events."""
+        return self._events.take()
+
+    def has_pending_work(self) -> bool:
+        """Returns whether events wait: vLLM makes steps without requests until none does."""
+        return self._events.has_queued
+
     def reset_cache(self) -> None:
         """Leaves everything behind: see the head of the module."""
         self._step += 1
@@ -690,6 +723,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         self._committing.clear()
         self._stale.append((time.monotonic() + _FLUSHED, held))
         self._prefix = os.urandom(8)
+        self._events.reset(self._prefix)
         _log.warning(
             "kvmem: vLLM has reset its cache, so this engine shares no chunks with others until it "
             "restarts: its weights may have changed"
@@ -721,6 +755,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def shutdown(self) -> None:
         """Ends all pins and reservations, and the connection."""
+        self._events.close()
         for answers in self._active.values():
             self._end_questions(answers)
             self._drop([pins.batch for pins in answers.pins])
@@ -839,13 +874,6 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                 it.discard() if isinstance(it, NodeReservation) else it.release()
 
 
-def _commit(cache: NodeCache, rows: list[NodeReservation]) -> bool:
-    """Stores rows, as many in one call as it takes."""
-    for start in range(0, len(rows), _BATCH):
-        cache.commit(rows[start : start + _BATCH])
-    return True
-
-
 def _release_batch(batch: PinBatch) -> None:
     with contextlib.suppress(KvmemError):
         batch.release()
@@ -899,6 +927,13 @@ class KvmemSharedSpec(CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
         options = dataclasses.replace(self._options, connect_timeout=0.0)
         return _connect(options, tenant_namespace(self._namespace(), tenant), populate=False)
 
+    def _open_events(self) -> NodeCache:
+        """Connects for the thread that reads events, which may wait longer than the scheduler."""
+        options = dataclasses.replace(
+            self._options, connect_timeout=0.0, answer_timeout=_EVENTS_ANSWER, rings=False
+        )
+        return _connect(options, self._namespace(), populate=False)
+
     def get_manager(self) -> Any:
         """Returns the manager over the node's index."""
         if self._manager is None:
@@ -921,6 +956,7 @@ class KvmemSharedSpec(CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
                 len(self.config.groups),
                 self._options.fetch_timeout,
                 self._options.verify,
+                make_events(self, self._options.announce, self._open_events),
             )
             _log.info(
                 "kvmem: %d rows of %d bytes fit into the node at %s, namespace %s",

@@ -1,0 +1,95 @@
+//! *Names* of values in the tier: which keys this server has stored there, or fetched.
+//!
+//! A tier finds values by keys and names none. A client that follows events and has lost some asks
+//! for what there is, and this table has the names for that. It is bounded, and begins empty: what
+//! an earlier server stored has a name once it was fetched. It may name values that the tier has
+//! evicted since; a few names are looked at whenever the tier has done a job.
+
+use std::collections::HashMap;
+
+use super::below::NamedKey;
+
+/// The most names, about 200 bytes for each. Further values have none.
+const MAX_NAMES: usize = 1 << 20;
+
+/// Keys of values in the tier.
+#[derive(Default)]
+pub(super) struct TierNames {
+    /// In no order. A name that is removed is replaced by the last one.
+    names: Vec<NamedKey>,
+    places: HashMap<NamedKey, usize>,
+    /// The name that is looked at next.
+    cursor: usize,
+}
+
+impl TierNames {
+    pub(super) fn len(&self) -> usize {
+        self.names.len()
+    }
+
+    pub(super) fn get(&self, place: usize) -> Option<&NamedKey> {
+        self.names.get(place)
+    }
+
+    pub(super) fn add(&mut self, named: NamedKey) {
+        if self.names.len() < MAX_NAMES && !self.places.contains_key(&named) {
+            self.places.insert(named.clone(), self.names.len());
+            self.names.push(named);
+        }
+    }
+
+    pub(super) fn remove(&mut self, named: &NamedKey) {
+        let Some(place) = self.places.remove(named) else { return };
+        self.names.swap_remove(place);
+        if let Some(moved) = self.names.get(place) {
+            self.places.insert(moved.clone(), place);
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = TierNames::default();
+    }
+
+    /// Looks at some names, and removes those of values that are not there any more.
+    pub(super) fn look_at(&mut self, count: usize, is_there: impl Fn(&NamedKey) -> bool) {
+        for _ in 0..count.min(self.names.len()) {
+            if self.cursor >= self.names.len() {
+                self.cursor = 0;
+            }
+            let Some(named) = self.names.get(self.cursor) else { return };
+            if is_there(named) {
+                self.cursor += 1;
+            } else {
+                let named = named.clone();
+                self.remove(&named);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_that_were_added_and_not_removed() {
+        let mut names = TierNames::default();
+        let named = |key: u8| (3, vec![key]);
+        (0..100).for_each(|key| names.add(named(key)));
+        (0..100).for_each(|key| names.add(named(key)));
+        (0..100).filter(|key| key % 3 == 0).for_each(|key| names.remove(&named(key)));
+        names.remove(&named(200));
+        // Twice as many looks as names: each is looked at.
+        for _ in 0..20 {
+            names.look_at(10, |(_, key)| key[0] % 3 == 1);
+        }
+        let mut left: Vec<u8> =
+            (0..names.len()).map(|place| names.get(place).expect("it is there").1[0]).collect();
+        left.sort_unstable();
+        assert_eq!(left, (0..100).filter(|key| key % 3 == 1).collect::<Vec<u8>>());
+        assert_eq!(names.places.len(), names.len());
+        names.clear();
+        names.look_at(10, |_| false);
+        assert_eq!((names.len(), names.get(0)), (0, None));
+    }
+}

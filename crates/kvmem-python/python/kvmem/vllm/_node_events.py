@@ -1,0 +1,426 @@
+"""*Events of a node*: what it holds, in vLLM's own stream of events. Importing this module imports
+vLLM.
+
+A thread of each announcing engine reads the node's log and asks the server where the values of the
+named keys are now. What has changed since it was announced goes to a queue, from which the
+scheduler takes it: no step waits for the server. The answer of the server decides, not the kind of
+an event, so it does not matter in which order events are read or whether one is read twice.
+
+====================================  ==============================================================
+a chunk is                            is announced as
+====================================  ==============================================================
+stored by any engine of the node      ``BlockStored``, medium ``CPU``
+evicted, and in the tier below        ``BlockRemoved`` of ``CPU``, ``BlockStored`` of ``STORAGE``
+fetched from there                    ``BlockRemoved`` of ``STORAGE``, ``BlockStored`` of ``CPU``
+gone                                  ``BlockRemoved`` of its medium
+====================================  ==============================================================
+
+A removal comes before what is stored in its place, and a chunk after the one that it continues.
+Descriptions of chunks are values of the node: see :mod:`~kvmem.vllm._description`.
+
+*Completeness.* An engine that attaches announces what the node holds: the values in memory, and
+those of the disk whose names the server knows, or that have a description in memory. After lost
+events it does the same, and announces the difference. Nothing is ever cleared, because vLLM's
+``AllBlocksCleared`` concerns the blocks of the GPU as well. The tier does not name what it evicts,
+so the thread asks for all chunks there when the log says so. Once a minute it asks for every
+announced chunk: one whose time to live is over has no event. In the same round it uses the
+descriptions of these chunks. Those of chunks that are gone are removed, or are evicted before long
+if no engine announces.
+
+*Announcing engines.* By default every engine announces. With ``announce: "node"`` one engine of the
+node does: the one that has a lease, see :mod:`~kvmem.vllm._lease`.
+
+*Back-pressure.* A thread whose queue is full waits. The log is then ahead of it, and at worst it
+announces the difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from vllm.distributed.kv_events import MEDIUM_CPU, MEDIUM_STORAGE
+
+from .._kvmem import NodeCache, NodeReservation
+from ..errors import KvmemError, NodeReplacedError, OutOfSpaceError
+from ._announced import GROUP, Announced, removed_events, stored_event
+from ._description import SUFFIX, Description, decode, parents_first
+from ._events import NoEvents
+from ._lease import Lease
+
+_log = logging.getLogger("vllm.kvmem")
+
+_WAIT = 0.5
+"""Seconds that one call waits for events."""
+_PAUSE = 0.5
+"""Seconds between two calls that look for a server that is away."""
+_BATCH = 512
+"""Keys of one call, and events."""
+_AT_ONCE = 8192
+"""Keys that are put in order together: at least those of one commit."""
+_MAX_QUEUED = 8192
+"""Events that wait for the scheduler."""
+_MAX_TAKEN = 1024
+"""Events that one step of the scheduler publishes. The engine makes steps until none is left."""
+_ROUND = 60.0
+"""Seconds between two rounds through all chunks that are announced."""
+_PART = 20
+"""A look for evictions of the tier takes at most this part of the time."""
+_HASHES = (16, 32)
+"""Lengths of vLLM's hashes."""
+
+
+class NodeEvents(NoEvents):
+    """The events of a node, for one engine. ``connect`` opens a connection for its thread."""
+
+    def __init__(
+        self, connect: Callable[[], NodeCache], *, one_of_node: bool, describes: bool
+    ) -> None:
+        self._connect = connect
+        self._lease = Lease(self._pause) if one_of_node else None
+        self._describes = describes
+        self._descriptions: dict[bytes, Callable[[], Description]] = {}
+        self._prefix = b""
+        # The thread alone uses these. It follows a reset with its next call.
+        self._following = b""
+        self._held: dict[bytes, Announced] = {}
+        self._to_check: list[bytes] = []
+        self._tier_changed = False
+        self._check_began = self._next_check = 0.0
+        self._next_round = 0.0
+        self._refreshes = False
+        # The lock protects the queue and what the scheduler's thread says.
+        self._lock = threading.Condition()
+        self._queue: deque[Any] = deque()
+        self._resets = 0
+        self._closed = False
+        self._left = False
+        self._thread = threading.Thread(target=self._run, name="kvmem-events", daemon=True)
+        self._thread.start()
+
+    # Calls of the scheduler's thread.
+
+    @property
+    def has_queued(self) -> bool:
+        return bool(self._queue)
+
+    def take(self) -> list[Any]:
+        with self._lock:
+            taken = [self._queue.popleft() for _ in range(min(len(self._queue), _MAX_TAKEN))]
+            if taken:
+                self._lock.notify_all()
+        return taken
+
+    def note(self, key: bytes, describe: Callable[[], Description]) -> None:
+        """Keeps what describes a chunk until its store ends."""
+        if self._describes:
+            self._descriptions[key] = describe
+
+    def described(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
+        found = {}
+        for key in keys:
+            describe = self._descriptions.pop(key, None)
+            if describe is not None:
+                with contextlib.suppress(ValueError, TypeError):
+                    found[self._prefix + key] = describe().encode()
+        return found
+
+    def reserve(
+        self,
+        cache: NodeCache,
+        chunks: Sequence[NodeReservation],
+        described: dict[bytes, bytes],
+        priority: int = 0,
+    ) -> list[NodeReservation]:
+        abouts = [
+            (_name(it) + SUFFIX, about)
+            for it in chunks
+            if (about := described.get(_name(it))) is not None
+        ]
+        sizes = [(key, len(about)) for key, about in abouts]
+        if not sizes:
+            return []
+        try:
+            reserved = cache.reserve_batch(sizes, priority=priority)
+        except OutOfSpaceError:
+            # The chunks themselves are of more use.
+            return []
+        for it, (_, about) in zip(reserved, abouts):
+            it.write(about)
+        return reserved
+
+    def reset(self, prefix: bytes) -> None:
+        self._descriptions.clear()
+        with self._lock:
+            self._prefix = prefix
+            self._resets += 1
+            self._lock.notify_all()
+
+    def leave(self) -> None:
+        with self._lock:
+            self._left = True
+            self._lock.notify_all()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._lock.notify_all()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout=2 * _WAIT + 1)
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            cache = self._open()
+            if cache is not None:
+                with cache:
+                    self._serve(cache)
+        except Exception:
+            _log.exception("kvmem: this engine announces no chunks of the node until it restarts")
+        self._withdraw()
+
+    def _open(self) -> NodeCache | None:
+        while not self._ends():
+            try:
+                return self._connect()
+            except KvmemError as error:
+                _log.warning("kvmem: no events until the server answers: %s", error)
+                self._pause(_PAUSE)
+        return None
+
+    def _serve(self, cache: NodeCache) -> None:
+        """Follows the log until the engine ends, over failures of the server."""
+        away = False
+        at: int | None = None
+        resets = -1
+        while not self._ends():
+            try:
+                if self._lease is not None and not self._lease.has(cache):
+                    self._withdraw()
+                    at = None
+                    continue
+                if at is None or resets != self._resets:
+                    resets = self._resets
+                    at = self._resynchronise(cache)
+                at = self._follow(cache, at)
+                away = False
+            except NodeReplacedError:
+                # The workers of this engine have mapped the old memory.
+                return
+            except KvmemError as error:
+                # The position of before tells whether events were lost meanwhile. What was being
+                # examined is not known: all of it is examined again.
+                at = None
+                if not away:
+                    away = True
+                    _log.warning("kvmem: no events until the server answers: %s", error)
+                self._pause(_PAUSE)
+        if self._lease is not None:
+            self._lease.end(cache)
+
+    def _follow(self, cache: NodeCache, at: int) -> int | None:
+        """Announces what the next events say. Returns the position to go on at; None: events were
+        lost.
+        """
+        wait = 0.01 if self._to_check else _WAIT
+        keys: dict[bytes, None] = {}
+        while True:
+            batch = cache.events(at, max=_BATCH, wait=wait)
+            if batch.lost:
+                return None
+            at = batch.next
+            for event in batch:
+                if event.kind == "tier_evicted":
+                    self._tier_changed = True
+                elif (key := self._chunk_of(event.key)) is not None:
+                    keys[key] = None
+            # A commit logs the end of a prefix before its start.
+            if len(batch) < _BATCH or len(keys) >= _AT_ONCE:
+                break
+            wait = 0.0
+        if keys:
+            self._examine(cache, list(keys))
+        self._check(cache)
+        return at
+
+    def _resynchronise(self, cache: NodeCache) -> int:
+        """Announces the difference between what is announced and what the node holds. Returns the
+        position in the log from which later changes are read.
+        """
+        self._following = self._prefix
+        at = cache.events(1 << 63, max=0).next
+        names = [it.key for it in cache.list_namespace()]
+        chunks = {key for name in names if (key := self._chunk_of(name)) is not None}
+        abouts = {
+            key
+            for name in names
+            if isinstance(name, bytes)
+            and name.endswith(SUFFIX)
+            and (key := self._chunk_of(name[: -len(SUFFIX)])) is not None
+        }
+        self._examine(cache, list(chunks | abouts | self._held.keys()), orphans=abouts)
+        self._tier_changed = False
+        self._to_check = []
+        self._refreshes = False
+        self._next_round = time.monotonic() + _ROUND
+        return at
+
+    def _chunk_of(self, name: Any) -> bytes | None:
+        """Returns the key of a value if it is a chunk that this engine finds."""
+        prefix = self._following
+        if not isinstance(name, bytes) or not name.startswith(prefix):
+            return None
+        is_chunk = len(name) - len(prefix) - GROUP in _HASHES and not name.endswith(SUFFIX)
+        return name if is_chunk else None
+
+    def _check(self, cache: NodeCache) -> None:
+        """Asks for some of the chunks that may have gone without an event that names them."""
+        now = time.monotonic()
+        if not self._to_check:
+            if self._tier_changed and now >= self._next_check:
+                self._tier_changed = False
+                held = self._held.items()
+                self._to_check = [key for key, it in held if it.medium == MEDIUM_STORAGE]
+            elif now >= self._next_round:
+                self._next_round = now + _ROUND
+                self._to_check = list(self._held)
+                self._refreshes = True
+            self._check_began = now
+        if self._to_check:
+            part = self._to_check[-2 * _BATCH :]
+            del self._to_check[-2 * _BATCH :]
+            self._examine(cache, part)
+            if self._refreshes:
+                self._refresh(cache, part)
+                self._refreshes = bool(self._to_check)
+            now = time.monotonic()
+            self._next_check = now + max(1.0, _PART * (now - self._check_began))
+
+    def _examine(
+        self, cache: NodeCache, keys: list[bytes], orphans: Collection[bytes] = ()
+    ) -> None:
+        """Asks where chunks are, and announces what has changed. ``orphans`` are chunks whose
+        descriptions are in memory, wherever they are.
+        """
+        gone: list[bytes] = []
+        there: dict[bytes, str] = {}
+        # What another engine's commit or a reset adds meanwhile has an event of its own.
+        for start in range(0, len(keys), 2 * _BATCH):
+            part = keys[start : start + 2 * _BATCH]
+            for key, place in zip(part, cache.locate(part)):
+                held = self._held.get(key)
+                wanted = self._chunk_of(key) is not None
+                if wanted and (place.in_memory or place.in_tier):
+                    medium = MEDIUM_CPU if place.in_memory else MEDIUM_STORAGE
+                    if held is None or held.medium != medium:
+                        there[key] = medium
+                elif held is not None or key in orphans:
+                    gone.append(key)
+        left = [key for key in (*gone, *there) if key in self._held]
+        abouts = {key: self._held[key].about for key in left}
+        unknown = [key for key in there if key not in abouts]
+        unknown += [key for key in gone if key in orphans and key not in abouts]
+        abouts |= self._read(cache, unknown)
+        removed = [(key, self._held.pop(key)) for key in left]
+        self._publish(list(removed_events(removed)))
+        self._remove_abouts(
+            cache, {key: about for key in gone if (about := abouts.get(key)) is not None}
+        )
+        descriptions = {
+            key: description
+            for key in there
+            if (about := abouts.get(key)) is not None and (description := decode(about)) is not None
+        }
+        ordered = parents_first(list(there), descriptions)
+        for start in range(0, len(ordered), _BATCH):
+            part = ordered[start : start + _BATCH]
+            hash_at = len(self._following)
+            events = []
+            for key in part:
+                held = Announced(there[key], abouts.get(key), hash_at)
+                events.append(stored_event(key, held, descriptions.get(key)))
+                self._held[key] = held
+            self._publish(events)
+
+    def _refresh(self, cache: NodeCache, keys: list[bytes]) -> None:
+        """Uses the descriptions of announced chunks, so that they are not evicted before them, and
+        puts those back that have been.
+        """
+        held = {
+            key + SUFFIX: it.about
+            for key in keys
+            if (it := self._held.get(key)) is not None and it.about is not None
+        }
+        names = list(held)
+        for start in range(0, len(names), _BATCH):
+            part = names[start : start + _BATCH]
+            if cache.touch(part) < len(part):
+                places = zip(part, cache.locate(part))
+                back = [(name, held[name]) for name, place in places if not place.in_memory]
+                with contextlib.suppress(OutOfSpaceError):
+                    cache.insert_batch(back)
+
+    def _read(self, cache: NodeCache, keys: list[bytes]) -> dict[bytes, bytes | None]:
+        """Returns the descriptions that the node has."""
+        found: dict[bytes, bytes | None] = {}
+        if not self._describes:
+            return found
+        for start in range(0, len(keys), _BATCH):
+            part = keys[start : start + _BATCH]
+            with cache.acquire([key + SUFFIX for key in part]) as values:
+                for key, value in zip(part, values):
+                    if value is not None:
+                        found[key] = bytes(value)
+        return found
+
+    def _remove_abouts(self, cache: NodeCache, abouts: dict[bytes, bytes]) -> None:
+        """Removes the descriptions of chunks that are gone. Another engine may store one of them
+        again at this moment: its description is put back.
+        """
+        keys = list(abouts)
+        for start in range(0, len(keys), _BATCH):
+            part = keys[start : start + _BATCH]
+            cache.remove_batch([key + SUFFIX for key in part])
+            back = [
+                (key + SUFFIX, abouts[key])
+                for key, place in zip(part, cache.locate(part))
+                if place.in_memory or place.in_tier
+            ]
+            if back:
+                with contextlib.suppress(OutOfSpaceError):
+                    cache.insert_batch(back)
+
+    def _withdraw(self) -> None:
+        """Announces that the engine finds no chunk any more."""
+        self._to_check = []
+        if self._held:
+            removed = list(removed_events(self._held.items()))
+            self._held.clear()
+            self._publish(removed)
+
+    def _publish(self, events: list[Any]) -> None:
+        """Queues events, when the queue has room."""
+        if not events:
+            return
+        with self._lock:
+            self._lock.wait_for(lambda: self._closed or len(self._queue) < _MAX_QUEUED)
+            self._queue.extend(events)
+
+    def _ends(self) -> bool:
+        return self._closed or self._left
+
+    def _pause(self, seconds: float) -> None:
+        with self._lock:
+            self._lock.wait_for(self._ends, timeout=seconds)
+
+
+def _name(reservation: NodeReservation) -> bytes:
+    name = reservation.cache_key
+    assert isinstance(name, bytes)
+    return name
