@@ -9,7 +9,8 @@ use kvmem_node::ServerOptions;
 use crate::support::node_server::{ServedNode, with_nodes};
 use crate::support::under::{Under, programs};
 use crate::support::{
-    STRICT, code_blocks, compile, crate_folder, driver_of_gpus, has, prefix, scratch, succeed,
+    STRICT, code_blocks, compile, crate_folder, driver_of_gpus, has, prefix, prefix_vectors,
+    scratch, succeed,
 };
 
 fn run(name: &str, under: Under) {
@@ -47,6 +48,19 @@ mod node {
     }
 
     programs!(node);
+}
+
+/// Keys of prefixes, by the vectors of all languages.
+mod keys {
+    use super::*;
+
+    fn run(name: &str, under: Under) {
+        let source = crate_folder().join(format!("tests/c/{name}.c"));
+        under
+            .run_with(name, "cc", &[prefix_vectors()], |name, flags| compile(&source, name, flags));
+    }
+
+    programs!(prefix);
 }
 
 // Not under Valgrind: it runs one thread at a time, and objects that other threads were making leak
