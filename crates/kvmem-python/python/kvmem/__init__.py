@@ -54,6 +54,7 @@ from ._kvmem import (
     doctor,
     mount_report,
     parse_size,
+    prefix_keys,
 )
 from ._tensor import tensor
 from .c_library import get_include, get_library_dir
@@ -102,6 +103,7 @@ from .errors import (
     NotInstalledError,
     NotReadyError,
     OutOfSpaceError,
+    PinRevokedError,
     RegistrationError,
     ReservationLostError,
     TimeBudgetError,
@@ -168,6 +170,7 @@ __all__ = [
     "OutOfSpaceError",
     "Piece",
     "PinBatch",
+    "PinRevokedError",
     "Pinned",
     "PinnedValue",
     "Pool",
@@ -193,5 +196,6 @@ __all__ = [
     "get_library_dir",
     "mount_report",
     "parse_size",
+    "prefix_keys",
     "tensor",
 ]
