@@ -50,6 +50,25 @@ mod node {
     programs!(node);
 }
 
+/// The example for authors of servers on llama.cpp, with a stand-in for its library.
+mod llama {
+    use super::*;
+
+    fn run(name: &str, under: Under) {
+        let source = crate_folder().join("examples/llama_prefix.c");
+        let folder = crate_folder().join("tests/c/llama");
+        let (include, main) = (format!("-I{}", folder.display()), folder.join("main.c"));
+        let main = main.to_str().expect("the checkout has a UTF-8 path");
+        with_nodes(|variables| {
+            under.run_with(name, "cc", variables, |name, flags| {
+                compile(&source, name, &[flags, &[&include, main]].concat())
+            });
+        });
+    }
+
+    programs!(llama_prefix);
+}
+
 /// Keys of prefixes, by the vectors of all languages.
 mod keys {
     use super::*;
