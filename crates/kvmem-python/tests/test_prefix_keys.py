@@ -83,8 +83,9 @@ def test_wrong_tokens_are_named() -> None:
     for block in (0, -1, 2**64):
         with pytest.raises(kvmem.InvalidArgumentError, match="block is"):
             kvmem.prefix_keys([1], block, b"")
+    text: Any = "salt"
     with pytest.raises(TypeError):
-        kvmem.prefix_keys([1], 1, "salt")  # type: ignore[arg-type]
+        kvmem.prefix_keys([1], 1, text)
 
 
 def test_a_block_may_be_longer_than_the_prompt() -> None:

@@ -132,10 +132,14 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
-@ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
-def _silent(level: int, text: bytes, user: int) -> None:
+def _log(level: int, text: bytes, user: int) -> None:
+    """Writes errors of the library, and nothing else."""
     if level == 4:
         sys.stderr.write(text.decode("utf-8", "replace"))
+
+
+_LOG = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)(_log)
+"""Kept, because the library calls it."""
 
 
 @functools.cache
@@ -148,7 +152,7 @@ def library() -> Any:
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
-    loaded.llama_log_set(ctypes.cast(_silent, c_void_p), None)
+    loaded.llama_log_set(ctypes.cast(_LOG, c_void_p), None)
     loaded.llama_backend_init()
     return loaded
 
@@ -158,9 +162,7 @@ class Llama:
 
     BATCH = 512
 
-    def __init__(
-        self, file: Path, length: int = 4096, kv: int = F16, threads: int = 1
-    ) -> None:
+    def __init__(self, file: Path, length: int = 4096, kv: int = F16, threads: int = 1) -> None:
         self.file, self.decoded = file, 0
         self._lib = library()
         self._model = self._lib.llama_model_load_from_file(

@@ -1,5 +1,6 @@
-"""A process that restores a prompt from a node and generates: ``python llama_process.py SOCKET MODEL
-SEED TOKENS``. Prints a line of JSON.
+"""A process that restores a prompt from a node and generates.
+
+``python llama_process.py SOCKET MODEL SEED TOKENS`` prints a line of JSON.
 """
 
 from __future__ import annotations

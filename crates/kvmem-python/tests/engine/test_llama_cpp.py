@@ -134,9 +134,7 @@ def test_a_state_is_stored_once(llama: Llama, model: Path, cache: kvmem.NodeCach
         prefixes.store(tokens[:399])
 
 
-def test_another_process_finds_the_state(
-    llama: Llama, model: Path, cache: kvmem.NodeCache
-) -> None:
+def test_another_process_finds_the_state(llama: Llama, model: Path, cache: kvmem.NodeCache) -> None:
     tokens = prompt_of(5, 1500)
     expected = cold(llama, tokens)
     PrefixCache(cache, llama.context, model).store([*tokens, *expected[0]])
@@ -226,9 +224,7 @@ def test_damage_is_a_miss(llama: Llama, model: Path, node: Nodes) -> None:
         same(found, expected)
 
 
-def test_a_node_that_is_full_or_away_costs_misses(
-    llama: Llama, model: Path, node: Nodes
-) -> None:
+def test_a_node_that_is_full_or_away_costs_misses(llama: Llama, model: Path, node: Nodes) -> None:
     tokens = prompt_of(10, 1000)
     expected = cold(llama, tokens)
     small = node(1 * MIB)
@@ -261,9 +257,7 @@ def test_states_that_are_evicted_are_misses(llama: Llama, model: Path, node: Nod
         assert 0 < hits < len(kept)
 
 
-def test_a_sliding_window_restores_whole_states_only(
-    models: Path, cache: kvmem.NodeCache
-) -> None:
+def test_a_sliding_window_restores_whole_states_only(models: Path, cache: kvmem.NodeCache) -> None:
     file = llama_model.write(models / "window.gguf", window=200)
     llama = Llama(file)
     tokens = prompt_of(11, 900)

@@ -5,6 +5,7 @@ generates, and damage, other weights and other settings are misses.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -151,9 +152,7 @@ def test_other_weights_and_settings_share_nothing(
         assert KvmemCache(node_cache, model, tokens, **others).restored == 0, others
 
 
-def test_bfloat16_and_its_blocks(
-    folder: Path, node_cache: kvmem.NodeCache
-) -> None:
+def test_bfloat16_and_its_blocks(folder: Path, node_cache: kvmem.NodeCache) -> None:
     halved = load(str(folder)).to(torch.bfloat16)
     tokens = prompt(6, 300)
     cache = KvmemCache(node_cache, halved, tokens)
@@ -185,9 +184,7 @@ def test_damage_is_a_miss(model: Any, node: Nodes) -> None:
         same(found, expected)
 
 
-def test_a_value_of_another_layout_ends_the_prefix(
-    model: Any, node_cache: kvmem.NodeCache
-) -> None:
+def test_a_value_of_another_layout_ends_the_prefix(model: Any, node_cache: kvmem.NodeCache) -> None:
     tokens = prompt(8, 400)
     cache, _ = warm(model, node_cache, tokens)
     assert cache.store() == 6 * BLOCK
@@ -256,3 +253,17 @@ def test_arguments_are_checked(model: Any, node_cache: kvmem.NodeCache) -> None:
         cache.store()
     empty = KvmemCache(node_cache, model)
     assert empty.store() == 0 and empty.load(tokens) == 0 and empty.restored == 0
+
+
+def test_the_page_runs(
+    folder: Path, node_cache: kvmem.NodeCache, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = Path(__file__).parents[4] / "docs" / "distributed" / "transformers.md"
+    text = page.read_text(encoding="utf-8")
+    code, output = (
+        "\n".join(re.findall(rf"^```{kind}\n(.*?)^```$", text, re.M | re.S))
+        for kind in ("python", "text")
+    )
+    code = code.replace("/run/kvmem.sock", str(node_cache.path)).replace('"model"', repr(str(folder)))
+    exec(compile(code, str(page), "exec"), {"__name__": "page"})
+    assert capsys.readouterr().out == output

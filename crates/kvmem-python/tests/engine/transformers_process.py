@@ -1,5 +1,6 @@
-"""A process that generates from a prompt with a cache in a node: ``python transformers_process.py
-SOCKET MODEL SEED TOKENS``. Prints a line of JSON.
+"""A process that generates from a prompt with a cache in a node.
+
+``python transformers_process.py SOCKET MODEL SEED TOKENS`` prints a line of JSON.
 """
 
 from __future__ import annotations

@@ -76,8 +76,8 @@ def check_rope(config: Any) -> None:
         for kind in _kinds(getattr(config, name, None)):
             if kind in _CHANGING:
                 raise UnsupportedModelError(
-                    f"the model has RoPE of type {kind!r}, whose angles depend on the length of the "
-                    "whole prompt, so prompts cannot share keys: use a DynamicCache",
+                    f"the model has RoPE of type {kind!r}, whose angles depend on the length of "
+                    "the whole prompt, so prompts cannot share keys: use a DynamicCache",
                     value=kind,
                     limit="RoPE whose angles depend on the position alone",
                     remedy="use a DynamicCache",
