@@ -1,27 +1,27 @@
 /*
- * A state is one value, under the key of all its tokens. Each complete block of its tokens has an
- * alias: a small value, under the key of the block, which names the state. A prompt finds the alias
- * of its last block that is stored, restores the state that it names, and removes the tokens that
- * are not in common. This is exact if the context keeps the keys and values of each token. With
- * recurrent layers or sliding windows a state cannot be cut, and serves prompts that have all of
- * its tokens.
+ * A state is one value, under the key of all its tokens. Each complete block of its tokens has a
+ * locator: a small value, under the key of the block, which names the state. A prompt finds the
+ * locator of its last block that is stored, restores the state that it names, and removes the
+ * tokens that are not in common. This is exact if the context keeps the keys and values of each
+ * token. With recurrent layers or sliding windows a state cannot be cut, and serves prompts that
+ * have all of its tokens.
  */
 #include "llama_prefix.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A key of the node: that of a prefix, and 's' for a state or 'a' for an alias. */
+/* A key of the node: that of a prefix, and 's' for a state or 'l' for a locator. */
 typedef struct {
     unsigned char bytes[KVMEM_PREFIX_KEY_BYTES + 1];
 } node_key;
 
-/* What an alias says of its state. */
+/* What a locator says of its state. */
 typedef struct {
     node_key state;
     uint64_t tokens;
     uint64_t bytes;
-} alias;
+} locator;
 
 static node_key key_of(const kvmem_prefix_key *prefix, char kind) {
     node_key key;
@@ -47,8 +47,9 @@ static kvmem_prefix_key *keys_of_blocks(const llama_prefix *prefix, const llama_
                                         uint64_t count, uint64_t *out_blocks) {
     uint64_t blocks = count / prefix->block;
     kvmem_prefix_key *keys = blocks == 0 ? NULL : malloc(blocks * sizeof *keys);
-    if (keys != NULL && kvmem_prefix_keys(tokens, count, prefix->block, prefix->salt,
-                                          prefix->salt_bytes, keys, blocks, out_blocks) != KVMEM_OK) {
+    if (keys != NULL &&
+        kvmem_prefix_keys(tokens, count, prefix->block, prefix->salt, prefix->salt_bytes, keys,
+                          blocks, out_blocks) != KVMEM_OK) {
         free(keys);
         keys = NULL;
     }
@@ -69,9 +70,9 @@ static void clear(struct llama_context *context, llama_seq_id sequence) {
     llama_memory_seq_rm(llama_get_memory(context), sequence, -1, -1);
 }
 
-/* Reads the alias of a block. Returns 0 if there is none. */
-static int find_alias(const llama_prefix *prefix, const kvmem_prefix_key *block, alias *out) {
-    node_key key = key_of(block, 'a');
+/* Reads the locator of a block. Returns 0 if there is none. */
+static int find_locator(const llama_prefix *prefix, const kvmem_prefix_key *block, locator *out) {
+    node_key key = key_of(block, 'l');
     kvmem_kv_cache_key wanted = {key.bytes, sizeof key.bytes};
     kvmem_node_value value;
     kvmem_node_pins *pins;
@@ -85,7 +86,7 @@ static int find_alias(const llama_prefix *prefix, const kvmem_prefix_key *block,
 }
 
 /* Restores a state, and removes the tokens behind the common ones. Returns 0 if that fails. */
-static int restore(const llama_prefix *prefix, struct llama_context *context, const alias *state,
+static int restore(const llama_prefix *prefix, struct llama_context *context, const locator *state,
                    uint64_t common, llama_seq_id sequence) {
     kvmem_kv_cache_key wanted = {state->state.bytes, sizeof state->state.bytes};
     kvmem_node_value value;
@@ -114,8 +115,9 @@ uint64_t llama_prefix_load(const llama_prefix *prefix, struct llama_context *con
     kvmem_prefix_key *keys = keys_of_blocks(prefix, tokens, usable, &blocks);
     clear(context, sequence);
     for (; keys != NULL && blocks > 0 && restored == 0; blocks--) {
-        alias state;
-        if (!find_alias(prefix, &keys[blocks - 1], &state) || state.tokens > llama_n_ctx(context))
+        locator state;
+        if (!find_locator(prefix, &keys[blocks - 1], &state) ||
+            state.tokens > llama_n_ctx(context))
             continue;
         uint64_t common = blocks * prefix->block;
         node_key key;
@@ -155,7 +157,7 @@ static uint64_t write_state(const llama_prefix *prefix, struct llama_context *co
 uint64_t llama_prefix_save(const llama_prefix *prefix, struct llama_context *context,
                            const llama_token *tokens, uint64_t count, llama_seq_id sequence) {
     uint64_t present = tokens_in(context, sequence), blocks = 0;
-    alias state = {.tokens = present};
+    locator state = {.tokens = present};
     if (present > count || present < prefix->block ||
         !key_of_state(prefix, tokens, present, &state.state))
         return 0;
@@ -163,9 +165,9 @@ uint64_t llama_prefix_save(const llama_prefix *prefix, struct llama_context *con
     if (keys != NULL)
         state.bytes = write_state(prefix, context, &state.state, sequence);
     if (state.bytes != 0) {
-        /* Without cuts, aliases of earlier blocks stay with shorter states. */
+        /* Without cuts, locators of earlier blocks stay with shorter states. */
         for (uint64_t at = can_cut(context) ? 0 : blocks - 1; at < blocks; at++) {
-            node_key key = key_of(&keys[at], 'a');
+            node_key key = key_of(&keys[at], 'l');
             kvmem_node_client_insert(prefix->node, key.bytes, sizeof key.bytes, &state,
                                      sizeof state);
         }

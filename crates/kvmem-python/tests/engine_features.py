@@ -267,6 +267,7 @@ FEATURES = (
             "test_wrong_options_end_the_start_with_a_reason",
         ),
     ),
+    Feature("sglang", "a whole server, on the CPU", UNTESTED),
     Feature("sglang", "a GPU, several ranks in processes of their own", UNTESTED),
     Feature(
         "lmcache",

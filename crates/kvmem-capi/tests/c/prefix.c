@@ -33,7 +33,8 @@ static uint64_t compare(char *line) {
     static kvmem_prefix_key keys[TOKENS];
     static char salt_text[LINE], token_text[LINE], key_text[LINE];
     unsigned long block;
-    CHECK(sscanf(line, "%65535s %lu %65535s %65535s", salt_text, &block, token_text, key_text) == 4);
+    CHECK(sscanf(line, "%65535s %lu %65535s %65535s", salt_text, &block, token_text, key_text)
+          == 4);
     size_t salt_bytes = unhex(salt_text, salt);
     uint64_t count = numbers(token_text, tokens), needed = 7, written = 7;
     OK(kvmem_prefix_keys(tokens, count, block, salt, salt_bytes, NULL, 0, &needed));

@@ -264,6 +264,7 @@ def test_the_page_runs(
         "\n".join(re.findall(rf"^```{kind}\n(.*?)^```$", text, re.M | re.S))
         for kind in ("python", "text")
     )
-    code = code.replace("/run/kvmem.sock", str(node_cache.path)).replace('"model"', repr(str(folder)))
+    code = code.replace("/run/kvmem.sock", str(node_cache.path))
+    code = code.replace('"model"', repr(str(folder)))
     exec(compile(code, str(page), "exec"), {"__name__": "page"})
     assert capsys.readouterr().out == output

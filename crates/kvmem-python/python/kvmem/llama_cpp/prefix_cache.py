@@ -1,10 +1,10 @@
 """*Prefix cache*: finds the state of the longest common prefix, and stores states.
 
 The state of a sequence is one value: ``libllama`` reads and writes it as a whole. Its key is a hash
-of all its tokens. For each complete block of these tokens there is a small second value, an
-*alias*: its key is that of the block's prefix, and it names the state. A prompt that has the first
-blocks in common with the state finds the alias of the last common block, restores the whole state,
-and removes the tokens behind the common ones from the sequence.
+of all its tokens. For each complete block of these tokens there is a small second value, a
+*locator*: its key is that of the block's prefix, and it names the state. A prompt that has the
+first blocks in common with the state finds the locator of the last common block, restores the whole
+state, and removes the tokens behind the common ones from the sequence.
 
 This is exact where a context has the keys and values of each position, since those of a position
 depend on the tokens up to it alone. A recurrent state, or a cache with sliding windows, cannot be
@@ -29,7 +29,7 @@ from .library import LlamaLibrary, address_of, find_library
 
 _log = logging.getLogger("kvmem")
 
-_ALIAS = struct.Struct("<8s32sQQ")
+_LOCATOR = struct.Struct("<8s32sQQ")
 _MAGIC = b"kvmem ll"
 _MAX_BATCH = 1024
 """Values that a call of a node inserts at most."""
@@ -58,7 +58,7 @@ class PrefixCacheStats:
 
 @dataclass(frozen=True)
 class _State:
-    """A state that an alias names."""
+    """A state that a locator names."""
 
     common: int
     """Tokens that the prompt has in common with it, at least."""
@@ -175,14 +175,14 @@ class PrefixCache:
         state = self._state_key(tokens)
         try:
             nbytes = self._write(state, keys, count, seq_id)
-            # Aliases follow their state, so there is none without.
+            # Locators follow their state, so there is none without.
             if not self.cuts:
                 # Those of earlier blocks stay with shorter states, which others can use.
                 keys = keys[-1:]
-            alias = _ALIAS.pack(_MAGIC, state, count, nbytes)
+            locator = _LOCATOR.pack(_MAGIC, state, count, nbytes)
             for first in range(0, len(keys), _MAX_BATCH):
                 some = keys[first : first + _MAX_BATCH]
-                self._cache.insert_batch([(key, alias) for key in some], **self._hints)
+                self._cache.insert_batch([(key, locator) for key in some], **self._hints)
         except (NodeError, OutOfSpaceError) as error:
             self._failed("a state is not stored", error)
             return 0
@@ -227,14 +227,14 @@ class PrefixCache:
         return written
 
     def _known(self, keys: Sequence[bytes]) -> list[_State]:
-        """Returns the states that the aliases of keys name, from the last key to the first one."""
+        """Returns the states that the locators of keys name, from the last key to the first one."""
         found = []
         with self._cache.acquire(keys) as pins:
             for at in reversed(range(len(keys))):
                 pin = pins[at]
-                if pin is None or pin.nbytes != _ALIAS.size:
+                if pin is None or pin.nbytes != _LOCATOR.size:
                     continue
-                magic, key, tokens, nbytes = _ALIAS.unpack(bytes(pin))
+                magic, key, tokens, nbytes = _LOCATOR.unpack(bytes(pin))
                 if magic == _MAGIC:
                     found.append(_State((at + 1) * self.block, key, tokens, nbytes))
         return found
