@@ -19,6 +19,8 @@ def load(folder: str) -> Any:
     """Returns a model."""
     from transformers import AutoModelForCausalLM
 
+    # Threads of PyTorch wait awake for each other, which is slow beside other tests.
+    torch.set_num_threads(1)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
 
 
