@@ -48,8 +48,8 @@ pub(crate) fn is_wanted(root: &Path) -> bool {
     let wanted = is_installed(root);
     if !wanted {
         println!(
-            "(vLLM on the CPU, llama.cpp and Transformers are not installed, so no engine generates \
-             tokens: cargo xtask test engine, 6 GB)"
+            "(vLLM on the CPU, llama.cpp and Transformers are not installed, so no engine \
+             generates tokens: cargo xtask test engine, 6 GB)"
         );
     }
     wanted

@@ -449,7 +449,7 @@ FEATURES = (
             "test_damage_is_a_miss",
             "test_other_weights_and_settings_share_nothing",
             "test_a_node_that_is_full_or_away_costs_misses",
-            "test_models_whose_cache_cannot_be_cut_are_refused",
+            "test_models_whose_cache_cannot_be_cut_raise",
         ),
         command="cargo xtask test engine",
     ),

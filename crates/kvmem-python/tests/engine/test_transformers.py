@@ -215,7 +215,7 @@ def test_a_node_that_is_full_or_away_costs_misses(model: Any, node: Nodes) -> No
         same(found, expected)
 
 
-def test_models_whose_cache_cannot_be_cut_are_refused(node_cache: kvmem.NodeCache) -> None:
+def test_models_whose_cache_cannot_be_cut_raise(node_cache: kvmem.NodeCache) -> None:
     from transformers import Gemma2Config, Gemma2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
     small = {
