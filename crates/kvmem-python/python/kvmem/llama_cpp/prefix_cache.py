@@ -274,11 +274,12 @@ class PrefixCache:
                 continue
             seen.add(state.key)
             if (
-                state.common < state.tokens <= usable
+                state.common < state.tokens <= (len(tokens) if self.cuts else usable)
                 and self._state_key(tokens[: state.tokens]) == state.key
             ):
                 # The prompt has the tokens behind the last block, too.
-                state = _State(state.tokens, state.key, state.tokens, state.nbytes)
+                common = min(state.tokens, usable)
+                state = _State(common, state.key, state.tokens, state.nbytes)
             if self.cuts or state.common == state.tokens:
                 yield state
 
