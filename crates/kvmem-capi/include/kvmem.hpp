@@ -10,6 +10,7 @@
 //     on a pool:   KvCache, KvValue, KvReservation, KvLease (values under keys)
 //     on a disk:   DiskTier (values under keys, below a cache or alone)
 //     on a node:   NodeClient, NodePins, NodeReservation (values of all processes of a machine)
+//     keys of all: prefix_keys (the blocks of a prompt)
 //
 // The library consists of headers over the C interface; kvmem.h documents each call in more detail.
 // Rules for all classes:
@@ -39,6 +40,7 @@
 #include "kvmem/node.hpp"
 #include "kvmem/offset.hpp"
 #include "kvmem/pool.hpp"
+#include "kvmem/prefix.hpp"
 #include "kvmem/region.hpp"
 #include "kvmem/registration.hpp"
 #include "kvmem/slab.hpp"

@@ -129,6 +129,8 @@ mod node_reservation;
 
 mod node_stats;
 
+mod prefix;
+
 #[cfg(feature = "testing")]
 mod testing;
 
@@ -163,6 +165,7 @@ pub use options::{
     KVMEM_POPULATE_AUTO, KVMEM_POPULATE_NONE,
 };
 pub use pool::*;
+pub use prefix::*;
 pub use progress::*;
 pub use region::*;
 pub use registrars::*;

@@ -45,7 +45,7 @@ impl From<ClientError> for CallError {
             ClientError::Interrupted => KVMEM_ERR_CANCELLED,
             ClientError::TooLong { .. } => KVMEM_ERR_OUT_OF_BOUNDS,
             ClientError::ForeignReservation { .. } => KVMEM_ERR_FOREIGN_ALLOCATION,
-            ClientError::ReservationLost => KVMEM_ERR_STALE_ALLOCATION,
+            ClientError::ReservationLost | ClientError::PinsRevoked => KVMEM_ERR_STALE_ALLOCATION,
             ClientError::Damaged { .. } => KVMEM_ERR_DAMAGED,
             ClientError::Unverified => KVMEM_ERR_UNSUPPORTED,
             _ => KVMEM_ERR_PROTOCOL,
@@ -109,6 +109,7 @@ mod tests {
             (ClientError::TooLong { len: 5, at: 1, capacity: 5 }, KVMEM_ERR_OUT_OF_BOUNDS),
             (ClientError::ForeignReservation { index: 1 }, KVMEM_ERR_FOREIGN_ALLOCATION),
             (ClientError::ReservationLost, KVMEM_ERR_STALE_ALLOCATION),
+            (ClientError::PinsRevoked, KVMEM_ERR_STALE_ALLOCATION),
             (ClientError::Damaged { got: 1, expected: 2 }, KVMEM_ERR_DAMAGED),
             (ClientError::Unverified, KVMEM_ERR_UNSUPPORTED),
         ];

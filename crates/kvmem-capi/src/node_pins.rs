@@ -234,6 +234,25 @@ pub unsafe extern "C" fn kvmem_node_pins_is_valid(
     })
 }
 
+/// Returns the address of the first byte of the value at `index`, for reading, valid until the pins
+/// are released: the `data` of its kvmem_node_value. KVMEM_ERR_STALE_ALLOCATION: the values are no
+/// longer pinned. KVMEM_ERR_NOT_FOUND: the key at `index` has no value. Makes no call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_pins_address(
+    pins: *const kvmem_node_pins,
+    index: u64,
+    out_address: *mut *const c_void,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, pins, |pins| {
+        // SAFETY: promise 1 of the C caller, for `out_address`.
+        let address = unsafe { out(out_address, "out_address") }?;
+        address.put(pins.as_ptr(size(index))?.ok_or(CallError::NotFound)?.cast());
+        Ok(())
+    })
+}
+
 /// Compares the bytes of the value at `index` with the checksum that its writer has calculated.
 /// KVMEM_ERR_DAMAGED: they differ. KVMEM_ERR_UNSUPPORTED: the writer has calculated none, because
 /// it has connected without the option `checksums`. KVMEM_ERR_NOT_FOUND: the key at `index` has no

@@ -49,6 +49,13 @@ impl ReservationCell {
             .ok_or(CallError::Poisoned("kvmem_node_reservation"))
     }
 
+    fn address(&self) -> Result<*mut c_void, CallError> {
+        let mut reservation = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let reservation =
+            reservation.as_mut().ok_or(CallError::Poisoned("kvmem_node_reservation"))?;
+        Ok(reservation.as_mut_ptr()?.cast())
+    }
+
     fn put_back(&self, reservation: NodeReservation) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(reservation);
     }
@@ -290,6 +297,24 @@ pub unsafe extern "C" fn kvmem_node_reservation_is_valid(
         // SAFETY: promise 1 of the C caller, for `out_valid`.
         let valid = unsafe { out(out_valid, "out_valid") }?;
         valid.put(u32::from(reservation.is_valid()?));
+        Ok(())
+    })
+}
+
+/// Returns the address of the first byte of the block, for writing, valid until the reservation is
+/// committed or released: the `data` of its kvmem_node_reserved. KVMEM_ERR_STALE_ALLOCATION: the
+/// server has ended the session of the reservation. Makes no call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_reservation_address(
+    reservation: *const kvmem_node_reservation,
+    out_address: *mut *mut c_void,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, reservation, |reservation| {
+        // SAFETY: promise 1 of the C caller, for `out_address`.
+        let address = unsafe { out(out_address, "out_address") }?;
+        address.put(reservation.address()?);
         Ok(())
     })
 }

@@ -48,6 +48,7 @@ mod number;
 mod offsets;
 mod options;
 mod pool;
+mod prefix;
 mod process;
 mod progress;
 mod ranges;
@@ -94,5 +95,6 @@ fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(node_cache::connect, module)?)?;
     module.add_function(wrap_pyfunction!(doctor::doctor, module)?)?;
     module.add_function(wrap_pyfunction!(doctor::mount_report, module)?)?;
+    module.add_function(wrap_pyfunction!(prefix::prefix_keys, module)?)?;
     module.add_function(wrap_pyfunction!(size::parse_size, module)?)
 }

@@ -26,6 +26,9 @@ pub(crate) fn node_error(py: Python<'_>, error: &ClientError) -> PyErr {
         ClientError::ReservationLost => {
             raised("ReservationLostError").with("remedy", "reserve again")
         }
+        ClientError::PinsRevoked => {
+            raised("PinRevokedError").with("remedy", "acquire the value again")
+        }
         ClientError::MemoryReplaced => raised("NodeReplacedError").with("remedy", "connect again"),
         ClientError::TooLong { len, at, capacity } => raised("InvalidArgumentError")
             .with("value", *at as u128 + *len as u128)

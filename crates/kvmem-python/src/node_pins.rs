@@ -94,6 +94,21 @@ impl PyPinnedValue {
         self.held.with(|pinned| pinned.pin.is_valid())
     }
 
+    /// First address of the bytes in this process, for reading by code that takes addresses. It
+    /// stays mapped until ``release``; code that uses it is no view, and ends first.
+    ///
+    /// Raises :class:`PinRevokedError` if the pin is not valid, where ``ptr`` returns the address
+    /// nevertheless.
+    #[getter]
+    fn address(&self, py: Python<'_>) -> PyResult<usize> {
+        let found = self.held.with(|pinned| pinned.pin.as_ptr(0))?;
+        match found {
+            Ok(Some(address)) => Ok(address.addr()),
+            Ok(None) => self.held.with(|pinned| pinned.span.at.addr()),
+            Err(error) => Err(node_error(py, &error)),
+        }
+    }
+
     /// Compares the bytes with the checksum of their writer, which has connected with
     /// ``checksums=True``.
     ///

@@ -105,6 +105,23 @@ impl PyNodeReservation {
         self.held.with(|reserved| reserved.reservation.is_valid())
     }
 
+    /// First address of the bytes in this process, for writing by code that takes addresses. It
+    /// stays mapped until the value is committed or discarded; code that uses it is no view, and
+    /// ends first.
+    ///
+    /// Raises :class:`ReservationLostError` if the reservation is not valid, where ``ptr`` returns
+    /// the address nevertheless.
+    #[getter]
+    fn address(&self, py: Python<'_>) -> PyResult<usize> {
+        match self
+            .held
+            .with(|reserved| (reserved.reservation.is_valid(), reserved.span.at.addr()))?
+        {
+            (true, address) => Ok(address),
+            (false, _) => Err(node_error(py, &ClientError::ReservationLost)),
+        }
+    }
+
     /// Copies the bytes of ``source`` into the value from ``start`` on. Returns their number.
     ///
     /// Raises :class:`ReservationLostError` if the reservation is not valid.

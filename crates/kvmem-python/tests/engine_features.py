@@ -290,6 +290,7 @@ FEATURES = (
             "test_wrong_options_end_the_start_with_a_reason",
         ),
     ),
+    Feature("sglang", "a whole server, on the CPU", UNTESTED),
     Feature("sglang", "a GPU, several ranks in processes of their own", UNTESTED),
     Feature(
         "lmcache",
@@ -423,9 +424,67 @@ FEATURES = (
         ),
     ),
     Feature("nixl", "RDMA, several hosts", UNTESTED),
+    Feature(
+        "llama.cpp",
+        "tokens from states in a node: prefixes of several lengths, another process",
+        ENGINE,
+        "test_llama_cpp.py",
+        (
+            "test_prefixes_of_several_lengths_come_from_one_state",
+            "test_another_process_finds_the_state",
+            "test_a_sliding_window_restores_whole_states_only",
+        ),
+        command="cargo xtask test engine",
+    ),
+    Feature(
+        "llama.cpp",
+        "tokens from states in a node: damage, other weights and settings, a full node",
+        ENGINE,
+        "test_llama_cpp.py",
+        (
+            "test_damage_is_a_miss",
+            "test_other_weights_and_settings_share_nothing",
+            "test_a_state_of_another_type_is_rejected",
+            "test_a_node_that_is_full_or_away_costs_misses",
+            "test_states_that_are_evicted_are_misses",
+        ),
+        command="cargo xtask test engine",
+    ),
+    Feature("llama.cpp", "a GPU, recurrent models, `llama-server`", UNTESTED),
+    Feature(
+        "transformers",
+        "tokens from blocks in a node: partial prefixes, another process, bfloat16",
+        ENGINE,
+        "test_transformers.py",
+        (
+            "test_prefixes_come_back",
+            "test_another_process_finds_the_prefix",
+            "test_bfloat16_and_its_blocks",
+        ),
+        command="cargo xtask test engine",
+    ),
+    Feature(
+        "transformers",
+        "tokens from blocks in a node: damage, other weights and settings, a full node",
+        ENGINE,
+        "test_transformers.py",
+        (
+            "test_damage_is_a_miss",
+            "test_other_weights_and_settings_share_nothing",
+            "test_a_node_that_is_full_or_away_costs_misses",
+            "test_models_whose_cache_cannot_be_cut_raise",
+        ),
+        command="cargo xtask test engine",
+    ),
+    Feature("transformers", "a GPU, models on several devices", UNTESTED),
 )
 
-DISTRIBUTIONS = {"mooncake": "mooncake-transfer-engine-non-cuda", "nixl": "nixl"}
+DISTRIBUTIONS = {
+    "mooncake": "mooncake-transfer-engine-non-cuda",
+    "nixl": "nixl",
+    "llama.cpp": "xllamacpp",
+    "transformers": "transformers",
+}
 """Distributions of engines that are among the packages."""
 
 

@@ -128,7 +128,7 @@ class Scene:
             "address": 0,
             "allocations": [],
             "batch_size": 2,
-            "block": self.pool.allocate(10),
+            "block": 2 if function == "prefix_keys" else self.pool.allocate(10),
             "blocks": [],
             "buffer": bytearray(4096),
             "callback": lambda: None,
@@ -152,6 +152,7 @@ class Scene:
             "sizes": {"k": 100},
             # Small, because True is a chunk of one byte.
             "region": kvmem.Region("16KiB", pages="4k"),
+            "salt": b"salt",
             "size": 4096
             if kind == "AddressManager"
             else MIB
@@ -159,6 +160,7 @@ class Scene:
             else 100,
             "source": b"x",
             "text": "64MiB",
+            "tokens": [1, 2, 3],
             "total": 1000,
             "value": b"value",
             "values": {"k": b"value"},

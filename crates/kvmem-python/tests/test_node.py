@@ -264,6 +264,21 @@ def test_two_processes_share_values_byte_for_byte(cache: kvmem.NodeCache, script
     assert view.readonly and len(view) == MIB + 1 and view.format == "B"
 
 
+def test_addresses_are_those_of_the_memory(cache: kvmem.NodeCache) -> None:
+    """Code that takes addresses, such as an engine's, writes and reads values in place."""
+    base = cache.memory_address
+    with cache.reserve("k", 1000) as room:
+        assert room.address == room.ptr == base + room.offset
+        ctypes.memset(room.address, 7, 1000)
+    with pytest.raises(kvmem.ClosedError):
+        _ = room.address
+    with found(cache.get("k")) as pinned:
+        assert pinned.address == pinned.ptr == base + pinned.offset
+        assert ctypes.string_at(pinned.address, 1000) == bytes(pinned) == bytes([7]) * 1000
+    with pytest.raises(kvmem.ClosedError):
+        _ = pinned.address
+
+
 def test_pins_protect_values(cache: kvmem.NodeCache) -> None:
     value = bytes_of(3, 6 * MIB)
     cache.insert("pinned", value)
@@ -551,6 +566,9 @@ def test_operators_end_pins(cache: kvmem.NodeCache) -> None:
     assert pinned.is_valid and cache.stats().pinned_nbytes == 5
     assert cache.reclaim_pins(os.getpid()) == 1
     assert not pinned.is_valid, "the word tells it, without a call"
+    with pytest.raises(kvmem.PinRevokedError, match="acquire the values again") as caught:
+        _ = pinned.address
+    assert caught.value.remedy == "acquire the value again" and pinned.ptr
     stats = cache.stats()
     assert (stats.pinned, stats.pinned_nbytes, stats.tier_state) == (0, 0, "none")
     pinned.release()

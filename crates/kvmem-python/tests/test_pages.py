@@ -196,7 +196,17 @@ EXCEPTIONS = (
     "<!-- The end of the exceptions -->\n",
 )
 """The lines around the table of exceptions in troubleshooting.md."""
-WITH_ERRORS = ["", ".mooncake", ".nixl", ".lmcache", ".sglang", ".storage", ".vllm"]
+WITH_ERRORS = [
+    "",
+    ".mooncake",
+    ".nixl",
+    ".lmcache",
+    ".sglang",
+    ".storage",
+    ".vllm",
+    ".llama_cpp",
+    ".transformers",
+]
 
 
 def exceptions() -> str:

@@ -179,6 +179,15 @@ public:
         return valid != 0;
     }
 
+    /// The address of the value at `index`, for reading, valid as long as this object. Throws
+    /// KVMEM_ERR_STALE_ALLOCATION if the values are no longer pinned, and KVMEM_ERR_NOT_FOUND if
+    /// there is no value.
+    const void *address(std::size_t index) const {
+        const void *address = nullptr;
+        detail::check(kvmem_node_pins_address(native_handle(), index, &address));
+        return address;
+    }
+
     /// Compares the value at `index` with the checksum that its writer has calculated. Throws
     /// KVMEM_ERR_DAMAGED if they differ, KVMEM_ERR_UNSUPPORTED if the writer has calculated none,
     /// and KVMEM_ERR_NOT_FOUND if there is no value.
@@ -220,6 +229,14 @@ public:
         std::uint32_t valid = 0;
         detail::check(kvmem_node_reservation_is_valid(native_handle(), &valid));
         return valid != 0;
+    }
+
+    /// The address of the bytes, for writing, until the reservation is committed or destroyed.
+    /// Throws KVMEM_ERR_STALE_ALLOCATION if the server has ended its session.
+    void *address() const {
+        void *address = nullptr;
+        detail::check(kvmem_node_reservation_address(native_handle(), &address));
+        return address;
     }
 
     kvmem_node_reservation *native_handle() const noexcept { return reservation_.get(); }

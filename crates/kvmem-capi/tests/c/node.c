@@ -85,7 +85,10 @@ static void shared(const kvmem_node_client_options *options) {
         uint32_t valid = 0;
         OK(kvmem_node_reservation_is_valid(reserved[at].reservation, &valid));
         CHECK(valid == 1);
-        memset(reserved[at].data, 'a' + at, sizes[at]);
+        void *address;
+        OK(kvmem_node_reservation_address(reserved[at].reservation, &address));
+        CHECK(address == reserved[at].data);
+        memset(address, 'a' + at, sizes[at]);
     }
     kvmem_kv_cache_key keys[4] = {text("a"), text("b"), text("none"), text("c")};
     uint64_t count;
@@ -117,6 +120,11 @@ static void shared(const kvmem_node_client_options *options) {
         CHECK(data[values[at].bytes - 1] == filler);
         CHECK(data == (char *) other_base + values[at].offset);
     }
+    const void *address;
+    OK(kvmem_node_pins_address(pins, 1, &address));
+    CHECK(address == values[1].data);
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_node_pins_address(pins, 2, &address));
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_node_pins_address(pins, 4, &address));
     OK(kvmem_node_client_acquire_prefix(reader, keys, 4, values, &prefix));
     CHECK(values[0].is_present && values[1].is_present);
     CHECK(!values[2].is_present && !values[3].is_present);

@@ -62,6 +62,7 @@ static void shared(bool rings) {
     CHECK(reserved && reserved->size() == 2);
     NodeReservation &first = (*reserved)[0], &second = (*reserved)[1];
     CHECK(first.size() == 1000 && first.bytes().data() == writer.memory().data() + first.offset());
+    CHECK(first.address() == first.bytes().data());
     fill(first, 'a');
     fill(second, 'b');
     CHECK(reader->lookup(Keys{"a", "b"}) == 0);
@@ -88,6 +89,8 @@ static void shared(bool rings) {
     CHECK(pins.size() == 4 && pins.hits() == 3 && pins.is_valid());
     CHECK(text(pins.value(1)->bytes()) == std::string(2000, 'b') && pins.value(3)->size() == 5);
     CHECK(!pins.value(2) && !pins.value(4));
+    CHECK(pins.address(1) == pins.value(1)->bytes().data());
+    THROWS(KVMEM_ERR_NOT_FOUND, "", pins.address(2));
     CHECK(pins.value(0)->bytes().data() == reader->memory().data() + pins.value(0)->offset());
     THROWS(KVMEM_ERR_UNSUPPORTED, "no checksum", pins.verify(3));
     THROWS(KVMEM_ERR_NOT_FOUND, "", pins.verify(2));

@@ -9,7 +9,8 @@ use kvmem_node::ServerOptions;
 use crate::support::node_server::{ServedNode, with_nodes};
 use crate::support::under::{Under, programs};
 use crate::support::{
-    STRICT, code_blocks, compile, crate_folder, driver_of_gpus, has, prefix, scratch, succeed,
+    STRICT, code_blocks, compile, crate_folder, driver_of_gpus, has, prefix, prefix_vectors,
+    scratch, succeed,
 };
 
 fn run(name: &str, under: Under) {
@@ -47,6 +48,38 @@ mod node {
     }
 
     programs!(node);
+}
+
+/// The example for authors of servers on llama.cpp, with a stand-in for its library.
+mod llama {
+    use super::*;
+
+    fn run(name: &str, under: Under) {
+        let source = crate_folder().join("examples/llama_prefix.c");
+        let folder = crate_folder().join("tests/c/llama");
+        let (include, main) = (format!("-I{}", folder.display()), folder.join("main.c"));
+        let main = main.to_str().expect("the checkout has a UTF-8 path");
+        with_nodes(|variables| {
+            under.run_with(name, "cc", variables, |name, flags| {
+                compile(&source, name, &[flags, &[&include, main]].concat())
+            });
+        });
+    }
+
+    programs!(llama_prefix);
+}
+
+/// Keys of prefixes, by the vectors of all languages.
+mod keys {
+    use super::*;
+
+    fn run(name: &str, under: Under) {
+        let source = crate_folder().join(format!("tests/c/{name}.c"));
+        under
+            .run_with(name, "cc", &[prefix_vectors()], |name, flags| compile(&source, name, flags));
+    }
+
+    programs!(prefix);
 }
 
 // Not under Valgrind: it runs one thread at a time, and objects that other threads were making leak

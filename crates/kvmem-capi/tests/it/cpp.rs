@@ -9,7 +9,8 @@ use kvmem_node::ServerOptions;
 use crate::support::node_server::{ServedNode, with_nodes};
 use crate::support::under::{Under, programs};
 use crate::support::{
-    code_blocks, compiled, crate_folder, driver_of_gpus, has, prefix, scratch, succeed,
+    code_blocks, compiled, crate_folder, driver_of_gpus, has, prefix, prefix_vectors, scratch,
+    succeed,
 };
 
 /// Warnings that the headers and programs must not cause.
@@ -72,6 +73,17 @@ mod node {
     }
 
     programs!(node);
+}
+
+/// Keys of prefixes, by the vectors of all languages.
+mod keys {
+    use super::*;
+
+    fn run(name: &str, under: Under) {
+        super::run_with(name, under, &[prefix_vectors()]);
+    }
+
+    programs!(prefix);
 }
 
 // Not under Valgrind, which runs one thread at a time. Not under the sanitizers: a thread that is

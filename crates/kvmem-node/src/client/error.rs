@@ -77,6 +77,9 @@ pub enum ClientError {
     /// the block to another client.
     #[error("the reservation is lost: the server has ended its session; reserve again")]
     ReservationLost,
+    /// The server has revoked the pins: the bytes may be those of another value.
+    #[error("the pins are revoked: the server has reclaimed them; acquire the values again")]
+    PinsRevoked,
     /// A batch names a reservation of another client.
     #[error("element {index} is a reservation of another client: commit it with that one")]
     ForeignReservation {

@@ -90,6 +90,19 @@ impl PinBatch {
         Some(PinnedValue { bytes, block })
     }
 
+    /// Returns the address at which the value of the key at `index` is mapped in this process, for
+    /// reading, until the batch is dropped; `None` if the key has no value or there is no such key.
+    ///
+    /// # Errors
+    /// [`ClientError::PinsRevoked`] if the batch is no longer [valid](Self::is_valid).
+    pub fn as_ptr(&self, index: usize) -> Result<Option<*const u8>, ClientError> {
+        match self.value(index) {
+            Some(value) => Ok(Some(value.as_ptr())),
+            None if self.is_valid() => Ok(None),
+            None => Err(ClientError::PinsRevoked),
+        }
+    }
+
     /// Returns the values of all keys, in their order.
     pub fn values(&self) -> impl ExactSizeIterator<Item = Option<PinnedValue<'_>>> {
         (0..self.blocks.len()).map(|index| self.value(index))
@@ -202,6 +215,13 @@ impl<'a> PinnedValue<'a> {
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
+    }
+
+    /// Returns the address at which the bytes are mapped in this process, for reading, until their
+    /// [`PinBatch`] is dropped.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.bytes.as_ptr()
     }
 
     /// Returns where the value begins, in bytes of the node's [memory](super::NodeClient::memory):

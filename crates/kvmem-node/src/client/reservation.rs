@@ -113,6 +113,15 @@ impl NodeReservation {
         Ok(unsafe { std::slice::from_raw_parts_mut(self.base(), self.len()) })
     }
 
+    /// Returns the address at which the bytes are mapped in this process, for writing, until the
+    /// reservation is committed or dropped: for code that takes addresses, such as engines.
+    ///
+    /// # Errors
+    /// [`ClientError::ReservationLost`] if the reservation is no longer [valid](Self::is_valid).
+    pub fn as_mut_ptr(&mut self) -> Result<*mut u8, ClientError> {
+        Ok(self.bytes_mut()?.as_mut_ptr())
+    }
+
     /// Copies bytes to position `at`.
     ///
     /// # Errors

@@ -54,6 +54,7 @@ from ._kvmem import (
     doctor,
     mount_report,
     parse_size,
+    prefix_keys,
 )
 from ._tensor import tensor
 from .c_library import get_include, get_library_dir
@@ -103,6 +104,7 @@ from .errors import (
     NotInstalledError,
     NotReadyError,
     OutOfSpaceError,
+    PinRevokedError,
     RegistrationError,
     ReservationLostError,
     TimeBudgetError,
@@ -170,6 +172,7 @@ __all__ = [
     "OutOfSpaceError",
     "Piece",
     "PinBatch",
+    "PinRevokedError",
     "Pinned",
     "PinnedValue",
     "Pool",
@@ -195,5 +198,6 @@ __all__ = [
     "get_library_dir",
     "mount_report",
     "parse_size",
+    "prefix_keys",
     "tensor",
 ]

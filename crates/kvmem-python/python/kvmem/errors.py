@@ -292,6 +292,10 @@ class ReservationLostError(NodeError):
     """The server has taken a reservation back, because the process was silent for too long."""
 
 
+class PinRevokedError(NodeError):
+    """The server has revoked the pin of a value: its bytes may be those of another value."""
+
+
 class DamagedValueError(NodeError, ValueError):
     """The bytes of a value differ from what its writer has stored."""
 

@@ -6,6 +6,7 @@ mod init_on;
 mod kv_cache;
 mod lifetimes;
 mod metrics;
+mod prefix;
 mod quarantine;
 mod registered;
 mod resize;

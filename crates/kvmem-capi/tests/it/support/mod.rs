@@ -66,6 +66,12 @@ pub(crate) fn driver_of_gpus() -> &'static str {
     })
 }
 
+/// Returns the variable with the path of the vectors that the tests of all languages read.
+pub(crate) fn prefix_vectors() -> (&'static str, &'static str) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../kvmem/tests/data/prefix_keys.txt");
+    ("KVMEM_TEST_PREFIX_KEYS", path)
+}
+
 /// Returns whether a program is installed; otherwise prints that the test is skipped.
 pub(crate) fn has(tool: &str) -> bool {
     let there =

@@ -73,6 +73,11 @@ def warn_unseen(model: str, remedy: str) -> None:
     )
 
 
+def digest(file: Path) -> str:
+    """Returns a digest of a short file, and of samples of a long one."""
+    return _sample(file, file.stat().st_size)
+
+
 def _described(file: Path) -> list[Any]:
     if file.is_symlink():
         target = Path(os.readlink(file))
