@@ -103,26 +103,9 @@ fn install(root: &Path, report: &mut Report) -> Option<Installed> {
     let python = environment.join("bin/python");
     lint(root, &python, report);
     let variables = engines::for_python(root, &environment);
-    let staged = folder.join("stage");
     // They have been built with the tests, which leaves libraries in the folder of dependencies.
-    report.check("python: the command and the C library", || {
-        let built = crate::workspace::target_folder(root)?.join("debug");
-        stage::fill(root, &built.join("kvmem"), &built.join("deps"), &staged)
-    });
-    let wheels = folder.join("wheel");
-    let mut build = Command::new(&python);
-    build.args(["-m", "pip", "wheel", "--quiet", "--no-input", "--disable-pip-version-check"]);
-    build.args(["--no-build-isolation", "--no-deps", "--wheel-dir"]).arg(&wheels);
-    build.arg(format!("--config-settings=stage={}", staged.display()));
-    build.arg(root.join("crates/kvmem-python"));
-    build.env("CARGO_TARGET_DIR", &folder).env("MATURIN_PEP517_ARGS", "--profile=dev");
-    build.env("PATH", path_with(&environment.join("bin")));
-    // A wheel of another version would be installed in place of the new one.
-    let _ = fs::remove_dir_all(&wheels);
-    if !report.command("python: wheel", Kind::Plain, &mut build) {
-        return None;
-    }
-    let wheel = fs::read_dir(&wheels).ok()?.flatten().next()?.path();
+    let built = crate::workspace::target_folder(root).ok()?.join("debug");
+    let wheel = pack(root, &python, (&built.join("kvmem"), &built.join("deps")), "dev", report)?;
     let mut install = Command::new(&python);
     install.args(PIP).args(["--no-deps", "--force-reinstall"]).arg(&wheel);
     report.command("python: the package", Kind::Plain, &mut install).then_some(Installed {
@@ -130,6 +113,51 @@ fn install(root: &Path, report: &mut Report) -> Option<Installed> {
         wheel,
         variables,
     })
+}
+
+/// Builds the wheel with the command and the C library that a profile has left in a folder. Returns
+/// it, and the variables that name engines.
+pub(crate) fn wheel(
+    root: &Path,
+    built: &Path,
+    profile: &str,
+    report: &mut Report,
+) -> Option<(PathBuf, Vec<(&'static str, PathBuf)>)> {
+    let environment = environment(&root.join("target/python"))?;
+    let variables = engines::for_python(root, &environment);
+    let python = environment.join("bin/python");
+    let wheel = pack(root, &python, (&built.join("kvmem"), built), profile, report)?;
+    Some((wheel, variables))
+}
+
+/// Builds the wheel around a command and the libraries in a folder.
+fn pack(
+    root: &Path,
+    python: &Path,
+    (command, libraries): (&Path, &Path),
+    profile: &str,
+    report: &mut Report,
+) -> Option<PathBuf> {
+    let folder = root.join("target/python");
+    let staged = folder.join("stage");
+    report.check("python: the command and the C library", || {
+        stage::fill(root, command, libraries, &staged)
+    });
+    let wheels = folder.join("wheel");
+    let mut build = Command::new(python);
+    build.args(["-m", "pip", "wheel", "--quiet", "--no-input", "--disable-pip-version-check"]);
+    build.args(["--no-build-isolation", "--no-deps", "--wheel-dir"]).arg(&wheels);
+    build.arg(format!("--config-settings=stage={}", staged.display()));
+    build.arg(root.join("crates/kvmem-python"));
+    build.env("CARGO_TARGET_DIR", &folder);
+    build.env("MATURIN_PEP517_ARGS", format!("--profile={profile}"));
+    build.env("PATH", path_with(python.parent()?));
+    // A wheel of another version would be installed in place of the new one.
+    let _ = fs::remove_dir_all(&wheels);
+    if !report.command("python: wheel", Kind::Plain, &mut build) {
+        return None;
+    }
+    Some(fs::read_dir(&wheels).ok()?.flatten().next()?.path())
 }
 
 fn test(root: &Path, installed: Installed, report: &mut Report) {

@@ -146,11 +146,15 @@ fn pytest(root: &Path, python: &Path) -> Command {
     let mut tests = Command::new(python);
     tests.current_dir(root.join(PLACE));
     tests.args(["-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", "--durations", "5"]);
-    // Thousands of modules are imported. Their bytecode is kept, apart from the sources.
-    tests.env_remove("PYTHONDONTWRITEBYTECODE");
-    tests.env("PYTHONPYCACHEPREFIX", root.join(PLACE).join("bytecode"));
+    keep_bytecode(root, &mut tests);
     tests.env("KVMEM_ENGINES_OUTCOMES", engines_matrix::folder(root, OUTCOMES));
     tests
+}
+
+/// Keeps the bytecode of thousands of imported modules, apart from the sources.
+pub(crate) fn keep_bytecode(root: &Path, program: &mut Command) {
+    program.env_remove("PYTHONDONTWRITEBYTECODE");
+    program.env("PYTHONPYCACHEPREFIX", root.join(PLACE).join("bytecode"));
 }
 
 /// Returns the files of the folder whose tests need no PyTorch.

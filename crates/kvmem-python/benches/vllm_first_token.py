@@ -13,15 +13,16 @@ flatter every cache. A token has 24 KiB of KV.
   the first long prompt of a new engine, after ``kill -9`` of the one before. *Both killed*: after
   ``kill -9`` of the engine and of the server.
 - *disk*: the same three, from the disk tier below a node whose memory has room for all prompts:
-  ``evict`` has moved all values to the disk before each.
+  others have pushed all values to the disk before each.
 - *disk, half the memory*: from a node whose memory has room for half of the prompt, and a disk
   tier. The memory cannot hold all chunks that one request loads, so some tokens are computed; the
   column of cached tokens says how many are not.
 - *vLLM's file tier*: from vLLM's own tier of files, in an engine that has started anew, after a
   kill. Its CPU tier is kvmem's, because vLLM has none on this platform.
-- *LMCache*: from LMCache's memory in the process of the engine, after the engine's own prefix cache
-  was emptied, and from LMCache's files after ``kill -9`` of the engine. Left out with the reason
-  where LMCache does not run.
+- *LMCache's server*: from LMCache's multi-process server by LMCache's own connector, in the same
+  engine, after the engine's own prefix cache was emptied and after ``kill -9`` of the engine.
+  ``LMCACHE_DIR`` names the folder of its wheel. LMCache's connector of one process
+  (``LMCacheConnectorV1``) has no device "cpu". The server that is killed loses its memory.
 
 Engines take turns within a round, and a round has prompts of its own. Figures are medians of the
 rounds. *cached* is the least number of tokens of the prompt that were not computed. Each output is
@@ -31,8 +32,11 @@ compared with that of the first engine, and differing ones are counted.
 from __future__ import annotations
 
 import argparse
+import os
 import shutil
+import socket
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -47,7 +51,7 @@ sys.path[:0] = [str(HERE.parent / "tests" / "engine")]
 import engine_record  # noqa: E402
 import kvmem  # noqa: E402
 import model  # noqa: E402
-from engine_node import BLOCK, MIB, TOKEN, Node, prompt, shared, within  # noqa: E402
+from engine_node import BLOCK, MIB, TOKEN, Node, prompt, shared  # noqa: E402
 from engine_process import Engine, EngineError, Engines  # noqa: E402
 
 COLD, OWN = "cold", "own cache"
@@ -63,11 +67,13 @@ WAYS = (
     "disk, both killed",
     "disk, half the memory",
     "vLLM's file tier, engine killed",
-    "LMCache's memory",
-    "LMCache's files, engine killed",
+    "LMCache's server",
+    "LMCache's server, engine killed",
 )
 GROUPS = ("node", "disk", "half", "files", "lmcache")
 OPTIONS = {"dtype": "float32", "max_num_seqs": 4}
+FILLING = 4 * MIB
+"""Bytes of a value that pushes others out of the memory of a node."""
 KILLED_LIMIT = 0.1
 """First token after a kill, over computing it."""
 NODE_LIMIT = 1.3
@@ -142,8 +148,10 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def of_round(turn: int, tokens: int) -> list[int]:
-    """Returns the prompt of this length of a round."""
-    return prompt(turn * 100_000 + tokens, tokens)
+    """Returns the prompt of this length of a round, with a token more: an engine computes at least
+    one, and a whole block if the prompt ends with one.
+    """
+    return prompt(turn * 100_000 + tokens, tokens + 1)
 
 
 def warm(engine: Engine) -> None:
@@ -159,15 +167,65 @@ def settle(engine: Engine) -> None:
 
 
 def evict(node: Node) -> None:
-    """Moves all values that are not pinned from the memory of a node to its disk."""
+    """Moves all values that are not pinned from the memory of a node to its disk.
 
-    def gone() -> bool:
-        with kvmem.connect(node.path) as client:
-            client.evict(client.memory_len, everywhere=True)
-            stats = client.stats()
-        return bool(stats.values <= stats.pinned)
+    Other values push them out, slowly: a node stores what it would evict next, and a value that
+    must go before it is stored is lost. The other values are removed then.
+    """
+    filling = bytes(FILLING)
+    with kvmem.connect(node.path, namespace="filling") as client:
+        keys = [at.to_bytes(8, "big") for at in range(client.memory_len // FILLING)]
+        for key in keys:
+            client.insert(key, filling)
+            before = -1
+            while (stored := client.stats().tier_stored) != before:
+                before = stored
+                time.sleep(0.03)
+        client.remove_batch(keys)
+        left = client.stats()
+    assert left.values <= left.pinned, f"{left.values} values are in the memory"
 
-    within(120, gone)
+
+class LmcacheError(Exception):
+    """LMCache's server has not started. Has the end of its log."""
+
+
+class LmcacheServer:
+    """LMCache's multi-process server, on the processor alone."""
+
+    def __init__(self, log: Path, nbytes: int) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        options = {
+            "host": "127.0.0.1",
+            "port": self.port,
+            "chunk-size": BLOCK,
+            # It evicts when 80 % are in use.
+            "l1-size-gb": nbytes / (1 << 30) + 1,
+            "shm-name": f"lmcache_l1_pool_first_token{os.getpid()}",
+            "supported-transfer-mode": "engine_driven",
+            "eviction-policy": "LRU",
+        }
+        words = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+        command = [sys.executable, "-m", "lmcache.v1.multiprocess.server", *words]
+        command += ["--no-l1-use-lazy", "--disable-observability"]
+        environment = {**os.environ, "LMCACHE_TRACK_USAGE": "false"}
+        with open(log, "wb") as output:
+            self._process = subprocess.Popen(
+                command, env=environment, cwd=log.parent, stdout=output, stderr=output
+            )
+        end = time.monotonic() + 300
+        while b"cache server is running on" not in log.read_bytes():
+            if self._process.poll() is not None or time.monotonic() > end:
+                self.stop()
+                last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+                raise LmcacheError(f"its server has not started: {''.join(last)}")
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._process.wait()
 
 
 class Bench:
@@ -203,7 +261,7 @@ class Bench:
         return node
 
     def tier(self, name: str) -> list[str]:
-        return ["--tier", f"disk:{self.folder / name},{2 * self.round_bytes + 512 * MIB}"]
+        return ["--tier", f"disk:{self.folder / name},{4 * self.round_bytes + 1024 * MIB}"]
 
     def stop(self) -> None:
         self.engines.stop()
@@ -298,34 +356,32 @@ class Bench:
             time.sleep(0.2)
 
     def of_lmcache(self, turn: int) -> None:
-        """From LMCache in the same engine."""
-        files = self.folder / f"lmcache{turn}"
-        files.mkdir()
-        gigabytes = str(self.round_bytes * 5 // 4 / (1 << 30) + 0.5)
-        environment = {
-            "LMCACHE_CHUNK_SIZE": str(BLOCK),
-            "LMCACHE_LOCAL_CPU": "True",
-            "LMCACHE_MAX_LOCAL_CPU_SIZE": gigabytes,
-            "LMCACHE_LOCAL_DISK": f"file://{files}/",
-            "LMCACHE_MAX_LOCAL_DISK_SIZE": gigabytes,
-            "LMCACHE_TRACK_USAGE": "false",
-        }
-        try:
-            engine = self.start({}, environment, connector="LMCacheConnectorV1")
-        except EngineError as error:
-            self._record.skip("LMCache in the engine", str(error).strip().splitlines()[-1])
+        """From LMCache's server, by LMCache's connector in the same engine."""
+        if not os.environ.get("LMCACHE_DIR"):
+            self._record.skip("LMCache", "LMCACHE_DIR names no folder with its wheel")
             return
-        for tokens in self.found.lengths:
-            engine.generate(of_round(turn, tokens), max_tokens=4)
-        settle(engine)
-        self._written(files, engine)
-        engine.call("forget")
-        self.found.take("LMCache's memory", engine, turn)
-        engine.kill()
-        engine = self.start({}, environment, connector="LMCacheConnectorV1")
-        self.found.take("LMCache's files, engine killed", engine, turn)
-        engine.kill()
-        shutil.rmtree(files, ignore_errors=True)
+        try:
+            server = LmcacheServer(self.folder / f"lmcache{turn}.log", self.round_bytes * 2)
+        except LmcacheError as error:
+            self._record.skip("LMCache", str(error))
+            return
+        extra = {"lmcache.mp.host": "tcp://127.0.0.1", "lmcache.mp.port": server.port}
+        environment = {"LMCACHE_TRACK_USAGE": "false"}
+        try:
+            engine = self.start(extra, environment, connector="LMCacheMPConnector")
+            for tokens in self.found.lengths:
+                engine.generate(of_round(turn, tokens), max_tokens=4)
+            settle(engine)
+            engine.call("forget")
+            self.found.take("LMCache's server", engine, turn)
+            engine.kill()
+            engine = self.start(extra, environment, connector="LMCacheMPConnector")
+            self.found.take("LMCache's server, engine killed", engine, turn)
+            engine.kill()
+        except EngineError as error:
+            self._record.skip("LMCache", str(error).strip().splitlines()[-1])
+        finally:
+            server.stop()
 
     def measure(self, rounds: int, groups: list[str]) -> None:
         alone = self.start(None)
@@ -353,6 +409,10 @@ def main() -> None:
     unknown = sorted(set(groups) - set(GROUPS))
     if unknown:
         parser.error(f"--groups has no {', '.join(unknown)}: its names are {', '.join(GROUPS)}")
+    if folder := os.environ.get("LMCACHE_DIR"):
+        # The engines and the server find it there, behind the programs' own folders.
+        known = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = os.pathsep.join([*([known] if known else []), folder])
     record = engine_record.Record("vllm-first-token", options)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="kvmem-first-token-") as folder:
         bench = Bench(Path(folder), lengths, record)

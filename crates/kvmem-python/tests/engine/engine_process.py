@@ -111,7 +111,9 @@ class Engines:
             listening.bind(self._path)
             listening.listen()
             self._process = subprocess.Popen(
-                [python, __file__, str(listening.fileno())],
+                [python, os.path.abspath(__file__), str(listening.fileno())],
+                # vLLM starts Python with -m, which looks for modules here first.
+                cwd=folder,
                 env={**os.environ, **ENVIRONMENT},
                 pass_fds=[listening.fileno()],
                 stdin=subprocess.PIPE,
