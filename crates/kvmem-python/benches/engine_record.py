@@ -91,14 +91,14 @@ def vllm_version() -> str | None:
     return None
 
 
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    """Returns the lines of a table. The first two columns are aligned to the left."""
+def table(head: list[str], rows: list[list[str]], left: int = 2) -> list[str]:
+    """Returns the lines of a table. Its first ``left`` columns are aligned to the left."""
     cells = [head, *rows]
     widths = [max(len(row[at]) for row in cells) for at in range(len(head))]
     lines = []
     for row in cells:
         parts = [
-            cell.ljust(width) if at < 2 else cell.rjust(width)
+            cell.ljust(width) if at < left else cell.rjust(width)
             for at, (cell, width) in enumerate(zip(row, widths))
         ]
         lines.append("  ".join(parts).rstrip())

@@ -282,11 +282,10 @@ class Bench:
 
 def lines(rows: list[dict[str, Any]]) -> list[str]:
     """Returns the table of the rows."""
-    head = ["way", "", "tokens/s", "times", "least", "most", "answers/s", "cached", "first", "wrong"]
+    head = ["way", "tokens/s", "times", "least", "most", "answers/s", "cached", "first", "wrong"]
     cells = [
         [
             row["way"],
-            "",
             f"{row['tokens_per_s']:.0f}",
             f"{row['times']:.2f}",
             f"{min(row['turns']):.0f}",
@@ -298,7 +297,7 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
         ]
         for row in rows
     ]
-    return engine_record.table(head, cells)
+    return engine_record.table(head, cells, left=1)
 
 
 def main() -> None:

@@ -345,9 +345,9 @@ class Soak:
         one = draw.choice(self.replicas)
         kind, _, who = event.partition(" ")
         if kind == "kill":
-            done = any([each.kill() for each in self.replicas]) if who == "everything" else False
-            if who.startswith("engine"):
-                done = one.kill()
+            done = False
+            for each in self.replicas if who == "everything" else [one] * who.startswith("engine"):
+                done |= each.kill()
             if who in ("server", "engine and server", "everything"):
                 self.node.kill()
                 time.sleep(draw.choice([0.0, 0.2, 1.0, 4.0]))

@@ -29,6 +29,12 @@ STORES = "real modules; stand-ins for PyTorch and the engine's host memory"
 TORCH = "real modules, with PyTorch"
 ENGINE = "real engine, on the CPU"
 UNTESTED = "untested"
+WITH_TORCH = {
+    VLLM: "real modules, with PyTorch; a stand-in for the GPU",
+    MEMORY: TORCH,
+    STORES: "real modules, with PyTorch; a stand-in for the engine's host memory",
+}
+"""How a feature was tested if PyTorch was there, by how it is tested without."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +46,15 @@ class Feature:
     tested: str
     file: str = ""
     tests: tuple[str, ...] = ()
-    torch: bool = False
-    """Whether ``KVMEM_WITH_TORCH=1`` replaces the stand-ins."""
     command: str = ""
     """The command that repeats the tests, if pytest with the file does not."""
+
+    def tested_with(self, torch: bool) -> str:
+        """Returns what its tests ran with."""
+        for without, with_torch in WITH_TORCH.items():
+            if torch and self.tested.startswith(without):
+                return with_torch + self.tested.removeprefix(without)
+        return self.tested
 
 
 FEATURES = (
@@ -234,7 +245,6 @@ FEATURES = (
         MEMORY,
         "test_sglang.py",
         ("test_the_entry_point_puts_host_pools_into_regions", "test_pages_are_the_requested_ones"),
-        torch=True,
     ),
     Feature(
         "sglang",
@@ -284,7 +294,6 @@ FEATURES = (
         MEMORY,
         "test_lmcache.py",
         ("test_the_entry_point_gives_lmcache_its_memory",),
-        torch=True,
     ),
     Feature(
         "lmcache",
@@ -471,7 +480,7 @@ def outcomes(
             whole = set(names) == set(feature.tests)
             if version is None or not whole or any(each != {"passed"} for each in names.values()):
                 continue
-            tested = TORCH if feature.torch and with_torch else feature.tested
+            tested = feature.tested_with(with_torch)
             file = feature.command or feature.file
             rows.append({**row, "version": version, "file": file, "tested": tested})
     return rows

@@ -608,8 +608,7 @@ engine.detach_storage_backend()
     [path] = tmp_path.glob("tier-*")
     content = bytearray(path.read_bytes())
     out = sglang(
-        "at = HostPool(64 * PAGE, seed=1).tokens(7 * PAGE, PAGE)\n"
-        "print('page', at[:64].hex())"
+        "at = HostPool(64 * PAGE, seed=1).tokens(7 * PAGE, PAGE)\nprint('page', at[:64].hex())"
     )
     at = content.index(bytes.fromhex(out.split()[1]))
     content[at + 5] ^= 4

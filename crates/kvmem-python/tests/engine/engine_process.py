@@ -2,8 +2,8 @@
 
 ``python engine_process.py SOCKET`` imports vLLM once and waits at a socket. It forks a child for
 each connection: an engine starts in a few seconds then, instead of half a minute. A child serves
-one engine. Requests and answers are lines of JSON; a request has the name of a method of
-:class:`Served` and its arguments.
+one engine, or becomes vLLM's server for OpenAI's interface. Requests and answers are lines of JSON;
+a request has the name of a method of :class:`Served` and its arguments.
 
 The tests import this module without vLLM, for :class:`Engines` and :class:`Engine`.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -126,15 +127,27 @@ class Engines:
         """Process id of the process that forks."""
         return self._process.pid
 
-    def start(self, model: Path, extra: dict[str, Any] | None = None, **options: Any) -> Engine:
-        """Starts an engine. ``extra`` are the options of the connector; None: no connector."""
+    def _fork(self) -> Engine:
         channel = socket.socket(socket.AF_UNIX)
         channel.settimeout(LIMIT)
         channel.connect(self._path)
-        engine = Engine(channel)
+        return Engine(channel)
+
+    def start(self, model: Path, extra: dict[str, Any] | None = None, **options: Any) -> Engine:
+        """Starts an engine. ``extra`` are the options of the connector; None: no connector."""
+        engine = self._fork()
         self._running.append(engine)
         engine.call("open", str(model), extra, **options)
         return engine
+
+    def start_server(self, arguments: list[str], log: Path) -> Engine:
+        """Starts vLLM's server for OpenAI's interface, with its processes in a group of their own.
+        It answers no calls.
+        """
+        server = self._fork()
+        server.call("become_group")
+        server.begin("run_server", arguments, str(log))
+        return server
 
     def stop(self) -> None:
         """Ends all engines."""
@@ -183,6 +196,21 @@ class Served:
                 **options,
             },
         )
+
+    def become_group(self) -> None:
+        """Makes a process group of this process and those that it starts."""
+        os.setsid()
+
+    def run_server(self, arguments: list[str], log: str) -> None:
+        """Runs ``python -m vllm.entrypoints.openai.api_server`` with these arguments."""
+        with open(log, "a") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        # Its engine is a process of its own, as it is for users.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
+        sys.argv = ["api_server", *arguments]
+        sys.modules.pop("vllm.entrypoints.openai.api_server", None)
+        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
 
     def generate(self, prompts: list[list[int]], max_tokens: int) -> list[dict[str, Any]]:
         """Generates for prompts at once."""
@@ -250,7 +278,7 @@ def _serve(channel: socket.socket) -> None:
             answer(result=getattr(served, method)(*arguments, **named))
         except BaseException:
             answer(error=traceback.format_exc())
-        if method == "close":
+        if method in ("close", "run_server"):
             break
 
 
@@ -259,6 +287,7 @@ def _main(listening: socket.socket) -> None:
     # Modules that an engine with a small model imports when it starts.
     import kvmem.vllm
     import vllm.entrypoints.llm
+    import vllm.entrypoints.openai.api_server
     import vllm.model_executor.models.qwen3
     import vllm.v1.engine.llm_engine
     import vllm.v1.executor.uniproc_executor
