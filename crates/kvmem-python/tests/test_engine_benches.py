@@ -115,10 +115,11 @@ def test_sessions_are_cut_from_a_trace() -> None:
     sizes = {"turns": 8, "block": 128, "answer": 4, "most": 16_000}
     first, second = bench.of_trace(trace, 1, 2, **sizes)
     # Requests that share the instruction alone are no turns of one session.
-    assert [len(turn.tokens) // 128 for turn in first.turns] == [3, 3]
+    assert [len(turn.tokens) // 128 for turn in first.turns] == [3, 3, 5]
     assert [len(turn.tokens) // 128 for turn in second.turns] == [4, 5]
     assert first.turns[0].tokens[:256] == first.turns[1].tokens[:256]
-    assert first.turns[0].tokens[256:] != first.turns[1].tokens[256:384]
+    assert first.turns[1].tokens == first.turns[2].tokens[:384]
+    assert first.turns[0].tokens[256:] != first.turns[1].tokens[256:]
 
 
 def test_a_soak_takes_two_outputs_for_right_and_no_other() -> None:
