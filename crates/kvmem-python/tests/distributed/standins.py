@@ -155,7 +155,7 @@ def sglang_storage(folder: str) -> None:
     import torch
 
     if isinstance(torch, Anything):
-        setattr(torch, "tensor", lambda value, dtype=None: np.array(value).view(Tensor))  # noqa: B010
+        vars(torch)["tensor"] = lambda value, dtype=None: np.array(value).view(Tensor)
     for name in ("sglang.srt.managers", "sglang.srt.plugins"):
         folder_only(name, f"{folder}/{name.replace('.', '/')}")
     # SGLang's own package makes the factory known.
