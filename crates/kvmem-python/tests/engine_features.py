@@ -10,6 +10,7 @@ least once, and none failed; a test that is skipped for one version counts for n
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -501,7 +502,8 @@ def pytest_sessionfinish() -> None:
     folder = os.environ.get(OUTCOMES)
     if not folder:
         return
-    rows = outcomes(_results, os.environ.get("KVMEM_WITH_TORCH") == "1")
+    has_torch = importlib.util.find_spec("torch") is not None
+    rows = outcomes(_results, has_torch or os.environ.get("KVMEM_WITH_TORCH") == "1")
     known = [[feature.engine, feature.name] for feature in FEATURES]
     Path(folder).mkdir(parents=True, exist_ok=True)
     path = Path(folder, f"{os.getpid()}.json")
