@@ -193,6 +193,8 @@ class Replica(threading.Thread):
 
     def run(self) -> None:
         while not self._soak.is_over():
+            # A lock alone would be taken again before the thread that waits for it runs.
+            self._soak.going.wait()
             try:
                 with self.gate:
                     self._step()
@@ -268,10 +270,11 @@ class Soak:
         nbytes = self.prompts.kv_bytes // 3
         tier = f"disk:{self._tier},{self.prompts.kv_bytes * 3 + 256 * MIB}"
         self.node = Node(folder / "node", nbytes, "--tier", tier)
-        self._server = threading.Lock()
-        """Held while the server is away or stopped."""
         self._rest()
         self.first = self._size()
+        self.going = threading.Event()
+        """Not set while requests wait, because something is damaged."""
+        self.going.set()
         self.replicas = [Replica(self, number) for number in range(2)]
 
     def start_engine(self) -> Engine:
@@ -368,7 +371,9 @@ class Soak:
 
     def _damage(self, what: str) -> bool:
         """Flips bits while no engine loads."""
-        held = [each.gate.acquire() for each in self.replicas]
+        self.going.clear()
+        for replica in self.replicas:
+            replica.gate.acquire()
         try:
             for replica in self.replicas:
                 replica.settle()
@@ -379,8 +384,9 @@ class Soak:
         except (EngineError, OSError, ValueError) as error:
             self.faults.add(f"while it was quiet: {error!r}\n{traceback.format_exc()}")
         finally:
-            for replica, _ in zip(self.replicas, held):
+            for replica in self.replicas:
                 replica.gate.release()
+            self.going.set()
         return True
 
     def _damage_disk(self) -> None:
