@@ -176,6 +176,12 @@ class Served:
         from vllm.entrypoints.llm import LLM
 
         transfer = None
+        if connector.startswith("LMCache"):
+            # LMCache imports llvmlite. vLLM asks the variables of every object of every module for
+            # a name, and those of llvmlite's library are no mapping.
+            from llvmlite.binding import ffi
+
+            ffi._lib_fn_wrapper.get = lambda *_: None
         if extra is not None:
             transfer = KVTransferConfig(
                 kv_connector=connector,
