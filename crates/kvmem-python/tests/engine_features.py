@@ -31,7 +31,7 @@ TORCH = "real modules, with PyTorch"
 ENGINE = "real engine, on the CPU"
 UNTESTED = "untested"
 WITH_TORCH = {
-    VLLM: "real modules, with PyTorch; a stand-in for the GPU",
+    VLLM: "real modules, with PyTorch; the KV cache in host memory",
     MEMORY: TORCH,
     STORES: "real modules, with PyTorch; a stand-in for the engine's host memory",
 }
