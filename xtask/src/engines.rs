@@ -26,7 +26,7 @@ const PLACE: &str = "target/engines";
 pub(crate) const REQUIRED: &str = "KVMEM_REQUIRE_ENGINES";
 
 /// Set to 1 to test with PyTorch, and with the engines' modules and all their imports.
-const WITH_TORCH: &str = "KVMEM_WITH_TORCH";
+pub(crate) const WITH_TORCH: &str = "KVMEM_WITH_TORCH";
 
 /// An engine that some tests use, or a dependency of one.
 struct Engine {
@@ -247,19 +247,24 @@ pub(crate) fn nixl_library(root: &Path) -> Option<PathBuf> {
 pub(crate) fn for_python(root: &Path, environment: &Path) -> Vec<(&'static str, PathBuf)> {
     let place = Place::new(root);
     place.get(Engine::is_wanted);
-    let theirs = packages(&place.folder);
-    for mine in packages(environment) {
-        let same = theirs.iter().find(|theirs| name_of_python(theirs) == name_of_python(&mine));
-        if let Some(theirs) = same {
-            let _ = fs::write(mine.join("engines.pth"), format!("{}\n", theirs.display()));
-        }
-    }
+    lend(root, environment);
     let told = ENGINES.iter().filter(|engine| engine.is_wanted() && place.has(engine));
     told.filter_map(|engine| match engine.found {
         Found::Folder(variable) => Some((variable, place.apart(engine))),
         _ => None,
     })
     .collect()
+}
+
+/// Lends the engines' packages to an environment of the same Python. Its own come first.
+pub(crate) fn lend(root: &Path, environment: &Path) {
+    let theirs = packages(&Place::new(root).folder);
+    for mine in packages(environment) {
+        let same = theirs.iter().find(|theirs| name_of_python(theirs) == name_of_python(&mine));
+        if let Some(theirs) = same {
+            let _ = fs::write(mine.join("engines.pth"), format!("{}\n", theirs.display()));
+        }
+    }
 }
 
 /// Installs SGLang's wheel and numpy, if possible; returns the folder of the Python that has numpy,

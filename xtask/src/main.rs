@@ -28,10 +28,12 @@
 //! - [`drop_in`] times the class for C++ beside a model of what it replaces,
 //! - [`bench_tier`] measures the disk tier beside other people's code,
 //! - [`bench_node`] measures one pool for several processes beside Redis,
+//! - [`bench_engine`] measures vLLM on the CPU with kvmem's tiers beside others,
 //! - [`gpu`] tests and measures what needs a GPU,
 //! - [`record`] files a benchmark run under its date and machine, and draws the records,
 //! - [`site`] makes the documentation a site, and checks it.
 
+mod bench_engine;
 mod bench_node;
 mod bench_tier;
 mod chaos;
@@ -127,6 +129,9 @@ enum Chore {
     /// Measure one pool for several processes beside Redis: `kvmem bench node` with this contender,
     /// whose server is installed first.
     BenchNode(bench_node::BenchNodeOptions),
+    /// Measure vLLM on the CPU with kvmem's tiers: seconds to the first token, tokens a second of
+    /// long sessions, or a soak with kills, stops and damage. Installs 6 GB the first time.
+    BenchEngine(bench_engine::BenchEngineOptions),
     /// Test the CUDA registrar on this machine's driver, and measure memory for its GPU with `kvmem
     /// bench gpu`; without a driver both say so
     Gpu(gpu::GpuOptions),
@@ -160,6 +165,7 @@ fn main() -> Result<ExitCode> {
         Chore::DropIn(options) => drop_in::run(&root, &options),
         Chore::BenchTier(options) => bench_tier::run(&root, &options),
         Chore::BenchNode(options) => bench_node::run(&root, &options),
+        Chore::BenchEngine(options) => bench_engine::run(&root, &options),
         Chore::Gpu(options) => gpu::run(&root, &options),
         Chore::EnginesMatrix(options) => engines_matrix::run(&root, &options),
         Chore::Report(options) => record::report(&root, &options),

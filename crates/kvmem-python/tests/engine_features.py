@@ -10,6 +10,7 @@ least once, and none failed; a test that is skipped for one version counts for n
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import re
@@ -29,6 +30,12 @@ STORES = "real modules; stand-ins for PyTorch and the engine's host memory"
 TORCH = "real modules, with PyTorch"
 ENGINE = "real engine, on the CPU"
 UNTESTED = "untested"
+WITH_TORCH = {
+    VLLM: "real modules, with PyTorch; the KV cache in host memory",
+    MEMORY: TORCH,
+    STORES: "real modules, with PyTorch; a stand-in for the engine's host memory",
+}
+"""How a feature was tested if PyTorch was there, by how it is tested without."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +47,15 @@ class Feature:
     tested: str
     file: str = ""
     tests: tuple[str, ...] = ()
-    torch: bool = False
-    """Whether ``KVMEM_WITH_TORCH=1`` replaces the stand-ins."""
     command: str = ""
     """The command that repeats the tests, if pytest with the file does not."""
+
+    def tested_with(self, torch: bool) -> str:
+        """Returns what its tests ran with."""
+        for without, with_torch in WITH_TORCH.items():
+            if torch and self.tested.startswith(without):
+                return with_torch + self.tested.removeprefix(without)
+        return self.tested
 
 
 FEATURES = (
@@ -257,7 +269,6 @@ FEATURES = (
         MEMORY,
         "test_sglang.py",
         ("test_the_entry_point_puts_host_pools_into_regions", "test_pages_are_the_requested_ones"),
-        torch=True,
     ),
     Feature(
         "sglang",
@@ -308,7 +319,6 @@ FEATURES = (
         MEMORY,
         "test_lmcache.py",
         ("test_the_entry_point_gives_lmcache_its_memory",),
-        torch=True,
     ),
     Feature(
         "lmcache",
@@ -553,7 +563,7 @@ def outcomes(
             whole = set(names) == set(feature.tests)
             if version is None or not whole or any(each != {"passed"} for each in names.values()):
                 continue
-            tested = TORCH if feature.torch and with_torch else feature.tested
+            tested = feature.tested_with(with_torch)
             file = feature.command or feature.file
             rows.append({**row, "version": version, "file": file, "tested": tested})
     return rows
@@ -574,7 +584,8 @@ def pytest_sessionfinish() -> None:
     folder = os.environ.get(OUTCOMES)
     if not folder:
         return
-    rows = outcomes(_results, os.environ.get("KVMEM_WITH_TORCH") == "1")
+    has_torch = importlib.util.find_spec("torch") is not None
+    rows = outcomes(_results, has_torch or os.environ.get("KVMEM_WITH_TORCH") == "1")
     known = [[feature.engine, feature.name] for feature in FEATURES]
     Path(folder).mkdir(parents=True, exist_ok=True)
     path = Path(folder, f"{os.getpid()}.json")

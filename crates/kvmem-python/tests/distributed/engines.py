@@ -5,10 +5,12 @@ stand-ins for what those import and cannot be had here.
 test`` makes them. Where one is missing, its tests are skipped with the command that makes it, or
 fail if ``KVMEM_REQUIRE_ENGINES`` is 1.
 
-There are two modes. As a rule modules that are large are stood in for (see standins.py). With
-``KVMEM_WITH_TORCH=1`` nothing is: PyTorch and what LMCache's and SGLang's modules import are then
-installed, or in the folder ``TORCH_DIR``; the same tests run with them, and so do those marked
-:data:`with_torch`.
+There are three modes. As a rule modules that are large are stood in for (see standins.py). Where
+PyTorch is installed, it is used in place of its stand-in, and so is all else that is installed:
+``cargo xtask test engine`` runs the tests like that. The tests marked :data:`with_torch` run there,
+too. With ``KVMEM_WITH_TORCH=1`` nothing is stood in for: PyTorch and what LMCache's and SGLang's
+modules import are then installed, or in the folder ``TORCH_DIR``. Tests marked
+:data:`with_all_imports` need that.
 """
 
 from __future__ import annotations
@@ -29,10 +31,22 @@ DOCS = HERE.parents[3] / "docs" / "distributed"
 REAL = os.environ.get("KVMEM_WITH_TORCH") == "1"
 """Whether there are no stand-ins."""
 
+HAS_TORCH = REAL or importlib.util.find_spec("torch") is not None
+"""Whether PyTorch is no stand-in."""
+
 with_torch = pytest.mark.skipif(
-    not REAL, reason="it is for PyTorch itself (2.5 GB): KVMEM_WITH_TORCH=1 cargo xtask test python"
+    not HAS_TORCH,
+    reason="it is for PyTorch itself (2.5 GB): cargo xtask test engine, or KVMEM_WITH_TORCH=1 "
+    "cargo xtask test python",
 )
 """Reason to skip tests that stand-ins cannot replace."""
+
+with_all_imports = pytest.mark.skipif(
+    not REAL,
+    reason="it imports SGLang whole, which takes packages for images and documents as well: "
+    "KVMEM_WITH_TORCH=1 cargo xtask test python",
+)
+"""Reason to skip tests that no stand-in for an import of an engine can replace."""
 
 
 def missing(reason: str) -> None:
@@ -90,7 +104,7 @@ def run_with(engine: str, prelude: str, program: str, **environment: str) -> str
     for the modules around it, unless everything is real.
     """
     # PyTorch takes seconds to import, and NumPy a tenth of one.
-    before = paths(engine) + ("import torch" if REAL else "import numpy")
+    before = paths(engine) + ("import torch" if HAS_TORCH else "import numpy")
     start = "import sys\n" if REAL else f"import sys\n{prelude}\n"
     return run(before, start + textwrap.dedent(program), **environment)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from conftest import LIMIT
 from sglang.srt.managers import cache_controller
-from standins import Tensor
+from standins import tensor
 
 PAGE = 16
 """Tokens of a page."""
@@ -37,11 +37,11 @@ class HostPool:
     def __init__(self, tokens: int, seed: int | None = None) -> None:
         shape = (2, tokens, self.layer_num, self.head_num, self.head_dim)
         content = (
-            np.zeros(shape, np.uint16)
+            np.zeros(shape, np.int16)
             if seed is None
-            else np.random.default_rng(seed).integers(0, 1 << 16, shape, np.uint16)
+            else np.random.default_rng(seed).integers(-(1 << 15), 1 << 15, shape, np.int16)
         )
-        self.kv_buffer = content.view(Tensor)
+        self.kv_buffer = tensor(content)
         self.size = self.logical_size = tokens
 
     def get_page_buffer_meta(self, indices: Any) -> tuple[list[int], list[int]]:
@@ -58,7 +58,8 @@ class HostPool:
         return page.flatten() if flat else page
 
     def get_dummy_flat_data_page(self) -> Any:
-        return np.zeros(self.kv_buffer[:, : self.page_size].size, np.uint16).view(Tensor)
+        page = np.asarray(self.kv_buffer[:, : self.page_size])
+        return tensor(np.zeros(page.size, np.int16))
 
     def set_from_flat_data_page(self, index: Any, page: Any) -> None:
         at = int(index)
@@ -67,7 +68,7 @@ class HostPool:
 
     def tokens(self, first: int, count: int) -> bytes:
         """Returns the bytes of some tokens."""
-        return bytes(np.ascontiguousarray(self.kv_buffer[:, first : first + count]))
+        return np.asarray(self.kv_buffer[:, first : first + count]).tobytes()
 
 
 class Engine(cache_controller.HiCacheController):  # type: ignore[misc]
@@ -95,7 +96,7 @@ class Engine(cache_controller.HiCacheController):  # type: ignore[misc]
         of tokens written.
         """
         hashes = cache_controller.get_storage_hash_str(tokens, None, page_size=PAGE)
-        indices = np.arange(first, first + len(tokens)).view(Tensor)
+        indices = tensor(np.arange(first, first + len(tokens)))
         self.write_storage(indices, tokens, hash_value=hashes, prefix_keys=[])
         return int(self.ack_backup_queue.get(timeout=LIMIT).completed_tokens)
 
@@ -109,7 +110,7 @@ class Engine(cache_controller.HiCacheController):  # type: ignore[misc]
         hit = operation.storage_hit_count
         if hit == 0:
             return 0
-        operation.host_indices = np.arange(first, first + hit).view(Tensor)
+        operation.host_indices = tensor(np.arange(first, first + hit))
         self.prefetch_buffer.put(operation)
         read = 0
         while not (ack := self.ack_prefetch_queue.get(timeout=LIMIT)).completed_req:

@@ -1,8 +1,8 @@
 """Stand-ins for modules that engines import and that are not installed: the smallest that let the
 engines' own modules run.
 
-What is installed is not stood in for. With ``KVMEM_WITH_TORCH=1`` none of this is used: see
-engines.py.
+What is installed is not stood in for: with PyTorch there, modules of the engines that need a GPU
+are. With ``KVMEM_WITH_TORCH=1`` the tests of memory use none of this: see engines.py.
 """
 
 from __future__ import annotations
@@ -103,6 +103,13 @@ def stand_in(*names: str) -> bool:
     return isinstance(torch, Anything)
 
 
+def tensor(array: Any) -> Any:
+    """Returns a tensor over an array."""
+    import torch
+
+    return array.view(Tensor) if isinstance(torch, Anything) else torch.from_numpy(array)
+
+
 def put(name: str, **attributes: object) -> None:
     """Makes a module with these names and no others."""
     module = types.ModuleType(name)
@@ -147,7 +154,8 @@ def sglang_storage(folder: str) -> None:
     sglang(folder)
     import torch
 
-    setattr(torch, "tensor", lambda value, dtype=None: np.array(value).view(Tensor))  # noqa: B010
+    if isinstance(torch, Anything):
+        vars(torch)["tensor"] = lambda value, dtype=None: np.array(value).view(Tensor)
     for name in ("sglang.srt.managers", "sglang.srt.plugins"):
         folder_only(name, f"{folder}/{name.replace('.', '/')}")
     # SGLang's own package makes the factory known.
@@ -170,9 +178,9 @@ def sglang_storage(folder: str) -> None:
     put(v4, DeepSeekV4TokenToKVPool=type("V4", (), {}))
 
 
-def lmcache() -> None:
-    """LMCache, whose compiled half needs PyTorch's libraries."""
-    if stand_in(
+def lmcache() -> bool:
+    """LMCache, whose compiled half needs PyTorch's libraries. Returns whether that stands in."""
+    is_missing = stand_in(
         "torch",
         "numba",
         "nvtx",
@@ -185,8 +193,10 @@ def lmcache() -> None:
         "cpuinfo",
         "requests",
         "aiofiles",
-    ):
+    )
+    if is_missing:
         sys.modules["lmcache.lmcache_native"] = Anything("lmcache.lmcache_native")
+    return is_missing
 
 
 class Bitmap:
@@ -221,7 +231,8 @@ class Bitmap:
 
 def lmcache_l2() -> None:
     """LMCache with its own adapters of the second level, and their factory and controllers."""
-    lmcache()
+    is_missing = lmcache()
     stand_in("cryptography", "fastapi", "sortedcontainers", "transformers")
-    native = sys.modules["lmcache.lmcache_native"]
-    native.Bitmap = Bitmap  # type: ignore[attr-defined]
+    if is_missing:
+        native = sys.modules["lmcache.lmcache_native"]
+        native.Bitmap = Bitmap  # type: ignore[attr-defined]

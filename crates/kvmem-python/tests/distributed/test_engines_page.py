@@ -8,10 +8,20 @@ from pathlib import Path
 
 import engine_features
 import pytest
-from engine_features import ENGINE, FEATURES, STORES, TORCH, UNTESTED, Feature, outcomes
+from engine_features import (
+    ENGINE,
+    FEATURES,
+    REAL,
+    STORES,
+    UNTESTED,
+    VLLM,
+    WITH_TORCH,
+    Feature,
+    outcomes,
+)
 from engines import HERE
 
-ONE = Feature("sglang", "storage", STORES, "test_a.py", ("test_one", "test_two"), torch=True)
+ONE = Feature("sglang", "storage", STORES, "test_a.py", ("test_one", "test_two"))
 BOTH = {"distributed/test_a.py::test_one[x]": "passed", "distributed/test_a.py::test_two": "passed"}
 
 
@@ -44,13 +54,20 @@ def test_a_feature_is_tested_if_all_of_its_tests_passed(installed: None) -> None
         "file": "test_a.py",
         "tested": STORES,
     }
-    assert outcomes(BOTH, True, [ONE])[0]["tested"] == TORCH
+    assert outcomes(BOTH, True, [ONE])[0]["tested"] == WITH_TORCH[STORES]
     for change in ("failed", "skipped"):
         assert outcomes({**BOTH, "distributed/test_a.py::test_one[y]": change}, False, [ONE]) == []
     first = dict(list(BOTH.items())[:1])
     assert outcomes(first, False, [ONE]) == [], "only one of its tests ran"
     other = {nodeid.replace("test_a", "test_b"): result for nodeid, result in BOTH.items()}
     assert outcomes(other, False, [ONE]) == []
+
+
+def test_a_run_with_pytorch_says_what_still_stands_in() -> None:
+    driver = Feature("vllm", "pins", VLLM + "; a stand-in for the driver")
+    assert driver.tested_with(False) == driver.tested
+    assert driver.tested_with(True) == WITH_TORCH[VLLM] + "; a stand-in for the driver"
+    assert Feature("nixl", "blocks", REAL).tested_with(True) == REAL
 
 
 def test_each_end_of_the_versions_has_a_row(installed: None) -> None:

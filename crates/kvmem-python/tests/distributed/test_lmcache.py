@@ -19,7 +19,7 @@ from typing import Any
 import kvmem
 import pytest
 from conftest import LIMIT
-from engines import DOCS, REAL, missing, run_with, unpacked, with_torch
+from engines import DOCS, HAS_TORCH, missing, run_with, unpacked, with_torch
 from kvmem.bench import lmcache as bench
 from kvmem.lmcache import AddressManager, HostMemory
 
@@ -639,7 +639,7 @@ memory_management.logger.error = lambda *words: said.append(words)
 @pytest.mark.usefixtures("hugepages")
 def test_the_entry_point_gives_lmcache_its_memory() -> None:
     out = lmcache(
-        (WHOLE if REAL else CUT)
+        (WHOLE if HAS_TORCH else CUT)
         + """
 from lmcache.v1.platform._device_detect import current_device_spec
 assert current_device_spec().backend_name == "kvmem"

@@ -11,15 +11,11 @@ from pathlib import Path
 
 import pytest
 from conftest import MIB
-from engines import REAL, run_forked
+from engines import run_forked
 from node_server import Server
 
 TESTS = Path(__file__).parents[1]
 PRELUDE = f"sys.path.append({str(TESTS)!r}); import standins; standins.lmcache_l2()"
-
-pytestmark = pytest.mark.skipif(
-    REAL, reason="the first level of lmcache_engine.py is a stand-in, and so is the bitmap"
-)
 
 IMPORTS = """
 import logging, os, signal, sys

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import cuda_driver
 import pytest
-from engines import DOCS, run_with, unpacked, with_torch
+from engines import DOCS, run_with, unpacked, with_all_imports, with_torch
 
 PRELUDE = "import standins; standins.sglang(sys.path[1])"
 
@@ -285,7 +285,7 @@ kept_until_the_end = take((8,), torch.bfloat16, "cpu", False)
     assert out.count("not there:") == 3, out
 
 
-@with_torch
+@with_all_imports
 def test_a_host_pool_of_sglang_keeps_pages_in_a_region() -> None:
     """HiCache's own pool of a model with several heads, on a machine whose device is the CPU."""
     sglang(

@@ -12,17 +12,13 @@ from pathlib import Path
 import pytest
 from cluster import Cluster, cluster
 from conftest import MIB
-from engines import REAL, run_forked, run_with
+from engines import run_forked, run_with
 from node_server import Server
 
 __all__ = ["cluster"]
 
 TESTS = Path(__file__).parents[1]
 PRELUDE = f"sys.path.append({str(TESTS)!r}); import standins; standins.sglang_storage(sys.path[1])"
-
-pytestmark = pytest.mark.skipif(
-    REAL, reason="the host pool and the ranks of sglang_engine.py are stand-ins"
-)
 
 IMPORTS = """
 import logging, os, signal, sys
@@ -297,7 +293,7 @@ def test_several_pools_are_moved_in_one_call(tmp_path: Path) -> None:
     sglang(
         f"""
 import numpy as np
-from standins import Tensor
+from standins import tensor
 from sglang.srt.mem_cache.hicache_storage import HiCacheFile, PoolHitPolicy, PoolName, PoolTransfer
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
 import tempfile
@@ -320,8 +316,8 @@ for each in (backend, theirs):
     each.register_mem_host_pool_v2(source[1], PoolName.SWA)
     each.register_mem_host_pool_v2(source[2], PoolName.MAMBA)
 keys = [f"{{n:064x}}" for n in range(10)]
-slots = lambda pages, size: np.concatenate(
-    [np.arange(page * size, (page + 1) * size) for page in pages]).view(Tensor)
+slots = lambda pages, size: tensor(np.concatenate(
+    [np.arange(page * size, (page + 1) * size) for page in pages]))
 stored = [
     PoolTransfer(PoolName.KV, slots(range(8), PAGE), keys=keys[:8]),
     PoolTransfer(PoolName.SWA, slots([2, 3, 6, 7], PAGE), keys=[keys[n] for n in (2, 3, 6, 7)]),
@@ -612,8 +608,7 @@ engine.detach_storage_backend()
     [path] = tmp_path.glob("tier-*")
     content = bytearray(path.read_bytes())
     out = sglang(
-        "at = HostPool(64 * PAGE, seed=1).kv_buffer[0, 7 * PAGE : 8 * PAGE].tobytes()\n"
-        "print('page', at[:64].hex())"
+        "at = HostPool(64 * PAGE, seed=1).tokens(7 * PAGE, PAGE)\nprint('page', at[:64].hex())"
     )
     at = content.index(bytes.fromhex(out.split()[1]))
     content[at + 5] ^= 4

@@ -8,7 +8,7 @@ from pathlib import Path
 import cuda_driver
 import pytest
 from conftest import MIB
-from engines import REAL
+from engines import HAS_TORCH
 from node_server import Server
 from vllm_process import (
     Engine,
@@ -31,7 +31,7 @@ one_node = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def libcuda(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The stand-in for the driver that the tests of the registrar use."""
-    if REAL:
+    if HAS_TORCH:
         pytest.skip("PyTorch's tensors are on no GPU here")
     return cuda_driver.compiled(tmp_path_factory.mktemp("cuda"))
 

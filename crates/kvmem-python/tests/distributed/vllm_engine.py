@@ -178,7 +178,8 @@ class Worker:
         """
         from kvmem.vllm import _placement
 
-        region = self._worker._mmap_region
+        # With PyTorch the caches are in host memory, for which kvmem has a worker of its own.
+        region = getattr(self._worker, "_mmap_region", None) or self._worker._region
         slot = region.cpu_page_size
         middle = region._base.data_ptr() + region.rank * slot + slot // 2
         rows = range(0, region.num_chunks * region._row_stride, region._row_stride)

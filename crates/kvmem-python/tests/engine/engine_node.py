@@ -65,6 +65,11 @@ class Node:
                 return report
         raise AssertionError(self._errors.read_text())
 
+    @property
+    def pid(self) -> int:
+        """Process id of the server."""
+        return self._server.pid
+
     def signal(self, number: int) -> None:
         """Sends a signal to the server."""
         self._server.send_signal(number)
@@ -90,11 +95,11 @@ class Node:
         with kvmem.connect(self.path) as client:
             return sum(it.reservations for it in client.sessions())
 
-    def damage(self) -> None:
-        """Flips a bit of an exponent in each page of the memory."""
+    def damage(self, each: int = 1) -> None:
+        """Flips a bit of an exponent in each page of the memory, or in each of so many pages."""
         with kvmem.connect(self.path) as client:
             memory = (ctypes.c_uint8 * client.memory_len).from_address(client.memory_address)
-            for at in range(67, client.memory_len, 4096):
+            for at in range(67, client.memory_len, each * 4096):
                 memory[at] ^= 0x40
 
 

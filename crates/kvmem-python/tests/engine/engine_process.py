@@ -2,8 +2,8 @@
 
 ``python engine_process.py SOCKET`` imports vLLM once and waits at a socket. It forks a child for
 each connection: an engine starts in a few seconds then, instead of half a minute. A child serves
-one engine. Requests and answers are lines of JSON; a request has the name of a method of
-:class:`Served` and its arguments.
+one engine, or becomes vLLM's server for OpenAI's interface. Requests and answers are lines of JSON;
+a request has the name of a method of :class:`Served` and its arguments.
 
 The tests import this module without vLLM, for :class:`Engines` and :class:`Engine`.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import runpy
 import signal
 import socket
 import subprocess
@@ -84,6 +85,10 @@ class Engine:
         os.kill(self.pid, signal.SIGKILL)
         self._wait()
 
+    def bury(self) -> None:
+        """Waits for the end of an engine that was killed otherwise."""
+        self._wait()
+
     def close(self) -> None:
         """Shuts the engine down."""
         self.call("close")
@@ -107,7 +112,9 @@ class Engines:
             listening.bind(self._path)
             listening.listen()
             self._process = subprocess.Popen(
-                [python, __file__, str(listening.fileno())],
+                [python, os.path.abspath(__file__), str(listening.fileno())],
+                # vLLM starts Python with -m, which looks for modules here first.
+                cwd=folder,
                 env={**os.environ, **ENVIRONMENT},
                 pass_fds=[listening.fileno()],
                 stdin=subprocess.PIPE,
@@ -115,21 +122,39 @@ class Engines:
                 stderr=subprocess.STDOUT,
             )
 
-    def start(self, model: Path, extra: dict[str, Any] | None = None, **options: Any) -> Engine:
-        """Starts an engine. ``extra`` are the options of the connector; None: no connector."""
+    @property
+    def pid(self) -> int:
+        """Process id of the process that forks."""
+        return self._process.pid
+
+    def _fork(self) -> Engine:
         channel = socket.socket(socket.AF_UNIX)
         channel.settimeout(LIMIT)
         channel.connect(self._path)
-        engine = Engine(channel)
+        return Engine(channel)
+
+    def start(self, model: Path, extra: dict[str, Any] | None = None, **options: Any) -> Engine:
+        """Starts an engine. ``extra`` are the options of the connector; None: no connector."""
+        engine = self._fork()
         self._running.append(engine)
         engine.call("open", str(model), extra, **options)
         return engine
+
+    def start_server(self, arguments: list[str], log: Path) -> Engine:
+        """Starts vLLM's server for OpenAI's interface, with its processes in a group of their own.
+        It answers no calls.
+        """
+        server = self._fork()
+        server.call("become_group")
+        server.begin("run_server", arguments, str(log))
+        return server
 
     def stop(self) -> None:
         """Ends all engines."""
         for engine in self._running:
             if not engine.ended:
                 engine.kill()
+        self._running.clear()
         self._process.kill()
         self._process.wait()
 
@@ -142,6 +167,7 @@ class Served:
         model: str,
         extra: dict[str, Any] | None,
         environment: dict[str, str] | None = None,
+        connector: str = "OffloadingConnector",
         **options: Any,
     ) -> None:
         """Starts it."""
@@ -153,10 +179,16 @@ class Served:
             from vllm.config.kv_events import KVEventsConfig
 
             options["kv_events_config"] = KVEventsConfig(**options["kv_events_config"])
-        connector = None
+        transfer = None
+        if connector.startswith("LMCache"):
+            # LMCache imports llvmlite. vLLM asks the variables of every object of every module for
+            # a name, and those of llvmlite's library are no mapping.
+            from llvmlite.binding import ffi
+
+            ffi._lib_fn_wrapper.get = lambda *_: None
         if extra is not None:
-            connector = KVTransferConfig(
-                kv_connector="OffloadingConnector",
+            transfer = KVTransferConfig(
+                kv_connector=connector,
                 kv_role="kv_both",
                 kv_connector_extra_config=extra,
             )
@@ -170,10 +202,25 @@ class Served:
                 "enforce_eager": True,
                 "skip_tokenizer_init": True,
                 "disable_log_stats": False,
-                "kv_transfer_config": connector,
+                "kv_transfer_config": transfer,
                 **options,
             },
         )
+
+    def become_group(self) -> None:
+        """Makes a process group of this process and those that it starts."""
+        os.setsid()
+
+    def run_server(self, arguments: list[str], log: str) -> None:
+        """Runs ``python -m vllm.entrypoints.openai.api_server`` with these arguments."""
+        with open(log, "a") as file:
+            os.dup2(file.fileno(), 1)
+            os.dup2(file.fileno(), 2)
+        # Its engine is a process of its own, as it is for users.
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
+        sys.argv = ["api_server", *arguments]
+        sys.modules.pop("vllm.entrypoints.openai.api_server", None)
+        runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
 
     def generate(self, prompts: list[list[int]], max_tokens: int) -> list[dict[str, Any]]:
         """Generates for prompts at once."""
@@ -216,8 +263,15 @@ class Served:
             engine.step()
 
     def forget(self) -> None:
-        """Empties vLLM's own prefix cache."""
-        assert self._llm.reset_prefix_cache()
+        """Empties vLLM's own prefix cache. Connectors may hold blocks of ended requests until a
+        later step.
+        """
+        for _ in range(100):
+            if self._llm.reset_prefix_cache():
+                return
+            self._llm.llm_engine.step()
+            time.sleep(0.02)
+        raise AssertionError("blocks of ended requests are not free after 100 steps")
 
     def close(self) -> None:
         """Shuts the engine down."""
@@ -241,7 +295,7 @@ def _serve(channel: socket.socket) -> None:
             answer(result=getattr(served, method)(*arguments, **named))
         except BaseException:
             answer(error=traceback.format_exc())
-        if method == "close":
+        if method in ("close", "run_server"):
             break
 
 
@@ -250,6 +304,7 @@ def _main(listening: socket.socket) -> None:
     # Modules that an engine with a small model imports when it starts.
     import kvmem.vllm
     import vllm.entrypoints.llm
+    import vllm.entrypoints.openai.api_server
     import vllm.model_executor.models.qwen3
     import vllm.v1.engine.llm_engine
     import vllm.v1.executor.uniproc_executor

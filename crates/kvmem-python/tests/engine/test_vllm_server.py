@@ -7,8 +7,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,7 +15,7 @@ from typing import Any
 
 import pytest
 from engine_node import BLOCK, Node, prompt, shared, within
-from engine_process import ENVIRONMENT, Engines
+from engine_process import Engines
 
 LIMIT = 600.0
 
@@ -25,7 +23,9 @@ LIMIT = 600.0
 class ApiServer:
     """vLLM's server: its own process, the engine's, and the worker's."""
 
-    def __init__(self, folder: Path, small_model: Path, extra: dict[str, Any]) -> None:
+    def __init__(
+        self, engines: Engines, folder: Path, small_model: Path, extra: dict[str, Any]
+    ) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self._port = probe.getsockname()[1]
@@ -34,27 +34,18 @@ class ApiServer:
             "kv_role": "kv_both",
             "kv_connector_extra_config": extra,
         }
-        # The command `vllm serve` asks for a distribution of the name vllm.
-        command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
-        command += ["--model", str(small_model), "--served-model-name", "small"]
-        command += ["--host", "127.0.0.1", "--port", str(self._port), "--dtype", "float32"]
-        command += ["--max-model-len", "4096", "--max-num-seqs", "8", "--enforce-eager"]
-        command += ["--enable-prompt-tokens-details"]
-        command += ["--kv-transfer-config", json.dumps(connector)]
-        environment = {**os.environ, **ENVIRONMENT, "VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-        with open(folder / "vllm.log", "a") as log:
-            self._process = subprocess.Popen(
-                command,
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        arguments = ["--model", str(small_model), "--served-model-name", "small"]
+        arguments += ["--host", "127.0.0.1", "--port", str(self._port), "--dtype", "float32"]
+        arguments += ["--max-model-len", "4096", "--max-num-seqs", "8", "--enforce-eager"]
+        arguments += ["--enable-prompt-tokens-details"]
+        arguments += ["--kv-transfer-config", json.dumps(connector)]
         self._log = folder / "vllm.log"
+        self._server = engines.start_server(arguments, self._log)
         within(LIMIT, self._answers)
 
     def _answers(self) -> bool:
-        assert self._process.poll() is None, self._log.read_text()[-5000:]
+        text = self._log.read_text() if self._log.exists() else ""
+        assert Path(f"/proc/{self._server.pid}").exists(), text[-5000:]
         with contextlib.suppress(OSError):
             with urllib.request.urlopen(f"http://127.0.0.1:{self._port}/health", timeout=5):
                 return True
@@ -90,17 +81,20 @@ class ApiServer:
 
     def kill(self) -> None:
         """Ends all of its processes as the kernel does when memory is short."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if not self._server.ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._server.pid, signal.SIGKILL)
+            self._server.bury()
 
 
 @pytest.fixture
-def api_server(tmp_path: Path, small_model: Path) -> Iterator[Callable[..., ApiServer]]:
+def api_server(
+    engines: Engines, tmp_path: Path, small_model: Path
+) -> Iterator[Callable[..., ApiServer]]:
     made: list[ApiServer] = []
 
     def make(extra: dict[str, Any]) -> ApiServer:
-        made.append(ApiServer(tmp_path, small_model, extra))
+        made.append(ApiServer(engines, tmp_path, small_model, extra))
         return made[-1]
 
     yield make

