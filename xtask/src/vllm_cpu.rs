@@ -60,9 +60,8 @@ pub(crate) fn is_wanted(root: &Path) -> bool {
     let wanted = engines::required() || is_installed(root);
     if !wanted {
         println!(
-            "(skipped: the group engine, because vLLM on the CPU, llama.cpp and Transformers are not \
-             installed, so no engine \
-             generates tokens: cargo xtask test engine, 6 GB)"
+            "(skipped: the group engine, because vLLM on the CPU, llama.cpp and Transformers are \
+             not installed, so no engine generates tokens: cargo xtask test engine, 6 GB)"
         );
     }
     wanted

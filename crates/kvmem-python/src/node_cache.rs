@@ -452,12 +452,7 @@ impl PyNodeCache {
     /// does not wait for the tier, which reads some of them meanwhile. :attr:`PinBatch.pending`
     /// says which. A later call finds them.
     #[pyo3(signature = (keys, *, wait=true))]
-    fn acquire(
-        &self,
-        py: Python<'_>,
-        keys: &Bound<'_, PyAny>,
-        wait: bool,
-    ) -> PyResult<PyPinBatch> {
+    fn acquire(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, wait: bool) -> PyResult<PyPinBatch> {
         self.pin(py, NodeKeys::of(keys)?, false, wait)
     }
 

@@ -219,7 +219,8 @@ impl PyPinBatch {
         let mut values = self.lock()?;
         if let Some(Values::Whole(pins, keys)) = &mut *values {
             let (pins, keys) = (std::mem::take(pins), std::mem::take(keys));
-            let pins = pins.into_iter().flat_map(PinBatch::split).chain(std::iter::repeat_with(|| None));
+            let pins =
+                pins.into_iter().flat_map(PinBatch::split).chain(std::iter::repeat_with(|| None));
             let object = |(pin, key): (Option<PinBatch>, OwnedKey)| {
                 let pin = pin.and_then(|pin| NodePin::new(pin, key));
                 pin.map(|pin| Py::new(py, PyPinnedValue::new(pin))).transpose()
@@ -289,9 +290,7 @@ impl PyPinBatch {
 /// Returns the number of values.
 fn hits(values: &Values) -> usize {
     match values {
-        Values::Whole(pins, _) => {
-            pins.iter().filter(|it| it.is_valid()).map(PinBatch::hits).sum()
-        }
+        Values::Whole(pins, _) => pins.iter().filter(|it| it.is_valid()).map(PinBatch::hits).sum(),
         Values::Each(all) => all.iter().flatten().count(),
     }
 }

@@ -48,10 +48,6 @@ impl NodeKeys {
     pub(crate) fn parts(&self) -> impl Iterator<Item = &[Vec<u8>]> {
         self.bytes.chunks(MAX_BATCH)
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
-    }
 }
 
 /// Returns the bytes by which the node knows a key.

@@ -705,19 +705,16 @@ impl Node {
             }
             let free = !below.fetches.contains_key(&named) && !below.removals.contains_key(&named);
             match free.then(|| self.len_below(&named)).flatten() {
-                Some(len) => match self.begin_fetch(
-                    &named,
-                    len,
-                    parent,
-                    waiting.into_iter().collect(),
-                ) {
-                    Ok(fetching) => {
-                        begun.push(fetching);
-                        waits.push(position);
+                Some(len) => {
+                    match self.begin_fetch(&named, len, parent, waiting.into_iter().collect()) {
+                        Ok(fetching) => {
+                            begun.push(fetching);
+                            waits.push(position);
+                        }
+                        Err(_) if prefix_only => break,
+                        Err(_) => {}
                     }
-                    Err(_) if prefix_only => break,
-                    Err(_) => {}
-                },
+                }
                 None if free
                     && self.begin_look_up(
                         &named,

@@ -246,7 +246,8 @@ fn a_returning_client_cannot_make_the_server_count_for_long() {
     let hello = |token| Call::Hello { version, namespace, read_only: false, token };
     let (answer, _) = stepped.exchange(&socket, number, hello(0));
     let Ok(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
-    let reserved = stepped.exchange(&socket, number, Call::Reserve { sizes: vec![64].into(), wait: true }).0;
+    let reserved =
+        stepped.exchange(&socket, number, Call::Reserve { sizes: vec![64].into(), wait: true }).0;
     let Ok(Answer::Reserved(blocks)) = reserved else { panic!("{reserved:?}") };
     let handle = blocks[0].handle;
     let item = crate::protocol::Commit {
@@ -359,7 +360,12 @@ fn reservations_have_quotas() {
     // Another session has its own.
     let (socket, number) = stepped.greet();
     let sizes = vec![1 << 20];
-    assert!(stepped.exchange(&socket, number, Call::Reserve { sizes: sizes.into(), wait: true }).0.is_ok());
+    assert!(
+        stepped
+            .exchange(&socket, number, Call::Reserve { sizes: sizes.into(), wait: true })
+            .0
+            .is_ok()
+    );
 }
 
 impl Stepped {

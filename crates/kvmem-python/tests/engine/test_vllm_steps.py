@@ -226,7 +226,7 @@ def test_prompts_of_8192_keys(small_model: Path, node: Nodes, capfd: Any) -> Non
         request.set_offload_key_position(key, 16 * (at + 1))
     row = bytes(engine.manager._row_bytes)
     for start in range(0, len(named), 1024):
-        engine.node.insert_batch(dict.fromkeys(named[start:start + 1024], row))
+        engine.node.insert_batch(dict.fromkeys(named[start : start + 1024], row))
     from vllm.v1.kv_offload.base import LookupResult, ScheduleEndContext
 
     timed = engine.steps.timed
