@@ -1667,9 +1667,9 @@ typedef struct kvmem_node_commit {
     uint32_t priority;
     /// Always 0.
     uint32_t reserved;
-    /// The bytes of the key of the parent, the value before it in a chain, such as that of the block
-    /// before it in a prompt. NULL: the value stands alone. The node evicts a value only when it has
-    /// no more values with it as their parent, and a use of a value is one of its parent.
+    /// The bytes of the key of the parent, the value before it in a chain, such as that of the
+    /// block before it in a prompt. NULL: the value stands alone. The node evicts a value only when
+    /// it has no more values with it as their parent, and a use of a value is one of its parent.
     const void *parent;
     /// Number of bytes of the parent's key: 1 to KVMEM_NODE_MAX_KEY_BYTES; 0 without a parent.
     uint64_t parent_bytes;
@@ -3121,14 +3121,6 @@ kvmem_status kvmem_node_client_lookup(const struct kvmem_node_client *client,
                                       uint64_t count,
                                       uint64_t *out_found);
 
-/// Writes 1 to each place of `out_present` whose key has a value, in memory or in the tier below the
-/// node, and 0 to the others. Nothing is pinned, and this does not count as a use. A tier that does
-/// not know all its values, such as a cluster, is not asked.
-kvmem_status kvmem_node_client_contains(const struct kvmem_node_client *client,
-                                        const struct kvmem_kv_cache_key *keys,
-                                        uint64_t count,
-                                        uint8_t *out_present);
-
 /// Reserves a block, copies `bytes` bytes at `data` into it, and commits it under a key. Fails as
 /// kvmem_node_client_reserve and kvmem_node_client_commit do; nothing stays reserved then.
 kvmem_status kvmem_node_client_insert(const struct kvmem_node_client *client,
@@ -3179,8 +3171,8 @@ kvmem_status kvmem_node_client_acquire_prefix(const struct kvmem_node_client *cl
                                               struct kvmem_node_pins **out_pins);
 
 /// Pins the values that memory has, without waiting for the tier below the node. `is_pending` says
-/// which of the other keys the tier reads meanwhile: a later call finds them. The server bounds what
-/// it reads for such calls. Otherwise the call is kvmem_node_client_acquire.
+/// which of the other keys the tier reads meanwhile: a later call finds them. The server bounds
+/// what it reads for such calls. Otherwise the call is kvmem_node_client_acquire.
 kvmem_status kvmem_node_client_try_acquire(const struct kvmem_node_client *client,
                                            const struct kvmem_kv_cache_key *keys,
                                            uint64_t count,

@@ -148,8 +148,8 @@ pub unsafe extern "C" fn kvmem_node_client_acquire_prefix(
 }
 
 /// Pins the values that memory has, without waiting for the tier below the node. `is_pending` says
-/// which of the other keys the tier reads meanwhile: a later call finds them. The server bounds what
-/// it reads for such calls. Otherwise the call is kvmem_node_client_acquire.
+/// which of the other keys the tier reads meanwhile: a later call finds them. The server bounds
+/// what it reads for such calls. Otherwise the call is kvmem_node_client_acquire.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_node_client_try_acquire(
     client: *const kvmem_node_client,

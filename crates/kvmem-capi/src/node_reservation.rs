@@ -174,9 +174,9 @@ pub struct kvmem_node_commit {
     pub priority: u32,
     /// Always 0.
     pub reserved: u32,
-    /// The bytes of the key of the parent, the value before it in a chain, such as that of the block
-    /// before it in a prompt. NULL: the value stands alone. The node evicts a value only when it has
-    /// no more values with it as their parent, and a use of a value is one of its parent.
+    /// The bytes of the key of the parent, the value before it in a chain, such as that of the
+    /// block before it in a prompt. NULL: the value stands alone. The node evicts a value only when
+    /// it has no more values with it as their parent, and a use of a value is one of its parent.
     pub parent: *const c_void,
     /// Number of bytes of the parent's key: 1 to KVMEM_NODE_MAX_KEY_BYTES; 0 without a parent.
     pub parent_bytes: u64,

@@ -4,8 +4,9 @@
 //! cargo run -p kvmem-node --example own_tier -- BYTES SOCKET READ_MS MAX_BYTES
 //! ```
 //!
-//! Each fetch of the tier takes `READ_MS` milliseconds, as that of a slow disk does. The tier stores
-//! nothing beyond `MAX_BYTES`, as a full one. The server ends when its standard input is closed.
+//! Each fetch of the tier takes `READ_MS` milliseconds, as that of a slow disk does. The tier
+//! stores nothing beyond `MAX_BYTES`, as a full one. The server ends when its standard input is
+//! closed.
 
 use std::collections::HashMap;
 use std::io::Read;

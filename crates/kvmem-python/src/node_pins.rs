@@ -146,7 +146,7 @@ context_manager!(PyPinnedValue, |it, py| it.held.end(py));
 const NAME: &str = "batch of pins";
 
 /// The values of a batch.
-enum Values {
+enum PinnedValues {
     /// As the calls of the library have returned them, one after the other, and the keys.
     Whole(Vec<PinBatch>, Vec<OwnedKey>),
     /// An object for each key that has a value.
@@ -155,7 +155,7 @@ enum Values {
 
 /// The values of a batch; none once it is released.
 pub(crate) struct BatchValues {
-    values: Mutex<Option<Values>>,
+    values: Mutex<Option<PinnedValues>>,
     age: u32,
 }
 
@@ -184,7 +184,7 @@ impl PyPinBatch {
     /// Takes the pins of keys, in their order, and the positions of those that are
     /// [pending](PinBatch::pending).
     pub(crate) fn new(pins: Vec<PinBatch>, keys: Vec<OwnedKey>, pending: Vec<usize>) -> PyPinBatch {
-        let values = Values::Whole(pins, keys);
+        let values = PinnedValues::Whole(pins, keys);
         PyPinBatch {
             values: BatchValues { values: Mutex::new(Some(values)), age: process::age() },
             pending: Positions(pending),
@@ -196,7 +196,7 @@ impl PyPinBatch {
         self.values.age == process::age()
     }
 
-    fn lock(&self) -> PyResult<MutexGuard<'_, Option<Values>>> {
+    fn lock(&self) -> PyResult<MutexGuard<'_, Option<PinnedValues>>> {
         if self.is_ours() {
             Ok(self.values.values.lock().unwrap_or_else(PoisonError::into_inner))
         } else {
@@ -205,7 +205,7 @@ impl PyPinBatch {
     }
 
     /// Uses the values. `using` runs no Python.
-    fn with_values<R>(&self, using: impl FnOnce(&Values) -> R) -> PyResult<R> {
+    fn with_values<R>(&self, using: impl FnOnce(&PinnedValues) -> R) -> PyResult<R> {
         self.lock()?.as_ref().map(using).ok_or_else(|| error::closed(NAME, "released"))
     }
 
@@ -217,7 +217,7 @@ impl PyPinBatch {
         using: impl FnOnce(&[Option<Py<PyPinnedValue>>]) -> R,
     ) -> PyResult<R> {
         let mut values = self.lock()?;
-        if let Some(Values::Whole(pins, keys)) = &mut *values {
+        if let Some(PinnedValues::Whole(pins, keys)) = &mut *values {
             let (pins, keys) = (std::mem::take(pins), std::mem::take(keys));
             let pins =
                 pins.into_iter().flat_map(PinBatch::split).chain(std::iter::repeat_with(|| None));
@@ -225,10 +225,11 @@ impl PyPinBatch {
                 let pin = pin.and_then(|pin| NodePin::new(pin, key));
                 pin.map(|pin| Py::new(py, PyPinnedValue::new(pin))).transpose()
             };
-            *values = Some(Values::Each(pins.zip(keys).map(object).collect::<PyResult<_>>()?));
+            *values =
+                Some(PinnedValues::Each(pins.zip(keys).map(object).collect::<PyResult<_>>()?));
         }
         match &*values {
-            Some(Values::Each(all)) => Ok(using(all)),
+            Some(PinnedValues::Each(all)) => Ok(using(all)),
             _ => Err(error::closed(NAME, "released")),
         }
     }
@@ -241,13 +242,13 @@ impl PyPinBatch {
         of_object: impl Fn(&NodePin) -> T,
     ) -> PyResult<Vec<Option<T>>> {
         self.with_values(|values| match values {
-            Values::Whole(pins, keys) => {
+            PinnedValues::Whole(pins, keys) => {
                 let each = pins.iter().flat_map(PinBatch::values);
                 let mut all: Vec<Option<T>> = each.map(|it| it.map(&of_pin)).collect();
                 all.resize(keys.len(), None);
                 all
             }
-            Values::Each(all) => {
+            PinnedValues::Each(all) => {
                 let of = |it: &Py<PyPinnedValue>| it.get().held.with(&of_object).ok();
                 all.iter().map(|it| it.as_ref().and_then(of)).collect()
             }
@@ -258,11 +259,11 @@ impl PyPinBatch {
     fn end(&self, py: Python<'_>) -> PyResult<()> {
         let all = match self.lock()?.take() {
             None => return Ok(()),
-            Some(Values::Whole(pins, _)) => {
+            Some(PinnedValues::Whole(pins, _)) => {
                 py.detach(|| PinBatch::release_all(pins));
                 return Ok(());
             }
-            Some(Values::Each(all)) => all,
+            Some(PinnedValues::Each(all)) => all,
         };
         let mut taken: Vec<(&Py<PyPinnedValue>, NodePin)> = Vec::with_capacity(all.len());
         let mut failed = None;
@@ -278,7 +279,7 @@ impl PyPinBatch {
         }
         if let Some(error) = failed {
             taken.into_iter().for_each(|(object, pin)| object.get().held.put_back(pin));
-            *self.lock()? = Some(Values::Each(all));
+            *self.lock()? = Some(PinnedValues::Each(all));
             return Err(error);
         }
         let taken: Vec<NodePin> = taken.into_iter().map(|(_, pin)| pin).collect();
@@ -288,10 +289,12 @@ impl PyPinBatch {
 }
 
 /// Returns the number of values.
-fn hits(values: &Values) -> usize {
+fn hits(values: &PinnedValues) -> usize {
     match values {
-        Values::Whole(pins, _) => pins.iter().filter(|it| it.is_valid()).map(PinBatch::hits).sum(),
-        Values::Each(all) => all.iter().flatten().count(),
+        PinnedValues::Whole(pins, _) => {
+            pins.iter().filter(|it| it.is_valid()).map(PinBatch::hits).sum()
+        }
+        PinnedValues::Each(all) => all.iter().flatten().count(),
     }
 }
 
@@ -316,12 +319,12 @@ impl Drop for PyPinBatch {
         let values = match values {
             None => return,
             // The pins are the parent's, and do nothing when they are dropped.
-            Some(Values::Whole(..)) if !is_ours => return,
-            Some(Values::Whole(pins, _)) => {
+            Some(PinnedValues::Whole(..)) if !is_ours => return,
+            Some(PinnedValues::Whole(pins, _)) => {
                 Python::try_attach(|py| py.detach(|| PinBatch::release_all(pins)));
                 return;
             }
-            Some(Values::Each(values)) => values,
+            Some(PinnedValues::Each(values)) => values,
         };
         // Objects that only the batch has end with it. The others keep their pins.
         Python::try_attach(|py| {
@@ -336,8 +339,8 @@ impl Drop for PyPinBatch {
 impl PyPinBatch {
     fn __len__(&self) -> PyResult<usize> {
         self.with_values(|values| match values {
-            Values::Whole(_, keys) => keys.len(),
-            Values::Each(all) => all.len(),
+            PinnedValues::Whole(_, keys) => keys.len(),
+            PinnedValues::Each(all) => all.len(),
         })
     }
 
@@ -407,8 +410,8 @@ impl PyPinBatch {
     #[getter]
     fn is_valid(&self) -> PyResult<bool> {
         self.with_values(|values| match values {
-            Values::Whole(pins, _) => pins.iter().all(PinBatch::is_valid),
-            Values::Each(all) => {
+            PinnedValues::Whole(pins, _) => pins.iter().all(PinBatch::is_valid),
+            PinnedValues::Each(all) => {
                 let is_valid = |pinned: &NodePin| pinned.pin.is_valid();
                 all.iter().flatten().all(|it| it.get().held.with(is_valid).unwrap_or(true))
             }

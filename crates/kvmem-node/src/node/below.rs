@@ -419,8 +419,8 @@ impl Node {
         }
     }
 
-    /// Stores a value that is to be evicted, if the tier has evicted its copy since it was stored, or
-    /// has descendants of it that are dead without it. Returns whether it does: the value is no
+    /// Stores a value that is to be evicted, if the tier has evicted its copy since it was stored,
+    /// or has descendants of it that are dead without it. Returns whether it does: the value is no
     /// victim then. If too much is being stored already, the value is lost.
     pub(super) fn store_first(&mut self, slot: u32) -> bool {
         let Some(below) = &self.below else { return false };
@@ -445,9 +445,9 @@ impl Node {
         stores
     }
 
-    /// Marks a value that leaves the memory as used in the tier, then its ancestors, so that the tier
-    /// evicts none of them before it. Those that were marked lately stay as they are: the values of
-    /// a chain leave the memory one after the other.
+    /// Marks a value that leaves the memory as used in the tier, then its ancestors, so that the
+    /// tier evicts none of them before it. Those that were marked lately stay as they are: the
+    /// values of a chain leave the memory one after the other.
     fn touch_chain(&mut self, slot: u32) {
         let below = self.below.as_mut().expect("there is a tier");
         below.leavings += 1;
@@ -677,8 +677,8 @@ impl Node {
             if self.find(namespace, key).is_some() {
                 continue;
             }
-            // The tier keeps no parents. The key before it in a prefix is one, unless the node knows
-            // better.
+            // The tier keeps no parents. The key before it in a prefix is one, unless the node
+            // knows better.
             let before = index.checked_sub(1).filter(|_| prefix_only).map(|it| keys[it]);
             let parent = before.map_or(0, |before| self.hash_of_key(namespace, before));
             let Some(below) = &mut self.below else { break };

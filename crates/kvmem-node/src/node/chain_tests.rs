@@ -11,29 +11,29 @@ const LEN: u64 = 1000;
 /// Values of a chain.
 const CHAIN: u32 = 16;
 
-type Key = [u8; 5];
+type ChainKey = [u8; 5];
 
 /// The key of the value at a place of a chain.
-fn key(chain: u8, at: u32) -> Key {
+fn key(chain: u8, at: u32) -> ChainKey {
     let [a, b, c, d] = at.to_be_bytes();
     [chain, a, b, c, d]
 }
 
-fn parent_of(key: &Key) -> Option<Key> {
+fn parent_of(key: &ChainKey) -> Option<ChainKey> {
     let [chain, place @ ..] = *key;
     Some(self::key(chain, u32::from_be_bytes(place).checked_sub(1)?))
 }
 
 /// A node with one session.
-struct Chains {
+struct ChainNode {
     node: Node,
     session: SessionIndex,
     /// Values name their parents.
     linked: bool,
 }
 
-impl Chains {
-    fn new(values: u32, linked: bool) -> Chains {
+impl ChainNode {
+    fn new(values: u32, linked: bool) -> ChainNode {
         let options = NodeOptions {
             max_blocks: Some(values),
             max_events: 0,
@@ -43,12 +43,12 @@ impl Chains {
         let node = Node::create(shared(values as usize * 4096), options);
         let mut node = node.expect("the options are possible");
         let session = begin(&mut node, 1);
-        Chains { node, session, linked }
+        ChainNode { node, session, linked }
     }
 
     /// Stores values in one call.
-    fn store(&mut self, keys: &[Key]) {
-        let parents: Vec<Option<Key>> =
+    fn store(&mut self, keys: &[ChainKey]) {
+        let parents: Vec<Option<ChainKey>> =
             keys.iter().map(|it| parent_of(it).filter(|_| self.linked)).collect();
         let pairs = keys.iter().zip(&parents);
         let pairs: Vec<(&[u8], Option<&[u8]>)> =
@@ -67,11 +67,11 @@ impl Chains {
     }
 
     fn store_chain(&mut self, chain: u8, step: usize) {
-        let keys: Vec<Key> = (0..CHAIN).map(|at| key(chain, at)).collect();
+        let keys: Vec<ChainKey> = (0..CHAIN).map(|at| key(chain, at)).collect();
         keys.chunks(step).for_each(|keys| self.store(keys));
     }
 
-    fn acquire(&mut self, keys: &[Key]) -> Vec<Option<Granted>> {
+    fn acquire(&mut self, keys: &[ChainKey]) -> Vec<Option<Granted>> {
         let keys: Vec<&[u8]> = keys.iter().map(|it| &it[..]).collect();
         self.node.acquire(self.session, &keys, false, 6).expect("no limit")
     }
@@ -81,7 +81,7 @@ impl Chains {
         self.node.release(self.session, &handles).expect("they are pinned");
     }
 
-    fn touch(&mut self, keys: &[Key]) {
+    fn touch(&mut self, keys: &[ChainKey]) {
         let keys: Vec<&[u8]> = keys.iter().map(|it| &it[..]).collect();
         self.node.touch(self.session, &keys, 6);
     }
@@ -108,9 +108,9 @@ impl Chains {
 /// The ways in which engines use a chain, by number.
 const WAYS: usize = 10;
 
-fn use_chain(chains: &mut Chains, way: usize, chain: u8) {
-    let all: Vec<Key> = (0..CHAIN).map(|at| key(chain, at)).collect();
-    let one_by_one = |chains: &mut Chains| -> Vec<Vec<Option<Granted>>> {
+fn use_chain(chains: &mut ChainNode, way: usize, chain: u8) {
+    let all: Vec<ChainKey> = (0..CHAIN).map(|at| key(chain, at)).collect();
+    let one_by_one = |chains: &mut ChainNode| -> Vec<Vec<Option<Granted>>> {
         all.iter().map(|key| chains.acquire(&[*key])).collect()
     };
     match way {
@@ -145,7 +145,7 @@ fn use_chain(chains: &mut Chains, way: usize, chain: u8) {
 #[test]
 fn ends_go_before_starts_in_every_way_of_use() {
     for way in 0..WAYS {
-        let mut chains = Chains::new(48, true);
+        let mut chains = ChainNode::new(48, true);
         let step = [16, 4, 1][way.min(2)];
         chains.store_chain(b'a', step);
         chains.store_chain(b'b', step);
@@ -167,7 +167,7 @@ fn ends_go_before_starts_in_every_way_of_use() {
 #[test]
 fn releases_do_not_change_the_order_of_use() {
     for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
-        let mut chains = Chains::new(48, false);
+        let mut chains = ChainNode::new(48, false);
         chains.store_chain(b'a', 16);
         let pins = chains.acquire(&[key(b'a', 0), key(b'a', 1), key(b'a', 2), key(b'a', 3)]);
         order.iter().for_each(|at| chains.release(&pins[*at..=*at]));
@@ -179,7 +179,7 @@ fn releases_do_not_change_the_order_of_use() {
 
 #[test]
 fn values_that_name_each_other_are_evicted() {
-    let mut chains = Chains::new(200, true);
+    let mut chains = ChainNode::new(200, true);
     let cycles: [&[u8]; 4] = [b"1", b"2", b"3", b"4"];
     for length in 1..=4 {
         for reversed in [false, true] {
@@ -217,8 +217,8 @@ fn values_that_name_each_other_are_evicted() {
 
 #[test]
 fn parents_and_children_come_and_go_in_any_order() {
-    let mut chains = Chains::new(48, true);
-    let dead = |chains: &Chains| {
+    let mut chains = ChainNode::new(48, true);
+    let dead = |chains: &ChainNode| {
         chains.node.check().expect("the invariants hold");
         chains.node.stats().dead_bytes / LEN
     };
@@ -247,7 +247,7 @@ fn parents_and_children_come_and_go_in_any_order() {
 
 #[test]
 fn a_parent_of_a_lower_priority_stays_until_its_children_go() {
-    let mut chains = Chains::new(48, true);
+    let mut chains = ChainNode::new(48, true);
     let blocks = chains.node.reserve(chains.session, &[LEN; 3]).expect("there is space");
     let [a, b, c] = [0, 1, 2].map(|at| item_of(blocks[at].handle));
     let items = [
@@ -262,7 +262,7 @@ fn a_parent_of_a_lower_priority_stays_until_its_children_go() {
 /// A client that has pinned the end of a chain has pinned one value.
 #[test]
 fn a_pinned_end_does_not_hold_its_chain() {
-    let mut chains = Chains::new(48, true);
+    let mut chains = ChainNode::new(48, true);
     chains.store_chain(b'a', 16);
     chains.store_chain(b'b', 16);
     let pins = chains.acquire(&[key(b'a', 15)]);
@@ -277,7 +277,7 @@ fn a_pinned_end_does_not_hold_its_chain() {
 
 #[test]
 fn the_start_of_a_used_end_counts_as_used() {
-    let mut chains = Chains::new(48, true);
+    let mut chains = ChainNode::new(48, true);
     chains.store_chain(b'a', 16);
     chains.store_chain(b'b', 16);
     chains.touch(&[key(b'a', 15)]);
@@ -292,7 +292,7 @@ fn the_start_of_a_used_end_counts_as_used() {
 /// A prefix that is used by itself stays when its continuations go.
 #[test]
 fn a_parent_goes_at_the_place_of_its_own_last_use() {
-    let mut chains = Chains::new(48, true);
+    let mut chains = ChainNode::new(48, true);
     chains.store_pairs(&[(b"system", None)]);
     chains.store_pairs(&[(b"old", Some(b"system"))]);
     chains.store_pairs(&[(b"other", None)]);
@@ -305,7 +305,7 @@ fn a_parent_goes_at_the_place_of_its_own_last_use() {
 
 #[test]
 fn parents_survive_a_restart() {
-    let mut chains = Chains::new(48, true);
+    let mut chains = ChainNode::new(48, true);
     chains.store_chain(b'a', 4);
     chains.store_chain(b'b', 1);
     use_chain(&mut chains, 3, b'a');
@@ -315,7 +315,7 @@ fn parents_survive_a_restart() {
     assert_eq!((report.values, report.damaged), (31, 0));
     node.check().expect("the invariants hold");
     assert_eq!(node.stats().dead_bytes, LEN);
-    let mut again = Chains { node, session: chains.session, linked: true };
+    let mut again = ChainNode { node, session: chains.session, linked: true };
     again.session = begin(&mut again.node, 2);
     for left in (0..CHAIN as usize).rev() {
         while again.left(b'a').len() > left {
@@ -329,7 +329,7 @@ fn parents_survive_a_restart() {
 #[test]
 fn a_long_chain_is_used_and_evicted_one_by_one() {
     const LONG: u32 = 20_000;
-    let mut chains = Chains::new(LONG, true);
+    let mut chains = ChainNode::new(LONG, true);
     // The second half first: the value between both searches its ancestors for a cycle.
     for at in (LONG / 2..LONG).rev() {
         chains.store(&[key(b'a', at)]);
@@ -358,8 +358,8 @@ fn cost_of_calls() {
     const VALUES: u32 = 100_000;
     const LENGTH: u32 = 100;
     for linked in [false, true] {
-        let mut chains = Chains::new(VALUES, linked);
-        let keys: Vec<Key> = (0..VALUES)
+        let mut chains = ChainNode::new(VALUES, linked);
+        let keys: Vec<ChainKey> = (0..VALUES)
             .map(|at| key((at / LENGTH % 200) as u8, at / LENGTH / 200 * LENGTH + at % LENGTH))
             .collect();
         let each = |what: &str, started: std::time::Instant| {

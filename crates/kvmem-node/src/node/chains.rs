@@ -261,8 +261,8 @@ impl Node {
         parent != NONE && self.closes_cycle_above(slot, parent)
     }
 
-    /// Returns whether a value is among an entry and its ancestors, or these are too many to tell. A
-    /// value without children has no descendants, and is not.
+    /// Returns whether a value is among an entry and its ancestors, or these are too many to tell.
+    /// A value without children has no descendants, and is not.
     fn closes_cycle_above(&mut self, slot: u32, parent: u32) -> bool {
         let mut next = Some(parent).filter(|_| self.locals[slot as usize].children != NONE);
         while let Some(ancestor) = next {

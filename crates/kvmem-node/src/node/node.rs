@@ -77,8 +77,8 @@ impl Local {
 ///
 /// # Time complexity
 ///
-/// Each call takes amortized O(1) for each key, size or handle, besides the values that a reservation
-/// evicts, however long the chains of values are.
+/// Each call takes amortized O(1) for each key, size or handle, besides the values that a
+/// reservation evicts, however long the chains of values are.
 #[derive(Debug)]
 pub struct Node {
     pub(crate) memory: NodeMemory,
@@ -188,7 +188,8 @@ impl Node {
     }
 
     /// Returns the hash of a namespace and a key, which is not 0. The keys come from clients, so
-    /// their hash has a secret key. The index file has hashes of parents, so it has the secret, too.
+    /// their hash has a secret key. The index file has hashes of parents, so it has the secret,
+    /// too.
     fn hash([low, high]: [u64; 2], namespace: u16, key: &[u8]) -> u64 {
         let mut hasher = SipHasher13::new_with_keys(low, high);
         hasher.write_u16(namespace);

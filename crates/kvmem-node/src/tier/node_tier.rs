@@ -75,9 +75,9 @@ pub trait NodeTier: Send + Sync {
     /// not wait for a device.
     fn len_of(&self, key: &[u8]) -> Option<u64>;
 
-    /// Marks a value that the tier has stored as used last: a tier that is full evicts others before
-    /// it. Returns whether the tier still has it; one that does not [know](Self::knows_all) says so.
-    /// The server's own thread calls it, so it must not wait for a device.
+    /// Marks a value that the tier has stored as used last: a tier that is full evicts others
+    /// before it. Returns whether the tier still has it; one that does not [know](Self::knows_all)
+    /// says so. The server's own thread calls it, so it must not wait for a device.
     fn touch(&self, key: &[u8]) -> bool {
         !self.knows_all() || self.len_of(key).is_some()
     }

@@ -83,7 +83,8 @@ class Dead:
         self.turns += 1
         if self.turns % 3 == 0:
             there = {it.key for it in self.node.list()}
-            dead = [it for it in there if self.parents.get(it, it) not in there]  # type: ignore[arg-type]
+            parents: Any = self.parents
+            dead = [it for it in there if parents.get(it, it) not in there]
             assert not dead, f"{len(dead)} of {len(there)} values are dead"
 
 

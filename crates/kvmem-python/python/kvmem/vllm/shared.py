@@ -187,7 +187,7 @@ class _Answers:
     """When those that are still pending count as missing, unless others have come."""
     question: Question[PinBatch] | None = None
     """A question for values that has no answer yet."""
-    asked: list[Any] = dataclasses.field(default_factory=list)
+    requested: list[Any] = dataclasses.field(default_factory=list)
     """Its keys."""
     is_prefix: bool = True
     """Whether it ends at the first key without a value."""
@@ -374,10 +374,10 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                 answers.pending.clear()
             if answers.pending:
                 return self._defer(key, answers)
-            is_asked = self._ask(key, req_context, answers)
-            if is_asked is None:
+            has_answer = self._ask(key, req_context, answers)
+            if has_answer is None:
                 break
-            if not is_asked:
+            if not has_answer:
                 return self._defer(key, answers)
         return LookupResult.HIT if key in answers.found else LookupResult.MISS
 
@@ -408,7 +408,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         names = [self._prefix + it for it in keys] if self._prefix else keys
         acquire = cache.acquire_prefix if is_prefix else cache.acquire
         answers.question = self._calls.ask(lambda: acquire(names, wait=False), _release_batch)
-        answers.asked, answers.is_prefix = keys, is_prefix
+        answers.requested, answers.is_prefix = keys, is_prefix
         self._active[id(answers)] = answers
         if not answers.question.wait(self._patience):
             return False
@@ -417,8 +417,8 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def _take(self, answers: _Answers) -> None:
         """Takes the answer to the question of a request."""
-        question, keys = answers.question, answers.asked
-        answers.question, answers.asked = None, []
+        question, keys = answers.question, answers.requested
+        answers.question, answers.requested = None, []
         batch = question.answer if question is not None else None
         if batch is None:
             # Nothing is known, and nothing is asked in this step.
