@@ -9,6 +9,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import kvmem
 import pytest
