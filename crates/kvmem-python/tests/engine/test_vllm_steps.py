@@ -214,12 +214,16 @@ def test_a_tier_that_takes_50_ms_a_read(
 
 
 def test_prompts_of_8192_keys(small_model: Path, node: Nodes, capfd: Any) -> None:
+    """The prompts of the scheduler are shorter, so the look-ups are made here."""
+    from vllm.v1.kv_offload.base import (
+        LookupResult,
+        ReqContext,
+        ScheduleEndContext,
+        make_offload_key,
+    )
+
     engine = Engine(small_model, node(256 * MIB))
     keys = [f"{at}".encode() for at in range(8192)]
-    context = engine.steps.scheduler  # The scheduler's own prompts are shorter.
-    del context
-    from vllm.v1.kv_offload.base import ReqContext, make_offload_key
-
     request = ReqContext("long")
     named = [make_offload_key(key, 0) for key in keys]
     for at, key in enumerate(named):
@@ -227,8 +231,6 @@ def test_prompts_of_8192_keys(small_model: Path, node: Nodes, capfd: Any) -> Non
     row = bytes(engine.manager._row_bytes)
     for start in range(0, len(named), 1024):
         engine.node.insert_batch(dict.fromkeys(named[start : start + 1024], row))
-    from vllm.v1.kv_offload.base import LookupResult, ScheduleEndContext
-
     timed = engine.steps.timed
     scans = []
     for _ in range(100):

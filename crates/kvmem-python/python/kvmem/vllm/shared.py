@@ -193,6 +193,8 @@ class _Answers:
     """Whether it ends at the first key without a value."""
     storing: Question[dict[Any, NodeReservation | None] | None] | None = None
     """A question for rows that has no answer yet."""
+    stored: int = 0
+    """The number of steps until the last store."""
     rows: dict[Any, NodeReservation | None] = dataclasses.field(default_factory=dict)
     """The rows of keys that are about to be stored; None for keys that have values."""
     has_ended: bool = False
@@ -515,6 +517,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         answers = req_context.get_state(_Answers)
         if answers is None:
             answers = self._begin_step(None, req_context)
+        answers.stored = self._steps
         if answers.storing is not None and not self._take_rows(answers):
             return None
         _order_of(req_context).stored.update(keys)
@@ -682,7 +685,6 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         answers = req_context.get_state(_Answers)
         if answers is not None:
             answers.has_ended = True
-            self._end_questions(answers)
             self._release_unused(answers)
 
     def on_schedule_end(self, context: Any) -> None:
@@ -714,7 +716,8 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         self._step += 1
         held: list[Any] = list(self._writing.values())
         for answers in self._active.values():
-            self._end_questions(answers)
+            self._end_question(answers)
+            self._end_storing(answers)
             held += [pins.batch for pins in answers.pins]
             answers.pins.clear()
             answers.found.clear()
@@ -757,7 +760,8 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         """Ends all pins and reservations, and the connection."""
         self._events.close()
         for answers in self._active.values():
-            self._end_questions(answers)
+            self._end_question(answers)
+            self._end_storing(answers)
             self._drop([pins.batch for pins in answers.pins])
         self._active.clear()
         self.on_reset_flushed()
@@ -849,20 +853,28 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             self._active.pop(id(answers), None)
 
     def _release_unused(self, answers: _Answers) -> None:
-        """Ends what a request has if it has ended, or was not looked up in this step or the one
-        before: pins, and questions whose answers nothing has asked for since.
+        """Ends what a request has if it has ended, or has not used it in this step or the one
+        before: pins and questions for values by look-ups, rows and questions for them by stores.
         """
+        if answers.has_ended or self._steps - answers.stored > 1:
+            self._end_storing(answers)
         if answers.has_ended or self._steps - answers.used > 1:
-            self._end_questions(answers)
+            self._end_question(answers)
             self._release(answers, lambda pins: True)
 
-    def _end_questions(self, answers: _Answers) -> None:
-        """Abandons the questions of a request, and frees the rows that it has got."""
-        for question in (answers.question, answers.storing):
-            if question is not None:
-                question.abandon()
-        answers.question = answers.storing = None
+    @staticmethod
+    def _end_question(answers: _Answers) -> None:
+        """Abandons the question for values of a request."""
+        if answers.question is not None:
+            answers.question.abandon()
+        answers.question = None
         answers.pending.clear()
+
+    def _end_storing(self, answers: _Answers) -> None:
+        """Abandons the question for rows of a request, and frees the rows that it has got."""
+        if answers.storing is not None:
+            answers.storing.abandon()
+        answers.storing = None
         self._drop([row for row in answers.rows.values() if row is not None])
         answers.rows.clear()
 
