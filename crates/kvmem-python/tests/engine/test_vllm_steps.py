@@ -222,7 +222,7 @@ def test_prompts_of_8192_keys(small_model: Path, node: Nodes, capfd: Any) -> Non
         make_offload_key,
     )
 
-    engine = Engine(small_model, node(256 * MIB))
+    engine = Engine(small_model, node(256 * MIB, "--max-blocks", "20000"))
     keys = [f"{at}".encode() for at in range(8192)]
     request = ReqContext("long")
     named = [make_offload_key(key, 0) for key in keys]

@@ -185,7 +185,7 @@ class _Answers:
     """Seconds until the next such question."""
     give_up_at: float = 0.0
     """When those that are still pending count as missing, unless others have come."""
-    question: Question[PinBatch] | None = None
+    question: Question[list[PinBatch]] | None = None
     """A question for values that has no answer yet."""
     requested: list[Any] = dataclasses.field(default_factory=list)
     """Its keys."""
@@ -333,7 +333,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         RETRY for one that the server has not answered for or fetches from its tier, or MISS.
         """
         answers = req_context.get_state(_Answers)
-        if answers is None or answers.step != self._step or answers.used != self._steps:
+        if answers is None or answers.step != self._step:
             answers = self._begin_step(answers, req_context)
         if key in answers.found:
             return LookupResult.HIT
@@ -345,13 +345,11 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             answers = _Answers(self._tenant_of(req_context), self._step, self._steps)
             req_context.set_state(answers)
             return answers
-        answers.used = self._steps
-        if answers.step != self._step:
-            answers.step = self._step
-            answers.missing.clear()
-            if not all(pins.batch.is_valid for pins in answers.pins):
-                # The server took this engine for ended. Loads find out at their ends.
-                self._release(answers, lambda pins: not pins.batch.is_valid)
+        answers.step, answers.used = self._step, self._steps
+        answers.missing.clear()
+        if not all(pins.batch.is_valid for pins in answers.pins):
+            # The server took this engine for ended. Loads find out at their ends.
+            self._release(answers, lambda pins: not pins.batch.is_valid)
         return answers
 
     def _look_up(self, key: Any, req_context: Any, answers: _Answers) -> Any:
@@ -408,8 +406,9 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         if answers.found:
             keys = [it for it in keys if it not in answers.found]
         names = [self._prefix + it for it in keys] if self._prefix else keys
-        acquire = cache.acquire_prefix if is_prefix else cache.acquire
-        answers.question = self._calls.ask(lambda: acquire(names, wait=False), _release_batch)
+        answers.question = self._calls.ask(
+            lambda: _acquire(cache, names, is_prefix), _release_batches
+        )
         answers.requested, answers.is_prefix = keys, is_prefix
         self._active[id(answers)] = answers
         if not answers.question.wait(self._patience):
@@ -421,20 +420,26 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         """Takes the answer to the question of a request."""
         question, keys = answers.question, answers.requested
         answers.question, answers.requested = None, []
-        batch = question.answer if question is not None else None
-        if batch is None:
-            # Nothing is known, and nothing is asked in this step.
+        batches = question.answer if question is not None else None
+        if batches is None:
+            # Nothing is known, and no further question is put in this step.
             answers.missing.update(keys)
             return
-        chunks = self._chunks_of(batch, keys)
-        if chunks:
-            pins = _Pins(batch, chunks)
-            answers.pins.append(pins)
-            answers.found.update(dict.fromkeys(chunks, pins))
+        found: dict[Any, _Pins] = {}
+        pending: list[Any] = []
+        for start, batch in zip(range(0, len(keys), _BATCH), batches):
+            part = keys[start : start + _BATCH]
+            chunks = self._chunks_of(batch, part)
+            if chunks:
+                pins = _Pins(batch, chunks)
+                answers.pins.append(pins)
+                found.update(dict.fromkeys(chunks, pins))
+            else:
+                batch.release()
+            pending += [part[at] for at in batch.pending]
+        if found:
+            answers.found.update(found)
             answers.pause = 0.0
-        else:
-            batch.release()
-        pending = [keys[at] for at in batch.pending]
         now = time.monotonic()
         if pending and not answers.pause:
             answers.pause, answers.give_up_at = _FETCH_PAUSE, now + self._fetch_timeout
@@ -443,10 +448,10 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             answers.ask_at = now + answers.pause
             answers.pause = min(answers.pause * 2, _LONGEST_FETCH_PAUSE)
         elif answers.is_prefix:
-            answers.missing.update(keys[len(chunks) : len(chunks) + 1])
+            answers.missing.update(keys[len(found) : len(found) + 1])
         if not answers.is_prefix:
             known = answers.pending
-            answers.missing.update(it for it in keys if it not in chunks and it not in known)
+            answers.missing.update(it for it in keys if it not in found and it not in known)
 
     def _chunks_of(self, batch: PinBatch, keys: list[Any]) -> dict[Any, int]:
         """Returns the number of the chunk of each key that has a value. A value that cannot be a
@@ -886,9 +891,24 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                 it.discard() if isinstance(it, NodeReservation) else it.release()
 
 
-def _release_batch(batch: PinBatch) -> None:
-    with contextlib.suppress(KvmemError):
-        batch.release()
+def _acquire(cache: NodeCache, names: list[Any], is_prefix: bool) -> list[PinBatch]:
+    """Pins values, in calls of :data:`_BATCH` names. Those of a prefix end with the first value
+    that memory does not have.
+    """
+    acquire = cache.acquire_prefix if is_prefix else cache.acquire
+    batches = []
+    for start in range(0, len(names), _BATCH):
+        part = names[start : start + _BATCH]
+        batches.append(acquire(part, wait=False))
+        if is_prefix and batches[-1].hits < len(part):
+            break
+    return batches
+
+
+def _release_batches(batches: list[PinBatch]) -> None:
+    for batch in batches:
+        with contextlib.suppress(KvmemError):
+            batch.release()
 
 
 def _discard_rows(rows: dict[Any, NodeReservation | None]) -> None:
