@@ -34,6 +34,8 @@ enum Measurement {
     FirstToken,
     /// Tokens a second of sessions that are larger than the engine's own cache.
     Sessions,
+    /// Microseconds that a step of vLLM's scheduler spends in the tier's manager.
+    Steps,
     /// Two engines and a node for minutes or hours, killed, stopped and damaged at random.
     Soak,
 }
@@ -43,6 +45,7 @@ impl Measurement {
         match self {
             Measurement::FirstToken => "vllm_first_token.py",
             Measurement::Sessions => "vllm_sessions.py",
+            Measurement::Steps => "vllm_steps.py",
             Measurement::Soak => "vllm_soak.py",
         }
     }

@@ -29,6 +29,7 @@ MEMORY = "real modules; a stand-in for PyTorch"
 STORES = "real modules; stand-ins for PyTorch and the engine's host memory"
 TORCH = "real modules, with PyTorch"
 ENGINE = "real engine, on the CPU"
+STEPS = "real scheduler, without a model"
 UNTESTED = "untested"
 WITH_TORCH = {
     VLLM: "real modules, with PyTorch; the KV cache in host memory",
@@ -215,6 +216,23 @@ FEATURES = (
             "test_aborted_requests_leave_nothing",
             "test_a_full_node_costs_nothing_but_hits",
             "test_a_server_that_is_away_delays_no_token",
+        ),
+        command="cargo xtask test engine",
+    ),
+    Feature(
+        "vllm",
+        "no step waits for a node that is stopped, dead, restarting, slow, full or throttled",
+        STEPS,
+        "test_vllm_steps.py",
+        (
+            "test_steps_without_faults",
+            "test_a_stopped_server",
+            "test_a_dead_server",
+            "test_a_server_that_restarts_again_and_again",
+            "test_a_tier_that_takes_50_ms_a_read",
+            "test_prompts_of_8192_keys",
+            "test_a_full_tier",
+            "test_a_server_with_half_a_core",
         ),
         command="cargo xtask test engine",
     ),

@@ -2,29 +2,30 @@
 
 The steps of an engine are those of the scheduler: what it decides, and what workers would answer.
 Their copies take one step, and each request generates a token a step. Each call of the manager is
-timed, as the time that the thread of the scheduler spends in it: what another thread or process
-does on its processor meanwhile is the machine's, so the time of the thread in the kernel's
-accounts, and its sleeps, are what counts.
-
-A test drives an engine through faults of the node. ``python engine_steps.py MODEL SOCKET`` prints
-the costs of a step without faults.
+timed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import random
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
 from typing import Any
 
 import engine_process
+import kvmem
+from engine_node import prompt, shared
 
 TOKENS = 16
 """Tokens of a block, and of a chunk."""
 BLOCKS = 4096
 """Blocks of the engine's own cache."""
+STEP = 0.002
+"""Seconds that the model of a step would take."""
 
 METHODS = (
     "lookup",
@@ -54,6 +55,12 @@ class Timed:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.manager, name)
+
+    def restart(self) -> None:
+        """Forgets what was timed."""
+        for times in self.times.values():
+            times.clear()
+        self.results.clear()
 
     def _timed(self, name: str, method: Any) -> Any:
         times = self.times[name]
@@ -96,11 +103,7 @@ class Steps:
             kv_connector="OffloadingConnector",
             kv_role="kv_both",
             engine_id=engine_id,
-            kv_connector_extra_config={
-                "spec_module_path": "kvmem.vllm",
-                "block_size": TOKENS,
-                **extra,
-            },
+            kv_connector_extra_config={"block_size": TOKENS, **extra},
         )
         config = EngineArgs(
             model=str(model),
@@ -223,3 +226,58 @@ class Steps:
 
     def close(self) -> None:
         self.scheduler.shutdown()
+
+
+class NodeSteps:
+    """Steps of an engine at a node, and the sign of life of its worker."""
+
+    def __init__(self, model: Path, node: Any, **options: Any) -> None:
+        from kvmem.vllm.shared import worker_key
+
+        name = f"engine-{time.monotonic_ns()}"
+        extra = {"spec_module_path": "kvmem.vllm", **shared(node, **options)}
+        self.steps = Steps(model, extra, name)
+        self.timed = self.steps.timed
+        self.manager = self.timed.manager
+        self.node = kvmem.connect(str(node.path), namespace=self.manager._cache.namespace)
+        self.node.insert(worker_key(name, 0), b"here")
+        self._worker = self.node.get(worker_key(name, 0))
+
+    def close(self) -> None:
+        """Ends the engine."""
+        self.steps.close()
+        if self._worker is not None:
+            # A server that is gone has ended it.
+            with contextlib.suppress(kvmem.KvmemError):
+                self._worker.release()
+        self.node.close()
+
+
+def fill(steps: Steps, prompts: int, tokens: int) -> None:
+    """Stores prompts, one after the other."""
+    for seed in range(prompts):
+        steps.add(prompt(seed, tokens), 8)
+        while steps.scheduler.has_requests():
+            steps.step()
+            time.sleep(STEP)
+        steps.forget()
+
+
+def run_mixed(steps: Steps, number: int, tokens: int = 4096, seed: int = 5) -> None:
+    """Makes steps with requests that come, share prefixes, and sometimes end early."""
+    draw = random.Random(seed)
+    names: list[str] = []
+    for at in range(number):
+        if at % 10 == 0:
+            whole = prompt(draw.randrange(12), tokens)
+            rest = prompt(1000 * seed + at, 64)
+            names.append(
+                steps.add(whole[: draw.randrange(64, tokens)] + rest, draw.randrange(1, 30))
+            )
+        if at % 35 == 0:
+            steps.abort(draw.choice(names))
+        if at % 50 == 0:
+            # Only possible while no request runs, and tried nevertheless.
+            steps.scheduler.reset_prefix_cache()
+        steps.step()
+        time.sleep(STEP)

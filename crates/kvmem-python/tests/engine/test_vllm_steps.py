@@ -2,14 +2,13 @@
 the node: a call is a fraction of a millisecond, and no step waits for a server, a disk or a lock.
 
 A thousand steps for each fault, with new requests, aborted ones and some that share prefixes. The
-machine may take the processor away from the test for longer than the limits, so the few slowest
-calls have a wide limit, and a fault that all of them show would have a hundred slow ones.
+machine may take the processor away from the test, so the limits are those of a fault: a call that
+waits for a server takes a quarter of a second or more. The printed figures are those of the
+machine; ``cargo xtask bench-engine steps`` measures them.
 """
 
 from __future__ import annotations
 
-import os
-import random
 import signal
 import subprocess
 import threading
@@ -18,19 +17,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import kvmem
 import pytest
-from engine_node import MIB, Node, prompt, shared, within
-from engine_steps import Steps
+from engine_node import MIB, Node, within
+from engine_steps import NodeSteps, fill, run_mixed
 from node_server import program
 
 STEPS = 1000
-STEP = 0.002
-"""Seconds that the model of a step would take."""
 USUAL = 0.001
-"""Seconds that a call takes at most, but for one in a thousand."""
-WORST = 0.005
-"""Seconds that a call takes at most, if nothing takes the processor away."""
+"""Seconds that 98 % of the calls take at most."""
+WORST = 0.1
+"""Seconds that a call takes at most."""
 
 Nodes = Callable[..., Node]
 
@@ -60,51 +56,17 @@ class OwnTier:
         self._server.wait()
 
 
-class Engine:
-    """Steps of an engine at a node, and the worker's sign of life."""
+class Engine(NodeSteps):
+    """Steps of an engine at a node, and their limits."""
 
-    def __init__(self, model: Path, node: Any, **options: Any) -> None:
-        from kvmem.vllm.shared import worker_key
-
-        name = f"engine-{time.monotonic_ns()}"
-        self.steps = Steps(model, shared(node, **options), name)
-        self.manager = self.steps.timed.manager
-        self.node = kvmem.connect(str(node.path), namespace=self.manager._cache.namespace)
-        self.node.insert(worker_key(name, 0), b"here")
-        self._worker = self.node.get(worker_key(name, 0))
-        self._draw = random.Random(5)
-        self._names: list[str] = []
-
-    def fill(self, prompts: int, tokens: int) -> None:
-        """Stores prompts, one after the other."""
-        for seed in range(prompts):
-            self.steps.add(prompt(seed, tokens), 8)
-            while self.steps.scheduler.has_requests():
-                self.steps.step()
-                time.sleep(STEP)
-            self.steps.forget()
-
-    def run(self, steps: int = STEPS, tokens: int = 4096) -> None:
-        """Makes steps with requests that come, share prefixes, and sometimes end early."""
-        draw = self._draw
-        for number in range(steps):
-            if number % 10 == 0:
-                seed = draw.randrange(12)
-                whole = prompt(seed, tokens)
-                length = draw.randrange(64, tokens)
-                rest = prompt(1000 + number, 64)
-                self._names.append(self.steps.add(whole[:length] + rest, draw.randrange(1, 30)))
-            if number % 35 == 0 and self._names:
-                self.steps.abort(draw.choice(self._names))
-            if number % 50 == 0:
-                # Only possible while no request runs, and tried nevertheless.
-                self.steps.scheduler.reset_prefix_cache()
-            self.steps.step()
-            time.sleep(STEP)
+    def run(self, steps: int = STEPS) -> None:
+        """Makes steps with other requests than before."""
+        self._runs = getattr(self, "_runs", 0) + 1
+        run_mixed(self.steps, steps, seed=self._runs)
 
     def check(self, what: str, capfd: Any) -> None:
         """Prints the slowest calls, and checks them."""
-        timed = self.steps.timed
+        timed = self.timed
         calls = sorted((it, name) for name, times in timed.times.items() for it in times)
         slow = [it for it, _ in calls if it > USUAL]
         steps = sorted(self.steps.steps)
@@ -116,14 +78,8 @@ class Engine:
                 f"{steps[len(steps) // 2] * 1e3:.3f} ms, worst {steps[-1] * 1e3:.2f}; a call p99.9 "
                 f"{at * 1e3:.2f}, worst {worst}; {dict(timed.results)}"
             )
-        busy = os.getloadavg()[0] > 2 * (os.cpu_count() or 1)
-        assert len(slow) <= len(calls) / (100 if busy else 1000) + 1, (what, slow[-20:])
-        assert calls[-1][0] < (20 * WORST if busy else 2 * WORST), (what, calls[-3:])
-
-    def close(self) -> None:
-        self.steps.close()
-        self._worker.release()
-        self.node.close()
+        assert len(slow) <= len(calls) / 50, (what, slow[-20:])
+        assert calls[-1][0] < WORST, (what, calls[-3:])
 
 
 @pytest.fixture
@@ -142,48 +98,48 @@ def own_tier(tmp_path: Path) -> Iterator[Callable[..., OwnTier]]:
 
 def test_steps_without_faults(small_model: Path, node: Nodes, capfd: Any) -> None:
     engine = Engine(small_model, node(256 * MIB))
-    engine.fill(3, 4096)
+    fill(engine.steps, 3, 4096)
     engine.run()
     engine.check("no fault", capfd)
-    assert engine.steps.timed.results["HIT"] > 1000
+    assert engine.timed.results["HIT"] > 1000
     engine.close()
 
 
 def test_a_stopped_server(small_model: Path, node: Nodes, capfd: Any) -> None:
     server = node(256 * MIB)
     engine = Engine(small_model, server)
-    engine.fill(2, 4096)
+    fill(engine.steps, 2, 4096)
     engine.run(200)
     server.signal(signal.SIGSTOP)
     engine.run(STEPS)
     server.signal(signal.SIGCONT)
     engine.check("stopped", capfd)
     within(60, engine.manager._calls.is_usable)
-    before = engine.steps.timed.results["HIT"]
+    before = engine.timed.results["HIT"]
     engine.run(300)
-    assert engine.steps.timed.results["HIT"] > before, "the server is not used again"
+    assert engine.timed.results["HIT"] > before, "the server is not used again"
     engine.close()
 
 
 def test_a_dead_server(small_model: Path, node: Nodes, capfd: Any) -> None:
     server = node(256 * MIB)
     engine = Engine(small_model, server)
-    engine.fill(2, 4096)
+    fill(engine.steps, 2, 4096)
     server.kill()
     engine.run()
     engine.check("dead", capfd)
     server.start()
     within(60, engine.manager._calls.is_usable)
-    before = engine.steps.timed.results["HIT"]
+    before = engine.timed.results["HIT"]
     engine.run(300)
-    assert engine.steps.timed.results["HIT"] > before, "the server is not used again"
+    assert engine.timed.results["HIT"] > before, "the server is not used again"
     engine.close()
 
 
 def test_a_server_that_restarts_again_and_again(small_model: Path, node: Nodes, capfd: Any) -> None:
     server = node(256 * MIB)
     engine = Engine(small_model, server)
-    engine.fill(2, 4096)
+    fill(engine.steps, 2, 4096)
     ended = threading.Event()
 
     def restart() -> None:
@@ -205,11 +161,11 @@ def test_a_tier_that_takes_50_ms_a_read(
 ) -> None:
     server = own_tier(size=64 * MIB, read_ms=50, max_bytes=1024 * MIB)
     engine = Engine(small_model, server)
-    engine.fill(12, 4096)
+    fill(engine.steps, 12, 4096)
     engine.run()
     engine.check("50 ms a read", capfd)
     stats = engine.node.stats()
-    assert stats.tier_fetched > 100 and engine.steps.timed.results["HIT"] > 1000, stats
+    assert stats.tier_fetched > 100 and engine.timed.results["HIT"] > 1000, stats
     engine.close()
 
 
@@ -231,7 +187,7 @@ def test_prompts_of_8192_keys(small_model: Path, node: Nodes, capfd: Any) -> Non
     row = bytes(engine.manager._row_bytes)
     for start in range(0, len(named), 1024):
         engine.node.insert_batch(dict.fromkeys(named[start : start + 1024], row))
-    timed = engine.steps.timed
+    timed = engine.timed
     scans = []
     for _ in range(100):
         while True:
@@ -260,7 +216,7 @@ def test_prompts_of_8192_keys(small_model: Path, node: Nodes, capfd: Any) -> Non
 def test_a_full_tier(small_model: Path, own_tier: Callable[..., OwnTier], capfd: Any) -> None:
     server = own_tier(size=64 * MIB, read_ms=0, max_bytes=16 * MIB)
     engine = Engine(small_model, server)
-    engine.fill(12, 4096)
+    fill(engine.steps, 12, 4096)
     engine.run()
     engine.check("full disk", capfd)
     engine.close()
@@ -269,7 +225,7 @@ def test_a_full_tier(small_model: Path, own_tier: Callable[..., OwnTier], capfd:
 def test_a_server_with_half_a_core(small_model: Path, node: Nodes, capfd: Any) -> None:
     server = node(256 * MIB)
     engine = Engine(small_model, server)
-    engine.fill(3, 4096)
+    fill(engine.steps, 3, 4096)
     ended = threading.Event()
 
     def throttle() -> None:
@@ -286,5 +242,5 @@ def test_a_server_with_half_a_core(small_model: Path, node: Nodes, capfd: Any) -
     ended.set()
     thread.join()
     engine.check("half a core", capfd)
-    assert engine.steps.timed.results["HIT"] > 1000
+    assert engine.timed.results["HIT"] > 1000
     engine.close()
