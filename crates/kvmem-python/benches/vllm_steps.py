@@ -1,4 +1,4 @@
-"""*Steps*: the time that a step of vLLM's scheduler spends in the manager of its tier, without faults.
+"""*Steps*: what a step of vLLM's scheduler spends in the manager of its tier, without faults.
 
     cargo xtask bench-engine steps [-- --rounds 5 --record]
 

@@ -311,7 +311,7 @@ def test_a_load_whose_pin_has_ended_fails(server: Server) -> None:
         MANAGER
         + """
 import kvmem.vllm
-from kvmem.vllm import shared
+from kvmem.vllm._answers import Answers
 store("a")
 store("b")
 assert manager.lookup(key("a"), context) is HIT
@@ -324,7 +324,7 @@ class Ended:
     def __init__(self, batch):
         self.release = batch.release
 
-answers = context.get_state(shared._Answers)
+answers = context.get_state(Answers)
 for pins in answers.pins:
     pins.batch = Ended(pins.batch)
 # The next look-up pins a chunk again.

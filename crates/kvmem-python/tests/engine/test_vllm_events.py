@@ -43,8 +43,8 @@ class Announcer:
 
     def __init__(self, node: Node, address: str, **options: Any) -> None:
         from event_index import Index
+        from kvmem.vllm._manager import NodeOffloadingManager
         from kvmem.vllm._node_events import NodeEvents
-        from kvmem.vllm.shared import NodeOffloadingManager
         from vllm.distributed.kv_events import KVEventBatch, ZmqEventPublisher
 
         def connect() -> kvmem.NodeCache:

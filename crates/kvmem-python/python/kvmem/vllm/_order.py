@@ -1,0 +1,62 @@
+"""*Order*: which chunk comes before which in the prompt of a request. The node evicts the end of a
+prefix before its start.
+"""
+
+from __future__ import annotations
+
+import bisect
+import dataclasses
+import itertools
+from typing import Any
+
+from ._answers import GROUP, Answers
+
+
+@dataclasses.dataclass
+class _Order:
+    """The order of the keys of a request. vLLM keeps it with the request."""
+
+    seen: int = 0
+    """Number of keys that are in it already."""
+    groups: dict[bytes, list[tuple[int, Any]]] = dataclasses.field(default_factory=dict)
+    """Keys with the number of tokens at their ends, in the order of the prompt."""
+    first: dict[int, Any] = dataclasses.field(default_factory=dict)
+    """Keys of the first group of layers, by the number of tokens at their ends."""
+    before: dict[Any, Any] = dataclasses.field(default_factory=dict)
+    """The key before each key, of the same group."""
+    stored: set[Any] = dataclasses.field(default_factory=set)
+    """Keys that were found or are stored."""
+
+
+def order_of(req_context: Any) -> _Order:
+    order: _Order | None = req_context.get_state(_Order)
+    if order is None:
+        order = _Order()
+        req_context.set_state(order)
+    return order
+
+
+def parents_of(keys: list[Any], req_context: Any) -> list[Any]:
+    """Returns the parent of each key: the one before it in the prompt, of the same group of layers.
+    Of a group that stores the last chunks of a window alone, the first one goes with the chunk of
+    the first group for the same tokens. None: there is none, or it is not known.
+    """
+    positions = getattr(req_context, "_offload_key_positions", None) or {}
+    order = order_of(req_context)
+    for key, at in itertools.islice(positions.items(), order.seen, None):
+        chain = order.groups.setdefault(key[-GROUP:], [])
+        index = bisect.bisect(chain, (at, key))
+        order.before[key] = chain[index - 1][1] if index else None
+        chain.insert(index, (at, key))
+        if key[-GROUP:] == bytes(GROUP):
+            order.first[at] = key
+    order.seen = len(positions)
+    answers: Answers | None = req_context.get_state(Answers)
+    order.stored.update(() if answers is None else answers.found)
+    parents = []
+    for key in keys:
+        parent = order.before.get(key)
+        if key[-GROUP:] != bytes(GROUP) and parent not in order.stored:
+            parent = order.first.get(positions.get(key, 0), parent)
+        parents.append(parent)
+    return parents
