@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kvmem_node::{
-    CallError, ClientError, ConnectOptions, EventKind, Events, Interrupt, NamespaceLimits,
-    NewValue, Node, NodeClient, NodeOptions, NodeReservation, NodeServer, PinBatch, Quota,
-    ServerOptions, ValueOptions,
+    CallError, ClientError, ConnectOptions, EventKind, Events, Interrupt, MAX_MESSAGE,
+    NamespaceLimits, NewValue, Node, NodeClient, NodeOptions, NodeReservation, NodeServer,
+    PinBatch, Quota, ServerOptions, ValueOptions,
 };
 
 use super::RINGS;
@@ -722,7 +722,7 @@ fn bad_arguments_are_errors() {
     assert_eq!(many, CallError::BatchTooLong { len: 1025, limit: 1024 });
     let keys = vec![[0_u8; 64]; 10_000];
     let many = error(client.lookup(&keys).map(drop).expect_err("longer than a message"));
-    assert!(matches!(many, CallError::BatchTooLong { limit: 131_072, .. }), "{many}");
+    assert!(matches!(many, CallError::BatchTooLong { limit: MAX_MESSAGE, .. }), "{many}");
     assert_eq!(client.stats().expect("the connection is whole").reservations, 0);
 
     let namespace = "n".repeat(57);
