@@ -36,7 +36,7 @@ MODULES = {
     "kvmem.sglang": ("sglang/*.py",),
     "kvmem.llama_cpp": ("llama_cpp/*.py",),
     "kvmem.storage": ("storage/*.py",),
-    "kvmem.transformers": ("transformers/*.py",),
+    "kvmem.transformers": ("transformers/*.py", "storage/errors.py"),
     "kvmem.vllm": ("vllm/*.py",),
 }
 

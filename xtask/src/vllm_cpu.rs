@@ -122,8 +122,7 @@ fn uv(root: &Path, python: &Path) -> Command {
     uv
 }
 
-/// Runs the tests of engines' modules with PyTorch, before [`test`]. The variables name engines'
-/// wheels.
+/// Runs the tests of engines' modules with PyTorch. The variables name engines' wheels.
 pub(crate) fn test_modules(
     root: &Path,
     python: &Path,

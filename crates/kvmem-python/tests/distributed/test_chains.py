@@ -174,7 +174,7 @@ def test_vllms_chunks_name_the_chunk_before(server: Server) -> None:
         options = dict(workers=1, page=8192, blocks_per_chunk=2, engine_id="chains",
             extra={{"kvmem": {{"socket": {str(server.path)!r}}}}})
         spec = KvmemSharedSpec(vllm_engine.config(options, 0))
-        manager = spec.get_manager()
+        manager = vllm_engine.patient(spec.get_manager())
         node = kvmem.connect({str(server.path)!r}, namespace=spec._namespace())
         node.insert(worker_key("chains", 0), b"here", priority=3)
         worker = node.get(worker_key("chains", 0))
@@ -202,6 +202,7 @@ def test_vllms_chunks_name_the_chunk_before(server: Server) -> None:
                 stored = manager.prepare_store(keys, context)
                 if stored is not None:
                     manager.complete_store(stored.keys_to_store, context)
+                    vllm_engine.settle_stores(manager)
                 manager.on_schedule_end(step)
             manager.on_schedule_end(step)
             manager.on_schedule_end(step)

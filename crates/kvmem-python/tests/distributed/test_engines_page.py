@@ -12,6 +12,7 @@ from engine_features import (
     ENGINE,
     FEATURES,
     REAL,
+    STEPS,
     STORES,
     UNTESTED,
     VLLM,
@@ -29,7 +30,7 @@ def test_features_name_tests_that_exist() -> None:
     assert len({(feature.engine, feature.name) for feature in FEATURES}) == len(FEATURES)
     for feature in FEATURES:
         assert bool(feature.tests) == bool(feature.file) == (feature.tested != UNTESTED)
-        folder = HERE.parent / "engine" if feature.tested == ENGINE else HERE
+        folder = HERE.parent / "engine" if feature.tested in (ENGINE, STEPS) else HERE
         text = (folder / feature.file).read_text(encoding="utf-8") if feature.file else ""
         for name in feature.tests:
             assert f"def {name}(" in text, name

@@ -480,7 +480,7 @@ def test_the_page_names_options_that_exist() -> None:
         for field in kind.__dataclass_fields__:
             assert f"`{field}`" in page, field
     configs = re.findall(r"--kv-transfer-config '(.*?)'", page, re.S)
-    assert len(configs) == 4
+    assert len(configs) == 5
     for config in configs:
         extra = json.loads(config)["kv_connector_extra_config"]
         out = vllm(

@@ -446,7 +446,8 @@ def test_workers_of_other_memory_are_noticed(server: Server) -> None:
         from kvmem.vllm import KvmemSharedSpec
         options = dict(workers=2, page=8192, blocks_per_chunk=2, engine_id="no worker",
             extra={{"kvmem": {{"socket": {str(server.path)!r}}}}})
-        manager = KvmemSharedSpec(vllm_engine.config(options, 0)).get_manager()
+        spec = KvmemSharedSpec(vllm_engine.config(options, 0))
+        manager = vllm_engine.patient(spec.get_manager())
         context = base.ReqContext("r")
         key = vllm_engine.offload_key("a")
         assert manager.prepare_store([key], context) is None

@@ -208,7 +208,8 @@ class Steps:
         self.scheduler.connector.get_kv_connector_stats()
         list(self.timed.take_events())
         self.steps.append(self.timed.step)
-        return output.total_num_scheduled_tokens
+        tokens: int = output.total_num_scheduled_tokens
+        return tokens
 
     def run(self, most: int = 10_000) -> int:
         """Makes steps until no request is left. Returns their number."""

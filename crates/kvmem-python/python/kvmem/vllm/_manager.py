@@ -725,8 +725,8 @@ def _release_batches(batches: list[PinBatch]) -> None:
             batch.release()
 
 
-def _discard_rows(rows: dict[Any, NodeReservation | None]) -> None:
-    for row in rows.values():
+def _discard_rows(rows: dict[Any, NodeReservation | None] | None) -> None:
+    for row in (rows or {}).values():
         if row is not None:
             with contextlib.suppress(KvmemError):
                 row.discard()
