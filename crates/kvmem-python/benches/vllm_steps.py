@@ -80,7 +80,7 @@ def long_prompt(manager: Any, scans: int) -> float:
             manager.on_schedule_end(end)
             time.sleep(0.001)
         manager.complete_store(part, context)
-    times = []
+    times: list[float] = []
     while len(times) < scans:
         before = time.perf_counter()
         for key in keys:
