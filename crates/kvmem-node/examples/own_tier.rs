@@ -103,7 +103,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Err("give BYTES, SOCKET, READ_MS and MAX_BYTES".into());
     };
     let memory = Region::builder(bytes.parse()?).backing(Backing::Shared).ladder(PageSize::Base);
-    let node = Node::create(memory.map()?, NodeOptions::default())?;
+    // Of small values, too, the memory has room for more than the tier.
+    let options = NodeOptions { max_blocks: Some(1 << 16), ..NodeOptions::default() };
+    let node = Node::create(memory.map()?, options)?;
     let mut server = NodeServer::bind(node, socket.as_ref(), ServerOptions::default())?;
     let tier = OwnTier {
         stored: Mutex::default(),

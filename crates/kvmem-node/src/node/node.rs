@@ -28,7 +28,7 @@ pub(super) struct Local {
     /// Sessions that have pins of it, and pins of the server itself.
     pub(super) pins: u32,
     /// The values with the same parent, and those with this one as their parent;
-    /// [`NONE`](super::chains::NONE): there are none.
+    /// [`NONE`]: there are none.
     pub(super) siblings: u32,
     pub(super) children: u32,
     /// Children that nobody has pinned: the value is no victim.
