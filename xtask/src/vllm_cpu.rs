@@ -57,7 +57,7 @@ pub(crate) fn is_installed(root: &Path) -> bool {
 
 /// Whether a run without a choice of groups has these tests. Says why if it has not.
 pub(crate) fn is_wanted(root: &Path) -> bool {
-    let wanted = engines::required() || is_installed(root);
+    let wanted = is_installed(root);
     if !wanted {
         println!(
             "(skipped: the group engine, because vLLM on the CPU, llama.cpp and Transformers are \

@@ -711,6 +711,13 @@ impl Node {
                             begun.push(fetching);
                             waits.push(position);
                         }
+                        // Values are stored before they are evicted: the next call begins.
+                        Err(_)
+                            if waiting.is_none() && waits.is_empty() && self.space_will_come() =>
+                        {
+                            waits.push(position);
+                            break;
+                        }
                         Err(_) if prefix_only => break,
                         Err(_) => {}
                     }
