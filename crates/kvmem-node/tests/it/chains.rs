@@ -55,8 +55,15 @@ fn left(client: &NodeClient, chains: u32) -> (u32, u32) {
 }
 
 /// The chains grow in steps and are used key by key. Those whose start is lost are stored again,
-/// from the first missing value on, as engines do.
-fn serve_chains(client: &NodeClient, random: &mut ChaCha8Rng, chains: u32, one_by_one: bool) {
+/// from the first missing value on, as engines do. At most `max_dead` of 100 values are dead
+/// meanwhile.
+fn serve_chains(
+    client: &NodeClient,
+    random: &mut ChaCha8Rng,
+    chains: u32,
+    one_by_one: bool,
+    max_dead: u32,
+) {
     for step in 0..300 {
         // Some chains are used more than others.
         let chain = random.random_range(0..chains).min(random.random_range(0..chains));
@@ -84,7 +91,7 @@ fn serve_chains(client: &NodeClient, random: &mut ChaCha8Rng, chains: u32, one_b
         if step % 10 == 0 {
             // Meanwhile, too.
             let (left, dead) = left(client, chains);
-            assert!(dead * 100 <= left, "{dead} of {left} values are dead");
+            assert!(dead * 100 <= left * max_dead, "{dead} of {left} values are dead");
         }
     }
 }
@@ -96,7 +103,7 @@ fn what_is_left_of_a_prefix_is_its_start() {
     let _server = Running::start(node, &place.socket(), ServerOptions::default());
     let client = connect_with(&place.socket(), &ConnectOptions::default());
     let mut random = ChaCha8Rng::seed_from_u64(1);
-    serve_chains(&client, &mut random, 30, true);
+    serve_chains(&client, &mut random, 30, true, 1);
     let (left, dead) = left(&client, 30);
     assert!(left > 100 && dead == 0, "{dead} of {left} values are dead");
     assert_eq!(client.stats().expect("a call").dead_bytes, 0);
@@ -107,7 +114,9 @@ fn what_is_left_of_a_prefix_in_a_tier_is_its_start() {
     let place = Place::new();
     let path = place.socket().with_extension("tier");
     let mut random = ChaCha8Rng::seed_from_u64(2);
-    // The tier keeps no parents: after a restart, the calls for a prefix show them.
+    // The tier keeps no parents: after a restart, the calls for a prefix show them. A value that
+    // the disk evicts while its child is stored leaves a dead one.
+    const MAX_DEAD: u32 = 5;
     for round in 0..3 {
         let options = kvmem_tier::DiskTierOptions {
             bytes: Some(24 << 20),
@@ -118,10 +127,13 @@ fn what_is_left_of_a_prefix_in_a_tier_is_its_start() {
         let tiered = Tiered::start(Place::new(), node, Arc::new(disk));
         let client = tiered.client();
         let (before, dead) = left(&client, 60);
-        assert!(dead * 100 <= before, "{dead} of {before} values are dead after a restart");
-        serve_chains(&client, &mut random, 60, round == 0);
+        assert!(
+            dead * 100 <= before * MAX_DEAD,
+            "{dead} of {before} values are dead after a restart"
+        );
+        serve_chains(&client, &mut random, 60, round == 0, MAX_DEAD);
         let (left, dead) = left(&client, 60);
-        assert!(left > 300 && dead * 100 <= left, "{dead} of {left} values are dead");
+        assert!(left > 300 && dead * 100 <= left * MAX_DEAD, "{dead} of {left} values are dead");
         drop(client);
         tiered.end();
     }
