@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use kvmem_node::PinBatch;
+use kvmem_node::{ClientError, NodeClient, PinBatch};
 
 use crate::call::{Out, destroy, guard_for, on, out, size};
 use crate::error::CallError;
@@ -117,14 +117,8 @@ pub unsafe extern "C" fn kvmem_node_client_acquire(
     out_values: *mut kvmem_node_value,
     out_pins: *mut *mut kvmem_node_pins,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_values` and `out_pins`.
-        let results = unsafe { Results::new(out_values, count, out_pins) }?;
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        results.put(client.acquire(&unsafe { node_keys(keys, count) }?)?)
-    })
+    // SAFETY: the C caller keeps the promises of this function, which are those of `acquire`.
+    unsafe { acquire(client, keys, count, out_values, out_pins, |it, keys| it.acquire(keys)) }
 }
 
 /// Pins the values of the keys before the first one that has none: what is left of a prefix. All
@@ -137,14 +131,10 @@ pub unsafe extern "C" fn kvmem_node_client_acquire_prefix(
     out_values: *mut kvmem_node_value,
     out_pins: *mut *mut kvmem_node_pins,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_values` and `out_pins`.
-        let results = unsafe { Results::new(out_values, count, out_pins) }?;
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        results.put(client.acquire_prefix(&unsafe { node_keys(keys, count) }?)?)
-    })
+    // SAFETY: the C caller keeps the promises of this function, which are those of `acquire`.
+    unsafe {
+        acquire(client, keys, count, out_values, out_pins, |it, keys| it.acquire_prefix(keys))
+    }
 }
 
 /// Pins the values that memory has, without waiting for the tier below the node. `is_pending` says
@@ -158,14 +148,8 @@ pub unsafe extern "C" fn kvmem_node_client_try_acquire(
     out_values: *mut kvmem_node_value,
     out_pins: *mut *mut kvmem_node_pins,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_values` and `out_pins`.
-        let results = unsafe { Results::new(out_values, count, out_pins) }?;
-        // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        results.put(client.try_acquire(&unsafe { node_keys(keys, count) }?)?)
-    })
+    // SAFETY: the C caller keeps the promises of this function, which are those of `acquire`.
+    unsafe { acquire(client, keys, count, out_values, out_pins, |it, keys| it.try_acquire(keys)) }
 }
 
 /// Pins the values of the keys before the first one that memory does not have, without waiting for
@@ -178,13 +162,31 @@ pub unsafe extern "C" fn kvmem_node_client_try_acquire_prefix(
     out_values: *mut kvmem_node_value,
     out_pins: *mut *mut kvmem_node_pins,
 ) -> kvmem_status {
+    // SAFETY: the C caller keeps the promises of this function, which are those of `acquire`.
+    unsafe {
+        acquire(client, keys, count, out_values, out_pins, |it, keys| it.try_acquire_prefix(keys))
+    }
+}
+
+/// Pins values by a call of the client.
+///
+/// # Safety
+/// The promises 1 and 2 of a C caller of kvmem_node_client_acquire.
+unsafe fn acquire(
+    client: *const kvmem_node_client,
+    keys: *const kvmem_kv_cache_key,
+    count: u64,
+    out_values: *mut kvmem_node_value,
+    out_pins: *mut *mut kvmem_node_pins,
+    by: impl FnOnce(&NodeClient, &[&[u8]]) -> Result<PinBatch, ClientError>,
+) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     on(&promise, client, |client| {
         // SAFETY: promise 1 of the C caller, for `out_values` and `out_pins`.
         let results = unsafe { Results::new(out_values, count, out_pins) }?;
         // SAFETY: promise 1 of the C caller, for `keys` and the bytes of each.
-        results.put(client.try_acquire_prefix(&unsafe { node_keys(keys, count) }?)?)
+        results.put(by(client, &unsafe { node_keys(keys, count) }?)?)
     })
 }
 

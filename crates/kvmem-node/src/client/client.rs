@@ -91,7 +91,7 @@ fn keep_pins(connection: &Arc<Connection>, lease: Duration) -> Option<Sender<()>
 /// Bytes of the stack of that thread, which only sends messages.
 const KEEPING_STACK: usize = 128 << 10;
 
-/// What an acquisition is to do.
+/// The scope of an acquisition, and whether it waits.
 #[derive(Clone, Copy, Debug)]
 struct Acquisition {
     /// End at the first key without a value.
@@ -386,7 +386,7 @@ impl NodeClient {
     /// fails, and a later one may succeed.
     ///
     /// # Errors
-    /// Those of [`reserve`](Self::reserve).
+    /// The errors of [`reserve`](Self::reserve).
     pub fn try_reserve(&self, sizes: &[u64]) -> Result<Vec<NodeReservation>, ClientError> {
         self.reserve_and(sizes, false)
     }

@@ -347,7 +347,7 @@ fn calls_that_do_not_wait_find_values_when_they_have_come() {
         client.try_acquire(&all[..5]).expect("a call").hits() == 5
     });
     assert_eq!(tier.reads.load(Ordering::Relaxed), reads + 5, "each was read once");
-    // What is pinned stays, so a prefix grows with each call, up to what memory has room for.
+    // Pinned values stay, so a prefix grows with each call, up to what memory has room for.
     let (mut held, mut start) = (Vec::new(), 0);
     wait_for("the values come", || {
         let found = client.try_acquire_prefix(&all[start..]).expect("a call");

@@ -410,7 +410,7 @@ def within(condition):
         time.sleep(0.02)
 
 class Router:
-    # What a router makes of an engine's events.
+    # A router's index, made of an engine's events.
     def __init__(self, engine):
         self.engine, self.stored, self.known = engine, [], {}
 

@@ -96,7 +96,7 @@ class Node:
             return sum(it.reservations for it in client.sessions())
 
     def damage(self, each: int = 1) -> None:
-        """Flips a bit of an exponent in each page of the memory, or in each of so many pages."""
+        """Flips a bit of an exponent in every page of the memory, or in one of each N."""
         with kvmem.connect(self.path) as client:
             memory = (ctypes.c_uint8 * client.memory_len).from_address(client.memory_address)
             for at in range(67, client.memory_len, each * 4096):

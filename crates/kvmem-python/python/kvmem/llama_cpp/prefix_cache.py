@@ -177,7 +177,7 @@ class PrefixCache:
             nbytes = self._write(state, keys, count, seq_id)
             # Locators follow their state, so there is none without.
             if not self.cuts:
-                # Those of earlier blocks stay with shorter states, which others can use.
+                # Locators of earlier blocks name shorter states, which other prompts can use.
                 keys = keys[-1:]
             locator = _LOCATOR.pack(_MAGIC, state, count, nbytes)
             for first in range(0, len(keys), _MAX_BATCH):

@@ -178,7 +178,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             if not answers.question.is_done:
                 return self._defer(key, answers)
             self._take(answers)
-        # What is found out now decides; what is still unknown then is missing.
+        # One question decides. A key that is unknown after it counts as missing.
         for _ in range(2):
             if key in answers.found:
                 return LookupResult.HIT
@@ -268,8 +268,8 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             answers.missing.update(it for it in keys if it not in found and it not in known)
 
     def _chunks_of(self, batch: PinBatch, keys: list[Any]) -> dict[Any, int]:
-        """Returns the number of the chunk of each key that has a value. A value that cannot be a
-        row of this engine is none.
+        """Returns the number of the chunk of each key that has a value. A value of another
+        length or alignment than this engine's rows counts as missing.
         """
         hits = batch.hits
         if not hits:
