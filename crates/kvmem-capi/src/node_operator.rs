@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 
 use kvmem_node::format::{MAX_KEY, MAX_NAMESPACE_NAME};
-use kvmem_node::{Listed, SessionListed};
+use kvmem_node::{ClientError, Listed, NodeClient, SessionListed};
 
 use crate::call::{on, out, out_list, text};
 use crate::node_client::kvmem_node_client;
@@ -108,21 +108,8 @@ pub unsafe extern "C" fn kvmem_node_client_list(
     out_count: *mut u64,
     out_next: *mut u64,
 ) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, client, |client| {
-        // SAFETY: promise 1 of the C caller, for `out_values` and `out_count`.
-        let list = unsafe { out_list(out_values, capacity, "out_values", out_count) }?;
-        // SAFETY: promise 1 of the C caller, for `out_next`.
-        let next_entry = unsafe { out(out_next, "out_next") }?;
-        let (values, next) = match u32::try_from(from) {
-            Ok(from) => client.list(from, list.max)?,
-            Err(_) => (Vec::new(), None),
-        };
-        list.put(values);
-        next_entry.put(next.map_or(u64::MAX, u64::from));
-        Ok(())
-    })
+    // SAFETY: the C caller keeps the promises of this function, which are those of `list`.
+    unsafe { list(client, from, out_values, capacity, out_count, out_next, NodeClient::list) }
 }
 
 /// Lists at most `capacity` values of the client's own namespace, from entry `from` on, in
@@ -139,6 +126,28 @@ pub unsafe extern "C" fn kvmem_node_client_list_namespace(
     out_count: *mut u64,
     out_next: *mut u64,
 ) -> kvmem_status {
+    // SAFETY: the C caller keeps the promises of this function, which are those of `list`.
+    unsafe {
+        list(client, from, out_values, capacity, out_count, out_next, NodeClient::list_namespace)
+    }
+}
+
+/// Values, and the entry to go on with.
+type ListedPage = (Vec<Listed>, Option<u32>);
+
+/// Lists values by a call of the client.
+///
+/// # Safety
+/// The promises 1 and 2 of a C caller of kvmem_node_client_list.
+unsafe fn list(
+    client: *const kvmem_node_client,
+    from: u64,
+    out_values: *mut kvmem_node_listed,
+    capacity: u64,
+    out_count: *mut u64,
+    out_next: *mut u64,
+    by: fn(&NodeClient, u32, u32) -> Result<ListedPage, ClientError>,
+) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     on(&promise, client, |client| {
@@ -147,7 +156,7 @@ pub unsafe extern "C" fn kvmem_node_client_list_namespace(
         // SAFETY: promise 1 of the C caller, for `out_next`.
         let next_entry = unsafe { out(out_next, "out_next") }?;
         let (values, next) = match u32::try_from(from) {
-            Ok(from) => client.list_namespace(from, list.max)?,
+            Ok(from) => by(client, from, list.max)?,
             Err(_) => (Vec::new(), None),
         };
         list.put(values);

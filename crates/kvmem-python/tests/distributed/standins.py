@@ -1,8 +1,8 @@
 """Stand-ins for modules that engines import and that are not installed: the smallest that let the
 engines' own modules run.
 
-An installed package has no stand-in. Where PyTorch is installed, the engines' modules that need a
-GPU have stand-ins. With ``KVMEM_WITH_TORCH=1`` the tests of memory use none of this: see engines.py.
+An installed package has no stand-in. Where PyTorch is installed, the modules that need a GPU have
+stand-ins. With ``KVMEM_WITH_TORCH=1`` the tests of memory use none of this: see engines.py.
 """
 
 from __future__ import annotations
