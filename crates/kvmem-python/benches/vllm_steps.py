@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE.parent / "tests" / "engine")]
+# The folder of this program has a module vllm, too: it comes after the packages.
+sys.path[:] = [str(HERE.parent / "tests" / "engine"), *sys.path[1:], str(HERE)]
 
 import engine_record  # noqa: E402
 import model  # noqa: E402

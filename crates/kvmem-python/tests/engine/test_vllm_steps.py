@@ -159,7 +159,7 @@ def test_a_server_that_restarts_again_and_again(small_model: Path, node: Nodes, 
 def test_a_tier_that_takes_50_ms_a_read(
     small_model: Path, own_tier: Callable[..., OwnTier], capfd: Any
 ) -> None:
-    server = own_tier(size=64 * MIB, read_ms=50, max_bytes=1024 * MIB)
+    server = own_tier(size=16 * MIB, read_ms=50, max_bytes=1024 * MIB)
     engine = Engine(small_model, server)
     fill(engine.steps, 12, 4096)
     engine.run()
@@ -214,11 +214,14 @@ def test_prompts_of_8192_keys(small_model: Path, node: Nodes, capfd: Any) -> Non
 
 
 def test_a_full_tier(small_model: Path, own_tier: Callable[..., OwnTier], capfd: Any) -> None:
-    server = own_tier(size=64 * MIB, read_ms=0, max_bytes=16 * MIB)
+    server = own_tier(size=16 * MIB, read_ms=0, max_bytes=4 * MIB)
     engine = Engine(small_model, server)
     fill(engine.steps, 12, 4096)
     engine.run()
     engine.check("full disk", capfd)
+    stats = engine.node.stats()
+    # The tier has space for 512 values, and each prompt has 256.
+    assert stats.tier_stored == 512 and stats.evicted > 500, stats
     engine.close()
 
 
