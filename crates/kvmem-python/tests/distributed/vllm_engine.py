@@ -241,7 +241,7 @@ def patient(manager: Any) -> Any:
     machine changes no result.
     """
     if hasattr(manager, "_patience"):
-        manager._patience = LIMIT
+        manager._patience = manager._patience_with_many = LIMIT
     return manager
 
 

@@ -77,9 +77,13 @@ from .region import GRANULE
 _log = logging.getLogger("vllm.kvmem")
 
 _BATCH = 256
-"""Values of one call to the server, so that no call keeps the interpreter for long."""
+"""Values of one call that looks them up, so that no call keeps the interpreter for long."""
+_STORED = 64
+"""The same of one that stores values, which makes an object for each."""
 _PATIENCE = 0.0005
 """Seconds that a step waits for an answer of the server. Usually it takes a tenth of that."""
+_FEW = 32
+"""Chunks whose store waits for its rows. Those of more come later than a step waits."""
 _FETCH_PAUSE = 0.002
 """Seconds until the first further question for values that the server fetches from its tier."""
 _LONGEST_FETCH_PAUSE = 0.02
@@ -130,6 +134,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         self._calls = NodeCalls(cache, self._missing_worker, self._events.leave)
         # Seconds that a step waits for an answer.
         self._patience = _PATIENCE
+        self._patience_with_many = 0.0
         self._prefix = b""
         # Counts steps and ended stores, and steps alone.
         self._step = 0
@@ -376,7 +381,8 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             lambda: self._reserve(cache, keys, names, parents, hints), _discard_rows
         )
         self._active[id(answers)] = answers
-        return answers.storing.wait(self._patience) and self._take_rows(answers)
+        patience = self._patience if len(keys) <= _FEW else self._patience_with_many
+        return answers.storing.wait(patience) and self._take_rows(answers)
 
     def _take_rows(self, answers: Answers) -> bool:
         """Takes the rows that a request has asked for. Returns whether there are any."""
@@ -403,8 +409,8 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         missing = [at for at, has in enumerate(has_value) if not has]
         reserved: list[NodeReservation] = []
         try:
-            for start in range(0, len(missing), _BATCH):
-                part = missing[start : start + _BATCH]
+            for start in range(0, len(missing), _STORED):
+                part = missing[start : start + _STORED]
                 reserved += cache.reserve_batch(
                     [(names[at], self._row_bytes) for at in part],
                     parents=[parents[at] for at in part],
@@ -479,8 +485,8 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         priority: int,
     ) -> bool:
         """Stores rows with their descriptions, as many in one call as it takes."""
-        for start in range(0, len(rows), _BATCH):
-            part = rows[start : start + _BATCH]
+        for start in range(0, len(rows), _STORED):
+            part = rows[start : start + _STORED]
             cache.commit([*self._events.reserve(cache, part, described, priority), *part])
         return True
 

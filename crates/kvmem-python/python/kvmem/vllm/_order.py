@@ -11,6 +11,9 @@ from typing import Any
 
 from ._answers import GROUP, Answers
 
+_FIRST = bytes(GROUP)
+"""The end of the keys of the first group of layers."""
+
 
 @dataclasses.dataclass
 class _Order:
@@ -26,6 +29,31 @@ class _Order:
     """The key before each key, of the same group."""
     stored: set[Any] = dataclasses.field(default_factory=set)
     """Keys that were found or are stored."""
+
+    def see(self, keys: list[Any], positions: dict[Any, int]) -> None:
+        """Takes in further keys of the prompt, until these are among them. A prompt may have
+        thousands more, which are taken in when they are stored.
+        """
+        unseen = {key for key in keys if key not in self.before and key in positions}
+        if not unseen:
+            return
+        for key, at in itertools.islice(positions.items(), self.seen, None):
+            group = key[-GROUP:]
+            chain = self.groups.setdefault(group, [])
+            if not chain or chain[-1][0] < at:
+                # The usual order.
+                self.before[key] = chain[-1][1] if chain else None
+                chain.append((at, key))
+            else:
+                index = bisect.bisect(chain, (at, key))
+                self.before[key] = chain[index - 1][1] if index else None
+                chain.insert(index, (at, key))
+            if group == _FIRST:
+                self.first[at] = key
+            self.seen += 1
+            unseen.discard(key)
+            if not unseen:
+                return
 
 
 def order_of(req_context: Any) -> _Order:
@@ -43,20 +71,16 @@ def parents_of(keys: list[Any], req_context: Any) -> list[Any]:
     """
     positions = getattr(req_context, "_offload_key_positions", None) or {}
     order = order_of(req_context)
-    for key, at in itertools.islice(positions.items(), order.seen, None):
-        chain = order.groups.setdefault(key[-GROUP:], [])
-        index = bisect.bisect(chain, (at, key))
-        order.before[key] = chain[index - 1][1] if index else None
-        chain.insert(index, (at, key))
-        if key[-GROUP:] == bytes(GROUP):
-            order.first[at] = key
-    order.seen = len(positions)
+    order.see(keys, positions)
+    before = order.before
+    if order.groups.keys() <= {_FIRST}:
+        return [before.get(key) for key in keys]
     answers: Answers | None = req_context.get_state(Answers)
     order.stored.update(() if answers is None else answers.found)
     parents = []
     for key in keys:
-        parent = order.before.get(key)
-        if key[-GROUP:] != bytes(GROUP) and parent not in order.stored:
+        parent = before.get(key)
+        if key[-GROUP:] != _FIRST and parent not in order.stored:
             parent = order.first.get(positions.get(key, 0), parent)
         parents.append(parent)
     return parents
