@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_node import MIB, Node, within
+from engine_node import MIB, Node, prompt, within
 from engine_steps import NodeSteps, fill, run_mixed
 from node_server import program
 
@@ -210,6 +210,28 @@ def test_prompts_of_8192_keys(small_model: Path, node: Nodes, capfd: Any) -> Non
     assert scans[len(scans) // 2] < 0.02
     engine.run()
     engine.check("8,192 keys", capfd)
+    engine.close()
+
+
+def test_prompts_that_memory_has_no_room_for(small_model: Path, node: Nodes, tmp_path: Path) -> None:
+    """Values that were fetched for a prompt are evicted for others of the same prompt. The request
+    goes on, with these or without.
+    """
+    tier = f"disk:{tmp_path / 'tier'},256MiB"
+    server = node(12 * MIB, "--max-blocks", "40000", "--tier", tier)
+    engine = Engine(small_model, server)
+    fill(engine.steps, 6, 4096)
+    within(60, lambda: engine.node.stats().tier_stored >= 6 * 256)
+    for seed in [*range(6)] * 5:
+        engine.node.evict(12 * MIB)
+        engine.steps.forget()
+        engine.steps.add(prompt(seed, 4096), 4)
+        ends_at = time.monotonic() + 60
+        while engine.steps.scheduler.has_requests():
+            if not engine.steps.step():
+                time.sleep(0.001)
+            assert time.monotonic() < ends_at, f"prompt {seed} waits for ever"
+    assert engine.node.stats().tier_fetched > 1000
     engine.close()
 
 

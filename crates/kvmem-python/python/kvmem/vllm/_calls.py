@@ -156,7 +156,11 @@ class NodeCalls:
 
     def _run(self, queue: SimpleQueue[Question[Any] | None]) -> None:
         while (question := queue.get()) is not None:
-            question.run(self._attempt)
+            try:
+                question.run(self._attempt)
+            except Exception:
+                # The thread goes on: a request would wait for ever for the next answer.
+                _log.exception("kvmem: what a call has returned cannot be dropped")
 
     def _attempt(self, call: Callable[[], _T]) -> _T | None:
         """Calls the server, unless it is away. Returns None if the call fails."""

@@ -189,7 +189,9 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                 return LookupResult.HIT
             if key in answers.missing:
                 break
-            if key in answers.pending and time.monotonic() >= answers.ask_at:
+            # Also for another key than these: what was fetched may have been evicted since, and
+            # the first such key ends the scan before any that is pending.
+            if answers.pending and time.monotonic() >= answers.ask_at:
                 answers.pending.clear()
             if answers.pending:
                 return self._defer(key, answers)
