@@ -305,6 +305,7 @@ fn node_options(args: &ServeArgs) -> NodeOptions {
         max_blocks: args.max_blocks,
         align: args.align,
         boundary: args.boundary,
+        eviction: args.policy.node_eviction(),
         max_handles_per_session: args.max_handles as usize,
         max_reserved_per_session: args.max_reserved.unwrap_or(u64::MAX),
         max_pinned_bytes_per_session: args.max_pinned.unwrap_or(u64::MAX),

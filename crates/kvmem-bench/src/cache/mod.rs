@@ -74,6 +74,9 @@ pub enum CacheMeasureError {
     /// The disk tier could not be made.
     #[error("cannot make a disk tier in the folder for temporary files: {0}")]
     Tier(String),
+    /// The node could not be made, or a call of it failed.
+    #[error("the node: {0}")]
+    Node(String),
     /// A value could not be inserted.
     #[error(transparent)]
     Insert(#[from] KvCacheError),

@@ -118,6 +118,14 @@ pub enum Policy {
 }
 
 impl Policy {
+    /// The node's name for the policy.
+    pub fn node_eviction(self) -> kvmem_node::Eviction {
+        match self {
+            Policy::Lru => kvmem_node::Eviction::Lru,
+            Policy::ScanResistant => kvmem_node::Eviction::ScanResistant,
+        }
+    }
+
     /// The cache's name for the policy.
     pub fn eviction(self) -> Eviction {
         match self {

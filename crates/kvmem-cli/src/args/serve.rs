@@ -10,7 +10,7 @@ use kvmem::arena::{ByteSize, Ladder, Numa, Populate};
 use kvmem_node::{NO_BOUNDARY, NamespaceLimits};
 
 use super::serve_tier::tier_size;
-use super::{MetricsArgs, ServeMooncake, ServeTier, size};
+use super::{MetricsArgs, Policy, ServeMooncake, ServeTier, size};
 
 /// Options of `kvmem serve`.
 #[derive(Clone, Debug, ClapArgs)]
@@ -61,6 +61,10 @@ pub struct ServeArgs {
     /// its boundary
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = boundary)]
     pub boundary: u64,
+
+    /// Which values are evicted first. Ends of prefixes are evicted before starts in any case
+    #[arg(long, value_enum, default_value = "lru")]
+    pub policy: Policy,
 
     /// After this time without a message, the reservations of a client are lost: a number with ms,
     /// s, min or h

@@ -364,7 +364,9 @@ impl Node {
         for source in 0..sources {
             match (below.next_source + source) % sources {
                 0 if is_full => {
-                    let order = self.namespaces.eviction_order(&self.locals, |it| self.len_of(it));
+                    let (locals, history) = (&self.locals, self.history.as_deref());
+                    let len_of = |slot| self.len_of(slot);
+                    let order = self.namespaces.eviction_order(locals, history, len_of);
                     self.add_to_job(&mut job, order, ahead_bytes, LOOKED_AT);
                 }
                 0 => {}
@@ -372,7 +374,7 @@ impl Node {
                     let namespace = limited[number - 1];
                     let limit = namespace.limits.max_bytes;
                     let ahead = ahead_bytes.min(limit - above(limit).min(limit));
-                    let order = namespace.candidates(&self.locals);
+                    let order = namespace.candidates(&self.locals, self.history.as_deref());
                     self.add_to_job(&mut job, order, ahead, (LOOKED_AT / limited.len()).max(8));
                 }
             }

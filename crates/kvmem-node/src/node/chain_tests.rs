@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::tests::{begin, item_of, recovered, shared};
-use super::{CommitItem, Granted, Node, NodeOptions, SessionIndex};
+use super::{CommitItem, Eviction, Granted, Node, NodeOptions, SessionIndex};
 
 /// Bytes of a value.
 const LEN: u64 = 1000;
@@ -34,7 +34,12 @@ struct ChainNode {
 
 impl ChainNode {
     fn new(values: u32, linked: bool) -> ChainNode {
+        ChainNode::with(values, linked, Eviction::Lru)
+    }
+
+    fn with(values: u32, linked: bool, eviction: Eviction) -> ChainNode {
         let options = NodeOptions {
+            eviction,
             max_blocks: Some(values),
             max_events: 0,
             max_handles_per_session: usize::MAX,
@@ -144,8 +149,9 @@ fn use_chain(chains: &mut ChainNode, way: usize, chain: u8) {
 
 #[test]
 fn ends_go_before_starts_in_every_way_of_use() {
-    for way in 0..WAYS {
-        let mut chains = ChainNode::new(48, true);
+    let policies = [Eviction::Lru, Eviction::ScanResistant];
+    for (way, eviction) in (0..WAYS).flat_map(|way| policies.map(|policy| (way, policy))) {
+        let mut chains = ChainNode::with(48, true, eviction);
         let step = [16, 4, 1][way.min(2)];
         chains.store_chain(b'a', step);
         chains.store_chain(b'b', step);
@@ -161,6 +167,31 @@ fn ends_go_before_starts_in_every_way_of_use() {
             }
         }
     }
+}
+
+/// Values that are used again and again stay while others come once and are never used.
+#[test]
+fn a_scan_evicts_everything_under_lru_and_little_under_scan_resistant() {
+    let left = [Eviction::Lru, Eviction::ScanResistant].map(|eviction| {
+        let mut chains = ChainNode::with(160, true, eviction);
+        let used = |round: u32| (b'a'..=b'e').map(move |chain| (chain, round));
+        for (chain, round) in (0..100).flat_map(used) {
+            let keys: Vec<ChainKey> = (0..CHAIN).map(|at| key(chain, at)).collect();
+            let found = chains.acquire(&keys);
+            let missing = found.iter().position(Option::is_none).unwrap_or(keys.len());
+            chains.release(&found);
+            chains.store(&keys[missing..]);
+            let scan = key(b'x', 100 * round + u32::from(chain));
+            chains.store(&[scan, key(b'y', 100 * round + u32::from(chain))]);
+        }
+        for at in 0..100 {
+            chains.store(&(0..8).map(|of| key(b'z', 1000 * of + 2 * at)).collect::<Vec<_>>());
+        }
+        chains.node.check().expect("the invariants hold");
+        (b'a'..=b'e').map(|chain| chains.left(chain).len()).sum::<usize>()
+    });
+    assert_eq!(left[0], 0, "LRU keeps none of 80");
+    assert!(left[1] >= 64, "{} of 80 outlive a scan of five times the memory", left[1]);
 }
 
 /// A value without a parent goes by its own last use, in which the order of releases has no part.

@@ -233,6 +233,9 @@ impl Node {
             let local = &mut self.locals[parent as usize];
             // The record of its own place is stale.
             (local.order, local.queued) = (order, false);
+            if let Some(history) = &mut self.history {
+                history.raise(parent, slot);
+            }
         }
         self.queue(parent);
     }
@@ -241,8 +244,7 @@ impl Node {
     pub(super) fn queue(&mut self, slot: u32) {
         let local = &self.locals[slot as usize];
         if local.is_candidate() && !local.queued {
-            let (namespace, priority) = (self.entry(slot).namespace(), self.entry(slot).priority());
-            self.namespaces.at(namespace).list(priority).add(&mut self.locals, slot);
+            self.add_to_list(slot);
         }
     }
 

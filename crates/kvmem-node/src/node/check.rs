@@ -172,7 +172,10 @@ impl Node {
     fn check_order(&self) -> Result<(), String> {
         let mut recorded = HashSet::new();
         for (namespace, it) in (0..).zip(self.namespaces.all()) {
-            for (priority, list) in (0..).zip(it.lists()) {
+            let lists = (0..).zip(it.lists());
+            let of_kinds = lists
+                .flat_map(|(priority, it)| (0..).zip(it.by_kind()).map(move |it| (priority, it)));
+            for (priority, (kind, list)) in of_kinds {
                 let order = |slot| self.entry(slot).order();
                 let orders: Vec<u64> = list.candidates(&self.locals).map(order).collect();
                 let last = orders.last().copied().unwrap_or(0);
@@ -182,7 +185,8 @@ impl Node {
                 for (order, slot) in list.records(&self.locals) {
                     let entry = self.entry(slot);
                     let of = (entry.namespace(), entry.priority(), entry.order());
-                    if of != (namespace, priority, order) || !recorded.insert(slot) {
+                    let own = self.history.as_ref().map_or(0, |it| it.kind(slot));
+                    if of != (namespace, priority, order) || own != kind || !recorded.insert(slot) {
                         return Err(format!("4: entry {slot} has two records, or is another's"));
                     }
                 }
@@ -194,6 +198,6 @@ impl Node {
     /// Returns the entries of all lists.
     fn listed(&self) -> HashSet<u32> {
         let lists = self.namespaces.all().iter().flat_map(|it| it.lists());
-        lists.flat_map(|list| list.candidates(&self.locals)).collect()
+        lists.flat_map(|list| list.candidates(&self.locals, self.history.as_deref())).collect()
     }
 }

@@ -14,10 +14,12 @@ impl Node {
     /// Returns the value to evict first, of a namespace or of all. Values that the tier lacks and
     /// whose ends it has are stored, and others go first.
     pub(super) fn victim(&mut self, namespace: Option<u16>) -> Option<u32> {
+        self.history.iter_mut().for_each(|history| history.learn());
         loop {
+            let (locals, history) = (&mut self.locals, self.history.as_deref());
             let victim = match namespace {
-                Some(namespace) => self.namespaces.at(namespace).victim(&mut self.locals),
-                None => self.namespaces.victim(&mut self.locals),
+                Some(namespace) => self.namespaces.at(namespace).victim(locals, history),
+                None => self.namespaces.victim(locals, history),
             };
             if !self.store_first(victim?) {
                 return victim;

@@ -4,6 +4,9 @@
 //! nobody has it pinned, and no child of it in memory holds it: see [`chains`](super::chains). Each
 //! use gives a value a higher place in the order of use, and the first candidate is the victim.
 //!
+//! A node with the scan-resistant policy has one list for each [kind](History) of value, and the
+//! history of its values says which list gives up its first candidate.
+//!
 //! # Why a use takes O(1)
 //!
 //! A use adds a *record*, the value with its place, to the end of a queue, and takes out nothing.
@@ -19,6 +22,8 @@
 //! The records are beside the entries, not in the index file, which has the places alone.
 
 use std::collections::{BTreeSet, VecDeque};
+
+use kvmem::pool::kv_cache::History;
 
 use super::node::Local;
 
@@ -141,6 +146,61 @@ impl List {
         let late = self.late.iter().map(|&(order, slot)| Record { order, slot });
         let all = self.uses.iter().copied().chain(late);
         all.filter(|it| it.is_current(locals)).map(|it| (it.order, it.slot))
+    }
+}
+
+/// The lists of one priority: one for each kind of value. Without a history all values are of the
+/// first kind.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Lists([List; History::KINDS]);
+
+impl Lists {
+    /// Adds the record of a value, as [`List::add`].
+    pub(super) fn add(&mut self, locals: &mut [Local], history: Option<&History>, slot: u32) {
+        let kind = history.map_or(0, |history| history.kind(slot));
+        self.0[kind].add(locals, slot);
+    }
+
+    /// Returns the value to evict first, as [`List::victim`].
+    pub(super) fn victim(
+        &mut self,
+        locals: &mut [Local],
+        history: Option<&History>,
+    ) -> Option<u32> {
+        let firsts = self.0.each_mut().map(|list| list.victim(locals));
+        first_of(history, firsts)
+    }
+
+    /// Returns all candidates, in the order in which they would be evicted now.
+    pub(super) fn candidates<'a>(
+        &'a self,
+        locals: &'a [Local],
+        history: Option<&'a History>,
+    ) -> impl Iterator<Item = u32> + 'a {
+        let mut lists = self.0.each_ref().map(|list| list.candidates(locals).peekable());
+        std::iter::from_fn(move || {
+            let firsts = lists.each_mut().map(|list| list.peek().copied());
+            let first = first_of(history, firsts)?;
+            lists.iter_mut().find_map(|list| list.next_if_eq(&first))
+        })
+    }
+
+    /// Returns whether there is a candidate.
+    pub(super) fn has_candidates(&self, locals: &[Local]) -> bool {
+        self.0.iter().any(|list| list.has_candidates(locals))
+    }
+
+    /// Returns the list of each kind.
+    pub(super) fn by_kind(&self) -> &[List; History::KINDS] {
+        &self.0
+    }
+}
+
+/// Returns the value to evict first, of the first candidates by kind.
+fn first_of(history: Option<&History>, firsts: [Option<u32>; History::KINDS]) -> Option<u32> {
+    match history {
+        Some(history) => history.victim(firsts),
+        None => firsts[0],
     }
 }
 

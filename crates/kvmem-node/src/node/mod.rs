@@ -56,7 +56,7 @@ pub(crate) use memory::NodeMemory;
 pub use memory_file::MemoryFile;
 pub use node::Node;
 pub(crate) use options::PIECE_BYTES;
-pub use options::{MAX_BATCH, NO_BOUNDARY, NamespaceLimits, NodeOptions};
+pub use options::{Eviction, MAX_BATCH, NO_BOUNDARY, NamespaceLimits, NodeOptions};
 pub use recover::RecoveryReport;
 pub(crate) use scrub::Scrubbing;
 pub(crate) use sessions::{NewSession, SessionIndex};

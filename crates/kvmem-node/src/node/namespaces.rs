@@ -3,8 +3,10 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use kvmem::pool::kv_cache::History;
+
 use super::NamespaceLimits;
-use super::lists::{List, PRIORITIES};
+use super::lists::{Lists, PRIORITIES};
 use super::node::{Local, Node};
 use crate::error::{BadIndex, CallError, Quota, TooMany};
 use crate::format::{MAX_NAMESPACE_NAME, MAX_NAMESPACES};
@@ -24,22 +26,26 @@ pub(super) struct Namespace {
     pub(super) pinned: u64,
     pub(super) pinned_bytes: u64,
     /// Values that can be evicted, by priority.
-    lists: [List; PRIORITIES],
+    lists: [Lists; PRIORITIES],
 }
 
 impl Namespace {
-    pub(super) fn list(&mut self, priority: u8) -> &mut List {
+    pub(super) fn list(&mut self, priority: u8) -> &mut Lists {
         &mut self.lists[usize::from(priority).min(PRIORITIES - 1)]
     }
 
-    pub(super) fn lists(&self) -> &[List] {
+    pub(super) fn lists(&self) -> &[Lists] {
         &self.lists
     }
 
     /// Returns the value to evict first: of the lowest priority, the candidate that was used least
-    /// recently and is neither being stored nor verified.
-    pub(super) fn victim(&mut self, locals: &mut [Local]) -> Option<u32> {
-        self.lists.iter_mut().find_map(|list| list.victim(locals))
+    /// recently, or is worth least, and is neither being stored nor verified.
+    pub(super) fn victim(
+        &mut self,
+        locals: &mut [Local],
+        history: Option<&History>,
+    ) -> Option<u32> {
+        self.lists.iter_mut().find_map(|list| list.victim(locals, history))
     }
 
     /// Returns whether there is a value that can be evicted, or is only being stored or verified.
@@ -48,8 +54,12 @@ impl Namespace {
     }
 
     /// Returns the values in the order in which they would be evicted.
-    pub(super) fn candidates<'a>(&'a self, locals: &'a [Local]) -> impl Iterator<Item = u32> + 'a {
-        self.lists.iter().flat_map(|list| list.candidates(locals))
+    pub(super) fn candidates<'a>(
+        &'a self,
+        locals: &'a [Local],
+        history: Option<&'a History>,
+    ) -> impl Iterator<Item = u32> + 'a {
+        self.lists.iter().flat_map(move |list| list.candidates(locals, history))
     }
 
     /// Returns whether `more` bytes exceed the limit, and by what.
@@ -113,10 +123,14 @@ impl Namespaces {
     }
 
     /// Returns the value to evict first: of the namespace that exceeds its share most.
-    pub(super) fn victim(&mut self, locals: &mut [Local]) -> Option<u32> {
+    pub(super) fn victim(
+        &mut self,
+        locals: &mut [Local],
+        history: Option<&History>,
+    ) -> Option<u32> {
         let excess = |it: &Namespace| excess(it.bytes, it.limits.share);
         let all = self.0.iter_mut();
-        let with_victims = all.filter_map(|it| Some((excess(it), it.victim(locals)?)));
+        let with_victims = all.filter_map(|it| Some((excess(it), it.victim(locals, history)?)));
         with_victims.max_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, slot)| slot)
     }
 
@@ -125,11 +139,12 @@ impl Namespaces {
     pub(super) fn eviction_order<'a>(
         &'a self,
         locals: &'a [Local],
+        history: Option<&'a History>,
         len_of: impl Fn(u32) -> u64 + 'a,
     ) -> impl Iterator<Item = u32> + 'a {
         let mut heap = BinaryHeap::new();
         for (number, it) in self.0.iter().enumerate() {
-            let mut values = it.candidates(locals);
+            let mut values = it.candidates(locals, history);
             if let Some(next) = values.next() {
                 let (bytes, share) = (it.bytes, it.limits.share);
                 heap.push(Candidate { bytes, share, number, values, next });
@@ -217,7 +232,7 @@ impl Node {
 
     fn add_namespace(&mut self, name: String, made_by: u32) {
         let limits = self.options.limits_of(&name);
-        let lists = std::array::from_fn::<_, PRIORITIES, _>(|_| List::default());
+        let lists = std::array::from_fn::<_, PRIORITIES, _>(|_| Lists::default());
         self.namespaces.0.push(Namespace {
             name,
             made_by,

@@ -6,6 +6,7 @@ use std::hash::Hasher;
 use hashbrown::HashTable;
 use kvmem::arena::{Receipt, Region};
 use kvmem::offset::{OffsetAllocator, RawHandle};
+use kvmem::pool::kv_cache::History;
 use siphasher::sip::SipHasher13;
 
 use super::below::Below;
@@ -14,7 +15,7 @@ use super::events::{EventKind, EventLog};
 use super::namespaces::Namespaces;
 use super::sessions::Sessions;
 use super::stats::Counters;
-use super::{BlockHandle, Granted, NO_BOUNDARY, NodeMemory, NodeOptions};
+use super::{BlockHandle, Eviction, Granted, NO_BOUNDARY, NodeMemory, NodeOptions};
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::{EntryCell, MAX_KEY, State, Word};
 
@@ -88,6 +89,9 @@ pub struct Node {
     by_key: HashTable<u32>,
     /// Values and their parents.
     pub(super) chains: Chains,
+    /// Of values that are committed and can be found, and of others that were evicted. LRU has
+    /// none.
+    pub(super) history: Option<Box<History>>,
     /// One for each entry that was ever used.
     pub(super) locals: Vec<Local>,
     /// Entries that were used and are free.
@@ -130,6 +134,7 @@ impl Node {
             space,
             by_key: HashTable::new(),
             chains: Chains::default(),
+            history: (options.eviction == Eviction::ScanResistant).then(Box::default),
             locals: Vec::new(),
             free_slots: Vec::new(),
             namespaces: Namespaces::default(),
@@ -235,6 +240,9 @@ impl Node {
         let hash = hash_of(&slot);
         self.by_key.insert_unique(hash, slot, hash_of);
         self.locals[slot as usize].order = self.entry(slot).order();
+        if let Some(history) = &mut self.history {
+            history.insert(slot, hash);
+        }
         self.link(slot, hash, is_below);
         self.queue(slot);
     }
@@ -346,14 +354,24 @@ impl Node {
         // An earlier record is stale now.
         (local.order, local.queued) = (self.next_order - 1, false);
         let is_pinned = local.pins > 0;
-        if local.holding == 0 {
-            let (namespace, priority) = (self.entry(slot).namespace(), self.entry(slot).priority());
-            self.namespaces.at(namespace).list(priority).add(&mut self.locals, slot);
+        let is_held = local.holding > 0;
+        if let Some(history) = &mut self.history {
+            history.touch(slot);
+        }
+        if !is_held {
+            self.add_to_list(slot);
         }
         if is_pinned {
             // It does not hold its parent, which it is a use of.
             self.raise_parent(slot);
         }
+    }
+
+    /// Adds the record of a value to the list of its namespace, its priority and its kind.
+    pub(super) fn add_to_list(&mut self, slot: u32) {
+        let (namespace, priority) = (self.entry(slot).namespace(), self.entry(slot).priority());
+        let list = self.namespaces.at(namespace).list(priority);
+        list.add(&mut self.locals, self.history.as_deref(), slot);
     }
 
     /// Takes a committed value out of the index. The extent is free at once, or when the last pin
@@ -375,6 +393,12 @@ impl Node {
             self.note_parent_below(slot);
         }
         self.unlink(slot, stays_below);
+        match &mut self.history {
+            // A key that is removed is not expected again.
+            Some(history) if kind == EventKind::Removed => history.remove(slot),
+            Some(history) => history.evict(slot),
+            None => {}
+        }
         if std::mem::take(&mut self.locals[slot as usize].verifying) {
             // The bytes stay until the scrubber is done with them.
             self.begin_server_pin(slot);

@@ -29,6 +29,8 @@ pub struct NodeOptions {
     /// The most bytes of values that one session may have pinned at a time. A value with several
     /// pins counts once.
     pub max_pinned_bytes_per_session: u64,
+    /// Which values are evicted first.
+    pub eviction: Eviction,
     /// The limits of namespaces without limits of their own.
     pub default_limits: NamespaceLimits,
     /// The limits of single namespaces.
@@ -46,11 +48,27 @@ impl Default for NodeOptions {
             max_reserved_per_session: u64::MAX,
             max_handles_per_session: 1 << 20,
             max_pinned_bytes_per_session: u64::MAX,
+            eviction: Eviction::default(),
             default_limits: NamespaceLimits::default(),
             limits: Vec::new(),
             max_events: 65_536,
         }
     }
+}
+
+/// Which values of a node are evicted first, of those that namespaces and priorities leave. Ends of
+/// chains are evicted before starts in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Eviction {
+    /// Those that were used least recently.
+    #[default]
+    Lru,
+    /// Those that are worth least, by their number of uses and the time since the last one. The
+    /// node learns what these say of further uses; see
+    /// [`kvmem`](kvmem::pool::kv_cache::Eviction::ScanResistant). A restart of the server forgets
+    /// it.
+    ScanResistant,
 }
 
 /// What a namespace may use.

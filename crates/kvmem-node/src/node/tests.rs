@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex};
 use kvmem::arena::{Backing, PageSize, Region};
 use proptest::prelude::*;
 
-use super::{BlockHandle, CommitItem, NewSession, Node, NodeMemory, NodeOptions, SessionIndex};
+use super::{
+    BlockHandle, CommitItem, Eviction, NewSession, Node, NodeMemory, NodeOptions, SessionIndex,
+};
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::VERSION;
 use crate::prefix;
@@ -131,7 +133,7 @@ struct Had {
     pins: Vec<BlockHandle>,
 }
 
-struct History {
+struct CallHistory {
     node: Node,
     sessions: Vec<SessionIndex>,
     had: Vec<Had>,
@@ -139,11 +141,14 @@ struct History {
     committed: HashMap<Vec<u8>, u64>,
 }
 
-impl History {
-    fn new() -> History {
-        let mut node = node();
+impl CallHistory {
+    fn new() -> CallHistory {
+        CallHistory::of(node())
+    }
+
+    fn of(mut node: Node) -> CallHistory {
         let sessions = (0..3).map(|pid| begin(&mut node, 100 + pid)).collect();
-        History { node, sessions, had: vec![Had::default(); 3], committed: HashMap::new() }
+        CallHistory { node, sessions, had: vec![Had::default(); 3], committed: HashMap::new() }
     }
 
     fn step(&mut self, step: &Step) {
@@ -256,9 +261,12 @@ proptest! {
 
     #[test]
     fn a_node_is_a_map_with_pins(steps in steps()) {
-        let mut history = History::new();
-        for step in &steps {
-            history.step(step);
+        for eviction in [Eviction::Lru, Eviction::ScanResistant] {
+            let node = Node::create(shared(BYTES), NodeOptions { eviction, ..options() });
+            let mut history = CallHistory::of(node.expect("the options are possible"));
+            for step in &steps {
+                history.step(step);
+            }
         }
     }
 
@@ -266,7 +274,7 @@ proptest! {
     /// that the living sessions have.
     #[test]
     fn every_prefix_of_the_stores_is_a_valid_state(steps in steps()) {
-        let mut history = History::new();
+        let mut history = CallHistory::new();
         for (number, step) in steps.iter().enumerate() {
             // Commits make the most stores; of the other calls, the last one is cut off.
             if matches!(step, Step::Commit { .. }) || number + 1 == steps.len() {
@@ -283,7 +291,7 @@ proptest! {
         steps in steps(),
         flips in prop::collection::vec((any::<prop::sample::Index>(), 0..64_u32), 1..8),
     ) {
-        let mut history = History::new();
+        let mut history = CallHistory::new();
         for step in &steps {
             history.step(step);
         }
@@ -309,7 +317,7 @@ proptest! {
 }
 
 /// Makes a call, and recovers every prefix of its stores.
-fn cut_off(history: &mut History, step: &Step) {
+fn cut_off(history: &mut CallHistory, step: &Step) {
     let index = history.node.memory.index_bytes();
     let before = found(&history.node);
     let had = history.had.clone();
@@ -649,7 +657,7 @@ fn the_values_that_are_evicted_next_are_stored_first_in_all_namespaces() {
     run_jobs(&mut node, &tier);
     // Sixteen values of 4 KiB are stored ahead: the next sixteen evictions lose nothing.
     for number in 0..16 {
-        let victim = node.namespaces.victim(&mut node.locals).expect("there are 44 values");
+        let victim = node.victim(None).expect("there are 44 values");
         assert!(node.entry(victim).is_clean(), "eviction {number} loses a value");
         node.evict(victim);
     }
@@ -768,7 +776,7 @@ fn scrubbing_keeps_the_order_of_eviction() {
     loop {
         let (value, next) = node.next_to_scrub(from, 16);
         let Some(value) = value else { break };
-        let victim = node.namespaces.victim(&mut node.locals).expect("two others are evictable");
+        let victim = node.victim(None).expect("two others are evictable");
         assert_ne!(victim, value.slot, "a value is evicted while it is verified");
         node.check().expect("the invariants hold");
         node.scrubbed(&value, true);
@@ -779,7 +787,7 @@ fn scrubbing_keeps_the_order_of_eviction() {
         }
     }
     let mut order = Vec::new();
-    while let Some(victim) = node.namespaces.victim(&mut node.locals) {
+    while let Some(victim) = node.victim(None) {
         order.push(node.entry(victim).key()[0]);
         node.evict(victim);
     }

@@ -7,10 +7,11 @@
 //!    size.
 //! 3. *Policies.* [`PolicyId::Lru`] and [`PolicyId::ScanResistant`] are those of the library: a
 //!    [`KvCache`](kvmem::pool::KvCache) with one and with eight shards, driven as the replay of a
-//!    trace drives it. The others are short models with one order for all blocks: S3-FIFO after
+//!    trace drives it. [`PolicyId::NodeLru`] and [`PolicyId::NodeScanResistant`] are those of a
+//!    node with one client, which stores chains. The others are short models with one order for all blocks: S3-FIFO after
 //!    Yang et al., *FIFO queues are all you need for cache eviction* (SOSP 2023); ARC after Megiddo
-//!    and Modha, *ARC: a self-tuning, low overhead replacement cache* (FAST 2003); and the
-//!    *optimum*, which knows the future.
+//!    and Modha, *ARC: a self-tuning, low overhead replacement cache* (FAST 2003); the policy of the
+//!    connector `vllm-marconi-offload`; and the *optimum*, which knows the future.
 //! 4. *The optimum.* Belady's rule evicts the block whose next use is farthest, and does not insert
 //!    a block that is never used again (*A study of replacement algorithms for a virtual-storage
 //!    computer*, IBM Systems Journal 5, 1966). Blocks have one size, so no policy finds more single
@@ -21,7 +22,9 @@
 
 mod arc;
 mod library;
+mod marconi;
 mod model;
+mod node;
 mod optimum;
 mod s3_fifo;
 mod suite;
@@ -84,10 +87,16 @@ names! {
         Lru = "lru",
         /// The library's scan-resistant policy.
         ScanResistant = "scan-resistant",
+        /// The LRU of a node.
+        NodeLru = "node-lru",
+        /// The scan-resistant policy of a node.
+        NodeScanResistant = "node-scan-resistant",
         /// S3-FIFO.
         S3Fifo = "s3-fifo",
         /// ARC.
         Arc = "arc",
+        /// That of `vllm-marconi-offload`.
+        Marconi = "marconi",
         /// The bound of all policies.
         Optimum = "optimum",
     }
@@ -98,7 +107,7 @@ impl PolicyId {
     fn shards(self) -> &'static [u32] {
         match self {
             Self::Lru | Self::ScanResistant => &SHARDS,
-            Self::S3Fifo | Self::Arc | Self::Optimum => &[1],
+            _ => &[1],
         }
     }
 }
@@ -118,7 +127,11 @@ pub fn hits(
         PolicyId::Lru | PolicyId::ScanResistant => {
             &mut library::Library::new(policy, shards, blocks)?
         }
+        PolicyId::NodeLru | PolicyId::NodeScanResistant => {
+            &mut node::NodeCache::new(policy, blocks)?
+        }
         PolicyId::S3Fifo => &mut s3_fifo::S3Fifo::new(capacity),
+        PolicyId::Marconi => &mut marconi::Marconi::new(capacity),
         PolicyId::Arc => &mut arc::ArcPolicy::new(capacity),
         PolicyId::Optimum => &mut optimum::Optimum::new(capacity, trace),
     };

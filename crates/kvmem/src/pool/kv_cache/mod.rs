@@ -21,7 +21,7 @@ pub use cache::KvCache;
 pub use error::{KvCacheError, KvCacheSetupError};
 pub use fetch::Fetching;
 pub use index::Pinned;
-pub use policy::{Eviction, EvictionPolicy, Slot};
+pub use policy::{Eviction, EvictionPolicy, History, Slot};
 pub use reservation::{Reservation, Superseded};
 pub use state::{EvictionOutcome, LowerTier, LowerTierError, TierRead};
 pub use stats::KvCacheStats;

@@ -119,7 +119,7 @@ impl ActivePolicy {
     pub(in crate::pool::kv_cache) fn set_now(&mut self, now: Time) {
         match self {
             ActivePolicy::Lru(lru) => lru.now = now,
-            ActivePolicy::Scan(scan) => scan.now = now,
+            ActivePolicy::Scan(scan) => scan.set_now(now),
             ActivePolicy::Own(_) => {}
         }
     }

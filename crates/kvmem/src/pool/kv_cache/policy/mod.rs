@@ -4,6 +4,7 @@ mod candidates;
 pub(super) mod clock;
 mod eviction;
 mod eviction_policy;
+mod history;
 mod lru;
 #[cfg(all(test, loom, not(shuttle)))]
 mod models;
@@ -14,6 +15,7 @@ mod shadow_lru;
 
 pub use eviction::Eviction;
 pub use eviction_policy::{EvictionPolicy, Slot};
+pub use history::History;
 
 pub(super) use candidates::Candidates;
 pub(super) use clock::{AgeClock, NONE, ORDERS, Oldest, Rank};

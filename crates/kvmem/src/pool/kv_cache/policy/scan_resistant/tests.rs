@@ -35,7 +35,7 @@ impl Toy {
         }
         let slot = self.free.pop().unwrap();
         self.slots[slot as usize] = Some(key);
-        self.policy.now += 1;
+        self.policy.history.now += 1;
         self.policy.insert(slot, mixed(key));
     }
 }
@@ -64,9 +64,9 @@ fn an_evicted_block_returns_as_its_kind_until_its_ghost_is_dropped() {
     let mut toy = Toy::new(64);
     for _ in 0..5 {
         (0..40).for_each(|key| toy.used(key));
-        toy.policy.now += 64;
+        toy.policy.history.now += 64;
     }
-    let uses = |toy: &Toy, key| toy.policy.entry(toy.find(key).unwrap()).uses;
+    let uses = |toy: &Toy, key| toy.policy.history.entry(toy.find(key).unwrap()).uses;
     assert_eq!(uses(&toy, 7), 4);
     let mut next = 1000;
     let scan = |toy: &mut Toy, blocks: u64, next: &mut u64| {
@@ -84,7 +84,9 @@ fn an_evicted_block_returns_as_its_kind_until_its_ghost_is_dropped() {
     assert_eq!(uses(&toy, 7), 6);
     for _ in 0..2000 {
         scan(&mut toy, 1, &mut next);
-        assert!(toy.policy.ghosts.len() <= 5 * 64 && toy.policy.entries.len() <= 7 * 64);
+        assert!(
+            toy.policy.history.ghosts.len() <= 5 * 64 && toy.policy.history.entries.len() <= 7 * 64
+        );
     }
     toy.used(7);
     assert_eq!(uses(&toy, 7), 0, "its ghost was dropped");
@@ -96,10 +98,10 @@ fn of_blocks_used_at_once_the_deepest_is_evicted_first_in_any_order_of_use() {
         let mut toy = Toy::new(16);
         let depths: Vec<u32> = if forward { (0..8).collect() } else { (0..8).rev().collect() };
         for &depth in &depths {
-            toy.policy.now += 1;
+            toy.policy.history.now += 1;
             toy.policy.insert_at_depth(depth, mixed(depth.into()), depth);
         }
-        toy.policy.now += 100;
+        toy.policy.history.now += 100;
         depths.iter().for_each(|&depth| toy.policy.touch(depth));
         let victims: Vec<Slot> = std::iter::from_fn(|| toy.policy.victim(&mut |_| true)).collect();
         assert_eq!(victims, (0..8).rev().collect::<Vec<_>>(), "forward: {forward}");
@@ -112,13 +114,13 @@ fn a_use_soon_after_another_makes_it_young_and_no_more() {
     (0..64).for_each(|key| toy.used(key));
     toy.used(60);
     toy.used(0);
-    let known = |key| *toy.policy.entry(toy.find(key).unwrap());
+    let known = |key| *toy.policy.history.entry(toy.find(key).unwrap());
     assert_eq!((known(60).uses, known(60).used), (1, 64));
     assert_eq!((known(0).uses, known(0).used), (1, 64));
     let mut toy = Toy::new(64);
     (0..64).for_each(|key| toy.used(key));
     toy.used(63);
-    assert_eq!(toy.policy.entry(toy.find(63).unwrap()).uses, 0);
+    assert_eq!(toy.policy.history.entry(toy.find(63).unwrap()).uses, 0);
 }
 
 #[test]
