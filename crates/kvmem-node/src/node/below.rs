@@ -353,7 +353,9 @@ impl Node {
         let ahead_bytes = below.options.ahead_bytes;
         let above = |bytes: u64| (bytes as f64 * below.options.store_above) as u64;
         let metrics = self.space.metrics();
-        let is_full = metrics.allocated >= above(metrics.capacity);
+        let (entries, used) = (self.memory.header.entries, self.used_slots());
+        let is_full =
+            metrics.allocated >= above(metrics.capacity) || used >= above(u64::from(entries));
         let is_limited = |it: &&Namespace| {
             let limit = it.limits.max_bytes;
             limit < metrics.capacity && it.bytes > 0 && it.bytes >= above(limit)
@@ -389,14 +391,15 @@ impl Node {
         bytes >= self.job_bytes() || values == JOB_VALUES
     }
 
-    /// Adds the ancestors of each value before it. They are evicted later, and the value is dead
-    /// without them: if only some are stored in time, it is to be they.
+    /// Returns each value behind its ancestors, except those that came before. They are evicted
+    /// later, and the value is dead without them: if only some are stored in time, it is to be
+    /// they.
     fn with_ancestors<'a>(
         &'a self,
         order: impl Iterator<Item = u32> + 'a,
-    ) -> impl Iterator<Item = u32> + 'a {
+    ) -> impl Iterator<Item = Vec<u32>> + 'a {
         let mut seen = HashSet::new();
-        order.flat_map(move |slot| {
+        order.map(move |slot| {
             let mut chain = vec![slot];
             let mut next = self.parent_of(slot);
             while let Some(parent) = next.filter(|it| chain.len() < ANCESTORS && seen.insert(*it)) {
@@ -489,7 +492,9 @@ impl Node {
         chains.into_iter().for_each(|slot| self.touch_below(slot, now));
     }
 
-    /// Adds values to a job until it is full, or `ahead` bytes or `max` values were looked at.
+    /// Adds values to a job until it is full, or `ahead` bytes or `max` values were looked at. The
+    /// end of a chain goes first, so a chain is of interest if one of its last `ahead` bytes is not
+    /// stored. Then all of it is stored, from its start on.
     fn add_to_job(
         &self,
         job: &mut StoreJob,
@@ -497,20 +502,28 @@ impl Node {
         ahead: u64,
         max: usize,
     ) {
-        let mut seen_bytes = 0;
-        for slot in self.with_ancestors(order).take(max) {
-            seen_bytes += self.len_of(slot);
-            if seen_bytes > ahead {
+        let (mut seen_bytes, mut seen) = (0, 0);
+        for chain in self.with_ancestors(order) {
+            let before = seen_bytes;
+            let mut goes_unstored = false;
+            for slot in chain.iter().rev() {
+                goes_unstored |= seen_bytes < ahead && self.is_to_store(*slot);
+                seen_bytes += self.len_of(*slot);
+            }
+            if before >= ahead || seen >= max {
                 break;
             }
-            if !self.is_to_store(slot) || job.values.iter().any(|it| it.slot == slot) {
-                continue;
-            }
-            let value = self.storing(slot);
-            job.bytes += value.len;
-            job.values.push(value);
-            if self.is_full_job(job.bytes, job.values.len()) {
-                break;
+            seen += chain.len();
+            for slot in chain.into_iter().filter(|_| goes_unstored) {
+                if !self.is_to_store(slot) || job.values.iter().any(|it| it.slot == slot) {
+                    continue;
+                }
+                let value = self.storing(slot);
+                job.bytes += value.len;
+                job.values.push(value);
+                if self.is_full_job(job.bytes, job.values.len()) {
+                    return;
+                }
             }
         }
     }

@@ -307,6 +307,11 @@ impl Node {
         &self.free_slots
     }
 
+    /// Returns the number of entries that are not free.
+    pub(super) fn used_slots(&self) -> u64 {
+        (self.locals.len() - self.free_slots.len()) as u64
+    }
+
     pub(super) fn has_free_slot(&self) -> bool {
         !self.free_slots.is_empty() || self.locals.len() < self.memory.header.entries as usize
     }

@@ -677,6 +677,48 @@ fn the_values_that_are_evicted_next_are_stored_first_in_all_namespaces() {
 }
 
 /// A namespace at its own limit evicts while the memory has space: its values are stored, too.
+/// A chain is longer than what is stored ahead, and its end goes first.
+#[test]
+fn the_end_of_a_long_chain_is_stored_before_it_is_evicted() {
+    let mut node = node();
+    let tier = Arc::new(StoringTier::default());
+    let options = TierOptions { ahead_bytes: 32 << 10, ..TierOptions::default() };
+    assert_eq!(node.attach_tier(Arc::clone(&tier) as _, options), Some(false));
+    let session = begin(&mut node, 7);
+    let keys: Vec<[u8; 1]> = (0..40).map(|key| [key]).collect();
+    for (at, key) in keys.iter().enumerate() {
+        let block = node.reserve(session, &[4096]).expect("there is space")[0].handle;
+        let parent = at.checked_sub(1).map(|at| &keys[at][..]);
+        let item = CommitItem { key, parent, ..item_of(block) };
+        node.commit(session, &[item], 1).expect("it is reserved");
+    }
+    while let Some(victim) = {
+        run_jobs(&mut node, &tier);
+        node.victim(None)
+    } {
+        let key = node.entry(victim).key()[0];
+        assert!(node.entry(victim).is_clean(), "value {key} of the chain is lost");
+        node.evict(victim);
+        node.check().expect("the invariants hold");
+    }
+    assert!(node.is_empty());
+}
+
+/// Entries may run out before bytes do.
+#[test]
+fn small_values_are_stored_before_they_are_evicted() {
+    let mut node = node();
+    let tier = Arc::new(StoringTier::default());
+    assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(false));
+    let session = begin(&mut node, 7);
+    for key in 0..200_u8 {
+        insert(&mut node, session, &[key], 1);
+        run_jobs(&mut node, &tier);
+    }
+    let stored = tier.keys.lock().expect("no panic").len();
+    assert!(stored + node.len() >= 200, "{stored} of 200 values are stored");
+}
+
 #[test]
 fn a_namespace_at_its_limit_stores_what_it_evicts() {
     let tier = Arc::new(StoringTier::default());
