@@ -213,7 +213,9 @@ def test_prompts_of_8192_keys(small_model: Path, node: Nodes, capfd: Any) -> Non
     engine.close()
 
 
-def test_prompts_that_memory_has_no_room_for(small_model: Path, node: Nodes, tmp_path: Path) -> None:
+def test_prompts_that_memory_has_no_room_for(
+    small_model: Path, node: Nodes, tmp_path: Path
+) -> None:
     """Values that were fetched for a prompt are evicted for others of the same prompt. The request
     goes on, with these or without.
     """

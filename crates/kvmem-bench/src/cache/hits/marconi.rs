@@ -1,10 +1,10 @@
-//! The policy of `vllm-marconi-offload` 0.2, a connector of vLLM, with the settings of its README. A
-//! block's score is `uses · exp(-decay · age) / (depth + 1)`, and the lowest one is evicted. All uses
-//! of a block count, also those before it was evicted. The age is in steps of the scheduler; here a
-//! request is a step.
+//! The policy of `vllm-marconi-offload` 0.2, a connector of vLLM, with the settings of its README.
+//! A block's score is `uses · exp(-decay · age) / (depth + 1)`, and the lowest one is evicted. All
+//! uses of a block count, also those before it was evicted. The age is in steps of the scheduler;
+//! here a request is a step.
 //!
-//! All scores fall by the same factor in a step, so their order only changes with uses. The order of
-//! their logarithms without that factor is theirs.
+//! All scores fall by the same factor in a step, so their order only changes with uses. The order
+//! of their logarithms without that factor is theirs.
 
 use std::collections::{BTreeSet, HashMap};
 

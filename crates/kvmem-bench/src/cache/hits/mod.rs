@@ -8,10 +8,11 @@
 //! 3. *Policies.* [`PolicyId::Lru`] and [`PolicyId::ScanResistant`] are those of the library: a
 //!    [`KvCache`](kvmem::pool::KvCache) with one and with eight shards, driven as the replay of a
 //!    trace drives it. [`PolicyId::NodeLru`] and [`PolicyId::NodeScanResistant`] are those of a
-//!    node with one client, which stores chains. The others are short models with one order for all blocks: S3-FIFO after
-//!    Yang et al., *FIFO queues are all you need for cache eviction* (SOSP 2023); ARC after Megiddo
-//!    and Modha, *ARC: a self-tuning, low overhead replacement cache* (FAST 2003); the policy of the
-//!    connector `vllm-marconi-offload`; and the *optimum*, which knows the future.
+//!    node with one client, which stores chains. The others are short models with one order for
+//!    all blocks: S3-FIFO after Yang et al., *FIFO queues are all you need for cache eviction*
+//!    (SOSP 2023); ARC after Megiddo and Modha, *ARC: a self-tuning, low overhead replacement
+//!    cache* (FAST 2003); the policy of the connector `vllm-marconi-offload`; and the *optimum*,
+//!    which knows the future.
 //! 4. *The optimum.* Belady's rule evicts the block whose next use is farthest, and does not insert
 //!    a block that is never used again (*A study of replacement algorithms for a virtual-storage
 //!    computer*, IBM Systems Journal 5, 1966). Blocks have one size, so no policy finds more single
