@@ -1,8 +1,8 @@
 //! *vLLM on the CPU*: an engine that runs whole without a GPU, in an environment of its own, and
 //! the tests that generate tokens with it. llama.cpp and Transformers are in the same environment.
 //!
-//! It takes 6 GB and some minutes of a fast network. `cargo xtask test engine` installs it. Other
-//! runs use it if it is there, and name it otherwise.
+//! It takes 6 GB and some minutes of a fast network. `cargo xtask test engine` installs it, and so
+//! do runs with `KVMEM_REQUIRE_ENGINES=1`. Other runs use it if it is there, and name it otherwise.
 //!
 //! The tests that meet modules of vLLM, SGLang and LMCache run there once more: what stands in for
 //! PyTorch elsewhere is PyTorch then.
@@ -57,7 +57,7 @@ pub(crate) fn is_installed(root: &Path) -> bool {
 
 /// Whether a run without a choice of groups has these tests. Says why if it has not.
 pub(crate) fn is_wanted(root: &Path) -> bool {
-    let wanted = is_installed(root);
+    let wanted = engines::required() || is_installed(root);
     if !wanted {
         println!(
             "(skipped: the group engine, because vLLM on the CPU, llama.cpp and Transformers are \

@@ -233,9 +233,6 @@ impl Node {
             let local = &mut self.locals[parent as usize];
             // The record of its own place is stale.
             (local.order, local.queued) = (order, false);
-            if let Some(history) = &mut self.history {
-                history.raise(parent, slot);
-            }
         }
         self.queue(parent);
     }

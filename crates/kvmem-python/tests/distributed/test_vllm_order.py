@@ -7,7 +7,6 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from kvmem.vllm._order import order_of, parents_of
 
 

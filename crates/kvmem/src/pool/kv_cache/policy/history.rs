@@ -179,14 +179,6 @@ impl History {
         }
     }
 
-    /// Makes the start of a prefix at least as young as its end, and of no lower kind. That is no
-    /// use.
-    pub fn raise(&mut self, start: Slot, end: Slot) {
-        let KnownBlock { used, uses, .. } = *self.entry(end);
-        let start = self.entry_mut(start);
-        (start.used, start.uses) = (start.used.max(used), start.uses.max(uses));
-    }
-
     /// Removes the block at `slot`, which was evicted and is a ghost from now on.
     pub fn evict(&mut self, slot: Slot) {
         let KnownBlock { used, uses, .. } = *self.entry(slot);
