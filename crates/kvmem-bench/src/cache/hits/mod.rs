@@ -96,7 +96,7 @@ names! {
         S3Fifo = "s3-fifo",
         /// ARC.
         Arc = "arc",
-        /// That of `vllm-marconi-offload`.
+        /// The policy of `vllm-marconi-offload`.
         Marconi = "marconi",
         /// The bound of all policies.
         Optimum = "optimum",

@@ -8,9 +8,10 @@ bytes a number names. Replicas therefore have one copy of a prefix, and an engin
 finds what it has stored.
 
 *No step waits.* Threads make the calls (see :mod:`~kvmem.vllm._calls`). A step waits for an answer
-for half a millisecond. If it has not come by then, a look-up is RETRY, and a store fails for this
-step; vLLM repeats both. Values that only a tier below the node has are RETRY while the server
-fetches them, and misses if none comes for ``fetch_timeout`` seconds.
+for half a millisecond, and not at all for the rows of many chunks. If it has not come by then, a
+look-up is RETRY, and a store fails for this step; vLLM repeats both. Values that only a tier below
+the node has are RETRY while the server fetches them, and misses if none comes for ``fetch_timeout``
+seconds.
 
 *Pins.* Other engines store and evict meanwhile, so what a look-up has found is pinned until the end
 of the next step, and what is loaded until the load ends, or the request. A server that takes a
@@ -134,6 +135,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         self._calls = NodeCalls(cache, self._missing_worker, self._events.leave)
         # Seconds that a step waits for an answer.
         self._patience = _PATIENCE
+        # The same for the rows of more than a few chunks.
         self._patience_with_many = 0.0
         self._prefix = b""
         # Counts steps and ended stores, and steps alone.
