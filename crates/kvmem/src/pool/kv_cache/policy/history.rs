@@ -71,6 +71,10 @@ struct GhostRecord {
 ///
 /// Each call takes amortized O(1). Once in a quarter of as many insertions as there are blocks, the
 /// model is computed anew, which takes some ten thousand steps.
+///
+/// # Panics
+///
+/// A call for a slot without a block is a mistake of the owner, and may panic.
 #[derive(Debug)]
 pub struct History {
     /// Entries by slot.
