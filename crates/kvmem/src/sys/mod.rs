@@ -50,7 +50,7 @@ pub(crate) use memory::{
 };
 pub(crate) use placement::{bind, cpu_here, node_here, nodes_of, policy_at};
 pub(crate) use process::{
-    Resource, affinity, process_id, resource_limit, resource_limits, spawn, spawn_scoped,
+    Resource, affinity, process_id, resource_limit, resource_limits, spawn, spawn_scoped, user_id,
 };
 pub(crate) use process::{add_to_environment, at_exit, has_more_rights_than_its_user};
 pub(crate) use result::Result;

@@ -112,6 +112,12 @@ pub(crate) fn process_id() -> u32 {
     std::process::id()
 }
 
+/// Returns the effective user of this process.
+pub(crate) fn user_id() -> u32 {
+    // SAFETY: the call has no arguments and always succeeds.
+    unsafe { libc::geteuid() }
+}
+
 /// Registers a function to be called when the process exits normally. Does nothing if the C library
 /// has no room for it.
 pub(crate) fn at_exit(call: extern "C" fn()) {

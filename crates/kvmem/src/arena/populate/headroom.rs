@@ -9,16 +9,19 @@
 //! Calls of this library, in any process, do not compete for the same bytes: each call first
 //! reserves its bytes under all applicable limits, and counts the reservations of others as used
 //! (see `reservations.rs`). If only those reservations are in the way, the call waits a little: a
-//! reservation shrinks as its pages become resident, and its call may fail.
+//! reservation shrinks as its pages become resident, and its call may fail. Any process can make
+//! one, and keep it. After the wait the call therefore fails only for those of its own user and of
+//! root.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::reservations::{BytesReserved, ReservationTable, TableLock};
+use super::reservations::{BytesReserved, Honoured, ReservationTable, TableLock};
 use crate::arena::machine::{CgroupLevel, Cgroups, MachineFiles, meminfo};
 use crate::arena::{ArenaError, Limit};
 use crate::sys;
+use crate::trace::event;
 
 /// Stays free beside the populated bytes, for stacks, metadata and other threads. Page tables are
 /// counted separately.
@@ -106,9 +109,9 @@ impl Headroom {
             return Ok(());
         }
         let wanted = with_tables(bytes);
-        retry_while_reserved(go_on, || {
+        retry_while_reserved(go_on, |honoured| {
             let _lock = TableLock::take(self.tables());
-            self.compare(wanted, true)?;
+            self.compare(wanted, true, honoured)?;
             *self.reserved() = BytesReserved::take(wanted, self.tables());
             Ok(())
         })
@@ -126,7 +129,8 @@ impl Headroom {
     /// Fails if fewer than `bytes` bytes can become resident, plus page tables and margin;
     /// otherwise returns how many more could.
     pub(crate) fn check(&self, bytes: u64) -> Result<u64, ArenaError> {
-        self.compare(with_tables(bytes), false).map_err(|shortage| shortage.error)
+        let wanted = with_tables(bytes);
+        self.compare(wanted, false, Honoured::All).map_err(|shortage| shortage.error)
     }
 
     /// Checks like [`check`](Headroom::check), and waits for others like
@@ -136,7 +140,8 @@ impl Headroom {
         bytes: u64,
         go_on: &dyn Fn() -> Result<(), ArenaError>,
     ) -> Result<u64, ArenaError> {
-        retry_while_reserved(go_on, || self.compare(with_tables(bytes), false))
+        let wanted = with_tables(bytes);
+        retry_while_reserved(go_on, |honoured| self.compare(wanted, false, honoured))
     }
 
     fn tables(&self) -> impl Iterator<Item = &ReservationTable> {
@@ -150,12 +155,12 @@ impl Headroom {
 
     /// Compares `wanted` bytes with each limit, minus the reservations of others. Returns how many
     /// more bytes are available.
-    fn compare(&self, wanted: u64, spare: bool) -> Result<u64, Shortage> {
+    fn compare(&self, wanted: u64, spare: bool, honoured: Honoured) -> Result<u64, Shortage> {
         let mut more = u64::MAX;
         for AppliedLimit { group, table } in &self.limits {
             // Read the reservations first: bytes that become resident in between are counted twice,
             // and never missed.
-            let others = self.reserved().others_in(table);
+            let others = self.reserved().others_in(table, honoured);
             let found = match group {
                 Some(group) => {
                     group.memory_limit(&self.files).map(|found| (found.limit, found.remaining()))
@@ -188,10 +193,11 @@ impl Headroom {
     }
 }
 
-/// Repeats the check while other reservations hold the missing bytes.
+/// Repeats the check while other reservations hold the missing bytes. The last check honours those
+/// of the own user and of root alone.
 fn retry_while_reserved<T>(
     go_on: &dyn Fn() -> Result<(), ArenaError>,
-    mut check: impl FnMut() -> Result<T, Shortage>,
+    mut check: impl FnMut(Honoured) -> Result<T, Shortage>,
 ) -> Result<T, ArenaError> {
     let start = Instant::now();
     let (mut last, mut since) = (0, start);
@@ -200,7 +206,7 @@ fn retry_while_reserved<T>(
     let unchanged_max =
         UNCHANGED_MAX + Duration::from_millis(u64::from(sys::process_id() % 16) * 50);
     loop {
-        let Shortage { error, reserved } = match check() {
+        let Shortage { error, reserved } = match check(Honoured::All) {
             Ok(found) => return Ok(found),
             Err(shortage) => shortage,
         };
@@ -209,7 +215,9 @@ fn retry_while_reserved<T>(
             (last, since) = (reserved, Instant::now());
         }
         if since.elapsed() >= unchanged_max || start.elapsed() >= WAIT_MAX {
-            return Err(error);
+            let found = check(Honoured::OwnAndRoot).map_err(|_| error)?;
+            event!(WARN, reserved, "reservations of other users are not honoured");
+            return Ok(found);
         }
         go_on()?;
         thread::sleep(WAIT_PAUSE);

@@ -2,6 +2,7 @@
 
 mod collapse;
 mod headroom;
+mod lockers;
 #[allow(clippy::module_inception)]
 mod populate;
 mod populate_mode;

@@ -26,6 +26,10 @@
 //!   before it reads the usage. A page can therefore be counted twice for a moment, and is never
 //!   missed.
 //!
+//! A lock may be that of any user, and never end. A call that only reservations keep from its bytes
+//! therefore waits for some seconds, and then honours those of its own user and of root alone (see
+//! `lockers.rs`).
+//!
 //! Every process takes the locks from the innermost group to the outermost, so no two processes
 //! wait for each other, and none waits longer than [`LOCK_TIMEOUT`]. Where the file cannot be
 //! opened or locked, a counter coordinates the threads of this process; other processes are not
@@ -37,7 +41,16 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::lockers::locked_by;
 use crate::sys;
+
+/// The reservations that a call honours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Honoured {
+    All,
+    /// Those of the process's own user and of root, as far as this process sees them.
+    OwnAndRoot,
+}
 
 /// The longest wait for the lock under which bytes are reserved. After it the call continues
 /// without the lock.
@@ -113,14 +126,18 @@ impl BytesReserved {
     }
 
     /// Returns the bytes that other processes, and other calls of this one, reserved in a table.
-    pub(super) fn others_in(&self, table: &ReservationTable) -> u64 {
+    pub(super) fn others_in(&self, table: &ReservationTable, honoured: Honoured) -> u64 {
         // Relaxed: a count that guards nothing by itself; the table lock orders it.
         let counted = COUNTED_IN.load(Ordering::Relaxed) == sys::process_id();
         // Relaxed: the table lock orders it.
         let here = if counted { RESERVED_HERE.load(Ordering::Relaxed) } else { 0 };
         let own = if self.process == sys::process_id() { self.bytes } else { 0 };
+        let locked = match (honoured, &table.file) {
+            (Honoured::OwnAndRoot, Some(file)) => locked_by(file, &[sys::user_id(), 0]),
+            _ => table.others().0,
+        };
         // Where locks work, they include those of this process.
-        table.others().0.max(here.saturating_sub(own))
+        locked.max(here.saturating_sub(own))
     }
 
     /// Reserves bytes in all tables. The caller holds the [`TableLock`] and has found enough bytes.
@@ -293,7 +310,8 @@ mod tests {
         let table = folder.table();
         let more = BytesReserved::take(1000, [&table].into_iter());
         assert_eq!(sum(), 1195);
-        assert!(more.others_in(&table) >= 195);
+        let others = |honoured| more.others_in(&table, honoured);
+        assert!(others(Honoured::All) >= 195 && others(Honoured::OwnAndRoot) >= 195);
         all[18].lower_to(0, [&tables[18]].into_iter());
         assert_eq!(sum(), 1176);
         drop((tables, table));
@@ -306,12 +324,15 @@ mod tests {
         let (one, two) = (table(), table());
         let first = BytesReserved::take(1 << 40, [&one].into_iter());
         let mut second = BytesReserved::take(1 << 41, [&two].into_iter());
+        let others = |of: &BytesReserved, table: &ReservationTable| {
+            of.others_in(table, Honoured::All)
+        };
         // Other tests reserve some MiB meanwhile.
-        assert!(first.others_in(&one) >= 1 << 41 && second.others_in(&two) >= 1 << 40);
+        assert!(others(&first, &one) >= 1 << 41 && others(&second, &two) >= 1 << 40);
         second.lower_to(1 << 30, [&two].into_iter());
-        assert!((1 << 30..1 << 41).contains(&first.others_in(&one)));
+        assert!((1 << 30..1 << 41).contains(&others(&first, &one)));
         drop(second);
-        assert!(first.others_in(&one) < 1 << 30);
+        assert!(others(&first, &one) < 1 << 30);
     }
 
     #[test]
