@@ -38,7 +38,9 @@ impl From<ClientError> for CallError {
         let status = match &error {
             ClientError::Call(error) => server_status(error),
             ClientError::Disconnected { .. } => KVMEM_ERR_DISCONNECTED,
-            ClientError::ForeignServer { .. } => KVMEM_ERR_PERMISSION,
+            ClientError::SocketNotAllowed { .. } | ClientError::ForeignServer { .. } => {
+                KVMEM_ERR_PERMISSION
+            }
             ClientError::MemoryReplaced => KVMEM_ERR_MEMORY_REPLACED,
             ClientError::Memory(error) => arena_status(error),
             ClientError::Forked => KVMEM_ERR_FORKED,

@@ -14,16 +14,36 @@ use kvmem_node::{ClientError, ConnectOptions, NodeClient};
 use crate::args::{DropArgs, EvictArgs, ReclaimArgs, ServerArgs};
 use crate::output::{Failure, print};
 
-/// Connects to a server that runs.
+/// The time that a server has to answer what it knows.
+const KNOWN_WITHIN: Duration = Duration::from_secs(3);
+
+/// Connects to a server that runs, for a call that takes no time.
 fn connect(server: &ServerArgs) -> Result<NodeClient, Failure> {
-    connect_for(server, Duration::ZERO)
+    connect_for(server, Duration::ZERO, KNOWN_WITHIN)
 }
 
-/// Connects to a server. Calls wait for so long for the next one if it ends.
-fn connect_for(server: &ServerArgs, retry_for: Duration) -> Result<NodeClient, Failure> {
+/// Connects to a server that runs, for a call that may take long.
+fn connect_for_work(server: &ServerArgs) -> Result<NodeClient, Failure> {
+    // A server that is stopped does not answer this one.
+    connect(server)?;
+    connect_for(server, Duration::ZERO, ConnectOptions::default().answer_within)
+}
+
+/// Connects to a server. Calls wait for so long for the next one if it ends, and for so long for an
+/// answer.
+fn connect_for(
+    server: &ServerArgs,
+    retry_for: Duration,
+    answer_within: Duration,
+) -> Result<NodeClient, Failure> {
     let ServerArgs { socket, server_users } = server.clone();
-    let options =
-        ConnectOptions { read_only: true, retry_for, server_users, ..ConnectOptions::default() };
+    let options = ConnectOptions {
+        read_only: true,
+        retry_for,
+        answer_within,
+        server_users,
+        ..ConnectOptions::default()
+    };
     // SAFETY: nothing here reads a byte of the memory.
     unsafe { NodeClient::connect(&socket, &options) }.map_err(failure)
 }
@@ -32,6 +52,7 @@ fn connect_for(server: &ServerArgs, retry_for: Duration) -> Result<NodeClient, F
 fn failure(error: ClientError) -> Failure {
     match error {
         ClientError::Disconnected { .. }
+        | ClientError::SocketNotAllowed { .. }
         | ClientError::ForeignServer { .. }
         | ClientError::Call(_) => Failure::usage(error),
         _ => Failure::new(error, 1),
@@ -40,7 +61,7 @@ fn failure(error: ClientError) -> Failure {
 
 /// Evicts values.
 pub(crate) fn evict(args: &EvictArgs) -> Result<(), Failure> {
-    let client = connect(&args.server)?;
+    let client = connect_for_work(&args.server)?;
     let evicted = client.evict(args.namespace.as_deref(), args.bytes).map_err(failure)?;
     let rest = if evicted < args.bytes {
         ": nothing more can be evicted, the rest is free, pinned or reserved"
@@ -52,7 +73,7 @@ pub(crate) fn evict(args: &EvictArgs) -> Result<(), Failure> {
 
 /// Drops all values of a namespace, or of all.
 pub(crate) fn drop_values(args: &DropArgs) -> Result<(), Failure> {
-    let client = connect(&args.server)?;
+    let client = connect_for_work(&args.server)?;
     let dropped = client.clear(args.namespace.as_deref()).map_err(failure)?;
     print(format_args!("dropped {} value(s)\n", HumanCount(dropped as u64)))
 }

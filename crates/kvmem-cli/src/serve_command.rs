@@ -28,6 +28,7 @@ use kvmem_node::{
     MemoryFile, Node, NodeError, NodeOptions, NodeServer, NodeTier, RecoveryReport, ServerOptions,
     Stopper, TierChain, observe,
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -48,6 +49,7 @@ const STATUS: Duration = Duration::from_secs(1);
 /// Serves until a signal arrives.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let started = Instant::now();
+    raise_file_limit();
     let mut passed = Passed::take()?;
     let json = JsonSink::open(&mut OutputFiles::new(), args.json.as_deref())?;
     let options = server_options(args)?;
@@ -149,6 +151,13 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     tell(format_args!("kvmem: stopped with {} value(s), {keeping}", stats.values));
     Ok(())
+}
+
+/// Raises the limit of open files as far as this user may: each client takes some, and a server that
+/// has none left turns clients away.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
 /// A node that no client has reached yet.

@@ -418,7 +418,7 @@ pub enum CallError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Quota {
-    /// Bytes of the namespace.
+    /// Bytes that the values and reservations of the namespace take.
     NamespaceBytes,
     /// Pinned values of the namespace.
     NamespacePins,
@@ -432,6 +432,16 @@ pub enum Quota {
     SessionHandles,
     /// Bytes that all sessions of the user have reserved.
     UserReserved,
+    /// Reservations of all sessions of the user.
+    UserReservations,
+    /// Values that the sessions of the user have pinned.
+    UserPins,
+    /// Bytes of the values that the sessions of the user have pinned.
+    UserPinnedBytes,
+    /// Values that all sessions that only read have pinned.
+    ReaderPins,
+    /// Bytes of the values that all sessions that only read have pinned.
+    ReaderPinnedBytes,
 }
 
 impl Quota {
@@ -444,7 +454,13 @@ impl Quota {
             Quota::SessionReserved => "commit or release reservations, or raise `max_reserved`",
             Quota::SessionPinnedBytes => "release pins, or raise `max_pinned`",
             Quota::SessionHandles => "release pins and reservations, or raise `max_handles`",
-            Quota::UserReserved => "commit or release reservations",
+            Quota::UserReserved | Quota::UserReservations => "commit or release reservations",
+            Quota::UserPins | Quota::UserPinnedBytes => {
+                "release pins, or let the server's operator make the user an operator"
+            }
+            Quota::ReaderPins | Quota::ReaderPinnedBytes => {
+                "release pins, or connect without `read_only`"
+            }
         }
     }
 }
@@ -459,6 +475,11 @@ impl std::fmt::Display for Quota {
             Quota::SessionPinnedBytes => "the bytes that the session has pinned",
             Quota::SessionHandles => "the pins and reservations of the session",
             Quota::UserReserved => "the bytes that the user has reserved",
+            Quota::UserReservations => "the reservations of the user",
+            Quota::UserPins => "the values that the user has pinned",
+            Quota::UserPinnedBytes => "the bytes that the user has pinned",
+            Quota::ReaderPins => "the values that clients have pinned that only read",
+            Quota::ReaderPinnedBytes => "the bytes that clients have pinned that only read",
         })
     }
 }

@@ -44,10 +44,23 @@ pub(crate) fn connect_within(path: &Path, limit: Duration) -> Result<OwnedFd, Er
 }
 
 /// Connects to the socket at `path`.
+#[cfg(all(test, not(loom)))]
 pub(crate) fn connect(path: &Path) -> Result<OwnedFd, Errno> {
     let socket = packet_socket(SocketFlags::empty())?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
+}
+
+/// Returns whether a process listens on the socket at `path`. Never waits: one that is stopped, and
+/// has as many connections as its socket takes, listens too. The error says that there is no such
+/// socket.
+pub(crate) fn is_listening(path: &Path) -> Result<bool, Errno> {
+    let socket = packet_socket(SocketFlags::NONBLOCK)?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Ok(()) | Err(Errno::AGAIN) => Ok(true),
+        Err(Errno::CONNREFUSED) => Ok(false),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// How long a program waits for another one that makes a socket in the same folder.
@@ -106,6 +119,9 @@ pub(crate) fn send(
     Ok(())
 }
 
+/// The most descriptors that the kernel passes with one packet.
+const MAX_PASSED: usize = 253;
+
 /// Receives a packet. One that is longer than `buffer` fails with `EMSGSIZE`.
 pub(crate) fn receive(
     socket: impl AsFd,
@@ -113,7 +129,30 @@ pub(crate) fn receive(
     flags: RecvFlags,
 ) -> Result<Packet, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    match receive_with(socket, buffer, flags, &mut space)? {
+        (_, true) => Err(Errno::MSGSIZE),
+        (packet, false) => Ok(packet),
+    }
+}
+
+/// As [`receive`], from a peer that may send any descriptors: the kernel closes none of them, which
+/// the peer could make it wait for. Returns also whether the packet is longer than `buffer`.
+pub(crate) fn receive_whole(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+) -> Result<(Packet, bool), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_PASSED))];
+    receive_with(socket, buffer, flags, &mut space)
+}
+
+fn receive_with(
+    socket: impl AsFd,
+    buffer: &mut [u8],
+    flags: RecvFlags,
+    space: &mut [MaybeUninit<u8>],
+) -> Result<(Packet, bool), Errno> {
+    let mut ancillary = RecvAncillaryBuffer::new(space);
     let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let received =
         retry(|| recvmsg(&socket, &mut [IoSliceMut::new(buffer)], &mut ancillary, flags))?;
@@ -123,10 +162,8 @@ pub(crate) fn receive(
             descriptors.extend(rights);
         }
     }
-    if received.flags.contains(rustix::net::ReturnFlags::TRUNC) {
-        return Err(Errno::MSGSIZE);
-    }
-    Ok(Packet { len: received.bytes, descriptors })
+    let truncated = received.flags.contains(rustix::net::ReturnFlags::TRUNC);
+    Ok((Packet { len: received.bytes, descriptors }, truncated))
 }
 
 /// Repeats a call that a signal has interrupted.
@@ -167,7 +204,8 @@ impl Peer {
         let libc::ucred { pid, uid, gid } = credentials(socket)?;
         let pid = pid as u32;
         let groups = std::iter::once(gid).chain(supplementary_groups(socket)).collect();
-        let descriptor = peer_descriptor(socket).or_else(|| open_process(pid));
+        let descriptor = peer_descriptor(socket)?;
+        let descriptor = descriptor.map_or_else(|| process_descriptor(pid), |it| Ok(Some(it)))?;
         let process_id = descriptor.as_ref().map_or(0, process_id);
         Ok(Peer { pid, uid, groups, process_id, descriptor })
     }
@@ -235,8 +273,9 @@ fn supplementary_groups(socket: BorrowedFd<'_>) -> Vec<u32> {
     }
 }
 
-/// Returns the descriptor of the process that has connected, without a race for its number.
-fn peer_descriptor(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+/// Returns the descriptor of the process that has connected, without a race for its number. `None`
+/// if the kernel has none to give; the error says that this process cannot take it.
+fn peer_descriptor(socket: BorrowedFd<'_>) -> Result<Option<OwnedFd>, Errno> {
     let mut raw: libc::c_int = -1;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the two pointers are to an integer and to its length, which live during the call.
@@ -249,14 +288,31 @@ fn peer_descriptor(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
             &raw mut len,
         )
     };
-    // SAFETY: the kernel has made the descriptor for this call, and nothing else owns it.
-    (failed == 0 && raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) })
+    if failed == 0 {
+        // SAFETY: the kernel has made the descriptor for this call, and nothing else owns it.
+        return Ok((raw >= 0).then(|| unsafe { OwnedFd::from_raw_fd(raw) }));
+    }
+    let error = std::io::Error::last_os_error();
+    unless_exhausted(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+}
+
+/// Returns no descriptor for an error, unless this process or the machine has too many.
+fn unless_exhausted(errno: Errno) -> Result<Option<OwnedFd>, Errno> {
+    match errno {
+        Errno::MFILE | Errno::NFILE | Errno::NOMEM => Err(errno),
+        _ => Ok(None),
+    }
 }
 
 /// Returns a descriptor of a process; `None` if it is gone.
+fn process_descriptor(pid: u32) -> Result<Option<OwnedFd>, Errno> {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
+    pidfd_open(pid, PidfdFlags::empty()).map(Some).or_else(unless_exhausted)
+}
+
+/// Returns a descriptor of a process; `None` if it is gone, or cannot be watched.
 pub(crate) fn open_process(pid: u32) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
-    pidfd_open(pid, PidfdFlags::empty()).ok()
+    process_descriptor(pid).ok().flatten()
 }
 
 /// The type of the file system of processes, since Linux 6.9.

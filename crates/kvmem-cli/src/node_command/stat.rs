@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use indicatif::{BinaryBytes, HumanCount};
 use kvmem_node::{NamespaceStats, NodeStats};
 
-use super::{connect, connect_for, failure, name_of};
+use super::{KNOWN_WITHIN, connect, connect_for, failure, name_of};
 use crate::args::StatArgs;
 use crate::output::{Failure, JsonSink};
 use crate::output_file::OutputFiles;
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &StatArgs) -> Result<(), Failure> {
 fn watch(args: &StatArgs, interval: Duration) -> Result<(), Failure> {
     // A server that is not there is told at once, and one that restarts is waited for.
     connect(&args.server)?;
-    let client = connect_for(&args.server, RESTART)?;
+    let client = connect_for(&args.server, RESTART, KNOWN_WITHIN)?;
     let clear = if io::stdout().is_terminal() { CLEAR } else { "" };
     let mut before: Option<(NodeStats, Instant)> = None;
     for shown in 1.. {

@@ -382,7 +382,7 @@ fn quotas_and_leases_are_those_of_the_options() {
     let error = small.reserve(&[20_481]).map(drop).expect_err("over the limit");
     assert!(error.to_string().contains("the limit is 20480"), "{error}");
     let blocks = small.reserve(&[100, 100]).expect("within the limit");
-    assert_eq!((blocks.len(), small.stats().expect("a call").reserved_bytes), (2, 200));
+    assert_eq!((blocks.len(), small.stats().expect("a call").reserved_bytes), (2, 256));
     let observing = place.client();
     eventually("the reservations of a silent client are lost", || {
         observing.stats().expect("a call").fenced_total == 2
@@ -779,4 +779,39 @@ fn invalid_options_of_a_server_end_with_status_2() {
     let (status, errors) = place.fails("64TiB", &["--keep", "none"]);
     assert_eq!(status, Some(1), "{errors}");
     assert!(errors.contains("this machine cannot give 64 TiB"), "{errors}");
+}
+
+/// A server without free descriptors turns clients away, with an error that says so. Those that it
+/// has stay, and it takes as many as the user's limit allows, whatever the soft limit is.
+#[test]
+fn a_server_without_descriptors_turns_clients_away() {
+    let place = Place::new();
+    let mut command = Command::new("sh");
+    let limited = "ulimit -Sn 20 && ulimit -Hn 80 && exec \"$0\" \"$@\"";
+    command.args(["-c", limited, env!("CARGO_BIN_EXE_kvmem")]);
+    let server = place.serve_by(command, "8MiB", &["--keep", "none"]);
+    let options = ConnectOptions { retry_for: Duration::ZERO, ..ConnectOptions::default() };
+    let mut clients = Vec::new();
+    let error = loop {
+        match place.client_of(&options) {
+            Ok(client) => {
+                let block = client.reserve(&[4096]).expect("there is space");
+                clients.push((client, block));
+            }
+            Err(error) => break error,
+        }
+        assert!(clients.len() < 80, "each client takes a descriptor at least");
+    };
+    // A server of 20 descriptors has place for fewer.
+    assert!(clients.len() >= 12, "{}: {error}", clients.len());
+    let stats = clients[0].0.stats().expect("a call");
+    assert_eq!(stats.reservations as usize, clients.len(), "{error}");
+    let left = clients.len() - 1;
+    let (client, block) = clients.swap_remove(0);
+    drop(block);
+    drop(client);
+    eventually("its place is free", || place.client_of(&options).is_ok());
+    let stats = clients[0].0.stats().expect("a call");
+    assert_eq!(stats.reservations as usize, left);
+    server.kill();
 }

@@ -58,7 +58,7 @@ impl Drop for ClientInner {
         }
         drop(registration);
         // No pin, no reservation and no key is left, so nothing writes to the memory any more.
-        self.connection.tell(&Call::Goodbye);
+        self.connection.say_goodbye();
     }
 }
 

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::channel::Channel;
-use super::{ClientError, ConnectOptions};
+use super::{ClientError, ConnectOptions, farewell};
 use crate::error::CallError;
 use crate::node::{BlockHandle, Granted, MAX_BATCH};
 use crate::protocol::{
@@ -26,6 +26,9 @@ use crate::socket;
 
 /// Handles of one [`Call::Keep`].
 const KEPT_PER_MESSAGE: usize = 4096;
+
+/// The time in which a server that starts gives its socket the mode that it is to have.
+const FORBIDDEN_FOR: Duration = Duration::from_millis(200);
 
 /// The longest time between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
@@ -150,6 +153,8 @@ struct Shared {
     /// Releases that the channel had no space for.
     owed: Vec<(u64, Vec<BlockHandle>)>,
     lines: u64,
+    /// The number of the connection on which the client has said goodbye; 0: none.
+    said_goodbye: u64,
     token: u64,
     /// Buffers that no call uses.
     spare: Vec<Buffers>,
@@ -197,14 +202,18 @@ impl Connection {
             let limits = Limits { options, until };
             let greeted = greet(path, limits, 0).and_then(|greeted| {
                 let Greeted { socket, file, view, welcome } = greeted;
-                Ok((open_channel(socket, limits)?, file, view, welcome))
+                Ok((open_channel(socket, false, limits)?, file, view, welcome))
             });
             match greeted {
                 Ok(greeted) => break greeted,
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Transient(errno)) => {
                     let waited = started.elapsed();
-                    if waited >= options.retry_for {
+                    let limit = match is_forbidden(errno) {
+                        true => options.retry_for.min(FORBIDDEN_FOR),
+                        false => options.retry_for,
+                    };
+                    if waited >= limit {
                         return Err(disconnected(path, waited, errno));
                     }
                     std::thread::sleep(pause);
@@ -221,6 +230,7 @@ impl Connection {
             connecting: false,
             owed: Vec::new(),
             lines: 1,
+            said_goodbye: 0,
             token: welcome.token,
             spare: Vec::new(),
             sleepers: 0,
@@ -395,19 +405,29 @@ impl Connection {
         }
     }
 
-    /// Sends a message that has no answer, if there is a connection and space. Never waits.
-    pub(super) fn tell(&self, call: &Call<'_>) {
+    /// Sends a message that has no answer, if there is a connection and space. Never waits. Returns
+    /// the number of the connection that has taken it.
+    pub(super) fn tell(&self, call: &Call<'_>) -> Option<u64> {
         if self.is_forked() {
-            return;
+            return None;
         }
         let mut shared = self.lock();
-        let line = shared.line.as_ref().filter(|line| line.broken.is_none());
-        let Some(channel) = line.map(|line| Arc::clone(&line.channel)) else { return };
+        let line = shared.line.as_ref().filter(|line| line.broken.is_none())?;
+        let (number, channel) = (line.number, Arc::clone(&line.channel));
         let mut buffers = shared.spare.pop().unwrap_or_default();
         drop(shared);
         encode(&Encoded { id: NO_ANSWER, call }, &mut buffers.request);
-        let _ = channel.try_send(&buffers.request);
+        // A ring takes messages for a server that has ended.
+        let sent = channel.try_send(&buffers.request) == Ok(true) && !channel.has_ended();
         self.lock().spare.push(buffers);
+        sent.then_some(number)
+    }
+
+    /// Says that the client writes no more.
+    pub(super) fn say_goodbye(&self) {
+        if let Some(number) = self.tell(&Call::Goodbye) {
+            self.lock().said_goodbye = number;
+        }
     }
 
     /// Sends a call until the channel takes it.
@@ -641,16 +661,54 @@ impl Connection {
         } else {
             Resumption::Nothing { epoch: welcome.epoch, pin_word: welcome.pin_word }
         };
-        Ok((open_channel(socket, limits)?, welcome.token, view, kept))
+        let channel = open_channel(socket, welcome.resumed, limits)?;
+        Ok((channel, welcome.token, view, kept))
     }
 }
 
 impl Drop for Connection {
     /// Ends the session, which otherwise lasts as long as this process. The client has said so
-    /// already, unless it could not be set up, or a thread of it has connected again since.
+    /// already, unless it could not be set up, a thread of it has connected again since, or the
+    /// server is away.
     fn drop(&mut self) {
-        self.tell(&Call::Goodbye);
+        if self.is_forked() {
+            return;
+        }
+        let has_said = |shared: &Shared| {
+            shared.line.as_ref().is_some_and(|line| line.number == shared.said_goodbye)
+        };
+        if !has_said(&self.lock()) {
+            self.say_goodbye();
+        }
+        let shared = self.lock();
+        if !has_said(&shared) && !shared.replaced {
+            farewell::say_later(self.path.clone(), &self.options, shared.token);
+        }
     }
+}
+
+/// Says goodbye to the server at `path` for the client of a session.
+pub(super) fn say_goodbye_at(
+    path: &Path,
+    options: &ConnectOptions,
+    token: u64,
+) -> Result<(), Failure> {
+    let limits = Limits { options, until: Instant::now().checked_add(options.answer_within) };
+    let Greeted { socket, welcome, .. } = greet(path, limits, token)?;
+    if welcome.resumed {
+        keep(&socket, &Named::default(), limits)?;
+    }
+    // A server that does not know the session has begun one.
+    leave(&socket);
+    Ok(())
+}
+
+/// Says goodbye on a connection that no other thread uses.
+fn leave(socket: &OwnedFd) {
+    let mut buffer = Vec::new();
+    encode(&Encoded { id: NO_ANSWER, call: &Call::Goodbye }, &mut buffer);
+    // It has space: each request has had its answer.
+    let _ = socket::send(socket, &buffer, &[], SendFlags::DONTWAIT);
 }
 
 /// What a server still has of a client that connects again.
@@ -662,6 +720,7 @@ enum Resumption {
 }
 
 /// What a client has named to a server when it connects again.
+#[derive(Default)]
 struct Named {
     pins: HashMap<BlockHandle, u32>,
     reservations: Vec<BlockHandle>,
@@ -779,7 +838,7 @@ fn handles_of(outcome: &Outcome) -> Option<(u64, Vec<BlockHandle>)> {
 }
 
 /// Why an attempt failed.
-enum Failure {
+pub(super) enum Failure {
     /// Another one may succeed.
     Transient(Errno),
     Final(ClientError),
@@ -799,11 +858,17 @@ struct Encoded<'a> {
 }
 
 fn disconnected(path: &Path, waited: Duration, errno: Errno) -> ClientError {
-    ClientError::Disconnected {
-        path: path.display().to_string(),
-        waited_ms: waited.as_millis() as u64,
-        error: errno.into(),
+    let (path, error) = (path.display().to_string(), errno.into());
+    if is_forbidden(errno) {
+        let own = rustix::process::geteuid().as_raw();
+        return ClientError::SocketNotAllowed { path, own, error };
     }
+    ClientError::Disconnected { path, waited_ms: waited.as_millis() as u64, error }
+}
+
+/// Returns whether the user of this process may not reach the socket.
+fn is_forbidden(errno: Errno) -> bool {
+    matches!(errno, Errno::ACCESS | Errno::PERM)
 }
 
 /// A server that has answered the greeting.
@@ -851,19 +916,29 @@ fn reason_of_close(socket: &OwnedFd, failure: Failure) -> Failure {
     }
 }
 
-/// Asks for rings if the client wants them and the server has some.
-fn open_channel(socket: OwnedFd, limits: Limits<'_>) -> Result<Channel, Failure> {
+/// Asks for rings if the client wants them and the server has some. `resumed` says that the session
+/// stays if that fails.
+fn open_channel(
+    socket: OwnedFd,
+    resumed: bool,
+    limits: Limits<'_>,
+) -> Result<Channel, Failure> {
     if !limits.options.rings {
         return Ok(Channel::by_socket(socket));
     }
-    match exchange(&socket, &Call::Rings, limits) {
-        Ok((Answer::Rings, descriptors)) => Ok(Channel::by_rings(socket, descriptors)?),
-        Ok(_) => Err(ClientError::Protocol { what: "no rings" }.into()),
+    let failure = match exchange(&socket, &Call::Rings, limits) {
+        Ok((Answer::Rings, descriptors)) => return Ok(Channel::by_rings(socket, descriptors)?),
+        Ok(_) => ClientError::Protocol { what: "no rings" }.into(),
         Err(Failure::Final(ClientError::Call(CallError::TooMany { .. }))) => {
-            Ok(Channel::by_socket(socket))
+            return Ok(Channel::by_socket(socket));
         }
-        Err(failure) => Err(failure),
+        Err(failure) => failure,
+    };
+    if !resumed {
+        // The session that was just begun is not used.
+        leave(&socket);
     }
+    Err(failure)
 }
 
 /// Tells a server what this client has, which its predecessor gave it.
@@ -879,7 +954,7 @@ fn keep(socket: &OwnedFd, named: &Named, limits: Limits<'_>) -> Result<Resumptio
         exchange(socket, &Call::Keep { pins: Vec::new(), reservations }, limits)?;
     }
     match exchange(socket, &Call::Kept, limits)?.0 {
-        Answer::Kept { epoch, pins_kept, pin_word, .. } => {
+        Answer::Kept { epoch, pins_kept, pin_word } => {
             Ok(Resumption::Session { epoch, pins: pins_kept, pin_word })
         }
         _ => Err(ClientError::Protocol { what: "no word of what is kept" }.into()),

@@ -15,13 +15,26 @@ pub enum ClientError {
     #[error(transparent)]
     Call(#[from] CallError),
     /// No server answers, and did not within the time that the client retries.
-    #[error("no server answers at {path}, for {waited_ms} ms: {error}; start `kvmem serve`")]
+    #[error("{}", no_answer(path, *waited_ms, error))]
     Disconnected {
         /// The path of the socket.
         path: String,
         /// Milliseconds that the client tried.
         waited_ms: u64,
         /// Why the last attempt failed.
+        error: io::Error,
+    },
+    /// The user of this process may not reach the socket.
+    #[error(
+        "user {own} may not connect to {path}: {error}; let the server's owner name the user or \
+         one of its groups (`kvmem serve --allow-group`), and open the folders above the socket"
+    )]
+    SocketNotAllowed {
+        /// The path of the socket.
+        path: String,
+        /// The user of the client.
+        own: u32,
+        /// What the kernel says.
         error: io::Error,
     },
     /// A server answers that has other memory: all values are gone. Connect a new client.
@@ -100,6 +113,17 @@ pub enum ClientError {
          `checksums` in the writer's options"
     )]
     Unverified,
+}
+
+/// Returns what is wrong with a server that does not answer.
+fn no_answer(path: &str, waited_ms: u64, error: &io::Error) -> String {
+    if error.kind() == io::ErrorKind::TimedOut {
+        return format!(
+            "the server at {path} does not answer, for {waited_ms} ms: it is stopped, hangs or \
+             has too much to do"
+        );
+    }
+    format!("no server answers at {path}, for {waited_ms} ms: {error}; start `kvmem serve`")
 }
 
 /// Returns the users that a client trusts, as a part of a sentence.

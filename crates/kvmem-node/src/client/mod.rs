@@ -21,6 +21,7 @@ mod channel;
 mod client;
 mod connection;
 mod error;
+mod farewell;
 mod memory;
 mod options;
 mod pins;

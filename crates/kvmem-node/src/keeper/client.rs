@@ -28,6 +28,9 @@ pub struct KeeperClient {
 /// An answer of another kind than the call's.
 const UNEXPECTED: KeeperError = KeeperError::BadAnswer { what: "an answer to another call" };
 
+/// The time that a keeper has to accept connections, of which it has many.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+
 impl KeeperClient {
     /// Connects to the keeper at the socket `path`.
     ///
@@ -36,7 +39,8 @@ impl KeeperClient {
     /// of root.
     pub fn connect(path: impl AsRef<Path>) -> Result<KeeperClient, KeeperError> {
         let path = path.as_ref();
-        let socket = socket::connect(path).map_err(|errno| no_keeper(path, errno))?;
+        let socket = socket::connect_within(path, CONNECT_WITHIN);
+        let socket = socket.map_err(|errno| no_keeper(path, errno))?;
         let peer = Peer::of(&socket).map_err(|errno| no_keeper(path, errno))?;
         let own = rustix::process::geteuid().as_raw();
         if peer.uid != own && peer.uid != 0 {

@@ -74,9 +74,9 @@ impl Keeper {
             }
             _ => KeeperError::System { call: "flock of the socket's folder", error },
         })?;
-        match socket::connect(path) {
-            Ok(_) => return Err(KeeperError::KeeperInUse { path: path.display().to_string() }),
-            Err(Errno::CONNREFUSED) => {
+        match socket::is_listening(path) {
+            Ok(true) => return Err(KeeperError::KeeperInUse { path: path.display().to_string() }),
+            Ok(false) => {
                 socket::remove_dead(path).map_err(io("unlink of the keeper's socket"))?;
             }
             Err(_) => {}

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 
 use super::node::Node;
-use super::sessions::NOWHERE;
+use super::sessions::{NOWHERE, PinState};
 use super::{BlockHandle, EventKind, Granted, SessionIndex};
 use crate::error::{CallError, Quota};
 use crate::format::{MAX_KEY, State};
@@ -44,7 +44,7 @@ impl Node {
         if !self.has_tier() || blocks.iter().all(Option::is_some) {
             return Ok((blocks, Vec::new()));
         }
-        let pending = self.fetch_below(session, keys, prefix_only, None);
+        let (pending, _) = self.fetch_below(session, keys, prefix_only, None, 0);
         // A value that comes is no miss.
         let counted = if prefix_only { pending.len().min(1) } else { pending.len() };
         self.counters.misses -= counted as u64;
@@ -138,7 +138,7 @@ impl Node {
         }
         for &handle in handles {
             let Ok((slot, _)) = self.live(handle) else { continue };
-            if self.sessions.get(session).reservations.contains_key(&slot) {
+            if self.sessions.get(session).has_reserved(slot) {
                 self.end_reservation(session, slot);
             }
         }
@@ -158,7 +158,7 @@ impl Node {
             if live && self.unpin(session, slot) {
                 continue;
             }
-            if live && self.sessions.get(session).reservations.contains_key(&slot) {
+            if live && self.sessions.get(session).has_reserved(slot) {
                 self.end_reservation(session, slot);
             } else {
                 stale = Some(CallError::Stale { slot, generation });
@@ -171,19 +171,20 @@ impl Node {
     /// already counts once.
     fn check_pin_limits(
         &self,
-        session: SessionIndex,
+        index: SessionIndex,
         namespace: u16,
         slot: u32,
     ) -> Result<(), CallError> {
-        let session = self.sessions.get(session);
+        let session = self.sessions.get(index);
         if session.pins.contains_key(&slot) {
             return Ok(());
         }
+        self.check_holders(index, slot)?;
         let exceeds = |what, value, limit| match value > limit {
             true => Err(CallError::Quota { what, value, limit }),
             false => Ok(()),
         };
-        let len = self.len_of(slot);
+        let len = self.space_of(slot);
         let limit = self.options.max_pinned_bytes_per_session;
         exceeds(Quota::SessionPinnedBytes, session.pinned_bytes + len, limit)?;
         if self.locals[slot as usize].pins > 0 {
@@ -208,43 +209,43 @@ impl Node {
     /// Adds a pin to an entry that is committed. A session has up to 2^32 - 1 of them: a client
     /// that wants more loses count of its own pins alone.
     pub(super) fn pin(&mut self, session: SessionIndex, slot: u32) {
-        let len = self.len_of(slot);
+        let space = self.space_of(slot);
         let pinning = self.sessions.get_mut(session);
-        let count = pinning.pins.entry(slot).or_default();
-        *count = count.saturating_add(1);
-        if *count == 1 {
-            pinning.pinned_bytes += len;
-            self.entry(slot).add_user(session.number());
-            self.begin_pin(slot);
-        }
-    }
-
-    /// Sets how many pins a session has of an entry that it has pinned.
-    pub(super) fn set_pins(&mut self, session: SessionIndex, slot: u32, count: u32) {
-        let len = self.len_of(slot);
-        let pinning = self.sessions.get_mut(session);
-        if count > 0 {
-            pinning.pins.insert(slot, count);
-        } else if pinning.pins.remove(&slot).is_some() {
-            pinning.pinned_bytes -= len;
-            self.entry(slot).remove_user(session.number());
-            self.end_pin(slot);
+        match pinning.pins.entry(slot) {
+            Entry::Occupied(mut pin) => {
+                let PinState { count, .. } = pin.get_mut();
+                *count = count.saturating_add(1);
+            }
+            Entry::Vacant(place) => {
+                place.insert(PinState::of(1));
+                pinning.pinned_bytes += space;
+                self.hold(session, slot);
+                self.entry(slot).add_user(session.number());
+                self.begin_pin(slot);
+            }
         }
     }
 
     /// Ends a pin of a session; returns whether it has one.
     pub(super) fn unpin(&mut self, session: SessionIndex, slot: u32) -> bool {
-        let len = self.len_of(slot);
-        let pinning = self.sessions.get_mut(session);
-        let Entry::Occupied(mut count) = pinning.pins.entry(slot) else { return false };
-        *count.get_mut() -= 1;
-        if *count.get() == 0 {
-            count.remove();
-            pinning.pinned_bytes -= len;
-            self.entry(slot).remove_user(session.number());
-            self.end_pin(slot);
+        let pin = self.sessions.get_mut(session).pins.get_mut(&slot);
+        let Some(pin) = pin.filter(|pin| !pin.is_over()) else { return false };
+        pin.count -= 1;
+        if pin.count == 0 {
+            self.end_pins(session, slot);
         }
         true
+    }
+
+    /// Ends what a session has pinned of an entry.
+    pub(super) fn end_pins(&mut self, session: SessionIndex, slot: u32) {
+        let space = self.space_of(slot);
+        let pinning = self.sessions.get_mut(session);
+        pinning.pins.remove(&slot).expect("the session has pinned the entry");
+        pinning.pinned_bytes -= space;
+        self.entry(slot).remove_user(session.number());
+        self.end_hold(session, slot);
+        self.end_pin(slot);
     }
 
     /// Pins a committed entry for the server itself. A recovery does not know of it.
@@ -265,10 +266,10 @@ impl Node {
     pub(super) fn begin_pin(&mut self, slot: u32) {
         if self.locals[slot as usize].pins == 0 {
             self.release_parent(slot);
-            let (namespace, len) = (self.entry(slot).namespace(), self.len_of(slot));
+            let (namespace, space) = (self.entry(slot).namespace(), self.space_of(slot));
             let namespace = self.namespaces.at(namespace);
             (namespace.pinned, namespace.pinned_bytes) =
-                (namespace.pinned + 1, namespace.pinned_bytes + len);
+                (namespace.pinned + 1, namespace.pinned_bytes + space);
         }
         self.locals[slot as usize].pins += 1;
     }
@@ -279,10 +280,10 @@ impl Node {
         if *pins > 0 {
             return;
         }
-        let (namespace, len) = (self.entry(slot).namespace(), self.len_of(slot));
+        let (namespace, space) = (self.entry(slot).namespace(), self.space_of(slot));
         let namespace = self.namespaces.at(namespace);
         (namespace.pinned, namespace.pinned_bytes) =
-            (namespace.pinned - 1, namespace.pinned_bytes - len);
+            (namespace.pinned - 1, namespace.pinned_bytes - space);
         match self.word(slot).state {
             State::Detached => self.release_extent(slot),
             _ => {

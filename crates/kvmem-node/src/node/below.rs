@@ -1,6 +1,6 @@
 //! *Below* the node: which values go to its tier, come back from it, and must not come back.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
@@ -107,6 +107,13 @@ struct PendingLookUp {
     fetch: bool,
 }
 
+/// A value that a look-up has found, and the calls that want it.
+struct Found {
+    named: NamedKey,
+    len: u64,
+    waiting: Vec<Waiting>,
+}
+
 /// Lets a call wait, if there is one. Returns false if too many wait.
 fn add_waiting(list: &mut Vec<Waiting>, waiting: Option<Waiting>) -> bool {
     let may_wait = waiting.is_none() || list.len() < MAX_WAITING;
@@ -123,6 +130,8 @@ pub(super) struct Below {
     look_ups: HashMap<NamedKey, PendingLookUp>,
     /// Lengths of values that only a look-up knows, and until when they are known.
     known: HashMap<NamedKey, (u64, u64)>,
+    /// Values that look-ups have found and calls want.
+    found: VecDeque<Found>,
     parents: ParentsBelow,
     /// Values that have left the memory and are in the tier. It begins where no value was marked
     /// lately.
@@ -141,6 +150,8 @@ pub(super) struct Below {
     names: TierNames,
     /// The evictions of the tier that the log of events has.
     evictions: u64,
+    /// The tier is being cleared: its failures by then.
+    clearing: Option<u64>,
     /// The commits and jobs after which there was nothing to store.
     idle_at: Option<u64>,
     changes: u64,
@@ -217,6 +228,7 @@ impl Node {
             fetches: HashMap::new(),
             look_ups: HashMap::new(),
             known: HashMap::new(),
+            found: VecDeque::new(),
             parents: ParentsBelow::default(),
             leavings: LATELY + 1,
             fetched_into: HashMap::new(),
@@ -226,6 +238,7 @@ impl Node {
             next_source: 0,
             names: TierNames::default(),
             evictions,
+            clearing: None,
             idle_at: None,
             changes: 0,
         });
@@ -262,7 +275,7 @@ impl Node {
     pub(super) fn namespaces_below(&self) -> impl Iterator<Item = u16> + '_ {
         let keys = |it: &'_ Below| {
             let keys = it.fetches.keys().chain(it.removals.keys()).chain(it.fetched_into.values());
-            let keys = keys.chain(it.look_ups.keys());
+            let keys = keys.chain(it.look_ups.keys()).chain(it.found.iter().map(|it| &it.named));
             keys.map(|(namespace, _)| *namespace).collect::<Vec<_>>()
         };
         self.below.as_ref().map_or_else(Vec::new, keys).into_iter()
@@ -322,23 +335,24 @@ impl Node {
         JOB_BYTES.min(self.memory.header.memory_len / PART_STORED / STORE_JOBS)
     }
 
-    /// Returns whether values will be evictable or free when the tier has done its jobs.
+    /// Returns whether values will be evictable or free when the tier has done its jobs, or what is
+    /// [over](super::ending) is released.
     pub(crate) fn space_will_come(&self) -> bool {
         // A value that is in a list and was no victim is being stored or verified.
         let listed = |it: &Namespace| it.has_candidates(&self.locals);
         let held = || self.namespaces.all().iter().any(listed);
-        self.below.is_some() && (held() || !self.server_pins.is_empty())
+        self.is_ending() || self.below.is_some() && (held() || !self.server_pins.is_empty())
     }
 
     /// Returns whether a namespace that is over its limit will be below it when the tier has done
-    /// its jobs.
+    /// its jobs, or what is [over](super::ending) is released.
     pub(crate) fn namespace_space_will_come(&self, session: SessionIndex) -> bool {
         let namespace = self.sessions.get(session).namespace;
         // A value that is in a list and was no victim is being stored or verified.
         let listed = || self.namespaces.get(namespace).has_candidates(&self.locals);
         let removing =
             || self.server_pins.keys().any(|it| self.entry(*it).namespace() == namespace);
-        self.below.is_some() && (listed() || removing())
+        self.is_ending() || self.below.is_some() && (listed() || removing())
     }
 
     /// Returns values that the tier does not have and that would be evicted next, up to one job.
@@ -367,8 +381,8 @@ impl Node {
             match (below.next_source + source) % sources {
                 0 if is_full => {
                     let (locals, history) = (&self.locals, self.history.as_deref());
-                    let len_of = |slot| self.len_of(slot);
-                    let order = self.namespaces.eviction_order(locals, history, len_of);
+                    let space_of = |slot| self.space_of(slot);
+                    let order = self.namespaces.eviction_order(locals, history, space_of);
                     self.add_to_job(&mut job, order, ahead_bytes, LOOKED_AT);
                 }
                 0 => {}
@@ -549,10 +563,15 @@ impl Node {
             return false;
         }
         let (namespace, key) = self.named_key(slot);
-        // A value that is evicted is not older than one that only a look-up would find.
+        // A value that is evicted is not older than one that only a look-up would find. A tier that
+        // is being cleared loses all but what it stores later.
         self.locals[slot as usize].storing
-            || kind != EventKind::Evicted && !below.tier.knows_all()
-            || below.tier.len_of(&self.key_in_tier(namespace, &key)).is_some()
+            || below.clearing.is_none() && self.is_known_below(below, kind, namespace, &key)
+    }
+
+    fn is_known_below(&self, below: &Below, kind: EventKind, namespace: u16, key: &[u8]) -> bool {
+        kind != EventKind::Evicted && !below.tier.knows_all()
+            || below.tier.len_of(&self.key_in_tier(namespace, key)).is_some()
     }
 
     /// Removes the value of an entry from the tier. The entry is detached, and stays until then.
@@ -673,22 +692,26 @@ impl Node {
         Some((&named.1, len))
     }
 
-    /// Begins to fetch the keys that only the tier has. `waiting` [ends](Self::tier_done) for each
-    /// of them. Returns their positions. If no call waits, they are limited: the next call goes on.
+    /// Begins to fetch the keys, from position `from` on, that only the tier has. `waiting`
+    /// [ends](Self::tier_done) for each of them. Returns their positions, and the position to go on
+    /// from if they need more than `evictions_left`. If no call waits, they are limited: the next
+    /// call goes on.
     pub(crate) fn fetch_below(
         &mut self,
         session: SessionIndex,
         keys: &[&[u8]],
         prefix_only: bool,
         waiting: Option<Waiting>,
-    ) -> Vec<u16> {
+        from: usize,
+    ) -> (Vec<u16>, Option<usize>) {
         let namespace = self.sessions.get(session).namespace;
         if namespace == NOWHERE {
-            return Vec::new();
+            return (Vec::new(), None);
         }
+        let mut goes_on = None;
         let max_bytes = self.memory.header.memory_len / PART_FETCHED;
         let (mut begun, mut unknown, mut waits) = (Vec::new(), Vec::new(), Vec::new());
-        for (index, key) in keys.iter().enumerate() {
+        for (index, key) in keys.iter().enumerate().skip(from) {
             if self.find(namespace, key).is_some() {
                 continue;
             }
@@ -726,9 +749,15 @@ impl Node {
                             begun.push(fetching);
                             waits.push(position);
                         }
+                        Err(_) if waiting.is_some() && self.evictions_left == 0 => {
+                            goes_on = Some(index);
+                            break;
+                        }
                         // Values are stored before they are evicted: the next call begins.
                         Err(_)
-                            if waiting.is_none() && waits.is_empty() && self.space_will_come() =>
+                            if waiting.is_none()
+                                && waits.is_empty()
+                                && (self.evictions_left == 0 || self.space_will_come()) =>
                         {
                             waits.push(position);
                             break;
@@ -761,7 +790,7 @@ impl Node {
             self.push_fetches(values);
         }
         self.push_look_ups(unknown);
-        waits
+        (waits, goes_on)
     }
 
     /// Begins to look up the keys of which neither memory nor the tier knows whether there is a
@@ -794,7 +823,8 @@ impl Node {
     }
 
     /// Lets a call wait for the look-up of a key, which is added to `unknown` if it is not under
-    /// way. Returns false if the tier knows all its values, or too many calls wait.
+    /// way. Returns false if the tier knows all its values or is being cleared, or too many calls
+    /// wait.
     fn begin_look_up(
         &mut self,
         named: &NamedKey,
@@ -803,9 +833,8 @@ impl Node {
         waiting: Option<Waiting>,
     ) -> bool {
         let tier_key = self.key_in_tier(named.0, &named.1);
-        let Some(below) = self.below.as_mut().filter(|it| !it.tier.knows_all()) else {
-            return false;
-        };
+        let may_ask = |it: &&mut Below| !it.tier.knows_all() && it.clearing.is_none();
+        let Some(below) = self.below.as_mut().filter(may_ask) else { return false };
         let is_new = !below.look_ups.contains_key(named);
         let look_up = below.look_ups.entry(named.clone()).or_default();
         look_up.fetch |= waiting.is_none();
@@ -839,7 +868,8 @@ impl Node {
 
     /// Returns the length of a value that the tier has, as far as it is known.
     fn len_below(&self, named: &NamedKey) -> Option<u64> {
-        let below = self.below.as_ref()?;
+        // What it has while it is being cleared must not come back.
+        let below = self.below.as_ref().filter(|it| it.clearing.is_none())?;
         let of_tier = below.tier.len_of(&self.key_in_tier(named.0, &named.1));
         of_tier.or_else(|| below.known_len(named))
     }
@@ -866,33 +896,60 @@ impl Node {
     }
 
     /// Takes the length that a look-up has found. Returns the calls that wait no longer: those that
-    /// want the value wait until it is fetched.
-    fn looked_up(
-        &mut self,
-        value: LookingUp,
-        len: Option<u64>,
-        begun: &mut Vec<Fetching>,
-    ) -> Vec<Waiting> {
+    /// want the value wait until it is [fetched](Self::fetch_found).
+    fn looked_up(&mut self, value: LookingUp, len: Option<u64>) -> Vec<Waiting> {
         let named = (value.namespace, value.key);
         let below = self.below.as_mut().expect("there is a tier");
         let Some(look_up) = below.look_ups.remove(&named) else { return Vec::new() };
         let PendingLookUp { acquiring, mut asking, fetch } = look_up;
         let free = !below.fetches.contains_key(&named) && !below.removals.contains_key(&named);
-        if let Some(len) = len.filter(|_| free) {
+        if let Some(len) = len.filter(|_| free && below.clearing.is_none()) {
             if below.known.len() >= MAX_KNOWN {
                 below.known.clear();
             }
             below.known.insert(named.clone(), (len, now_ms() + KNOWN_MS));
-            if (fetch || !acquiring.is_empty()) && self.find(named.0, &named.1).is_none() {
-                match self.begin_fetch(&named, len, 0, acquiring) {
-                    Ok(fetching) => begun.push(fetching),
-                    Err(waiting) => asking.extend(waiting),
-                }
+            if fetch || !acquiring.is_empty() {
+                below.found.push_back(Found { named, len, waiting: acquiring });
                 return asking;
             }
         }
         asking.extend(acquiring);
         asking
+    }
+
+    /// Returns whether values that look-ups have found are still to be fetched.
+    pub(crate) fn has_found(&self) -> bool {
+        self.below.as_ref().is_some_and(|it| !it.found.is_empty())
+    }
+
+    /// Begins to fetch values that look-ups have found, as far as `evictions_left` allow. Returns
+    /// the calls that wait no longer for one of them, because it is there or does not come.
+    pub(crate) fn fetch_found(&mut self) -> Vec<Waiting> {
+        let (mut begun, mut ended) = (Vec::new(), Vec::new());
+        while let Some(found) = self.below.as_mut().and_then(|it| it.found.pop_front()) {
+            let Found { named, len, waiting } = found;
+            let below = self.below.as_mut().expect("it was just there");
+            if let Some(fetch) = below.fetches.get_mut(&named).filter(|it| !it.superseded) {
+                fetch.waiting.extend(waiting);
+                continue;
+            }
+            let busy = below.fetches.contains_key(&named) || below.removals.contains_key(&named);
+            if busy || below.clearing.is_some() || self.find(named.0, &named.1).is_some() {
+                ended.extend(waiting);
+                continue;
+            }
+            match self.begin_fetch(&named, len, 0, waiting) {
+                Ok(fetching) => begun.push(fetching),
+                Err(waiting) if self.evictions_left == 0 => {
+                    let below = self.below.as_mut().expect("it was just there");
+                    below.found.push_front(Found { named, len, waiting });
+                    break;
+                }
+                Err(waiting) => ended.extend(waiting),
+            }
+        }
+        self.push_fetches(begun);
+        ended
     }
 
     /// Takes what a thread of the tier has done. Returns the calls that waited for it, once for
@@ -918,13 +975,12 @@ impl Node {
                 fetched.flat_map(|(value, sum)| self.value_fetched(&value, sum, now)).collect()
             }
             TierDone::LookedUp(values) => {
-                let mut begun = Vec::new();
-                let ended = values
-                    .into_iter()
-                    .flat_map(|(value, len)| self.looked_up(value, len, &mut begun))
-                    .collect();
-                self.push_fetches(begun);
-                ended
+                let values = values.into_iter();
+                values.flat_map(|(value, len)| self.looked_up(value, len)).collect()
+            }
+            TierDone::Cleared(cleared) => {
+                self.cleared(cleared);
+                Vec::new()
             }
             TierDone::Removed(values, removed) => {
                 values.into_iter().flat_map(|value| self.value_removed(value, removed)).collect()
@@ -945,7 +1001,8 @@ impl Node {
                 self.below.as_mut().expect("there is a tier").names.add(named);
             }
         }
-        self.locals[value.slot as usize].storing = false;
+        let local = &mut self.locals[value.slot as usize];
+        (local.storing, local.refused) = (false, !stored);
     }
 
     fn value_fetched(&mut self, value: &Fetching, sum: Option<u32>, now: u64) -> Vec<Waiting> {
@@ -1018,18 +1075,36 @@ impl Node {
         batch
     }
 
-    /// Removes everything from the tier. Returns whether it could; there may be none.
-    pub(crate) fn clear_below(&mut self) -> bool {
+    /// Begins to remove everything from the tier, if there is one. Nothing that it has comes back
+    /// from now on.
+    pub(crate) fn clear_below(&mut self) {
         self.forget_all_below();
-        let Some(below) = &mut self.below else { return true };
+        let failed = self.counters.tier_failed;
+        if self.below.is_some() {
+            // If the server ends before the tier is cleared, the next one clears it.
+            self.note_failed_removal();
+        }
+        let Some(below) = &mut self.below else { return };
         below.fetches.values_mut().for_each(|fetch| fetch.superseded = true);
         below.known.clear();
         below.names.clear();
-        let cleared = below.tier.clear();
-        if !cleared {
-            self.note_failed_removal();
+        below.clearing = Some(failed);
+        below.jobs.push(TierJob::Clear);
+    }
+
+    /// Returns whether the tier is being cleared.
+    pub(crate) fn is_clearing_below(&self) -> bool {
+        self.below.as_ref().is_some_and(|it| it.clearing.is_some())
+    }
+
+    fn cleared(&mut self, cleared: bool) {
+        let below = self.below.as_mut().expect("there is a tier");
+        let failed_before = below.clearing.take();
+        self.counters.tier_failed += u64::from(!cleared);
+        if Some(self.counters.tier_failed) == failed_before {
+            // Nothing that it still has must be removed.
+            self.memory.header_cell().set_tier_removals(TierRemovals::None);
         }
         self.events.add(EventKind::TierEvicted, NO_NAMESPACE, &[]);
-        cleared
     }
 }

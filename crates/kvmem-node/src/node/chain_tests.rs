@@ -7,6 +7,8 @@ use super::{CommitItem, Eviction, Granted, Node, NodeOptions, SessionIndex};
 
 /// Bytes of a value.
 const LEN: u64 = 1000;
+/// Bytes that each takes.
+const SPACE: u64 = 4096;
 
 /// Values of a chain.
 const CHAIN: u32 = 16;
@@ -103,7 +105,7 @@ impl ChainNode {
 
     fn evict(&mut self) -> Vec<u8> {
         let before = self.keys_left();
-        assert_eq!(self.node.evict_bytes(None, 1), LEN);
+        assert_eq!(self.node.evict_bytes(None, 1).0, SPACE);
         self.node.check().expect("the invariants hold");
         let after = self.keys_left();
         before.difference(&after).next().expect("one is evicted").clone()
@@ -228,7 +230,7 @@ fn values_that_name_each_other_are_evicted() {
             let index = chains.node.memory.index_bytes();
             let (mut again, _) = recovered(&chains.node, &index, &[], |_| true).expect("valid");
             again.check().expect("the invariants hold");
-            assert_eq!(again.evict_bytes(None, u64::MAX), length as u64 * LEN);
+            assert_eq!(again.evict_bytes(None, u64::MAX).0, length as u64 * SPACE);
             (0..length).for_each(|_| drop(chains.evict()));
             assert_eq!((chains.node.len(), chains.node.stats().dead_bytes), (0, 0));
         }
@@ -242,7 +244,7 @@ fn values_that_name_each_other_are_evicted() {
         (b"c", Some(b"2")),
     ];
     chains.store_pairs(&tree);
-    assert_eq!(chains.node.evict_bytes(None, u64::MAX), 5 * LEN);
+    assert_eq!(chains.node.evict_bytes(None, u64::MAX).0, 5 * SPACE);
     chains.node.check().expect("the invariants hold");
 }
 
@@ -297,9 +299,9 @@ fn a_pinned_end_does_not_hold_its_chain() {
     chains.store_chain(b'a', 16);
     chains.store_chain(b'b', 16);
     let pins = chains.acquire(&[key(b'a', 15)]);
-    assert_eq!(chains.node.evict_bytes(None, 15 * LEN), 15 * LEN);
+    assert_eq!(chains.node.evict_bytes(None, 15 * SPACE).0, 15 * SPACE);
     assert_eq!((chains.left(b'a').len(), chains.left(b'b').len()), (16, 1), "it counts as used");
-    assert_eq!(chains.node.evict_bytes(None, u64::MAX), 16 * LEN);
+    assert_eq!(chains.node.evict_bytes(None, u64::MAX).0, 16 * SPACE);
     assert_eq!(chains.left(b'a'), [15]);
     assert_eq!(chains.node.stats().dead_bytes, LEN);
     chains.release(&pins);
@@ -374,7 +376,7 @@ fn a_long_chain_is_used_and_evicted_one_by_one() {
     }
     assert_eq!(chains.node.stats().dead_bytes, 0);
     for at in (0..LONG).rev() {
-        assert_eq!(chains.node.evict_bytes(None, 1), LEN);
+        assert_eq!(chains.node.evict_bytes(None, 1).0, SPACE);
         assert_eq!(chains.node.find(0, &key(b'a', at)), None);
         assert_eq!(chains.node.stats().dead_bytes, 0);
     }

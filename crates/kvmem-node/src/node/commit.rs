@@ -70,8 +70,8 @@ impl Node {
             if let Some(old) = self.find(namespace, item.key) {
                 self.withdraw(old, EventKind::Replaced);
             }
-            let len = self.len_of(slot);
-            self.sessions.remove_reservation(session, slot, len);
+            let space = self.space_of(slot);
+            self.sessions.remove_reservation(session, slot, space);
             self.enter(slot, |node| item.parent.is_some_and(|it| node.is_below(namespace, it)));
             self.events.add(EventKind::Stored, namespace, item.key);
         }

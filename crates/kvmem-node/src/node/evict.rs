@@ -2,6 +2,18 @@
 
 use super::EventKind;
 use super::node::Node;
+use crate::tier::TierState;
+
+/// How an eviction of many values goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Evicted {
+    /// There is no more to evict, or enough was.
+    Enough,
+    /// The next step evicts more.
+    More,
+    /// The next step evicts more when the tier has stored what it is storing.
+    WhenStored,
+}
 
 impl Node {
     /// Evicts a value that is in a list.
@@ -28,16 +40,38 @@ impl Node {
     }
 
     /// Evicts values, in the usual order, until at least `bytes` more are free, and up to
-    /// `evictions_left` of them. With a namespace, only its values. Returns the bytes of the values
-    /// that were evicted.
-    pub(crate) fn evict_bytes(&mut self, namespace: Option<u16>, bytes: u64) -> u64 {
-        let mut evicted = 0;
-        while evicted < bytes && self.evictions_left > 0 {
-            let Some(victim) = self.victim(namespace) else { break };
-            evicted += self.len_of(victim);
+    /// `evictions_left` of them. With a namespace, only its values. Those that the tier takes and
+    /// lacks are stored first. Returns the bytes that the values took, and what is to be done next.
+    pub(crate) fn evict_bytes(&mut self, namespace: Option<u16>, bytes: u64) -> (u64, Evicted) {
+        let (mut evicted, mut storing, mut storing_bytes) = (0, Vec::new(), 0);
+        let stores = self.tier_state() == TierState::Working;
+        let next = loop {
+            if evicted >= bytes {
+                break Evicted::Enough;
+            }
+            if self.evictions_left == 0 {
+                break Evicted::More;
+            }
+            let Some(victim) = self.victim(namespace) else {
+                let waits = self.is_storing() || !storing.is_empty();
+                break if waits { Evicted::WhenStored } else { Evicted::Enough };
+            };
+            if stores && self.is_to_store(victim) && !self.locals[victim as usize].refused {
+                if !self.may_store() || self.is_full_job(storing_bytes, storing.len()) {
+                    break Evicted::WhenStored;
+                }
+                storing_bytes += self.len_of(victim);
+                storing.push(self.storing(victim));
+                self.locals[victim as usize].storing = true;
+                continue;
+            }
+            evicted += self.space_of(victim);
             self.evict(victim);
+        };
+        if !storing.is_empty() {
+            self.begin_storing(storing);
         }
-        evicted
+        (evicted, next)
     }
 
     /// Withdraws the values that have outlived their time, of at most `max` entries from `from` on.

@@ -14,6 +14,8 @@
 //! | `below.rs`, `tier_names.rs` | values go to the tier and come back, and their names |
 //! | `drain.rs` | values go to the tier before the server ends |
 //! | `sessions.rs` | clients come, return after the server's restart, fall silent, and end |
+//! | `ending.rs` | what clients had is released, some at a time |
+//! | `holders.rs` | what users and readers may pin |
 //! | `namespaces.rs`, `lists.rs` | limits, shares, and the order of eviction |
 //! | `chains.rs` | the values of a prefix: ends are evicted before starts |
 //! | `memory.rs`, `memory_file.rs` | the three files, without a name or with one |
@@ -27,9 +29,11 @@ mod chains;
 mod check;
 mod commit;
 mod drain;
+mod ending;
 mod events;
 mod evict;
 mod handles;
+mod holders;
 mod lists;
 mod memory;
 mod memory_file;
@@ -49,6 +53,7 @@ mod tier_names;
 
 pub(crate) use below::Waiting;
 pub(crate) use commit::CommitItem;
+pub(crate) use evict::Evicted;
 pub use events::{Event, EventKind, Events, NO_NAMESPACE};
 pub use handles::BlockHandle;
 pub(crate) use handles::Granted;
@@ -58,6 +63,7 @@ pub use node::Node;
 pub(crate) use options::PIECE_BYTES;
 pub use options::{Eviction, MAX_BATCH, NO_BOUNDARY, NamespaceLimits, NodeOptions};
 pub use recover::RecoveryReport;
+pub(crate) use remove::Clearing;
 pub(crate) use scrub::Scrubbing;
 pub(crate) use sessions::{NewSession, SessionIndex};
 pub use stats::{NamespaceStats, NodeStats};

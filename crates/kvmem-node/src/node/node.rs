@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hasher;
+use std::ops::Range;
 
 use hashbrown::HashTable;
 use kvmem::arena::{Receipt, Region};
@@ -11,13 +12,15 @@ use siphasher::sip::SipHasher13;
 
 use super::below::Below;
 use super::chains::{Chains, NONE};
+use super::ending::Ending;
 use super::events::{EventKind, EventLog};
+use super::holders::Holders;
 use super::namespaces::Namespaces;
 use super::sessions::Sessions;
 use super::stats::Counters;
 use super::{BlockHandle, Eviction, Granted, NO_BOUNDARY, NodeMemory, NodeOptions};
 use crate::error::{BadIndex, CallError, NodeError};
-use crate::format::{EntryCell, MAX_KEY, State, Word};
+use crate::format::{EntryCell, Header, MAX_KEY, State, Word};
 
 /// What the server keeps of an entry beside the index file.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,8 @@ pub(super) struct Local {
     pub(super) has_below: bool,
     /// The tier is storing the value: it is no victim.
     pub(super) storing: bool,
+    /// The tier has not taken the value.
+    pub(super) refused: bool,
     /// The scrubber is verifying the value, which keeps its place in its list: it is no victim.
     pub(super) verifying: bool,
 }
@@ -59,6 +64,7 @@ impl Local {
             touched_at: 0,
             has_below: false,
             storing: false,
+            refused: false,
             verifying: false,
         }
     }
@@ -98,6 +104,9 @@ pub struct Node {
     free_slots: Vec<u32>,
     pub(super) namespaces: Namespaces,
     pub(super) sessions: Sessions,
+    pub(super) holders: Holders,
+    /// Pins and reservations that are over.
+    pub(super) ending: Ending,
     pub(super) events: EventLog,
     pub(super) counters: Counters,
     /// Pins of the server: values that are being removed from the tier, or verified.
@@ -107,6 +116,10 @@ pub struct Node {
     pub(super) next_order: u64,
     /// How many values a reservation may still evict.
     pub(crate) evictions_left: u32,
+    /// Counts the sessions that have ended.
+    pub(super) sessions_ended: u64,
+    /// A namespace that is being emptied, so that its place is free for another one.
+    pub(super) emptying: Option<u16>,
     /// Keys whose values the tier must remove before it is used, after a recovery.
     pub(super) to_remove: Vec<(u16, Vec<u8>)>,
     /// Reserved entries of an earlier server, into whose extents a device may still read for it.
@@ -137,14 +150,18 @@ impl Node {
             history: (options.eviction == Eviction::ScanResistant).then(Box::default),
             locals: Vec::new(),
             free_slots: Vec::new(),
-            namespaces: Namespaces::default(),
+            namespaces: Namespaces::new(&memory.header),
             sessions: Sessions::default(),
+            holders: Holders::default(),
+            ending: Ending::default(),
             events: EventLog::new(options.max_events),
             counters: Counters::default(),
             server_pins: HashMap::new(),
             below: None,
             next_order: 1,
             evictions_left: u32::MAX,
+            sessions_ended: 0,
+            emptying: None,
             to_remove: Vec::new(),
             unfinished_reads: Vec::new(),
             memory,
@@ -190,6 +207,25 @@ impl Node {
     pub(super) fn len_of(&self, slot: u32) -> u64 {
         let extent = self.entry(slot).extent();
         extent.end - extent.start
+    }
+
+    /// Returns the bytes of memory that a block takes: whole units of the alignment, as far as there
+    /// is memory.
+    pub(super) fn space_of(&self, slot: u32) -> u64 {
+        let space = self.range_of(self.entry(slot).extent());
+        space.end - space.start
+    }
+
+    /// Returns the range of memory that a block of this extent takes.
+    pub(super) fn range_of(&self, extent: Range<u64>) -> Range<u64> {
+        extent.start..extent.start + self.space_for(extent.end - extent.start)
+    }
+
+    /// Returns the bytes of memory that a block of some bytes takes.
+    pub(super) fn space_for(&self, len: u64) -> u64 {
+        let Header { align, memory_len, .. } = self.memory.header;
+        // Only a block that takes all of the memory ends within a unit.
+        len.checked_next_multiple_of(align).map_or(memory_len, |space| space.min(memory_len))
     }
 
     /// Returns the hash of a namespace and a key, which is not 0. The keys come from clients, so
@@ -318,13 +354,13 @@ impl Node {
 
     /// Frees the extent of an entry that can no longer be found and that nobody uses.
     pub(super) fn release_extent(&mut self, slot: u32) {
-        let (namespace, len) = (self.namespace_of(slot), self.len_of(slot));
+        let (namespace, space) = (self.namespace_of(slot), self.space_of(slot));
         let entry = self.entry(slot);
         // First the word, then the space: rule 2 of the format.
         entry.free(entry.generation());
         let extent = self.locals[slot as usize].extent;
         self.space.free_raw(extent).expect("the entry has its extent");
-        self.namespaces.at(namespace).bytes -= len;
+        self.namespaces.at(namespace).remove_block(space);
         self.free_slots.push(slot);
     }
 

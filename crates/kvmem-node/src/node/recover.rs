@@ -28,6 +28,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use super::node::Node;
+use super::sessions::{PinState, ReservationState, Session};
 use super::{NodeMemory, NodeOptions};
 use crate::error::NodeError;
 use crate::format::{MAX_SESSIONS, SessionRecord, State, TierRemovals, Word, announce};
@@ -102,6 +103,7 @@ impl Node {
         node.restore_extents(used, &mut report);
         node.end_unused(&mut report);
         node.restore_values(&mut report);
+        node.count_holders();
         if report.damaged > 0 {
             // Nothing says whose blocks the damaged entries were.
             for session in node.all_sessions() {
@@ -182,7 +184,7 @@ impl Node {
     fn restore_extents(&mut self, used: Vec<(u64, u32)>, report: &mut RecoveryReport) {
         let mut damaged = Vec::new();
         for (_, slot) in used {
-            match self.space.allocate_raw_at(self.entry(slot).extent()) {
+            match self.space.allocate_raw_at(self.range_of(self.entry(slot).extent())) {
                 Ok(extent) => self.locals[slot as usize].extent = extent.handle,
                 Err(_) => damaged.push(slot),
             }
@@ -236,18 +238,18 @@ impl Node {
                 }
                 _ => {
                     self.recover_removal(slot, word);
-                    let (namespace, len) = (self.entry(slot).namespace(), self.len_of(slot));
-                    self.namespaces.at(namespace).bytes += len;
+                    let (namespace, space) = (self.entry(slot).namespace(), self.space_of(slot));
+                    self.namespaces.at(namespace).add_block(space);
                     for user in &users {
                         let session = self.session_numbered(*user);
-                        session.pins.insert(slot, 1);
-                        session.pinned_bytes += len;
+                        session.pins.insert(slot, PinState::of(1));
+                        session.pinned_bytes += space;
                     }
                     self.locals[slot as usize].pins = users.len() as u32;
                     if !users.is_empty() {
                         let namespace = self.namespaces.at(namespace);
                         namespace.pinned += 1;
-                        namespace.pinned_bytes += len;
+                        namespace.pinned_bytes += space;
                     }
                 }
             }
@@ -284,17 +286,17 @@ impl Node {
         self.space.resolve_raw(self.locals[slot as usize].extent).is_ok()
     }
 
-    fn session_numbered(&mut self, number: usize) -> &mut super::sessions::Session {
+    fn session_numbered(&mut self, number: usize) -> &mut Session {
         self.sessions.at_mut(number).expect("the session lives")
     }
 
     fn restore_reservation(&mut self, user: usize, slot: u32) {
-        let len = self.len_of(slot);
+        let space = self.space_of(slot);
         let session = self.session_numbered(user);
-        session.reservations.insert(slot, super::sessions::ReservationState::default());
-        session.reserved_bytes += len;
+        session.reservations.insert(slot, ReservationState::default());
+        session.reserved_bytes += space;
         let namespace = session.namespace;
-        self.namespaces.at(namespace).bytes += len;
+        self.namespaces.at(namespace).add_block(space);
     }
 
     fn free_recovered(&mut self, slot: u32, word: Word) {

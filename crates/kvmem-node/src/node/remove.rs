@@ -3,6 +3,7 @@
 use super::node::Node;
 use super::{EventKind, SessionIndex};
 use crate::error::CallError;
+use crate::format::State;
 
 impl Node {
     /// Removes the values of keys. Pinned ones keep their bytes until the last pin ends. Returns
@@ -32,21 +33,57 @@ impl Node {
         Ok(removed)
     }
 
-    /// Removes all values of a namespace, or of all. Returns how many there were.
-    pub(crate) fn clear(&mut self, namespace: Option<u16>) -> usize {
+    /// Begins to remove all values of a namespace, or of all, that there are now.
+    pub(crate) fn begin_clearing(&mut self, namespace: Option<u16>) -> Clearing {
         self.note_removal();
-        let all: Vec<u32> = self.committed_slots().collect();
-        let of = |node: &Node, slot: u32| {
-            namespace.is_none_or(|namespace| node.entry(slot).namespace() == namespace)
-        };
-        let mut removed = 0;
-        for slot in all {
-            if of(self, slot) {
+        Clearing { namespace, before: self.next_batch(), from: 0, removed: 0 }
+    }
+
+    /// Goes on with it. Returns whether all are removed.
+    pub(crate) fn clear_some(&mut self, clearing: &mut Clearing) -> bool {
+        let all = self.locals.len() as u32;
+        let end = clearing.from.saturating_add(LOOKED_AT).min(all);
+        let mut left = REMOVED_AT_ONCE;
+        while clearing.from < end && left > 0 {
+            let slot = clearing.from;
+            clearing.from += 1;
+            let entry = self.entry(slot);
+            let is_of = clearing.namespace.is_none_or(|it| entry.namespace() == it);
+            // Values that came later stay.
+            if self.word(slot).state == State::Committed
+                && is_of
+                && entry.batch() < clearing.before
+            {
                 self.withdraw(slot, EventKind::Removed);
-                removed += 1;
+                left -= 1;
             }
         }
-        self.counters.removed += removed as u64;
-        removed
+        let removed = u64::from(REMOVED_AT_ONCE - left);
+        clearing.removed += removed;
+        self.counters.removed += removed;
+        clearing.from == all
     }
+
+    /// As [`begin_clearing`](Self::begin_clearing), to the end. Returns how many values there were.
+    #[cfg(test)]
+    pub(crate) fn clear(&mut self, namespace: Option<u16>) -> u64 {
+        let mut clearing = self.begin_clearing(namespace);
+        while !self.clear_some(&mut clearing) {}
+        clearing.removed
+    }
+}
+
+/// Entries that one step of a [`Clearing`] looks at, and values that it removes: less than a
+/// millisecond of work.
+const LOOKED_AT: u32 = 1 << 14;
+const REMOVED_AT_ONCE: u32 = 512;
+
+/// The removal of all values, in steps.
+#[derive(Debug)]
+pub(crate) struct Clearing {
+    namespace: Option<u16>,
+    /// The first batch that stays.
+    before: u64,
+    from: u32,
+    pub(crate) removed: u64,
 }

@@ -14,14 +14,16 @@ impl Node {
         session: SessionIndex,
         sizes: &[u64],
     ) -> Result<Vec<Granted>, CallError> {
-        let requested: u64 = sizes.iter().fold(0, |sum, size| sum.saturating_add(*size));
+        let space = |sum: u64, size: &u64| sum.saturating_add(self.space_for(*size));
+        let requested = sizes.iter().fold(0, space);
         self.check_session_limits(session, sizes.len(), requested)?;
         let namespace = self.sessions.get(session).namespace;
         let mut made = Vec::with_capacity(sizes.len());
         for &size in sizes {
             match self.reserve_block(Some(session), namespace, size) {
                 Ok(slot) => {
-                    self.sessions.add_reservation(session, slot, size);
+                    let space = self.space_of(slot);
+                    self.sessions.add_reservation(session, slot, space);
                     made.push(slot);
                 }
                 Err(error) => {
@@ -68,7 +70,8 @@ impl Node {
             return Err(CallError::BadLength { requested: size, limit });
         }
         // A namespace at its limit gives up its own values first.
-        while let Some(error) = self.namespaces.get(namespace).over_limit(size) {
+        let space = self.space_for(size);
+        while let Some(error) = self.namespaces.get(namespace).over_limit(space) {
             let victim = self.victim(Some(namespace));
             let Some(victim) = victim.filter(|_| self.evictions_left > 0) else {
                 return Err(error);
@@ -81,17 +84,17 @@ impl Node {
             return Err(self.out_of_space(size));
         };
         let generation = self.entry(slot).generation().wrapping_add(1);
-        let range = extent.offset..extent.offset + extent.size;
+        let range = extent.offset..extent.offset + size;
         self.entry(slot).reserve(generation, range, session.map(SessionIndex::number));
-        self.namespaces.at(namespace).bytes += size;
+        self.namespaces.at(namespace).add_block(space);
         Ok(slot)
     }
 
     /// Allocates an extent, and evicts until there is one.
     fn allocate(&mut self, size: u64) -> Result<RawAllocation, CallError> {
-        let align = self.memory.header.align;
+        let (space, align) = (self.space_for(size), self.memory.header.align);
         loop {
-            match self.space.allocate_aligned_raw(size, align) {
+            match self.space.allocate_aligned_raw(space, align) {
                 Ok(extent) => return Ok(extent),
                 Err(AllocError::OutOfSpace { .. } | AllocError::TooManyRanges { .. }) => {}
                 Err(_) => {
@@ -124,7 +127,7 @@ impl Node {
     /// Ends a reservation, and frees its extent.
     pub(super) fn end_reservation(&mut self, session: SessionIndex, slot: u32) {
         self.release_extent(slot);
-        let len = self.len_of(slot);
-        self.sessions.remove_reservation(session, slot, len);
+        let space = self.space_of(slot);
+        self.sessions.remove_reservation(session, slot, space);
     }
 }

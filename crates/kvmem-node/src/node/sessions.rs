@@ -7,15 +7,17 @@
 //! [resumes](Node::resume) it, or the kernel has released its lock. No time ends it: an orphaned
 //! client still reads and writes its blocks.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
 use foldhash::fast::FixedState;
 
+use super::BlockHandle;
+use super::ending::Ended;
 use super::node::Node;
-use super::{BlockHandle, Granted};
 use crate::error::{CallError, NodeError, Quota, TooMany};
 use crate::format::{MAX_SESSIONS, SessionRecord, State};
+use crate::socket::now_ms;
 
 /// The namespace of a session that only reads and has named one that does not exist: no value is in
 /// it.
@@ -42,6 +44,8 @@ pub(crate) struct NewSession {
     pub(crate) process_id: u64,
     pub(crate) namespace: u16,
     pub(crate) read_only: bool,
+    /// Whether the [limits of a user](super::holders) hold for it.
+    pub(crate) is_limited: bool,
 }
 
 /// A block that a session has reserved.
@@ -50,6 +54,29 @@ pub(super) struct ReservationState {
     /// The client was silent for too long. The extent is not used again before the client has
     /// released the reservation or is gone: it may still write there.
     pub(super) fenced: bool,
+    /// It is over, and [being released](super::ending).
+    is_over: bool,
+    /// The resumption of the session in which the client has named it last.
+    named_in: u32,
+}
+
+/// The pins that a session has of a block.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct PinState {
+    /// 0: they are over, and [being released](super::ending).
+    pub(super) count: u32,
+    /// The resumption of the session in which the client has named it last.
+    named_in: u32,
+}
+
+impl PinState {
+    pub(super) fn of(count: u32) -> PinState {
+        PinState { count, named_in: 0 }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.count == 0
+    }
 }
 
 /// What a session has. The server chooses the numbers of entries, so their hash needs no secret.
@@ -58,7 +85,9 @@ pub(super) struct Session {
     pub(super) token: u64,
     pub(super) pid: u32,
     process_id: u64,
-    uid: u32,
+    pub(super) uid: u32,
+    /// Whether the [limits of a user](super::holders) hold for it.
+    pub(super) is_limited: bool,
     /// The position of the client's lock.
     lock_at: u64,
     pub(super) namespace: u16,
@@ -68,12 +97,18 @@ pub(super) struct Session {
     /// The client may live and has no connection: the predecessor of this server had the session,
     /// or the connection broke.
     pub(super) orphaned: bool,
+    /// When it was, in milliseconds since the machine started.
+    orphaned_at: u64,
+    /// The client is gone. The session's blocks are [being released](super::ending).
+    is_ending: bool,
+    /// Counts the times that the client has returned.
+    resumption: u32,
     /// Names the time since the session began, was resumed or lost its pins. A release of an
     /// earlier time does not end pins of this one.
     pub(super) epoch: u64,
-    /// Pinned entries, and the number of pins of each.
-    pub(super) pins: HashMap<u32, u32, FixedState>,
-    /// Of the pinned entries, each once.
+    /// Pinned entries.
+    pub(super) pins: HashMap<u32, PinState, FixedState>,
+    /// The memory that the pinned entries take, each counted once.
     pub(super) pinned_bytes: u64,
     pub(super) reservations: HashMap<u32, ReservationState, FixedState>,
     pub(super) reserved_bytes: u64,
@@ -82,6 +117,32 @@ pub(super) struct Session {
 }
 
 impl Session {
+    /// Notes that some of the pins are over, and returns their entries.
+    fn end_pins(&mut self, are_over: impl Fn(&PinState) -> bool) -> Vec<u32> {
+        let ended = self.pins.iter_mut().filter(|(_, pin)| !pin.is_over() && are_over(pin));
+        let end = |(slot, pin): (&u32, &mut PinState)| {
+            pin.count = 0;
+            *slot
+        };
+        ended.map(end).collect()
+    }
+
+    /// Notes that some of the reservations are over, and returns their entries.
+    fn end_reservations(&mut self, are_over: impl Fn(&ReservationState) -> bool) -> Vec<u32> {
+        let all = self.reservations.iter_mut();
+        let ended = all.filter(|(_, reservation)| !reservation.is_over && are_over(reservation));
+        let end = |(slot, reservation): (&u32, &mut ReservationState)| {
+            reservation.is_over = true;
+            *slot
+        };
+        ended.map(end).collect()
+    }
+
+    /// Returns whether a client has a reservation that is not over.
+    pub(super) fn has_reserved(&self, slot: u32) -> bool {
+        self.reservations.get(&slot).is_some_and(|it| !it.is_over)
+    }
+
     pub(super) fn check_handles(&self, more: usize, limit: usize) -> Result<(), CallError> {
         let value = self.pins.len() + self.reservations.len() + more;
         if value <= limit {
@@ -138,6 +199,13 @@ impl Sessions {
         }
     }
 
+    /// Says of which users the sessions are limited.
+    pub(super) fn limit_users(&mut self, is_limited: impl Fn(u32) -> bool) {
+        for session in self.0.iter_mut().flatten() {
+            session.is_limited = is_limited(session.uid);
+        }
+    }
+
     /// Adds a session that the index file has.
     pub(super) fn add_orphan(&mut self, number: usize, record: &SessionRecord) -> SessionIndex {
         self.0[number] = Some(Session {
@@ -145,11 +213,15 @@ impl Sessions {
             pid: record.pid,
             process_id: record.process_id,
             uid: record.uid,
+            is_limited: false,
             lock_at: record.lock_at,
             awaits: None,
             namespace: record.namespace,
             read_only: record.read_only,
             orphaned: true,
+            orphaned_at: now_ms(),
+            is_ending: false,
+            resumption: 0,
             epoch: random_epoch(),
             pins: HashMap::default(),
             pinned_bytes: 0,
@@ -214,14 +286,21 @@ impl Node {
         self.sessions.all().filter(|(_, it)| it.uid == uid).count()
     }
 
-    /// Returns an error if a user would have reserved more than a part of the memory.
+    /// Returns an error if a user would have reserved more than a part of the memory, or of the
+    /// entries.
     pub(crate) fn check_user(&self, uid: u32, sizes: &[u64], part: u64) -> Result<(), CallError> {
-        let of_user = self.sessions.all().filter(|(_, it)| it.uid == uid);
-        let reserved: u64 = of_user.map(|(_, it)| it.reserved_bytes).sum();
-        let value = sizes.iter().fold(reserved, |sum, size| sum.saturating_add(*size));
+        let of_user = || self.sessions.all().map(|(_, it)| it).filter(|it| it.uid == uid);
+        let reserved: u64 = of_user().map(|it| it.reserved_bytes).sum();
+        let space = |sum: u64, size: &u64| sum.saturating_add(self.space_for(*size));
+        let value = sizes.iter().fold(reserved, space);
         let limit = self.memory.header.memory_len / part;
         if value > limit {
             return Err(CallError::Quota { what: Quota::UserReserved, value, limit });
+        }
+        let value = (of_user().map(|it| it.reservations.len()).sum::<usize>() + sizes.len()) as u64;
+        let limit = u64::from(self.memory.header.entries) / part;
+        if value > limit {
+            return Err(CallError::Quota { what: Quota::UserReservations, value, limit });
         }
         Ok(())
     }
@@ -236,13 +315,14 @@ impl Node {
         };
         let token = self.new_token();
         let lock_at = random_epoch();
-        let NewSession { pid, uid, process_id, namespace, read_only } = new;
+        let NewSession { pid, uid, process_id, namespace, read_only, is_limited } = new;
         let record = SessionRecord { token, pid, uid, lock_at, process_id, namespace, read_only };
         // A client of an earlier session at this place finds other words.
         self.memory.session_file.begin(number, random_epoch());
         self.memory.sessions()[number].write(&record);
         let session = self.sessions.add_orphan(number, &record);
-        self.sessions.get_mut(session).orphaned = false;
+        let begun = self.sessions.get_mut(session);
+        (begun.orphaned, begun.is_limited) = (false, is_limited);
         Ok((session, token))
     }
 
@@ -283,7 +363,8 @@ impl Node {
 
     /// Returns the sessions of a process.
     pub(crate) fn sessions_of(&self, pid: u32) -> Vec<SessionIndex> {
-        self.sessions.all().filter(|(_, it)| it.pid == pid).map(|(session, _)| session).collect()
+        let of_process = |it: &Session| it.pid == pid && !it.is_ending;
+        self.sessions.all().filter(|(_, it)| of_process(it)).map(|(session, _)| session).collect()
     }
 
     /// Returns the number of the namespace of a session.
@@ -310,14 +391,6 @@ impl Node {
         self.options.max_handles_per_session
     }
 
-    /// Returns the handles of the reservations of a session.
-    pub(crate) fn reservations_of(&self, session: SessionIndex) -> Vec<BlockHandle> {
-        let slots = self.sessions.get(session).reservations.keys();
-        let handle =
-            |slot: &u32| BlockHandle { slot: *slot, generation: self.entry(*slot).generation() };
-        slots.map(handle).collect()
-    }
-
     /// Returns the sessions without a connection, with the numbers of their processes and the inode
     /// numbers of these.
     pub(crate) fn orphan_processes(&self) -> Vec<(SessionIndex, u32, u64)> {
@@ -328,7 +401,7 @@ impl Node {
     /// Returns the session with a token. The client may still have a connection that the server
     /// does not yet know to be broken.
     pub(crate) fn find_resumable(&self, token: u64, uid: u32) -> Option<SessionIndex> {
-        let is_it = |it: &Session| it.token == token && it.uid == uid;
+        let is_it = |it: &Session| it.token == token && it.uid == uid && !it.is_ending;
         self.sessions.all().find(|(_, it)| is_it(it)).map(|(session, _)| session)
     }
 
@@ -339,45 +412,63 @@ impl Node {
 
     /// Keeps a session whose connection broke while its client may live.
     pub(crate) fn orphan(&mut self, session: SessionIndex) {
-        self.sessions.get_mut(session).orphaned = true;
+        let it = self.sessions.get_mut(session);
+        (it.orphaned, it.orphaned_at) = (true, now_ms());
     }
 
-    /// Gives an orphaned session back to its client. What the client no longer has is released:
-    /// it may have ended pins while no server was there. Returns the blocks that it names and that
-    /// are still its own.
-    pub(crate) fn resume(
+    /// Returns whether the client of a session has neither pins nor reservations, and has not
+    /// returned for some milliseconds. It loses nothing with the session.
+    pub(crate) fn is_abandoned(&self, session: SessionIndex, after: u64, now: u64) -> bool {
+        let it = self.sessions.get(session);
+        let has_nothing = it.pins.is_empty() && it.reservations.is_empty();
+        it.orphaned && has_nothing && now.saturating_sub(it.orphaned_at) > after
+    }
+
+    /// Begins the return of a client, which then [names](Self::name_handles) what it has.
+    pub(crate) fn begin_resuming(&mut self, session: SessionIndex) {
+        self.sessions.get_mut(session).resumption += 1;
+    }
+
+    /// Takes pins and reservations that a returning client names. Returns whether all the pins are
+    /// still its own.
+    pub(crate) fn name_handles(
         &mut self,
         session: SessionIndex,
         pins: &[(BlockHandle, u32)],
         reservations: &[BlockHandle],
-    ) -> Vec<Option<Granted>> {
-        let resumed = self.sessions.get_mut(session);
-        // Releases that were sent on the connection of before may come late.
-        (resumed.orphaned, resumed.epoch) = (false, random_epoch());
-        let mut kept = HashMap::new();
-        let mut answers = Vec::with_capacity(pins.len());
+    ) -> bool {
+        let mut are_own = true;
         for &(handle, count) in pins {
-            let own = self.live(handle).ok().map(|(slot, _)| slot);
-            let own = own.filter(|slot| self.sessions.get(session).pins.contains_key(slot));
-            if let Some(slot) = own.filter(|_| count > 0) {
-                kept.insert(slot, count);
-            }
-            answers.push(own.map(|slot| self.granted(slot)));
-        }
-        let had: Vec<u32> = self.sessions.get(session).pins.keys().copied().collect();
-        for slot in had {
-            // A recovered session has one pin of each of its entries.
-            self.set_pins(session, slot, kept.get(&slot).copied().unwrap_or(0));
-        }
-        let named: HashSet<BlockHandle> = reservations.iter().copied().collect();
-        let had: Vec<u32> = self.sessions.get(session).reservations.keys().copied().collect();
-        for slot in had {
-            let generation = self.entry(slot).generation();
-            if !named.contains(&BlockHandle { slot, generation }) {
-                self.end_reservation(session, slot);
+            let slot = self.live(handle).ok().map(|(slot, _)| slot);
+            let it = self.sessions.get_mut(session);
+            let (named_in, pins) = (it.resumption, &mut it.pins);
+            match slot.and_then(|slot| pins.get_mut(&slot)) {
+                // A recovered session has one pin of each of its entries.
+                Some(pin) if count > 0 && !pin.is_over() => *pin = PinState { count, named_in },
+                found => are_own &= found.is_some_and(|pin| !pin.is_over()),
             }
         }
-        answers
+        for &handle in reservations {
+            let slot = self.live(handle).ok().map(|(slot, _)| slot);
+            let it = self.sessions.get_mut(session);
+            let (named_in, reservations) = (it.resumption, &mut it.reservations);
+            if let Some(reservation) = slot.and_then(|slot| reservations.get_mut(&slot)) {
+                reservation.named_in = named_in;
+            }
+        }
+        are_own
+    }
+
+    /// Gives an orphaned session back to its client. What it has not named is released: it may have
+    /// ended pins while no server was there.
+    pub(crate) fn resume(&mut self, session: SessionIndex) {
+        let it = self.sessions.get_mut(session);
+        // Releases that were sent on the connection of before may come late.
+        (it.orphaned, it.epoch) = (false, random_epoch());
+        let named_in = it.resumption;
+        let pins = it.end_pins(|pin| pin.named_in != named_in);
+        let reservations = it.end_reservations(|it| it.named_in != named_in);
+        self.end(Ended { session, pins, reservations, ends_session: false });
     }
 
     /// Ends a session whose client is gone, or has said that it writes no more: its pins and
@@ -385,11 +476,15 @@ impl Node {
     pub(crate) fn end_session(&mut self, session: SessionIndex) {
         // First the words, then the blocks.
         self.memory.session_file.end(session.number());
-        let Session { pins, reservations, .. } = self.sessions.get_mut(session);
-        let pins: Vec<u32> = pins.keys().copied().collect();
-        let reservations: Vec<u32> = reservations.keys().copied().collect();
-        pins.into_iter().for_each(|slot| self.set_pins(session, slot, 0));
-        reservations.into_iter().for_each(|slot| self.end_reservation(session, slot));
+        let it = self.sessions.get_mut(session);
+        (it.is_ending, it.orphaned) = (true, false);
+        let (pins, reservations) = (it.end_pins(|_| true), it.end_reservations(|_| true));
+        self.end(Ended { session, pins, reservations, ends_session: true });
+    }
+
+    /// Frees the place of a session that has no blocks any more.
+    pub(super) fn free_session(&mut self, session: SessionIndex) {
+        self.note_left(self.sessions.get(session).namespace);
         self.memory.sessions()[session.number()].clear();
         self.sessions.0[session.number()] = None;
     }
@@ -397,13 +492,13 @@ impl Node {
     /// Ends the pins of a session, which keeps its reservations. For operators who know that the
     /// client does not read any more.
     pub(crate) fn reclaim_pins(&mut self, session: SessionIndex) -> usize {
-        let pins: Vec<u32> = self.sessions.get(session).pins.keys().copied().collect();
+        let pins = self.sessions.get_mut(session).end_pins(|_| true);
         let reclaimed = pins.len();
         if reclaimed > 0 {
             // First the word, then the blocks.
             self.revoke_pins(session);
         }
-        pins.into_iter().for_each(|slot| self.set_pins(session, slot, 0));
+        self.end(Ended { session, pins, reservations: Vec::new(), ends_session: false });
         reclaimed
     }
 
@@ -458,8 +553,8 @@ impl Node {
         let (slot, word) = self.live(handle)?;
         let BlockHandle { slot: _, generation } = handle;
         match self.sessions.get(session).reservations.get(&slot) {
-            Some(it) if it.fenced => Err(CallError::Fenced),
-            Some(_) if word.state == State::Reserved => Ok(slot),
+            Some(it) if it.fenced && !it.is_over => Err(CallError::Fenced),
+            Some(it) if !it.is_over && word.state == State::Reserved => Ok(slot),
             _ => Err(CallError::Stale { slot, generation }),
         }
     }

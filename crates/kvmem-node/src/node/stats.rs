@@ -31,7 +31,7 @@ pub(super) struct Counters {
 pub struct NodeStats {
     /// Bytes of the memory.
     pub capacity: u64,
-    /// Bytes that values and reservations use.
+    /// Bytes that values and reservations take: each takes whole units of the alignment.
     pub used: u64,
     /// Bytes of the largest free range.
     pub largest_free: u64,
@@ -45,13 +45,13 @@ pub struct NodeStats {
     pub orphaned_sessions: u64,
     /// Values that are pinned.
     pub pinned: u64,
-    /// Bytes of values that are pinned.
+    /// Bytes that pinned values take.
     pub pinned_bytes: u64,
     /// Reservations.
     pub reservations: u64,
-    /// Bytes of reservations.
+    /// Bytes that reservations take.
     pub reserved_bytes: u64,
-    /// Bytes of reservations that are fenced, because their client was silent for too long, and of
+    /// Bytes that reservations take that are fenced, because their client was silent for too long, and of
     /// blocks into which a device may still read for an earlier server.
     pub fenced_bytes: u64,
     /// Bytes of values whose [parent](crate::ValueOptions::parent) is neither in memory nor in the
@@ -97,13 +97,13 @@ pub struct NodeStats {
 pub struct NamespaceStats {
     /// The name.
     pub name: String,
-    /// Bytes of its values and reservations.
+    /// Bytes that its values and reservations take: each takes whole units of the alignment.
     pub bytes: u64,
     /// The most bytes that it may use.
     pub max_bytes: u64,
     /// Values that are pinned.
     pub pinned: u64,
-    /// Bytes of values that are pinned.
+    /// Bytes that pinned values take.
     pub pinned_bytes: u64,
     /// Its share of the memory, beside those of the others.
     pub share: u32,
@@ -146,7 +146,7 @@ impl Node {
             reservations: sessions().map(|it| it.reservations.len() as u64).sum(),
             reserved_bytes: sessions().map(|it| it.reserved_bytes).sum(),
             fenced_bytes: sessions().map(|it| it.fenced_bytes).sum::<u64>()
-                + self.unfinished_reads.iter().map(|slot| self.len_of(*slot)).sum::<u64>(),
+                + self.unfinished_reads.iter().map(|slot| self.space_of(*slot)).sum::<u64>(),
             dead_bytes: self.chains.dead_bytes(),
             hits: counters.hits,
             misses: counters.misses,

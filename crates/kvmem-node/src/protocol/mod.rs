@@ -23,7 +23,7 @@ pub(crate) use response::{Answer, Response, Welcome};
 pub use response::{Listed, Located, SessionListed};
 
 /// The version of the protocol.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// The most bytes of a message. A longer one is cut off by the kernel and cannot be decoded.
 pub const MAX_MESSAGE: usize = 176 << 10;

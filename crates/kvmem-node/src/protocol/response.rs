@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::CallError;
-use crate::node::{BlockHandle, Events, Granted, NodeStats};
+use crate::node::{Events, Granted, NodeStats};
 
 /// A message of the server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -18,9 +18,8 @@ pub(crate) struct Response {
 pub(crate) enum Answer {
     /// To a greeting. The message has two descriptors: the memory file, and the words of pins.
     Welcome(Welcome),
-    /// To [`Kept`](super::Call::Kept): the reservations that the session still has.
+    /// To [`Kept`](super::Call::Kept).
     Kept {
-        reservations: Vec<BlockHandle>,
         /// That of the session's pins.
         epoch: u64,
         /// Whether it has all pins that were named; it has none of them otherwise.

@@ -89,9 +89,18 @@ impl Consumer {
         self.ring.header().consumer_sleeps().store(0, Ordering::Relaxed);
     }
 
-    /// Returns the most messages that can be in the ring.
-    pub(crate) fn max_messages(&self) -> u64 {
-        self.ring.capacity()
+    /// Returns the position of the next message.
+    pub(crate) fn position(&self) -> u64 {
+        self.head
+    }
+
+    /// Returns the position behind the messages that are in the ring now.
+    ///
+    /// # Errors
+    /// [`BadRing`].
+    pub(crate) fn end(&mut self) -> Result<u64, BadRing> {
+        self.look()?;
+        Ok(self.tail)
     }
 
     /// Loads the position of the producer.

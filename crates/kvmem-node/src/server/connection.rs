@@ -7,12 +7,14 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use super::closer::ClientSocket;
+use super::ready::Source;
 use super::rings::ServerRings;
 use super::server::EventSource;
 use crate::error::CallError;
-use crate::node::{BlockHandle, SessionIndex};
+use crate::node::SessionIndex;
 use crate::protocol::{Answer, FIRST_ID, Response, encode};
-use crate::socket::{self, Packet, Peer};
+use crate::socket::{self, Peer};
 
 /// How far a connection is.
 #[derive(Debug)]
@@ -24,8 +26,10 @@ pub(super) enum Stage {
     /// A client that returned after a restart of the server names what it has.
     Resuming {
         session: SessionIndex,
-        pins: Vec<(BlockHandle, u32)>,
-        reservations: Vec<BlockHandle>,
+        /// The handles that it has named.
+        named: usize,
+        /// Whether it still has all the pins that it has named.
+        pins_kept: bool,
     },
 }
 
@@ -46,11 +50,13 @@ pub(super) struct WaitingForEvents {
 pub(super) struct AcceptedConnection {
     /// Its number in the server.
     pub(super) key: u32,
-    pub(super) socket: OwnedFd,
+    pub(super) socket: ClientSocket,
     /// If there are any, the answers go through them.
     pub(super) rings: Option<ServerRings>,
     pub(super) peer: Peer,
     pub(super) stage: Stage,
+    /// Whether the client has the answer to its greeting: it has sent a further message.
+    pub(super) knows_session: bool,
     /// Whether the client has said that it writes no more.
     pub(super) goodbye: bool,
     /// When the last message came, apart from [`KeepPins`](crate::protocol::Call::KeepPins).
@@ -69,38 +75,73 @@ pub(super) struct AcceptedConnection {
     waits_for_space: bool,
     /// Whether answers are dropped: the client has closed the connection.
     ended: bool,
+    /// What of the connection is [ready](super::ready).
+    packets_ready: bool,
+    ring_ready: bool,
+}
+
+/// Answers the greeting of a client that may not connect. The greeting may be still to come.
+pub(super) fn deny(socket: &ClientSocket, error: CallError) {
+    // A greeting that stays unread would reset the connection, and the answer be lost.
+    let _ = receive(socket, &mut [0; 256]);
+    let mut buffer = Vec::new();
+    encode(&Response { id: FIRST_ID, result: Err(error) }, &mut buffer);
+    let _ = socket::send(socket, &buffer, &[], SendFlags::DONTWAIT);
+}
+
+/// Receives a packet of a client, and returns its length. One that is too long, or has descriptors,
+/// is an error.
+fn receive(socket: &ClientSocket, buffer: &mut [u8]) -> Result<usize, Errno> {
+    let (packet, truncated) = socket::receive_whole(socket, buffer, RecvFlags::DONTWAIT)?;
+    if !packet.descriptors.is_empty() {
+        socket.discard(packet.descriptors);
+        return Err(Errno::BADMSG);
+    }
+    if truncated { Err(Errno::MSGSIZE) } else { Ok(packet.len) }
 }
 
 impl AcceptedConnection {
-    pub(super) fn new(key: u32, socket: OwnedFd, now: u64) -> Result<AcceptedConnection, Errno> {
-        let peer = Peer::of(&socket)?;
-        let (stage, goodbye, waits_for_space, ended) = (Stage::New, false, false, false);
-        let (rings, unsent, waiting, heard_at) = (None, None, Vec::new(), now);
-        Ok(AcceptedConnection {
+    pub(super) fn new(
+        key: u32,
+        socket: ClientSocket,
+        peer: Peer,
+        now: u64,
+    ) -> AcceptedConnection {
+        AcceptedConnection {
             key,
             socket,
-            rings,
+            rings: None,
             peer,
-            stage,
-            goodbye,
-            heard_at,
+            stage: Stage::New,
+            knows_session: false,
+            goodbye: false,
+            heard_at: now,
             ran_at: now,
-            waiting,
+            waiting: Vec::new(),
             deferred: 0,
             late: Vec::new(),
-            unsent,
-            waits_for_space,
-            ended,
-        })
+            unsent: None,
+            waits_for_space: false,
+            ended: false,
+            packets_ready: false,
+            ring_ready: false,
+        }
     }
 
-    /// Answers the greeting of a client that may not connect. The greeting may be still to come.
-    pub(super) fn deny(&self, error: CallError) {
-        // A greeting that stays unread would reset the connection, and the answer be lost.
-        let _ = self.receive(&mut [0; 256]);
-        let mut buffer = Vec::new();
-        encode(&Response { id: FIRST_ID, result: Err(error) }, &mut buffer);
-        let _ = socket::send(&self.socket, &buffer, &[], SendFlags::DONTWAIT);
+    /// Returns whether a source of the connection waits for its turn.
+    pub(super) fn is_ready(&self, source: Source) -> bool {
+        match source {
+            Source::Packets => self.packets_ready,
+            Source::Ring => self.ring_ready,
+        }
+    }
+
+    /// Notes whether a source of the connection waits for its turn.
+    pub(super) fn set_ready(&mut self, source: Source, ready: bool) {
+        match source {
+            Source::Packets => self.packets_ready = ready,
+            Source::Ring => self.ring_ready = ready,
+        }
     }
 
     /// Returns the session, if the connection was greeted.
@@ -116,8 +157,9 @@ impl AcceptedConnection {
         self.unsent.is_some()
     }
 
-    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<Packet, Errno> {
-        socket::receive(&self.socket, buffer, RecvFlags::DONTWAIT)
+    /// Receives a packet, and returns its length: 0 if the client has closed the connection.
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Result<usize, Errno> {
+        receive(&self.socket, buffer)
     }
 
     /// Tells epoll what the connection waits for, if that has changed.
@@ -148,6 +190,11 @@ impl AcceptedConnection {
     /// Drops the answers from now on.
     pub(super) fn end_answers(&mut self) {
         (self.ended, self.unsent) = (true, None);
+    }
+
+    /// Returns whether [answers are dropped](Self::end_answers).
+    pub(super) fn is_ended(&self) -> bool {
+        self.ended
     }
 
     /// Sends an answer, or keeps it until the socket or the ring takes it.

@@ -1,12 +1,15 @@
 //! *Deferred* calls: those that wait for the tier, while others are served. An acquisition waits
-//! for values, a removal until they cannot come back, and a reservation for space. A reservation
-//! that must evict many values waits, too, without a tier as well.
+//! for values, a removal until they cannot come back, and a reservation for space.
+//!
+//! Calls that are much work wait, too, without a tier as well: each turn of the loop does a part of
+//! it, which takes less than a millisecond. These are reservations and acquisitions that must evict
+//! many values, and evictions and removals of many values by operators.
 
 use super::connection::AcceptedConnection;
 use super::server::NodeServer;
 use super::turn::USER_RESERVED;
 use crate::error::{CallError, Quota};
-use crate::node::{Granted, MAX_BATCH, SessionIndex, Waiting};
+use crate::node::{Clearing, Evicted, Granted, MAX_BATCH, Node, SessionIndex, Waiting};
 use crate::protocol::{Answer, NO_ANSWER};
 
 /// The most calls of one connection that wait. Further ones find only what is in memory.
@@ -16,6 +19,9 @@ const MAX_DEFERRED: usize = 64;
 /// others are served. The call waits, and goes on in the next turn of the loop. Some hundred
 /// evictions take less than a millisecond.
 const MAX_EVICTIONS: u32 = 512;
+
+/// The most pins and reservations that are over and are released in one turn of the loop.
+const MAX_RELEASED: usize = 2048;
 
 /// The work for the moment when the tier is ready.
 #[derive(Debug)]
@@ -36,20 +42,29 @@ pub(super) struct Deferred {
     then: Then,
 }
 
-/// A reservation that waits for space.
+/// A call that waits for space.
 #[derive(Debug)]
 pub(super) struct WaitingForSpace {
     connection: u32,
     session: SessionIndex,
     id: u32,
-    sizes: Vec<u64>,
+    what: Wanted,
+}
+
+/// What a call wants space for.
+#[derive(Debug)]
+enum Wanted {
+    /// A reservation.
+    Sizes(Vec<u64>),
+    /// A deferred acquisition, from this position of its keys on.
+    Keys(Waiting, usize),
 }
 
 #[cfg(all(test, not(loom)))]
 impl WaitingForSpace {
     /// Returns a reservation whose client has gone.
     pub(super) fn of_nobody(session: SessionIndex) -> WaitingForSpace {
-        WaitingForSpace { connection: u32::MAX, session, id: 1, sizes: vec![1] }
+        WaitingForSpace { connection: u32::MAX, session, id: 1, what: Wanted::Sizes(vec![1]) }
     }
 }
 
@@ -63,6 +78,18 @@ pub(super) struct Evicting {
     namespace: Option<String>,
     bytes_left: u64,
     evicted: u64,
+    next: Evicted,
+}
+
+/// A removal of all values, which goes on in the next turn of the loop.
+#[derive(Debug)]
+pub(super) struct ClearingFor {
+    connection: u32,
+    session: SessionIndex,
+    id: u32,
+    /// `None`: all namespaces.
+    namespace: Option<String>,
+    clearing: Clearing,
 }
 
 impl NodeServer {
@@ -89,6 +116,7 @@ impl NodeServer {
         self.deferred.retain(|_, it| it.connection != connection);
         self.waiting_for_space.retain(|it| it.connection != connection);
         self.evicting.retain(|it| it.connection != connection);
+        // A removal of all values that has begun goes on.
     }
 
     /// Fetches the keys that only the tier has. Returns whether the acquisition waits for them.
@@ -103,14 +131,33 @@ impl NodeServer {
         if !self.may_defer(connection, id) {
             return false;
         }
-        let waiting = Some(self.next_waiting);
-        let keys_left = self.node.fetch_below(session, keys, prefix_only, waiting).len();
+        let waiting = self.next_waiting;
+        let limit = MAX_EVICTIONS;
+        let ((positions, goes_on), _) = self.with_evictions(limit, |node| {
+            node.fetch_below(session, keys, prefix_only, Some(waiting), 0)
+        });
+        // The position to go on from counts as a key.
+        let keys_left = positions.len() + usize::from(goes_on.is_some());
         if keys_left == 0 {
             return false;
         }
         let keys = keys.iter().map(|key| key.to_vec()).collect();
         self.defer(connection, id, session, keys_left, Then::Acquire { keys, prefix_only });
+        if let Some(from) = goes_on {
+            let (connection, what) = (connection.key, Wanted::Keys(waiting, from));
+            self.waiting_for_space.push_back(WaitingForSpace { connection, session, id, what });
+            self.evictions_ended = true;
+        }
         true
+    }
+
+    /// Does what may evict up to `limit` values. Returns also how many it has evicted.
+    fn with_evictions<R>(&mut self, limit: u32, change: impl FnOnce(&mut Node) -> R) -> (R, u32) {
+        self.node.evictions_left = limit;
+        let result = change(&mut self.node);
+        let evicted = limit - std::mem::replace(&mut self.node.evictions_left, u32::MAX);
+        self.turn.spend(evicted as usize);
+        (result, evicted)
     }
 
     /// Asks a tier that does not know all its values for keys that memory lacks. Returns whether
@@ -176,8 +223,8 @@ impl NodeServer {
             }
         }
         connection.deferred += 1;
-        let (connection, sizes) = (connection.key, sizes.to_vec());
-        self.waiting_for_space.push_back(WaitingForSpace { connection, session, id, sizes });
+        let (connection, what) = (connection.key, Wanted::Sizes(sizes.to_vec()));
+        self.waiting_for_space.push_back(WaitingForSpace { connection, session, id, what });
         Ok(None)
     }
 
@@ -209,13 +256,10 @@ impl NodeServer {
         {
             return (Err(error), 0);
         }
-        self.node.evictions_left = max_evictions;
-        let result = self.node.reserve(session, sizes);
-        let evictions = max_evictions - self.node.evictions_left;
-        self.turn.spend(evictions as usize);
-        self.evictions_ended = result.is_err() && self.node.evictions_left == 0;
-        self.node.evictions_left = u32::MAX;
-        (result, evictions)
+        let (result, evicted) =
+            self.with_evictions(max_evictions, |node| node.reserve(session, sizes));
+        self.evictions_ended = result.is_err() && evicted == max_evictions;
+        (result, evicted)
     }
 
     /// Evicts values for an operator. `None`: the call goes on in the next turn of the loop.
@@ -227,56 +271,104 @@ impl NodeServer {
         namespace: Option<&str>,
         bytes: u64,
     ) -> Option<Answer> {
-        let (evicted, more) = self.evict_some(namespace, bytes);
-        if !more || id == NO_ANSWER || connection.deferred >= MAX_DEFERRED {
+        let (evicted, next) = self.evict_some(namespace, bytes);
+        if next == Evicted::Enough || id == NO_ANSWER || connection.deferred >= MAX_DEFERRED {
             return Some(Answer::Count(evicted));
         }
         connection.deferred += 1;
         let (connection, namespace) = (connection.key, namespace.map(str::to_owned));
         let bytes_left = bytes - evicted;
-        let evicting = Evicting { connection, session, id, namespace, bytes_left, evicted };
+        let evicting = Evicting { connection, session, id, namespace, bytes_left, evicted, next };
         self.evicting.push_back(evicting);
         None
     }
 
-    /// Evicts values of some bytes, as many as one turn has. Returns the bytes, and whether there
-    /// may be more to evict.
-    fn evict_some(&mut self, namespace: Option<&str>, bytes: u64) -> (u64, bool) {
-        let Some(namespace) = self.namespace_named(namespace) else { return (0, false) };
-        self.node.evictions_left = MAX_EVICTIONS;
-        let evicted = self.node.evict_bytes(namespace, bytes);
-        let more = self.node.evictions_left == 0 && evicted < bytes;
-        self.node.evictions_left = u32::MAX;
-        (evicted, more)
+    /// Evicts values of some bytes, as many as one turn has. Returns the bytes, and how it goes on.
+    fn evict_some(&mut self, namespace: Option<&str>, bytes: u64) -> (u64, Evicted) {
+        let named = self.namespace_named(namespace);
+        let Some(namespace) = named else { return (0, Evicted::Enough) };
+        self.with_evictions(MAX_EVICTIONS, |node| node.evict_bytes(namespace, bytes)).0
     }
 
     /// Goes on with the first eviction by an operator.
     fn evict_waiting(&mut self) {
         let Some(mut first) = self.evicting.pop_front() else { return };
-        let (evicted, more) = self.evict_some(first.namespace.as_deref(), first.bytes_left);
+        let (evicted, next) = self.evict_some(first.namespace.as_deref(), first.bytes_left);
         first.evicted += evicted;
         first.bytes_left = first.bytes_left.saturating_sub(evicted);
-        if more {
-            self.evicting.push_front(first);
-        } else {
+        first.next = next;
+        if next == Evicted::Enough {
             self.answer_evicting(first);
+        } else {
+            self.evicting.push_front(first);
         }
     }
 
     fn answer_evicting(&mut self, evicting: Evicting) {
         let Evicting { connection, session, id, evicted, .. } = evicting;
-        // The client may have gone.
+        self.answer_later(connection, session, id, Answer::Count(evicted));
+    }
+
+    /// Answers a call that has waited, if its client has not gone.
+    fn answer_later(&mut self, connection: u32, session: SessionIndex, id: u32, answer: Answer) {
         let connection = self.connections.get_mut(&connection);
         if let Some(connection) = connection.filter(|it| it.session() == Some(session)) {
             connection.deferred -= 1;
-            connection.late.push((id, Ok(Answer::Count(evicted))));
+            if id != NO_ANSWER {
+                connection.late.push((id, Ok(answer)));
+            }
         }
     }
 
-    /// Goes on with the calls that wait for evictions: the reservations in their order, as far as
-    /// there is space.
-    fn reserve_waiting(&mut self) {
+    /// Removes all values of a namespace, or of all, for an operator, from the tier, too. `None`:
+    /// the call goes on in the next turn of the loop.
+    pub(super) fn clear(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        id: u32,
+        session: SessionIndex,
+        namespace: Option<&str>,
+    ) -> Option<Answer> {
+        let Some(number) = self.namespace_named(namespace) else { return Some(Answer::Count(0)) };
+        self.node.clear_below();
+        let mut clearing = self.node.begin_clearing(number);
+        let is_over = self.node.clear_some(&mut clearing) && !self.node.is_clearing_below();
+        if is_over {
+            return Some(Answer::Count(clearing.removed));
+        }
+        connection.deferred += 1;
+        let (connection, namespace) = (connection.key, namespace.map(str::to_owned));
+        self.clearing.push_back(ClearingFor { connection, session, id, namespace, clearing });
+        None
+    }
+
+    /// Goes on with the first removal of all values, which also waits for the tier.
+    fn clear_waiting(&mut self) {
+        let Some(mut first) = self.clearing.pop_front() else { return };
+        // Another namespace may have the number by now.
+        let is_there = self.namespace_named(first.namespace.as_deref()).is_some();
+        let is_over = !is_there || self.node.clear_some(&mut first.clearing);
+        if is_over && !self.node.is_clearing_below() {
+            self.answer_clearing(first);
+        } else {
+            self.clearing.push_front(first);
+        }
+    }
+
+    fn answer_clearing(&mut self, first: ClearingFor) {
+        let ClearingFor { connection, session, id, clearing, .. } = first;
+        self.answer_later(connection, session, id, Answer::Count(clearing.removed));
+    }
+
+    /// Goes on with the calls that wait for evictions: the others in their order, as far as there
+    /// is space.
+    fn reserve_waiting(&mut self, now: u64) {
+        self.node.release_ended(MAX_RELEASED);
+        self.clear_waiting();
         self.evict_waiting();
+        (self.emptying, _) = self.with_evictions(MAX_EVICTIONS, Node::empty_namespace);
+        let (ended, _) = self.with_evictions(MAX_EVICTIONS, Node::fetch_found);
+        ended.into_iter().for_each(|waiting| self.key_done(waiting, now));
         let (mut evictions, mut sizes) = (MAX_EVICTIONS, MAX_BATCH);
         while let Some(first) = self.waiting_for_space.pop_front() {
             if evictions == 0 || sizes == 0 {
@@ -290,9 +382,25 @@ impl NodeServer {
             if connection.is_none_or(|it| it.session() != Some(first.session)) {
                 continue;
             }
-            let (result, evicted) = self.reserve_now(first.session, &first.sizes, evictions);
+            let wanted = match &first.what {
+                Wanted::Sizes(wanted) => wanted,
+                Wanted::Keys(waiting, from) => {
+                    let (waiting, from) = (*waiting, *from);
+                    let (goes_on, evicted) = self.fetch_more(waiting, from, evictions, now);
+                    evictions -= evicted;
+                    sizes = sizes.saturating_sub(MAX_BATCH / 4);
+                    if let Some(from) = goes_on {
+                        let what = Wanted::Keys(waiting, from);
+                        self.waiting_for_space.push_front(WaitingForSpace { what, ..first });
+                        self.evictions_ended = true;
+                        break;
+                    }
+                    continue;
+                }
+            };
+            let (result, evicted) = self.reserve_now(first.session, wanted, evictions);
             evictions -= evicted;
-            sizes = sizes.saturating_sub(first.sizes.len());
+            sizes = sizes.saturating_sub(wanted.len());
             let will_come = |error| self.space_will_come(first.session, error);
             if result.as_ref().is_err_and(will_come) {
                 self.waiting_for_space.push_front(first);
@@ -304,15 +412,51 @@ impl NodeServer {
         }
     }
 
+    /// Goes on with an acquisition that fetches more than one turn can make space for. Returns the
+    /// position to go on from, and how many values were evicted.
+    fn fetch_more(
+        &mut self,
+        waiting: Waiting,
+        from: usize,
+        evictions: u32,
+        now: u64,
+    ) -> (Option<usize>, u32) {
+        let Some(mut deferred) = self.deferred.remove(&waiting) else { return (None, 0) };
+        let Then::Acquire { keys, prefix_only } = &deferred.then else {
+            unreachable!("only acquisitions fetch")
+        };
+        let (session, prefix_only) = (deferred.session, *prefix_only);
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let ((positions, goes_on), evicted) = self.with_evictions(evictions, |node| {
+            node.fetch_below(session, &keys, prefix_only, Some(waiting), from)
+        });
+        deferred.keys_left += positions.len();
+        self.deferred.insert(waiting, deferred);
+        if goes_on.is_none() {
+            self.key_done(waiting, now);
+        }
+        (goes_on, evicted)
+    }
+
+    /// Returns whether calls wait whose work goes on in the next turn of the loop.
+    pub(super) fn has_work(&self) -> bool {
+        let evicting = self.evictions_ended && !self.waiting_for_space.is_empty();
+        let clearing = !self.clearing.is_empty() && !self.node.is_clearing_below();
+        let operator = self.evicting.front().is_some_and(|it| it.next == Evicted::More);
+        let emptying = self.emptying == Evicted::More;
+        let node = self.node.is_ending() || self.node.has_found();
+        evicting || clearing || operator || emptying || node
+    }
+
     /// Takes what the threads of the tier have done, and gives them more.
     pub(super) fn serve_tier(&mut self, now: u64) {
-        let Some(threads) = &self.tier else { return self.reserve_waiting() };
+        let Some(threads) = &self.tier else { return self.reserve_waiting(now) };
         for done in threads.take_done() {
             for waiting in self.node.tier_done(done, now) {
                 self.key_done(waiting, now);
             }
         }
-        self.reserve_waiting();
+        self.reserve_waiting(now);
         self.store_below();
         let jobs = self.node.take_jobs();
         if let Some(threads) = &self.tier {
@@ -330,16 +474,31 @@ impl NodeServer {
                 }
             }
         }
+        while self.node.is_ending() {
+            self.node.release_ended(MAX_RELEASED);
+        }
+        while let Some(mut first) = self.clearing.pop_front() {
+            while !self.node.clear_some(&mut first.clearing) {}
+            self.answer_clearing(first);
+        }
         while let Some(evicting) = self.evicting.pop_front() {
             self.answer_evicting(evicting);
         }
         // Those that still have no space fail with the error that says so.
         while let Some(waiting) = self.waiting_for_space.pop_front() {
-            let WaitingForSpace { connection, session, id, sizes } = waiting;
+            let WaitingForSpace { connection, session, id, what } = waiting;
             let has_session = |it: &AcceptedConnection| it.session() == Some(session);
             if !self.connections.get(&connection).is_some_and(has_session) {
                 continue;
             }
+            let sizes = match what {
+                Wanted::Sizes(sizes) => sizes,
+                Wanted::Keys(waiting, _) => {
+                    // It finds what is there.
+                    self.key_done(waiting, now);
+                    continue;
+                }
+            };
             let mut result = self.reserve_now(session, &sizes, MAX_EVICTIONS).0;
             while self.evictions_ended {
                 result = self.reserve_now(session, &sizes, MAX_EVICTIONS).0;

@@ -33,6 +33,7 @@ impl NodeServer {
             }
             Some(Request { id, call }) => {
                 runs_only = matches!(call, Call::KeepPins);
+                connection.knows_session |= connection.session().is_some();
                 self.turn.spend(elements_of(&call));
                 let result = self.call(connection, id, call, now);
                 let descriptors = std::mem::take(&mut self.descriptors);
@@ -70,35 +71,31 @@ impl NodeServer {
         let session = match (&mut connection.stage, &call) {
             (Stage::New, _) => return Err(CallError::Greeting),
             (Stage::Open(session), _) => *session,
-            (Stage::Resuming { pins, reservations, .. }, Call::Keep { .. }) => {
-                let Call::Keep { pins: more, reservations: more_reserved } = call else {
-                    unreachable!("the pattern has matched it")
-                };
-                let limit = self.node.max_handles();
-                let value = pins.len() + reservations.len() + more.len() + more_reserved.len();
+            (
+                Stage::Resuming { session, named, pins_kept },
+                Call::Keep { pins, reservations },
+            ) => {
+                *named += pins.len() + reservations.len();
+                let (value, limit) = (*named, self.node.max_handles());
                 if value > limit {
                     let (value, limit) = (value as u64, limit as u64);
                     return Err(CallError::Quota { what: Quota::SessionHandles, value, limit });
                 }
-                pins.extend(more);
-                reservations.extend(more_reserved);
+                *pins_kept &= self.node.name_handles(*session, pins, reservations);
                 return Ok(Some(Answer::Done));
             }
-            (Stage::Resuming { session, pins, reservations }, Call::Kept) => {
-                let (session, pins) = (*session, std::mem::take(pins));
-                let reservations = std::mem::take(reservations);
+            (Stage::Resuming { session, pins_kept, .. }, Call::Kept) => {
+                let (session, pins_kept) = (*session, *pins_kept);
                 connection.stage = Stage::Open(session);
-                let found = self.node.resume(session, &pins, &reservations);
-                let pins_kept = found.iter().all(Option::is_some);
+                self.node.resume(session);
                 if !pins_kept {
                     // They were reclaimed before. The client cannot tell which of its batches have
                     // them, so it has none.
                     self.node.reclaim_pins(session);
                 }
                 let epoch = self.node.epoch_of(session);
-                let reservations = self.node.reservations_of(session);
                 let pin_word = self.node.pin_word_of(session);
-                return Ok(Some(Answer::Kept { reservations, epoch, pins_kept, pin_word }));
+                return Ok(Some(Answer::Kept { epoch, pins_kept, pin_word }));
             }
             (Stage::Resuming { .. }, _) => return Err(CallError::Greeting),
         };
@@ -214,11 +211,7 @@ impl NodeServer {
                 if namespace.is_some() && self.node.has_tier() {
                     return Err(CallError::NamespaceInTier);
                 }
-                let Some(namespace) = self.namespace_named(namespace) else {
-                    return Ok(Some(Answer::Count(0)));
-                };
-                self.node.clear_below();
-                Ok(Some(Answer::Count(self.node.clear(namespace) as u64)))
+                Ok(self.clear(connection, id, session, namespace))
             }
             Call::ReclaimPins { pid } => {
                 self.check_operator(connection)?;
@@ -258,8 +251,8 @@ impl NodeServer {
             Some(session) => {
                 // The client has given up the connection that it had, known to be broken or not.
                 self.disconnect(session);
-                connection.stage =
-                    Stage::Resuming { session, pins: Vec::new(), reservations: Vec::new() };
+                self.node.begin_resuming(session);
+                connection.stage = Stage::Resuming { session, named: 0, pins_kept: true };
                 (session, token, true)
             }
             None => {
@@ -271,7 +264,9 @@ impl NodeServer {
                 if self.node.sessions_of_user(uid) >= limit {
                     return Err(CallError::TooMany { what: TooMany::Sessions, limit });
                 }
-                let new = NewSession { pid, uid, process_id, namespace: 0, read_only };
+                let is_limited = !self.access.is_operator(uid);
+                let new =
+                    NewSession { pid, uid, process_id, namespace: 0, read_only, is_limited };
                 let (session, token) = if read_only {
                     self.node.begin_reading(new, namespace)?
                 } else {
@@ -283,8 +278,10 @@ impl NodeServer {
                 (session, token, false)
             }
         };
-        self.watch_process(session, connection);
-        self.descriptors = match self.files_for(connection, session) {
+        // One that returns has had it before.
+        connection.knows_session = resumed;
+        let watched = self.watch_process(session, connection);
+        self.descriptors = match watched.and_then(|()| self.files_for(connection, session)) {
             Ok(files) => files.into(),
             Err(why) => {
                 connection.stage = Stage::New;

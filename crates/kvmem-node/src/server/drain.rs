@@ -139,8 +139,8 @@ impl NodeServer {
         let mut buffer = std::mem::take(&mut self.message_buffer);
         while !connection.is_blocked() {
             self.turn = Turn::new();
-            let Ok(packet) = connection.receive(&mut buffer) else { break };
-            if packet.len == 0 || self.serve(connection, &buffer[..packet.len], now).is_err() {
+            let Ok(len) = connection.receive(&mut buffer) else { break };
+            if len == 0 || self.serve(connection, &buffer[..len], now).is_err() {
                 break;
             }
         }

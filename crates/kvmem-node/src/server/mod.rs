@@ -24,7 +24,10 @@
 
 mod access;
 #[cfg(all(test, not(loom)))]
+mod attacks;
+#[cfg(all(test, not(loom)))]
 mod bounds;
+mod closer;
 mod connection;
 mod deferred;
 mod dispatch;
@@ -34,6 +37,7 @@ mod options;
 mod probe;
 #[cfg(all(test, not(loom)))]
 mod quotas;
+mod ready;
 mod rings;
 mod scrubber;
 #[expect(clippy::module_inception, reason = "one noun a file")]

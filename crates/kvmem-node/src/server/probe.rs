@@ -12,7 +12,7 @@ impl NodeServer {
     /// Returns whether a process listens on the socket at `path`.
     #[must_use]
     pub fn answers_at(path: &Path) -> bool {
-        socket::connect(path).is_ok()
+        socket::is_listening(path) == Ok(true)
     }
 }
 

@@ -16,7 +16,7 @@
 //! state of the socket. If the socket is full, the client has enough packets to wake up by.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
@@ -24,15 +24,16 @@ use rustix::io::Errno;
 use rustix::net::SendFlags;
 
 use super::connection::AcceptedConnection;
+use super::ready::Source;
 use super::server::{EventSource, NodeServer};
 use super::turn::Turn;
 use crate::error::{CallError, TooMany};
 use crate::protocol::BELL;
 use crate::ring::{self, BadRing, ServerEnds};
-use crate::socket::{self, now_ms};
+use crate::socket;
 
-/// The longest time between two looks at epoll while rings are polled.
-const LOOK_AFTER: Duration = Duration::from_micros(50);
+/// The most turns of a connection when the server ends.
+const LAST_TURNS: usize = 16;
 
 /// The rings of a connection.
 #[derive(Debug)]
@@ -43,12 +44,20 @@ pub(super) struct ServerRings {
     /// When the last message came.
     active_at: Instant,
     pub(super) hot: bool,
+    /// The client has closed the connection, and this is the end of what it had sent by then.
+    last: Option<u64>,
 }
 
 impl ServerRings {
     /// Returns whether a request is there. Damage counts as one: receiving it tells.
     pub(super) fn has_request(&mut self) -> bool {
         self.ends.requests.has_message().unwrap_or(true)
+    }
+
+    /// Returns whether what the client had sent before it closed the connection is served.
+    fn is_over(&self) -> bool {
+        // Positions wrap, and a hostile client may have said any.
+        self.last.is_some_and(|last| last.wrapping_sub(self.ends.requests.position()) as i64 <= 0)
     }
 
     /// Sends an answer. Returns `false` if there is no space; the doorbell then rings once there
@@ -111,7 +120,7 @@ impl NodeServer {
         self.rings_given += 1;
         self.hot.push(connection.key);
         let active_at = Instant::now();
-        connection.rings = Some(ServerRings { ends, bell, active_at, hot: true });
+        connection.rings = Some(ServerRings { ends, bell, active_at, hot: true, last: None });
         Ok([file, for_client])
     }
 
@@ -125,7 +134,7 @@ impl NodeServer {
     }
 
     /// The doorbell of a client rang: it has sent a message, or has made space for an answer.
-    pub(super) fn doorbell(&mut self, key: u32, now: u64) {
+    pub(super) fn doorbell(&mut self, key: u32) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         if let Some(rings) = connection.rings.as_mut().filter(|rings| !rings.hot) {
             rings.hot = true;
@@ -133,41 +142,39 @@ impl NodeServer {
             self.hot.push(key);
         }
         if connection.is_blocked() {
-            self.ring_turn(key, now);
+            self.make_ready(key, Source::Ring);
         }
     }
 
-    /// Serves the hot connections until it is time for a look at epoll, or none is hot.
-    pub(super) fn serve_hot(&mut self) {
-        let started = Instant::now();
-        let mut now = started;
-        while !self.hot.is_empty() {
-            let mut index = 0;
-            while let Some(&key) = self.hot.get(index) {
-                if self.serve_ring(key, now) {
-                    index += 1;
-                } else if self.hot.get(index) == Some(&key) {
-                    // Not if the connection has ended: it is out already.
-                    self.hot.swap_remove(index);
-                }
+    /// Makes the hot connections ready that have sent a message.
+    pub(super) fn poll_hot(&mut self, now: Instant) {
+        let mut index = 0;
+        while let Some(&key) = self.hot.get(index) {
+            if self.poll_ring(key, now) {
+                index += 1;
+            } else {
+                self.hot.swap_remove(index);
             }
-            now = Instant::now();
-            if now.duration_since(started) >= LOOK_AFTER {
-                break;
-            }
-            std::hint::spin_loop();
         }
     }
 
-    /// Serves the messages of a connection. Returns whether it stays hot.
-    fn serve_ring(&mut self, key: u32, now: Instant) -> bool {
+    /// Makes a connection ready if it has sent a message. Returns whether it stays hot.
+    fn poll_ring(&mut self, key: u32, now: Instant) -> bool {
         let Some(connection) = self.connections.get_mut(&key) else { return false };
-        let blocked = connection.is_blocked();
+        if connection.is_ready(Source::Ring) {
+            // Its turn comes, and may leave it with more.
+            return true;
+        }
+        let (blocked, ended) = (connection.is_blocked(), connection.is_ended());
         let Some(rings) = &mut connection.rings else { return false };
+        if ended {
+            rings.hot = false;
+            return false;
+        }
         if !blocked && rings.has_request() {
             rings.active_at = now;
-            self.ring_turn(key, now_ms());
-            return self.connections.contains_key(&key);
+            self.make_ready(key, Source::Ring);
+            return true;
         }
         // The doorbell of a blocked connection rings when there is space for the answer.
         if !blocked && now.saturating_duration_since(rings.active_at) < self.options.spin {
@@ -197,23 +204,31 @@ impl NodeServer {
         outcome.map(drop)
     }
 
-    /// Serves the requests that were sent before the connection ended. No answer is sent.
-    pub(super) fn last_ring_messages(&mut self, connection: &mut AcceptedConnection, now: u64) {
+    /// Takes note that the client has closed the connection. The requests that are in its ring are
+    /// served without an answer, some in this turn and others in further ones. The error says that
+    /// all are served.
+    pub(super) fn begin_last_messages(
+        &mut self,
+        connection: &mut AcceptedConnection,
+        now: u64,
+    ) -> Result<(), Errno> {
+        let _ = epoll::delete(&self.epoll, &connection.socket);
         connection.end_answers();
-        self.waiting_ring_messages(connection, now);
+        let rings = connection.rings.as_mut().ok_or(Errno::PIPE)?;
+        // The client may still have the rings mapped, and send without an end.
+        rings.last = Some(rings.ends.requests.end().map_err(damaged)?);
+        self.ring_messages(connection, now)
     }
 
-    /// Serves the requests that are in the ring.
+    /// Serves the requests that are in the ring when the server ends, as many as some turns have.
+    /// The client repeats others at the next server.
     pub(super) fn waiting_ring_messages(&mut self, connection: &mut AcceptedConnection, now: u64) {
-        let mut buffer = std::mem::take(&mut self.ring_buffer);
-        // The client may still have the rings mapped, and send without an end.
-        let most = connection.rings.as_ref().map_or(0, |it| it.ends.requests.max_messages());
-        for _ in 0..most {
-            if !self.ring_message(connection, &mut buffer, now).unwrap_or(false) {
+        for _ in 0..LAST_TURNS {
+            let waits = connection.rings.as_mut().is_some_and(ServerRings::has_request);
+            if !waits || self.ring_messages(connection, now).is_err() {
                 break;
             }
         }
-        self.ring_buffer = buffer;
     }
 
     /// Serves one request, if there is one and its answer can be sent.
@@ -227,6 +242,9 @@ impl NodeServer {
             return Ok(false);
         }
         let Some(rings) = &mut connection.rings else { return Ok(false) };
+        if rings.is_over() {
+            return Err(Errno::PIPE);
+        }
         if !rings.ends.requests.try_receive(buffer).map_err(damaged)? {
             return Ok(false);
         }

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,14 +15,16 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags, bind, listen};
 
 use super::access::AccessRules;
+use super::closer::{ClosingThreads, pass_descriptors};
 use super::connection::AcceptedConnection;
-use super::deferred::{Deferred, Evicting, WaitingForSpace};
+use super::deferred::{ClearingFor, Deferred, Evicting, WaitingForSpace};
 use super::drain::Drain;
+use super::ready::{Ready, Source};
 use super::scrubber::Scrubber;
 use super::turn::Turn;
 use super::{NodeObserver, ServerOptions};
 use crate::error::NodeError;
-use crate::node::{Node, SessionIndex, Waiting};
+use crate::node::{Evicted, Node, SessionIndex, Waiting};
 use crate::protocol::MAX_MESSAGE;
 use crate::socket::{self, has_ended, now_ms, open_process, process_id};
 use crate::tier::{NodeTier, TierOptions, TierThreads};
@@ -86,6 +88,8 @@ pub struct NodeServer {
     pub(super) listener: Option<OwnedFd>,
     pub(super) epoll: OwnedFd,
     pub(super) stop: Arc<OwnedFd>,
+    /// `None`: the kernel takes no descriptors from clients.
+    pub(super) closing_threads: Option<Arc<ClosingThreads>>,
     /// The work that remains before the end.
     pub(super) drain: Option<Drain>,
     pub(super) connections: HashMap<u32, AcceptedConnection, FixedState>,
@@ -100,6 +104,8 @@ pub struct NodeServer {
     pub(super) ring_buffer: Vec<u8>,
     /// Descriptors of the answer that is made now.
     pub(super) descriptors: Vec<OwnedFd>,
+    /// The connections that have messages.
+    pub(super) ready: Ready,
     /// The connections whose rings are polled.
     pub(super) hot: Vec<u32>,
     /// Connections with rings.
@@ -112,8 +118,11 @@ pub struct NodeServer {
     pub(super) deferred: HashMap<Waiting, Deferred>,
     pub(super) next_waiting: Waiting,
     pub(super) waiting_for_space: VecDeque<WaitingForSpace>,
-    /// Evictions by operators that need more than one turn.
+    /// Evictions and removals by operators that need more than one turn.
     pub(super) evicting: VecDeque<Evicting>,
+    pub(super) clearing: VecDeque<ClearingFor>,
+    /// How the emptying of a namespace goes on.
+    pub(super) emptying: Evicted,
     /// The last reservation needs more evictions than one turn has.
     pub(super) evictions_ended: bool,
     /// When the last packet came.
@@ -147,9 +156,9 @@ impl NodeServer {
         let access = access_rules(&options)?;
         let _lock = socket::lock_folder(path)
             .map_err(|error| NodeError::System { call: "flock of the socket's folder", error })?;
-        match socket::connect(path) {
-            Ok(_) => return Err(NodeError::InUse { path: path.display().to_string() }),
-            Err(Errno::CONNREFUSED) => {
+        match socket::is_listening(path) {
+            Ok(true) => return Err(NodeError::InUse { path: path.display().to_string() }),
+            Ok(false) => {
                 socket::remove_dead(path)
                     .map_err(|error| NodeError::System { call: "unlink of the socket", error })?;
             }
@@ -181,11 +190,12 @@ impl NodeServer {
     /// # Errors
     /// [`NodeError::Access`]; [`NodeError::System`].
     pub fn on(
-        node: Node,
+        mut node: Node,
         listener: OwnedFd,
         options: ServerOptions,
     ) -> Result<NodeServer, NodeError> {
         let access = access_rules(&options)?;
+        let closing_threads = pass_descriptors(&listener, false).is_err().then(Arc::default);
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(NodeError::system("epoll"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let stop = eventfd(0, flags).map_err(NodeError::system("eventfd"))?;
@@ -203,6 +213,7 @@ impl NodeServer {
         let scrubber = options.scrub_bytes_per_s.map(start).transpose();
         let scrubber = scrubber
             .map_err(|error| NodeError::System { call: "the thread of the scrubber", error })?;
+        node.limit_users(|uid| !access.is_operator(uid));
         let mut server = NodeServer {
             node,
             options,
@@ -210,6 +221,7 @@ impl NodeServer {
             listener: Some(listener),
             epoll,
             stop: Arc::new(stop),
+            closing_threads,
             drain: None,
             connections: HashMap::default(),
             processes: HashMap::new(),
@@ -220,6 +232,7 @@ impl NodeServer {
             turn: Turn::new(),
             ring_buffer: Vec::new(),
             descriptors: Vec::new(),
+            ready: Ready::default(),
             hot: Vec::new(),
             rings_given: 0,
             observer: NodeObserver::default(),
@@ -230,6 +243,8 @@ impl NodeServer {
             next_waiting: 0,
             waiting_for_space: VecDeque::new(),
             evicting: VecDeque::new(),
+            clearing: VecDeque::new(),
+            emptying: Evicted::Enough,
             evictions_ended: false,
             packet_at: Instant::now(),
             path: None,
@@ -319,13 +334,13 @@ impl NodeServer {
                     EventSource::Stop if self.stop_requested(now) => return Ok(self.end(now)),
                     EventSource::Stop => {}
                     EventSource::Listener => self.accept(now),
-                    EventSource::Connection(number) => self.turn(number, now),
+                    EventSource::Connection(number) => self.make_ready(number, Source::Packets),
                     EventSource::Process(number) => self.process_ended(number as usize),
-                    EventSource::Doorbell(number) => self.doorbell(number, now),
+                    EventSource::Doorbell(number) => self.doorbell(number),
                     EventSource::Threads => self.woken(),
                 }
             }
-            self.serve_hot();
+            self.serve_ready(now);
             self.serve_tier(now);
             self.scrub(now);
             self.answer_waiting(now);
@@ -346,10 +361,9 @@ impl NodeServer {
 
     /// Returns whether the next message is likely to come soon, so the thread does not sleep.
     pub(super) fn is_awake(&self) -> bool {
-        let evicting = self.evictions_ended && !self.waiting_for_space.is_empty();
-        evicting
-            || !self.evicting.is_empty()
+        self.has_work()
             || !self.hot.is_empty()
+            || !self.ready.is_empty()
             || self.packet_at.elapsed() < self.options.spin
     }
 
@@ -377,7 +391,8 @@ impl NodeServer {
         for (session, pid, expected) in self.node.orphan_processes() {
             let descriptor = open_process(pid).filter(|_| expected != 0);
             if let Some(descriptor) = descriptor.filter(|it| process_id(it) == expected) {
-                self.watch_descriptor(session.number(), descriptor);
+                // An earlier server has begun the session: it lasts as long as its lock.
+                let _ = self.watch_descriptor(session.number(), descriptor);
             }
         }
     }
@@ -393,14 +408,20 @@ impl NodeServer {
         }
     }
 
-    /// Watches the process of a session that a connection has begun or resumed.
-    pub(super) fn watch_process(&mut self, session: SessionIndex, connection: &AcceptedConnection) {
-        let descriptor = connection.peer.descriptor.as_ref().map(AsFd::as_fd);
-        let duplicate = |fd: BorrowedFd<'_>| fd.try_clone_to_owned().ok();
+    /// Watches the process of a session that a connection has begun or resumed, if the kernel has
+    /// given a descriptor of it.
+    pub(super) fn watch_process(
+        &mut self,
+        session: SessionIndex,
+        connection: &AcceptedConnection,
+    ) -> Result<(), NodeError> {
         self.unwatch(session);
-        if let Some(descriptor) = descriptor.and_then(duplicate) {
-            self.watch_descriptor(session.number(), descriptor);
-        }
+        let Some(descriptor) = &connection.peer.descriptor else { return Ok(()) };
+        let descriptor = descriptor
+            .try_clone()
+            .map_err(|error| NodeError::System { call: "dup of a pidfd", error })?;
+        self.watch_descriptor(session.number(), descriptor)
+            .map_err(NodeError::system("epoll_ctl of a pidfd"))
     }
 
     pub(super) fn unwatch(&mut self, session: SessionIndex) {

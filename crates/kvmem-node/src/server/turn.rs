@@ -1,17 +1,21 @@
-//! *Turns*: what becomes ready is served, one connection after the other.
+//! *Turns*: what becomes ready is served, one connection after the other, as [`Ready`] says.
+//!
+//! [`Ready`]: super::ready::Ready
 
-use std::os::fd::AsFd;
-use std::time::Instant;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-use rustix::event::epoll::{EventData, EventFlags};
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::connection::{AcceptedConnection, WaitingForEvents};
+use super::closer::ClientSocket;
+use super::connection::{AcceptedConnection, WaitingForEvents, deny};
+use super::ready::Source;
 use super::server::{EventSource, NodeServer};
 use crate::error::CallError;
 use crate::node::{MAX_BATCH, SessionIndex};
 use crate::protocol::Answer;
-use crate::socket::Peer;
+use crate::socket::{Peer, now_ms};
 
 /// Messages of one connection that are served before the next one has its turn.
 const MESSAGES_PER_TURN: usize = 16;
@@ -19,6 +23,9 @@ const MESSAGES_PER_TURN: usize = 16;
 /// Keys, sizes and handles after which the turn of a connection ends. A turn has less than this and
 /// one message more, so it takes a fraction of a millisecond.
 const ELEMENTS_PER_TURN: usize = MAX_BATCH;
+
+/// The longest time between two looks at epoll while something is ready, and a turn.
+const LOOK_AFTER: Duration = Duration::from_micros(50);
 
 /// Of this number of connections or sessions, other users leave one to the server's own user and
 /// operators.
@@ -72,20 +79,24 @@ impl NodeServer {
             Ok(socket) => socket,
             Err(errno) => return self.accept_failed(errno),
         };
-        self.next_key += 1;
-        let key = self.next_key;
-        let Ok(connection) = AcceptedConnection::new(key, socket, now) else { return };
-        let Peer { uid, groups, .. } = &connection.peer;
-        if !self.access.may_connect(*uid, groups) {
-            return connection.deny(CallError::NotAllowed { uid: *uid, own: self.access.own() });
+        let socket = ClientSocket::new(socket, self.closing_threads.clone());
+        let peer = match Peer::of(&socket) {
+            Ok(peer) => peer,
+            Err(errno) => return deny(&socket, CallError::Unwatched { why: errno.to_string() }),
+        };
+        let (uid, own) = (peer.uid, self.access.own());
+        if !self.access.may_connect(uid, &peer.groups) {
+            return deny(&socket, CallError::NotAllowed { uid, own });
         }
-        if !self.has_place_for(*uid) {
+        if !self.has_place_for(uid) {
             return;
         }
+        self.next_key += 1;
+        let key = self.next_key;
         let data = EventData::new_u64(EventSource::Connection(key).bits());
         let flags = EventFlags::IN | EventFlags::RDHUP;
-        if rustix::event::epoll::add(&self.epoll, &connection.socket, data, flags).is_ok() {
-            self.connections.insert(key, connection);
+        if epoll::add(&self.epoll, &socket, data, flags).is_ok() {
+            self.connections.insert(key, AcceptedConnection::new(key, socket, peer, now));
         }
     }
 
@@ -100,7 +111,7 @@ impl NodeServer {
     fn watch_listener(&self, flags: EventFlags) {
         let Some(listener) = &self.listener else { return };
         let data = EventData::new_u64(EventSource::Listener.bits());
-        let _ = rustix::event::epoll::modify(&self.epoll, listener, data, flags);
+        let _ = epoll::modify(&self.epoll, listener, data, flags);
     }
 
     /// Returns whether there is place for a connection of this user now.
@@ -112,6 +123,46 @@ impl NodeServer {
             && of_user < self.access.places_of(uid, self.options.max_connections)
     }
 
+    /// Takes note that a connection is to have a turn.
+    pub(super) fn make_ready(&mut self, key: u32, source: Source) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        if !connection.is_ready(source) {
+            connection.set_ready(source, true);
+            self.ready.add(connection.peer.uid, (key, source));
+        }
+    }
+
+    /// Gives turns to the connections that are ready until it is time for a look at epoll, or
+    /// nothing is ready and no ring is hot.
+    pub(super) fn serve_ready(&mut self, now: u64) {
+        let started = Instant::now();
+        self.poll_hot(started);
+        loop {
+            match self.ready.next() {
+                Some((key, source)) => self.turn_of(key, source, now),
+                None if self.hot.is_empty() => return,
+                None => std::hint::spin_loop(),
+            }
+            let now = Instant::now();
+            if now.duration_since(started) >= LOOK_AFTER {
+                return;
+            }
+            if self.ready.is_empty() {
+                self.poll_hot(now);
+            }
+        }
+    }
+
+    fn turn_of(&mut self, key: u32, source: Source, now: u64) {
+        let Some(connection) = self.connections.get_mut(&key) else { return };
+        connection.set_ready(source, false);
+        match source {
+            Source::Packets => self.turn(key, now),
+            // The turn begins now: an answer to a request of a ring comes within microseconds.
+            Source::Ring => self.ring_turn(key, now_ms()),
+        }
+    }
+
     /// Serves the packets of a connection, or closes it.
     pub(super) fn turn(&mut self, key: u32, now: u64) {
         self.turn_with(key, |server, connection| {
@@ -121,7 +172,7 @@ impl NodeServer {
                 outcome = Err(Errno::PIPE);
             }
             if matches!(outcome, Err(Errno::PIPE | Errno::CONNRESET)) {
-                server.last_ring_messages(connection, now);
+                outcome = server.begin_last_messages(connection, now);
             }
             outcome
         });
@@ -146,7 +197,12 @@ impl NodeServer {
             return;
         }
         connection.watch(&self.epoll);
+        let is_ended = connection.is_ended();
         self.connections.insert(key, connection);
+        if is_ended {
+            // Nothing else tells that its ring has more.
+            self.make_ready(key, Source::Ring);
+        }
     }
 
     fn messages(&mut self, connection: &mut AcceptedConnection, now: u64) -> Result<(), Errno> {
@@ -159,11 +215,10 @@ impl NodeServer {
                 break;
             }
             outcome = match connection.receive(&mut buffer) {
-                Ok(packet) if packet.len == 0 => Err(Errno::PIPE),
-                // Descriptors that a client sends are closed with the packet.
-                Ok(packet) => {
+                Ok(0) => Err(Errno::PIPE),
+                Ok(len) => {
                     self.packet_at = Instant::now();
-                    self.serve(connection, &buffer[..packet.len], now)
+                    self.serve(connection, &buffer[..len], now)
                 }
                 Err(Errno::AGAIN) => break,
                 Err(error) => Err(error),
@@ -176,13 +231,13 @@ impl NodeServer {
         outcome
     }
 
-    /// Ends a connection. Its session ends, too, if the client has said goodbye; otherwise with its
-    /// process, unless the client connects again before.
+    /// Ends a connection. Its session ends, too, if the client has said goodbye, or does not know
+    /// of it; otherwise with its process, unless the client connects again before.
     pub(super) fn close(&mut self, mut connection: AcceptedConnection) {
         self.end_rings(&mut connection);
         self.end_deferred(connection.key);
         let Some(session) = connection.session() else { return };
-        if connection.goodbye {
+        if connection.goodbye || !connection.knows_session {
             self.unwatch(session);
             self.node.end_session(session);
         } else {
@@ -277,7 +332,12 @@ impl NodeServer {
             }
         }
         for session in self.node.orphans() {
-            self.end_if_gone(session);
+            if self.node.is_abandoned(session, lease, now) {
+                self.unwatch(session);
+                self.node.end_session(session);
+            } else {
+                self.end_if_gone(session);
+            }
         }
         self.node.end_unfinished_reads();
         self.expire_from = self.node.expire(self.expire_from, EXPIRED_PER_TICK, now);
@@ -290,13 +350,15 @@ impl NodeServer {
         }
     }
 
-    /// Waits for the process of a session, if the kernel has given a descriptor of it.
-    pub(super) fn watch_descriptor(&mut self, number: usize, descriptor: rustix::fd::OwnedFd) {
+    /// Waits for the end of the process of a session.
+    pub(super) fn watch_descriptor(
+        &mut self,
+        number: usize,
+        descriptor: OwnedFd,
+    ) -> Result<(), Errno> {
         let data = EventData::new_u64(EventSource::Process(number as u32).bits());
-        let added =
-            rustix::event::epoll::add(&self.epoll, descriptor.as_fd(), data, EventFlags::IN);
-        if added.is_ok() {
-            self.processes.insert(number, descriptor);
-        }
+        epoll::add(&self.epoll, descriptor.as_fd(), data, EventFlags::IN)?;
+        self.processes.insert(number, descriptor);
+        Ok(())
     }
 }

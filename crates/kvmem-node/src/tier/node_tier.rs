@@ -254,6 +254,7 @@ pub(crate) enum TierJob {
     FetchFar(Vec<Fetching>),
     LookUp(Vec<LookingUp>),
     Remove(Vec<Removing>),
+    Clear,
 }
 
 /// What they have done.
@@ -265,4 +266,5 @@ pub(crate) enum TierDone {
     /// With the lengths of those that there are.
     LookedUp(Vec<(LookingUp, Option<u64>)>),
     Removed(Vec<Removing>, bool),
+    Cleared(bool),
 }

@@ -69,7 +69,7 @@ impl TierThreads {
         let Some(Senders { store, fetch, far }) = &self.senders else { return };
         let far = |which: usize| far.as_ref().map_or(fetch, |far| &far[which]);
         let to = match job {
-            TierJob::Store(_) | TierJob::Remove(_) => store,
+            TierJob::Store(_) | TierJob::Remove(_) | TierJob::Clear => store,
             TierJob::Fetch(_) => fetch,
             TierJob::FetchFar(_) => far(0),
             TierJob::LookUp(_) => far(1),
@@ -153,6 +153,7 @@ impl Work {
                     let removed = self.tier.remove(&keys);
                     TierDone::Removed(values, removed)
                 }
+                TierJob::Clear => TierDone::Cleared(self.tier.clear()),
             };
             self.done.lock().unwrap_or_else(PoisonError::into_inner).push(done);
             // The counter of an eventfd cannot overflow here, so the write does not block.

@@ -191,10 +191,11 @@ fn namespaces_are_apart_and_have_limits() {
     let stats = small.stats().expect("a call");
     let bytes: Vec<(&str, u64)> =
         stats.namespaces.iter().map(|it| (it.name.as_str(), it.bytes)).collect();
-    assert_eq!(bytes, [("small", 80_000), ("large", 5)]);
+    assert_eq!(bytes, [("small", 81_920), ("large", 4096)]);
     let error = small.reserve(&[100_001]).expect_err("more than the namespace may use");
     let what = Quota::NamespaceBytes;
-    let expected = CallError::Quota { what, value: 100_001, limit: 100_000 };
+    // A value takes whole pages.
+    let expected = CallError::Quota { what, value: 102_400, limit: 100_000 };
     assert!(matches!(error, ClientError::Call(error) if error == expected));
 
     small.clear(Some("small")).expect("an operator");
@@ -213,7 +214,7 @@ fn pinned_bytes_have_limits() {
     let small = NamespaceLimits { max_pinned_bytes: 5000, ..NamespaceLimits::default() };
     let options = NodeOptions {
         limits: vec![("small".to_owned(), small)],
-        max_pinned_bytes_per_session: 8000,
+        max_pinned_bytes_per_session: 9000,
         ..NodeOptions::default()
     };
     let node = Node::create(memory(1 << 20), options).expect("the options are possible");
@@ -223,7 +224,7 @@ fn pinned_bytes_have_limits() {
         connect_with(&place.socket(), &ConnectOptions { namespace, ..ConnectOptions::default() })
     };
     for (name, what, limit) in
-        [("small", Quota::NamespacePinnedBytes, 5000), ("large", Quota::SessionPinnedBytes, 8000)]
+        [("small", Quota::NamespacePinnedBytes, 5000), ("large", Quota::SessionPinnedBytes, 9000)]
     {
         let (client, other) = (in_namespace(name), in_namespace(name));
         for seed in 0..3 {
@@ -233,7 +234,7 @@ fn pinned_bytes_have_limits() {
         let pins: Vec<_> = (0..5).map(|_| client.acquire(&[[0]]).expect("a call")).collect();
         let again = other.acquire(&[[0]]).expect("it is pinned already");
         let error = client.acquire(&[[1], [2]]).expect_err("more than may be pinned");
-        let value = if name == "small" { 6000 } else { 9000 };
+        let value = if name == "small" { 8192 } else { 12_288 };
         let expected = CallError::Quota { what, value, limit };
         assert!(matches!(&error, ClientError::Call(error) if *error == expected), "{error}");
         let text = error.to_string();
@@ -241,8 +242,8 @@ fn pinned_bytes_have_limits() {
         assert!(parts.iter().all(|part| text.contains(part)), "{text}");
         let stats = client.stats().expect("a call");
         let of = |it: &&kvmem_node::NamespaceStats| it.name == name;
-        assert_eq!(stats.namespaces.iter().find(of).expect("it is there").pinned_bytes, 3000);
-        assert_eq!((stats.pinned, stats.pinned_bytes), (1, 3000));
+        assert_eq!(stats.namespaces.iter().find(of).expect("it is there").pinned_bytes, 4096);
+        assert_eq!((stats.pinned, stats.pinned_bytes), (1, 4096));
         drop(pins);
         drop(again);
         // A release is a message without an answer; this one comes after it.
@@ -437,7 +438,8 @@ fn operators_list_evict_and_clear() {
         from = next;
     }
     assert_eq!(seen, 1000);
-    assert_eq!(client.evict(None, 40).expect("an operator"), 40);
+    // Each takes a page.
+    assert_eq!(client.evict(None, 10 * 4096).expect("an operator"), 10 * 4096);
     assert_eq!(client.clear(Some("no such namespace")).expect("an operator"), 0);
     let pins = client.acquire(&[999_u32.to_le_bytes()]).expect("a call");
     let sessions = client.sessions().expect("an operator");

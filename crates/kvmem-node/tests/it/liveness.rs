@@ -500,3 +500,60 @@ fn a_pause_of_the_machine_ends_no_lease() {
     let stats = other.stats().expect("a call");
     assert_eq!((stats.pinned, stats.fenced_total), (1, 0));
 }
+
+/// Clients that are closed while their server is away say goodbye to the next one.
+#[test]
+fn a_client_that_was_closed_while_its_server_was_away_leaves_nothing() {
+    let place = Place::new();
+    let memory = Memory::new(&place);
+    let paths = (place.socket(), &memory);
+    for rings in [false, true] {
+        let mut server = start_server(ServerLife::Plain, (&paths.0, paths.1));
+        let options = ConnectOptions { rings, ..ConnectOptions::default() };
+        let clients: Vec<NodeClient> =
+            (0..5).map(|_| connect_with(&paths.0, &options)).collect();
+        clients[0].insert("pinned", b"value").expect("there is space");
+        let pins: Vec<_> =
+            clients.iter().map(|it| it.acquire(&["pinned"]).expect("a call")).collect();
+        let blocks = clients[1].reserve(&[BLOCK as u64]).expect("there is space");
+        server.kill();
+        drop((pins, blocks, clients));
+        let _server = start_server(ServerLife::Plain, (&paths.0, paths.1));
+        let other = connect_with(&paths.0, &ConnectOptions::default());
+        wait_for("nothing is left", || {
+            let stats = other.stats().expect("a call");
+            (stats.sessions, stats.pinned, stats.reservations) == (1, 0, 0)
+        });
+    }
+}
+
+/// Clients that give up while the server hangs leave no session.
+#[test]
+fn a_client_that_could_not_connect_leaves_nothing() {
+    let place = Place::new();
+    let memory = Memory::new(&place);
+    let paths = (place.socket(), &memory);
+    let server = start_server(ServerLife::Plain, (&paths.0, paths.1));
+    let other = connect_with(&paths.0, &ConnectOptions::default());
+    let pid = server.process.id() as i32;
+    for rings in [false, true] {
+        let options = ConnectOptions {
+            rings,
+            retry_for: Duration::ZERO,
+            answer_within: Duration::from_millis(20),
+            ..ConnectOptions::default()
+        };
+        // SAFETY: the calls send signals to a child that was not waited for.
+        unsafe { libc::kill(pid, libc::SIGSTOP) };
+        let stat = || fs::read_to_string(format!("/proc/{pid}/stat")).expect("it is a child");
+        wait_for("it is stopped", || stat().contains(") T "));
+        for _ in 0..50 {
+            // SAFETY: the client reads and writes nothing.
+            let error = unsafe { NodeClient::connect(&paths.0, &options) }.map(drop);
+            assert!(matches!(error, Err(ClientError::Disconnected { .. })), "{error:?}");
+        }
+        // SAFETY: as above.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
+        wait_for("nothing is left", || other.stats().expect("a call").sessions == 1);
+    }
+}

@@ -23,6 +23,8 @@ pub(super) struct Block {
     order: u64,
     pub(super) offset: u64,
     pub(super) len: u64,
+    /// The memory that it takes.
+    pub(super) space: u64,
     pub(super) priority: usize,
     /// Its time is over: it cannot be found, and the server may evict it at any time.
     pub(super) expired: bool,
@@ -37,6 +39,7 @@ pub(super) struct Namespace {
     pub(super) name: &'static str,
     pub(super) limits: NamespaceLimits,
     pub(super) bytes: u64,
+    entries: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -106,9 +109,9 @@ impl Explained {
             return None;
         }
         self.events.pop_front();
-        let len = model.blocks[&id].len;
+        let space = model.blocks[&id].space;
         model.withdraw(id);
-        Some(len)
+        Some(space)
     }
 
     /// Takes the removals of all values of a namespace, in any order, and returns their number.
@@ -153,7 +156,7 @@ impl Model {
         }
         let own = self.options.limits.iter().find(|(of, _)| of == name);
         let limits = own.map_or(self.options.default_limits, |(_, limits)| *limits);
-        self.namespaces.push(Namespace { name, limits, bytes: 0 });
+        self.namespaces.push(Namespace { name, limits, bytes: 0, entries: 0 });
         self.namespaces.len() - 1
     }
 
@@ -210,7 +213,11 @@ impl Model {
 
     /// The value that is evicted first: of the namespace that exceeds its share most.
     fn victim(&self) -> Option<Id> {
-        let excess = |it: &Namespace| it.bytes as f64 / f64::from(it.limits.share.max(1));
+        let bytes_per_entry = self.space.capacity() as f64 / self.max_blocks() as f64;
+        let excess = |it: &Namespace| {
+            let used = (it.bytes as f64).max(it.entries as f64 * bytes_per_entry);
+            used / f64::from(it.limits.share.max(1))
+        };
         let with_victims = (0..self.namespaces.len()).filter_map(|namespace| {
             Some((excess(&self.namespaces[namespace]), self.victim_in(namespace)?))
         });
@@ -234,8 +241,20 @@ impl Model {
 
     fn free(&mut self, id: Id) {
         let block = self.blocks.remove(&id).expect("it is a block");
-        self.namespaces[block.namespace].bytes -= block.len;
-        assert_eq!(self.space.free(block.offset).expect("it was allocated"), block.len);
+        let namespace = &mut self.namespaces[block.namespace];
+        (namespace.bytes, namespace.entries) =
+            (namespace.bytes - block.space, namespace.entries - 1);
+        assert_eq!(self.space.free(block.offset).expect("it was allocated"), block.space);
+    }
+
+    fn max_blocks(&self) -> u64 {
+        self.options.max_blocks.expect("it is set").into()
+    }
+
+    /// Returns the memory that a block of some bytes takes.
+    fn space_for(&self, len: u64) -> u64 {
+        let units = len.checked_next_multiple_of(self.options.align);
+        units.map_or(self.space.capacity(), |space| space.min(self.space.capacity()))
     }
 
     pub(super) fn pin(&mut self, session: SessionId, id: Id) {
@@ -342,24 +361,24 @@ impl Model {
         if pins.contains_key(&id) {
             return Ok(());
         }
-        let len = self.blocks[&id].len;
-        let own: u64 = pins.keys().map(|id| self.blocks[id].len).sum();
-        quota(Quota::SessionPinnedBytes, own + len, self.options.max_pinned_bytes_per_session)?;
+        let space = self.blocks[&id].space;
+        let own: u64 = pins.keys().map(|id| self.blocks[id].space).sum();
+        quota(Quota::SessionPinnedBytes, own + space, self.options.max_pinned_bytes_per_session)?;
         if self.blocks[&id].pinned_by > 0 {
             return Ok(());
         }
         let (pinned, bytes) = self.pinned_in(namespace);
         let limits = self.namespaces[namespace].limits;
         quota(Quota::NamespacePins, pinned + 1, limits.max_pins)?;
-        quota(Quota::NamespacePinnedBytes, bytes + len, limits.max_pinned_bytes)
+        quota(Quota::NamespacePinnedBytes, bytes + space, limits.max_pinned_bytes)
     }
 
-    /// Returns the number of values of a namespace that are pinned, and their bytes.
+    /// Returns the number of values of a namespace that are pinned, and the bytes that they take.
     pub(super) fn pinned_in(&self, namespace: usize) -> (u64, u64) {
         let pinned = self.blocks.values().filter(|it| it.namespace == namespace);
         pinned
             .filter(|it| it.pinned_by > 0)
-            .fold((0, 0), |(count, bytes), it| (count + 1, bytes + it.len))
+            .fold((0, 0), |(count, bytes), it| (count + 1, bytes + it.space))
     }
 
     /// Marks values as used, the last one first. Returns how many there are.
@@ -407,7 +426,7 @@ impl Model {
             return Err(CallError::ReadOnly);
         }
         let reserved: u64 = session.reservations.values().sum();
-        let value = reserved + sizes.iter().sum::<u64>();
+        let value = reserved + sizes.iter().map(|size| self.space_for(*size)).sum::<u64>();
         quota(Quota::SessionReserved, value, self.options.max_reserved_per_session)?;
         self.check_handles(of, sizes.len())
     }
@@ -424,19 +443,20 @@ impl Model {
         for &(offset, len) in blocks {
             events.take_expired(self);
             let limit = self.namespaces[namespace].limits.max_bytes;
-            while self.namespaces[namespace].bytes + len > limit {
+            let space = self.space_for(len);
+            while self.namespaces[namespace].bytes + space > limit {
                 let victim = self.victim_in(namespace);
                 events.evict(self, victim, "the limit of the namespace");
             }
-            while !self.space.fits(len, self.options.align) {
+            while !self.space.fits(space, self.options.align) {
                 let victim = self.victim();
                 events.evict(self, victim, "the allocator, which has no hole");
             }
-            if self.blocks.len() as u64 == u64::from(self.options.max_blocks.expect("it is set")) {
+            if self.blocks.len() as u64 == self.max_blocks() {
                 let victim = self.victim();
                 events.evict(self, victim, "the index, which has no free entry");
             }
-            self.space.grant(offset, len).expect("no block overlaps another one");
+            self.space.grant(offset, space).expect("no block overlaps another one");
             assert_eq!(offset % self.options.align, 0);
             let block = Block {
                 namespace,
@@ -445,6 +465,7 @@ impl Model {
                 order: 0,
                 offset,
                 len,
+                space,
                 priority: 0,
                 expired: false,
                 pinned_by: 0,
@@ -452,9 +473,10 @@ impl Model {
             };
             self.next += 1;
             self.blocks.insert(self.next, block);
-            self.namespaces[namespace].bytes += len;
+            let of = &mut self.namespaces[namespace];
+            (of.bytes, of.entries) = (of.bytes + space, of.entries + 1);
             let reservations = &mut self.sessions.get_mut(&session).expect("it lives").reservations;
-            reservations.insert(self.next, len);
+            reservations.insert(self.next, space);
             made.push(self.next);
         }
         made
@@ -479,20 +501,23 @@ impl Model {
             return *error == CallError::BadLength { requested: size, limit: capacity };
         }
         let limit = self.namespaces[namespace].limits.max_bytes;
+        let space = self.space_for(size);
         events.take_expired(self);
-        while self.namespaces[namespace].bytes + size > limit {
+        while self.namespaces[namespace].bytes + space > limit {
             let victim = self.victim_in(namespace);
             if events.take_eviction(self, victim).is_none() {
-                let value = self.namespaces[namespace].bytes + size;
+                let value = self.namespaces[namespace].bytes + space;
                 let what = Quota::NamespaceBytes;
                 return victim.is_none() && *error == CallError::Quota { what, value, limit };
             }
         }
         loop {
             let (mut model, mut left) = (self.clone(), events.clone());
-            model.namespaces[namespace].bytes += size;
+            let of = &mut model.namespaces[namespace];
+            (of.bytes, of.entries) = (of.bytes + space, of.entries + 1);
             if model.fail_to_reserve(session, rest, error, &mut left) {
-                model.namespaces[namespace].bytes -= size;
+                let of = &mut model.namespaces[namespace];
+                (of.bytes, of.entries) = (of.bytes - space, of.entries - 1);
                 left.take_expired(&mut model);
                 if left.events.is_empty() {
                     (*self, *events) = (model, left);
@@ -527,12 +552,12 @@ impl Model {
             if possible >= bytes && !expired {
                 break;
             }
-            let Some(len) = events.take_eviction(self, victim) else {
+            let Some(space) = events.take_eviction(self, victim) else {
                 assert!(victim.is_none() || possible >= bytes, "{victim:?} stays: {events:?}");
                 break;
             };
-            possible += len;
-            sure += if expired { 0 } else { len };
+            possible += space;
+            sure += if expired { 0 } else { space };
         }
         (sure, possible)
     }
