@@ -10,6 +10,7 @@ use pyo3::pyclass::boolean_struct::True;
 use pyo3::types::PyMemoryView;
 
 use crate::collect::plain;
+use crate::elements::elements;
 use crate::holder::{Held, Holder};
 
 /// Many allocations of one length.
@@ -21,9 +22,10 @@ pub(crate) trait Batch: Held {
     fn offsets(&self) -> Vec<u64>;
 }
 
-/// Takes the values out of all objects, or of none.
+/// Takes the values out of all objects of the argument `name`, or of none.
 pub(crate) fn take_all<C, T>(
     objects: &Bound<'_, PyAny>,
+    name: &str,
     held: fn(&C) -> &Holder<T>,
 ) -> PyResult<Vec<T>>
 where
@@ -32,7 +34,7 @@ where
 {
     let mut taken = Vec::new();
     let mut go_on = || -> PyResult<()> {
-        for object in objects.try_iter()? {
+        for object in elements(objects, name, name)? {
             let object = object?.cast_into::<C>()?;
             let value = held(object.get()).take()?;
             taken.push((object, value));

@@ -8,6 +8,7 @@ use std::slice;
 use pyo3::prelude::*;
 
 use crate::buffer::{Exported, Span};
+use crate::elements::elements;
 use crate::error;
 
 /// Returns the bytes of a span.
@@ -54,7 +55,8 @@ pub(crate) fn targets(buffers: &Bound<'_, PyAny>, keys: usize) -> PyResult<Vec<F
         };
         Ok(FetchTarget { span, _exported: exported })
     };
-    let targets = buffers.try_iter()?.map(target).collect::<PyResult<Vec<_>>>()?;
+    let targets = elements(buffers, "buffers", "buffers")?.map(target);
+    let targets = targets.collect::<PyResult<Vec<_>>>()?;
     if targets.len() != keys {
         let message = format!("{} buffers for {keys} keys: give one for each", targets.len());
         return Err(error::bad_number(py, message, targets.len(), keys));

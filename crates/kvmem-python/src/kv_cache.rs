@@ -24,6 +24,7 @@ use crate::buffer::{Bytes, Source, Span, memory_methods};
 use crate::cache_key::{AsCacheKey, Cache, CacheKey, OwnedKey};
 use crate::collect::{Link, Plain, collected, plain};
 use crate::context::context_manager;
+use crate::elements::elements;
 use crate::error;
 use crate::fetching::{PyFetching, SIGNAL_INTERVAL};
 use crate::holder::{Held, Holder, Lent, drop_value};
@@ -367,7 +368,7 @@ impl PyKvCache {
         let (this, py) = (slf.get(), slf.py());
         let deadline = options::seconds(py, "timeout", timeout)?
             .map(|timeout| Instant::now().checked_add(timeout).unwrap_or_else(far));
-        let objects = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        let objects = elements(keys, "keys", "keys")?.collect::<PyResult<Vec<_>>>()?;
         let keys = objects
             .iter()
             .map(|key| key.extract::<CacheKey<'_>>())
@@ -424,7 +425,7 @@ impl PyKvCache {
         }
         let owned =
             |key: PyResult<Bound<'py, PyAny>>| Ok(key?.extract::<CacheKey<'_>>()?.to_owned_key());
-        let keys = keys.try_iter()?.map(owned).collect::<PyResult<Vec<OwnedKey>>>()?;
+        let keys = elements(keys, "keys", "keys")?.map(owned).collect::<PyResult<Vec<OwnedKey>>>()?;
         let cache = this.cache()?;
         let fetching = evicting(|| py.detach(|| cache.start_fetch(&keys)))?;
         Ok(PyFetching::new(slf, fetching))
@@ -434,7 +435,7 @@ impl PyKvCache {
     /// keys read first. The cache misses of calls that follow for these keys then overlap. A hint:
     /// changes nothing, counts no use, and asks no lower tier.
     fn prefetch(&self, keys: &Bound<'_, PyAny>) -> PyResult<()> {
-        let objects = keys.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        let objects = elements(keys, "keys", "keys")?.collect::<PyResult<Vec<_>>>()?;
         let keys = objects
             .iter()
             .map(|key| key.extract::<CacheKey<'_>>())

@@ -29,6 +29,7 @@ mod disk_memory;
 mod disk_tier;
 mod dlpack;
 mod doctor;
+mod elements;
 mod error;
 mod fetching;
 mod hold;

@@ -20,6 +20,7 @@ use crate::buffer::Source;
 use crate::cache_key::CacheKey;
 use crate::collect::{Plain, plain};
 use crate::context::context_manager;
+use crate::elements::elements;
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::long;
@@ -267,6 +268,14 @@ impl PyNodeCache {
         call(py, &self.client()?, |client| keys.parts().map(|part| count(client, part)).sum())
     }
 
+    /// Returns an error if the cache only reads.
+    fn check_writes(&self, py: Python<'_>) -> PyResult<()> {
+        match self.connected.read_only {
+            true => Err(node_error(py, &ClientError::Call(CallError::ReadOnly))),
+            false => Ok(()),
+        }
+    }
+
     /// Returns the namespace that a call of operators is for; `None`: all.
     fn scope<'a>(
         &'a self,
@@ -421,7 +430,8 @@ impl PyNodeCache {
     /// :class:`ReservationLostError` if the server has taken one back.
     fn commit(&self, py: Python<'_>, reservations: &Bound<'_, PyAny>) -> PyResult<()> {
         let client = self.client()?;
-        let objects = reservations.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+        let objects = elements(reservations, "reservations", "reservations")?;
+        let objects = objects.collect::<PyResult<Vec<_>>>()?;
         check_batch(py, objects.len(), "reservations")?;
         for object in &objects {
             let reservation = object.cast::<PyNodeReservation>()?.get();
@@ -431,7 +441,8 @@ impl PyNodeCache {
             }
         }
         let objects = pyo3::types::PyList::new(py, objects)?;
-        let taken = take_all::<PyNodeReservation, _>(objects.as_any(), |it| &it.held)?;
+        let taken =
+            take_all::<PyNodeReservation, _>(objects.as_any(), "reservations", |it| &it.held)?;
         let values: Vec<_> = taken.into_iter().map(Reserved::into_value).collect();
         call(py, &client, |client| client.commit_each(values))
     }
@@ -642,14 +653,17 @@ impl PyNodeCache {
         namespace: Option<&str>,
         everywhere: bool,
     ) -> PyResult<u64> {
+        self.check_writes(py)?;
         let scope = self.scope(py, namespace, everywhere)?;
         call(py, &self.client()?, |client| client.evict(scope, nbytes.0))
     }
 
     /// Removes all values, for operators: of a namespace, None for that of this cache, or of
-    /// all. Returns their number. Pinned values stay valid.
+    /// all. Returns their number. Pinned values stay valid. Raises :class:`NodeError` for a
+    /// namespace if the node has a tier, which only removes all.
     #[pyo3(signature = (namespace=None, *, everywhere=false))]
     fn clear(&self, py: Python<'_>, namespace: Option<&str>, everywhere: bool) -> PyResult<usize> {
+        self.check_writes(py)?;
         let scope = self.scope(py, namespace, everywhere)?;
         call(py, &self.client()?, |client| client.clear(scope))
     }
@@ -657,6 +671,7 @@ impl PyNodeCache {
     /// Ends the pins of a process that is known to read no more, for operators. Returns the
     /// number of values that were pinned.
     fn reclaim_pins(&self, py: Python<'_>, pid: Int<'_>) -> PyResult<usize> {
+        self.check_writes(py)?;
         let pid = pid.u32(py, "pid")?;
         call(py, &self.client()?, |client| client.reclaim_pins(pid))
     }

@@ -6,11 +6,11 @@ use kvmem_node::format::MAX_KEY;
 use kvmem_node::{CallError, MAX_BATCH, NodeReservation, ParentKey, ValueOptions};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyString};
 
 use crate::buffer::Source;
 use crate::cache_key::{CacheKey, OwnedKey};
 use crate::disk_key::disk_key;
+use crate::elements::elements;
 use crate::error;
 use crate::node_error::node_error;
 use crate::number::{Int, Seconds};
@@ -30,13 +30,8 @@ pub(crate) struct NodeKeys {
 impl NodeKeys {
     /// Takes the keys of an iterable.
     pub(crate) fn of(keys: &Bound<'_, PyAny>) -> PyResult<NodeKeys> {
-        if keys.is_instance_of::<PyString>() || keys.is_instance_of::<PyBytes>() {
-            let name = keys.get_type().name()?;
-            let message = format!("keys are an iterable of keys, not one of type {name}");
-            return Err(PyTypeError::new_err(message));
-        }
         let mut all = NodeKeys { keys: Vec::new(), bytes: Vec::new() };
-        for key in keys.try_iter()? {
+        for key in elements(keys, "keys", "keys")? {
             let key = key?;
             all.bytes.push(node_key(key.py(), key.extract()?)?);
             all.keys.push(key.extract::<CacheKey<'_>>()?.to_owned_key());
@@ -94,7 +89,7 @@ pub(crate) fn hints_of_each(
     let Some(parents) = parents else { return Ok(vec![hints; count]) };
     let py = parents.py();
     let mut all = Vec::with_capacity(count);
-    for parent in parents.try_iter()? {
+    for parent in elements(parents, "parents", "keys and None")? {
         let parent = parent?;
         let parent = parent.extract::<Option<CacheKey<'_>>>()?;
         let parent = parent.map(|parent| parent_key(py, parent)).transpose()?;
@@ -138,7 +133,8 @@ pub(crate) fn items<'py>(
             PyTypeError::new_err(format!("give a mapping, or pairs of a key and its {what}"))
         })
     };
-    items.try_iter()?.map(item).collect()
+    let pairs = format!("pairs of a key and its {what}");
+    elements(&items, "values", &pairs)?.map(item).collect()
 }
 
 /// Copies a value into a reservation, with the GIL released if that takes long.

@@ -281,7 +281,7 @@ impl PyPool {
             py.detach(|| pool.free_batch(blocks));
             return Ok(());
         }
-        let blocks = take_all(blocks, |one: &PyBlock| &one.held)?;
+        let blocks = take_all(blocks, "blocks", |one: &PyBlock| &one.held)?;
         py.detach(|| pool.free_batch(blocks));
         Ok(())
     }

@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString};
 
 use crate::buffer::Source;
+use crate::elements::elements;
 use crate::error;
 use crate::number::Int;
 
@@ -25,8 +26,7 @@ impl Tokens {
         }
         // An object without the protocol is a sequence.
         let Ok(buffer) = PyUntypedBuffer::get(tokens) else {
-            return tokens
-                .try_iter()?
+            return elements(tokens, "tokens", "numbers")?
                 .map(|each| token(&each?))
                 .collect::<PyResult<_>>()
                 .map(Tokens);

@@ -16,6 +16,7 @@ use crate::buffer::{Source, Span};
 use crate::cache_key::CacheKey;
 use crate::disk_key::disk_key;
 use crate::disk_memory::{bytes_of, bytes_of_mut, targets};
+use crate::elements::elements;
 use crate::error;
 use crate::report;
 
@@ -80,7 +81,7 @@ fn keys_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
     let key = |key: PyResult<Bound<'_, PyAny>>| {
         Ok(disk_key(key?.extract::<CacheKey<'_>>()?).into_owned())
     };
-    keys.try_iter()?.map(key).collect()
+    elements(keys, "keys", "keys")?.map(key).collect()
 }
 
 /// A key and its bytes.
@@ -97,7 +98,7 @@ fn pairs<'py>(values: &Bound<'py, PyAny>) -> PyResult<Vec<Pair<'py>>> {
             PyTypeError::new_err("values are a mapping, or pairs of a key and its bytes")
         })
     };
-    items.try_iter()?.map(pair).collect()
+    elements(&items, "values", "pairs of a key and its bytes")?.map(pair).collect()
 }
 
 /// Stores values; see the method of [`tier_methods`].

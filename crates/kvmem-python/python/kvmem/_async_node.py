@@ -47,7 +47,14 @@ class AsyncNodeCache:
         self, where: Executor, call: Callable[_P, _T], *given: _P.args, **named: _P.kwargs
     ) -> _T:
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(where, functools.partial(call, *given, **named))
+        try:
+            result = loop.run_in_executor(where, functools.partial(call, *given, **named))
+        except RuntimeError:
+            if not self.cache.closed:
+                raise
+            # The threads have ended. A closed cache says so without waiting.
+            return call(*given, **named)
+        return await result
 
     async def insert(
         self,
@@ -239,6 +246,7 @@ class _Connecting:
     def __init__(self, connecting: Callable[[], NodeCache], threads: int) -> None:
         self._connecting = connecting
         self._threads = threads
+        self._entered = False
         self._made: AsyncNodeCache | None = None
 
     async def _connect(self) -> AsyncNodeCache:
@@ -255,12 +263,23 @@ class _Connecting:
         return self._connect().__await__()
 
     async def __aenter__(self) -> AsyncNodeCache:
-        self._made = await self._connect()
+        if self._entered:
+            raise InvalidArgumentError(
+                "the async with block of this connect_async has not ended: call connect_async "
+                "again for another block"
+            )
+        self._entered = True
+        try:
+            self._made = await self._connect()
+        except BaseException:
+            self._entered = False
+            raise
         return self._made
 
     async def __aexit__(self, *raised: object) -> None:
-        if self._made is not None:
-            await self._made.close()
+        made, self._made, self._entered = self._made, None, False
+        if made is not None:
+            await made.close()
 
 
 def connect_async(
