@@ -408,26 +408,38 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     ) -> dict[Any, NodeReservation | None] | None:
         """Reserves a row for each key without a value, with the hints of the request, or none at
         all. The keys that have values count as used.
+
+        More keys than half of the memory has room for may never find it all free. The first of
+        them get rows then, as many as there is room for, and the others none: of a prefix that does
+        not fit, the start is of use.
         """
         has_value = self._have_values(cache, names)
         missing = [at for at, has in enumerate(has_value) if not has]
+        may_never_fit = len(missing) * self._row_bytes > cache.memory_len // 2
         reserved: list[NodeReservation] = []
+        count = _STORED
         try:
-            for start in range(0, len(missing), _STORED):
-                part = missing[start : start + _STORED]
-                reserved += cache.reserve_batch(
-                    [(names[at], self._row_bytes) for at in part],
-                    parents=[parents[at] for at in part],
-                    priority=hints.priority,
-                    ttl=hints.ttl,
-                    wait=False,
-                )
-        except OutOfSpaceError:
-            self._drop(reserved)
-            return None
+            while part := missing[len(reserved) : len(reserved) + count]:
+                try:
+                    reserved += cache.reserve_batch(
+                        [(names[at], self._row_bytes) for at in part],
+                        parents=[parents[at] for at in part],
+                        priority=hints.priority,
+                        ttl=hints.ttl,
+                        wait=False,
+                    )
+                except OutOfSpaceError:
+                    if not may_never_fit:
+                        self._drop(reserved)
+                        return None
+                    if len(part) == 1:
+                        break
+                    count = len(part) // 2
         except BaseException:
             self._drop(reserved)
             raise
+        if missing and not reserved:
+            return None
         wrong = next((it.offset for it in reserved if it.offset % GRANULE), None)
         if wrong is not None:
             self._drop(reserved)
@@ -440,7 +452,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             self._calls.end(str(error))
             return None
         rows = iter(reserved)
-        return {key: None if has else next(rows) for key, has in zip(keys, has_value)}
+        return {key: None if has else next(rows, None) for key, has in zip(keys, has_value)}
 
     def _have_values(self, cache: NodeCache, names: list[Any]) -> list[bool]:
         """Returns for each name whether it has a value that a look-up would find, and counts these
