@@ -153,8 +153,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Raises the limit of open files as far as this user may: each client takes some, and a server that
-/// has none left turns clients away.
+/// Raises the limit of open files as far as this user may: each client takes some, and a server
+/// that has none left turns clients away.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });

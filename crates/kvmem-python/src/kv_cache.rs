@@ -425,7 +425,8 @@ impl PyKvCache {
         }
         let owned =
             |key: PyResult<Bound<'py, PyAny>>| Ok(key?.extract::<CacheKey<'_>>()?.to_owned_key());
-        let keys = elements(keys, "keys", "keys")?.map(owned).collect::<PyResult<Vec<OwnedKey>>>()?;
+        let keys =
+            elements(keys, "keys", "keys")?.map(owned).collect::<PyResult<Vec<OwnedKey>>>()?;
         let cache = this.cache()?;
         let fetching = evicting(|| py.detach(|| cache.start_fetch(&keys)))?;
         Ok(PyFetching::new(slf, fetching))

@@ -141,7 +141,8 @@ impl PyOffsetAllocator {
             self.space.free_batch(batch.get().held.take()?);
             return Ok(());
         }
-        self.space.free_batch(take_all(allocations, "allocations", |one: &PyAllocation| &one.held)?);
+        self.space
+            .free_batch(take_all(allocations, "allocations", |one: &PyAllocation| &one.held)?);
         Ok(())
     }
 

@@ -918,11 +918,7 @@ fn reason_of_close(socket: &OwnedFd, failure: Failure) -> Failure {
 
 /// Asks for rings if the client wants them and the server has some. `resumed` says that the session
 /// stays if that fails.
-fn open_channel(
-    socket: OwnedFd,
-    resumed: bool,
-    limits: Limits<'_>,
-) -> Result<Channel, Failure> {
+fn open_channel(socket: OwnedFd, resumed: bool, limits: Limits<'_>) -> Result<Channel, Failure> {
     if !limits.options.rings {
         return Ok(Channel::by_socket(socket));
     }

@@ -40,8 +40,7 @@ struct LeftSessions {
     process: Option<u32>,
 }
 
-static LEFT: Mutex<LeftSessions> =
-    Mutex::new(LeftSessions { sessions: Vec::new(), process: None });
+static LEFT: Mutex<LeftSessions> = Mutex::new(LeftSessions { sessions: Vec::new(), process: None });
 
 fn lock() -> MutexGuard<'static, LeftSessions> {
     LEFT.lock().unwrap_or_else(PoisonError::into_inner)

@@ -3,7 +3,7 @@
 use std::collections::hash_map::Entry;
 
 use super::node::Node;
-use super::sessions::{NOWHERE, PinState};
+use super::sessions::{NOWHERE, SessionPin};
 use super::{BlockHandle, EventKind, Granted, SessionIndex};
 use crate::error::{CallError, Quota};
 use crate::format::{MAX_KEY, State};
@@ -213,11 +213,11 @@ impl Node {
         let pinning = self.sessions.get_mut(session);
         match pinning.pins.entry(slot) {
             Entry::Occupied(mut pin) => {
-                let PinState { count, .. } = pin.get_mut();
+                let SessionPin { count, .. } = pin.get_mut();
                 *count = count.saturating_add(1);
             }
             Entry::Vacant(place) => {
-                place.insert(PinState::of(1));
+                place.insert(SessionPin::of(1));
                 pinning.pinned_bytes += space;
                 self.hold(session, slot);
                 self.entry(slot).add_user(session.number());

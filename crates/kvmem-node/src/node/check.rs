@@ -14,8 +14,8 @@ impl Node {
     ///    bits of those sessions.
     /// 4. A committed entry that has no pin and that no child holds is a candidate of its list,
     ///    once, and no other entry is. The index file has the order of each list.
-    /// 5. The sums of namespaces, sessions and holders are those of their entries. Blocks of unfinished
-    ///    reads are in no sum.
+    /// 5. The sums of namespaces, sessions and holders are those of their entries. Blocks of
+    ///    unfinished reads are in no sum.
     /// 6. Every entry that was used is in use or in the list of free entries, and not in both.
     /// 7. The children of a value are counted, and so are those that hold it and the dead bytes. No
     ///    value is its own ancestor. If there are unpinned values, one of them is a candidate.

@@ -10,9 +10,9 @@ use std::collections::VecDeque;
 
 use super::SessionIndex;
 use super::node::Node;
-use super::sessions::PinState;
+use super::sessions::SessionPin;
 
-/// What is over at once: the rest takes further steps.
+/// The pins and reservations that are released in the step that ends them.
 const AT_ONCE: usize = 256;
 
 /// Pins and reservations of one session that are over.
@@ -51,7 +51,7 @@ impl Node {
             let Some(ended) = self.ending.0.front_mut() else { return };
             let session = ended.session;
             if let Some(slot) = ended.pins.pop() {
-                if self.sessions.get(session).pins.get(&slot).is_some_and(PinState::is_over) {
+                if self.sessions.get(session).pins.get(&slot).is_some_and(SessionPin::is_over) {
                     self.end_pins(session, slot);
                 }
             } else if let Some(slot) = ended.reservations.pop() {

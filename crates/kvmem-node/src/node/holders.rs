@@ -96,11 +96,7 @@ impl Node {
     }
 
     /// Returns an error if the pin of an entry that a session has not pinned exceeds a limit.
-    pub(super) fn check_holders(
-        &self,
-        session: SessionIndex,
-        slot: u32,
-    ) -> Result<(), CallError> {
+    pub(super) fn check_holders(&self, session: SessionIndex, slot: u32) -> Result<(), CallError> {
         for holder in self.sessions.get(session).holders() {
             if self.has_pinned(holder, slot) {
                 continue;
@@ -115,8 +111,7 @@ impl Node {
             if value > limit {
                 return Err(CallError::Quota { what: values, value, limit });
             }
-            let (value, limit) =
-                (had.bytes + self.space_of(slot), header.memory_len / PART_PINNED);
+            let (value, limit) = (had.bytes + self.space_of(slot), header.memory_len / PART_PINNED);
             if value > limit {
                 return Err(CallError::Quota { what: bytes, value, limit });
             }

@@ -53,8 +53,8 @@ mod tier_names;
 
 pub(crate) use below::Waiting;
 pub(crate) use commit::CommitItem;
-pub(crate) use evict::Evicted;
 pub use events::{Event, EventKind, Events, NO_NAMESPACE};
+pub(crate) use evict::Evicted;
 pub use handles::BlockHandle;
 pub(crate) use handles::Granted;
 pub(crate) use memory::NodeMemory;

@@ -46,7 +46,7 @@ pub(super) struct Local {
     /// The tier is storing the value: it is no victim.
     pub(super) storing: bool,
     /// The tier has not taken the value.
-    pub(super) refused: bool,
+    pub(super) not_taken: bool,
     /// The scrubber is verifying the value, which keeps its place in its list: it is no victim.
     pub(super) verifying: bool,
 }
@@ -64,7 +64,7 @@ impl Local {
             touched_at: 0,
             has_below: false,
             storing: false,
-            refused: false,
+            not_taken: false,
             verifying: false,
         }
     }
@@ -209,8 +209,8 @@ impl Node {
         extent.end - extent.start
     }
 
-    /// Returns the bytes of memory that a block takes: whole units of the alignment, as far as there
-    /// is memory.
+    /// Returns the bytes of memory that a block takes: whole units of the alignment, as far as
+    /// there is memory.
     pub(super) fn space_of(&self, slot: u32) -> u64 {
         let space = self.range_of(self.entry(slot).extent());
         space.end - space.start

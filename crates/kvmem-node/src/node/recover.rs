@@ -28,7 +28,7 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
 
 use super::node::Node;
-use super::sessions::{PinState, ReservationState, Session};
+use super::sessions::{ReservationState, Session, SessionPin};
 use super::{NodeMemory, NodeOptions};
 use crate::error::NodeError;
 use crate::format::{MAX_SESSIONS, SessionRecord, State, TierRemovals, Word, announce};
@@ -242,7 +242,7 @@ impl Node {
                     self.namespaces.at(namespace).add_block(space);
                     for user in &users {
                         let session = self.session_numbered(*user);
-                        session.pins.insert(slot, PinState::of(1));
+                        session.pins.insert(slot, SessionPin::of(1));
                         session.pinned_bytes += space;
                     }
                     self.locals[slot as usize].pins = users.len() as u32;

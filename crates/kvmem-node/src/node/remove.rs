@@ -50,9 +50,7 @@ impl Node {
             let entry = self.entry(slot);
             let is_of = clearing.namespace.is_none_or(|it| entry.namespace() == it);
             // Values that came later stay.
-            if self.word(slot).state == State::Committed
-                && is_of
-                && entry.batch() < clearing.before
+            if self.word(slot).state == State::Committed && is_of && entry.batch() < clearing.before
             {
                 self.withdraw(slot, EventKind::Removed);
                 left -= 1;

@@ -62,16 +62,16 @@ pub(super) struct ReservationState {
 
 /// The pins that a session has of a block.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PinState {
+pub(super) struct SessionPin {
     /// 0: they are over, and [being released](super::ending).
     pub(super) count: u32,
     /// The resumption of the session in which the client has named it last.
     named_in: u32,
 }
 
-impl PinState {
-    pub(super) fn of(count: u32) -> PinState {
-        PinState { count, named_in: 0 }
+impl SessionPin {
+    pub(super) fn of(count: u32) -> SessionPin {
+        SessionPin { count, named_in: 0 }
     }
 
     pub(super) fn is_over(&self) -> bool {
@@ -107,7 +107,7 @@ pub(super) struct Session {
     /// earlier time does not end pins of this one.
     pub(super) epoch: u64,
     /// Pinned entries.
-    pub(super) pins: HashMap<u32, PinState, FixedState>,
+    pub(super) pins: HashMap<u32, SessionPin, FixedState>,
     /// The memory that the pinned entries take, each counted once.
     pub(super) pinned_bytes: u64,
     pub(super) reservations: HashMap<u32, ReservationState, FixedState>,
@@ -118,9 +118,9 @@ pub(super) struct Session {
 
 impl Session {
     /// Notes that some of the pins are over, and returns their entries.
-    fn end_pins(&mut self, are_over: impl Fn(&PinState) -> bool) -> Vec<u32> {
+    fn end_pins(&mut self, are_over: impl Fn(&SessionPin) -> bool) -> Vec<u32> {
         let ended = self.pins.iter_mut().filter(|(_, pin)| !pin.is_over() && are_over(pin));
-        let end = |(slot, pin): (&u32, &mut PinState)| {
+        let end = |(slot, pin): (&u32, &mut SessionPin)| {
             pin.count = 0;
             *slot
         };
@@ -444,7 +444,7 @@ impl Node {
             let (named_in, pins) = (it.resumption, &mut it.pins);
             match slot.and_then(|slot| pins.get_mut(&slot)) {
                 // A recovered session has one pin of each of its entries.
-                Some(pin) if count > 0 && !pin.is_over() => *pin = PinState { count, named_in },
+                Some(pin) if count > 0 && !pin.is_over() => *pin = SessionPin { count, named_in },
                 found => are_own &= found.is_some_and(|pin| !pin.is_over()),
             }
         }

@@ -51,8 +51,8 @@ pub struct NodeStats {
     pub reservations: u64,
     /// Bytes that reservations take.
     pub reserved_bytes: u64,
-    /// Bytes that reservations take that are fenced, because their client was silent for too long, and of
-    /// blocks into which a device may still read for an earlier server.
+    /// Bytes that fenced reservations take, whose client was silent for too long, and blocks into
+    /// which a device may still read for an earlier server.
     pub fenced_bytes: u64,
     /// Bytes of values whose [parent](crate::ValueOptions::parent) is neither in memory nor in the
     /// tier: no look-up from the start of a prefix on finds them.

@@ -32,7 +32,8 @@ fn node() -> Node {
 
 pub(super) fn begin(node: &mut Node, pid: u32) -> SessionIndex {
     let namespace = node.namespace("model", 0, usize::MAX).expect("there are few");
-    let new = NewSession { pid, uid: 0, process_id: 0, namespace, read_only: false, is_limited: false };
+    let new =
+        NewSession { pid, uid: 0, process_id: 0, namespace, read_only: false, is_limited: false };
     node.begin_session(new).expect("there are few").0
 }
 
@@ -629,7 +630,14 @@ fn run_jobs(node: &mut Node, tier: &StoringTier) {
 
 fn begin_in(node: &mut Node, name: &str) -> SessionIndex {
     let namespace = node.namespace(name, 0, usize::MAX).expect("there are few");
-    let new = NewSession { pid: 7, uid: 0, process_id: 0, namespace, read_only: false, is_limited: false };
+    let new = NewSession {
+        pid: 7,
+        uid: 0,
+        process_id: 0,
+        namespace,
+        read_only: false,
+        is_limited: false,
+    };
     node.begin_session(new).expect("there are few").0
 }
 
@@ -880,7 +888,14 @@ fn an_empty_namespace_is_used_again_when_there_are_no_others() {
             Ok(namespace) => namespace,
             Err(error) => break error,
         };
-        let new = NewSession { pid: 7, uid: 0, process_id: 0, namespace, read_only: false, is_limited: false };
+        let new = NewSession {
+            pid: 7,
+            uid: 0,
+            process_id: 0,
+            namespace,
+            read_only: false,
+            is_limited: false,
+        };
         if node.begin_session(new).is_err() {
             break node.namespace("one more", 0, 0).expect_err("no user may have one");
         }

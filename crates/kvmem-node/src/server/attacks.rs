@@ -253,12 +253,8 @@ fn nobody_pins_everything() {
 fn sessions_of_nobody_end() {
     let options = ServerOptions { lease: Duration::from_secs(5), ..ServerOptions::default() };
     let mut stepped = Stepped::new(options);
-    let hello = || Call::Hello {
-        version: PROTOCOL_VERSION,
-        namespace: "",
-        read_only: false,
-        token: 0,
-    };
+    let hello =
+        || Call::Hello { version: PROTOCOL_VERSION, namespace: "", read_only: false, token: 0 };
     for _ in 0..300 {
         let (socket, number) = stepped.connect();
         assert!(send(&socket, 1, hello()));
@@ -439,10 +435,11 @@ fn many_handles_end_in_turns() {
     assert_eq!((left(&stepped), stepped.server.node().stats().pinned), (39_000, 0));
     assert!(!stepped.server.has_work());
     // One of those that are over is stale at once; the others are whole.
-    let error = stepped.exchange(&socket, number, Call::Release {
-        epoch: 0,
-        handles: vec![handles[0]].into(),
-    });
+    let error = stepped.exchange(
+        &socket,
+        number,
+        Call::Release { epoch: 0, handles: vec![handles[0]].into() },
+    );
     assert!(error.0.is_ok(), "a release of what is over says nothing");
     stepped.leave((socket, number));
     assert!(left(&stepped) > 30_000 && stepped.server.has_work());

@@ -101,12 +101,7 @@ fn receive(socket: &ClientSocket, buffer: &mut [u8]) -> Result<usize, Errno> {
 }
 
 impl AcceptedConnection {
-    pub(super) fn new(
-        key: u32,
-        socket: ClientSocket,
-        peer: Peer,
-        now: u64,
-    ) -> AcceptedConnection {
+    pub(super) fn new(key: u32, socket: ClientSocket, peer: Peer, now: u64) -> AcceptedConnection {
         AcceptedConnection {
             key,
             socket,

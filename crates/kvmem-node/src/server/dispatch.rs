@@ -71,10 +71,7 @@ impl NodeServer {
         let session = match (&mut connection.stage, &call) {
             (Stage::New, _) => return Err(CallError::Greeting),
             (Stage::Open(session), _) => *session,
-            (
-                Stage::Resuming { session, named, pins_kept },
-                Call::Keep { pins, reservations },
-            ) => {
+            (Stage::Resuming { session, named, pins_kept }, Call::Keep { pins, reservations }) => {
                 *named += pins.len() + reservations.len();
                 let (value, limit) = (*named, self.node.max_handles());
                 if value > limit {
@@ -265,8 +262,7 @@ impl NodeServer {
                     return Err(CallError::TooMany { what: TooMany::Sessions, limit });
                 }
                 let is_limited = !self.access.is_operator(uid);
-                let new =
-                    NewSession { pid, uid, process_id, namespace: 0, read_only, is_limited };
+                let new = NewSession { pid, uid, process_id, namespace: 0, read_only, is_limited };
                 let (session, token) = if read_only {
                     self.node.begin_reading(new, namespace)?
                 } else {

@@ -11,9 +11,7 @@ use super::turn::USER_PLACES;
 use crate::NodeOptions;
 use crate::error::{CallError, Quota, TooMany};
 use crate::node::BlockHandle;
-use crate::protocol::{
-    Answer, Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Response, decode,
-};
+use crate::protocol::{Answer, Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Response, decode};
 use crate::socket::{self, now_ms};
 
 /// A user that is neither the server's own nor an operator.

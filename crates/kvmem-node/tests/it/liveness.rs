@@ -510,8 +510,7 @@ fn a_client_that_was_closed_while_its_server_was_away_leaves_nothing() {
     for rings in [false, true] {
         let mut server = start_server(ServerLife::Plain, (&paths.0, paths.1));
         let options = ConnectOptions { rings, ..ConnectOptions::default() };
-        let clients: Vec<NodeClient> =
-            (0..5).map(|_| connect_with(&paths.0, &options)).collect();
+        let clients: Vec<NodeClient> = (0..5).map(|_| connect_with(&paths.0, &options)).collect();
         clients[0].insert("pinned", b"value").expect("there is space");
         let pins: Vec<_> =
             clients.iter().map(|it| it.acquire(&["pinned"]).expect("a call")).collect();

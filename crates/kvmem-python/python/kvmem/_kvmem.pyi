@@ -1838,7 +1838,8 @@ class NodeCache(_Manager):
 
     def clear(self, namespace: str | None = None, *, everywhere: bool = False) -> int:
         """Removes all values, for operators: of a namespace, None for that of this cache, or of
-        all. Returns their number. Pinned values stay valid.
+        all. Returns their number. Pinned values stay valid. Raises :class:`NodeError` for a
+        namespace if the node has a tier, which only removes all.
         """
 
     def reclaim_pins(self, pid: SupportsIndex) -> int:

@@ -324,9 +324,8 @@ mod tests {
         let (one, two) = (table(), table());
         let first = BytesReserved::take(1 << 40, [&one].into_iter());
         let mut second = BytesReserved::take(1 << 41, [&two].into_iter());
-        let others = |of: &BytesReserved, table: &ReservationTable| {
-            of.others_in(table, Honoured::All)
-        };
+        let others =
+            |of: &BytesReserved, table: &ReservationTable| of.others_in(table, Honoured::All);
         // Other tests reserve some MiB meanwhile.
         assert!(others(&first, &one) >= 1 << 41 && others(&second, &two) >= 1 << 40);
         second.lower_to(1 << 30, [&two].into_iter());
