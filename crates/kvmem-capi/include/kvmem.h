@@ -1255,7 +1255,7 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t fixed_buffer_bytes;
     /// Transfers that used a fixed buffer.
     uint64_t fixed_buffer_transfers;
-    /// Whether the journal failed: 1 or 0. Nothing is stored then until the tier is opened again.
+    /// Whether the journal failed: 1 or 0. Nothing is stored then until it is begun anew.
     uint64_t is_read_only;
 } kvmem_disk_tier_stats;
 
@@ -2555,7 +2555,7 @@ kvmem_status kvmem_disk_tier_remove(const struct kvmem_disk_tier *tier,
 kvmem_status kvmem_disk_tier_clear(const struct kvmem_disk_tier *tier);
 
 /// Makes all that was stored and removed before durable: a power cut does not undo it. After
-/// KVMEM_ERR_SYSTEM the tier stores nothing until it is opened again.
+/// KVMEM_ERR_SYSTEM the tier stores nothing until it can begin its journal anew.
 kvmem_status kvmem_disk_tier_sync(const struct kvmem_disk_tier *tier);
 
 /// Writes the index, so that opening the file is fast, and syncs. A tier does so by itself when its

@@ -393,7 +393,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_clear(tier: *const kvmem_disk_tier) -> 
 }
 
 /// Makes all that was stored and removed before durable: a power cut does not undo it. After
-/// KVMEM_ERR_SYSTEM the tier stores nothing until it is opened again.
+/// KVMEM_ERR_SYSTEM the tier stores nothing until it can begin its journal anew.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_disk_tier_sync(tier: *const kvmem_disk_tier) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.

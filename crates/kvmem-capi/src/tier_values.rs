@@ -129,7 +129,7 @@ pub struct kvmem_disk_tier_stats {
     pub fixed_buffer_bytes: u64,
     /// Transfers that used a fixed buffer.
     pub fixed_buffer_transfers: u64,
-    /// Whether the journal failed: 1 or 0. Nothing is stored then until the tier is opened again.
+    /// Whether the journal failed: 1 or 0. Nothing is stored then until it is begun anew.
     pub is_read_only: u64,
 }
 

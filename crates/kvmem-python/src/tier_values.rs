@@ -407,8 +407,8 @@ macro_rules! tier_methods {
             }
 
             /// Makes all that was stored and removed before durable: a power cut does not undo
-            /// it. Raises :class:`DiskTierError`; the tier stores nothing then until it is opened
-            /// again.
+            /// it. Raises :class:`DiskTierError`; the tier stores nothing then until it can begin
+            /// its journal anew.
             fn sync(&self, py: Python<'_>) -> PyResult<()> {
                 let tier = self.tier()?;
                 py.detach(|| tier.sync_all()).map_err(|error| $crate::error::tier(py, &error))

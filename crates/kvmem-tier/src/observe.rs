@@ -65,7 +65,7 @@ table! {
     "kvmem_tier_index_bytes" Gauge "bytes"
         "Memory that the index takes": |stats| stats.index_bytes;
     "kvmem_tier_read_only" Gauge "tiers"
-        "1 if the journal failed, and nothing is stored until the tier is opened again; else 0":
+        "1 if the journal failed, and nothing is stored until it is begun anew; else 0":
         |stats| u64::from(stats.read_only);
     "kvmem_tier_hits_total" Counter "values"
         "Number of values fetched": |stats| stats.hits;

@@ -98,24 +98,29 @@ fn failure(tier: &ServeTier, error: &TierError) -> Failure {
     Failure::usage(format_args!("--tier disk:{}: {error}{remedy}", shown(&tier.path)))
 }
 
-/// Says once of each file when it stores nothing any more.
+/// Says of each file when it stores nothing any more, and when it does again.
 pub(super) struct TierWatch {
     set: Arc<TierSet>,
-    /// The files of which nothing was said yet; empty names of the others.
-    files: Vec<String>,
+    /// The files, and whether each was said to store nothing.
+    files: Vec<(String, bool)>,
 }
 
 impl TierWatch {
     pub(super) fn new(tier: &OpenedTiers) -> TierWatch {
-        TierWatch { set: Arc::clone(&tier.set), files: tier.files.clone() }
+        let files = tier.files.iter().map(|file| (file.clone(), false)).collect();
+        TierWatch { set: Arc::clone(&tier.set), files }
     }
 
     pub(super) fn look(&mut self) {
-        for (tier, file) in self.set.in_given_order().zip(&mut self.files) {
-            if let Some(cause) = tier.failure().filter(|_| !file.is_empty()) {
-                tell(format_args!("kvmem: --tier disk:{file} stores nothing any more: {cause}"));
-                file.clear();
+        for (tier, (file, has_failed)) in self.set.in_given_order().zip(&mut self.files) {
+            match (tier.failure(), *has_failed) {
+                (Some(cause), false) => {
+                    tell(format_args!("kvmem: --tier disk:{file} stores nothing any more: {cause}"))
+                }
+                (None, true) => tell(format_args!("kvmem: --tier disk:{file} stores again")),
+                _ => continue,
             }
+            *has_failed = !*has_failed;
         }
     }
 }

@@ -203,8 +203,8 @@ class _TierValues(_Manager):
 
     def sync(self) -> None:
         """Makes all that was stored and removed before durable: a power cut does not undo
-        it. Raises :class:`DiskTierError`; the tier stores nothing then until it is opened
-        again.
+        it. Raises :class:`DiskTierError`; the tier stores nothing then until it can begin
+        its journal anew.
         """
 
     def checkpoint(self) -> None:

@@ -176,7 +176,7 @@ class DiskTierStats(NamedTuple):
     fixed_buffer_transfers: int
     """Transfers that used registered memory."""
     read_only: bool
-    """Whether the journal failed: nothing is stored until the tier is opened again."""
+    """Whether the journal failed: nothing is stored until it is begun anew."""
 
     @property
     def hit_rate(self) -> float:

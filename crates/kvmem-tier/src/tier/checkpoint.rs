@@ -82,6 +82,16 @@ pub(super) struct PartialCheckpoint {
     rest: Vec<Change>,
 }
 
+/// A complete checkpoint, with the changes behind it, for the superblocks to lead to.
+pub(super) struct Switch {
+    superblock: Superblock,
+    /// The blocks of changes in its journal, and the keys of the last ones.
+    next_block: u32,
+    recent: RecentKeys,
+    /// It has all changes below.
+    position: u64,
+}
+
 impl PartialCheckpoint {
     /// Returns whether the other journal has room for `blocks` more blocks.
     fn has_room(&self, blocks: usize) -> bool {
@@ -252,6 +262,7 @@ impl<D: Device> DiskTier<D> {
 
     /// Writes the entries of one moment, which are copied at once.
     fn write_snapshot(&self, journal: &mut Journal) -> Result<(), TierError> {
+        journal.partial = None;
         let (mut partial, position, next_number) = {
             let mut partial = self.begin_checkpoint(journal, 1);
             let mut state = self.state();
@@ -287,11 +298,30 @@ impl<D: Device> DiskTier<D> {
         let superblock =
             Superblock { lifetime_bytes, counted_blocks: next_block, owner, ..superblock };
         self.check_owner(&journal.superblock)?;
-        self.write_superblocks(&superblock)?;
+        journal.switch = Some(Switch { superblock, next_block, recent, position });
+        self.end_switch(journal)
+    }
+
+    /// Writes the index of a tier whose journal has failed anew, if the tier is still that of this
+    /// process.
+    pub(super) fn write_index_anew(&self, journal: &mut Journal) -> Result<(), TierError> {
+        let switch = journal.switch.as_ref();
+        self.check_owner(switch.map_or(&journal.superblock, |it| &it.superblock))?;
+        self.end_switch(journal)?;
+        self.write_snapshot(journal)
+    }
+
+    /// Makes the superblock of a [`Switch`] the valid one, if there is one. If the device fails,
+    /// one copy of it may be in place: what it leads to stays as it is until both are.
+    fn end_switch(&self, journal: &mut Journal) -> Result<(), TierError> {
+        let Some(Switch { superblock, .. }) = &journal.switch else { return Ok(()) };
+        self.write_superblocks(superblock)?;
         if !journal.is_open {
             // Another process may have opened the tier at the same moment.
-            self.check_owner(&superblock)?;
+            self.check_owner(superblock)?;
         }
+        let switch = journal.switch.take().expect("it is there");
+        let Switch { superblock, next_block, recent, position } = switch;
         journal.superblock = superblock;
         journal.next_block = next_block;
         journal.recent = recent;
@@ -315,6 +345,7 @@ impl<D: Device> DiskTier<D> {
     /// [`TierError`]: the tier is read-only then.
     pub fn checkpoint(&self) -> Result<(), TierError> {
         self.owned()?;
+        self.begin_anew();
         let mut journal = self.journal();
         self.usable()?;
         self.write_whole_checkpoint(&mut journal, None).map(drop)
@@ -329,6 +360,7 @@ impl<D: Device> DiskTier<D> {
     /// [`TierError`]: the tier is read-only then. Nothing that was stored is lost.
     pub fn checkpoint_within(&self, time_budget: Duration) -> Result<bool, TierError> {
         self.owned()?;
+        self.begin_anew();
         let mut journal = self.journal();
         self.usable()?;
         if journal.next_block == 0 && self.state().queue.is_empty() {

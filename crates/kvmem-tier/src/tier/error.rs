@@ -101,8 +101,9 @@ pub enum TierError {
         by: String,
     },
     /// A change could not be recorded before, and nothing is stored since. Values that were stored
-    /// are still found.
-    #[error("the tier stores nothing since its journal failed: {cause}; open it again")]
+    /// are still found. Calls that come later try again, after a second and then in pauses of up to
+    /// a minute.
+    #[error("the tier stores nothing since its journal failed: {cause}; it tries again by itself")]
     ReadOnly {
         /// The error of that time.
         cause: String,

@@ -7,19 +7,47 @@
 //! When the journal is nearly full, the threads that write to it write a
 //! [checkpoint](super::checkpoint) as well, piece by piece.
 //!
+//! # When the journal fails
+//!
+//! A change that cannot be recorded ends the journal: what followed it there would be lost at the
+//! next start. The tier stores nothing more, and finds what it has. Drives fail for a moment, and
+//! file systems are full for a while, so the tier tries again by itself, in pauses that grow: with
+//! the next call that changes something, it writes a [snapshot](super::checkpoint) of what memory
+//! has, the changes that were not recorded among it, and the other journal behind it is the one in
+//! use. A tier that another process has taken over never does.
+//!
 //! A write is durable after a sync, or at once on a device whose writes are durable. There the
 //! ranges of removed values are free as soon as the journal has the removal.
 
 use std::io;
-use std::sync::PoisonError;
-use std::time::Instant;
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
-use super::checkpoint::PartialCheckpoint;
+use super::checkpoint::{PartialCheckpoint, Switch};
 use super::error::TierError;
 use super::tier::DiskTier;
 use crate::device::{AlignedBuffer, Device};
 use crate::format::{BLOCK, BlockOf, Change, PackedBlock, RecentKeys, Superblock, write_packed};
 use crate::trace::event;
+
+/// The first and the longest pause before the journal is begun anew.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+
+/// Why the journal has ended.
+pub(super) struct JournalFailure {
+    cause: String,
+    /// When it is begun anew, and after which pause. `None`: never, because another process has the
+    /// tier.
+    retry: Option<(Instant, Duration)>,
+}
+
+impl JournalFailure {
+    fn new(error: &TierError, pause: Duration) -> JournalFailure {
+        let is_lost = matches!(error, TierError::TakenOver { .. });
+        let retry = (!is_lost).then(|| (Instant::now() + pause, pause));
+        JournalFailure { cause: error.to_string(), retry }
+    }
+}
 
 /// What the lock of the journal protects.
 pub(super) struct Journal {
@@ -37,6 +65,8 @@ pub(super) struct Journal {
     pub(super) recent: RecentKeys,
     /// The checkpoint that is being written.
     pub(super) partial: Option<PartialCheckpoint>,
+    /// A complete checkpoint whose superblocks are being written, or could not be.
+    pub(super) switch: Option<Switch>,
     /// When the superblocks were last compared with what this process wrote.
     pub(super) checked_at: Instant,
     /// Whether the first checkpoint of this process is complete: the tier is not being opened.
@@ -53,6 +83,7 @@ impl Journal {
             syncing_blocks: 0,
             recent: RecentKeys::default(),
             partial: None,
+            switch: None,
             checked_at: Instant::now(),
             is_open: false,
         }
@@ -70,21 +101,58 @@ impl<D: Device> DiskTier<D> {
         self.journal().superblock.file
     }
 
+    fn failed(&self) -> MutexGuard<'_, Option<JournalFailure>> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the reason why the tier stores nothing now; `None` if it does. It tries again by
+    /// itself, unless another process has taken it over.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.failed().as_ref().map(|failure| failure.cause.clone())
+    }
+
     /// Returns the error that ended the journal, if one did.
     pub(super) fn usable(&self) -> Result<(), TierError> {
-        match self.failed.get() {
-            None => Ok(()),
-            Some(cause) => Err(TierError::ReadOnly { cause: cause.clone() }),
-        }
+        self.failure().map_or(Ok(()), |cause| Err(TierError::ReadOnly { cause }))
     }
 
     /// Keeps the error of a write to the journal: what follows it would be lost.
     pub(super) fn kept<T>(&self, result: Result<T, TierError>) -> Result<T, TierError> {
         if let Err(error) = &result {
             event!(WARN, %error, "the journal failed: the tier is read-only");
-            self.failed.get_or_init(|| error.to_string());
+            self.failed().get_or_insert_with(|| JournalFailure::new(error, PAUSES[0]));
         }
         result
+    }
+
+    /// Begins the journal anew, if it has failed and it is time to.
+    pub(super) fn begin_anew(&self) {
+        let due = || {
+            let (at, pause) = self.failed().as_ref()?.retry?;
+            (Instant::now() >= at).then_some(pause)
+        };
+        if due().is_none() {
+            return;
+        }
+        let mut journal = self.journal();
+        // Another thread may have done it.
+        let Some(pause) = due() else { return };
+        *self.failed() = match self.write_index_anew(&mut journal) {
+            Ok(()) => None,
+            Err(error) => Some(JournalFailure::new(&error, (2 * pause).min(PAUSES[1]))),
+        };
+        if self.usable().is_ok() {
+            event!(INFO, "the journal is begun anew: the tier stores again");
+        }
+    }
+
+    /// Lets the next call that changes something begin a failed journal anew, without a pause. For
+    /// programs that know that the cause is gone.
+    pub fn retry_now(&self) {
+        if let Some(JournalFailure { retry: Some((at, _)), .. }) = &mut *self.failed() {
+            *at = Instant::now();
+        }
     }
 
     /// Returns once all changes below `position` are in the journal: they survive the process.

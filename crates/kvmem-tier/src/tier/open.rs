@@ -7,7 +7,7 @@
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::path::Path;
-use std::sync::{Mutex, OnceLock};
+use std::sync::Mutex;
 
 use super::admission::Doorkeeper;
 use super::blank::is_blank;
@@ -197,7 +197,7 @@ impl<D: Device> DiskTier<D> {
             layout,
             space: space_of(&layout),
             state: Mutex::new(state),
-            failed: OnceLock::new(),
+            failed: Mutex::new(None),
             doorkeeper: Doorkeeper::new(
                 options.admission.clone(),
                 layout.max_entries(),

@@ -59,8 +59,8 @@ pub struct TierStats {
     pub checkpoints: u64,
     /// Bytes of the index in memory.
     pub index_bytes: u64,
-    /// Whether the journal failed: nothing is stored until the tier is opened again, and values
-    /// that were stored are still found.
+    /// Whether the journal failed: nothing is stored until the tier can begin it anew, which it
+    /// tries in pauses of up to a minute. Values that were stored are still found.
     pub read_only: bool,
 }
 

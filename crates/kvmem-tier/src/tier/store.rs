@@ -68,6 +68,7 @@ impl<D: Device> DiskTier<D> {
         if self.is_forked() {
             return values.iter().map(|_| Err(TierError::Forked.into())).collect();
         }
+        self.begin_anew();
         self.check_before_storing();
         let mut results: Vec<Result<(), StoreError>> = Vec::with_capacity(values.len());
         let mut placed = Vec::with_capacity(values.len());

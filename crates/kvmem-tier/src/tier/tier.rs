@@ -3,7 +3,7 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvmem::arena::Region;
 use kvmem::offset::OffsetAllocator;
@@ -14,7 +14,7 @@ use siphasher::sip128::{Hasher128, SipHasher24};
 use super::admission::Doorkeeper;
 use super::bounce::BounceBuffers;
 use super::error::TierError;
-use super::journal::Journal;
+use super::journal::{Journal, JournalFailure};
 use super::origins::Origins;
 use super::state::State;
 use super::stats::TierStats;
@@ -42,8 +42,8 @@ pub struct DiskTier<D: Device = FileDevice> {
     pub(super) state: Mutex<State>,
     /// Locked before the state, never after it.
     pub(super) journal: Mutex<Journal>,
-    /// The error that ended the journal.
-    pub(super) failed: OnceLock<String>,
+    /// The error that ended the journal. Locked after the others.
+    pub(super) failed: Mutex<Option<JournalFailure>>,
     pub(super) doorkeeper: Doorkeeper,
     pub(super) bounce: BounceBuffers,
     pub(super) process: Process,
@@ -162,6 +162,7 @@ impl<D: Device> DiskTier<D> {
     /// [`TierError`]: the values are not found in this process, but may be after a restart.
     pub fn remove(&self, keys: &[&[u8]]) -> Result<usize, TierError> {
         self.owned()?;
+        self.begin_anew();
         let digests: Vec<Digest> = keys.iter().map(|key| self.digest(key)).collect();
         let (removed, position) = {
             let mut state = self.state();
@@ -191,6 +192,7 @@ impl<D: Device> DiskTier<D> {
     /// [`TierError`]: the tier is read-only then.
     pub fn sync_all(&self) -> Result<(), TierError> {
         self.owned()?;
+        self.begin_anew();
         let position = self.state().position();
         self.flush(position)
     }
@@ -215,7 +217,7 @@ impl<D: Device> DiskTier<D> {
             index_bytes: state.index.bytes() as u64,
             lifetime_bytes: state.lifetime_bytes(),
             bytes_per_day: state.bytes_per_day(seconds_now().into()),
-            read_only: self.failed.get().is_some(),
+            read_only: self.usable().is_err(),
             ..state.stats
         }
     }
@@ -227,12 +229,6 @@ impl<D: Device> DiskTier<D> {
     /// The system's error.
     pub fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
         self.device.keep_open(file)
-    }
-
-    /// Returns the reason why the tier stores nothing any more; `None` if it does.
-    #[must_use]
-    pub fn failure(&self) -> Option<&str> {
-        self.failed.get().map(String::as_str)
     }
 
     /// Returns the device.

@@ -1,11 +1,14 @@
 //! A device that fails in one place, and one that is full.
 
+use std::collections::{HashMap, HashSet};
 use std::io;
+use std::ops::Range;
 
+use kvmem_testkit::random::Random;
 use kvmem_tier::format::SuperblockError;
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, StoreError, TierError, inspect};
 
-use crate::simulated::Disk;
+use crate::simulated::{Disk, kill};
 use crate::store::get;
 
 const BLOCK: u64 = 4096;
@@ -110,6 +113,95 @@ fn a_value_that_fails_leaves_the_others_of_the_call() {
     assert!((1..=2).contains(&failed), "{failed} failed");
     for ((key, value), stored) in batch.iter().zip(&stored) {
         assert_eq!(get(&tier, key).as_deref(), stored.is_ok().then_some(*value));
+    }
+}
+
+/// What of a disk fails for a while.
+#[derive(Clone, Debug)]
+enum Failing {
+    /// These blocks.
+    Blocks(Range<u64>),
+    Syncs,
+    /// One in six operations, syncs among them.
+    Some,
+}
+
+impl Failing {
+    fn begin(&self, disk: &Disk) {
+        match self {
+            Failing::Blocks(blocks) => {
+                disk.fail_at(blocks.start * BLOCK..blocks.end * BLOCK, libc::EIO);
+            }
+            Failing::Syncs => disk.fail_syncs(true),
+            Failing::Some => disk.fail_once_in(6),
+        }
+    }
+
+    fn end(disk: &Disk) {
+        disk.fail_at(0..0, 0);
+        disk.fail_syncs(false);
+        disk.fail_once_in(0);
+    }
+}
+
+/// A device that fails for a while, anywhere, ends the journal for a while: what the tier has is
+/// found meanwhile, and afterwards all is stored again, and all is durable that was changed.
+#[test]
+fn a_journal_that_failed_is_begun_anew() {
+    // The superblocks, one of them, journals and checkpoints, and all.
+    let blocks = [0..2, 0..1, 2..40, 0..1 << 20].map(Failing::Blocks);
+    for failing in blocks.into_iter().chain([Failing::Syncs, Failing::Some]) {
+        let mut failures = 0;
+        for seed in 0..12 {
+            let mut random = Random::new(seed);
+            let disk = Disk::new(1 << 20, seed);
+            let options = DiskTierOptions {
+                max_entries: Some(200),
+                journal_bytes: Some(8 * BLOCK),
+                ..DiskTierOptions::default()
+            };
+            let tier = DiskTier::on(disk.clone(), &options).unwrap().0;
+            let found = |tier: &DiskTier<Disk>| -> HashMap<u64, Vec<u8>> {
+                let of = |key: u64| Some((key, get(tier, &key.to_le_bytes())?));
+                (0..60).filter_map(of).collect()
+            };
+            let mut versions: HashMap<u64, HashSet<Vec<u8>>> = HashMap::new();
+            for version in 0..600_u64 {
+                if random.once_in(30) {
+                    failing.begin(&disk);
+                } else if random.once_in(10) {
+                    Failing::end(&disk);
+                    tier.retry_now();
+                }
+                let key = random.below(60);
+                let (name, value) = (key.to_le_bytes(), version.to_le_bytes());
+                let done = match random.below(8) {
+                    0 => tier.remove(&[&name]).map(drop).map_err(StoreError::from),
+                    1 => tier.checkpoint().map_err(StoreError::from),
+                    _ => tier.store(&[(&name, &value)]).remove(0),
+                };
+                versions.entry(key).or_default().insert(value.to_vec());
+                failures += u32::from(done.is_err());
+            }
+            Failing::end(&disk);
+            tier.retry_now();
+            tier.store(&[(b"last", b"value")]).remove(0).unwrap();
+            assert!(tier.failure().is_none() && !tier.stats().read_only);
+            let before = found(&tier);
+            assert!(before.iter().all(|(key, value)| versions[key].contains(value)));
+            if seed % 2 == 0 {
+                kill(tier, &disk);
+            } else {
+                tier.sync_all().unwrap();
+                kill(tier, &disk);
+                disk.cut_power();
+            }
+            let tier = DiskTier::on(disk, &options).unwrap().0;
+            assert_eq!(found(&tier), before, "{failing:?}, seed {seed}");
+            assert_eq!(get(&tier, b"last").as_deref(), Some(&b"value"[..]));
+        }
+        // One copy of the superblock suffices.
+        assert!(failures > 0 || matches!(failing, Failing::Blocks(Range { end: 1, .. })));
     }
 }
 
