@@ -1002,7 +1002,7 @@ impl Node {
             }
         }
         let local = &mut self.locals[value.slot as usize];
-        (local.storing, local.not_taken) = (false, !stored);
+        (local.storing, local.store_failed) = (false, !stored);
     }
 
     fn value_fetched(&mut self, value: &Fetching, sum: Option<u32>, now: u64) -> Vec<Waiting> {

@@ -56,7 +56,7 @@ impl Node {
                 let waits = self.is_storing() || !storing.is_empty();
                 break if waits { Evicted::WhenStored } else { Evicted::Enough };
             };
-            if stores && self.is_to_store(victim) && !self.locals[victim as usize].not_taken {
+            if stores && self.is_to_store(victim) && !self.locals[victim as usize].store_failed {
                 if !self.may_store() || self.is_full_job(storing_bytes, storing.len()) {
                     break Evicted::WhenStored;
                 }

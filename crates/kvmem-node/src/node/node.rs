@@ -46,7 +46,7 @@ pub(super) struct Local {
     /// The tier is storing the value: it is no victim.
     pub(super) storing: bool,
     /// The tier has not taken the value.
-    pub(super) not_taken: bool,
+    pub(super) store_failed: bool,
     /// The scrubber is verifying the value, which keeps its place in its list: it is no victim.
     pub(super) verifying: bool,
 }
@@ -64,7 +64,7 @@ impl Local {
             touched_at: 0,
             has_below: false,
             storing: false,
-            not_taken: false,
+            store_failed: false,
             verifying: false,
         }
     }
