@@ -74,6 +74,10 @@ impl Explained {
         Explained { events: events.into() }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
     /// Takes the evictions of values whose time is over, which may come at any time.
     pub(super) fn take_expired(&mut self, model: &mut Model) {
         while let Some(event) = self.events.front() {
