@@ -19,9 +19,10 @@ pub(crate) fn node_error(py: Python<'_>, error: &ClientError) -> PyErr {
             .with("seconds", *waited_ms as f64 / 1000.0)
             .with("errno", error.raw_os_error())
             .with("remedy", "start the server, or give the path of its socket"),
-        ClientError::SocketNotAllowed { path, own, .. } => raised("NodePermissionError")
+        ClientError::SocketNotAllowed { path, own, error } => raised("NodePermissionError")
             .with("value", *own)
             .with("path", path.as_str())
+            .with("errno", error.raw_os_error())
             .with("remedy", "start the server with options that allow it"),
         ClientError::ForeignServer { path, uid, .. } => raised("NodePermissionError")
             .with("path", path)

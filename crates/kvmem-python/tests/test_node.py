@@ -789,7 +789,7 @@ def test_tasks_of_an_event_loop(cache: kvmem.NodeCache) -> None:
             assert await nodes.evict(1) > 0 and await nodes.clear() > 0
             assert (await nodes.stats()).values == 0 and not nodes.closed
         assert nodes.closed
-        with pytest.raises(RuntimeError):
+        with pytest.raises(kvmem.ClosedError):
             await nodes.stats()
         with pytest.raises(kvmem.InvalidArgumentError, match="threads is 0"):
             kvmem.connect_async(cache.path, threads=0)

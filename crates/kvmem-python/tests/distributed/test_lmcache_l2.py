@@ -511,7 +511,7 @@ for options in ({{"disk": {str(folder / "tier")!r}, "disk_bytes": "16MiB"}},
     )
     assert "lmcache 0.5.5 is installed" in out and "pip install 'lmcache>=0.5.6,<0.6'" in out
     assert "no error" not in out and "DiskTierError 13" in out, out
-    assert "NodeDisconnectedError 13" in out, out
+    assert "NodePermissionError 13" in out, out
     # The owner of the folder starts there without cleaning up.
     lmcache(
         f"""

@@ -584,7 +584,7 @@ for options in ({{"disk": {str(folder / "tier")!r}, "disk_bytes": "16MiB"}},
 """
     )
     assert "no error" not in out and "DiskTierError 13" in out, out
-    assert "NodeDisconnectedError 13" in out, out
+    assert "NodePermissionError 13" in out, out
     # The owner of the folder starts there without cleaning up.
     options = {"disk": str(folder / "tier"), "disk_bytes": "16MiB", "deadline": 60.0}
     sglang(

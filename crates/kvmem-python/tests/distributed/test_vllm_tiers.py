@@ -406,6 +406,8 @@ tier = make()
 gate = tier._tier = Gate(tier._tier)
 for i in range(5):
     tier.submit_store(job(i, [i], [i]))
+    while not tier._running:
+        time.sleep(0.001)  # the queue has room for the other four
 tier.submit_load(job(5, [0], [0], load=True))
 tier.submit_load(job(6, [1], [1], load=True))
 while tier._running < 2:
