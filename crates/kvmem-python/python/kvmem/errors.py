@@ -275,13 +275,15 @@ class NodeDisconnectedError(NodeError, ConnectionError):
 
 class NodePermissionError(NodeError, PermissionError):
     """The server does not serve this user so, or belongs to a user that this process does not
-    trust. ``value`` is the number of that user.
+    trust, or this user may not reach its socket. ``value`` is the number of that user.
     """
 
-    _numbers: ClassVar[tuple[str, ...]] = (*NodeError._numbers, "path")
+    _numbers: ClassVar[tuple[str, ...]] = (*NodeError._numbers, "path", "errno")
 
     path: str | None
-    """Path of the socket, if the server is not trusted."""
+    """Path of the socket, unless the server has answered."""
+    errno: int | None
+    """Error number of the kernel, if it keeps the user from the socket."""
 
 
 class NodeReplacedError(NodeError, ConnectionError):
