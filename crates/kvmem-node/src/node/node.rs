@@ -218,7 +218,9 @@ impl Node {
 
     /// Returns the range of memory that a block of this extent takes.
     pub(super) fn range_of(&self, extent: Range<u64>) -> Range<u64> {
-        extent.start..extent.start + self.space_for(extent.end - extent.start)
+        // An index file that no server wrote has any numbers.
+        let len = extent.end.saturating_sub(extent.start);
+        extent.start..extent.start.saturating_add(self.space_for(len))
     }
 
     /// Returns the bytes of memory that a block of some bytes takes.
@@ -226,7 +228,7 @@ impl Node {
         let Header { align, memory_len, .. } = self.memory.header;
         // The alignment is a power of two: a division would take as long as the rest of a pin. Only
         // a block that takes all of the memory ends within a unit.
-        let mask = align - 1;
+        let mask = align.wrapping_sub(1);
         len.checked_add(mask).map_or(memory_len, |sum| (sum & !mask).min(memory_len))
     }
 

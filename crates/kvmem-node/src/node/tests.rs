@@ -958,6 +958,22 @@ fn a_recovery_keeps_the_order_of_use() {
     }
 }
 
+/// An extent that no server wrote may end behind all numbers, in whole units of the alignment.
+#[test]
+fn an_extent_at_the_end_of_all_numbers_is_damage() {
+    let mut node = node();
+    let session = begin(&mut node, 7);
+    insert(&mut node, session, b"key", 100);
+    let BlockHandle { slot, generation } =
+        node.reserve(session, &[64]).expect("there is space")[0].handle;
+    let extent = u64::MAX - 100..u64::MAX - 50;
+    node.entry(slot).reserve(generation, extent, Some(session.number()));
+    let index = node.memory.index_bytes();
+    let (node, report) = recovered(&node, &index, &[], |_| true).expect("valid");
+    assert_eq!((report.damaged, report.values), (1, 1));
+    node.check().expect("the invariants hold");
+}
+
 /// The server was killed while its tier read into the memory: the device may not be done yet.
 #[test]
 fn blocks_of_unfinished_reads_stay_reserved() {
