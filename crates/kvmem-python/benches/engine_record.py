@@ -147,7 +147,11 @@ class Record:
             "vllm": vllm,
             "commit": commit(),
             "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
-            "options": {name: str(value) for name, value in options.items()},
+            # A file by its name: its folder is of this machine alone.
+            "options": {
+                name: value.name if isinstance(value, Path) else str(value)
+                for name, value in options.items()
+            },
             "machine": self._machine,
             "seconds": round(seconds, 1),
             "notes": self.notes,

@@ -34,7 +34,7 @@ pub enum ClientError {
         path: String,
         /// The user of the client.
         own: u32,
-        /// What the kernel says.
+        /// The error of the connection.
         error: io::Error,
     },
     /// A server answers that has other memory: all values are gone. Connect a new client.

@@ -16,13 +16,13 @@ const PART_PINNED: u64 = 2;
 /// Sessions that share a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Holder {
-    /// Those of a user that is neither the server's own nor an operator.
+    /// The sessions of a user that is neither the server's own nor an operator.
     User(u32),
-    /// Those that only read, of all users.
+    /// The sessions that only read, of all users.
     Readers,
 }
 
-/// What a holder has pinned.
+/// The values that a holder has pinned, and their bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Holding {
     pub(super) values: u64,

@@ -87,7 +87,7 @@ impl Namespace {
     }
 }
 
-/// What a namespace has of the memory.
+/// The bytes and the entries of a namespace, and its share.
 #[derive(Clone, Copy)]
 struct Usage {
     bytes: u64,

@@ -22,11 +22,12 @@ pub struct NodeOptions {
     /// copy a value that lies in two pieces. Memory that is not longer than the boundary has none;
     /// [`NO_BOUNDARY`]: no memory has one.
     pub boundary: u64,
-    /// The most bytes that one session may have reserved at a time.
+    /// The most memory that one session may have reserved at a time. A value takes whole units of
+    /// `align`.
     pub max_reserved_per_session: u64,
     /// The most pins and reservations of one session.
     pub max_handles_per_session: usize,
-    /// The most bytes of values that one session may have pinned at a time. A value with several
+    /// The most memory whose values one session may have pinned at a time. A value with several
     /// pins counts once.
     pub max_pinned_bytes_per_session: u64,
     /// Which values are evicted first.
@@ -74,14 +75,15 @@ pub enum Eviction {
 /// What a namespace may use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NamespaceLimits {
-    /// The most bytes, values and reservations.
+    /// The most memory that its values and reservations take, each whole units of the
+    /// [alignment](NodeOptions::align).
     pub max_bytes: u64,
     /// The most values that are pinned at a time.
     pub max_pins: u64,
-    /// The most bytes of values that are pinned at a time.
+    /// The most memory that pinned values take at a time.
     pub max_pinned_bytes: u64,
-    /// The share of the memory, beside the shares of the others: the namespace that exceeds its
-    /// share most gives up values first.
+    /// The share of the memory and of the blocks, beside the shares of the others: the namespace
+    /// that exceeds its share of either most gives up values first.
     pub share: u32,
 }
 

@@ -32,9 +32,12 @@ fn node() -> Node {
 
 pub(super) fn begin(node: &mut Node, pid: u32) -> SessionIndex {
     let namespace = node.namespace("model", 0, usize::MAX).expect("there are few");
-    let new =
-        NewSession { pid, uid: 0, process_id: 0, namespace, read_only: false, is_limited: false };
-    node.begin_session(new).expect("there are few").0
+    node.begin_session(session_of(pid, namespace)).expect("there are few").0
+}
+
+/// Returns a session of a process that writes, without limits.
+fn session_of(pid: u32, namespace: u16) -> NewSession {
+    NewSession { pid, uid: 0, process_id: 0, namespace, read_only: false, is_limited: false }
 }
 
 /// Returns a node recovered from a copy of the index as it was, with some stores made to it.
@@ -630,15 +633,7 @@ fn run_jobs(node: &mut Node, tier: &StoringTier) {
 
 fn begin_in(node: &mut Node, name: &str) -> SessionIndex {
     let namespace = node.namespace(name, 0, usize::MAX).expect("there are few");
-    let new = NewSession {
-        pid: 7,
-        uid: 0,
-        process_id: 0,
-        namespace,
-        read_only: false,
-        is_limited: false,
-    };
-    node.begin_session(new).expect("there are few").0
+    node.begin_session(session_of(7, namespace)).expect("there are few").0
 }
 
 /// A value without a key, a parent and hints.
@@ -888,15 +883,7 @@ fn an_empty_namespace_is_used_again_when_there_are_no_others() {
             Ok(namespace) => namespace,
             Err(error) => break error,
         };
-        let new = NewSession {
-            pid: 7,
-            uid: 0,
-            process_id: 0,
-            namespace,
-            read_only: false,
-            is_limited: false,
-        };
-        if node.begin_session(new).is_err() {
+        if node.begin_session(session_of(7, namespace)).is_err() {
             break node.namespace("one more", 0, 0).expect_err("no user may have one");
         }
         made += 1;

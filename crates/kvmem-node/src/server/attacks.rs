@@ -5,8 +5,7 @@ use std::io::{IoSlice, Write};
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -126,7 +125,7 @@ fn a_full_ring_is_served_in_turns_after_its_client_has_closed() {
     let misses = |stepped: &Stepped| stepped.server.node().stats().misses;
     stepped.server.turn(number, now_ms());
     assert_eq!(misses(&stepped), MAX_BATCH as u64, "a turn is one full message");
-    // What the client sends later has no turn.
+    // Messages that the client sends later have no turn.
     assert!(fill(&mut ends) > 0);
     let mut most = 0;
     while stepped.server.connections.contains_key(&number) {
@@ -185,7 +184,7 @@ fn tiny_values_evict_no_others() {
     stepped.server.node().check().expect("the invariants hold");
 }
 
-/// What a tenant may use is what its values take, not the bytes that it asks for.
+/// The limit of a tenant counts the memory that its values take, not the bytes that it asks for.
 #[test]
 fn a_limit_counts_what_values_take() {
     let limits = crate::NamespaceLimits { max_bytes: 40_960, ..Default::default() };

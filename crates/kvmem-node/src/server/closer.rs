@@ -3,9 +3,9 @@
 //! The last close of a descriptor may take as long as its owner likes: that of a TCP socket with
 //! `SO_LINGER` waits until its bytes are sent. A client could send such a descriptor beside a
 //! message, close its own duplicate, and so stop the thread that closes the packet's. Since Linux
-//! 6.16 the kernel refuses such packets of a socket's peers: [`refuse_descriptors`]. On earlier
-//! kernels the sockets of clients, whose unread packets may have descriptors, and the descriptors
-//! of packets are closed by [`ClosingThreads`].
+//! 6.16 the kernel refuses such packets if a socket says so: [`pass_descriptors`]. On earlier
+//! kernels [`ClosingThreads`] close the descriptors of packets, and the sockets of clients, whose
+//! unread packets may have some.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -41,7 +41,7 @@ pub(super) fn pass_descriptors(socket: impl AsFd, may: bool) -> Result<(), Errno
     Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL))
 }
 
-/// What the threads share.
+/// The queue of the threads.
 #[derive(Debug, Default)]
 struct Closing {
     left: VecDeque<OwnedFd>,

@@ -51,7 +51,7 @@ pub(super) struct WaitingForSpace {
     what: Wanted,
 }
 
-/// What a call wants space for.
+/// The purpose of the space.
 #[derive(Debug)]
 enum Wanted {
     /// A reservation.

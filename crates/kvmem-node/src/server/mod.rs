@@ -4,7 +4,8 @@
 //! It never blocks on a client: an answer that the socket does not take is kept, and the connection
 //! is not read until it is sent. A client that does not read its answers so holds at most one of
 //! them in the server. Of each connection at most [`MESSAGES_PER_TURN`](turn::MESSAGES_PER_TURN)
-//! messages are served before the next connection has its turn.
+//! messages are served before the next connection has its turn, and the [users](ready) take turns,
+//! whatever connections they have. A call that is more work is done in [parts](deferred).
 //!
 //! Clients that call often have [rings] in shared memory instead of packets. The same thread polls
 //! them while they are in use.
@@ -17,6 +18,8 @@
 //! | what happens | what ends the session |
 //! |---|---|
 //! | the client says goodbye, and closes | the end of the connection |
+//! | the client closes without an answer to its greeting | the end of the connection |
+//! | the client is closed while the server is away | its goodbye to the next server |
 //! | the process ends, in any way | its pidfd, which the kernel signals after it has unmapped the memory |
 //! | the connection ends, the process lives | the pidfd |
 //! | the server restarts, the process lives | the pidfd, unless the client resumes the session |

@@ -9,8 +9,8 @@
 //!
 //! # When the journal fails
 //!
-//! A change that cannot be recorded ends the journal: what followed it there would be lost at the
-//! next start. The tier stores nothing more, and finds what it has. Drives fail for a moment, and
+//! A change that cannot be recorded ends the journal, because the next start would lose all changes
+//! behind it. The tier stores nothing more, and finds what it has. Drives fail for a moment, and
 //! file systems are full for a while, so the tier tries again by itself, in pauses that grow: with
 //! the next call that changes something, it writes a [snapshot](super::checkpoint) of what memory
 //! has, the changes that were not recorded among it, and the other journal behind it is the one in

@@ -48,7 +48,7 @@ use crate::sys;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Honoured {
     All,
-    /// Those of the process's own user and of root, as far as this process sees them.
+    /// The reservations of the process's own user and of root, as far as this process sees them.
     OwnAndRoot,
 }
 
