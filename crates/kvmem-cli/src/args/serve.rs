@@ -159,6 +159,16 @@ pub struct ServeArgs {
     #[arg(long, requires = "tiers")]
     pub tier_take_over: bool,
 
+    /// Make a disk tier of a file or device that has something else on it, or a damaged one. All of
+    /// that is lost. What is a tier stays one, also when the server is started again
+    #[arg(long, requires = "tiers")]
+    pub tier_format: bool,
+
+    /// How long to wait for a disk tier that another process has open, such as a server that was
+    /// killed and whose last writes a slow disk has still to make
+    #[arg(long, requires = "tiers", value_name = "SECONDS", default_value_t = 60)]
+    pub tier_wait: u32,
+
     /// Open disk tiers with O_DSYNC: a value survives a power cut as soon as it is stored, and
     /// storing takes longer. Removals survive it without
     #[arg(long, requires = "tiers")]

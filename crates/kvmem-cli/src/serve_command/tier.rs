@@ -1,11 +1,13 @@
 //! *Tier*: disks below the node.
 
+use std::io::ErrorKind;
 use std::path::absolute;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvmem_tier::{DiskTier, DiskTierOptions, OpenReport, TierError, TierSet};
+use sd_notify::NotifyState;
 
 use crate::args::{ServeArgs, ServeTier};
 use crate::output::{Failure, tell};
@@ -13,6 +15,9 @@ use kvmem_trace::escape::shown;
 
 /// The most time for the checkpoint of a server that ends.
 const MAX_CHECKPOINT: Duration = Duration::from_secs(10);
+
+/// How much longer systemd is asked to wait, after each attempt to open a disk.
+const MORE_TIME: Duration = Duration::from_secs(15);
 
 /// The disk tiers below a server.
 pub(super) struct OpenedTiers {
@@ -56,23 +61,59 @@ pub(super) fn open(args: &ServeArgs) -> Result<Option<OpenedTiers>, Failure> {
 
 /// Opens all of them side by side: each has an index to read.
 fn open_all(args: &ServeArgs) -> Vec<Result<(DiskTier, OpenReport), TierError>> {
-    let open = |tier: &ServeTier| {
-        let options = DiskTierOptions {
-            bytes: len(args, tier),
-            dsync: args.tier_dsync,
-            take_over: args.tier_take_over,
-            ..DiskTierOptions::default()
-        };
-        DiskTier::open(&tier.path, &options)
-    };
     thread::scope(|scope| {
         let threads: Vec<_> =
-            args.tiers.iter().map(|tier| scope.spawn(move || open(tier))).collect();
+            args.tiers.iter().map(|tier| scope.spawn(move || open_one(args, tier))).collect();
         let opened = threads.into_iter().map(|thread| thread.join());
         opened
             .map(|opened| opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
     })
+}
+
+/// Opens one of them. Waits, and says so, while another process has it open: the kernel closes the
+/// files of a killed process when the disk has written all that the process gave it.
+fn open_one(args: &ServeArgs, tier: &ServeTier) -> Result<(DiskTier, OpenReport), TierError> {
+    let mut options = DiskTierOptions {
+        bytes: len(args, tier),
+        dsync: args.tier_dsync,
+        take_over: args.tier_take_over,
+        ..DiskTierOptions::default()
+    };
+    let max_wait = Duration::from_secs(args.tier_wait.into());
+    let (started, mut has_said) = (Instant::now(), false);
+    loop {
+        match DiskTier::open(&tier.path, &options) {
+            // What is a tier is never made anew: a server that starts again keeps its values.
+            Err(TierError::Superblocks { .. } | TierError::Checkpoint { .. })
+                if args.tier_format && !options.format =>
+            {
+                options.format = true;
+            }
+            Err(error) if is_busy(&error) && started.elapsed() < max_wait => {
+                if !std::mem::replace(&mut has_said, true) {
+                    tell(format_args!(
+                        "kvmem: --tier disk:{} is open in another process, perhaps one that was \
+                         killed and whose last writes the disk has still to make: waits for up to \
+                         {} s",
+                        shown(&tier.path),
+                        args.tier_wait
+                    ));
+                }
+                let more = MORE_TIME.as_micros() as u32;
+                let _ = sd_notify::notify(&[
+                    NotifyState::Status("waiting for a disk that another process has open"),
+                    NotifyState::ExtendTimeoutUsec(more),
+                ]);
+            }
+            opened => return opened,
+        }
+    }
+}
+
+/// Returns whether another process has the device open.
+fn is_busy(error: &TierError) -> bool {
+    matches!(error, TierError::Device { source, .. } if source.kind() == ErrorKind::WouldBlock)
 }
 
 /// Writes the index of each file that has changed. Without it the next server reads the journals,
@@ -90,12 +131,30 @@ pub(super) fn end(tier: &OpenedTiers) {
     }
 }
 
+/// Status 1 for what may be over when the server is started again, such as a disk that fails or is
+/// in use, 2 for what is not.
 fn failure(tier: &ServeTier, error: &TierError) -> Failure {
-    let remedy = match error {
-        TierError::Owned { .. } => " (--tier-take-over)",
-        _ => "",
+    let (remedy, exit_status) = match error {
+        TierError::Owned { .. } => (" (--tier-take-over)", 2),
+        TierError::Superblocks { .. } | TierError::Checkpoint { .. } => (" (--tier-format)", 2),
+        TierError::Device { source, .. } => {
+            let is_lasting = matches!(
+                source.kind(),
+                ErrorKind::NotFound
+                    | ErrorKind::PermissionDenied
+                    | ErrorKind::IsADirectory
+                    | ErrorKind::NotADirectory
+                    | ErrorKind::InvalidInput
+                    | ErrorKind::ReadOnlyFilesystem
+                    | ErrorKind::Unsupported
+            );
+            ("", if is_lasting { 2 } else { 1 })
+        }
+        TierError::TakenOver { .. } | TierError::ReadOnly { .. } => ("", 1),
+        _ => ("", 2),
     };
-    Failure::usage(format_args!("--tier disk:{}: {error}{remedy}", shown(&tier.path)))
+    let message = format_args!("--tier disk:{}: {error}{remedy}", shown(&tier.path)).to_string();
+    Failure::new(message, exit_status)
 }
 
 /// Says of each file when it stores nothing any more, and when it does again.

@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvmem_node::{ClientError, ConnectOptions, KeeperClient, KeeperError, NodeClient};
 use kvmem_tier::device::FileDevice;
@@ -478,6 +478,51 @@ fn several_disks_below_the_memory_share_the_values() {
     let (status, errors) = place.fails("4MiB", &[&twice[..], &["--fresh"]].concat());
     assert_eq!(status, Some(2), "{errors}");
     assert!(errors.contains("is named twice"), "{errors}");
+}
+
+/// A killed server may have a disk open for as long as the disk writes. The next one waits, says
+/// so, and ends with the status after which a service manager starts it again.
+#[test]
+fn a_server_waits_for_a_disk_that_another_process_has_open() {
+    let place = Place::new();
+    let file = place.folder().join("tier");
+    let tier = format!("disk:{},16MiB", file.to_str().expect("a plain path"));
+    let opened = kvmem_tier::DiskTierOptions { bytes: Some(16 << 20), ..Default::default() };
+    let (holder, _) = kvmem_tier::DiskTier::open(&file, &opened).expect("a file");
+    let (status, errors) = place.fails("4MiB", &["--tier", &tier, "--tier-wait", "5"]);
+    assert_eq!(status, Some(1), "{errors}");
+    assert!(errors.contains("waits for up to 5 s") && errors.contains("open already"), "{errors}");
+    let ends = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(4));
+        drop(holder);
+    });
+    let server = place.serve("4MiB", &["--tier", &tier]);
+    assert!(ends.is_finished(), "it waited");
+    assert_eq!(server.report["tier_values"], 0);
+    ends.join().expect("it slept");
+}
+
+#[test]
+fn a_tier_is_made_of_something_else_only_by_option() {
+    let place = Place::new();
+    let file = place.folder().join("other");
+    std::fs::write(&file, vec![7; 16 << 20]).expect("a file");
+    let tier = format!("disk:{}", file.to_str().expect("a plain path"));
+    let (status, errors) = place.fails("4MiB", &["--tier", &tier]);
+    assert_eq!(status, Some(2), "{errors}");
+    assert!(errors.contains("(--tier-format)"), "{errors}");
+    let options = ["--tier", &tier, "--tier-format"];
+    let server = place.serve("4MiB", &options);
+    insert(&place.client(), 0..900);
+    let until = Instant::now() + Duration::from_secs(20);
+    while place.client().stats().expect("a call").tier_stored_total == 0 {
+        assert!(Instant::now() < until, "nothing is stored");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    drop(server);
+    // What is a tier by now stays one.
+    let server = place.serve("4MiB", &[&options[..], &["--fresh"]].concat());
+    assert!(server.report["tier_values"].as_u64().expect("a number") > 0, "{}", server.report);
 }
 
 #[test]

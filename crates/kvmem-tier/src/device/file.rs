@@ -514,12 +514,14 @@ impl Device for FileDevice {
         self.shared
     }
 
-    /// The file system knows which parts were never written. Block devices do not.
+    /// The file system knows which parts were never written. A block device does not: all of it is
+    /// data.
     fn next_data(&self, at: u64) -> io::Result<Option<Range<u64>>> {
         self.owned()?;
         match rustix::fs::seek(&self.file, SeekFrom::Data(at)) {
             Ok(start) => Ok(Some(start..rustix::fs::seek(&self.file, SeekFrom::Hole(start))?)),
             Err(Errno::NXIO) => Ok(None),
+            Err(Errno::INVAL) if at < self.len => Ok(Some(at..self.len)),
             Err(error) => Err(error.into()),
         }
     }

@@ -146,6 +146,10 @@ pub(crate) fn blocks_of(len: u64) -> u32 {
 pub enum Change {
     /// A value was stored; it replaces one of the same key.
     Stored(Entry),
+    /// The value that the key has was used, and goes last. Its record is that of a value stored
+    /// again, with the number that it has. No value depends on it, so no later block
+    /// [repeats](super::repeated) the key.
+    Used(Entry),
     /// The value of the key is removed, if its number is at most this one.
     Removed(Digest, u64),
     /// Blocks of the data area that lost or falsified what was written are not used any more.
@@ -165,17 +169,17 @@ impl Change {
     #[must_use]
     pub fn number(&self) -> u64 {
         match *self {
-            Change::Stored(entry) => entry.number,
+            Change::Stored(entry) | Change::Used(entry) => entry.number,
             Change::Removed(_, number) | Change::Quarantined(_, number) => number,
         }
     }
 
-    /// Returns the key whose value the change concerns; `None` for blocks.
+    /// Returns the key whose value the change replaces or removes; `None` for blocks, and for uses.
     #[must_use]
     pub fn digest(&self) -> Option<Digest> {
         match *self {
             Change::Stored(Entry { digest, .. }) | Change::Removed(digest, _) => Some(digest),
-            Change::Quarantined(..) => None,
+            Change::Used(_) | Change::Quarantined(..) => None,
         }
     }
 
@@ -183,7 +187,9 @@ impl Change {
     #[must_use]
     pub fn records(&self) -> usize {
         match self {
-            Change::Stored(entry) => 1 + usize::from(entry.extents.is_scattered()),
+            Change::Stored(entry) | Change::Used(entry) => {
+                1 + usize::from(entry.extents.is_scattered())
+            }
             _ => 1,
         }
     }
@@ -193,7 +199,8 @@ impl Change {
         let none = Hints::default();
         let mut flags = 0;
         let (kind, digest, Extent { start, blocks }, checksum, len, hints) = match *self {
-            Change::Stored(Entry { digest, extents, checksum, len, hints, unverified, .. }) => {
+            Change::Stored(entry) | Change::Used(entry) => {
+                let Entry { digest, extents, checksum, len, hints, unverified, .. } = entry;
                 flags = if unverified { UNVERIFIED } else { 0 };
                 let mut first = extents.0[0];
                 if !extents.is_scattered() {
@@ -216,7 +223,8 @@ impl Change {
         fields.put(&hints.priority.to_le_bytes());
         fields.put(&[flags]);
         fields.put(&[0; 10]);
-        if let Change::Stored(Entry { number, extents, .. }) = *self
+        if let Change::Stored(entry) | Change::Used(entry) = *self
+            && let Entry { number, extents, .. } = entry
             && extents.is_scattered()
         {
             fields.put(&EXTENTS.to_le_bytes());

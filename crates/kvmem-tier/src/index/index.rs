@@ -118,6 +118,10 @@ impl Index {
         Index { slots, table, lists, is_lru, walk: Walk::default(), clock: seconds_now }
     }
 
+    pub(crate) fn is_lru(&self) -> bool {
+        self.is_lru
+    }
+
     /// Returns the seconds since 1970 by which entries expire.
     pub(crate) fn now(&self) -> u32 {
         (self.clock)()

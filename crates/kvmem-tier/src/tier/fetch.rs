@@ -169,6 +169,7 @@ impl<D: Device> DiskTier<D> {
             }
         }
         self.settle(&outcomes, &mut results, hit);
+        self.write_uses();
         for Outcome { index, .. } in outcomes {
             if results[index] != Fetched::Hit {
                 requests[index].into.fill(0);
@@ -233,6 +234,19 @@ impl<D: Device> DiskTier<D> {
         wanted
     }
 
+    /// Writes the uses to the journal, if there are enough of them. The values were fetched: an
+    /// error concerns the changes that come later.
+    fn write_uses(&self) {
+        let position = {
+            let mut state = self.state();
+            if !state.uses.are_due() {
+                return;
+            }
+            state.position()
+        };
+        let _ = self.commit(position);
+    }
+
     /// Counts the results of reads. A value that was replaced or evicted meanwhile is absent: its
     /// blocks may hold another one.
     fn settle(
@@ -241,6 +255,7 @@ impl<D: Device> DiskTier<D> {
         results: &mut [Fetched],
         hit: &mut dyn FnMut(usize, &Entry),
     ) {
+        let is_durable = self.device.writes_are_durable();
         let mut state = self.state();
         for Outcome { index, entry, read } in outcomes {
             if state.index.number_of(&entry.digest) != Some(entry.number) {
@@ -251,6 +266,7 @@ impl<D: Device> DiskTier<D> {
                     if entry.unverified {
                         state.index.set_verified(&entry.digest);
                     }
+                    state.record_use(entry, is_durable);
                     hit(*index, entry);
                     Fetched::Hit
                 }

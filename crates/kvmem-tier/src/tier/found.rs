@@ -177,7 +177,7 @@ impl Found {
     fn apply(&mut self, change: Change) {
         self.next_number = self.next_number.max(change.number().saturating_add(1));
         match change {
-            Change::Stored(entry) => {
+            Change::Stored(entry) | Change::Used(entry) => {
                 self.order += 1;
                 self.entries.insert(entry.digest, (self.order, entry));
             }

@@ -11,7 +11,7 @@ use kvmem::offset::RawHandle;
 
 use super::options::EvictionOrder;
 use super::stats::TierStats;
-use crate::format::{Change, Digest, Entry, Extent};
+use crate::format::{Change, Digest, Entry, Extent, RECORDS_PER_BLOCK};
 use crate::index::{Index, Indexed, Ranges};
 use crate::trace::event;
 
@@ -55,6 +55,8 @@ pub(super) struct State {
     pub(super) sync_wanted: bool,
     /// The position below which all changes are durable when the sync that has begun is complete.
     pub(super) syncing: Option<u64>,
+    /// What was used since the queue was last written for the sake of uses.
+    pub(super) uses: Uses,
     /// The changes since the checkpoint under way began, if one is.
     window: Option<Window>,
     /// Bytes that were written to the file before it was opened, since `since`, in seconds since
@@ -62,6 +64,31 @@ pub(super) struct State {
     pub(super) lifetime_before: u64,
     pub(super) since: u64,
     pub(super) stats: TierStats,
+}
+
+/// Uses that are in the queue, and perhaps not yet in the journal.
+///
+/// A use changes the order in which values are evicted. The journal has it, so a process that is
+/// killed leaves the order of use, and not that of storing. Uses wait for other changes to be
+/// written with, but not for long.
+#[derive(Default)]
+pub(super) struct Uses {
+    bytes: u64,
+    records: usize,
+}
+
+impl Uses {
+    /// Bytes of used values for which a block of 4 KiB is written: a thousandth.
+    const BYTES: u64 = 4 << 20;
+
+    /// Returns whether there are enough to write a block, and begins to count anew then.
+    pub(super) fn are_due(&mut self) -> bool {
+        let due = self.bytes >= Uses::BYTES || self.records >= RECORDS_PER_BLOCK;
+        if due {
+            *self = Uses::default();
+        }
+        due
+    }
 }
 
 /// The changes since a [checkpoint](super::checkpoint) began that are not in its journal yet.
@@ -89,6 +116,7 @@ impl State {
             retired_blocks: 0,
             sync_wanted: false,
             syncing: None,
+            uses: Uses::default(),
             window: None,
             lifetime_before: 0,
             since: 0,
@@ -129,6 +157,18 @@ impl State {
         self.record(Change::Stored(Entry { unverified: !is_durable, ..entry }));
         self.stats.stored += 1;
         self.add(Indexed { entry, ranges });
+    }
+
+    /// Records that the value `entry`, which its key has, was used: in this order, the next process
+    /// evicts. The journal says whether the bytes are durable.
+    pub(super) fn record_use(&mut self, entry: &Entry, is_durable: bool) {
+        if !self.index.is_lru() {
+            return;
+        }
+        let change = Change::Used(Entry { unverified: !is_durable, ..*entry });
+        self.uses.bytes += entry.len;
+        self.uses.records += change.records();
+        self.record(change);
     }
 
     /// Adds a value to the index alone, as its journal says.

@@ -36,6 +36,37 @@ fn a_use_keeps_a_value_unless_the_order_is_that_of_the_stores() {
     }
 }
 
+/// A killed process leaves the order of use, but for the last uses: fewer than a block of the
+/// journal has, of less than 4 MiB.
+#[test]
+fn the_order_of_use_survives_a_killed_process() {
+    let disk = Disk::new(4 << 20, 1);
+    let (tier, _) = DiskTier::on(disk.clone(), &options(EvictionOrder::Lru)).unwrap();
+    let value = vec![1; BLOCK];
+    let (used, all) = (200, 400);
+    for key in 0..all {
+        tier.store(&[(&u32::to_le_bytes(key), &value)]).remove(0).unwrap();
+    }
+    for key in 0..used {
+        let mut into = vec![0; value.len()];
+        let found = tier.fetch(&mut [Fetch { key: &u32::to_le_bytes(key), into: &mut into }]);
+        assert_eq!(found, [Fetched::Hit]);
+    }
+    kill(tier, &disk);
+    disk.restart();
+    let (tier, _) = DiskTier::on(disk, &options(EvictionOrder::Lru)).unwrap();
+    assert_eq!(kept(&tier, all).len() as u32, all, "a use is no store");
+    for key in 1000.. {
+        tier.store(&[(&u32::to_le_bytes(key), &value)]).remove(0).unwrap();
+        if kept(&tier, all).len() as u32 <= used {
+            break;
+        }
+    }
+    let kept = kept(&tier, all);
+    let of_used = kept.iter().filter(|&&key| key < used).count() as u32;
+    assert!(of_used + 64 >= used, "{of_used} of {used} used ones are left: {kept:?}");
+}
+
 #[test]
 fn values_of_low_priority_make_room_for_others_also_after_a_restart() {
     let disk = Disk::new(2 << 20, 1);

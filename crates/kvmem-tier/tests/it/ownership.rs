@@ -201,8 +201,18 @@ fn a_block_device_has_one_owner_through_all_its_nodes() {
     };
     let [first, second] = &device.nodes;
     let options = DiskTierOptions::default();
-    let (tier, _) =
-        DiskTier::open(first, &DiskTierOptions { format: true, ..options.clone() }).unwrap();
+    // A device of zeros becomes a tier, as a file of zeros does. One with a byte of its own does not.
+    let write_last = |byte: u8| {
+        let file = std::fs::OpenOptions::new().write(true).open(first).unwrap();
+        std::os::unix::fs::FileExt::write_at(&file, &[byte], (16 << 20) - 1).unwrap();
+        file.sync_all().unwrap();
+    };
+    write_last(7);
+    let error = DiskTier::open(first, &options).err().unwrap();
+    assert!(matches!(error, TierError::Superblocks { .. }), "{error}");
+    write_last(0);
+    let (tier, report) = DiskTier::open(first, &options).unwrap();
+    assert!(report.created);
     tier.store(&[(b"key", b"value")]).remove(0).unwrap();
     for node in [first, second] {
         let error = DiskTier::open(node, &options).err().unwrap().to_string();

@@ -1,7 +1,7 @@
 //! Storing, fetching, removing and evicting.
 
 use kvmem_testkit::random::Random;
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, StoreError, TierError};
+use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, Fetch, Fetched, StoreError, TierError};
 
 use crate::simulated::{Disk, kill};
 
@@ -55,7 +55,9 @@ fn memory_may_begin_anywhere() {
 /// whatever the order of the keys.
 #[test]
 fn a_fetch_reads_in_the_order_of_the_file() {
-    let options = DiskTierOptions { max_entries: Some(200), ..DiskTierOptions::default() };
+    // Without an order of use, the journal has no uses, and the fetch is what reads last.
+    let (max_entries, eviction) = (Some(200), EvictionOrder::Fifo);
+    let options = DiskTierOptions { max_entries, eviction, ..DiskTierOptions::default() };
     let disk = Disk::new(1 << 20, 1);
     let tier = DiskTier::on(disk.clone(), &options).unwrap().0;
     let value = |key: u8| vec![key; 1000 + 5000 * usize::from(key % 3)];

@@ -55,7 +55,8 @@ fn they_are_not_written_again() {
         let stats = tier.stats();
         assert_eq!((stats.stored, stats.unchanged), (40, 20 * round));
         assert_eq!(stats.written_bytes, before.written_bytes);
-        assert_eq!(stats.metadata_bytes, before.metadata_bytes);
+        // The journal has the uses, some 60 in a block.
+        assert!(stats.metadata_bytes <= before.metadata_bytes + 4096 * round, "{stats:?}");
         fetch(&cache, 0..20, 0);
     }
     fetch(&cache, 0..40, 0);
