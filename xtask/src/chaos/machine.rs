@@ -48,8 +48,9 @@ impl Settings {
                 changed.push(format!("{} could not be put back: {error}", path.display()));
             }
         }
-        for path in
-            entries("/dev/shm").difference(&self.shared_memory).filter(|path| !is_mapped(path))
+        for path in entries("/dev/shm")
+            .difference(&self.shared_memory)
+            .filter(|path| is_ours(path) && !is_mapped(path))
         {
             // Files of another program may be about to go.
             thread::sleep(Duration::from_millis(200));
@@ -59,6 +60,12 @@ impl Settings {
         }
         changed
     }
+}
+
+/// Whether kvmem or a test of it made a file of shared memory: those have its name. Other programs of
+/// the machine make and leave files meanwhile.
+fn is_ours(file: &Path) -> bool {
+    file.file_name().is_some_and(|name| name.to_string_lossy().contains("kvmem"))
 }
 
 /// Whether a process has a file mapped: then the file is in use, not left behind.
@@ -193,6 +200,18 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(processes_of_group(child.id()).is_empty());
+    }
+
+    #[test]
+    fn files_of_other_programs_are_no_complaint() {
+        let settings = Settings::now();
+        let id = std::process::id();
+        let [ours, others] = ["kvmem-left", "psm"].map(|name| format!("/dev/shm/{name}-{id}"));
+        [&ours, &others].map(|path| fs::write(path, "left").unwrap());
+        let complaints = settings.restore();
+        [&ours, &others].map(|path| fs::remove_file(path).unwrap());
+        assert!(complaints.contains(&format!("{ours} was left")), "{complaints:?}");
+        assert!(!complaints.iter().any(|line| line.contains(&others)), "{complaints:?}");
     }
 
     #[test]

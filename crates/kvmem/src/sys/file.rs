@@ -14,14 +14,21 @@ use super::errno::Errno;
 use super::gate::gate;
 use super::result::{Result, check};
 
-/// Makes an anonymous file that can be sealed, closed on exec. `flags` are further `MFD_*` flags.
+/// Makes an anonymous file that can be sealed, closed on exec, and that no process can execute.
+/// `flags` are further `MFD_*` flags.
 pub(crate) fn memfd_create(name: &CStr, flags: u32) -> Result<File> {
     gate(Call::MemfdCreate)?;
-    // SAFETY: the name ends with a zero.
-    let fd = unsafe {
-        libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags)
+    let flags = flags | libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    let create = |flags| {
+        // SAFETY: the name ends with a zero.
+        let fd = unsafe { libc::memfd_create(name.as_ptr(), flags) };
+        check(fd.into()).map(|_| fd)
     };
-    check(fd.into())?;
+    // Kernels before Linux 6.3 do not know the flag.
+    let fd = match create(flags | libc::MFD_NOEXEC_SEAL) {
+        Err(Errno::EINVAL) => create(flags)?,
+        created => created?,
+    };
     // SAFETY: the descriptor was made just now; no other code has it.
     Ok(unsafe { File::from_raw_fd(fd) })
 }

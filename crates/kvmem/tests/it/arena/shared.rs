@@ -65,6 +65,26 @@ fn the_size_cannot_be_changed() {
     assert_eq!(file.metadata().expect("a file").len(), region.len() as u64);
 }
 
+/// A kernel that knows files of memory that cannot be executed, as Linux does since 6.3, makes such.
+#[test]
+fn no_process_can_execute_the_file() {
+    const F_SEAL_EXEC: libc::c_int = 0x20;
+    // SAFETY: the name ends with a zero.
+    let known =
+        unsafe { libc::memfd_create(c"test".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_NOEXEC_SEAL) };
+    if known < 0 {
+        println!("skipped: the kernel does not know MFD_NOEXEC_SEAL");
+        return;
+    }
+    // SAFETY: the descriptor was made just now, and is not used any more.
+    unsafe { libc::close(known) };
+    let region = base(MIB).backing(Backing::Shared).map().expect("little memory");
+    let file = region.share().expect("a descriptor").expect("shared memory has one");
+    // SAFETY: the call takes no argument.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    assert_eq!(seals & F_SEAL_EXEC, F_SEAL_EXEC, "{seals:#x}");
+}
+
 #[test]
 fn only_sealed_memory_of_the_right_size_is_attached() {
     let memfd = |flags| {
