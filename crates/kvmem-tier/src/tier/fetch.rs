@@ -234,17 +234,17 @@ impl<D: Device> DiskTier<D> {
         wanted
     }
 
-    /// Writes the uses to the journal, if there are enough of them. The values were fetched: an
-    /// error concerns the changes that come later.
+    /// Writes the uses to the journal, if there are enough of them. Waits for no other thread: one
+    /// that has the journal writes these, too, and a store may write for long. The values were
+    /// fetched, so an error concerns the changes that come later.
     fn write_uses(&self) {
-        let position = {
-            let mut state = self.state();
-            if !state.uses.are_due() {
-                return;
-            }
-            state.position()
-        };
-        let _ = self.commit(position);
+        if !self.state().uses.are_due() {
+            return;
+        }
+        if let Ok(mut journal) = self.journal.try_lock() {
+            let position = self.state().position();
+            let _ = self.commit_to(&mut journal, position);
+        }
     }
 
     /// Counts the results of reads. A value that was replaced or evicted meanwhile is absent: its

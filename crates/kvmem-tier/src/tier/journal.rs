@@ -157,11 +157,15 @@ impl<D: Device> DiskTier<D> {
 
     /// Returns once all changes below `position` are in the journal: they survive the process.
     pub(super) fn commit(&self, position: u64) -> Result<(), TierError> {
+        self.commit_to(&mut self.journal(), position)
+    }
+
+    /// As [`commit`](Self::commit), under the lock of the journal.
+    pub(super) fn commit_to(&self, journal: &mut Journal, position: u64) -> Result<(), TierError> {
         // Most threads that waited for the lock find nothing left to write.
-        let mut journal = self.journal();
         if self.state().written < position {
             self.usable()?;
-            let result = self.write_queued(&mut journal, position);
+            let result = self.write_queued(journal, position);
             self.kept(result)?;
         }
         if self.device.writes_are_durable() {
@@ -171,7 +175,7 @@ impl<D: Device> DiskTier<D> {
             return Ok(());
         }
         // Its errors concern later calls: the changes are in the journal.
-        let _ = self.sync_ahead(&mut journal);
+        let _ = self.sync_ahead(journal);
         Ok(())
     }
 
