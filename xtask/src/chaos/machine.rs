@@ -62,8 +62,8 @@ impl Settings {
     }
 }
 
-/// Whether kvmem or a test of it made a file of shared memory: those have its name. Other programs of
-/// the machine make and leave files meanwhile.
+/// Whether kvmem or a test of it made a file of shared memory: those have its name. Other programs
+/// of the machine make and leave files meanwhile.
 fn is_ours(file: &Path) -> bool {
     file.file_name().is_some_and(|name| name.to_string_lossy().contains("kvmem"))
 }

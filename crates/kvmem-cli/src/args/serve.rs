@@ -160,7 +160,7 @@ pub struct ServeArgs {
     pub tier_take_over: bool,
 
     /// Make a disk tier of a file or device that has something else on it, or a damaged one. All of
-    /// that is lost. What is a tier stays one, also when the server is started again
+    /// that is lost. A tier that is there is kept, also when the server is started again
     #[arg(long, requires = "tiers")]
     pub tier_format: bool,
 

@@ -84,7 +84,7 @@ fn open_one(args: &ServeArgs, tier: &ServeTier) -> Result<(DiskTier, OpenReport)
     let (started, mut has_said) = (Instant::now(), false);
     loop {
         match DiskTier::open(&tier.path, &options) {
-            // What is a tier is never made anew: a server that starts again keeps its values.
+            // A tier that is there is never made anew: a server that starts again keeps its values.
             Err(TierError::Superblocks { .. } | TierError::Checkpoint { .. })
                 if args.tier_format && !options.format =>
             {

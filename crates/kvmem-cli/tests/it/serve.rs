@@ -520,7 +520,7 @@ fn a_tier_is_made_of_something_else_only_by_option() {
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(server);
-    // What is a tier by now stays one.
+    // The tier that is there now is kept.
     let server = place.serve("4MiB", &[&options[..], &["--fresh"]].concat());
     assert!(server.report["tier_values"].as_u64().expect("a number") > 0, "{}", server.report);
 }

@@ -5,9 +5,9 @@
 //! superblocks. The next process makes the tier then. Every byte counts, not only those that a tier
 //! would read: zeros at the begin of a disk image do not make it blank.
 //!
-//! The file system knows which parts of a file were never written, so no more is read than was. Of a
-//! block device everything is read, once: a new drive of 1 TiB takes minutes, which `format` spares.
-//! The first byte that is not zero ends it.
+//! The file system knows which parts of a file were never written, so no more is read than was. Of
+//! a block device everything is read, once: a new drive of 1 TiB takes minutes, which `format`
+//! spares. The first byte that is not zero ends it.
 
 use crate::device::{AlignedBuffer, Device};
 use crate::format::{BLOCK, is_empty_checkpoint};

@@ -201,7 +201,7 @@ fn a_block_device_has_one_owner_through_all_its_nodes() {
     };
     let [first, second] = &device.nodes;
     let options = DiskTierOptions::default();
-    // A device of zeros becomes a tier, as a file of zeros does. One with a byte of its own does not.
+    // A device of zeros becomes a tier, as a file of zeros does. One with another byte does not.
     let write_last = |byte: u8| {
         let file = std::fs::OpenOptions::new().write(true).open(first).unwrap();
         std::os::unix::fs::FileExt::write_at(&file, &[byte], (16 << 20) - 1).unwrap();

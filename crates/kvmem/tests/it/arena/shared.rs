@@ -65,7 +65,7 @@ fn the_size_cannot_be_changed() {
     assert_eq!(file.metadata().expect("a file").len(), region.len() as u64);
 }
 
-/// A kernel that knows files of memory that cannot be executed, as Linux does since 6.3, makes such.
+/// A kernel that knows files of memory that cannot be executed, as Linux since 6.3, makes such.
 #[test]
 fn no_process_can_execute_the_file() {
     const F_SEAL_EXEC: libc::c_int = 0x20;
