@@ -133,7 +133,7 @@ struct Step {
 }
 
 /// All attacks, in the order in which they run.
-const STEPS: [Step; 18] = [
+const STEPS: [Step; 19] = [
     Step {
         name: "options",
         about: "values that make no sense",
@@ -220,6 +220,12 @@ const STEPS: [Step; 18] = [
         about: "servers of nodes and their operators: limits, sockets, memory files, sudden ends",
         quick: false,
         run: nodes::nodes,
+    },
+    Step {
+        name: "service-level",
+        about: "how long clients of a node wait beside each attack on its server",
+        quick: false,
+        run: nodes::service_level,
     },
     Step {
         name: "signals",

@@ -5,14 +5,16 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 
 use super::attack::{Attack, FAILS, RunOutcome};
 use super::context::Chaos;
 use super::machine::Cgroup;
+use crate::workspace::cargo;
 
 /// The socket of all servers, in the working folder.
 const SOCKET: &str = "node.sock";
@@ -39,6 +41,16 @@ pub(super) fn nodes(chaos: &Chaos) -> Result<()> {
     memory_files(chaos)?;
     shm(chaos)?;
     ends(chaos)
+}
+
+/// How long a client of a server waits while processes of another user attack it, in an optimized
+/// build. The test has the limits, and prints what it measures.
+pub(super) fn service_level(chaos: &Chaos) -> Result<()> {
+    let mut test = Command::new(cargo());
+    test.current_dir(&chaos.root).args(["test", "--locked", "--release", "--package"]);
+    test.args(["kvmem-node", "--lib", "server::service_level", "--", "--ignored", "--nocapture"]);
+    ensure!(test.status()?.success(), "clients wait too long beside an attack");
+    Ok(())
 }
 
 /// Runs a server. Once it serves, `then` is done, and SIGTERM ends it. A server that cannot serve

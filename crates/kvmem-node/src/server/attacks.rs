@@ -26,10 +26,10 @@ use crate::socket::{self, now_ms};
 use crate::tier::{NodeTier, TierOptions, TierRead};
 
 /// A user that is neither the server's own nor an operator.
-const OTHER: u32 = 54_321;
+pub(super) const OTHER: u32 = 54_321;
 
 /// Returns a descriptor whose last close waits for `seconds`, and what keeps it so.
-fn lingering(seconds: u64) -> (OwnedFd, (TcpListener, TcpStream)) {
+pub(super) fn lingering(seconds: u64) -> (OwnedFd, (TcpListener, TcpStream)) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let address = listener.local_addr().expect("it is bound");
     let mut socket = TcpStream::connect(address).expect("it listens");
@@ -42,7 +42,11 @@ fn lingering(seconds: u64) -> (OwnedFd, (TcpListener, TcpStream)) {
     (socket.into(), (listener, peer))
 }
 
-fn send_descriptor(socket: &OwnedFd, bytes: &[u8], descriptor: &OwnedFd) -> Result<usize, Errno> {
+pub(super) fn send_descriptor(
+    socket: &OwnedFd,
+    bytes: &[u8],
+    descriptor: &OwnedFd,
+) -> Result<usize, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor.as_fd()];

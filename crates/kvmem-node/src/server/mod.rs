@@ -46,6 +46,8 @@ mod scrubber;
 #[expect(clippy::module_inception, reason = "one noun a file")]
 mod server;
 #[cfg(all(test, not(loom)))]
+mod service_level;
+#[cfg(all(test, not(loom)))]
 mod tests;
 mod turn;
 

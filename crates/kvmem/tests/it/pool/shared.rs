@@ -176,7 +176,7 @@ fn a_process_of_another_user_cannot_open_it_for_writing() {
     assert_eq!(as_nobody(|| write_by(fd.as_raw_fd(), &path)), 0);
     // The mode of the file was widened: the next descriptor still allows no writing.
     // SAFETY: takes numbers.
-    assert_eq!(unsafe { libc::fchmod(fd.as_raw_fd(), 0o777) }, 0);
+    assert_eq!(unsafe { libc::fchmod(fd.as_raw_fd(), 0o666) }, 0);
     let fd = pool.share_read_only().expect("a descriptor");
     let path =
         std::ffi::CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero");
