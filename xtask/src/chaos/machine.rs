@@ -207,9 +207,9 @@ mod tests {
         let settings = Settings::now();
         let id = std::process::id();
         let [ours, others] = ["kvmem-left", "psm"].map(|name| format!("/dev/shm/{name}-{id}"));
-        [&ours, &others].map(|path| fs::write(path, "left").unwrap());
+        [&ours, &others].iter().for_each(|path| fs::write(path, "left").unwrap());
         let complaints = settings.restore();
-        [&ours, &others].map(|path| fs::remove_file(path).unwrap());
+        [&ours, &others].iter().for_each(|path| fs::remove_file(path).unwrap());
         assert!(complaints.contains(&format!("{ours} was left")), "{complaints:?}");
         assert!(!complaints.iter().any(|line| line.contains(&others)), "{complaints:?}");
     }

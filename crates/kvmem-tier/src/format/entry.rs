@@ -148,7 +148,7 @@ pub enum Change {
     Stored(Entry),
     /// The value that the key has was used, and goes last. Its record is that of a value stored
     /// again, with the number that it has. No value depends on it, so no later block
-    /// [repeats](super::repeated) the key.
+    /// [repeats](super::Repeated) the key.
     Used(Entry),
     /// The value of the key is removed, if its number is at most this one.
     Removed(Digest, u64),
