@@ -24,8 +24,11 @@ use crate::ring;
 use crate::socket;
 use crate::{ConnectOptions, Node, NodeClient, NodeOptions};
 
+/// An attacker of the server whose socket is at a path.
+type Attack = fn(&Path);
+
 /// What an attacker does again and again until it is killed.
-const ATTACKS: [(&str, fn(&Path)); 9] = [
+const ATTACKS: [(&str, Attack); 9] = [
     ("descriptors whose close waits", descriptors),
     ("full rings of clients that close", full_rings),
     ("full messages by 64 connections", full_messages),
@@ -183,7 +186,7 @@ fn descriptors(path: &Path) {
 
 fn full_rings(path: &Path) {
     let bytes = full_message();
-    let mut fill = || {
+    let fill = || {
         let socket = greet(path, "")?;
         send(&socket, 2, Call::Rings);
         let [file, _bell] = <[OwnedFd; 2]>::try_from(answer(&socket)?).ok()?;
