@@ -2310,7 +2310,8 @@ void *kvmem_gslice_alloc0(uint64_t bytes);
 void *kvmem_gslice_copy(uint64_t bytes, const void *data);
 
 /// Frees a block of the process's allocator, under the conditions of kvmem_slab_allocator_free;
-/// NULL does nothing. Any thread.
+/// NULL does nothing. 0 bytes count as 1: g_slice_new of GLib 2.88 and later allocates 1 byte for a
+/// type without members, and g_slice_free frees it with 0. Any thread.
 void kvmem_gslice_free1(uint64_t bytes, void *block);
 
 /// Frees a chain of blocks of the process's allocator; see kvmem_slab_allocator_free_chain. Aborts

@@ -29,6 +29,13 @@ fn give_up(why: &dyn std::fmt::Display) -> ! {
     abort()
 }
 
+/// Returns the size of a block that is freed as one of `bytes` bytes. No block has 0 bytes: GLib's
+/// macros since 2.88 allocate 1 byte for a type without members, and free it with `sizeof`, 0.
+#[inline(always)]
+fn freed_size(bytes: u64) -> usize {
+    size(bytes).max(1)
+}
+
 /// Runs a call. A panic aborts the process, since there is no status to report it.
 #[inline(always)]
 fn run<T>(call: impl FnOnce() -> T + std::panic::UnwindSafe) -> T {
@@ -72,14 +79,15 @@ pub unsafe extern "C" fn kvmem_gslice_copy(bytes: u64, data: *const c_void) -> *
 }
 
 /// Frees a block of the process's allocator, under the conditions of kvmem_slab_allocator_free;
-/// NULL does nothing. Any thread.
+/// NULL does nothing. 0 bytes count as 1: g_slice_new of GLib 2.88 and later allocates 1 byte for a
+/// type without members, and g_slice_free frees it with 0. Any thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_gslice_free1(bytes: u64, block: *mut c_void) {
     run(|| {
         if let Some(block) = NonNull::new(block.cast::<u8>()) {
             // SAFETY: promise 4 of the C caller: a live block of the process's allocator and of
-            // this size, no longer used.
-            unsafe { process_allocator().free(block, size(bytes)) };
+            // this size, no longer used. Blocks of 0 bytes do not exist, one of 1 byte does.
+            unsafe { process_allocator().free(block, freed_size(bytes)) };
         }
     });
 }

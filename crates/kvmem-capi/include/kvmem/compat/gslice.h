@@ -7,9 +7,10 @@
  * must include it, because a block must be freed by the allocator that it came from. A library that
  * was compiled without it uses GLib's own slices.
  *
- * Same as GLib: any thread; a block of 0 bytes is NULL; freeing NULL does nothing; the process
- * aborts if there is no memory. Blocks are aligned to 16 bytes. With KVMEM_SLAB=debug-blocks in
- * the environment, misuse is detected.
+ * Same as GLib: any thread; a block of 0 bytes is NULL; freeing NULL does nothing; freeing another
+ * block with 0 bytes, as GLib's macros since 2.88 do for a type without members, frees one of 1
+ * byte; the process aborts if there is no memory. Blocks are aligned to 16 bytes. With
+ * KVMEM_SLAB=debug-blocks in the environment, misuse is detected.
  *
  * Different from GLib 2.76 and later: there, a block of g_slice_alloc may be freed with g_free and
  * the other way round, because both come from malloc. A block of kvmem does not come from malloc:
