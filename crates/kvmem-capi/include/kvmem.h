@@ -811,7 +811,8 @@ typedef struct kvmem_metrics {
     uint64_t largest_free_bytes;
     /// Live allocations.
     uint64_t live;
-    /// Free ranges.
+    /// Free ranges, as many as in the map. Neighbours are coalesced, except at boundaries: there,
+    /// only parts between two boundaries that are wholly free are. A range in a magazine counts.
     uint64_t free_ranges;
     /// Heap memory of the metadata, in bytes.
     uint64_t metadata_bytes;
@@ -2188,8 +2189,8 @@ kvmem_status kvmem_offset_allocator_bins(const struct kvmem_offset_allocator *al
                                          uint64_t capacity,
                                          uint64_t *out_count);
 
-/// Lists the whole space in offset order: every allocation, and every free range, coalesced.
-/// O(ranges). Lists are written as by kvmem_registration_chunks. While other threads allocate, the
+/// Lists the whole space in offset order: every allocation, and every free range that the metrics
+/// and the bins count. O(ranges). Lists are written as by kvmem_registration_chunks. While other threads allocate, the
 /// next call may find more.
 kvmem_status kvmem_offset_allocator_map(const struct kvmem_offset_allocator *allocator,
                                         struct kvmem_map_range *out_ranges,

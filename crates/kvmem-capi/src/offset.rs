@@ -606,7 +606,8 @@ pub struct kvmem_metrics {
     pub largest_free_bytes: u64,
     /// Live allocations.
     pub live: u64,
-    /// Free ranges.
+    /// Free ranges, as many as in the map. Neighbours are coalesced, except at boundaries: there,
+    /// only parts between two boundaries that are wholly free are. A range in a magazine counts.
     pub free_ranges: u64,
     /// Heap memory of the metadata, in bytes.
     pub metadata_bytes: u64,
@@ -885,8 +886,8 @@ impl kvmem_map_range {
     }
 }
 
-/// Lists the whole space in offset order: every allocation, and every free range, coalesced.
-/// O(ranges). Lists are written as by kvmem_registration_chunks. While other threads allocate, the
+/// Lists the whole space in offset order: every allocation, and every free range that the metrics
+/// and the bins count. O(ranges). Lists are written as by kvmem_registration_chunks. While other threads allocate, the
 /// next call may find more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_map(

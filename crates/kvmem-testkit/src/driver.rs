@@ -286,9 +286,6 @@ impl<A: TestedAllocator> Driver<A> {
             }
             self.space.compare_everything()?;
             self.orphans.iter().try_for_each(Space::compare_held)?;
-            if self.space.has_uncoalesced() {
-                self.tally.count("a free range is not coalesced");
-            }
         }
         Ok(())
     }

@@ -272,6 +272,35 @@ static void bins() {
         CHECK(same(before, allocator->storageReportFull()));
         kept.push_back(std::move(*allocator->allocate(1 + random() % (1 << 20))));
     }
+    // After mixed traffic, the report counts the gaps between the ranges in use.
+    allocator = make(0, 4 * GIB);
+    const auto counts_gaps = [&allocator] {
+        uint64_t gaps = 0, counted = 0, end = 0;
+        allocator->visit_used_nodes([&](uint64_t address, uint64_t bytes, NodeIndex) {
+            gaps += address != end;
+            end = address + bytes;
+        });
+        gaps += end != 4 * GIB;
+        for (const auto &region : allocator->storageReportFull().freeRegions) {
+            counted += region.count;
+        }
+        return counted == gaps;
+    };
+    for (int i = 0; i < 2000; ++i) {
+        const size_t limit = i % 2 == 0 ? 8 << 10 : 4 << 20;
+        if (auto handle = allocator->allocate(1 + random() % limit)) {
+            kept.push_back(std::move(*handle));
+        }
+        if (random() % 3 != 0) {
+            std::swap(kept[random() % kept.size()], kept.back());
+            kept.pop_back();
+        }
+        CHECK(i % 100 != 0 || counts_gaps());
+    }
+    kept.clear();
+    CHECK(counts_gaps());
+    CHECK(same(allocator->storageReportFull(), make(0, 4 * GIB)->storageReportFull()));
+    CHECK(allocator->storageReport().largestFreeRegion == 4 * GIB);
 }
 
 static void nodes() {

@@ -20,7 +20,7 @@ class Metrics(NamedTuple):
     live: int
     """Number of ranges in use."""
     free_ranges: int
-    """Number of free ranges."""
+    """Number of free ranges, as many as in the map."""
     metadata_bytes: int
     """Memory that the metadata takes."""
 

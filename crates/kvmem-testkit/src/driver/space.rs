@@ -267,16 +267,21 @@ impl<A: TestedAllocator> Space<A> {
 
     fn compare_map(&self) -> Result<()> {
         let mut map: Vec<(u64, u64, bool)> = Vec::new();
+        let mut free_ranges = 0;
         for (offset, size, used) in self.allocator().map() {
+            free_ranges += u64::from(!used);
             match map.last_mut() {
-                Some((start, length, false))
-                    if !used && A::CACHES && *start + *length == offset =>
-                {
+                Some((start, length, false)) if !used && *start + *length == offset => {
                     *length += size;
                 }
                 _ => map.push((offset, size, used)),
             }
         }
+        let counted = self.allocator().metrics().free_ranges;
+        ensure!(
+            counted == free_ranges,
+            "the map has {free_ranges} free ranges, the metrics count {counted}"
+        );
         let expected = self.oracle.map();
         ensure!(map.len() == expected.len(), "the map is {map:?} instead of {expected:?}");
         for (got, expected) in map.iter().zip(&expected) {
@@ -311,20 +316,14 @@ impl<A: TestedAllocator> Space<A> {
             oracle.free_bytes()
         );
         ensure!(ranges == free_ranges, "{ranges} ranges in bins, metrics say {free_ranges}");
-        // In each part, a range whose coalescing is deferred may be separate from both neighbours.
-        let apart = 2 * allocator.parts() as u128;
-        let (min, max) = (oracle.free_ranges() as u128, oracle.free_pieces() + apart);
+        // Only boundaries, and the seams of parts, keep free ranges apart.
+        let seams = allocator.parts() as u128 - 1;
+        let (min, max) = (oracle.free_ranges() as u128, oracle.free_pieces() + seams);
         ensure!(
             (min..=max).contains(&u128::from(free_ranges)),
             "{free_ranges} free ranges in the metadata; expected from {min} to {max}"
         );
         Ok(())
-    }
-
-    /// Returns whether some adjacent free ranges are not coalesced.
-    pub(super) fn has_uncoalesced(&self) -> bool {
-        self.oracle.boundary().is_none()
-            && self.allocator().metrics().free_ranges > self.oracle.free_ranges() as u64
     }
 
     /// Checks that every live allocation still reports its range.

@@ -13,6 +13,7 @@ mod model;
 mod order;
 mod properties;
 mod raw;
+mod reports;
 mod segments;
 mod shards;
 mod soak;

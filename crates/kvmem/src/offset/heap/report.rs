@@ -1,4 +1,7 @@
 //! *Report*: the figures and the map of a space.
+//!
+//! Both count the same free ranges. The small-object region is held back from the bins, apart from
+//! the free ranges beside it; a report counts them as the one range that they are.
 
 use super::bins::{bin_floor, bin_size_max, bin_size_min};
 use super::heap::Heap;
@@ -18,8 +21,8 @@ pub struct Metrics {
     pub largest_free: u64,
     /// Allocations alive.
     pub live: u64,
-    /// Free ranges. Neighbours are coalesced, except beside the region for small objects and at
-    /// boundaries.
+    /// Free ranges, as many as in the map. Neighbours are coalesced, except at boundaries: there,
+    /// only segments that are wholly free are.
     pub free_ranges: u64,
     /// Heap memory of the metadata.
     pub metadata_bytes: u64,
@@ -71,7 +74,7 @@ pub struct MapRange {
     pub offset: u64,
     /// Its length.
     pub size: u64,
-    /// Whether it is one allocation; otherwise it is free.
+    /// Whether it is one allocation; otherwise it is one free range of [`Metrics::free_ranges`].
     pub used: bool,
 }
 
@@ -84,9 +87,27 @@ impl Heap {
             free: self.free_bytes(),
             largest_free: self.largest_free(),
             live: self.live(),
-            free_ranges: u64::from(self.ranges.bins().live()),
+            free_ranges: self.free_ranges(),
             metadata_bytes: (size_of::<Heap>() + self.ranges.bytes() + self.policy.bytes()) as u64,
         }
+    }
+
+    /// Returns the number of free ranges, with nothing deferred.
+    fn free_ranges(&self) -> u64 {
+        let holes = u64::from(self.ranges.bins().live());
+        holes + 1 - self.region_holes().count().max(1) as u64
+    }
+
+    /// Returns the holes that closing the small-object region would make one, at most five.
+    fn region_holes(&self) -> impl Iterator<Item = u32> {
+        let chain = self.ranges.chain();
+        let nodes = self.ranges.coalesced_region_nodes();
+        let mut next = nodes.map(|(first, _)| first);
+        std::iter::from_fn(move || {
+            let node = next?;
+            next = nodes.filter(|&(_, last)| node != last).map(|_| chain[node].next);
+            chain[node].hole()
+        })
     }
 
     pub(crate) fn bin_reports(&mut self) -> Vec<BinReport> {
@@ -99,12 +120,20 @@ impl Heap {
         };
         let mut reports: Vec<BinReport> = (0..=bin_floor(self.capacity())).map(empty).collect();
         let bins = self.ranges.bins();
-        // Holes held back are listed with the other holes of their size.
-        for id in bins.lists().holes_from(1).chain(self.ranges.held_back()) {
-            let size = bins[id].size;
+        let mut count = |size: u64| {
             let report = &mut reports[bin_floor(size) as usize];
             report.ranges += 1;
             report.bytes += size;
+        };
+        let region: Vec<u32> = self.region_holes().collect();
+        if !region.is_empty() {
+            count(region.iter().map(|&id| bins[id].size).sum());
+        }
+        // Holes held back are listed with the other holes of their size.
+        for id in bins.lists().holes_from(1).chain(self.ranges.held_back()) {
+            if !region.contains(&id) {
+                count(bins[id].size);
+            }
         }
         reports.retain(|report| report.ranges > 0);
         reports
@@ -113,17 +142,15 @@ impl Heap {
     pub(crate) fn map(&mut self) -> Vec<MapRange> {
         self.coalesce();
         let chain = self.ranges.chain();
+        let (first, last) = self.ranges.coalesced_region_nodes().unwrap_or((SENTINEL, SENTINEL));
         let mut map: Vec<MapRange> = Vec::with_capacity(chain.live() as usize);
         let mut node = chain[SENTINEL].next;
         while node != SENTINEL {
-            let next = chain[node].next;
             let offset = self.ranges.start_of(node);
-            let size = self.ranges.start_of(next) - offset;
             let used = chain[node].hole().is_none();
-            match map.last_mut() {
-                Some(last) if !used && !last.used => last.size += size,
-                _ => map.push(MapRange { offset, size, used }),
-            }
+            let end_node = if node == first { last } else { node };
+            let next = chain[end_node].next;
+            map.push(MapRange { offset, size: self.ranges.start_of(next) - offset, used });
             node = next;
         }
         map

@@ -236,18 +236,12 @@ impl ShardedAllocator {
         all.into_values().collect()
     }
 
-    /// Returns the whole space in address order: a range for every allocation, and free ranges
-    /// coalesced, also across shards. O(ranges).
+    /// Returns the whole space in address order: a range for every allocation, and one for each free
+    /// range that [`metrics`](Self::metrics) and [`bins`](Self::bins) count. Free ranges of two
+    /// shards stay apart, because no allocation can take both. O(ranges).
     #[must_use]
     pub fn map(&self) -> Vec<MapRange> {
-        let mut map: Vec<MapRange> = Vec::new();
-        for range in self.shards.iter().flat_map(OffsetAllocator::map) {
-            match map.last_mut() {
-                Some(last) if !range.used && !last.used => last.size += range.size,
-                _ => map.push(range),
-            }
-        }
-        map
+        self.shards.iter().flat_map(OffsetAllocator::map).collect()
     }
 
     /// Checks the metadata of each shard, as [`OffsetAllocator::check`] does. O(ranges).

@@ -81,6 +81,39 @@ impl RangeTable {
         true
     }
 
+    /// Returns the nodes, first to last, of the free ranges that closing the region would make one.
+    /// O(1).
+    pub(crate) fn coalesced_region_nodes(&self) -> Option<(u32, u32)> {
+        let region = (self.small_region != NIL).then(|| self.bins[self.small_region].node)?;
+        let (mut first, mut last) = (region, region);
+        let is_binned =
+            |node: u32| self.chain[node].hole().is_some_and(|id| self.bins[id].is_binned());
+        let prev = self.chain[region].prev;
+        if is_binned(prev) && !self.is_edge(self.start_of(region)) {
+            first = prev;
+        }
+        let next = self.chain[region].next;
+        if is_binned(next) && !self.is_edge(self.start_of(next)) {
+            last = next;
+        }
+        // A whole segment joins the runs on both sides.
+        let end = self.start_of(self.chain[last].next);
+        let ends = self.is_edge(end) || end == self.end();
+        if self.has_boundary() && self.is_edge(self.start_of(first)) && ends {
+            let is_run = |node: u32| {
+                let hole = self.chain[node].hole();
+                hole.is_some_and(|id| self.runs.contain(&self.bins, id))
+            };
+            if is_run(self.chain[first].prev) {
+                first = self.chain[first].prev;
+            }
+            if is_run(self.chain[last].next) {
+                last = self.chain[last].next;
+            }
+        }
+        Some((first, last))
+    }
+
     /// Returns the free range that closing the region would yield.
     pub(crate) fn coalesced_region(&self) -> Option<Range<u64>> {
         if self.small_region == NIL {
