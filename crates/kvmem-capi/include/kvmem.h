@@ -2190,8 +2190,8 @@ kvmem_status kvmem_offset_allocator_bins(const struct kvmem_offset_allocator *al
                                          uint64_t *out_count);
 
 /// Lists the whole space in offset order: every allocation, and every free range that the metrics
-/// and the bins count. O(ranges). Lists are written as by kvmem_registration_chunks. While other threads allocate, the
-/// next call may find more.
+/// and the bins count. O(ranges). Lists are written as by kvmem_registration_chunks. While other
+/// threads allocate, the next call may find more.
 kvmem_status kvmem_offset_allocator_map(const struct kvmem_offset_allocator *allocator,
                                         struct kvmem_map_range *out_ranges,
                                         uint64_t capacity,

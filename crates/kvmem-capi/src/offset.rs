@@ -887,8 +887,8 @@ impl kvmem_map_range {
 }
 
 /// Lists the whole space in offset order: every allocation, and every free range that the metrics
-/// and the bins count. O(ranges). Lists are written as by kvmem_registration_chunks. While other threads allocate, the
-/// next call may find more.
+/// and the bins count. O(ranges). Lists are written as by kvmem_registration_chunks. While other
+/// threads allocate, the next call may find more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_offset_allocator_map(
     allocator: *const kvmem_offset_allocator,

@@ -40,16 +40,12 @@ impl Stepped {
     }
 
     pub(super) fn of(options: ServerOptions, node: NodeOptions) -> Stepped {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kvmem-node-bounds-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).expect("a directory can be made");
+        let folder = Folder::new();
         let memory = Region::builder(8 << 20).backing(Backing::Shared).ladder(PageSize::Base);
         let memory = memory.map().expect("memory can be mapped");
         let node = Node::create(memory, node).expect("possible");
         let server = NodeServer::bind(node, &folder.join("sock"), options).expect("a new path");
-        Stepped { folder: Folder(folder), server }
+        Stepped { folder, server }
     }
 
     /// Connects without greeting. Returns also the number of the connection.
@@ -92,10 +88,19 @@ pub(super) fn for_own_group() -> ServerOptions {
 }
 
 /// A directory that goes with the test.
-struct Folder(PathBuf);
+pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    fn join(&self, name: &str) -> PathBuf {
+    pub(super) fn new() -> Folder {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("kvmem-node-bounds-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).expect("a directory can be made");
+        Folder(folder)
+    }
+
+    pub(super) fn join(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 }

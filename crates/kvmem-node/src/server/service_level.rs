@@ -7,7 +7,7 @@
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::NodeServer;
 use super::attacks::{OTHER, lingering, send_descriptor};
-use super::bounds::{acquire, for_own_group, send};
+use super::bounds::{Folder, acquire, for_own_group, send};
 use crate::node::MAX_BATCH;
 use crate::protocol::{Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, encode};
 use crate::ring;
@@ -58,7 +58,7 @@ fn no_attack_delays_others() {
         return ATTACKS[number.parse::<usize>().expect("a number")].1(Path::new(path));
     }
     let folder = Folder::new();
-    let path = folder.0.join("sock");
+    let path = folder.join("sock");
     let memory = Region::builder(64 << 20).backing(Backing::Shared).ladder(PageSize::Base);
     let node = Node::create(memory.map().expect("memory"), NodeOptions::default());
     let server = NodeServer::bind(node.expect("possible"), &path, for_own_group());
@@ -105,24 +105,6 @@ fn p99(client: &NodeClient, keys: &[[u8; 4]]) -> Duration {
 fn connect(path: &Path) -> NodeClient {
     // SAFETY: all clients are this program's, and write to their reservations alone.
     unsafe { NodeClient::connect(path, &ConnectOptions::default()) }.expect("the server answers")
-}
-
-/// A directory that all users may read, and that goes with the test.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new() -> Folder {
-        let name = format!("kvmem-service-level-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir(&folder).expect("a new directory");
-        Folder(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A process that attacks until this value is dropped.

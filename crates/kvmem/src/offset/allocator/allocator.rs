@@ -289,8 +289,8 @@ impl OffsetAllocator {
         self.core.with(|state| state.heap.bin_reports())
     }
 
-    /// Returns the whole space in address order: a range for every allocation, and one for each free
-    /// range that [`metrics`](Self::metrics) and [`bins`](Self::bins) count. O(ranges).
+    /// Returns the whole space in address order: a range for every allocation, and one for each
+    /// free range that [`metrics`](Self::metrics) and [`bins`](Self::bins) count. O(ranges).
     pub fn map(&self) -> Vec<MapRange> {
         self.core.with(|state| state.heap.map())
     }

@@ -236,9 +236,9 @@ impl ShardedAllocator {
         all.into_values().collect()
     }
 
-    /// Returns the whole space in address order: a range for every allocation, and one for each free
-    /// range that [`metrics`](Self::metrics) and [`bins`](Self::bins) count. Free ranges of two
-    /// shards stay apart, because no allocation can take both. O(ranges).
+    /// Returns the whole space in address order: a range for every allocation, and one for each
+    /// free range that [`metrics`](Self::metrics) and [`bins`](Self::bins) count. Free ranges of
+    /// two shards stay apart, because no allocation can take both. O(ranges).
     #[must_use]
     pub fn map(&self) -> Vec<MapRange> {
         self.shards.iter().flat_map(OffsetAllocator::map).collect()
