@@ -12,6 +12,7 @@
 #ifndef KVMEM_HANDLE_HPP
 #define KVMEM_HANDLE_HPP
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -149,7 +150,8 @@ std::vector<T> list(Call call) {
     std::uint64_t count = 0;
     check(call(nullptr, 0, &count));
     for (;;) {
-        std::vector<T> found(count);
+        // At least one element: without a buffer, a call only counts, and the list may have grown.
+        std::vector<T> found(std::max<std::uint64_t>(count, 1));
         const kvmem_status status = call(found.data(), found.size(), &count);
         if (status == KVMEM_OK) {
             found.resize(count);
