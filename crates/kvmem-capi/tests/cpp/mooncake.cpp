@@ -4,9 +4,12 @@
 // The other name of the header.
 #include "offset_allocator/offset_allocator.h"
 
+#include <atomic>
+#include <cstring>
 #include <map>
 #include <random>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 #include <vector>
 
@@ -492,6 +495,232 @@ static void requests_above_the_bound() {
     CHECK(allocator->allocate(1000).has_value());
 }
 
+// The serializers of Mooncake's serializer.h: one measures, one writes into a buffer of that size,
+// and one reads and throws at the end.
+struct Counter {
+    void write(const void *, size_t bytes) { size += bytes; }
+    void set_error(const char *) { CHECK(false); }
+    size_t size = 0;
+};
+
+struct Writer {
+    void write(const void *data, size_t bytes) {
+        CHECK(bytes <= buffer.size() - at);
+        std::memcpy(buffer.data() + at, data, bytes);
+        at += bytes;
+    }
+    void set_error(const char *) { CHECK(false); }
+    std::vector<unsigned char> buffer;
+    size_t at = 0;
+};
+
+struct Reader {
+    void read(void *data, size_t bytes) {
+        if (bytes > buffer.size() - at) {
+            throw std::runtime_error("buffer_overflow");
+        }
+        std::memcpy(data, buffer.data() + at, bytes);
+        at += bytes;
+    }
+    const std::vector<unsigned char> &buffer;
+    size_t at = 0;
+};
+
+static std::vector<unsigned char> serialized(const OffsetAllocator &allocator) {
+    Counter counter;
+    allocator.serialize_to(counter);
+    Writer writer;
+    writer.buffer.resize(counter.size);
+    allocator.serialize_to(writer);
+    CHECK(writer.at == counter.size);
+    return writer.buffer;
+}
+
+/// Returns nothing if the data is rejected. Only standard exceptions are thrown.
+static std::shared_ptr<OffsetAllocator> deserialized(const std::vector<unsigned char> &buffer) {
+    Reader reader{buffer};
+    try {
+        auto allocator = OffsetAllocator::deserialize_from(reader);
+        CHECK(allocator != nullptr && reader.at == buffer.size());
+        return allocator;
+    } catch (const std::runtime_error &) {
+        return nullptr;
+    }
+}
+
+using Used = std::map<uint64_t, std::pair<uint64_t, NodeIndex>>;
+
+static Used used_ranges(const OffsetAllocator &allocator) {
+    Used used;
+    allocator.visit_used_nodes([&](uint64_t address, uint64_t bytes, NodeIndex node) {
+        CHECK(used.emplace(address, std::pair(bytes, node)).second);
+    });
+    return used;
+}
+
+static void serializes(size_t unit, uint32 seed) {
+    constexpr uint64_t BASE = 1 << 20;
+    auto allocator = make(BASE, 8 * GIB, 1, 5001, unit);
+    std::mt19937_64 random(seed);
+    std::map<uint64_t, uint64_t> sizes;
+    std::vector<OffsetAllocationHandle> handles;
+    for (int i = 0, steps = rounds(2000); i < steps; ++i) {
+        const uint64_t limit = i % 2 == 0 ? 4096 : 4 << 20;
+        auto handle = allocator->allocate(1 + random() % limit);
+        if (handle) {
+            sizes[handle->address()] = handle->size();
+            handles.push_back(std::move(*handle));
+        }
+        if (random() % 3 == 0) {
+            std::swap(handles[random() % handles.size()], handles.back());
+            sizes.erase(handles.back().address());
+            handles.pop_back();
+        }
+    }
+    const auto buffer = serialized(*allocator);
+    // A released range stays in use, and in the snapshot.
+    const uint64_t released = handles.back().address();
+    CHECK(handles.back().release() == released && !handles.back().isValid() &&
+          handles.back().size() == 0 && handles.back().address() == 0);
+    handles.pop_back();
+    CHECK(buffer == serialized(*allocator));
+
+    auto restored = deserialized(buffer);
+    CHECK(restored != nullptr && restored->shared_from_this() == restored);
+    const Used before = used_ranges(*allocator), after = used_ranges(*restored);
+    CHECK(before.size() == sizes.size() && after.size() == sizes.size());
+    for (const auto &[address, range] : before) {
+        CHECK(after.at(address).first == range.first);
+    }
+    CHECK(restored->get_metrics().capacity == 8 * GIB);
+    CHECK(restored->storageReport().totalFreeSpace == allocator->storageReport().totalFreeSpace &&
+          restored->storageReport().largestFreeRegion ==
+              allocator->storageReport().largestFreeRegion);
+    CHECK(restored->normalizedAllocationSize(1) == unit);
+    // The same again: everything that matters is restored.
+    CHECK(deserialized(serialized(*restored)) != nullptr);
+
+    // Each restored range has one handle, by its address or by its node.
+    const auto free_before = restored->storageReport().totalFreeSpace;
+    std::vector<OffsetAllocationHandle> again;
+    uint64_t bytes = 0;
+    size_t number = 0;
+    for (const auto &[address, size] : sizes) {
+        CHECK(!restored->createHandleAt(address + 1, size) &&
+              !restored->createHandleAt(address, 0) &&
+              !restored->createHandleAt(address, size + unit));
+        std::optional<OffsetAllocationHandle> handle;
+        switch (number++ % 3) {
+        case 0:
+            handle = restored->createHandleAt(address, size);
+            break;
+        case 1:
+            handle = restored->createHandleAtNode(after.at(address).second, address, size);
+            break;
+        default:
+            handle = OffsetAllocationHandle(
+                restored, OffsetAllocation(0, after.at(address).second), address, size);
+        }
+        CHECK(handle && handle->isValid() && handle->address() == address &&
+              handle->size() == size);
+        CHECK(!restored->createHandleAt(address, size));
+        bytes += restored->normalizedAllocationSize(size);
+        again.push_back(std::move(*handle));
+    }
+    again.clear();
+    CHECK(restored->get_metrics().allocated_num_ == 0 &&
+          restored->storageReport().totalFreeSpace == free_before + bytes &&
+          restored->storageReport().largestFreeRegion == 8 * GIB);
+    // The limit is restored too.
+    for (int i = 0; i < 5000; ++i) {
+        auto handle = restored->allocate(1);
+        CHECK(handle.has_value());
+        again.push_back(std::move(*handle));
+    }
+    CHECK(!restored->allocate(1));
+}
+
+/// Damaged data is rejected, whatever is damaged.
+static void damaged() {
+    auto allocator = make(4096, GIB, 16, 1001, 512);
+    std::vector<OffsetAllocationHandle> handles;
+    for (size_t i = 0; i < 40; ++i) {
+        handles.push_back(std::move(*allocator->allocate(1 + 1000 * i)));
+    }
+    for (size_t i = 0; i < 40; i += 3) {
+        handles[i] = OffsetAllocationHandle();
+    }
+    const auto whole = serialized(*allocator);
+    CHECK(deserialized(whole) != nullptr);
+    for (size_t bytes = 0; bytes < whole.size(); bytes += bytes < 100 ? 1 : 13) {
+        CHECK(!deserialized({whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(bytes)}));
+    }
+    for (size_t bit = 0; bit < 8 * whole.size(); bit += bit < 1024 ? 1 : 7) {
+        auto flipped = whole;
+        flipped[bit / 8] = static_cast<unsigned char>(flipped[bit / 8] ^ (1 << bit % 8));
+        CHECK(!deserialized(flipped));
+    }
+    // Of the original: base, bits of the unit, capacity.
+    std::vector<unsigned char> other(1 << 12);
+    CHECK(!deserialized(other) && !deserialized({}));
+
+    // With a checksum that matches, the words themselves are checked.
+    std::vector<uint64_t> words(whole.size() / 8);
+    std::memcpy(words.data(), whole.data(), whole.size());
+    const auto with = [&words](std::initializer_list<std::pair<size_t, uint64_t>> changes) {
+        auto changed = words;
+        for (const auto &[at, word] : changes) {
+            changed[at] = word;
+        }
+        detail::SnapshotChecksum checksum;
+        checksum.add(changed.data(), changed.size() - 1);
+        changed.back() = checksum.sum();
+        std::vector<unsigned char> bytes(8 * changed.size());
+        std::memcpy(bytes.data(), changed.data(), bytes.size());
+        return deserialized(bytes);
+    };
+    CHECK(with({}) != nullptr && with({{1, 0}}) != nullptr);
+    const uint64_t max = UINT64_MAX;
+    // Capacity, unit, limit, magazines, count.
+    CHECK(!with({{2, 0}}) && !with({{2, max}}) && !with({{2, 1024}}));
+    CHECK(!with({{3, 0}}) && !with({{3, 500}}) && !with({{3, max}}));
+    CHECK(!with({{4, max}}) && !with({{4, UINT32_MAX}}));
+    // Less than the ranges in use: nothing can be allocated until some are freed.
+    CHECK(with({{4, 3}}) && !with({{4, 3}})->allocate(1));
+    CHECK(!with({{5, 2}}) && !with({{6, max}}) && !with({{6, words[7] + 1}}));
+    // Slots without ranges in the middle, and slots that the data does not have.
+    CHECK(!with({{6, words[6] + 1}}) && !with({{7, max}}) && !with({{7, uint64_t{1} << 60}}));
+    // The second range: empty, across the first, out of the space, crossing the end, not of units.
+    CHECK(!with({{11, 0}}) && !with({{10, words[8]}}) && !with({{10, 2 * GIB}}));
+    CHECK(!with({{11, max - 511}}) && !with({{10, max - 511}}) && !with({{11, words[11] + 1}}));
+    CHECK(!with({{10, words[10] + 1}}) && !with({{11, 2 * GIB}}));
+}
+
+/// Programs measure and write while other threads allocate and free.
+static void serialized_beside_threads() {
+    auto allocator = make(0, GIB);
+    std::atomic<bool> stop{false};
+    std::thread other([&] {
+        std::mt19937_64 random(1);
+        std::vector<OffsetAllocationHandle> handles;
+        while (!stop.load()) {
+            if (handles.size() < 40 && random() % 2 == 0) {
+                handles.push_back(std::move(*allocator->allocate(1 + random() % 4096)));
+            } else if (!handles.empty()) {
+                handles.pop_back();
+            }
+        }
+    });
+    for (int i = 0; i < rounds(500); ++i) {
+        const auto restored = deserialized(serialized(*allocator));
+        CHECK(restored != nullptr);
+        // With magazines, the list may have ranges that were never live together.
+        CHECK(magazines || restored->get_metrics().allocated_num_ <= 40);
+    }
+    stop = true;
+    other.join();
+}
+
 int main() {
     requests_above_the_bound();
     handles();
@@ -507,6 +736,14 @@ int main() {
             restores(before, 4096, seed);
         }
     }
+    for (const bool with_magazines : {false, true}) {
+        magazines = with_magazines;
+        serializes(1, 1);
+        serializes(4096, 2);
+        damaged();
+        serialized_beside_threads();
+    }
+    magazines = false;
     model(0, GIB, 64 << 10, 1);
     model(uint64_t{1} << 46, MIB + 7, 4096, 2);
     model(4096, (uint64_t{1} << 40) + 1, uint64_t{4} << 30, 3);

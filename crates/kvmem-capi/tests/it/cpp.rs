@@ -55,7 +55,7 @@ fn run_with(name: &str, under: Under, variables: &[(&str, &str)]) {
 
 programs!(
     arena registration offset slab pool kv_cache kv_tier disk_tier tier_set threads moved mooncake
-    mooncake_arena
+    mooncake_arena mooncake_serializer
 );
 
 // Not under tools that report leaks: the library of the driver is never unloaded.
@@ -158,15 +158,13 @@ fn code_that_the_page_lists_as_missing_does_not_compile() {
     let all = [&[works], &codes[..], &[works]].concat();
     let mut program = String::from(
         "#include \"offset_allocator/offset_allocator.hpp\"\n#include \"mmap_arena.h\"\n\
-         using namespace mooncake;\nusing namespace mooncake::offset_allocator;\n\
-         struct Serializer {\n    void write(const void *, std::size_t);\n    \
-         void read(void *, std::size_t);\n};\n",
+         using namespace mooncake;\nusing namespace mooncake::offset_allocator;\n",
     );
     for (at, code) in all.iter().enumerate() {
         program += &format!(
             "void use_{at}(std::shared_ptr<OffsetAllocator> allocator, \
-             OffsetAllocationHandle &handle, Serializer &serializer, MmapArena &arena) {{\n    \
-             (void)allocator; (void)handle; (void)serializer; (void)arena;\n\
+             OffsetAllocationHandle &handle, MmapArena &arena) {{\n    \
+             (void)allocator; (void)handle; (void)arena;\n\
              #line 1 \"line_{at}\"\n    {code};\n}}\n"
         );
     }

@@ -20,26 +20,39 @@
 // order, with a filler for each gap, and gets every object at its old address. Requests that fail
 // do not change the order; the first free ends it.
 //
-// docs/cpp.md lists missing functions, whose uses do not compile: serialize_to, deserialize_from,
-// snapshots, the inner class __Allocator, private members, and the original's includes.
+// docs/cpp.md lists differences, and what does not compile: snapshots by CaptureSnapshot, the inner
+// class __Allocator, private members, and the original's includes.
 #ifndef KVMEM_COMPAT_MOONCAKE_OFFSET_ALLOCATOR_HPP
 #define KVMEM_COMPAT_MOONCAKE_OFFSET_ALLOCATOR_HPP
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <iomanip>
 #include <iterator>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <optional>
 #include <ostream>
 #include <sstream>
+#include <stdexcept>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "../handle.hpp"
+
+namespace mooncake {
+
+/// Declared for programs that specialize it; this header does not.
+template <typename T>
+class Serializer;
+
+} // namespace mooncake
 
 namespace mooncake::offset_allocator {
 
@@ -55,6 +68,8 @@ static constexpr uint32 LEAF_BINS_INDEX_MASK = 0x7;
 static constexpr uint32 NUM_LEAF_BINS = NUM_TOP_BINS * BINS_PER_LEAF;
 
 class OffsetAllocator;
+/// Declared only: there is no inner class.
+class __Allocator;
 
 /// A range by its offset and the index of its node, as `visit_used_nodes` reports it. It frees
 /// nothing by itself; an OffsetAllocationHandle made of it does.
@@ -160,6 +175,48 @@ inline uint32 bin_of_size(uint64_t units) noexcept {
     return ((octave + 1) << TOP_BINS_INDEX_SHIFT) | part;
 }
 
+/// The first word of a serialized allocator, in the byte order of the machine. Its last byte is the
+/// version of the format.
+inline constexpr uint64_t SNAPSHOT_MAGIC = 0x6b766d656d4f4101;
+
+/// The words of a serialized allocator before its ranges.
+struct SnapshotHeader {
+    uint64_t magic;
+    uint64_t base;
+    uint64_t capacity;
+    uint64_t unit;
+    /// The largest number of live allocations.
+    uint64_t limit;
+    /// 1 if the allocator has magazines, otherwise 0.
+    uint64_t magazines;
+    /// Ranges in use.
+    uint64_t count;
+    /// Pairs of words that follow: `count` offsets and lengths, then zeros.
+    uint64_t slots;
+};
+
+/// Checksum of words. A change of one word always changes it.
+class SnapshotChecksum {
+public:
+    void add(const uint64_t *words, size_t count) noexcept {
+        for (size_t at = 0; at < count; ++at) {
+            sum_ = (sum_ ^ words[at]) * 0x9e3779b97f4a7c15;
+            sum_ ^= sum_ >> 29;
+        }
+    }
+    uint64_t sum() const noexcept { return sum_; }
+
+private:
+    uint64_t sum_ = SNAPSHOT_MAGIC;
+};
+
+/// Throws unless `holds`.
+inline void require(bool holds, const char *what) {
+    if (!holds) {
+        throw std::runtime_error(std::string("Deserializing OffsetAllocator failed: ") + what);
+    }
+}
+
 } // namespace detail
 
 /// A range of the allocator's space; the destructor frees it. Any thread may destroy it.
@@ -205,6 +262,16 @@ public:
 
     /// The size, exactly as requested.
     uint64_t size() const { return size_; }
+
+    /// Leaves the range in use and makes this handle empty; returns the address. Serialized
+    /// allocators contain the range; `createHandleAtNode` makes a handle of it again. The original
+    /// lacks this function.
+    uint64_t release() noexcept {
+        space_ = {};
+        handle_ = 0;
+        size_ = 0;
+        return std::exchange(address_, 0);
+    }
 
 private:
     friend class OffsetAllocator;
@@ -365,7 +432,105 @@ public:
             raw.bytes != normalized(size)) {
             return std::nullopt;
         }
+        forget_restored(address);
         return OffsetAllocationHandle(space_, detail::handle_of(raw), address, size);
+    }
+
+    /// Makes a handle of the range that `deserialize_from` has restored at `address`, if it has the
+    /// normalized size of `size` and no handle was made of it before; otherwise returns nothing.
+    /// For programs that store addresses and sizes, but no nodes. O(1) amortized. The original
+    /// lacks this function.
+    [[nodiscard]] std::optional<OffsetAllocationHandle> createHandleAt(uint64_t address,
+                                                                       uint64_t size) {
+        const std::lock_guard<std::mutex> lock(restored_mutex_);
+        const auto found = restored_.find(address);
+        if (found == restored_.end() || size == 0) {
+            return std::nullopt;
+        }
+        kvmem_allocation raw;
+        const kvmem_status status = kvmem_offset_allocator_allocation_at(
+            owner_.get(), static_cast<uint32>(found->second >> 32), &raw);
+        if (status != KVMEM_ERR_NOT_FOUND) {
+            kvmem::detail::check(status);
+        }
+        if (status != KVMEM_OK || detail::handle_of(raw) != found->second) {
+            restored_.erase(found);
+            return std::nullopt;
+        }
+        if (raw.bytes != normalized(size)) {
+            return std::nullopt;
+        }
+        restored_.erase(found);
+        return OffsetAllocationHandle(space_, detail::handle_of(raw), address, size);
+    }
+
+    /// Writes the allocator: base, capacity, unit, limit, and the ranges in use, with a checksum.
+    /// The format is kvmem's own. Calls `serializer.write(address, bytes)`. Ranges that other
+    /// threads allocate or free meanwhile may be written or not. Several calls write the same
+    /// number of bytes unless the allocator grows by a quarter between them. O(n log n).
+    template <typename T>
+    void serialize_to(T &serializer) const {
+        const auto used = kvmem::detail::list<kvmem_allocation>(
+            [&](kvmem_allocation *found, uint64_t room, uint64_t *count) {
+                return kvmem_offset_allocator_allocations(owner_.get(), found, room, count);
+            });
+        std::vector<uint64_t> pairs;
+        pairs.reserve(2 * used.size());
+        uint64_t end = 0;
+        for (const kvmem_allocation &one : used) {
+            // With magazines, the list may have a range that was freed meanwhile, and another one
+            // that was then allocated in its place.
+            if (one.offset >= end) {
+                pairs.insert(pairs.end(), {one.offset, one.bytes});
+                end = one.offset + one.bytes;
+            }
+        }
+        const uint64_t count = pairs.size() / 2;
+        const uint64_t slots = snapshot_slots(count);
+        // As in SnapshotHeader.
+        std::vector<uint64_t> words = {
+            detail::SNAPSHOT_MAGIC, base_,      capacity_, unit_,
+            max_allocations_,       magazines_, count,     slots,
+        };
+        words.reserve(words.size() + 2 * slots + 1);
+        words.insert(words.end(), pairs.begin(), pairs.end());
+        words.resize(words.size() + 2 * (slots - count));
+        detail::SnapshotChecksum checksum;
+        checksum.add(words.data(), words.size());
+        words.push_back(checksum.sum());
+        serializer.write(words.data(), words.size() * sizeof words[0]);
+    }
+
+    /// Reads an allocator that `serialize_to` has written. All its ranges are in use, and have no
+    /// handles: `createHandleAt` and `createHandleAtNode` make them. Calls
+    /// `serializer.read(address, bytes)`, which throws at the end of the data; passes its
+    /// exceptions on. Throws a std::runtime_error if the data is damaged or was written by the
+    /// original. O(n).
+    template <typename T>
+    static std::shared_ptr<OffsetAllocator> deserialize_from(T &serializer) {
+        detail::SnapshotHeader header = {};
+        serializer.read(&header, sizeof header);
+        detail::require(header.magic == detail::SNAPSHOT_MAGIC, "unknown format");
+        detail::require(header.count <= header.slots, "more ranges than slots");
+        // Read in pieces: memory is taken only for bytes that are there.
+        detail::SnapshotChecksum checksum;
+        checksum.add(&header.magic, sizeof header / sizeof header.magic);
+        std::vector<uint64_t> words;
+        std::array<uint64_t, 1024> piece = {};
+        for (uint64_t left = header.slots; left > 0;) {
+            const uint64_t pairs = std::min<uint64_t>(left, piece.size() / 2);
+            serializer.read(piece.data(), 2 * pairs * sizeof piece[0]);
+            checksum.add(piece.data(), 2 * pairs);
+            const uint64_t missing = 2 * header.count - words.size();
+            const auto end = piece.begin() + static_cast<std::ptrdiff_t>(
+                                                 std::min<uint64_t>(missing, 2 * pairs));
+            words.insert(words.end(), piece.begin(), end);
+            left -= pairs;
+        }
+        uint64_t sum = 0;
+        serializer.read(&sum, sizeof sum);
+        detail::require(sum == checksum.sum(), "the checksum does not match");
+        return restore(header, words);
     }
 
 private:
@@ -376,10 +541,10 @@ private:
 
     OffsetAllocator(detail::Space owner, const kvmem_space &space, uint64_t base, uint64_t capacity,
                     uint64_t unit, uint64_t max_allocations, const uint64_t *largest_free,
-                    const uint32_t *epoch)
+                    const uint32_t *epoch, uint64_t magazines)
         : largest_free_(largest_free), epoch_(epoch), unit_(unit), space_(space),
           max_allocations_(max_allocations), base_(base), capacity_(capacity),
-          owner_(std::move(owner)) {}
+          owner_(std::move(owner)), magazines_(magazines) {}
 
     static std::shared_ptr<OffsetAllocator> make(uint64_t base, size_t size, uint32 init_capacity,
                                                  uint32 max_capacity, size_t min_alignment_bytes,
@@ -406,7 +571,78 @@ private:
         const uint32 limit = std::max(init_capacity, max_capacity);
         return std::shared_ptr<OffsetAllocator>(
             new OffsetAllocator(std::move(owner), space, base, size, unit,
-                                limit == 0 ? 0 : limit - 1, largest_free, epoch));
+                                limit == 0 ? 0 : limit - 1, largest_free, epoch, magazines));
+    }
+
+    /// Makes the allocator of a header and its ranges: pairs of offset and length.
+    static std::shared_ptr<OffsetAllocator> restore(const detail::SnapshotHeader &header,
+                                                    const std::vector<uint64_t> &words) {
+        detail::require(header.unit > 0 && header.magazines <= 1 &&
+                            header.limit < std::numeric_limits<uint32>::max(),
+                        "invalid header");
+        uint64_t end = 0;
+        for (size_t at = 0; at < words.size(); at += 2) {
+            const uint64_t offset = words[at];
+            const uint64_t bytes = words[at + 1];
+            detail::require(offset >= end && offset <= header.capacity && bytes > 0 &&
+                                bytes <= header.capacity - offset && offset % header.unit == 0 &&
+                                bytes % header.unit == 0,
+                            "invalid range");
+            end = offset + bytes;
+        }
+        const auto made = make(header.base, header.capacity, 1,
+                               static_cast<uint32>(header.limit + 1), header.unit,
+                               static_cast<uint32>(header.magazines));
+        detail::require(made != nullptr, "invalid capacity");
+        made->place(words);
+        return made;
+    }
+
+    /// Places ranges at their offsets in this new allocator: until the first free, ranges lie end
+    /// to end, so a filler takes each gap until all are placed. O(n).
+    void place(const std::vector<uint64_t> &words) {
+        kvmem_offset_allocator *space = owner_.get();
+        std::vector<kvmem_allocation> fillers;
+        uint64_t end = 0;
+        const auto append = [&](uint64_t bytes) {
+            kvmem_allocation placed;
+            kvmem::detail::check(kvmem_offset_allocator_allocate(space, bytes, &placed));
+            detail::require(placed.offset == end, "a range is placed elsewhere");
+            end += bytes;
+            return placed;
+        };
+        restored_.reserve(words.size() / 2);
+        for (size_t at = 0; at < words.size(); at += 2) {
+            if (words[at] > end) {
+                fillers.push_back(append(words[at] - end));
+            }
+            const uint64_t address = base_ + words[at];
+            restored_.emplace(address, detail::handle_of(append(words[at + 1])));
+        }
+        if (!fillers.empty()) {
+            kvmem::detail::check(kvmem_offset_allocator_free_batch(space, fillers.data(),
+                                                                   fillers.size(), nullptr));
+        }
+        kvmem::detail::check(kvmem_offset_allocator_trim(space));
+    }
+
+    /// Returns the number of slots for `count` ranges, with room for more. Never less than before,
+    /// so a program may measure first and write then.
+    uint64_t snapshot_slots(uint64_t count) const noexcept {
+        uint64_t slots = snapshot_slots_.load(std::memory_order_relaxed);
+        while (slots < count || slots == 0) {
+            const uint64_t more = count + count / 4 + 64;
+            if (snapshot_slots_.compare_exchange_weak(slots, more, std::memory_order_relaxed)) {
+                return more;
+            }
+        }
+        return slots;
+    }
+
+    /// Removes a range from those of which `createHandleAt` makes handles.
+    void forget_restored(uint64_t address) {
+        const std::lock_guard<std::mutex> lock(restored_mutex_);
+        restored_.erase(address);
     }
 
     /// Allocates through the C interface. Not inlined, so requests that fail early save no
@@ -450,6 +686,14 @@ private:
     uint64_t base_;
     uint64_t capacity_;
     detail::Space owner_;
+    /// 1 if the space has magazines, otherwise 0.
+    uint64_t magazines_;
+    /// The largest number of slots that was ever serialized.
+    mutable std::atomic<uint64_t> snapshot_slots_{0};
+    std::mutex restored_mutex_;
+    /// Restored ranges without a handle: their addresses, and their handles as in
+    /// kvmem_space_range.
+    std::unordered_map<uint64_t, uint64_t> restored_;
 };
 
 inline OffsetAllocationHandle::OffsetAllocationHandle(std::shared_ptr<OffsetAllocator> allocator,
@@ -470,6 +714,7 @@ inline OffsetAllocationHandle::OffsetAllocationHandle(std::shared_ptr<OffsetAllo
     if (status != KVMEM_ERR_NOT_FOUND) {
         kvmem::detail::check(status);
         handle_ = detail::handle_of(raw);
+        allocator->forget_restored(allocator->base_ + raw.offset);
     }
 }
 
