@@ -205,7 +205,8 @@ def test_engines_go_on_without_a_server(server: Server) -> None:
         server.stop()
         for _ in range(2):
             assert one("lookup", NAMES[:3]) == [False] * 3
-            assert one("store", ["new"]) is None
+            # No rows, so vLLM does not ask for the same chunks in each step.
+            assert one("store", ["new"]) == []
             one("step")
         server.start()
         with engine(server) as next:

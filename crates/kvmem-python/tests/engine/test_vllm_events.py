@@ -50,7 +50,8 @@ class Announcer:
         def connect() -> kvmem.NodeCache:
             return kvmem.connect(node.path, namespace=NAMESPACE, checksums=True)
 
-        self.events = NodeEvents(connect, **{"one_of_node": False, "describes": True, **options})
+        options = {"one_of_node": False, "describes": True, **options}
+        self.events = NodeEvents(connect, str(node.path), **options)
         self.manager = NodeOffloadingManager(
             connect(), event_writer.ROW, [], None, events=self.events
         )

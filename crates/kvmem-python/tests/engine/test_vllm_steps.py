@@ -9,6 +9,7 @@ machine; ``cargo xtask bench-engine steps`` measures them.
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
 import threading
@@ -121,15 +122,50 @@ def test_a_stopped_server(small_model: Path, node: Nodes, capfd: Any) -> None:
     engine.close()
 
 
+class Lines(logging.Handler):
+    """The lines of loggers: vLLM's do not propagate to pytest's handler."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+        self._loggers = [logging.getLogger(name) for name in names]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"{record.levelname} {record.getMessage()}")
+
+    def __enter__(self) -> Lines:
+        for logger in self._loggers:
+            logger.setLevel(logging.INFO)
+            logger.addHandler(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for logger in self._loggers:
+            logger.removeHandler(self)
+
+
 def test_a_dead_server(small_model: Path, node: Nodes, capfd: Any) -> None:
     server = node(256 * MIB)
     engine = Engine(small_model, server)
     fill(engine.steps, 2, 4096)
-    server.kill()
-    engine.run()
-    engine.check("dead", capfd)
-    server.start()
-    within(60, engine.manager._calls.is_usable)
+    # kvmem, and vLLM's connector, which logs a line for each store that fails.
+    own = "vllm.kvmem"
+    connector = "vllm.distributed.kv_transfer.kv_connector.v1.offloading.scheduler"
+    with Lines(own) as of_kvmem, Lines(own, connector) as of_both:
+        server.kill()
+        engine.run(100)
+        within(60, lambda: not engine.manager._calls.is_usable())
+        before = len(of_both.lines)
+        engine.run()
+        engine.check("dead", capfd)
+        assert of_both.lines[before:] == []
+        server.start()
+        within(60, engine.manager._calls.is_usable)
+    first, last = of_kvmem.lines[0], of_kvmem.lines[-1]
+    assert first.startswith("WARNING kvmem: no chunks until the server answers: "), first
+    assert last.startswith("INFO kvmem: the server of the node answers again, after "), last
+    about = [it for it in of_kvmem.lines if "are not stored" not in it]
+    assert about == [first, last]
     before = engine.timed.results["HIT"]
     engine.run(300)
     assert engine.timed.results["HIT"] > before, "the server is not used again"

@@ -5,30 +5,26 @@ take longer, such as commits with their checksums. The scheduler waits for an an
 of a millisecond, which is usually enough. Later it looks whether the answer has come. The answer of
 a question that it has abandoned is dropped: its pins and reservations end.
 
-A call that finds the server gone or hanging is the last one until a further thread has found that
-the server answers again. Until then, questions have no answers. A server with other memory than
-before ends the calls.
+A call that fails is the last one until a further thread has found that the server answers (see
+:mod:`~kvmem.vllm._outage`). Until then, questions have no answers, and the scheduler asks none. A
+server with other memory than before ends the calls.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from .._kvmem import NodeCache
-from ..errors import KvmemError, NodeDisconnectedError, NodeReplacedError
+from ..errors import KvmemError, NodeReplacedError
+from ._outage import Outage
 
 _log = logging.getLogger("vllm.kvmem")
 _T = TypeVar("_T")
 
-_QUIET = 1.0
-"""Seconds without calls after one that the server has refused."""
-_PAUSE = 0.5
-"""Seconds between two calls that look for a server that is away."""
 MAX_LATER = 256
 """Calls that may take longer and can be left out are left out if this number waits."""
 
@@ -102,15 +98,16 @@ class NodeCalls:
         self._checking = threading.Lock()
         self._queues: tuple[SimpleQueue[Question[Any] | None], ...] = (SimpleQueue(), SimpleQueue())
         self._threads: list[threading.Thread] = []
+        self._outage = Outage(str(cache.path), "chunks")
         self._away = False
-        self._quiet_until = 0.0
+        self._failing = threading.Lock()
         self.has_ended = False
         """Whether there are no more calls."""
         self._closed = threading.Event()
 
     def is_usable(self) -> bool:
         """Whether the server is worth a call now."""
-        return not (self.has_ended or self._away or time.monotonic() < self._quiet_until)
+        return not (self.has_ended or self._away)
 
     def ask(
         self,
@@ -170,17 +167,12 @@ class NodeCalls:
             return call() if self._may_call() else None
         except NodeReplacedError as error:
             self.end(str(error))
-        except NodeDisconnectedError as error:
-            self._away = True
-            _log.warning("kvmem: no chunks until the server answers: %s", error)
-            threading.Thread(target=self._wait, name="kvmem-wait", daemon=True).start()
         except KvmemError as error:
-            self._quiet_until = time.monotonic() + _QUIET
-            _log.warning("kvmem: no chunks for %s s: %s", _QUIET, error)
-        except Exception:
+            self._begin_outage(error)
+        except Exception as error:
             # Anything else is a fault of this program: the engine goes on without chunks.
-            _log.exception("kvmem: no chunks for %s s", _QUIET)
-            self._quiet_until = time.monotonic() + _QUIET
+            _log.debug("kvmem: a call failed", exc_info=True)
+            self._begin_outage(error)
         return None
 
     def _may_call(self) -> bool:
@@ -193,16 +185,29 @@ class NodeCalls:
             self.end(why)
         return why is None
 
-    def _wait(self) -> None:
-        """Waits until the server answers."""
-        while not self._closed.wait(_PAUSE):
+    def _begin_outage(self, error: Exception) -> None:
+        """Leaves all calls out until the server answers a probe."""
+        with self._failing:
+            if self._away or self.has_ended:
+                return
+            self._outage.begin(error)
+            self._away = True
+        threading.Thread(target=self._probe, name="kvmem-probe", daemon=True).start()
+
+    def _probe(self) -> None:
+        """Probes the server until it answers."""
+        while True:
+            self._outage.wait(self._closed.wait, self._closed.is_set)
+            if self._closed.is_set():
+                return
             try:
                 self._cache.lookup([b"kvmem"])
             except NodeReplacedError as error:
                 self.end(str(error))
+                return
             except KvmemError:
                 continue
-            else:
-                _log.warning("kvmem: the server of the node answers again")
-            break
-        self._away = False
+            with self._failing:
+                self._outage.end()
+                self._away = False
+            return

@@ -49,10 +49,10 @@ class NoEvents:
         """Ends the thread."""
 
 
-def make_events(spec: Any, announce: str, connect: Callable[[], NodeCache]) -> NoEvents:
+def make_events(spec: Any, announce: str, connect: Callable[[], NodeCache], path: str) -> NoEvents:
     """Returns the events of a node for an engine, from its spec. The scheduler that asks the spec
     for its manager makes its tracker afterwards, and it is the one for them. ``connect`` opens a
-    connection for a thread.
+    connection for a thread, to the server whose socket ``path`` is.
     """
     if announce not in ("engine", "node", "off"):
         raise InvalidArgumentError(
@@ -65,6 +65,6 @@ def make_events(spec: Any, announce: str, connect: Callable[[], NodeCache]) -> N
     from ._tracker import use_tracker
 
     describes = bool(spec.extra_config.get("self_describing_kv_events", True))
-    events = NodeEvents(connect, one_of_node=announce == "node", describes=describes)
+    events = NodeEvents(connect, path, one_of_node=announce == "node", describes=describes)
     use_tracker(spec, events, describes=describes)
     return events

@@ -25,9 +25,11 @@ chunk. A damaged chunk is a miss, and the server removes it. A chunk without a c
 too, and the next store of the chunk replaces it. Without ``verify`` nothing is compared: pins alone
 keep bytes right.
 
-*A server that is gone or hangs* makes every look-up a miss and every store fail, as soon as a call
-has found out: after ``call_timeout`` seconds, or ``answer_timeout`` if it is there and does not
-answer. Until then, look-ups are RETRY. From then on a thread waits until the server answers again.
+*A server that is gone or hangs* makes every look-up a miss, and no store is tried, as soon as a
+call has found out: after ``call_timeout`` seconds, or ``answer_timeout`` if it is there and does
+not answer. Until then, look-ups are RETRY. From then on a thread probes the server until it
+answers, and the scheduler does nothing for it. Chunks that a request computes meanwhile are not
+stored later: vLLM would ask for all of them again in each step, and log a line each time.
 A server with other memory than before ends the sharing of this engine: its workers have mapped the
 old memory.
 
@@ -339,9 +341,12 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             self._calls.ask(lambda: cache.touch(names), later=True)
 
     def prepare_store(self, keys: Collection[Any], req_context: Any) -> Any:
-        """Reserves rows for chunks that no engine has stored. Returns None if there is no space, no
-        server, or no answer yet: vLLM asks again in the next step.
+        """Reserves rows for chunks that no engine has stored. Returns None if there is no space, or
+        no answer yet: vLLM asks again in the next step. Returns no rows while there is no server:
+        vLLM does not ask for these chunks again.
         """
+        if not self._calls.is_usable():
+            return PrepareStoreOutput([], CPULoadStoreSpec([]), [])
         answers = req_context.get_state(Answers)
         if answers is None:
             answers = self._begin_step(None, req_context)
@@ -370,8 +375,6 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         """Asks the server which of the keys have no value, and for rows for these. Returns whether
         the rows are there.
         """
-        if not self._calls.is_usable():
-            return False
         cache = self._cache_of(answers.tenant)
         if cache is None:
             return False
@@ -514,7 +517,9 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             # What was missing may be there now.
             self._step += 1
             if question.answer is None:
-                _log.warning("kvmem: %d chunks are not stored", len(rows))
+                # The warning of the outage says so.
+                level = logging.WARNING if self._calls.is_usable() else logging.DEBUG
+                _log.log(level, "kvmem: %d chunks are not stored", len(rows))
                 self._drop(rows)
 
     def on_new_request(self, req_context: Any) -> Any:
@@ -538,7 +543,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             self._release_unused(answers)
         while self._stale and self._stale[0][0] <= now:
             self._drop(self._stale.pop(0)[1])
-        if self._writing and now - self._alive > _ALIVE:
+        if self._writing and now - self._alive > _ALIVE and self._calls.is_usable():
             self._alive = now
             for tenant in {tenant for tenant, _ in self._writing}:
                 cache = self._cache if tenant is None else self._tenants[tenant]

@@ -52,13 +52,12 @@ from ._announced import GROUP, Announced, removed_events, stored_event
 from ._description import SUFFIX, Description, decode, parents_first
 from ._events import NoEvents
 from ._lease import Lease
+from ._outage import Outage
 
 _log = logging.getLogger("vllm.kvmem")
 
 _WAIT = 0.5
 """Seconds that one call waits for events."""
-_PAUSE = 0.5
-"""Seconds between two calls that look for a server that is away."""
 _BATCH = 512
 """Keys of one call, and events."""
 _AT_ONCE = 8192
@@ -76,12 +75,20 @@ _HASHES = (16, 32)
 
 
 class NodeEvents(NoEvents):
-    """The events of a node, for one engine. ``connect`` opens a connection for its thread."""
+    """The events of a node, for one engine. ``connect`` opens a connection for its thread, and
+    ``path`` is the server's socket.
+    """
 
     def __init__(
-        self, connect: Callable[[], NodeCache], *, one_of_node: bool, describes: bool
+        self,
+        connect: Callable[[], NodeCache],
+        path: str,
+        *,
+        one_of_node: bool,
+        describes: bool,
     ) -> None:
         self._connect = connect
+        self._outage = Outage(path, "events")
         self._lease = Lease(self._pause) if one_of_node else None
         self._describes = describes
         self._descriptions: dict[bytes, Callable[[], Description]] = {}
@@ -188,15 +195,17 @@ class NodeEvents(NoEvents):
     def _open(self) -> NodeCache | None:
         while not self._ends():
             try:
-                return self._connect()
+                cache = self._connect()
             except KvmemError as error:
-                _log.warning("kvmem: no events until the server answers: %s", error)
-                self._pause(_PAUSE)
+                self._outage.begin(error)
+                self._outage.wait(self._pause, self._ends)
+            else:
+                self._outage.end()
+                return cache
         return None
 
     def _serve(self, cache: NodeCache) -> None:
         """Follows the log until the engine ends, over failures of the server."""
-        away = False
         at: int | None = None
         resets = -1
         while not self._ends():
@@ -209,7 +218,7 @@ class NodeEvents(NoEvents):
                     resets = self._resets
                     at = self._resynchronise(cache)
                 at = self._follow(cache, at)
-                away = False
+                self._outage.end()
             except NodeReplacedError:
                 # The workers of this engine have mapped the old memory.
                 return
@@ -217,10 +226,8 @@ class NodeEvents(NoEvents):
                 # The position of before tells whether events were lost meanwhile. What was being
                 # examined is not known: all of it is examined again.
                 at = None
-                if not away:
-                    away = True
-                    _log.warning("kvmem: no events until the server answers: %s", error)
-                self._pause(_PAUSE)
+                self._outage.begin(error)
+                self._outage.wait(self._pause, self._ends)
         if self._lease is not None:
             self._lease.end(cache)
 

@@ -138,7 +138,7 @@ class KvmemSharedSpec(CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
                 len(self.config.groups),
                 self._options.fetch_timeout,
                 self._options.verify,
-                make_events(self, self._options.announce, self._open_events),
+                make_events(self, self._options.announce, self._open_events, str(cache.path)),
             )
             _log.info(
                 "kvmem: %d rows of %d bytes fit into the node at %s, namespace %s",
