@@ -39,7 +39,10 @@ pub(crate) const PIP: [&str; 6] =
 const PYTHONS: [&str; 5] = ["python3", "python3.11", "python3.12", "python3.13", "python3.14"];
 
 /// Program whose exit status is 0 if its interpreter is suitable.
-const IS_SUITABLE: &str = "import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))";
+const IS_SUITABLE: &str = "\
+import sys, sysconfig, venv, ensurepip
+is_free_threaded = sysconfig.get_config_var('Py_GIL_DISABLED')
+sys.exit(sys.version_info < (3, 11) or bool(is_free_threaded))";
 
 /// What to do with the package, once its wheel is built.
 #[derive(Clone, Copy)]

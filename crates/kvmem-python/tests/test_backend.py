@@ -12,6 +12,7 @@ import pty
 import re
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,36 @@ def test_a_toolchain_that_is_too_old_or_broken_is_named(
         hooks.get_requires_for_build_wheel()
     cargo_that_says(tmp_path, "cargo 2.0.0")
     assert hooks.get_requires_for_build_wheel() == [hooks.MATURIN]
+
+
+def test_a_free_threaded_interpreter_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sysconfig.get_config_vars(), "Py_GIL_DISABLED", 1)
+    for hook in (
+        hooks.get_requires_for_build_wheel,
+        lambda: hooks.prepare_metadata_for_build_wheel(str(tmp_path)),
+        lambda: hooks.build_wheel(str(tmp_path)),
+    ):
+        with pytest.raises(SystemExit, match="free-threaded") as raised:
+            hook()
+        assert sys.executable in str(raised.value) and "GIL" in str(raised.value)
+
+
+def test_the_import_on_a_free_threaded_interpreter_says_so() -> None:
+    """The check comes before the extension module, which such an interpreter does not find."""
+    program = (
+        "import sys, sysconfig; sysconfig.get_config_vars()['Py_GIL_DISABLED'] = 1\n"
+        "sys.modules['kvmem._kvmem'] = None\n"
+        "import kvmem"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120
+    )
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 1 and last.startswith("ImportError: kvmem does not run"), done.stderr
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    assert sys.executable in last and f"({version}t)" in last and f"python{version}," in last, last
 
 
 def test_pip_reports_the_missing_toolchain_before_it_downloads_anything(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 from typing import NoReturn
@@ -21,7 +23,15 @@ REMEDY = (
 
 
 def check() -> None:
-    """Ends the build unless there is a Rust toolchain that is new enough."""
+    """Ends the build unless there is a Rust toolchain that is new enough, and an interpreter that
+    loads what is built.
+    """
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        raise SystemExit(
+            f"kvmem does not run on a free-threaded build of CPython, and {sys.executable} is one "
+            f"({version}t): install it with the build that has the GIL, such as python{version}"
+        )
     manifest = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))
     needed: str = manifest["workspace"]["package"]["rust-version"]
     if shutil.which("cargo") is None:

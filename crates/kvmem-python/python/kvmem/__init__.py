@@ -21,7 +21,7 @@ Conventions:
 
 import logging as _logging
 
-from . import data, errors
+from . import _interpreter, data, errors  # noqa: F401 (_interpreter)
 from ._async_node import AsyncNodeCache, connect_async
 from ._kvmem import (
     Allocation,
