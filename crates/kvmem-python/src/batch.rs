@@ -10,7 +10,7 @@ use pyo3::pyclass::boolean_struct::True;
 use pyo3::types::PyMemoryView;
 
 use crate::collect::plain;
-use crate::elements::elements;
+use crate::elements::{elements, named};
 use crate::holder::{Held, Holder};
 
 /// Many allocations of one length.
@@ -34,8 +34,10 @@ where
 {
     let mut taken = Vec::new();
     let mut go_on = || -> PyResult<()> {
-        for object in elements(objects, name, name)? {
-            let object = object?.cast_into::<C>()?;
+        for (at, object) in elements(objects, name, name)?.enumerate() {
+            let object = object?
+                .cast_into::<C>()
+                .map_err(|error| named(objects.py(), error.into(), &format!("{name}[{at}]")))?;
             let value = held(object.get()).take()?;
             taken.push((object, value));
         }

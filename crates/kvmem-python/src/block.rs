@@ -9,6 +9,7 @@ use crate::batch::{Batch, Offsets};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
 use crate::collect::{Plain, plain};
 use crate::context::context_manager;
+use crate::elements::named;
 use crate::error;
 use crate::hold::PyHold;
 use crate::holder::{Held, Holder};
@@ -83,7 +84,7 @@ pub(crate) fn write<T: Bytes>(
     start: Int<'_>,
 ) -> PyResult<usize> {
     let start = start.index(py, "start")?;
-    let source = Source::of(source)?;
+    let source = Source::of(source).map_err(|error| named(py, error, "source"))?;
     let Span { at, len, .. } = held.view(T::span)?;
     let written = match start.checked_add(source.len()) {
         Some(end) if end <= len => {

@@ -8,7 +8,7 @@ use std::slice;
 use pyo3::prelude::*;
 
 use crate::buffer::{Exported, Span};
-use crate::elements::elements;
+use crate::elements::{elements, named};
 use crate::error;
 
 /// Returns the bytes of a span.
@@ -47,15 +47,16 @@ pub(crate) struct FetchTarget {
 /// Exports the buffers, and checks that none shares bytes with another.
 pub(crate) fn targets(buffers: &Bound<'_, PyAny>, keys: usize) -> PyResult<Vec<FetchTarget>> {
     let py = buffers.py();
-    let target = |buffer: PyResult<Bound<'_, PyAny>>| {
-        let exported = Exported::of(&buffer?)?;
+    let target = |(at, buffer): (usize, PyResult<Bound<'_, PyAny>>)| {
+        let exported =
+            Exported::of(&buffer?).map_err(|error| named(py, error, &format!("buffers[{at}]")))?;
         let span = match exported.len() {
             0 => Span::writable(std::ptr::null_mut(), 0),
             len => Span::writable(exported.writable_at(py)?.as_ptr(), len),
         };
         Ok(FetchTarget { span, _exported: exported })
     };
-    let targets = elements(buffers, "buffers", "buffers")?.map(target);
+    let targets = elements(buffers, "buffers", "buffers")?.enumerate().map(target);
     let targets = targets.collect::<PyResult<Vec<_>>>()?;
     if targets.len() != keys {
         let message = format!("{} buffers for {keys} keys: give one for each", targets.len());

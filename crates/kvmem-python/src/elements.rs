@@ -1,4 +1,4 @@
-//! *Elements* of an argument that is an iterable.
+//! *Elements* of an argument that is an iterable, and the argument's name in errors about them.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -23,4 +23,54 @@ pub(crate) fn elements<'py>(
         return Err(PyTypeError::new_err(message));
     }
     given.try_iter()
+}
+
+/// A key and what the caller passes for it.
+pub(crate) type Item<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
+
+/// Returns the items of the argument `name`: a mapping, or an iterable of pairs of a key and its
+/// `what`.
+pub(crate) fn items<'py>(
+    given: &Bound<'py, PyAny>,
+    name: &str,
+    what: &str,
+) -> PyResult<Vec<Item<'py>>> {
+    let items = match given.getattr_opt("items")? {
+        Some(items) => items.call0()?,
+        None => given.clone(),
+    };
+    let mut all = Vec::new();
+    for (at, item) in elements(&items, name, &format!("pairs of a key and its {what}"))?.enumerate()
+    {
+        let item = item?;
+        all.push(item.extract().map_err(|_| {
+            let kind = item.get_type();
+            PyTypeError::new_err(format!(
+                "{name} is a mapping, or an iterable of pairs of a key and its {what}: element \
+                 {at} is no pair, but of type {}",
+                kind.name().map_or_else(|_| "?".to_owned(), |kind| kind.to_string())
+            ))
+        })?);
+    }
+    Ok(all)
+}
+
+/// Returns the error about the argument `name`, with the name in a `TypeError`, which the
+/// interpreter raises without one.
+#[cold]
+pub(crate) fn named(py: Python<'_>, error: PyErr, name: &str) -> PyErr {
+    if !error.get_type(py).is(py.get_type::<PyTypeError>()) {
+        return error;
+    }
+    let named = PyTypeError::new_err(format!("{name}: {}", error.value(py)));
+    named.set_cause(py, Some(error));
+    named
+}
+
+/// Returns the error about what the argument `name` has for a key, with both names in a
+/// `TypeError`.
+#[cold]
+pub(crate) fn at_key(error: PyErr, name: &str, key: &Bound<'_, PyAny>) -> PyErr {
+    let text = key.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
+    named(key.py(), error, &format!("{name}[{text}]"))
 }

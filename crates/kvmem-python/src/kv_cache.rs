@@ -24,7 +24,7 @@ use crate::buffer::{Bytes, Source, Span, memory_methods};
 use crate::cache_key::{AsCacheKey, Cache, CacheKey, OwnedKey};
 use crate::collect::{Link, Plain, collected, plain};
 use crate::context::context_manager;
-use crate::elements::elements;
+use crate::elements::{elements, named};
 use crate::error;
 use crate::fetching::{PyFetching, SIGNAL_INTERVAL};
 use crate::holder::{Held, Holder, Lent, drop_value};
@@ -286,7 +286,7 @@ impl PyKvCache {
         depth: Int<'_>,
     ) -> PyResult<()> {
         let depth = depth.u32(py, "depth")?;
-        let source = Source::of(value)?;
+        let source = Source::of(value).map_err(|error| named(py, error, "value"))?;
         let mut reservation = self.reservation(py, key, source.len())?;
         reservation.set_depth(depth);
         // SAFETY: `copy_to` requires room for the source at the target: the reserved block has

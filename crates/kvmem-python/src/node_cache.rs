@@ -20,7 +20,7 @@ use crate::buffer::Source;
 use crate::cache_key::CacheKey;
 use crate::collect::{Plain, plain};
 use crate::context::context_manager;
-use crate::elements::elements;
+use crate::elements::{at_key, elements, items, named};
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::long;
@@ -30,7 +30,7 @@ use crate::node_pins::{NodePin, PyPinBatch, PyPinnedValue};
 use crate::node_report;
 use crate::node_reservation::{PyNodeReservation, Reserved};
 use crate::node_values::{
-    NodeKeys, bounded, check_batch, fill, hints, hints_of_each, items, node_key, parent_key,
+    NodeKeys, bounded, check_batch, fill, hints, hints_of_each, node_key, parent_key,
 };
 use crate::number::{Int, Seconds, Several};
 use crate::options::{self, Threads, Words};
@@ -322,7 +322,8 @@ impl PyNodeCache {
     ) -> PyResult<()> {
         let parent = parent.map(|parent| parent_key(py, parent)).transpose()?;
         let hints = ValueOptions { parent, ..hints(py, priority, ttl)? };
-        self.insert_all(py, vec![(node_key(py, key)?, Source::of(value)?)], &[hints])
+        let source = Source::of(value).map_err(|error| named(py, error, "value"))?;
+        self.insert_all(py, vec![(node_key(py, key)?, source)], &[hints])
     }
 
     /// Copies several values into the node's memory and stores them under their keys, all of
@@ -342,12 +343,13 @@ impl PyNodeCache {
         ttl: Option<Seconds<'_>>,
     ) -> PyResult<()> {
         let hints = hints(py, priority, ttl)?;
-        let items = items(values, "bytes")?;
+        let items = items(values, "values", "bytes")?;
         check_batch(py, items.len(), "values")?;
         let hints = hints_of_each(parents, hints, items.len())?;
         let mut all = Vec::with_capacity(items.len());
         for (key, value) in &items {
-            all.push((node_key(py, key.extract()?)?, Source::of(value)?));
+            let source = Source::of(value).map_err(|error| at_key(error, "values", key))?;
+            all.push((node_key(py, key.extract()?)?, source));
         }
         self.insert_all(py, all, &hints)
     }
@@ -401,15 +403,16 @@ impl PyNodeCache {
         wait: bool,
     ) -> PyResult<Vec<PyNodeReservation>> {
         let hints = hints(py, priority, ttl)?;
-        let items = items(sizes, "number of bytes")?;
+        let items = items(sizes, "sizes", "number of bytes")?;
         check_batch(py, items.len(), "reservations")?;
         let hints = hints_of_each(parents, hints, items.len())?;
         let mut keys = Vec::with_capacity(items.len());
         let mut sizes = Vec::with_capacity(items.len());
         for (key, size) in &items {
+            let size = size.extract::<Size>().map_err(|error| at_key(error, "sizes", key))?;
             let key = key.extract::<CacheKey<'_>>()?;
             keys.push((key.to_owned_key(), node_key(py, key)?));
-            sizes.push(size.extract::<Size>()?.0);
+            sizes.push(size.0);
         }
         let client = self.client()?;
         let reservations = call(py, &client, |client| match wait {
@@ -433,8 +436,11 @@ impl PyNodeCache {
         let objects = elements(reservations, "reservations", "reservations")?;
         let objects = objects.collect::<PyResult<Vec<_>>>()?;
         check_batch(py, objects.len(), "reservations")?;
-        for object in &objects {
-            let reservation = object.cast::<PyNodeReservation>()?.get();
+        for (at, object) in objects.iter().enumerate() {
+            let reservation = object
+                .cast::<PyNodeReservation>()
+                .map_err(|error| named(py, error.into(), &format!("reservations[{at}]")))?;
+            let reservation = reservation.get();
             if !reservation.held.with(|reserved| reserved.is_of(&client))? {
                 let message = "a reservation is of another connection: commit it there";
                 return Err(error::bad_value(py, message));

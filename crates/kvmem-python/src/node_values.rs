@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use kvmem_node::format::MAX_KEY;
 use kvmem_node::{CallError, MAX_BATCH, NodeReservation, ParentKey, ValueOptions};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use crate::buffer::Source;
@@ -117,24 +116,6 @@ pub(crate) fn bounded<'py>(
         return Err(error::bad_number(py, message, seconds, limit));
     }
     Ok(duration)
-}
-
-/// Items of a mapping, or of an iterable of pairs.
-pub(crate) fn items<'py>(
-    given: &Bound<'py, PyAny>,
-    what: &str,
-) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
-    let items = match given.getattr_opt("items")? {
-        Some(items) => items.call0()?,
-        None => given.clone(),
-    };
-    let item = |item: PyResult<Bound<'py, PyAny>>| {
-        item?.extract().map_err(|_| {
-            PyTypeError::new_err(format!("give a mapping, or pairs of a key and its {what}"))
-        })
-    };
-    let pairs = format!("pairs of a key and its {what}");
-    elements(&items, "values", &pairs)?.map(item).collect()
 }
 
 /// Copies a value into a reservation, with the GIL released if that takes long.

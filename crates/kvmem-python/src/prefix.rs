@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyString};
 
 use crate::buffer::Source;
-use crate::elements::elements;
+use crate::elements::{elements, named};
 use crate::error;
 use crate::number::Int;
 
@@ -122,7 +122,7 @@ pub(crate) fn prefix_keys<'py>(
     let block = block.within(py, "block", 1..=u64::MAX)?;
     let block =
         usize::try_from(block).ok().and_then(NonZeroUsize::new).unwrap_or(NonZeroUsize::MAX);
-    let source = Source::of(salt)?;
+    let source = Source::of(salt).map_err(|error| named(py, error, "salt"))?;
     let mut salt = vec![0; source.len()];
     // SAFETY: the vector has as many bytes as the source, and is this function's.
     unsafe { source.copy_to(py, salt.as_mut_ptr()) };

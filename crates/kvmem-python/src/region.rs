@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use crate::buffer::{Bytes, Exported, Span, memory_methods};
 use crate::collect::{Link, collected};
 use crate::context::context_manager;
+use crate::elements::named;
 use crate::error;
 use crate::holder::{Held, Holder};
 use crate::keeper::{Keeper, Memory};
@@ -158,7 +159,8 @@ impl PyRegion {
     /// its buffer until it is closed.
     #[staticmethod]
     fn from_buffer(py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<PyRegion> {
-        Memory::over(py, Exported::of(buffer)?).map(PyRegion::over)
+        let exported = Exported::of(buffer).map_err(|error| named(py, error, "buffer"))?;
+        Memory::over(py, exported).map(PyRegion::over)
     }
 
     /// Pages, placement and residency of the region at the time it was mapped.

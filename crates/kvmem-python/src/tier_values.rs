@@ -8,7 +8,6 @@
 use std::time::Duration;
 
 use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, Stored, TierError, TierSet, TierStats};
-use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyTuple};
 
@@ -16,7 +15,7 @@ use crate::buffer::{Source, Span};
 use crate::cache_key::CacheKey;
 use crate::disk_key::disk_key;
 use crate::disk_memory::{bytes_of, bytes_of_mut, targets};
-use crate::elements::elements;
+use crate::elements::{at_key, elements, items};
 use crate::error;
 use crate::report;
 
@@ -84,23 +83,6 @@ fn keys_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
     elements(keys, "keys", "keys")?.map(key).collect()
 }
 
-/// A key and its bytes.
-type Pair<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>);
-
-/// Returns the keys and values of a mapping, or of pairs.
-fn pairs<'py>(values: &Bound<'py, PyAny>) -> PyResult<Vec<Pair<'py>>> {
-    let items = match values.getattr_opt("items")? {
-        Some(items) => items.call0()?,
-        None => values.clone(),
-    };
-    let pair = |item: PyResult<Bound<'py, PyAny>>| {
-        item?.extract::<Pair<'py>>().map_err(|_| {
-            PyTypeError::new_err("values are a mapping, or pairs of a key and its bytes")
-        })
-    };
-    elements(&items, "values", "pairs of a key and its bytes")?.map(pair).collect()
-}
-
 /// Stores values; see the method of [`tier_methods`].
 pub(crate) fn store(
     py: Python<'_>,
@@ -109,12 +91,12 @@ pub(crate) fn store(
     ttl: Option<Duration>,
     priority: i8,
 ) -> PyResult<()> {
-    let pairs = pairs(values)?;
+    let pairs = items(values, "values", "bytes")?;
     let mut keys = Vec::with_capacity(pairs.len());
     let mut sources = Vec::with_capacity(pairs.len());
     for (key, value) in &pairs {
         keys.push(disk_key(key.extract::<CacheKey<'_>>()?).into_owned());
-        sources.push(Source::of(value)?);
+        sources.push(Source::of(value).map_err(|error| at_key(error, "values", key))?);
     }
     let spans: Vec<Span> = sources.iter().map(Source::span).collect();
     let results = py.detach(|| {

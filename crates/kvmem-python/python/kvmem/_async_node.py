@@ -299,6 +299,8 @@ def connect_async(
     """Does what :func:`connect` does, for asyncio: ``cache = await kvmem.connect_async(path)``, or
     ``async with kvmem.connect_async(path) as cache:``. At most ``threads`` calls run at a time.
     """
+    if isinstance(threads, bool) or not isinstance(threads, int):
+        raise TypeError(f"threads is an int, not {type(threads).__name__}")
     if threads < 1:
         raise InvalidArgumentError(f"threads is {threads}: give at least 1", value=threads, limit=1)
     connecting = functools.partial(
