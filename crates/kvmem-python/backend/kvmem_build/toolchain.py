@@ -27,10 +27,10 @@ def check() -> None:
     loads what is built.
     """
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
-        version = f"{sys.version_info.major}.{sys.version_info.minor}"
+        python = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise SystemExit(
             f"kvmem does not run on a free-threaded build of CPython, and {sys.executable} is one "
-            f"({version}t): install it with the build that has the GIL, such as python{version}"
+            f"({python}t): install it with the build that has the GIL, such as python{python}"
         )
     manifest = tomllib.loads((ROOT / "Cargo.toml").read_text(encoding="utf-8"))
     needed: str = manifest["workspace"]["package"]["rust-version"]
