@@ -21,7 +21,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::thread;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::dist;
@@ -29,6 +29,7 @@ use crate::package;
 use crate::prose;
 use crate::python;
 use crate::schedule::{self, Task};
+use crate::scratch::Scratch;
 use crate::setup;
 use crate::site;
 use crate::step::Report;
@@ -169,6 +170,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         tasks.push(package.after(BUILD).with(TARGET).background());
     }
 
+    let _scratch = Scratch::begin().context("cannot make a folder for temporary files")?;
     let mut report = Report::in_group("setup", false);
     if report.check("setup: C linker", setup::linker) {
         let lanes = options.lanes.unwrap_or_else(|| {

@@ -59,6 +59,7 @@ mod retry;
 mod run;
 mod sanitize;
 mod schedule;
+mod scratch;
 mod setup;
 mod site;
 mod step;

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::scratch;
+
 /// How much nicer the steps in the background are than tests, whose waits have limits.
 const NICER: i32 = 5;
 /// How long processes may take to end after a signal, before they are killed.
@@ -41,6 +43,7 @@ pub(crate) fn run(
     if INTERRUPTED.load(Ordering::Acquire) {
         return Err(io::Error::other("a signal has ended the run"));
     }
+    scratch::give(command);
     let (reader, writer) = io::pipe()?;
     match out {
         Some(file) => command.stdout(file),
