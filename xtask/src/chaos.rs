@@ -223,7 +223,7 @@ const STEPS: [Step; 19] = [
     },
     Step {
         name: "service-level",
-        about: "how long clients of a node wait beside each attack on its server",
+        about: "how long clients of a node wait beside attacks on its server, and fetches beside stores",
         quick: false,
         run: nodes::service_level,
     },

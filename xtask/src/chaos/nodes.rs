@@ -43,13 +43,20 @@ pub(super) fn nodes(chaos: &Chaos) -> Result<()> {
     ends(chaos)
 }
 
-/// How long a client of a server waits while processes of another user attack it, in an optimized
-/// build. The test has the limits, and prints what it measures.
+/// How long a client of a server waits while processes of another user attack it, and a fetch from
+/// a disk tier while values are stored, in an optimized build. The tests have the limits, and print
+/// what they measure.
 pub(super) fn service_level(chaos: &Chaos) -> Result<()> {
-    let mut test = Command::new(cargo());
-    test.current_dir(&chaos.root).args(["test", "--locked", "--release", "--package"]);
-    test.args(["kvmem-node", "--lib", "server::service_level", "--", "--ignored", "--nocapture"]);
-    ensure!(test.status()?.success(), "clients wait too long beside an attack");
+    let measures = |package: &[&str]| {
+        let mut test = Command::new(cargo());
+        test.current_dir(&chaos.root).args(["test", "--locked", "--release", "--package"]);
+        test.args(package).args(["--", "--ignored", "--nocapture"]);
+        Ok::<_, anyhow::Error>(test.status()?.success())
+    };
+    let beside_attacks = measures(&["kvmem-node", "--lib", "server::service_level"])?;
+    ensure!(beside_attacks, "clients wait too long beside an attack");
+    let beside_stores = measures(&["kvmem-tier", "--test", "it", "loads_first"])?;
+    ensure!(beside_stores, "fetches wait too long beside stores");
     Ok(())
 }
 

@@ -21,10 +21,11 @@ use super::batch::{BatchEvents, Reading, Writing};
 use super::counts::{Counts, Next};
 use super::direct::{Alignment, open_direct};
 use super::fixed::{FixedBufferStats, FixedBuffers, FixedBuffersError};
+use super::priority::{Priority, Share};
 use super::rings::{Ring, RingPool};
 use super::sync::Sync;
-use super::transfer::Transfer;
-use super::workers::Workers;
+use super::transfer::{Piece, Transfer};
+use super::workers::{Kind, Workers};
 use super::{Device, Read, Write};
 use crate::process::Process;
 
@@ -60,6 +61,7 @@ pub struct FileDevice {
     alignment: Alignment,
     rings: Option<Arc<RingPool>>,
     workers: Workers,
+    priority: Priority,
     counts: Counts,
     fixed: Mutex<Fixed>,
     syncing: Mutex<Sync>,
@@ -161,6 +163,7 @@ impl FileDevice {
             alignment,
             rings,
             workers: Workers::new(depth.clamp(1, MAX_THREADS) as usize),
+            priority: Priority::new(),
             counts: Counts::default(),
             fixed: Mutex::default(),
             syncing: Mutex::default(),
@@ -353,20 +356,26 @@ impl FileDevice {
     ///
     /// # Safety
     /// As for [`Ring::drive`].
-    unsafe fn transfer(&self, mut batch: Batch, events: &mut impl BatchEvents) {
+    unsafe fn transfer(
+        &self,
+        mut batch: Batch,
+        share: impl Fn() -> Share,
+        events: &mut impl BatchEvents,
+    ) {
         match (&self.rings, batch.ring) {
             (Some(rings), Some(mut ring)) => {
                 // SAFETY: the conditions of this function are those of `drive`.
                 let fixed = unsafe {
                     let counts = (&self.counts, self.alignment.read);
-                    ring.drive(self.file.as_fd(), batch.transfers, rings.depth(), counts, events)
+                    let limits = (rings.depth(), share);
+                    ring.drive(self.file.as_fd(), batch.transfers, limits, counts, events)
                 };
                 rings.put(ring, fixed);
             }
             _ => {
                 // SAFETY: the caller lends the memory, as for `drive`.
                 let transfer = |one: &mut Transfer| unsafe { self.transfer_one(one) };
-                self.workers.each(&mut batch.transfers, transfer, events);
+                self.workers.each(&mut batch.transfers, Kind::of, transfer, events);
             }
         }
     }
@@ -379,16 +388,24 @@ impl FileDevice {
     unsafe fn transfer_one(&self, transfer: &mut Transfer) -> io::Result<()> {
         while transfer.len() > 0 {
             let (file, at) = (self.file.as_raw_fd(), transfer.at as libc::off_t);
-            let parts = transfer.parts();
-            let (vectors, count) = (parts.as_ptr(), parts.len() as libc::c_int);
-            // SAFETY: the caller lends the memory of the parts.
+            let (share, turn) = match transfer.write {
+                true => self.priority.turn_to_write(),
+                false => (Share::READS, None),
+            };
+            // SAFETY: the caller lends the memory of the transfer.
             let done = unsafe {
-                if transfer.write {
-                    libc::pwritev(file, vectors, count, at)
-                } else {
-                    libc::preadv(file, vectors, count, at)
+                match (transfer.piece(share.piece), transfer.write) {
+                    (Piece::Bytes(memory, len), true) => libc::pwrite(file, memory.cast(), len, at),
+                    (Piece::Bytes(memory, len), false) => libc::pread(file, memory.cast(), len, at),
+                    (Piece::Parts(parts), true) => {
+                        libc::pwritev(file, parts.as_ptr(), parts.len() as libc::c_int, at)
+                    }
+                    (Piece::Parts(parts), false) => {
+                        libc::preadv(file, parts.as_ptr(), parts.len() as libc::c_int, at)
+                    }
                 }
             };
+            drop(turn);
             let answer = match done {
                 0.. => done as i64,
                 _ => -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
@@ -534,7 +551,8 @@ impl Device for FileDevice {
         let transfers = self.begin(batch.iter().map(Transfer::write));
         // SAFETY: `batch` lends the memory until this function returns or unwinds. Everything that
         // may happen to it meanwhile is reading.
-        unsafe { self.transfer(transfers, &mut events) };
+        let share = || self.priority.share_of_writes();
+        unsafe { self.transfer(transfers, share, &mut events) };
         events.results
     }
 
@@ -542,10 +560,12 @@ impl Device for FileDevice {
         if self.process.is_forked() {
             return (0..).zip(batch).for_each(|(index, read)| done(index, read, self.owned()));
         }
+        let _reading = self.priority.reading();
         let transfers = self.begin(batch.iter_mut().map(Transfer::read));
         // SAFETY: `batch` lends the memory to this function alone until it returns or unwinds. The
         // events use that of a read when it is complete.
-        unsafe { self.transfer(transfers, &mut Reading { batch, done }) };
+        let share = || Share::READS;
+        unsafe { self.transfer(transfers, share, &mut Reading { batch, done }) };
     }
 
     /// One system call takes less than a ring does for one transfer.
@@ -626,6 +646,46 @@ mod tests {
             *byte = (at / 512) as u8 ^ at as u8 ^ seed;
         }
         bytes
+    }
+
+    /// A write goes in pieces, short ones beside a read, and arrives whole. Reads are not divided.
+    #[test]
+    fn writes_go_in_pieces_that_are_short_beside_reads() {
+        const LEN: usize = 700 * BLOCK;
+        let place = Place::new("pieces");
+        for has_rings in [true, false] {
+            let answers = Arc::new(Mutex::new(Vec::new()));
+            let mut device = device(&place, has_rings, |_, answer| answer);
+            let seen = Arc::clone(&answers);
+            device.counts.change = Some(Box::new(move |_, answer| {
+                seen.lock().unwrap().push(answer as usize);
+                answer
+            }));
+            let longest = || std::mem::take(&mut *answers.lock().unwrap()).into_iter().max();
+            for (round, is_reading) in [(1, false), (2, true), (3, false)] {
+                let reading = is_reading.then(|| device.priority.reading());
+                let written = bytes(700, round);
+                let (first, second) = written.split_at(600 * BLOCK);
+                let batch = [
+                    Write { at: 0, parts: [&first[..500 * BLOCK], &[]] },
+                    Write { at: (500 * BLOCK) as u64, parts: [&first[500 * BLOCK..], second] },
+                ];
+                let results = device.write(&batch, &mut |_| {});
+                assert!(results.iter().all(Result::is_ok), "{results:?}");
+                // The last piece has the second part, too.
+                let limit = if is_reading { 256 << 10 } else { 1 << 20 } + second.len();
+                let longest_write = longest().expect("answers");
+                assert!(longest_write <= limit, "{has_rings} {is_reading}: {longest_write}");
+                drop(reading);
+                let mut read = vec![0; LEN];
+                File::open(&place.0).unwrap().read_exact_at(&mut read, 0).unwrap();
+                assert!(read == *written, "{has_rings} {is_reading}");
+                thread::sleep(Duration::from_millis(20));
+            }
+            let mut read = AlignedBuffer::new(700);
+            device.read(&mut [Read { at: 0, parts: [&mut read, &mut []] }], &mut |_, _, _| {});
+            assert_eq!(longest(), Some(LEN));
+        }
     }
 
     /// Both engines go on after short, interrupted and unaligned answers: in the middle of a part,

@@ -7,6 +7,7 @@ mod direct;
 mod file;
 mod fixed;
 mod memory;
+mod priority;
 mod rings;
 mod sync;
 mod transfer;

@@ -20,7 +20,8 @@ use io_uring::{IoUring, opcode, squeue, types};
 use super::batch::BatchEvents;
 use super::counts::{Counts, Next};
 use super::fixed::{BufferTable, FixedBufferStats};
-use super::transfer::Transfer;
+use super::priority::Share;
+use super::transfer::{Piece, Transfer};
 
 /// A thread that waits lets this part of its transfers complete, and works on them while the rest
 /// is in flight.
@@ -131,28 +132,41 @@ impl fmt::Debug for RingPool {
     }
 }
 
-/// Returns the entry of a transfer, and whether it uses a fixed buffer.
+/// Returns the entry of a piece of a transfer, and whether it uses a fixed buffer.
 fn entry(
     transfer: &Transfer,
+    piece: &Piece<'_>,
     file: types::Fd,
     index: usize,
     table: Option<&BufferTable>,
 ) -> (squeue::Entry, bool) {
-    let (parts, at) = (transfer.parts(), transfer.at);
-    let slot = match (parts, table) {
-        ([part], Some(table)) => table.slot_of(part.iov_base.cast(), part.iov_len),
-        _ => None,
-    };
-    let (memory, len) = (parts[0].iov_base.cast::<u8>(), parts[0].iov_len as u32);
-    let (vector, count) = (parts.as_ptr(), parts.len() as u32);
-    let entry = match (slot, transfer.write) {
+    let (write, at) = (transfer.write, transfer.at);
+    let (entry, is_fixed) = match *piece {
         // A buffer is at most 1 GiB long.
-        (Some(slot), true) => opcode::WriteFixed::new(file, memory, len, slot).offset(at).build(),
-        (Some(slot), false) => opcode::ReadFixed::new(file, memory, len, slot).offset(at).build(),
-        (None, true) => opcode::Writev::new(file, vector, count).offset(at).build(),
-        (None, false) => opcode::Readv::new(file, vector, count).offset(at).build(),
+        Piece::Bytes(memory, len) => {
+            let (slot, len) = (table.and_then(|table| table.slot_of(memory, len)), len as u32);
+            let entry = match (slot, write) {
+                (Some(slot), true) => {
+                    opcode::WriteFixed::new(file, memory, len, slot).offset(at).build()
+                }
+                (Some(slot), false) => {
+                    opcode::ReadFixed::new(file, memory, len, slot).offset(at).build()
+                }
+                (None, true) => opcode::Write::new(file, memory, len).offset(at).build(),
+                (None, false) => opcode::Read::new(file, memory, len).offset(at).build(),
+            };
+            (entry, slot.is_some())
+        }
+        Piece::Parts(parts) => {
+            let (vector, count) = (parts.as_ptr(), parts.len() as u32);
+            let entry = match write {
+                true => opcode::Writev::new(file, vector, count).offset(at).build(),
+                false => opcode::Readv::new(file, vector, count).offset(at).build(),
+            };
+            (entry, false)
+        }
     };
-    (entry.user_data(index as u64), slot.is_some())
+    (entry.user_data(index as u64), is_fixed)
 }
 
 /// The transfers that the kernel has. Waits for them when it is dropped, by a panic too: their
@@ -226,9 +240,9 @@ impl Ring {
         std::mem::take(&mut self.transfers)
     }
 
-    /// Submits and completes the transfers, `depth` at a time; short ones go on at multiples of the
-    /// alignment beside `counts`. Returns, or unwinds, when none is in flight. Returns how many
-    /// used a fixed buffer.
+    /// Submits and completes the transfers, `depth` at a time, and no more bytes than their `share`
+    /// at the time; short ones go on at multiples of the alignment beside `counts`. Returns, or
+    /// unwinds, when none is in flight. Returns how many used a fixed buffer.
     ///
     /// # Safety
     /// The memory of the transfers is valid for their direction until this returns or unwinds, and
@@ -238,7 +252,7 @@ impl Ring {
         &mut self,
         file: BorrowedFd<'_>,
         mut transfers: Vec<Transfer>,
-        depth: usize,
+        (depth, share): (usize, impl Fn() -> Share),
         (counts, align): (&Counts, usize),
         events: &mut E,
     ) -> u64 {
@@ -248,11 +262,15 @@ impl Ring {
         let mut fixed = 0;
         again.clear();
         let mut in_flight = InFlight { ring, count: 0 };
+        // Of those, the bytes, and how many are not the end of their transfer.
+        let (mut bytes, mut partial) = (0, 0);
         // The next transfer to submit, and the next one to work on.
         let (mut next, mut work) = (0, 0);
         loop {
             let mut queued = false;
+            let share = share();
             while in_flight.count < depth
+                && (bytes < share.bytes || in_flight.count == 0)
                 && let Some(index) = again.pop().or_else(|| {
                     (next < transfers.len()).then(|| {
                         next += 1;
@@ -264,7 +282,9 @@ impl Ring {
                     events.done(index, Ok(()));
                     continue;
                 }
-                let (entry, is_fixed) = entry(&transfers[index], file, index, table);
+                let piece = transfers[index].piece(share.piece);
+                let len = piece.len();
+                let (entry, is_fixed) = entry(&transfers[index], &piece, file, index, table);
                 // SAFETY: the caller lends the memory until this function returns or unwinds, which
                 // is after every completion: `in_flight` waits for them. The vectors are in
                 // `transfers`, whose elements stay where they are. A fixed buffer has the pages of
@@ -274,6 +294,9 @@ impl Ring {
                     break;
                 }
                 in_flight.count += 1;
+                bytes += len;
+                partial += usize::from(len < transfers[index].len());
+                transfers[index].in_flight = len;
                 fixed += u64::from(is_fixed);
                 queued = true;
             }
@@ -285,7 +308,10 @@ impl Ring {
             }
             match completed {
                 Some((index, answer)) => {
-                    match counts.note(&mut transfers[index], answer.into(), align) {
+                    let transfer = &mut transfers[index];
+                    bytes -= transfer.in_flight;
+                    partial -= usize::from(transfer.in_flight < transfer.len());
+                    match counts.note(transfer, answer.into(), align) {
                         Next::Done(result) => events.done(index, result),
                         Next::Again => again.push(index),
                     }
@@ -296,7 +322,7 @@ impl Ring {
                 }
                 None if in_flight.count == 0 => break,
                 None => {
-                    let all_submitted = next == transfers.len() && again.is_empty();
+                    let all_submitted = next == transfers.len() && again.is_empty() && partial == 0;
                     let count = if E::HAS_WORK && all_submitted {
                         in_flight.count
                     } else {

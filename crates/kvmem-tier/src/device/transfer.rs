@@ -8,10 +8,29 @@ pub(super) struct Transfer {
     pub(super) at: u64,
     parts: [libc::iovec; 2],
     pub(super) write: bool,
+    /// Bytes that the kernel has now.
+    pub(super) in_flight: usize,
 }
 
 // SAFETY: a transfer is a loan of memory; which thread makes the system call does not matter.
 unsafe impl Send for Transfer {}
+
+/// What the kernel gets of a transfer at a time.
+pub(super) enum Piece<'a> {
+    /// Memory in one part.
+    Bytes(*mut u8, usize),
+    /// All parts that are left.
+    Parts(&'a [libc::iovec]),
+}
+
+impl Piece<'_> {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Piece::Bytes(_, len) => *len,
+            Piece::Parts(parts) => parts.iter().map(|part| part.iov_len).sum(),
+        }
+    }
+}
 
 impl Transfer {
     pub(super) fn write(write: &Write<'_>) -> Transfer {
@@ -20,7 +39,7 @@ impl Transfer {
             iov_base: part.as_ptr().cast_mut().cast(),
             iov_len: part.len(),
         };
-        Transfer { at: write.at, parts: write.parts.map(part), write: true }
+        Transfer { at: write.at, parts: write.parts.map(part), write: true, in_flight: 0 }
     }
 
     pub(super) fn read(read: &mut Read<'_>) -> Transfer {
@@ -29,7 +48,7 @@ impl Transfer {
             iov_base: part.as_mut_ptr().cast(),
             iov_len: part.len(),
         };
-        Transfer { at: read.at, parts: [part(first), part(second)], write: false }
+        Transfer { at: read.at, parts: [part(first), part(second)], write: false, in_flight: 0 }
     }
 
     /// Returns the bytes that are left.
@@ -41,6 +60,15 @@ impl Transfer {
     pub(super) fn parts(&self) -> &[libc::iovec] {
         let [first, second] = self.parts.each_ref().map(|part| part.iov_len > 0);
         &self.parts[usize::from(!first)..1 + usize::from(second || !first)]
+    }
+
+    /// Returns the first bytes that are left, at most `max` of the first part. There are some.
+    pub(super) fn piece(&self, max: usize) -> Piece<'_> {
+        match self.parts() {
+            parts @ [first, ..] if first.iov_len <= max && parts.len() > 1 => Piece::Parts(parts),
+            [first, ..] => Piece::Bytes(first.iov_base.cast(), first.iov_len.min(max)),
+            [] => Piece::Parts(&[]),
+        }
     }
 
     /// Leaves out the first `done` bytes, at most all.

@@ -3,7 +3,9 @@
 //! A device has a bounded number of threads, however many threads use it, and they stay until the
 //! device is dropped: starting a thread takes longer than a short transfer. Transfers wait for them
 //! in a bounded queue, those of all batches in turn. A thread whose batch finds the queue full
-//! makes the transfer itself, so it waits for the drive, and the queue grows no further.
+//! makes the transfer itself, so it waits for the drive, and the queue grows no further. Reads
+//! overtake writes, of which the workers make only so many at a time as keep a drive busy: the
+//! others stay free for reads.
 //!
 //! The thread that has begun a batch works on its events; the workers only transfer.
 
@@ -14,6 +16,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use super::batch::BatchEvents;
+use super::priority::Share;
+use super::transfer::Transfer;
 
 /// Transfers that wait for a worker, for each one that there may be.
 const QUEUED_PER_THREAD: usize = 4;
@@ -35,7 +39,10 @@ struct Shared {
 
 #[derive(Default)]
 struct Queue {
-    jobs: VecDeque<Job>,
+    reads: VecDeque<Job>,
+    writes: VecDeque<Job>,
+    /// Bytes of the writes that workers make.
+    writing: usize,
     /// Workers that wait for a job.
     idle: usize,
     ends: bool,
@@ -49,7 +56,61 @@ struct Job {
     /// Of the batch, whose thread waits until all its jobs are done.
     run: *const Run,
     index: usize,
+    kind: Kind,
     done: Arc<Done>,
+}
+
+/// What a job does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Read,
+    /// Has this number of bytes in flight at a time.
+    Write(usize),
+}
+
+impl Kind {
+    /// Returns the kind of a transfer.
+    pub(super) fn of(transfer: &Transfer) -> Kind {
+        match transfer.write {
+            true => Kind::Write(transfer.len().min(Share::ALONE.piece)),
+            false => Kind::Read,
+        }
+    }
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.reads.len() + self.writes.len()
+    }
+
+    /// Adds a job behind those of its kind.
+    fn push(&mut self, job: Job) {
+        match job.kind {
+            Kind::Read => self.reads.push_back(job),
+            Kind::Write(_) => self.writes.push_back(job),
+        }
+    }
+
+    /// Takes the next job that may begin now.
+    fn next(&mut self) -> Option<Job> {
+        if let Some(read) = self.reads.pop_front() {
+            return Some(read);
+        }
+        let may_write = self.writing == 0 || self.writing < Share::ALONE.bytes;
+        let write = may_write.then(|| self.writes.pop_front()).flatten()?;
+        if let Kind::Write(bytes) = write.kind {
+            self.writing += bytes;
+        }
+        Some(write)
+    }
+
+    /// Notes that a job of this kind has ended. Returns whether another worker may go on.
+    fn ended(&mut self, kind: Kind) -> bool {
+        if let Kind::Write(bytes) = kind {
+            self.writing -= bytes;
+        }
+        self.writes.len() > 1 && self.idle > 0
+    }
 }
 
 // SAFETY: the pointer is to a `Sync` function, which any thread may call while the batch waits for
@@ -75,7 +136,7 @@ fn wait<'a, T>(condition: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, 
 impl Job {
     /// Makes the transfer, and passes on its result.
     fn make(self) {
-        let Job { run, index, done } = self;
+        let Job { run, index, done, .. } = self;
         // SAFETY: the thread of the batch waits for the result, which is passed on below, and keeps
         // the function and all that it borrows until then.
         let run = unsafe { &*run };
@@ -124,17 +185,19 @@ impl Workers {
     pub(super) fn each<T: Send>(
         &self,
         batch: &mut [T],
+        kind: impl Fn(&T) -> Kind,
         transfer: impl Fn(&mut T) -> io::Result<()> + Sync,
         events: &mut impl BatchEvents,
     ) {
         let len = batch.len();
+        let kinds: Vec<Kind> = batch.iter().map(kind).collect();
         // Each transfer is locked once, by the thread that makes it.
         let batch: Vec<_> = batch.iter_mut().map(Mutex::new).collect();
         let run = |index: usize| transfer(&mut lock(&batch[index]));
         let mut pending = Pending { done: Arc::default(), count: 0 };
         let mut own = Vec::new();
-        for index in 0..len {
-            let is_queued = len > 1 && self.push(&run, index, &pending.done);
+        for (index, kind) in kinds.into_iter().enumerate() {
+            let is_queued = len > 1 && self.push(&run, index, kind, &pending.done);
             if is_queued {
                 pending.count += 1;
             } else {
@@ -155,14 +218,15 @@ impl Workers {
         &self,
         run: &'a (dyn Fn(usize) -> io::Result<()> + Sync + 'a),
         index: usize,
+        kind: Kind,
         done: &Arc<Done>,
     ) -> bool {
         let mut queue = lock(&self.shared.queue);
-        if queue.jobs.len() >= self.max_threads * QUEUED_PER_THREAD {
+        if queue.len() >= self.max_threads * QUEUED_PER_THREAD {
             return false;
         }
         // Each waiting job needs a worker of its own, as long as there may be more.
-        if queue.idle <= queue.jobs.len() && !self.start_worker() {
+        if queue.idle <= queue.len() && !self.start_worker() {
             return false;
         }
         let run: *const (dyn Fn(usize) -> io::Result<()> + Sync + 'a) = run;
@@ -172,7 +236,7 @@ impl Workers {
                 run,
             )
         };
-        queue.jobs.push_back(Job { run, index, done: Arc::clone(done) });
+        queue.push(Job { run, index, kind, done: Arc::clone(done) });
         drop(queue);
         self.shared.work.notify_one();
         true
@@ -207,10 +271,14 @@ impl Shared {
     fn work(&self) {
         let mut queue = lock(&self.queue);
         loop {
-            if let Some(job) = queue.jobs.pop_front() {
+            if let Some(job) = queue.next() {
+                let kind = job.kind;
                 drop(queue);
                 job.make();
                 queue = lock(&self.queue);
+                if queue.ended(kind) {
+                    self.work.notify_one();
+                }
             } else if queue.ends {
                 return;
             } else {
@@ -272,7 +340,7 @@ mod tests {
                 *one += 100;
                 if one.is_multiple_of(7) { Err(io::ErrorKind::Other.into()) } else { Ok(()) }
             };
-            workers.each(&mut batch, transfer, &mut seen);
+            workers.each(&mut batch, |_| Kind::Read, transfer, &mut seen);
             assert_eq!(batch, (100..100 + len).collect::<Vec<_>>());
             for (number, seen) in (100_u32..).zip(seen.0) {
                 let expected = (1, vec![!number.is_multiple_of(7)]);
@@ -297,14 +365,13 @@ mod tests {
                         // Relaxed, all: counts, which order nothing.
                         let running = now.fetch_add(1, Ordering::Relaxed) + 1;
                         most.fetch_max(running, Ordering::Relaxed);
-                        longest
-                            .fetch_max(lock(&workers.shared.queue).jobs.len(), Ordering::Relaxed);
+                        longest.fetch_max(lock(&workers.shared.queue).len(), Ordering::Relaxed);
                         thread::sleep(Duration::from_micros(200));
                         *one += 1;
                         now.fetch_sub(1, Ordering::Relaxed);
                         Ok(())
                     };
-                    workers.each(&mut batch, transfer, &mut seen);
+                    workers.each(&mut batch, |_| Kind::Read, transfer, &mut seen);
                     assert_eq!(batch, [1; 40]);
                     assert!(seen.0.iter().all(|seen| *seen == (1, vec![true])));
                 });
@@ -314,6 +381,39 @@ mod tests {
         let (most, longest) = (most.into_inner(), longest.into_inner());
         assert!(most > 3 && most <= 3 + CALLERS, "{most} transfers at once");
         assert!((1..=3 * QUEUED_PER_THREAD).contains(&longest), "{longest} jobs waited");
+    }
+
+    /// Workers make so many writes at a time as have the bytes that a drive needs to be busy; reads
+    /// that come later overtake those that wait.
+    #[test]
+    fn reads_overtake_writes() {
+        const WRITES: u32 = 24;
+        let workers = Workers::new(8);
+        let (now, most, made) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            let writing = scope.spawn(|| {
+                let mut batch: Vec<u32> = (0..WRITES).collect();
+                let transfer = |_: &mut u32| {
+                    // Relaxed, all: counts, which order nothing.
+                    most.fetch_max(now.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                    thread::sleep(Duration::from_millis(20));
+                    now.fetch_sub(1, Ordering::Relaxed);
+                    made.fetch_add(1, Ordering::Relaxed);
+                    Ok(())
+                };
+                let kind = |_: &u32| Kind::Write(Share::ALONE.piece);
+                workers.each(&mut batch, kind, transfer, &mut Seen::new(WRITES));
+            });
+            while now.load(Ordering::Relaxed) == 0 {
+                thread::yield_now();
+            }
+            workers.each(&mut [0; 3], |_| Kind::Read, |_| Ok(()), &mut Seen::new(3));
+            let made = made.load(Ordering::Relaxed);
+            assert!(made < WRITES as usize / 2, "{made} writes were made before");
+            writing.join().unwrap();
+        });
+        let limit = Share::ALONE.bytes / Share::ALONE.piece;
+        assert_eq!(most.into_inner(), limit);
     }
 
     #[test]
@@ -337,7 +437,7 @@ mod tests {
                 made.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             };
-            workers.each(&mut batch, transfer, &mut Panics);
+            workers.each(&mut batch, |_| Kind::Read, transfer, &mut Panics);
         }));
         assert!(caught.is_err());
         assert_eq!((made.into_inner(), batch), (8, [1; 8]));
@@ -351,7 +451,7 @@ mod tests {
             assert!(*one != 3 || thread::current().name() != Some("kvmem-tier"), "by a transfer");
             Ok(())
         };
-        workers.each(&mut [0, 1, 2, 3, 4, 5], transfer, &mut seen);
+        workers.each(&mut [0, 1, 2, 3, 4, 5], |_| Kind::Write(1), transfer, &mut seen);
         let results: Vec<bool> = seen.0.into_iter().flat_map(|(_, results)| results).collect();
         assert_eq!(results, [true, true, true, false, true, true]);
     }

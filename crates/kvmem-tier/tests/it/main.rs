@@ -12,6 +12,7 @@ mod hints;
 mod histories;
 mod inspection;
 mod journal_damage;
+mod loads_first;
 mod lower_tier;
 mod metrics;
 mod ownership;

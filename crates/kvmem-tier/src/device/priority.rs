@@ -1,0 +1,113 @@
+//! *Priority*: reads go before writes.
+//!
+//! A request waits for what is read, and hardly any thread for what is written. A drive has all
+//! that is in flight in its queue at once, so a read that comes behind 32 MiB of writes waits for
+//! all of them. The device therefore writes in pieces, and has only so many bytes of them in flight
+//! as keep a drive busy. While a read is in flight, and a moment longer, it is one short piece at a
+//! time: a thread that reads one value after the other finds the same drive each time.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What writes may have in flight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Share {
+    /// Bytes of one transfer, at most: whole blocks.
+    pub(super) piece: usize,
+    /// Bytes of all transfers of a batch. One transfer may be in flight whatever its length.
+    pub(super) bytes: usize,
+}
+
+impl Share {
+    /// Of a batch of reads: no limit.
+    pub(super) const READS: Share = Share { piece: usize::MAX, bytes: usize::MAX };
+    /// Of writes alone. The fastest drives have 1 MiB in flight when they are busy.
+    pub(super) const ALONE: Share = Share { piece: 1 << 20, bytes: 4 << 20 };
+    /// Of writes beside reads.
+    const BESIDE_READS: Share = Share { piece: 256 << 10, bytes: 256 << 10 };
+}
+
+/// How long after a read the next one is expected.
+const MOMENT: Duration = Duration::from_millis(2);
+
+/// The reads of a device.
+pub(super) struct Priority {
+    began: Instant,
+    /// Batches of reads that are in flight.
+    reads: AtomicUsize,
+    /// When the last one ended, in nanoseconds since the beginning.
+    last: AtomicU64,
+    /// Held by a thread that writes without a ring, while it has its turn beside reads.
+    turn: Mutex<()>,
+}
+
+impl Priority {
+    pub(super) fn new() -> Priority {
+        let (reads, last) = (AtomicUsize::new(0), AtomicU64::new(0));
+        Priority { began: Instant::now(), reads, last, turn: Mutex::new(()) }
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// Notes that a batch of reads is in flight, until the result is dropped.
+    pub(super) fn reading(&self) -> ReadInFlight<'_> {
+        // Relaxed, here and below: writes that miss a change are only paced a little later.
+        self.reads.fetch_add(1, Ordering::Relaxed);
+        ReadInFlight(self)
+    }
+
+    /// Returns what writes may have in flight now.
+    pub(super) fn share_of_writes(&self) -> Share {
+        let last = self.last.load(Ordering::Relaxed);
+        let is_reading = self.reads.load(Ordering::Relaxed) > 0
+            || last > 0 && self.now().saturating_sub(last) < MOMENT.as_nanos() as u64;
+        if is_reading { Share::BESIDE_READS } else { Share::ALONE }
+    }
+
+    /// Returns what a thread that writes without a ring may have in flight now. Beside reads it
+    /// waits for its turn, which lasts until the guard is dropped.
+    pub(super) fn turn_to_write(&self) -> (Share, Option<MutexGuard<'_, ()>>) {
+        let share = self.share_of_writes();
+        let turn = || self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        (share, (share == Share::BESIDE_READS).then(turn))
+    }
+}
+
+/// A batch of reads that is in flight.
+pub(super) struct ReadInFlight<'a>(&'a Priority);
+
+impl Drop for ReadInFlight<'_> {
+    fn drop(&mut self) {
+        self.0.last.store(self.0.now(), Ordering::Relaxed);
+        self.0.reads.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_have_less_while_a_read_is_in_flight_and_a_moment_longer() {
+        let priority = Priority::new();
+        assert_eq!(priority.share_of_writes(), Share::ALONE);
+        assert!(priority.turn_to_write().1.is_none());
+        let (one, other) = (priority.reading(), priority.reading());
+        drop(one);
+        assert_eq!(priority.share_of_writes(), Share::BESIDE_READS);
+        std::thread::sleep(2 * MOMENT);
+        assert_eq!(priority.share_of_writes(), Share::BESIDE_READS);
+        let turn = priority.turn_to_write();
+        assert!(priority.turn.try_lock().is_err());
+        drop((turn, other));
+        // The next read is expected for a moment.
+        let ended = Duration::from_nanos(priority.last.load(Ordering::Relaxed));
+        while priority.share_of_writes() == Share::BESIDE_READS {
+            std::thread::yield_now();
+        }
+        assert!(priority.began.elapsed() - ended >= MOMENT);
+    }
+}
