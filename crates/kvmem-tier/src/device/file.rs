@@ -549,9 +549,9 @@ impl Device for FileDevice {
         }
         let mut events = Writing::new(batch.len(), meanwhile);
         let transfers = self.begin(batch.iter().map(Transfer::write));
+        let share = || self.priority.share_of_writes();
         // SAFETY: `batch` lends the memory until this function returns or unwinds. Everything that
         // may happen to it meanwhile is reading.
-        let share = || self.priority.share_of_writes();
         unsafe { self.transfer(transfers, share, &mut events) };
         events.results
     }
@@ -562,9 +562,9 @@ impl Device for FileDevice {
         }
         let _reading = self.priority.reading();
         let transfers = self.begin(batch.iter_mut().map(Transfer::read));
+        let share = || Share::READS;
         // SAFETY: `batch` lends the memory to this function alone until it returns or unwinds. The
         // events use that of a read when it is complete.
-        let share = || Share::READS;
         unsafe { self.transfer(transfers, share, &mut Reading { batch, done }) };
     }
 

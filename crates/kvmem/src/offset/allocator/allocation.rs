@@ -246,8 +246,9 @@ pub(super) fn resize_up(heap: &mut Heap, placed: Placed, new_size: u64) -> Resul
     if new_size < size {
         return Err(out_of_bounds(range.start..range.start + new_size, range));
     }
-    if new_size > heap.limit() {
-        return Err(AllocError::TooLarge { requested: new_size, limit: heap.limit() });
+    let limit = heap.limit_of_space();
+    if new_size > limit {
+        return Err(AllocError::TooLarge { requested: new_size, limit });
     }
     heap.extend(placed, size, new_size)
         .map_err(|max| AllocError::CannotExtend { requested: new_size, max })

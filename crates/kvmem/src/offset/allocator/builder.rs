@@ -52,7 +52,7 @@ impl OffsetAllocatorBuilder {
     /// [`SpaceError::MaxRanges`] below 16.
     pub fn build(self) -> Result<OffsetAllocator, SpaceError> {
         self.check(MIN_RANGES)?;
-        Ok(self.build_part(0..self.capacity, self.max_ranges))
+        Ok(OffsetAllocator::of_heap(self.heap(0..self.capacity, self.max_ranges), self.boundary))
     }
 
     /// Checks the settings; at least `min_ranges` ranges are needed.
@@ -67,11 +67,20 @@ impl OffsetAllocatorBuilder {
         Ok(())
     }
 
-    /// Creates the allocator of a part of the space, for at most `max_ranges` ranges. The settings
-    /// have been checked.
-    pub(crate) fn build_part(&self, part: Range<u64>, max_ranges: u32) -> OffsetAllocator {
-        let heap = Heap::new(part, self.boundary, self.placement, max_ranges);
-        OffsetAllocator::of_heap(heap, self.boundary)
+    /// Creates the allocator of a shard, for at most `max_ranges` ranges. The longest shard of the
+    /// space has `longest` bytes. The settings have been checked.
+    pub(crate) fn build_shard(
+        &self,
+        shard: Range<u64>,
+        longest: u64,
+        max_ranges: u32,
+    ) -> OffsetAllocator {
+        let limit = self.boundary.map_or(longest, |boundary| boundary.min(longest));
+        OffsetAllocator::of_heap(self.heap(shard, max_ranges).of_shards(limit), self.boundary)
+    }
+
+    fn heap(&self, space: Range<u64>, max_ranges: u32) -> Heap {
+        Heap::new(space, self.boundary, self.placement, max_ranges)
     }
 }
 

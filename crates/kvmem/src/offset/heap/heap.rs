@@ -24,6 +24,8 @@ pub(crate) struct Heap {
     pub(super) region_searches: RegionSearches,
     /// Nothing has been freed yet; see [order](super::order).
     pub(super) fresh: bool,
+    /// The limit of the whole space, if this is one of its shards: others may be longer.
+    limit_of_shards: Option<u64>,
 }
 
 impl Heap {
@@ -43,6 +45,7 @@ impl Heap {
             policy: PlacementPolicy::new(placement, capacity),
             region_searches: RegionSearches::default(),
             fresh: true,
+            limit_of_shards: None,
         }
     }
 
@@ -53,6 +56,16 @@ impl Heap {
     /// Returns the length of the longest range that an empty space could allocate.
     pub(crate) fn limit(&self) -> u64 {
         self.ranges.capacity().min(self.ranges.boundary())
+    }
+
+    /// Makes this a shard of a space with this [limit](Self::limit).
+    pub(crate) fn of_shards(self, limit: u64) -> Self {
+        Heap { limit_of_shards: Some(limit), ..self }
+    }
+
+    /// Returns the [limit](Self::limit) of the whole space, of which this may be a shard.
+    pub(crate) fn limit_of_space(&self) -> u64 {
+        self.limit_of_shards.unwrap_or_else(|| self.limit())
     }
 
     #[inline]

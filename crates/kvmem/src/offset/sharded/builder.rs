@@ -52,7 +52,8 @@ impl ShardedAllocatorBuilder {
         let cuts = ShardCuts::new(space.capacity, space.boundary, shards)?;
         space.check(MIN_RANGES * shards)?;
         let max_ranges = space.max_ranges / shards;
-        let part = |at| space.build_part(cuts.range(at), max_ranges);
-        Ok(ShardedAllocator::new((0..cuts.len()).map(part).collect(), cuts))
+        let longest = cuts.longest();
+        let shard = |at| space.build_shard(cuts.range(at), longest, max_ranges);
+        Ok(ShardedAllocator::new((0..cuts.len()).map(shard).collect(), cuts))
     }
 }

@@ -54,6 +54,12 @@ impl ShardCuts {
         self.shards as usize
     }
 
+    /// Returns the length of the longest shard. O(shards).
+    pub(super) fn longest(&self) -> u64 {
+        let len = |range: Range<u64>| range.end - range.start;
+        (0..self.len()).map(|at| len(self.range(at))).max().unwrap_or(0)
+    }
+
     /// Returns the bytes of the shard `at`.
     pub(super) fn range(&self, at: usize) -> Range<u64> {
         self.start(at)..self.start(at + 1)

@@ -56,8 +56,7 @@ pub struct ShardedAllocator {
 impl ShardedAllocator {
     /// Creates the allocator of empty shards, which lie as `cuts` says.
     pub(super) fn new(shards: Arc<[OffsetAllocator]>, cuts: ShardCuts) -> Self {
-        let longest = shards.iter().map(OffsetAllocator::capacity).max().unwrap_or(0);
-        let homes = Homes::new(cuts.len());
+        let (longest, homes) = (cuts.longest(), Homes::new(cuts.len()));
         ShardedAllocator { shards, cuts, homes, longest }
     }
 

@@ -85,6 +85,27 @@ fn shards_of<'a>(held: impl IntoIterator<Item = &'a Allocation>, len: u64) -> BT
     held.into_iter().map(|allocation| allocation.offset() / len).collect()
 }
 
+/// A range in a short shard cannot be extended to what others could allocate; what no shard could
+/// is too large.
+#[test]
+fn an_extension_is_too_large_by_the_limit_of_the_space() {
+    let space = OffsetAllocator::builder(8).boundary(5).shards(2).build().expect("two shards");
+    // The home of the thread is any shard.
+    let held: Vec<Allocation> = (0..8).map(|_| space.allocate(1).unwrap()).collect();
+    let in_short = held.into_iter().filter(|one| one.offset() >= 5).min_by_key(Allocation::offset);
+    let mut range = in_short.expect("three bytes are in the short shard");
+    assert_eq!(range.extend(3), Ok(()));
+    let (requested, limit) = (4, 5);
+    assert_eq!(range.extend(4), Err(AllocError::CannotExtend { requested, max: 3 }));
+    assert_eq!(range.extend(6), Err(AllocError::TooLarge { requested: 6, limit }));
+    let raw = space.allocate_raw(4).unwrap();
+    assert!(raw.offset < 5, "the first shard is free");
+    space.extend_raw(raw.handle, 5).unwrap();
+    let beyond = space.extend_raw(raw.handle, 6).unwrap_err();
+    assert_eq!(beyond, RawError::Failed(AllocError::TooLarge { requested: 6, limit }));
+    space.free_raw(raw.handle).unwrap();
+}
+
 #[test]
 fn a_thread_fills_its_shard_and_then_the_others() {
     let space = sharded(8 * 4096, 8);
