@@ -28,13 +28,14 @@ use crate::{ConnectOptions, Node, NodeClient, NodeOptions};
 type Attack = fn(&Path);
 
 /// What an attacker does again and again until it is killed.
-const ATTACKS: [(&str, Attack); 9] = [
+const ATTACKS: [(&str, Attack); 10] = [
     ("descriptors whose close waits", descriptors),
     ("full rings of clients that close", full_rings),
     ("full messages by 64 connections", full_messages),
     ("values of one byte", tiny_values),
     ("pins of everything", pins),
     ("clients that end with 20,000 pins", handles),
+    ("values in the place of thousands", large_values),
     ("sessions that end at once", sessions),
     ("names of namespaces", namespaces),
     ("garbage", garbage),
@@ -220,6 +221,16 @@ fn handles(path: &Path) {
         let pins: Vec<_> = keys.chunks(1000).map(|keys| client.acquire(keys)).collect();
         // The end of the connection ends the pins, and not one call after the other.
         pins.into_iter().for_each(std::mem::forget);
+    }
+}
+
+/// Stores values of a page, and then one that takes the place of most of them.
+fn large_values(path: &Path) {
+    let client = connect(path);
+    let large = vec![1; 48 << 20];
+    loop {
+        (0..12_000_u64).for_each(|key| _ = client.insert(key.to_le_bytes(), b"x"));
+        let _ = client.insert(b"large", &large);
     }
 }
 
