@@ -21,8 +21,8 @@ const STORED: usize = 16;
 /// Values that are fetched.
 const FETCHED: u64 = 64;
 /// How long each of the two is measured, and how often.
-const TIME: Duration = Duration::from_secs(2);
-const ROUNDS: usize = 3;
+const TIME: Duration = Duration::from_secs(1);
+const ROUNDS: usize = 5;
 /// How many times the p99 of fetches alone that beside stores may be.
 const TIMES_ALONE: u32 = 3;
 
