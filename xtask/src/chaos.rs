@@ -223,7 +223,7 @@ const STEPS: [Step; 19] = [
     },
     Step {
         name: "service-level",
-        about: "how long clients of a node wait beside attacks on its server, and fetches beside stores",
+        about: "how long clients wait beside attacks on a server, and fetches beside stores",
         quick: false,
         run: nodes::service_level,
     },

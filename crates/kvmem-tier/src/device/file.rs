@@ -24,7 +24,7 @@ use super::fixed::{FixedBufferStats, FixedBuffers, FixedBuffersError};
 use super::priority::{Priority, Share};
 use super::rings::{Ring, RingPool};
 use super::sync::Sync;
-use super::transfer::{Piece, Transfer};
+use super::transfer::{Transfer, TransferPiece};
 use super::workers::{Kind, Workers};
 use super::{Device, Read, Write};
 use crate::process::Process;
@@ -395,12 +395,16 @@ impl FileDevice {
             // SAFETY: the caller lends the memory of the transfer.
             let done = unsafe {
                 match (transfer.piece(share.piece), transfer.write) {
-                    (Piece::Bytes(memory, len), true) => libc::pwrite(file, memory.cast(), len, at),
-                    (Piece::Bytes(memory, len), false) => libc::pread(file, memory.cast(), len, at),
-                    (Piece::Parts(parts), true) => {
+                    (TransferPiece::Bytes(memory, len), true) => {
+                        libc::pwrite(file, memory.cast(), len, at)
+                    }
+                    (TransferPiece::Bytes(memory, len), false) => {
+                        libc::pread(file, memory.cast(), len, at)
+                    }
+                    (TransferPiece::Parts(parts), true) => {
                         libc::pwritev(file, parts.as_ptr(), parts.len() as libc::c_int, at)
                     }
-                    (Piece::Parts(parts), false) => {
+                    (TransferPiece::Parts(parts), false) => {
                         libc::preadv(file, parts.as_ptr(), parts.len() as libc::c_int, at)
                     }
                 }

@@ -21,7 +21,7 @@ use super::batch::BatchEvents;
 use super::counts::{Counts, Next};
 use super::fixed::{BufferTable, FixedBufferStats};
 use super::priority::Share;
-use super::transfer::{Piece, Transfer};
+use super::transfer::{Transfer, TransferPiece};
 
 /// A thread that waits lets this part of its transfers complete, and works on them while the rest
 /// is in flight.
@@ -135,7 +135,7 @@ impl fmt::Debug for RingPool {
 /// Returns the entry of a piece of a transfer, and whether it uses a fixed buffer.
 fn entry(
     transfer: &Transfer,
-    piece: &Piece<'_>,
+    piece: &TransferPiece<'_>,
     file: types::Fd,
     index: usize,
     table: Option<&BufferTable>,
@@ -143,7 +143,7 @@ fn entry(
     let (write, at) = (transfer.write, transfer.at);
     let (entry, is_fixed) = match *piece {
         // A buffer is at most 1 GiB long.
-        Piece::Bytes(memory, len) => {
+        TransferPiece::Bytes(memory, len) => {
             let (slot, len) = (table.and_then(|table| table.slot_of(memory, len)), len as u32);
             let entry = match (slot, write) {
                 (Some(slot), true) => {
@@ -157,7 +157,7 @@ fn entry(
             };
             (entry, slot.is_some())
         }
-        Piece::Parts(parts) => {
+        TransferPiece::Parts(parts) => {
             let (vector, count) = (parts.as_ptr(), parts.len() as u32);
             let entry = match write {
                 true => opcode::Writev::new(file, vector, count).offset(at).build(),

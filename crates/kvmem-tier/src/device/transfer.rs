@@ -16,18 +16,18 @@ pub(super) struct Transfer {
 unsafe impl Send for Transfer {}
 
 /// What the kernel gets of a transfer at a time.
-pub(super) enum Piece<'a> {
+pub(super) enum TransferPiece<'a> {
     /// Memory in one part.
     Bytes(*mut u8, usize),
     /// All parts that are left.
     Parts(&'a [libc::iovec]),
 }
 
-impl Piece<'_> {
+impl TransferPiece<'_> {
     pub(super) fn len(&self) -> usize {
         match self {
-            Piece::Bytes(_, len) => *len,
-            Piece::Parts(parts) => parts.iter().map(|part| part.iov_len).sum(),
+            TransferPiece::Bytes(_, len) => *len,
+            TransferPiece::Parts(parts) => parts.iter().map(|part| part.iov_len).sum(),
         }
     }
 }
@@ -63,11 +63,13 @@ impl Transfer {
     }
 
     /// Returns the first bytes that are left, at most `max` of the first part. There are some.
-    pub(super) fn piece(&self, max: usize) -> Piece<'_> {
+    pub(super) fn piece(&self, max: usize) -> TransferPiece<'_> {
         match self.parts() {
-            parts @ [first, ..] if first.iov_len <= max && parts.len() > 1 => Piece::Parts(parts),
-            [first, ..] => Piece::Bytes(first.iov_base.cast(), first.iov_len.min(max)),
-            [] => Piece::Parts(&[]),
+            parts @ [first, ..] if first.iov_len <= max && parts.len() > 1 => {
+                TransferPiece::Parts(parts)
+            }
+            [first, ..] => TransferPiece::Bytes(first.iov_base.cast(), first.iov_len.min(max)),
+            [] => TransferPiece::Parts(&[]),
         }
     }
 

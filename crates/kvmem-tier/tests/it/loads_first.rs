@@ -1,7 +1,7 @@
 //! Loads go first: how long fetches wait while another thread stores.
 //!
-//! What is measured depends on the drive, so it is a measurement and no test: `cargo xtask chaos
-//! service-level` runs this with an optimized build, on a machine that does nothing else.
+//! The times depend on the drive, so this is a measurement and no test: `cargo xtask chaos
+//! service-level` runs it with an optimized build, on a machine that does nothing else.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
