@@ -62,7 +62,6 @@ pub mod slab;
 pub mod stats;
 pub mod suite;
 mod team;
-mod temp_dir;
 pub mod tier;
 mod values;
 

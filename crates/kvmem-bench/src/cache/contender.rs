@@ -9,9 +9,9 @@ use kvmem::pool::{KvCache, Pool};
 use kvmem_tier::{DiskTier, DiskTierOptions};
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
+use tempfile::TempDir;
 
 use super::{CacheContenderId, CacheMeasureError, KEYS, VALUE_BYTES};
-use crate::temp_dir::TempDir;
 
 /// Bytes of the file of a tier.
 const TIER_BYTES: u64 = 16 << 20;
@@ -72,7 +72,7 @@ impl LookUp for TieredCache {
 impl Insert for TieredCache {
     fn create(_: CacheContenderId) -> Result<Self, CacheMeasureError> {
         let failed = |what: &dyn std::fmt::Display| CacheMeasureError::Tier(what.to_string());
-        let folder = TempDir::new(&std::env::temp_dir(), "cache").map_err(|it| failed(&it))?;
+        let folder = TempDir::with_prefix("kvmem-bench-").map_err(|it| failed(&it))?;
         let options = DiskTierOptions { bytes: Some(TIER_BYTES), ..DiskTierOptions::default() };
         let (tier, _) =
             DiskTier::open(folder.path().join("tier"), &options).map_err(|error| failed(&error))?;

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use kvmem_node::NodeClient;
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 use super::memory::NodeFiles;
 use super::role::{ServerProcess, connect};
 use super::{NodeChild, NodeMeasureError, NodeRole};
 use crate::beside::BesideProgram;
-use crate::temp_dir::TempDir;
 
 /// Keys of a call.
 pub(super) const KEYS: usize = 64;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use tempfile::TempDir;
+
 use super::calls::{CallTimes, CallsFixture};
 use super::values::ValuesFixture;
 use super::{NodeChild, NodeContenderId, NodeMeasureError, NodeScenario, RestartFigures, restart};
 use crate::beside::Beside;
-use crate::temp_dir::TempDir;
 
 /// A contender, in this program or another one.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,9 +75,8 @@ pub(crate) struct NodeFixture {
     running: RunningNodes,
 }
 
-fn temp_dir() -> Result<TempDir, NodeMeasureError> {
-    TempDir::new(&std::env::temp_dir(), "node")
-        .map_err(NodeMeasureError::system("make a directory"))
+fn new_dir() -> Result<TempDir, NodeMeasureError> {
+    TempDir::with_prefix("kvmem-bench-").map_err(NodeMeasureError::system("make a directory"))
 }
 
 impl NodeFixture {
@@ -98,12 +98,12 @@ impl NodeFixture {
         self.running = RunningNodes::Nothing;
         self.running = match first {
             NodeTask::Calls { .. } => {
-                RunningNodes::Calls(CallsFixture::new(temp_dir()?, self.child)?)
+                RunningNodes::Calls(CallsFixture::new(new_dir()?, self.child)?)
             }
             NodeTask::Pass { .. } => {
                 let NodeEffort { values, lookups, .. } = self.effort;
                 let all = &self.participants;
-                let fixture = ValuesFixture::new(temp_dir()?, all, values, lookups, self.child)?;
+                let fixture = ValuesFixture::new(new_dir()?, all, values, lookups, self.child)?;
                 RunningNodes::Values(Box::new(fixture))
             }
             NodeTask::Restart => RunningNodes::Nothing,
@@ -126,7 +126,7 @@ impl NodeFixture {
                 Ok(NodeSample::Pass(values.measure(*scenario, participant, rep)?))
             }
             (NodeTask::Restart, _) => {
-                let figures = restart::measure(&temp_dir()?, self.effort.blocks, self.child)?;
+                let figures = restart::measure(&new_dir()?, self.effort.blocks, self.child)?;
                 Ok(NodeSample::Restart(figures))
             }
             _ => unreachable!("a group is prepared for its tasks"),

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use kvmem_node::MAX_BATCH;
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 use super::memory::NodeFiles;
 use super::role::connect;
 use super::{NodeChild, NodeMeasureError};
-use crate::temp_dir::TempDir;
 
 /// Bytes of a block. None of its pages is ever touched.
 const BLOCK_BYTES: u64 = 4096;

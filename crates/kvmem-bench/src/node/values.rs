@@ -8,6 +8,7 @@ use kvmem_node::{NodeClient, PinBatch};
 use kvmem_testkit::workload::stream;
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
+use tempfile::TempDir;
 
 use super::calls::{KEYS, key};
 use super::measure::NodeParticipant;
@@ -15,7 +16,6 @@ use super::memory::{self, NodeFiles};
 use super::role::{ServerProcess, connect};
 use super::{NodeChild, NodeContenderId, NodeMeasureError, NodeScenario};
 use crate::beside::BesideProgram;
-use crate::temp_dir::TempDir;
 use crate::values::Memory;
 
 /// Bytes of a value.

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use kvmem_testkit::workload::stream;
 use rand::seq::SliceRandom;
+use tempfile::TempDir;
 
 use super::contenders::{BesideContender, PassTime, Room, TierContender, contender, timed};
 use super::index::{self, IndexEffort, IndexFigures};
 use super::{Beside, TierContenderId, TierMeasureError, TierTransfer};
-use crate::temp_dir::TempDir;
 use crate::values::{Memory, padded};
 
 /// A contender, in this program or another one.
@@ -45,7 +45,9 @@ pub(crate) enum TierSample {
 }
 
 fn temp_dir(parent: &Path) -> Result<TempDir, TierMeasureError> {
-    TempDir::new(parent, "tier").map_err(TierMeasureError::system("make a directory"))
+    fs::create_dir_all(parent)
+        .and_then(|()| TempDir::with_prefix_in("kvmem-bench-", parent))
+        .map_err(TierMeasureError::system("make a directory"))
 }
 
 /// A contender that takes turns, and the number of its next value.

@@ -8,7 +8,7 @@ use kvmem_bench::node::{
 };
 
 use crate::suite::{Watch, check_names, check_rows};
-use crate::tier::TempDir;
+use crate::tier::SuiteDir;
 
 const TASK: &str = "KVMEM_BENCH_TEST_TASK";
 
@@ -79,8 +79,8 @@ fn every_contender_takes_part_and_the_server_is_killed() {
 
 #[test]
 fn a_program_takes_part_by_lines_of_json() {
-    let dir = TempDir::new("node-beside");
-    let log = dir.0.join("calls").display().to_string();
+    let dir = SuiteDir::new();
+    let log = dir.join("calls").display().to_string();
     let answer = format!(
         r#"echo "$call" >> {log}
         case $call in
@@ -105,7 +105,7 @@ fn a_program_takes_part_by_lines_of_json() {
     assert_eq!(figures, wanted);
     assert_eq!(report.details.restart, None, "no node takes part");
 
-    let calls = fs::read_to_string(dir.0.join("calls")).unwrap();
+    let calls = fs::read_to_string(dir.join("calls")).unwrap();
     let calls: Vec<serde_json::Value> =
         calls.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let open = &calls[0];
@@ -126,7 +126,7 @@ fn a_program_takes_part_by_lines_of_json() {
 
 #[test]
 fn a_process_that_fails_ends_the_run() {
-    let dir = TempDir::new("node-failing");
+    let dir = SuiteDir::new();
     let beside = vec![dir.program("vague", "echo '{}'")];
     let contenders = vec![NodeContenderId::Memcpy];
     let run = |options| node::run(&options, &mut ()).unwrap_err();

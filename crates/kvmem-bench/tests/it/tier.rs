@@ -6,20 +6,23 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kvmem_bench::tier::{self, Beside, TierBenchOptions, TierContenderId, TierTransfer};
+use tempfile::TempDir;
 
-/// A directory that is removed when it is dropped.
-pub(crate) struct TempDir(pub(crate) PathBuf);
+/// A directory for the files and programs of a run.
+pub(crate) struct SuiteDir(TempDir);
 
-impl TempDir {
-    pub(crate) fn new(name: &str) -> TempDir {
-        let path = std::env::temp_dir().join(format!("kvmem-suite-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        TempDir(path)
+impl SuiteDir {
+    pub(crate) fn new() -> SuiteDir {
+        SuiteDir(tempfile::tempdir().unwrap())
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
     }
 
     /// Writes a program that reads calls and runs `answer` of the shell for each.
     pub(crate) fn program(&self, name: &str, answer: &str) -> Beside {
-        let program = self.0.join(name);
+        let program = self.join(name);
         fs::write(&program, format!("#!/bin/sh\nwhile read -r call; do\n{answer}\ndone\n"))
             .unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
@@ -29,7 +32,7 @@ impl TempDir {
     fn options(&self) -> TierBenchOptions {
         TierBenchOptions {
             quick: true,
-            dir: Some(self.0.join("files")),
+            dir: Some(self.join("files")),
             value_bytes: vec![10_000],
             bytes: Some(8 << 20),
             ..TierBenchOptions::default()
@@ -37,15 +40,9 @@ impl TempDir {
     }
 }
 
-impl Drop for TempDir {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
 #[test]
 fn every_contender_stores_and_fetches_and_nothing_is_left() {
-    let dir = TempDir::new("all");
+    let dir = SuiteDir::new();
     let report = tier::run(&dir.options(), &mut ()).unwrap();
     let found: Vec<_> =
         report.rows.iter().map(|row| (row.transfer, row.contender.as_str())).collect();
@@ -60,7 +57,7 @@ fn every_contender_stores_and_fetches_and_nothing_is_left() {
     let index = report.details.index.as_ref().unwrap();
     assert!(index.bytes_per_entry > 32.0 && index.open_s > 0.0, "{index:?}");
     assert!((0.9..=1.0).contains(&index.utilization) && index.samples > 10, "{index:?}");
-    assert_eq!(fs::read_dir(dir.0.join("files")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(dir.join("files")).unwrap().count(), 0);
     let text = report.to_string();
     assert!(text.contains("10000 bytes") && text.contains("bytes for each of 1000"), "{text}");
     let json = serde_json::to_string(&report).unwrap();
@@ -70,8 +67,8 @@ fn every_contender_stores_and_fetches_and_nothing_is_left() {
 
 #[test]
 fn a_program_takes_part_by_lines_of_json() {
-    let dir = TempDir::new("beside");
-    let log = dir.0.join("calls").display().to_string();
+    let dir = SuiteDir::new();
+    let log = dir.join("calls").display().to_string();
     let answer = format!(
         r#"echo "$call" >> {log}
         echo 'what a library prints'
@@ -92,7 +89,7 @@ fn a_program_takes_part_by_lines_of_json() {
         assert!((row.gb_per_s - gb / 0.5).abs() < 1e-9, "{row:?}");
         assert!((row.cpu_s_per_gb - 0.25 / gb).abs() < 1e-6, "{row:?}");
     }
-    let calls = fs::read_to_string(dir.0.join("calls")).unwrap();
+    let calls = fs::read_to_string(dir.join("calls")).unwrap();
     let calls: Vec<serde_json::Value> =
         calls.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!((&calls[0]["bytes"], &calls[0]["value_bytes"]), (&(8 << 20).into(), &10_000.into()));
@@ -107,7 +104,7 @@ fn fio_takes_part_by_its_script() {
     if !works("fio") || !works("python3") {
         return println!("skipped: fio or python3 is missing");
     }
-    let dir = TempDir::new("fio");
+    let dir = SuiteDir::new();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/contenders/fio.py");
     // Its value is padded to whole blocks.
     let options = TierBenchOptions {
@@ -134,12 +131,12 @@ fn fio_takes_part_by_its_script() {
     {
         assert!(text.contains(goal), "{text}");
     }
-    assert_eq!(fs::read_dir(dir.0.join("files")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(dir.join("files")).unwrap().count(), 0);
 }
 
 #[test]
 fn a_program_that_fails_ends_the_run_with_what_it_said() {
-    let dir = TempDir::new("failing");
+    let dir = SuiteDir::new();
     for (name, answer, wanted) in [
         ("says", r#"echo '{"error":"no space"}'"#, "says: no space"),
         ("ends", "exit 0", "ends: it ended without an answer"),
@@ -151,9 +148,9 @@ fn a_program_that_fails_ends_the_run_with_what_it_said() {
         let options = TierBenchOptions { beside, contenders, ..dir.options() };
         let error = tier::run(&options, &mut ()).unwrap_err().to_string();
         assert!(error.contains(wanted), "{error}");
-        assert_eq!(fs::read_dir(dir.0.join("files")).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(dir.join("files")).unwrap().count(), 0);
     }
-    let program = dir.0.join("missing");
+    let program = dir.join("missing");
     let beside = vec![Beside { name: "missing".to_owned(), program }];
     let options = TierBenchOptions { beside, ..dir.options() };
     assert!(tier::run(&options, &mut ()).unwrap_err().to_string().contains("No such file"));

@@ -8,10 +8,10 @@ use kvmem_node::{
     CallError, ClientError, ConnectOptions, Eviction, MAX_BATCH, Node, NodeClient, NodeError,
     NodeOptions, NodeReservation, NodeServer, ParentKey, ServerOptions, Stopper, ValueOptions,
 };
+use tempfile::TempDir;
 
 use super::model::Model;
 use super::{CacheMeasureError, PolicyId};
-use crate::temp_dir::TempDir;
 
 /// Bytes of the memory for each block.
 const BYTES: usize = 64;
@@ -38,7 +38,7 @@ impl NodeCache {
         };
         let memory = Region::builder(blocks as usize * BYTES).backing(Backing::Shared);
         let memory = memory.ladder(PageSize::Base).map().map_err(failed)?;
-        let dir = TempDir::new(&std::env::temp_dir(), "hits").map_err(failed)?;
+        let dir = TempDir::with_prefix("kvmem-bench-").map_err(failed)?;
         let socket = dir.path().join("socket");
         let node = Node::create(memory, options).map_err(failed)?;
         let server = NodeServer::bind(node, &socket, ServerOptions::default()).map_err(failed)?;

@@ -72,9 +72,8 @@ mod tests {
 
     #[test]
     fn a_trace_is_read_and_an_invalid_one_is_an_error() {
-        let folder = std::env::temp_dir().join(format!("kvmem-hits-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("some.jsonl");
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("some.jsonl");
         std::fs::write(&path, "{\"hash_ids\": [7, 9]}\n\n{\"hash_ids\": [7, 8], \"other\": 1}\n")
             .unwrap();
         let trace = Trace::read(&path, None).unwrap();
@@ -85,7 +84,7 @@ mod tests {
         assert!(Trace::read(&path, None).unwrap_err().to_string().contains("line 1"));
         std::fs::write(&path, "\n").unwrap();
         assert!(Trace::read(&path, None).unwrap_err().to_string().contains("no request"));
-        std::fs::remove_dir_all(&folder).unwrap();
+        drop(folder);
         assert!(Trace::read(&path, None).is_err());
     }
 }

@@ -1,5 +1,7 @@
 use std::cell::Cell;
 
+use tempfile::TempPath;
+
 use super::*;
 
 /// A pool whose loans are not mapped yet: all pages beyond `used` are free.
@@ -31,13 +33,12 @@ impl HugepagePool for FakePool {
 }
 
 /// A loan file for one test.
-struct TestFile(PathBuf);
+struct TestFile(TempPath);
 
 impl TestFile {
     fn new(name: &str) -> TestFile {
-        let path = std::env::temp_dir().join(format!("kvmem-loans-{name}-{}", std::process::id()));
-        let _ = fs::remove_file(&path);
-        TestFile(path)
+        let unmade = tempfile::Builder::new().prefix(name).make(|_| Ok(()));
+        TestFile(unmade.unwrap().into_temp_path())
     }
 
     fn borrow(&self, pool: &FakePool, loan: &Loan, max_pages: u64) -> Result<(), String> {
@@ -46,12 +47,6 @@ impl TestFile {
 
     fn give_back(&self, pool: &FakePool, loan: &Loan) -> Option<Restored> {
         LockedLoans::open(&self.0, false).unwrap().give_back(pool, |other| other == loan).unwrap()
-    }
-}
-
-impl Drop for TestFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
     }
 }
 
