@@ -67,7 +67,8 @@ fn lock(order: &Mutex<()>) -> MutexGuard<'_, ()> {
 /// use kvmem::pool::{KvCache, Pool};
 /// use kvmem_tier::{DiskTier, DiskTierOptions};
 ///
-/// # let path = std::env::temp_dir().join(format!("kvmem-tier-doc-{}", std::process::id()));
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("tier");
 /// let options = DiskTierOptions { bytes: Some(16 << 20), ..DiskTierOptions::default() };
 /// let (tier, _) = DiskTier::open(&path, &options)?;
 /// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
@@ -82,7 +83,6 @@ fn lock(order: &Mutex<()>) -> MutexGuard<'_, ()> {
 /// assert!(cache.get(&0).is_none());
 /// let found = cache.get_or_fetch(&[0, 1, 2]);
 /// assert!(found.iter().all(Option::is_some));
-/// # std::fs::remove_file(&path)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {

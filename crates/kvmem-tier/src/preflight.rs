@@ -425,16 +425,6 @@ mod tests {
         checks.iter().find(|check| check.name == name).expect("each row is there")
     }
 
-    fn folder() -> PathBuf {
-        let folder = std::env::temp_dir().join(format!(
-            "kvmem-tier-preflight-{}-{:?}",
-            std::process::id(),
-            std::thread::current().id()
-        ));
-        std::fs::create_dir_all(&folder).expect("the folder can be made");
-        folder
-    }
-
     /// Every row that is not `ok` says why, and all but the unknown ones what to do.
     fn check_rows(checks: &[Check]) {
         assert_eq!(checks.len(), 8);
@@ -448,24 +438,23 @@ mod tests {
 
     #[test]
     fn a_new_file_is_examined_without_making_it() {
-        let folder = folder();
-        let rows = checks(&folder.join("tier"), 1 << 20);
+        let folder = tempfile::tempdir().expect("the folder can be made");
+        let rows = checks(&folder.path().join("tier"), 1 << 20);
         check_rows(&rows);
         assert_eq!(named(&rows, "tier.path").value, Value::Text("new file".into()));
         for name in ["tier.path", "tier.lock", "tier.space"] {
             assert_eq!(named(&rows, name).verdict, Verdict::Ok, "{rows:?}");
         }
-        let found = std::fs::read_dir(&folder).expect("it is there").count();
+        let found = std::fs::read_dir(folder.path()).expect("it is there").count();
         assert_eq!(found, 0, "nothing was made");
-        let rows = checks(&folder.join("tier"), u64::MAX);
+        let rows = checks(&folder.path().join("tier"), u64::MAX);
         assert_eq!(named(&rows, "tier.space").verdict, Verdict::Fail);
-        std::fs::remove_dir(folder).expect("it is empty");
     }
 
     #[test]
     fn a_tier_that_is_open_is_in_use() {
-        let folder = folder();
-        let path = folder.join("tier");
+        let folder = tempfile::tempdir().expect("the folder can be made");
+        let path = folder.path().join("tier");
         let options =
             crate::DiskTierOptions { bytes: Some(1 << 20), ..crate::DiskTierOptions::default() };
         let tier = crate::DiskTier::open(&path, &options).expect("there is room");
@@ -480,16 +469,15 @@ mod tests {
         // The lock is released again, and its space is there already.
         crate::DiskTier::open(&path, &options).expect("it is free");
         assert_eq!(named(&rows, "tier.space").verdict, Verdict::Ok);
-        std::fs::remove_dir_all(folder).expect("it is there");
     }
 
     #[test]
     fn what_cannot_be_a_tier_says_why() {
-        let folder = folder();
+        let folder = tempfile::tempdir().expect("the folder can be made");
         for (path, why) in [
-            (folder.clone(), "a folder"),
+            (folder.path().to_owned(), "a folder"),
             (PathBuf::from("/dev/null"), "neither a file nor a block device"),
-            (folder.join("none/tier"), "folder does not exist"),
+            (folder.path().join("none/tier"), "folder does not exist"),
             (PathBuf::new(), "folder does not exist"),
         ] {
             let rows = checks(&path, 1 << 20);
@@ -498,7 +486,6 @@ mod tests {
             assert!(row.verdict == Verdict::Fail && row.why.contains(why), "{row:?}");
             assert_eq!(named(&rows, "tier.space").verdict, Verdict::Unknown);
         }
-        std::fs::remove_dir(folder).expect("it is empty");
     }
 
     #[test]

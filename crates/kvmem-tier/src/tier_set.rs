@@ -59,16 +59,14 @@ pub enum TierSetError {
 /// ```
 /// use kvmem_tier::{Fetch, Fetched, DiskTierOptions, TierSet};
 ///
-/// # let folder = std::env::temp_dir().join(format!("kvmem-tier-set-{}", std::process::id()));
-/// # std::fs::create_dir_all(&folder)?;
-/// let files = [folder.join("nvme0"), folder.join("nvme1")];
+/// # let folder = tempfile::tempdir()?;
+/// let files = ["nvme0", "nvme1"].map(|name| folder.path().join(name));
 /// let options = DiskTierOptions { bytes: Some(8 << 20), ..DiskTierOptions::default() };
 /// let (set, _) = TierSet::open(&files, &options)?;
 /// let stored = set.store(&[(b"one", b"1"), (b"two", b"22"), (b"three", b"333")]);
 /// assert!(stored.iter().all(Result::is_ok));
 /// let mut value = [0; 2];
 /// assert_eq!(set.fetch(&mut [Fetch { key: b"two", into: &mut value }]), [Fetched::Hit]);
-/// # std::fs::remove_dir_all(&folder)?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TierSet<D: Device = FileDevice> {

@@ -609,34 +609,25 @@ impl Device for FileDevice {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
-    use std::path::PathBuf;
+
+    use tempfile::TempPath;
 
     use super::*;
     use crate::device::AlignedBuffer;
     use crate::format::BLOCK;
     use crate::{DiskTier, DiskTierOptions, Fetch, Fetched};
 
-    /// A new path, whose file is removed at the end.
-    struct Place(PathBuf);
-
-    impl Place {
-        fn new(name: &str) -> Place {
-            let name = format!("kvmem-tier-{name}-{}", std::process::id());
-            Place(std::env::temp_dir().join(name))
-        }
-    }
-
-    impl Drop for Place {
-        fn drop(&mut self) {
-            let _ = std::fs::remove_file(&self.0);
-        }
+    /// Returns a path without a file.
+    fn temp_path(name: &str) -> TempPath {
+        let unmade = tempfile::Builder::new().prefix(name).make(|_| Ok(()));
+        unmade.unwrap().into_temp_path()
     }
 
     type Change = fn(usize, i64) -> i64;
 
     /// Opens a device whose kernel gives other answers.
-    fn device(place: &Place, has_rings: bool, change: Change) -> FileDevice {
-        let mut device = FileDevice::open(&place.0, 4 << 20, 8).unwrap();
+    fn device(place: &Path, has_rings: bool, change: Change) -> FileDevice {
+        let mut device = FileDevice::open(place, 4 << 20, 8).unwrap();
         if !has_rings {
             device = device.without_rings();
         }
@@ -656,7 +647,7 @@ mod tests {
     #[test]
     fn writes_go_in_pieces_that_are_short_beside_reads() {
         const LEN: usize = 700 * BLOCK;
-        let place = Place::new("pieces");
+        let place = temp_path("pieces");
         for has_rings in [true, false] {
             let answers = Arc::new(Mutex::new(Vec::new()));
             let mut device = device(&place, has_rings, |_, answer| answer);
@@ -682,7 +673,7 @@ mod tests {
                 assert!(longest_write <= limit, "{has_rings} {is_reading}: {longest_write}");
                 drop(reading);
                 let mut read = vec![0; LEN];
-                File::open(&place.0).unwrap().read_exact_at(&mut read, 0).unwrap();
+                File::open(&place).unwrap().read_exact_at(&mut read, 0).unwrap();
                 assert!(read == *written, "{has_rings} {is_reading}");
                 thread::sleep(Duration::from_millis(20));
             }
@@ -696,7 +687,7 @@ mod tests {
     /// and in the next one.
     #[test]
     fn short_answers_of_the_kernel_are_resumed() {
-        let place = Place::new("resumed");
+        let place = temp_path("resumed");
         let half: Change = |_, answer| if answer > 4096 { answer / 2 } else { answer };
         let sector: Change =
             |number, answer| if number % 3 > 0 { answer } else { answer.min(4096) };
@@ -726,7 +717,7 @@ mod tests {
                 let results = device.write(&batch, &mut |_| {});
                 assert!(results.iter().all(Result::is_ok), "{name}: {results:?}");
                 // What the file has is read by another descriptor.
-                let file = File::open(&place.0).unwrap();
+                let file = File::open(&place).unwrap();
                 let mut found = vec![0; 3 * BLOCK];
                 for (index, expected) in written.chunks_exact(3 * BLOCK).enumerate() {
                     file.read_exact_at(&mut found, (index * 5 * BLOCK) as u64).unwrap();
@@ -764,7 +755,7 @@ mod tests {
         let change: Change = |_, answer| answer.min(MOST.load(Ordering::Relaxed));
         for has_rings in [true, false] {
             for most in [0, 100] {
-                let place = Place::new("stopped");
+                let place = temp_path("stopped");
                 let (tier, _) =
                     DiskTier::on(device(&place, has_rings, change), &DiskTierOptions::default())
                         .unwrap();
@@ -802,11 +793,11 @@ mod tests {
     /// A file that ends within a block: direct reads cannot go on there.
     #[test]
     fn a_file_that_was_cut_off_within_a_block_is_a_short_read() {
-        let place = Place::new("cut");
+        let place = temp_path("cut");
         for has_rings in [true, false] {
             let device = device(&place, has_rings, |_, answer| answer);
             device.write_at(0, &bytes(8, 3)).unwrap();
-            let file = OpenOptions::new().write(true).open(&place.0).unwrap();
+            let file = OpenOptions::new().write(true).open(&place).unwrap();
             file.set_len(5 * BLOCK as u64 + 100).unwrap();
             let mut memory = AlignedBuffer::new(8);
             let (first, second) = memory.split_at_mut(4 * BLOCK);

@@ -5,15 +5,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kvmem_tier::device::{AlignedBuffer, Device, FileDevice, Read, Write};
 
-use crate::files::TempFile;
+use crate::files::temp_path;
 
 const BLOCK: usize = 4096;
 
 /// Runs `test` with a new device for each engine, of 1 MiB, with up to four transfers in flight.
 fn with_each_engine(name: &str, test: impl Fn(&FileDevice)) {
     for rings in [true, false] {
-        let file = TempFile::new(name);
-        let device = FileDevice::open(&file.0, 1 << 20, 4).unwrap();
+        let file = temp_path(name);
+        let device = FileDevice::open(&file, 1 << 20, 4).unwrap();
         test(&if rings { device } else { device.without_rings() });
     }
 }
@@ -129,10 +129,10 @@ fn a_panic_in_a_batch_leaves_the_device_usable() {
 #[test]
 fn a_file_without_a_name_can_be_a_device() {
     use std::os::fd::AsRawFd;
-    let place = TempFile::new("nameless");
+    let place = temp_path("nameless");
     let mut options = std::fs::File::options();
-    let file = options.read(true).write(true).create_new(true).open(&place.0).expect("a new file");
-    std::fs::remove_file(&place.0).expect("it is there");
+    let file = options.read(true).write(true).create_new(true).open(&place).expect("a new file");
+    std::fs::remove_file(&place).expect("it is there");
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let device = FileDevice::open(path.as_ref(), 1 << 20, 4).expect("it can be opened again");
     assert_eq!(device.len(), 1 << 20);
@@ -142,17 +142,17 @@ fn a_file_without_a_name_can_be_a_device() {
 #[test]
 fn a_device_keeps_a_file_open() {
     use rustix::fs::{FlockOperation, flock};
-    let place = TempFile::new("kept-open");
-    let lock = TempFile::new("kept-open-lock");
-    std::fs::File::create(&lock.0).expect("a file can be made");
+    let place = temp_path("kept-open");
+    let lock = temp_path("kept-open-lock");
+    std::fs::File::create(&lock).expect("a file can be made");
     let is_free = || {
-        let file = std::fs::File::open(&lock.0).expect("it is there");
+        let file = std::fs::File::open(&lock).expect("it is there");
         flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
     };
     for rings in [true, false] {
-        let device = FileDevice::open(&place.0, 1 << 20, 4).expect("a new file");
+        let device = FileDevice::open(&place, 1 << 20, 4).expect("a new file");
         let device = if rings { device } else { device.without_rings() };
-        let kept = std::fs::File::open(&lock.0).expect("it is there");
+        let kept = std::fs::File::open(&lock).expect("it is there");
         flock(&kept, FlockOperation::NonBlockingLockExclusive).expect("it is free");
         device.keep_open(kept.into()).expect("the ring has no other file");
         assert!(!is_free(), "rings: {rings}");

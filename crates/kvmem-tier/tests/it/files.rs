@@ -2,28 +2,19 @@
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::{Device, Engine, FileDevice};
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, TierError};
+use tempfile::TempPath;
 
-/// A path that is removed when this is dropped.
-pub(crate) struct TempFile(pub(crate) PathBuf);
-
-impl TempFile {
-    pub(crate) fn new(name: &str) -> TempFile {
-        let name = format!("kvmem-tier-{name}-{}", std::process::id());
-        TempFile(std::env::temp_dir().join(name))
-    }
-}
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+/// Returns a path without a file.
+pub(crate) fn temp_path(name: &str) -> TempPath {
+    let unmade = tempfile::Builder::new().prefix(name).make(|_| Ok(()));
+    unmade.unwrap().into_temp_path()
 }
 
 /// Options of a file of `bytes` bytes.
@@ -37,17 +28,17 @@ pub(crate) fn open(path: &Path) -> (DiskTier, kvmem_tier::OpenReport) {
 
 #[test]
 fn values_are_there_after_a_restart() {
-    let file = TempFile::new("restart");
+    let file = temp_path("restart");
     let values: Vec<Vec<u8>> = (0..50_u8).map(|i| vec![i; 3000 * usize::from(i)]).collect();
     {
-        let (tier, found) = open(&file.0);
+        let (tier, found) = open(&file);
         assert!(found.created);
         let keys: Vec<[u8; 1]> = (0..50).map(|i| [i]).collect();
         let batch: Vec<(&[u8], &[u8])> =
             keys.iter().zip(&values).map(|(key, value)| (&key[..], &value[..])).collect();
         assert!(tier.store(&batch).iter().all(Result::is_ok));
     }
-    let (tier, found) = open(&file.0);
+    let (tier, found) = open(&file);
     assert_eq!((found.created, found.entries, found.replayed), (false, 50, 0));
     for (i, value) in values.iter().enumerate() {
         let mut into = vec![0; value.len()];
@@ -59,11 +50,11 @@ fn values_are_there_after_a_restart() {
 /// `O_DSYNC` is a property of the file as it is opened, and files are the same with it and without.
 #[test]
 fn a_file_is_opened_with_dsync_or_without() {
-    let file = TempFile::new("dsync");
+    let file = temp_path("dsync");
     let mut stored = 0_u32;
     for dsync in [true, false, true] {
         let options = DiskTierOptions { dsync, ..sized(8 << 20) };
-        let (tier, found) = DiskTier::open(&file.0, &options).unwrap();
+        let (tier, found) = DiskTier::open(&file, &options).unwrap();
         assert_eq!((tier.device().writes_are_durable(), found.entries), (dsync, stored.into()));
         for _ in 0..20 {
             stored += 1;
@@ -82,12 +73,12 @@ fn a_file_is_opened_with_dsync_or_without() {
 /// A process that may have no ring transfers by threads, with the same effect.
 #[test]
 fn both_engines_transfer_the_same_bytes() {
-    let file = TempFile::new("engines");
+    let file = temp_path("engines");
     let values: Vec<Vec<u8>> = (0..64_u8).map(|i| vec![i; 5000 * usize::from(i)]).collect();
     let keys: Vec<[u8; 1]> = (0..64).map(|i| [i]).collect();
     let options = DiskTierOptions::default();
     for rings in [true, false] {
-        let device = FileDevice::open(&file.0, 32 << 20, 8).unwrap();
+        let device = FileDevice::open(&file, 32 << 20, 8).unwrap();
         let device = if rings { device } else { device.without_rings() };
         if !rings {
             assert_eq!(device.engine(), Engine::Threads);
@@ -111,22 +102,22 @@ fn both_engines_transfer_the_same_bytes() {
 /// while it made a tier. A long one is not read through.
 #[test]
 fn a_file_without_a_byte_is_new_and_a_foreign_one_is_not() {
-    let file = TempFile::new("zeros");
-    let long = || std::fs::File::create(&file.0).unwrap().set_len(1 << 40);
+    let file = temp_path("zeros");
+    let long = || std::fs::File::create(&file).unwrap().set_len(1 << 40);
     if long().is_err() {
-        long_file(&file.0, 1 << 30);
+        long_file(&file, 1 << 30);
     }
     {
-        let (tier, found) = DiskTier::open(&file.0, &small_index()).unwrap();
+        let (tier, found) = DiskTier::open(&file, &small_index()).unwrap();
         assert!(found.created && tier.device().len() >= 1 << 30);
     }
-    assert!(!DiskTier::open(&file.0, &small_index()).unwrap().1.created);
-    std::fs::remove_file(&file.0).unwrap();
+    assert!(!DiskTier::open(&file, &small_index()).unwrap().1.created);
+    std::fs::remove_file(&file).unwrap();
     // Zeros where a tier would read, and one byte far behind.
-    long_file(&file.0, 1 << 30);
-    let other = std::fs::OpenOptions::new().write(true).open(&file.0).unwrap();
+    long_file(&file, 1 << 30);
+    let other = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&other, b"7", 900 << 20).unwrap();
-    let error = DiskTier::open(&file.0, &small_index()).err().unwrap();
+    let error = DiskTier::open(&file, &small_index()).err().unwrap();
     assert!(error.to_string().contains("it is no disk tier"), "{error}");
 }
 
@@ -145,26 +136,26 @@ fn small_index() -> DiskTierOptions {
 
 #[test]
 fn a_file_has_one_owner() {
-    let file = TempFile::new("owner");
-    let first = open(&file.0);
-    let error = DiskTier::open(&file.0, &sized(8 << 20)).err().unwrap();
+    let file = temp_path("owner");
+    let first = open(&file);
+    let error = DiskTier::open(&file, &sized(8 << 20)).err().unwrap();
     let message = error.to_string();
     assert!(message.contains("cannot open") && message.contains("open already"), "{message}");
     drop(first);
-    open(&file.0);
+    open(&file);
 }
 
 /// A file that is cut off beneath a tier loses values; what is left is found, and the process
 /// lives.
 #[test]
 fn a_file_may_be_cut_off_beneath_a_tier() {
-    let file = TempFile::new("cut");
-    let (tier, _) = open(&file.0);
+    let file = temp_path("cut");
+    let (tier, _) = open(&file);
     let value = vec![7; 100_000];
     for key in 0..40_u8 {
         tier.store(&[(&[key], &value)]).remove(0).unwrap();
     }
-    let other = std::fs::OpenOptions::new().write(true).open(&file.0).unwrap();
+    let other = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
     other.set_len(2 << 20).unwrap();
     let (mut hits, mut failed) = (0, 0);
     for key in 0..40_u8 {
@@ -182,7 +173,7 @@ fn a_file_may_be_cut_off_beneath_a_tier() {
     assert_eq!((tier.stats().short_misses, tier.stats().io_misses), (failed, 0));
     drop(tier);
     // It is shorter than the superblock says.
-    let device = FileDevice::open(&file.0, 0, 4).unwrap();
+    let device = FileDevice::open(&file, 0, 4).unwrap();
     let error = DiskTier::on(device, &DiskTierOptions::default()).err().unwrap();
     assert!(error.to_string().contains("was cut off"), "{error}");
 }
@@ -190,18 +181,18 @@ fn a_file_may_be_cut_off_beneath_a_tier() {
 /// Another file in the place of the tier's does not change the tier.
 #[test]
 fn a_file_may_be_replaced_beneath_a_tier() {
-    let (file, other) = (TempFile::new("replaced"), TempFile::new("other"));
-    let (tier, _) = open(&file.0);
+    let (file, other) = (temp_path("replaced"), temp_path("other"));
+    let (tier, _) = open(&file);
     tier.store(&[(b"key", b"value")]).remove(0).unwrap();
-    std::fs::write(&other.0, b"no tier").unwrap();
-    std::fs::rename(&other.0, &file.0).unwrap();
+    std::fs::write(&other, b"no tier").unwrap();
+    std::fs::rename(&other, &file).unwrap();
     let mut into = [0; 5];
     assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]), [Fetched::Hit]);
     tier.store(&[(b"another", b"value")]).remove(0).unwrap();
     drop(tier);
-    let error = DiskTier::open(&file.0, &DiskTierOptions::default()).err().unwrap();
+    let error = DiskTier::open(&file, &DiskTierOptions::default()).err().unwrap();
     assert!(error.to_string().contains("it is no disk tier"), "{error}");
-    assert_eq!(std::fs::read(&file.0).unwrap(), b"no tier");
+    assert_eq!(std::fs::read(&file).unwrap(), b"no tier");
 }
 
 #[test]
@@ -211,8 +202,8 @@ fn what_is_no_file_is_an_error() {
         let error = DiskTier::open(path, &sized(1 << 20)).err().unwrap();
         assert!(!error.to_string().is_empty(), "{}", path.display());
     }
-    let file = TempFile::new("small");
-    let error = DiskTier::open(&file.0, &sized(4096)).err().unwrap();
+    let file = temp_path("small");
+    let error = DiskTier::open(&file, &sized(4096)).err().unwrap();
     assert!(error.to_string().contains("leaves no block for values"), "{error}");
 }
 
@@ -274,13 +265,13 @@ fn child_that_stores() {
 /// A call that fails leaves no file that the next one would take for something else.
 #[test]
 fn a_file_that_would_be_too_short_is_not_made() {
-    let file = TempFile::new("short");
+    let file = temp_path("short");
     let options = DiskTierOptions { bytes: Some(5000), ..DiskTierOptions::default() };
-    let error = DiskTier::open(&file.0, &options).map(drop).unwrap_err();
+    let error = DiskTier::open(&file, &options).map(drop).unwrap_err();
     let TierError::TooSmall { min, .. } = error else { panic!("{error}") };
-    assert!(!file.0.exists());
+    assert!(!file.exists());
     let options = DiskTierOptions { bytes: Some(min), ..DiskTierOptions::default() };
-    assert!(DiskTier::open(&file.0, &options).unwrap().1.created);
+    assert!(DiskTier::open(&file, &options).unwrap().1.created);
 }
 
 /// Everything that a process has acknowledged is there after `kill -9`, and nothing that was
@@ -288,7 +279,7 @@ fn a_file_that_would_be_too_short_is_not_made() {
 #[test]
 fn a_killed_process_loses_nothing_that_it_acknowledged() {
     let mut random = Random::new(11);
-    let mut file = TempFile::new("killed");
+    let mut file = temp_path("killed");
     // Of each key the version that is certain, and the one that may have come since; 0: none.
     let mut known: HashMap<u64, (u64, u64)> = HashMap::new();
     let (mut calls, mut half_made) = (0, 0);
@@ -296,8 +287,8 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
     let kills: u64 = kills.unwrap_or(10);
     for kill in 0..kills {
         let makes = kill % 2 == 1;
-        let fresh = TempFile::new("half-made");
-        let path = if makes { &fresh.0 } else { &file.0 };
+        let fresh = temp_path("half-made");
+        let path = if makes { &fresh } else { &file };
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "files::child_that_stores", "--nocapture"])
             .env("KVMEM_TEST_CHILD", path)
@@ -359,7 +350,7 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
         drop(tier);
         if kill % 20 == 18 {
             // The next one begins with nothing: the drop of the old one removes the file.
-            file = TempFile::new("killed");
+            file = temp_path("killed");
             known.clear();
         }
     }

@@ -1,5 +1,6 @@
 //! Memory that is registered with the rings of a device.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use kvmem::arena::{Backing, PageSize, Region};
@@ -7,12 +8,12 @@ use kvmem::pool::{Block, Pool};
 use kvmem_tier::device::{Engine, FileDevice, FixedBuffersError};
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
 
-use crate::files::TempFile;
+use crate::files::temp_path;
 
 /// Opens a tier, and registers a pool with it. `None`, and a line about it, if this machine does
 /// not allow that.
-fn tier_and_pool(file: &TempFile) -> Option<(DiskTier, Pool)> {
-    let device = FileDevice::open(&file.0, 32 << 20, 8).unwrap();
+fn tier_and_pool(file: &Path) -> Option<(DiskTier, Pool)> {
+    let device = FileDevice::open(file, 32 << 20, 8).unwrap();
     let (tier, _) = DiskTier::on(device, &DiskTierOptions::default()).unwrap();
     let pool = Pool::builder("4 MiB").ladder(PageSize::Base).build().unwrap();
     match tier.register_memory(&pool) {
@@ -53,7 +54,7 @@ fn round_trip(tier: &DiskTier, pool: &Pool, len: usize, count: usize) -> u64 {
 
 #[test]
 fn whole_blocks_of_registered_memory_need_no_pinning() {
-    let file = TempFile::new("fixed");
+    let file = temp_path("fixed");
     let Some((tier, pool)) = tier_and_pool(&file) else { return };
     assert_eq!(tier.device().fixed_buffers().bytes, pool.capacity());
     assert_eq!(round_trip(&tier, &pool, 65_536, 20), 40, "20 writes and 20 reads");
@@ -74,7 +75,7 @@ fn whole_blocks_of_registered_memory_need_no_pinning() {
 
 #[test]
 fn memory_is_registered_and_deregistered_at_any_time() {
-    let file = TempFile::new("fixed-changes");
+    let file = temp_path("fixed-changes");
     let Some((tier, pool)) = tier_and_pool(&file) else { return };
     let other = Pool::builder("2 MiB").ladder(PageSize::Base).build().unwrap();
     for _ in 0..3 {
@@ -96,7 +97,7 @@ fn memory_is_registered_and_deregistered_at_any_time() {
 
 #[test]
 fn each_thread_has_a_ring_with_the_buffers() {
-    let file = TempFile::new("fixed-threads");
+    let file = temp_path("fixed-threads");
     let Some((tier, pool)) = tier_and_pool(&file) else { return };
     let extra = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
     std::thread::scope(|scope| {
@@ -120,8 +121,8 @@ fn each_thread_has_a_ring_with_the_buffers() {
 
 #[test]
 fn a_device_without_rings_has_no_fixed_buffers() {
-    let file = TempFile::new("fixed-threads-engine");
-    let device = FileDevice::open(&file.0, 8 << 20, 8).unwrap().without_rings();
+    let file = temp_path("fixed-threads-engine");
+    let device = FileDevice::open(&file, 8 << 20, 8).unwrap().without_rings();
     let (tier, _) = DiskTier::on(device, &DiskTierOptions::default()).unwrap();
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
     let error = tier.register_memory(&pool).unwrap_err();
@@ -132,7 +133,7 @@ fn a_device_without_rings_has_no_fixed_buffers() {
 
 #[test]
 fn memory_of_another_allocator_is_registered_as_a_region() {
-    let file = TempFile::new("fixed-region");
+    let file = temp_path("fixed-region");
     let Some((tier, pool)) = tier_and_pool(&file) else { return };
     tier.deregister_memory(&pool);
     let builder = Region::builder(1 << 20).ladder(PageSize::Base);

@@ -11,7 +11,7 @@ use kvmem_tier::device::{AlignedBuffer, Engine, FileDevice};
 use kvmem_tier::format::BLOCK;
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
 
-use crate::files::TempFile;
+use crate::files::temp_path;
 
 /// Bytes of a value, and of the tier.
 const VALUE: usize = 1 << 20;
@@ -30,8 +30,8 @@ const TIMES_ALONE: u32 = 3;
 #[ignore = "a measurement: cargo xtask chaos service-level"]
 fn stores_hardly_delay_loads() {
     for engine in [Engine::IoUring, Engine::Threads] {
-        let file = TempFile::new("loads-first");
-        let device = FileDevice::open(&file.0, TIER, 32).expect("there is space");
+        let file = temp_path("loads-first");
+        let device = FileDevice::open(&file, TIER, 32).expect("there is space");
         let device = if engine == Engine::Threads { device.without_rings() } else { device };
         let engine = device.engine();
         let (tier, _) = DiskTier::on(device, &DiskTierOptions::default()).expect("a new file");

@@ -19,7 +19,7 @@ use metrics::{
 use tracing::Dispatch;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
-use crate::files::TempFile;
+use crate::files::temp_path;
 use crate::simulated::Disk;
 
 /// Keeps what is published, by name and labels.
@@ -253,10 +253,10 @@ fn what_costs_values_is_an_event() {
     LazyLock::force(&OTHERS);
     let lines = Lines::default();
     let subscriber = tracing_subscriber::registry().with(lines.clone());
-    let file = TempFile::new("events");
+    let file = temp_path("events");
     tracing::subscriber::with_default(subscriber, || {
         let options = DiskTierOptions { bytes: Some(1 << 20), ..DiskTierOptions::default() };
-        drop(DiskTier::open(&file.0, &options).unwrap());
+        drop(DiskTier::open(&file, &options).unwrap());
         let disk = Disk::new(1 << 20, 1);
         let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
         tier.store(&[(b"key", &[1; 5000])]).remove(0).unwrap();

@@ -6,6 +6,7 @@ use std::process::Command;
 use kvmem_tier::device::FileDevice;
 use kvmem_tier::format::{BLOCK, Owner, Superblock};
 use kvmem_tier::{DiskTier, DiskTierOptions, StoreError, TierError, inspect};
+use tempfile::TempDir;
 
 use crate::simulated::{Disk, kill};
 use crate::store::get;
@@ -153,16 +154,15 @@ fn a_program_of_before_takes_a_tier_over() {
 
 /// A loop device with two device nodes, both removed at the end.
 struct LoopDevice {
-    folder: PathBuf,
+    _folder: TempDir,
     nodes: [PathBuf; 2],
 }
 
 impl LoopDevice {
     /// Returns `None` where this process may make none.
     fn new() -> Option<LoopDevice> {
-        let folder = std::env::temp_dir().join(format!("kvmem-tier-loop-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).ok()?;
-        let file = folder.join("file");
+        let folder = tempfile::tempdir().ok()?;
+        let file = folder.path().join("file");
         std::fs::File::create(&file).ok()?.set_len(16 << 20).ok()?;
         let run = |program: &str, args: &[&Path]| {
             let output = Command::new(program).args(args).output().ok()?;
@@ -170,12 +170,8 @@ impl LoopDevice {
             output.status.success().then(|| text.trim().to_owned())
         };
         let first = run("losetup", &["--find".as_ref(), "--show".as_ref(), &file]);
-        let Some(first) = first.map(PathBuf::from) else {
-            let _ = std::fs::remove_dir_all(&folder);
-            return None;
-        };
-        let second = folder.join("node");
-        let device = LoopDevice { folder, nodes: [first, second] };
+        let nodes = [PathBuf::from(first?), folder.path().join("node")];
+        let device = LoopDevice { _folder: folder, nodes };
         let [first, second] = &device.nodes;
         let number = std::os::unix::fs::MetadataExt::rdev(&std::fs::metadata(first).ok()?);
         let [major, minor] = [libc::major(number), libc::minor(number)].map(|it| it.to_string());
@@ -189,7 +185,6 @@ impl LoopDevice {
 impl Drop for LoopDevice {
     fn drop(&mut self) {
         let _ = Command::new("losetup").arg("--detach").arg(&self.nodes[0]).status();
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

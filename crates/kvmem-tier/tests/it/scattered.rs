@@ -9,7 +9,7 @@ use kvmem_tier::{
     Damage, DiskTier, DiskTierOptions, Fetch, Fetched, StoreError, TierError, inspect, verify,
 };
 
-use crate::files::TempFile;
+use crate::files::temp_path;
 use crate::simulated::{Disk, kill};
 use crate::store::get;
 
@@ -334,8 +334,8 @@ fn a_full_index_has_no_room_for_several_extents() {
 #[test]
 fn real_files_have_several_extents_too() {
     for rings in [true, false] {
-        let file = TempFile::new("scattered");
-        let device = FileDevice::open(&file.0, 4 << 20, 4).unwrap();
+        let file = temp_path("scattered");
+        let device = FileDevice::open(&file, 4 << 20, 4).unwrap();
         let device = if rings { device } else { device.without_rings() };
         let (tier, _) = DiskTier::on(device, &options()).unwrap();
         let free = tier.stats().capacity / BLOCK as u64;

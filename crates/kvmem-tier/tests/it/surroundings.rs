@@ -15,7 +15,7 @@ use kvmem::pool::Pool;
 use kvmem_tier::device::{Device, Engine, FileDevice};
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, StoreError, TierError};
 
-use crate::files::{TempFile, open};
+use crate::files::{open, temp_path};
 
 /// The file that the child uses.
 const FILE: &str = "KVMEM_TEST_CHILD";
@@ -81,10 +81,10 @@ fn forbid_rings(errno: i32) -> io::Result<()> {
 #[test]
 fn a_process_without_rings_transfers_by_threads() {
     for errno in [libc::EPERM, libc::ENOSYS] {
-        let file = TempFile::new("filtered");
-        expect_success(&child("by_threads", &file.0, move || forbid_rings(errno)).unwrap());
+        let file = temp_path("filtered");
+        expect_success(&child("by_threads", &file, move || forbid_rings(errno)).unwrap());
         // The same file in this process.
-        let (tier, found) = open(&file.0);
+        let (tier, found) = open(&file);
         assert_eq!((found.entries, tier.len_of(&[49])), (50, Some(49_000)));
     }
 }
@@ -112,14 +112,14 @@ fn by_threads() {
 /// A file longer than `RLIMIT_FSIZE` allows is an error, and not the end of the process.
 #[test]
 fn a_limit_of_the_length_of_files_is_an_error() {
-    let file = TempFile::new("limit");
+    let file = temp_path("limit");
     let limit = || {
         let limit = libc::rlimit { rlim_cur: 4 << 20, rlim_max: 4 << 20 };
         // SAFETY: the call reads the limit.
         check(unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) })
     };
-    expect_success(&child("limited", &file.0, limit).unwrap());
-    assert_eq!(fs::metadata(&file.0).unwrap().len(), 2 << 20);
+    expect_success(&child("limited", &file, limit).unwrap());
+    assert_eq!(fs::metadata(&file).unwrap().len(), 2 << 20);
 }
 
 #[test]
@@ -171,10 +171,9 @@ fn mount_small(folder: &Path) -> impl FnMut() -> io::Result<()> + Send + Sync + 
 
 #[test]
 fn a_small_file_system_is_full_and_then_read_only() {
-    let file = TempFile::new("small-system");
-    fs::create_dir(&file.0).unwrap();
-    let output = child("on_a_small_file_system", &file.0.join("tier"), mount_small(&file.0));
-    fs::remove_dir(&file.0).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tier");
+    let output = child("on_a_small_file_system", &path, mount_small(folder.path()));
     match output {
         Ok(output) => expect_success(&output),
         Err(error) => println!("skipped: no file system can be mounted here: {error}"),
@@ -221,7 +220,7 @@ fn on_a_small_file_system() {
 /// Memory that may not be pinned is transferred as before.
 #[test]
 fn a_limit_of_pinned_memory_leaves_plain_transfers() {
-    let file = TempFile::new("memlock");
+    let file = temp_path("memlock");
     let limit = || {
         let limit = libc::rlimit { rlim_cur: 256 << 10, rlim_max: 256 << 10 };
         // SAFETY: the call reads the limit. A user without privileges cannot change the identity,
@@ -233,7 +232,7 @@ fn a_limit_of_pinned_memory_leaves_plain_transfers() {
         }
         Ok(())
     };
-    expect_success(&child("without_pinning", &file.0, limit).unwrap());
+    expect_success(&child("without_pinning", &file, limit).unwrap());
 }
 
 #[test]
@@ -260,8 +259,8 @@ fn without_pinning() {
 /// the parent as it was.
 #[test]
 fn a_forked_child_cannot_use_the_tier_of_its_parent() {
-    let file = TempFile::new("forked");
-    let output = child("parent_and_child", &file.0, || Ok(())).unwrap();
+    let file = temp_path("forked");
+    let output = child("parent_and_child", &file, || Ok(())).unwrap();
     expect_success(&output);
 }
 
@@ -318,8 +317,8 @@ fn in_the_child(tier: &DiskTier) {
 /// A child that lives on does not keep the file locked after its parent has closed the tier.
 #[test]
 fn a_forked_child_does_not_keep_the_file() {
-    let file = TempFile::new("kept");
-    expect_success(&child("child_that_stays", &file.0, || Ok(())).unwrap());
+    let file = temp_path("kept");
+    expect_success(&child("child_that_stays", &file, || Ok(())).unwrap());
 }
 
 #[test]

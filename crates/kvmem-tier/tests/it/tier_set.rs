@@ -12,7 +12,7 @@ use kvmem_testkit::random::Random;
 use kvmem_tier::device::{Device, Read, Write};
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, Stored, TierSet, TierSetError};
 
-use crate::files::TempFile;
+use crate::files::temp_path;
 use crate::simulated::Disk;
 
 fn open(disk: &Disk) -> DiskTier<Disk> {
@@ -87,8 +87,8 @@ fn hints_go_with_the_values_to_their_devices() {
 
 #[test]
 fn the_memory_of_a_pool_is_registered_with_every_file() {
-    let files = [TempFile::new("set-fixed-0"), TempFile::new("set-fixed-1")];
-    let paths: Vec<&std::path::Path> = files.iter().map(|file| file.0.as_path()).collect();
+    let files = [temp_path("set-fixed-0"), temp_path("set-fixed-1")];
+    let paths: Vec<&std::path::Path> = files.iter().map(|file| &**file).collect();
     let options = DiskTierOptions { bytes: Some(1 << 20), ..DiskTierOptions::default() };
     let (set, reports) = TierSet::open(&paths, &options).unwrap();
     assert!(reports.iter().all(|report| report.created));
@@ -162,16 +162,14 @@ fn sets_that_make_no_sense_are_errors() {
     let copy = Disk::holding(disk.bytes());
     let error = TierSet::new(vec![open(&disk), open(&copy)]).unwrap_err();
     assert!(matches!(error, TierSetError::SameIdentity), "{error}");
-    let folder = std::env::temp_dir().join(format!("kvmem-set-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::write(folder.join("foreign"), vec![7; 1 << 20]).unwrap();
-    let paths = [folder.join("foreign"), folder.join("new")];
+    let folder = tempfile::tempdir().unwrap();
+    let paths = ["foreign", "new"].map(|name| folder.path().join(name));
+    std::fs::write(&paths[0], vec![7; 1 << 20]).unwrap();
     let options = DiskTierOptions { bytes: Some(1 << 20), ..DiskTierOptions::default() };
     let error = TierSet::open(&paths, &options).unwrap_err();
     assert!(error.to_string().contains("foreign"), "{error}");
     let (set, opened) = TierSet::open_available(&paths, &options).unwrap();
     assert!(opened[0].is_err() && opened[1].is_ok() && set.tiers().len() == 1);
-    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// A device of which transfers end only when those of all devices have begun.
