@@ -9,9 +9,8 @@ use kvmem_node::{
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let blocks: u32 = std::env::args().nth(1).map_or(Ok(1_000_000), |text| text.parse())?;
-    let folder = std::env::temp_dir().join(format!("kvmem-node-restart-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
-    let socket = folder.join("kvmem.sock");
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("kvmem.sock");
     // The bytes of the values do not matter, so no page of them is touched.
     let bytes = blocks as usize * 4096;
     let memory = Region::builder(bytes).backing(Backing::Shared).ladder(PageSize::Base).map()?;
@@ -49,6 +48,5 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     drop(client);
     stopper.stop();
     running.join().expect("the server does not panic")?;
-    std::fs::remove_dir_all(&folder)?;
     Ok(())
 }

@@ -7,7 +7,7 @@
 //! A call releases the pins of 64 values and pins 64 others, of 4096 values of 256 bytes. The
 //! server and the clients are processes of their own: the program runs itself.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -108,9 +108,8 @@ fn start(arguments: &[&str]) -> Child {
 }
 
 fn measure(seconds: f64, ways: &[&str], counts: &[usize]) {
-    let folder = std::env::temp_dir().join(format!("kvmem-round-trips-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder can be made");
-    let socket: PathBuf = folder.join("kvmem.sock");
+    let folder = tempfile::tempdir().expect("a folder can be made");
+    let socket = folder.path().join("kvmem.sock");
     let path = socket.to_str().expect("the path is Unicode");
     let mut server = start(&["server", path]);
     let writer = connect(&socket, false);
@@ -139,5 +138,4 @@ fn measure(seconds: f64, ways: &[&str], counts: &[usize]) {
     drop(writer);
     std::thread::sleep(Duration::from_millis(10));
     server.kill().and_then(|()| server.wait().map(drop)).expect("the server ends");
-    std::fs::remove_dir_all(&folder).expect("the folder is this program's");
 }

@@ -32,9 +32,8 @@ fn main() -> Outcome<()> {
 
 /// Serves a node, and runs one engine after the other.
 fn run() -> Outcome<()> {
-    let folder = std::env::temp_dir().join(format!("kvmem-engines-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
-    let socket = folder.join("kvmem.sock");
+    let folder = tempfile::tempdir()?;
+    let socket = folder.path().join("kvmem.sock");
     let memory = Region::builder(16 << 20).backing(Backing::Shared).ladder(PageSize::Base).map()?;
     let node = Node::create(memory, NodeOptions::default())?;
     let server = NodeServer::bind(node, &socket, ServerOptions::default())?;
@@ -50,7 +49,6 @@ fn run() -> Outcome<()> {
     let said = [engine(1)?, engine(2)?, engine(1)?];
     stopper.stop();
     let node = running.join().expect("the server does not panic")?;
-    std::fs::remove_dir_all(&folder)?;
     for line in &said {
         print!("{line}");
     }

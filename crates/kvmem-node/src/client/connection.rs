@@ -114,7 +114,7 @@ impl Possessions {
     }
 
     /// Returns the number of batches of pins.
-    #[cfg(test)]
+    #[cfg(all(test, not(loom)))]
     pub(super) fn batches(&self) -> usize {
         self.pins.len()
     }

@@ -245,7 +245,7 @@ impl<'a> PinnedValue<'a> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use kvmem::arena::{Backing, PageSize, Region};
 
@@ -253,9 +253,8 @@ mod tests {
 
     #[test]
     fn released_batches_leave_nothing_behind() {
-        let folder = std::env::temp_dir().join(format!("kvmem-node-pins-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder can be made");
-        let path = folder.join("kvmem.sock");
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let path = folder.path().join("kvmem.sock");
         let memory = Region::builder(1 << 20).backing(Backing::Shared).ladder(PageSize::Base);
         let memory = memory.map().expect("memory can be mapped");
         let node = Node::create(memory, NodeOptions::default()).expect("possible");
@@ -274,6 +273,5 @@ mod tests {
         client.inner.connection.possessions(|it| assert_eq!(it.batches(), 0));
         stopper.stop();
         running.join().expect("no panic").expect("epoll works");
-        std::fs::remove_dir_all(&folder).expect("it is there");
     }
 }

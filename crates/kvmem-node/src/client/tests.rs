@@ -1,8 +1,6 @@
 //! Servers that do not keep to the protocol: a client gets errors, and trusts no length.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -10,6 +8,7 @@ use kvmem::arena::{Backing, PageSize, Region};
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags};
+use tempfile::TempDir;
 
 use super::{ClientError, ConnectOptions, NodeClient};
 use crate::node::{BlockHandle, Granted};
@@ -27,7 +26,7 @@ const ANSWER_WITHIN: Duration = Duration::from_millis(500);
 
 /// A server that answers each request after the greeting with the next of some messages.
 struct Hostile {
-    folder: PathBuf,
+    folder: TempDir,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -37,13 +36,9 @@ impl Hostile {
     }
 
     fn start_with(welcome: Welcome, bell: HostileBell, answers: Vec<Answered>) -> Hostile {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kvmem-node-hostile-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).expect("a directory can be made");
+        let folder = tempfile::tempdir().expect("a directory can be made");
         let listener = socket::packet_socket(SocketFlags::empty()).expect("a socket");
-        let address = SocketAddrUnix::new(folder.join("sock")).expect("a short path");
+        let address = SocketAddrUnix::new(folder.path().join("sock")).expect("a short path");
         rustix::net::bind(&listener, &address).expect("a new path");
         rustix::net::listen(&listener, 4).expect("it is bound");
         let thread = std::thread::spawn(move || serve(&listener, welcome, bell, answers));
@@ -58,17 +53,16 @@ impl Hostile {
         let retry_for = Duration::ZERO;
         let options = ConnectOptions { retry_for, ..options.clone() };
         // SAFETY: nothing writes to the memory of this server.
-        unsafe { NodeClient::connect(self.folder.join("sock"), &options) }
+        unsafe { NodeClient::connect(self.folder.path().join("sock"), &options) }
     }
 }
 
 impl Drop for Hostile {
     fn drop(&mut self) {
         // The thread ends when the client has gone, or when it has nothing more to say.
-        let _ = socket::connect(&self.folder.join("sock"));
+        let _ = socket::connect(&self.folder.path().join("sock"));
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(std::thread::panicking() || ended.is_some_and(|it| it.is_ok()));
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 

@@ -3,14 +3,13 @@
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use kvmem::arena::{Backing, PageSize, Region};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use tempfile::TempDir;
 
 use super::access::AccessRules;
 use super::deferred::WaitingForSpace;
@@ -30,7 +29,7 @@ use crate::{Node, NodeOptions};
 
 /// A server that serves when the test says so.
 pub(super) struct Stepped {
-    folder: Folder,
+    folder: TempDir,
     pub(super) server: NodeServer,
 }
 
@@ -40,17 +39,18 @@ impl Stepped {
     }
 
     pub(super) fn of(options: ServerOptions, node: NodeOptions) -> Stepped {
-        let folder = Folder::new();
+        let folder = tempfile::tempdir().expect("a directory can be made");
         let memory = Region::builder(8 << 20).backing(Backing::Shared).ladder(PageSize::Base);
         let memory = memory.map().expect("memory can be mapped");
         let node = Node::create(memory, node).expect("possible");
-        let server = NodeServer::bind(node, &folder.join("sock"), options).expect("a new path");
+        let server =
+            NodeServer::bind(node, &folder.path().join("sock"), options).expect("a new path");
         Stepped { folder, server }
     }
 
     /// Connects without greeting. Returns also the number of the connection.
     pub(super) fn connect(&mut self) -> (OwnedFd, u32) {
-        let socket = socket::connect(&self.folder.join("sock")).expect("it listens");
+        let socket = socket::connect(&self.folder.path().join("sock")).expect("it listens");
         self.server.accept(now_ms());
         (socket, self.server.next_key)
     }
@@ -85,30 +85,6 @@ pub(super) fn for_own_group() -> ServerOptions {
     let gid = rustix::process::getegid().as_raw();
     let allow_groups = vec![AllowedGroup { gid, read_only: false }];
     ServerOptions { allow_groups, ..ServerOptions::default() }
-}
-
-/// A directory that goes with the test.
-pub(super) struct Folder(PathBuf);
-
-impl Folder {
-    pub(super) fn new() -> Folder {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kvmem-node-bounds-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).expect("a directory can be made");
-        Folder(folder)
-    }
-
-    pub(super) fn join(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// Sends a request, if the socket has space.
@@ -330,9 +306,9 @@ fn other_users_leave_places_to_the_servers_own() {
 #[test]
 fn the_file_of_the_socket_goes_with_the_server() {
     let Stepped { folder, server } = &Stepped::new(ServerOptions::default());
-    let socket = folder.join("sock");
+    let socket = folder.path().join("sock");
     assert!(socket.exists() && server.node().is_empty());
-    let other = folder.join("other");
+    let other = folder.path().join("other");
     let memory = Region::builder(1 << 20).backing(Backing::Shared).ladder(PageSize::Base);
     let node = Node::create(memory.map().expect("memory can be mapped"), NodeOptions::default());
     let options = ServerOptions::default();
@@ -434,7 +410,7 @@ fn what_was_received_is_served_before_the_end() {
         assert!(ends.requests.try_send(&bytes).expect("the server is honest"), "there is space");
     }
     stepped.server.stopper().stop();
-    let path = stepped.folder.join("sock");
+    let path = stepped.folder.path().join("sock");
     let Stepped { folder, server } = stepped;
     let node = server.run().expect("epoll works");
     assert_eq!(node.stats().misses, 80);
@@ -598,7 +574,7 @@ fn one_user_cannot_reserve_everything() {
 fn a_server_without_descriptors_sleeps() {
     use rustix::event::epoll::{self, Event};
     let mut stepped = Stepped::new(ServerOptions::default());
-    let _client = socket::connect(&stepped.folder.join("sock")).expect("it listens");
+    let _client = socket::connect(&stepped.folder.path().join("sock")).expect("it listens");
     let is_ready = |server: &NodeServer| {
         let mut events = [std::mem::MaybeUninit::<Event>::uninit(); 4];
         let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -17,7 +17,7 @@ use rustix::net::{RecvFlags, SendFlags};
 
 use super::NodeServer;
 use super::attacks::{OTHER, lingering, send_descriptor};
-use super::bounds::{Folder, acquire, for_own_group, send};
+use super::bounds::{acquire, for_own_group, send};
 use crate::node::MAX_BATCH;
 use crate::protocol::{Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, encode};
 use crate::ring;
@@ -58,8 +58,8 @@ fn no_attack_delays_others() {
         let (number, path) = role.split_once(' ').expect("a number and a path");
         return ATTACKS[number.parse::<usize>().expect("a number")].1(Path::new(path));
     }
-    let folder = Folder::new();
-    let path = folder.join("sock");
+    let folder = tempfile::tempdir().expect("a directory can be made");
+    let path = folder.path().join("sock");
     let memory = Region::builder(64 << 20).backing(Backing::Shared).ladder(PageSize::Base);
     let node = Node::create(memory.map().expect("memory"), NodeOptions::default());
     let server = NodeServer::bind(node.expect("possible"), &path, for_own_group());

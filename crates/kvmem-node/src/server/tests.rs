@@ -2,8 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -13,6 +12,7 @@ use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use tempfile::TempDir;
 
 use super::{NodeServer, ServerOptions, Stopper};
 use crate::node::BlockHandle;
@@ -26,7 +26,7 @@ use crate::{ConnectOptions, Node, NodeClient, NodeOptions, socket};
 
 /// A server in a thread, and a client that keeps to the protocol.
 struct Place {
-    folder: PathBuf,
+    folder: TempDir,
     stopper: Stopper,
     thread: Option<JoinHandle<()>>,
     honest: Option<NodeClient>,
@@ -43,13 +43,10 @@ impl Place {
     }
 
     fn with_tier(options: ServerOptions, tier: Option<Arc<dyn NodeTier>>) -> Place {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kvmem-node-unit-{}-{number}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&folder).expect("a directory can be made");
+        let folder = tempfile::tempdir().expect("a directory can be made");
         let node = Node::create(region(1 << 20), NodeOptions::default()).expect("possible");
-        let mut server = NodeServer::bind(node, &folder.join("sock"), options).expect("a new path");
+        let mut server =
+            NodeServer::bind(node, &folder.path().join("sock"), options).expect("a new path");
         if let Some(tier) = tier {
             let options = TierOptions { store_above: 0.0, ..TierOptions::default() };
             server.attach_tier(tier, options).expect("it works");
@@ -69,7 +66,8 @@ impl Place {
     fn connect(&self, rings: bool) -> NodeClient {
         let options = ConnectOptions { rings, ..ConnectOptions::default() };
         // SAFETY: no client of these tests writes to the node's memory.
-        unsafe { NodeClient::connect(self.folder.join("sock"), &options) }.expect("it answers")
+        unsafe { NodeClient::connect(self.folder.path().join("sock"), &options) }
+            .expect("it answers")
     }
 
     fn check_honest(&self) {
@@ -86,7 +84,6 @@ impl Drop for Place {
         self.stopper.stop();
         let ended = self.thread.take().map(JoinHandle::join);
         assert!(std::thread::panicking() || ended.is_some_and(|it| it.is_ok()), "it has panicked");
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -169,7 +166,7 @@ impl Raw {
 
 /// Connects without a library.
 fn greet(place: &Place) -> OwnedFd {
-    let socket = socket::connect(&place.folder.join("sock")).expect("it listens");
+    let socket = socket::connect(&place.folder.path().join("sock")).expect("it listens");
     let (version, namespace) = (PROTOCOL_VERSION, "");
     let hello = Call::Hello { version, namespace, read_only: false, token: 0 };
     exchange(&socket, hello);
@@ -523,7 +520,7 @@ proptest! {
     ) {
         let tier = tiered.then(|| Arc::new(Slow::default()) as Arc<dyn NodeTier>);
         let place = Place::with_tier(ServerOptions::default(), tier);
-        let ungreeted = || socket::connect(&place.folder.join("sock")).expect("it listens");
+        let ungreeted = || socket::connect(&place.folder.path().join("sock")).expect("it listens");
         let mut socket = if greeted { greet(&place) } else { ungreeted() };
         let mut answer = vec![0; MAX_MESSAGE];
         for (mut bytes, damage, cut) in messages {

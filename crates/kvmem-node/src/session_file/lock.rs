@@ -50,17 +50,14 @@ mod tests {
     use super::*;
 
     /// Opens a temporary file several times.
-    fn opened<const N: usize>(name: &str) -> [File; N] {
-        let path = std::env::temp_dir().join(format!("kvmem-lock-{name}-{}", std::process::id()));
-        File::create(&path).expect("a file can be made");
-        let files = std::array::from_fn(|_| File::open(&path).expect("it is there"));
-        std::fs::remove_file(&path).expect("it is there");
-        files
+    fn opened<const N: usize>() -> [File; N] {
+        let file = tempfile::NamedTempFile::new().expect("a file can be made");
+        std::array::from_fn(|_| file.reopen().expect("it is there"))
     }
 
     #[test]
     fn a_lock_lasts_as_long_as_its_open_file() {
-        let [server, client, other] = opened("lasts");
+        let [server, client, other] = opened();
         lock(&client, 7).expect("a shared lock");
         lock(&other, 7).expect("a second one");
         assert_eq!(is_locked_by_others(&server, 7), Ok(true));
@@ -75,7 +72,7 @@ mod tests {
 
     #[test]
     fn an_open_file_does_not_see_its_own_lock() {
-        let [own, other] = opened("own");
+        let [own, other] = opened();
         lock(&own, 0).expect("a shared lock");
         assert_eq!(is_locked_by_others(&own, 0), Ok(false));
         assert_eq!(is_locked_by_others(&other, 0), Ok(true));

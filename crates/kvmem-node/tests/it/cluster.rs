@@ -5,7 +5,6 @@ use std::io::{IoSliceMut, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -15,21 +14,17 @@ use kvmem_node::{
     ClusterOptions, ClusterTier, Node, NodeOptions, NodeTier, TierChain, TierRead, TierState,
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
+use tempfile::TempDir;
 
 use crate::support::{Place, memory};
 use crate::tier::{Tiered, wait_for};
 
 /// A folder that stands in for a cluster.
-struct Cluster(PathBuf);
+struct Cluster(TempDir);
 
 impl Cluster {
     fn new() -> Cluster {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kvmem-cluster-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("a folder can be made");
-        Cluster(path)
+        Cluster(tempfile::tempdir().expect("a folder can be made"))
     }
 
     /// Returns the options of a helper that behaves as `mode` says.
@@ -38,7 +33,7 @@ impl Cluster {
         let own = [
             "env".into(),
             format!("KVMEM_TEST_HELPER={mode}").into(),
-            format!("KVMEM_TEST_CLUSTER={}", self.0.display()).into(),
+            format!("KVMEM_TEST_CLUSTER={}", self.0.path().display()).into(),
             program.into_os_string(),
             "cluster::helper".into(),
         ];
@@ -64,18 +59,12 @@ impl Cluster {
     }
 
     fn objects(&self) -> usize {
-        fs::read_dir(&self.0).expect("a folder").filter(|it| is_object(it.as_ref())).count()
+        fs::read_dir(self.0.path()).expect("a folder").filter(|it| is_object(it.as_ref())).count()
     }
 }
 
 fn is_object(entry: Result<&fs::DirEntry, &std::io::Error>) -> bool {
     entry.is_ok_and(|it| it.path().extension().is_none())
-}
-
-impl Drop for Cluster {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 fn value(seed: usize, len: usize) -> Vec<u8> {
@@ -183,7 +172,7 @@ fn a_helper_that_hangs_is_killed_and_its_memory_is_not_used_again() {
     let stats = tier.stats();
     assert_eq!((stats.hangs, stats.starts, stats.failed), (1, 2, 1));
     // The one that hung was killed.
-    let pid = fs::read_to_string(cluster.0.join("hung.pid")).expect("it hung");
+    let pid = fs::read_to_string(cluster.0.path().join("hung.pid")).expect("it hung");
     assert!(!Path::new("/proc").join(pid).exists());
 }
 

@@ -1,35 +1,29 @@
 //! A server in a thread, on a socket of its own.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 
 use kvmem::arena::{Backing, PageSize, Region};
 use kvmem_node::{
     ConnectOptions, Node, NodeClient, NodeOptions, NodeServer, ServerOptions, Stopper,
 };
+use tempfile::TempDir;
 
 /// A directory that goes with the test.
-pub(crate) struct Place(PathBuf);
+pub(crate) struct Place(TempDir);
 
 impl Place {
     pub(crate) fn new() -> Place {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kvmem-node-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).expect("a directory can be made");
-        Place(path)
+        // Some tests connect as another user.
+        let open = Permissions::from_mode(0o755);
+        let folder = tempfile::Builder::new().permissions(open).tempdir();
+        Place(folder.expect("a directory can be made"))
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.0.join("kvmem.sock")
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.0.path().join("kvmem.sock")
     }
 }
 
