@@ -59,7 +59,7 @@ fn child(test: &str, role: &str, library: &Path) -> Command {
     command.args([&format!("nixl::{test}"), "--exact", "--nocapture", "--test-threads=1"]);
     command.env("KVMEM_TEST_ROLE", role).env(Nixl::ENVIRONMENT, library);
     // NIXL looks for its settings there; these tests use none.
-    command.env("HOME", env::temp_dir());
+    command.env("HOME", env!("CARGO_TARGET_TMPDIR"));
     // Transfers stay on one host, whatever cards it has.
     command.env("UCX_TLS", "tcp,sm,self").env("UCX_NET_DEVICES", "lo");
     // With the system's drivers for RDMA (ibverbs-providers), UCX's module for InfiniBand crashes
@@ -99,17 +99,17 @@ fn a_process_with_more_rights_than_its_user_loads_no_library_of_the_environment(
         return assert!(error.remedy.contains("/etc/ld.so.conf.d"), "{error}");
     }
     let [owner, user] = [65_534, 65_533];
-    let folder = env::temp_dir().join(format!("kvmem-rights-{}", std::process::id()));
-    std::fs::create_dir_all(&folder).expect("a folder can be made");
+    let folder = tempfile::tempdir().expect("a folder can be made");
     let library = StandIn::new("nixl", &[]);
-    let [program, copied] = ["program", "nixl.so"].map(|name| folder.join(name));
+    let [program, copied] = ["program", "nixl.so"].map(|name| folder.path().join(name));
     std::fs::copy(env::current_exe().expect("our own path"), &program).expect("there is space");
     std::fs::copy(library.path(), &copied).expect("there is space");
     let owned = std::os::unix::fs::chown(&program, Some(owner), Some(owner));
     let mode = |file: &Path, mode| {
         std::fs::set_permissions(file, std::fs::Permissions::from_mode(mode)).expect("our own");
     };
-    [(&folder, 0o711), (&copied, 0o755)].into_iter().for_each(|(file, bits)| mode(file, bits));
+    mode(folder.path(), 0o711);
+    mode(&copied, 0o755);
     if owned.is_ok() {
         mode(&program, 0o4711);
         let test = "a_process_with_more_rights_than_its_user_loads_no_library_of_the_environment";
@@ -120,7 +120,6 @@ fn a_process_with_more_rights_than_its_user_loads_no_library_of_the_environment(
     } else {
         println!("skipped: only root gives a file to another user");
     }
-    std::fs::remove_dir_all(&folder).expect("our own folder");
 }
 
 fn passes(command: &mut Command) -> String {

@@ -53,7 +53,7 @@ fn locked(fdinfo: &str) -> u64 {
     fdinfo.lines().filter_map(of_line).fold(0, u64::saturating_add)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use crate::sys;
@@ -72,10 +72,8 @@ mod tests {
 
     #[test]
     fn locks_of_other_users_do_not_count() {
-        let name = format!("kvmem-lockers-{}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir(&folder).expect("a new directory");
-        let open = || sys::open_to_lock(&folder).expect("it is readable");
+        let folder = tempfile::tempdir().expect("a new directory");
+        let open = || sys::open_to_lock(folder.path()).expect("it is readable");
         let (own, other) = (open(), open());
         sys::lock_range(&other, &(100..1100)).expect("it is free");
         let uid = fs::metadata("/proc/self").expect("there is /proc").uid();
@@ -84,6 +82,5 @@ mod tests {
         assert_eq!(locked_by(&own, &[uid + 1]), 0);
         drop(other);
         assert_eq!(locked_by(&own, &[uid]), 0);
-        fs::remove_dir(&folder).expect("it is empty");
     }
 }

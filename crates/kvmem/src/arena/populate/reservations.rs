@@ -266,36 +266,19 @@ impl Drop for TableLock<'_> {
 
 #[cfg(all(test, not(any(loom, miri))))]
 mod tests {
-    use std::fs;
+    use tempfile::TempDir;
 
     use super::*;
 
-    /// A directory for one test.
-    struct Folder(std::path::PathBuf);
-
-    impl Folder {
-        fn new(name: &str) -> Folder {
-            let path = std::env::temp_dir().join(format!("kvmem-{name}-{}", std::process::id()));
-            fs::create_dir(&path).expect("a new directory");
-            Folder(path)
-        }
-
-        fn table(&self) -> ReservationTable {
-            ReservationTable::open(self.0.to_str().expect("a plain path"))
-        }
-    }
-
-    impl Drop for Folder {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir(&self.0);
-        }
+    fn table_in(folder: &TempDir) -> ReservationTable {
+        ReservationTable::open(folder.path().to_str().expect("a plain path"))
     }
 
     #[test]
     fn reservations_add_up_shrink_and_end() {
-        let folder = Folder::new("reservations");
-        let tables: Vec<ReservationTable> = (0..20).map(|_| folder.table()).collect();
-        let sum = || folder.table().others().0;
+        let folder = tempfile::tempdir().expect("a new directory");
+        let tables: Vec<ReservationTable> = (0..20).map(|_| table_in(&folder)).collect();
+        let sum = || table_in(&folder).others().0;
         let mut all: Vec<BytesReserved> = Vec::new();
         for (n, table) in tables.iter().enumerate() {
             let _lock = TableLock::take([table].into_iter());
@@ -307,7 +290,7 @@ mod tests {
         all[0].lower_to(7, [&tables[0]].into_iter());
         assert_eq!((sum(), all[19].bytes(), all[0].bytes()), (195, 5, 1));
         // A new one lies after the last.
-        let table = folder.table();
+        let table = table_in(&folder);
         let more = BytesReserved::take(1000, [&table].into_iter());
         assert_eq!(sum(), 1195);
         let others = |honoured| more.others_in(&table, honoured);
@@ -336,8 +319,8 @@ mod tests {
 
     #[test]
     fn waiting_for_a_locked_file_ends() {
-        let folder = Folder::new("table_lock");
-        let (theirs, ours) = (folder.table(), folder.table());
+        let folder = tempfile::tempdir().expect("a new directory");
+        let (theirs, ours) = (table_in(&folder), table_in(&folder));
         assert!(sys::try_lock(theirs.file.as_ref().expect("opened")).expect("no error"));
         let start = Instant::now();
         let table_lock = TableLock::take([&ours].into_iter());

@@ -1,10 +1,9 @@
 //! Work on fixed buffers: bytes are written to a file and read back by the key alone.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::io_uring::{opcode, squeue, types};
 use kvmem::register::{IoUring, Key, Registrar, RegistrarError, RingTable};
@@ -101,12 +100,5 @@ impl Worker {
 
 /// Creates a file without a name.
 pub(crate) fn file() -> File {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    // Relaxed: the numbers only have to differ.
-    let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    let path = std::env::temp_dir().join(format!("kvmem-test-{}-{number}", std::process::id()));
-    let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
-    let file = file.expect("a folder for such files");
-    std::fs::remove_file(&path).expect("created just now");
-    file
+    tempfile::tempfile().expect("a folder for such files")
 }

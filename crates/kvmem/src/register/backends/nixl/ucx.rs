@@ -51,13 +51,11 @@ mod tests {
 
     #[test]
     fn an_empty_folder_has_no_devices() {
-        let folder = env::temp_dir().join(format!("kvmem-cards-{}", std::process::id()));
-        assert!(!has_entries(&folder));
-        std::fs::create_dir(&folder).unwrap();
-        assert!(!has_entries(&folder));
-        std::fs::create_dir(folder.join("mlx5_0")).unwrap();
-        assert!(has_entries(&folder));
-        std::fs::remove_dir_all(&folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        assert!(!has_entries(&folder.path().join("none")));
+        assert!(!has_entries(folder.path()));
+        std::fs::create_dir(folder.path().join("mlx5_0")).unwrap();
+        assert!(has_entries(folder.path()));
     }
 
     #[test]
