@@ -417,10 +417,10 @@ mod tests {
 
     #[test]
     fn a_folder_is_read_by_the_names_of_its_files() {
-        let folder = std::env::temp_dir().join(format!("kvmem-sessions-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let made = tempfile::tempdir().unwrap();
+        let folder = made.path();
         let options = TraceOptions::default();
-        let error = Trace::open(&folder, &options).unwrap_err().to_string();
+        let error = Trace::open(folder, &options).unwrap_err().to_string();
         assert!(error.contains("none of its files ends in .json"), "{error}");
         let session = |ids: &str| {
             format!(r#"{{"block_size": 32, "requests": [{{"t": 0, "in": 9, "hash_ids": {ids}}}]}}"#)
@@ -428,22 +428,21 @@ mod tests {
         fs::write(folder.join("b.json"), session("[1, 2]")).unwrap();
         fs::write(folder.join("a.jsonl"), session("[1]") + "\n" + &session("[1, 2, 3]")).unwrap();
         fs::write(folder.join("notes.txt"), "hello").unwrap();
-        let bytes = TraceFile::open(&folder, 1).unwrap().len_bytes();
-        let mut trace = Trace::open(&folder, &options).unwrap();
+        let bytes = TraceFile::open(folder, 1).unwrap().len_bytes();
+        let mut trace = Trace::open(folder, &options).unwrap();
         assert_eq!(trace.block_tokens().unwrap(), 32);
         assert_eq!(trace.format(), TraceFormat::KvCacheTester);
         let all: Vec<Request> = trace.by_ref().map(Result::unwrap).collect();
         let ids: Vec<&[u64]> = all.iter().map(|request| request.hash_ids.as_slice()).collect();
         assert_eq!(ids, [&[0][..], &[1, 2, 3], &[4, 5]]);
         assert_eq!(Some(trace.position()), bytes);
-        assert_eq!(crate::files(&folder).unwrap().len(), 2);
+        assert_eq!(crate::files(folder).unwrap().len(), 2);
 
         let wrong = TraceOptions { format: Some(TraceFormat::Azure), ..options };
-        assert!(Trace::open(&folder, &wrong).unwrap_err().to_string().contains("a folder"));
+        assert!(Trace::open(folder, &wrong).unwrap_err().to_string().contains("a folder"));
         let wrong = TraceOptions { block_tokens: Some(512), ..options };
         assert!(
-            Trace::open(&folder, &wrong).unwrap_err().to_string().contains("--block-tokens 512")
+            Trace::open(folder, &wrong).unwrap_err().to_string().contains("--block-tokens 512")
         );
-        fs::remove_dir_all(&folder).unwrap();
     }
 }
