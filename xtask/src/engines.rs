@@ -457,12 +457,14 @@ fn name_of_python(packages: &Path) -> Option<&std::ffi::OsStr> {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
 
-    fn place(name: &str) -> Place {
-        let folder =
-            std::env::temp_dir().join(format!("kvmem-xtask-{name}-{}", std::process::id()));
-        Place { folder }
+    fn place() -> (TempDir, Place) {
+        let folder = tempfile::tempdir().unwrap();
+        let place = Place { folder: folder.path().to_owned() };
+        (folder, place)
     }
 
     #[test]
@@ -496,7 +498,7 @@ mod tests {
 
     #[test]
     fn a_library_is_looked_for_among_the_packages_of_any_python() {
-        let (place, nixl) = (place("library"), &ENGINES[1]);
+        let ((_folder, place), nixl) = (place(), &ENGINES[1]);
         let Found::Library(file) = nixl.found else { panic!("NIXL is a library") };
         assert!(!place.has(nixl));
         let file = place.folder.join("lib/python3.99/site-packages").join(file);
@@ -505,12 +507,11 @@ mod tests {
         fs::write(&file, "").unwrap();
         assert!(place.has(nixl));
         assert_eq!(name_of_python(&packages(&place.folder)[0]).unwrap(), "python3.99");
-        fs::remove_dir_all(&place.folder).unwrap();
     }
 
     #[test]
     fn a_folder_is_made_again_for_another_request() {
-        let (place, lmcache) = (place("folder"), &ENGINES[3]);
+        let ((_folder, place), lmcache) = (place(), &ENGINES[3]);
         assert!(lmcache.is_apart() && !place.has(lmcache));
         fs::create_dir_all(place.apart(lmcache)).unwrap();
         assert!(!place.has(lmcache));
@@ -519,6 +520,5 @@ mod tests {
         assert!(place.has(lmcache));
         fs::write(&requested, "lmcache>=0.4").unwrap();
         assert!(!place.has(lmcache));
-        fs::remove_dir_all(&place.folder).unwrap();
     }
 }

@@ -298,18 +298,16 @@ mod tests {
 
     #[test]
     fn what_a_killed_pip_has_left_is_removed() {
-        let name = format!("kvmem-leftovers-{}", std::process::id());
-        let environment = std::env::temp_dir().join(name);
-        let packages = environment.join("lib/python3.11/site-packages");
+        let environment = tempfile::tempdir().unwrap();
+        let packages = environment.path().join("lib/python3.11/site-packages");
         for package in ["~vmem", "~vmem-0.1.0.dist-info", "kvmem", "kvmem-0.1.0.dist-info"] {
             fs::create_dir_all(packages.join(package)).unwrap();
         }
-        remove_leftovers(&environment);
+        remove_leftovers(environment.path());
         let left = fs::read_dir(&packages).unwrap().map(|entry| entry.unwrap().file_name());
         let mut left: Vec<_> = left.collect();
         left.sort();
         assert_eq!(left, ["kvmem", "kvmem-0.1.0.dist-info"]);
-        fs::remove_dir_all(&environment).unwrap();
     }
 
     #[test]

@@ -175,8 +175,7 @@ mod tests {
 
     #[test]
     fn the_newest_record_of_each_suite_is_drawn() {
-        let folder = std::env::temp_dir().join(format!("kvmem-newest-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
         let files = [
             ("2026-01-02-a.json", "offset"),
             ("2026-01-10-a.json", "offset"),
@@ -185,14 +184,14 @@ mod tests {
             ("2026-02-01-a-soak.txt", "offset"),
         ];
         for (name, suite) in files {
-            std::fs::write(folder.join(name), format!("{{\"suite\": \"{suite}\"}}")).unwrap();
+            std::fs::write(folder.path().join(name), format!("{{\"suite\": \"{suite}\"}}"))
+                .unwrap();
         }
-        let names: Vec<_> = newest(&folder)
+        let names: Vec<_> = newest(folder.path())
             .unwrap()
             .iter()
             .map(|file| file.file_name().unwrap().to_owned())
             .collect();
-        std::fs::remove_dir_all(&folder).unwrap();
         assert_eq!(
             names,
             ["2026-01-11-a-arena.json", "2026-01-10-a.json", "2025-12-31-a-slab.json"]

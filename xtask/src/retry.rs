@@ -166,7 +166,8 @@ fn copy(command: &Command, is_kept: impl Fn(usize) -> bool) -> Command {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::PathBuf;
+
+    use tempfile::TempPath;
 
     use super::*;
     use crate::step::Report;
@@ -279,8 +280,9 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out
     }
 
     /// A test program: its test `always` fails, and `once` fails until the file is there.
-    fn program(name: &str, always: bool) -> (PathBuf, Command) {
-        let file = std::env::temp_dir().join(format!("kvmem-retry-{name}-{}", std::process::id()));
+    fn program(always: bool) -> (TempPath, Command) {
+        let unmade = tempfile::Builder::new().make(|_| Ok(()));
+        let file = unmade.unwrap().into_temp_path();
         let text = r#"
             failed=""
             [ -e "$1" ] || failed="once"
@@ -300,7 +302,7 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out
 
     #[test]
     fn a_test_that_fails_once_passes_and_is_named() {
-        let (file, mut command) = program("once", false);
+        let (_file, mut command) = program(false);
         let mut report = Report::default();
         assert!(!report.command("tests", Kind::Program, &mut command));
         assert_eq!(report.total(), Count { passed: 0, failed: 1 });
@@ -310,12 +312,11 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out
         // It is not run a third time.
         report.retry();
         assert_eq!(report.second_tries(), ["tests: once"]);
-        fs::remove_file(file).unwrap();
     }
 
     #[test]
     fn a_test_that_fails_twice_fails_the_run() {
-        let (file, mut command) = program("always", true);
+        let (_file, mut command) = program(true);
         let mut report = Report::default();
         report.command("tests", Kind::Program, &mut command);
         report.check("a check", || anyhow::bail!("not a test"));
@@ -324,24 +325,22 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out
         // The second run reports one of two tests, as one that is skipped would.
         assert_eq!(report.total(), Count { passed: 0, failed: 3 });
         assert_eq!(report.second_tries(), [""; 0]);
-        fs::remove_file(file).unwrap();
 
-        let (file, mut command) = program("again", true);
+        let (file, mut command) = program(true);
         fs::write(&file, "").unwrap();
         let mut report = Report::default();
         report.command("tests", Kind::Program, &mut command);
         report.retry();
         assert_eq!(report.total(), Count { passed: 0, failed: 1 });
         assert_eq!(report.second_tries(), [""; 0]);
-        fs::remove_file(file).unwrap();
     }
 
     #[test]
     fn after_many_failures_nothing_runs_again() {
         let mut report = Report::default();
-        let files: Vec<PathBuf> = (0..=MAX_TESTS)
-            .map(|turn| {
-                let (file, mut command) = program(&format!("many-{turn}"), false);
+        let _files: Vec<TempPath> = (0..=MAX_TESTS)
+            .map(|_| {
+                let (file, mut command) = program(false);
                 report.command("tests", Kind::Program, &mut command);
                 file
             })
@@ -349,6 +348,5 @@ test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out
         report.retry();
         assert_eq!(report.total().failed, MAX_TESTS as u64 + 1);
         assert_eq!(report.second_tries(), [""; 0]);
-        files.into_iter().for_each(|file| fs::remove_file(file).unwrap());
     }
 }

@@ -245,13 +245,14 @@ fn write(file: &Path, times: &BTreeMap<String, Duration>) {
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use tempfile::TempPath;
 
     use super::*;
 
-    fn file(name: &str) -> PathBuf {
-        std::env::temp_dir().join(format!("kvmem-xtask-{name}-{}", std::process::id()))
+    fn file() -> TempPath {
+        tempfile::NamedTempFile::new().unwrap().into_temp_path()
     }
 
     fn pass(report: &mut Report) {
@@ -275,7 +276,7 @@ mod tests {
         });
         let last = Task::new("last", "last", record("last")).after("two").after("build");
         let missing = Task::new("last", "missing", record("missing")).after("not there");
-        let file = file("waits");
+        let file = file();
         let report = run(vec![last, build, missing], 3, &file);
         assert!(read(&file)["build"] >= read(&file)["one"]);
         let ran = lock(&order).clone();
@@ -283,7 +284,6 @@ mod tests {
         assert!(at("build") < at("one") && at("two") < at("last"), "{ran:?}");
         assert_eq!((report.total().passed, report.total().failed), (5, 0));
         assert_eq!(read(&file).len(), 5);
-        fs::remove_file(&file).unwrap();
     }
 
     #[test]
@@ -312,10 +312,9 @@ mod tests {
         };
         let mut tasks: Vec<Task<'_>> = ["a", "b", "c"].map(task).into();
         tasks.extend(["x", "y", "z"].map(beside));
-        let file = file("tools");
+        let file = file();
         assert_eq!(run(tasks, 3, &file).total().passed, 6);
         assert_eq!(most.into_inner(), 1);
-        fs::remove_file(&file).unwrap();
     }
 
     #[test]
@@ -367,10 +366,9 @@ mod tests {
             pass(report);
             vec![two, other("added")]
         });
-        let file = file("last");
+        let file = file();
         let report = run(vec![one, other("a"), growing, other("b")], 3, &file);
         assert_eq!((report.total().passed, report.total().failed), (6, 0));
-        fs::remove_file(&file).unwrap();
     }
 
     #[test]
@@ -378,9 +376,8 @@ mod tests {
         let panics = Task::new("test", "panics", |_| panic!("on purpose"));
         let one = Task::new("test", "one", pass).after("two");
         let two = Task::new("test", "two", pass).after("one");
-        let file = file("circle");
+        let file = file();
         let report = run(vec![one, two, panics, Task::new("test", "three", pass)], 2, &file);
         assert_eq!((report.total().passed, report.total().failed), (1, 3));
-        fs::remove_file(&file).unwrap();
     }
 }

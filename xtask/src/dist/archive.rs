@@ -95,10 +95,10 @@ mod tests {
 
     #[test]
     fn the_same_files_give_the_same_bytes() {
-        let scratch = std::env::temp_dir().join(format!("kvmem-archive-{}", std::process::id()));
+        let scratch = tempfile::tempdir().unwrap();
         let mut packed = Vec::new();
         for (run, names) in [["b", "a"], ["a", "b"]].iter().enumerate() {
-            let folder = scratch.join(run.to_string()).join("folder");
+            let folder = scratch.path().join(run.to_string()).join("folder");
             fs::create_dir_all(folder.join("bin")).unwrap();
             for name in names {
                 fs::write(folder.join("bin").join(name), name).unwrap();
@@ -106,23 +106,20 @@ mod tests {
             let rights = if run == 0 { 0o700 } else { 0o777 };
             fs::set_permissions(folder.join("bin/a"), Permissions::from_mode(rights)).unwrap();
             set_rights(&folder).unwrap();
-            let archive = scratch.join(format!("{run}.tar.gz"));
+            let archive = scratch.path().join(format!("{run}.tar.gz"));
             write(&folder, 1_000_000, &archive).unwrap();
             packed.push(fs::read(archive).unwrap());
         }
-        fs::remove_dir_all(&scratch).unwrap();
         assert!(packed[0] == packed[1] && packed[0].len() > 50);
     }
 
     #[test]
     fn checksums_tell_every_platform() {
-        let folder = std::env::temp_dir().join(format!("kvmem-sums-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let folder = tempfile::tempdir().unwrap();
         for name in ["kvmem-1-b.tar.gz", "kvmem-1-a.tar.gz", "other"] {
-            fs::write(folder.join(name), name).unwrap();
+            fs::write(folder.path().join(name), name).unwrap();
         }
-        let text = fs::read_to_string(sums(&folder, "kvmem-1-").unwrap()).unwrap();
-        fs::remove_dir_all(&folder).unwrap();
+        let text = fs::read_to_string(sums(folder.path(), "kvmem-1-").unwrap()).unwrap();
         let names: Vec<&str> = text.lines().filter_map(|line| line.split("  ").nth(1)).collect();
         assert_eq!(names, ["kvmem-1-a.tar.gz", "kvmem-1-b.tar.gz"]);
     }

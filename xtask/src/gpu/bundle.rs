@@ -64,39 +64,37 @@ fn fill(folder: &Path, test: &Path, command: &Path) -> Result<()> {
 mod tests {
     use super::*;
     use std::process::Output;
+    use tempfile::TempDir;
 
     /// A bundle whose programs are scripts.
-    struct Bundle(PathBuf);
+    struct Bundle(TempDir);
 
     impl Bundle {
-        fn new(name: &str, tests: &str, kvmem: &str) -> Bundle {
-            let folder =
-                std::env::temp_dir().join(format!("kvmem-bundle-{name}-{}", std::process::id()));
-            let programs = folder.join("programs");
+        fn new(tests: &str, kvmem: &str) -> Bundle {
+            let folder = tempfile::tempdir().unwrap();
+            let programs = folder.path().join("programs");
             fs::create_dir_all(&programs).unwrap();
             for (name, lines) in [("tests", tests), ("kvmem", kvmem)] {
                 let path = programs.join(name);
                 fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
             }
-            let bundle = folder.join("bundle");
+            let bundle = folder.path().join("bundle");
             fill(&bundle, &programs.join("tests"), &programs.join("kvmem")).unwrap();
             Bundle(folder)
         }
 
+        fn path(&self, name: &str) -> PathBuf {
+            self.0.path().join(name)
+        }
+
         /// Runs it from another folder.
         fn run(&self, args: &[&str]) -> (Option<i32>, String) {
-            let mut run = Command::new(self.0.join("bundle/run.sh"));
+            let mut run = Command::new(self.path("bundle/run.sh"));
             let Output { status, stdout, stderr } =
-                run.args(args).current_dir(&self.0).output().unwrap();
+                run.args(args).current_dir(self.0.path()).output().unwrap();
             let text = [stdout, stderr].concat();
             (status.code(), String::from_utf8(text).unwrap())
-        }
-    }
-
-    impl Drop for Bundle {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
         }
     }
 
@@ -106,12 +104,12 @@ mod tests {
 
     #[test]
     fn tests_and_benchmark_run_and_leave_the_rows() {
-        let bundle = Bundle::new("runs", "echo 'test result: ok. 1 passed'", MEASURES);
+        let bundle = Bundle::new("echo 'test result: ok. 1 passed'", MEASURES);
         let (status, text) = bundle.run(&["out", "--quick"]);
         assert_eq!(status, Some(0), "{text}");
         assert!(text.contains("1 passed") && text.contains("rows: "), "{text}");
-        assert!(bundle.0.join("out/gpu.json").exists() && bundle.0.join("out/gpu.log").exists());
-        let arguments = fs::read_to_string(bundle.0.join("rows.txt")).unwrap();
+        assert!(bundle.path("out/gpu.json").exists() && bundle.path("out/gpu.log").exists());
+        let arguments = fs::read_to_string(bundle.path("rows.txt")).unwrap();
         assert!(arguments.starts_with("bench gpu --json"), "{arguments}");
         assert!(arguments.trim_end().ends_with("--quick"), "{arguments}");
     }
@@ -119,7 +117,7 @@ mod tests {
     #[test]
     fn without_a_driver_it_says_skipped_and_succeeds() {
         let skips = "echo '  skipped: no library: libcuda.so.1'";
-        let bundle = Bundle::new("skips", skips, skips);
+        let bundle = Bundle::new(skips, skips);
         let (status, text) = bundle.run(&["out"]);
         assert_eq!(status, Some(0), "{text}");
         assert!(text.contains("skipped: no library") && !text.contains("rows: "), "{text}");
@@ -128,11 +126,11 @@ mod tests {
 
     #[test]
     fn a_failure_of_either_is_one() {
-        let bundle = Bundle::new("tests-fail", "exit 101", MEASURES);
+        let bundle = Bundle::new("exit 101", MEASURES);
         let (status, text) = bundle.run(&["out"]);
         assert_eq!(status, Some(1), "{text}");
-        assert!(bundle.0.join("out/gpu.json").exists(), "the benchmark runs all the same: {text}");
-        let bundle = Bundle::new("bench-fails", "true", "exit 2");
+        assert!(bundle.path("out/gpu.json").exists(), "the benchmark runs all the same: {text}");
+        let bundle = Bundle::new("true", "exit 2");
         assert_eq!(bundle.run(&["out"]).0, Some(1));
     }
 }

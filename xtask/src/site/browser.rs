@@ -217,8 +217,8 @@ mod tests {
 
     #[test]
     fn faults_of_a_page_are_seen() {
-        let site = std::env::temp_dir().join(format!("kvmem-site-look-{}", std::process::id()));
-        std::fs::create_dir_all(&site).unwrap();
+        let made = tempfile::tempdir().unwrap();
+        let site = made.path();
         let Some(mut browser) = Browser::start(&site.join("profile")).unwrap() else {
             say!("skipped: there is no Chromium here");
             return;
@@ -227,7 +227,7 @@ mod tests {
             let file = site.join(name);
             std::fs::write(&file, html).unwrap();
             let mut faults = Vec::new();
-            look(&mut browser, &site, &file, &site, &mut faults).unwrap();
+            look(&mut browser, site, &file, site, &mut faults).unwrap();
             faults
         };
         const GOOD: &str = "<!doctype html><title>t</title><meta name=viewport content=\
@@ -252,7 +252,6 @@ mod tests {
             assert_eq!(found, times, "{what}: {faults:?}");
         }
         drop(browser);
-        std::fs::remove_dir_all(&site).unwrap();
     }
 
     #[test]

@@ -93,17 +93,17 @@ mod tests {
 
     #[test]
     fn unchanged_files_stay_and_others_go() {
-        let root = std::env::temp_dir().join(format!("kvmem-site-folder-{}", std::process::id()));
-        let mut folder = Folder::new(root.clone());
+        let made = tempfile::tempdir().unwrap();
+        let root = made.path();
+        let mut folder = Folder::new(root.to_owned());
         folder.write("a/b.md", b"1").unwrap();
         folder.write("c.md", b"2").unwrap();
         let changed = || fs::metadata(root.join("a/b.md")).unwrap().modified().unwrap();
         let before = changed();
-        let mut folder = Folder::new(root.clone());
+        let mut folder = Folder::new(root.to_owned());
         folder.write("a/b.md", b"1").unwrap();
         folder.remove_others("").unwrap();
         assert_eq!(changed(), before);
-        assert_eq!(files(&root).unwrap(), [root.join("a/b.md")]);
-        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(files(root).unwrap(), [root.join("a/b.md")]);
     }
 }

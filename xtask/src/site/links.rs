@@ -119,15 +119,15 @@ mod tests {
 
     #[test]
     fn broken_links_and_anchors_are_found() {
-        let site = std::env::temp_dir().join(format!("kvmem-site-links-{}", std::process::id()));
+        let made = tempfile::tempdir().unwrap();
+        let site = made.path();
         std::fs::create_dir_all(site.join("d")).unwrap();
         let write = |name: &str, html: &str| std::fs::write(site.join(name), html).unwrap();
         write("a.html", "<h1 id=\"x\"></h1><a href=\"d/b.html#y\"></a><a href=\"#x\"></a>");
         write("d/b.html", "<p id=\"y\"><a href=\"../a.html?q#x\"></a><img src=\"https://e.f/g\">");
-        check(&site).unwrap();
+        check(site).unwrap();
         write("d/b.html", "<a href=\"../a.html#z\"></a><img src=\"c.png\"><a href=\"/a.html\">");
-        let faults = check(&site).unwrap_err().to_string();
-        std::fs::remove_dir_all(&site).unwrap();
+        let faults = check(site).unwrap_err().to_string();
         for fault in ["a.html has no anchor z", "d/c.png", "not relative", "has no anchor y"] {
             assert!(faults.contains(fault), "{fault}: {faults}");
         }

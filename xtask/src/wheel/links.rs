@@ -221,15 +221,14 @@ Version needs section '.gnu.version_r' contains 2 entries:
 
     #[test]
     fn the_tests_own_program_is_read_and_its_folder_found() {
-        let folder = std::env::temp_dir().join(format!("kvmem-links-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
+        let made = tempfile::tempdir().unwrap();
+        let folder = made.path();
         fs::write(folder.join("plain.txt"), "text").unwrap();
-        let error = check_wheel(&folder, &[]).unwrap_err().to_string();
+        let error = check_wheel(folder, &[]).unwrap_err().to_string();
         assert!(error.contains("holds no compiled file"), "{error}");
         fs::write(folder.join("broken.so"), b"\x7fELF and no more").unwrap();
-        assert!(check_wheel(&folder, &[]).is_err());
+        assert!(check_wheel(folder, &[]).is_err());
         let needs = read(&std::env::current_exe().unwrap()).unwrap();
         assert!(needs.libraries.iter().any(|library| library == "libc.so.6"), "{needs}");
-        fs::remove_dir_all(&folder).unwrap();
     }
 }
