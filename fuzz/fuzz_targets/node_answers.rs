@@ -6,7 +6,6 @@ use std::io::IoSlice;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -20,6 +19,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
 };
+use tempfile::TempDir;
 
 /// Bytes of the memory of the server.
 const BYTES: usize = 64 << 10;
@@ -238,17 +238,15 @@ fn send(socket: &OwnedFd, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> bool
 
 /// A server in a thread, and the folder of its socket.
 struct Hostile {
-    folder: PathBuf,
+    folder: TempDir,
     listener: Arc<OwnedFd>,
     thread: Option<JoinHandle<Result<()>>>,
 }
 
 impl Hostile {
     fn start(input: Vec<u8>) -> Result<Hostile> {
-        let folder = std::env::temp_dir().join(format!("kvmem-fuzz-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)?;
-        let path = folder.join("hostile");
-        let _ = std::fs::remove_file(&path);
+        let folder = tempfile::tempdir()?;
+        let path = folder.path().join("hostile");
         let kind = SocketType::SEQPACKET;
         let listener =
             rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
@@ -445,7 +443,7 @@ fn target(bytes: &[u8]) -> Result<()> {
     };
     let started = Instant::now();
     // SAFETY: nothing writes to the memory of this server.
-    let client = unsafe { NodeClient::connect(hostile.folder.join("hostile"), &options) };
+    let client = unsafe { NodeClient::connect(hostile.folder.path().join("hostile"), &options) };
     ensure!(started.elapsed() < LIMIT, "connecting took {:?}", started.elapsed());
     if let Ok(client) = client {
         let mut held = Vec::new();

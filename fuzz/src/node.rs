@@ -8,6 +8,7 @@ use kvmem::arena::{Backing, PageSize, Region};
 use kvmem_node::{
     ConnectOptions, Node, NodeClient, NodeError, NodeOptions, NodeServer, ServerOptions, Stopper,
 };
+use tempfile::TempDir;
 
 /// Bytes of the memory of a node.
 pub const BYTES: usize = 256 << 10;
@@ -34,7 +35,7 @@ pub fn value(key: u8) -> Vec<u8> {
 
 /// A server in a thread of this process, and the folder of its socket.
 pub struct Running {
-    folder: PathBuf,
+    folder: TempDir,
     stopper: Stopper,
     thread: Option<JoinHandle<Result<Node, NodeError>>>,
 }
@@ -42,10 +43,9 @@ pub struct Running {
 impl Running {
     /// Starts a server with an empty node. `look` sees the server before it runs.
     pub fn start<R>(look: impl FnOnce(&NodeServer) -> Result<R>) -> Result<(Running, R)> {
-        let folder = std::env::temp_dir().join(format!("kvmem-fuzz-{}", std::process::id()));
-        std::fs::create_dir_all(&folder)?;
+        let folder = tempfile::tempdir()?;
         let node = Node::create(shared(BYTES)?, options())?;
-        let server = NodeServer::bind(node, &folder.join("sock"), ServerOptions::default())?;
+        let server = NodeServer::bind(node, &folder.path().join("sock"), ServerOptions::default())?;
         let seen = look(&server)?;
         let stopper = server.stopper();
         let thread = Some(std::thread::spawn(move || server.run()));
@@ -55,7 +55,7 @@ impl Running {
     /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
-        self.folder.join("sock")
+        self.folder.path().join("sock")
     }
 
     /// Ends the server. A panic of its thread is an error.
@@ -71,7 +71,6 @@ impl Drop for Running {
     fn drop(&mut self) {
         self.stopper.stop();
         let _ = self.thread.take().map(JoinHandle::join);
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
 
