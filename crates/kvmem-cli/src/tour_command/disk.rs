@@ -242,17 +242,16 @@ mod tests {
 
     #[test]
     fn values_come_back_and_nothing_is_left() {
-        let folder = std::env::temp_dir().join(format!("kvmem-tour-disk-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("it can be made");
+        let folder = tempfile::tempdir().expect("it can be made");
         let pool = Pool::builder(16 << 20).ladder(PageSize::Base).build().expect("16 MiB");
-        let disk = show(&pool, &folder).expect("there is room");
+        let disk = show(&pool, folder.path()).expect("there is room");
         assert_eq!(disk.wrong, [""; 0]);
         assert_eq!((disk.values, disk.found), (192, 192), "{disk:?}");
         assert!(disk.stored.bytes >= 8 << 20 && disk.write_amplification() > 1.0, "{disk:?}");
         assert_eq!(disk.again.bytes, 12 << 20);
         assert_eq!(pool.metrics().allocated, 0);
-        std::fs::remove_dir(&folder).expect("it is empty");
-        let missing = show(&pool, &folder).expect_err("the folder is gone");
+        std::fs::remove_dir(folder.path()).expect("it is empty");
+        let missing = show(&pool, folder.path()).expect_err("the folder is gone");
         assert!(missing.why.contains("No such file") && missing.remedies.len() == 2, "{missing:?}");
     }
 }

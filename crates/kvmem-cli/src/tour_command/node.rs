@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use kvmem_node::{ConnectOptions, Keeper, KeeperClient, KeeperOptions, NodeClient};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use tempfile::TempDir;
 
 use super::disk::Phase;
 use super::telling::Missing;
@@ -109,8 +110,7 @@ struct SocketFolder {
 impl SocketFolder {
     fn new() -> io::Result<SocketFolder> {
         // The path of a socket is short, so the folder is not that of the report.
-        let folder = std::env::temp_dir().join(format!("kvmem-tour-{}", std::process::id()));
-        fs::create_dir(&folder)?;
+        let folder = TempDir::with_prefix("kvmem-tour-")?.keep();
         let mut place = SocketFolder { folder, keeper: None };
         let keeper = Keeper::bind(&place.keeper_socket(), KeeperOptions::default());
         let keeper = keeper.map_err(io::Error::other)?;

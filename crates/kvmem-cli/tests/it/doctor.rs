@@ -145,17 +145,18 @@ fn invalid_options_name_the_fault() {
 #[test]
 fn doctor_works_without_privileges() {
     // Other users may have no access to the build's folder.
-    let command = std::env::temp_dir().join(format!("kvmem-doctor-{}", std::process::id()));
+    let open = std::fs::Permissions::from_mode(0o755);
+    let folder = tempfile::Builder::new().permissions(open.clone()).tempdir().unwrap();
+    let command = folder.path().join("kvmem");
     // Another process copies the file. A copy that this process writes could be inherited, open, by
     // a process that another test starts at that moment; running it then fails with ETXTBSY.
     let copied =
         Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status().unwrap();
     assert!(copied.success());
-    std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&command, open).unwrap();
     let limited = r#"ulimit -l 64 && exec "$0" doctor --size 1GiB --json"#;
     let nobody =
         Command::new("sh").args(["-c", limited]).arg(&command).uid(65534).gid(65534).output();
-    std::fs::remove_file(&command).unwrap();
     let output = match nobody {
         Ok(output) => output,
         Err(error) => {
@@ -164,7 +165,7 @@ fn doctor_works_without_privileges() {
         }
     };
     if output.status.code() == Some(126) {
-        eprintln!("skipped: nothing can be run in {}", std::env::temp_dir().display());
+        eprintln!("skipped: nothing can be run in {}", folder.path().display());
         return;
     }
     let report = report(&output);

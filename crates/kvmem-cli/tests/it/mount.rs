@@ -206,7 +206,9 @@ fn populating_can_be_disabled() {
 /// The command predicts this failure, so the status is 2, not 1.
 #[test]
 fn too_little_locked_memory_fails_before_any_work() {
-    let command = std::env::temp_dir().join(format!("kvmem-mount-{}", std::process::id()));
+    let open = std::fs::Permissions::from_mode(0o755);
+    let folder = tempfile::Builder::new().permissions(open.clone()).tempdir().unwrap();
+    let command = folder.path().join("kvmem");
     // Another process copies the file: see the tests of `doctor`.
     assert!(
         Command::new("cp")
@@ -216,11 +218,10 @@ fn too_little_locked_memory_fails_before_any_work() {
             .unwrap()
             .success()
     );
-    std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&command, open).unwrap();
     let limited = r#"ulimit -l 64 && exec "$0" mount --size 64MiB --pages 4k --devices mlock"#;
     let nobody =
         Command::new("sh").args(["-c", limited]).arg(&command).uid(65534).gid(65534).output();
-    std::fs::remove_file(&command).unwrap();
     let output = match nobody {
         Ok(output) if output.status.code() != Some(126) => output,
         other => {

@@ -5,9 +5,11 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
 
 const GOOD: &str = "earlier good output\n";
 const ONE_SIZE: [&str; 6] = ["--object-bytes", "4KiB", "--page-tokens", "512", "--pool", "1MiB"];
@@ -17,19 +19,15 @@ fn kvmem(args: &[&str]) -> Output {
 }
 
 /// A folder of its own for each test, removed at the end.
-struct Folder(PathBuf);
+struct Folder(TempDir);
 
 impl Folder {
     fn new(name: &str) -> Folder {
-        let path =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
-        let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        Folder(TempDir::with_prefix_in(name, env!("CARGO_TARGET_TMPDIR")).unwrap())
     }
 
     fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().unwrap().to_owned()
+        self.0.path().join(name).to_str().unwrap().to_owned()
     }
 
     fn file(&self, name: &str, content: &str) -> String {
@@ -46,17 +44,11 @@ impl Folder {
 
     /// Lists the files in the folder, in order.
     fn names(&self) -> Vec<String> {
-        let list = fs::read_dir(&self.0).unwrap();
+        let list = fs::read_dir(self.0.path()).unwrap();
         let mut names: Vec<_> =
             list.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.sort();
         names
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 
@@ -78,8 +70,11 @@ fn an_input_is_never_an_output() {
     let (soft, hard, chain) = (folder.path("soft"), folder.path("hard"), folder.path("chain"));
     symlink("t.jsonl", &soft).unwrap();
     fs::hard_link(&trace, &hard).unwrap();
-    symlink("./../".to_owned() + folder.0.file_name().unwrap().to_str().unwrap() + "/soft", &chain)
-        .unwrap();
+    symlink(
+        "./../".to_owned() + folder.0.path().file_name().unwrap().to_str().unwrap() + "/soft",
+        &chain,
+    )
+    .unwrap();
     for output in [&trace, &soft, &hard, &chain] {
         for option in ["--html", "--json", "--record"] {
             let message = fails(&[&["replay", &trace, option, output], &ONE_SIZE[..]].concat());
@@ -226,7 +221,7 @@ fn endless(folder: &Folder, lines: usize) -> Child {
     let start = Instant::now();
     let open = || {
         let list = fs::read_dir(&fds).unwrap().filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());
-        list.filter(|file| file.starts_with(&folder.0)).count()
+        list.filter(|file| file.starts_with(folder.0.path())).count()
     };
     while open() < 3 {
         assert!(start.elapsed() < Duration::from_secs(120), "it does not begin");
@@ -381,8 +376,14 @@ fn replayed_in_a_namespace(folder: &Folder, setup: &str) -> Option<()> {
         "mount --make-rprivate / && {setup} && exec \"$0\" replay \"$1/t.jsonl\" --json \
          \"$1/target\""
     );
-    let shell =
-        ["--mount", "sh", "-c", &run, env!("CARGO_BIN_EXE_kvmem"), folder.0.to_str().unwrap()];
+    let shell = [
+        "--mount",
+        "sh",
+        "-c",
+        &run,
+        env!("CARGO_BIN_EXE_kvmem"),
+        folder.0.path().to_str().unwrap(),
+    ];
     let output = Command::new("unshare").args(shell).output().ok()?;
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(!message.contains("kvmem:"), "{message}");

@@ -3,10 +3,11 @@
 //! The expected figures of `data/small_trace.jsonl` (160 requests of made-up conversations on three
 //! system prompts) come from a separate simulation of the cache's rules over a plain list.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use tempfile::TempPath;
 
 fn kvmem(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kvmem")).args(args).stdin(Stdio::null()).output().unwrap()
@@ -18,24 +19,18 @@ fn small_trace() -> String {
 }
 
 /// A file of its own for each test, removed at the end.
-struct Scratch(PathBuf);
+struct Scratch(TempPath);
 
 impl Scratch {
     fn new(name: &str, text: &str) -> Self {
-        let path =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
-        std::fs::write(&path, text).unwrap();
-        Scratch(path)
+        let mut builder = tempfile::Builder::new();
+        let file = builder.suffix(name).tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        std::fs::write(&file, text).unwrap();
+        Scratch(file.into_temp_path())
     }
 
     fn path(&self) -> &str {
         self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -5,37 +5,32 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use kvmem_node::{ClientError, ConnectOptions, KeeperClient, NodeClient};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use tempfile::TempDir;
 
 /// A folder with a socket, and with the keeper that a server starts there.
-pub(crate) struct Place(PathBuf);
+pub(crate) struct Place(TempDir);
 
 impl Place {
     pub(crate) fn new() -> Place {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
         // The path of a socket is short.
-        let name = format!("kvmem-serve-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("a folder can be made");
-        Place(path)
+        Place(tempfile::tempdir().expect("a folder can be made"))
     }
 
     pub(crate) fn folder(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
-        self.0.join("node.sock")
+        self.folder().join("node.sock")
     }
 
     pub(crate) fn keeper_socket(&self) -> PathBuf {
-        self.0.join("node.sock.keeper")
+        self.folder().join("node.sock.keeper")
     }
 
     pub(crate) fn keeper(&self) -> KeeperClient {
@@ -70,7 +65,7 @@ impl Place {
     }
 
     fn started(&self, mut command: Command, options: &[String]) -> Server {
-        let report = self.0.join("report.json");
+        let report = self.folder().join("report.json");
         let _ = fs::remove_file(&report);
         command.args(options).arg("--json").arg(&report);
         let mut child = command
@@ -131,7 +126,6 @@ impl Drop for Place {
         if let Ok(keeper) = KeeperClient::connect(self.keeper_socket()) {
             let _ = keeper.stop();
         }
-        let _ = fs::remove_dir_all(&self.0);
     }
 }
 

@@ -1,6 +1,5 @@
 //! `kvmem snapshot`, with snapshots that the test writes byte by byte.
 
-use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use kvmem_cli::snapshot::{
@@ -8,6 +7,7 @@ use kvmem_cli::snapshot::{
 };
 use proptest::prelude::*;
 use serde_json::Value;
+use tempfile::TempPath;
 
 fn kvmem(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kvmem")).args(args).output().unwrap()
@@ -193,24 +193,18 @@ proptest! {
 }
 
 /// A file that is removed at the end.
-struct SnapshotFile(PathBuf);
+struct SnapshotFile(TempPath);
 
 impl SnapshotFile {
     fn new(name: &str, bytes: &[u8]) -> SnapshotFile {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
-        let path = folder.join(format!("{}-{name}.snapshot", std::process::id()));
-        std::fs::write(&path, bytes).unwrap();
-        SnapshotFile(path)
+        let mut builder = tempfile::Builder::new();
+        let file = builder.prefix(name).tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        std::fs::write(&file, bytes).unwrap();
+        SnapshotFile(file.into_temp_path())
     }
 
     fn text(&self) -> &str {
         self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for SnapshotFile {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -8,6 +8,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use tempfile::TempDir;
+
 fn kvmem() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
     command.stdin(Stdio::null());
@@ -29,23 +31,11 @@ fn small_trace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/small_trace.jsonl")
 }
 
-/// A folder for one test, which other users may read.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let path =
-            Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
-        Folder(path)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+/// Makes a folder for one test, which other users may read.
+fn open_folder() -> TempDir {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    folder
 }
 
 #[test]
@@ -110,20 +100,21 @@ const EVIL: &str = "a\x1b[31mb\x07\rc\u{9b}2Jd\u{202e}e";
 
 #[test]
 fn control_characters_in_names_are_escaped() {
-    let folder = Folder::new("evil");
+    let folder = open_folder();
     let copy = |name: &str| {
-        let path = folder.0.join(name);
+        let path = folder.path().join(name);
         fs::copy(small_trace(), &path).unwrap();
         path.into_os_string().into_string().unwrap()
     };
     let trace = copy(&format!("{EVIL}.jsonl"));
-    let malformed = folder.0.join(format!("bad{EVIL}")).into_os_string().into_string().unwrap();
+    let malformed =
+        folder.path().join(format!("bad{EVIL}")).into_os_string().into_string().unwrap();
     fs::write(&malformed, format!("{{\"{EVIL}\": 1}}\n")).unwrap();
-    let record = folder.0.join(format!("ops{EVIL}")).into_os_string().into_string().unwrap();
+    let record = folder.path().join(format!("ops{EVIL}")).into_os_string().into_string().unwrap();
     let run = kvmem().args(["replay", &trace, "--record", &record]).output().unwrap();
     assert!(run.status.success());
     // A benchmark record of another program.
-    let rows = folder.0.join("rows.json").into_os_string().into_string().unwrap();
+    let rows = folder.path().join("rows.json").into_os_string().into_string().unwrap();
     let bench =
         ["bench", "concurrency", "--quick", "--scenario", "impossible", "--contender", "kvmem"];
     kvmem().args(bench).args(["--threads", "1", "--reps", "1", "--json", &rows]).output().unwrap();
@@ -181,10 +172,10 @@ fn control_characters_in_names_are_escaped() {
 
 /// Runs as a user without privileges, with at most `tasks` threads and processes. Returns `None` if
 /// the process cannot run commands as another user.
-fn with_tasks(folder: &Folder, tasks: u32, args: &[&str]) -> Option<Output> {
+fn with_tasks(folder: &Path, tasks: u32, args: &[&str]) -> Option<Output> {
     // The kernel counts the processes of each user number separately.
     let user = 200_000 + std::process::id() % 100_000;
-    let command = folder.0.join("kvmem");
+    let command = folder.join("kvmem");
     if !command.exists() {
         // Another process copies the file: see the tests of the tour.
         let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status();
@@ -197,7 +188,7 @@ fn with_tasks(folder: &Folder, tasks: u32, args: &[&str]) -> Option<Output> {
         &format!("ulimit -u {tasks} || exit 126; exec timeout -s KILL 600 \"$0\" \"$@\""),
     ]);
     // `timeout` counts as one of the processes.
-    limited.arg(&command).args(args).current_dir("/").env("TMPDIR", &folder.0).stdin(Stdio::null());
+    limited.arg(&command).args(args).current_dir("/").env("TMPDIR", folder).stdin(Stdio::null());
     match limited.uid(user).gid(65534).output() {
         Ok(output) if output.status.code() != Some(126) => Some(output),
         other => {
@@ -209,7 +200,7 @@ fn with_tasks(folder: &Folder, tasks: u32, args: &[&str]) -> Option<Output> {
 
 #[test]
 fn without_threads_the_command_ends_with_a_message() {
-    let folder = Folder::new("threads");
+    let folder = open_folder();
     let trace = small_trace();
     let trace = trace.to_str().unwrap();
     // Commands that must fail with so few threads, and commands that work with fewer.
@@ -300,7 +291,7 @@ fn without_threads_the_command_ends_with_a_message() {
         for (args, fails) in
             needs.iter().map(|args| (args, true)).chain(does.iter().map(|args| (args, false)))
         {
-            let Some(output) = with_tasks(&folder, tasks, args) else { return };
+            let Some(output) = with_tasks(folder.path(), tasks, args) else { return };
             let message = String::from_utf8_lossy(&output.stderr);
             let told = format!("{tasks} tasks, {args:?}: {:?}\n{message}", output.status);
             assert!(matches!(output.status.code(), Some(0..=2)), "{told}");
@@ -312,7 +303,7 @@ fn without_threads_the_command_ends_with_a_message() {
     }
     // The tour names the benchmarks that it cannot run, and goes on.
     let args = ["tour", "--pool", "16MiB", "--seconds", "1"];
-    let Some(output) = with_tasks(&folder, 2, &args) else { return };
+    let Some(output) = with_tasks(folder.path(), 2, &args) else { return };
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
     // A slow machine has no time for those that need threads.

@@ -1,11 +1,11 @@
 //! `kvmem tier`, run as a command on small files.
 
 use std::fs;
-use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use kvmem_tier::{DiskTier, DiskTierOptions};
 use serde_json::Value;
+use tempfile::TempPath;
 
 use crate::command::{run, text};
 
@@ -14,14 +14,13 @@ fn kvmem(args: &[&str]) -> Output {
 }
 
 /// A path of a file that is removed at the end.
-struct TempFile(PathBuf);
+struct TempFile(TempPath);
 
 impl TempFile {
     fn new(name: &str) -> TempFile {
-        let name = format!("{}-{name}.tier", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        let _ = fs::remove_file(&path);
-        TempFile(path)
+        let mut builder = tempfile::Builder::new();
+        let unmade = builder.prefix(name).make_in(env!("CARGO_TARGET_TMPDIR"), |_| Ok(()));
+        TempFile(unmade.unwrap().into_temp_path())
     }
 
     /// Makes a tier of 8 MiB with values of 10,000 bytes, each of which tells its number. The file
@@ -69,12 +68,6 @@ impl TempFile {
         let value = number.to_le_bytes().repeat(1024);
         let bytes = fs::read(&self.0).unwrap();
         bytes.chunks(4096).position(|block| block == value).unwrap() * 4096
-    }
-}
-
-impl Drop for TempFile {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
     }
 }
 

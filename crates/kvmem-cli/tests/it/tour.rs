@@ -6,6 +6,8 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use tempfile::TempDir;
+
 use crate::browser;
 
 /// A tour of some seconds.
@@ -20,10 +22,9 @@ fn kvmem() -> Command {
 }
 
 /// Makes an empty folder for one test, which all users may write to.
-fn folder(name: &str) -> PathBuf {
-    let folder = std::env::temp_dir().join(format!("kvmem-tour-{}-{name}", std::process::id()));
-    std::fs::create_dir_all(&folder).unwrap();
-    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).unwrap();
+fn folder() -> TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
     folder
 }
 
@@ -110,25 +111,28 @@ fn each_step_is_printed_and_plotted() {
 
 #[test]
 fn the_command_without_arguments_runs_the_tour() {
-    let folder = folder("unnamed");
-    let mut child =
-        kvmem().current_dir(&folder).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let folder = folder();
+    let mut child = kvmem()
+        .current_dir(folder.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let seen: Vec<String> = lines.map(Result::unwrap).take(4).collect();
     child.kill().unwrap();
     child.wait().unwrap();
     assert!(seen[0].contains("a tour in 7 steps"), "{seen:?}");
     assert!(seen.iter().any(|line| line.starts_with("1/7 Doctor")), "{seen:?}");
-    let left = std::fs::read_dir(&folder).unwrap().count();
+    let left = std::fs::read_dir(folder.path()).unwrap().count();
     assert_eq!(left, 0, "a tour that is killed leaves no page, neither empty nor in part");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// Runs a tour as a user without privileges, with a limit of `memlock` KiB of locked memory. Only
 /// the folder for temporary files can be written. Returns `None` if this is not possible here.
-fn as_nobody(name: &str, memlock: &str) -> Option<(Output, PathBuf)> {
-    let folder = folder(name);
-    let command = folder.join("kvmem");
+fn as_nobody(memlock: &str) -> Option<(Output, TempDir)> {
+    let folder = folder();
+    let command = folder.path().join("kvmem");
     // Another process copies the file. A copy that this process writes could be inherited, open, by
     // a process that another test starts at that moment; running it then fails with ETXTBSY.
     assert!(
@@ -146,13 +150,12 @@ fn as_nobody(name: &str, memlock: &str) -> Option<(Output, PathBuf)> {
         .args(["-c", &limited])
         .arg(&command)
         .current_dir("/")
-        .env("TMPDIR", &folder)
+        .env("TMPDIR", folder.path())
         .stdin(Stdio::null());
     match nobody.uid(65534).gid(65534).output() {
         Ok(output) if output.status.code() != Some(126) => Some((output, folder)),
         other => {
             println!("skipped: nothing can be run as another user from there: {other:?}");
-            std::fs::remove_dir_all(folder).unwrap();
             None
         }
     }
@@ -160,7 +163,7 @@ fn as_nobody(name: &str, memlock: &str) -> Option<(Output, PathBuf)> {
 
 #[test]
 fn with_little_locked_memory_a_small_pool_is_registered() {
-    let Some((output, folder)) = as_nobody("memlock", "8192") else { return };
+    let Some((output, folder)) = as_nobody("8192") else { return };
     let text = told(&output);
     if !text.contains("    registrars") {
         println!("there are no rings here: {text}");
@@ -177,14 +180,13 @@ fn with_little_locked_memory_a_small_pool_is_registered() {
     }
     says(&text, &["3/6 KV workload", "no mismatch", "the current folder cannot be written"]);
     let file = page(&text);
-    assert_eq!(file.parent(), Some(&*folder), "{text}");
+    assert_eq!(file.parent(), Some(folder.path()), "{text}");
     browser::opened(&file, 6);
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 #[test]
 fn without_locked_memory_nothing_is_registered() {
-    let Some((output, folder)) = as_nobody("nothing", "0") else { return };
+    let Some((output, _)) = as_nobody("0") else { return };
     let text = told(&output);
     // The limit concerns the rings or the memory to pin, unless rings fail for another reason.
     assert!(
@@ -193,7 +195,6 @@ fn without_locked_memory_nothing_is_registered() {
     );
     says(&text, &["remedy", "2/6 Pool", "no mismatch", "above"]);
     assert!(!text.contains("to show it") && !text.contains("    registered"), "{text}");
-    std::fs::remove_dir_all(folder).unwrap();
 }
 
 /// Makes the system call that sets up rings fail for a command, as the default profiles of

@@ -1,11 +1,12 @@
 //! `kvmem trace`, run as a command: figures, the curve beside replays, formats and messages.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use kvmem_testkit::random::Random;
 use serde_json::Value;
+use tempfile::TempDir;
 
 fn kvmem(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_kvmem")).args(args).stdin(Stdio::null()).output().unwrap()
@@ -35,31 +36,22 @@ fn small_trace() -> String {
 }
 
 /// A folder of its own for each test, removed at the end.
-struct TraceFolder(PathBuf);
+struct TraceFolder(TempDir);
 
 impl TraceFolder {
-    fn new(name: &str) -> Self {
-        let name = format!("trace-{}-{name}", std::process::id());
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-        std::fs::create_dir_all(&path).unwrap();
-        TraceFolder(path)
+    fn new() -> Self {
+        TraceFolder(tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap())
     }
 
     /// Writes a file, and returns its path.
     fn file(&self, name: &str, text: &str) -> String {
-        let path = self.0.join(name);
+        let path = self.0.path().join(name);
         std::fs::write(&path, text).unwrap();
         path.to_str().unwrap().to_owned()
     }
 
     fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for TraceFolder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        self.0.path().to_str().unwrap()
     }
 }
 
@@ -175,7 +167,7 @@ fn the_small_trace_has_the_expected_figures() {
 
 #[test]
 fn the_curve_is_that_of_replays() {
-    let folder = TraceFolder::new("replays");
+    let folder = TraceFolder::new();
     for seed in 0..3 {
         let trace = folder.file("conversations.jsonl", &conversations(seed, 400));
         // Pages of two objects, so that blocks are evicted in part.
@@ -188,7 +180,7 @@ fn the_curve_is_that_of_replays() {
 
 #[test]
 fn sessions_of_a_folder_are_replayed_as_the_curve_says() {
-    let folder = TraceFolder::new("sessions");
+    let folder = TraceFolder::new();
     for seed in 0..12 {
         folder.file(&format!("session-{seed:02}.json"), &session(seed, 10 + 2 * seed));
     }
@@ -222,7 +214,7 @@ fn sessions_of_a_folder_are_replayed_as_the_curve_says() {
 
 #[test]
 fn a_trace_without_hashes_has_sizes_only() {
-    let folder = TraceFolder::new("azure");
+    let folder = TraceFolder::new();
     let mut text = "TIMESTAMP,ContextTokens,GeneratedTokens\r\n".to_owned();
     for second in 0..50 {
         writeln!(text, "2026-01-01 00:00:{second:02}.1234567,{},{second}\r", 100 * second).unwrap();
@@ -253,7 +245,7 @@ fn a_trace_without_hashes_has_sizes_only() {
 
 #[test]
 fn a_sample_tells_its_error_and_keeps_it() {
-    let folder = TraceFolder::new("sample");
+    let folder = TraceFolder::new();
     let trace = folder.file("long.jsonl", &conversations(5, 3000));
     let pools = ["trace", "curve", &trace, "--pools", "2GiB,8GiB,32GiB,128GiB,512GiB"];
     let exact = json(&pools);
@@ -276,7 +268,7 @@ fn a_sample_tells_its_error_and_keeps_it() {
 
 #[test]
 fn text_and_page_have_every_figure() {
-    let folder = TraceFolder::new("page");
+    let folder = TraceFolder::new();
     let page = folder.file("curve.html", "old");
     let out = folder.file("curve.json", "old");
     let trace = small_trace();
@@ -306,7 +298,7 @@ fn text_and_page_have_every_figure() {
 
 #[test]
 fn what_is_no_trace_fails() {
-    let folder = TraceFolder::new("bad");
+    let folder = TraceFolder::new();
     for (name, text, expected) in [
         ("words.txt", "hello\n", "is no trace of a known format, it begins with \"hello\\n\""),
         ("empty.jsonl", "\n\n", "the trace is empty"),

@@ -10,8 +10,9 @@ fn header() -> Header {
 }
 
 /// A small recording, and its bytes.
-fn recorded(name: &str) -> (Recording, Vec<u8>) {
-    let path = std::env::temp_dir().join(format!("kvmem-ops-{}-{name}", std::process::id()));
+fn recorded() -> (Recording, Vec<u8>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("calls");
     let recorder = Arc::new(Recorder::create(&path).unwrap());
     recorder.begin(&header());
     let made = |size, offset: u64| -> Option<Ticket> {
@@ -27,7 +28,6 @@ fn recorded(name: &str) -> (Recording, Vec<u8>) {
     drop(third);
     let bytes = std::fs::read(&path).unwrap();
     let recording = Recording::read(&path).unwrap();
-    std::fs::remove_file(path).unwrap();
     (recording, bytes)
 }
 
@@ -37,7 +37,7 @@ fn fault(bytes: &[u8]) -> OpsError {
 
 #[test]
 fn calls_come_back_as_they_were_made() {
-    let (recording, _) = recorded("whole");
+    let (recording, _) = recorded();
     assert_eq!(recording.header, header());
     assert_eq!(
         recording.calls,
@@ -56,7 +56,7 @@ fn calls_come_back_as_they_were_made() {
 
 #[test]
 fn a_file_cut_short_is_told_wherever_it_ends() {
-    let (_, bytes) = recorded("cut");
+    let (_, bytes) = recorded();
     for len in 1..bytes.len() {
         let error = fault(&bytes[..len]);
         assert!(
@@ -69,7 +69,7 @@ fn a_file_cut_short_is_told_wherever_it_ends() {
 
 #[test]
 fn one_wrong_bit_anywhere_is_found() {
-    let (_, bytes) = recorded("flipped");
+    let (_, bytes) = recorded();
     for at in 0..bytes.len() {
         for bit in 0..8 {
             let mut bytes = bytes.clone();
