@@ -4,12 +4,12 @@ use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use kvmem::arena::{Backing, PageSize, Region};
 use kvmem_node::{Node, NodeOptions, NodeServer, ServerOptions, Stopper};
+use tempfile::TempDir;
 
 /// The variable with the path of the socket.
 const NODE: &str = "KVMEM_TEST_NODE";
@@ -22,6 +22,7 @@ const BYTES: usize = 8 << 20;
 
 /// A server in a thread, until it is dropped.
 pub(crate) struct ServedNode {
+    _folder: TempDir,
     socket: PathBuf,
     /// The memory file and the index file.
     files: [OwnedFd; 3],
@@ -30,15 +31,12 @@ pub(crate) struct ServedNode {
 
 impl ServedNode {
     pub(crate) fn start(options: ServerOptions) -> ServedNode {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        // Relaxed: only the number counts.
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("kvmem-capi-{}-{number}.sock", std::process::id());
         // A socket's path is short: the target folder may not be.
-        let socket = std::env::temp_dir().join(name);
+        let folder = tempfile::tempdir().expect("a folder can be made");
+        let socket = folder.path().join("node.sock");
         let server = NodeServer::bind(fresh(), &socket, options).expect("the socket is free");
         let files = server.descriptors().expect("there are descriptors");
-        ServedNode { socket, files, running: Some(run(server)) }
+        ServedNode { _folder: folder, socket, files, running: Some(run(server)) }
     }
 
     /// Returns the path of the socket.
