@@ -259,6 +259,40 @@ fn extents_outlive_their_space() {
     }
 }
 
+/// Long ranges have all of the bound when short ones come, and the other way round.
+#[test]
+fn short_ranges_are_cached_although_long_ones_have_the_bound() {
+    const SHORT: u64 = 4096;
+    const LONG: u64 = 512 << 10;
+    let space = ExtentCache::builder(OffsetAllocator::builder(128 << 20))
+        .auto_hot_sizes(false)
+        .hot_sizes([SHORT, LONG])
+        .build()
+        .expect("valid settings");
+    let use_all = |size: u64| {
+        let held: Vec<Extent> = (0..200).map(|_| space.allocate(size).unwrap()).collect();
+        drop(held);
+        space.stats()
+    };
+    let stats = use_all(LONG);
+    // The rest of the bound does not allow a magazine of short ranges.
+    let before = stats.classes[0];
+    assert!(stats.charged_bytes + before.magazine as u64 * SHORT > stats.max_cached_bytes);
+    (0..1000).for_each(|_| drop(space.allocate(SHORT).unwrap()));
+    let stats = space.stats();
+    let short = stats.classes[0];
+    // The counters go on from those of an earlier space.
+    assert!(short.in_threads > 0 && short.refills < before.refills + 3, "{stats:?}");
+    assert!(stats.charged_bytes <= stats.max_cached_bytes, "{stats:?}");
+    // Long ranges get what is left, and take nothing from short ones.
+    let before = use_all(SHORT).classes[0];
+    let stats = use_all(LONG);
+    let after = stats.classes[0];
+    assert_eq!(after.in_threads + after.in_depot, before.in_threads + before.in_depot, "{stats:?}");
+    assert!(stats.charged_bytes <= stats.max_cached_bytes, "{stats:?}");
+    space.check().unwrap();
+}
+
 #[test]
 fn the_bound_follows_the_capacity() {
     let space = ExtentCache::new(1 << 20).unwrap();

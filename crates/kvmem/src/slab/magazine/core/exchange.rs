@@ -27,6 +27,8 @@ enum GetOutcome<'a, R> {
     DoneCheckClock(Option<R>),
     /// A single round of the source serves it.
     TakeOne,
+    /// The same, and the bound allows no magazine.
+    TakeOneMakeWay,
     /// The loaded magazine is empty and has room for this many rounds of the source.
     Refill(usize, InFlight<'a>),
 }
@@ -75,6 +77,11 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
                 round
             }
             GetOutcome::TakeOne => self.source.refill_one(depot.class()),
+            GetOutcome::TakeOneMakeWay => {
+                let round = self.source.refill_one(depot.class());
+                self.make_way(depot.class());
+                round
+            }
             GetOutcome::Refill(want, in_flight) => self.refill(slow_path, depot, want, in_flight),
         }
     }
@@ -121,7 +128,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         if slot.loaded.capacity() == 0 {
             slot.loaded.set(self.new_magazine(depot, depot.capacity()));
             if slot.loaded.capacity() == 0 {
-                return GetOutcome::TakeOne;
+                return GetOutcome::TakeOneMakeWay;
             }
             self.holders.add_cache(access);
         }
@@ -202,17 +209,18 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
             return;
         }
         let capacity = depot.capacity();
-        let charge = if depot.is_at_limit(node, self.max_full_magazines) {
-            None
-        } else {
-            self.bound.charge(capacity, depot.round_bytes())
-        };
-        let Some(charge) = charge else {
+        let is_at_limit = depot.is_at_limit(node, self.max_full_magazines);
+        let charge = || self.bound.charge(capacity, depot.round_bytes());
+        let Some(charge) = (!is_at_limit).then(charge).flatten() else {
             let full = slot.loaded.take();
             slot.loaded.set(slot.previous.take());
             let in_flight = self.transfers.begin();
             drop(access);
-            return self.make_room(slow_path, depot, full, in_flight, round);
+            self.make_room(slow_path, depot, full, in_flight, round);
+            if !is_at_limit {
+                self.make_way(depot.class());
+            }
+            return;
         };
         let full = slot.previous.take();
         if full.is_some() {

@@ -4,6 +4,7 @@
 //! only then calls the source. Rounds in flight at that moment are in none of these places; see
 //! [transfers](super::transfers).
 
+use super::super::depot::Depot;
 use super::super::magazine::Chain;
 use super::super::source::RoundSource;
 use super::super::thread_cache::CacheAccess;
@@ -86,6 +87,25 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         let _move = self.moves.begin(S::TRACKED);
         let mut chain = Chain::new();
         let gone = self.depots.iter().map(|depot| depot.take_idle(&mut chain)).sum();
+        self.give_back(chain);
+        self.holders.remove(gone);
+    }
+
+    /// Drains the depots of classes with longer rounds into the source, because the bound allows
+    /// this class no magazine. A miss costs every class the same, so the bound serves most gets if
+    /// short rounds have it. Longer ones never take it back from shorter ones: no class is drained
+    /// and refilled in turns.
+    pub(super) fn make_way(&self, class: usize) {
+        let bytes = self.depots[class].round_bytes();
+        let is_in_the_way = |depot: &Depot<R>| depot.round_bytes() > bytes && !depot.is_empty();
+        if !self.depots.iter().any(is_in_the_way) {
+            return;
+        }
+        let Some(_trims) = self.trims.try_lock() else { return };
+        let _move = self.moves.begin(S::TRACKED);
+        let mut chain = Chain::new();
+        let longer = self.depots.iter().filter(|depot| is_in_the_way(depot));
+        let gone = longer.map(|depot| depot.take_all(&mut chain)).sum();
         self.give_back(chain);
         self.holders.remove(gone);
     }
