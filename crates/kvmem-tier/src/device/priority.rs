@@ -1,10 +1,10 @@
 //! *Priority*: reads go before writes.
 //!
-//! A request waits for what is read, and hardly any thread for what is written. A drive has all
-//! that is in flight in its queue at once, so a read that comes behind 32 MiB of writes waits for
-//! all of them. The device therefore writes in pieces, and has only so many bytes of them in flight
-//! as keep a drive busy. While a read is in flight, and a moment longer, it is one short piece at a
-//! time: a thread that reads one value after the other finds the same drive each time.
+//! An engine waits for a read, and hardly any thread waits for a write. A drive queues everything
+//! that is in flight, so a read behind 32 MiB of writes waits for all of them. The device therefore
+//! writes in pieces. Together they have a few MiB in flight, which keep a drive busy. While a read
+//! is in flight, and a moment longer, the device writes one short piece at a time: a thread that
+//! reads one value after the other finds the same drive each time.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,8 +20,8 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Of a batch of reads: no limit.
-    pub(super) const READS: Share = Share { piece: usize::MAX, bytes: usize::MAX };
+    /// Of a batch of reads: no limit but that of a request to the kernel, whose length has 32 bits.
+    pub(super) const READS: Share = Share { piece: 1 << 30, bytes: usize::MAX };
     /// Of writes alone. The fastest drives have 1 MiB in flight when they are busy.
     pub(super) const ALONE: Share = Share { piece: 1 << 20, bytes: 4 << 20 };
     /// Of writes beside reads.

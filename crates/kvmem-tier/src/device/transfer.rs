@@ -15,7 +15,7 @@ pub(super) struct Transfer {
 // SAFETY: a transfer is a loan of memory; which thread makes the system call does not matter.
 unsafe impl Send for Transfer {}
 
-/// What the kernel gets of a transfer at a time.
+/// The part of a transfer that one request to the kernel has.
 pub(super) enum TransferPiece<'a> {
     /// Memory in one part.
     Bytes(*mut u8, usize),
@@ -89,6 +89,7 @@ impl Transfer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::priority::Share;
 
     #[test]
     fn a_transfer_goes_on_where_it_stopped() {
@@ -108,5 +109,17 @@ mod tests {
         assert_eq!((transfer.len(), transfer.at), (0, 4196));
         let one = Transfer::write(&Write { at: 0, parts: [&bytes, &[]] });
         assert_eq!(lengths(&one), [100]);
+    }
+
+    /// The length of a request has 32 bits, and that of a value has more.
+    #[test]
+    fn a_piece_is_no_longer_than_a_request_can_be() {
+        let part = |iov_len| libc::iovec { iov_base: std::ptr::null_mut(), iov_len };
+        for (first, second) in [(4 << 30, 0), (9 << 30, 4096), (0, 8 << 30), (4096, 4096)] {
+            let parts = [part(first), part(second)];
+            let transfer = Transfer { at: 0, parts, write: false, in_flight: 0 };
+            let len = transfer.piece(Share::READS.piece).len();
+            assert!(len > 0 && u32::try_from(len).is_ok(), "{first} and {second}: {len}");
+        }
     }
 }

@@ -4,8 +4,8 @@
 //! device is dropped: starting a thread takes longer than a short transfer. Transfers wait for them
 //! in a bounded queue, those of all batches in turn. A thread whose batch finds the queue full
 //! makes the transfer itself, so it waits for the drive, and the queue grows no further. Reads
-//! overtake writes, of which the workers make only so many at a time as keep a drive busy: the
-//! others stay free for reads.
+//! overtake writes. The workers have a few MiB of writes in flight, which keep a drive busy, and
+//! the other workers stay free for reads.
 //!
 //! The thread that has begun a batch works on its events; the workers only transfer.
 
@@ -60,7 +60,7 @@ struct Job {
     done: Arc<Done>,
 }
 
-/// What a job does.
+/// Whether a job reads or writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     Read,
@@ -96,7 +96,7 @@ impl Queue {
         if let Some(read) = self.reads.pop_front() {
             return Some(read);
         }
-        let may_write = self.writing == 0 || self.writing < Share::ALONE.bytes;
+        let may_write = self.writing < Share::ALONE.bytes;
         let write = may_write.then(|| self.writes.pop_front()).flatten()?;
         if let Kind::Write(bytes) = write.kind {
             self.writing += bytes;
@@ -383,8 +383,8 @@ mod tests {
         assert!((1..=3 * QUEUED_PER_THREAD).contains(&longest), "{longest} jobs waited");
     }
 
-    /// Workers make so many writes at a time as have the bytes that a drive needs to be busy; reads
-    /// that come later overtake those that wait.
+    /// The writes of the workers have a few MiB in flight together. Later reads overtake the writes
+    /// that wait.
     #[test]
     fn reads_overtake_writes() {
         const WRITES: u32 = 24;

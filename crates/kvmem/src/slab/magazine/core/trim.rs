@@ -3,6 +3,9 @@
 //! A trim stops all owners at once, takes their magazines and the depot's, resumes the owners, and
 //! only then calls the source. Rounds in flight at that moment are in none of these places; see
 //! [transfers](super::transfers).
+//!
+//! Two smaller ones drain depots alone: the tick of the working set, and one that makes way for a
+//! class that the bound allows no magazine.
 
 use super::super::depot::Depot;
 use super::super::magazine::Chain;
