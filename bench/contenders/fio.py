@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""fio as a contender of `kvmem bench tier`: what the drive gives to the usual generator of I/O.
+"""fio as a contender of `kvmem-lab bench tier`: what the drive gives to the usual generator of I/O.
 
 The documentation of kvmem-bench says how the two talk. Each pass is one run of fio over a file as
 long as that of the tier: io_uring, direct I/O, fixed buffers, blocks as long as a value with its

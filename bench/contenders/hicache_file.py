@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""SGLang's disk path (HiCacheFile) as a contender of `kvmem bench tier`.
+"""SGLang's disk path (HiCacheFile) as a contender of `kvmem-lab bench tier`.
 
 The documentation of kvmem-bench says how the two talk. The class is that of the wheel, unchanged;
 SGLANG_DIR names the folder with the unpacked wheel. It is loaded without the packages around it,

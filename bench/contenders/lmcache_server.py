@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""LMCache's multi-process server as a contender of `kvmem bench node`, on the processor alone.
+"""LMCache's multi-process server as a contender of `kvmem-lab bench node`, on the processor alone.
 
 The documentation of kvmem-bench says how the two talk. The program starts LMCache's server as a
 process, with its first level in shared memory, and is its only client, by LMCache's own request

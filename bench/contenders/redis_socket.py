@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Redis as a contender of `kvmem bench node`: values over a Unix socket, nothing on a disk.
+"""Redis as a contender of `kvmem-lab bench node`: values over a Unix socket, nothing on a disk.
 
 The documentation of kvmem-bench says how the two talk. The program starts `redis-server` of the
 path and is its only client. It does less than any client library: it knows the length of every

@@ -1,6 +1,6 @@
-//! *Bench node*: `kvmem bench node` with Redis, which `bench/contenders/redis_socket.py` starts and
-//! calls, and with LMCache's multi-process server, `bench/contenders/lmcache_server.py`. That one
-//! needs PyTorch, so it takes part if `KVMEM_WITH_TORCH` is 1.
+//! *Bench node*: `kvmem-lab bench node` with Redis, which `bench/contenders/redis_socket.py` starts
+//! and calls, and with LMCache's multi-process server, `bench/contenders/lmcache_server.py`. That
+//! one needs PyTorch, so it takes part if `KVMEM_WITH_TORCH` is 1.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -15,7 +15,7 @@ use crate::{engines, python};
 /// What to measure.
 #[derive(Args)]
 pub(crate) struct BenchNodeOptions {
-    /// Arguments of `kvmem bench node`, behind `--`.
+    /// Arguments of `kvmem-lab bench node`, behind `--`.
     #[arg(last = true)]
     args: Vec<String>,
 }

@@ -1,4 +1,5 @@
-//! *Bench tier*: `kvmem bench tier` with the contenders that are programs of other people's code.
+//! *Bench tier*: `kvmem-lab bench tier` with the contenders that are programs of other people's
+//! code.
 //!
 //! fio, the usual generator of I/O, is run by `bench/contenders/fio.py`, from the system's package.
 //! foyer's disk cache is a program in `bench/contenders/foyer`, with its own lock file. SGLang's
@@ -16,7 +17,7 @@ use crate::{engines, python, setup};
 /// What to measure.
 #[derive(Args)]
 pub(crate) struct BenchTierOptions {
-    /// Arguments of `kvmem bench tier`, behind `--`.
+    /// Arguments of `kvmem-lab bench tier`, behind `--`.
     #[arg(last = true)]
     args: Vec<String>,
 }
@@ -54,7 +55,7 @@ pub(crate) fn run(root: &Path, options: &BenchTierOptions) -> Result<ExitCode> {
 pub(crate) fn suite(root: &Path, name: &str, args: &[String]) -> Command {
     let mut bench = Command::new(cargo());
     bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]);
-    bench.args(["--package", "kvmem-cli", "--", "bench", name]).args(args);
+    bench.args(["--package", "kvmem-lab", "--", "bench", name]).args(args);
     bench
 }
 

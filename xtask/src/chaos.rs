@@ -60,7 +60,7 @@ pub(crate) struct ChaosOptions {
     /// Attack a build with optimization.
     #[arg(long)]
     release: bool,
-    /// Attack this command instead of building one.
+    /// Attack this command, and the `kvmem-lab` beside it, instead of building them.
     #[arg(long, value_name = "FILE", conflicts_with = "release")]
     command: Option<PathBuf>,
     /// Repeat these tests of the library instead of the built-in groups: PACKAGE:TARGET:FILTER, as
@@ -261,6 +261,7 @@ pub(crate) fn attack_all(root: &Path, options: &ChaosOptions, report: &mut Repor
         None => {
             let mut build = Command::new(cargo());
             build.current_dir(root).args(["build", "--locked", "--package", "kvmem-cli"]);
+            build.args(["--package", "kvmem-lab"]);
             if options.release {
                 build.arg("--release");
             }

@@ -1,8 +1,8 @@
 //! *GPU*: what can be checked and measured only beside a GPU, in one command.
 //!
-//! The tests of the CUDA registrar run on the real driver where there is one, and `kvmem bench gpu`
-//! measures registering and copies. Without a driver the tests run on their stand-in, the benchmark
-//! says why nothing was measured, and the command ends with success.
+//! The tests of the CUDA registrar run on the real driver where there is one, and `kvmem-lab bench
+//! gpu` measures registering and copies. Without a driver the tests run on their stand-in, the
+//! benchmark says why nothing was measured, and the command ends with success.
 //!
 //! A machine with a GPU often has no toolchain and no network. The [`bundle`] is all of it as an
 //! archive, which one script runs there.
@@ -33,7 +33,7 @@ pub(crate) struct GpuOptions {
     #[arg(long, conflicts_with_all = ["output", "args"])]
     bundle: bool,
 
-    /// Arguments of `kvmem bench gpu`, behind `--`.
+    /// Arguments of `kvmem-lab bench gpu`, behind `--`.
     #[arg(last = true)]
     args: Vec<String>,
 }
@@ -60,7 +60,7 @@ pub(crate) fn run(root: &Path, options: &GpuOptions) -> Result<ExitCode> {
     let (json, html) = (file.with_extension("json"), file.with_extension("html"));
     let mut bench = suite(root, "gpu", &options.args);
     bench.arg("--json").arg(&json).arg("--html").arg(&html);
-    report.command("gpu: kvmem bench gpu", Kind::Plain, &mut bench);
+    report.command("gpu: kvmem-lab bench gpu", Kind::Plain, &mut bench);
     let measured = report.total().failed == 0;
     report.print();
     if !measured {

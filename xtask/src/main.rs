@@ -124,11 +124,11 @@ enum Chore {
     /// Time the class for C++ that replaces Mooncake's allocator, beside a model of that allocator
     /// behind the same functions, on one thread and on several.
     DropIn(drop_in::DropInOptions),
-    /// Measure the disk tier beside foyer and SGLang's disk path: `kvmem bench tier` with these
+    /// Measure the disk tier beside foyer and SGLang's disk path: `kvmem-lab bench tier` with these
     /// contenders, which are built and installed first.
     BenchTier(bench_tier::BenchTierOptions),
-    /// Measure one pool for several processes beside Redis: `kvmem bench node` with this contender,
-    /// whose server is installed first.
+    /// Measure one pool for several processes beside Redis: `kvmem-lab bench node` with this
+    /// contender, whose server is installed first.
     BenchNode(bench_node::BenchNodeOptions),
     /// Measure vLLM on the CPU with kvmem's tiers: seconds to the first token, tokens a second of
     /// long sessions, or a soak with kills, stops and damage. Installs 6 GB the first time.

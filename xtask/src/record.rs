@@ -88,7 +88,7 @@ pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
 fn alone(root: &Path, suite: &str, file: &Path) -> Result<ExitCode> {
     let mut bench = Command::new(cargo());
     bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]);
-    bench.args(["--package", "kvmem-cli", "--features", "allocators"]);
+    bench.args(["--package", "kvmem-lab", "--features", "allocators"]);
     bench.args(["--", "bench", suite, "--json"]).arg(file);
     if ON_HUGEPAGES.contains(&suite) {
         bench.arg("--borrow-hugepages");
@@ -115,7 +115,7 @@ pub(crate) fn report(root: &Path, options: &ReportOptions) -> Result<ExitCode> {
     }
     let mut draw = Command::new(cargo());
     // Nothing is measured, so neither optimization nor other allocators are needed.
-    draw.current_dir(root).args(["run", "--locked", "--package", "kvmem-cli"]);
+    draw.current_dir(root).args(["run", "--locked", "--package", "kvmem-lab"]);
     draw.args(["--", "bench"]);
     for record in &newest {
         draw.arg("--from").arg(record);

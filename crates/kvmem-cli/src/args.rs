@@ -1,52 +1,39 @@
 //! The command line.
 
-mod bench;
 mod doctor;
 mod metrics;
 mod mooncake;
 mod mount;
 mod node;
-mod replay;
+mod policy;
 mod serve;
 mod serve_mooncake;
 mod serve_tier;
-mod snapshot;
 mod tier;
 mod tour;
 mod trace;
 
-use std::error::Error;
-use std::str::FromStr;
-
-use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand};
 use kvmem::arena::ByteSize;
-use kvmem_bench::suite::Named;
 
-pub use self::bench::{
-    BenchArenaArgs, BenchArgs, BenchCacheArgs, BenchConcurrencyArgs, BenchGpuArgs, BenchNodeArgs,
-    BenchOffsetArgs, BenchRegisterArgs, BenchSimulateArgs, BenchSlabArgs, BenchSuite,
-    BenchTierArgs, HugepageArgs, SuiteArgs, ThreadArgs,
-};
 pub use self::doctor::DoctorArgs;
 pub use self::metrics::MetricsArgs;
 pub use self::mooncake::{ServeMooncake, ServeMooncakeError};
 pub use self::mount::MountArgs;
 pub use self::node::{DropArgs, EvictArgs, LsArgs, ReclaimArgs, ServerArgs, StatArgs};
-pub use self::replay::{Contenders, Policy, ReplayArgs};
+pub use self::policy::Policy;
 pub use self::serve::{GroupRule, KeepBy, KeeperArgs, NamespaceAccess, NamespaceQuota, ServeArgs};
 pub use self::serve_mooncake::ServeMooncakeArgs;
 pub use self::serve_tier::{ServeTier, ServeTierError};
-pub use self::snapshot::SnapshotArgs;
-pub use self::tier::{TierArgs, TierBenchArgs, TierCommand, TierInspectArgs, TierVerifyArgs};
+pub use self::tier::{TierArgs, TierCommand, TierInspectArgs, TierVerifyArgs};
 pub use self::tour::TourArgs;
 pub use self::trace::{
     BlockArgs, SamplingArgs, TraceArgs, TraceCommand, TraceCurveArgs, TraceInfoArgs,
     TraceReadingArgs,
 };
 
-/// The host memory of LLM inference servers: checks a machine, maps and registers memory, replays
-/// KV-cache traces, and runs the benchmarks of the kvmem library.
+/// The host memory of LLM inference servers: checks a machine, maps and registers memory, serves
+/// one pool to all engines of a host, and looks into its disk tiers and its traces.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "kvmem", version)]
 pub struct Args {
@@ -63,27 +50,19 @@ pub struct Args {
 /// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Show everything once, in less than two minutes: limits, a pool, a KV cache, the quick
-    /// benchmarks, and a page of plots. This is the default
+    /// Show everything once, in less than half a minute: limits, a pool, a KV cache, a disk, three
+    /// figures, and a node whose processes are killed. This is the default
     Tour(TourArgs),
-    /// Measure all layers, or one, beside the published figures and other implementations
-    Bench(BenchArgs),
     /// Check every limit of this machine against the memory you want, with the remedy for each that
     /// prevents it, and list the registrars
     Doctor(DoctorArgs),
     /// Map memory, make its pages resident, register it with devices, and print the receipt and the
     /// times
     Mount(MountArgs),
-    /// Replay a KV-cache trace through keyed blocks on a pool, or recorded calls through any
-    /// allocator
-    Replay(ReplayArgs),
     /// Tell what a KV-cache trace contains, and the hit rate for every size of a pool: how much
     /// memory to buy
     Trace(TraceArgs),
-    /// Check a snapshot of Mooncake's offset allocator, and import its ranges into kvmem's; the
-    /// status is 1 if something is wrong with it
-    Snapshot(SnapshotArgs),
-    /// Look into the file of a disk tier, verify its values, or measure one
+    /// Look into the file of a disk tier, or verify its values
     Tier(TierArgs),
     /// Serve one pool of KV cache memory to all engines of this host, until a signal arrives. The
     /// values survive the server
@@ -106,17 +85,11 @@ pub enum Command {
     ServeMooncake(ServeMooncakeArgs),
 }
 
-/// Parses a name; help and errors list all names.
-fn named<T>() -> impl TypedValueParser<Value = T>
-where
-    T: Named + FromStr<Err: Error + Send + Sync + 'static> + Send + Sync,
-{
-    let names = T::ALL.iter().map(|value| value.name());
-    PossibleValuesParser::new(names).try_map(|name| name.parse::<T>())
-}
-
 /// Parses a size as all of kvmem does.
-fn size(text: &str) -> Result<u64, String> {
+///
+/// # Errors
+/// The text is no size; the error says so.
+pub fn size(text: &str) -> Result<u64, String> {
     text.parse::<ByteSize>().map(|size| size.0).map_err(|error| error.to_string())
 }
 
@@ -133,11 +106,11 @@ mod tests {
     #[test]
     fn nothing_need_be_named() {
         assert!(Args::try_parse_from(["kvmem"]).unwrap().command.is_none());
-        let tour = Args::try_parse_from(["kvmem", "tour", "--pool", "64MiB", "--no-bench"])
+        let tour = Args::try_parse_from(["kvmem", "tour", "--pool", "64MiB", "--no-figures"])
             .unwrap()
             .command;
         let Some(Command::Tour(tour)) = tour else { panic!("{tour:?}") };
-        assert_eq!((tour.pool, tour.no_bench, tour.html), (Some(64 << 20), true, None));
+        assert_eq!((tour.pool, tour.no_figures), (Some(64 << 20), true));
         assert_eq!(tour.seconds, TourArgs::default().seconds);
     }
 }

@@ -1,36 +1,32 @@
 //! The logic of the `kvmem` command: [`args`] has the options, [`run`] carries them out. Without a
 //! subcommand it is the tour.
 //!
-//! The command itself is thin: benchmarks are in `kvmem-bench`, the replay of traces is in
-//! [`replay`], that of recorded allocator calls in [`ops`]. `kvmem-trace` reads traces, and
-//! [`reuse`] tells their hit rates for all sizes of a pool at once. [`snapshot`] reads the state of
-//! another allocator.
+//! The command itself is thin: `kvmem-trace` reads traces, [`reuse`] has their hit rates for all
+//! sizes of a pool at once, and `kvmem-tier` and `kvmem-node` have the rest. A program that draws
+//! what the commands find runs them by [`run_with`].
 
-pub mod address_map;
 pub mod args;
-mod bench_command;
 mod doctor_command;
+pub mod findings;
 mod keeper_command;
-mod log;
+pub mod log;
 pub mod metrics_server;
 mod mount_command;
 mod node_command;
-pub mod ops;
-mod output;
+pub mod output;
 pub mod output_file;
-pub mod replay;
-mod replay_command;
 pub mod reuse;
 mod serve_command;
 mod serve_mooncake_command;
-pub mod snapshot;
-mod snapshot_command;
-mod tier_command;
-mod time_line;
+pub mod tier_command;
 mod tour_command;
 mod trace_command;
+pub mod workload;
+
+use std::sync::Arc;
 
 use args::{Args, Command, TourArgs};
+use findings::{Findings, Printed};
 pub use output::{Failure, print_clap, tell};
 
 /// Runs the subcommand.
@@ -38,16 +34,21 @@ pub use output::{Failure, print_clap, tell};
 /// # Errors
 /// [`Failure`]: a message for the user and the exit status that goes with it.
 pub fn run(args: Args) -> Result<(), Failure> {
+    run_with(args, &(Arc::new(Printed) as _))
+}
+
+/// Runs the subcommand, and passes on what it finds.
+///
+/// # Errors
+/// Those of [`run`], and of the findings.
+pub fn run_with(args: Args, findings: &Arc<dyn Findings>) -> Result<(), Failure> {
     log::begin(args.verbose)?;
     match args.command.unwrap_or_else(|| Command::Tour(TourArgs::default())) {
         Command::Tour(tour) => tour_command::run(&tour),
-        Command::Bench(bench) => bench_command::run(&bench),
         Command::Doctor(doctor) => doctor_command::run(&doctor),
-        Command::Mount(mount) => mount_command::run(&mount),
-        Command::Replay(replay) => replay_command::run(&replay),
-        Command::Trace(trace) => trace_command::run(&trace),
-        Command::Snapshot(snapshot) => snapshot_command::run(&snapshot),
-        Command::Tier(tier) => tier_command::run(&tier),
+        Command::Mount(mount) => mount_command::run(&mount, findings),
+        Command::Trace(trace) => trace_command::run(&trace, &**findings),
+        Command::Tier(tier) => tier_command::run(&tier, &**findings),
         Command::Serve(serve) => serve_command::run(&serve),
         Command::Ls(ls) => node_command::list::run(&ls),
         Command::Stat(stat) => node_command::stat::run(&stat),

@@ -12,7 +12,10 @@ const VARIABLE: &str = "KVMEM_LOG";
 
 /// Begins to print at the level of the `-v` options, else of `KVMEM_LOG`. Without either it prints
 /// nothing.
-pub(crate) fn begin(verbose: u8) -> Result<(), Failure> {
+///
+/// # Errors
+/// `KVMEM_LOG` names no level.
+pub fn begin(verbose: u8) -> Result<(), Failure> {
     let level = match verbose {
         0 => requested()?,
         1 => LevelFilter::INFO,

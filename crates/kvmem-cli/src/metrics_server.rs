@@ -12,12 +12,10 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use kvmem::pool::observe::Exporter;
-use metrics::{Counter, Unit, counter, describe_counter};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use self::http::{Answer, HttpServer};
 use crate::args::MetricsArgs;
-use crate::replay::Progress;
 
 /// The content type of the text.
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
@@ -108,28 +106,6 @@ impl MetricsServer {
     /// Adds an exporter whose figures every request publishes.
     pub fn observe(&self, exporter: Exporter) {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner).push(exporter);
-    }
-}
-
-/// The progress of a replay as metrics, if the process has a recorder when this is made.
-pub(crate) struct ReplayMetrics {
-    requests: Counter,
-    bytes: Counter,
-}
-
-impl ReplayMetrics {
-    pub(crate) fn new() -> ReplayMetrics {
-        const REQUESTS: &str = "kvmem_replay_requests_total";
-        const BYTES: &str = "kvmem_replay_trace_bytes_total";
-        describe_counter!(REQUESTS, Unit::Count, "Requests of the trace that have been served");
-        describe_counter!(BYTES, Unit::Bytes, "Bytes of the trace that have been read");
-        ReplayMetrics { requests: counter!(REQUESTS), bytes: counter!(BYTES) }
-    }
-
-    /// Publishes the progress: two stores.
-    pub(crate) fn publish(&self, progress: &Progress) {
-        self.requests.absolute(progress.requests);
-        self.bytes.absolute(progress.bytes_read);
     }
 }
 

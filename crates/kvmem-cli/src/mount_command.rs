@@ -1,7 +1,6 @@
 //! `kvmem mount`: maps and populates a region under a progress bar and prints its receipt; or
 //! registers it with devices, see [`registering`].
 
-mod page;
 mod registering;
 
 use std::sync::Arc;
@@ -10,15 +9,13 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use kvmem::arena::{ArenaError, Progress, Region, RegionBuilder};
 
-use self::page::page;
-pub(crate) use self::page::receipt;
 use crate::args::MountArgs;
-use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
+use crate::findings::{Findings, Mounted};
+use crate::output::{Failure, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
-use crate::time_line::TimeLine;
 
 /// Maps, populates, and prints the receipt. The memory is unmapped when the command ends.
-pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
+pub(crate) fn run(args: &MountArgs, findings: &Arc<dyn Findings>) -> Result<(), Failure> {
     let size = usize::try_from(args.size).map_err(|_| {
         Failure::usage(format_args!("--size {} is more than this machine can address", args.size))
     })?;
@@ -27,32 +24,34 @@ pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
         .strict(args.strict)
         .numa(args.numa.clone());
     match &args.devices {
-        Some(devices) => registering::run(args, &builder, devices),
-        None => map(args, builder),
+        Some(devices) => registering::run(args, &builder, devices, findings),
+        None => map(args, builder, findings),
     }
 }
 
-fn map(args: &MountArgs, builder: RegionBuilder) -> Result<(), Failure> {
+fn map(
+    args: &MountArgs,
+    builder: RegionBuilder,
+    findings: &Arc<dyn Findings>,
+) -> Result<(), Failure> {
     let mut files = OutputFiles::new();
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
-    let html = HtmlSink::open(&mut files, args.html.as_deref())?;
     let bar = progress_bar(None, "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {msg}");
-    let line = Arc::new(TimeLine::new());
-    let (watched, drawn) = (bar.clone(), Arc::clone(&line));
+    let (watched, found) = (bar.clone(), Arc::clone(findings));
     let mut builder = builder.populate(args.populate).progress(move |progress| {
+        found.populated(&progress);
         show(&watched, progress);
-        let Progress { piece, done_bytes, .. } = progress;
-        drawn.piece(format!("thread {}", piece.worker), "populate", piece, done_bytes);
     });
     if let Some(seconds) = args.time_budget {
         builder = builder.time_budget(Duration::from_secs(seconds));
     }
-    line.begin();
+    findings.step_begins();
     let region = builder.map();
     bar.finish_and_clear();
     let region = region.map_err(failure)?;
-    html.write(|| page(args.size, [line.section(), receipt(region.receipt())]))?;
-    json.write(region.receipt(), region.receipt())
+    let receipt = region.receipt();
+    findings.mounted(&Mounted { size: args.size, receipt, registered: None, plan: None })?;
+    json.write(receipt, receipt)
 }
 
 pub(crate) fn show(bar: &ProgressBar, progress: Progress) {

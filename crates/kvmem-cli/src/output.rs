@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use kvmem_report::Page;
 use serde::Serialize;
 
 use crate::output_file::{OutputError, OutputFile, OutputFiles};
@@ -25,12 +24,12 @@ pub struct Failure {
 
 impl Failure {
     /// The request cannot be carried out: status 2.
-    pub(crate) fn usage(message: impl fmt::Display) -> Self {
+    pub fn usage(message: impl fmt::Display) -> Self {
         Failure { message: message.to_string(), exit_status: 2 }
     }
 
     /// A failure with this status.
-    pub(crate) fn new(message: impl fmt::Display, exit_status: u8) -> Self {
+    pub fn new(message: impl fmt::Display, exit_status: u8) -> Self {
         Failure { message: message.to_string(), exit_status }
     }
 
@@ -53,7 +52,7 @@ impl From<OutputError> for Failure {
 }
 
 /// The destination of JSON, opened before any work, so a bad path costs no time.
-pub(crate) enum JsonSink {
+pub enum JsonSink {
     /// No JSON was requested.
     None,
     /// Standard output, which then carries nothing else.
@@ -65,7 +64,10 @@ pub(crate) enum JsonSink {
 impl JsonSink {
     /// Opens the destination that `--json` names: none, `-`, or a file, which is unchanged until
     /// [`write`](Self::write).
-    pub(crate) fn open(files: &mut OutputFiles, path: Option<&Path>) -> Result<Self, OutputError> {
+    ///
+    /// # Errors
+    /// The file cannot be written, or another output goes there.
+    pub fn open(files: &mut OutputFiles, path: Option<&Path>) -> Result<Self, OutputError> {
         match path {
             None => Ok(JsonSink::None),
             Some(path) if path == Path::new("-") => {
@@ -78,11 +80,10 @@ impl JsonSink {
 
     /// Writes `text` to standard output unless JSON goes there, and `value` as JSON if it was
     /// requested.
-    pub(crate) fn write(
-        self,
-        text: impl fmt::Display,
-        value: &impl Serialize,
-    ) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// They cannot be written.
+    pub fn write(self, text: impl fmt::Display, value: &impl Serialize) -> Result<(), Failure> {
         let json = || {
             let json =
                 serde_json::to_string_pretty(value).map_err(|error| Failure::new(error, 1))?;
@@ -100,50 +101,20 @@ impl JsonSink {
     }
 }
 
-/// The destination of a page, opened before any work.
-pub(crate) struct HtmlSink(Option<OutputFile>);
-
-impl HtmlSink {
-    /// Opens the file that `--html` names, if any. It is unchanged until
-    /// [`write`](Self::write).
-    pub(crate) fn open(files: &mut OutputFiles, path: Option<&Path>) -> Result<Self, OutputError> {
-        path.map(|path| files.open("--html", path)).transpose().map(HtmlSink)
-    }
-
-    /// Opens a file of this name in the current folder, or else in the folder for temporary files
-    /// under an unused name. Returns also the absolute path, and the error of the current folder.
-    ///
-    /// # Errors
-    /// The error of the folder for temporary files.
-    pub(crate) fn open_somewhere(name: &str) -> Result<(Self, PathBuf, Option<String>), io::Error> {
-        let here = Path::new(name);
-        let why = match OutputFiles::new().open("--html", here) {
-            Ok(file) => return Ok((HtmlSink(Some(file)), std::path::absolute(here)?, None)),
-            Err(OutputError::Cannot { source, .. }) => source.to_string(),
-            Err(why) => why.to_string(),
-        };
-        let (stem, ending) = name.rsplit_once('.').unwrap_or((name, "html"));
-        let path = std::env::temp_dir().join(format!("{stem}-{}.{ending}", std::process::id()));
-        // Other users may write there too: an existing file is not replaced.
-        let file = OutputFile::fresh(&path)?;
-        Ok((HtmlSink(Some(file)), path, Some(why)))
-    }
-
-    /// Draws and writes the page, if one was requested.
-    pub(crate) fn write(self, page: impl FnOnce() -> Page) -> Result<(), Failure> {
-        let Some(file) = self.0 else { return Ok(()) };
-        complete(file, &page().to_string())
-    }
-}
-
 /// Writes the whole content of a file and commits it.
-fn complete(mut file: OutputFile, content: &str) -> Result<(), Failure> {
+///
+/// # Errors
+/// It cannot be written.
+pub fn complete(mut file: OutputFile, content: &str) -> Result<(), Failure> {
     let written = file.write_all(content.as_bytes()).map_err(|error| file.failed(error));
     written.and_then(|()| file.commit()).map_err(|error| Failure::new(error, 1))
 }
 
 /// Prints to standard output. A closed pipe (`| head`) is no failure.
-pub(crate) fn print(text: impl fmt::Display) -> Result<(), Failure> {
+///
+/// # Errors
+/// It cannot be written to.
+pub fn print(text: impl fmt::Display) -> Result<(), Failure> {
     to_stdout(&escaped(text))
 }
 
@@ -207,7 +178,7 @@ impl Write for Log {
 }
 
 /// Makes a progress bar on standard error, drawn ten times a second; invisible without a terminal.
-pub(crate) fn progress_bar(len: Option<u64>, template: &str) -> ProgressBar {
+pub fn progress_bar(len: Option<u64>, template: &str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(len, ProgressDrawTarget::stderr_with_hz(10));
     if let Ok(style) = ProgressStyle::with_template(template) {
         bar.set_style(style.progress_chars("━╸─"));

@@ -1,20 +1,22 @@
-//! `kvmem tour`, the default: everything once, in less than two minutes, with output at each step.
+//! `kvmem tour`, the default: everything once, in less than half a minute, with output at each
+//! step.
 //!
 //! A machine that lacks something does not make the tour fail: the tour prints the reason and the
 //! remedy and goes on. Bytes that differ from those written make it fail.
 
-mod benchmarks;
+mod conversations;
 mod disk;
+mod figures;
+mod machine;
 mod node;
 mod others;
-mod page;
-mod sampling;
 mod serving;
 mod setting_up;
 mod sizing;
 mod telling;
 
-use std::path::{Path, PathBuf};
+use std::env::temp_dir;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,10 +25,9 @@ use kvmem::arena::Ladder;
 use kvmem::arena::preflight::{Check, Machine, Report, Requirements, Verdict};
 use kvmem::pool::{Pool, PoolReport};
 use kvmem::register::{Devices, NotAvailable, Registrar};
-use kvmem_report::{Chapter, Page};
 
-use self::benchmarks::Goals;
 use self::disk::{OnDisk, Phase};
+use self::figures::Figure;
 use self::node::OnNode;
 use self::others::Ticks;
 use self::serving::{Layout, Served};
@@ -34,14 +35,11 @@ use self::setting_up::{SetUp, rings, set_up};
 use self::sizing::Sizing;
 use self::telling::{Missing, Telling, bytes};
 use crate::args::TourArgs;
-use crate::output::{Failure, HtmlSink, print};
-use crate::output_file::OutputFiles;
+use crate::output::{Failure, print};
 use kvmem_trace::escape::shown;
 
 /// Rings that pin the pool.
 const RINGS: &str = "io_uring:2";
-/// The default name of the report.
-const REPORT: &str = "kvmem-report.html";
 /// Checks that the tour leaves out: rings report their own limits.
 const TOLD_LATER: [&str; 2] = ["rlimit.memlock", "kernel.io_uring"];
 /// The size that the doctor checks before the size of the pool is known.
@@ -56,13 +54,12 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
         return node::engine(socket).map_err(|error| Failure::new(error, 1));
     }
     let begun = Instant::now();
-    let (html, path, other_folder) = open(args)?;
-    let steps = if args.no_bench { 6 } else { 7 };
+    let steps = if args.no_figures { 5 } else { 6 };
     let mut telling = Telling::new(steps);
     print(format_args!(
-        "kvmem {}: a tour in {steps} steps, less than two minutes\n{}\n",
+        "kvmem {}: a tour in {steps} steps, less than half a minute\n{}\n",
         env!("CARGO_PKG_VERSION"),
-        kvmem_bench::machine::Machine::here()
+        machine::line()
     ))?;
     let mut missing = Vec::new();
 
@@ -105,32 +102,24 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     }
     telling.step("Disk: from memory to a local file, closed, opened again, and found")?;
     let on_disk = match &set_up {
-        Some(set_up) => disk(&mut telling, &set_up.pool, &path, &mut missing)?,
+        Some(set_up) => disk(&mut telling, &set_up.pool, &mut missing)?,
         None => {
             telling.found("left out", "there is no pool to store from")?;
             None
         }
     };
 
-    let mut chapters = vec![page::doctor(&limits, &missing)];
-    chapters.extend(set_up.as_ref().map(page::pool));
-    chapters.extend(served.as_ref().map(page::served));
-    chapters.extend(on_disk.as_ref().map(page::on_disk));
     let pool_bytes = set_up.as_ref().map_or(TourArgs::LEAST_POOL, |set_up| set_up.pool.capacity());
-    // The benchmarks and the node need its memory.
+    // The figures and the node need its memory.
     drop(set_up);
 
-    if !args.no_bench {
-        telling.step("Benchmarks: the quick ones, with the published figures beside them")?;
-        measure(&mut telling, begun, &mut chapters)?;
+    if !args.no_figures {
+        telling.step("Figures: three, measured now, each beside something that you know")?;
+        figures(&mut telling, pool_bytes, &mut missing)?;
     }
 
     telling.step("Node: one pool for all engines; an engine is killed, and then the server")?;
     let on_node = node(&mut telling, pool_bytes, &mut missing)?;
-    chapters.extend(on_node.as_ref().map(page::on_node));
-
-    telling.step("Report: all of it as one page, with plots")?;
-    report(&telling, html, path, other_folder, chapters)?;
     let remarks = match telling.remarks() {
         0 => "nothing was missing".to_owned(),
         1 => "see the one remark above".to_owned(),
@@ -154,15 +143,15 @@ pub(crate) fn run(args: &TourArgs) -> Result<(), Failure> {
     }
 }
 
-/// Shows the disk tier, in a file in the folder of the report.
+/// Shows the disk tier, in a file in the current folder, or else in that for temporary files.
 fn disk(
     telling: &mut Telling,
     pool: &Pool,
-    report: &Path,
     missing: &mut Vec<Missing>,
 ) -> Result<Option<OnDisk>, Failure> {
-    let folder = report.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let disk = match disk::show(pool, folder.unwrap_or(Path::new("."))) {
+    let here = disk::show(pool, Path::new("."));
+    // The current folder may be one that cannot be written to.
+    let disk = match here.or_else(|why| disk::show(pool, &temp_dir()).map_err(|_| why)) {
         Ok(disk) => disk,
         Err(why) => {
             telling.missing(&why)?;
@@ -254,22 +243,6 @@ fn node(
         ),
     )?;
     Ok(Some(node))
-}
-
-/// The file of the report, its path, and why it is not in the current folder. `None`: no file can
-/// be written, and why.
-type Opened = (Option<HtmlSink>, PathBuf, Option<String>);
-
-fn open(args: &TourArgs) -> Result<Opened, Failure> {
-    if let Some(path) = &args.html {
-        let path = std::path::absolute(path).map_err(Failure::usage)?;
-        let html = HtmlSink::open(&mut OutputFiles::new(), Some(&path))?;
-        return Ok((Some(html), path, None));
-    }
-    Ok(match HtmlSink::open_somewhere(REPORT) {
-        Ok((sink, path, other_folder)) => (Some(sink), path, other_folder),
-        Err(why) => (None, PathBuf::from(REPORT), Some(why.to_string())),
-    })
 }
 
 fn devices() -> Result<Vec<Arc<dyn Registrar>>, NotAvailable> {
@@ -398,72 +371,29 @@ fn workload(telling: &Telling, served: &Served) -> Result<(), Failure> {
     telling.found("pool", &format!("{full}; room for one in {p50} ns (p50), {p99} ns (p99)"))
 }
 
-fn measure(
+/// Shows figures, and how much of the processors other programs had meanwhile.
+fn figures(
     telling: &mut Telling,
-    begun: Instant,
-    chapters: &mut Vec<Chapter>,
+    pool_bytes: u64,
+    missing: &mut Vec<Missing>,
 ) -> Result<(), Failure> {
-    let mut goals = Goals::default();
     let before = Ticks::now();
-    let left_out = benchmarks::run(begun, |name, found| match found {
-        Ok(found) => {
-            chapters.push(found.chapter.chapter());
-            goals.all += found.goals.all;
-            goals.missed.extend(found.goals.missed);
-            found.lines.iter().try_for_each(|line| telling.row(&line.what, &line.figures))
+    let figures = match figures::measure(pool_bytes) {
+        Ok(figures) => figures,
+        Err(why) => {
+            telling.missing(&why)?;
+            missing.push(why);
+            return Ok(());
         }
-        Err(why) => telling.missing(&Missing {
-            what: format!("benchmark {name}"),
-            why,
-            remedies: vec![format!("run kvmem bench {name} --quick")],
-        }),
-    })?;
-    if !left_out.is_empty() {
-        let why = "the time of a tour is over: this machine is slow or busy";
-        telling.found(
-            "left out",
-            &format!("{}; {why}. kvmem bench --quick runs them", left_out.join(", ")),
-        )?;
+    };
+    for Figure { what, kvmem, other: (name, other) } in figures {
+        telling.row(what, &[format!("kvmem {kvmem:.1}"), format!("{name} {other:.1}")])?;
     }
     let had = before.zip(Ticks::now()).map(|(before, now)| now.others_since(before));
     if let Some(had) = had.filter(|&had| had > OTHERS) {
         let had = format!("other programs used {:.0} % of the processors meanwhile", 100.0 * had);
-        telling.found(
-            "not alone",
-            &format!("{had}: times are longer than on a quiet machine, some of them many times"),
-        )?;
+        telling
+            .found("not alone", &format!("{had}: the figures are worse than on a quiet machine"))?;
     }
-    let reached = goals.all - goals.missed.len();
-    let missed = match goals.missed.as_slice() {
-        [] => String::new(),
-        missed => format!(". Missed: {}", missed.join("; ")),
-    };
-    telling.found("goals", &format!("{reached} of {} goals are reached{missed}", goals.all))
-}
-
-fn report(
-    telling: &Telling,
-    html: Option<HtmlSink>,
-    path: PathBuf,
-    other_folder: Option<String>,
-    chapters: Vec<Chapter>,
-) -> Result<(), Failure> {
-    let Some(html) = html else {
-        let why = other_folder.unwrap_or_default();
-        return telling.found(
-            "not written",
-            &format!(
-                "neither the current folder nor the folder \
-            for temporary files can be written ({why}); name a file with kvmem tour --html FILE"
-            ),
-        );
-    };
-    if let Some(why) = other_folder {
-        telling.found(
-            "folder",
-            &format!("the current folder cannot be written ({why}); the report is in another"),
-        )?;
-    }
-    html.write(|| chapters.into_iter().fold(Page::new("kvmem: a tour"), Page::chapter))?;
-    telling.found("page", &shown(&path).to_string())
+    Ok(())
 }

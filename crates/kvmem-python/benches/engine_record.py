@@ -1,8 +1,8 @@
 """*Record*: what a measurement with a real engine has found, as a table for people and as JSON.
 
-The JSON has the shape of the records of ``kvmem bench``: the suite, the machine, rows, goals, and
-what was left out with the reason. ``--record`` files both in ``bench/record``, under the date, the
-machine and the suite.
+The JSON has the shape of the records of ``kvmem-lab bench``: the suite, the machine, rows, goals,
+and what was left out with the reason. ``--record`` files both in ``bench/record``, under the date,
+the machine and the suite.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ def test_the_module_is_the_command() -> None:
     done = command("doctor", "--size", "0")
     assert done.returncode == 2 and done.stderr
     assert "--master HOST:PORT" in command("serve-mooncake", "--help").stdout
-    for name in ("doctor", "serve-mooncake", "mount", "bench"):
+    for name in ("doctor", "serve-mooncake", "mount", "trace"):
         assert re.search(rf"^ +{name}\s+\w", command("--help").stdout, re.M), name
 
 

@@ -31,4 +31,5 @@ pub mod slabs;
 pub mod soak;
 #[cfg(any(test, feature = "proptest"))]
 pub mod strategy;
+pub mod traces;
 pub mod workload;

@@ -18,6 +18,8 @@ use super::machine::processes_of_group;
 
 /// The time limit of a run: small work on a busy machine.
 const SECONDS: u64 = 60;
+/// Commands that the laboratory has, and `kvmem` has not.
+const OF_LAB: [&str; 4] = ["bench", "replay", "snapshot", "page"];
 /// The time for which processes of a run may outlive it.
 const GRACE: Duration = Duration::from_secs(1);
 /// The documented statuses: success, failure, impossible request.
@@ -28,15 +30,32 @@ pub(super) const FAILS: &[i32] = &[1, 2];
 pub(super) const NOBODY: &str = "65534";
 
 impl Chaos {
-    /// A run of `kvmem` with these arguments.
+    /// A run of `kvmem` with these arguments, or of `kvmem-lab` if the first one is a command that
+    /// it alone has.
     pub(super) fn kvmem<A: AsRef<OsStr>>(
         &self,
         arguments: impl IntoIterator<Item = A>,
     ) -> Attack<'_> {
-        let arguments =
+        let arguments: Vec<OsString> =
             arguments.into_iter().map(|argument| argument.as_ref().to_owned()).collect();
+        let of_lab = |first: &OsString| OF_LAB.iter().any(|name| first == name);
+        let program = if arguments.first().is_some_and(of_lab) { "kvmem-lab" } else { "kvmem" };
+        self.program(program, arguments)
+    }
+
+    /// A run of `kvmem-lab` with these arguments.
+    pub(super) fn lab<A: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = A>,
+    ) -> Attack<'_> {
+        let arguments = arguments.into_iter().map(|argument| argument.as_ref().to_owned());
+        self.program("kvmem-lab", arguments.collect())
+    }
+
+    fn program(&self, program: &'static str, arguments: Vec<OsString>) -> Attack<'_> {
         Attack {
             chaos: self,
+            program,
             arguments,
             prelude: String::new(),
             redirect: String::new(),
@@ -54,6 +73,7 @@ impl Chaos {
 #[must_use = "nothing is run before `run`"]
 pub(super) struct Attack<'a> {
     chaos: &'a Chaos,
+    program: &'static str,
     arguments: Vec<OsString>,
     prelude: String,
     redirect: String,
@@ -131,7 +151,7 @@ impl<'a> Attack<'a> {
         command
             .args(["-c", &script, "sh"])
             .args(&self.prefix)
-            .arg(&self.chaos.kvmem)
+            .arg(self.chaos.top.join(self.program))
             .args(&self.arguments);
         command.current_dir(&self.chaos.folder).env("TMPDIR", self.chaos.top.join("tmp"));
         // A backtrace is slow, and a panic shows without it.
@@ -142,9 +162,10 @@ impl<'a> Attack<'a> {
             unsafe { command.pre_exec(call) };
         }
         let told = format!(
-            "`{}{}kvmem {}{}{}`",
+            "`{}{}{} {}{}{}`",
             self.prelude.replace(" || exit 97", ""),
             self.prefix.iter().map(|word| format!("{word} ")).collect::<String>(),
+            self.program,
             self.arguments
                 .iter()
                 .map(|word| shortened(&word.to_string_lossy()))
@@ -299,7 +320,10 @@ impl Attack<'_> {
         let is_closed = self.redirect.contains("2>");
         let failed = outcome.status.code().is_some_and(|code| FAILS.contains(&code));
         if failed && !is_closed && self.signal.is_none() {
-            let said = |line: &str| line.starts_with("kvmem: ") || line.starts_with("error: ");
+            let said = |line: &str| {
+                let begin = ["kvmem: ", "kvmem-lab: ", "error: "];
+                begin.iter().any(|begin| line.starts_with(begin))
+            };
             if !outcome.stderr.lines().any(said) {
                 wrong.push(format!("failed without an error: {}", shortened(&outcome.stderr)));
             }

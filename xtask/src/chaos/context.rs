@@ -15,11 +15,10 @@ use crate::say;
 pub(super) struct Chaos {
     /// The folder of the repository.
     pub(super) root: PathBuf,
-    /// The built command, in a place where every user may run it.
-    pub(super) kvmem: PathBuf,
     /// The working folder of the runs. Every user may write there.
     pub(super) folder: PathBuf,
     pub(super) quick: bool,
+    /// It has the built commands, where every user may run them.
     pub(super) top: PathBuf,
     random: Cell<u64>,
     settings: Settings,
@@ -37,13 +36,14 @@ impl Chaos {
             fs::create_dir_all(path).with_context(|| path.display().to_string())?;
             fs::set_permissions(path, Permissions::from_mode(0o777))?;
         }
-        let copy = top.join("kvmem");
-        if !copy.exists() {
-            fs::copy(kvmem, &copy).with_context(|| kvmem.display().to_string())?;
+        for built in [kvmem, &kvmem.with_file_name("kvmem-lab")] {
+            let copy = top.join(built.file_name().context("a program has a name")?);
+            if !copy.exists() {
+                fs::copy(built, &copy).with_context(|| built.display().to_string())?;
+            }
         }
         let chaos = Chaos {
             root: root.to_owned(),
-            kvmem: copy,
             folder,
             quick,
             top,

@@ -178,7 +178,7 @@ pub(super) fn names(chaos: &Chaos) -> Result<()> {
             chaos.kvmem([word("replay"), trace.as_os_str(), word(option), name]).run()?;
         }
         chaos
-            .kvmem([word("mount"), word("--size=1MiB"), word("--pages=4k"), word("--html"), name])
+            .kvmem([word("page"), name, word("mount"), word("--size=1MiB"), word("--pages=4k")])
             .run()?;
     }
     Ok(())

@@ -57,7 +57,7 @@ pub(super) fn cgroup(chaos: &Chaos) -> Result<()> {
             &["doctor", "--size", "1GiB"][..],
             &["mount", "--size", "256MiB"],
             &["mount", "--size", "256MiB", "--populate", "1", "--devices", "mlock"],
-            &["tour", "--no-bench", "--seconds", "1", "--html", "page.html"],
+            &["tour", "--no-figures", "--seconds", "1"],
         ] {
             chaos.kvmem(arguments).under(group.join()).run()?;
         }
@@ -76,9 +76,9 @@ pub(super) fn pairs(chaos: &Chaos) -> Result<()> {
     let trace = chaos.trace("trace.jsonl")?;
     let trace = trace.to_str().unwrap_or_default();
     let work: [&[&str]; 6] = [
-        &["mount", "--size", "64MiB", "--devices", "io_uring:2", "--html", "mount.html"],
+        &["page", "mount.html", "mount", "--size", "64MiB", "--devices", "io_uring:2"],
         &["doctor", "--json", "doctor.json"],
-        &["tour", "--no-bench", "--seconds", "1", "--pool", "16MiB", "--html", "tour.html"],
+        &["tour", "--no-figures", "--seconds", "1", "--pool", "16MiB"],
         &["bench", "arena", "--quick", "--op", "bump", "--reps", "1", "--json", "bench.json"],
         &[
             "bench",
@@ -200,7 +200,7 @@ pub(super) fn signals(chaos: &Chaos) -> Result<()> {
         &["bench", "arena", "--quick", "--op", "map,populate", BORROW],
         &["bench", "arena", "--quick", "--op", "map,populate"],
         &["bench", "register", "--quick", "--backend", "io_uring", "--size", "64MiB"],
-        &["tour", "--seconds", "2", "--pool", "64MiB", "--html", "page.html"],
+        &["tour", "--seconds", "2", "--pool", "64MiB"],
         &[
             "replay",
             trace,

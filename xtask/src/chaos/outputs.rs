@@ -86,15 +86,12 @@ pub(super) fn streams(chaos: &Chaos) -> Result<()> {
 /// Options that name a file to be written, with a run that would write it.
 fn writers(trace: &str) -> Vec<Vec<String>> {
     let replay = |option: &str| ["replay", trace, option].map(str::to_owned).to_vec();
-    let mount =
-        |option: &str| ["mount", "--size=1MiB", "--pages=4k", option].map(str::to_owned).to_vec();
     let bench = |option: &str| BENCH.iter().copied().chain([option]).map(str::to_owned).collect();
     vec![
         replay("--json"),
         replay("--html"),
         replay("--record"),
-        mount("--json"),
-        mount("--html"),
+        ["mount", "--size=1MiB", "--pages=4k", "--json"].map(str::to_owned).to_vec(),
         bench("--json"),
         bench("--html"),
         ["doctor", "--json"].map(str::to_owned).to_vec(),

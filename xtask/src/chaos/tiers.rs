@@ -17,14 +17,14 @@ use super::context::Chaos;
 const BYTES: &str = "32MiB";
 
 /// A short measurement in a file.
-fn bench(file: &str) -> [&str; 9] {
-    ["tier", "bench", file, "--size", BYTES, "--value-bytes", "64KiB", "--seconds", "1"]
+fn bench(file: &str) -> [&str; 8] {
+    ["tier", file, "--size", BYTES, "--value-bytes", "64KiB", "--seconds", "1"]
 }
 
 /// Makes a file with a tier: a benchmark in a file that exists already leaves its own there.
 fn tier(chaos: &Chaos, name: &str) -> Result<PathBuf> {
     let path = chaos.file(name, vec![0; 32 << 20])?;
-    let made = chaos.kvmem(bench(name).into_iter().chain(["--format"])).within(180).ends(&[0]);
+    let made = chaos.lab(bench(name).into_iter().chain(["--format"])).within(180).ends(&[0]);
     made.run()?;
     Ok(path)
 }
@@ -49,10 +49,10 @@ pub(super) fn tiers(chaos: &Chaos) -> Result<()> {
 /// Values that make no sense.
 fn options(chaos: &Chaos) -> Result<()> {
     for size in ["0", "1", "4095", "9223372036854775808", "9EiB", "-1", "much", "", "1e9"] {
-        let bench = ["tier", "bench", "new.tier", "--seconds", "1"];
-        chaos.kvmem(bench.iter().chain(&["--size", size])).ends(FAILS).run()?;
+        let bench = ["tier", "new.tier", "--seconds", "1"];
+        chaos.lab(bench.iter().chain(&["--size", size])).ends(FAILS).run()?;
         // Short values are possible.
-        chaos.kvmem(bench.iter().chain(&["--size", BYTES, "--value-bytes", size])).run()?;
+        chaos.lab(bench.iter().chain(&["--size", BYTES, "--value-bytes", size])).run()?;
         gone(chaos, "new.tier")?;
         let doctor = ["doctor", "--size", "4096", "--tier", "new.tier", "--tier-size", size];
         chaos.kvmem(doctor).run()?;
@@ -65,7 +65,7 @@ fn options(chaos: &Chaos) -> Result<()> {
         ("--json", "/no/such/folder/tier.json"),
         ("--html", "/no/such/folder/tier.html"),
     ] {
-        chaos.kvmem(["tier", "bench", "new.tier", option, value]).ends(FAILS).run()?;
+        chaos.lab(["tier", "new.tier", option, value]).ends(FAILS).run()?;
         gone(chaos, "new.tier")?;
     }
     for arguments in [&["tier", "inspect"][..], &["tier", "no-such-command"]] {
@@ -78,7 +78,7 @@ fn options(chaos: &Chaos) -> Result<()> {
 fn gone(chaos: &Chaos, name: &str) -> Result<()> {
     let path = chaos.folder.join(name);
     if path.exists() {
-        chaos.complain(format!("kvmem tier bench has left {name}"));
+        chaos.complain(format!("kvmem-lab tier has left {name}"));
         fs::remove_file(path)?;
     }
     Ok(())
@@ -167,8 +167,8 @@ fn no_files(chaos: &Chaos, good: &Path) -> Result<()> {
         let doctor = ["doctor", "--size", "4096", "--no-pin", "--tier", path];
         chaos.kvmem(doctor).run()?;
         if !path.contains("no") {
-            chaos.kvmem(bench(path)).ends(FAILS).run()?;
-            chaos.kvmem(bench(path).into_iter().chain(["--format"])).ends(FAILS).run()?;
+            chaos.lab(bench(path)).ends(FAILS).run()?;
+            chaos.lab(bench(path).into_iter().chain(["--format"])).ends(FAILS).run()?;
         }
     }
     fs::set_permissions(good, fs::Permissions::from_mode(0o000))?;
@@ -187,20 +187,20 @@ fn no_files(chaos: &Chaos, good: &Path) -> Result<()> {
 fn space(chaos: &Chaos) -> Result<()> {
     for blocks in [0, 1, 1000] {
         // More than that is SIGXFSZ for a program that does not ignore it.
-        let attack = chaos.kvmem(bench("new.tier")).under(format!("ulimit -f {blocks}"));
+        let attack = chaos.lab(bench("new.tier")).under(format!("ulimit -f {blocks}"));
         let attack = attack.ends(FAILS);
         // Its message goes to a file, too: of that, not even the first byte may be written.
         let attack = if blocks == 0 { attack.or_signal(libc::SIGXFSZ) } else { attack };
         attack.run()?;
         gone(chaos, "new.tier")?;
     }
-    chaos.kvmem(["tier", "bench", "new.tier", "--size", "4EiB"]).ends(FAILS).run()?;
+    chaos.lab(["tier", "new.tier", "--size", "4EiB"]).ends(FAILS).run()?;
     gone(chaos, "new.tier")?;
     for limit in ["ulimit -n 4", "ulimit -n 8", "ulimit -v 100000", "ulimit -l 0"] {
         for command in ["inspect", "verify"] {
             chaos.kvmem(["tier", command, "good.tier"]).under(limit).run()?;
         }
-        chaos.kvmem(bench("new.tier")).under(limit).within(180).run()?;
+        chaos.lab(bench("new.tier")).under(limit).within(180).run()?;
         gone(chaos, "new.tier")?;
     }
     Ok(())
@@ -215,7 +215,7 @@ fn ends(chaos: &Chaos) -> Result<()> {
         let formats = round % 2 == 0;
         let file = if formats { "good.tier" } else { "new.tier" };
         let format = if formats { &["--format"][..] } else { &[] };
-        let running = chaos.kvmem(bench(file).iter().chain(format)).within(180);
+        let running = chaos.lab(bench(file).iter().chain(format)).within(180);
         let running = running.ends(&[0, 1, 2]).or_signal(number).start()?;
         thread::sleep(Duration::from_millis(50 + chaos.random(1500)));
         if formats && chaos.random(2) == 0 {

@@ -104,7 +104,7 @@ pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
 const JEMALLOC_MAKEFLAGS: &str = "STATIC_LIBS=lib/libjemalloc_pic.a CC_MM=";
 
 /// The command that builds what groups other than the tests run.
-const BUILT_ALONE: [&str; 13] = [
+const BUILT_ALONE: [&str; 15] = [
     "build",
     "--locked",
     "-p",
@@ -113,6 +113,8 @@ const BUILT_ALONE: [&str; 13] = [
     "kvmem-capi",
     "-p",
     "kvmem-cli",
+    "-p",
+    "kvmem-lab",
     "-p",
     "kvmem-node",
     "--lib",

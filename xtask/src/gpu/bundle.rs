@@ -33,10 +33,10 @@ pub(super) fn make(root: &Path) -> Result<PathBuf> {
     let test = test.context("cargo has built no test program `it`: see its output above")?;
     let mut build = Command::new(cargo());
     build.current_dir(root).args(["build", "--profile", "bench", "--locked"]);
-    build.args(["--package", "kvmem-cli", "--bin", "kvmem"]);
+    build.args(["--package", "kvmem-lab", "--bin", "kvmem-lab"]);
     succeed(&mut build)?;
     let folder = target.join(NAME);
-    fill(&folder, &test.path, &target.join("release/kvmem"))?;
+    fill(&folder, &test.path, &target.join("release/kvmem-lab"))?;
     let archive = target.join(format!("{NAME}.tar.gz"));
     let mut tar = Command::new("tar");
     tar.arg("-C").arg(&target).arg("-czf").arg(&archive).arg(NAME);
@@ -48,7 +48,7 @@ pub(super) fn make(root: &Path) -> Result<PathBuf> {
 fn fill(folder: &Path, test: &Path, command: &Path) -> Result<()> {
     let _ = fs::remove_dir_all(folder);
     fs::create_dir_all(folder)?;
-    for (from, name) in [(test, "tests"), (command, "kvmem")] {
+    for (from, name) in [(test, "tests"), (command, "kvmem-lab")] {
         let to = folder.join(name);
         fs::copy(from, &to).with_context(|| format!("cannot copy {}", from.display()))?;
         // Without `strip` the archive is larger, and no worse.
@@ -70,17 +70,17 @@ mod tests {
     struct Bundle(TempDir);
 
     impl Bundle {
-        fn new(tests: &str, kvmem: &str) -> Bundle {
+        fn new(tests: &str, bench: &str) -> Bundle {
             let folder = tempfile::tempdir().unwrap();
             let programs = folder.path().join("programs");
             fs::create_dir_all(&programs).unwrap();
-            for (name, lines) in [("tests", tests), ("kvmem", kvmem)] {
+            for (name, lines) in [("tests", tests), ("kvmem-lab", bench)] {
                 let path = programs.join(name);
                 fs::write(&path, format!("#!/bin/sh\n{lines}\n")).unwrap();
                 fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
             }
             let bundle = folder.path().join("bundle");
-            fill(&bundle, &programs.join("tests"), &programs.join("kvmem")).unwrap();
+            fill(&bundle, &programs.join("tests"), &programs.join("kvmem-lab")).unwrap();
             Bundle(folder)
         }
 

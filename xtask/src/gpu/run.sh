@@ -3,7 +3,7 @@
 #
 #     ./run.sh [FOLDER [ARGUMENT...]]
 #
-# The rows and the log go to FOLDER (default: out); the arguments are those of `kvmem bench gpu`,
+# The rows and the log go to FOLDER (default: out); the arguments are those of `kvmem-lab bench gpu`,
 # such as --quick, --size 64GiB or --borrow-hugepages. Without a driver or a GPU it says `skipped`
 # and succeeds. It needs neither a network nor a toolchain.
 set -u
@@ -32,7 +32,7 @@ run() {
     grep -E '^(MemTotal|MemAvailable|HugePages_)' /proc/meminfo 2>/dev/null
 } >> "$log"
 run "$here/tests" the_real_driver --nocapture --test-threads 1 || failed=1
-run "$here/kvmem" bench gpu --json "$out/gpu.json" --html "$out/gpu.html" "$@" || failed=1
+run "$here/kvmem-lab" bench gpu --json "$out/gpu.json" --html "$out/gpu.html" "$@" || failed=1
 if [ "$failed" -ne 0 ]; then
     echo "failed: see $log"
     exit 1

@@ -256,6 +256,6 @@ mod tests {
     #[test]
     fn copies_are_shown_by_browsers() {
         assert_eq!(copy_name("LICENSE"), "LICENSE.txt");
-        assert_eq!(copy_name("docs/tour.png"), "docs/tour.png");
+        assert_eq!(copy_name("docs/plot.png"), "docs/plot.png");
     }
 }

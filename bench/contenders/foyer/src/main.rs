@@ -1,4 +1,4 @@
-//! foyer's disk cache as a contender of `kvmem bench tier`, which says how the two talk.
+//! foyer's disk cache as a contender of `kvmem-lab bench tier`, which says how the two talk.
 //!
 //! The engine is the block engine over io_uring with direct I/O, the fastest that foyer has. Values
 //! go to the disk alone (`storage_writer`), several flushers write them, and a pass of stores ends

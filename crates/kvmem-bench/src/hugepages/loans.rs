@@ -78,7 +78,7 @@ impl Loans {
     fn text(&self) -> String {
         let Loans { boot, before, spare, goal, loans } = self;
         let mut text = format!(
-            "# Hugepages of 2 MiB borrowed by kvmem bench; its next run returns them.\n\
+            "# Hugepages of 2 MiB borrowed by kvmem-lab bench; its next run returns them.\n\
              boot {boot}\nbefore {before}\nspare {spare}\ngoal {goal}\n"
         );
         for Loan { process, start, number, pages } in loans {

@@ -1,7 +1,7 @@
 //! *Halves*: one file, of which the first half is a tier and the second one is for plain transfers.
 //!
 //! Both transfer by the same device, from and to the same memory, the same number of values at a
-//! time, and are full before the first pass. `kvmem tier bench` measures them in turns.
+//! time, and are full before the first pass. `kvmem-lab tier` measures them in turns.
 
 use std::io;
 

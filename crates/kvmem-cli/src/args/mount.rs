@@ -75,8 +75,4 @@ pub struct MountArgs {
     /// JSON to FILE; - for standard output instead of the text
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
-
-    /// Draw the receipt and a time line of all threads as a page in FILE
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
 }

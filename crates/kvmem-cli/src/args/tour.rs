@@ -9,11 +9,6 @@ use super::size;
 /// Options of `kvmem tour`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct TourArgs {
-    /// The file of the report; the default is kvmem-report.html in the current folder, or in the
-    /// folder for temporary files if the current one cannot be written
-    #[arg(long, value_name = "FILE")]
-    pub html: Option<PathBuf>,
-
     /// Size of the pool in bytes, or with a unit: 256MiB, 1GiB; the default fits the machine and
     /// is at most 1 GiB
     #[arg(long, value_name = "SIZE", value_parser = pool)]
@@ -21,14 +16,14 @@ pub struct TourArgs {
 
     /// Serve the KV workload for at most this many seconds
     #[arg(
-        long, value_name = "N", default_value_t = 10,
+        long, value_name = "N", default_value_t = 5,
         value_parser = clap::value_parser!(u64).range(1..)
     )]
     pub seconds: u64,
 
-    /// Leave the benchmarks out
+    /// Leave out the figures that are measured
     #[arg(long)]
-    pub no_bench: bool,
+    pub no_figures: bool,
 
     /// Be the engine that the tour kills, with the server at this socket.
     #[arg(long, hide = true)]
@@ -47,7 +42,7 @@ fn pool(text: &str) -> Result<u64, String> {
 
 impl Default for TourArgs {
     fn default() -> Self {
-        TourArgs { html: None, pool: None, seconds: 10, no_bench: false, engine: None }
+        TourArgs { pool: None, seconds: 5, no_figures: false, engine: None }
     }
 }
 

@@ -1,11 +1,11 @@
-//! Options of `kvmem trace`, and those of a trace and its blocks, which `kvmem replay` has too.
+//! Options of `kvmem trace`, and those of a trace and its blocks.
 
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Subcommand};
 
 use super::size;
-use crate::replay::model::{BlockLayout, LayoutError, Model};
+use crate::workload::model::{BlockLayout, LayoutError, Model};
 use kvmem_trace::session::BLOCK_TOKENS_MAX;
 use kvmem_trace::{SESSIONS, TraceFormat, TraceOptions};
 
@@ -172,10 +172,6 @@ pub struct TraceCurveArgs {
     /// Write what is found as JSON to OUT; - for standard output instead of the text
     #[arg(long, value_name = "OUT")]
     pub json: Option<PathBuf>,
-
-    /// Draw the curve as a page in OUT
-    #[arg(long, value_name = "OUT")]
-    pub html: Option<PathBuf>,
 }
 
 /// Parses a share: above 0, and at most 1.
@@ -194,9 +190,11 @@ mod tests {
     use crate::args::{Args, Command};
 
     fn layout(block_tokens: u64, args: &[&str]) -> Result<(BlockLayout, String), LayoutError> {
-        let args = [&["kvmem", "replay", "t"], args].concat();
+        let args = [&["kvmem", "trace", "curve", "t"], args].concat();
         match Args::try_parse_from(args).unwrap().command {
-            Some(Command::Replay(replay)) => replay.block.layout(block_tokens),
+            Some(Command::Trace(TraceArgs { command: TraceCommand::Curve(curve) })) => {
+                curve.block.layout(block_tokens)
+            }
             other => panic!("{other:?}"),
         }
     }

@@ -9,33 +9,33 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use kvmem::arena::{Receipt, RegionBuilder};
 use kvmem::register::{
-    Devices, MountReport, MountTimings, Phase, Plan, Policy, RegisterError, RegisterProgress,
-    RegistrationSet,
+    Devices, MountReport, Phase, Plan, Policy, RegisterError, RegisterProgress, RegistrationSet,
 };
-use kvmem_report::Section;
 use serde::Serialize;
 
-use super::page;
 use crate::args::MountArgs;
-use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
+use crate::findings::{Findings, Mounted};
+use crate::output::{Failure, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
-use crate::time_line::TimeLine;
 
 /// Maps, plans, registers, deregisters, and prints the report.
-pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> Result<(), Failure> {
+pub(super) fn run(
+    args: &MountArgs,
+    map: &RegionBuilder,
+    devices: &Devices,
+    findings: &Arc<dyn Findings>,
+) -> Result<(), Failure> {
     let policy = policy(args)?;
     let mut files = OutputFiles::new();
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
-    let html = HtmlSink::open(&mut files, args.html.as_deref())?;
     let registrars = devices.open().map_err(Failure::usage)?;
 
-    let line = Arc::new(TimeLine::new());
-    line.begin();
+    findings.step_begins();
     let (region, mapped) = timed(|| map.map());
-    line.whole("this thread", "map", args.size);
+    findings.mapped(args.size);
     let region = Arc::new(region.map_err(super::failure)?);
     let bars = Arc::new(StepBars::default());
-    let (shown, drawn) = (Arc::clone(&bars), Arc::clone(&line));
+    let (shown, found) = (Arc::clone(&bars), Arc::clone(findings));
     let names: Vec<String> =
         registrars.iter().map(|registrar| registrar.name().to_owned()).collect();
     let mut builder = RegistrationSet::builder()
@@ -44,7 +44,7 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
         .populate(args.populate)
         .progress(move |progress| {
             shown.show(&progress);
-            drawn.registering(&names, &progress);
+            found.registering(&names, &progress);
         });
     if let Some(bytes) = args.chunk {
         builder = builder.chunk_bytes(bytes);
@@ -57,12 +57,12 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
     if args.plan {
         let receipt = region.receipt();
         let planned = Planned { receipt, plan: &plan };
-        let sections = || [page::receipt(receipt), Section::new("Plan").literal(plan.to_string())];
-        html.write(|| page::page(args.size, sections()))?;
+        let (size, plan) = (args.size, Some(&plan));
+        findings.mounted(&Mounted { size, receipt, registered: None, plan })?;
         return json.write(&planned, &planned);
     }
 
-    line.begin();
+    findings.step_begins();
     let (set, registered) = timed(|| builder.register(Arc::clone(&region)));
     bars.end(set.is_ok());
     let mut set = set.map_err(failure)?;
@@ -71,7 +71,7 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
         receipt.check_hugepages().map_err(super::failure)?;
     }
     bars.begin("unregister", receipt.usable_bytes as u64 * set.outcome().devices as u64);
-    line.begin();
+    findings.step_begins();
     let (given_back, took) = timed(|| set.deregister());
     bars.end(given_back.is_ok());
     let deregistered = given_back.map_err(failure)?;
@@ -81,9 +81,8 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
         deregistered,
         [mapped, planned, registered, took],
     );
-    html.write(|| {
-        page::page(args.size, [line.section(), section(&mounted), page::receipt(&mounted.receipt)])
-    })?;
+    let (size, receipt, registered) = (args.size, &mounted.receipt, Some(&mounted));
+    findings.mounted(&Mounted { size, receipt, registered, plan: None })?;
     json.write(&mounted, &mounted)
 }
 
@@ -128,21 +127,6 @@ impl fmt::Display for Planned<'_> {
              registered"
         )
     }
-}
-
-/// Draws the registrations as a section of a page.
-fn section(mounted: &MountReport) -> Section {
-    let MountTimings { map, plan, populate, register, unregister, .. } = mounted.seconds;
-    let steps = [
-        ("map", map),
-        ("plan", plan),
-        ("populate", populate),
-        ("register", register),
-        ("unregister", unregister),
-    ];
-    page::steps(steps)
-        .literal(mounted.outcome.to_string())
-        .text(format!("chosen: {}", mounted.chosen))
 }
 
 /// A progress bar for each step, one below the other. Finished bars stay, with their times.

@@ -4,5 +4,4 @@
 //! [`curve`] is the result, and [`page`] draws it.
 
 pub mod curve;
-pub mod page;
 pub mod summary;

@@ -8,7 +8,7 @@ use indicatif::{BinaryBytes, HumanCount};
 use serde::Serialize;
 
 use crate::args::BlockArgs;
-use crate::replay::model::LayoutError;
+use crate::workload::model::LayoutError;
 use kvmem_trace::escape::shown;
 use kvmem_trace::reuse::distances::ReuseDistances;
 use kvmem_trace::{Trace, TraceError, TraceFormat};
@@ -243,7 +243,7 @@ impl TraceSummary {
 }
 
 /// Formats a share as percent.
-pub(super) fn percent(share: f64) -> String {
+pub fn percent(share: f64) -> String {
     format!("{:.2} %", 100.0 * share)
 }
 

@@ -1,8 +1,6 @@
 //! `kvmem tier verify`: reads every value and names those that are damaged. On request, it gives
 //! back the parts that were quarantined and hold what is written to them.
 
-mod page;
-
 use std::fmt;
 use std::time::Instant;
 
@@ -13,7 +11,8 @@ use serde::Serialize;
 
 use super::{Hex, access, failure, inspected, offset, unusable};
 use crate::args::TierVerifyArgs;
-use crate::output::{Failure, HtmlSink, JsonSink, progress_bar};
+use crate::findings::{Findings, Verified};
+use crate::output::{Failure, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
 
 /// Damaged values that are named.
@@ -21,10 +20,9 @@ const NAMED: usize = 20;
 
 /// Verifies all values under a progress bar, and prints the report. A damaged value makes the
 /// command fail.
-pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
+pub(super) fn run(args: &TierVerifyArgs, findings: &dyn Findings) -> Result<(), Failure> {
     let mut files = OutputFiles::new().protect("the tier that is verified", &args.file);
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
-    let html = HtmlSink::open(&mut files, args.html.as_deref())?;
     let (device, inspection) = inspected(&args.file, args.depth)?;
     let contents = match &inspection.contents {
         Ok(contents) => contents,
@@ -61,7 +59,8 @@ pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
         repair,
         named: damaged.iter().take(NAMED).map(|value| NamedValue::new(contents, value)).collect(),
     };
-    html.write(|| page::page(&report, contents, &damaged, &course))?;
+    let (damaged_values, course) = (&damaged[..], &course[..]);
+    findings.verified(&Verified { report: &report, contents, damaged: damaged_values, course })?;
     json.write(&report, &report)?;
     if damaged.is_empty() {
         return Ok(());
@@ -86,21 +85,25 @@ fn repair(args: &TierVerifyArgs, contents: &Contents) -> Result<RepairFigures, F
 }
 
 /// Parts that were quarantined.
-#[derive(Serialize)]
-struct RepairFigures {
+#[derive(Debug, Serialize)]
+pub struct RepairFigures {
     /// Those that are used again.
-    returned: Vec<RepairedPart>,
-    returned_bytes: u64,
+    pub returned: Vec<RepairedPart>,
+    /// The bytes of those.
+    pub returned_bytes: u64,
     /// Those that do not hold what is written to them.
-    left: Vec<RepairedPart>,
-    left_bytes: u64,
+    pub left: Vec<RepairedPart>,
+    /// The bytes of those.
+    pub left_bytes: u64,
 }
 
 /// A part of the file.
-#[derive(Serialize)]
-struct RepairedPart {
-    offset: u64,
-    bytes: u64,
+#[derive(Debug, Serialize)]
+pub struct RepairedPart {
+    /// Where it begins in the file.
+    pub offset: u64,
+    /// Its bytes.
+    pub bytes: u64,
 }
 
 impl RepairFigures {
@@ -135,37 +138,49 @@ impl fmt::Display for RepairFigures {
 }
 
 /// The outcome.
-#[derive(Serialize)]
-struct VerifyReport {
-    file: String,
-    access: String,
-    values: u64,
+#[derive(Debug, Serialize)]
+pub struct VerifyReport {
+    /// The path.
+    pub file: String,
+    /// How it is read.
+    pub access: String,
+    /// The values.
+    pub values: u64,
     /// Bytes read, with padding.
-    bytes: u64,
-    seconds: f64,
-    dropped_entries: u64,
+    pub bytes: u64,
+    /// Seconds of the reading.
+    pub seconds: f64,
+    /// Entries that were dropped because they contradict others.
+    pub dropped_entries: u64,
     /// Damaged blocks of the journal before whole ones, and the values that were dropped for that.
-    journal_damaged: u64,
-    in_doubt: u64,
+    pub journal_damaged: u64,
+    /// Values that were dropped for damage of the journal.
+    pub in_doubt: u64,
+    /// The same in words.
     #[serde(skip)]
-    journal_damage: Option<String>,
-    damaged: u64,
+    pub journal_damage: Option<String>,
+    /// Damaged values.
+    pub damaged: u64,
     /// With --repair: what became of the quarantined parts.
-    repair: Option<RepairFigures>,
+    pub repair: Option<RepairFigures>,
     /// The first of the damaged values, in address order.
     #[serde(rename = "damaged_values")]
-    named: Vec<NamedValue>,
+    pub named: Vec<NamedValue>,
 }
 
 /// A damaged value.
-#[derive(Serialize)]
-struct NamedValue {
-    digest: String,
+#[derive(Debug, Serialize)]
+pub struct NamedValue {
+    /// The digest of the key.
+    pub digest: String,
     /// Where its bytes begin in the file, and how many ranges they have there.
-    offset: u64,
-    ranges: usize,
-    len: u64,
-    damage: String,
+    pub offset: u64,
+    /// How many ranges it has.
+    pub ranges: usize,
+    /// Its length.
+    pub len: u64,
+    /// The reason why it is damaged.
+    pub damage: String,
 }
 
 impl NamedValue {

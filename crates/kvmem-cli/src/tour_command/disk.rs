@@ -21,8 +21,8 @@ use kvmem_tier::device::Engine;
 use kvmem_tier::{DiskTier, DiskTierOptions, TierStats};
 
 use super::telling::{Going, Missing, bytes};
-use crate::replay::object::ObjectId;
-use crate::replay::payload::Payloads;
+use crate::workload::object::ObjectId;
+use crate::workload::payload::Payloads;
 use kvmem_trace::escape::shown;
 
 /// Bytes of the cache, as a part of the pool's; and of the tier, as a multiple of the cache's.
@@ -46,10 +46,9 @@ pub(super) struct OnDisk {
     pub(super) folder: PathBuf,
     /// How the file is reached.
     pub(super) access: &'static str,
-    /// Bytes of a value, of the cache, and of the tier's file.
+    /// Bytes of a value, and of the cache.
     pub(super) value_bytes: u64,
     pub(super) cache_bytes: u64,
-    pub(super) tier_bytes: u64,
     /// Values.
     pub(super) values: u64,
     /// Bytes that left memory, and the seconds that the insertions took.
@@ -164,7 +163,6 @@ pub(super) fn show(pool: &Pool, folder: &Path) -> Result<OnDisk, Missing> {
         access,
         value_bytes,
         cache_bytes,
-        tier_bytes,
         values,
         stored,
         fetched,

@@ -11,14 +11,13 @@ use std::time::{Duration, Instant};
 
 use kvmem::pool::kv_cache::{KvCacheError, KvCacheStats};
 use kvmem::pool::{KvCache, Pool};
-use kvmem_testkit::workload::{Conversations, Page};
 
-use super::sampling::TourSamples;
+use super::conversations::{Conversations, Page};
 use super::telling::Going;
-use crate::replay::latency::{Latency, LatencyFigures, timed};
-use crate::replay::model::Model;
-use crate::replay::object::ObjectId;
-use crate::replay::payload::Payloads;
+use crate::workload::latency::{Latency, LatencyFigures, timed};
+use crate::workload::model::Model;
+use crate::workload::object::ObjectId;
+use crate::workload::payload::Payloads;
 
 /// The models.
 pub(super) const MODELS: [Model; 3] = [Model::Glm51Dsa, Model::DeepseekV3, Model::Llama31_8b];
@@ -55,8 +54,6 @@ pub(super) struct Served {
     pub(super) room: LatencyFigures,
     /// Mean utilization since the first eviction.
     pub(super) utilization: Option<f64>,
-    /// The samples of the pool.
-    pub(super) sampling: TourSamples,
     /// The faults that were found.
     pub(super) wrong: Vec<String>,
 }
@@ -97,9 +94,30 @@ struct Shared<'a> {
     end: u64,
     start: Instant,
     longest: Duration,
-    sampling: Mutex<TourSamples>,
+    utilization: Mutex<Utilization>,
     room: Mutex<Latency>,
     going: &'a Going,
+}
+
+/// How full the pool is, since the first eviction.
+#[derive(Default)]
+struct Utilization {
+    sum: f64,
+    looks: u32,
+}
+
+impl Utilization {
+    fn look(&mut self, cache: &KvCache<(Page, u32)>) {
+        if cache.stats().evictions > 0 {
+            let bytes = cache.stats().bytes;
+            self.sum += bytes as f64 / cache.pool().capacity() as f64;
+            self.looks += 1;
+        }
+    }
+
+    fn mean(&self) -> Option<f64> {
+        (self.looks > 0).then(|| self.sum / f64::from(self.looks))
+    }
 }
 
 /// The result of one thread.
@@ -138,10 +156,10 @@ pub(super) fn serve(pool: &Pool, longest: Duration) -> Served {
         [first].into_iter().chain(others).collect()
     });
     let seconds = shared.start.elapsed().as_secs_f64();
-    let Shared { cache, requested, end, sampling, room, .. } = shared;
-    let mut sampling = sampling.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let Shared { cache, requested, end, utilization, room, .. } = shared;
+    let mut utilization = utilization.into_inner().unwrap_or_else(PoisonError::into_inner);
     let room = room.into_inner().unwrap_or_else(PoisonError::into_inner);
-    sampling.take(requested.load(Ordering::Relaxed), &cache);
+    utilization.look(&cache);
     let mut served = Served {
         page_tokens: layout.page_tokens,
         cut_short: requested.into_inner() < end,
@@ -151,8 +169,7 @@ pub(super) fn serve(pool: &Pool, longest: Duration) -> Served {
         seconds,
         stats: cache.stats(),
         room: room.figures(),
-        utilization: sampling.utilization_full(),
-        sampling,
+        utilization: utilization.mean(),
         wrong: Vec::new(),
     };
     for part in parts {
@@ -185,7 +202,7 @@ impl<'a> Shared<'a> {
             end: ROUNDS * capacity,
             start: Instant::now(),
             longest,
-            sampling: Mutex::new(TourSamples::new(capacity)),
+            utilization: Mutex::default(),
             room: Mutex::new(Latency::new()),
             going,
         }
@@ -248,17 +265,15 @@ impl<'a> Shared<'a> {
         self.requested.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    /// Updates the progress, and takes a sample if one is due.
+    /// Updates the progress, and looks how full the pool is.
     fn look(&self, requested: u64) {
         // Whichever limit is nearer.
         let by_time =
             self.start.elapsed().as_secs_f64() / self.longest.as_secs_f64() * self.end as f64;
         let done = requested.max(by_time as u64).min(self.end);
         self.going.at(done, format!("{:.0} % found", 100.0 * self.cache.stats().hit_rate()));
-        let mut sampling = self.sampling.lock().unwrap_or_else(PoisonError::into_inner);
-        if sampling.is_due(done as f64 / self.end as f64) {
-            sampling.take(requested, &self.cache);
-        }
+        let mut utilization = self.utilization.lock().unwrap_or_else(PoisonError::into_inner);
+        utilization.look(&self.cache);
     }
 }
 

@@ -11,13 +11,11 @@ use kvmem::register::{Limits, NotAvailable, Registrar};
 use super::sizing::{Pin, Sizing, enough};
 use super::telling::{Going, Missing, bytes};
 use crate::args::TourArgs;
-use crate::time_line::TimeLine;
 
 /// The result.
 pub(super) struct SetUp {
     pub(super) pool: Pool,
     pub(super) report: PoolReport,
-    pub(super) line: Arc<TimeLine>,
     pub(super) sizing: Sizing,
     /// The report of a small registered pool, if the large one could not be registered.
     pub(super) shown: Option<PoolReport>,
@@ -55,7 +53,6 @@ pub(super) fn set_up(
     rings: Vec<Arc<dyn Registrar>>,
     hot: impl Fn(u64) -> Vec<u64>,
 ) -> Result<SetUp, Missing> {
-    let line = Arc::new(TimeLine::new());
     let mut missing = Vec::new();
     let limits: Vec<Limits> = rings.iter().map(|ring| ring.limits()).collect();
     let pin = sizing.pinned(&limits, args.pool.is_none());
@@ -68,7 +65,7 @@ pub(super) fn set_up(
     }
     let pool = loop {
         let builder = Pool::builder(addressable(sizing.bytes)).hot_sizes(hot(sizing.bytes));
-        match build(builder, &with, &line) {
+        match build(builder, &with) {
             Ok(pool) => break pool,
             Err(error @ PoolError::Register(_)) if !with.is_empty() => {
                 missing.push(not_registered(
@@ -97,7 +94,7 @@ pub(super) fn set_up(
     };
     let report = pool.report();
     let shown = match pin {
-        Pin::Some(bytes) => match build(Pool::builder(addressable(bytes)), &rings, &line) {
+        Pin::Some(bytes) => match build(Pool::builder(addressable(bytes)), &rings) {
             Ok(pool) => Some(pool.report()),
             Err(error) => {
                 missing.push(not_registered(
@@ -109,38 +106,21 @@ pub(super) fn set_up(
         },
         _ => None,
     };
-    Ok(SetUp { pool, report, line, sizing, shown, missing })
+    Ok(SetUp { pool, report, sizing, shown, missing })
 }
 
-fn build(
-    builder: PoolBuilder,
-    rings: &[Arc<dyn Registrar>],
-    line: &Arc<TimeLine>,
-) -> Result<Pool, PoolError> {
-    let names: Vec<String> = rings.iter().map(|ring| ring.name().to_owned()).collect();
+fn build(builder: PoolBuilder, rings: &[Arc<dyn Registrar>]) -> Result<Pool, PoolError> {
     let bars = Arc::new(SetUpBars::default());
     let (populating, registering) = (Arc::clone(&bars), Arc::clone(&bars));
-    let (populated, registered) = (Arc::clone(line), Arc::clone(line));
-    line.begin();
     let built = builder
         .registrars(rings.iter().cloned())
         .on_populate(move |progress| {
             let speed = format!("{:.1} GiB/s", progress.gib_per_s());
             populating.show("populating", progress.done_bytes, progress.total_bytes, speed);
-            let worker = format!("thread {}", progress.piece.worker);
-            populated.piece(worker, "populate", progress.piece, progress.done_bytes);
         })
         .on_register(move |progress| {
-            if registering.show(
-                "registering",
-                progress.done_bytes,
-                progress.total_bytes,
-                String::new(),
-            ) {
-                // Registering counts time from its own start.
-                registered.began(progress.elapsed);
-            }
-            registered.registering(&names, &progress);
+            let (done, total) = (progress.done_bytes, progress.total_bytes);
+            registering.show("registering", done, total, String::new());
         })
         .build();
     // The listeners live as long as the pool.
@@ -153,18 +133,16 @@ fn build(
 struct SetUpBars(Mutex<Option<(&'static str, Going)>>);
 
 impl SetUpBars {
-    /// Shows the progress of a step; true if it has just begun.
-    fn show(&self, step: &'static str, done: u64, total: u64, message: String) -> bool {
+    /// Shows the progress of a step.
+    fn show(&self, step: &'static str, done: u64, total: u64, message: String) {
         let mut bar = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let begins = bar.as_ref().is_none_or(|(now, _)| *now != step);
-        if begins {
+        if bar.as_ref().is_none_or(|(now, _)| *now != step) {
             *bar = Some((step, Going::new(step, Some(total))));
         }
         if let Some((_, going)) = &*bar {
             going.of(total);
             going.at(done, message);
         }
-        begins
     }
 
     fn end(&self) {

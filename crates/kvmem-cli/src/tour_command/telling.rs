@@ -189,20 +189,6 @@ impl Drop for Going {
     }
 }
 
-impl<R> kvmem_bench::progress::Progress<R> for &Going {
-    fn begin(&mut self, units: u64) {
-        self.of(units);
-    }
-
-    fn step(&mut self, what: &str) {
-        self.say(what.to_owned());
-    }
-
-    fn advance(&mut self, units: u64) {
-        self.further(units);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

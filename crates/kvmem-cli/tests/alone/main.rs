@@ -1,6 +1,6 @@
 //! What needs the pools of the machine alone.
 
-mod hugepages;
+mod pool;
 mod serve_hugepages;
 #[path = "../it/serving.rs"]
 #[expect(dead_code, reason = "the other test program uses all of it")]

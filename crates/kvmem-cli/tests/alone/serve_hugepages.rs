@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::hugepages::{Machine, PAGES, POOL};
+use crate::pool::{Machine, PAGES, POOL};
 use crate::serving::Place;
 
 /// A hugetlbfs that goes with the test.

@@ -283,63 +283,12 @@ fn an_open_tier_is_not_read() {
 fn outputs_do_not_replace_the_tier() {
     let file = TempFile::tier("kept", 1);
     let before = fs::read(&file.0).unwrap();
-    for command in ["inspect", "verify", "bench"] {
+    for command in ["inspect", "verify"] {
         let output = kvmem(&[command, file.path(), "--json", file.path()]);
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(text(&output.stderr).contains("the output would replace it"), "{output:?}");
     }
     assert_eq!(fs::read(&file.0).unwrap(), before);
-}
-
-#[test]
-fn the_benchmark_prints_a_table_and_json() {
-    let file = TempFile::new("bench");
-    let small = ["--size", "16MiB", "--depth", "4", "--seconds", "1"];
-    let json = TempFile::new("bench-json");
-    let sizes = ["--value-bytes", "4KiB,100000", "--json", json.path()];
-    let output = kvmem(&[&["bench", file.path()], &small[..], &sizes].concat());
-    let stderr = text(&output.stderr);
-    assert!(output.status.success(), "{stderr}");
-    assert_eq!(stderr, "", "no progress bar where standard error is no terminal");
-    assert!(!file.0.exists(), "it is left behind");
-    let table = text(&output.stdout);
-    for word in ["tier GB/s", "plain s/GB", "\n4 KiB     store", "\n100000 B  fetch", "depth 4"] {
-        assert!(table.contains(word), "no {word:?} in\n{table}");
-    }
-    let report: Value = serde_json::from_slice(&fs::read(&json.0).unwrap()).unwrap();
-    assert_eq!((&report["suite"], &report["tier_bytes"]), (&"tier-file".into(), &(8 << 20).into()));
-    let rows = report["rows"].as_array().unwrap();
-    let names: Vec<_> =
-        rows.iter().map(|row| (row["value_bytes"].as_u64(), row["transfer"].as_str())).collect();
-    assert_eq!(
-        names,
-        [
-            (Some(4096), Some("store")),
-            (Some(4096), Some("fetch")),
-            (Some(100_000), Some("store")),
-            (Some(100_000), Some("fetch"))
-        ]
-    );
-    for row in rows {
-        assert!(row["turns"].as_u64() >= Some(3), "{row:#}");
-        for side in ["tier", "plain"] {
-            assert!(row[side]["gb_per_s"].as_f64() > Some(0.0), "{row:#}");
-            assert!(row[side]["cpu_s_per_gb"].as_f64() > Some(0.0), "{row:#}");
-        }
-    }
-
-    // With --format an existing file is used, and stays.
-    fs::write(&file.0, "precious").unwrap();
-    let one = ["--value-bytes", "64KiB"];
-    let output = kvmem(&[&["bench", file.path()], &small[..], &one].concat());
-    assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(text(&output.stderr).contains("exists: name a new file"), "{output:?}");
-    assert_eq!(fs::read_to_string(&file.0).unwrap(), "precious");
-    let output = kvmem(&[&["bench", file.path(), "--format"], &small[..], &one].concat());
-    assert!(output.status.success(), "{}", text(&output.stderr));
-    let (_, report) = file.json("inspect");
-    assert_eq!(report["tier"]["values"]["len_median"], 64 << 10);
-    assert!(kvmem(&["verify", file.path()]).status.success());
 }
 
 #[test]
@@ -351,14 +300,6 @@ fn invalid_options_end_with_status_2() {
         (&["inspect"], "FILE"),
         (&["repair", path], "repair"),
         (&["verify", path, "--depth", "0"], "--depth"),
-        (&["bench", path, "--size", "much"], "such as 64GiB"),
-        (&["bench", path, "--value-bytes", "0"], "0 bytes"),
-        (&["bench", path, "--seconds", "0"], "--seconds"),
-        (&["bench", path, "--size", "8MiB", "--value-bytes", "1MiB"], "need --size 268435456"),
-        (&["bench", path, "--value-bytes", "1GiB"], "lower --depth"),
-        (&["bench", path, "--value-bytes", "8EiB"], "8EiB"),
-        (&["bench", "/no/such/folder/file"], "cannot open /no/such/folder/file"),
-        (&["bench", path, "--json", "/no/such/folder/r.json"], "cannot write"),
     ] {
         let output = kvmem(arguments);
         let stderr = text(&output.stderr);

@@ -1,10 +1,10 @@
-//! `kvmem trace`, run as a command: figures, the curve beside replays, formats and messages.
+//! `kvmem trace`, run as a command: figures, formats and messages.
 
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use kvmem_testkit::random::Random;
+use kvmem_testkit::traces::{conversations, session};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -55,89 +55,6 @@ impl TraceFolder {
     }
 }
 
-/// Conversations in Mooncake's format: each request repeats a prompt and adds to it.
-fn conversations(seed: u64, requests: u64) -> String {
-    let mut random = Random::new(seed);
-    let mut prompts: Vec<Vec<u64>> = Vec::new();
-    let mut next = 1000;
-    let mut text = String::new();
-    for number in 0..requests {
-        if prompts.len() < 5 || random.once_in(3) {
-            let system = 10 * random.below(4);
-            prompts.push((system..system + 1 + random.below(3)).collect());
-        }
-        let which = prompts.len() - 1 - random.log_below(prompts.len() as u64) as usize;
-        let prompt = &mut prompts[which];
-        for _ in 0..1 + random.below(10) {
-            prompt.push(next);
-            next += 1;
-        }
-        let tokens = 512 * prompt.len();
-        writeln!(
-            text,
-            "{{\"timestamp\": {}, \"input_length\": {tokens}, \"output_length\": 9, \
-             \"hash_ids\": {prompt:?}}}",
-            100 * number
-        )
-        .unwrap();
-    }
-    text
-}
-
-/// A session of kv-cache-tester with blocks of 64 tokens, and a sub-agent with the same system
-/// prompt.
-fn session(seed: u64, requests: u64) -> String {
-    let mut random = Random::new(seed);
-    let mut prompt: Vec<u64> = (1..20).collect();
-    let mut next = 100;
-    let mut entries = Vec::new();
-    for number in 0..requests {
-        for _ in 0..1 + random.below(12) {
-            prompt.push(next);
-            next += 1;
-        }
-        let request = |t: u64, ids: &[u64]| {
-            format!(
-                "{{\"t\": {t}.5, \"type\": \"s\", \"in\": {}, \"out\": 7, \"hash_ids\": {ids:?}, \
-                 \"api_time\": 1.0}}",
-                64 * ids.len()
-            )
-        };
-        entries.push(request(10 * number, &prompt));
-        if random.once_in(3) {
-            let begin = prompt[..19].iter().copied();
-            let own: Vec<u64> = begin.chain(next..next + 30).collect();
-            next += 30;
-            let inner = [request(10 * number + 2, &own[..40]), request(10 * number + 5, &own)];
-            entries.push(format!(
-                "{{\"t\": {}, \"type\": \"subagent\", \"requests\": [{}]}}",
-                10 * number + 1,
-                inner.join(",\n")
-            ));
-        }
-    }
-    let entries = entries.join(",\n");
-    format!("{{\"id\": \"{seed}\", \"block_size\": 64, \"requests\": [{entries}]}}")
-}
-
-/// Compares the curve with a replay at each of these sizes, and returns the hit rates.
-fn compare(trace: &str, options: &[&str], pools: &[u64]) -> Vec<f64> {
-    let sizes = pools.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
-    let curve = json(&[&["trace", "curve", trace, "--pools", &sizes], options].concat());
-    let rows = curve["curve"].as_array().unwrap();
-    assert_eq!(rows.len(), pools.len());
-    let of = |row: &Value, pool: u64| {
-        assert_eq!(row["pool_bytes"], pool);
-        let pool = pool.to_string();
-        let replay = json(&[&["replay", trace, "--pool", &pool], options].concat());
-        let (rate, replayed) = (&row["hit_rate"], &replay["hit_rate_blocks"]);
-        let (rate, replayed) = (rate.as_f64().unwrap(), replayed.as_f64().unwrap());
-        assert!((rate - replayed).abs() < 0.01, "{trace}, {pool}: {rate} and {replayed}");
-        rate
-    };
-    rows.iter().zip(pools).map(|(row, pool)| of(row, *pool)).collect()
-}
-
 #[test]
 fn the_small_trace_has_the_expected_figures() {
     let trace = small_trace();
@@ -166,50 +83,21 @@ fn the_small_trace_has_the_expected_figures() {
 }
 
 #[test]
-fn the_curve_is_that_of_replays() {
-    let folder = TraceFolder::new();
-    for seed in 0..3 {
-        let trace = folder.file("conversations.jsonl", &conversations(seed, 400));
-        // Pages of two objects, so that blocks are evicted in part.
-        let block = ["--object-bytes", "3000,1096", "--page-tokens", "256"];
-        let pools = [200, 700, 2000, 5000, 20_000].map(|kib| kib << 10);
-        let rates = compare(&trace, &block, &pools);
-        assert!(rates.is_sorted() && rates[0] < rates[4] - 0.2, "{rates:?}");
-    }
-}
-
-#[test]
-fn sessions_of_a_folder_are_replayed_as_the_curve_says() {
+fn sessions_of_a_folder_are_one_trace() {
     let folder = TraceFolder::new();
     for seed in 0..12 {
         folder.file(&format!("session-{seed:02}.json"), &session(seed, 10 + 2 * seed));
-    }
-    let block = ["--object-bytes", "4KiB", "--page-tokens", "64"];
-    let pools = [100, 400, 1000, 2000, 6000].map(|blocks| blocks * 4096);
-    for sessions in ["1", "4", "50"] {
-        let options = [&block[..], &["--sessions", sessions]].concat();
-        let rates = compare(folder.path(), &options, &pools);
-        assert!(rates[4] > 0.8, "{rates:?}");
-        // Sessions side by side need room for all of them.
-        assert!(sessions == "1" || rates[0] < rates[4] - 0.1, "{sessions}: {rates:?}");
     }
     let info = json(&["trace", "info", folder.path(), "--model", "llama-3.1-8b"]);
     assert_eq!(info[0]["format"], "kv-cache-tester");
     let size = &info[0]["block_sizes"][0];
     assert_eq!((&size["tokens"], &size["bytes"]), (&64.into(), &(8 << 20).into()));
 
-    // Blocks of another length are weighed by their bytes; a replay has one length.
+    // Blocks of another length are weighed by their bytes.
     let short = session(99, 20).replace("\"block_size\": 64", "\"block_size\": 16");
     folder.file("short.json", &short);
     let curve = json(&["trace", "curve", folder.path(), "--model", "llama-3.1-8b"]);
     assert_eq!(curve["block_sizes"][0]["bytes"], 2 << 20, "{curve:#}");
-    let error = fails(&["replay", folder.path()]);
-    assert!(error.contains("one block_size at a time"), "{error}");
-    let inside = Path::new(folder.path()).join("short.json");
-    let before = std::fs::read(&inside).unwrap();
-    let error = fails(&["trace", "curve", folder.path(), "--html", inside.to_str().unwrap()]);
-    assert!(error.contains("this is the trace that is read"), "{error}");
-    assert_eq!(std::fs::read(&inside).unwrap(), before);
 }
 
 #[test]
@@ -229,11 +117,6 @@ fn a_trace_without_hashes_has_sizes_only() {
     assert_eq!((&info["max_hit_rate"], &info["trace_span_s"]), (&0.0.into(), &49.0.into()));
     let text = String::from_utf8(kvmem(&["trace", "info", &trace]).stdout).unwrap();
     assert!(text.contains("unknown: the format has no hashes"), "{text}");
-    let replay = json(&["replay", &trace, "--pool", "64GiB"]);
-    assert_eq!((&replay["blocks"], &replay["hits"]), (&blocks.into(), &0.into()));
-    assert_eq!(replay["block_tokens"], 64);
-    let replay = json(&["replay", &trace, "--pool", "64GiB", "--block-tokens", "256"]);
-    assert_eq!(replay["block_tokens"], 256);
     // All uses are of blocks that were never used before, also in a sample.
     let sampled = ["trace", "curve", &trace, "--sample-rate", "0.1"];
     assert_eq!(json(&sampled)["curve"], Value::Array(Vec::new()));
@@ -267,12 +150,11 @@ fn a_sample_tells_its_error_and_keeps_it() {
 }
 
 #[test]
-fn text_and_page_have_every_figure() {
+fn text_and_json_have_every_figure() {
     let folder = TraceFolder::new();
-    let page = folder.file("curve.html", "old");
     let out = folder.file("curve.json", "old");
     let trace = small_trace();
-    let output = kvmem(&["trace", "curve", &trace, "--html", &page, "--json", &out]);
+    let output = kvmem(&["trace", "curve", &trace, "--json", &out]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let text = String::from_utf8(output.stdout).unwrap();
     for word in [
@@ -284,9 +166,6 @@ fn text_and_page_have_every_figure() {
     ] {
         assert!(text.contains(word), "{word} is missing in\n{text}");
     }
-    let page = std::fs::read_to_string(&page).unwrap();
-    assert!(page.starts_with("<!doctype html>") && page.contains("How much memory to buy"));
-    assert!(page.contains("90 % of possible") && page.contains("<svg role=\"img\""));
     let curve: Value = serde_json::from_str(&std::fs::read_to_string(&out).unwrap()).unwrap();
     let rows = curve["curve"].as_array().unwrap();
     assert!(rows.len() > 3 && rows[0]["hit_rate"].as_f64() < Some(0.1), "{curve:#}");
@@ -317,8 +196,8 @@ fn what_is_no_trace_fails() {
         ),
     ] {
         let file = folder.file(name, text);
-        for command in [&["trace", "info"][..], &["trace", "curve"], &["replay"]] {
-            let error = fails(&[command, &[file.as_str()]].concat());
+        for command in [["trace", "info"], ["trace", "curve"]] {
+            let error = fails(&[&command[..], &[file.as_str()]].concat());
             assert!(error.contains(expected), "{error}");
         }
     }
@@ -342,28 +221,4 @@ fn what_is_no_trace_fails() {
     assert!(fails(&["trace", "info", "no/such/file"]).contains("cannot read no/such/file"));
     fails(&["trace", "info"]);
     fails(&["trace"]);
-}
-
-/// Compares the curve of the published conversation trace with replays at five sizes, if the file
-/// lies beside the checkout.
-#[test]
-fn the_curve_of_the_published_trace_is_that_of_replays() {
-    let name = "shared/traces/conversation_trace.jsonl";
-    let folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
-    let found = folders.map(|folder| folder.join(name)).find(|trace| trace.is_file());
-    let Some(trace) = found else {
-        eprintln!("skipped: no folder above this crate has {name}");
-        return;
-    };
-    let trace = trace.to_str().unwrap();
-    let info = json(&["trace", "info", trace]);
-    assert_eq!((&info[0]["requests"], &info[0]["blocks"]), (&12_031.into(), &288_500.into()));
-    assert_eq!(info[0]["distinct_blocks"], 182_790);
-    let highest = info[0]["max_hit_rate"].as_f64().unwrap();
-    assert!((highest - f64::from(288_500 - 182_790) / 288_500.0).abs() < 1e-9, "{highest}");
-    // Pages of a whole block: the same bytes in fewer objects, because a debug build is slow.
-    let block = ["--page-tokens", "512"];
-    let pools = [64, 256, 1024, 2048, 4096].map(|gib| gib << 30);
-    let rates = compare(trace, &block, &pools);
-    assert!(rates.is_sorted() && rates[0] > 0.05 && rates[4] < highest + 1e-9, "{rates:?}");
 }

@@ -6,8 +6,9 @@
 //! used since, its own included. It is a hit in every pool of at least that size. One histogram of
 //! distances therefore has the hit rates of all sizes. [`recency`] finds a distance in O(log N).
 //!
-//! **Requests.** A request is served as `kvmem replay` and engines do it. All its blocks are looked
-//! up before any is inserted. A block counts as a hit if all blocks before it are hits, too: its
+//! **Requests.** A request is served as `kvmem-lab replay` and engines do it. All its blocks are
+//! looked up before any is inserted. A block counts as a hit if all blocks before it are hits, too:
+//! its
 //! *reach* is the largest distance so far. Afterwards the blocks are used from the last to the
 //! first, so a block is never older than one that follows it in a prefix.
 //!

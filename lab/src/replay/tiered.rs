@@ -1,0 +1,176 @@
+//! *Tiered*: a disk tier below the cache of a replay, and the time of its fetches.
+//!
+//! A request that memory cannot serve any further asks the tier: first for its next block alone,
+//! whose time is the *time to the first byte*, then for all blocks behind it that the tier has, in
+//! one call. The fetched objects stay pinned until the request has ended.
+
+use std::borrow::Cow;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kvmem::pool::Pool;
+use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
+use kvmem_tier::format::BLOCK;
+use kvmem_tier::{DiskTier, DiskTierOptions, TierError, TierKey, TierStats};
+use serde::Serialize;
+
+use super::key::Key;
+use kvmem_cli::workload::latency::{Latency, LatencyFigures};
+use kvmem_cli::workload::object::ObjectId;
+
+/// Where evicted objects go.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TierPlace {
+    /// The file or block device.
+    pub path: PathBuf,
+    /// Bytes of a new file.
+    pub bytes: u64,
+}
+
+/// A tier cannot be put below the cache.
+#[derive(Debug, thiserror::Error)]
+pub enum TieredError {
+    /// It cannot be opened.
+    #[error(transparent)]
+    Open(#[from] TierError),
+    /// The thread that writes to it cannot be started.
+    #[error("a thread that writes evicted objects cannot be started: {0}")]
+    Thread(#[from] std::io::Error),
+}
+
+/// An open tier, and how long it takes to fetch.
+pub struct Tiered {
+    place: TierPlace,
+    tier: Arc<DiskTier>,
+    /// Above it evicted objects wait to be written, many at once.
+    pub(super) queue: Arc<WriteBehind<Key, DiskTier>>,
+    /// Values that were there when the tier was opened.
+    found: u64,
+    times: Mutex<FetchTimes>,
+}
+
+/// Latencies of fetches.
+#[derive(Default)]
+pub(super) struct FetchTimes {
+    /// Of the first block of a request.
+    pub(super) first: Latency,
+    /// Of all blocks behind it, together.
+    pub(super) rest: Latency,
+}
+
+/// The use of the tier.
+#[derive(Clone, PartialEq, Debug, Serialize)]
+pub struct TierUseFigures {
+    /// The file.
+    pub file: String,
+    /// Bytes that it has for values.
+    pub capacity_bytes: u64,
+    /// Objects that were in it before the replay, and at its end.
+    pub objects_before: u64,
+    /// Objects at the end.
+    pub objects: u64,
+    /// Objects fetched.
+    pub fetched_objects: u64,
+    /// Objects written.
+    pub stored_objects: u64,
+    /// Bytes of values and padding written.
+    pub written_bytes: u64,
+    /// Bytes of the index written.
+    pub metadata_bytes: u64,
+    /// Objects evicted from the tier.
+    pub evictions: u64,
+    /// Fetches whose bytes were not those that were stored, or that the device failed.
+    pub damaged_objects: u64,
+    /// Latency of fetching the first block of a request.
+    pub first_block_ns: LatencyFigures,
+    /// Latency of fetching all blocks behind it.
+    pub rest_ns: LatencyFigures,
+}
+
+impl Tiered {
+    /// Opens the tier, and makes it if the file is new: with room in its index for objects of
+    /// `least` bytes.
+    ///
+    /// # Errors
+    /// [`TieredError`].
+    pub fn open(place: &TierPlace, least: u64, pool: &Pool) -> Result<Tiered, TieredError> {
+        let options = DiskTierOptions {
+            bytes: Some(place.bytes),
+            max_entries: Some(place.bytes / least.next_multiple_of(BLOCK as u64).max(1)),
+            ..DiskTierOptions::default()
+        };
+        let (tier, report) = DiskTier::open(&place.path, &options)?;
+        let tier = Arc::new(tier);
+        let queue = Arc::new(WriteBehind::builder(pool, Arc::clone(&tier)).build()?);
+        let (found, times) = (report.entries, Mutex::default());
+        Ok(Tiered { place: place.clone(), tier, queue, found, times })
+    }
+
+    /// Returns whether the tier has an object, or will have it.
+    pub(super) fn holds(&self, id: ObjectId) -> bool {
+        self.queue.lengths(&[&Key::new(id, ())])[0].is_some()
+    }
+
+    pub(super) fn times(&self) -> std::sync::MutexGuard<'_, FetchTimes> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the figures so far.
+    pub fn figures(&self) -> TierUseFigures {
+        let TierStats {
+            capacity,
+            entries,
+            hits,
+            stored,
+            written_bytes,
+            metadata_bytes,
+            evictions,
+            checksum_misses,
+            lost_misses,
+            io_misses,
+            short_misses,
+            ..
+        } = self.tier.stats();
+        let times = self.times();
+        TierUseFigures {
+            file: self.place.path.display().to_string(),
+            capacity_bytes: capacity,
+            objects_before: self.found,
+            objects: entries,
+            fetched_objects: hits,
+            stored_objects: stored,
+            written_bytes,
+            metadata_bytes,
+            evictions,
+            damaged_objects: checksum_misses + lost_misses + io_misses + short_misses,
+            first_block_ns: times.first.figures(),
+            rest_ns: times.rest.figures(),
+        }
+    }
+}
+
+/// Returns the bytes of an object's id: what it is called on the disk.
+fn bytes_of(id: ObjectId) -> [u8; 12] {
+    let mut bytes = [0; 12];
+    bytes[..8].copy_from_slice(&id.block.to_le_bytes());
+    bytes[8..].copy_from_slice(&id.number.to_le_bytes());
+    bytes
+}
+
+impl TierKey for Key {
+    fn key_bytes(&self) -> Cow<'_, [u8]> {
+        Cow::Owned(bytes_of(self.id()).to_vec())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objects_have_different_names() {
+        let id = |block, number| Key::new(ObjectId { block, number }, ());
+        assert_eq!(&*id(0x0102, 3).key_bytes(), [2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0]);
+        assert_ne!(id(1, 0).key_bytes(), id(0, 1).key_bytes());
+    }
+}

@@ -1,0 +1,286 @@
+//! The command without threads, without a place to write, or with control characters in names. It
+//! ends with a message and a status of its own, never with a panic.
+#![cfg(target_os = "linux")]
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+fn kvmem() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem-lab"));
+    command.stdin(Stdio::null());
+    command
+}
+
+fn full() -> File {
+    OpenOptions::new().write(true).open("/dev/full").unwrap()
+}
+
+/// The writing end of a pipe without a reader.
+fn closed() -> Stdio {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    writer.into()
+}
+
+fn small_trace() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/kvmem-cli/tests/data/small_trace.jsonl")
+}
+
+/// Makes a folder for one test, which other users may read.
+fn open_folder() -> TempDir {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    folder
+}
+
+#[test]
+fn standard_error_may_be_full_or_closed() {
+    let trace = small_trace();
+    let trace = trace.to_str().unwrap();
+    // Commands, and their exit statuses.
+    let runs: [(&[&str], i32); 3] = [
+        (&["replay", trace, "--metrics", "127.0.0.1:0"], 0),
+        (&["replay", "no-such-trace"], 2),
+        (&["no-such-command"], 2),
+    ];
+    for (args, status) in runs {
+        for stderr in [Stdio::from(full()), closed()] {
+            let output = kvmem().args(args).stderr(stderr).output().unwrap();
+            assert_eq!(output.status.code(), Some(status), "{args:?}: {:?}", output.status);
+        }
+        // Both outputs go to one pipe, whose reader ends after one line.
+        let run = format!(
+            "\"$0\" {} 2>&1 | head -n 1 >/dev/null; echo ${{PIPESTATUS[0]}}",
+            args.join(" ")
+        );
+        let output = Command::new("bash")
+            .args(["-c", &run, env!("CARGO_BIN_EXE_kvmem-lab")])
+            .output()
+            .unwrap();
+        let code = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(code.trim(), status.to_string(), "{args:?}");
+    }
+}
+
+#[test]
+fn a_failed_write_to_standard_output_is_a_failure() {
+    let trace = small_trace();
+    let trace = trace.to_str().unwrap();
+    let runs: [&[&str]; 7] = [
+        &["--help"],
+        &["-h"],
+        &["help"],
+        &["bench", "--help"],
+        &["help", "replay"],
+        &["--version"],
+        &["replay", trace],
+    ];
+    for args in runs {
+        let output = kvmem().args(args).stdout(full()).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{args:?}: {message}");
+        assert!(message.contains("cannot write to standard output"), "{args:?}: {message}");
+        // A closed pipe is no failure: its reader has read enough.
+        let output = kvmem().args(args).stdout(closed()).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!((output.status.code(), &*message), (Some(0), ""), "{args:?}");
+    }
+}
+
+/// Characters that control a terminal.
+const EVIL: &str = "a\x1b[31mb\x07\rc\u{9b}2Jd\u{202e}e";
+
+#[test]
+fn control_characters_in_names_are_escaped() {
+    let folder = open_folder();
+    let copy = |name: &str| {
+        let path = folder.path().join(name);
+        fs::copy(small_trace(), &path).unwrap();
+        path.into_os_string().into_string().unwrap()
+    };
+    let trace = copy(&format!("{EVIL}.jsonl"));
+    let malformed =
+        folder.path().join(format!("bad{EVIL}")).into_os_string().into_string().unwrap();
+    fs::write(&malformed, format!("{{\"{EVIL}\": 1}}\n")).unwrap();
+    let record = folder.path().join(format!("ops{EVIL}")).into_os_string().into_string().unwrap();
+    let run = kvmem().args(["replay", &trace, "--record", &record]).output().unwrap();
+    assert!(run.status.success()); // A benchmark record of another program.
+    let rows = folder.path().join("rows.json").into_os_string().into_string().unwrap();
+    let bench =
+        ["bench", "concurrency", "--quick", "--scenario", "impossible", "--contender", "kvmem"];
+    kvmem().args(bench).args(["--threads", "1", "--reps", "1", "--json", &rows]).output().unwrap();
+    let text = fs::read_to_string(&rows).unwrap();
+    let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    value["machine"]["cpu"] = EVIL.into();
+    value["version"] = EVIL.into();
+    fs::write(&rows, value.to_string()).unwrap();
+    let none = format!("none{EVIL}");
+    let runs: [&[&str]; 22] = [
+        &["replay", &trace],
+        &["replay", "--ops", &record],
+        &["replay", "--ops", &trace],
+        &["replay", &malformed],
+        &["replay", &none],
+        &["replay", &trace, "--json", &format!("{none}/r.json")],
+        &["replay", &trace, "--html", &trace],
+        &["replay", &trace, "--record", &format!("{none}/r.json")],
+        &["replay", &trace, "--metrics", &none],
+        &["replay", &trace, "--pool", &none],
+        &["replay", &trace, "--model", &none],
+        &["replay", &trace, "--object-bytes", &none],
+        &["bench", "--from", &rows],
+        &["bench", "--from", &none],
+        &["bench", "--from", &malformed],
+        &["bench", "slab", "--alone", &none],
+        &["bench", "offset", "--workload", &none],
+        &["tier", &trace],
+        &["page", &none, &none],
+        &["page", "/dev/null", "tier", "inspect", &none],
+        &["page", "/dev/null", "mount", "--size", "1MiB", "--devices", &none],
+        &[&none, &format!("--{none}")],
+    ];
+    for args in runs {
+        let output = kvmem().args(args).output().unwrap();
+        for text in [&output.stdout, &output.stderr] {
+            let text = String::from_utf8_lossy(text);
+            let obeyed = |c: char| c != '\n' && (c.is_control() || c == '\u{202e}');
+            assert_eq!(text.find(obeyed), None, "{args:?}: {text:?}");
+            assert!(!text.contains("panicked"), "{args:?}: {text}");
+        }
+    }
+    // On one line.
+    let output = kvmem().args(["replay", "no\nsuch\ntrace"]).output().unwrap();
+    assert!(
+        String::from_utf8_lossy(&output.stderr)
+            .starts_with("kvmem-lab: cannot read no\\nsuch\\ntrace:")
+    );
+}
+
+/// Runs as a user without privileges, with at most `tasks` threads and processes. Returns `None` if
+/// the process cannot run commands as another user.
+fn with_tasks(folder: &Path, tasks: u32, args: &[&str]) -> Option<Output> {
+    // The kernel counts the processes of each user number separately.
+    let user = 200_000 + std::process::id() % 100_000;
+    let command = folder.join("kvmem-lab");
+    if !command.exists() {
+        // Another process copies the file: see the tests of the tour.
+        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem-lab")).arg(&command).status();
+        assert!(copied.unwrap().success());
+        fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let mut limited = Command::new("bash");
+    limited.args([
+        "-c",
+        &format!("ulimit -u {tasks} || exit 126; exec timeout -s KILL 600 \"$0\" \"$@\""),
+    ]);
+    // `timeout` counts as one of the processes.
+    limited.arg(&command).args(args).current_dir("/").env("TMPDIR", folder).stdin(Stdio::null());
+    match limited.uid(user).gid(65534).output() {
+        Ok(output) if output.status.code() != Some(126) => Some(output),
+        other => {
+            println!("skipped: nothing can be run as another user from there: {other:?}");
+            None
+        }
+    }
+}
+
+#[test]
+fn without_threads_the_command_ends_with_a_message() {
+    let folder = open_folder();
+    let trace = small_trace();
+    let trace = trace.to_str().unwrap();
+    // Commands that must fail with so few threads.
+    let needs: [&[&str]; 8] = [
+        &["bench", "arena", "--quick", "--reps", "1", "--op", "bump"],
+        &[
+            "bench",
+            "slab",
+            "--quick",
+            "--reps",
+            "1",
+            "--pattern",
+            "fixed",
+            "--threads",
+            "8",
+            "--contender",
+            "malloc",
+        ],
+        &[
+            "bench",
+            "concurrency",
+            "--quick",
+            "--reps",
+            "1",
+            "--scenario",
+            "pair-4k",
+            "--threads",
+            "8",
+        ],
+        &[
+            "bench",
+            "concurrency",
+            "--quick",
+            "--reps",
+            "1",
+            "--scenario",
+            "pair-4k",
+            "--contender",
+            "kvmem",
+            "--threads",
+            "8",
+        ],
+        &[
+            "bench",
+            "cache",
+            "--quick",
+            "--reps",
+            "1",
+            "--scenario",
+            "get-hit",
+            "--contender",
+            "kvmem",
+            "--threads",
+            "8",
+        ],
+        &[
+            "bench",
+            "register",
+            "--quick",
+            "--reps",
+            "1",
+            "--backend",
+            "simulated-parallel-wins",
+            "--contexts",
+            "8",
+        ],
+        &["replay", trace, "--threads", "8"],
+        &[
+            "replay",
+            trace,
+            "--threads",
+            "8",
+            "--metrics",
+            "127.0.0.1:0",
+            "--backed",
+            "--pool",
+            "16MiB",
+            "--object-bytes",
+            "4KiB",
+        ],
+    ];
+    for tasks in [2, 4] {
+        for args in needs {
+            let Some(output) = with_tasks(folder.path(), tasks, args) else { return };
+            let message = String::from_utf8_lossy(&output.stderr);
+            let told = format!("{tasks} tasks, {args:?}: {:?}\n{message}", output.status);
+            assert!(matches!(output.status.code(), Some(1 | 2)), "{told}");
+            assert!(!message.contains("panicked"), "{told}");
+            assert!(message.starts_with("kvmem-lab: "), "{told}");
+        }
+    }
+}
