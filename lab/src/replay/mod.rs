@@ -7,12 +7,11 @@
 //! ```
 //!
 //! - [`kvmem_trace`] reads the requests, and [`feed`] deals them to threads,
-//! - [`model`] knows the objects of a block, [`object`] their keys,
+//! - `kvmem_cli::workload` knows the objects of a block, their keys and their payloads,
 //! - [`worker`] serves requests from a [`store`]: a [`pooled`] one as in a server, or one whose
 //!   objects another allocator has [`placed`],
-//! - [`calls`] counts the calls of the allocator and times them with [`latency`],
-//! - [`payload`] proves that no two objects share a byte, [`moves`] measures a plain copy of the
-//!   same bytes,
+//! - [`calls`] counts the calls of the allocator and times them,
+//! - [`moves`] measures a plain copy of the same bytes,
 //! - [`backing`] is the memory of the pool, if there is any,
 //! - [`report`] is the result,
 //! - [`sampling`] samples the pool on the way, and [`page`] draws the samples.

@@ -1,7 +1,7 @@
 //! *Reuse*: what `kvmem trace` tells of the hit rates of a trace, for every size of a pool.
 //!
 //! [`kvmem_trace::reuse`] has the theory and the distances. [`summary`] reads a trace through them,
-//! [`curve`] is the result, and [`page`] draws it.
+//! and [`curve`] is the result.
 
 pub mod curve;
 pub mod summary;
