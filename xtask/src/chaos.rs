@@ -64,7 +64,7 @@ pub(crate) struct ChaosOptions {
     #[arg(long, value_name = "FILE", conflicts_with = "release")]
     command: Option<PathBuf>,
     /// Repeat these tests of the library instead of the built-in groups: PACKAGE:TARGET:FILTER, as
-    /// in kvmem:it:pool::kv_cache. TARGET is a test target, or lib.
+    /// in kvmem:it:cache. TARGET is a test target, or lib.
     #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
     groups: Vec<String>,
     /// Repetitions of each group of tests.

@@ -8,9 +8,9 @@ use std::ffi::c_int;
 use std::{fmt, io};
 
 use kvmem::arena::{ArenaError, BumpError, Limit};
+use kvmem::cache::{KvCacheError, KvCacheSetupError};
 use kvmem::offset::{AllocError, CheckError, RawError, SpaceError};
 use kvmem::pool::PoolError;
-use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::register::{DevicesError, NotAvailable, RegisterError};
 use kvmem::slab::{ExtentSetupError, SlabError, SlabSetupError};
 use kvmem_tier::device::FixedBuffersError;

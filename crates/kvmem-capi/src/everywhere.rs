@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use kvmem::pool::kv_cache::LowerTierError;
+use kvmem::cache::LowerTierError;
 
 use crate::call::{on, out};
 use crate::error::CallError;

@@ -7,7 +7,7 @@
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kvmem::pool::kv_cache::Pinned;
+use kvmem::cache::Pinned;
 
 use crate::kv_cache::{Key, kvmem_kv_cache_pin, kvmem_kv_cache_value, value};
 use crate::promise::ObjectPromise;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvmem::pool::kv_cache::{Fetching, Pinned};
+use kvmem::cache::{Fetching, Pinned};
 
 use crate::call::{destroy, guard, list, on, out};
 use crate::error::CallError;

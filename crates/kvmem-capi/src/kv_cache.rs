@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use kvmem::pool::kv_cache::{Eviction, KvCache, LowerTier, Pinned, Reservation};
+use kvmem::cache::{Eviction, KvCache, LowerTier, Pinned, Reservation};
 
 use crate::call::{destroy, guard, list, on, out, size, some_text, value_bytes};
 use crate::error::CallError;

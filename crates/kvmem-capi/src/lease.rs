@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use kvmem::pool::kv_cache::{Lease, Leased, Superseded};
+use kvmem::cache::{Lease, Leased, Superseded};
 
 use crate::call::{destroy, guard, on, out};
 use crate::error::CallError;

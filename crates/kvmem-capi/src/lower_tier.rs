@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kvmem::pool::kv_cache::LowerTier;
+use kvmem::cache::LowerTier;
 use kvmem_tier::Chain;
 
 use crate::call::{destroy, guard, out};

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 use std::num::NonZeroUsize;
 
-use kvmem::pool::{PREFIX_KEY_BYTES, prefix_keys};
+use kvmem::cache::{PREFIX_KEY_BYTES, prefix_keys};
 
 use crate::call::{guard, list, out, size, write_list};
 use crate::error::CallError;

@@ -4,8 +4,8 @@ use std::ffi::c_char;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use kvmem::cache::{KvCache, LowerTier, OnDrop, WhenFull, WriteBehind};
 use kvmem::pool::Pool;
-use kvmem::pool::kv_cache::{KvCache, LowerTier, OnDrop, WhenFull, WriteBehind};
 
 use crate::call::{on, out, size, write_text};
 use crate::error::CallError;

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvmem::pool::kv_cache::{LowerTierError, Pinned, TierRead};
+use kvmem::cache::{LowerTierError, Pinned, TierRead};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -189,7 +189,7 @@ impl Drop for LentViews<'_> {
     }
 }
 
-impl kvmem::pool::kv_cache::LowerTier<OwnedKey> for BatchTier {
+impl kvmem::cache::LowerTier<OwnedKey> for BatchTier {
     fn put(&self, value: &Pinned<OwnedKey>) -> Result<(), LowerTierError> {
         self.put_all(std::slice::from_ref(value)).remove(0)
     }

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
+use kvmem::cache::{self, LowerTierError, OnDrop, WhenFull, WriteBehind};
 use kvmem::pool::Pool;
-use kvmem::pool::kv_cache::{self, LowerTierError, OnDrop, WhenFull, WriteBehind};
 use kvmem_tier::{Chain, TierError};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};

@@ -10,7 +10,7 @@ use std::borrow::Borrow;
 use std::ffi::c_int;
 use std::hash::{Hash, Hasher};
 
-use kvmem::pool::KvCache;
+use kvmem::cache::KvCache;
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;

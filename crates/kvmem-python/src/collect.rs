@@ -10,7 +10,7 @@
 //!   KvCache ──Link──▶ lower tier (an object of Python) ─┘
 //!     │                     ▲
 //!     ▼                     ┆ borrowed: reads the link, owns nothing
-//!   kvmem::pool::KvCache ┄ closure of `on_evict`
+//!   kvmem::cache::KvCache ┄ closure of `on_evict`
 //! ```
 //!
 //! Four rules make this sound:

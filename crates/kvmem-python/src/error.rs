@@ -6,9 +6,9 @@ use std::path::Path;
 use std::{fmt, io};
 
 use kvmem::arena::{ArenaError, BumpError, Errno, Limit};
+use kvmem::cache::{KvCacheError, KvCacheSetupError};
 use kvmem::offset::{AllocError, SpaceError};
 use kvmem::pool::PoolError;
-use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::register::{ChunkError, NotAvailable, RegisterError, RegistrarError};
 use kvmem_tier::device::FixedBuffersError;
 use kvmem_tier::{StoreError, TierError};

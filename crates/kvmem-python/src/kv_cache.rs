@@ -12,8 +12,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvmem::pool::KvCache;
-use kvmem::pool::kv_cache::{Eviction, Lease, Leased, Pinned, Reservation};
+use kvmem::cache::KvCache;
+use kvmem::cache::{Eviction, Lease, Leased, Pinned, Reservation};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -692,7 +692,7 @@ fn far() -> Instant {
     Instant::now() + Duration::from_secs(100 * 365 * 86_400)
 }
 
-impl Held for kvmem::pool::kv_cache::Fetching<OwnedKey> {
+impl Held for kvmem::cache::Fetching<OwnedKey> {
     const NAME: &'static str = "fetch";
     // It refers to the cache.
     const SLOW: bool = true;

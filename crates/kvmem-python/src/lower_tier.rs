@@ -15,7 +15,7 @@
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvmem::pool::kv_cache::Pinned;
+use kvmem::cache::Pinned;
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use kvmem::pool::prefix_keys as keys_of;
+use kvmem::cache::prefix_keys as keys_of;
 use pyo3::buffer::{PyBuffer, PyUntypedBuffer};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;

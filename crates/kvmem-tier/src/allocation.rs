@@ -8,7 +8,7 @@ use crate::format::BLOCK;
 const MIN_ALIGNED: usize = 16 * BLOCK;
 
 /// Allocates memory for a value of a cache above a tier, for
-/// [`with_allocator`](kvmem::pool::kv_cache::KvCacheBuilder::with_allocator). A value of 64 KiB or
+/// [`with_allocator`](kvmem::cache::KvCacheBuilder::with_allocator). A value of 64 KiB or
 /// more begins at a multiple of 4096 bytes, where the device transfers it in place; at most a 16th
 /// of the memory is lost by that. Shorter values are copied, and begin anywhere.
 ///
@@ -17,7 +17,8 @@ const MIN_ALIGNED: usize = 16 * BLOCK;
 ///
 /// ```
 /// use kvmem::arena::PageSize;
-/// use kvmem::pool::{KvCache, Pool};
+/// use kvmem::cache::KvCache;
+/// use kvmem::pool::Pool;
 ///
 /// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
 /// let cache: KvCache<u64> =

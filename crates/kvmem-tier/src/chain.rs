@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use kvmem::pool::kv_cache::{LowerTier, LowerTierError, Pinned, TierRead};
+use kvmem::cache::{LowerTier, LowerTierError, Pinned, TierRead};
 
 /// Two lower tiers below a cache, such as a disk above a cluster. Either may be a chain again, or
-/// have a queue of its own ([`WriteBehind`](kvmem::pool::kv_cache::WriteBehind)), and either may be
+/// have a queue of its own ([`WriteBehind`](kvmem::cache::WriteBehind)), and either may be
 /// a trait object.
 ///
 /// - *A value that the cache evicts* goes to both. What the upper tier evicts is therefore in the

@@ -1,9 +1,9 @@
-//! *Lower tier*: a disk tier below a [`KvCache`](kvmem::pool::KvCache).
+//! *Lower tier*: a disk tier below a [`KvCache`](kvmem::cache::KvCache).
 
 use std::borrow::Cow;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kvmem::pool::kv_cache::{LowerTier, LowerTierError, Pinned, TierRead};
+use kvmem::cache::{LowerTier, LowerTierError, Pinned, TierRead};
 
 use crate::device::Device;
 use crate::tier::{DiskTier, Fetch, Fetched};
@@ -56,15 +56,16 @@ fn lock(order: &Mutex<()>) -> MutexGuard<'_, ()> {
 }
 
 /// A cache's evicted values go to the disk in the thread that evicts them, or in that of a
-/// [`WriteBehind`](kvmem::pool::kv_cache::WriteBehind), which writes many at once. Values that
+/// [`WriteBehind`](kvmem::cache::WriteBehind), which writes many at once. Values that
 /// begin at a multiple of 4096 bytes in memory are written from there, and fetched into place: let
-/// the cache [allocate](kvmem::pool::kv_cache::KvCacheBuilder::with_allocator) them so.
+/// the cache [allocate](kvmem::cache::KvCacheBuilder::with_allocator) them so.
 ///
 /// ```
 /// use std::sync::Arc;
 ///
 /// use kvmem::arena::PageSize;
-/// use kvmem::pool::{KvCache, Pool};
+/// use kvmem::cache::KvCache;
+/// use kvmem::pool::Pool;
 /// use kvmem_tier::{DiskTier, DiskTierOptions};
 ///
 /// # let folder = tempfile::tempdir()?;

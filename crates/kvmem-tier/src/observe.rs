@@ -1,6 +1,6 @@
 #![doc = include_str!("../docs/metrics.md")]
 
-use kvmem::pool::kv_cache::WriteBehindStats;
+use kvmem::cache::WriteBehindStats;
 use kvmem::pool::observe::Kind;
 
 use crate::tier::TierStats;

@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvmem::arena::Region;
+use kvmem::cache::{LowerTier, LowerTierError, Pinned, TierRead};
 use kvmem::pool::Pool;
-use kvmem::pool::kv_cache::{LowerTier, LowerTierError, Pinned, TierRead};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use thiserror::Error;
 

@@ -1,11 +1,12 @@
 //! # kvmem: vmem for KV caches
 //!
 //! kvmem manages the host memory of LLM inference servers: it maps, pins, divides and caches it. It
-//! has four layers, after Bonwick's slabs and his *Magazines and Vmem*. A layer uses only the
-//! layers below it, and [`offset`] uses none.
+//! has four layers, after Bonwick's slabs and his *Magazines and Vmem*, and a keyed cache on them. A
+//! layer uses only the layers below it, and [`offset`] uses none.
 //!
 //! | layer | hands out | Bonwick's word |
 //! |---|---|---|
+//! | [`cache`] | values under keys, in blocks of a pool | |
 //! | [`pool`] | blocks: all four layers assembled | |
 //! | L4 [`slab`] | objects: fixed-size, cached per thread | slab, magazine, depot |
 //! | L3 [`offset`] | offsets: ranges of an abstract space | vmem |
@@ -51,6 +52,7 @@
 )]
 
 pub mod arena;
+pub mod cache;
 pub mod offset;
 pub mod pool;
 pub mod register;

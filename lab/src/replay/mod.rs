@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 use backing::BackingError;
 use calls::Calls;
 use feed::{Dealt, Feed};
-use kvmem::pool::kv_cache::Eviction;
+use kvmem::cache::Eviction;
 use kvmem::pool::observe::Exporter;
 use kvmem_bench::contender::{Contender, ContenderId, CreateError, Space, Visitor};
 use kvmem_cli::workload::model::BlockLayout;

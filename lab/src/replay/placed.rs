@@ -11,8 +11,9 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use kvmem::pool::kv_cache::{Eviction, KvCacheError, Pinned, Reservation};
-use kvmem::pool::{Block, KvCache, Pool};
+use kvmem::cache::KvCache;
+use kvmem::cache::{Eviction, KvCacheError, Pinned, Reservation};
+use kvmem::pool::{Block, Pool};
 use kvmem_bench::contender::{Contender, ContenderId, RangeHandle};
 
 use super::backing::{self, BackingError};

@@ -3,9 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use kvmem::pool::kv_cache::{Eviction, KvCacheError, LowerTier, Pinned, Reservation};
+use kvmem::cache::KvCache;
+use kvmem::cache::{Eviction, KvCacheError, LowerTier, Pinned, Reservation};
 use kvmem::pool::observe::Exporter;
-use kvmem::pool::{Block, KvCache, Pool};
+use kvmem::pool::{Block, Pool};
 use kvmem::slab::ExtentState;
 
 use super::calls::{ask, ticket};

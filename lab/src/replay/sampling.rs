@@ -130,7 +130,7 @@ impl ReplaySamples {
 
 #[cfg(test)]
 mod tests {
-    use kvmem::pool::kv_cache::Eviction;
+    use kvmem::cache::Eviction;
 
     use super::super::backing;
     use super::super::pooled::Pooled;

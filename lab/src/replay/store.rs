@@ -1,14 +1,14 @@
 //! *Store*: objects under their ids, as a replay uses them. There are two stores.
 //!
-//! - [`Pooled`](super::pooled::Pooled): a [`KvCache`](kvmem::pool::KvCache) on a pool, as a server
+//! - [`Pooled`](super::pooled::Pooled): a [`KvCache`](kvmem::cache::KvCache) on a pool, as a server
 //!   embeds it.
 //! - [`Placed`](super::placed::Placed): the same cache as index, while another allocator places the
 //!   objects.
 
 use std::ops::Range;
 
+use kvmem::cache::KvCacheError;
 use kvmem::pool::Block;
-use kvmem::pool::kv_cache::KvCacheError;
 
 use super::placed::OutsidePool;
 use super::tiered::TierUseFigures;

@@ -8,8 +8,8 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kvmem::cache::{LowerTier, WriteBehind};
 use kvmem::pool::Pool;
-use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
 use kvmem_tier::format::BLOCK;
 use kvmem_tier::{DiskTier, DiskTierOptions, TierError, TierKey, TierStats};
 use serde::Serialize;

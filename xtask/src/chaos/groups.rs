@@ -53,9 +53,7 @@ pub(super) fn run(
         if named.is_empty() { GROUPS.to_vec() } else { named.iter().map(String::as_str).collect() };
     for text in all {
         let group = parse(text).with_context(|| {
-            format!(
-                "`{text}` is no group: say PACKAGE:TARGET:FILTER, as in kvmem:it:pool::kv_cache"
-            )
+            format!("`{text}` is no group: say PACKAGE:TARGET:FILTER, as in kvmem:it:cache")
         })?;
         for turn in 1..=repeat {
             let mut tests = Command::new(cargo());
@@ -89,8 +87,8 @@ mod tests {
 
     #[test]
     fn groups_have_three_parts() {
-        let group = TestGroup { package: "kvmem", target: "it", filter: "pool::kv_cache" };
-        assert_eq!(parse("kvmem:it:pool::kv_cache"), Some(group));
+        let group = TestGroup { package: "kvmem", target: "it", filter: "cache" };
+        assert_eq!(parse("kvmem:it:cache"), Some(group));
         assert_eq!(
             parse("kvmem:lib:"),
             Some(TestGroup { package: "kvmem", target: "lib", filter: "" })

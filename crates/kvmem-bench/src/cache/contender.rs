@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::sync::Arc;
 
-use kvmem::pool::kv_cache::Eviction;
-use kvmem::pool::{KvCache, Pool};
+use kvmem::cache::Eviction;
+use kvmem::cache::KvCache;
+use kvmem::pool::Pool;
 use kvmem_tier::{DiskTier, DiskTierOptions};
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};

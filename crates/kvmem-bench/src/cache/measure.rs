@@ -2,7 +2,8 @@
 
 use std::hint::black_box;
 
-use kvmem::pool::{KvCache, Pool};
+use kvmem::cache::KvCache;
+use kvmem::pool::Pool;
 use kvmem::slab::ExtentCache;
 
 use super::contender::{FloorTable, Insert, LookUp, QuickTable, TieredCache};

@@ -31,8 +31,8 @@ use crate::concurrent_suite::ConcurrentOptions;
 use crate::progress::Progress;
 use crate::suite::plan::SMALLEST;
 use crate::suite::{BenchError, Report, names};
+use kvmem::cache::{KvCacheError, KvCacheSetupError};
 use kvmem::pool::PoolError;
-use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::slab::ExtentSetupError;
 
 /// Number of values in the cache. A build without optimization takes long to insert them, and has a

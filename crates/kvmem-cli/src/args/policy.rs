@@ -1,6 +1,6 @@
 //! The policy of eviction.
 
-use kvmem::pool::kv_cache::Eviction;
+use kvmem::cache::Eviction;
 
 /// Which objects are evicted first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

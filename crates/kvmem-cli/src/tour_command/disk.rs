@@ -16,7 +16,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use kvmem::pool::{KvCache, Pool};
+use kvmem::cache::KvCache;
+use kvmem::pool::Pool;
 use kvmem_tier::device::Engine;
 use kvmem_tier::{DiskTier, DiskTierOptions, TierStats};
 

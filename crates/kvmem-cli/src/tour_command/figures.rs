@@ -11,8 +11,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kvmem::cache::KvCache;
 use kvmem::offset::OffsetAllocator;
-use kvmem::pool::{KvCache, Pool, PoolError};
+use kvmem::pool::{Pool, PoolError};
 
 use super::telling::{Going, Missing};
 

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kvmem::pool::kv_cache::{KvCacheError, KvCacheStats};
-use kvmem::pool::{KvCache, Pool};
+use kvmem::cache::KvCache;
+use kvmem::cache::{KvCacheError, KvCacheStats};
+use kvmem::pool::Pool;
 
 use super::conversations::{Conversations, Page};
 use super::telling::Going;

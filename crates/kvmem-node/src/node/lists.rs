@@ -23,7 +23,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use kvmem::pool::kv_cache::History;
+use kvmem::cache::History;
 
 use super::node::Local;
 

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use kvmem::pool::kv_cache::History;
+use kvmem::cache::History;
 
 use super::lists::{Lists, PRIORITIES};
 use super::node::{Local, Node};

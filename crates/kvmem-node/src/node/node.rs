@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use hashbrown::HashTable;
 use kvmem::arena::{Receipt, Region};
+use kvmem::cache::History;
 use kvmem::offset::{OffsetAllocator, RawHandle};
-use kvmem::pool::kv_cache::History;
 use siphasher::sip::SipHasher13;
 
 use super::below::Below;

@@ -67,7 +67,7 @@ pub enum Eviction {
     Lru,
     /// Those that are worth least, by their number of uses and the time since the last one. The
     /// node learns what these say of further uses; see
-    /// [`kvmem`](kvmem::pool::kv_cache::Eviction::ScanResistant). A restart of the server forgets
+    /// [`kvmem`](kvmem::cache::Eviction::ScanResistant). A restart of the server forgets
     /// it.
     ScanResistant,
 }

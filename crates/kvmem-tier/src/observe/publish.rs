@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kvmem::pool::kv_cache::WriteBehindStats;
+use kvmem::cache::WriteBehindStats;
 use kvmem::pool::observe::Kind;
 use metrics::{Label, Unit, counter, gauge};
 
@@ -48,7 +48,7 @@ pub fn set_publisher<D: Device + 'static>(
 
 /// Returns a function that publishes the figures of the queue between a cache and a tier, under the
 /// label `tier`: for [`Exporter::also`](kvmem::pool::observe::Exporter::also). `stats` reads them,
-/// as [`WriteBehind::stats`](kvmem::pool::kv_cache::WriteBehind::stats) does.
+/// as [`WriteBehind::stats`](kvmem::cache::WriteBehind::stats) does.
 pub fn queue_publisher(
     name: &str,
     stats: impl Fn() -> WriteBehindStats + Send + Sync + 'static,

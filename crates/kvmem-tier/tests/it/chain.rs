@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use kvmem::arena::PageSize;
-use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
-use kvmem::pool::{KvCache, Pool};
+use kvmem::cache::KvCache;
+use kvmem::cache::{LowerTier, WriteBehind};
+use kvmem::pool::Pool;
 use kvmem_tier::{Chain, DiskTier, DiskTierOptions};
 
 use crate::simulated::Disk;

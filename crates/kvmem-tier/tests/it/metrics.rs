@@ -5,9 +5,10 @@ use std::fmt::{self, Write as _};
 use std::sync::{Arc, LazyLock, Mutex};
 
 use kvmem::arena::PageSize;
-use kvmem::pool::kv_cache::WriteBehind;
+use kvmem::cache::KvCache;
+use kvmem::cache::WriteBehind;
+use kvmem::pool::Pool;
 use kvmem::pool::observe::{Exporter, Kind};
-use kvmem::pool::{KvCache, Pool};
 use kvmem_tier::device::MemoryDevice;
 use kvmem_tier::observe::set_publisher;
 use kvmem_tier::observe::{METRICS, QUEUE_METRICS, TierMetric, publisher, queue_publisher};

@@ -6,8 +6,9 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use kvmem::arena::PageSize;
-use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
-use kvmem::pool::{KvCache, Pool};
+use kvmem::cache::KvCache;
+use kvmem::cache::{LowerTier, WriteBehind};
+use kvmem::pool::Pool;
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::{Device, Read, Write};
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, Stored, TierSet, TierSetError};

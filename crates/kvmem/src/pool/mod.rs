@@ -5,12 +5,10 @@ mod error;
 #[cfg(feature = "metrics")]
 mod export;
 mod figures;
-pub mod kv_cache;
 pub mod observe;
 mod owner;
 #[allow(clippy::module_inception)]
 mod pool;
-mod prefix;
 mod provision;
 mod raw;
 mod register_with;
@@ -22,9 +20,7 @@ mod size;
 
 pub use blocks::{Block, BlockRef, InitOn, SubBlock, SubBlockMut};
 pub use error::PoolError;
-pub use kv_cache::KvCache;
 pub use pool::Pool;
-pub use prefix::{PREFIX_KEY_BYTES, PrefixKey, prefix_keys};
 pub use report::{Cause, PoolReport, Quarantined, ReportedChoice, Step};
 pub use resize::Shrunk;
 pub use setup::PoolBuilder;

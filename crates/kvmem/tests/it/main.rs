@@ -2,6 +2,7 @@
 
 mod arena;
 mod byte_owners;
+mod cache;
 mod child;
 mod offset;
 mod pages;

@@ -3,10 +3,8 @@
 mod background;
 mod blocks;
 mod init_on;
-mod kv_cache;
 mod lifetimes;
 mod metrics;
-mod prefix;
 mod quarantine;
 mod registered;
 mod resize;

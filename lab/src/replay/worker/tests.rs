@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use kvmem::pool::kv_cache::Eviction;
+use kvmem::cache::Eviction;
 use kvmem_bench::contender::{Contender, ContenderId, CreateError, RangeHandle, Space};
 
 use super::super::backing;

@@ -1,8 +1,9 @@
 //! A cache of the library, with one byte for each block.
 
 use kvmem::arena::PageSize;
-use kvmem::pool::kv_cache::{Eviction, KvCacheError};
-use kvmem::pool::{KvCache, Pool};
+use kvmem::cache::KvCache;
+use kvmem::cache::{Eviction, KvCacheError};
+use kvmem::pool::Pool;
 
 use super::model::Model;
 use super::{CacheMeasureError, PolicyId};

@@ -1,7 +1,7 @@
 //! *Exporter*: publishes figures through the `metrics` facade, when told to.
 //!
 //! Allocations publish nothing. A scrape or a timer reads the figures, which takes no lock that a
-//! request waits for ([`Pool::figures`], [`KvCache::stats`]), and passes them to the recorder that
+//! request waits for ([`Pool::figures`]), and passes them to the recorder that
 //! the program has installed. Threads that allocate never take the recorder's locks.
 
 use std::fmt;
@@ -10,10 +10,9 @@ use std::time::Duration;
 
 use metrics::{Label, Unit, histogram};
 
-use crate::pool::kv_cache::KvCacheStats;
+use crate::pool::Pool;
 use crate::pool::observe::instruments::{pool_label, the_counter, the_gauge, with_label};
 use crate::pool::observe::{Described, Kind, METRICS, PoolFigures, names};
-use crate::pool::{KvCache, Pool};
 
 /// Publishes figures of pools and caches. See the [module](crate::pool::observe).
 ///
@@ -22,7 +21,8 @@ use crate::pool::{KvCache, Pool};
 /// ```
 /// use kvmem::arena::PageSize;
 /// use kvmem::pool::observe::Exporter;
-/// use kvmem::pool::{KvCache, Pool};
+/// use kvmem::cache::KvCache;
+/// use kvmem::pool::Pool;
 ///
 /// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).name("kv").build()?;
 /// let cache: KvCache<u64> = KvCache::new(&pool);
@@ -36,7 +36,6 @@ use crate::pool::{KvCache, Pool};
 #[must_use = "it publishes when told to"]
 pub struct Exporter {
     pools: Vec<Observed>,
-    caches: Vec<Cache>,
     others: Vec<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -45,11 +44,6 @@ struct Observed {
     labels: Vec<Label>,
     /// The latencies recorded so far. Only publishing threads use it.
     recorded: Mutex<Vec<(Duration, u64)>>,
-}
-
-struct Cache {
-    labels: Vec<Label>,
-    stats: Box<dyn Fn() -> KvCacheStats + Send + Sync>,
 }
 
 impl Exporter {
@@ -62,24 +56,6 @@ impl Exporter {
     pub fn pool(mut self, pool: &Pool) -> Exporter {
         let labels = vec![pool_label(pool.name())];
         self.pools.push(Observed { pool: pool.clone(), labels, recorded: Mutex::default() });
-        self
-    }
-
-    /// Adds a cache, under the name of its pool and as `cache`. This does not add its pool.
-    pub fn cache<K: Send + Sync + 'static>(self, cache: &KvCache<K>) -> Exporter {
-        self.cache_called("cache", cache)
-    }
-
-    /// Adds a cache under a name of its own, for a pool with several caches. See
-    /// [`cache`](Self::cache).
-    pub fn cache_called<K: Send + Sync + 'static>(
-        mut self,
-        name: &str,
-        cache: &KvCache<K>,
-    ) -> Exporter {
-        let labels = vec![pool_label(cache.pool().name()), Label::new("cache", name.to_owned())];
-        let cache = cache.clone();
-        self.caches.push(Cache { labels, stats: Box::new(move || cache.stats()) });
         self
     }
 
@@ -105,9 +81,6 @@ impl Exporter {
         for observed in &self.pools {
             publish_pool(&observed.pool.figures(), &observed.labels);
             observed.publish_latency();
-        }
-        for Cache { labels, stats } in &self.caches {
-            publish_cache(&stats(), labels);
         }
         self.others.iter().for_each(|publish| publish());
     }
@@ -156,25 +129,6 @@ fn publish_pool(figures: &PoolFigures, labels: &[Label]) {
     }
 }
 
-fn publish_cache(stats: &KvCacheStats, labels: &[Label]) {
-    the_gauge(names::BLOCKS, labels).set(stats.blocks as f64);
-    the_gauge(names::BYTES, labels).set(stats.bytes as f64);
-    let counts = [
-        (names::HITS, stats.hits),
-        (names::MISSES, stats.misses),
-        (names::INSERTIONS, stats.insertions),
-        (names::REPLACEMENTS, stats.replacements),
-        (names::EVICTIONS, stats.evictions),
-        (names::REMOVALS, stats.removals),
-        (names::INSERTION_FAILURES, stats.insertion_failures),
-        (names::SINK_FAILURES, stats.sink_failures),
-        (names::SUPERSEDED, stats.superseded),
-    ];
-    for (what, value) in counts {
-        the_counter(what, labels).absolute(value);
-    }
-}
-
 impl Observed {
     /// Publishes the measurements since the previous call.
     fn publish_latency(&self) {
@@ -198,7 +152,6 @@ impl fmt::Debug for Exporter {
         let pools: Vec<_> = self.pools.iter().map(|observed| observed.pool.name()).collect();
         f.debug_struct("Exporter")
             .field("pools", &pools)
-            .field("caches", &self.caches.len())
             .field("others", &self.others.len())
             .finish()
     }

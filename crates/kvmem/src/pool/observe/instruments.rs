@@ -5,22 +5,22 @@ use metrics::{Counter, Gauge, Label, counter, gauge};
 use super::names::{self, Described};
 
 /// Returns the label that names a pool.
-pub(in crate::pool) fn pool_label(name: &str) -> Label {
+pub(crate) fn pool_label(name: &str) -> Label {
     Label::new("pool", name.to_owned())
 }
 
 /// Returns the gauge of a metric.
-pub(in crate::pool) fn the_gauge(what: Described, labels: &[Label]) -> Gauge {
+pub(crate) fn the_gauge(what: Described, labels: &[Label]) -> Gauge {
     gauge!(what.name, labels.iter())
 }
 
 /// Returns the counter of a metric.
-pub(in crate::pool) fn the_counter(what: Described, labels: &[Label]) -> Counter {
+pub(crate) fn the_counter(what: Described, labels: &[Label]) -> Counter {
     counter!(what.name, labels.iter())
 }
 
 /// Returns the labels and one more.
-pub(in crate::pool) fn with_label(labels: &[Label], key: &'static str, value: &str) -> Vec<Label> {
+pub(crate) fn with_label(labels: &[Label], key: &'static str, value: &str) -> Vec<Label> {
     labels.iter().cloned().chain([Label::new(key, value.to_owned())]).collect()
 }
 

@@ -2,9 +2,9 @@
 
 mod failures;
 #[cfg(feature = "metrics")]
-pub(super) mod instruments;
+pub(crate) mod instruments;
 mod latency;
-pub(super) mod names;
+pub(crate) mod names;
 mod setup_times;
 
 #[cfg(feature = "metrics")]

@@ -46,7 +46,7 @@ macro_rules! table {
         /// All metrics, in the order of the [documentation](super).
         pub const METRICS: &[Described] = &[$($id),*];
         $(
-            pub(in crate::pool) const $id: Described = Described {
+            pub(crate) const $id: Described = Described {
                 name: $name,
                 kind: Kind::$kind,
                 unit: $unit,

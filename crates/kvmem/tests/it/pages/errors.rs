@@ -7,9 +7,9 @@ use kvmem::arena::{
     ArenaError, BumpError, ByteSize, Call, Errno, Fallback, FreeError, Ladder, Limit, Nodes, Numa,
     PageSize, Populate, ProcessAllocError, SettingError, SetupError, SizeFault,
 };
+use kvmem::cache::{KvCacheError, KvCacheSetupError};
 use kvmem::offset::{AllocError, CheckError, RawError, SpaceError};
 use kvmem::pool::PoolError;
-use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::register::{
     Account, ChunkError, DevicesError, NotAvailable, ParsePolicyError, PolicyError, RegisterError,
     RegisterLimit, RegistrarError,

@@ -66,7 +66,7 @@ fn every_published_metric_is_described() {
     let registrars = crate::register::fake::registrars(&fakes);
     let built = small(1 << 20).name("kv").measure_latency(1).registrars(registrars).build();
     let pool = built.expect("little memory");
-    let cache = kvmem::pool::KvCache::<u64>::new(&pool);
+    let cache = kvmem::cache::KvCache::<u64>::new(&pool);
     cache.insert(1, &[1; 100]).expect("room");
     let recorded = published(&Exporter::new().pool(&pool).cache_called("prefix", &cache));
     for what in METRICS {

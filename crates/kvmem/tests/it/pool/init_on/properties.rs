@@ -3,9 +3,10 @@
 
 use std::ops::Range;
 
+use kvmem::cache::KvCache;
+use kvmem::cache::{Leased, Pinned, Reservation};
 use kvmem::offset::RawHandle;
-use kvmem::pool::kv_cache::{Leased, Pinned, Reservation};
-use kvmem::pool::{Block, InitOn, KvCache, Pool};
+use kvmem::pool::{Block, InitOn, Pool};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;

@@ -3,7 +3,8 @@
 use std::sync::mpsc;
 use std::thread;
 
-use kvmem::pool::{Block, InitOn, KvCache};
+use kvmem::cache::KvCache;
+use kvmem::pool::{Block, InitOn};
 
 use super::super::MIB;
 use super::{View, builder};

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvmem::pool::KvCache;
+use kvmem::cache::KvCache;
 use kvmem::pool::observe::Exporter;
 
 use super::{MemoryRecorder, published, small};

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use kvmem::cache::KvCache;
+use kvmem::cache::KvCacheError;
 use kvmem::offset::AllocError;
-use kvmem::pool::kv_cache::KvCacheError;
 use kvmem::pool::observe::Exporter;
-use kvmem::pool::{Block, KvCache, Pool, PoolError};
+use kvmem::pool::{Block, Pool, PoolError};
 use kvmem::slab::ExtentState;
 use kvmem_testkit::oracle::Oracle;
 

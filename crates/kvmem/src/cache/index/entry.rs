@@ -1,0 +1,187 @@
+//! *Entry*: a block under its key ([`CacheEntry`]), and a pin on it ([`Pinned`]).
+
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::cache::{Slot, TierOrigin};
+use crate::pool::Block;
+use crate::sync::{AtomicU32, Ordering};
+
+/// The slot of a block whose value was replaced or removed. No live block has this slot: the limit
+/// of blocks excludes it.
+const SUPERSEDED: Slot = Slot::MAX;
+
+/// A block under its key. The index of its shard has one reference to it, and each pin has one: so
+/// it is pinned exactly while there are two or more, and the thread that drops the last frees it.
+///
+/// The fields lie in memory as they are declared: a look-up reads all but the last two.
+#[repr(C)]
+pub(in crate::cache) struct CacheEntry<K> {
+    // Declared, and so dropped, before the block: see `KvCache`.
+    pub(in crate::cache) key: K,
+    pub(in crate::cache) block: Block,
+    /// The block's slot in its shard, set when it is inserted; [`SUPERSEDED`] after it has left
+    /// the shard and is not the latest value of its key.
+    slot: AtomicU32,
+    /// The number of changes of the shard after which a use was last recorded; see `shard.rs`.
+    noted: AtomicU32,
+    /// Bytes of the block behind the value, if the caller's allocator returned a longer block.
+    padding: u32,
+    /// Number of blocks before this one in its prefix; 0 if the caller set no depth.
+    depth: u32,
+    /// The value of a lower tier that this one was fetched from.
+    origin: Option<TierOrigin>,
+}
+
+impl<K> CacheEntry<K> {
+    pub(in crate::cache) fn new(
+        key: K,
+        block: Block,
+        padding: u32,
+        depth: u32,
+        origin: Option<TierOrigin>,
+    ) -> Self {
+        let zero = || AtomicU32::new(0);
+        CacheEntry { key, block, slot: zero(), noted: zero(), padding, depth, origin }
+    }
+
+    /// Returns the number of blocks before this one in its prefix; 0 if the caller set no depth.
+    pub(in crate::cache) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// Returns the bytes that are charged: all of the block.
+    pub(in crate::cache) fn charge(&self) -> u64 {
+        self.block.len() as u64
+    }
+
+    /// Returns the key, the block, the padding and the depth.
+    pub(in crate::cache) fn into_parts(self) -> (K, Block, u32, u32) {
+        (self.key, self.block, self.padding, self.depth)
+    }
+
+    #[inline]
+    pub(in crate::cache) fn slot(&self) -> Slot {
+        // Relaxed: written and read under the lock of the shard.
+        self.slot.load(Ordering::Relaxed)
+    }
+
+    pub(in crate::cache) fn stands_at(&self, slot: Slot) {
+        // Relaxed: as in `slot`.
+        self.slot.store(slot, Ordering::Relaxed);
+    }
+
+    /// Records that the key has another value from now on, or none. The caller has the lock of the
+    /// shard, and the block has left the index.
+    pub(in crate::cache) fn supersede(&self) {
+        // Relaxed: another lock orders the reader after the later insertion; see
+        // `Pinned::is_superseded`.
+        self.slot.store(SUPERSEDED, Ordering::Relaxed);
+    }
+
+    /// Returns whether a use since the shard's latest change was recorded.
+    #[inline]
+    pub(in crate::cache) fn is_noted(&self, changes: u32) -> bool {
+        // Relaxed: it guards nothing; at worst two concurrent look-ups both record the use.
+        self.noted.load(Ordering::Relaxed) == changes
+    }
+
+    #[inline]
+    pub(in crate::cache) fn noted(&self, changes: u32) {
+        // Relaxed: as in `is_noted`.
+        self.noted.store(changes, Ordering::Relaxed);
+    }
+}
+
+/// Returns whether there is a pin on a block of the index. The caller has the lock of the shard for
+/// changes: under it no thread without a pin can get one, so the answer "no" stays true until the
+/// lock is released.
+///
+/// The count is read relaxed. That a pin is gone, and with it all reading, is acquired by dropping
+/// the index's own reference, as every last drop of an `Arc` acquires what the others released.
+#[inline]
+pub(in crate::cache) fn is_pinned<K>(held: &Arc<CacheEntry<K>>) -> bool {
+    Arc::strong_count(held) > 1
+}
+
+/// A value that the cache holds, or held when the pin was made. It is neither evicted nor freed
+/// while the pin exists.
+///
+/// 8 bytes. Any thread may read through a pin, clone it and drop it. A pin may outlive the cache.
+/// If the key is removed or gets another value, the pinned value stays as it is until its last pin
+/// is dropped, which frees its bytes. Until then it no longer counts for the cache, but is in use
+/// in the pool.
+///
+/// Hold pins while bytes are read or sent, and no longer: a pinned value cannot be evicted.
+#[must_use = "the value is pinned only while this exists"]
+pub struct Pinned<K>(pub(in crate::cache) Arc<CacheEntry<K>>);
+
+impl<K> Pinned<K> {
+    /// Returns the value: as many bytes as requested. O(1).
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        let bytes = self.0.block.bytes();
+        &bytes[..bytes.len() - self.0.padding as usize]
+    }
+
+    /// Returns whether the key has received another value since, or was removed or cleared.
+    /// Eviction does not count: an evicted value is the latest of its key. For an evicted value the
+    /// answer is correct until its [eviction sink](crate::cache::KvCacheBuilder::on_evict)
+    /// returns; later changes do not mark it.
+    ///
+    /// A sink can store and invalidate all values of the key under one lock. A call under that lock
+    /// says whether the sink has stored, or will store, a later value or an invalidation. O(1).
+    #[must_use]
+    pub fn is_superseded(&self) -> bool {
+        // Relaxed: if the sink stored another thread's later value before, the sink's lock orders
+        // that before this load, and the mark precedes it.
+        self.0.slot.load(Ordering::Relaxed) == SUPERSEDED
+    }
+
+    /// Returns which value of a lower tier this one was fetched from, as that tier named it; `None`
+    /// if it was inserted. A tier that still has just that value need not store this one. O(1).
+    #[must_use]
+    pub fn origin(&self) -> Option<TierOrigin> {
+        self.0.origin
+    }
+
+    /// Returns the key that the value was inserted under.
+    #[inline]
+    #[must_use]
+    pub fn key(&self) -> &K {
+        &self.0.key
+    }
+
+    /// Returns the block of the value: address, offset, keys. It is as long as the value unless
+    /// [`with_allocator`](crate::cache::KvCacheBuilder::with_allocator) returned a longer
+    /// one.
+    #[inline]
+    pub fn block(&self) -> &Block {
+        &self.0.block
+    }
+}
+
+impl<K> Deref for Pinned<K> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.bytes()
+    }
+}
+
+impl<K> Clone for Pinned<K> {
+    /// Returns one more pin on the same value.
+    fn clone(&self) -> Self {
+        Pinned(Arc::clone(&self.0))
+    }
+}
+
+impl<K: fmt::Debug> fmt::Debug for Pinned<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let block = self.block();
+        f.debug_struct("Pinned").field("key", self.key()).field("range", &block.range()).finish()
+    }
+}

@@ -1,0 +1,339 @@
+//! *Shard state*: the index of a shard, its policy and its leases, under the shard's lock.
+//!
+//! Invariants, which `check` verifies here and `KvCache::check` over all shards: (1) the block at
+//! slot *s* is found under `hashes[s]`, and is the only one with that slot; (2) every slot is
+//! either in use by one block or free; (3) no two blocks have one key; (4) what the usage has
+//! charged is what the shards hold and what is being written; (5) the leases of a hash have one
+//! entry, and at least one holder.
+
+use std::borrow::Borrow;
+use std::mem;
+use std::sync::{Arc, Weak};
+
+use hashbrown::HashTable;
+
+use super::charged::Charged;
+use super::entry::{CacheEntry, is_pinned};
+use super::leases::Leases;
+use super::usage::Usage;
+use crate::cache::policy::ActivePolicy;
+use crate::cache::{EvictionPolicy, Slot};
+use crate::offset::CheckError;
+use crate::sync::{Mutex, prefetch};
+
+/// Evictions whose cache misses overlap.
+const EVICTED_TOGETHER: u32 = 8;
+
+/// Values in flight to a lower tier are weak references: their bytes are freed with the pin.
+pub(super) type ShardLeases<K> = Leases<Weak<CacheEntry<K>>>;
+
+/// The state that the lock guards.
+#[repr(C)]
+pub(in crate::cache) struct ShardState<K> {
+    /// Blocks by the hash of the key. One pointer per block: the index of 100,000 blocks takes
+    /// 1 MB.
+    pub(super) index: HashTable<Arc<CacheEntry<K>>>,
+    /// Counts insertions, removals and attempts to evict; uses between two of these count once.
+    pub(super) changes: u32,
+    /// All uses count: no block is ever marked as recorded.
+    pub(super) exact: bool,
+    /// The hash of the block at each slot; at a free slot, the hash of the last block there.
+    hashes: Vec<u64>,
+    free: Vec<Slot>,
+    /// Counts evictions, modulo [`EVICTED_TOGETHER`].
+    evictions: u32,
+    /// Threads that change the state reach it without locking. The lock exists because look-ups
+    /// share the state, and a policy need not be `Sync`.
+    pub(super) policy: Mutex<ActivePolicy>,
+    /// Leases, and the values in flight to a lower tier.
+    pub(in crate::cache) leases: ShardLeases<K>,
+}
+
+impl<K> ShardState<K> {
+    pub(super) fn new(policy: ActivePolicy, exact: bool) -> Self {
+        // Starts at 1: a fresh block has the number 0, so its first use is recorded.
+        let changes = 1;
+        let policy = Mutex::new(policy);
+        let leases = Leases::default();
+        ShardState {
+            index: HashTable::new(),
+            changes,
+            exact,
+            hashes: Vec::new(),
+            free: Vec::new(),
+            evictions: 0,
+            policy,
+            leases,
+        }
+    }
+
+    /// Starts to fetch what the next evictions read, before the first of each
+    /// [`EVICTED_TOGETHER`].
+    #[inline]
+    fn prefetch_victims(&mut self) {
+        self.evictions = (self.evictions + 1) % EVICTED_TOGETHER;
+        if self.evictions == 1 {
+            let mut next = [None; EVICTED_TOGETHER as usize];
+            for (next, slot) in next.iter_mut().zip(self.policy.get_mut().upcoming()) {
+                *next = self.hashes.get(slot as usize).copied();
+            }
+            next.into_iter().flatten().for_each(|hash| self.prefetch(hash));
+        }
+    }
+
+    /// Starts to fetch what a look-up of this hash reads, and what an eviction of the block reads.
+    /// The loads of the index that this takes do not depend on each other's results, so the
+    /// processor overlaps those of several calls with one another and with what follows.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u64) {
+        let _ = self.index.find(hash, |held| {
+            let entry = Arc::as_ptr(held);
+            // The counts are before the entry, and its last numbers may be on another line.
+            prefetch(entry.wrapping_byte_sub(1));
+            prefetch(entry.wrapping_add(1).wrapping_byte_sub(1));
+            false
+        });
+    }
+
+    /// Counts a change: from now on the first use of each block is recorded again.
+    fn changed(&mut self) {
+        self.changes = self.changes.wrapping_add(1);
+    }
+}
+
+impl<K: Eq> ShardState<K> {
+    #[inline]
+    pub(super) fn find<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<&Arc<CacheEntry<K>>>
+    where
+        K: Borrow<Q>,
+    {
+        self.index.find(hash, |held| held.key.borrow() == key)
+    }
+
+    /// Returns the block under `key`, which counts as used.
+    pub(in crate::cache) fn used<Q: Eq + ?Sized>(
+        &mut self,
+        hash: u64,
+        key: &Q,
+    ) -> Option<Arc<CacheEntry<K>>>
+    where
+        K: Borrow<Q>,
+    {
+        let held = self.index.find(hash, |held| held.key.borrow() == key)?;
+        if self.exact || !held.is_noted(self.changes) {
+            self.policy.get_mut().touch(held.slot());
+            held.noted(self.changes);
+        }
+        Some(Arc::clone(held))
+    }
+
+    /// Breaks the leases of the key and marks the values in flight under it, for an insertion or a
+    /// removal.
+    #[inline]
+    fn supersede<Q: Eq + ?Sized>(&mut self, hash: u64, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        if !self.leases.is_quiet() {
+            self.leases.supersede(hash, |in_flight| {
+                if let Some(held) = in_flight.upgrade().filter(|held| held.key.borrow() == key) {
+                    held.supersede();
+                }
+            });
+        }
+    }
+
+    /// Records that a block that was just evicted is in flight to the sink. Returns its number.
+    pub(in crate::cache) fn hand_over(&mut self, held: &Arc<CacheEntry<K>>) -> u64 {
+        // The block's slot is free, and keeps the hash until the next block takes the slot.
+        self.leases.hand_over(self.hashes[held.slot() as usize], Arc::downgrade(held))
+    }
+
+    /// Ends a lease. Returns `Ok` if the lease was valid: the caller may insert its value.
+    /// Otherwise returns the value that the key has, if any. If `Eq` panics, the lease has not
+    /// ended.
+    pub(in crate::cache) fn redeem(
+        &mut self,
+        hash: u64,
+        key: &K,
+        number: u64,
+    ) -> Result<(), Option<Arc<CacheEntry<K>>>> {
+        let there = self.find(hash, key).cloned();
+        let live = self.leases.is_live(hash, number);
+        self.leases.give_up(hash, number);
+        // Another key with the same hash may own the lease while this key has a value.
+        if live && there.is_none() { Ok(()) } else { Err(there) }
+    }
+
+    /// Inserts a block. Returns its slot, and the block that it replaces under the same key, if
+    /// any. The caller [informs](Self::inform_placed) the policy.
+    pub(in crate::cache) fn place<'a>(
+        &mut self,
+        hash: u64,
+        charged: Charged<'a, K>,
+        usage: &'a Usage,
+    ) -> (Slot, Option<Charged<'a, K>>) {
+        self.changed();
+        self.supersede(hash, &charged.held().key);
+        if let Some(old) = self.index.find_mut(hash, |old| old.key == charged.held().key) {
+            // From here on none of the caller's code runs.
+            let slot = old.slot();
+            charged.held().stands_at(slot);
+            let old = mem::replace(old, charged.place());
+            old.supersede();
+            return (slot, Some(Charged::taken(old, usage)));
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.hashes.push(hash);
+            (self.hashes.len() - 1) as Slot
+        });
+        self.hashes[slot as usize] = hash;
+        charged.held().stands_at(slot);
+        let hashes = &self.hashes;
+        self.index.insert_unique(hash, charged.place(), |held| hashes[held.slot() as usize]);
+        (slot, None)
+    }
+
+    /// Informs the policy that a block was inserted at a slot, or replaced the one there.
+    pub(in crate::cache) fn inform_placed(
+        &mut self,
+        slot: Slot,
+        hash: u64,
+        depth: u32,
+        replaced: bool,
+    ) {
+        let policy = self.policy.get_mut();
+        if replaced {
+            policy.touch(slot);
+        } else {
+            policy.insert_at_depth(slot, hash, depth);
+        }
+    }
+
+    /// Informs the policy that the block at a slot was removed otherwise than by
+    /// [`evict`](Self::evict).
+    pub(in crate::cache) fn inform_removed(&mut self, slot: Slot) {
+        self.policy.get_mut().remove(slot);
+    }
+
+    /// Removes the block under `key`. The caller [informs](Self::inform_removed) the policy.
+    pub(in crate::cache) fn remove<'a, Q: Eq + ?Sized>(
+        &mut self,
+        hash: u64,
+        key: &Q,
+        usage: &'a Usage,
+    ) -> Option<(Slot, Charged<'a, K>)>
+    where
+        K: Borrow<Q>,
+    {
+        self.supersede(hash, key);
+        let entry = self.index.find_entry(hash, |held| held.key.borrow() == key).ok()?;
+        let held = entry.remove().0;
+        let slot = self.vacate(&held);
+        held.supersede();
+        Some((slot, Charged::taken(held, usage)))
+    }
+
+    /// Removes the block under `key` if it is not pinned. The caller
+    /// [informs](Self::inform_removed) the policy.
+    pub(in crate::cache) fn remove_unpinned<'a>(
+        &mut self,
+        hash: u64,
+        key: &K,
+        usage: &'a Usage,
+    ) -> Option<(Slot, Charged<'a, K>)> {
+        let entry =
+            self.index.find_entry(hash, |held| held.key == *key && !is_pinned(held)).ok()?;
+        let held = entry.remove().0;
+        Some((self.vacate(&held), Charged::taken(held, usage)))
+    }
+
+    /// Frees the slot of a block that has left the index.
+    fn vacate(&mut self, held: &CacheEntry<K>) -> Slot {
+        self.changed();
+        let slot = held.slot();
+        self.free.push(slot);
+        slot
+    }
+
+    /// Removes the policy's next victim, which is not pinned. Returns `None` if all blocks are
+    /// pinned. `other` is the worth of LRU's candidate among all shards.
+    pub(in crate::cache) fn evict<'a>(
+        &mut self,
+        other: Option<f32>,
+        usage: &'a Usage,
+    ) -> Option<Charged<'a, K>> {
+        self.changed();
+        self.prefetch_victims();
+        self.policy.get_mut().set_other(other);
+        let ShardState { index, hashes, policy, .. } = self;
+        let may_go = |slot: Slot| {
+            let hash = hashes.get(slot as usize);
+            let held = hash.and_then(|&hash| index.find(hash, |held| held.slot() == slot));
+            held.is_some_and(|held| !is_pinned(held))
+        };
+        let slot = policy.get_mut().victim(&mut { may_go })?;
+        let hash = *hashes.get(slot as usize)?;
+        // Checked again: a policy may return a slot that it was not shown.
+        let entry = index.find_entry(hash, |held| held.slot() == slot && !is_pinned(held)).ok()?;
+        let held = entry.remove().0;
+        self.free.push(slot);
+        Some(Charged::taken(held, usage))
+    }
+
+    /// Removes all blocks. The caller [informs](Self::inform_removed) the policy of each slot.
+    pub(in crate::cache) fn drain<'a>(
+        &mut self,
+        usage: &'a Usage,
+    ) -> (Vec<Slot>, Vec<Charged<'a, K>>) {
+        self.changed();
+        self.leases.supersede_all(|in_flight| {
+            if let Some(held) = in_flight.upgrade() {
+                held.supersede();
+            }
+        });
+        let all: Vec<_> = self.index.drain().map(|held| Charged::taken(held, usage)).collect();
+        let slots: Vec<Slot> = all.iter().map(|charged| charged.held().slot()).collect();
+        self.free.extend(&slots);
+        all.iter().for_each(|charged| charged.held().supersede());
+        (slots, all)
+    }
+
+    pub(in crate::cache) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Verifies the invariants at the head of this file. Returns the bytes of all blocks.
+    /// O(blocks).
+    pub(in crate::cache) fn check(&self) -> Result<u64, CheckError> {
+        let wrong = |invariant, what| Err(CheckError { invariant, what });
+        let mut taken = vec![false; self.hashes.len()];
+        for held in &self.index {
+            let slot = held.slot();
+            let Some(taken) = taken.get_mut(slot as usize) else {
+                return wrong(1, format!("a block stands at slot {slot} of {}", self.hashes.len()));
+            };
+            let hash = self.hashes[slot as usize];
+            let same = |other: &Arc<CacheEntry<K>>| Arc::ptr_eq(other, held);
+            if mem::replace(taken, true) || self.index.find(hash, same).is_none() {
+                return wrong(1, format!("slot {slot} has two blocks, or the hash of neither"));
+            }
+            if self.index.iter_hash(hash).filter(|other| other.key == held.key).count() != 1 {
+                return wrong(3, format!("the key at slot {slot} is there twice"));
+            }
+        }
+        for &slot in &self.free {
+            match taken.get_mut(slot as usize) {
+                Some(taken) if !*taken => *taken = true,
+                _ => return wrong(2, format!("slot {slot} is free and in use, or free twice")),
+            }
+        }
+        match taken.iter().position(|&taken| !taken) {
+            Some(lost) => wrong(2, format!("slot {lost} is neither free nor in use")),
+            None => match self.leases.defect() {
+                Some(defect) => wrong(5, defect),
+                None => Ok(self.index.iter().map(|held| held.charge()).sum()),
+            },
+        }
+    }
+}

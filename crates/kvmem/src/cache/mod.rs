@@ -1,0 +1,34 @@
+#![doc = include_str!("../../docs/cache.md")]
+
+mod builder;
+mod cache;
+mod error;
+#[cfg(feature = "metrics")]
+mod export;
+mod fetch;
+mod index;
+mod insertion;
+mod policy;
+mod prefix;
+mod process;
+mod reservation;
+mod source;
+mod state;
+mod stats;
+mod tier;
+mod tier_origin;
+mod write_behind;
+
+pub use builder::KvCacheBuilder;
+pub use cache::KvCache;
+pub use error::{KvCacheError, KvCacheSetupError};
+pub use fetch::Fetching;
+pub use index::Pinned;
+pub use policy::{Eviction, EvictionPolicy, History, Slot};
+pub use prefix::{PREFIX_KEY_BYTES, PrefixKey, prefix_keys};
+pub use reservation::{Reservation, Superseded};
+pub use state::{EvictionOutcome, LowerTier, LowerTierError, TierRead};
+pub use stats::KvCacheStats;
+pub use tier::{Lease, Leased};
+pub use tier_origin::TierOrigin;
+pub use write_behind::{OnDrop, WhenFull, WriteBehind, WriteBehindBuilder, WriteBehindStats};

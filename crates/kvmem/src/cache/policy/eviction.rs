@@ -1,0 +1,216 @@
+//! [`Eviction`]: the choice of a policy, and the policy that a shard then has.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::clock::{NONE, ORDERS, Rank, Time};
+use super::eviction_policy::{EvictionPolicy, Slot};
+use super::lru::Lru;
+use super::reuse::Reuse;
+use super::scan_resistant::ScanResistant;
+
+/// The eviction policies.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Eviction {
+    /// Evicts the least recently used block. A pinned block on the way counts as used then. Within
+    /// a shard the order is exact for blocks used between different changes. Blocks used since
+    /// the latest change are in the order of their first use since, thread by thread. With
+    /// [`exact`](crate::cache::KvCacheBuilder::exact_recency) every use counts.
+    #[default]
+    Lru,
+    /// Evicts the block that is worth least, by its number of uses and the time since the last one.
+    /// The cache learns from other blocks what these say of further uses. A long run of blocks that
+    /// are used once does not evict those that are used again and again, and the end of a prefix is
+    /// evicted before its start. Until the cache has learned enough, and while LRU finds more, it
+    /// evicts as LRU does.
+    ScanResistant,
+    /// A policy of the caller: the function makes the policy of one shard.
+    Custom(Arc<dyn Fn() -> Box<dyn EvictionPolicy> + Send + Sync>),
+}
+
+impl Eviction {
+    /// Returns the name: `lru`, `scan-resistant` or `custom`.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Eviction::Lru => "lru",
+            Eviction::ScanResistant => "scan-resistant",
+            Eviction::Custom(_) => "custom",
+        }
+    }
+
+    /// Returns how blocks of several shards are compared.
+    pub(in crate::cache) fn across(&self) -> Across {
+        match self {
+            Eviction::Lru => Across::Age,
+            Eviction::ScanResistant => Across::Worth(Arc::default()),
+            Eviction::Custom(_) => Across::Turns,
+        }
+    }
+
+    /// Makes the policy of one shard.
+    pub(in crate::cache) fn make(&self, across: &Across) -> ActivePolicy {
+        match (self, across) {
+            (Eviction::Custom(make), _) => {
+                ActivePolicy::Own(Own { policy: make(), calling: false, instead: None })
+            }
+            (_, Across::Worth(reuse)) => {
+                ActivePolicy::Scan(Box::new(ScanResistant::new(Arc::clone(reuse))))
+            }
+            _ => ActivePolicy::Lru(Lru::default()),
+        }
+    }
+}
+
+/// How the shard that evicts the next block is chosen.
+#[derive(Debug)]
+pub(in crate::cache) enum Across {
+    /// In turn: the order of the policy is unknown.
+    Turns,
+    /// The shard with the least recently used block.
+    Age,
+    /// By age and worth; see [`super::scan_resistant`].
+    Worth(Arc<Reuse>),
+}
+
+impl fmt::Debug for Eviction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A policy. Calls of the built-in ones need no virtual dispatch.
+pub(in crate::cache) enum ActivePolicy {
+    Lru(Lru),
+    Scan(Box<ScanResistant>),
+    /// A policy of the caller.
+    Own(Own),
+}
+
+/// A policy of the caller, which may panic. Its state is unknown afterwards, so it is not called
+/// again.
+pub(in crate::cache) struct Own {
+    policy: Box<dyn EvictionPolicy>,
+    /// A call began and has not ended. A thread that sees this under the lock of the shard knows
+    /// that the call panicked.
+    calling: bool,
+    /// Takes its place after a panic.
+    instead: Option<Lru>,
+}
+
+impl Own {
+    fn call<R>(&mut self, call: impl FnOnce(&mut dyn EvictionPolicy) -> R) -> R {
+        match &mut self.instead {
+            Some(lru) => call(lru),
+            None => {
+                self.calling = true;
+                let answer = call(&mut *self.policy);
+                self.calling = false;
+                answer
+            }
+        }
+    }
+}
+
+impl ActivePolicy {
+    /// Sets the time of the next calls.
+    #[inline]
+    pub(in crate::cache) fn set_now(&mut self, now: Time) {
+        match self {
+            ActivePolicy::Lru(lru) => lru.now = now,
+            ActivePolicy::Scan(scan) => scan.set_now(now),
+            ActivePolicy::Own(_) => {}
+        }
+    }
+
+    /// Sets the worth of LRU's candidate among all shards, for the next victim.
+    #[inline]
+    pub(in crate::cache) fn set_other(&mut self, other: Option<f32>) {
+        if let ActivePolicy::Scan(scan) = self {
+            scan.other = other;
+        }
+    }
+
+    /// Returns the rank of the first block of each order.
+    #[inline]
+    pub(in crate::cache) fn oldest(&self) -> [Rank; ORDERS] {
+        let mut ranks = [NONE; ORDERS];
+        match self {
+            ActivePolicy::Lru(lru) => ranks[0] = lru.oldest().unwrap_or(NONE),
+            ActivePolicy::Scan(scan) => ranks = scan.oldest(),
+            ActivePolicy::Own(_) => {}
+        }
+        ranks
+    }
+
+    /// Returns the slots that are probably the next victims, in order, if the policy knows.
+    #[inline]
+    pub(in crate::cache) fn upcoming(&self) -> impl Iterator<Item = Slot> {
+        let lru = match self {
+            ActivePolicy::Lru(lru) => Some(lru),
+            ActivePolicy::Scan(_) | ActivePolicy::Own(_) => None,
+        };
+        lru.into_iter().flat_map(Lru::upcoming)
+    }
+
+    /// Returns whether the policy has panicked and was not yet replaced.
+    #[inline]
+    pub(in crate::cache) fn has_panicked(&self) -> bool {
+        matches!(self, ActivePolicy::Own(own) if own.calling)
+    }
+
+    /// Replaces a policy that panicked with an LRU that knows the blocks at these slots. The old
+    /// policy is dropped with the cache, since its `Drop` may panic, too.
+    pub(in crate::cache) fn replace_panicked(&mut self, slots: impl Iterator<Item = Slot>) {
+        if let ActivePolicy::Own(own) = self {
+            let mut lru = Lru::default();
+            slots.for_each(|slot| lru.insert(slot, 0));
+            own.instead = Some(lru);
+            own.calling = false;
+        }
+    }
+}
+
+impl EvictionPolicy for ActivePolicy {
+    fn insert(&mut self, slot: Slot, hash: u64) {
+        match self {
+            ActivePolicy::Lru(policy) => policy.insert(slot, hash),
+            ActivePolicy::Scan(policy) => policy.insert(slot, hash),
+            ActivePolicy::Own(own) => own.call(|policy| policy.insert(slot, hash)),
+        }
+    }
+
+    fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
+        match self {
+            ActivePolicy::Lru(policy) => policy.insert_at_depth(slot, hash, depth),
+            ActivePolicy::Scan(policy) => policy.insert_at_depth(slot, hash, depth),
+            ActivePolicy::Own(own) => own.call(|policy| policy.insert_at_depth(slot, hash, depth)),
+        }
+    }
+
+    #[inline]
+    fn touch(&mut self, slot: Slot) {
+        match self {
+            ActivePolicy::Lru(policy) => policy.touch(slot),
+            ActivePolicy::Scan(policy) => policy.touch(slot),
+            ActivePolicy::Own(own) => own.call(|policy| policy.touch(slot)),
+        }
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        match self {
+            ActivePolicy::Lru(policy) => policy.remove(slot),
+            ActivePolicy::Scan(policy) => policy.remove(slot),
+            ActivePolicy::Own(own) => own.call(|policy| policy.remove(slot)),
+        }
+    }
+
+    fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
+        match self {
+            ActivePolicy::Lru(policy) => policy.victim(may_go),
+            ActivePolicy::Scan(policy) => policy.victim(may_go),
+            ActivePolicy::Own(own) => own.call(|policy| policy.victim(may_go)),
+        }
+    }
+}

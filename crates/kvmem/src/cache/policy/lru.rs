@@ -1,0 +1,169 @@
+//! *LRU*: the blocks of a shard in the order of their last uses.
+//!
+//! One [ring](super::rings), and for each block the time of its last use, by the cache's
+//! [clock](super::clock): so the oldest of one shard can be compared with that of another.
+
+use super::clock::{EvictedCount, Rank, Time, inserted_at, order};
+use super::eviction_policy::{EvictionPolicy, Slot};
+use super::rings::Rings;
+use crate::sync::prefetch;
+
+/// Evicts the least recently used block. 20 bytes for each slot.
+#[derive(Debug, Default)]
+pub(in crate::cache) struct Lru {
+    ring: Rings<1>,
+    /// By slot.
+    used: Vec<Time>,
+    /// By slot: the place of a block in its prefix.
+    depths: Vec<u32>,
+    len: usize,
+    evicted: EvictedCount,
+    /// The time of the next calls.
+    pub(super) now: Time,
+}
+
+impl Lru {
+    /// The rank of the next victim.
+    #[inline]
+    pub(super) fn oldest(&self) -> Option<Rank> {
+        Some(self.evicted.rank(self.used[self.ring.first(0)? as usize]))
+    }
+}
+
+impl Lru {
+    /// Returns the next victims in order, if none is used or pinned before, and starts to fetch
+    /// what their evictions read here.
+    #[inline]
+    pub(super) fn upcoming(&self) -> impl Iterator<Item = Slot> {
+        self.ring.iter(0).inspect(|&slot| prefetch(&self.used[slot as usize]))
+    }
+
+    /// Inserts a block that is in no order at the place of its time and depth.
+    #[inline]
+    fn place(&mut self, slot: Slot, time: Time) {
+        let (used, depths) = (&self.used, &self.depths);
+        let own = order(time, depths[slot as usize]);
+        let is_later = |other: Slot| order(used[other as usize], depths[other as usize]) > own;
+        let before = self.ring.push_before(0, slot, is_later);
+        // The walk may have ended too early.
+        let least = before.map_or(0, |before| self.used[before as usize]);
+        self.used[slot as usize] = time.max(least);
+    }
+}
+
+impl EvictionPolicy for Lru {
+    fn insert(&mut self, slot: Slot, hash: u64) {
+        self.insert_at_depth(slot, hash, 0);
+    }
+
+    fn insert_at_depth(&mut self, slot: Slot, _hash: u64, depth: u32) {
+        if self.used.len() <= slot as usize {
+            self.used.resize(slot as usize + 1, 0);
+            self.depths.resize(slot as usize + 1, 0);
+        }
+        self.depths[slot as usize] = depth;
+        self.place(slot, inserted_at(self.now, depth));
+        self.len += 1;
+    }
+
+    #[inline]
+    fn touch(&mut self, slot: Slot) {
+        self.ring.take(slot);
+        self.place(slot, self.now);
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        self.ring.take(slot);
+        self.len -= 1;
+    }
+
+    fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
+        // A pinned block counts as used, so the next search does not meet it again. The search ends
+        // after it has met all blocks.
+        for _ in 0..self.len {
+            let slot = self.ring.first(0)?;
+            if may_go(slot) {
+                self.remove(slot);
+                self.evicted.more(self.used[slot as usize]);
+                return Some(slot);
+            }
+            self.touch(slot);
+        }
+        None
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::super::clock::time_of;
+    use super::*;
+
+    fn order(lru: &mut Lru) -> Vec<Slot> {
+        std::iter::from_fn(|| lru.victim(&mut |_| true)).collect()
+    }
+
+    fn of(slots: impl IntoIterator<Item = Slot>) -> Lru {
+        let mut lru = Lru::default();
+        slots.into_iter().for_each(|slot| lru.insert(slot, 0));
+        lru
+    }
+
+    #[test]
+    fn they_go_by_last_use() {
+        let mut lru = of([2, 0, 1, 3]);
+        lru.touch(2);
+        lru.touch(2);
+        lru.remove(1);
+        assert_eq!(order(&mut lru), [0, 3, 2]);
+        assert!(order(&mut lru).is_empty());
+        lru.insert(1, 0);
+        assert_eq!(order(&mut lru), [1]);
+    }
+
+    #[test]
+    fn a_pinned_one_counts_as_used_when_it_is_met() {
+        let mut lru = of(0..5);
+        assert_eq!(lru.victim(&mut |slot| slot > 1), Some(2));
+        assert_eq!(lru.victim(&mut |_| false), None);
+        assert_eq!(order(&mut lru), [3, 4, 0, 1]);
+    }
+
+    #[test]
+    fn the_end_of_a_prefix_is_evicted_before_its_start_in_any_order_of_use() {
+        for forward in [true, false] {
+            let mut lru = Lru { now: 100, ..Lru::default() };
+            lru.insert(8, 0);
+            let depths: Vec<u32> = if forward { (0..8).collect() } else { (0..8).rev().collect() };
+            for &depth in &depths {
+                lru.now += 1;
+                lru.insert_at_depth(depth, 0, depth);
+            }
+            let mut all: Vec<Slot> = (0..8).rev().collect();
+            // The blocks that were committed first are as old as the block before them.
+            let inserted = order(&mut lru);
+            assert_eq!(inserted.iter().copied().filter(|&slot| slot < 8).collect::<Vec<_>>(), all);
+            depths.iter().for_each(|&depth| lru.insert_at_depth(depth, 0, depth));
+            lru.now += 100;
+            lru.insert(8, 0);
+            lru.now += 1;
+            depths.iter().for_each(|&depth| lru.touch(depth));
+            all.insert(0, 8);
+            assert_eq!(order(&mut lru), all, "forward: {forward}");
+        }
+    }
+
+    #[test]
+    fn it_says_how_old_the_next_victim_is() {
+        let mut lru = Lru::default();
+        for slot in 0..3 {
+            lru.now = 10 + Time::from(slot);
+            lru.insert(slot, 0);
+        }
+        assert_eq!(lru.oldest().map(time_of), Some(10));
+        lru.now = 20;
+        lru.touch(0);
+        assert_eq!(lru.oldest().map(time_of), Some(11));
+        assert_eq!(lru.upcoming().collect::<Vec<_>>(), [1, 2, 0]);
+        assert_eq!((order(&mut lru), lru.oldest()), (vec![1, 2, 0], None));
+    }
+}

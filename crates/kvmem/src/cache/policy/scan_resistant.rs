@@ -1,0 +1,113 @@
+//! *Scan-resistant*: evicts the block that is worth least, by the [history](super::history) of its
+//! shard.
+//!
+//! Each shard keeps one ring of blocks for each kind, in the order of their last uses. The history
+//! says which of the rings loses its first block.
+//!
+//! Invariants: (1) a slot with a block is in the ring of its kind, and no other slot is in any; (2)
+//! a ring is in the order of `used`.
+
+use std::sync::Arc;
+
+use super::clock::{ORDERS, Rank, Time, inserted_at, order};
+use super::eviction_policy::{EvictionPolicy, Slot};
+use super::history::History;
+use super::reuse::{KINDS, Reuse};
+use super::rings::Rings;
+
+/// The policy of one shard.
+#[derive(Debug)]
+pub(in crate::cache) struct ScanResistant {
+    rings: Rings<KINDS>,
+    history: History,
+    /// The worth of LRU's candidate among several shards; `None`: this shard's candidate counts.
+    pub(super) other: Option<f32>,
+}
+
+impl ScanResistant {
+    /// Makes the policy of one shard. Shards with one `reuse` share the model.
+    pub(super) fn new(reuse: Arc<Reuse>) -> Self {
+        let history = History::sharing(reuse);
+        ScanResistant { rings: Rings::default(), history, other: None }
+    }
+
+    /// Sets the time of the next calls.
+    #[inline]
+    pub(super) fn set_now(&mut self, now: Time) {
+        self.history.now = now;
+    }
+
+    /// Returns the first block of each ring.
+    fn firsts(&self) -> [Option<Slot>; KINDS] {
+        std::array::from_fn(|kind| self.rings.first(kind))
+    }
+
+    /// Returns the rank of the first block of each ring.
+    pub(super) fn oldest(&self) -> [Rank; ORDERS] {
+        self.history.ranks(self.firsts())
+    }
+
+    /// Returns the next victim, pinned or not.
+    fn choose(&self) -> Option<Slot> {
+        self.rings.first(self.history.choose(self.firsts(), self.other)?)
+    }
+
+    /// Inserts a block into the ring of its kind, as last used at `time`.
+    fn place(&mut self, slot: Slot, time: Time) {
+        let depth = self.history.entry(slot).depth;
+        let is_later = |other: Slot| {
+            let other = self.history.entry(other);
+            order(other.used, other.depth) > order(time, depth)
+        };
+        let before = self.rings.push_before(self.history.kind(slot), slot, is_later);
+        // The walk may have ended too early.
+        let least = before.map_or(0, |before| self.history.entry(before).used);
+        self.history.entry_mut(slot).used = time.max(least);
+    }
+}
+
+impl EvictionPolicy for ScanResistant {
+    fn insert(&mut self, slot: Slot, hash: u64) {
+        self.insert_at_depth(slot, hash, 0);
+    }
+
+    fn insert_at_depth(&mut self, slot: Slot, hash: u64, depth: u32) {
+        self.history.insert_at_depth(slot, hash, depth);
+        self.place(slot, inserted_at(self.history.now, depth));
+    }
+
+    fn touch(&mut self, slot: Slot) {
+        self.rings.take(slot);
+        self.history.touch(slot);
+        self.place(slot, self.history.now);
+    }
+
+    fn remove(&mut self, slot: Slot) {
+        self.rings.take(slot);
+        self.history.remove(slot);
+    }
+
+    fn victim(&mut self, may_go: &mut dyn FnMut(Slot) -> bool) -> Option<Slot> {
+        self.history.learn();
+        // Pinned blocks stay out of the rings until the search ends, so it meets each only once.
+        let mut pinned = Vec::new();
+        let found = loop {
+            let Some(slot) = self.choose() else { break None };
+            self.rings.take(slot);
+            if may_go(slot) {
+                self.history.evict(slot);
+                break Some(slot);
+            }
+            pinned.push(slot);
+        };
+        for slot in pinned {
+            // A pinned block is in use: the next search does not meet it again.
+            self.place(slot, self.history.now);
+            self.history.touch_shadow(slot);
+        }
+        found
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,0 +1,97 @@
+//! *Commit*: puts values into a cache, and takes them out.
+
+use std::borrow::Borrow;
+use std::hash::Hash;
+
+use super::cache_state::CacheState;
+use crate::cache::index::{Charged, Pinned, Shard, ShardState, StripeState};
+use crate::sync::StripedWriteGuard;
+
+impl<K: Hash + Eq> CacheState<K> {
+    /// Inserts a charged block. Returns false in a forked child, which drops the block.
+    pub(in crate::cache) fn commit(&self, hash: u64, charged: Charged<'_, K>) -> bool {
+        let shard = self.shard(hash);
+        let Some(state) = self.state(shard) else { return false };
+        self.put(shard, state, hash, charged);
+        true
+    }
+
+    /// Inserts a charged block if the lease with this number is valid; otherwise returns the block
+    /// and the value that the key has. The lease leaves the table, and then `ended` is called.
+    #[allow(clippy::type_complexity)]
+    pub(in crate::cache) fn commit_leased<'a>(
+        &'a self,
+        hash: u64,
+        charged: Charged<'a, K>,
+        number: u64,
+        ended: impl FnOnce(),
+    ) -> Result<(), (Charged<'a, K>, Option<Pinned<K>>)> {
+        let shard = self.shard(hash);
+        let Some(mut state) = self.state(shard) else { return Err((charged, None)) };
+        let redeemed = state.redeem(hash, &charged.held().key, number);
+        ended();
+        match redeemed {
+            Ok(()) => {
+                self.put(shard, state, hash, charged);
+                Ok(())
+            }
+            Err(there) => {
+                shard.counts.superseded.more();
+                Err((charged, there.map(Pinned)))
+            }
+        }
+    }
+
+    /// Inserts a charged block and replaces the one under the same key, if any.
+    fn put<'a>(
+        &'a self,
+        shard: &Shard<K>,
+        mut state: StripedWriteGuard<'_, ShardState<K>, StripeState>,
+        hash: u64,
+        charged: Charged<'a, K>,
+    ) {
+        let depth = charged.held().depth();
+        let (slot, old) = state.place(hash, charged, &self.usage);
+        shard.counts.insertions.more();
+        if old.is_some() {
+            shard.counts.replacements.more();
+        }
+        self.usage.commits.tick();
+        state.inform_placed(slot, hash, depth, old.is_some());
+        shard.publish(&mut state);
+        // The old block is freed under the lock of the shard; see `evicted`.
+        drop(old);
+        drop(state);
+        if self.usage.bytes() > self.usage.limits.high {
+            self.trim(self.place(hash));
+        }
+    }
+
+    /// Removes the value under `key` and returns it.
+    pub(in crate::cache) fn take_out<Q: Hash + Eq + ?Sized>(
+        &self,
+        shard: &Shard<K>,
+        state: &mut ShardState<K>,
+        hash: u64,
+        key: &Q,
+    ) -> Option<Pinned<K>>
+    where
+        K: Borrow<Q>,
+    {
+        let (slot, charged) = state.remove(hash, key, &self.usage)?;
+        shard.counts.removals.more();
+        state.inform_removed(slot);
+        shard.publish(state);
+        Some(Pinned(charged.uncharged()))
+    }
+
+    /// Removes all values of a shard.
+    pub(in crate::cache) fn empty(&self, shard: &Shard<K>, state: &mut ShardState<K>) {
+        let (slots, all) = state.drain(&self.usage);
+        slots.iter().for_each(|_| shard.counts.removals.more());
+        slots.into_iter().for_each(|slot| state.inform_removed(slot));
+        shard.publish(state);
+        // The blocks are freed under the lock of the shard; see `evicted`.
+        drop(all);
+    }
+}

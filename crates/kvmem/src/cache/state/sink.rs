@@ -1,0 +1,69 @@
+//! *Eviction sink*: the callback that receives evicted values, and values in flight to it.
+
+use std::sync::Arc;
+
+use super::lower_tier::LowerTier;
+use crate::cache::index::{Pinned, Shard};
+use crate::cache::process::Process;
+
+/// The callback that receives each evicted value, if there is one. Returns whether it has stored
+/// the value.
+pub(in crate::cache) type EvictionSink<K> = Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
+
+/// The destination of evicted values, and the tier there.
+pub(in crate::cache) struct Below<K> {
+    pub(in crate::cache) sink: EvictionSink<K>,
+    /// The tier that the sink fills, if it is one.
+    pub(in crate::cache) lower_tier: Option<Arc<dyn LowerTier<K>>>,
+    /// The most threads that read from it in the background.
+    pub(in crate::cache) fetch_threads: usize,
+}
+
+/// The result of an [eviction sink](crate::cache::KvCacheBuilder::on_evict): `()`, or a
+/// `Result` that says whether the sink failed.
+pub trait EvictionOutcome {
+    /// Returns whether the lower tier now has the value, or nothing, under the key.
+    fn is_taken(&self) -> bool;
+}
+
+impl EvictionOutcome for () {
+    fn is_taken(&self) -> bool {
+        true
+    }
+}
+
+impl<E> EvictionOutcome for Result<(), E> {
+    fn is_taken(&self) -> bool {
+        self.is_ok()
+    }
+}
+
+/// A value in flight to the callback. While this lives, its key is not leased. A callback that
+/// panics has not stored the value.
+pub(in crate::cache) struct HandOverGuard<'a, K> {
+    process: Process,
+    shard: &'a Shard<K>,
+    number: u64,
+    pub(in crate::cache) taken: bool,
+}
+
+impl<'a, K> HandOverGuard<'a, K> {
+    pub(in crate::cache) fn new(process: Process, shard: &'a Shard<K>, number: u64) -> Self {
+        HandOverGuard { process, shard, number, taken: false }
+    }
+}
+
+impl<K> Drop for HandOverGuard<'_, K> {
+    fn drop(&mut self) {
+        // A sink may fork.
+        if self.process.is_forked() {
+            return;
+        }
+        self.shard.change_leases(|leases| {
+            leases.handed_over(self.number, self.taken);
+            if !self.taken {
+                self.shard.counts.sink_failures.more();
+            }
+        });
+    }
+}

@@ -1,0 +1,99 @@
+//! *Space*: the search for space for a new block.
+
+use std::hash::Hash;
+
+use super::cache_state::CacheState;
+use super::victim::Turn;
+use crate::cache::KvCacheError;
+use crate::offset::AllocError;
+use crate::pool::{Block, PoolError};
+
+impl<K: Hash + Eq> CacheState<K> {
+    /// Allocates and charges a block for a value of `len` bytes. Returns the block, and the number
+    /// of bytes by which it is longer than the value.
+    pub(in crate::cache) fn allocate_charged(
+        &self,
+        hash: u64,
+        key: &K,
+        len: usize,
+    ) -> Result<(Block, u32), KvCacheError> {
+        let requested = len as u64;
+        if requested == 0 {
+            return Err(KvCacheError::Empty);
+        }
+        let limit = self.usage.limits.bytes;
+        if requested > limit {
+            return Err(KvCacheError::TooLarge { requested, limit });
+        }
+        let mut turn = Turn { next: self.place(hash), begun: false };
+        let own = Some((hash, key));
+        // The pool comes first: it detects at once a request that can never succeed.
+        let block = self.until(&mut turn, own, requested, || {
+            match self.source.allocate(&self.pool, len) {
+                Ok(block) => Ok(Some(block)),
+                Err(PoolError::Allocate(
+                    AllocError::OutOfSpace { .. } | AllocError::TooManyRanges { .. },
+                )) => Ok(None),
+                Err(PoolError::Allocate(AllocError::TooLarge { requested, limit })) => {
+                    Err(KvCacheError::TooLarge { requested, limit })
+                }
+                Err(error) => Err(KvCacheError::Pool(error)),
+            }
+        })?;
+        // The block's own length is charged now and credited later.
+        let got = block.len() as u64;
+        let padding = got.checked_sub(requested).and_then(|more| u32::try_from(more).ok());
+        let Some(padding) = padding.filter(|_| got <= limit) else {
+            let limit = limit.min(requested.saturating_add(u64::from(u32::MAX)));
+            return Err(KvCacheError::WrongLength { requested, returned: got, limit });
+        };
+        self.until(&mut turn, own, got, || Ok(self.usage.charge(got).then_some(())))?;
+        Ok((block, padding))
+    }
+
+    /// Attempts and evicts in turn, until an attempt succeeds or no block can be evicted.
+    fn until<T>(
+        &self,
+        turn: &mut Turn,
+        own: Option<(u64, &K)>,
+        requested: u64,
+        mut attempt: impl FnMut() -> Result<Option<T>, KvCacheError>,
+    ) -> Result<T, KvCacheError> {
+        let mut released = 0;
+        loop {
+            if let Some(done) = attempt()? {
+                return Ok(done);
+            }
+            // The attempt ran the caller's code, which may have forked.
+            if self.process.is_forked() {
+                return Err(KvCacheError::Forked);
+            }
+            let commits = self.usage.commits.now();
+            if self.evict(turn, own) {
+                continue;
+            }
+            // Blocks that other threads evicted while this search passed their shards are free by
+            // now, since they are freed under the locks of those shards.
+            if let Some(done) = attempt()? {
+                return Ok(done);
+            }
+            // Blocks that other threads allocated and committed behind this search can be evicted.
+            if self.usage.commits.now() == commits {
+                // Values that a lower tier still writes occupy the pool, and will not for long.
+                if let Some(times) = self.waited_for_release(released) {
+                    released = times;
+                    continue;
+                }
+                self.usage.count_failure();
+                let (blocks, bytes) = (self.usage.blocks(), self.usage.bytes());
+                return Err(KvCacheError::NothingToEvict { requested, blocks, bytes });
+            }
+        }
+    }
+
+    /// Waits for a lower tier that keeps values pinned; see `LowerTier::wait_for_release`.
+    #[cold]
+    fn waited_for_release(&self, seen: u64) -> Option<u64> {
+        self.lower_tier.as_ref()?.wait_for_release(seen)
+    }
+}

@@ -1,0 +1,70 @@
+//! *Invalidation*: guards that block leases while a lower tier invalidates keys.
+
+use crate::cache::index::{Shard, UntrustedKeys};
+use crate::cache::process::Process;
+
+/// Keeps a key from being leased. If it is dropped before [`told`](Self::told), the lower tier
+/// counts as not informed.
+pub(super) struct InvalidationGuard<'a, K> {
+    process: Process,
+    shard: &'a Shard<K>,
+    hash: u64,
+    told: bool,
+}
+
+impl<'a, K> InvalidationGuard<'a, K> {
+    /// Makes a guard of a key whose leases are blocked.
+    pub(super) fn new(process: Process, shard: &'a Shard<K>, hash: u64) -> Self {
+        InvalidationGuard { process, shard, hash, told: false }
+    }
+
+    /// The lower tier has been told.
+    pub(super) fn told(mut self) {
+        self.told = true;
+    }
+}
+
+impl<K> Drop for InvalidationGuard<'_, K> {
+    fn drop(&mut self) {
+        // The callback may have forked.
+        if !self.process.is_forked() {
+            self.shard.change_leases(|leases| leases.unblock(self.hash, self.told));
+        }
+    }
+}
+
+/// Keeps all keys of a cache from being leased.
+pub(super) struct CacheInvalidationGuard<'a, K>(Vec<ShardInvalidationGuard<'a, K>>);
+
+/// Keeps all keys of a shard from being leased.
+struct ShardInvalidationGuard<'a, K> {
+    process: Process,
+    shard: &'a Shard<K>,
+    before: Option<UntrustedKeys>,
+    told: bool,
+}
+
+impl<'a, K> CacheInvalidationGuard<'a, K> {
+    /// Makes a guard without shards.
+    pub(super) fn new() -> Self {
+        CacheInvalidationGuard(Vec::new())
+    }
+
+    /// Adds a shard whose leases are all blocked.
+    pub(super) fn also(&mut self, process: Process, shard: &'a Shard<K>, before: UntrustedKeys) {
+        self.0.push(ShardInvalidationGuard { process, shard, before: Some(before), told: false });
+    }
+
+    /// The lower tier has been told.
+    pub(super) fn told(mut self) {
+        self.0.iter_mut().for_each(|shard| shard.told = true);
+    }
+}
+
+impl<K> Drop for ShardInvalidationGuard<'_, K> {
+    fn drop(&mut self) {
+        if let Some(before) = self.before.take().filter(|_| !self.process.is_forked()) {
+            self.shard.change_leases(|leases| leases.unblock_all(self.told, before));
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! Leases: what breaks them, when they are unavailable, and how a pin learns that it is superseded.
+
+use std::hash::{Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
+
+use kvmem::cache::KvCache;
+use kvmem::cache::{Lease, Leased, Pinned, Reservation};
+
+use super::{held, one_shard, pool};
+
+fn lease<K: Hash + Eq>(cache: &KvCache<K>, key: &K) -> Lease<K> {
+    match cache.lease(key) {
+        Leased::Lease(lease) => lease,
+        Leased::Present(_) => panic!("there is a value"),
+        Leased::Unavailable => panic!("no lease is available"),
+    }
+}
+
+fn is_busy<K: Hash + Eq>(cache: &KvCache<K>, key: &K) -> bool {
+    matches!(cache.lease(key), Leased::Unavailable)
+}
+
+/// Returns a reservation that contains these bytes.
+fn fetched<K: Hash + Eq>(cache: &KvCache<K>, key: K, bytes: &[u8]) -> Reservation<K> {
+    let mut room = cache.reserve(key, bytes.len()).unwrap();
+    room.bytes_mut().copy_from_slice(bytes);
+    room
+}
+
+#[test]
+fn a_fetched_value_is_inserted_under_a_valid_lease() {
+    let pool = pool(64 << 10);
+    let cache = one_shard(&pool, |builder| builder);
+    let (mine, others) = (lease(&cache, &1), lease(&cache, &1));
+    assert!(mine.is_valid() && others.is_valid());
+    // Changes of other keys do not break it.
+    cache.insert(2, b"other").unwrap();
+    drop(cache.remove(&2));
+    let room = fetched(&cache, 1, b"fetched");
+    let late = fetched(&cache, 1, b"fetched, too");
+    assert!(mine.covers(&room) && others.covers(&late));
+    let pinned = room.commit_leased(mine).unwrap();
+    assert_eq!(pinned.bytes(), b"fetched");
+    // The first commit breaks the other leases; their commits return its value.
+    assert!(!others.is_valid());
+    let superseded = late.commit_leased(others).unwrap_err();
+    assert_eq!(superseded.found.unwrap().bytes(), b"fetched");
+    assert_eq!((superseded.reservation.key(), superseded.reservation.block().len()), (&1, 12));
+    assert_eq!(cache.len(), 2, "the reservation still counts");
+    drop(superseded.reservation);
+    assert!(matches!(cache.lease(&1), Leased::Present(pinned) if pinned.bytes() == b"fetched"));
+    let stats = cache.stats();
+    assert_eq!(
+        (stats.insertions, stats.replacements, stats.blocks, stats.hits, stats.misses),
+        (2, 0, 1, 0, 0)
+    );
+    assert_eq!((stats.superseded, stats.sink_failures), (1, 0));
+    cache.check().unwrap();
+}
+
+#[test]
+fn every_insertion_and_removal_breaks_a_lease() {
+    type Change = fn(&KvCache<u64>);
+    let changes: [(&str, Change, Option<&[u8]>); 8] = [
+        ("insert", |cache| cache.insert(1, b"new").unwrap(), Some(b"new")),
+        ("commit", |cache| drop(fetched(cache, 1, b"new").commit()), Some(b"new")),
+        ("remove", |cache| assert!(cache.remove(&1).is_none()), None),
+        (
+            "remove_with",
+            |cache| assert_eq!(cache.remove_with(&1, || Ok::<_, ()>(())).unwrap().map(drop), None),
+            None,
+        ),
+        ("clear", KvCache::clear, None),
+        ("clear_with", |cache| cache.clear_with(|| Ok::<_, ()>(())).unwrap(), None),
+        (
+            "insert and remove",
+            |cache| {
+                cache.insert(1, b"new").unwrap();
+                drop(cache.remove(&1));
+            },
+            None,
+        ),
+        (
+            "insert and evict",
+            |cache| {
+                cache.insert(1, b"new").unwrap();
+                cache.evict_to(7);
+            },
+            None,
+        ),
+    ];
+    for (what, change, left) in changes {
+        let pool = pool(64 << 10);
+        let cache = one_shard(&pool, |builder| builder);
+        let lease = lease(&cache, &1);
+        let room = fetched(&cache, 1, b"fetched");
+        change(&cache);
+        assert!(!lease.is_valid(), "{what}");
+        let superseded = room.commit_leased(lease).unwrap_err();
+        assert_eq!(superseded.found.as_ref().map(Pinned::bytes), left, "{what}");
+        drop(superseded);
+        assert_eq!(cache.get(&1).as_ref().map(Pinned::bytes), left, "{what}");
+        // The next lease is valid again.
+        drop(cache.remove(&1));
+        let lease = self::lease(&cache, &1);
+        assert_eq!(fetched(&cache, 1, b"again").commit_leased(lease).unwrap().bytes(), b"again");
+        cache.check().unwrap();
+    }
+}
+
+#[test]
+fn a_lease_covers_its_key_and_cache_and_keeps_the_cache() {
+    let pool = pool(64 << 10);
+    let (cache, other) = (one_shard(&pool, |builder| builder), one_shard(&pool, |builder| builder));
+    let wrong_key = lease(&cache, &1);
+    let room = fetched(&cache, 2, b"two");
+    assert!(!wrong_key.covers(&room));
+    assert!(room.commit_leased(wrong_key).unwrap_err().found.is_none());
+    let wrong_cache = lease(&other, &1);
+    let room = fetched(&cache, 1, b"one");
+    assert!(!wrong_cache.covers(&room) && room.commit_leased(wrong_cache).is_err());
+    assert_eq!((held(&cache, 0..3), held(&other, 0..3)), (vec![], vec![]));
+    let last = lease(&cache, &1);
+    let room = fetched(&cache, 1, b"one");
+    drop((cache, other));
+    assert_eq!(room.commit_leased(last).unwrap().bytes(), b"one");
+    assert_eq!(pool.metrics().allocated, 0);
+}
+
+#[test]
+fn a_value_that_is_present_counts_as_used() {
+    let pool = pool(64 << 10);
+    let cache = one_shard(&pool, |builder| builder.max_blocks(2));
+    cache.insert(1, b"1").unwrap();
+    cache.insert(2, b"2").unwrap();
+    assert!(matches!(cache.lease(&1), Leased::Present(_)));
+    cache.insert(3, b"3").unwrap();
+    assert_eq!(held(&cache, 0..4), [1, 3]);
+}
+
+#[test]
+fn pins_tell_when_they_are_superseded() {
+    let pool = pool(64 << 10);
+    let cache = one_shard(&pool, |builder| builder);
+    let get = |key: u64| {
+        cache.insert(key, b"old").unwrap();
+        cache.get(&key).unwrap()
+    };
+    let pins: Vec<Pinned<u64>> = (0..4).map(get).collect();
+    assert!(!pins.iter().any(Pinned::is_superseded));
+    cache.insert(0, b"new").unwrap();
+    assert!(cache.remove(&1).unwrap().is_superseded());
+    assert_eq!(
+        pins.iter().map(Pinned::is_superseded).collect::<Vec<_>>(),
+        [true, true, false, false]
+    );
+    cache.clear();
+    assert!(pins.iter().all(Pinned::is_superseded));
+    cache.check().unwrap();
+}
+
+/// Returns a cache with this eviction sink. The sink gets a reference to the cache, but does not
+/// keep it alive.
+fn with_sink<K: Hash + Eq + Send + Sync + 'static>(
+    room: usize,
+    take: impl Fn(&KvCache<K>, Pinned<K>) -> Result<(), ()> + Send + Sync + 'static,
+) -> Arc<KvCache<K>> {
+    let itself: Arc<OnceLock<Weak<KvCache<K>>>> = Arc::default();
+    let found = Arc::clone(&itself);
+    let builder = KvCache::builder(&pool(room)).shards(1).on_evict(move |pinned| {
+        let cache = found.get().expect("it was set");
+        cache.upgrade().map_or(Ok(()), |cache| take(&cache, pinned))
+    });
+    let cache = Arc::new(builder.build().unwrap());
+    assert!(itself.set(Arc::downgrade(&cache)).is_ok());
+    cache
+}
+
+#[test]
+fn a_value_in_the_sink_is_not_leased_and_learns_of_changes() {
+    type Seen = Vec<(u64, [bool; 3])>;
+    let seen: Arc<Mutex<Seen>> = Arc::default();
+    let told = Arc::clone(&seen);
+    let cache = with_sink(64 << 10, move |cache, pinned| {
+        let key = *pinned.key();
+        let busy = is_busy(cache, &key);
+        let before = pinned.is_superseded();
+        match key {
+            0 => {}
+            1 => cache.insert(1, b"n").unwrap(),
+            2 => drop(cache.remove(&2)),
+            3 => cache.clear(),
+            // A change of another key.
+            _ => drop(cache.remove(&0)),
+        }
+        assert_eq!(is_busy(cache, &key), key != 1, "there is a value under 1");
+        told.lock().unwrap().push((key, [busy, before, pinned.is_superseded()]));
+        Ok(())
+    });
+    for key in 0..5 {
+        cache.insert(key, b"old").unwrap();
+        // Only one byte less: the value that the sink inserts may stay.
+        let bytes = cache.bytes() - 1;
+        cache.evict_to(bytes);
+        drop(cache.remove(&1));
+        assert!(!is_busy(&cache, &key), "it has arrived");
+    }
+    let all: Vec<_> = (0..5).map(|key| (key, [true, false, (1..4).contains(&key)])).collect();
+    assert_eq!(*seen.lock().unwrap(), all);
+    cache.check().unwrap();
+}
+
+#[test]
+fn a_key_that_the_sink_failed_to_store_is_not_leased_until_the_cache_is_cleared() {
+    let cache = with_sink(64 << 10, |_, pinned| match *pinned.key() {
+        1 => Err(()),
+        2 => panic!("a fault of the sink"),
+        _ => Ok(()),
+    });
+    for key in 0..3 {
+        cache.insert(key, b"value").unwrap();
+        let _ = catch_unwind(AssertUnwindSafe(|| cache.evict_to(0)));
+    }
+    assert_eq!([0, 1, 2].map(|key| is_busy(&cache, &key)), [false, true, true]);
+    assert_eq!((cache.stats().evictions, cache.stats().sink_failures), (3, 2));
+    // Insertions and lookups still work.
+    cache.insert(1, b"value").unwrap();
+    assert!(matches!(cache.lease(&1), Leased::Present(_)));
+    drop(cache.remove(&1));
+    assert!(is_busy(&cache, &1));
+    assert_eq!(cache.clear_with(|| Err("not now")), Err("not now"));
+    assert!(is_busy(&cache, &0) && is_busy(&cache, &1));
+    cache.clear_with(|| Ok::<_, ()>(())).unwrap();
+    assert_eq!([0, 1, 2].map(|key| is_busy(&cache, &key)), [false; 3]);
+    cache.check().unwrap();
+}
+
+#[test]
+fn no_key_is_leased_while_the_lower_tier_is_invalidated() {
+    let pool = pool(64 << 10);
+    let cache = one_shard(&pool, |builder| builder);
+    cache.insert(1, b"old").unwrap();
+    let before = lease(&cache, &2);
+    let found = cache.remove_with(&1, || {
+        assert!(!cache.contains(&1) && is_busy(&cache, &1) && !is_busy(&cache, &2));
+        // This insertion is later than the removal.
+        cache.insert(1, b"new").map_err(drop)
+    });
+    assert_eq!(found.unwrap().unwrap().bytes(), b"old");
+    assert_eq!(cache.get(&1).unwrap().bytes(), b"new");
+    cache
+        .clear_with(|| {
+            assert!(!before.is_valid() && is_busy(&cache, &1) && is_busy(&cache, &2));
+            Ok::<_, ()>(())
+        })
+        .unwrap();
+    assert!(!is_busy(&cache, &1) && !is_busy(&cache, &2));
+    // If the invalidation fails, the key stays blocked: the lower tier may have an old value.
+    assert_eq!(cache.remove_with(&1, || Err(7)).map(drop), Err(7));
+    assert!(
+        catch_unwind(AssertUnwindSafe(|| cache.remove_with(&2, || -> Result<(), ()> { panic!() })))
+            .is_err()
+    );
+    assert_eq!([1, 2, 3].map(|key| is_busy(&cache, &key)), [true, true, false]);
+    cache.check().unwrap();
+}
+
+/// Keys that all have the same hash.
+#[derive(PartialEq, Eq, Debug, Clone, Copy)]
+struct Same(u64);
+
+impl Hash for Same {
+    fn hash<H: Hasher>(&self, _: &mut H) {}
+}
+
+#[test]
+fn keys_of_one_hash_break_more_leases_and_supersede_no_other_values() {
+    let marks: Arc<Mutex<Vec<(u64, bool)>>> = Arc::default();
+    let told = Arc::clone(&marks);
+    let cache = with_sink(64 << 10, move |cache, pinned: Pinned<Same>| {
+        // An insertion under another key, and a removal of its own.
+        cache.insert(Same(10), b"10").unwrap();
+        told.lock().unwrap().push((pinned.key().0, pinned.is_superseded()));
+        drop(cache.remove(pinned.key()));
+        told.lock().unwrap().push((pinned.key().0, pinned.is_superseded()));
+        Ok(())
+    });
+    cache.insert(Same(1), b"long").unwrap();
+    // The value that the sink inserts may stay.
+    cache.evict_to(2);
+    assert_eq!(*marks.lock().unwrap(), [(1, false), (1, true)]);
+    // A lease of another key with this hash is broken needlessly; no lease is kept wrongly.
+    let lease = lease(&cache, &Same(2));
+    let room = fetched(&cache, Same(10), b"fetched");
+    assert!(lease.covers(&room), "only hashes are compared");
+    assert_eq!(
+        room.commit_leased(lease).unwrap_err().found.unwrap().bytes(),
+        b"10",
+        "it takes no value's place"
+    );
+    let lease = self::lease(&cache, &Same(2));
+    cache.insert(Same(3), b"3").unwrap();
+    assert!(!lease.is_valid());
+    drop(lease);
+    cache.check().unwrap();
+}

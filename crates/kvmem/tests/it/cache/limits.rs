@@ -1,0 +1,111 @@
+//! Limits, watermarks, and settings that are errors.
+
+use kvmem::cache::KvCache;
+use kvmem::cache::{KvCacheBuilder, KvCacheError, KvCacheSetupError};
+
+use super::{held, one_shard, pool};
+
+#[test]
+fn a_value_that_is_too_large_is_an_error_and_evicts_nothing() {
+    let pool = pool(64 << 10);
+    for (max_bytes, limit) in [(None, pool.capacity()), (Some(1000), 1000)] {
+        let cache = one_shard(&pool, |builder| match max_bytes {
+            Some(bytes) => builder.max_bytes(bytes),
+            None => builder,
+        });
+        cache.insert(1, &[1; 900]).unwrap();
+        let requested = limit + 1;
+        let failed = cache.reserve(2, requested as usize).map(drop);
+        assert_eq!(failed, Err(KvCacheError::TooLarge { requested, limit }));
+        assert_eq!(cache.insert(2, &[]), Err(KvCacheError::Empty));
+        assert_eq!(held(&cache, 0..9), [1]);
+        // The largest possible value takes the whole limit.
+        drop(cache.reserve(2, limit as usize).unwrap().commit());
+        assert_eq!(held(&cache, 0..9), [2]);
+    }
+}
+
+#[test]
+fn limits_are_never_exceeded_by_any_number_of_shards() {
+    for shards in [1, 4, 64] {
+        let pool = pool(1 << 20);
+        let builder =
+            KvCache::<u64>::builder(&pool).shards(shards).max_bytes(50_000).max_blocks(70);
+        let cache = builder.build().unwrap();
+        assert_eq!(cache.shards(), shards);
+        for key in 0..2000 {
+            cache.insert_with(key, 1 + (key as usize * 37) % 3000, |bytes| bytes.fill(1)).unwrap();
+            assert!(cache.len() <= 70 && cache.bytes() <= 50_000);
+            assert!(cache.contains(&key));
+        }
+        // Each of both limits evicts no more than needed.
+        assert!(cache.bytes() > 45_000 || cache.len() > 60, "{cache:?}");
+        cache.check().unwrap();
+        assert_eq!(cache.evict_to(10_000).min(10_001), cache.bytes());
+        cache.clear();
+        assert_eq!((cache.len(), pool.metrics().allocated), (0, 0));
+        cache.check().unwrap();
+    }
+}
+
+#[test]
+fn one_large_value_evicts_evenly_from_all_shards() {
+    // The pool has room for everything: values are evicted for the limit alone.
+    let pool = pool(2 << 20);
+    let cache = KvCache::<u64>::builder(&pool).shards(8).max_bytes(800_000).build().unwrap();
+    // Consecutive numbers are avoided: some seeds of the hash spread them unevenly over the shards.
+    let key = |number: u64| number.wrapping_mul(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for number in 1..=800 {
+        cache.insert_with(key(number), 1000, |bytes| bytes.fill(1)).unwrap();
+    }
+    drop(cache.reserve(0, 400_000).unwrap().commit());
+    assert_eq!(cache.stats().evictions, 400, "of 800, for half of the bytes");
+    // Each shard has 100 blocks and evicts the older 50, so few of the newest 200 are evicted.
+    let newest = (601..=800).filter(|&number| cache.contains(&key(number))).count();
+    assert!(newest >= 180, "{newest} of the newest 200 are held");
+}
+
+#[test]
+fn watermarks_make_room_for_many_at_once() {
+    let pool = pool(1 << 20);
+    let settings =
+        |builder: KvCacheBuilder<u64>| builder.max_bytes(10_000).watermarks(4_000, 9_000);
+    let cache = one_shard(&pool, settings);
+    let bytes: Vec<u64> = (0..20)
+        .map(|key| {
+            cache.insert(key, &[0; 1000]).unwrap();
+            cache.bytes()
+        })
+        .collect();
+    let expected = (1..=9).chain([4, 5, 6, 7, 8, 9]).chain([4, 5, 6, 7, 8]).map(|kilo| kilo * 1000);
+    assert_eq!(bytes, expected.collect::<Vec<u64>>());
+    assert_eq!(held(&cache, 0..20), (12..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn invalid_settings_are_errors() {
+    let pool = pool(64 << 10);
+    let error = |settings: fn(KvCacheBuilder<u64>) -> KvCacheBuilder<u64>| {
+        settings(KvCache::<u64>::builder(&pool)).build().map(drop).unwrap_err()
+    };
+    assert_eq!(error(|it| it.max_bytes(0)), KvCacheSetupError::ZeroLimit { of: "bytes" });
+    assert_eq!(error(|it| it.max_blocks(0)), KvCacheSetupError::ZeroLimit { of: "blocks" });
+    let requested = u64::from(u32::MAX);
+    assert_eq!(
+        error(|it| it.max_blocks(u64::from(u32::MAX))),
+        KvCacheSetupError::TooManyBlocks { requested, limit: requested - 1 }
+    );
+    assert_eq!(
+        error(|it| it.max_bytes(100).watermarks(50, 101)),
+        KvCacheSetupError::Watermarks { low: 50, high: 101, limit: 100 }
+    );
+    assert_eq!(
+        error(|it| it.watermarks(3, 2)),
+        KvCacheSetupError::Watermarks { low: 3, high: 2, limit: pool.capacity() }
+    );
+    assert!(matches!(error(|it| it.shards(0)), KvCacheSetupError::Shards { requested: 0, .. }));
+    assert!(error(|it| it.shards(1 << 20)).to_string().contains("1048576"));
+    // A small limit of blocks gets one shard.
+    assert_eq!(KvCache::<u64>::builder(&pool).max_blocks(100).build().unwrap().shards(), 1);
+    assert!(KvCache::<u64>::new(&pool).shards() >= 16);
+}
