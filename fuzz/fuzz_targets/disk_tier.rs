@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
+use kvmem::tier::{TierHints, TierRead, TierValue};
 use kvmem_tier::device::{Device, MemoryDevice};
 use kvmem_tier::format::BLOCK;
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, Stored};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched};
 
 const KEYS: u8 = 12;
 /// Bytes of a change of the file: block, place in it, value.
@@ -34,13 +35,14 @@ fn original() -> Result<Vec<u8>> {
     tier.sync_all()?;
     let keys: Vec<[u8; 1]> = (0..KEYS).map(|key| [key]).collect();
     let values: Vec<Vec<u8>> = (0..KEYS).map(value).collect();
-    let stored = |index: usize| Stored {
-        key: &keys[index],
-        value: &values[index],
-        ttl: index.is_multiple_of(3).then_some(Duration::from_secs(1 << 20)),
-        priority: index as i8 % 4 - 2,
+    let stored = |index: usize| {
+        TierValue::new(&keys[index], &values[index]).with_hints(TierHints {
+            ttl: index.is_multiple_of(3).then_some(Duration::from_secs(1 << 20)),
+            priority: index as i8 % 4 - 2,
+            ..TierHints::default()
+        })
     };
-    let all: Vec<Stored<'_>> = (0..keys.len()).map(stored).collect();
+    let all: Vec<TierValue<'_>> = (0..keys.len()).map(stored).collect();
     let (in_checkpoint, in_journal) = all.split_at(8);
     ensure!(tier.store_with(in_checkpoint).iter().all(Result::is_ok), "the checkpoint's values");
     tier.checkpoint()?;
@@ -83,14 +85,14 @@ fn target(bytes: &[u8]) -> Result<()> {
         let Some(len) = tier.len_of(&[key]) else { continue };
         // An entry may claim any length.
         let mut into = vec![0; (len as usize).min(1 << 20)];
-        if tier.fetch(&mut [Fetch { key: &[key], into: &mut into }])[0] == Fetched::Hit {
+        if tier.fetch(&mut [TierRead { key: &[key], into: &mut into }])[0] == Fetched::Hit {
             ensure!(into == value(key), "wrong bytes under {key}");
         }
     }
     // It is a tier as any other.
     tier.store(&[(b"new", b"value")]).remove(0)?;
     let mut into = [0; 5];
-    let found = tier.fetch(&mut [Fetch { key: b"new", into: &mut into }])[0];
+    let found = tier.fetch(&mut [TierRead { key: b"new", into: &mut into }])[0];
     ensure!(found == Fetched::Hit && into == *b"value", "{found:?}");
     let len = tier.device().len();
     ensure!(len == (blocks * BLOCK) as u64, "the device has {len} bytes");

@@ -4,7 +4,9 @@ use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
 use kvmem_tier::device::Engine;
-use kvmem_tier::{Admission, DiskTier, DiskTierOptions, EvictionOrder, OpenReport, Verify};
+use kvmem_tier::{
+    Admission, DiskTier, DiskTierOptions, EvictionOrder, OpenReport, TierSet, Verify,
+};
 
 use crate::admit_callback::{AdmitCallback, AdmitPolicy, kvmem_disk_tier_admit_fn};
 use crate::call::{destroy, guard, on, out, some_text};
@@ -31,7 +33,7 @@ pub struct kvmem_disk_tier {
     _opaque: [u8; 0],
 }
 
-object!(kvmem_disk_tier, Arc<DiskTier>, DiskTier);
+object!(kvmem_disk_tier, Arc<TierSet>, DiskTier);
 
 /// Verification when a tier is opened: none; each value is verified when it is fetched. The
 /// default.
@@ -301,6 +303,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_open(
         let converted = tier_options(&unsafe { options::read(options) }?)?;
         let (tier, found) = DiskTier::open(path, &converted.options)?;
         let report = report_of(&tier, &found);
+        let tier = TierSet::new(vec![tier])?;
         made.put(kvmem_disk_tier::table().insert(Arc::new(tier))?);
         converted.own_user_data();
         // SAFETY: promise 1 of the C caller, for `out_report`.

@@ -2,7 +2,7 @@
 
 use std::ffi::c_void;
 
-use kvmem::cache::LowerTierError;
+use kvmem::tier::BoxError;
 
 use crate::call::{on, out};
 use crate::error::CallError;
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_or_fetch(
 }
 
 /// Converts the failure of a lower tier.
-fn failed(error: &LowerTierError) -> CallError {
+fn failed(error: &BoxError) -> CallError {
     CallError::new(
         KVMEM_ERR_INVALIDATE_FAILED,
         format_args!(

@@ -3,7 +3,8 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use kvmem::cache::{Eviction, KvCache, LowerTier, Pinned, Reservation};
+use kvmem::cache::{Eviction, KvCache, Pinned, Reservation};
+use kvmem::tier::Tier;
 
 use crate::call::{destroy, guard, list, on, out, size, some_text, value_bytes};
 use crate::error::CallError;
@@ -238,7 +239,7 @@ pub unsafe extern "C" fn kvmem_kv_cache_create(
             Some(kvmem_lower_tier::table().get(&promise, wanted.lower_tier)?)
         };
         let queue = queue(memory, &wanted, tier)?;
-        let below: Option<Arc<dyn LowerTier<Key>>> = match &queue {
+        let below: Option<Arc<dyn Tier>> = match &queue {
             Some(queue) => Some(Arc::clone(queue) as _),
             None => tier.map(Arc::clone),
         };

@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use kvmem::cache::LowerTier;
-use kvmem_tier::Chain;
+use kvmem::tier::{Chain, Tier};
 
 use crate::call::{destroy, guard, out};
 use crate::disk_tier::kvmem_disk_tier;
-use crate::kv_cache::Key;
 use crate::promise::ObjectPromise;
 use crate::status::kvmem_status;
 use crate::table::{Object, object};
@@ -22,7 +20,7 @@ pub struct kvmem_lower_tier {
 }
 
 /// A lower tier, shared with the caches and chains above it.
-pub(crate) type SharedLowerTier = Arc<dyn LowerTier<Key>>;
+pub(crate) type SharedLowerTier = Arc<dyn Tier>;
 
 object!(kvmem_lower_tier, SharedLowerTier, LowerTier);
 

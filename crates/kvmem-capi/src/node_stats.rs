@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use kvmem::tier::TierState;
 use kvmem_node::format::MAX_KEY;
-use kvmem_node::{EventKind, Events, TierState};
+use kvmem_node::{EventKind, Events};
 
 use crate::call::{on, out, out_list};
 use crate::node_client::kvmem_node_client;

@@ -1,9 +1,10 @@
-//! *Tier values*: storing and fetching on a disk tier, or on a set of them.
+//! *Tier values*: storing and fetching on a set of disk tiers. A single one is a set of one.
 
 use std::ffi::c_void;
 use std::time::Duration;
 
-use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, Stored, TierError, TierSet, TierStats};
+use kvmem::tier::{TierHints, TierRead, TierValue};
+use kvmem_tier::{Fetched, TierSet};
 
 use crate::call::{list, out, size, value_bytes};
 use crate::error::CallError;
@@ -133,67 +134,11 @@ pub struct kvmem_disk_tier_stats {
     pub is_read_only: u64,
 }
 
-/// What a disk tier and a set of them have in common.
-pub(crate) trait TierValues {
-    fn store_with(&self, values: &[Stored<'_>]) -> Vec<Result<(), StoreError>>;
-    fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched>;
-    fn len_of(&self, key: &[u8]) -> Option<u64>;
-    fn remove(&self, keys: &[&[u8]]) -> Result<usize, TierError>;
-    fn stats(&self) -> TierStats;
-    /// Returns the bytes that are registered, and the transfers that used them.
-    fn fixed_buffers(&self) -> (u64, u64);
-}
-
-macro_rules! tier_values {
-    ($tier:ty, $fixed:expr) => {
-        impl TierValues for $tier {
-            fn store_with(&self, values: &[Stored<'_>]) -> Vec<Result<(), StoreError>> {
-                <$tier>::store_with(self, values)
-            }
-
-            fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched> {
-                <$tier>::fetch(self, requests)
-            }
-
-            fn len_of(&self, key: &[u8]) -> Option<u64> {
-                <$tier>::len_of(self, key)
-            }
-
-            fn remove(&self, keys: &[&[u8]]) -> Result<usize, TierError> {
-                <$tier>::remove(self, keys)
-            }
-
-            fn stats(&self) -> TierStats {
-                <$tier>::stats(self)
-            }
-
-            fn fixed_buffers(&self) -> (u64, u64) {
-                let fixed: fn(&$tier) -> (u64, u64) = $fixed;
-                fixed(self)
-            }
-        }
-    };
-}
-
-fn fixed_buffers(tier: &DiskTier) -> (u64, u64) {
-    let fixed = tier.device().fixed_buffers();
-    (fixed.bytes, fixed.transfers)
-}
-
-tier_values!(DiskTier, fixed_buffers);
-tier_values!(TierSet, |set| {
-    let sum = |(bytes, transfers), tier| {
-        let (more, moved) = fixed_buffers(tier);
-        (bytes + more, transfers + moved)
-    };
-    set.tiers().iter().fold((0, 0), sum)
-});
-
 /// Borrows a value of the caller.
 ///
 /// # Safety
 /// Promise 1 of the C caller, for the key and the bytes.
-unsafe fn stored<'a>(value: &kvmem_disk_tier_value) -> Result<Stored<'a>, CallError> {
+unsafe fn stored<'a>(value: &kvmem_disk_tier_value) -> Result<TierValue<'a>, CallError> {
     if value.reserved != 0 {
         return Err(CallError::invalid(format_args!(
             "reserved of a value is {}: leave it 0",
@@ -210,7 +155,8 @@ unsafe fn stored<'a>(value: &kvmem_disk_tier_value) -> Result<Stored<'a>, CallEr
     let (key, bytes) =
         unsafe { (key_at(value.key, value.key_bytes)?, value_bytes(value.data, value.bytes)?) };
     let ttl = (value.ttl_ns != 0).then(|| Duration::from_nanos(value.ttl_ns));
-    Ok(Stored { key, value: bytes, ttl, priority })
+    let hints = TierHints { ttl, priority, ..TierHints::default() };
+    Ok(TierValue::new(key, bytes).with_hints(hints))
 }
 
 /// Stores `count` values; see kvmem_disk_tier_store.
@@ -218,13 +164,13 @@ unsafe fn stored<'a>(value: &kvmem_disk_tier_value) -> Result<Stored<'a>, CallEr
 /// # Safety
 /// Promise 1 of the C caller, for all pointers.
 pub(crate) unsafe fn store(
-    tier: &impl TierValues,
+    tier: &TierSet,
     values: *const kvmem_disk_tier_value,
     count: u64,
     out_results: *mut kvmem_status,
 ) -> Result<(), CallError> {
     // SAFETY: promise 1 of the C caller, for `values` and the bytes that they name.
-    let values: Vec<Stored<'_>> = unsafe { list(values, count, "values") }?
+    let values: Vec<TierValue<'_>> = unsafe { list(values, count, "values") }?
         .iter()
         .map(|value| unsafe { stored(value) })
         .collect::<Result<_, CallError>>()?;
@@ -271,7 +217,7 @@ fn check_apart(requests: &[kvmem_disk_tier_request]) -> Result<(), CallError> {
 /// # Safety
 /// Promise 1 of the C caller, for all pointers.
 pub(crate) unsafe fn fetch(
-    tier: &impl TierValues,
+    tier: &TierSet,
     requests: *mut kvmem_disk_tier_request,
     count: u64,
 ) -> Result<(), CallError> {
@@ -299,7 +245,7 @@ pub(crate) unsafe fn fetch(
                 // SAFETY: promise 1 of the C caller: `capacity` bytes are writable, and nobody
                 // else uses them during the call. No two ranges overlap, which was checked.
                 let into = unsafe { memory(one.data, size(bytes)) };
-                fetches.push(Fetch { key: keys[index], into });
+                fetches.push(TierRead { key: keys[index], into });
                 fitting.push(index);
             }
         }
@@ -348,7 +294,7 @@ unsafe fn memory<'a>(data: *mut c_void, bytes: usize) -> &'a mut [u8] {
 /// # Safety
 /// Promise 1 of the C caller, for all pointers.
 pub(crate) unsafe fn len_of(
-    tier: &impl TierValues,
+    tier: &TierSet,
     key: *const c_void,
     key_bytes: u64,
     out_bytes: *mut u64,
@@ -366,7 +312,7 @@ pub(crate) unsafe fn len_of(
 /// # Safety
 /// Promise 1 of the C caller, for all pointers.
 pub(crate) unsafe fn remove(
-    tier: &impl TierValues,
+    tier: &TierSet,
     keys: *const kvmem_kv_cache_key,
     count: u64,
     out_removed: *mut u64,
@@ -389,13 +335,13 @@ pub(crate) unsafe fn remove(
 /// # Safety
 /// Promise 1 of the C caller, for `out_stats`.
 pub(crate) unsafe fn get_stats(
-    tier: &impl TierValues,
+    tier: &TierSet,
     out_stats: *mut kvmem_disk_tier_stats,
 ) -> Result<(), CallError> {
     // SAFETY: promise 1 of the C caller, for `out_stats`.
     let figures = unsafe { out(out_stats, "out_stats") }?;
     let stats = tier.stats();
-    let (fixed_buffer_bytes, fixed_buffer_transfers) = tier.fixed_buffers();
+    let fixed = tier.fixed_buffers();
     figures.put(kvmem_disk_tier_stats {
         entries: stats.entries,
         scattered: stats.scattered,
@@ -422,8 +368,8 @@ pub(crate) unsafe fn get_stats(
         superblock_failures: stats.superblock_failures,
         checkpoints: stats.checkpoints,
         index_bytes: stats.index_bytes,
-        fixed_buffer_bytes,
-        fixed_buffer_transfers,
+        fixed_buffer_bytes: fixed.bytes,
+        fixed_buffer_transfers: fixed.transfers,
         is_read_only: u64::from(stats.read_only),
     });
     Ok(())

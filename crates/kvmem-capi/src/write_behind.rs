@@ -4,8 +4,9 @@ use std::ffi::c_char;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use kvmem::cache::{KvCache, LowerTier, OnDrop, WhenFull, WriteBehind};
+use kvmem::cache::KvCache;
 use kvmem::pool::Pool;
+use kvmem::tier::{OnDrop, WhenFull, WriteBehind};
 
 use crate::call::{on, out, size, write_text};
 use crate::error::CallError;
@@ -30,17 +31,14 @@ pub const KVMEM_ON_DROP_DISCARD: u32 = 1;
 /// The maximum of `write_behind_writers`.
 const MAX_WRITERS: u32 = 64;
 
-/// A queue above any lower tier.
-type Queue = WriteBehind<Key, dyn LowerTier<Key>>;
-
 /// A cache, and the queue below it.
 pub(crate) struct QueuedCache {
     cache: KvCache<Key>,
-    queue: Option<Arc<Queue>>,
+    queue: Option<Arc<WriteBehind>>,
 }
 
 impl QueuedCache {
-    pub(crate) fn new(cache: KvCache<Key>, queue: Option<Arc<Queue>>) -> QueuedCache {
+    pub(crate) fn new(cache: KvCache<Key>, queue: Option<Arc<WriteBehind>>) -> QueuedCache {
         QueuedCache { cache, queue }
     }
 }
@@ -58,7 +56,7 @@ pub(crate) fn queue(
     pool: &Pool,
     wanted: &kvmem_kv_cache_options,
     tier: Option<&SharedLowerTier>,
-) -> Result<Option<Arc<Queue>>, CallError> {
+) -> Result<Option<Arc<WriteBehind>>, CallError> {
     check_reserved(wanted.reserved, "reserved")?;
     let when_full = match wanted.write_behind_when_full {
         KVMEM_WHEN_FULL_WAIT => WhenFull::Wait,

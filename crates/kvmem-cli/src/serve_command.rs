@@ -24,9 +24,10 @@ use indicatif::BinaryBytes;
 use kvmem::arena::preflight::{Machine, Requirements, Verdict};
 use kvmem::arena::{Backing, Numa, Receipt, Region};
 use kvmem::pool::observe::Exporter;
+use kvmem::tier::{Chain, Tier};
 use kvmem_node::{
-    MemoryFile, Node, NodeError, NodeOptions, NodeServer, NodeTier, RecoveryReport, ServerOptions,
-    Stopper, TierChain, observe,
+    MemoryFile, Node, NodeError, NodeOptions, NodeServer, RecoveryReport, ServerOptions, Stopper,
+    observe,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -82,10 +83,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let mut tier_values = tier.as_ref().map(|tier| tier.values);
     // Its threads would not survive an error above.
     let cluster = mooncake::start(args)?;
-    let disk = tier.as_ref().map(|tier| Arc::clone(&tier.set) as Arc<dyn NodeTier>);
+    let disk = tier.as_ref().map(|tier| Arc::clone(&tier.set) as Arc<dyn Tier>);
     let below = match (disk, &cluster) {
         (Some(disk), Some(cluster)) => {
-            Some(Arc::new(TierChain::new(disk, Arc::clone(cluster) as _)) as Arc<dyn NodeTier>)
+            Some(Arc::new(Chain::new(disk, Arc::clone(cluster) as _)) as Arc<dyn Tier>)
         }
         (Some(disk), None) => Some(disk),
         (None, cluster) => cluster.as_ref().map(|cluster| Arc::clone(cluster) as _),

@@ -14,9 +14,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kvmem::arena::{Backing, PageSize, Region};
-use kvmem_node::{
-    Node, NodeOptions, NodeServer, NodeTier, ServerOptions, TierOptions, TierRead, TierState,
-};
+use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierState, TierValue};
+use kvmem_node::{Node, NodeOptions, NodeServer, ServerOptions, TierOptions};
 
 /// The values, and their bytes.
 #[derive(Default)]
@@ -45,48 +44,53 @@ impl OwnTier {
     }
 }
 
-impl NodeTier for OwnTier {
-    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
+impl Tier for OwnTier {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
         let mut stored = self.lock();
-        let store = |(key, value): &(&[u8], &[u8])| {
+        let store = |&TierValue { key, bytes, .. }: &TierValue<'_>| {
             // A value that is not stored leaves no older one behind.
             stored.remove(key);
-            let fits = stored.bytes + value.len() <= self.max_bytes;
-            if fits {
-                stored.bytes += value.len();
-                stored.values.insert(key.to_vec(), value.to_vec());
+            if stored.bytes + bytes.len() > self.max_bytes {
+                return Ok(StoreOutcome::NotStored);
             }
-            fits
+            stored.bytes += bytes.len();
+            stored.values.insert(key.to_vec(), bytes.to_vec());
+            Ok(StoreOutcome::Stored)
         };
         values.iter().map(store).collect()
     }
 
-    fn len_of(&self, key: &[u8]) -> Option<u64> {
-        self.lock().values.get(key).map(|value| value.len() as u64)
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        keys.iter().map(|key| self.len_of(key)).collect()
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
+    fn len_of(&self, key: &[u8]) -> Lookup {
+        let len = |value: &Vec<u8>| Lookup::Found(value.len() as u64);
+        self.lock().values.get(key).map_or(Lookup::Missing, len)
+    }
+
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
         std::thread::sleep(self.read);
         let stored = self.lock();
         let fetch = |read: &mut TierRead<'_>| match stored.values.get(read.key) {
             Some(value) if value.len() == read.into.len() => {
                 read.into.copy_from_slice(value);
-                true
+                Some(TierHit::default())
             }
-            _ => false,
+            _ => None,
         };
         reads.iter_mut().map(fetch).collect()
     }
 
-    fn remove(&self, keys: &[&[u8]]) -> bool {
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
         let mut stored = self.lock();
         keys.iter().for_each(|key| stored.remove(key));
-        true
+        Ok(())
     }
 
-    fn clear(&self) -> bool {
+    fn clear(&self) -> Result<(), BoxError> {
         *self.lock() = Stored::default();
-        true
+        Ok(())
     }
 
     fn state(&self) -> TierState {

@@ -37,7 +37,4 @@ pub use server::{
     AllowedGroup, DrainProgress, NamespaceRule, NodeObserver, NodeServer, Principal, ServerOptions,
     Stopper,
 };
-pub use tier::{
-    ClusterOptions, ClusterStats, ClusterTier, NodeTier, TierChain, TierOptions, TierRead,
-    TierState,
-};
+pub use tier::{ClusterOptions, ClusterStats, ClusterTier, TierOptions};

@@ -22,7 +22,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use kvmem::cache::{LowerTierError, Pinned, TierRead};
+use kvmem::cache::Pinned;
+use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -30,6 +31,7 @@ use pyo3::types::PyList;
 
 use crate::cache_key::OwnedKey;
 use crate::collect::{Link, Traverse};
+use crate::disk_key::key_of_bytes;
 use crate::kv_cache::PyPinned;
 use crate::lower_tier::{is_raised, raise};
 use crate::process;
@@ -91,42 +93,47 @@ impl BatchTier {
         called.flatten().unwrap_or(Err(BatchTierError::Gone))
     }
 
-    fn put_all_attached(
+    fn store_attached(
         &self,
         tier: &Bound<'_, PyAny>,
-        values: &[Pinned<OwnedKey>],
-    ) -> PyResult<Vec<Result<(), LowerTierError>>> {
+        values: &[TierValue<'_>],
+    ) -> PyResult<Vec<Result<StoreOutcome, BoxError>>> {
         let py = tier.py();
         if !is_raised() {
-            let pin = |value: &Pinned<OwnedKey>| Bound::new(py, PyPinned::new(value.clone()));
+            let pin = |value: &TierValue<'_>| {
+                let pinned = value.downcast::<Pinned<OwnedKey>>();
+                Bound::new(py, PyPinned::new(pinned.expect("a cache of Python stores").clone()))
+            };
             let pins = values.iter().map(pin).collect::<PyResult<Vec<_>>>()?;
             match tier.call_method1("put_all", (PyList::new(py, pins)?,)) {
-                Ok(_) => return Ok(values.iter().map(|_| Ok(())).collect()),
+                Ok(_) => return Ok(values.iter().map(|_| Ok(StoreOutcome::Stored)).collect()),
                 Err(error) => raise(tier, error),
             }
         }
-        let forget =
-            |value: &Pinned<OwnedKey>| match tier.call_method1("invalidate", (value.key(),)) {
+        let forget = |value: &TierValue<'_>| {
+            match tier.call_method1("invalidate", (&key_of_bytes(value.key),)) {
                 Ok(_) => {
                     // Relaxed: a statistic, which orders nothing.
                     self.dropped.fetch_add(1, Ordering::Relaxed);
-                    Ok(())
+                    Ok(StoreOutcome::NotStored)
                 }
                 Err(error) => {
                     let text = error.to_string();
                     raise(tier, error);
                     Err(text.into())
                 }
-            };
+            }
+        };
         Ok(values.iter().map(forget).collect())
     }
 
     fn fetch_attached(
         tier: &Bound<'_, PyAny>,
-        reads: &mut [TierRead<'_, OwnedKey>],
+        reads: &mut [TierRead<'_>],
     ) -> PyResult<Vec<Option<usize>>> {
         let py = tier.py();
-        let keys = PyList::new(py, reads.iter().map(|read| read.key))?;
+        let keys: Vec<OwnedKey> = reads.iter().map(|read| key_of_bytes(read.key)).collect();
+        let keys = PyList::new(py, &keys)?;
         let views = Vec::with_capacity(reads.len());
         let mut lent = LentViews { views, borrower: "fetch_into" };
         for read in reads.iter_mut() {
@@ -189,21 +196,27 @@ impl Drop for LentViews<'_> {
     }
 }
 
-impl kvmem::cache::LowerTier<OwnedKey> for BatchTier {
-    fn put(&self, value: &Pinned<OwnedKey>) -> Result<(), LowerTierError> {
-        self.put_all(std::slice::from_ref(value)).remove(0)
-    }
-
-    fn put_all(&self, values: &[Pinned<OwnedKey>]) -> Vec<Result<(), LowerTierError>> {
-        self.call(|tier| self.put_all_attached(tier, values)).unwrap_or_else(|error| {
+impl Tier for BatchTier {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
+        self.call(|tier| self.store_attached(tier, values)).unwrap_or_else(|error| {
             let text = error.to_string();
             values.iter().map(|_| Err(text.clone().into())).collect()
         })
     }
 
-    fn lengths(&self, keys: &[&OwnedKey]) -> Vec<Option<usize>> {
+    /// Python may wait for anything, so only [`ask`](Tier::ask) calls it.
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        vec![Lookup::Unknown; keys.len()]
+    }
+
+    fn knows_all(&self) -> bool {
+        false
+    }
+
+    fn ask(&self, keys: &[&[u8]]) -> Vec<Option<u64>> {
         let found = self.call(|tier| {
-            let found = PyList::new(tier.py(), keys.iter().copied())
+            let keys: Vec<OwnedKey> = keys.iter().map(|key| key_of_bytes(key)).collect();
+            let found = PyList::new(tier.py(), &keys)
                 .and_then(|list| tier.call_method1("lengths", (list,)))
                 .and_then(|found| checked(&found, keys.len(), "lengths"));
             Ok(found.unwrap_or_else(|error| {
@@ -211,10 +224,11 @@ impl kvmem::cache::LowerTier<OwnedKey> for BatchTier {
                 vec![None; keys.len()]
             }))
         });
-        found.unwrap_or_else(|_| vec![None; keys.len()])
+        let found = found.unwrap_or_else(|_| vec![None; keys.len()]);
+        found.into_iter().map(|len| len.map(|len| len as u64)).collect()
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_, OwnedKey>]) -> Vec<bool> {
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
         let found = self.call(|tier| {
             Ok(BatchTier::fetch_attached(tier, reads).unwrap_or_else(|error| {
                 raise(tier, error);
@@ -222,14 +236,21 @@ impl kvmem::cache::LowerTier<OwnedKey> for BatchTier {
             }))
         });
         let found = found.unwrap_or_else(|_| vec![None; reads.len()]);
-        found.into_iter().zip(reads).map(|(len, read)| len == Some(read.into.len())).collect()
+        let is_whole = |len: Option<usize>, read: &TierRead<'_>| len == Some(read.into.len());
+        let hit = |(len, read)| is_whole(len, read).then(TierHit::default);
+        found.into_iter().zip(&*reads).map(hit).collect()
     }
 
-    fn invalidate(&self, key: &OwnedKey) -> Result<(), LowerTierError> {
-        Ok(self.call(|tier| tier.call_method1("invalidate", (key,)).map(drop))?)
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
+        let remove = |tier: &Bound<'_, PyAny>| {
+            keys.iter().try_for_each(|key| {
+                tier.call_method1("invalidate", (&key_of_bytes(key),)).map(drop)
+            })
+        };
+        Ok(self.call(remove)?)
     }
 
-    fn clear(&self) -> Result<(), LowerTierError> {
+    fn clear(&self) -> Result<(), BoxError> {
         Ok(self.call(|tier| tier.call_method0("clear").map(drop))?)
     }
 }

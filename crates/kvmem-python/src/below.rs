@@ -2,15 +2,14 @@
 
 use std::sync::{Arc, Weak};
 
-use kvmem::cache::{self, LowerTierError, OnDrop, WhenFull, WriteBehind};
 use kvmem::pool::Pool;
-use kvmem_tier::{Chain, TierError};
+use kvmem::tier::{BoxError, Chain, OnDrop, Tier, WhenFull, WriteBehind};
+use kvmem_tier::TierError;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use crate::batch_tier::{BatchTier, BatchTierError, METHODS};
-use crate::cache_key::OwnedKey;
 use crate::chain::PyChain;
 use crate::collect::{Link, Traverse};
 use crate::disk_tier::PyDiskTier;
@@ -22,9 +21,7 @@ use crate::size::Size;
 use crate::tier_set::PyTierSet;
 
 /// Any lower tier of the library.
-pub(crate) type AnyTier = Arc<dyn kv_cache::LowerTier<OwnedKey>>;
-/// A queue above any of them.
-pub(crate) type Queue = WriteBehind<OwnedKey, dyn kv_cache::LowerTier<OwnedKey>>;
+pub(crate) type AnyTier = Arc<dyn Tier>;
 
 /// What receives the evicted values.
 pub(crate) enum Below {
@@ -39,7 +36,7 @@ pub(crate) enum Below {
         /// The tiers of Python that it has.
         parts: Vec<Arc<BatchTier>>,
         /// The queue above it, which the cache of the library keeps.
-        queue: Weak<Queue>,
+        queue: Weak<WriteBehind>,
         /// Whether the end of the cache writes the queue.
         writes_at_end: bool,
     },
@@ -71,7 +68,12 @@ const MAX_WRITERS: u64 = 64;
 
 impl<'py> QueueSettings<'_, 'py> {
     /// Makes the queue above a tier, if one is wanted.
-    fn queue(self, py: Python<'py>, pool: &Pool, tier: &AnyTier) -> PyResult<Option<Arc<Queue>>> {
+    fn queue(
+        self,
+        py: Python<'py>,
+        pool: &Pool,
+        tier: &AnyTier,
+    ) -> PyResult<Option<Arc<WriteBehind>>> {
         let wrong = |name: &str, given: &str, words: &str| {
             let message = format!("write_behind_{name} is {given:?}: give {words}");
             Err(error::bad_value(py, message))
@@ -199,7 +201,7 @@ fn library_tier(
 
 /// Converts the error of a cache's lower tier.
 #[cold]
-pub(crate) fn lower_tier_error(py: Python<'_>, error: &LowerTierError) -> PyErr {
+pub(crate) fn lower_tier_error(py: Python<'_>, error: &BoxError) -> PyErr {
     if let Some(error) = error.downcast_ref::<TierError>() {
         return error::tier(py, error);
     }

@@ -7,7 +7,7 @@
 
 use std::borrow::Cow;
 
-use kvmem_tier::TierKey;
+use kvmem::tier::TierKey;
 
 use crate::cache_key::{AsCacheKey, CacheKey, OwnedKey};
 

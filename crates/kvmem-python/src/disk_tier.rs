@@ -5,26 +5,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kvmem_tier::device::{Engine, FileDevice};
-use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, OpenReport, Verify};
+use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, OpenReport, TierSet, Verify};
 use pyo3::prelude::*;
 
 use crate::admit::{AdmissionArgument, Admit};
 use crate::collect::{Plain, collected};
 use crate::error;
-use crate::holder::{Held, Holder};
+use crate::holder::Holder;
 use crate::number::{Callback, Int};
 use crate::report::{self, Level};
 use crate::size::Size;
 use crate::tier_inspection;
-use crate::tier_values::tier_methods;
-
-/// The tier, shared with the caches above it.
-pub(crate) type SharedTier = Arc<DiskTier>;
-
-impl Held for SharedTier {
-    const NAME: &'static str = "disk tier";
-    const SLOW: bool = true;
-}
+use crate::tier_values::{SharedTier, tier_methods};
 
 /// Values on a local disk, found again by their keys after a restart. The bytes of a value are
 /// verified whenever it is fetched: a damaged value is a miss, and never the wrong bytes. A full
@@ -85,7 +77,6 @@ pub(crate) struct PyDiskTier {
     admit: Option<Arc<Admit>>,
 }
 
-impl Plain for SharedTier {}
 impl Plain for PathBuf {}
 impl Plain for OpenReport {}
 impl Plain for bool {}
@@ -206,6 +197,8 @@ impl PyDiskTier {
         log(py, &path, &tier, &found)?;
         let direct = tier.device().is_direct();
         let engine = engine_of(tier.device());
+        let tier =
+            TierSet::new(vec![tier]).map_err(|error| error::bad_value(py, error.to_string()))?;
         Ok(PyDiskTier { held: Holder::new(Arc::new(tier)), path, found, direct, engine, admit })
     }
 
@@ -275,7 +268,7 @@ impl PyDiskTier {
     }
 }
 
-tier_methods!(PyDiskTier, SharedTier);
+tier_methods!(PyDiskTier);
 
 /// Returns how bytes are transferred.
 pub(crate) fn engine_of(device: &FileDevice) -> &'static str {

@@ -14,11 +14,12 @@ use std::time::{Duration, Instant};
 
 use kvmem::cache::KvCache;
 use kvmem::cache::{Eviction, Lease, Leased, Pinned, Reservation};
+use kvmem::tier::WriteBehind;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::batch_tier::BatchTier;
-use crate::below::{self, Below, BuiltBelow, Queue, QueueSettings, lower_tier_error};
+use crate::below::{self, Below, BuiltBelow, QueueSettings, lower_tier_error};
 use crate::block::{key, keys, write};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
 use crate::cache_key::{AsCacheKey, Cache, CacheKey, OwnedKey};
@@ -105,7 +106,7 @@ impl PyKvCache {
     }
 
     /// Returns the queue above the lower tier.
-    fn queue(&self) -> PyResult<Option<Arc<Queue>>> {
+    fn queue(&self) -> PyResult<Option<Arc<WriteBehind>>> {
         // Fails if the cache has been closed.
         self.held.with(|_| ())?;
         match &self.below {

@@ -10,19 +10,11 @@ use crate::admit::{AdmissionArgument, Admit};
 use crate::collect::{Plain, collected};
 use crate::disk_tier::{Options, log, open_report};
 use crate::error;
-use crate::holder::{Held, Holder};
+use crate::holder::Holder;
 use crate::number::{Int, Several};
 use crate::report::{self, Level};
 use crate::size::Size;
-use crate::tier_values::tier_methods;
-
-/// The set, shared with the caches above it.
-pub(crate) type SharedSet = Arc<TierSet>;
-
-impl Held for SharedSet {
-    const NAME: &'static str = "tier set";
-    const SLOW: bool = true;
-}
+use crate::tier_values::{SharedTier, tier_methods};
 
 /// Disk tiers on several devices, which hold values together. Each key belongs to one of them,
 /// by a hash of the key and of the file's identity: files may be named in any order, and a device
@@ -72,13 +64,12 @@ impl Held for SharedSet {
 /// (100, True)
 #[pyclass(name = "TierSet", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyTierSet {
-    held: Holder<SharedSet>,
+    held: Holder<SharedTier>,
     paths: Vec<PathBuf>,
     found: Vec<Option<OpenReport>>,
     admit: Option<Arc<Admit>>,
 }
 
-impl Plain for SharedSet {}
 impl Plain for Vec<PathBuf> {}
 impl Plain for Vec<Option<OpenReport>> {}
 
@@ -186,4 +177,4 @@ impl PyTierSet {
     }
 }
 
-tier_methods!(PyTierSet, SharedSet);
+tier_methods!(PyTierSet);

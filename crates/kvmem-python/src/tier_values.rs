@@ -1,79 +1,37 @@
-//! *Tier values*: storing and fetching on a disk tier, or on a set of them.
+//! *Tier values*: storing and fetching on a set of disk tiers. A single one is a set of one.
 //!
 //! Every call works without the GIL: it transfers bytes, or waits for a sync. Buffers of the
 //! caller are exported meanwhile, so they stay where they are. Like views, they are the caller's:
 //! a thread that writes to bytes that are being stored stores an undefined mixture, which a fetch
 //! returns or reports as damaged.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use kvmem_tier::{DiskTier, Fetch, Fetched, StoreError, Stored, TierError, TierSet, TierStats};
+use kvmem::tier::{TierHints, TierRead, TierValue};
+use kvmem_tier::{Fetched, TierSet};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyTuple};
 
 use crate::buffer::{Source, Span};
 use crate::cache_key::CacheKey;
+use crate::collect::Plain;
 use crate::disk_key::disk_key;
 use crate::disk_memory::{bytes_of, bytes_of_mut, targets};
 use crate::elements::{at_key, elements, items};
 use crate::error;
+use crate::holder::Held;
 use crate::report;
 
-/// What a disk tier and a set of them have in common.
-pub(crate) trait TierValues: Send + Sync {
-    fn store_with(&self, values: &[Stored<'_>]) -> Vec<Result<(), StoreError>>;
-    fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched>;
-    fn len_of(&self, key: &[u8]) -> Option<u64>;
-    fn remove(&self, keys: &[&[u8]]) -> Result<usize, TierError>;
-    fn stats(&self) -> TierStats;
-    /// Returns the bytes that are registered, and the transfers that used them.
-    fn fixed_buffers(&self) -> (u64, u64);
+/// The tiers, shared with the caches above them.
+pub(crate) type SharedTier = Arc<TierSet>;
+
+impl Held for SharedTier {
+    const NAME: &'static str = "disk tier";
+    const SLOW: bool = true;
 }
 
-macro_rules! tier_values {
-    ($tier:ty, $fixed:expr) => {
-        impl TierValues for $tier {
-            fn store_with(&self, values: &[Stored<'_>]) -> Vec<Result<(), StoreError>> {
-                <$tier>::store_with(self, values)
-            }
-
-            fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched> {
-                <$tier>::fetch(self, requests)
-            }
-
-            fn len_of(&self, key: &[u8]) -> Option<u64> {
-                <$tier>::len_of(self, key)
-            }
-
-            fn remove(&self, keys: &[&[u8]]) -> Result<usize, TierError> {
-                <$tier>::remove(self, keys)
-            }
-
-            fn stats(&self) -> TierStats {
-                <$tier>::stats(self)
-            }
-
-            fn fixed_buffers(&self) -> (u64, u64) {
-                let fixed: fn(&$tier) -> (u64, u64) = $fixed;
-                fixed(self)
-            }
-        }
-    };
-}
-
-fn fixed_buffers(tier: &DiskTier) -> (u64, u64) {
-    let fixed = tier.device().fixed_buffers();
-    (fixed.bytes, fixed.transfers)
-}
-
-tier_values!(DiskTier, fixed_buffers);
-tier_values!(TierSet, |set| {
-    let sum = |(bytes, transfers), tier| {
-        let (more, moved) = fixed_buffers(tier);
-        (bytes + more, transfers + moved)
-    };
-    set.tiers().iter().fold((0, 0), sum)
-});
+impl Plain for SharedTier {}
 
 /// Returns the keys of a call, as the tier knows them.
 fn keys_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
@@ -86,7 +44,7 @@ fn keys_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
 /// Stores values; see the method of [`tier_methods`].
 pub(crate) fn store(
     py: Python<'_>,
-    tier: &impl TierValues,
+    tier: &TierSet,
     values: &Bound<'_, PyAny>,
     ttl: Option<Duration>,
     priority: i8,
@@ -103,8 +61,9 @@ pub(crate) fn store(
         // SAFETY: `sources` borrows or exports the bytes until this call returns.
         let bytes = spans.iter().map(|span| unsafe { bytes_of(span) });
         let pairs = keys.iter().zip(bytes);
-        let values: Vec<Stored<'_>> =
-            pairs.map(|(key, value)| Stored { key, value, ttl, priority }).collect();
+        let hints = TierHints { ttl, priority, ..TierHints::default() };
+        let values: Vec<TierValue<'_>> =
+            pairs.map(|(key, value)| TierValue::new(key, value).with_hints(hints)).collect();
         let results = tier.store_with(&values);
         // An older value must not be taken for the one that was not stored.
         let lost: Vec<&[u8]> = values
@@ -132,7 +91,7 @@ pub(crate) fn store(
 /// Fetches values; see the method of [`tier_methods`].
 pub(crate) fn fetch<'py>(
     py: Python<'py>,
-    tier: &impl TierValues,
+    tier: &TierSet,
     keys: &Bound<'py, PyAny>,
 ) -> PyResult<Vec<Option<Bound<'py, PyBytes>>>> {
     let keys = keys_of(keys)?;
@@ -156,10 +115,10 @@ pub(crate) fn fetch<'py>(
             // SAFETY: the objects were made above, and only this call knows them: their bytes
             // may be written until it returns them.
             let targets = spans.iter().map(|span| unsafe { bytes_of_mut(span) });
-            let mut requests: Vec<Fetch<'_>> = wanted
+            let mut requests: Vec<TierRead<'_>> = wanted
                 .iter()
                 .zip(targets)
-                .map(|(index, into)| Fetch { key: key(index), into })
+                .map(|(index, into)| TierRead { key: key(index), into })
                 .collect();
             tier.fetch(&mut requests)
         });
@@ -179,7 +138,7 @@ pub(crate) fn fetch<'py>(
 /// Fetches values into memory; see the method of [`tier_methods`].
 pub(crate) fn fetch_into(
     py: Python<'_>,
-    tier: &impl TierValues,
+    tier: &TierSet,
     keys: &Bound<'_, PyAny>,
     buffers: &Bound<'_, PyAny>,
 ) -> PyResult<Vec<Option<usize>>> {
@@ -203,14 +162,14 @@ pub(crate) fn fetch_into(
             }
         }
         let outcomes = py.detach(|| {
-            let mut requests: Vec<Fetch<'_>> = wanted
+            let mut requests: Vec<TierRead<'_>> = wanted
                 .iter()
                 .zip(&lens)
                 .map(|(index, &len)| {
                     let span = Span { len, ..spans[*index] };
                     // SAFETY: the buffers are exported and writable until this call returns,
                     // and none shares bytes with another.
-                    Fetch { key: key(index), into: unsafe { bytes_of_mut(&span) } }
+                    TierRead { key: key(index), into: unsafe { bytes_of_mut(&span) } }
                 })
                 .collect();
             tier.fetch(&mut requests)
@@ -229,20 +188,15 @@ pub(crate) fn fetch_into(
 }
 
 /// Removes values; see the method of [`tier_methods`].
-pub(crate) fn remove(
-    py: Python<'_>,
-    tier: &impl TierValues,
-    keys: &Bound<'_, PyAny>,
-) -> PyResult<usize> {
+pub(crate) fn remove(py: Python<'_>, tier: &TierSet, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
     let keys = keys_of(keys)?;
     let removed = py.detach(|| tier.remove(&keys.iter().map(|key| &**key).collect::<Vec<_>>()));
     removed.map_err(|error| error::tier(py, &error))
 }
 
 /// Returns the figures of a tier.
-pub(crate) fn stats<'py>(py: Python<'py>, tier: &impl TierValues) -> PyResult<Bound<'py, PyAny>> {
-    let (stats, (fixed_bytes, fixed_transfers)) =
-        py.detach(|| (tier.stats(), tier.fixed_buffers()));
+pub(crate) fn stats<'py>(py: Python<'py>, tier: &TierSet) -> PyResult<Bound<'py, PyAny>> {
+    let (stats, fixed) = py.detach(|| (tier.stats(), tier.fixed_buffers()));
     let fields = [
         stats.entries,
         stats.scattered,
@@ -269,8 +223,8 @@ pub(crate) fn stats<'py>(py: Python<'py>, tier: &impl TierValues) -> PyResult<Bo
         stats.superblock_failures,
         stats.checkpoints,
         stats.index_bytes,
-        fixed_bytes,
-        fixed_transfers,
+        fixed.bytes,
+        fixed.transfers,
     ];
     let mut all = Vec::with_capacity(fields.len() + 1);
     for field in fields {
@@ -280,12 +234,12 @@ pub(crate) fn stats<'py>(py: Python<'py>, tier: &impl TierValues) -> PyResult<Bo
     report::named(py, "DiskTierStats", PyTuple::new(py, all)?)
 }
 
-/// The methods that classes with a tier of type `Arc<T>` in `held` have in common.
+/// The methods that classes with a set of tiers in `held` have in common.
 macro_rules! tier_methods {
-    ($class:ident, $shared:ty) => {
+    ($class:ident) => {
         impl $class {
             /// Returns the tier, for work that takes longer than a call.
-            pub(crate) fn tier(&self) -> PyResult<$crate::holder::Lent<$shared>> {
+            pub(crate) fn tier(&self) -> PyResult<$crate::holder::Lent<$crate::tier_values::SharedTier>> {
                 self.held.with(std::sync::Arc::clone).map($crate::holder::Lent::new)
             }
         }

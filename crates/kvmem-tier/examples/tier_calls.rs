@@ -11,8 +11,9 @@
 
 use std::env;
 
+use kvmem::tier::TierRead;
 use kvmem_tier::device::{AlignedBuffer, MemoryDevice};
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched};
 
 const LEN: usize = 4096;
 
@@ -48,10 +49,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             continue;
         }
         // The values that were stored last.
-        let mut requests: Vec<Fetch<'_>> = memory
+        let mut requests: Vec<TierRead<'_>> = memory
             .chunks_exact_mut(LEN)
             .enumerate()
-            .map(|(index, into)| Fetch { key: &keys[1023 - (first + index) % 512], into })
+            .map(|(index, into)| TierRead { key: &keys[1023 - (first + index) % 512], into })
             .collect();
         let fetched = tier.fetch(&mut requests);
         done += fetched.iter().filter(|&&fetched| fetched == Fetched::Hit).count();

@@ -1,7 +1,6 @@
 #![doc = include_str!("../docs/tier.md")]
 
 mod allocation;
-mod chain;
 mod crc;
 pub mod device;
 pub mod format;
@@ -17,12 +16,10 @@ mod trace;
 mod until;
 
 pub use allocation::allocate;
-pub use chain::Chain;
-pub use lower_tier::TierKey;
 pub use tier::{
     Admission, AdmissionPolicy, Contents, Damage, DamagedValue, DiskTier, DiskTierOptions,
-    EvictionOrder, Fetch, Fetched, Inspection, OpenReport, RepairReport, StoreError, Stored,
-    TierError, TierStats, ValueLengths, Verify, inspect, verify,
+    EvictionOrder, Fetched, Inspection, OpenReport, RepairReport, StoreError, TierError, TierStats,
+    ValueLengths, Verify, inspect, verify,
 };
 pub use tier_set::{TierSet, TierSetError};
 pub use until::verify_until;

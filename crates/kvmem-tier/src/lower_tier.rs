@@ -1,62 +1,47 @@
-//! *Lower tier*: a disk tier below a [`KvCache`](kvmem::cache::KvCache).
+//! *Lower tier*: disk tiers below a [`KvCache`](kvmem::cache::KvCache) or a node.
 
-use std::borrow::Cow;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use kvmem::cache::{LowerTier, LowerTierError, Pinned, TierRead};
+use kvmem::tier::{
+    BoxError, Lookup, StoreOutcome, Tier, TierHints, TierHit, TierRead, TierState, TierValue,
+};
 
 use crate::device::Device;
-use crate::tier::{DiskTier, Fetch, Fetched};
-
-/// A key of a cache that a disk tier can store values under: bytes that tell it from all others, in
-/// every process.
-pub trait TierKey {
-    /// Returns the bytes of the key.
-    fn key_bytes(&self) -> Cow<'_, [u8]>;
-}
-
-impl TierKey for u64 {
-    fn key_bytes(&self) -> Cow<'_, [u8]> {
-        Cow::Owned(self.to_le_bytes().to_vec())
-    }
-}
-
-impl TierKey for u128 {
-    fn key_bytes(&self) -> Cow<'_, [u8]> {
-        Cow::Owned(self.to_le_bytes().to_vec())
-    }
-}
-
-impl<const N: usize> TierKey for [u8; N] {
-    fn key_bytes(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(self)
-    }
-}
-
-impl TierKey for Vec<u8> {
-    fn key_bytes(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(self)
-    }
-}
-
-impl TierKey for Box<[u8]> {
-    fn key_bytes(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(self)
-    }
-}
-
-impl TierKey for String {
-    fn key_bytes(&self) -> Cow<'_, [u8]> {
-        Cow::Borrowed(self.as_bytes())
-    }
-}
+use crate::format::Hints;
+use crate::index::seconds_now;
+use crate::tier::{DiskTier, TierStats};
+use crate::tier_set::TierSet;
 
 fn lock(order: &Mutex<()>) -> MutexGuard<'_, ()> {
     order.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn lookup(len: Option<u64>) -> Lookup {
+    len.map_or(Lookup::Missing, Lookup::Found)
+}
+
+/// By this many seconds a value may expire later than its time to live says: both the clock and the
+/// time are rounded up.
+const ROUNDED_UP: u32 = 2;
+
+/// Returns the hints of a value that is stored. What is left of its time to live is rounded down, so
+/// that no number of journeys between memory and the disk makes it longer.
+fn hints_of(Hints { expires, priority }: Hints) -> TierHints {
+    let left = expires.saturating_sub(seconds_now().saturating_add(ROUNDED_UP));
+    let ttl = (expires != 0).then(|| Duration::from_secs(left.into()));
+    TierHints { priority, ttl, ..TierHints::default() }
+}
+
+/// Values that were let go without a call that removes.
+fn evictions(stats: TierStats) -> u64 {
+    stats.evictions + stats.checksum_misses + stats.lost_misses
+}
+
 /// A cache's evicted values go to the disk in the thread that evicts them, or in that of a
-/// [`WriteBehind`](kvmem::cache::WriteBehind), which writes many at once. Values that
+/// [`WriteBehind`](kvmem::tier::WriteBehind), which writes many at once. Values that
 /// begin at a multiple of 4096 bytes in memory are written from there, and fetched into place: let
 /// the cache [allocate](kvmem::cache::KvCacheBuilder::with_allocator) them so.
 ///
@@ -86,39 +71,40 @@ fn lock(order: &Mutex<()>) -> MutexGuard<'_, ()> {
 /// assert!(found.iter().all(Option::is_some));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {
-    fn put(&self, value: &Pinned<K>) -> Result<(), LowerTierError> {
-        self.put_all(std::slice::from_ref(value)).remove(0)
-    }
-
-    /// Stores the values together, as [`store`](DiskTier::store) does, except those that the tier
-    /// still has as the cache fetched them.
-    fn put_all(&self, values: &[Pinned<K>]) -> Vec<Result<(), LowerTierError>> {
-        let keys: Vec<Cow<'_, [u8]>> = values.iter().map(|value| value.key().key_bytes()).collect();
-        let _orders = self.lock_orders(&keys);
-        let mut results: Vec<Result<(), LowerTierError>> = values.iter().map(|_| Ok(())).collect();
-        let (mut stored, mut rejected, mut unchanged) = (Vec::new(), Vec::new(), Vec::new());
+impl<D: Device> Tier for DiskTier<D> {
+    /// Stores the values together, as [`store_with`](DiskTier::store_with) does, if they are
+    /// [admitted](crate::DiskTierOptions::admission), except those that the tier still has as they
+    /// were fetched.
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
+        let _orders = self.lock_orders(values.iter().map(|value| value.key));
+        let mut results: Vec<Result<StoreOutcome, BoxError>> =
+            values.iter().map(|_| Ok(StoreOutcome::NotStored)).collect();
+        let (mut admitted, mut rejected, mut unchanged) = (Vec::new(), Vec::new(), Vec::new());
         for (index, value) in values.iter().enumerate().filter(|(_, it)| !it.is_superseded()) {
-            if self.has(&keys[index], value.origin()) {
+            if self.has(value.key, value.origin) {
                 unchanged.push(index);
                 continue;
             }
-            let admits = self.admits(&keys[index], value.bytes());
-            if admits { stored.push(index) } else { rejected.push(index) }
+            let admits = self.admits(value.key, value.bytes);
+            if admits { admitted.push(index) } else { rejected.push(index) }
         }
-        let batch: Vec<(&[u8], &[u8])> =
-            stored.iter().map(|&index| (&*keys[index], values[index].bytes())).collect();
+        let batch: Vec<TierValue<'_>> = admitted.iter().map(|&index| values[index]).collect();
         let outcomes = if batch.is_empty() { Vec::new() } else { self.store_admitted(&batch) };
-        let failed = stored.into_iter().zip(outcomes).filter(|(_, outcome)| outcome.is_err());
-        rejected.extend(failed.map(|(index, _)| index));
+        for (index, outcome) in admitted.into_iter().zip(outcomes) {
+            match outcome {
+                Ok(()) => results[index] = Ok(StoreOutcome::Stored),
+                Err(_) => rejected.push(index),
+            }
+        }
         // Another thread may have stored them just now, and may still be writing the journal.
         if !unchanged.is_empty() && self.commit_all().is_err() {
             rejected.append(&mut unchanged);
         }
+        unchanged.into_iter().for_each(|index| results[index] = Ok(StoreOutcome::Stored));
         // An older value must not come back for one that is lost now.
-        let lost: Vec<&[u8]> = rejected.iter().map(|&index| &*keys[index]).collect();
+        let lost: Vec<&[u8]> = rejected.iter().map(|&index| values[index].key).collect();
         if !lost.is_empty()
-            && let Err(error) = self.remove(&lost)
+            && let Err(error) = DiskTier::remove(self, &lost)
         {
             let error = error.to_string();
             rejected.into_iter().for_each(|index| results[index] = Err(error.clone().into()));
@@ -126,50 +112,124 @@ impl<K: TierKey, D: Device> LowerTier<K> for DiskTier<D> {
         results
     }
 
-    fn lengths(&self, keys: &[&K]) -> Vec<Option<usize>> {
-        let len = |key: &&K| self.len_of(&key.key_bytes()).map(|len| len as usize);
-        keys.iter().map(len).collect()
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        keys.iter().map(|key| Tier::len_of(self, key)).collect()
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_, K>]) -> Vec<bool> {
-        let keys: Vec<Cow<'_, [u8]>> = reads.iter().map(|read| read.key.key_bytes()).collect();
-        let mut requests: Vec<Fetch<'_>> = keys
-            .iter()
-            .zip(reads.iter_mut())
-            .map(|(key, read)| Fetch { key, into: &mut *read.into })
-            .collect();
-        let mut origins = vec![None; requests.len()];
-        let fetched = self.fetch_numbered(&mut requests, &mut |index, number| {
-            origins[index] = self.origin(number);
+    fn len_of(&self, key: &[u8]) -> Lookup {
+        lookup(DiskTier::len_of(self, key))
+    }
+
+    fn touch(&self, keys: &[&[u8]]) {
+        for key in keys {
+            DiskTier::touch(self, key);
+        }
+    }
+
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
+        let mut hits = vec![None; reads.len()];
+        self.fetch_entries(reads, &mut |index, entry| {
+            let (checksum, origin) = (Some(self.checksum_of(entry)), self.origin(entry.number));
+            hits[index] = Some(TierHit { checksum, origin, hints: hints_of(entry.hints) });
         });
-        drop(requests);
-        reads.iter_mut().zip(origins).for_each(|(read, origin)| read.origin = origin);
-        fetched.into_iter().map(|fetched| fetched == Fetched::Hit).collect()
+        hits
     }
 
-    fn invalidate(&self, key: &K) -> Result<(), LowerTierError> {
-        let key = key.key_bytes();
-        let _order = lock(self.order(&key));
-        Ok(self.remove(&[&key]).map(drop)?)
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
+        let _orders = self.lock_orders(keys.iter().copied());
+        Ok(DiskTier::remove(self, keys).map(drop)?)
     }
 
-    fn clear(&self) -> Result<(), LowerTierError> {
+    fn clear(&self) -> Result<(), BoxError> {
         let _orders: Vec<_> = self.orders.iter().map(lock).collect();
         Ok(DiskTier::clear(self)?)
     }
 
-    fn sync(&self) -> Result<(), LowerTierError> {
+    fn sync(&self) -> Result<(), BoxError> {
         Ok(self.sync_all()?)
+    }
+
+    fn evictions(&self) -> u64 {
+        evictions(self.stats())
+    }
+
+    fn state(&self) -> TierState {
+        if self.stats().read_only { TierState::ReadOnly } else { TierState::Working }
+    }
+
+    fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
+        DiskTier::keep_open(self, file)
     }
 }
 
 impl<D: Device> DiskTier<D> {
     /// Locks the order of each key. Threads that lock several lock them in the order of their
     /// addresses, as a clear does.
-    fn lock_orders(&self, keys: &[Cow<'_, [u8]>]) -> Vec<MutexGuard<'_, ()>> {
-        let mut orders: Vec<&Mutex<()>> = keys.iter().map(|key| self.order(key)).collect();
+    fn lock_orders<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Vec<MutexGuard<'_, ()>> {
+        let mut orders: Vec<&Mutex<()>> = keys.map(|key| self.order(key)).collect();
         orders.sort_unstable_by_key(|&order| std::ptr::from_ref(order));
         orders.dedup_by(|a, b| std::ptr::eq(*a, *b));
         orders.into_iter().map(lock).collect()
+    }
+}
+
+/// Values go to the tiers to which their keys belong.
+impl<D: Device> Tier for TierSet<D> {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
+        let placed = values.iter().map(|&value| (self.place_of(value.key), value));
+        self.each(placed, |tier, values| Tier::store(tier, &values))
+    }
+
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        keys.iter().map(|key| Tier::len_of(self, key)).collect()
+    }
+
+    fn len_of(&self, key: &[u8]) -> Lookup {
+        lookup(TierSet::len_of(self, key))
+    }
+
+    fn touch(&self, keys: &[&[u8]]) {
+        for key in keys {
+            TierSet::touch(self, key);
+        }
+    }
+
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
+        let placed = reads
+            .iter_mut()
+            .map(|TierRead { key, into }| (self.place_of(key), TierRead { key, into }));
+        self.each(placed, |tier, mut reads| Tier::fetch(tier, &mut reads))
+    }
+
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
+        let placed = keys.iter().map(|&key| (self.place_of(key), key));
+        let removed = self.each(placed, |tier, keys| {
+            // The result of a call is that of each of its keys.
+            let removed = Tier::remove(tier, &keys).map_err(|error| error.to_string());
+            keys.iter().map(|_| removed.clone()).collect()
+        });
+        Ok(removed.into_iter().collect::<Result<(), String>>()?)
+    }
+
+    fn clear(&self) -> Result<(), BoxError> {
+        self.all(<DiskTier<D> as Tier>::clear).map(drop)
+    }
+
+    fn sync(&self) -> Result<(), BoxError> {
+        Ok(self.sync_all()?)
+    }
+
+    fn evictions(&self) -> u64 {
+        evictions(self.stats())
+    }
+
+    /// A set stores the keys of those tiers that work.
+    fn state(&self) -> TierState {
+        let works = |tier: &DiskTier<D>| !tier.stats().read_only;
+        if self.tiers().iter().any(works) { TierState::Working } else { TierState::ReadOnly }
+    }
+
+    fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
+        TierSet::keep_open(self, file)
     }
 }

@@ -1,7 +1,7 @@
 #![doc = include_str!("../docs/metrics.md")]
 
-use kvmem::cache::WriteBehindStats;
 use kvmem::pool::observe::Kind;
+use kvmem::tier::WriteBehindStats;
 
 use crate::tier::TierStats;
 

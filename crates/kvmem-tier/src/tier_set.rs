@@ -15,16 +15,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvmem::arena::Region;
-use kvmem::cache::{LowerTier, LowerTierError, Pinned, TierRead};
 use kvmem::pool::Pool;
+use kvmem::tier::{TierRead, TierValue};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use thiserror::Error;
 
-use crate::device::{Device, FileDevice, FixedBuffersError};
-use crate::lower_tier::TierKey;
+use crate::device::{Device, FileDevice, FixedBufferStats, FixedBuffersError};
 use crate::side_by_side::side_by_side;
 use crate::tier::{
-    DiskTier, DiskTierOptions, Fetch, Fetched, OpenReport, StoreError, Stored, TierError, TierStats,
+    DiskTier, DiskTierOptions, Fetched, OpenReport, StoreError, TierError, TierStats,
 };
 
 /// A set of tiers cannot be made.
@@ -57,7 +56,8 @@ pub enum TierSetError {
 /// [`format`](DiskTierOptions::format), or [clear](Self::clear) the set.
 ///
 /// ```
-/// use kvmem_tier::{Fetch, Fetched, DiskTierOptions, TierSet};
+/// use kvmem::tier::TierRead;
+/// use kvmem_tier::{DiskTierOptions, Fetched, TierSet};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// let files = ["nvme0", "nvme1"].map(|name| folder.path().join(name));
@@ -66,7 +66,7 @@ pub enum TierSetError {
 /// let stored = set.store(&[(b"one", b"1"), (b"two", b"22"), (b"three", b"333")]);
 /// assert!(stored.iter().all(Result::is_ok));
 /// let mut value = [0; 2];
-/// assert_eq!(set.fetch(&mut [Fetch { key: b"two", into: &mut value }]), [Fetched::Hit]);
+/// assert_eq!(set.fetch(&mut [TierRead { key: b"two", into: &mut value }]), [Fetched::Hit]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct TierSet<D: Device = FileDevice> {
@@ -164,7 +164,7 @@ impl<D: Device> TierSet<D> {
         &self.tiers[self.place_of(key)]
     }
 
-    fn place_of(&self, key: &[u8]) -> usize {
+    pub(crate) fn place_of(&self, key: &[u8]) -> usize {
         let score = |identity: &[u8; 16]| {
             let mut hasher = SipHasher24::new_with_key(identity);
             hasher.write(key);
@@ -176,7 +176,7 @@ impl<D: Device> TierSet<D> {
 
     /// Runs `work` for the elements that belong to each tier, side by side; returns its results in
     /// the order of the elements.
-    fn each<T: Send, R: Send>(
+    pub(crate) fn each<T: Send, R: Send>(
         &self,
         elements: impl Iterator<Item = (usize, T)>,
         work: impl Fn(&DiskTier<D>, Vec<T>) -> Vec<R> + Sync,
@@ -204,7 +204,7 @@ impl<D: Device> TierSet<D> {
     }
 
     /// Runs `work` for all tiers side by side; returns the first error, if there is one.
-    fn all<R: Send, E: Send>(
+    pub(crate) fn all<R: Send, E: Send>(
         &self,
         work: impl Fn(&DiskTier<D>) -> Result<R, E> + Sync,
     ) -> Result<Vec<R>, E> {
@@ -218,25 +218,17 @@ impl<D: Device> TierSet<D> {
     }
 
     /// Stores values with hints about their worth, as [`DiskTier::store_with`] does.
-    pub fn store_with(&self, values: &[Stored<'_>]) -> Vec<Result<(), StoreError>> {
+    pub fn store_with(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {
         let placed = values.iter().map(|&value| (self.place_of(value.key), value));
         self.each(placed, |tier, values| tier.store_with(&values))
     }
 
     /// Fetches values, as [`DiskTier::fetch`] does.
-    pub fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched> {
+    pub fn fetch(&self, requests: &mut [TierRead<'_>]) -> Vec<Fetched> {
         let placed = requests
             .iter_mut()
-            .map(|Fetch { key, into }| (self.place_of(key), Fetch { key, into }));
+            .map(|TierRead { key, into }| (self.place_of(key), TierRead { key, into }));
         self.each(placed, |tier, mut requests| tier.fetch(&mut requests))
-    }
-
-    /// Fetches values with the CRC-32C of each, as [`DiskTier::fetch_with_checksums`] does.
-    pub fn fetch_with_checksums(&self, requests: &mut [Fetch<'_>]) -> Vec<Result<u32, Fetched>> {
-        let placed = requests
-            .iter_mut()
-            .map(|Fetch { key, into }| (self.place_of(key), Fetch { key, into }));
-        self.each(placed, |tier, mut requests| tier.fetch_with_checksums(&mut requests))
     }
 
     /// Returns the length of a value in bytes, if there is one. It does not count as used.
@@ -307,6 +299,16 @@ impl<D: Device> TierSet<D> {
 }
 
 impl TierSet<FileDevice> {
+    /// Returns the sums of the fixed buffers of all files.
+    #[must_use]
+    pub fn fixed_buffers(&self) -> FixedBufferStats {
+        let buffers = self.tiers.iter().map(|tier| tier.device().fixed_buffers());
+        buffers.fold(FixedBufferStats::default(), |sum, more| FixedBufferStats {
+            bytes: sum.bytes + more.bytes,
+            transfers: sum.transfers + more.transfers,
+        })
+    }
+
     /// Registers the memory of a pool with the rings of every file: see
     /// [`DiskTier::register_memory`].
     ///
@@ -349,51 +351,6 @@ impl<D: Device> TierSet<D> {
     /// The system's error.
     pub fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
         self.tiers.iter().try_for_each(|tier| tier.keep_open(file.try_clone()?))
-    }
-}
-
-/// The values of a cache go to the tiers to which their keys belong.
-impl<K: TierKey + Send + Sync, D: Device> LowerTier<K> for TierSet<D> {
-    fn put(&self, value: &Pinned<K>) -> Result<(), LowerTierError> {
-        self.tier_of(&value.key().key_bytes()).put(value)
-    }
-
-    fn put_all(&self, values: &[Pinned<K>]) -> Vec<Result<(), LowerTierError>> {
-        let placed =
-            values.iter().map(|value| (self.place_of(&value.key().key_bytes()), value.clone()));
-        self.each(placed, |tier, values| tier.put_all(&values))
-    }
-
-    fn lengths(&self, keys: &[&K]) -> Vec<Option<usize>> {
-        let len = |key: &&K| self.len_of(&key.key_bytes()).map(|len| len as usize);
-        keys.iter().map(len).collect()
-    }
-
-    fn fetch(&self, reads: &mut [TierRead<'_, K>]) -> Vec<bool> {
-        let placed = reads.iter_mut().map(|TierRead { key, into, .. }| {
-            (self.place_of(&key.key_bytes()), TierRead::new(*key, into))
-        });
-        let fetched = self.each(placed, |tier, mut reads: Vec<TierRead<'_, K>>| {
-            let whole = LowerTier::fetch(tier, &mut reads);
-            whole.into_iter().zip(reads.into_iter().map(|read| read.origin)).collect()
-        });
-        let keep = |(read, (whole, origin)): (&mut TierRead<'_, K>, _)| {
-            read.origin = origin;
-            whole
-        };
-        reads.iter_mut().zip(fetched).map(keep).collect()
-    }
-
-    fn invalidate(&self, key: &K) -> Result<(), LowerTierError> {
-        LowerTier::invalidate(self.tier_of(&key.key_bytes()), key)
-    }
-
-    fn clear(&self) -> Result<(), LowerTierError> {
-        self.all(<DiskTier<D> as LowerTier<K>>::clear).map(drop)
-    }
-
-    fn sync(&self) -> Result<(), LowerTierError> {
-        Ok(self.sync_all()?)
     }
 }
 

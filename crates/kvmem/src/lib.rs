@@ -7,6 +7,7 @@
 //! | layer | hands out | Bonwick's word |
 //! |---|---|---|
 //! | [`cache`] | values under keys, in blocks of a pool | |
+//! | [`tier`] | the contract with a disk or a cluster below a cache | |
 //! | [`pool`] | blocks: all four layers assembled | |
 //! | L4 [`slab`] | objects: fixed-size, cached per thread | slab, magazine, depot |
 //! | L3 [`offset`] | offsets: ranges of an abstract space | vmem |
@@ -60,6 +61,7 @@ pub mod slab;
 mod sync;
 mod sys;
 mod threads;
+pub mod tier;
 mod trace;
 
 #[cfg(feature = "fault-injection")]

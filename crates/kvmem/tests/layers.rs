@@ -15,7 +15,7 @@ use std::str::FromStr;
 use proc_macro2::{Delimiter, TokenStream, TokenTree};
 
 /// Every module of the crate, and the modules that it may use.
-const LAYERS: [(&str, &[&str]); 10] = [
+const LAYERS: [(&str, &[&str]); 11] = [
     ("sys", &[]),
     ("sync", &["sys"]),
     // Where spans are emitted, if anywhere.
@@ -28,8 +28,10 @@ const LAYERS: [(&str, &[&str]); 10] = [
     ("offset", &["sys", "sync"]),
     ("slab", &["sys", "sync", "arena", "register", "offset"]),
     ("pool", &["sys", "sync", "trace", "arena", "register", "offset", "slab"]),
-    // Keyed values on a pool.
-    ("cache", &["sys", "sync", "offset", "pool"]),
+    // The contract with storage below memory.
+    ("tier", &["sys", "sync", "pool"]),
+    // Keyed values on a pool, above a tier.
+    ("cache", &["sys", "sync", "offset", "pool", "tier"]),
 ];
 
 /// Returns the names at the top of the crate that a module's source uses. `module` is the module's

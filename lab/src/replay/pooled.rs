@@ -4,10 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use kvmem::cache::KvCache;
-use kvmem::cache::{Eviction, KvCacheError, LowerTier, Pinned, Reservation};
+use kvmem::cache::{Eviction, KvCacheError, Pinned, Reservation};
 use kvmem::pool::observe::Exporter;
 use kvmem::pool::{Block, Pool};
 use kvmem::slab::ExtentState;
+use kvmem::tier::Tier;
 
 use super::calls::{ask, ticket};
 use super::key::Key;
@@ -48,7 +49,7 @@ impl Pooled {
                 ask(recorder.as_ref(), len as u64, allocate, Block::offset)
             });
         if let Some(tiered) = &tiered {
-            let queue: Arc<dyn LowerTier<Key>> = tiered.queue.clone();
+            let queue: Arc<dyn Tier> = tiered.queue.clone();
             builder = builder.lower_tier(queue);
         }
         if threads == 1 {

@@ -8,10 +8,10 @@ use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kvmem::cache::{LowerTier, WriteBehind};
 use kvmem::pool::Pool;
+use kvmem::tier::{Tier, TierKey, WriteBehind};
 use kvmem_tier::format::BLOCK;
-use kvmem_tier::{DiskTier, DiskTierOptions, TierError, TierKey, TierStats};
+use kvmem_tier::{DiskTier, DiskTierOptions, TierError, TierStats};
 use serde::Serialize;
 
 use super::key::Key;
@@ -43,7 +43,7 @@ pub struct Tiered {
     place: TierPlace,
     tier: Arc<DiskTier>,
     /// Above it evicted objects wait to be written, many at once.
-    pub(super) queue: Arc<WriteBehind<Key, DiskTier>>,
+    pub(super) queue: Arc<WriteBehind>,
     /// Values that were there when the tier was opened.
     found: u64,
     times: Mutex<FetchTimes>,
@@ -101,14 +101,14 @@ impl Tiered {
         };
         let (tier, report) = DiskTier::open(&place.path, &options)?;
         let tier = Arc::new(tier);
-        let queue = Arc::new(WriteBehind::builder(pool, Arc::clone(&tier)).build()?);
+        let queue = Arc::new(WriteBehind::builder(pool, tier.clone()).build()?);
         let (found, times) = (report.entries, Mutex::default());
         Ok(Tiered { place: place.clone(), tier, queue, found, times })
     }
 
     /// Returns whether the tier has an object, or will have it.
     pub(super) fn holds(&self, id: ObjectId) -> bool {
-        self.queue.lengths(&[&Key::new(id, ())])[0].is_some()
+        self.queue.ask(&[&Key::new(id, ()).key_bytes()])[0].is_some()
     }
 
     pub(super) fn times(&self) -> std::sync::MutexGuard<'_, FetchTimes> {

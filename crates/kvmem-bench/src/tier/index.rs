@@ -4,9 +4,10 @@ use std::io;
 use std::path::Path;
 use std::time::Instant;
 
+use kvmem::tier::TierRead;
 use kvmem_testkit::workload::stream;
 use kvmem_tier::device::{Device, Read, Write};
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch};
+use kvmem_tier::{DiskTier, DiskTierOptions};
 use rand::RngExt;
 use serde::{Deserialize, Serialize};
 
@@ -137,7 +138,7 @@ fn utilization(space: u64) -> Result<(f64, u64), TierMeasureError> {
                 for _ in 0..8 {
                     let key = random.random_range(0..stored).to_le_bytes();
                     // A request of another length counts as a use, and reads nothing.
-                    tier.fetch(&mut [Fetch { key: &key, into: &mut [] }]);
+                    tier.fetch(&mut [TierRead { key: &key, into: &mut [] }]);
                 }
             }
         }

@@ -242,7 +242,7 @@ impl NodeClient {
     }
 
     /// Returns how many keys in front have values, in memory or in the server's
-    /// [tier](crate::NodeTier), from where an acquisition fetches them. Nothing is pinned or
+    /// [tier](kvmem::tier::Tier), from where an acquisition fetches them. Nothing is pinned or
     /// fetched: they may be evicted at once, and a tier may fail.
     ///
     /// # Errors
@@ -260,7 +260,7 @@ impl NodeClient {
     }
 
     /// Pins the values of keys that memory has, without waiting for the server's
-    /// [tier](crate::NodeTier). [`PinBatch::pending`] says which others the tier reads meanwhile: a
+    /// [tier](kvmem::tier::Tier). [`PinBatch::pending`] says which others the tier reads meanwhile: a
     /// later call finds them. The server bounds what it reads for such calls, so some keys that
     /// only the tier has may be neither found nor pending until then.
     ///
@@ -272,7 +272,7 @@ impl NodeClient {
     }
 
     /// Pins the values of the keys before the first one that memory does not have, without waiting
-    /// for the server's [tier](crate::NodeTier). [`PinBatch::pending`] says which of the following
+    /// for the server's [tier](kvmem::tier::Tier). [`PinBatch::pending`] says which of the following
     /// keys the tier reads meanwhile.
     ///
     /// # Errors
@@ -382,7 +382,7 @@ impl NodeClient {
     }
 
     /// Reserves a block for each of `sizes`, all or none, without waiting for the server's
-    /// [tier](crate::NodeTier): a call that finds no space while the tier is about to free some
+    /// [tier](kvmem::tier::Tier): a call that finds no space while the tier is about to free some
     /// fails, and a later one may succeed.
     ///
     /// # Errors

@@ -69,7 +69,7 @@ impl PinBatch {
     }
 
     /// Returns the positions, in order, of the keys without a value that the server's
-    /// [tier](crate::NodeTier) is about to read. Empty if the call has waited for them.
+    /// [tier](kvmem::tier::Tier) is about to read. Empty if the call has waited for them.
     #[must_use]
     pub fn pending(&self) -> &[u16] {
         &self.pending

@@ -3,8 +3,12 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
+
+use kvmem::tier::{Lookup, Tier, TierHints, TierState};
 
 use super::events::NO_NAMESPACE;
+use super::lists::PRIORITIES;
 use super::namespaces::Namespace;
 use super::node::Node;
 use super::sessions::NOWHERE;
@@ -12,9 +16,7 @@ use super::tier_names::TierNames;
 use super::{EventKind, SessionIndex};
 use crate::format::{Committing, EntryCell, State, TierRemovals, put};
 use crate::socket::now_ms;
-use crate::tier::{
-    Fetching, LookingUp, NodeTier, Removing, Storing, TierDone, TierJob, TierOptions, TierState,
-};
+use crate::tier::{Fetching, LookingUp, Removing, Storing, TierDone, TierJob, TierOptions};
 
 /// A call that waits for the tier.
 pub(crate) type Waiting = u64;
@@ -123,7 +125,7 @@ fn add_waiting(list: &mut Vec<Waiting>, waiting: Option<Waiting>) -> bool {
 
 /// The tier, and what is under way.
 pub(super) struct Below {
-    tier: Arc<dyn NodeTier>,
+    tier: Arc<dyn Tier>,
     options: TierOptions,
     jobs: Vec<TierJob>,
     fetches: HashMap<NamedKey, PendingFetch>,
@@ -192,20 +194,21 @@ impl Node {
     /// cleared; `None`: the tier cannot do it.
     pub(crate) fn attach_tier(
         &mut self,
-        tier: Arc<dyn NodeTier>,
+        tier: Arc<dyn Tier>,
         options: TierOptions,
     ) -> Option<bool> {
         let pending = std::mem::take(&mut self.to_remove);
         let removals = self.memory.header_cell().tier_removals();
         let done = match removals {
             TierRemovals::None => true,
-            TierRemovals::Unknown => tier.forget_unknown(),
+            TierRemovals::Unknown => tier.forget_unknown().is_ok(),
             TierRemovals::Recovered => {
                 let keys: Vec<Vec<u8>> = pending
                     .iter()
                     .map(|(namespace, key)| tier_key(&self.namespaces.get(*namespace).name, key))
                     .collect();
-                tier.remove(&keys.iter().map(Vec::as_slice).collect::<Vec<_>>())
+                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+                tier.remove(&keys).is_ok() && tier.sync().is_ok()
             }
         };
         if !done {
@@ -446,7 +449,7 @@ impl Node {
         let is_wanted = if self.entry(slot).is_clean() {
             let (namespace, key) = self.named_key(slot);
             let key = self.key_in_tier(namespace, &key);
-            if !below.tier.knows_all() || below.tier.len_of(&key).is_some() {
+            if below.tier.len_of(&key) != Lookup::Missing {
                 self.touch_chain(slot);
                 return false;
             }
@@ -484,7 +487,7 @@ impl Node {
         if self.entry(slot).is_clean() {
             let (namespace, key) = self.named_key(slot);
             let key = self.key_in_tier(namespace, &key);
-            self.below.as_ref().expect("there is a tier").tier.touch(&key);
+            self.below.as_ref().expect("there is a tier").tier.touch(&[&key]);
         }
         self.locals[slot as usize].touched_at = now;
     }
@@ -545,14 +548,19 @@ impl Node {
     /// Returns whether a value is one that the tier takes and does not have.
     pub(super) fn is_to_store(&self, slot: u32) -> bool {
         let entry = self.entry(slot);
-        !entry.is_clean() && entry.expires_at() == 0 && !self.locals[slot as usize].storing
+        !entry.is_clean() && !self.locals[slot as usize].storing
     }
 
     pub(super) fn storing(&self, slot: u32) -> Storing {
         let (namespace, key) = self.named_key(slot);
         let key = self.key_in_tier(namespace, &key);
         let (offset, checksum) = (self.entry(slot).extent().start, self.entry(slot).checksum());
-        Storing { slot, key, offset, len: self.len_of(slot), checksum }
+        let entry = self.entry(slot);
+        let left = |until: u64| Duration::from_millis(until.saturating_sub(now_ms()));
+        let ttl = Some(entry.expires_at()).filter(|it| *it != 0).map(left);
+        let priority = entry.priority() as i8;
+        let hints = TierHints { priority, ttl, ..TierHints::default() };
+        Storing { slot, key, offset, len: self.len_of(slot), checksum, hints }
     }
 
     /// Returns whether the tier may have a value under the key of an entry that goes, which must
@@ -570,8 +578,11 @@ impl Node {
     }
 
     fn is_known_below(&self, below: &Below, kind: EventKind, namespace: u16, key: &[u8]) -> bool {
-        kind != EventKind::Evicted && !below.tier.knows_all()
-            || below.tier.len_of(&self.key_in_tier(namespace, key)).is_some()
+        match below.tier.len_of(&self.key_in_tier(namespace, key)) {
+            Lookup::Found(_) => true,
+            Lookup::Missing => false,
+            Lookup::Unknown => kind != EventKind::Evicted,
+        }
     }
 
     /// Removes the value of an entry from the tier. The entry is detached, and stays until then.
@@ -621,9 +632,10 @@ impl Node {
             let Some(below) = &self.below else { continue };
             let named = (namespace, key.to_vec());
             let under_way = below.removals.contains_key(&named);
-            let there = below.tier.len_of(&self.key_in_tier(namespace, key)).is_some();
+            let known = below.tier.len_of(&self.key_in_tier(namespace, key));
+            let there = known.len().is_some();
             // A value that only a look-up would find is removed without being counted.
-            if (there || !below.tier.knows_all()) && !under_way {
+            if known != Lookup::Missing && !under_way {
                 self.push_removal(None, namespace, key.to_vec());
                 removed += usize::from(there);
             }
@@ -657,7 +669,8 @@ impl Node {
         match self.find(namespace, key) {
             None => self.is_below(namespace, key),
             Some(slot) => {
-                let has = |it: &Below| it.tier.len_of(&self.key_in_tier(namespace, key)).is_some();
+                let has =
+                    |it: &Below| it.tier.len_of(&self.key_in_tier(namespace, key)).len().is_some();
                 self.entry(slot).is_clean() && self.below.as_ref().is_some_and(has)
             }
         }
@@ -673,7 +686,7 @@ impl Node {
         let Below { names, tier, .. } = below;
         let namespaces = &self.namespaces;
         names.look_at(NAMES_LOOKED_AT, |(namespace, key)| {
-            tier.len_of(&tier_key(&namespaces.get(*namespace).name, key)).is_some()
+            tier.len_of(&tier_key(&namespaces.get(*namespace).name, key)).len().is_some()
         });
     }
 
@@ -833,7 +846,8 @@ impl Node {
         waiting: Option<Waiting>,
     ) -> bool {
         let tier_key = self.key_in_tier(named.0, &named.1);
-        let may_ask = |it: &&mut Below| !it.tier.knows_all() && it.clearing.is_none();
+        let may_ask =
+            |it: &&mut Below| it.clearing.is_none() && it.tier.len_of(&tier_key) == Lookup::Unknown;
         let Some(below) = self.below.as_mut().filter(may_ask) else { return false };
         let is_new = !below.look_ups.contains_key(named);
         let look_up = below.look_ups.entry(named.clone()).or_default();
@@ -856,7 +870,7 @@ impl Node {
     fn push_fetches(&mut self, values: Vec<Fetching>) {
         let Some(below) = &mut self.below else { return };
         let (far, near): (Vec<Fetching>, Vec<Fetching>) =
-            values.into_iter().partition(|it| below.tier.is_far(&it.key));
+            values.into_iter().partition(|it| below.tier.len_of(&it.key).len().is_none());
         for (values, job) in
             [(near, TierJob::Fetch as fn(_) -> _), (far, TierJob::FetchFar as fn(_) -> _)]
         {
@@ -871,7 +885,7 @@ impl Node {
         // What it has while it is being cleared must not come back.
         let below = self.below.as_ref().filter(|it| it.clearing.is_none())?;
         let of_tier = below.tier.len_of(&self.key_in_tier(named.0, &named.1));
-        of_tier.or_else(|| below.known_len(named))
+        of_tier.len().or_else(|| below.known_len(named))
     }
 
     /// Reserves a block for a value that the tier has. Fails with the calls that would wait if
@@ -972,7 +986,7 @@ impl Node {
             }
             TierDone::Fetched(values) => {
                 let fetched = values.into_iter();
-                fetched.flat_map(|(value, sum)| self.value_fetched(&value, sum, now)).collect()
+                fetched.flat_map(|(value, hit)| self.value_fetched(&value, hit, now)).collect()
             }
             TierDone::LookedUp(values) => {
                 let values = values.into_iter();
@@ -1005,7 +1019,12 @@ impl Node {
         (local.storing, local.store_failed) = (false, !stored);
     }
 
-    fn value_fetched(&mut self, value: &Fetching, sum: Option<u32>, now: u64) -> Vec<Waiting> {
+    fn value_fetched(
+        &mut self,
+        value: &Fetching,
+        fetched: Option<(u32, TierHints)>,
+        now: u64,
+    ) -> Vec<Waiting> {
         let below = self.below.as_mut().expect("there is a tier");
         let named = below.fetched_into[&value.slot].clone();
         below.fetching_bytes -= value.len;
@@ -1013,10 +1032,14 @@ impl Node {
         let (namespace, key) = (named.0, &named.1);
         let slot = value.slot;
         let current = !fetch.superseded && self.find(namespace, key).is_none();
-        match sum.filter(|_| current) {
-            Some(sum) => {
+        let failed = fetched.is_none();
+        match fetched.filter(|_| current) {
+            Some((checksum, hints)) => {
                 let batch = self.next_batch();
-                let (checksum, priority, expires_at) = (Some(sum), 0, 0);
+                let until = |ttl: Duration| now.saturating_add(ttl.as_millis() as u64).max(1);
+                let expires_at = hints.ttl.map_or(0, until);
+                let priority = hints.priority.clamp(0, PRIORITIES as i8 - 1) as u8;
+                let checksum = Some(checksum);
                 let parent = value.parent;
                 let what =
                     Committing { key, namespace, priority, checksum, batch, expires_at, parent };
@@ -1037,7 +1060,7 @@ impl Node {
             None => {
                 self.release_extent(slot);
                 self.below.as_mut().expect("there is a tier").fetched_into.remove(&slot);
-                self.counters.tier_failed += u64::from(sum.is_none());
+                self.counters.tier_failed += u64::from(failed);
             }
         }
         fetch.waiting

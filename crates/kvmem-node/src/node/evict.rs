@@ -1,8 +1,9 @@
 //! *Evicting*: values go because the memory is needed, or because their time is over.
 
+use kvmem::tier::TierState;
+
 use super::EventKind;
 use super::node::Node;
-use crate::tier::TierState;
 
 /// How an eviction of many values goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! *Statistics* of a node.
 
+use kvmem::tier::TierState;
 use serde::{Deserialize, Serialize};
 
 use super::node::Node;
 use crate::format::State;
 use crate::protocol::Listed;
-use crate::tier::TierState;
 
 /// Counts of what was done since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

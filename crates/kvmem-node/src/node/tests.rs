@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use kvmem::arena::{Backing, PageSize, Region};
+use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
 use proptest::prelude::*;
 
 use super::{
@@ -13,7 +14,7 @@ use super::{
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::VERSION;
 use crate::prefix;
-use crate::tier::{NodeTier, TierDone, TierJob, TierOptions, TierRead};
+use crate::tier::{TierDone, TierJob, TierOptions};
 
 const BYTES: usize = 256 << 10;
 
@@ -475,28 +476,38 @@ impl KeyTier {
     }
 }
 
-impl NodeTier for KeyTier {
-    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
-        vec![false; values.len()]
+impl Tier for KeyTier {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
+        values.iter().map(|_| Ok(StoreOutcome::NotStored)).collect()
     }
 
-    fn len_of(&self, key: &[u8]) -> Option<u64> {
-        self.keys.lock().expect("no panic").iter().any(|it| it == key).then_some(100)
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        keys.iter().map(|key| self.len_of(key)).collect()
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
-        vec![false; reads.len()]
+    fn len_of(&self, key: &[u8]) -> Lookup {
+        self.keys
+            .lock()
+            .expect("no panic")
+            .iter()
+            .any(|it| it == key)
+            .then_some(Lookup::Found(100))
+            .unwrap_or(Lookup::Missing)
     }
 
-    fn remove(&self, keys: &[&[u8]]) -> bool {
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
+        vec![None; reads.len()]
+    }
+
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
         self.keys.lock().expect("no panic").retain(|it| !keys.contains(&it.as_slice()));
-        true
+        Ok(())
     }
 
-    fn clear(&self) -> bool {
+    fn clear(&self) -> Result<(), BoxError> {
         self.cleared.fetch_add(1, Ordering::Relaxed);
         self.keys.lock().expect("no panic").clear();
-        true
+        Ok(())
     }
 }
 
@@ -572,33 +583,43 @@ struct StoringTier {
     fails: AtomicBool,
 }
 
-impl NodeTier for StoringTier {
-    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
-        vec![true; values.len()]
+impl Tier for StoringTier {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
+        values.iter().map(|_| Ok(StoreOutcome::Stored)).collect()
     }
 
-    fn len_of(&self, key: &[u8]) -> Option<u64> {
-        self.keys.lock().expect("no panic").iter().any(|it| it == key).then_some(100)
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        keys.iter().map(|key| self.len_of(key)).collect()
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
-        vec![false; reads.len()]
+    fn len_of(&self, key: &[u8]) -> Lookup {
+        self.keys
+            .lock()
+            .expect("no panic")
+            .iter()
+            .any(|it| it == key)
+            .then_some(Lookup::Found(100))
+            .unwrap_or(Lookup::Missing)
     }
 
-    fn remove(&self, keys: &[&[u8]]) -> bool {
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
+        vec![None; reads.len()]
+    }
+
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
         let works = !self.fails.load(Ordering::Relaxed);
         if works {
             self.keys.lock().expect("no panic").retain(|it| !keys.contains(&it.as_slice()));
         }
-        works
+        works.then_some(()).ok_or_else(|| "it fails".into())
     }
 
-    fn clear(&self) -> bool {
+    fn clear(&self) -> Result<(), BoxError> {
         let works = !self.fails.load(Ordering::Relaxed);
         if works {
             self.keys.lock().expect("no panic").clear();
         }
-        works
+        works.then_some(()).ok_or_else(|| "it fails".into())
     }
 }
 
@@ -622,9 +643,9 @@ fn run_jobs(node: &mut Node, tier: &StoringTier) {
                 TierJob::Remove(values) => {
                     let keys: Vec<&[u8]> = values.iter().map(|it| &*it.tier_key).collect();
                     let removed = tier.remove(&keys);
-                    TierDone::Removed(values, removed)
+                    TierDone::Removed(values, removed.is_ok())
                 }
-                TierJob::Clear => TierDone::Cleared(tier.clear()),
+                TierJob::Clear => TierDone::Cleared(tier.clear().is_ok()),
             };
             node.tier_done(done, 1);
         }

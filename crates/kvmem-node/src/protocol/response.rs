@@ -83,7 +83,7 @@ pub(crate) struct Welcome {
 pub struct Located {
     /// In the memory of the node.
     pub in_memory: bool,
-    /// In the [tier](crate::NodeTier), as far as that answers without waiting for a network.
+    /// In the [tier](kvmem::tier::Tier), as far as that answers without waiting for a network.
     pub in_tier: bool,
 }
 

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
@@ -23,7 +24,7 @@ use crate::protocol::{
 };
 use crate::ring;
 use crate::socket::{self, now_ms};
-use crate::tier::{NodeTier, TierOptions, TierRead};
+use crate::tier::TierOptions;
 
 /// A user that is neither the server's own nor an operator.
 pub(super) const OTHER: u32 = 54_321;
@@ -289,30 +290,35 @@ struct BigTier {
     lens: Mutex<Vec<(Vec<u8>, u64)>>,
 }
 
-impl NodeTier for BigTier {
-    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
+impl Tier for BigTier {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
         let mut lens = self.lens.lock().expect("no panic");
-        lens.extend(values.iter().map(|(key, value)| (key.to_vec(), value.len() as u64)));
-        vec![true; values.len()]
+        lens.extend(values.iter().map(|it| (it.key.to_vec(), it.bytes.len() as u64)));
+        values.iter().map(|_| Ok(StoreOutcome::Stored)).collect()
     }
 
-    fn len_of(&self, key: &[u8]) -> Option<u64> {
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        keys.iter().map(|key| self.len_of(key)).collect()
+    }
+
+    fn len_of(&self, key: &[u8]) -> Lookup {
         let lens = self.lens.lock().expect("no panic");
-        lens.iter().find(|(of, _)| of == key).map(|(_, len)| *len)
+        let found = lens.iter().find(|(of, _)| of == key);
+        found.map_or(Lookup::Missing, |(_, len)| Lookup::Found(*len))
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
-        vec![true; reads.len()]
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
+        vec![Some(TierHit::default()); reads.len()]
     }
 
-    fn remove(&self, keys: &[&[u8]]) -> bool {
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
         self.lens.lock().expect("no panic").retain(|(of, _)| !keys.contains(&of.as_slice()));
-        true
+        Ok(())
     }
 
-    fn clear(&self) -> bool {
+    fn clear(&self) -> Result<(), BoxError> {
         self.lens.lock().expect("no panic").clear();
-        true
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvmem::arena::{Backing, PageSize, Region};
+use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use tempfile::TempDir;
@@ -24,7 +25,7 @@ use crate::protocol::{
 };
 use crate::ring;
 use crate::socket::{self, now_ms};
-use crate::tier::{NodeTier, TierOptions, TierRead};
+use crate::tier::TierOptions;
 use crate::{Node, NodeOptions};
 
 /// A server that serves when the test says so.
@@ -148,25 +149,29 @@ fn a_turn_has_little_more_than_the_work_of_one_message() {
 /// A tier that has a value under every key, and is never done.
 struct EndlessTier;
 
-impl NodeTier for EndlessTier {
-    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
-        vec![true; values.len()]
+impl Tier for EndlessTier {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
+        values.iter().map(|_| Ok(StoreOutcome::Stored)).collect()
     }
 
-    fn len_of(&self, _: &[u8]) -> Option<u64> {
-        Some(64)
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        keys.iter().map(|key| self.len_of(key)).collect()
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
-        vec![true; reads.len()]
+    fn len_of(&self, _: &[u8]) -> Lookup {
+        Lookup::Found(64)
     }
 
-    fn remove(&self, _: &[&[u8]]) -> bool {
-        true
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
+        vec![Some(TierHit::default()); reads.len()]
     }
 
-    fn clear(&self) -> bool {
-        true
+    fn remove(&self, _: &[&[u8]]) -> Result<(), BoxError> {
+        Ok(())
+    }
+
+    fn clear(&self) -> Result<(), BoxError> {
+        Ok(())
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foldhash::fast::FixedState;
+use kvmem::tier::Tier;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
 use rustix::io::Errno;
@@ -27,7 +28,7 @@ use crate::error::NodeError;
 use crate::node::{Evicted, Node, SessionIndex, Waiting};
 use crate::protocol::MAX_MESSAGE;
 use crate::socket::{self, has_ended, now_ms, open_process, process_id};
-use crate::tier::{NodeTier, TierOptions, TierThreads};
+use crate::tier::{TierOptions, TierThreads};
 
 /// What an event of epoll is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,7 +256,7 @@ impl NodeServer {
     }
 
     /// Puts a tier below the node: values that memory has no room for go there, and come back when
-    /// they are acquired. See [the module](crate::NodeTier).
+    /// they are acquired. See [the module](kvmem::tier::Tier).
     ///
     /// A tier that was not attached while values of this memory were removed, or were evicted
     /// without being stored, may have older values under their keys. It is cleared first. Returns
@@ -263,11 +264,11 @@ impl NodeServer {
     ///
     /// # Errors
     /// [`NodeError::System`] if its threads cannot be started, or it cannot
-    /// [keep a file open](NodeTier::keep_open); [`NodeError::Tier`] if the tier
+    /// [keep a file open](Tier::keep_open); [`NodeError::Tier`] if the tier
     /// cannot remove what the index file says must not come back.
     pub fn attach_tier(
         &mut self,
-        tier: Arc<dyn NodeTier>,
+        tier: Arc<dyn Tier>,
         options: TierOptions,
     ) -> Result<bool, NodeError> {
         let transfers = self.node.memory.transfers().try_clone_to_owned();

@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kvmem::arena::{Backing, PageSize, Region};
+use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -21,7 +22,7 @@ use crate::protocol::{
     encode,
 };
 use crate::ring::{self, ClientEnds};
-use crate::tier::{NodeTier, TierOptions, TierRead};
+use crate::tier::TierOptions;
 use crate::{ConnectOptions, Node, NodeClient, NodeOptions, socket};
 
 /// A server in a thread, and a client that keeps to the protocol.
@@ -42,7 +43,7 @@ impl Place {
         Place::with_tier(options, None)
     }
 
-    fn with_tier(options: ServerOptions, tier: Option<Arc<dyn NodeTier>>) -> Place {
+    fn with_tier(options: ServerOptions, tier: Option<Arc<dyn Tier>>) -> Place {
         let folder = tempfile::tempdir().expect("a directory can be made");
         let node = Node::create(region(1 << 20), NodeOptions::default()).expect("possible");
         let mut server =
@@ -376,38 +377,46 @@ fn a_server_without_rings_serves_by_the_socket() {
 #[derive(Default)]
 struct Slow(Mutex<HashMap<Vec<u8>, Vec<u8>>>);
 
-impl NodeTier for Slow {
-    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
+impl Tier for Slow {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
         let mut held = self.0.lock().expect("no panic");
-        values.iter().for_each(|(key, value)| drop(held.insert(key.to_vec(), value.to_vec())));
-        vec![true; values.len()]
+        values.iter().for_each(|it| drop(held.insert(it.key.to_vec(), it.bytes.to_vec())));
+        values.iter().map(|_| Ok(StoreOutcome::Stored)).collect()
     }
 
-    fn len_of(&self, key: &[u8]) -> Option<u64> {
-        self.0.lock().expect("no panic").get(key).map(|value| value.len() as u64)
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        keys.iter().map(|key| self.len_of(key)).collect()
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
+    fn len_of(&self, key: &[u8]) -> Lookup {
+        self.0
+            .lock()
+            .expect("no panic")
+            .get(key)
+            .map_or(Lookup::Missing, |value| Lookup::Found(value.len() as u64))
+    }
+
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
         let held = self.0.lock().expect("no panic");
         let fetch = |read: &mut TierRead<'_>| match held.get(read.key) {
             Some(value) if value.len() == read.into.len() => {
                 read.into.copy_from_slice(value);
-                true
+                Some(TierHit::default())
             }
-            _ => false,
+            _ => None,
         };
         reads.iter_mut().map(fetch).collect()
     }
 
-    fn remove(&self, keys: &[&[u8]]) -> bool {
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
         let mut held = self.0.lock().expect("no panic");
         keys.iter().for_each(|key| drop(held.remove(*key)));
-        true
+        Ok(())
     }
 
-    fn clear(&self) -> bool {
+    fn clear(&self) -> Result<(), BoxError> {
         self.0.lock().expect("no panic").clear();
-        true
+        Ok(())
     }
 }
 
@@ -518,7 +527,7 @@ proptest! {
         greeted in any::<bool>(),
         tiered in any::<bool>(),
     ) {
-        let tier = tiered.then(|| Arc::new(Slow::default()) as Arc<dyn NodeTier>);
+        let tier = tiered.then(|| Arc::new(Slow::default()) as Arc<dyn Tier>);
         let place = Place::with_tier(ServerOptions::default(), tier);
         let ungreeted = || socket::connect(&place.folder.path().join("sock")).expect("it listens");
         let mut socket = if greeted { greet(&place) } else { ungreeted() };

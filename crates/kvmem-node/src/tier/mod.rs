@@ -17,18 +17,12 @@
 //! - *Looking up.* A tier over a network does not know what it has. A thread asks it for the keys
 //!   of an acquisition or a look-up that memory and the disk lack, in one call. What it found is
 //!   known for two seconds: an acquisition often follows a look-up.
-//!
-//! Values with a time to live are not stored.
 
-mod chain;
 mod cluster;
-#[cfg(feature = "disk-tier")]
-mod disk;
-mod node_tier;
+mod jobs;
 mod threads;
 
-pub use chain::TierChain;
 pub use cluster::{ClusterOptions, ClusterStats, ClusterTier};
-pub(crate) use node_tier::{Fetching, LookingUp, Removing, Storing, TierDone, TierJob};
-pub use node_tier::{NodeTier, TierOptions, TierRead, TierState};
+pub use jobs::TierOptions;
+pub(crate) use jobs::{Fetching, LookingUp, Removing, Storing, TierDone, TierJob};
 pub(crate) use threads::TierThreads;

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use kvmem::arena::Region;
+use kvmem::tier::{Lookup, StoreOutcome, Tier, TierRead, TierValue};
 
-use super::{Fetching, NodeTier, Storing, TierDone, TierJob, TierRead};
+use super::{Fetching, Storing, TierDone, TierJob};
 use crate::{crc, session_file};
 
 /// The threads of a tier, and what they have done.
@@ -30,7 +31,7 @@ struct Senders {
 
 /// What a thread works with.
 struct Work {
-    tier: Arc<dyn NodeTier>,
+    tier: Arc<dyn Tier>,
     memory: Arc<Region>,
     done: Arc<Mutex<Vec<TierDone>>>,
     /// An eventfd that wakes the server.
@@ -41,7 +42,7 @@ impl TierThreads {
     /// Starts the threads. They write to the eventfd `wake` when there is something to
     /// [take](Self::take_done).
     pub(crate) fn start(
-        tier: &Arc<dyn NodeTier>,
+        tier: &Arc<dyn Tier>,
         memory: &Arc<Region>,
         wake: &Arc<OwnedFd>,
     ) -> std::io::Result<TierThreads> {
@@ -145,15 +146,15 @@ impl Work {
                 TierJob::Fetch(values) | TierJob::FetchFar(values) => self.fetch(values),
                 TierJob::LookUp(values) => {
                     let keys: Vec<&[u8]> = values.iter().map(|it| &*it.tier_key).collect();
-                    let lengths = self.tier.look_up(&keys);
+                    let lengths = self.tier.ask(&keys);
                     TierDone::LookedUp(values.into_iter().zip(lengths).collect())
                 }
                 TierJob::Remove(values) => {
                     let keys: Vec<&[u8]> = values.iter().map(|it| &*it.tier_key).collect();
-                    let removed = self.tier.remove(&keys);
+                    let removed = self.remove(&keys);
                     TierDone::Removed(values, removed)
                 }
-                TierJob::Clear => TierDone::Cleared(self.tier.clear()),
+                TierJob::Clear => TierDone::Cleared(self.tier.clear().is_ok()),
             };
             self.done.lock().unwrap_or_else(PoisonError::into_inner).push(done);
             // The counter of an eventfd cannot overflow here, so the write does not block.
@@ -184,25 +185,37 @@ impl Work {
     /// writes to it while the disk reads would store other bytes than those of the checksum.
     fn store(&self, values: Vec<Storing>, copies: &mut Copies) -> TierDone {
         let parts = copies.parts(values.iter().map(|it| it.len as usize));
-        let mut batch: Vec<(&[u8], &[u8])> = Vec::with_capacity(values.len());
+        let mut batch: Vec<TierValue<'_>> = Vec::with_capacity(values.len());
         let mut changed: Vec<&[u8]> = Vec::new();
         let mut is_whole = Vec::with_capacity(values.len());
         for (value, part) in values.iter().zip(parts) {
             let whole = self.copy(value, part);
             is_whole.push(whole);
-            if whole { batch.push((&value.key, part)) } else { changed.push(&value.key) }
+            if whole {
+                batch.push(TierValue::new(&value.key, part).with_hints(value.hints));
+            } else {
+                changed.push(&value.key);
+            }
         }
+        let is_stored = |outcome| matches!(outcome, Ok(StoreOutcome::Stored));
         let mut stored = self.tier.store(&batch).into_iter();
-        let stored: Vec<bool> =
-            is_whole.into_iter().map(|whole| whole && stored.next().unwrap_or(false)).collect();
+        let stored: Vec<bool> = is_whole
+            .into_iter()
+            .map(|whole| whole && stored.next().is_some_and(is_stored))
+            .collect();
         drop(batch);
         // No older value stays for one whose bytes are not those of its writer.
-        let may_have = |key: &&[u8]| !self.tier.knows_all() || self.tier.len_of(key).is_some();
-        changed.retain(may_have);
+        changed.retain(|key| self.tier.len_of(key) != Lookup::Missing);
         if !changed.is_empty() {
-            self.tier.remove(&changed);
+            self.remove(&changed);
         }
         TierDone::Stored(values.into_iter().zip(stored).collect())
+    }
+
+    /// Removes values for good: they do not come back after a power cut either. Returns whether the
+    /// tier could.
+    fn remove(&self, keys: &[&[u8]]) -> bool {
+        self.tier.remove(keys).is_ok() && self.tier.sync().is_ok()
     }
 
     fn fetch(&self, values: Vec<Fetching>) -> TierDone {
@@ -218,9 +231,17 @@ impl Work {
             .collect();
         // The block may be one whose pins a session has lost.
         session_file::before_writing();
-        let sums = self.tier.fetch_with_checksums(&mut reads);
+        let hits = self.tier.fetch(&mut reads);
+        let fetched: Vec<_> = reads
+            .iter()
+            .zip(hits)
+            .map(|(read, hit)| {
+                let hit = hit?;
+                Some((hit.checksum.unwrap_or_else(|| crc::of(read.into)), hit.hints))
+            })
+            .collect();
         drop(reads);
-        TierDone::Fetched(values.into_iter().zip(sums).collect())
+        TierDone::Fetched(values.into_iter().zip(fetched).collect())
     }
 }
 
@@ -229,6 +250,7 @@ mod tests {
     use std::collections::HashMap;
 
     use kvmem::arena::{Backing, PageSize};
+    use kvmem::tier::{BoxError, TierHints, TierHit};
 
     use super::*;
 
@@ -251,46 +273,44 @@ mod tests {
         }
     }
 
-    impl NodeTier for Attacked {
-        fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
+    impl Tier for Attacked {
+        fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
             self.attack();
             let mut held = self.values.lock().unwrap();
-            for (key, value) in values {
-                assert!(value.as_ptr().addr().is_multiple_of(4096));
-                held.insert(key.to_vec(), value.to_vec());
+            for value in values {
+                assert!(value.bytes.as_ptr().addr().is_multiple_of(4096));
+                held.insert(value.key.to_vec(), value.bytes.to_vec());
             }
-            vec![true; values.len()]
+            values.iter().map(|_| Ok(StoreOutcome::Stored)).collect()
         }
 
-        fn len_of(&self, key: &[u8]) -> Option<u64> {
-            self.values.lock().unwrap().get(key).map(|value| value.len() as u64)
-        }
-
-        fn fetch(&self, _: &mut [TierRead<'_>]) -> Vec<bool> {
-            unreachable!("the thread asks for checksums")
-        }
-
-        fn fetch_with_checksums(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<u32>> {
+        fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
             let held = self.values.lock().unwrap();
-            let mut read = |read: &mut TierRead<'_>| {
+            let len = |value: &Vec<u8>| Lookup::Found(value.len() as u64);
+            keys.iter().map(|key| held.get(*key).map_or(Lookup::Missing, len)).collect()
+        }
+
+        fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
+            let held = self.values.lock().unwrap();
+            let read = |read: &mut TierRead<'_>| {
                 let value = held.get(read.key)?;
                 read.into.copy_from_slice(value);
-                Some(crc::of(value))
+                Some(TierHit { checksum: Some(crc::of(value)), ..TierHit::default() })
             };
-            let sums = reads.iter_mut().map(&mut read).collect();
+            let hits = reads.iter_mut().map(read).collect();
             self.attack();
-            sums
+            hits
         }
 
-        fn remove(&self, keys: &[&[u8]]) -> bool {
+        fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
             let mut held = self.values.lock().unwrap();
             keys.iter().for_each(|key| drop(held.remove(*key)));
-            true
+            Ok(())
         }
 
-        fn clear(&self) -> bool {
+        fn clear(&self) -> Result<(), BoxError> {
             self.values.lock().unwrap().clear();
-            true
+            Ok(())
         }
     }
 
@@ -316,7 +336,8 @@ mod tests {
 
     fn storing(number: usize, checksum: Option<u32>) -> Storing {
         let (offset, len) = ((number * LEN) as u64, LEN as u64);
-        Storing { slot: number as u32, key: vec![number as u8], offset, len, checksum }
+        let (slot, key, hints) = (number as u32, vec![number as u8], TierHints::default());
+        Storing { slot, key, offset, len, checksum, hints }
     }
 
     /// The tier gets what was summed, whatever a client writes meanwhile, and nothing that has
@@ -352,7 +373,7 @@ mod tests {
             parent: 0,
         };
         let TierDone::Fetched(fetched) = work.fetch(vec![fetching]) else { panic!() };
-        assert_eq!(fetched[0].1, Some(crc::of(&block(2))));
+        assert_eq!(fetched[0].1.map(|(sum, _)| sum), Some(crc::of(&block(2))));
     }
 
     #[test]

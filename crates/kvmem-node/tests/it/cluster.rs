@@ -10,9 +10,8 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use kvmem::arena::Region;
-use kvmem_node::{
-    ClusterOptions, ClusterTier, Node, NodeOptions, NodeTier, TierChain, TierRead, TierState,
-};
+use kvmem::tier::{Chain, StoreOutcome, Tier, TierRead, TierState, TierValue};
+use kvmem_node::{ClusterOptions, ClusterTier, Node, NodeOptions};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use tempfile::TempDir;
 
@@ -71,15 +70,16 @@ fn value(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + seed * 13) as u8).collect()
 }
 
-fn store(tier: &dyn NodeTier, key: &[u8], value: &[u8]) -> bool {
-    tier.store(&[(key, value)])[0]
+fn store(tier: &dyn Tier, key: &[u8], value: &[u8]) -> bool {
+    let outcome = tier.store(&[TierValue::new(key, value)]).remove(0);
+    outcome.expect("keys name their contents") == StoreOutcome::Stored
 }
 
 /// Looks a key up, and reads what was found.
-fn get(tier: &dyn NodeTier, key: &[u8]) -> Option<Vec<u8>> {
-    let len = tier.look_up(&[key])[0]?;
+fn get(tier: &dyn Tier, key: &[u8]) -> Option<Vec<u8>> {
+    let len = tier.ask(&[key])[0]?;
     let mut bytes = vec![0; len as usize];
-    tier.fetch(&mut [TierRead { key, into: &mut bytes }])[0].then_some(bytes)
+    tier.fetch(&mut [TierRead { key, into: &mut bytes }])[0].map(|_| bytes)
 }
 
 #[test]
@@ -88,20 +88,21 @@ fn values_are_stored_found_and_removed() {
     let tier = cluster.working("works");
     let values: Vec<Vec<u8>> = (0..150).map(|seed| value(seed, 1 + seed * 97)).collect();
     let keys: Vec<[u8; 2]> = (0..150_u16).map(u16::to_le_bytes).collect();
-    let batch: Vec<(&[u8], &[u8])> =
-        keys.iter().zip(&values).map(|(key, value)| (&key[..], &value[..])).collect();
-    assert_eq!(tier.store(&batch), [true; 150], "as many at a time as have room");
+    let batch: Vec<TierValue<'_>> =
+        keys.iter().zip(&values).map(|(key, value)| TierValue::new(key, value)).collect();
+    let stored = |it: &Result<_, _>| matches!(it, Ok(StoreOutcome::Stored));
+    assert!(tier.store(&batch).iter().all(stored), "as many at a time as have room");
     let other = cluster.working("works");
     let names: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
-    let lengths: Vec<u64> = other.look_up(&names).into_iter().flatten().collect();
+    let lengths: Vec<u64> = other.ask(&names).into_iter().flatten().collect();
     assert_eq!(lengths, values.iter().map(|it| it.len() as u64).collect::<Vec<_>>());
     let mut read: Vec<Vec<u8>> = values.iter().map(|it| vec![0; it.len()]).collect();
     let mut reads: Vec<TierRead<'_>> =
         names.iter().zip(&mut read).map(|(key, into)| TierRead { key, into }).collect();
-    assert_eq!(other.fetch(&mut reads), [true; 150]);
+    assert!(other.fetch(&mut reads).iter().all(Option::is_some));
     assert_eq!(read, values);
     assert_eq!(get(&other, b"absent"), None);
-    assert!(other.remove(&names[..3]));
+    other.remove(&names[..3]).expect("it is noted");
     assert_eq!(get(&other, names[0]), None, "at once");
     wait_for("the cluster has removed them", || cluster.objects() == 147);
     wait_for("nothing is stale", || other.stats().stale == 0);
@@ -114,7 +115,7 @@ fn values_are_stored_found_and_removed() {
     assert!((1..=2).contains(&others.absent), "{others:?}");
     let bytes: usize = values.iter().map(Vec::len).sum();
     assert_eq!((stats.stored_bytes, others.fetched_bytes), (bytes as u64, bytes as u64));
-    assert!(other.clear() && cluster.objects() == 0);
+    assert!(other.clear().is_ok() && cluster.objects() == 0);
     // A value that has no room is dropped.
     assert!(!store(&tier, b"long", &vec![1; 600_000]) && !store(&tier, b"empty", b""));
     assert_eq!(tier.stats().dropped, 2);
@@ -129,7 +130,7 @@ fn values_that_are_offered_wait_within_bounds_and_are_stored_at_the_end() {
     let values: Vec<Vec<u8>> = (0..100).map(|seed| value(seed, 20_000)).collect();
     let started = Instant::now();
     for (key, value) in values.iter().enumerate() {
-        tier.offer(&[(&key.to_le_bytes(), value)]);
+        tier.offer(&[TierValue::new(&key.to_le_bytes(), value)]);
     }
     assert!(started.elapsed() < Duration::from_millis(250), "it does not wait");
     let stats = tier.stats();
@@ -185,7 +186,7 @@ fn a_helper_that_is_never_ready_is_killed_and_nothing_waits_for_it() {
     };
     let tier = ClusterTier::start(options, |_| {}).expect("a thread can be started");
     let started = Instant::now();
-    assert!(!store(&tier, b"key", b"value") && tier.look_up(&[b"key"]) == [None]);
+    assert!(!store(&tier, b"key", b"value") && tier.ask(&[b"key"]) == [None]);
     assert!(started.elapsed() < Duration::from_millis(200), "{:?}", started.elapsed());
     wait_for("several are killed", || tier.stats().hangs >= 2);
     assert_eq!((tier.state(), tier.stats().dropped), (TierState::Away, 1));
@@ -197,7 +198,7 @@ fn a_helper_that_is_never_ready_is_killed_and_nothing_waits_for_it() {
     let tier = ClusterTier::start(options, move |line| saying.lock().unwrap().push_str(line));
     let tier = tier.expect("a thread can be started");
     wait_for("it is told", || said.lock().unwrap().contains("/no/such/program cannot be started"));
-    assert_eq!((tier.state(), tier.clear()), (TierState::Away, false));
+    assert_eq!((tier.state(), tier.clear().is_ok()), (TierState::Away, false));
 }
 
 #[test]
@@ -277,7 +278,7 @@ fn found(tiered: &Tiered) -> usize {
 fn another_server_finds_what_one_has_evicted() {
     let cluster = Cluster::new();
     let tier = Arc::new(cluster.working("works"));
-    let below = Arc::clone(&tier) as Arc<dyn NodeTier>;
+    let below = Arc::clone(&tier) as Arc<dyn Tier>;
     let first = Tiered::start(Place::new(), small_node(), below);
     fill(&first, &tier);
     let all = found(&first);
@@ -285,7 +286,7 @@ fn another_server_finds_what_one_has_evicted() {
     assert!(tier.stats().fetched > 20, "{:?}", tier.stats());
     // A look-up asks the cluster, too; the last values are in memory alone.
     let other_tier = Arc::new(cluster.working("works"));
-    let below = Arc::clone(&other_tier) as Arc<dyn NodeTier>;
+    let below = Arc::clone(&other_tier) as Arc<dyn Tier>;
     let second = Tiered::start(Place::new(), small_node(), below);
     let client = second.client();
     let stored = cluster.objects();
@@ -308,7 +309,7 @@ fn another_server_finds_what_one_has_evicted() {
 fn a_server_goes_on_without_its_cluster() {
     let cluster = Cluster::new();
     let tier = Arc::new(cluster.working("hangs"));
-    let below = Arc::clone(&tier) as Arc<dyn NodeTier>;
+    let below = Arc::clone(&tier) as Arc<dyn Tier>;
     let tiered = Tiered::start(Place::new(), small_node(), below);
     let client = tiered.client();
     let mut longest = Duration::ZERO;
@@ -337,8 +338,8 @@ fn a_cluster_below_a_disk_has_the_values_of_both() {
         &kvmem_tier::DiskTierOptions::default(),
     );
     let disk = Arc::new(disk.expect("it is new").0);
-    let upper = Arc::clone(&disk) as Arc<dyn NodeTier>;
-    let chain = TierChain::new(upper, Arc::clone(&tier) as Arc<dyn NodeTier>);
+    let upper = Arc::clone(&disk) as Arc<dyn Tier>;
+    let chain = Chain::new(upper, Arc::clone(&tier) as Arc<dyn Tier>);
     let first = Tiered::start(Place::new(), small_node(), Arc::new(chain));
     fill(&first, &tier);
     assert!(found(&first) >= 45 && disk.stats().hits > 20, "{:?}", disk.stats());
@@ -347,7 +348,7 @@ fn a_cluster_below_a_disk_has_the_values_of_both() {
     assert_eq!(tier.stats().dropped, 0);
     first.end();
     // Without the disk.
-    let below = Arc::clone(&tier) as Arc<dyn NodeTier>;
+    let below = Arc::clone(&tier) as Arc<dyn Tier>;
     let second = Tiered::start(Place::new(), small_node(), below);
     assert_eq!(found(&second), cluster.objects());
     assert!(cluster.objects() >= 40);

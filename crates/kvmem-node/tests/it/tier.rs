@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierState, TierValue};
 use kvmem_node::{
     CallError, ClientError, ConnectOptions, EventKind, Located, NO_NAMESPACE, Node, NodeClient,
-    NodeOptions, NodeServer, NodeTier, ServerOptions, Stopper, TierOptions, TierRead, TierState,
+    NodeOptions, NodeServer, ServerOptions, Stopper, TierOptions,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -47,26 +48,35 @@ impl MapTier {
     }
 }
 
-impl NodeTier for MapTier {
-    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
+impl Tier for MapTier {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
         self.pass();
         let fails = self.fails.load(Ordering::Relaxed);
         let mut held = self.values.lock().expect("no panic");
-        for (key, value) in values {
+        let store = |&TierValue { key, bytes, .. }: &TierValue<'_>| {
             if fails {
-                held.remove(*key);
-            } else {
-                held.insert(key.to_vec(), value.to_vec());
+                held.remove(key);
+                return Ok(StoreOutcome::NotStored);
             }
-        }
-        vec![!fails; values.len()]
+            held.insert(key.to_vec(), bytes.to_vec());
+            Ok(StoreOutcome::Stored)
+        };
+        values.iter().map(store).collect()
     }
 
-    fn len_of(&self, key: &[u8]) -> Option<u64> {
-        self.values.lock().expect("no panic").get(key).map(|value| value.len() as u64)
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        keys.iter().map(|key| self.len_of(key)).collect()
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
+    fn len_of(&self, key: &[u8]) -> Lookup {
+        self.values
+            .lock()
+            .expect("no panic")
+            .get(key)
+            .map_or(Lookup::Missing, |value| Lookup::Found(value.len() as u64))
+    }
+
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
         self.pass();
         self.reads.fetch_add(reads.len(), Ordering::Relaxed);
         let held = self.values.lock().expect("no panic");
@@ -74,27 +84,27 @@ impl NodeTier for MapTier {
         let read = |it: &mut TierRead<'_>| match held.get(it.key).filter(|_| !fails) {
             Some(value) if value.len() == it.into.len() => {
                 it.into.copy_from_slice(value);
-                true
+                Some(TierHit::default())
             }
             _ => {
                 // What a failed transfer leaves must not be seen.
                 it.into.fill(0xEE);
-                false
+                None
             }
         };
         reads.iter_mut().map(read).collect()
     }
 
-    fn remove(&self, keys: &[&[u8]]) -> bool {
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
         self.pass();
         let mut held = self.values.lock().expect("no panic");
         keys.iter().for_each(|key| drop(held.remove(*key)));
-        true
+        Ok(())
     }
 
-    fn clear(&self) -> bool {
+    fn clear(&self) -> Result<(), BoxError> {
         self.values.lock().expect("no panic").clear();
-        true
+        Ok(())
     }
 
     fn evictions(&self) -> u64 {
@@ -109,11 +119,11 @@ pub(crate) struct Tiered {
 }
 
 impl Tiered {
-    pub(crate) fn start(place: Place, node: Node, tier: Arc<dyn NodeTier>) -> Tiered {
+    pub(crate) fn start(place: Place, node: Node, tier: Arc<dyn Tier>) -> Tiered {
         Tiered::draining(place, node, tier, Duration::ZERO)
     }
 
-    fn draining(place: Place, node: Node, tier: Arc<dyn NodeTier>, drain: Duration) -> Tiered {
+    fn draining(place: Place, node: Node, tier: Arc<dyn Tier>, drain: Duration) -> Tiered {
         let options = ServerOptions { drain, ..ServerOptions::default() };
         let mut server = NodeServer::bind(node, &place.socket(), options).expect("free");
         server.attach_tier(tier, TierOptions::default()).expect("the tier works");

@@ -615,7 +615,9 @@ mod tests {
     use super::*;
     use crate::device::AlignedBuffer;
     use crate::format::BLOCK;
-    use crate::{DiskTier, DiskTierOptions, Fetch, Fetched};
+    use kvmem::tier::TierRead;
+
+    use crate::{DiskTier, DiskTierOptions, Fetched};
 
     /// Returns a path without a file.
     fn temp_path(name: &str) -> TempPath {
@@ -767,10 +769,10 @@ mod tests {
                 MOST.store(most, Ordering::Relaxed);
                 let mut into = [const { [0; 8 * BLOCK] }; 3];
                 let keys: [u8; 3] = [0, 1, 2];
-                let mut requests: Vec<Fetch<'_>> = keys
+                let mut requests: Vec<TierRead<'_>> = keys
                     .iter()
                     .zip(&mut into)
-                    .map(|(key, into)| Fetch { key: std::slice::from_ref(key), into })
+                    .map(|(key, into)| TierRead { key: std::slice::from_ref(key), into })
                     .collect();
                 let found = tier.fetch(&mut requests);
                 // Where any offset will do, 100 bytes at a time are slow, and not the end.
@@ -784,7 +786,7 @@ mod tests {
                 assert_eq!(stored.is_ok(), goes_on, "{stored:?}");
                 MOST.store(i64::MAX, Ordering::Relaxed);
                 let mut into = vec![0; 8 * BLOCK];
-                let found = tier.fetch(&mut [Fetch { key: &[5], into: &mut into }]);
+                let found = tier.fetch(&mut [TierRead { key: &[5], into: &mut into }]);
                 assert!(found == [Fetched::Hit] && into == *value);
             }
         }

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use kvmem::cache::WriteBehindStats;
 use kvmem::pool::observe::Kind;
+use kvmem::tier::WriteBehindStats;
 use metrics::{Label, Unit, counter, gauge};
 
 use super::{METRICS, QUEUE_METRICS, TierMetric};
@@ -48,7 +48,7 @@ pub fn set_publisher<D: Device + 'static>(
 
 /// Returns a function that publishes the figures of the queue between a cache and a tier, under the
 /// label `tier`: for [`Exporter::also`](kvmem::pool::observe::Exporter::also). `stats` reads them,
-/// as [`WriteBehind::stats`](kvmem::cache::WriteBehind::stats) does.
+/// as [`WriteBehind::stats`](kvmem::tier::WriteBehind::stats) does.
 pub fn queue_publisher(
     name: &str,
     stats: impl Fn() -> WriteBehindStats + Send + Sync + 'static,

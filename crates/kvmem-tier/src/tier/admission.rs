@@ -35,7 +35,7 @@ pub trait AdmissionPolicy: Send + Sync {
     /// removed from the tier.
     ///
     /// It is called in the thread that evicts, or in that of a
-    /// [`WriteBehind`](kvmem::cache::WriteBehind), once for each value, while the order of
+    /// [`WriteBehind`](kvmem::tier::WriteBehind), once for each value, while the order of
     /// the key is locked: it must be short, and must not call the cache or the tier. If it panics,
     /// the panic goes to the cache, which does not trust the tier about the key from then on.
     fn admits(&self, key: &[u8], value: &[u8]) -> bool;

@@ -470,7 +470,8 @@ mod tests {
                 for key in 0..KEYS {
                     let mut into = [0; 8];
                     let name = key.to_le_bytes();
-                    let found = tier.fetch(&mut [crate::Fetch { key: &name, into: &mut into }]);
+                    let found =
+                        tier.fetch(&mut [kvmem::tier::TierRead { key: &name, into: &mut into }]);
                     let found =
                         (found[0] == crate::Fetched::Hit).then_some(u64::from_le_bytes(into));
                     assert_eq!(found, known.get(&key).copied(), "seed {seed}, key {key}");

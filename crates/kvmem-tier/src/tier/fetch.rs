@@ -13,6 +13,8 @@
 use std::io;
 use std::mem::take;
 
+use kvmem::tier::TierRead;
+
 use super::bounce::{Bounce, blocks_of_rest, in_place};
 use super::checksum::{checksum, checksum_begin, value_checksum};
 use super::state::BadExtents;
@@ -20,15 +22,6 @@ use super::tier::DiskTier;
 use crate::crc;
 use crate::device::{AlignedBuffer, Device, Read};
 use crate::format::{BLOCK, Digest, Entry};
-
-/// A request for a value.
-#[derive(Debug)]
-pub struct Fetch<'a> {
-    /// The key.
-    pub key: &'a [u8],
-    /// Where the value goes; it must be as long as the value.
-    pub into: &'a mut [u8],
-}
 
 /// The result of a fetch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,39 +76,20 @@ impl<D: Device> DiskTier<D> {
     ///
     /// Memory that begins at a multiple of the block is read into directly; other memory is copied
     /// to.
-    pub fn fetch(&self, requests: &mut [Fetch<'_>]) -> Vec<Fetched> {
-        self.fetch_numbered(requests, &mut |_, _| {})
+    pub fn fetch(&self, requests: &mut [TierRead<'_>]) -> Vec<Fetched> {
+        self.fetch_entries(requests, &mut |_, _| {})
     }
 
-    /// Fetches values as [`fetch`](Self::fetch) does. Returns the CRC-32C of the bytes of each hit,
-    /// as they are on the disk: whatever another process writes to the memory, it is that of the
-    /// value that was stored.
-    pub fn fetch_with_checksums(&self, requests: &mut [Fetch<'_>]) -> Vec<Result<u32, Fetched>> {
-        let mut checksums = vec![0; requests.len()];
-        let fetched = self.fetch_entries(requests, &mut |index, entry| {
-            checksums[index] = value_checksum(entry);
-        });
-        let result = |(fetched, checksum)| match fetched {
-            Fetched::Hit => Ok(checksum),
-            other => Err(other),
-        };
-        fetched.into_iter().zip(checksums).map(result).collect()
-    }
-
-    /// Fetches values, and calls `hit` with the index of each that is in place, and with the number
-    /// of the change that stored it.
-    pub(crate) fn fetch_numbered(
-        &self,
-        requests: &mut [Fetch<'_>],
-        hit: &mut dyn FnMut(usize, u64),
-    ) -> Vec<Fetched> {
-        self.fetch_entries(requests, &mut |index, entry| hit(index, entry.number))
+    /// Returns the CRC-32C of the bytes of a value, as they are on the disk: whatever another process
+    /// writes to the memory that they were fetched into, it is that of the value that was stored.
+    pub(crate) fn checksum_of(&self, entry: &Entry) -> u32 {
+        value_checksum(entry)
     }
 
     /// Fetches values, and calls `hit` with the index and the entry of each that is in place.
-    fn fetch_entries(
+    pub(crate) fn fetch_entries(
         &self,
-        requests: &mut [Fetch<'_>],
+        requests: &mut [TierRead<'_>],
         hit: &mut dyn FnMut(usize, &Entry),
     ) -> Vec<Fetched> {
         let mut results = vec![Fetched::Absent; requests.len()];
@@ -215,7 +189,7 @@ impl<D: Device> DiskTier<D> {
     fn find<'a>(
         &self,
         digests: &[Digest],
-        requests: &'a mut [Fetch<'_>],
+        requests: &'a mut [TierRead<'_>],
         results: &mut [Fetched],
     ) -> Vec<Wanted<'a>> {
         let (memory_align, read_align) = (self.device.memory_align(), self.device.read_align());

@@ -26,12 +26,11 @@ mod verification;
 
 pub use admission::{Admission, AdmissionPolicy};
 pub use error::{StoreError, TierError};
-pub use fetch::{Fetch, Fetched};
+pub use fetch::Fetched;
 pub use inspection::{Contents, Inspection, ValueLengths, inspect};
 pub use open::OpenReport;
 pub use options::{DiskTierOptions, EvictionOrder, Verify};
 pub use repair::RepairReport;
 pub use stats::TierStats;
-pub use stored::Stored;
 pub use tier::DiskTier;
 pub use verification::{Damage, DamagedValue, verify};

@@ -12,7 +12,7 @@
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kvmem::cache::TierOrigin;
+use kvmem::tier::TierOrigin;
 
 /// Bits of the number of a change. The rest is that of the tier.
 const CHANGE_BITS: u32 = 40;

@@ -10,15 +10,17 @@
 //! up waits for that sync, or evicts and syncs itself.
 
 use kvmem::offset::{AllocError, Allocation};
+use kvmem::tier::TierValue;
 
 use super::bounce::{Bounce, in_place};
 use super::checksum::checksum;
 use super::error::{StoreError, TierError};
 use super::state::State;
+use super::stored::stored_hints;
 use super::tier::DiskTier;
 use crate::device::{Device, Write};
 use crate::format::{BLOCK, Entry, Extent, Extents, Hints, MAX_EXTENTS, blocks_of};
-use crate::index::Ranges;
+use crate::index::{Ranges, seconds_now};
 
 /// The blocks of the reserve: more than a fast device writes while it syncs.
 const RESERVE: u64 = (32 << 20) / BLOCK as u64;
@@ -40,10 +42,12 @@ struct Placed<'a> {
 }
 
 impl<D: Device> DiskTier<D> {
-    /// Stores values that were [admitted](Self::admits), as [`store`](Self::store) does. Their
-    /// bytes are counted already.
-    pub(crate) fn store_admitted(&self, values: &[(&[u8], &[u8])]) -> Vec<Result<(), StoreError>> {
-        self.store_counted(values, |_| Hints::default())
+    /// Stores values that were [admitted](Self::admits), as [`store_with`](Self::store_with) does.
+    /// Their bytes are counted already.
+    pub(crate) fn store_admitted(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {
+        let now = seconds_now();
+        let pairs: Vec<(&[u8], &[u8])> = values.iter().map(|it| (it.key, it.bytes)).collect();
+        self.store_counted(&pairs, |index| stored_hints(&values[index].hints, now))
     }
 
     /// Stores values with the hints of each, as [`store`](Self::store) does, and counts their bytes

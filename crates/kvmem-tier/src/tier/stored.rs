@@ -1,26 +1,14 @@
-//! [`Stored`]: values with hints about their worth.
+//! *Stored*: values with hints about their worth.
 
 use std::time::Duration;
+
+use kvmem::tier::{TierHints, TierValue};
 
 use super::error::StoreError;
 use super::tier::DiskTier;
 use crate::device::Device;
 use crate::format::Hints;
 use crate::index::seconds_now;
-
-/// A value to store, with hints about its worth.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Stored<'a> {
-    /// The key.
-    pub key: &'a [u8],
-    /// The value.
-    pub value: &'a [u8],
-    /// How long it is of use, at least; in whole seconds of the wall clock, rounded up. Afterwards
-    /// it is a miss, and is evicted before all others. By default it is of use forever.
-    pub ttl: Option<Duration>,
-    /// Values of lower priority are evicted first. By default 0.
-    pub priority: i8,
-}
 
 /// Returns when a value expires that is of use for `ttl`, in seconds since 1970.
 fn expires(ttl: Option<Duration>, now: u32) -> u32 {
@@ -30,6 +18,11 @@ fn expires(ttl: Option<Duration>, now: u32) -> u32 {
     let expires = u64::from(now).saturating_add(1).saturating_add(seconds);
     // A value that would expire after the clock ends never does.
     u32::try_from(expires).unwrap_or(0)
+}
+
+/// Returns the hints of a value that is stored at `now`, in seconds since 1970.
+pub(super) fn stored_hints(hints: &TierHints, now: u32) -> Hints {
+    Hints { expires: expires(hints.ttl, now), priority: hints.priority }
 }
 
 impl<D: Device> DiskTier<D> {
@@ -43,32 +36,28 @@ impl<D: Device> DiskTier<D> {
         self.store_hinted(values, |_| Hints::default())
     }
 
-    /// Stores values, as [`store`](Self::store) does, with hints that say how long they are of use,
-    /// and which ones to evict first.
+    /// Stores values, as [`store`](Self::store) does, with hints that say how long they are of use
+    /// at least, in whole seconds of the wall clock, rounded up, and which ones to evict first.
+    /// Expired values are misses, and are evicted before all others.
     ///
     /// ```
     /// use std::time::Duration;
     ///
+    /// use kvmem::tier::{TierHints, TierValue};
     /// use kvmem_tier::device::MemoryDevice;
-    /// use kvmem_tier::{DiskTier, Stored, DiskTierOptions};
+    /// use kvmem_tier::{DiskTier, DiskTierOptions};
     ///
     /// let (tier, _) = DiskTier::on(MemoryDevice::new(1 << 20), &DiskTierOptions::default())?;
-    /// let draft = Stored {
-    ///     key: b"draft",
-    ///     value: b"of little use, and for an hour",
-    ///     ttl: Some(Duration::from_secs(3600)),
-    ///     priority: -1,
-    /// };
+    /// let ttl = Some(Duration::from_secs(3600));
+    /// let hints = TierHints { ttl, priority: -1, ..TierHints::default() };
+    /// let draft = TierValue::new(b"draft", b"of little use, and for an hour").with_hints(hints);
     /// assert!(tier.store_with(&[draft])[0].is_ok());
     /// # Ok::<(), kvmem_tier::TierError>(())
     /// ```
-    pub fn store_with(&self, values: &[Stored<'_>]) -> Vec<Result<(), StoreError>> {
+    pub fn store_with(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {
         let now = seconds_now();
-        let pairs: Vec<(&[u8], &[u8])> = values.iter().map(|one| (one.key, one.value)).collect();
-        self.store_hinted(&pairs, |index| {
-            let Stored { ttl, priority, .. } = values[index];
-            Hints { expires: expires(ttl, now), priority }
-        })
+        let pairs: Vec<(&[u8], &[u8])> = values.iter().map(|one| (one.key, one.bytes)).collect();
+        self.store_hinted(&pairs, |index| stored_hints(&values[index].hints, now))
     }
 }
 

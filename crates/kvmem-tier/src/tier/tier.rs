@@ -6,9 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use kvmem::arena::Region;
-use kvmem::cache::TierOrigin;
 use kvmem::offset::OffsetAllocator;
 use kvmem::pool::Pool;
+use kvmem::tier::TierOrigin;
 use siphasher::sip128::{Hasher128, SipHasher24};
 
 use super::admission::Doorkeeper;

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use kvmem::arena::PageSize;
 use kvmem::cache::KvCache;
-use kvmem::cache::{LowerTier, WriteBehind};
 use kvmem::pool::Pool;
-use kvmem_tier::{Chain, DiskTier, DiskTierOptions};
+use kvmem::tier::{Chain, Tier, WriteBehind};
+use kvmem_tier::{DiskTier, DiskTierOptions};
 
 use crate::simulated::Disk;
 
@@ -26,9 +26,9 @@ type Tiers = (Disk, Arc<DiskTier<Disk>>);
 /// A cache above a small tier above a large one.
 fn chained(behind: bool) -> (Tiers, Tiers, KvCache<u64>) {
     let (upper, lower) = (tier(2 << 20, 1), tier(16 << 20, 2));
-    let chain = Chain::new(Arc::clone(&upper.1), Arc::clone(&lower.1));
+    let chain = Chain::new(upper.1.clone(), lower.1.clone());
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
-    let tier: Arc<dyn LowerTier<u64>> = if behind {
+    let tier: Arc<dyn Tier> = if behind {
         Arc::new(WriteBehind::builder(&pool, Arc::new(chain)).build().unwrap())
     } else {
         Arc::new(chain)
@@ -108,9 +108,9 @@ fn a_tier_that_fails_brings_nothing_older_back() {
 #[test]
 fn trait_objects_are_chained_and_have_a_queue() {
     let (upper, lower) = (tier(2 << 20, 1).1, tier(16 << 20, 2).1);
-    let (above, below): (Arc<dyn LowerTier<u64>>, Arc<dyn LowerTier<u64>>) =
+    let (above, below): (Arc<dyn Tier>, Arc<dyn Tier>) =
         (Arc::clone(&upper) as _, Arc::clone(&lower) as _);
-    let chain: Arc<dyn LowerTier<u64>> = Arc::new(Chain::new(above, below));
+    let chain: Arc<dyn Tier> = Arc::new(Chain::new(above, below));
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
     let queue = Arc::new(WriteBehind::builder(&pool, chain).writers(2).build().unwrap());
     let cache: KvCache<u64> =

@@ -4,9 +4,10 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use kvmem::tier::TierRead;
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::MemoryDevice;
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched};
 
 use crate::simulated::Disk;
 
@@ -40,7 +41,7 @@ fn longest_calls_beside_a_checkpoint() {
             longest(Box::new(|n| {
                 let mut into = [0; 4];
                 let key = (n.wrapping_mul(7919) % ENTRIES).to_le_bytes();
-                let found = tier.fetch(&mut [Fetch { key: &key, into: &mut into }]);
+                let found = tier.fetch(&mut [TierRead { key: &key, into: &mut into }]);
                 assert!(found == [Fetched::Hit] && into == key);
             }))
         });
@@ -89,7 +90,7 @@ fn what_an_unfinished_checkpoint_left_is_never_replayed() {
             for (key, versions) in &mut latest {
                 let mut into = [0; 8];
                 let key = key.to_le_bytes();
-                let found = tier.fetch(&mut [Fetch { key: &key, into: &mut into }]);
+                let found = tier.fetch(&mut [TierRead { key: &key, into: &mut into }]);
                 let found_version = u64::from_le_bytes(into);
                 assert!(
                     (found == [Fetched::Hit] || versions.0 == 0)
@@ -178,7 +179,7 @@ fn threads_go_on_while_a_checkpoint_is_written() {
             for (key, &(certain, last)) in (0..).zip(known) {
                 let name = u64::to_le_bytes(thread * KEYS + key);
                 let mut into = [0; 8];
-                let found = tier.fetch(&mut [Fetch { key: &name, into: &mut into }]);
+                let found = tier.fetch(&mut [TierRead { key: &name, into: &mut into }]);
                 assert!(matches!(found[0], Fetched::Hit | Fetched::Absent), "{found:?}");
                 let version = u64::from_le_bytes(into);
                 assert!(

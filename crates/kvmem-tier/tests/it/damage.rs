@@ -1,7 +1,8 @@
 //! Damaged files: every byte flipped, every length cut off.
 
+use kvmem::tier::{Tier, TierHints, TierRead, TierValue};
 use kvmem_tier::device::MemoryDevice;
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, Stored, TierError, inspect};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, TierError, inspect};
 
 use crate::simulated::{Disk, kill};
 use crate::store::get;
@@ -40,7 +41,11 @@ pub(crate) fn small() -> (Vec<u8>, Histories) {
     tier.sync_all().unwrap();
     put(b"changed", &new);
     let hour = std::time::Duration::from_secs(3600);
-    let of_last = Stored { key: b"last", value: &last, ttl: Some(hour), priority: 3 };
+    let of_last = TierValue::new(b"last", &last).with_hints(TierHints {
+        ttl: Some(hour),
+        priority: 3,
+        ..TierHints::default()
+    });
     tier.store_with(&[of_last]).remove(0).unwrap();
     assert_eq!((tier.stats().scattered, tier.stats().evictions), (2, 0));
     kill(tier, &disk);
@@ -61,7 +66,7 @@ fn open(bytes: Vec<u8>, values: &Histories) -> Result<usize, TierError> {
     for (key, values) in values {
         let Some(len) = tier.len_of(key) else { continue };
         let mut bytes = vec![0; len as usize];
-        if tier.fetch(&mut [Fetch { key, into: &mut bytes }])[0] == Fetched::Hit {
+        if tier.fetch(&mut [TierRead { key, into: &mut bytes }])[0] == Fetched::Hit {
             assert!(values.contains(&bytes), "wrong bytes under {key:?}");
             found += 1;
         }
@@ -246,7 +251,7 @@ fn a_damaged_value_is_quarantined() {
     let disk = Disk::holding(bytes);
     let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     let mut into = [0; 3 * 4096];
-    let mut fetch = || tier.fetch(&mut [Fetch { key: b"key", into: &mut into }])[0];
+    let mut fetch = || tier.fetch(&mut [TierRead { key: b"key", into: &mut into }])[0];
     assert_eq!((fetch(), fetch()), (Fetched::Damaged, Fetched::Absent));
     let stats = tier.stats();
     assert_eq!((stats.checksum_misses, stats.quarantined, stats.used), (1, 3 * 4096, 0));
@@ -282,7 +287,7 @@ fn a_device_that_fails_is_a_miss_or_an_error() {
     let mut failed = 0;
     for i in 0..50_u32 {
         let mut into = vec![0; 10_000];
-        let found = tier.fetch(&mut [Fetch { key: &i.to_le_bytes(), into: &mut into }])[0];
+        let found = tier.fetch(&mut [TierRead { key: &i.to_le_bytes(), into: &mut into }])[0];
         match found {
             Fetched::Hit => assert_eq!(into, value),
             Fetched::Failed => failed += 1,
@@ -303,7 +308,7 @@ fn a_device_that_fails_is_a_miss_or_an_error() {
     let mut into = vec![0; 10_000];
     let kept = (0..50_u32).find(|i| tier.len_of(&i.to_le_bytes()) == Some(10_000)).unwrap();
     let key = kept.to_le_bytes();
-    assert_eq!(tier.fetch(&mut [Fetch { key: &key, into: &mut into }]), [Fetched::Hit]);
+    assert_eq!(tier.fetch(&mut [TierRead { key: &key, into: &mut into }]), [Fetched::Hit]);
 }
 
 /// Another process may write to the memory into which a value is read. The disk is whole then, and
@@ -328,15 +333,15 @@ fn memory_that_changes_under_a_read_is_no_damage() {
         assert_eq!(tier.stats().scattered, extents - 1);
         let mut into = vec![7; 8000];
         disk.flip_reads(extents);
-        let found = tier.fetch_with_checksums(&mut [Fetch { key: b"key", into: &mut into }]);
-        assert_eq!(found, [Ok(crc32c::crc32c(&value))]);
+        let found = Tier::fetch(&tier, &mut [TierRead { key: b"key", into: &mut into }]);
+        assert_eq!(found[0].expect("a hit").checksum, Some(crc32c::crc32c(&value)));
         assert!(into == value);
         let stats = tier.stats();
         assert_eq!((stats.hits, stats.checksum_misses, stats.quarantined), (1, 0, 0));
         // If the second read is wrong as well, it is the disk.
         disk.flip_reads(2 * extents);
-        let found = tier.fetch_with_checksums(&mut [Fetch { key: b"key", into: &mut into }]);
-        assert_eq!(found, [Err(Fetched::Damaged)]);
+        let found = Tier::fetch(&tier, &mut [TierRead { key: b"key", into: &mut into }]);
+        assert!(found[0].is_none());
         assert!(into.iter().all(|&byte| byte == 0), "damaged bytes are left");
         let stats = tier.stats();
         assert_eq!((stats.checksum_misses, stats.quarantined), (1, 2 * 4096));
@@ -357,7 +362,7 @@ fn a_failed_fetch_leaves_zeros() {
         change(&disk, data);
         let (tier, _) = DiskTier::on(disk, &DiskTierOptions::default()).unwrap();
         let mut into = vec![7; tier.len_of(key).unwrap() as usize];
-        assert_eq!(tier.fetch(&mut [Fetch { key, into: &mut into }]), [expected]);
+        assert_eq!(tier.fetch(&mut [TierRead { key, into: &mut into }]), [expected]);
         assert!(into.iter().all(|&byte| byte == 0), "{expected:?}");
     };
     let flip = |disk: &Disk, at: u64| disk.falsify(at..at + 1, |byte| byte[0] ^= 1);
@@ -383,7 +388,7 @@ fn parts_that_are_sound_are_given_back() {
         let is_value = |block: &[u8]| block == [key + 1; 4096];
         let at = bytes.chunks(4096).position(is_value).unwrap() as u64 * 4096;
         disk.falsify(at..at + 1, |byte| byte[0] ^= 1);
-        let found = tier.fetch(&mut [Fetch { key: &[key], into: &mut into }]);
+        let found = tier.fetch(&mut [TierRead { key: &[key], into: &mut into }]);
         assert_eq!(found, [Fetched::Damaged]);
     }
     assert_eq!(tier.stats().quarantined, 9 * 4096);

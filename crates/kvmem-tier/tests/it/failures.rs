@@ -4,9 +4,10 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 
+use kvmem::tier::TierRead;
 use kvmem_testkit::random::Random;
 use kvmem_tier::format::SuperblockError;
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, StoreError, TierError, inspect};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, StoreError, TierError, inspect};
 
 use crate::simulated::{Disk, kill};
 use crate::store::get;
@@ -228,6 +229,6 @@ fn a_failed_sync_ends_the_journal() {
     assert!(matches!(later, StoreError::Tier(TierError::ReadOnly { .. })), "{later}");
     let newest = (0..key).rev().find(|key| tier.len_of(&key.to_le_bytes()).is_some()).unwrap();
     let mut into = vec![0; value.len()];
-    let found = tier.fetch(&mut [Fetch { key: &newest.to_le_bytes(), into: &mut into }]);
+    let found = tier.fetch(&mut [TierRead { key: &newest.to_le_bytes(), into: &mut into }]);
     assert!(found == [Fetched::Hit] && into == value);
 }

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use kvmem::tier::TierRead;
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::{Device, Engine, FileDevice};
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, TierError};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, TierError};
 use tempfile::TempPath;
 
 /// Returns a path without a file.
@@ -42,7 +43,7 @@ fn values_are_there_after_a_restart() {
     assert_eq!((found.created, found.entries, found.replayed), (false, 50, 0));
     for (i, value) in values.iter().enumerate() {
         let mut into = vec![0; value.len()];
-        let found = tier.fetch(&mut [Fetch { key: &[i as u8], into: &mut into }]);
+        let found = tier.fetch(&mut [TierRead { key: &[i as u8], into: &mut into }]);
         assert!(found == [Fetched::Hit] && into == *value, "{i}: {found:?}");
     }
 }
@@ -63,7 +64,7 @@ fn a_file_is_opened_with_dsync_or_without() {
         }
         for key in 1..=stored {
             let mut into = vec![0; 2800];
-            let found = tier.fetch(&mut [Fetch { key: &key.to_le_bytes(), into: &mut into }]);
+            let found = tier.fetch(&mut [TierRead { key: &key.to_le_bytes(), into: &mut into }]);
             assert_eq!(found, [Fetched::Hit], "{key}");
             assert!(into.chunks(4).all(|part| part == key.to_le_bytes()));
         }
@@ -91,8 +92,8 @@ fn both_engines_transfer_the_same_bytes() {
             assert!(tier.store(&batch).iter().all(Result::is_ok));
         }
         let mut memory: Vec<Vec<u8>> = values.iter().map(|value| vec![0; value.len()]).collect();
-        let mut requests: Vec<Fetch<'_>> =
-            keys.iter().zip(&mut memory).map(|(key, into)| Fetch { key, into }).collect();
+        let mut requests: Vec<TierRead<'_>> =
+            keys.iter().zip(&mut memory).map(|(key, into)| TierRead { key, into }).collect();
         assert!(tier.fetch(&mut requests).iter().all(|&found| found == Fetched::Hit));
         assert_eq!(memory, values);
     }
@@ -160,7 +161,7 @@ fn a_file_may_be_cut_off_beneath_a_tier() {
     let (mut hits, mut failed) = (0, 0);
     for key in 0..40_u8 {
         let mut into = vec![0; value.len()];
-        match tier.fetch(&mut [Fetch { key: &[key], into: &mut into }])[0] {
+        match tier.fetch(&mut [TierRead { key: &[key], into: &mut into }])[0] {
             Fetched::Hit => {
                 assert_eq!(into, value);
                 hits += 1;
@@ -187,7 +188,7 @@ fn a_file_may_be_replaced_beneath_a_tier() {
     std::fs::write(&other, b"no tier").unwrap();
     std::fs::rename(&other, &file).unwrap();
     let mut into = [0; 5];
-    assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]), [Fetched::Hit]);
+    assert_eq!(tier.fetch(&mut [TierRead { key: b"key", into: &mut into }]), [Fetched::Hit]);
     tier.store(&[(b"another", b"value")]).remove(0).unwrap();
     drop(tier);
     let error = DiskTier::open(&file, &DiskTierOptions::default()).err().unwrap();
@@ -336,7 +337,7 @@ fn a_killed_process_loses_nothing_that_it_acknowledged() {
             let mut version = 0;
             if let Some(len) = tier.len_of(&name) {
                 let mut into = vec![0; len as usize];
-                let got = tier.fetch(&mut [Fetch { key: &name, into: &mut into }]);
+                let got = tier.fetch(&mut [TierRead { key: &name, into: &mut into }]);
                 assert_eq!(got, [Fetched::Hit], "{key}");
                 version = u64::from_le_bytes(*into.first_chunk().unwrap()) & 0xFFFF_FFFF;
                 assert!(into == versioned(key, version), "{key} has other bytes");

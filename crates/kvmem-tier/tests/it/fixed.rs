@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use kvmem::arena::{Backing, PageSize, Region};
 use kvmem::pool::{Block, Pool};
+use kvmem::tier::TierRead;
 use kvmem_tier::device::{Engine, FileDevice, FixedBuffersError};
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched};
 
 use crate::files::temp_path;
 
@@ -40,10 +41,10 @@ fn round_trip(tier: &DiskTier, pool: &Pool, len: usize, count: usize) -> u64 {
     let batch: Vec<(&[u8], &[u8])> =
         keys.iter().zip(&source).map(|(key, block)| (&key[..], block.bytes())).collect();
     assert!(tier.store(&batch).iter().all(Result::is_ok));
-    let mut requests: Vec<Fetch<'_>> = keys
+    let mut requests: Vec<TierRead<'_>> = keys
         .iter()
         .zip(&mut target)
-        .map(|(key, block)| Fetch { key, into: block.bytes_mut() })
+        .map(|(key, block)| TierRead { key, into: block.bytes_mut() })
         .collect();
     assert!(tier.fetch(&mut requests).iter().all(|&found| found == Fetched::Hit));
     for (source, target) in source.iter().zip(&target) {
@@ -67,7 +68,7 @@ fn whole_blocks_of_registered_memory_need_no_pinning() {
     assert_eq!(tier.device().fixed_buffers().transfers, before);
     // A value that was written from elsewhere is read into registered memory.
     let mut block = pool.allocate_aligned(65_536, 4096).unwrap();
-    let request = Fetch { key: b"elsewhere", into: block.bytes_mut() };
+    let request = TierRead { key: b"elsewhere", into: block.bytes_mut() };
     assert_eq!(tier.fetch(&mut [request]), [Fetched::Hit]);
     assert_eq!(block.bytes(), value);
     assert_eq!(tier.device().fixed_buffers().transfers, before + 1);
@@ -147,7 +148,7 @@ fn memory_of_another_allocator_is_registered_as_a_region() {
     source[..65_536].fill(7);
     assert!(tier.store(&[(b"key", &source[..65_536])]).iter().all(Result::is_ok));
     let into = &mut target[..65_536];
-    assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into }]), [Fetched::Hit]);
+    assert_eq!(tier.fetch(&mut [TierRead { key: b"key", into }]), [Fetched::Hit]);
     assert_eq!(source[..65_536], target[..65_536]);
     assert_eq!(tier.device().fixed_buffers().transfers, 2);
     let memory_users = Arc::strong_count(&region);

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use kvmem::tier::{TierHints, TierRead, TierValue};
 use kvmem_tier::format::{BLOCK, Change, Hints, read_journal_block};
-use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, Fetch, Fetched, Stored, inspect};
+use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, Fetched, inspect};
 
 use crate::simulated::{Disk, kill};
 use crate::store::get;
@@ -27,7 +28,7 @@ fn a_use_keeps_a_value_unless_the_order_is_that_of_the_stores() {
             // The first one is used all the time.
             let mut into = vec![0; value.len()];
             let first = 0_u32.to_le_bytes();
-            let found = tier.fetch(&mut [Fetch { key: &first, into: &mut into }])[0];
+            let found = tier.fetch(&mut [TierRead { key: &first, into: &mut into }])[0];
             assert!(found == Fetched::Hit || eviction == EvictionOrder::Fifo);
         }
         let kept = kept(&tier, 200);
@@ -49,7 +50,7 @@ fn the_order_of_use_survives_a_killed_process() {
     }
     for key in 0..used {
         let mut into = vec![0; value.len()];
-        let found = tier.fetch(&mut [Fetch { key: &u32::to_le_bytes(key), into: &mut into }]);
+        let found = tier.fetch(&mut [TierRead { key: &u32::to_le_bytes(key), into: &mut into }]);
         assert_eq!(found, [Fetched::Hit]);
     }
     kill(tier, &disk);
@@ -75,7 +76,11 @@ fn values_of_low_priority_make_room_for_others_also_after_a_restart() {
     let store = |tier: &DiskTier<Disk>, keys: std::ops::Range<u32>| {
         for key in keys {
             let name = key.to_le_bytes();
-            let one = Stored { key: &name, value: &value, ttl: None, priority: priority(key) };
+            let one = TierValue::new(&name, &value).with_hints(TierHints {
+                ttl: None,
+                priority: priority(key),
+                ..TierHints::default()
+            });
             assert!(tier.store_with(&[one])[0].is_ok());
         }
     };
@@ -109,7 +114,11 @@ fn a_value_that_has_expired_is_a_miss_and_goes_first() {
     let store = |tier: &DiskTier<Disk>, key: u32, ttl| {
         let name = key.to_le_bytes();
         // Even if it has a high priority.
-        let one = Stored { key: &name, value: &value, ttl, priority: 100 };
+        let one = TierValue::new(&name, &value).with_hints(TierHints {
+            ttl,
+            priority: 100,
+            ..TierHints::default()
+        });
         assert!(tier.store_with(&[one])[0].is_ok());
     };
     for key in 0..60 {
@@ -141,8 +150,11 @@ fn hints_have_their_bytes_in_the_file() {
     let disk = Disk::new(1 << 20, 1).with_dsync();
     let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     tier.store(&[(b"plain", b"value")]).remove(0).unwrap();
-    let hinted =
-        Stored { key: b"hinted", value: b"v", ttl: Some(Duration::from_secs(1000)), priority: -7 };
+    let hinted = TierValue::new(b"hinted", b"v").with_hints(TierHints {
+        ttl: Some(Duration::from_secs(1000)),
+        priority: -7,
+        ..TierHints::default()
+    });
     assert!(tier.store_with(&[hinted])[0].is_ok());
     kill(tier, &disk);
     let bytes = disk.bytes();

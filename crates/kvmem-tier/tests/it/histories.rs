@@ -3,9 +3,10 @@
 
 use std::collections::HashMap;
 
+use kvmem::tier::TierRead;
 use kvmem_testkit::random::Random;
 use kvmem_tier::format::{BLOCK, read_journal_block};
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, inspect};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, inspect};
 
 use crate::simulated::Disk;
 
@@ -68,7 +69,7 @@ fn version_of(key: u64, bytes: &[u8]) -> u64 {
 fn find(tier: &DiskTier<Disk>, key: u64) -> Option<u64> {
     let name = key.to_le_bytes();
     let mut bytes = vec![0; tier.len_of(&name)? as usize];
-    let found = tier.fetch(&mut [Fetch { key: &name, into: &mut bytes }]);
+    let found = tier.fetch(&mut [TierRead { key: &name, into: &mut bytes }]);
     (found[0] == Fetched::Hit).then(|| version_of(key, &bytes))
 }
 

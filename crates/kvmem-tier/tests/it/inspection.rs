@@ -1,10 +1,10 @@
 //! Inspecting and verifying without a change.
 
+use kvmem::tier::TierRead;
 use kvmem_testkit::random::Random;
 use kvmem_tier::format::SuperblockError;
 use kvmem_tier::{
-    Contents, Damage, DiskTier, DiskTierOptions, Fetch, Fetched, TierError, ValueLengths, inspect,
-    verify,
+    Contents, Damage, DiskTier, DiskTierOptions, Fetched, TierError, ValueLengths, inspect, verify,
 };
 
 use crate::damage::small;
@@ -109,7 +109,7 @@ fn quarantined_parts_are_told() {
     let disk = Disk::holding(bytes);
     let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     let mut into = [0; 3 * 4096];
-    assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]), [Fetched::Damaged]);
+    assert_eq!(tier.fetch(&mut [TierRead { key: b"key", into: &mut into }]), [Fetched::Damaged]);
     tier.sync_all().unwrap();
     drop(tier);
     let found = contents(&disk);

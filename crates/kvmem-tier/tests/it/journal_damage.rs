@@ -1,8 +1,9 @@
 //! Damaged blocks of the journal with whole ones behind them: nothing comes back, nothing that is
 //! whole is quarantined, and the report says so.
 
+use kvmem::tier::TierRead;
 use kvmem_tier::format::{BLOCK, JournalBlock, Repeated, read_journal_block, write_journal_block};
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, OpenReport, TierStats, inspect};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, OpenReport, TierStats, inspect};
 
 use crate::simulated::{Disk, kill};
 
@@ -33,7 +34,7 @@ fn remove(tier: &DiskTier<Disk>, keys: std::ops::Range<u16>) {
 /// Returns the seed of the value of a key, if it has one.
 fn seed_of(tier: &DiskTier<Disk>, key: u16) -> Option<u8> {
     let mut into = [0; LEN];
-    let found = tier.fetch(&mut [Fetch { key: &key.to_le_bytes(), into: &mut into }])[0];
+    let found = tier.fetch(&mut [TierRead { key: &key.to_le_bytes(), into: &mut into }])[0];
     assert!(found != Fetched::Hit || into == [into[0]; LEN]);
     (found == Fetched::Hit).then(|| into[0] ^ key.to_le_bytes()[0])
 }

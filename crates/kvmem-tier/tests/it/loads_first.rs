@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use kvmem::tier::TierRead;
 use kvmem_tier::device::{AlignedBuffer, Engine, FileDevice};
 use kvmem_tier::format::BLOCK;
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched};
 
 use crate::files::temp_path;
 
@@ -69,7 +70,7 @@ fn fetch_for_a_while(tier: &DiskTier) -> [Duration; 3] {
     while start.elapsed() < TIME {
         let key = took.len() as u64 * 29 % FETCHED;
         let began = Instant::now();
-        let fetched = tier.fetch(&mut [Fetch { key: &key.to_le_bytes(), into: &mut into }]);
+        let fetched = tier.fetch(&mut [TierRead { key: &key.to_le_bytes(), into: &mut into }]);
         took.push(began.elapsed());
         assert_eq!((fetched[0], into[VALUE - 1]), (Fetched::Hit, key as u8));
     }

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use kvmem::arena::PageSize;
 use kvmem::cache::KvCache;
-use kvmem::cache::{LowerTier, WriteBehind};
 use kvmem::pool::Pool;
+use kvmem::tier::{Tier, WriteBehind};
 use kvmem_testkit::random::Random;
 use kvmem_tier::{Admission, DiskTier, DiskTierOptions};
 
@@ -240,9 +240,9 @@ fn evicted_values_are_written_behind_in_batches() {
     let options = DiskTierOptions { max_entries: Some(1000), ..DiskTierOptions::default() };
     let tier = Arc::new(DiskTier::on(disk.clone(), &options).unwrap().0);
     let pool = Pool::builder("4 MiB").ladder(PageSize::Base).build().unwrap();
-    let behind = WriteBehind::builder(&pool, Arc::clone(&tier)).max_bytes(1 << 20).build().unwrap();
-    let behind: Arc<WriteBehind<u64, DiskTier<Disk>>> = Arc::new(behind);
-    let below: Arc<dyn LowerTier<u64>> = Arc::clone(&behind) as _;
+    let behind = WriteBehind::builder(&pool, tier.clone()).max_bytes(1 << 20).build().unwrap();
+    let behind: Arc<WriteBehind> = Arc::new(behind);
+    let below: Arc<dyn Tier> = Arc::clone(&behind) as _;
     let cache = KvCache::builder(&pool).lower_tier(below).build().unwrap();
     for key in 0..300 {
         cache.insert(key, &value(key, 0)).unwrap();

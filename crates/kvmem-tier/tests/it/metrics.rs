@@ -6,13 +6,14 @@ use std::sync::{Arc, LazyLock, Mutex};
 
 use kvmem::arena::PageSize;
 use kvmem::cache::KvCache;
-use kvmem::cache::WriteBehind;
 use kvmem::pool::Pool;
 use kvmem::pool::observe::{Exporter, Kind};
+use kvmem::tier::TierRead;
+use kvmem::tier::WriteBehind;
 use kvmem_tier::device::MemoryDevice;
 use kvmem_tier::observe::set_publisher;
 use kvmem_tier::observe::{METRICS, QUEUE_METRICS, TierMetric, publisher, queue_publisher};
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, TierSet};
+use kvmem_tier::{DiskTier, DiskTierOptions, TierSet};
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
     Unit,
@@ -108,10 +109,10 @@ fn every_figure_is_published_with_its_kind_and_labels() {
         tier.store(&[(&[key], &[key; 5000])]).remove(0).unwrap();
     }
     let mut into = vec![0; 5000];
-    let _ = tier.fetch(&mut [Fetch { key: &[3], into: &mut into }]);
-    let _ = tier.fetch(&mut [Fetch { key: b"none", into: &mut into }]);
+    let _ = tier.fetch(&mut [TierRead { key: &[3], into: &mut into }]);
+    let _ = tier.fetch(&mut [TierRead { key: b"none", into: &mut into }]);
     disk.fail_once_in(1);
-    let _ = tier.fetch(&mut [Fetch { key: &[4], into: &mut into }]);
+    let _ = tier.fetch(&mut [TierRead { key: &[4], into: &mut into }]);
     assert!(tier.checkpoint().is_err());
     disk.fail_once_in(0);
     let (kept, stats) = (Kept::default(), tier.stats());
@@ -262,7 +263,7 @@ fn what_costs_values_is_an_event() {
         let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
         tier.store(&[(b"key", &[1; 5000])]).remove(0).unwrap();
         disk.fail_once_in(1);
-        let _ = tier.fetch(&mut [Fetch { key: b"key", into: &mut [0; 5000] }]);
+        let _ = tier.fetch(&mut [TierRead { key: b"key", into: &mut [0; 5000] }]);
         assert!(tier.checkpoint().is_err());
     });
     let said = lines.0.lock().unwrap();

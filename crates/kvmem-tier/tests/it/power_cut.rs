@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, Verify, inspect};
+use kvmem::tier::TierRead;
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, Verify, inspect};
 
 use crate::simulated::{Disk, kill};
 
@@ -20,7 +21,7 @@ fn store(tier: &DiskTier<Disk>, keys: std::ops::Range<u8>) {
 
 fn fetch(tier: &DiskTier<Disk>, key: u8) -> Fetched {
     let mut into = [0; LEN];
-    let found = tier.fetch(&mut [Fetch { key: &[key], into: &mut into }])[0];
+    let found = tier.fetch(&mut [TierRead { key: &[key], into: &mut into }])[0];
     assert!(found != Fetched::Hit || into == [key; LEN]);
     found
 }

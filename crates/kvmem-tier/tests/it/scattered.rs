@@ -2,11 +2,12 @@
 
 use std::ops::Range;
 
+use kvmem::tier::TierRead;
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::FileDevice;
 use kvmem_tier::format::Extent;
 use kvmem_tier::{
-    Damage, DiskTier, DiskTierOptions, Fetch, Fetched, StoreError, TierError, inspect, verify,
+    Damage, DiskTier, DiskTierOptions, Fetched, StoreError, TierError, inspect, verify,
 };
 
 use crate::files::temp_path;
@@ -65,7 +66,7 @@ fn free_blocks_between_others_hold_a_value() {
             let mut memory = vec![0; value.len() + 8192];
             for target in [0, 3, 512] {
                 let into = &mut memory[target..target + value.len()];
-                assert_eq!(tier.fetch(&mut [Fetch { key, into }]), [Fetched::Hit]);
+                assert_eq!(tier.fetch(&mut [TierRead { key, into }]), [Fetched::Hit]);
                 assert_eq!(into, value);
             }
         }
@@ -239,7 +240,7 @@ fn extents_are_quarantined_one_by_one() {
         assert_eq!(matches!(damaged[0].damage, Damage::Checksum), flip);
         let (tier, _) = DiskTier::on(disk.clone(), &options()).unwrap();
         let mut into = vec![0; value.len()];
-        let fetched = tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]);
+        let fetched = tier.fetch(&mut [TierRead { key: b"key", into: &mut into }]);
         assert_eq!(fetched, [if flip { Fetched::Damaged } else { Fetched::Failed }]);
         tier.sync_all().unwrap();
         let stats = tier.stats();
@@ -356,8 +357,8 @@ fn real_files_have_several_extents_too() {
         assert!(stats.scattered >= 39, "{stats:?}");
         let mut memory: Vec<Vec<u8>> =
             values.iter().map(|(_, value)| vec![0; value.len()]).collect();
-        let mut requests: Vec<Fetch<'_>> =
-            values.iter().zip(&mut memory).map(|((key, _), into)| Fetch { key, into }).collect();
+        let mut requests: Vec<TierRead<'_>> =
+            values.iter().zip(&mut memory).map(|((key, _), into)| TierRead { key, into }).collect();
         assert!(tier.fetch(&mut requests).iter().all(|&found| found == Fetched::Hit));
         assert!(values.iter().zip(&memory).all(|((_, value), found)| value == found));
     }

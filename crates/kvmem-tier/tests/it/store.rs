@@ -1,7 +1,8 @@
 //! Storing, fetching, removing and evicting.
 
+use kvmem::tier::TierRead;
 use kvmem_testkit::random::Random;
-use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, Fetch, Fetched, StoreError, TierError};
+use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, Fetched, StoreError, TierError};
 
 use crate::simulated::{Disk, kill};
 
@@ -12,7 +13,7 @@ fn tier(len: usize) -> DiskTier<Disk> {
 
 pub(crate) fn get(tier: &DiskTier<Disk>, key: &[u8]) -> Option<Vec<u8>> {
     let mut value = vec![0; tier.len_of(key)? as usize];
-    let found = tier.fetch(&mut [Fetch { key, into: &mut value }]);
+    let found = tier.fetch(&mut [TierRead { key, into: &mut value }]);
     (found[0] == Fetched::Hit).then_some(value)
 }
 
@@ -45,7 +46,7 @@ fn memory_may_begin_anywhere() {
         let mut into = vec![0; 10_000];
         for target in [0, 3, 64] {
             let into = &mut into[target..target + 9000];
-            assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into }]), [Fetched::Hit]);
+            assert_eq!(tier.fetch(&mut [TierRead { key: b"key", into }]), [Fetched::Hit]);
             assert_eq!(into, value);
         }
     }
@@ -81,8 +82,8 @@ fn a_fetch_reads_in_the_order_of_the_file() {
     }
     let mut values: Vec<Vec<u8>> =
         keys.iter().map(|key| vec![0; tier.len_of(key).unwrap() as usize]).collect();
-    let mut requests: Vec<Fetch<'_>> =
-        keys.iter().zip(&mut values).map(|(key, into)| Fetch { key, into }).collect();
+    let mut requests: Vec<TierRead<'_>> =
+        keys.iter().zip(&mut values).map(|(key, into)| TierRead { key, into }).collect();
     assert!(tier.fetch(&mut requests).iter().all(|&found| found == Fetched::Hit));
     for (key, bytes) in keys.iter().zip(&values) {
         let expected = if key[0] < 100 { key[0] } else { 7 };
@@ -102,12 +103,12 @@ fn a_batch_has_a_result_for_each() {
     assert!(tier.store(&borrowed).iter().all(Result::is_ok));
     let mut memory: Vec<Vec<u8>> = (0..22).map(|i| vec![0; 1000 * i]).collect();
     let keys: Vec<Vec<u8>> = (0..22).map(|i| vec![i]).collect();
-    let mut requests: Vec<Fetch<'_>> =
-        keys.iter().zip(&mut memory).map(|(key, into)| Fetch { key, into }).collect();
+    let mut requests: Vec<TierRead<'_>> =
+        keys.iter().zip(&mut memory).map(|(key, into)| TierRead { key, into }).collect();
     requests.truncate(21);
     // The key 20 is not there, and 5 has another length.
     let mut short = [0; 3];
-    requests[5] = Fetch { key: &keys[5], into: &mut short };
+    requests[5] = TierRead { key: &keys[5], into: &mut short };
     let found = tier.fetch(&mut requests);
     for (i, found) in found.iter().enumerate() {
         let expected = match i {

@@ -12,8 +12,9 @@ use std::process::{Command, Output};
 
 use kvmem::arena::PageSize;
 use kvmem::pool::Pool;
+use kvmem::tier::TierRead;
 use kvmem_tier::device::{Device, Engine, FileDevice};
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, StoreError, TierError};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, StoreError, TierError};
 
 use crate::files::{open, temp_path};
 
@@ -100,8 +101,8 @@ fn by_threads() {
         keys.iter().zip(&values).map(|(key, value)| (&key[..], &value[..])).collect();
     assert!(tier.store(&batch).iter().all(Result::is_ok));
     let mut memory: Vec<Vec<u8>> = values.iter().map(|value| vec![0; value.len()]).collect();
-    let mut requests: Vec<Fetch<'_>> =
-        keys.iter().zip(&mut memory).map(|(key, into)| Fetch { key, into }).collect();
+    let mut requests: Vec<TierRead<'_>> =
+        keys.iter().zip(&mut memory).map(|(key, into)| TierRead { key, into }).collect();
     assert!(tier.fetch(&mut requests).iter().all(|&found| found == Fetched::Hit));
     assert_eq!(memory, values);
     // Begun and ended without a ring, too.
@@ -249,7 +250,7 @@ fn without_pinning() {
     block.bytes_mut().fill(7);
     tier.store(&[(b"key", block.bytes())]).remove(0).unwrap();
     block.bytes_mut().fill(0);
-    let request = Fetch { key: b"key", into: block.bytes_mut() };
+    let request = TierRead { key: b"key", into: block.bytes_mut() };
     assert_eq!(tier.fetch(&mut [request]), [Fetched::Hit]);
     assert!(block.bytes().iter().all(|&byte| byte == 7));
     assert_eq!(tier.device().fixed_buffers(), kvmem_tier::device::FixedBufferStats::default());
@@ -286,7 +287,7 @@ fn parent_and_child() {
     assert_eq!(status, 0);
     assert!(!tier.is_forked());
     let mut into = [0; 5];
-    assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]), [Fetched::Hit]);
+    assert_eq!(tier.fetch(&mut [TierRead { key: b"key", into: &mut into }]), [Fetched::Hit]);
     tier.store(&[(b"later", b"value")]).remove(0).unwrap();
     tier.checkpoint().unwrap();
     // The child has left the registered memory as it was.
@@ -299,7 +300,7 @@ fn parent_and_child() {
 fn in_the_child(tier: &DiskTier) {
     assert!(tier.is_forked());
     let mut into = [0; 5];
-    assert_eq!(tier.fetch(&mut [Fetch { key: b"key", into: &mut into }]), [Fetched::Absent]);
+    assert_eq!(tier.fetch(&mut [TierRead { key: b"key", into: &mut into }]), [Fetched::Absent]);
     assert_eq!(tier.len_of(b"key"), None);
     let error = tier.store(&[(b"key", b"other")]).remove(0).unwrap_err();
     assert!(matches!(error, StoreError::Tier(TierError::Forked)));

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use kvmem::arena::PageSize;
 use kvmem::cache::KvCache;
-use kvmem::cache::{LowerTier, WriteBehind};
 use kvmem::pool::Pool;
+use kvmem::tier::{Tier, TierHints, TierRead, TierValue, WriteBehind};
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::{Device, Read, Write};
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, Stored, TierSet, TierSetError};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, TierSet, TierSetError};
 
 use crate::files::temp_path;
 use crate::simulated::Disk;
@@ -43,8 +43,8 @@ fn store(set: &TierSet<Disk>, keys: std::ops::Range<u32>) {
 fn found(set: &TierSet<Disk>, keys: std::ops::Range<u32>) -> Vec<u32> {
     let names: Vec<[u8; 4]> = keys.clone().map(u32::to_le_bytes).collect();
     let mut values: Vec<Vec<u8>> = keys.clone().map(|key| vec![0; value(key).len()]).collect();
-    let mut requests: Vec<Fetch<'_>> =
-        names.iter().zip(&mut values).map(|(key, into)| Fetch { key, into }).collect();
+    let mut requests: Vec<TierRead<'_>> =
+        names.iter().zip(&mut values).map(|(key, into)| TierRead { key, into }).collect();
     let results = set.fetch(&mut requests);
     let mut found = Vec::new();
     for ((key, bytes), result) in keys.zip(values).zip(results) {
@@ -69,10 +69,16 @@ fn hints_go_with_the_values_to_their_devices() {
     assert_eq!(in_order, identities);
     let keys: Vec<[u8; 4]> = (0..60_u32).map(u32::to_le_bytes).collect();
     let values: Vec<Vec<u8>> = (0..60).map(value).collect();
-    let stored: Vec<Stored<'_>> = keys
+    let stored: Vec<TierValue<'_>> = keys
         .iter()
         .zip(&values)
-        .map(|(key, value)| Stored { key, value, ttl: Some(Duration::MAX), priority: 1 })
+        .map(|(key, value)| {
+            TierValue::new(key, value).with_hints(TierHints {
+                ttl: Some(Duration::MAX),
+                priority: 1,
+                ..TierHints::default()
+            })
+        })
         .collect();
     assert!(set.store_with(&stored).iter().all(Result::is_ok));
     assert_eq!(found(&set, 0..60).len(), 60);
@@ -215,8 +221,8 @@ fn transfers_on_different_devices_run_side_by_side() {
         tier.device().2.store(true, std::sync::atomic::Ordering::Relaxed);
     }
     let mut values = [[0; 4]; 60];
-    let mut requests: Vec<Fetch<'_>> =
-        names.iter().zip(&mut values).map(|(key, into)| Fetch { key, into }).collect();
+    let mut requests: Vec<TierRead<'_>> =
+        names.iter().zip(&mut values).map(|(key, into)| TierRead { key, into }).collect();
     // Would wait forever otherwise.
     assert!(set.fetch(&mut requests).iter().all(|fetched| *fetched == Fetched::Hit));
     assert_eq!(values[..], names[..]);
@@ -234,7 +240,7 @@ fn a_set_below_a_cache_finds_the_latest_value_or_nothing() {
         let set = Arc::new(set(&disks));
         let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
         let behind = WriteBehind::builder(&pool, set).writers(2).build().unwrap();
-        let tier: Arc<dyn LowerTier<u64>> = Arc::new(behind);
+        let tier: Arc<dyn Tier> = Arc::new(behind);
         let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(tier).build().unwrap();
         let mut random = Random::new(seed);
         let mut latest: HashMap<u64, u64> = HashMap::new();

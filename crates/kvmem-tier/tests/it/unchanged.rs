@@ -4,11 +4,11 @@
 use std::sync::Arc;
 
 use kvmem::arena::PageSize;
-use kvmem::cache::KvCache;
-use kvmem::cache::{LowerTier, WriteBehind};
+use kvmem::cache::{KvCache, Pinned};
 use kvmem::pool::Pool;
+use kvmem::tier::{BoxError, Chain, StoreOutcome, Tier, TierValue, WriteBehind};
 use kvmem_testkit::random::Random;
-use kvmem_tier::{Chain, DiskTier, DiskTierOptions, TierSet, TierStats};
+use kvmem_tier::{DiskTier, DiskTierOptions, TierSet, TierStats};
 
 use crate::simulated::Disk;
 
@@ -17,7 +17,7 @@ fn tier(disk: &Disk) -> Arc<DiskTier<Disk>> {
     Arc::new(DiskTier::on(disk.clone(), &options).unwrap().0)
 }
 
-fn cache_above(tier: Arc<dyn LowerTier<u64>>) -> KvCache<u64> {
+fn cache_above(tier: Arc<dyn Tier>) -> KvCache<u64> {
     let pool = Pool::builder("4 MiB").ladder(PageSize::Base).build().unwrap();
     KvCache::builder(&pool).lower_tier(tier).build().unwrap()
 }
@@ -96,20 +96,26 @@ fn a_value_that_the_tier_lost_is_written() {
     fetch(&cache, 0..40, 0);
 }
 
+/// Stores a value of a cache, as the cache does.
+fn store(tier: &dyn Tier, value: &Pinned<u64>) -> Result<StoreOutcome, BoxError> {
+    let key = value.key().to_le_bytes();
+    tier.store(&[TierValue::pinned(&key, value).with_origin(value.origin())]).remove(0)
+}
+
 /// Another tier gives its values other names, even if the file is the same.
 #[test]
 fn a_tier_that_was_opened_again_writes_what_memory_has() {
     let disk = Disk::new(16 << 20, 1);
     let first = tier(&disk);
-    let below: Arc<dyn LowerTier<u64>> = Arc::clone(&first) as _;
+    let below: Arc<dyn Tier> = Arc::clone(&first) as _;
     let cache = cache_above(below);
     fetched(&cache, &first);
     let pinned: Vec<_> = (0..20).map(|key| cache.get(&key).unwrap()).collect();
     let second = tier(&Disk::new(16 << 20, 2));
     for value in &pinned {
         assert!(value.origin().is_some());
-        second.put(value).unwrap();
-        first.put(value).unwrap();
+        store(&*second, value).unwrap();
+        store(&*first, value).unwrap();
     }
     assert_eq!((second.stats().stored, second.stats().unchanged), (20, 0));
     assert_eq!((first.stats().stored, first.stats().unchanged), (40, 20));
@@ -120,8 +126,8 @@ fn a_tier_that_was_opened_again_writes_what_memory_has() {
 fn what_is_between_passes_it_on() {
     let behind = tier(&Disk::new(16 << 20, 1));
     let pool = Pool::builder("4 MiB").ladder(PageSize::Base).build().unwrap();
-    let queue = Arc::new(WriteBehind::builder(&pool, Arc::clone(&behind)).build().unwrap());
-    let below: Arc<dyn LowerTier<u64>> = Arc::clone(&queue) as _;
+    let queue = Arc::new(WriteBehind::builder(&pool, behind.clone()).build().unwrap());
+    let below: Arc<dyn Tier> = Arc::clone(&queue) as _;
     let cache = KvCache::builder(&pool).lower_tier(below).build().unwrap();
     for _ in 0..3 {
         for key in 0..40 {
@@ -148,7 +154,7 @@ fn what_is_between_passes_it_on() {
     fetch(&cache, 0..40, 0);
 
     let (upper, lower) = (tier(&Disk::new(8 << 20, 1)), tier(&Disk::new(16 << 20, 2)));
-    let chain = Chain::new(Arc::clone(&upper), Arc::clone(&lower));
+    let chain = Chain::new(upper.clone(), lower.clone());
     let cache = cache_above(Arc::new(chain));
     for key in 0..40 {
         cache.insert(key, &value(key, 0)).unwrap();
@@ -176,7 +182,7 @@ fn a_failed_journal_takes_nothing() {
     disk.fail_once_in(1);
     assert!(tier.checkpoint().is_err());
     disk.fail_once_in(0);
-    assert!(pinned.iter().all(|value| tier.put(value).is_err()));
+    assert!(pinned.iter().all(|value| store(&*tier, value).is_err()));
     assert_eq!(tier.stats().unchanged, 0);
 }
 
@@ -189,8 +195,8 @@ fn the_latest_value_is_found_whatever_was_skipped() {
         let options = DiskTierOptions { max_entries: Some(200), ..DiskTierOptions::default() };
         let tier = Arc::new(DiskTier::on(disk, &options).unwrap().0);
         let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
-        let below: Arc<dyn LowerTier<u64>> = if queued {
-            Arc::new(WriteBehind::builder(&pool, Arc::clone(&tier)).build().unwrap())
+        let below: Arc<dyn Tier> = if queued {
+            Arc::new(WriteBehind::builder(&pool, tier.clone()).build().unwrap())
         } else {
             Arc::clone(&tier) as _
         };

@@ -8,9 +8,10 @@ use std::thread;
 
 use super::index::CacheLimits;
 use super::source::Source;
-use super::state::{Below, EvictionOutcome, EvictionSink, Spread};
-use super::{Eviction, KvCache, KvCacheSetupError, LowerTier, Pinned};
+use super::state::{Below, EvictionOutcome, EvictionSink, LowerTier, Spread};
+use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};
+use crate::tier::{Tier, TierKey};
 
 /// Slots are 32 bits, and a policy keeps one number for itself.
 const MOST_BLOCKS: u64 = u32::MAX as u64 - 1;
@@ -33,7 +34,7 @@ pub struct KvCacheBuilder<K> {
     seed: Option<u64>,
     source: Source,
     sink: EvictionSink<K>,
-    lower_tier: Option<Arc<dyn LowerTier<K>>>,
+    lower_tier: Option<LowerTier<K>>,
     fetch_threads: usize,
     keys: PhantomData<fn() -> K>,
 }
@@ -176,15 +177,19 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// Default: none.
     ///
     /// The tier is called in the thread that inserts, trims or [evicts](KvCache::evict_to), under
-    /// no lock of the cache. A [`WriteBehind`](super::WriteBehind) around it writes from another
+    /// no lock of the cache. A [`WriteBehind`](crate::tier::WriteBehind) around it writes from another
     /// thread.
-    pub fn lower_tier(mut self, tier: Arc<dyn LowerTier<K>>) -> Self
+    pub fn lower_tier(mut self, tier: Arc<dyn Tier>) -> Self
     where
-        K: 'static,
+        K: TierKey + Send + Sync + 'static,
     {
         let sink = Arc::clone(&tier);
-        self = self.on_evict(move |pinned| sink.put(&pinned));
-        self.lower_tier = Some(tier);
+        self = self.on_evict(move |pinned: Pinned<K>| {
+            let key = pinned.key().key_bytes();
+            let outcome = sink.store(&[pinned.for_tier(&key)]).pop();
+            outcome.unwrap_or_else(|| Err("the tier returned no outcome".into())).map(drop)
+        });
+        self.lower_tier = Some(LowerTier { tier, key_bytes: K::key_bytes });
         self
     }
 

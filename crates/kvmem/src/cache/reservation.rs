@@ -4,11 +4,11 @@ use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use super::TierOrigin;
 use super::index::{CacheEntry, Charged, Pinned};
 use super::state::CacheState;
 use super::tier::Lease;
 use crate::pool::Block;
+use crate::tier::TierOrigin;
 
 /// Space for one value, to be written in place: by the processor through
 /// [`bytes_mut`](Self::bytes_mut), or by a device through the keys of the [`block`](Self::block).

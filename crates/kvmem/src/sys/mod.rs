@@ -22,6 +22,7 @@ mod gate;
 mod generation;
 mod library;
 mod lock;
+mod made_in;
 mod memory;
 mod placement;
 mod process;
@@ -44,6 +45,7 @@ pub(crate) use library::Library;
 pub(crate) use lock::{
     LOCK_END, find_lock, lock_range, open_to_lock, try_lock, unlock, unlock_range,
 };
+pub(crate) use made_in::Process;
 pub(crate) use memory::{
     has_populate_write, madvise, map_anonymous, map_file, map_huge, map_shared, mincore, mlock,
     munlock, munmap, page_size, populate_write, protect, refill, reserve, touch,

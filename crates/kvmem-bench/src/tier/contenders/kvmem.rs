@@ -1,7 +1,8 @@
 //! The library's tier.
 
+use kvmem::tier::TierRead;
 use kvmem_tier::device::{Device, FileDevice};
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched, TierError};
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, TierError};
 
 use super::{Room, TierContender};
 use crate::tier::TierMeasureError;
@@ -57,8 +58,8 @@ impl<D: Device> TierContender for Tier<D> {
     fn fetch(&mut self, memory: &mut Memory, numbers: &[u64]) -> Result<(), TierMeasureError> {
         let (len, keys) = (memory.len, keys(numbers.iter().copied()));
         let rooms = keys.iter().zip(memory.rooms());
-        let mut requests: Vec<Fetch<'_>> =
-            rooms.map(|(key, into)| Fetch { key, into: &mut into[..len] }).collect();
+        let mut requests: Vec<TierRead<'_>> =
+            rooms.map(|(key, into)| TierRead { key, into: &mut into[..len] }).collect();
         let fetched = self.0.fetch(&mut requests);
         match numbers.iter().zip(fetched).find(|(_, fetched)| *fetched != Fetched::Hit) {
             None => Ok(()),

@@ -1,6 +1,6 @@
 //! *Statistics* of a cluster below a node.
 
-use super::super::TierState;
+use kvmem::tier::TierState;
 
 /// What a [`ClusterTier`](super::ClusterTier) has done since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

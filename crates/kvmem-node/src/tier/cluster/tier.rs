@@ -9,9 +9,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierState, TierValue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::super::{NodeTier, TierRead, TierState};
 use super::helper::{Helper, Received, StagedRange};
 use super::messages::{CallItem, CallKind, MAX_ITEMS, NO_VALUE};
 use super::options::ClusterOptions;
@@ -201,18 +201,22 @@ impl Supervised {
 
     /// Copies values into the helper's memory, and begins to store them, as many as have room.
     /// Returns which ones are stored: with `is_awaited`, or else which ones were begun.
-    fn store(&self, values: &[(&[u8], &[u8])], is_awaited: bool) -> Vec<bool> {
-        let mut done = vec![false; values.len()];
+    fn store(
+        &self,
+        values: &[TierValue<'_>],
+        is_awaited: bool,
+    ) -> Vec<Result<StoreOutcome, BoxError>> {
+        let mut done = vec![StoreOutcome::NotStored; values.len()];
         let mut next = 0;
-        while next < values.len() {
+        'values: while next < values.len() {
             let (helper, stale): (_, Vec<bool>) = {
                 let mut calls = self.calls();
-                let is_stale = |(key, _): &(&[u8], &[u8])| calls.stale.contains_key(*key);
+                let is_stale = |value: &TierValue<'_>| calls.stale.contains_key(value.key);
                 let stale = values[next..].iter().map(is_stale).collect();
                 let helper = calls.working().filter(|_| !calls.clearing && !calls.closing);
                 let Some(helper) = helper else {
                     calls.stats.dropped += (values.len() - next) as u64;
-                    return done;
+                    break 'values;
                 };
                 (helper, stale)
             };
@@ -220,7 +224,7 @@ impl Supervised {
             let (mut items, mut ranges, mut places) = (Vec::new(), Vec::new(), Vec::new());
             let mut dropped = 0;
             while next < values.len() && items.len() < MAX_ITEMS {
-                let (key, value) = values[next];
+                let TierValue { key, bytes: value, .. } = values[next];
                 let room = (!value.is_empty() && !stale[next - first])
                     .then(|| helper.allocate(CallKind::Store, value.len() as u64))
                     .flatten();
@@ -258,15 +262,18 @@ impl Supervised {
             };
             let Some(id) = id else { continue };
             if !is_awaited {
-                places.iter().for_each(|place| done[*place] = true);
+                places.iter().for_each(|place| done[*place] = StoreOutcome::Stored);
                 continue;
             }
             let (results, _ranges) = self.wait(id);
             for (place, result) in places.iter().zip(results.unwrap_or_default()) {
-                done[*place] = result == 1;
+                if result == 1 {
+                    done[*place] = StoreOutcome::Stored;
+                }
             }
         }
-        done
+        // Keys name their contents, so no older value of a key is another one.
+        done.into_iter().map(Ok).collect()
     }
 
     /// Reads values, as many at a time as have room.
@@ -587,52 +594,64 @@ impl fmt::Debug for ClusterTier {
     }
 }
 
-impl NodeTier for ClusterTier {
-    fn store(&self, values: &[(&[u8], &[u8])]) -> Vec<bool> {
+impl Tier for ClusterTier {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
         self.shared.store(values, true)
     }
 
-    fn offer(&self, values: &[(&[u8], &[u8])]) {
-        self.shared.store(values, false);
+    fn offer(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
+        self.shared.store(values, false)
     }
 
-    /// Only [`look_up`](NodeTier::look_up) knows.
-    fn len_of(&self, _key: &[u8]) -> Option<u64> {
-        None
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        vec![Lookup::Unknown; keys.len()]
+    }
+
+    fn len_of(&self, _key: &[u8]) -> Lookup {
+        Lookup::Unknown
     }
 
     fn knows_all(&self) -> bool {
         false
     }
 
-    fn look_up(&self, keys: &[&[u8]]) -> Vec<Option<u64>> {
+    fn ask(&self, keys: &[&[u8]]) -> Vec<Option<u64>> {
         self.shared.look_up(keys)
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<bool> {
-        self.shared.fetch(reads)
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
+        let fetched = self.shared.fetch(reads);
+        fetched.into_iter().map(|fetched| fetched.then(TierHit::default)).collect()
     }
 
-    fn is_far(&self, _key: &[u8]) -> bool {
-        true
-    }
-
-    fn remove(&self, keys: &[&[u8]]) -> bool {
+    /// Returns at once: the keys are not found any more, and a later call of the helper removes
+    /// them.
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
         let max = self.shared.options.max_stale;
         let mut calls = self.shared.calls();
         let noted = keys.iter().filter(|key| calls.add_stale(key, max)).count();
         drop(calls);
         self.shared.wake();
-        noted == keys.len()
+        if noted == keys.len() {
+            return Ok(());
+        }
+        Err(format!(
+            "{max} keys wait until the cluster removes them, and it does not answer: remove more \
+             when it works again"
+        )
+        .into())
     }
 
-    fn clear(&self) -> bool {
-        self.shared.clear()
+    fn clear(&self) -> Result<(), BoxError> {
+        match self.shared.clear() {
+            true => Ok(()),
+            false => Err("the cluster did not remove its values: clear it when it works".into()),
+        }
     }
 
     /// Keys name their contents, so none of the values is older than another one.
-    fn forget_unknown(&self) -> bool {
-        true
+    fn forget_unknown(&self) -> Result<(), BoxError> {
+        Ok(())
     }
 
     fn state(&self) -> TierState {

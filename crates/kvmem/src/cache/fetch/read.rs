@@ -1,10 +1,12 @@
 //! *Read*: fetches that a thread has started are read from the lower tier, all at once.
 
+use std::borrow::Cow;
 use std::hash::{BuildHasher, Hash};
 
-use crate::cache::state::FetchId;
+use crate::cache::state::{FetchId, LowerTier};
 use crate::cache::tier::{Lease, Leased};
-use crate::cache::{KvCache, LowerTier, Pinned, Reservation, TierOrigin, TierRead};
+use crate::cache::{KvCache, Pinned, Reservation};
+use crate::tier::TierRead;
 
 /// Fetches that this thread has started. Those that are left when it is dropped, as by a panic of
 /// the tier, end without a value: other threads may wait for them.
@@ -40,11 +42,11 @@ impl<K: Hash + Eq + Clone> KvCache<K> {
     /// Reads the values of fetches that this thread has started, commits them, and ends the
     /// fetches.
     pub(super) fn read(&self, started: Vec<(FetchId, K)>) {
-        let Some(tier) = self.inner.lower_tier.as_ref().filter(|_| !started.is_empty()) else {
+        let Some(below) = self.inner.lower_tier.as_ref().filter(|_| !started.is_empty()) else {
             return;
         };
         let mut started = Started { cache: self, fetches: started };
-        let read = self.read_leased(tier.as_ref(), &started.fetches);
+        let read = self.read_leased(below, &started.fetches);
         if !self.is_forked() {
             for ((id, _), value) in started.fetches.drain(..).zip(read) {
                 self.inner.fetches.finish(id, value);
@@ -54,7 +56,7 @@ impl<K: Hash + Eq + Clone> KvCache<K> {
 
     fn read_leased(
         &self,
-        tier: &dyn LowerTier<K>,
+        LowerTier { tier, key_bytes }: &LowerTier<K>,
         fetches: &[(FetchId, K)],
     ) -> Vec<Option<Pinned<K>>> {
         let mut found: Vec<Option<Pinned<K>>> = fetches.iter().map(|_| None).collect();
@@ -73,25 +75,32 @@ impl<K: Hash + Eq + Clone> KvCache<K> {
         if leases.is_empty() {
             return found;
         }
-        let wanted: Vec<&K> = leases.iter().map(|(index, _)| &fetches[*index].1).collect();
-        let lengths = tier.lengths(&wanted);
+        let keys: Vec<Cow<'_, [u8]>> =
+            leases.iter().map(|(index, _)| key_bytes(&fetches[*index].1)).collect();
+        let lengths = tier.ask(&keys.iter().map(|key| &**key).collect::<Vec<_>>());
         let mut rooms: Vec<(usize, Lease<K>, Reservation<K>)> = Vec::new();
-        for ((index, lease), len) in leases.into_iter().zip(lengths) {
+        let mut of_rooms: Vec<&[u8]> = Vec::new();
+        for (((index, lease), key), len) in leases.into_iter().zip(&keys).zip(lengths) {
+            let len = len.and_then(|len| usize::try_from(len).ok());
             let room = len.and_then(|len| self.reserve(fetches[index].1.clone(), len).ok());
-            rooms.extend(room.map(|room| (index, lease, room)));
+            if let Some(room) = room {
+                rooms.push((index, lease, room));
+                of_rooms.push(key);
+            }
         }
         if rooms.is_empty() {
             return found;
         }
-        let mut reads: Vec<TierRead<'_, K>> = rooms
-            .iter_mut()
-            .map(|(index, _, room)| TierRead::new(&fetches[*index].1, room.bytes_mut()))
+        let mut reads: Vec<TierRead<'_>> = of_rooms
+            .into_iter()
+            .zip(&mut rooms)
+            .map(|(key, (_, _, room))| TierRead { key, into: room.bytes_mut() })
             .collect();
-        let whole = tier.fetch(&mut reads);
-        let origins: Vec<Option<TierOrigin>> = reads.iter().map(|read| read.origin).collect();
-        for (((index, lease, room), whole), origin) in rooms.into_iter().zip(whole).zip(origins) {
-            if whole {
-                found[index] = match room.commit_fetched(lease, origin) {
+        let hits = tier.fetch(&mut reads);
+        drop(reads);
+        for ((index, lease, room), hit) in rooms.into_iter().zip(hits) {
+            if let Some(hit) = hit {
+                found[index] = match room.commit_fetched(lease, hit.origin) {
                     Ok(pinned) => Some(pinned),
                     Err(superseded) => superseded.found,
                 };

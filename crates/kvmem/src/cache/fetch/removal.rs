@@ -2,7 +2,8 @@
 
 use std::hash::Hash;
 
-use crate::cache::{KvCache, LowerTierError, Pinned};
+use crate::cache::{KvCache, Pinned};
+use crate::tier::BoxError;
 
 impl<K: Hash + Eq> KvCache<K> {
     /// Removes the value under `key` from the cache and from its lower tier. Without a tier it is
@@ -10,9 +11,9 @@ impl<K: Hash + Eq> KvCache<K> {
     ///
     /// # Errors
     /// Those of [`remove_with`](Self::remove_with).
-    pub fn remove_everywhere(&self, key: &K) -> Result<Option<Pinned<K>>, LowerTierError> {
+    pub fn remove_everywhere(&self, key: &K) -> Result<Option<Pinned<K>>, BoxError> {
         match &self.inner.lower_tier {
-            Some(tier) => self.remove_with(key, || tier.invalidate(key)),
+            Some(below) => self.remove_with(key, || below.tier.remove(&[&(below.key_bytes)(key)])),
             None => Ok(self.remove(key)),
         }
     }
@@ -22,9 +23,9 @@ impl<K: Hash + Eq> KvCache<K> {
     ///
     /// # Errors
     /// Those of [`clear_with`](Self::clear_with).
-    pub fn clear_everywhere(&self) -> Result<(), LowerTierError> {
+    pub fn clear_everywhere(&self) -> Result<(), BoxError> {
         match &self.inner.lower_tier {
-            Some(tier) => self.clear_with(|| tier.clear()),
+            Some(below) => self.clear_with(|| below.tier.clear()),
             None => {
                 self.clear();
                 Ok(())

@@ -4,9 +4,10 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use crate::cache::{Slot, TierOrigin};
+use crate::cache::Slot;
 use crate::pool::Block;
 use crate::sync::{AtomicU32, Ordering};
+use crate::tier::{PinnedValue, TierHints, TierOrigin, TierValue};
 
 /// The slot of a block whose value was replaced or removed. No live block has this slot: the limit
 /// of blocks excludes it.
@@ -160,6 +161,32 @@ impl<K> Pinned<K> {
     #[inline]
     pub fn block(&self) -> &Block {
         &self.0.block
+    }
+}
+
+impl<K: Send + Sync + 'static> Pinned<K> {
+    /// Returns the value as a tier takes it, under the bytes of its key.
+    pub(in crate::cache) fn for_tier<'a>(&'a self, key: &'a [u8]) -> TierValue<'a> {
+        let hints = TierHints { depth: self.0.depth(), ..TierHints::default() };
+        TierValue::pinned(key, self).with_hints(hints).with_origin(self.origin())
+    }
+}
+
+impl<K: Send + Sync + 'static> PinnedValue for Pinned<K> {
+    fn bytes(&self) -> &[u8] {
+        Pinned::bytes(self)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.block().len() as u64
+    }
+
+    fn is_superseded(&self) -> bool {
+        Pinned::is_superseded(self)
+    }
+
+    fn pin(&self) -> Arc<dyn PinnedValue> {
+        Arc::new(self.clone())
     }
 }
 

@@ -7,16 +7,15 @@ use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 
 use super::fetch_threads::FetchThreads;
-use super::lower_tier::LowerTier;
 use super::pending_fetches::PendingFetches;
-use super::sink::{Below, EvictionSink};
+use super::sink::{Below, EvictionSink, LowerTier};
 use crate::cache::Eviction;
 use crate::cache::index::{CacheLimits, Pinned, Shard, ShardState, StripeState, Usage};
 use crate::cache::policy::Across;
-use crate::cache::process::Process;
 use crate::cache::source::Source;
 use crate::pool::Pool;
 use crate::sync::{AtomicBool, StripedWriteGuard};
+use crate::sys::Process;
 
 /// The state that clones and reservations share.
 pub(in crate::cache) struct CacheState<K> {
@@ -26,7 +25,7 @@ pub(in crate::cache) struct CacheState<K> {
     pub(in crate::cache) pool: Pool,
     pub(super) source: Source,
     pub(super) sink: EvictionSink<K>,
-    pub(in crate::cache) lower_tier: Option<Arc<dyn LowerTier<K>>>,
+    pub(in crate::cache) lower_tier: Option<LowerTier<K>>,
     pub(in crate::cache) eviction: Eviction,
     pub(super) across: Across,
     pub(in crate::cache) usage: Usage,

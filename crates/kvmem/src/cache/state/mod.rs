@@ -3,7 +3,6 @@
 mod cache_state;
 mod commit;
 mod fetch_threads;
-mod lower_tier;
 #[cfg(all(test, loom))]
 mod models;
 mod pending_fetches;
@@ -11,10 +10,9 @@ mod sink;
 mod space;
 mod victim;
 
-pub use lower_tier::{LowerTier, LowerTierError, TierRead};
 pub use sink::EvictionOutcome;
 
 pub(super) use cache_state::{CacheState, Spread};
 pub(super) use pending_fetches::FetchId;
-pub(super) use sink::{Below, EvictionSink};
+pub(super) use sink::{Below, EvictionSink, LowerTier};
 pub(super) use victim::Turn;

@@ -1,20 +1,33 @@
 //! *Eviction sink*: the callback that receives evicted values, and values in flight to it.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::lower_tier::LowerTier;
 use crate::cache::index::{Pinned, Shard};
-use crate::cache::process::Process;
+use crate::sys::Process;
+use crate::tier::Tier;
 
 /// The callback that receives each evicted value, if there is one. Returns whether it has stored
 /// the value.
 pub(in crate::cache) type EvictionSink<K> = Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
 
+/// A tier below a cache, and how the cache's keys become bytes.
+pub(in crate::cache) struct LowerTier<K> {
+    pub(in crate::cache) tier: Arc<dyn Tier>,
+    pub(in crate::cache) key_bytes: fn(&K) -> Cow<'_, [u8]>,
+}
+
+impl<K> Clone for LowerTier<K> {
+    fn clone(&self) -> Self {
+        LowerTier { tier: Arc::clone(&self.tier), key_bytes: self.key_bytes }
+    }
+}
+
 /// The destination of evicted values, and the tier there.
 pub(in crate::cache) struct Below<K> {
     pub(in crate::cache) sink: EvictionSink<K>,
     /// The tier that the sink fills, if it is one.
-    pub(in crate::cache) lower_tier: Option<Arc<dyn LowerTier<K>>>,
+    pub(in crate::cache) lower_tier: Option<LowerTier<K>>,
     /// The most threads that read from it in the background.
     pub(in crate::cache) fetch_threads: usize,
 }

@@ -1,7 +1,7 @@
 //! *Invalidation*: guards that block leases while a lower tier invalidates keys.
 
 use crate::cache::index::{Shard, UntrustedKeys};
-use crate::cache::process::Process;
+use crate::sys::Process;
 
 /// Keeps a key from being leased. If it is dropped before [`told`](Self::told), the lower tier
 /// counts as not informed.

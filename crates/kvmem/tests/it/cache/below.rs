@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard};
 
-use kvmem::cache::{LowerTier, LowerTierError, Pinned, TierRead};
+use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
 
 /// The tier.
 #[derive(Default)]
@@ -37,7 +37,7 @@ pub(super) struct State {
     pub(super) reads: Vec<Vec<u64>>,
 }
 
-fn act(mood: Mood, state: MutexGuard<'_, State>) -> Result<MutexGuard<'_, State>, LowerTierError> {
+fn act(mood: Mood, state: MutexGuard<'_, State>) -> Result<MutexGuard<'_, State>, BoxError> {
     match mood {
         Mood::Works => Ok(state),
         Mood::Fails => Err("the tier fails".into()),
@@ -75,23 +75,24 @@ impl Below {
     }
 }
 
-impl LowerTier<u64> for Below {
-    fn put(&self, value: &Pinned<u64>) -> Result<(), LowerTierError> {
-        self.put_all(std::slice::from_ref(value)).remove(0)
-    }
+/// Returns the key of a cache of numbers.
+fn number(key: &[u8]) -> u64 {
+    u64::from_le_bytes(key.try_into().unwrap())
+}
 
-    fn put_all(&self, values: &[Pinned<u64>]) -> Vec<Result<(), LowerTierError>> {
+impl Tier for Below {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
         let mut state = self.running();
-        state.batches.push(values.iter().map(|value| *value.key()).collect());
+        state.batches.push(values.iter().map(|value| number(value.key)).collect());
         let mut results = Vec::new();
         for value in values {
             let mood = state.storing;
             state = match act(mood, state) {
                 Ok(mut state) => {
                     if !value.is_superseded() {
-                        state.values.insert(*value.key(), value.to_vec());
+                        state.values.insert(number(value.key), value.bytes.to_vec());
                     }
-                    results.push(Ok(()));
+                    results.push(Ok(StoreOutcome::Stored));
                     state
                 }
                 Err(error) => {
@@ -103,34 +104,36 @@ impl LowerTier<u64> for Below {
         results
     }
 
-    fn lengths(&self, keys: &[&u64]) -> Vec<Option<usize>> {
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
         let state = self.state();
-        keys.iter().map(|key| state.values.get(key).map(Vec::len)).collect()
+        let len = |value: &Vec<u8>| Lookup::Found(value.len() as u64);
+        keys.iter().map(|key| state.values.get(&number(key)).map_or(Lookup::Missing, len)).collect()
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_, u64>]) -> Vec<bool> {
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
         let mut state = self.running();
-        state.reads.push(reads.iter().map(|read| *read.key).collect());
+        state.reads.push(reads.iter().map(|read| number(read.key)).collect());
         let mood = state.reading;
-        let Ok(state) = act(mood, state) else { return vec![false; reads.len()] };
-        let fetch = |read: &mut TierRead<'_, u64>| {
-            let value = state.values.get(read.key).filter(|value| value.len() == read.into.len());
-            value.is_some_and(|value| {
-                read.into.copy_from_slice(value);
-                true
-            })
+        let Ok(state) = act(mood, state) else { return vec![None; reads.len()] };
+        let fetch = |read: &mut TierRead<'_>| {
+            let value = state.values.get(&number(read.key));
+            let value = value.filter(|value| value.len() == read.into.len())?;
+            read.into.copy_from_slice(value);
+            Some(TierHit::default())
         };
         reads.iter_mut().map(fetch).collect()
     }
 
-    fn invalidate(&self, key: &u64) -> Result<(), LowerTierError> {
-        let state = self.state();
-        let mood = state.removing;
-        act(mood, state)?.values.remove(key);
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
+        for key in keys {
+            let state = self.state();
+            let mood = state.removing;
+            act(mood, state)?.values.remove(&number(key));
+        }
         Ok(())
     }
 
-    fn clear(&self) -> Result<(), LowerTierError> {
+    fn clear(&self) -> Result<(), BoxError> {
         let state = self.state();
         let mood = state.removing;
         act(mood, state)?.values.clear();

@@ -8,8 +8,9 @@ use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
 use kvmem::cache::KvCache;
-use kvmem::cache::{Fetching, LowerTier, Pinned};
+use kvmem::cache::{Fetching, Pinned};
 use kvmem::pool::Pool;
+use kvmem::tier::Tier;
 use kvmem_testkit::random::Random;
 
 use super::below::{Below, Mood};
@@ -24,7 +25,7 @@ fn value(key: u64) -> Vec<u8> {
 fn above(pool: &Pool) -> (Arc<Below>, KvCache<u64>) {
     let below = Arc::new(Below::default());
     below.state().values = (0..100).map(|key| (key, value(key))).collect();
-    let tier: Arc<dyn LowerTier<u64>> = Arc::clone(&below) as _;
+    let tier: Arc<dyn Tier> = Arc::clone(&below) as _;
     (below, KvCache::builder(pool).lower_tier(tier).fetch_threads(2).build().unwrap())
 }
 

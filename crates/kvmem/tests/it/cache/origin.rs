@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex};
 
 use kvmem::arena::PageSize;
 use kvmem::cache::KvCache;
-use kvmem::cache::{LowerTier, LowerTierError, Pinned, TierOrigin, TierRead, WriteBehind};
 use kvmem::pool::Pool;
+use kvmem::tier::{
+    BoxError, Lookup, StoreOutcome, Tier, TierHit, TierOrigin, TierRead, TierValue, WriteBehind,
+};
 
 /// A tier that names its values, and keeps the names with which values come.
 #[derive(Default)]
@@ -20,38 +22,49 @@ struct State {
     came: Vec<(u64, Option<u64>)>,
 }
 
-impl LowerTier<u64> for Naming {
-    fn put(&self, value: &Pinned<u64>) -> Result<(), LowerTierError> {
+/// Returns the key of a cache of numbers.
+fn number(key: &[u8]) -> u64 {
+    u64::from_le_bytes(key.try_into().unwrap())
+}
+
+impl Tier for Naming {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
         let mut state = self.0.lock().unwrap();
-        state.came.push((*value.key(), value.origin().map(|origin| origin.get().get())));
-        state.stored += 1;
-        let stored = (state.stored, value.to_vec());
-        state.values.insert(*value.key(), stored);
-        Ok(())
+        let mut store = |value: &TierValue<'_>| {
+            let key = number(value.key);
+            state.came.push((key, value.origin.map(|origin| origin.get().get())));
+            state.stored += 1;
+            let stored = (state.stored, value.bytes.to_vec());
+            state.values.insert(key, stored);
+            Ok(StoreOutcome::Stored)
+        };
+        values.iter().map(&mut store).collect()
     }
 
-    fn lengths(&self, keys: &[&u64]) -> Vec<Option<usize>> {
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
         let state = self.0.lock().unwrap();
-        keys.iter().map(|key| state.values.get(key).map(|(_, value)| value.len())).collect()
+        let len = |(_, value): &(u64, Vec<u8>)| Lookup::Found(value.len() as u64);
+        keys.iter().map(|key| state.values.get(&number(key)).map_or(Lookup::Missing, len)).collect()
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_, u64>]) -> Vec<bool> {
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
         let state = self.0.lock().unwrap();
-        let fetch = |read: &mut TierRead<'_, u64>| {
-            let Some((number, value)) = state.values.get(read.key) else { return false };
+        let fetch = |read: &mut TierRead<'_>| {
+            let (named, value) = state.values.get(&number(read.key))?;
             read.into.copy_from_slice(value);
-            read.origin = NonZeroU64::new(*number).map(TierOrigin::new);
-            true
+            let origin = NonZeroU64::new(*named).map(TierOrigin::new);
+            Some(TierHit { origin, ..TierHit::default() })
         };
         reads.iter_mut().map(fetch).collect()
     }
 
-    fn invalidate(&self, key: &u64) -> Result<(), LowerTierError> {
-        self.0.lock().unwrap().values.remove(key);
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
+        let mut state = self.0.lock().unwrap();
+        keys.iter().for_each(|key| drop(state.values.remove(&number(key))));
         Ok(())
     }
 
-    fn clear(&self) -> Result<(), LowerTierError> {
+    fn clear(&self) -> Result<(), BoxError> {
         self.0.lock().unwrap().values.clear();
         Ok(())
     }
@@ -69,8 +82,8 @@ fn the_name_of_a_fetched_value_comes_back_with_it() {
     for queued in [false, true] {
         let tier = Arc::new(Naming::default());
         let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
-        let queue = Arc::new(WriteBehind::builder(&pool, Arc::clone(&tier)).build().unwrap());
-        let below: Arc<dyn LowerTier<u64>> =
+        let queue = Arc::new(WriteBehind::builder(&pool, tier.clone()).build().unwrap());
+        let below: Arc<dyn Tier> =
             if queued { Arc::clone(&queue) as _ } else { Arc::clone(&tier) as _ };
         let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(below).build().unwrap();
         let evict = || {

@@ -7,17 +7,20 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvmem::cache::KvCache;
-use kvmem::cache::{LowerTier, OnDrop, WhenFull, WriteBehind, WriteBehindBuilder};
 use kvmem::pool::Pool;
+use kvmem::tier::{Lookup, OnDrop, Tier, TierValue, WhenFull, WriteBehind, WriteBehindBuilder};
 use kvmem_testkit::random::Random;
 
 use super::below::{Below, Mood};
 use super::pool;
 use crate::child::forked;
 
-type Behind = WriteBehind<u64, Below>;
-
 const VALUE: usize = 1000;
+
+/// Returns the bytes of a key.
+fn key(number: u64) -> [u8; 8] {
+    number.to_le_bytes()
+}
 
 fn value(key: u64, version: u64) -> Vec<u8> {
     (key << 32 | version).to_le_bytes().into_iter().cycle().take(VALUE).collect()
@@ -27,12 +30,12 @@ fn value(key: u64, version: u64) -> Vec<u8> {
 fn behind(
     pool: &Pool,
     blocks: u64,
-    settings: impl FnOnce(WriteBehindBuilder<u64, Below>) -> WriteBehindBuilder<u64, Below>,
-) -> (Arc<Below>, Arc<Behind>, KvCache<u64>) {
+    settings: impl FnOnce(WriteBehindBuilder) -> WriteBehindBuilder,
+) -> (Arc<Below>, Arc<WriteBehind>, KvCache<u64>) {
     let below = Arc::new(Below::default());
-    let behind = settings(WriteBehind::builder(pool, Arc::clone(&below))).build().unwrap();
+    let behind = settings(WriteBehind::builder(pool, below.clone())).build().unwrap();
     let behind = Arc::new(behind);
-    let tier: Arc<dyn LowerTier<u64>> = Arc::clone(&behind) as _;
+    let tier: Arc<dyn Tier> = Arc::clone(&behind) as _;
     let cache = KvCache::builder(pool).shards(1).max_blocks(blocks).lower_tier(tier).build();
     (below, behind, cache.unwrap())
 }
@@ -98,8 +101,7 @@ fn a_full_queue_makes_insertions_wait() {
 #[test]
 fn a_full_queue_drops_values_and_older_ones_of_their_keys() {
     let pool = pool(1 << 20);
-    let settings =
-        |builder: WriteBehindBuilder<_, _>| builder.max_bytes(2048).when_full(WhenFull::Drop);
+    let settings = |builder: WriteBehindBuilder| builder.max_bytes(2048).when_full(WhenFull::Drop);
     let (below, behind, cache) = behind(&pool, 1, settings);
     for key in 0..10 {
         cache.insert(key, &value(key, 0)).unwrap();
@@ -129,7 +131,7 @@ fn a_full_queue_drops_values_and_older_ones_of_their_keys() {
 #[test]
 fn an_insertion_waits_for_values_that_are_being_written() {
     let pool = pool(64 << 10);
-    let settings = |builder: WriteBehindBuilder<_, _>| builder.max_bytes(1 << 30);
+    let settings = |builder: WriteBehindBuilder| builder.max_bytes(1 << 30);
     let (below, behind, cache) = behind(&pool, 1000, settings);
     thread::scope(|scope| {
         below.stop(true);
@@ -210,7 +212,7 @@ fn removals_take_effect_at_once() {
     cache.remove_everywhere(&1).unwrap_err();
     cache.clear_everywhere().unwrap_err();
     assert!(get(&cache, 1).is_none() && behind.stats().untrusted == u64::MAX);
-    assert_eq!(behind.lengths(&[&1, &2]), [None, None]);
+    assert_eq!(behind.look_up(&[&key(1), &key(2)]), [Lookup::Missing; 2]);
     below.state().removing = Mood::Works;
     cache.clear_everywhere().unwrap();
     assert_eq!(behind.stats().untrusted, 0);
@@ -220,9 +222,8 @@ fn removals_take_effect_at_once() {
 fn a_drop_writes_the_queue_or_discards_it() {
     for on_drop in [OnDrop::Write, OnDrop::Discard] {
         let pool = pool(1 << 20);
-        let settings = |builder: WriteBehindBuilder<_, _>| {
-            builder.max_bytes(100 * 1024).on_drop(on_drop).writers(2)
-        };
+        let settings =
+            |builder: WriteBehindBuilder| builder.max_bytes(100 * 1024).on_drop(on_drop).writers(2);
         let (below, behind, cache) = behind(&pool, 100, settings);
         below.state().values = (0..30).map(|key| (key, value(key, 0))).collect();
         below.stop(true);
@@ -275,9 +276,9 @@ fn a_child_has_no_writers_and_its_calls_return() {
     let pinned = cache.get(&9).unwrap();
     let wrong = forked(|| {
         let calls = [
-            behind.put(&pinned).is_err(),
-            behind.lengths(&[&1]) == [None],
-            behind.invalidate(&1).is_err() && behind.clear().is_err() && behind.sync().is_err(),
+            behind.store(&[TierValue::pinned(&key(9), &pinned)])[0].is_err(),
+            behind.look_up(&[&key(1)]) == [Lookup::Missing],
+            behind.remove(&[&key(1)]).is_err() && behind.clear().is_err() && behind.sync().is_err(),
             !behind.flush_until(Instant::now()),
             behind.stats().evicted == 0 && behind.last_error().is_none(),
             get(&cache, 1).is_none(),
@@ -302,7 +303,7 @@ fn random_histories_find_the_latest_value_or_nothing() {
         let when_full = if seed % 2 == 0 { WhenFull::Wait } else { WhenFull::Drop };
         let failing = seed >= 4;
         let pool = pool(256 << 10);
-        let settings = |builder: WriteBehindBuilder<_, _>| {
+        let settings = |builder: WriteBehindBuilder| {
             builder.max_bytes(8 << 10).when_full(when_full).writers(1 + seed as usize % 3)
         };
         let (below, behind, cache) = behind(&pool, 20, settings);

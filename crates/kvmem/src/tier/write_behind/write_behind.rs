@@ -2,34 +2,62 @@
 
 use std::any::Any;
 use std::fmt;
-use std::hash::Hash;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::options::{OnDrop, QueueOptions};
 use super::queue::{Change, Found, Made, Queue, QueuedValue, Taken};
 use super::stats::WriteBehindStats;
-use crate::cache::process::Process;
-use crate::cache::{LowerTier, LowerTierError, Pinned, TierOrigin, TierRead};
-use crate::sys;
+use crate::sys::{self, Process};
+use crate::tier::{
+    BoxError, Lookup, PinnedValue, StoreOutcome, Tier, TierHints, TierHit, TierOrigin, TierRead,
+    TierState, TierValue,
+};
 
-impl<K> QueuedValue for Pinned<K> {
+/// A value in the queue, with what the tier is to know about it.
+#[derive(Clone)]
+struct Queued {
+    pinned: Arc<dyn PinnedValue>,
+    origin: Option<TierOrigin>,
+    hints: TierHints,
+    since: Instant,
+}
+
+impl Queued {
+    fn of(value: &TierValue<'_>) -> Queued {
+        let TierValue { origin, hints, .. } = *value;
+        Queued { pinned: value.pin(), origin, hints, since: Instant::now() }
+    }
+
+    /// Returns the hints; the time to live is what is left of it.
+    fn hints(&self) -> TierHints {
+        let left = |ttl: Duration| ttl.saturating_sub(self.since.elapsed());
+        TierHints { ttl: self.hints.ttl.map(left), ..self.hints }
+    }
+
+    fn for_tier<'a>(&'a self, key: &'a [u8]) -> TierValue<'a> {
+        TierValue::pinned(key, &*self.pinned).with_hints(self.hints()).with_origin(self.origin)
+    }
+}
+
+impl QueuedValue for Queued {
     fn bytes(&self) -> u64 {
-        self.block().len() as u64
+        self.pinned.memory_bytes()
     }
 
     fn is_superseded(&self) -> bool {
-        Pinned::is_superseded(self)
+        self.pinned.is_superseded()
     }
 }
 
 /// What the threads share.
-struct WriterState<K, T: ?Sized> {
-    queue: Queue<K, Pinned<K>>,
-    tier: Arc<T>,
+struct WriterState {
+    queue: Queue<Queued>,
+    tier: Arc<dyn Tier>,
     /// The message of the latest failure in a writer.
     last_error: Mutex<Option<String>>,
 }
@@ -45,84 +73,74 @@ struct WriterState<K, T: ?Sized> {
 ///   waits for the queue before it fails.
 /// - **Failures.** When the tier does not take a value, the value is lost, and an older one of its
 ///   key is removed. If that fails too, the key is not fetched until it is written, invalidated or
-///   cleared, or until a [sync](LowerTier::sync) has removed it. A panic of the tier in a writer is
+///   cleared, or until a [sync](Tier::sync) has removed it. A panic of the tier in a writer is
 ///   such a failure. [`stats`](Self::stats) counts all of them, and
 ///   [`last_error`](Self::last_error) has the message.
-/// - **Removals** ([`invalidate`](LowerTier::invalidate), [`clear`](LowerTier::clear)) take values
+/// - **Removals** ([`remove`](Tier::remove), [`clear`](Tier::clear)) take values
 ///   out of the queue, wait for those being written, and are made to the tier at once.
 /// - **The end of the process** without a drop loses what is in the queue. The tier may then have
 ///   an older value of a key. [`flush`](Self::flush) waits until everything is written.
 /// - **Fork.** A forked child has no writers: there the queue takes nothing and finds nothing.
 ///
 /// The tier must not call the cache above it from its own methods: the writer would wait for
-/// itself. `Hash`, `Eq` and `Clone` of the keys must not panic: a writer calls them, too.
+/// itself.
 ///
 /// ```
-/// use std::collections::HashMap;
-/// use std::sync::{Arc, Mutex};
+/// use std::sync::Arc;
 ///
 /// use kvmem::arena::PageSize;
-/// use kvmem::cache::{LowerTier, LowerTierError, Pinned, TierRead, WriteBehind};
 /// use kvmem::cache::KvCache;
 /// use kvmem::pool::Pool;
+/// use kvmem::tier::WriteBehind;
 ///
-/// #[derive(Default)]
-/// struct Below(Mutex<HashMap<u64, Vec<u8>>>);
-///
-/// impl LowerTier<u64> for Below {
-///     fn put(&self, value: &Pinned<u64>) -> Result<(), LowerTierError> {
-///         let mut below = self.0.lock().unwrap();
-///         if !value.is_superseded() {
-///             below.insert(*value.key(), value.to_vec());
-///         }
-///         Ok(())
-///     }
-///     fn lengths(&self, keys: &[&u64]) -> Vec<Option<usize>> {
-///         let below = self.0.lock().unwrap();
-///         keys.iter().map(|key| below.get(key).map(Vec::len)).collect()
-///     }
-///     fn fetch(&self, reads: &mut [TierRead<'_, u64>]) -> Vec<bool> {
-///         let below = self.0.lock().unwrap();
-///         let mut fetch = |read: &mut TierRead<'_, u64>| match below.get(read.key) {
-///             Some(value) if value.len() == read.into.len() => {
-///                 read.into.copy_from_slice(value);
-///                 true
-///             }
-///             _ => false,
-///         };
-///         reads.iter_mut().map(&mut fetch).collect()
-///     }
-///     fn invalidate(&self, key: &u64) -> Result<(), LowerTierError> {
-///         self.0.lock().unwrap().remove(key);
-///         Ok(())
-///     }
-///     fn clear(&self) -> Result<(), LowerTierError> {
-///         self.0.lock().unwrap().clear();
-///         Ok(())
-///     }
-/// }
-///
+/// # use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
+/// # #[derive(Default)]
+/// # struct Slow(std::sync::Mutex<std::collections::HashMap<Vec<u8>, Vec<u8>>>);
+/// # impl Tier for Slow {
+/// #     fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
+/// #         let mut held = self.0.lock().unwrap();
+/// #         values.iter().for_each(|it| drop(held.insert(it.key.into(), it.bytes.into())));
+/// #         values.iter().map(|_| Ok(StoreOutcome::Stored)).collect()
+/// #     }
+/// #     fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+/// #         let held = self.0.lock().unwrap();
+/// #         let len = |it: &Vec<u8>| Lookup::Found(it.len() as u64);
+/// #         keys.iter().map(|key| held.get(*key).map_or(Lookup::Missing, len)).collect()
+/// #     }
+/// #     fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
+/// #         let held = self.0.lock().unwrap();
+/// #         let fetch = |read: &mut TierRead<'_>| {
+/// #             read.into.copy_from_slice(held.get(read.key)?);
+/// #             Some(TierHit::default())
+/// #         };
+/// #         reads.iter_mut().map(fetch).collect()
+/// #     }
+/// #     fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
+/// #         keys.iter().for_each(|key| drop(self.0.lock().unwrap().remove(*key)));
+/// #         Ok(())
+/// #     }
+/// #     fn clear(&self) -> Result<(), BoxError> {
+/// #         Ok(self.0.lock().unwrap().clear())
+/// #     }
+/// # }
 /// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
-/// let below = Arc::new(Below::default());
-/// let behind = Arc::new(WriteBehind::builder(&pool, Arc::clone(&below)).build()?);
-/// let tier: Arc<dyn LowerTier<u64>> = Arc::clone(&behind) as _;
-/// let cache: KvCache<u64> = KvCache::builder(&pool).max_blocks(10).lower_tier(tier).build()?;
+/// // `Slow` is a tier in other memory: see `Tier`.
+/// let slow = Arc::new(Slow::default());
+/// let behind = Arc::new(WriteBehind::builder(&pool, slow).build()?);
+/// let cache: KvCache<u64> =
+///     KvCache::builder(&pool).max_blocks(10).lower_tier(behind.clone()).build()?;
 /// for key in 0..100 {
 ///     cache.insert(key, &[key as u8; 1000])?;
 /// }
 /// // It is in the queue, or written by now.
 /// assert_eq!(cache.get_or_fetch(&[3])[0].as_ref().expect("it is below").bytes(), [3; 1000]);
 /// behind.flush();
-/// assert!(below.0.lock().unwrap().len() >= 90 && behind.stats().values == 0);
+/// assert!(behind.stats().written >= 90 && behind.stats().values == 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub struct WriteBehind<K, T>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + ?Sized + 'static,
-{
+pub struct WriteBehind {
     /// `None` only during the drop.
-    shared: Option<Arc<WriterState<K, T>>>,
+    shared: Option<Arc<WriterState>>,
     writers: Vec<JoinHandle<()>>,
     process: Process,
     on_drop: OnDrop,
@@ -135,12 +153,8 @@ where
 )]
 struct Forked;
 
-impl<K, T> WriteBehind<K, T>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + ?Sized + 'static,
-{
-    pub(super) fn start(tier: Arc<T>, options: &QueueOptions) -> io::Result<Self> {
+impl WriteBehind {
+    pub(super) fn start(tier: Arc<dyn Tier>, options: &QueueOptions) -> io::Result<Self> {
         let queue = Queue::new(options.max_bytes, options.when_full);
         let shared = Arc::new(WriterState { queue, tier, last_error: Mutex::new(None) });
         let mut behind = WriteBehind {
@@ -158,19 +172,19 @@ where
         Ok(behind)
     }
 
-    fn shared(&self) -> &WriterState<K, T> {
+    fn shared(&self) -> &WriterState {
         self.shared.as_ref().expect("only the drop takes it")
     }
 
     /// Returns what the threads share; an error in a forked child, where a thread that does not
     /// exist may hold the lock.
-    fn queue(&self) -> Result<&Queue<K, Pinned<K>>, Forked> {
+    fn queue(&self) -> Result<&Queue<Queued>, Forked> {
         if self.process.is_forked() { Err(Forked) } else { Ok(&self.shared().queue) }
     }
 
     /// Returns the tier below.
     #[must_use]
-    pub fn tier(&self) -> &Arc<T> {
+    pub fn tier(&self) -> &Arc<dyn Tier> {
         &self.shared().tier
     }
 
@@ -203,44 +217,39 @@ where
     }
 }
 
-impl<K, T> WriterState<K, T>
-where
-    K: Hash + Eq + Clone,
-    T: LowerTier<K> + ?Sized,
-{
+impl WriterState {
     /// Makes the changes of the queue to the tier, until it is closed and empty.
     fn write(&self) {
         while let Some(batch) = self.queue.take() {
             let made = self.make(&batch);
-            // A key's `Drop` that panics has been reported by the panic hook.
+            // The drop of a key of the cache may panic, which the panic hook has reported.
             let _ = catch_unwind(AssertUnwindSafe(|| self.queue.done(batch, &made)));
         }
     }
 
-    fn make(&self, batch: &[Taken<K, Pinned<K>>]) -> Vec<Made> {
-        let mut stored = {
-            let values = batch.iter().filter_map(|taken| match &taken.change {
-                Change::Store(value) => Some(value.clone()),
+    fn make(&self, batch: &[Taken<Queued>]) -> Vec<Made> {
+        let values: Vec<TierValue<'_>> = batch
+            .iter()
+            .filter_map(|Taken { key, change, .. }| match change {
+                Change::Store(value) => Some(value.for_tier(key)),
                 Change::Remove => None,
-            });
-            let values: Vec<Pinned<K>> = values.collect();
-            let results = if values.is_empty() {
-                Some(Vec::new())
-            } else {
-                self.call(|tier| Ok(tier.put_all(&values)))
-            };
-            results.unwrap_or_default().into_iter()
+            })
+            .collect();
+        let stored = match values.is_empty() {
+            true => None,
+            false => self.call(|tier| Ok(tier.store(&values))),
         };
-        let make = |taken: &Taken<K, Pinned<K>>| {
+        let mut stored = stored.unwrap_or_default().into_iter();
+        let make = |taken: &Taken<Queued>| {
             if let Change::Store(_) = taken.change {
-                // A tier that panicked, or gave too few results, has not stored the rest.
+                // A tier that panicked, or returned too few outcomes, has not stored the rest.
                 match stored.next() {
-                    Some(Ok(())) => return Made::Yes,
+                    Some(Ok(_)) => return Made::Yes,
                     Some(Err(error)) => self.keep(error.to_string()),
                     None => {}
                 }
             }
-            match self.call(|tier| tier.invalidate(&taken.key)) {
+            match self.call(|tier| tier.remove(&[&taken.key])) {
                 Some(()) if matches!(taken.change, Change::Remove) => Made::Yes,
                 Some(()) => Made::Removed,
                 None => Made::Unknown,
@@ -250,8 +259,8 @@ where
     }
 
     /// Calls the tier; keeps the message of an error or a panic.
-    fn call<R>(&self, call: impl FnOnce(&T) -> Result<R, LowerTierError>) -> Option<R> {
-        match catch_unwind(AssertUnwindSafe(|| call(&self.tier))) {
+    fn call<R>(&self, call: impl FnOnce(&dyn Tier) -> Result<R, BoxError>) -> Option<R> {
+        match catch_unwind(AssertUnwindSafe(|| call(&*self.tier))) {
             Ok(Ok(result)) => return Some(result),
             Ok(Err(error)) => self.keep(error.to_string()),
             Err(panic) => {
@@ -274,56 +283,77 @@ fn message(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message")
 }
 
-impl<K, T> LowerTier<K> for WriteBehind<K, T>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + ?Sized + 'static,
-{
-    fn put(&self, value: &Pinned<K>) -> Result<(), LowerTierError> {
-        Ok(self.queue()?.put(value.key(), value.clone())?)
-    }
-
-    fn lengths(&self, keys: &[&K]) -> Vec<Option<usize>> {
-        let Ok(queue) = self.queue() else { return vec![None; keys.len()] };
-        let found = queue.find(keys.iter().copied());
-        let mut in_tier = Vec::new();
-        let mut lengths = Vec::with_capacity(keys.len());
-        for (index, found) in found.into_iter().enumerate() {
-            lengths.push(match found {
-                Found::Value(value) => Some(value.bytes().len()),
-                Found::Nothing => None,
+impl WriteBehind {
+    /// Returns what is found in the queue of each key by `of_queued`, or what `of_tier` finds of
+    /// those that the tier has.
+    fn find<R>(
+        &self,
+        keys: &[&[u8]],
+        nothing: impl Fn() -> R,
+        of_queued: impl Fn(&Queued) -> R,
+        of_tier: impl FnOnce(&[&[u8]]) -> Vec<R>,
+    ) -> Vec<R> {
+        let Ok(queue) = self.queue() else { return keys.iter().map(|_| nothing()).collect() };
+        let (mut places, mut wanted) = (Vec::new(), Vec::new());
+        let mut all: Vec<R> = Vec::with_capacity(keys.len());
+        for (place, found) in queue.find(keys.iter().copied()).into_iter().enumerate() {
+            all.push(match found {
+                Found::Value(value) => of_queued(&value),
+                Found::Nothing => nothing(),
                 Found::InTier => {
-                    in_tier.push(index);
-                    None
+                    places.push(place);
+                    wanted.push(keys[place]);
+                    nothing()
                 }
             });
         }
-        if !in_tier.is_empty() {
-            let wanted: Vec<&K> = in_tier.iter().map(|&index| keys[index]).collect();
-            for (index, len) in in_tier.into_iter().zip(self.tier().lengths(&wanted)) {
-                lengths[index] = len;
-            }
+        if !wanted.is_empty() {
+            places.into_iter().zip(of_tier(&wanted)).for_each(|(place, found)| all[place] = found);
         }
-        lengths
+        all
+    }
+}
+
+impl Tier for WriteBehind {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
+        let put = |value: &TierValue<'_>| {
+            self.queue()?.put(value.key, Queued::of(value))?;
+            Ok(StoreOutcome::Stored)
+        };
+        values.iter().map(put).collect()
     }
 
-    fn fetch(&self, reads: &mut [TierRead<'_, K>]) -> Vec<bool> {
-        let mut whole = vec![false; reads.len()];
-        let Ok(queue) = self.queue() else { return whole };
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        let len = |value: &Queued| Lookup::Found(value.pinned.bytes().len() as u64);
+        self.find(keys, || Lookup::Missing, len, |keys| self.tier().look_up(keys))
+    }
+
+    fn ask(&self, keys: &[&[u8]]) -> Vec<Option<u64>> {
+        let len = |value: &Queued| Some(value.pinned.bytes().len() as u64);
+        self.find(keys, || None, len, |keys| self.tier().ask(keys))
+    }
+
+    fn knows_all(&self) -> bool {
+        self.tier().knows_all()
+    }
+
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
+        let mut fetched = vec![None; reads.len()];
+        let Ok(queue) = self.queue() else { return fetched };
         let found = queue.find(reads.iter().map(|read| read.key));
         let (mut in_tier, mut wanted, mut hits) = (Vec::new(), Vec::new(), 0);
         for (index, (found, read)) in found.into_iter().zip(reads.iter_mut()).enumerate() {
             match found {
-                Found::Value(value) if value.bytes().len() == read.into.len() => {
-                    read.into.copy_from_slice(value.bytes());
-                    read.origin = value.origin();
-                    whole[index] = true;
+                Found::Value(value) if value.pinned.bytes().len() == read.into.len() => {
+                    read.into.copy_from_slice(value.pinned.bytes());
+                    let (origin, hints) = (value.origin, value.hints());
+                    fetched[index] = Some(TierHit { checksum: None, origin, hints });
                     hits += 1;
                 }
                 Found::Value(_) | Found::Nothing => {}
                 Found::InTier => {
                     in_tier.push(index);
-                    wanted.push(TierRead::new(read.key, &mut *read.into));
+                    wanted.push(TierRead { key: read.key, into: &mut *read.into });
                 }
             }
         }
@@ -331,29 +361,48 @@ where
             queue.count_hits(hits);
         }
         if !wanted.is_empty() {
-            let fetched = self.tier().fetch(&mut wanted);
-            let origins: Vec<Option<TierOrigin>> = wanted.iter().map(|read| read.origin).collect();
-            for ((index, fetched), origin) in in_tier.into_iter().zip(fetched).zip(origins) {
-                whole[index] = fetched;
-                reads[index].origin = origin;
-            }
+            let of_tier = self.tier().fetch(&mut wanted);
+            in_tier.into_iter().zip(of_tier).for_each(|(index, hit)| fetched[index] = hit);
         }
-        whole
+        fetched
     }
 
-    fn invalidate(&self, key: &K) -> Result<(), LowerTierError> {
-        self.queue()?.invalidate(key, || self.tier().invalidate(key))
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
+        let queue = self.queue()?;
+        let removed = keys.iter().map(|key| queue.invalidate(key, || self.tier().remove(&[key])));
+        // All of them, and then the first error.
+        removed.collect::<Vec<_>>().into_iter().collect()
     }
 
-    fn clear(&self) -> Result<(), LowerTierError> {
+    fn clear(&self) -> Result<(), BoxError> {
         self.queue()?.clear(|| self.tier().clear())
     }
 
-    fn sync(&self) -> Result<(), LowerTierError> {
+    fn forget_unknown(&self) -> Result<(), BoxError> {
+        self.queue()?.clear(|| self.tier().forget_unknown())
+    }
+
+    fn sync(&self) -> Result<(), BoxError> {
         let queue = self.queue()?;
         queue.retry_removals();
         queue.flush();
         self.tier().sync()
+    }
+
+    fn touch(&self, keys: &[&[u8]]) {
+        self.tier().touch(keys);
+    }
+
+    fn evictions(&self) -> u64 {
+        self.tier().evictions()
+    }
+
+    fn state(&self) -> TierState {
+        self.tier().state()
+    }
+
+    fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
+        self.tier().keep_open(file)
     }
 
     fn wait_for_release(&self, seen: u64) -> Option<u64> {
@@ -361,11 +410,7 @@ where
     }
 }
 
-impl<K, T> Drop for WriteBehind<K, T>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + ?Sized + 'static,
-{
+impl Drop for WriteBehind {
     fn drop(&mut self) {
         let writers = std::mem::take(&mut self.writers);
         if self.process.is_forked() {
@@ -384,11 +429,7 @@ where
     }
 }
 
-impl<K, T> fmt::Debug for WriteBehind<K, T>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + ?Sized + 'static,
-{
+impl fmt::Debug for WriteBehind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("WriteBehind").field("stats", &self.stats()).finish_non_exhaustive()
     }

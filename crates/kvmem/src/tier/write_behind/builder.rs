@@ -1,21 +1,18 @@
 //! [`WriteBehindBuilder`]: the settings of a queue of evicted values.
 
-use std::hash::Hash;
 use std::io;
-use std::marker::PhantomData;
 use std::sync::Arc;
 
 use super::options::{OnDrop, QueueOptions, WhenFull};
 use super::write_behind::WriteBehind;
-use crate::cache::LowerTier;
 use crate::pool::Pool;
+use crate::tier::Tier;
 
 /// Settings of a queue. See [`WriteBehind::builder`].
 #[must_use = "there is no queue before `build`"]
-pub struct WriteBehindBuilder<K, T: ?Sized> {
-    tier: Arc<T>,
+pub struct WriteBehindBuilder {
+    tier: Arc<dyn Tier>,
     options: QueueOptions,
-    keys: PhantomData<fn() -> K>,
 }
 
 /// The default bound, in bytes, of a queue on a large pool.
@@ -23,24 +20,20 @@ const MAX_BYTES: u64 = 64 << 20;
 /// The part of a smaller pool.
 const PART_OF_POOL: u64 = 16;
 
-impl<K, T> WriteBehind<K, T>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + ?Sized + 'static,
-{
+impl WriteBehind {
     /// Returns the settings of a queue above `tier`, for caches on `pool`.
-    pub fn builder(pool: &Pool, tier: Arc<T>) -> WriteBehindBuilder<K, T> {
+    pub fn builder(pool: &Pool, tier: Arc<dyn Tier>) -> WriteBehindBuilder {
         let options = QueueOptions {
             max_bytes: MAX_BYTES.min(pool.capacity() / PART_OF_POOL),
             when_full: WhenFull::default(),
             writers: 1,
             on_drop: OnDrop::default(),
         };
-        WriteBehindBuilder { tier, options, keys: PhantomData }
+        WriteBehindBuilder { tier, options }
     }
 }
 
-impl<K, T: ?Sized> WriteBehindBuilder<K, T> {
+impl WriteBehindBuilder {
     /// Limits the bytes of the values in the queue, including those being written. They are in use
     /// in the pool. A value that is longer waits until the queue is empty. Default: 64 MiB, at most
     /// a 16th of the pool.
@@ -66,18 +59,12 @@ impl<K, T: ?Sized> WriteBehindBuilder<K, T> {
         self.options.on_drop = on_drop;
         self
     }
-}
 
-impl<K, T> WriteBehindBuilder<K, T>
-where
-    K: Hash + Eq + Clone + Send + Sync + 'static,
-    T: LowerTier<K> + ?Sized + 'static,
-{
     /// Starts the writers.
     ///
     /// # Errors
     /// The system's error: no thread can be started.
-    pub fn build(self) -> io::Result<WriteBehind<K, T>> {
+    pub fn build(self) -> io::Result<WriteBehind> {
         WriteBehind::start(self.tier, &self.options)
     }
 }

@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use crate::cache::write_behind::options::WhenFull;
-use crate::cache::write_behind::queue::{Change, Found, Made, Queue, QueueError, QueuedValue};
 use crate::sync::models::Arc;
 use crate::sync::{AtomicBool, Mutex, Ordering};
+use crate::tier::write_behind::options::WhenFull;
+use crate::tier::write_behind::queue::{Change, Found, Made, Queue, QueueError, QueuedValue};
 
 /// A value of one byte: its version, and the mark that a later one has superseded it.
 #[derive(Clone)]
@@ -26,7 +26,7 @@ impl QueuedValue for Version {
 }
 
 pub(super) struct QueueModel {
-    queue: Queue<u8, Version>,
+    queue: Queue<Version>,
     max_bytes: u64,
     tier: Mutex<HashMap<u8, u64>>,
     /// Whether the tier takes no values.
@@ -46,13 +46,13 @@ impl QueueModel {
 
     pub(super) fn put(&self, key: u8, version: u64) -> Result<(), QueueError> {
         let superseded = Arc::new(AtomicBool::new(false));
-        self.queue.put(&key, Version { version, superseded })
+        self.queue.put(&[key], Version { version, superseded })
     }
 
     /// Puts a version that a later change has superseded.
     pub(super) fn put_superseded(&self, key: u8, version: u64) {
         let superseded = Arc::new(AtomicBool::new(true));
-        assert_eq!(self.queue.put(&key, Version { version, superseded }), Ok(()));
+        assert_eq!(self.queue.put(&[key], Version { version, superseded }), Ok(()));
     }
 
     /// Writes until the queue is closed and empty.
@@ -73,14 +73,14 @@ impl QueueModel {
                 }
             };
             let made: Vec<Made> =
-                batch.iter().map(|taken| make(taken.key, &taken.change)).collect();
+                batch.iter().map(|taken| make(taken.key[0], &taken.change)).collect();
             self.queue.done(batch, &made);
             assert!(self.queue.stats().max_bytes <= self.max_bytes.max(1));
         }
     }
 
     pub(super) fn invalidate(&self, key: u8) {
-        let removed: Result<(), ()> = self.queue.invalidate(&key, || {
+        let removed: Result<(), ()> = self.queue.invalidate(&[key], || {
             self.tier.lock().remove(&key);
             Ok(())
         });
@@ -97,7 +97,7 @@ impl QueueModel {
 
     /// Looks a key up as a fetch does.
     pub(super) fn get(&self, key: u8) -> Option<u64> {
-        match self.queue.find(std::iter::once(&key)).remove(0) {
+        match self.queue.find(std::iter::once(&[key][..])).remove(0) {
             Found::Value(value) => Some(value.version),
             Found::Nothing => None,
             Found::InTier => self.in_tier(key),

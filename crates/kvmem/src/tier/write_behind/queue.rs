@@ -16,8 +16,7 @@
 //! removal has no bytes: their number is limited instead.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::Hash;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 use super::options::WhenFull;
 use super::stats::WriteBehindStats;
@@ -32,6 +31,9 @@ const BATCH: usize = if cfg!(loom) { 2 } else { 256 };
 /// The part of the bound that a batch takes: room is made several times while a full queue is
 /// written.
 const PART_OF_BOUND: u64 = 4;
+
+/// The bytes of a key.
+pub(super) type Key = Arc<[u8]>;
 
 /// A value in the queue. Its clones share the bytes.
 pub(super) trait QueuedValue: Clone {
@@ -49,8 +51,8 @@ pub(super) enum Change<V> {
 }
 
 /// A change that a writer makes.
-pub(super) struct Taken<K, V> {
-    pub(super) key: K,
+pub(super) struct Taken<V> {
+    pub(super) key: Key,
     pub(super) change: Change<V>,
     number: u64,
 }
@@ -110,10 +112,10 @@ impl<V> KeyState<V> {
     }
 }
 
-struct QueueState<K, V> {
-    keys: HashMap<K, KeyState<V>>,
+struct QueueState<V> {
+    keys: HashMap<Key, KeyState<V>>,
     /// The keys with a change that waits, by its number.
-    order: BTreeMap<u64, K>,
+    order: BTreeMap<u64, Key>,
     /// The numbers of the changes that writers make, or whose values they still release.
     current: BTreeSet<u64>,
     next_number: u64,
@@ -130,8 +132,8 @@ struct QueueState<K, V> {
 }
 
 /// The queue. Threads put, writers take.
-pub(super) struct Queue<K, V> {
-    state: SleepingMutex<QueueState<K, V>>,
+pub(super) struct Queue<V> {
+    state: SleepingMutex<QueueState<V>>,
     /// There is a change to make, or the queue is closed.
     work: Condvar,
     /// A change was made, and room with it.
@@ -140,9 +142,9 @@ pub(super) struct Queue<K, V> {
     when_full: WhenFull,
 }
 
-impl<K: Hash + Eq + Clone, V: QueuedValue> QueueState<K, V> {
+impl<V: QueuedValue> QueueState<V> {
     /// Returns whether a value of `bytes` bytes fits, in place of the one that waits under its key.
-    fn fits(&self, key: &K, bytes: u64, max_bytes: u64) -> bool {
+    fn fits(&self, key: &[u8], bytes: u64, max_bytes: u64) -> bool {
         let before = self.keys.get(key).and_then(|key| key.waiting.as_ref());
         let freed = match before {
             Some((_, Change::Store(value))) => value.bytes(),
@@ -153,7 +155,7 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> QueueState<K, V> {
     }
 
     /// Makes `change` the one that waits under a key; returns the value that it replaces.
-    fn enqueue(&mut self, key: &K, change: Change<V>) -> Option<V> {
+    fn enqueue(&mut self, key: &[u8], change: Change<V>) -> Option<V> {
         let (number, replaced) = match self.take_waiting(key) {
             Some((number, replaced)) => {
                 // It keeps the place: a flush that waits for the one waits for the other.
@@ -172,13 +174,14 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> QueueState<K, V> {
             }
             Change::Remove => self.removals += 1,
         }
-        self.order.insert(number, key.clone());
-        self.keys.entry(key.clone()).or_default().waiting = Some((number, change));
+        let key = Key::from(key);
+        self.order.insert(number, Arc::clone(&key));
+        self.keys.entry(key).or_default().waiting = Some((number, change));
         replaced
     }
 
     /// Removes the change that waits under a key; returns its number, and its value.
-    fn take_waiting(&mut self, key: &K) -> Option<(u64, Option<V>)> {
+    fn take_waiting(&mut self, key: &[u8]) -> Option<(u64, Option<V>)> {
         let state = self.keys.get_mut(key)?;
         let (number, change) = state.waiting.take()?;
         self.order.remove(&number);
@@ -198,13 +201,13 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> QueueState<K, V> {
         Some((number, value))
     }
 
-    fn forget_blank(&mut self, key: &K) {
+    fn forget_blank(&mut self, key: &[u8]) {
         if self.keys.get(key).is_some_and(KeyState::is_blank) {
             self.keys.remove(key);
         }
     }
 
-    fn set_untrusted(&mut self, key: &K, untrusted: bool) {
+    fn set_untrusted(&mut self, key: &[u8], untrusted: bool) {
         let untrusted = untrusted && !self.all_untrusted;
         let Some(state) = self.keys.get_mut(key) else { return };
         let before = std::mem::replace(&mut state.untrusted, untrusted);
@@ -226,7 +229,7 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> QueueState<K, V> {
     }
 
     /// Takes the changes at the front that can be made now.
-    fn take(&mut self, max_bytes: u64) -> Vec<Taken<K, V>> {
+    fn take(&mut self, max_bytes: u64) -> Vec<Taken<V>> {
         let mut batch = Vec::new();
         if self.clears > 0 {
             return batch;
@@ -270,7 +273,7 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> QueueState<K, V> {
     }
 }
 
-impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
+impl<V: QueuedValue> Queue<V> {
     pub(super) fn new(max_bytes: u64, when_full: WhenFull) -> Self {
         let state = QueueState {
             keys: HashMap::new(),
@@ -293,21 +296,21 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
         }
     }
 
-    fn state(&self) -> SleepingMutexGuard<'_, QueueState<K, V>> {
-        // User code under the lock is `Hash`, `Eq` and `Clone` of the key alone.
+    fn state(&self) -> SleepingMutexGuard<'_, QueueState<V>> {
+        // No code of others runs under the lock, except the drop of a pin.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait<'a>(
         on: &Condvar,
-        state: SleepingMutexGuard<'a, QueueState<K, V>>,
-    ) -> SleepingMutexGuard<'a, QueueState<K, V>> {
+        state: SleepingMutexGuard<'a, QueueState<V>>,
+    ) -> SleepingMutexGuard<'a, QueueState<V>> {
         on.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts an evicted value, or drops it if there is no room and the queue is made so. `value` and
     /// what it replaces are dropped after the lock is released.
-    pub(super) fn put(&self, key: &K, value: V) -> Result<(), QueueError> {
+    pub(super) fn put(&self, key: &[u8], value: V) -> Result<(), QueueError> {
         let mut replaced = Replaced { queue: self, values: None };
         let mut waited = false;
         let mut state = self.state();
@@ -350,7 +353,7 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
     }
 
     /// Returns the next changes to make, and waits for one. `None`: the queue is closed and empty.
-    pub(super) fn take(&self) -> Option<Vec<Taken<K, V>>> {
+    pub(super) fn take(&self) -> Option<Vec<Taken<V>>> {
         let mut state = self.state();
         loop {
             let batch = state.take(self.max_bytes / PART_OF_BOUND);
@@ -365,7 +368,7 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
     }
 
     /// Reports that the changes of a batch are made, with the result of each. Drops the values.
-    pub(super) fn done(&self, batch: Vec<Taken<K, V>>, made: &[Made]) {
+    pub(super) fn done(&self, batch: Vec<Taken<V>>, made: &[Made]) {
         let mut bytes = 0;
         let mut values = 0;
         {
@@ -399,13 +402,13 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
     /// made. It returns whether the tier has no value.
     pub(super) fn invalidate<E>(
         &self,
-        key: &K,
+        key: &[u8],
         invalidate: impl FnOnce() -> Result<(), E>,
     ) -> Result<(), E> {
         let mut replaced = Replaced { queue: self, values: None };
         let mut state = self.state();
         replaced.values = state.take_waiting(key).and_then(|(_, value)| value);
-        state.keys.entry(key.clone()).or_default().invalidations += 1;
+        state.keys.entry(key.into()).or_default().invalidations += 1;
         while state.keys.get(key).is_some_and(|state| state.current.is_some()) {
             state = Self::wait(&self.made, state);
         }
@@ -421,7 +424,7 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
     pub(super) fn clear<E>(&self, clear: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut replaced = Replaced { queue: self, values: Vec::new() };
         let mut state = self.state();
-        let keys: Vec<K> = state.order.values().cloned().collect();
+        let keys: Vec<Key> = state.order.values().cloned().collect();
         for key in &keys {
             replaced.values.extend(state.take_waiting(key).and_then(|(_, value)| value));
         }
@@ -439,10 +442,7 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
     }
 
     /// Returns what the queue knows about each key, under one lock.
-    pub(super) fn find<'a>(&self, keys: impl Iterator<Item = &'a K>) -> Vec<Found<V>>
-    where
-        K: 'a,
-    {
+    pub(super) fn find<'a>(&self, keys: impl Iterator<Item = &'a [u8]>) -> Vec<Found<V>> {
         let state = self.state();
         let untrusted = state.all_untrusted || state.clears > 0;
         keys.map(|key| {
@@ -502,7 +502,7 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
     pub(super) fn retry_removals(&self) {
         let mut state = self.state();
         let untrusted = state.keys.iter().filter(|(_, key)| key.untrusted && key.waiting.is_none());
-        let keys: Vec<K> = untrusted.map(|(key, _)| key.clone()).collect();
+        let keys: Vec<Key> = untrusted.map(|(key, _)| key.clone()).collect();
         for key in &keys {
             let none = state.enqueue(key, Change::Remove);
             debug_assert!(none.is_none(), "nothing waited");
@@ -531,7 +531,7 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
         let mut state = self.state();
         state.closed = true;
         if discard {
-            let keys: Vec<K> = state.order.values().cloned().collect();
+            let keys: Vec<Key> = state.order.values().cloned().collect();
             for key in &keys {
                 replaced.values.extend(state.enqueue(key, Change::Remove));
             }
@@ -550,14 +550,13 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Queue<K, V> {
 
 /// Values that left the queue before a writer took them. Their room is free when this is dropped,
 /// which is after the lock is released.
-struct Replaced<'a, K: Hash + Eq + Clone, V: QueuedValue, I: IntoIterator<Item = V> + Default> {
-    queue: &'a Queue<K, V>,
+struct Replaced<'a, V: QueuedValue, I: IntoIterator<Item = V> + Default> {
+    queue: &'a Queue<V>,
     values: I,
 }
 
-impl<K, V, I> Drop for Replaced<'_, K, V, I>
+impl<V, I> Drop for Replaced<'_, V, I>
 where
-    K: Hash + Eq + Clone,
     V: QueuedValue,
     I: IntoIterator<Item = V> + Default,
 {
@@ -571,14 +570,14 @@ where
 
 /// The room of a batch, which is free when this is dropped. A flush ends after that, so that it
 /// leaves no value in memory.
-struct Room<'a, K: Hash + Eq + Clone, V: QueuedValue> {
-    queue: &'a Queue<K, V>,
+struct Room<'a, V: QueuedValue> {
+    queue: &'a Queue<V>,
     numbers: Vec<u64>,
     bytes: u64,
     values: u64,
 }
 
-impl<K: Hash + Eq + Clone, V: QueuedValue> Drop for Room<'_, K, V> {
+impl<V: QueuedValue> Drop for Room<'_, V> {
     fn drop(&mut self) {
         let mut state = self.queue.state();
         for number in &self.numbers {
@@ -596,13 +595,13 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Drop for Room<'_, K, V> {
 
 /// Keeps writers from a key. If it is dropped before the tier has removed the value, also by a
 /// panic, the key is not trusted any more.
-struct Invalidation<'a, K: Hash + Eq + Clone, V: QueuedValue> {
-    queue: &'a Queue<K, V>,
-    key: &'a K,
+struct Invalidation<'a, V: QueuedValue> {
+    queue: &'a Queue<V>,
+    key: &'a [u8],
     removed: bool,
 }
 
-impl<K: Hash + Eq + Clone, V: QueuedValue> Drop for Invalidation<'_, K, V> {
+impl<V: QueuedValue> Drop for Invalidation<'_, V> {
     fn drop(&mut self) {
         let mut state = self.queue.state();
         if let Some(key) = state.keys.get_mut(self.key) {
@@ -616,12 +615,12 @@ impl<K: Hash + Eq + Clone, V: QueuedValue> Drop for Invalidation<'_, K, V> {
 }
 
 /// Keeps writers from all keys while the tier clears.
-struct Clearing<'a, K: Hash + Eq + Clone, V: QueuedValue> {
-    queue: &'a Queue<K, V>,
+struct Clearing<'a, V: QueuedValue> {
+    queue: &'a Queue<V>,
     cleared: bool,
 }
 
-impl<K: Hash + Eq + Clone, V: QueuedValue> Drop for Clearing<'_, K, V> {
+impl<V: QueuedValue> Drop for Clearing<'_, V> {
     fn drop(&mut self) {
         let mut state = self.queue.state();
         state.clears -= 1;

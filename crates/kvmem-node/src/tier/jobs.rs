@@ -1,0 +1,85 @@
+//! The jobs of a tier's threads ([`TierJob`]), and what came of them ([`TierDone`]).
+
+use kvmem::tier::TierHints;
+
+/// How a node uses its tier.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TierOptions {
+    /// The share of the memory that is in use before values are stored, from 0 to 1.
+    pub store_above: f64,
+    /// The bytes of values that are stored ahead of their eviction.
+    pub ahead_bytes: u64,
+}
+
+impl Default for TierOptions {
+    fn default() -> TierOptions {
+        TierOptions { store_above: 0.5, ahead_bytes: 256 << 20 }
+    }
+}
+
+/// A value that is being stored. It keeps its place in its list, and is not evicted meanwhile.
+#[derive(Clone, Debug)]
+pub(crate) struct Storing {
+    pub(crate) slot: u32,
+    pub(crate) key: Vec<u8>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// The checksum that its writer has calculated.
+    pub(crate) checksum: Option<u32>,
+    pub(crate) hints: TierHints,
+}
+
+/// A value that is being fetched, into a block of the server's own.
+#[derive(Clone, Debug)]
+pub(crate) struct Fetching {
+    pub(crate) slot: u32,
+    pub(crate) key: Vec<u8>,
+    pub(crate) offset: u64,
+    pub(crate) len: u64,
+    /// The hash of its parent's key; 0: that is not known.
+    pub(crate) parent: u64,
+}
+
+/// A key that is looked up.
+#[derive(Clone, Debug)]
+pub(crate) struct LookingUp {
+    pub(crate) namespace: u16,
+    pub(crate) key: Vec<u8>,
+    /// The key in the tier.
+    pub(crate) tier_key: Vec<u8>,
+}
+
+/// A value that must not come back.
+#[derive(Clone, Debug)]
+pub(crate) struct Removing {
+    /// The detached entry that is kept until then.
+    pub(crate) slot: Option<u32>,
+    pub(crate) namespace: u16,
+    pub(crate) key: Vec<u8>,
+    /// The key in the tier.
+    pub(crate) tier_key: Vec<u8>,
+}
+
+/// Work for the threads of a tier.
+#[derive(Debug)]
+pub(crate) enum TierJob {
+    Store(Vec<Storing>),
+    Fetch(Vec<Fetching>),
+    /// Those that wait for a network.
+    FetchFar(Vec<Fetching>),
+    LookUp(Vec<LookingUp>),
+    Remove(Vec<Removing>),
+    Clear,
+}
+
+/// What they have done.
+#[derive(Debug)]
+pub(crate) enum TierDone {
+    Stored(Vec<(Storing, bool)>),
+    /// With the checksum and the hints of what was fetched.
+    Fetched(Vec<(Fetching, Option<(u32, TierHints)>)>),
+    /// With the lengths of those that there are.
+    LookedUp(Vec<(LookingUp, Option<u64>)>),
+    Removed(Vec<Removing>, bool),
+    Cleared(bool),
+}

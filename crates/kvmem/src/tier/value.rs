@@ -1,0 +1,119 @@
+//! Values on their way to a tier ([`TierValue`]) and back ([`TierRead`], [`TierHit`]).
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{PinnedValue, TierOrigin};
+
+/// What the layer above knows about the worth of a value. A tier uses the hints that it can.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TierHints {
+    /// Values of lower priority are evicted first. By default 0.
+    pub priority: i8,
+    /// How long the value is of use, from the call on. Afterwards it is a miss. `None`: forever.
+    pub ttl: Option<Duration>,
+    /// Number of blocks before this one in its prefix; 0 if it is not known.
+    pub depth: u32,
+}
+
+/// A value to store.
+#[derive(Clone, Copy)]
+pub struct TierValue<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The value.
+    pub bytes: &'a [u8],
+    /// What is known about its worth.
+    pub hints: TierHints,
+    /// The value of the tier that this one was fetched from and still equals, as the tier has named
+    /// it.
+    pub origin: Option<TierOrigin>,
+    pinned: Option<&'a dyn PinnedValue>,
+}
+
+impl<'a> TierValue<'a> {
+    /// Makes a value without hints.
+    #[must_use]
+    pub fn new(key: &'a [u8], bytes: &'a [u8]) -> Self {
+        TierValue { key, bytes, hints: TierHints::default(), origin: None, pinned: None }
+    }
+
+    /// Makes a value of a cache, which a tier may keep pinned. The bytes are those of `pinned`.
+    #[must_use]
+    pub fn pinned(key: &'a [u8], pinned: &'a dyn PinnedValue) -> Self {
+        TierValue { pinned: Some(pinned), ..TierValue::new(key, pinned.bytes()) }
+    }
+
+    /// Sets the hints.
+    #[must_use]
+    pub fn with_hints(self, hints: TierHints) -> Self {
+        TierValue { hints, ..self }
+    }
+
+    /// Sets the origin.
+    #[must_use]
+    pub fn with_origin(self, origin: Option<TierOrigin>) -> Self {
+        TierValue { origin, ..self }
+    }
+
+    /// Returns whether the key has received another value since, or was removed or cleared: see
+    /// [`Pinned::is_superseded`](crate::cache::Pinned::is_superseded).
+    #[must_use]
+    pub fn is_superseded(&self) -> bool {
+        self.pinned.is_some_and(PinnedValue::is_superseded)
+    }
+
+    /// Returns the value as something that outlives the call: a pin on the bytes of a cache, or a
+    /// copy.
+    #[must_use]
+    pub fn pin(&self) -> Arc<dyn PinnedValue> {
+        match self.pinned {
+            Some(pinned) => pinned.pin(),
+            None => Arc::new(Box::<[u8]>::from(self.bytes)),
+        }
+    }
+
+    /// Returns the pin of a cache if it is of this type, such as
+    /// [`Pinned<u64>`](crate::cache::Pinned).
+    #[must_use]
+    pub fn downcast<P: PinnedValue>(&self) -> Option<&'a P> {
+        let pinned: &dyn Any = self.pinned?;
+        pinned.downcast_ref()
+    }
+}
+
+impl fmt::Debug for TierValue<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TierValue")
+            .field("key", &self.key)
+            .field("len", &self.bytes.len())
+            .field("hints", &self.hints)
+            .field("origin", &self.origin)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A value to read.
+#[derive(Debug)]
+pub struct TierRead<'a> {
+    /// The key, as it was stored.
+    pub key: &'a [u8],
+    /// Memory for the value: as many bytes as the tier said that it has.
+    pub into: &'a mut [u8],
+}
+
+/// What a tier says about a value that it has read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TierHit {
+    /// The CRC-32C of the bytes as they were stored, if the tier has it. Other processes may write
+    /// to the memory meanwhile, so a node keeps this checksum, and not one of the memory.
+    pub checksum: Option<u32>,
+    /// The name of the value in the tier, if it has one. A cache keeps it, and passes it with the
+    /// value when it evicts it.
+    pub origin: Option<TierOrigin>,
+    /// The hints with which the value was stored, as far as the tier keeps them; the time to live
+    /// is what is left of it.
+    pub hints: TierHints,
+}
