@@ -227,9 +227,12 @@ impl Index {
         })
     }
 
-    /// Begins a walk through all entries. The walk before is complete.
+    /// Begins a walk through all entries. A walk before that was abandoned, because the device
+    /// failed, ends first: otherwise the entries that it has not met would count as met.
     pub(crate) fn begin_walk(&mut self) {
-        debug_assert_eq!(self.walk.left, 0);
+        if self.walk.left > 0 {
+            self.walk(usize::MAX, |_| {});
+        }
         let is_odd = !self.walk.is_odd;
         self.walk = Walk { is_odd, left: self.len(), priority: None, next: NIL };
     }
@@ -465,6 +468,23 @@ mod tests {
             let known: Vec<Entry> = known.iter().map(|one| one.entry).collect();
             assert_eq!(index.entries().collect::<Vec<_>>(), known);
             assert_eq!(drain(&mut index), known);
+        }
+    }
+
+    /// A device that fails ends a checkpoint, and its walk, in the middle.
+    #[test]
+    fn a_walk_after_one_that_was_abandoned_meets_every_entry() {
+        for left_after in [1, 7, 99] {
+            let mut index = index(false);
+            for key in 0..100 {
+                let _ = index.insert(indexed(key, key, 0, 0));
+            }
+            index.begin_walk();
+            assert_eq!(index.walk(left_after, |_| {}), 100 - left_after);
+            index.begin_walk();
+            let mut met = 0;
+            while index.walk(10, |_| met += 1) > 0 {}
+            assert_eq!(met, 100);
         }
     }
 
