@@ -24,7 +24,7 @@ impl Node {
         let namespace = self.sessions.get(session).namespace;
         let has = |key: &&&[u8]| match self.find(namespace, key) {
             Some(slot) => !self.is_expired(slot, now),
-            None => self.is_below(namespace, key),
+            None => self.is_only_in_tier(namespace, key),
         };
         keys.iter().take_while(has).count()
     }
@@ -44,7 +44,7 @@ impl Node {
         if !self.has_tier() || blocks.iter().all(Option::is_some) {
             return Ok((blocks, Vec::new()));
         }
-        let (pending, _) = self.fetch_below(session, keys, prefix_only, None, 0);
+        let (pending, _) = self.fetch_from_tier(session, keys, prefix_only, None, 0);
         // A value that comes is no miss.
         let counted = if prefix_only { pending.len().min(1) } else { pending.len() };
         self.counters.misses -= counted as u64;

@@ -52,7 +52,7 @@ pub(super) struct Siblings {
     /// The parent's entry; [`NONE`]: it is not in memory.
     pub(super) parent_slot: u32,
     /// The tier has the parent, as far as the node knows.
-    pub(super) below: bool,
+    pub(super) in_tier: bool,
     /// How many they are, and how many of them nobody has pinned: these hold the parent.
     pub(super) count: u32,
     pub(super) holding: u32,
@@ -62,7 +62,7 @@ pub(super) struct Siblings {
 
 impl Siblings {
     fn dead_bytes(&self) -> u64 {
-        if self.parent_slot == NONE && !self.below { self.bytes } else { 0 }
+        if self.parent_slot == NONE && !self.in_tier { self.bytes } else { 0 }
     }
 }
 
@@ -133,8 +133,13 @@ impl Chains {
 
 impl Node {
     /// Links a value that can be found from now on with its parent and its children. `hash` is that
-    /// of its own key; `is_below` says whether the tier has its parent.
-    pub(super) fn link(&mut self, slot: u32, hash: u64, is_below: impl FnOnce(&Node) -> bool) {
+    /// of its own key; `is_only_in_tier` says whether the tier has its parent.
+    pub(super) fn link(
+        &mut self,
+        slot: u32,
+        hash: u64,
+        is_only_in_tier: impl FnOnce(&Node) -> bool,
+    ) {
         if let Some(children) = self.chains.find(hash) {
             let found = self.chains.change(children, |it| it.parent_slot = slot);
             let local = &mut self.locals[slot as usize];
@@ -152,9 +157,9 @@ impl Node {
                 if parent_slot != NONE && self.closes_cycle_above(slot, parent_slot) {
                     return;
                 }
-                let below = parent_slot == NONE && is_below(self);
+                let in_tier = parent_slot == NONE && is_only_in_tier(self);
                 let siblings =
-                    Siblings { parent, parent_slot, below, count: 0, holding: 0, bytes: 0 };
+                    Siblings { parent, parent_slot, in_tier, count: 0, holding: 0, bytes: 0 };
                 let added = self.chains.add(siblings);
                 if parent_slot != NONE {
                     self.locals[parent_slot as usize].children = added;
@@ -171,14 +176,14 @@ impl Node {
     }
 
     /// Unlinks a value that can no longer be found. `below` says whether the tier has it.
-    pub(super) fn unlink(&mut self, slot: u32, below: bool) {
+    pub(super) fn unlink(&mut self, slot: u32, in_tier: bool) {
         let local = &mut self.locals[slot as usize];
         local.queued = false;
         let (children, siblings) = (local.children, local.siblings);
         let pinned = local.pins > 0;
         if children != NONE {
             (local.children, local.holding) = (NONE, 0);
-            self.chains.change(children, |it| (it.parent_slot, it.below) = (NONE, below));
+            self.chains.change(children, |it| (it.parent_slot, it.in_tier) = (NONE, in_tier));
         }
         if siblings == NONE {
             return;
@@ -275,17 +280,17 @@ impl Node {
     }
 
     /// Notes that the tier has removed the value of a key, or of all keys.
-    pub(super) fn forget_below(&mut self, namespace: u16, key: &[u8]) {
+    pub(super) fn forget_in_tier(&mut self, namespace: u16, key: &[u8]) {
         if let Some(children) = self.chains.find(self.hash_of_key(namespace, key)) {
-            self.chains.change(children, |it| it.below = false);
+            self.chains.change(children, |it| it.in_tier = false);
         }
     }
 
     /// Notes that the tier has removed everything.
-    pub(super) fn forget_all_below(&mut self) {
+    pub(super) fn forget_all_in_tier(&mut self) {
         let all: Vec<u32> = self.chains.all().map(|(index, _)| index).collect();
         for siblings in all {
-            self.chains.change(siblings, |it| it.below = false);
+            self.chains.change(siblings, |it| it.in_tier = false);
         }
     }
 

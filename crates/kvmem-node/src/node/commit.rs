@@ -72,7 +72,9 @@ impl Node {
             }
             let space = self.space_of(slot);
             self.sessions.remove_reservation(session, slot, space);
-            self.enter(slot, |node| item.parent.is_some_and(|it| node.is_below(namespace, it)));
+            self.enter(slot, |node| {
+                item.parent.is_some_and(|it| node.is_only_in_tier(namespace, it))
+            });
             self.events.add(EventKind::Stored, namespace, item.key);
         }
         announce(&self.memory.header_cell().committing, 0);

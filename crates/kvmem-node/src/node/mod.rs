@@ -11,7 +11,7 @@
 //! | `reserve.rs`, `commit.rs` | a value comes: an extent for its bytes, then its key |
 //! | `acquire.rs` | a value is found, pinned and released |
 //! | `remove.rs`, `evict.rs` | a value goes |
-//! | `below.rs`, `tier_names.rs` | values go to the tier and come back, and their names |
+//! | `tier/` | values go to the tier and come back |
 //! | `drain.rs` | values go to the tier before the server ends |
 //! | `sessions.rs` | clients come, return after the server's restart, fall silent, and end |
 //! | `ending.rs` | what clients had is released, some at a time |
@@ -22,7 +22,6 @@
 //! | `recover.rs` | the state of an index file that an earlier server left |
 
 mod acquire;
-mod below;
 #[cfg(all(test, not(loom)))]
 mod chain_tests;
 mod chains;
@@ -49,9 +48,8 @@ mod sessions;
 mod stats;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod tier_names;
+mod tier;
 
-pub(crate) use below::Waiting;
 pub(crate) use commit::CommitItem;
 pub use events::{Event, EventKind, Events, NO_NAMESPACE};
 pub(crate) use evict::Evicted;
@@ -67,3 +65,4 @@ pub(crate) use remove::Clearing;
 pub(crate) use scrub::Scrubbing;
 pub(crate) use sessions::{NewSession, SessionIndex};
 pub use stats::{NamespaceStats, NodeStats};
+pub(crate) use tier::Waiting;

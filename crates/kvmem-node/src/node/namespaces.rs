@@ -304,7 +304,7 @@ impl Node {
         };
         self.sessions.all().for_each(|(_, session)| mark(session.namespace));
         self.to_remove.iter().for_each(|(namespace, _)| mark(*namespace));
-        self.namespaces_below().for_each(mark);
+        self.namespaces_in_tier().for_each(mark);
         let all = (0..).zip(&self.namespaces.all);
         all.filter(move |(number, it): &(u16, &Namespace)| {
             !used[usize::from(*number)] && of.is_none_or(|user| it.made_by == user)

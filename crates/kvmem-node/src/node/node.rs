@@ -10,7 +10,6 @@ use kvmem::cache::History;
 use kvmem::offset::{OffsetAllocator, RawHandle};
 use siphasher::sip::SipHasher13;
 
-use super::below::Below;
 use super::chains::{Chains, NONE};
 use super::ending::Ending;
 use super::events::{EventKind, EventLog};
@@ -18,6 +17,7 @@ use super::holders::Holders;
 use super::namespaces::Namespaces;
 use super::sessions::Sessions;
 use super::stats::Counters;
+use super::tier::TierQueue;
 use super::{BlockHandle, Eviction, Granted, NO_BOUNDARY, NodeMemory, NodeOptions};
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::{EntryCell, Header, MAX_KEY, State, Word};
@@ -42,7 +42,7 @@ pub(super) struct Local {
     /// The number of values that had left the memory when the tier was told of a use of this one.
     pub(super) touched_at: u64,
     /// Children of it have left the memory, and the tier has them.
-    pub(super) has_below: bool,
+    pub(super) has_stored_children: bool,
     /// The tier is storing the value: it is no victim.
     pub(super) storing: bool,
     /// The tier has not taken the value.
@@ -62,7 +62,7 @@ impl Local {
             holding: 0,
             queued: false,
             touched_at: 0,
-            has_below: false,
+            has_stored_children: false,
             storing: false,
             store_failed: false,
             verifying: false,
@@ -111,7 +111,7 @@ pub struct Node {
     pub(super) counters: Counters,
     /// Pins of the server: values that are being removed from the tier, or verified.
     pub(super) server_pins: HashMap<u32, u32>,
-    pub(super) below: Option<Below>,
+    pub(super) tier: Option<TierQueue>,
     /// The place of the next value that is used, in the order of use. It only rises.
     pub(super) next_order: u64,
     /// How many values a reservation may still evict.
@@ -157,7 +157,7 @@ impl Node {
             events: EventLog::new(options.max_events),
             counters: Counters::default(),
             server_pins: HashMap::new(),
-            below: None,
+            tier: None,
             next_order: 1,
             evictions_left: u32::MAX,
             sessions_ended: 0,
@@ -272,8 +272,8 @@ impl Node {
 
     /// Makes a committed entry known under its key, links it with its parent and its children, and
     /// makes it evictable at the place that it has in the order of use. The key has no other entry.
-    /// `is_below` says whether the tier has the parent, if memory lacks it.
-    pub(super) fn enter(&mut self, slot: u32, is_below: impl FnOnce(&Node) -> bool) {
+    /// `is_only_in_tier` says whether the tier has the parent, if memory lacks it.
+    pub(super) fn enter(&mut self, slot: u32, is_only_in_tier: impl FnOnce(&Node) -> bool) {
         let entries = self.memory.entries();
         let hash_key = self.memory.header.hash_key;
         let hash_of = |slot: &u32| Node::hash_of_entry(hash_key, &entries[*slot as usize]);
@@ -283,7 +283,7 @@ impl Node {
         if let Some(history) = &mut self.history {
             history.insert(slot, hash);
         }
-        self.link(slot, hash, is_below);
+        self.link(slot, hash, is_only_in_tier);
         self.queue(slot);
     }
 
@@ -373,7 +373,7 @@ impl Node {
     pub(super) fn namespace_of(&self, slot: u32) -> u16 {
         match self.word(slot).state {
             State::Reserved | State::Prepared => {
-                let fetched = self.below.as_ref().and_then(|it| it.fetched_into.get(&slot));
+                let fetched = self.tier.as_ref().and_then(|it| it.fetched_into.get(&slot));
                 if let Some((namespace, _)) = fetched {
                     return *namespace;
                 }
@@ -433,11 +433,11 @@ impl Node {
             self.note_removal();
         }
         self.leave(slot, word.key_len);
-        let stays_below = kind == EventKind::Evicted && self.entry(slot).is_clean();
-        if stays_below {
-            self.note_parent_below(slot);
+        let stays_in_tier = kind == EventKind::Evicted && self.entry(slot).is_clean();
+        if stays_in_tier {
+            self.note_parent_of_stored(slot);
         }
-        self.unlink(slot, stays_below);
+        self.unlink(slot, stays_in_tier);
         match &mut self.history {
             // A key that is removed is not expected again.
             Some(history) if kind == EventKind::Removed => history.remove(slot),
@@ -451,7 +451,7 @@ impl Node {
         let entry = &self.memory.entries()[slot as usize];
         self.events.add(kind, entry.namespace(), &entry.key()[..word.key_len.into()]);
         if self.must_be_removed(slot, kind) {
-            self.remove_below(slot);
+            self.remove_from_tier(slot);
         } else if self.locals[slot as usize].pins > 0 {
             self.entry(slot).detach(word);
         } else {

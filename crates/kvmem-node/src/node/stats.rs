@@ -178,7 +178,7 @@ impl Node {
     ) -> (Vec<Listed>, Option<u32>) {
         let mut values = Vec::new();
         if from >= BELOW {
-            return self.list_below(namespace, from - BELOW, max);
+            return self.list_tier(namespace, from - BELOW, max);
         }
         for slot in from..self.locals.len() as u32 {
             if namespace.is_some() && slot - from == MAX_LOOKED_AT {
@@ -204,13 +204,13 @@ impl Node {
             });
         }
         // Those in the tier come next, from the last one on.
-        let names = self.names_below() as u32;
+        let names = self.tier_names() as u32;
         (values, namespace.filter(|_| names > 0).map(|_| BELOW + names))
     }
 
     /// Lists values that only the tier has: of the first `names` ones the last `max`. A name that
     /// is removed meanwhile is replaced by the last one, so none is left out.
-    fn list_below(
+    fn list_tier(
         &self,
         namespace: Option<u16>,
         names: u32,
@@ -218,11 +218,11 @@ impl Node {
     ) -> (Vec<Listed>, Option<u32>) {
         let mut values = Vec::new();
         let Some(namespace) = namespace else { return (values, None) };
-        let mut left = names.min(self.names_below() as u32);
+        let mut left = names.min(self.tier_names() as u32);
         let end = left.saturating_sub(MAX_NAMES_LOOKED_AT);
         while left > end && values.len() < max as usize {
             left -= 1;
-            let Some((key, len)) = self.name_below(left as usize, namespace) else { continue };
+            let Some((key, len)) = self.tier_name_at(left as usize, namespace) else { continue };
             values.push(Listed {
                 namespace: self.namespaces.get(namespace).name.clone(),
                 key: key.to_vec(),

@@ -809,8 +809,8 @@ fn a_removed_value_that_is_pinned_across_a_restart_does_not_come_back() {
 fn a_removal_that_fails_is_made_by_the_next_server() {
     let failing: [fn(&mut Node, SessionIndex); 3] = [
         |node, session| assert_eq!(node.remove(session, &[b"key"]), Ok(1)),
-        |node, session| assert_eq!(node.remove_only_below(session, &[b"below"], Some(0)), (1, 1)),
-        |node, _| node.clear_below(),
+        |node, session| assert_eq!(node.remove_only_in_tier(session, &[b"below"], Some(0)), (1, 1)),
+        |node, _| node.clear_tier(),
     ];
     for remove in failing {
         let mut node = node();
@@ -988,7 +988,7 @@ fn blocks_of_unfinished_reads_stay_reserved() {
     let mut node = node();
     let session = begin(&mut node, 1);
     node.attach_tier(KeyTier::with(b"a"), TierOptions::default()).expect("nothing is removed");
-    assert_eq!(node.fetch_below(session, &[b"a"], false, Some(1), 0), (vec![0], None));
+    assert_eq!(node.fetch_from_tier(session, &[b"a"], false, Some(1), 0), (vec![0], None));
     let len = node.stats().used;
     let files = node.memory.descriptors().expect("there are descriptors");
     let memory = NodeMemory::attach(files).expect("it is whole");

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierState, TierValue};
 use kvmem_node::{
     CallError, ClientError, ConnectOptions, EventKind, Located, NO_NAMESPACE, Node, NodeClient,
-    NodeOptions, NodeServer, ServerOptions, Stopper, TierOptions,
+    NodeOptions, NodeServer, ServerOptions, Stopper, TierOptions, ValueOptions,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -209,6 +209,40 @@ fn what_was_evicted_comes_back() {
     assert!(stats.tier_fetched_total >= 44 && stats.tier_failed_total == 0, "{stats:?}");
 }
 
+/// A disk counts in seconds, and returns what is left rounded down: a value never lives longer for
+/// having been there.
+#[test]
+fn a_value_keeps_its_priority_and_its_time_to_live_on_a_disk() {
+    let disk = Disk::new(64 << 20, 1);
+    let options = kvmem_tier::DiskTierOptions::default();
+    let (tier, _) = kvmem_tier::DiskTier::on(disk, &options).expect("an empty disk");
+    let tiered = Tiered::start(Place::new(), node(), Arc::new(tier));
+    let client = tiered.client();
+    let (short, started) = (Duration::from_secs(5), Instant::now());
+    let of = |priority, ttl| ValueOptions { priority, ttl, ..ValueOptions::default() };
+    client.insert_with([1], &value(1), of(2, Some(short))).expect("there is space");
+    let hour = Some(Duration::from_secs(3600));
+    client.insert_with([2], &value(2), of(0, hour)).expect("there is space");
+    // Values of a higher priority push them out.
+    for key in 3..40_u8 {
+        client.insert_with([key], &value(key), of(3, None)).expect("there is space");
+        let seen = || client.stats().expect("a call").tier_stored_total;
+        wait_for("values are stored ahead", || seen() + 12 >= key.into());
+    }
+    let located = client.locate(&[[1], [2]]).expect("a call");
+    assert!(located.iter().all(|it| it.in_tier && !it.in_memory), "{located:?}");
+    let pins = client.acquire(&[[1], [2]]).expect("a call");
+    let found: Vec<bool> = pins.values().map(|it| it.is_some()).collect();
+    assert!(found == [true, true] || started.elapsed() >= short - Duration::from_secs(2));
+    drop(pins);
+    let (listed, _) = client.list_namespace(0, 512).expect("a call");
+    let priority = |key: u8| listed.iter().find(|it| it.key == [key]).map(|it| it.priority);
+    assert!(priority(1).is_none_or(|it| it == 2) && priority(2) == Some(0), "{listed:?}");
+    std::thread::sleep(short.saturating_sub(started.elapsed()) + Duration::from_millis(50));
+    assert!(client.get([1]).expect("a call").is_none(), "its time is over");
+    assert!(client.get([2]).expect("a call").is_some());
+}
+
 /// Returns the keys of a client's namespace, listed `max` at a time.
 fn names_of(client: &NodeClient, max: u32) -> Vec<Vec<u8>> {
     let (mut listed, mut from) = (Vec::new(), Some(0));
@@ -291,7 +325,7 @@ fn events_tell_that_the_tier_has_let_values_go() {
 
     // So does a tier that an operator has cleared.
     let end = client.events(u64::MAX, 0, Duration::ZERO).expect("a call").next;
-    client.clear(None).expect("a call");
+    client.as_operator().clear(None).expect("a call");
     let cleared = client.events(end, 512, Duration::ZERO).expect("a call").events;
     assert!(cleared.iter().any(|it| it.kind == EventKind::TierEvicted));
     assert_eq!(client.locate(&[[3_u8]]).expect("a call"), [Located::default()]);
@@ -458,9 +492,9 @@ fn all_values_are_removed_from_both() {
     let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
     let client = tiered.client();
     fill(&client, &tier, 0..40);
-    let error = client.clear(Some("")).expect_err("the tier has no namespaces");
+    let error = client.as_operator().clear(Some("")).expect_err("the tier has no namespaces");
     assert!(matches!(error, ClientError::Call(CallError::NamespaceInTier)), "{error}");
-    client.clear(None).expect("a call");
+    client.as_operator().clear(None).expect("a call");
     let keys: Vec<[u8; 1]> = (0..40).map(|key| [key]).collect();
     assert_eq!(client.acquire(&keys).expect("a call").hits(), 0);
     wait_for("the space is free", || client.stats().expect("a call").used == 0);

@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use super::below::NamedKey;
+use super::queue::NamedKey;
 
 /// The most names, about 200 bytes for each. Further values have none.
 const MAX_NAMES: usize = 1 << 20;

@@ -1,0 +1,43 @@
+//! *Done*: what the threads of the tier have done becomes a part of the state.
+
+use super::Waiting;
+use crate::node::Node;
+use crate::tier::TierDone;
+
+impl Node {
+    /// Takes what a thread of the tier has done. Returns the calls that waited for it, once for
+    /// each key.
+    pub(crate) fn tier_done(&mut self, done: TierDone, now: u64) -> Vec<Waiting> {
+        let ended = self.job_done(done, now);
+        self.note_evictions();
+        ended
+    }
+
+    fn job_done(&mut self, done: TierDone, now: u64) -> Vec<Waiting> {
+        match done {
+            TierDone::Stored(values) => {
+                for (value, stored) in &values {
+                    self.value_stored(value, *stored);
+                }
+                let stored = values.iter().filter(|(_, stored)| *stored);
+                self.touch_ancestors(&stored.map(|(value, _)| value.slot).collect::<Vec<_>>());
+                Vec::new()
+            }
+            TierDone::Fetched(values) => {
+                let fetched = values.into_iter();
+                fetched.flat_map(|(value, hit)| self.value_fetched(&value, hit, now)).collect()
+            }
+            TierDone::LookedUp(values) => {
+                let values = values.into_iter();
+                values.flat_map(|(value, len)| self.looked_up(value, len)).collect()
+            }
+            TierDone::Cleared(cleared) => {
+                self.cleared(cleared);
+                Vec::new()
+            }
+            TierDone::Removed(values, removed) => {
+                values.into_iter().flat_map(|value| self.value_removed(value, removed)).collect()
+            }
+        }
+    }
+}
