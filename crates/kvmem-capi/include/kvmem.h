@@ -2998,12 +2998,12 @@ kvmem_status kvmem_kv_cache_get_or_fetch_until(const struct kvmem_kv_cache *cach
 ///
 /// Fails with KVMEM_ERR_UNSUPPORTED unless the process is of the server's user or of root. So do
 /// the other calls of operators.
-kvmem_status kvmem_node_client_list(const struct kvmem_node_client *client,
-                                    uint64_t from,
-                                    struct kvmem_node_listed *out_values,
-                                    uint64_t capacity,
-                                    uint64_t *out_count,
-                                    uint64_t *out_next);
+kvmem_status kvmem_node_operator_list(const struct kvmem_node_client *client,
+                                      uint64_t from,
+                                      struct kvmem_node_listed *out_values,
+                                      uint64_t capacity,
+                                      uint64_t *out_count,
+                                      uint64_t *out_next);
 
 /// Lists at most `capacity` values of the client's own namespace, from entry `from` on, in
 /// `out_values`: those in memory, and those in the tier that the server has stored there or
@@ -3019,33 +3019,45 @@ kvmem_status kvmem_node_client_list_namespace(const struct kvmem_node_client *cl
 
 /// Lists the clients of the server, at most `capacity`, in `out_sessions`, for operators.
 /// `out_count` receives how many were written. A server has at most 256.
-kvmem_status kvmem_node_client_sessions(const struct kvmem_node_client *client,
-                                        struct kvmem_node_session *out_sessions,
-                                        uint64_t capacity,
-                                        uint64_t *out_count);
+kvmem_status kvmem_node_operator_sessions(const struct kvmem_node_client *client,
+                                          struct kvmem_node_session *out_sessions,
+                                          uint64_t capacity,
+                                          uint64_t *out_count);
 
 /// Evicts values of at least `bytes`, in the usual order, for operators: those of the namespace
 /// `namespace_name` (may be NULL: of all). `out_evicted` (may be NULL) receives the bytes of the
 /// values that were evicted.
-kvmem_status kvmem_node_client_evict(const struct kvmem_node_client *client,
-                                     const char *namespace_name,
-                                     uint64_t bytes,
-                                     uint64_t *out_evicted);
+kvmem_status kvmem_node_operator_evict(const struct kvmem_node_client *client,
+                                       const char *namespace_name,
+                                       uint64_t bytes,
+                                       uint64_t *out_evicted);
 
 /// Removes all values of the namespace `namespace_name` (may be NULL: of all), for operators.
 /// Pinned ones keep their bytes until the last pin is released. `out_removed` (may be NULL)
 /// receives how many there were. Fails with KVMEM_ERR_UNSUPPORTED for one namespace of a server
 /// with a tier, which cannot tell its values from others.
-kvmem_status kvmem_node_client_clear(const struct kvmem_node_client *client,
-                                     const char *namespace_name,
-                                     uint64_t *out_removed);
+kvmem_status kvmem_node_operator_clear(const struct kvmem_node_client *client,
+                                       const char *namespace_name,
+                                       uint64_t *out_removed);
+
+/// Evicts values of at least `bytes` from the client's own namespace, in the usual order.
+/// `out_evicted` (may be NULL) receives the bytes of the values that were evicted.
+kvmem_status kvmem_node_client_evict(const struct kvmem_node_client *client,
+                                     uint64_t bytes,
+                                     uint64_t *out_evicted);
+
+/// Removes all values of the client's own namespace. Pinned ones keep their bytes until the last
+/// pin is released. `out_removed` (may be NULL) receives how many there were. Fails with
+/// KVMEM_ERR_UNSUPPORTED if the server has a tier, which cannot tell the values of a namespace from
+/// others: kvmem_node_operator_clear removes all.
+kvmem_status kvmem_node_client_clear(const struct kvmem_node_client *client, uint64_t *out_removed);
 
 /// Ends the pins of a process that is connected, for operators who know that it no longer reads:
 /// kvmem_node_pins_is_valid tells it at once. `out_reclaimed` (may be NULL) receives how many
 /// values it had pinned.
-kvmem_status kvmem_node_client_reclaim_pins(const struct kvmem_node_client *client,
-                                            uint32_t pid,
-                                            uint64_t *out_reclaimed);
+kvmem_status kvmem_node_operator_reclaim_pins(const struct kvmem_node_client *client,
+                                              uint32_t pid,
+                                              uint64_t *out_reclaimed);
 
 /// Fills in the defaults. `struct_size` is `sizeof *options`.
 kvmem_status kvmem_node_client_options_init(struct kvmem_node_client_options *options,

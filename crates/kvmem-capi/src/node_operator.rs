@@ -100,7 +100,7 @@ impl From<SessionListed> for kvmem_node_session {
 /// Fails with KVMEM_ERR_UNSUPPORTED unless the process is of the server's user or of root. So do
 /// the other calls of operators.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_node_client_list(
+pub unsafe extern "C" fn kvmem_node_operator_list(
     client: *const kvmem_node_client,
     from: u64,
     out_values: *mut kvmem_node_listed,
@@ -109,7 +109,7 @@ pub unsafe extern "C" fn kvmem_node_client_list(
     out_next: *mut u64,
 ) -> kvmem_status {
     // SAFETY: the C caller keeps the promises of this function, which are those of `list`.
-    unsafe { list(client, from, out_values, capacity, out_count, out_next, NodeClient::list) }
+    unsafe { list(client, from, out_values, capacity, out_count, out_next, list_all) }
 }
 
 /// Lists at most `capacity` values of the client's own namespace, from entry `from` on, in
@@ -132,13 +132,17 @@ pub unsafe extern "C" fn kvmem_node_client_list_namespace(
     }
 }
 
+fn list_all(client: &NodeClient, from: u32, max: u32) -> Result<ListedPage, ClientError> {
+    client.as_operator().list(from, max)
+}
+
 /// Values, and the entry to go on with.
 type ListedPage = (Vec<Listed>, Option<u32>);
 
 /// Lists values by a call of the client.
 ///
 /// # Safety
-/// The promises 1 and 2 of a C caller of kvmem_node_client_list.
+/// The promises 1 and 2 of a C caller of kvmem_node_operator_list.
 unsafe fn list(
     client: *const kvmem_node_client,
     from: u64,
@@ -168,7 +172,7 @@ unsafe fn list(
 /// Lists the clients of the server, at most `capacity`, in `out_sessions`, for operators.
 /// `out_count` receives how many were written. A server has at most 256.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_node_client_sessions(
+pub unsafe extern "C" fn kvmem_node_operator_sessions(
     client: *const kvmem_node_client,
     out_sessions: *mut kvmem_node_session,
     capacity: u64,
@@ -179,7 +183,7 @@ pub unsafe extern "C" fn kvmem_node_client_sessions(
     on(&promise, client, |client| {
         // SAFETY: promise 1 of the C caller, for `out_sessions` and `out_count`.
         let list = unsafe { out_list(out_sessions, capacity, "out_sessions", out_count) }?;
-        list.put(client.sessions()?);
+        list.put(client.as_operator().sessions()?);
         Ok(())
     })
 }
@@ -188,7 +192,7 @@ pub unsafe extern "C" fn kvmem_node_client_sessions(
 /// `namespace_name` (may be NULL: of all). `out_evicted` (may be NULL) receives the bytes of the
 /// values that were evicted.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_node_client_evict(
+pub unsafe extern "C" fn kvmem_node_operator_evict(
     client: *const kvmem_node_client,
     namespace_name: *const c_char,
     bytes: u64,
@@ -199,7 +203,7 @@ pub unsafe extern "C" fn kvmem_node_client_evict(
     on(&promise, client, |client| {
         // SAFETY: promise 1 of the C caller, for `namespace_name`.
         let namespace = unsafe { text(namespace_name, "namespace_name") }?;
-        let evicted = client.evict(namespace, bytes)?;
+        let evicted = client.as_operator().evict(namespace, bytes)?;
         // SAFETY: promise 1 of the C caller, for `out_evicted`.
         if let Ok(place) = unsafe { out(out_evicted, "") } {
             place.put(evicted);
@@ -213,7 +217,7 @@ pub unsafe extern "C" fn kvmem_node_client_evict(
 /// receives how many there were. Fails with KVMEM_ERR_UNSUPPORTED for one namespace of a server
 /// with a tier, which cannot tell its values from others.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_node_client_clear(
+pub unsafe extern "C" fn kvmem_node_operator_clear(
     client: *const kvmem_node_client,
     namespace_name: *const c_char,
     out_removed: *mut u64,
@@ -223,7 +227,48 @@ pub unsafe extern "C" fn kvmem_node_client_clear(
     on(&promise, client, |client| {
         // SAFETY: promise 1 of the C caller, for `namespace_name`.
         let namespace = unsafe { text(namespace_name, "namespace_name") }?;
-        let removed = client.clear(namespace)?;
+        let removed = client.as_operator().clear(namespace)?;
+        // SAFETY: promise 1 of the C caller, for `out_removed`.
+        if let Ok(place) = unsafe { out(out_removed, "") } {
+            place.put(removed as u64);
+        }
+        Ok(())
+    })
+}
+
+/// Evicts values of at least `bytes` from the client's own namespace, in the usual order.
+/// `out_evicted` (may be NULL) receives the bytes of the values that were evicted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_evict(
+    client: *const kvmem_node_client,
+    bytes: u64,
+    out_evicted: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        let evicted = client.evict(bytes)?;
+        // SAFETY: promise 1 of the C caller, for `out_evicted`.
+        if let Ok(place) = unsafe { out(out_evicted, "") } {
+            place.put(evicted);
+        }
+        Ok(())
+    })
+}
+
+/// Removes all values of the client's own namespace. Pinned ones keep their bytes until the last
+/// pin is released. `out_removed` (may be NULL) receives how many there were. Fails with
+/// KVMEM_ERR_UNSUPPORTED if the server has a tier, which cannot tell the values of a namespace from
+/// others: kvmem_node_operator_clear removes all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_node_client_clear(
+    client: *const kvmem_node_client,
+    out_removed: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, client, |client| {
+        let removed = client.clear()?;
         // SAFETY: promise 1 of the C caller, for `out_removed`.
         if let Ok(place) = unsafe { out(out_removed, "") } {
             place.put(removed as u64);
@@ -236,7 +281,7 @@ pub unsafe extern "C" fn kvmem_node_client_clear(
 /// kvmem_node_pins_is_valid tells it at once. `out_reclaimed` (may be NULL) receives how many
 /// values it had pinned.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_node_client_reclaim_pins(
+pub unsafe extern "C" fn kvmem_node_operator_reclaim_pins(
     client: *const kvmem_node_client,
     pid: u32,
     out_reclaimed: *mut u64,
@@ -244,7 +289,7 @@ pub unsafe extern "C" fn kvmem_node_client_reclaim_pins(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     on(&promise, client, |client| {
-        let reclaimed = client.reclaim_pins(pid)?;
+        let reclaimed = client.as_operator().reclaim_pins(pid)?;
         // SAFETY: promise 1 of the C caller, for `out_reclaimed`.
         if let Ok(place) = unsafe { out(out_reclaimed, "") } {
             place.put(reclaimed as u64);

@@ -267,7 +267,7 @@ pub unsafe extern "C" fn kvmem_node_client_commit(
             keys.push(unsafe { (node_key(one.key, one.key_bytes)?, value_options(one)?) });
         }
         let committed = take_all(&cells, wanted, keys).and_then(|values| {
-            node.try_commit(values).map_err(|failed| (failed.values, failed.error.into()))
+            node.commit(values).map_err(|failed| (failed.values, failed.error.into()))
         });
         if let Err((values, error)) = committed {
             for (cell, value) in cells.iter().zip(values) {

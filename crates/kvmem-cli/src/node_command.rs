@@ -62,7 +62,8 @@ fn failure(error: ClientError) -> Failure {
 /// Evicts values.
 pub(crate) fn evict(args: &EvictArgs) -> Result<(), Failure> {
     let client = connect_for_work(&args.server)?;
-    let evicted = client.evict(args.namespace.as_deref(), args.bytes).map_err(failure)?;
+    let evicted =
+        client.as_operator().evict(args.namespace.as_deref(), args.bytes).map_err(failure)?;
     let rest = if evicted < args.bytes {
         ": nothing more can be evicted, the rest is free, pinned or reserved"
     } else {
@@ -74,7 +75,7 @@ pub(crate) fn evict(args: &EvictArgs) -> Result<(), Failure> {
 /// Drops all values of a namespace, or of all.
 pub(crate) fn drop_values(args: &DropArgs) -> Result<(), Failure> {
     let client = connect_for_work(&args.server)?;
-    let dropped = client.clear(args.namespace.as_deref()).map_err(failure)?;
+    let dropped = client.as_operator().clear(args.namespace.as_deref()).map_err(failure)?;
     print(format_args!("dropped {} value(s)\n", HumanCount(dropped as u64)))
 }
 
@@ -82,13 +83,13 @@ pub(crate) fn drop_values(args: &DropArgs) -> Result<(), Failure> {
 pub(crate) fn reclaim(args: &ReclaimArgs) -> Result<(), Failure> {
     let client = connect(&args.server)?;
     let pid = args.pid;
-    let sessions = client.sessions().map_err(failure)?;
+    let sessions = client.as_operator().sessions().map_err(failure)?;
     if !sessions.iter().any(|session| session.pid == pid) {
         return Err(Failure::usage(format_args!(
             "process {pid} is no client of the server: `kvmem ls --sessions` lists them"
         )));
     }
-    let reclaimed = client.reclaim_pins(pid).map_err(failure)?;
+    let reclaimed = client.as_operator().reclaim_pins(pid).map_err(failure)?;
     let values = HumanCount(reclaimed as u64);
     print(format_args!("process {pid} has lost its pins of {values} value(s)\n"))
 }

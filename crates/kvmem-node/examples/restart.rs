@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{Backing, PageSize, Region};
 use kvmem_node::{
-    ConnectOptions, MAX_BATCH, Node, NodeClient, NodeOptions, NodeServer, ServerOptions,
+    ConnectOptions, MAX_BATCH, NewValue, Node, NodeClient, NodeOptions, NodeServer, ServerOptions,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,7 +28,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let keys: Vec<[u8; 4]> =
             (first..blocks.min(first + MAX_BATCH as u32)).map(u32::to_le_bytes).collect();
         let reserved = client.reserve(&vec![4096; keys.len()])?;
-        client.commit(keys.into_iter().zip(reserved).collect())?;
+        client.commit(
+            keys.into_iter().zip(reserved).map(|(key, block)| NewValue::new(key, block)).collect(),
+        )?;
     }
     let stored = started.elapsed();
     println!("{blocks} blocks reserved and committed in {stored:.2?}");

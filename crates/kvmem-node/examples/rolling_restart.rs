@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{Ladder, PageSize, Region};
 use kvmem_node::{
-    ConnectOptions, MemoryFile, Node, NodeClient, NodeOptions, NodeServer, ServerOptions,
+    ConnectOptions, MemoryFile, NewValue, Node, NodeClient, NodeOptions, NodeServer, ServerOptions,
 };
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -142,7 +142,9 @@ fn engine(socket: &Path, seed: u8, stop: &AtomicBool) -> Outcome<Found> {
     for (block, key) in blocks.iter_mut().zip(&keys) {
         block.bytes_mut()?.fill(key[1] ^ seed);
     }
-    node.commit(keys.iter().copied().zip(blocks).collect())?;
+    node.commit(
+        keys.iter().copied().zip(blocks).map(|(key, block)| NewValue::new(key, block)).collect(),
+    )?;
     let mut found = Found { lookups: 0, hits: 0, longest: Duration::ZERO };
     while !stop.load(Ordering::Relaxed) {
         let started = Instant::now();

@@ -10,7 +10,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use kvmem::arena::{Backing, PageSize, Region};
-use kvmem_node::{ConnectOptions, Node, NodeClient, NodeOptions, NodeServer, ServerOptions};
+use kvmem_node::{
+    ConnectOptions, NewValue, Node, NodeClient, NodeOptions, NodeServer, ServerOptions,
+};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
@@ -84,7 +86,14 @@ fn engine(socket: &Path, seed: u32) -> Outcome<()> {
             block.bytes_mut()?.copy_from_slice(&computed(*key));
         }
         // One batch: another engine finds all of these blocks, or none.
-        node.commit(missing.iter().copied().zip(blocks).collect())?;
+        node.commit(
+            missing
+                .iter()
+                .copied()
+                .zip(blocks)
+                .map(|(key, block)| NewValue::new(key, block))
+                .collect(),
+        )?;
     }
     println!("engine {seed}: found {hits} of {} blocks, computed {}", keys.len(), missing.len());
     Ok(())

@@ -20,8 +20,8 @@ mod sync;
 mod tier;
 
 pub use client::{
-    ClientError, ClientRegistrars, ConnectOptions, Interrupt, NewValue, NodeClient,
-    NodeReservation, NotCommitted, ParentKey, PinBatch, PinnedValue, ValueOptions,
+    ClientError, ClientRegistrars, ConnectOptions, Interrupt, NewValue, NodeClient, NodeOperator,
+    NodePin, NodeReservation, NotCommitted, ParentKey, PinBatch, PinnedValue, ValueOptions,
 };
 pub use error::{AccessError, BadIndex, CallError, MemoryFileError, NodeError, Quota, TooMany};
 pub use keeper::{

@@ -41,6 +41,7 @@ mod lower_tier;
 mod node_cache;
 mod node_call;
 mod node_error;
+mod node_operator;
 mod node_pins;
 mod node_report;
 mod node_reservation;
@@ -90,6 +91,7 @@ fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     collect::add::<kv_cache::PyPinned>(module)?;
     collect::add::<kv_cache::PyReservation>(module)?;
     collect::add::<node_cache::PyNodeCache>(module)?;
+    collect::add::<node_operator::PyNodeOperator>(module)?;
     collect::add::<node_pins::PyPinBatch>(module)?;
     collect::add::<node_pins::PyPinnedValue>(module)?;
     collect::add::<node_reservation::PyNodeReservation>(module)?;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvmem::arena::{CancelToken, ProgressOptions, Region};
 use kvmem_node::{
-    CallError, ClientError, ClientRegistrars, ConnectOptions, MAX_BATCH, NodeClient, PinBatch,
-    ValueOptions,
+    CallError, ClientError, ClientRegistrars, ConnectOptions, MAX_BATCH, NewValue, NodeClient,
+    PinBatch, ValueOptions,
 };
 use pyo3::prelude::*;
 
@@ -26,6 +26,7 @@ use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::long;
 use crate::node_call::{INTERRUPT, call, detached};
 use crate::node_error::node_error;
+use crate::node_operator::PyNodeOperator;
 use crate::node_pins::{NodePin, PyPinBatch, PyPinnedValue};
 use crate::node_report;
 use crate::node_reservation::{PyNodeReservation, Reserved};
@@ -54,7 +55,7 @@ const MAX_WAIT: u64 = u32::MAX as u64 / 1000;
 const WAIT_PER_MESSAGE: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Highest number of events or values that one message returns.
-const MAX_LISTED: u64 = 512;
+pub(crate) const MAX_LISTED: u64 = 512;
 
 impl Held for NodeClient {
     const NAME: &'static str = "node cache";
@@ -184,7 +185,7 @@ pub(crate) fn connect(
 }
 
 impl PyNodeCache {
-    fn client(&self) -> PyResult<Lent<NodeClient>> {
+    pub(crate) fn client(&self) -> PyResult<Lent<NodeClient>> {
         self.held.with(NodeClient::clone).map(Lent::new)
     }
 
@@ -202,9 +203,9 @@ impl PyNodeCache {
         let values = values.into_iter().zip(reservations).zip(hints);
         for (((name, source), mut reservation), hints) in values {
             fill(py, &mut reservation, &source)?;
-            committed.push((name, reservation, *hints));
+            committed.push(NewValue { key: name, reservation, options: *hints });
         }
-        call(py, &client, |client| client.commit_each(committed))
+        call(py, &client, |client| Ok(client.commit(committed)?))
     }
 
     /// Pins the values of keys, with as few messages as possible.
@@ -269,27 +270,10 @@ impl PyNodeCache {
     }
 
     /// Returns an error if the cache only reads.
-    fn check_writes(&self, py: Python<'_>) -> PyResult<()> {
+    pub(crate) fn check_writes(&self, py: Python<'_>) -> PyResult<()> {
         match self.connected.read_only {
             true => Err(node_error(py, &ClientError::Call(CallError::ReadOnly))),
             false => Ok(()),
-        }
-    }
-
-    /// Returns the namespace that a call of operators is for; `None`: all.
-    fn scope<'a>(
-        &'a self,
-        py: Python<'_>,
-        namespace: Option<&'a str>,
-        everywhere: bool,
-    ) -> PyResult<Option<&'a str>> {
-        match (namespace, everywhere) {
-            (Some(_), true) => {
-                let message = "a namespace and everywhere=True contradict each other: give one";
-                Err(error::bad_value(py, message))
-            }
-            (None, true) => Ok(None),
-            (namespace, false) => Ok(Some(namespace.unwrap_or(&self.connected.namespace))),
         }
     }
 }
@@ -450,15 +434,14 @@ impl PyNodeCache {
         let taken =
             take_all::<PyNodeReservation, _>(objects.as_any(), "reservations", |it| &it.held)?;
         let values: Vec<_> = taken.into_iter().map(Reserved::into_value).collect();
-        call(py, &client, |client| client.commit_each(values))
+        call(py, &client, |client| Ok(client.commit(values)?))
     }
 
     /// Returns the value under ``key``, pinned, and counts it as used.
     fn get(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinnedValue>> {
         let (key, name) = (key.to_owned_key(), node_key(py, key)?);
-        let pin = call(py, &self.client()?, |client| {
-            Ok(client.get(&name)?.and_then(|pin| NodePin::new(pin, key)))
-        })?;
+        let pin =
+            call(py, &self.client()?, |client| Ok(NodePin::new(client.acquire(&[&name])?, key)))?;
         Ok(pin.map(PyPinnedValue::new))
     }
 
@@ -606,27 +589,6 @@ impl PyNodeCache {
         node_report::events(py, found)
     }
 
-    /// Lists the values of all namespaces, at most ``max`` of them, for operators. Values that
-    /// come and go meanwhile may be missing.
-    #[pyo3(signature = (*, max=None))]
-    fn list<'py>(
-        &self,
-        py: Python<'py>,
-        max: Option<Int<'py>>,
-    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let max = max.map_or(Ok(u64::MAX), |max| max.u64(py, "max"))?;
-        let values = call(py, &self.client()?, |client| {
-            let (mut all, mut from) = (Vec::new(), Some(0));
-            while let (Some(at), left @ 1..) = (from, max - all.len() as u64) {
-                let (values, next) = client.list(at, left.min(MAX_LISTED) as u32)?;
-                all.extend(values);
-                from = next;
-            }
-            Ok(all)
-        })?;
-        values.iter().map(|value| node_report::listed(py, value)).collect()
-    }
-
     /// Lists the values of the cache's own namespace: those in memory, and those in the tier
     /// that the server has stored there or fetched, which have no pins, priority and idle time.
     /// Values that come and go meanwhile may be missing; :meth:`events` tells of them.
@@ -643,43 +605,24 @@ impl PyNodeCache {
         values.iter().map(|value| node_report::listed(py, value)).collect()
     }
 
-    /// Lists the clients of the server, for operators.
-    fn sessions<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
-        let sessions = call(py, &self.client()?, NodeClient::sessions)?;
-        sessions.iter().map(|session| node_report::session(py, session)).collect()
+    /// Evicts values of at least ``nbytes`` bytes from the cache's own namespace. Returns the
+    /// number of bytes evicted.
+    fn evict(&self, py: Python<'_>, nbytes: Size) -> PyResult<u64> {
+        self.check_writes(py)?;
+        call(py, &self.client()?, |client| client.evict(nbytes.0))
     }
 
-    /// Evicts values of at least ``nbytes`` bytes, for operators: of a namespace, None for that
-    /// of this cache, or of all. Returns the number of bytes evicted.
-    #[pyo3(signature = (nbytes, namespace=None, *, everywhere=false))]
-    fn evict(
-        &self,
-        py: Python<'_>,
-        nbytes: Size,
-        namespace: Option<&str>,
-        everywhere: bool,
-    ) -> PyResult<u64> {
+    /// Removes all values of the cache's own namespace. Returns their number. Pinned values stay
+    /// valid. Raises :class:`NodeError` if the node has a tier, which does not know the namespace
+    /// of a value: an operator can remove all values, by ``as_operator().clear()``.
+    fn clear(&self, py: Python<'_>) -> PyResult<usize> {
         self.check_writes(py)?;
-        let scope = self.scope(py, namespace, everywhere)?;
-        call(py, &self.client()?, |client| client.evict(scope, nbytes.0))
+        call(py, &self.client()?, NodeClient::clear)
     }
 
-    /// Removes all values, for operators: of a namespace, None for that of this cache, or of
-    /// all. Returns their number. Pinned values stay valid. Raises :class:`NodeError` for a
-    /// namespace if the node has a tier, which only removes all.
-    #[pyo3(signature = (namespace=None, *, everywhere=false))]
-    fn clear(&self, py: Python<'_>, namespace: Option<&str>, everywhere: bool) -> PyResult<usize> {
-        self.check_writes(py)?;
-        let scope = self.scope(py, namespace, everywhere)?;
-        call(py, &self.client()?, |client| client.clear(scope))
-    }
-
-    /// Ends the pins of a process that is known to read no more, for operators. Returns the
-    /// number of values that were pinned.
-    fn reclaim_pins(&self, py: Python<'_>, pid: Int<'_>) -> PyResult<usize> {
-        self.check_writes(py)?;
-        let pid = pid.u32(py, "pid")?;
-        call(py, &self.client()?, |client| client.reclaim_pins(pid))
+    /// Returns the calls of operators, which concern all namespaces and other clients.
+    fn as_operator(cache: &Bound<'_, Self>) -> PyNodeOperator {
+        PyNodeOperator::new(cache)
     }
 
     /// First address of the node's memory in this process, for registering it with devices. It

@@ -43,14 +43,14 @@ impl Reserved {
     }
 
     /// Returns what a commit takes.
-    pub(crate) fn into_value(self) -> (Vec<u8>, NodeReservation, ValueOptions) {
-        (self.name, self.reservation, self.hints)
+    pub(crate) fn into_value(self) -> NewValue<Vec<u8>> {
+        NewValue { key: self.name, reservation: self.reservation, options: self.hints }
     }
 
     fn commit(self, py: Python<'_>) -> PyResult<()> {
         let client = Lent::new(self.client.clone());
         let value = vec![self.into_value()];
-        detached(py, || client.commit_each(value))
+        detached(py, || Ok(client.commit(value)?))
     }
 }
 

@@ -39,7 +39,7 @@ def cache(shared_server: Server, request: pytest.FixtureRequest) -> Iterator[kvm
         assert cache.has_rings == request.param
         yield cache
         gc.collect()
-        cache.clear(everywhere=True)
+        cache.as_operator().clear()
         stats = cache.stats()
         assert (stats.pinned, stats.reservations, stats.used) == (0, 0, 0), stats
 
@@ -141,7 +141,7 @@ def test_keys_of_all_types_are_apart_and_come_back(cache: kvmem.NodeCache) -> No
     with cache.acquire(keys) as pins:
         assert [bytes(found(pin)) for pin in pins] == [bytes([n]) for n in range(len(keys))]
         assert [found(pin).cache_key for pin in pins] == keys
-    listed = cache.list()
+    listed = cache.as_operator().list()
     assert {each.key for each in listed} == set(keys) and len(listed) == len(keys)
     assert {each.key for each in cache.events(cache.events(2**63).next - len(keys))} == set(keys)
     for wrong, value, limit in ((b"", 0, 1), (b"k" * 65, 65, 64), ("k" * 53, 65, 64)):
@@ -355,7 +355,7 @@ def test_what_a_killed_client_had_is_free(cache: kvmem.NodeCache) -> None:
     """)
     stats = cache.stats()
     assert (stats.pinned, stats.reservations, stats.reserved_nbytes) == (1, 1, 2 * MIB)
-    (session,) = [each for each in cache.sessions() if each.pid == other.pid]
+    (session,) = [each for each in cache.as_operator().sessions() if each.pid == other.pid]
     assert (session.pins, session.reservations, session.connected) == (1, 1, True)
     os.kill(other.pid, signal.SIGKILL)
     other.wait()
@@ -448,8 +448,6 @@ def test_errors(shared_server: Server, cache: kvmem.NodeCache) -> None:
         room.write(b"x", 10)
     with pytest.raises(kvmem.InvalidArgumentError, match="priority is 4"):
         cache.insert("k", b"x", priority=4)
-    with pytest.raises(kvmem.InvalidArgumentError, match="contradict"):
-        cache.clear("here", everywhere=True)
 
 
 def test_a_silent_client_loses_its_reservations() -> None:
@@ -474,7 +472,7 @@ def test_values_have_priorities_and_a_time(cache: kvmem.NodeCache) -> None:
     cache.insert("short", b"x", ttl=0.05)
     until(lambda: "short" not in cache)
     cache.insert_batch({"long": b"x"}, priority=2, ttl=3600)
-    (long,) = [each for each in cache.list() if each.key == "long"]
+    (long,) = [each for each in cache.as_operator().list() if each.key == "long"]
     assert (long.priority, long.nbytes, long.pins, long.namespace) == (2, 1, 0, "")
 
 
@@ -526,10 +524,12 @@ def test_namespaces_are_apart(shared_server: Server, cache: kvmem.NodeCache) -> 
         assert bytes(found(model.get("k"))) == b"model" and model.namespace == "model"
         stats = {each.name: each for each in cache.stats().namespaces}
         assert stats["model"].nbytes == 4096 and stats["model"].max_nbytes is None
-        assert cache.evict(1, "model") == 4096 and cache.evict(1, "unknown") == 0
+        operator = cache.as_operator()
+        assert operator.evict(1, "model") == 4096 and operator.evict(1, "unknown") == 0
         assert "k" not in model and "k" in cache
         model.insert("k", b"model")
-        assert cache.clear("model") == 1 and cache.evict("1KiB", everywhere=True) == 4096
+        assert cache.clear() == 1 and "k" in model
+        assert operator.clear("model") == 1 and operator.evict("1KiB") == 0
 
 
 def test_events(cache: kvmem.NodeCache) -> None:
@@ -564,7 +564,7 @@ def test_operators_end_pins(cache: kvmem.NodeCache) -> None:
     cache.insert("k", b"value")
     pinned = found(cache.get("k"))
     assert pinned.is_valid and cache.stats().pinned_nbytes == 4096
-    assert cache.reclaim_pins(os.getpid()) == 1
+    assert cache.as_operator().reclaim_pins(os.getpid()) == 1
     assert not pinned.is_valid, "the word tells it, without a call"
     with pytest.raises(kvmem.PinRevokedError, match="acquire the values again") as caught:
         _ = pinned.address
@@ -710,7 +710,7 @@ def test_the_interpreter_exits_cleanly_with(
     cache.insert("k", b"value")
     code = f"import kvmem\ncache = kvmem.connect({str(cache.path)!r})\n"
     assert script(code + textwrap.dedent(EXITS[what])) == ""
-    until(lambda: len(cache.sessions()) == 1)
+    until(lambda: len(cache.as_operator().sessions()) == 1)
 
 
 def test_threads_share_a_connection(cache: kvmem.NodeCache) -> None:
@@ -784,7 +784,7 @@ def test_tasks_of_an_event_loop(cache: kvmem.NodeCache) -> None:
             assert await nodes.touch(["a"]) == 1 and await nodes.remove("a")
             assert await nodes.remove_batch(["a", "b"]) == 1
             await nodes.keep_alive()
-            assert len(await nodes.list(max=3)) == 3 and len(await nodes.sessions()) == 2
+            assert len(await nodes.list_namespace()) == 4
             (await nodes.reserve("r", 1)).discard()
             assert await nodes.evict(1) > 0 and await nodes.clear() > 0
             assert (await nodes.stats()).values == 0 and not nodes.closed

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kvmem_node::MAX_BATCH;
+use kvmem_node::{ClientError, MAX_BATCH, NewValue};
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
@@ -39,7 +39,9 @@ pub(super) fn measure(
     for numbers in numbers.chunks(MAX_BATCH) {
         let reserved = client.reserve(&vec![BLOCK_BYTES; numbers.len()])?;
         let keys = numbers.iter().map(|number| number.to_le_bytes());
-        client.commit(keys.zip(reserved).collect())?;
+        client
+            .commit(keys.zip(reserved).map(|(key, block)| NewValue::new(key, block)).collect())
+            .map_err(ClientError::from)?;
     }
     server.kill()?;
     let start = Instant::now();

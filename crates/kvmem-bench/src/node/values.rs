@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use kvmem::arena::{Populate, ProgressOptions, Region};
-use kvmem_node::{NodeClient, PinBatch};
+use kvmem_node::{ClientError, NewValue, NodeClient, PinBatch};
 use kvmem_testkit::workload::stream;
 use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
@@ -72,7 +72,14 @@ impl ValueContender for NodeValues {
             for (block, value) in reserved.iter_mut().zip(values) {
                 block.write(0, value)?;
             }
-            self.client.commit(keys.iter().zip(reserved).collect())?;
+            self.client
+                .commit(
+                    keys.iter()
+                        .zip(reserved)
+                        .map(|(key, block)| NewValue::new(key, block))
+                        .collect(),
+                )
+                .map_err(ClientError::from)?;
         }
         Ok(())
     }

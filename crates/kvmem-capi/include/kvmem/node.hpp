@@ -269,6 +269,34 @@ struct NodeCommit {
     std::string_view parent{};
 };
 
+namespace detail {
+
+template <class Call>
+NodeList node_list(Call call, const kvmem_node_client *client, std::uint64_t from,
+                   std::size_t max) {
+    std::vector<kvmem_node_listed> list(max < 512 ? max : 512);
+    std::uint64_t count = 0;
+    std::uint64_t next = 0;
+    detail::check(call(client, from, list.data(), list.size(), &count, &next));
+    NodeList found;
+    found.values.reserve(count);
+    for (std::size_t at = 0; at < count; at++) {
+        const kvmem_node_listed &one = list[at];
+        const char *key = reinterpret_cast<const char *>(one.key);
+        found.values.push_back({one.namespace_name, std::string(key, one.key_bytes), one.bytes,
+                                std::chrono::milliseconds(one.idle_ms), one.pins,
+                                one.priority});
+    }
+    if (next != UINT64_MAX) {
+        found.next = next;
+    }
+    return found;
+}
+
+} // namespace detail
+
+class NodeOperator;
+
 /// A connection to the server of a node: `kvmem serve`. The server keeps the values of all engines
 /// of a machine in one memory, which outlives them. The client maps it once, and reads and writes
 /// values in place. Calls that find the server ended connect again by themselves.
@@ -522,92 +550,40 @@ public:
         return found;
     }
 
-    /// Lists at most `max` values from entry `from` on, for operators: the server's user and root.
-    /// So are the next four calls.
-    NodeList list(std::uint64_t from = 0, std::size_t max = 512) const {
-        return list_by(kvmem_node_client_list, from, max);
-    }
-
     /// Lists at most `max` values of the client's own namespace, from entry `from` on: those in
     /// memory, and those in the tier that the server has stored there or fetched. There may be none
     /// before the end. Any client may call it.
     NodeList list_namespace(std::uint64_t from = 0, std::size_t max = 512) const {
-        return list_by(kvmem_node_client_list_namespace, from, max);
+        return detail::node_list(kvmem_node_client_list_namespace, native_handle(), from, max);
     }
 
-    /// Lists the clients of the server.
-    std::vector<NodeSession> sessions() const {
-        std::vector<kvmem_node_session> list(256);
-        std::uint64_t count = 0;
-        detail::check(
-            kvmem_node_client_sessions(native_handle(), list.data(), list.size(), &count));
-        std::vector<NodeSession> found;
-        found.reserve(count);
-        for (std::size_t at = 0; at < count; at++) {
-            const kvmem_node_session &one = list[at];
-            found.push_back({one.pid, one.namespace_name, one.pins, one.reservations,
-                             one.is_connected != 0, std::chrono::milliseconds(one.silent_ms)});
-        }
-        return found;
-    }
-
-    /// Evicts values of at least `bytes`, of one namespace or of all; returns the bytes of those
-    /// that were evicted.
-    std::uint64_t evict(std::uint64_t bytes,
-                        const std::optional<std::string> &namespace_name = std::nullopt) {
+    /// Evicts values of at least `bytes` from the client's own namespace; returns the bytes of
+    /// those that were evicted.
+    std::uint64_t evict(std::uint64_t bytes) {
         std::uint64_t evicted = 0;
-        detail::check(kvmem_node_client_evict(native_handle(), name_of(namespace_name), bytes,
-                                              &evicted));
+        detail::check(kvmem_node_client_evict(native_handle(), bytes, &evicted));
         return evicted;
     }
 
-    /// Removes all values of one namespace or of all; returns how many there were. Pinned ones keep
-    /// their bytes until the last pin is released.
-    std::size_t clear(const std::optional<std::string> &namespace_name = std::nullopt) {
+    /// Removes all values of the client's own namespace; returns how many there were. Pinned ones
+    /// keep their bytes until the last pin is released. Throws if the server has a tier: see
+    /// kvmem_node_client_clear.
+    std::size_t clear() {
         std::uint64_t removed = 0;
-        detail::check(
-            kvmem_node_client_clear(native_handle(), name_of(namespace_name), &removed));
+        detail::check(kvmem_node_client_clear(native_handle(), &removed));
         return removed;
     }
 
-    /// Ends the pins of a process that no longer reads; returns how many values it had pinned.
-    std::size_t reclaim_pins(std::uint32_t pid) {
-        std::uint64_t reclaimed = 0;
-        detail::check(kvmem_node_client_reclaim_pins(native_handle(), pid, &reclaimed));
-        return reclaimed;
-    }
+    /// Returns the calls of operators: those that concern other namespaces and other clients. The
+    /// client must outlive it.
+    inline NodeOperator as_operator();
 
     kvmem_node_client *native_handle() const noexcept { return client_.get(); }
 
 private:
-    static const char *name_of(const std::optional<std::string> &name) noexcept {
-        return name ? name->c_str() : nullptr;
-    }
-
     /// A time that is less than zero counts as zero.
     static std::uint64_t milliseconds(std::chrono::milliseconds time) noexcept {
         return time.count() < 0 ? 0 : static_cast<std::uint64_t>(time.count());
-    }
-
-    template <class Call>
-    NodeList list_by(Call call, std::uint64_t from, std::size_t max) const {
-        std::vector<kvmem_node_listed> list(max < 512 ? max : 512);
-        std::uint64_t count = 0;
-        std::uint64_t next = 0;
-        detail::check(call(native_handle(), from, list.data(), list.size(), &count, &next));
-        NodeList found;
-        found.values.reserve(count);
-        for (std::size_t at = 0; at < count; at++) {
-            const kvmem_node_listed &one = list[at];
-            const char *key = reinterpret_cast<const char *>(one.key);
-            found.values.push_back({one.namespace_name, std::string(key, one.key_bytes), one.bytes,
-                                    std::chrono::milliseconds(one.idle_ms), one.pins,
-                                    one.priority});
-        }
-        if (next != UINT64_MAX) {
-            found.next = next;
-        }
-        return found;
     }
 
     template <class Keys>
@@ -650,6 +626,71 @@ private:
 
     detail::Handle<kvmem_node_client, kvmem_node_client_destroy> client_;
 };
+
+/// The calls of operators on a node. The server answers them to its own user, to root and to those
+/// that its options name; for others they throw. Made by `NodeClient::as_operator`.
+class NodeOperator {
+public:
+    /// Lists at most `max` values from entry `from` on.
+    NodeList list(std::uint64_t from = 0, std::size_t max = 512) const {
+        return detail::node_list(kvmem_node_operator_list, client_->native_handle(), from, max);
+    }
+
+    /// Lists the clients of the server.
+    std::vector<NodeSession> sessions() const {
+        std::vector<kvmem_node_session> list(256);
+        std::uint64_t count = 0;
+        detail::check(
+            kvmem_node_operator_sessions(client_->native_handle(), list.data(), list.size(), &count));
+        std::vector<NodeSession> found;
+        found.reserve(count);
+        for (std::size_t at = 0; at < count; at++) {
+            const kvmem_node_session &one = list[at];
+            found.push_back({one.pid, one.namespace_name, one.pins, one.reservations,
+                             one.is_connected != 0, std::chrono::milliseconds(one.silent_ms)});
+        }
+        return found;
+    }
+
+    /// Evicts values of at least `bytes`, of one namespace or of all; returns the bytes of those
+    /// that were evicted.
+    std::uint64_t evict(std::uint64_t bytes,
+                        const std::optional<std::string> &namespace_name = std::nullopt) {
+        std::uint64_t evicted = 0;
+        detail::check(kvmem_node_operator_evict(client_->native_handle(), name_of(namespace_name), bytes,
+                                              &evicted));
+        return evicted;
+    }
+
+    /// Removes all values of one namespace or of all; returns how many there were. Pinned ones keep
+    /// their bytes until the last pin is released.
+    std::size_t clear(const std::optional<std::string> &namespace_name = std::nullopt) {
+        std::uint64_t removed = 0;
+        detail::check(
+            kvmem_node_operator_clear(client_->native_handle(), name_of(namespace_name), &removed));
+        return removed;
+    }
+
+    /// Ends the pins of a process that no longer reads; returns how many values it had pinned.
+    std::size_t reclaim_pins(std::uint32_t pid) {
+        std::uint64_t reclaimed = 0;
+        detail::check(kvmem_node_operator_reclaim_pins(client_->native_handle(), pid, &reclaimed));
+        return reclaimed;
+    }
+
+private:
+    friend class NodeClient;
+
+    explicit NodeOperator(NodeClient &client) noexcept : client_(&client) {}
+
+    static const char *name_of(const std::optional<std::string> &name) noexcept {
+        return name ? name->c_str() : nullptr;
+    }
+
+    NodeClient *client_;
+};
+
+inline NodeOperator NodeClient::as_operator() { return NodeOperator(*this); }
 
 } // namespace kvmem
 

@@ -451,7 +451,7 @@ static void operators(void) {
     static kvmem_node_listed values[512];
     uint64_t from = 0, count, seen = 0;
     do {
-        OK(kvmem_node_client_list(client, from, values, 512, &count, &from));
+        OK(kvmem_node_operator_list(client, from, values, 512, &count, &from));
         for (uint64_t at = 0; at < count; at++) {
             if (strcmp(values[at].namespace_name, "of operators") == 0) {
                 CHECK(values[at].key_bytes == 3 && memcmp(values[at].key, "key\0", 4) == 0);
@@ -461,7 +461,7 @@ static void operators(void) {
         }
     } while (from != UINT64_MAX);
     CHECK(seen == 1);
-    OK(kvmem_node_client_list(client, UINT64_MAX, NULL, 0, &count, &from));
+    OK(kvmem_node_operator_list(client, UINT64_MAX, NULL, 0, &count, &from));
     CHECK(count == 0 && from == UINT64_MAX);
     from = 0;
     OK(kvmem_node_client_list_namespace(other, from, values, 512, &count, &from));
@@ -476,9 +476,9 @@ static void operators(void) {
     CHECK(places[0] == 0);
     CHECK(kvmem_node_client_locate(other, sought, 1, NULL) == KVMEM_ERR_NULL_ARGUMENT);
     static kvmem_node_session sessions[256];
-    OK(kvmem_node_client_sessions(client, sessions, 1, &count));
+    OK(kvmem_node_operator_sessions(client, sessions, 1, &count));
     CHECK(count == 1);
-    OK(kvmem_node_client_sessions(client, sessions, 256, &count));
+    OK(kvmem_node_operator_sessions(client, sessions, 256, &count));
     seen = 0;
     for (uint64_t at = 0; at < count; at++) {
         CHECK(sessions[at].pid == (uint32_t)getpid());
@@ -489,21 +489,30 @@ static void operators(void) {
     }
     CHECK(seen == 1);
     uint64_t evicted, reclaimed, removed;
-    OK(kvmem_node_client_evict(client, "of operators", 1, &evicted));
+    OK(kvmem_node_operator_evict(client, "of operators", 1, &evicted));
     CHECK(evicted == 0);
     uint32_t valid;
     OK(kvmem_node_pins_is_valid(pins, &valid));
     CHECK(valid == 1);
-    OK(kvmem_node_client_reclaim_pins(client, (uint32_t)getpid(), &reclaimed));
+    OK(kvmem_node_operator_reclaim_pins(client, (uint32_t)getpid(), &reclaimed));
     CHECK(reclaimed >= 1);
     /* The client has made no call since. */
     OK(kvmem_node_pins_is_valid(pins, &valid));
     CHECK(valid == 0);
-    OK(kvmem_node_client_evict(client, "of operators", 1, &evicted));
+    OK(kvmem_node_operator_evict(client, "of operators", 1, &evicted));
     CHECK(evicted == 4096);
     OK(kvmem_node_client_insert(other, "key", 3, "value", 5));
-    OK(kvmem_node_client_clear(client, "of operators", &removed));
+    OK(kvmem_node_operator_clear(client, "of operators", &removed));
     CHECK(removed == 1);
+    /* Its own namespace, and no other one. */
+    OK(kvmem_node_client_insert(other, "key", 3, "value", 5));
+    OK(kvmem_node_client_insert(client, "key", 3, "value", 5));
+    OK(kvmem_node_client_evict(other, 1, &evicted));
+    CHECK(evicted == 4096);
+    OK(kvmem_node_client_clear(other, &removed));
+    CHECK(removed == 0);
+    OK(kvmem_node_client_clear(client, &removed));
+    CHECK(removed >= 1);
     kvmem_node_stats stats;
     OK(kvmem_node_client_get_stats(client, &stats));
     CHECK(stats.pinned_bytes == 0 && stats.tier_state == KVMEM_NODE_TIER_NONE);

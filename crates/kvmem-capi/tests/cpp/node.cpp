@@ -200,7 +200,7 @@ static void operators() {
     std::size_t seen = 0;
     std::optional<std::uint64_t> from = 0;
     while (from) {
-        const kvmem::NodeList list = client.list(*from, 1);
+        const kvmem::NodeList list = client.as_operator().list(*from, 1);
         CHECK(list.values.size() <= 1);
         for (const kvmem::NodeListed &one : list.values) {
             if (one.namespace_name == "operated") {
@@ -216,17 +216,22 @@ static void operators() {
     CHECK(located.size() == 2 && located[0].in_memory && !located[0].in_tier);
     CHECK(!located[1].in_memory && !located[1].in_tier);
     bool found = false;
-    for (const kvmem::NodeSession &one : client.sessions()) {
+    for (const kvmem::NodeSession &one : client.as_operator().sessions()) {
         CHECK(one.pid == static_cast<std::uint32_t>(getpid()));
         found |= one.namespace_name == "operated" && one.pins == 1 && one.is_connected;
     }
     CHECK(found);
-    CHECK(client.evict(1, "operated") == 4096 && client.evict(1, "operated") == 0);
+    kvmem::NodeOperator all = client.as_operator();
+    CHECK(all.evict(1, "operated") == 4096 && all.evict(1, "operated") == 0);
+    // Its own namespace.
+    CHECK(client.insert("own", "value", 5) && other.clear() == 1 && client.clear() >= 1);
+    CHECK(other.insert("second", "value", 5));
+    pins = other.acquire(Keys{"second"});
     CHECK(pins.is_valid());
-    CHECK(client.reclaim_pins(static_cast<std::uint32_t>(getpid())) >= 1);
+    CHECK(client.as_operator().reclaim_pins(static_cast<std::uint32_t>(getpid())) >= 1);
     CHECK(!pins.is_valid());
     CHECK(client.stats().pinned_bytes == 0);
-    CHECK(client.clear("none") == 0 && client.clear("operated") == 1);
+    CHECK(all.clear("none") == 0 && all.clear("operated") == 1);
     CHECK(client.stats().tier_state == KVMEM_NODE_TIER_NONE);
 }
 

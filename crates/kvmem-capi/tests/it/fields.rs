@@ -94,7 +94,7 @@ const STRUCTURES: &[Structure] = &[
         absent: &[],
     },
     Structure {
-        rust: ("kvmem/src/cache/write_behind/stats.rs", "WriteBehindStats"),
+        rust: ("kvmem/src/tier/write_behind/stats.rs", "WriteBehindStats"),
         faces: &[
             c("typedef struct kvmem_write_behind_stats {", "} kvmem_write_behind_stats;", &[]),
             python(

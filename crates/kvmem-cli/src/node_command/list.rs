@@ -21,7 +21,7 @@ pub(crate) fn run(args: &LsArgs) -> Result<(), Failure> {
     let client = connect(&args.server)?;
     if args.sessions {
         let own = std::process::id();
-        let mut sessions = client.sessions().map_err(failure)?;
+        let mut sessions = client.as_operator().sessions().map_err(failure)?;
         sessions.retain(|session| session.pid != own);
         let list = SessionList { sessions };
         json.write(&list, &list)
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &LsArgs) -> Result<(), Failure> {
 fn values(args: &LsArgs, client: &NodeClient) -> Result<ValueList, Failure> {
     let (mut values, mut from) = (Vec::new(), Some(0));
     while let Some(at) = from {
-        let (page, next) = client.list(at, PAGE).map_err(failure)?;
+        let (page, next) = client.as_operator().list(at, PAGE).map_err(failure)?;
         let wanted = page
             .into_iter()
             .filter(|it| args.namespace.as_ref().is_none_or(|name| it.namespace == *name));

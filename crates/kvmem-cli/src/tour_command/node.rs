@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kvmem_node::{ConnectOptions, Keeper, KeeperClient, KeeperOptions, NodeClient};
+use kvmem_node::{ConnectOptions, Keeper, KeeperClient, KeeperOptions, NewValue, NodeClient};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tempfile::TempDir;
 
@@ -284,7 +284,7 @@ fn store(client: &NodeClient, value_bytes: u64) -> Result<f64, kvmem_node::Clien
             fill(block.bytes_mut()?, number);
         }
         let keys = (first..).map(u64::to_le_bytes);
-        client.commit(keys.zip(blocks).collect())?;
+        client.commit(keys.zip(blocks).map(|(key, block)| NewValue::new(key, block)).collect())?;
     }
     Ok(started.elapsed().as_secs_f64())
 }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kvmem_node::{ClientError, ConnectOptions, KeeperClient, KeeperError, NodeClient};
+use kvmem_node::{ClientError, ConnectOptions, KeeperClient, KeeperError, NewValue, NodeClient};
 use kvmem_tier::device::FileDevice;
 use rustix::process::Signal;
 
@@ -32,7 +32,7 @@ fn check(client: &NodeClient, keys: std::ops::Range<u32>) {
     for seed in keys {
         let found = client.get(seed.to_le_bytes()).expect("a call");
         let found = found.unwrap_or_else(|| panic!("value {seed} is gone"));
-        let bytes = found.value(0).expect("it was found").bytes();
+        let bytes = found.bytes().expect("it is valid");
         assert_eq!(bytes, value(seed, 5000 + seed as usize), "value {seed}");
     }
 }
@@ -116,7 +116,7 @@ fn committed_values_survive_the_killed_server_and_calls_are_retried() {
     assert_eq!(client.memory().0, base);
     assert_eq!(pins.value(0).expect("it is pinned").bytes(), value(7, 5007));
     own.write(0, b"written to a reservation of the server before").expect("it fits");
-    client.commit(vec![("late", own)]).expect("it is still reserved");
+    client.commit(vec![NewValue::new("late", own)]).expect("it is still reserved");
     assert!(client.get("late").expect("a call").is_some());
     assert_eq!(client.stats().expect("a call").reservations, 3);
     // A client that was killed loses what it had.
@@ -387,7 +387,9 @@ fn quotas_and_leases_are_those_of_the_options() {
     eventually("the reservations of a silent client are lost", || {
         observing.stats().expect("a call").fenced_total == 2
     });
-    let error = small.commit(["a", "b"].into_iter().zip(blocks).collect());
+    let error = small.commit(
+        ["a", "b"].into_iter().zip(blocks).map(|(key, block)| NewValue::new(key, block)).collect(),
+    );
     assert!(error.is_err_and(|error| error.to_string().contains("silent")));
 }
 
@@ -554,8 +556,8 @@ fn metrics_at(address: SocketAddr) -> String {
 fn found_pages(client: &NodeClient) -> usize {
     let is_found = |seed: &u32| {
         let found = client.get(seed.to_le_bytes()).expect("a call");
-        let check = |found: kvmem_node::PinBatch| {
-            assert_eq!(found.value(0).expect("it was found").bytes(), value(*seed, 8192));
+        let check = |found: kvmem_node::NodePin| {
+            assert_eq!(found.bytes().expect("it is valid"), value(*seed, 8192));
         };
         found.map(check).is_some()
     };

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use kvmem_node::NewValue;
 use rustix::process::Signal;
 
 use crate::serving::{Place, eventually, signal_process};
@@ -68,7 +69,7 @@ fn values_survive_when_every_process_is_killed() {
     assert_eq!(client.memory().0, base);
     assert_eq!(pins.value(0).expect("it is pinned").bytes(), [7; 5000]);
     own.write(0, b"late").expect("it fits");
-    client.commit(vec![("late", own)]).expect("it is still reserved");
+    client.commit(vec![NewValue::new("late", own)]).expect("it is still reserved");
     drop((pins, client));
     server.kill();
     // Nobody has the memory now, except the file system.
@@ -77,7 +78,7 @@ fn values_survive_when_every_process_is_killed() {
     let client = place.client();
     for key in 0..200_u32 {
         let found = client.get(key.to_le_bytes()).expect("a call").expect("it is there");
-        assert_eq!(found.value(0).expect("it was found").bytes(), [key as u8; 5000]);
+        assert_eq!(found.bytes().expect("it is valid"), [key as u8; 5000]);
     }
     drop(client);
     // A server that ends by itself leaves the file, too.

@@ -14,15 +14,13 @@ use kvmem::register::{Key, Limits, RegisterError, Registrar, RegistrationSet};
 use super::connection::{Connection, NO_PINS};
 use super::memory::ClientMemory;
 use super::{
-    ClientError, ClientRegistrars, ConnectOptions, NewValue, NodeReservation, NotCommitted,
-    PinBatch, ValueOptions,
+    ClientError, ClientRegistrars, ConnectOptions, NewValue, NodeOperator, NodePin,
+    NodeReservation, NotCommitted, PinBatch, ValueOptions,
 };
 use crate::crc;
 use crate::error::CallError;
 use crate::node::{BlockHandle, Events, NO_BOUNDARY, NodeStats, PIECE_BYTES};
-use crate::protocol::{
-    Answer, Call, Commit, Key as ValueKey, Listed, Located, SessionListed, Welcome,
-};
+use crate::protocol::{Answer, Call, Commit, Key as ValueKey, Listed, Located, Welcome};
 
 /// What pins and reservations need of their client.
 #[derive(Debug)]
@@ -107,7 +105,8 @@ impl Default for Acquisition {
 }
 
 /// An answer of another kind than the call's.
-const UNEXPECTED: ClientError = ClientError::Protocol { what: "an answer to another call" };
+pub(super) const UNEXPECTED: ClientError =
+    ClientError::Protocol { what: "an answer to another call" };
 
 /// Populates and registers memory that was mapped.
 fn prepare(
@@ -234,6 +233,12 @@ impl NodeClient {
         self.inner.memory.region().map(Arc::as_ref)
     }
 
+    /// Returns the name of the namespace of all keys of the client.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.inner.connection.namespace()
+    }
+
     /// Returns whether the calls go through [rings](crate::ring): the client has
     /// [asked](ConnectOptions::rings) for them, and the server has given it some.
     #[must_use]
@@ -318,7 +323,7 @@ impl NodeClient {
         let call = Call::Acquire { epoch, release, keys: keys_of(keys), prefix_only, wait };
         let memory = &self.inner.memory;
         let connection = &self.inner.connection;
-        let (blocks, pending, number, losses) = connection.call(&call, |possessions, answer| {
+        let (blocks, pending, number, revocations) = connection.call(&call, |grants, answer| {
             let Answer::Pinned { epoch, blocks, pending } = answer else {
                 return Err(UNEXPECTED);
             };
@@ -332,13 +337,13 @@ impl NodeClient {
             // A batch without keys has nothing to be removed with.
             let has_keys = !blocks.is_empty();
             // An answer of before a loss, which another thread has noted. The batch is not valid.
-            if !connection.note_epoch(possessions, epoch) {
-                return Ok((blocks, pending, 0, connection.losses().wrapping_sub(1)));
+            if !connection.note_epoch(grants, epoch) {
+                return Ok((blocks, pending, 0, connection.revocations().wrapping_sub(1)));
             }
-            let number = if has_keys { possessions.add_pins(&blocks) } else { 0 };
-            Ok((blocks, pending, number, connection.losses()))
+            let number = if has_keys { grants.add_pins(&blocks) } else { 0 };
+            Ok((blocks, pending, number, connection.revocations()))
         })?;
-        let mut pins = PinBatch::new(Arc::clone(&self.inner), blocks, number, losses);
+        let mut pins = PinBatch::new(Arc::clone(&self.inner), blocks, number, revocations);
         pins.pending = pending;
         if self.verify {
             self.keep_verified(&mut pins);
@@ -395,7 +400,7 @@ impl NodeClient {
         let call = Call::Reserve { sizes: Cow::Borrowed(sizes), wait };
         let memory = &self.inner.memory;
         let connection = &self.inner.connection;
-        let (blocks, session) = connection.call(&call, |possessions, answer| {
+        let (blocks, session) = connection.call(&call, |grants, answer| {
             let Answer::Reserved(blocks) = answer else { return Err(UNEXPECTED) };
             if memory.base_mut().is_none() {
                 return Err(ClientError::Protocol { what: "blocks for a client that only reads" });
@@ -406,7 +411,7 @@ impl NodeClient {
             }
             for block in &blocks {
                 memory.check(block.offset, block.len)?;
-                possessions.reservations.insert(block.handle, block.len);
+                grants.reservations.insert(block.handle, block.len);
             }
             Ok((blocks, connection.session()))
         })?;
@@ -416,55 +421,14 @@ impl NodeClient {
     }
 
     /// Makes reservations values under keys, all of them or none, whatever ends meanwhile. The
-    /// values that the keys had are replaced.
-    ///
-    /// # Errors
-    /// [`ClientError`]. The reservations are released then.
-    pub fn commit<K: AsRef<[u8]>>(
-        &self,
-        values: Vec<(K, NodeReservation)>,
-    ) -> Result<(), ClientError> {
-        self.commit_with(values, ValueOptions::default())
-    }
-
-    /// As [`commit`](Self::commit), with hints for the values.
-    ///
-    /// # Errors
-    /// As [`commit`](Self::commit).
-    pub fn commit_with<K: AsRef<[u8]>>(
-        &self,
-        values: Vec<(K, NodeReservation)>,
-        options: ValueOptions,
-    ) -> Result<(), ClientError> {
-        self.commit_each(values.into_iter().map(|(key, value)| (key, value, options)).collect())
-    }
-
-    /// As [`commit`](Self::commit), with hints for each value.
-    ///
-    /// # Errors
-    /// As [`commit`](Self::commit).
-    pub fn commit_each<K: AsRef<[u8]>>(
-        &self,
-        values: Vec<(K, NodeReservation, ValueOptions)>,
-    ) -> Result<(), ClientError> {
-        let values = values.into_iter();
-        let values = values
-            .map(|(key, reservation, options)| NewValue { key, reservation, options })
-            .collect();
-        self.try_commit(values).map_err(|failed| failed.error)
-    }
-
-    /// As [`commit_each`](Self::commit_each). A call that fails gives the reservations back, and
+    /// values that the keys had are replaced. A call that fails gives the reservations back, and
     /// may be repeated: a batch that the server has committed before the connection broke is found
     /// so.
     ///
     /// # Errors
-    /// [`NotCommitted`] with the values, and [`ClientError::ForeignReservation`] or those of
-    /// [`commit`](Self::commit).
-    pub fn try_commit<K: AsRef<[u8]>>(
-        &self,
-        values: Vec<NewValue<K>>,
-    ) -> Result<(), NotCommitted<K>> {
+    /// [`NotCommitted`] with the values, and the [`ClientError`];
+    /// [`ForeignReservation`](ClientError::ForeignReservation) for one of another client.
+    pub fn commit<K: AsRef<[u8]>>(&self, values: Vec<NewValue<K>>) -> Result<(), NotCommitted<K>> {
         match self.send_commit(&values) {
             Ok(()) => {
                 values.into_iter().for_each(|value| value.reservation.forget());
@@ -492,16 +456,15 @@ impl NodeClient {
         });
         let items: Vec<Commit<'_>> = items.collect();
         let handles: Vec<BlockHandle> = items.iter().map(|item| item.handle).collect();
-        let had = |handle: &BlockHandle| {
-            connection.possessions(|it| it.reservations.contains_key(handle))
-        };
+        let had =
+            |handle: &BlockHandle| connection.grants(|it| it.reservations.contains_key(handle));
         if !handles.iter().all(had) {
             return Err(ClientError::Call(crate::CallError::Fenced));
         }
-        connection.call(&Call::Commit { items }, |possessions, answer| {
+        connection.call(&Call::Commit { items }, |grants, answer| {
             let Answer::Done = answer else { return Err(UNEXPECTED) };
             for handle in &handles {
-                possessions.reservations.remove(handle);
+                grants.reservations.remove(handle);
             }
             Ok(())
         })
@@ -512,19 +475,49 @@ impl NodeClient {
     /// # Errors
     /// Those of [`reserve`](Self::reserve) and [`commit`](Self::commit).
     pub fn insert(&self, key: impl AsRef<[u8]>, value: &[u8]) -> Result<(), ClientError> {
-        let mut reservations = self.reserve(&[value.len() as u64])?;
-        let mut reservation = reservations.pop().expect("one size, one reservation");
-        reservation.write(0, value)?;
-        self.commit(vec![(key, reservation)])
+        self.insert_with(key, value, ValueOptions::default())
     }
 
-    /// Pins the value of one key.
+    /// Inserts a value as [`insert`](Self::insert) does, with hints about its worth.
+    ///
+    /// # Errors
+    /// Those of [`insert`](Self::insert).
+    pub fn insert_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: &[u8],
+        options: ValueOptions,
+    ) -> Result<(), ClientError> {
+        self.insert_batch(&[(key, value, options)])
+    }
+
+    /// Inserts several values with the hints of each, all of them or none. At most
+    /// [`MAX_BATCH`](crate::MAX_BATCH) values.
+    ///
+    /// # Errors
+    /// Those of [`insert`](Self::insert).
+    pub fn insert_batch<K: AsRef<[u8]>>(
+        &self,
+        values: &[(K, &[u8], ValueOptions)],
+    ) -> Result<(), ClientError> {
+        let sizes: Vec<u64> = values.iter().map(|(_, value, _)| value.len() as u64).collect();
+        let reservations = self.reserve(&sizes)?;
+        let mut committed = Vec::with_capacity(values.len());
+        for (mut reservation, (key, value, options)) in reservations.into_iter().zip(values) {
+            reservation.write(0, value)?;
+            let (key, options) = (key.as_ref(), *options);
+            committed.push(NewValue { key, reservation, options });
+        }
+        Ok(self.commit(committed)?)
+    }
+
+    /// Returns the value of a key, pinned; `None` if neither memory nor the server's
+    /// [tier](kvmem::tier::Tier) has one.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<PinBatch>, ClientError> {
-        let pins = self.acquire(&[key])?;
-        Ok(pins.value(0).is_some().then_some(pins))
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<NodePin>, ClientError> {
+        Ok(NodePin::of(self.acquire(&[key])?))
     }
 
     /// Removes the values of keys. Pinned ones keep their bytes until the last pin is dropped.
@@ -616,56 +609,34 @@ impl NodeClient {
         })
     }
 
-    /// Lists at most `max` values from entry `from` on, for operators. Returns the entry to go on
-    /// with.
+    /// Removes all values of the client's own namespace. Returns how many there were. Pinned ones
+    /// keep their bytes until the last pin is dropped.
+    ///
+    /// # Errors
+    /// [`ClientError::Call`] with [`NamespaceInTier`](crate::CallError::NamespaceInTier) if the
+    /// server has a [tier](kvmem::tier::Tier), which does not know the namespace of a value: an
+    /// [operator](Self::as_operator) can remove all values.
+    pub fn clear(&self) -> Result<usize, ClientError> {
+        self.count(&Call::Clear { namespace: Some(self.namespace()) })
+    }
+
+    /// Evicts values of at least `bytes` from the client's own namespace. Returns the bytes that
+    /// were evicted.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn list(&self, from: u32, max: u32) -> Result<(Vec<Listed>, Option<u32>), ClientError> {
-        self.inner.connection.call(&Call::List { from, max }, |_, answer| match answer {
-            Answer::Listed { values, next } => Ok((values, next)),
-            _ => Err(UNEXPECTED),
-        })
+    pub fn evict(&self, bytes: u64) -> Result<u64, ClientError> {
+        self.count(&Call::Evict { namespace: Some(self.namespace()), bytes })
+            .map(|bytes| bytes as u64)
     }
 
-    /// Lists the clients, for operators.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn sessions(&self) -> Result<Vec<SessionListed>, ClientError> {
-        self.inner.connection.call(&Call::Sessions, |_, answer| match answer {
-            Answer::Sessions(sessions) => Ok(sessions),
-            _ => Err(UNEXPECTED),
-        })
+    /// Returns the calls of operators: those that concern other namespaces and other clients.
+    #[must_use]
+    pub fn as_operator(&self) -> NodeOperator {
+        NodeOperator::new(self.clone())
     }
 
-    /// Evicts values of at least `bytes`, of a namespace or of all, for operators. Returns the
-    /// bytes that were evicted.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn evict(&self, namespace: Option<&str>, bytes: u64) -> Result<u64, ClientError> {
-        self.count(&Call::Evict { namespace, bytes }).map(|bytes| bytes as u64)
-    }
-
-    /// Removes all values of a namespace, or of all, for operators. Returns how many there were.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn clear(&self, namespace: Option<&str>) -> Result<usize, ClientError> {
-        self.count(&Call::Clear { namespace })
-    }
-
-    /// Ends the pins of a process that is connected, for operators who know that it no longer
-    /// reads. Returns how many values were pinned.
-    ///
-    /// # Errors
-    /// [`ClientError`].
-    pub fn reclaim_pins(&self, pid: u32) -> Result<usize, ClientError> {
-        self.count(&Call::ReclaimPins { pid })
-    }
-
-    fn count(&self, call: &Call<'_>) -> Result<usize, ClientError> {
+    pub(super) fn count(&self, call: &Call<'_>) -> Result<usize, ClientError> {
         self.inner.connection.call(call, |_, answer| match answer {
             Answer::Count(count) => Ok(count as usize),
             _ => Err(UNEXPECTED),

@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use foldhash::fast::FixedState;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::channel::Channel;
+use super::grants::Grants;
 use super::{ClientError, ConnectOptions, farewell};
 use crate::error::CallError;
-use crate::node::{BlockHandle, Granted, MAX_BATCH};
+use crate::node::{BlockHandle, MAX_BATCH};
 use crate::protocol::{
     Answer, Call, MAX_MESSAGE, NO_ANSWER, PROTOCOL_VERSION, Response, Welcome, decode, encode,
 };
@@ -58,83 +58,6 @@ struct Line {
     reading: bool,
 }
 
-/// What the client has at the server.
-#[derive(Debug, Default)]
-pub(super) struct Possessions {
-    /// The blocks of batches of pins.
-    pins: HashMap<u64, Blocks, FixedState>,
-    /// That of the pins: all of them are of one epoch.
-    epoch: u64,
-    /// The number of the last batch; the first one has number 1.
-    last: u64,
-    pub(super) reservations: HashMap<BlockHandle, u64>,
-}
-
-/// Pinned blocks, one for each key that has a value.
-pub(super) type Blocks = Arc<Vec<Option<Granted>>>;
-
-impl Possessions {
-    /// Adds a batch of pins, and returns its number.
-    pub(super) fn add_pins(&mut self, blocks: &Blocks) -> u64 {
-        self.last += 1;
-        self.pins.insert(self.last, Arc::clone(blocks));
-        self.last
-    }
-
-    /// Removes a batch of pins. Returns their epoch; `None`: the pins are lost.
-    pub(super) fn take_pins(&mut self, number: u64) -> Option<u64> {
-        self.remove_pins(number).then_some(self.epoch)
-    }
-
-    /// Removes a batch of pins. Returns whether it was there: it is not if its pins are lost.
-    fn remove_pins(&mut self, number: u64) -> bool {
-        self.pins.remove(&number).is_some()
-    }
-
-    /// Makes several batches of one. Returns their numbers: 0 for parts without pins, and if the
-    /// pins of the batch are lost.
-    pub(super) fn divide_pins<'a>(
-        &mut self,
-        number: u64,
-        parts: impl Iterator<Item = &'a Option<Blocks>>,
-    ) -> Vec<u64> {
-        let has = self.remove_pins(number);
-        let number_of = |part: &Option<Blocks>| {
-            part.as_ref().filter(|_| has).map_or(0, |blocks| self.add_pins(blocks))
-        };
-        parts.map(number_of).collect()
-    }
-
-    /// Makes two batches of one. Returns their numbers: 0 if the pins of the batch are lost.
-    pub(super) fn split_pins(&mut self, number: u64, parts: [&Blocks; 2]) -> [u64; 2] {
-        match self.pins.remove(&number) {
-            Some(_) => parts.map(|blocks| self.add_pins(blocks)),
-            None => [0; 2],
-        }
-    }
-
-    /// Returns the number of batches of pins.
-    #[cfg(all(test, not(loom)))]
-    pub(super) fn batches(&self) -> usize {
-        self.pins.len()
-    }
-
-    /// Returns the pinned blocks, and the number of pins of each.
-    fn pins(&self) -> HashMap<BlockHandle, u32> {
-        let mut pins = HashMap::new();
-        for block in self.pins.values().flat_map(|blocks| blocks.iter().flatten()) {
-            *pins.entry(block.handle).or_default() += 1;
-        }
-        pins
-    }
-
-    /// Takes note that the server has released everything. Numbers are not used again.
-    fn lose_all(&mut self) {
-        self.pins.clear();
-        self.reservations.clear();
-    }
-}
-
 /// Memory for the messages of one call.
 #[derive(Debug, Default)]
 struct Buffers {
@@ -145,7 +68,7 @@ struct Buffers {
 #[derive(Debug)]
 struct Shared {
     line: Option<Line>,
-    possessions: Possessions,
+    grants: Grants,
     /// The server has other memory.
     replaced: bool,
     /// Whether a thread connects again, without the lock.
@@ -180,7 +103,7 @@ pub(super) struct Connection {
 #[derive(Debug)]
 struct PinState {
     /// Counts the times that the client has learnt that the server has revoked its pins.
-    losses: u64,
+    revocations: u64,
     /// Counts the times that the client has learnt that the server has ended its session.
     sessions: u64,
     /// The words of the session.
@@ -225,7 +148,7 @@ impl Connection {
         let line = Line::new(1, channel);
         let shared = Shared {
             line: Some(line),
-            possessions: Possessions { epoch: welcome.epoch, ..Possessions::default() },
+            grants: Grants::of_epoch(welcome.epoch),
             replaced: false,
             connecting: false,
             owed: Vec::new(),
@@ -243,7 +166,7 @@ impl Connection {
             changed: Condvar::new(),
             process: std::process::id(),
             pin_state: RwLock::new(PinState {
-                losses: 0,
+                revocations: 0,
                 sessions: 0,
                 view,
                 expected: welcome.pin_word,
@@ -257,21 +180,21 @@ impl Connection {
     }
 
     /// Changes what the client remembers to have.
-    pub(super) fn possessions<R>(&self, change: impl FnOnce(&mut Possessions) -> R) -> R {
-        change(&mut self.lock().possessions)
+    pub(super) fn grants<R>(&self, change: impl FnOnce(&mut Grants) -> R) -> R {
+        change(&mut self.lock().grants)
     }
 
     /// Returns how often the server has released what the client had. Pins and reservations of
     /// before are worth nothing.
-    pub(super) fn losses(&self) -> u64 {
-        self.pin_state().losses
+    pub(super) fn revocations(&self) -> u64 {
+        self.pin_state().revocations
     }
 
-    /// Returns whether the server still has the pins that were given after a number of losses. The
+    /// Returns whether the server still has the pins that were given after a number of revocations. The
     /// loads of their bytes that this thread has made before were loads of the values then.
-    pub(super) fn has_pins_of(&self, losses: u64) -> bool {
+    pub(super) fn has_pins_of(&self, revocations: u64) -> bool {
         let state = self.pin_state();
-        state.losses == losses && state.view.has_pin_word(state.expected)
+        state.revocations == revocations && state.view.has_pin_word(state.expected)
     }
 
     /// Returns the number of the session: how often the server has ended an earlier one.
@@ -294,6 +217,11 @@ impl Connection {
         change(&mut self.pin_state.write().unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// Returns the name of the client's namespace.
+    pub(super) fn namespace(&self) -> &str {
+        &self.options.namespace
+    }
+
     /// Returns whether the channel is a pair of rings.
     pub(super) fn has_rings(&self) -> bool {
         self.lock().line.as_ref().is_some_and(|line| line.channel.has_rings())
@@ -308,7 +236,7 @@ impl Connection {
     pub(super) fn call<R>(
         &self,
         call: &Call<'_>,
-        note: impl Fn(&mut Possessions, Answer) -> Result<R, ClientError>,
+        note: impl Fn(&mut Grants, Answer) -> Result<R, ClientError>,
     ) -> Result<R, ClientError> {
         if self.is_forked() {
             return Err(ClientError::Forked);
@@ -317,7 +245,7 @@ impl Connection {
         let mut pause = Duration::from_millis(1);
         loop {
             let errno = match self.attempt(call) {
-                Ok((outcome, mut shared)) => return note(&mut shared.possessions, outcome?),
+                Ok((outcome, mut shared)) => return note(&mut shared.grants, outcome?),
                 Err(Failure::Final(error)) => return Err(error),
                 Err(Failure::Transient(errno)) => errno,
             };
@@ -333,17 +261,17 @@ impl Connection {
 
     /// Takes note of the epoch in an answer. Returns whether the pins of the answer are still
     /// there: they are not if the answer was given before a loss that is known.
-    pub(super) fn note_epoch(&self, possessions: &mut Possessions, epoch: u64) -> bool {
-        if epoch > possessions.epoch {
-            let rise = epoch - possessions.epoch;
+    pub(super) fn note_epoch(&self, grants: &mut Grants, epoch: u64) -> bool {
+        if epoch > grants.epoch {
+            let rise = epoch - grants.epoch;
             self.change_pin_state(|state| {
-                state.losses += 1;
+                state.revocations += 1;
                 state.expected = state.expected.wrapping_add(rise);
             });
-            possessions.pins.clear();
-            possessions.epoch = epoch;
+            grants.pins.clear();
+            grants.epoch = epoch;
         }
-        epoch == possessions.epoch
+        epoch == grants.epoch
     }
 
     /// Releases pins of an epoch, or reservations. Never waits: what has no space now is sent
@@ -388,8 +316,8 @@ impl Connection {
             line.broken.get_or_insert(Errno::CONNRESET);
             self.changed.notify_all();
         }
-        let has_pins = !shared.possessions.pins.is_empty();
-        let has_anything = has_pins || !shared.possessions.reservations.is_empty();
+        let has_pins = !shared.grants.pins.is_empty();
+        let has_anything = has_pins || !shared.grants.reservations.is_empty();
         if has_anything && shared.line.as_ref().is_none_or(|line| line.broken.is_some()) {
             // The interrupt looks for signals of the thread that makes a call, which this is not.
             let options = ConnectOptions { interrupt: None, ..self.options.clone() };
@@ -600,7 +528,7 @@ impl Connection {
             return over.map(|()| shared);
         }
         shared.connecting = true;
-        let (token, named) = (shared.token, Named::of(&shared.possessions));
+        let (token, named) = (shared.token, Named::of(&shared.grants));
         drop(shared);
         let greeted = self.greet_again(token, &named, limits);
         let mut shared = self.lock();
@@ -614,14 +542,14 @@ impl Connection {
         shared.owed.clear();
         match kept {
             Resumption::Session { epoch, pins, pin_word } => {
-                let mut dropped = named.dropped_since(&shared.possessions, pins);
-                shared.possessions.epoch = epoch;
+                let mut dropped = named.dropped_since(&shared.grants, pins);
+                shared.grants.epoch = epoch;
                 self.change_pin_state(|state| {
                     (state.view, state.expected) = (view, pin_word);
-                    state.losses += u64::from(!pins);
+                    state.revocations += u64::from(!pins);
                 });
                 if !pins {
-                    shared.possessions.pins.clear();
+                    shared.grants.pins.clear();
                 }
                 while !dropped.is_empty() {
                     let rest = dropped.split_off(dropped.len().min(MAX_BATCH));
@@ -632,11 +560,11 @@ impl Connection {
                 // The server has ended the session.
                 self.change_pin_state(|state| {
                     (state.view, state.expected) = (view, pin_word);
-                    state.losses += 1;
+                    state.revocations += 1;
                     state.sessions += 1;
                 });
-                shared.possessions.lose_all();
-                shared.possessions.epoch = epoch;
+                shared.grants.revoke_all();
+                shared.grants.epoch = epoch;
             }
         }
         shared.token = token;
@@ -727,17 +655,17 @@ struct Named {
 }
 
 impl Named {
-    fn of(possessions: &Possessions) -> Named {
-        let reservations = possessions.reservations.keys().copied().collect();
-        Named { pins: possessions.pins(), reservations }
+    fn of(grants: &Grants) -> Named {
+        let reservations = grants.reservations.keys().copied().collect();
+        Named { pins: grants.pins(), reservations }
     }
 
     /// Returns what the client has dropped since: with the pins, if the server still has them.
-    fn dropped_since(&self, possessions: &Possessions, with_pins: bool) -> Vec<BlockHandle> {
-        let has = |handle: &&BlockHandle| !possessions.reservations.contains_key(handle);
+    fn dropped_since(&self, grants: &Grants, with_pins: bool) -> Vec<BlockHandle> {
+        let has = |handle: &&BlockHandle| !grants.reservations.contains_key(handle);
         let mut dropped: Vec<BlockHandle> = self.reservations.iter().filter(has).copied().collect();
         if with_pins {
-            let left = possessions.pins();
+            let left = grants.pins();
             for (handle, count) in &self.pins {
                 let fewer = count.saturating_sub(left.get(handle).copied().unwrap_or(0));
                 dropped.extend(std::iter::repeat_n(*handle, fewer as usize));

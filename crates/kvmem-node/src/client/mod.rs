@@ -22,7 +22,9 @@ mod client;
 mod connection;
 mod error;
 mod farewell;
+mod grants;
 mod memory;
+mod operator;
 mod options;
 mod pins;
 mod reservation;
@@ -31,6 +33,7 @@ mod tests;
 
 pub use client::NodeClient;
 pub use error::ClientError;
+pub use operator::NodeOperator;
 pub use options::{ClientRegistrars, ConnectOptions, Interrupt, ParentKey, ValueOptions};
-pub use pins::{PinBatch, PinnedValue};
+pub use pins::{NodePin, PinBatch, PinnedValue};
 pub use reservation::{NewValue, NodeReservation, NotCommitted};

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::ClientError;
 use super::client::ClientInner;
-use super::connection::{Blocks, NO_PINS};
+use super::connection::NO_PINS;
+use super::grants::Blocks;
 use crate::crc;
 use crate::node::{BlockHandle, Granted, MAX_BATCH};
 
@@ -16,10 +17,43 @@ pub struct PinBatch {
     blocks: Blocks,
     /// The number of the batch.
     number: u64,
-    /// The losses of the connection when the values were pinned.
-    losses: u64,
+    /// The revocations of the connection when the values were pinned.
+    revocations: u64,
     /// Positions of keys whose values the tier reads.
     pub(super) pending: Vec<u16>,
+}
+
+/// The value of one key, pinned until this is dropped.
+#[derive(Debug)]
+pub struct NodePin(PinBatch);
+
+impl NodePin {
+    /// Returns the value of a batch of one key, if the key has one.
+    pub(super) fn of(batch: PinBatch) -> Option<NodePin> {
+        (batch.hits() == 1).then_some(NodePin(batch))
+    }
+
+    /// Returns the bytes.
+    ///
+    /// # Errors
+    /// [`ClientError::PinsRevoked`] if the pin is no longer [valid](Self::is_valid).
+    pub fn bytes(&self) -> Result<&[u8], ClientError> {
+        Ok(self.value()?.bytes())
+    }
+
+    /// Returns the value, with its place in the memory.
+    ///
+    /// # Errors
+    /// [`ClientError::PinsRevoked`] if the pin is no longer [valid](Self::is_valid).
+    pub fn value(&self) -> Result<PinnedValue<'_>, ClientError> {
+        self.0.value(0).ok_or(ClientError::PinsRevoked)
+    }
+
+    /// Returns whether the value is still pinned: see [`PinBatch::is_valid`].
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.0.is_valid()
+    }
 }
 
 /// A pinned value.
@@ -34,9 +68,9 @@ impl PinBatch {
         inner: Arc<ClientInner>,
         blocks: Blocks,
         number: u64,
-        losses: u64,
+        revocations: u64,
     ) -> PinBatch {
-        PinBatch { inner, blocks, number, losses, pending: Vec::new() }
+        PinBatch { inner, blocks, number, revocations, pending: Vec::new() }
     }
 
     /// Returns whether the values are still pinned. If they are, the bytes that this thread has
@@ -47,7 +81,7 @@ impl PinBatch {
     /// A server that follows a killed one keeps the pins, and revokes them through the same memory.
     #[must_use]
     pub fn is_valid(&self) -> bool {
-        self.inner.connection.has_pins_of(self.losses)
+        self.inner.connection.has_pins_of(self.revocations)
     }
 
     /// Returns the number of keys.
@@ -129,7 +163,8 @@ impl PinBatch {
         let found = self.values().enumerate();
         let out: Vec<bool> =
             found.map(|(index, it)| it.is_some_and(|it| is_out(index, it))).collect();
-        let mut taken = PinBatch::new(Arc::clone(&self.inner), Blocks::default(), 0, self.losses);
+        let mut taken =
+            PinBatch::new(Arc::clone(&self.inner), Blocks::default(), 0, self.revocations);
         if out.contains(&true) {
             let mut whole = self.blocks.to_vec();
             let out = whole.iter_mut().zip(out).filter(|(_, is_out)| *is_out);
@@ -137,7 +172,7 @@ impl PinBatch {
             self.blocks = Arc::new(whole);
             let parts = [&self.blocks, &taken.blocks];
             [self.number, taken.number] =
-                self.inner.connection.possessions(|it| it.split_pins(self.number, parts));
+                self.inner.connection.grants(|it| it.split_pins(self.number, parts));
         }
         taken
     }
@@ -154,10 +189,11 @@ impl PinBatch {
         let blocks = std::mem::take(&mut self.blocks);
         let part = |block: &Option<Granted>| block.map(|block| Arc::new(vec![Some(block)]));
         let parts: Vec<Option<Blocks>> = blocks.iter().map(part).collect();
-        let numbers =
-            self.inner.connection.possessions(|it| it.divide_pins(self.number, parts.iter()));
+        let numbers = self.inner.connection.grants(|it| it.divide_pins(self.number, parts.iter()));
         let one = |(part, number): (Option<Blocks>, u64)| {
-            part.map(|blocks| PinBatch::new(Arc::clone(&self.inner), blocks, number, self.losses))
+            part.map(|blocks| {
+                PinBatch::new(Arc::clone(&self.inner), blocks, number, self.revocations)
+            })
         };
         parts.into_iter().zip(numbers).map(one).collect()
     }
@@ -193,7 +229,7 @@ impl PinBatch {
     fn take_handles(&mut self) -> (u64, Vec<BlockHandle>) {
         let blocks = std::mem::take(&mut self.blocks);
         // The server has released pins that it has revoked. A later batch may have the same blocks.
-        let epoch = self.inner.connection.possessions(|it| it.take_pins(self.number));
+        let epoch = self.inner.connection.grants(|it| it.take_pins(self.number));
         match epoch {
             Some(epoch) => (epoch, blocks.iter().flatten().map(|it| it.handle).collect()),
             None => (NO_PINS, Vec::new()),
@@ -270,7 +306,7 @@ mod tests {
             drop(client.acquire(keys).expect("a call"));
             drop(client.acquire(keys).expect("a call").split());
         }
-        client.inner.connection.possessions(|it| assert_eq!(it.batches(), 0));
+        client.inner.connection.grants(|it| assert_eq!(it.batches(), 0));
         stopper.stop();
         running.join().expect("no panic").expect("epoll works");
     }

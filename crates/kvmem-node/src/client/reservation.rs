@@ -30,6 +30,14 @@ pub struct NewValue<K> {
     pub options: ValueOptions,
 }
 
+impl<K> NewValue<K> {
+    /// Makes a value without hints.
+    #[must_use]
+    pub fn new(key: K, reservation: NodeReservation) -> NewValue<K> {
+        NewValue { key, reservation, options: ValueOptions::default() }
+    }
+}
+
 /// Values that were not committed, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
@@ -38,6 +46,13 @@ pub struct NotCommitted<K> {
     pub error: ClientError,
     /// All values of the call.
     pub values: Vec<NewValue<K>>,
+}
+
+impl<K> From<NotCommitted<K>> for ClientError {
+    /// Releases the reservations.
+    fn from(failed: NotCommitted<K>) -> ClientError {
+        failed.error
+    }
 }
 
 impl NodeReservation {
@@ -140,7 +155,7 @@ impl Drop for NodeReservation {
     fn drop(&mut self) {
         let Some(inner) = self.inner.take().filter(|it| !it.connection.is_forked()) else { return };
         let handle = self.block.handle;
-        inner.connection.possessions(|it| it.reservations.remove(&handle));
+        inner.connection.grants(|it| it.reservations.remove(&handle));
         inner.connection.release(NO_PINS, vec![handle]);
     }
 }

@@ -134,7 +134,7 @@ impl NodeServer {
         let waiting = self.next_waiting;
         let limit = MAX_EVICTIONS;
         let ((positions, goes_on), _) = self.with_evictions(limit, |node| {
-            node.fetch_below(session, keys, prefix_only, Some(waiting), 0)
+            node.fetch_from_tier(session, keys, prefix_only, Some(waiting), 0)
         });
         // The position to go on from counts as a key.
         let keys_left = positions.len() + usize::from(goes_on.is_some());
@@ -172,7 +172,7 @@ impl NodeServer {
         if !self.may_defer(connection, id) {
             return false;
         }
-        let keys_left = self.node.look_up_below(session, keys, self.next_waiting);
+        let keys_left = self.node.look_up_in_tier(session, keys, self.next_waiting);
         if keys_left == 0 {
             return false;
         }
@@ -182,7 +182,7 @@ impl NodeServer {
     }
 
     /// Removes keys from the tier, too. Returns the answer, unless the call waits.
-    pub(super) fn remove_below(
+    pub(super) fn remove_from_tier(
         &mut self,
         connection: &mut AcceptedConnection,
         id: u32,
@@ -195,7 +195,7 @@ impl NodeServer {
         }
         let may_defer = self.may_defer(connection, id);
         let waiting = may_defer.then_some(self.next_waiting);
-        let (more, keys_left) = self.node.remove_only_below(session, keys, waiting);
+        let (more, keys_left) = self.node.remove_only_in_tier(session, keys, waiting);
         let count = (removed + more) as u64;
         if keys_left == 0 || !may_defer {
             return Some(Answer::Count(count));
@@ -330,9 +330,9 @@ impl NodeServer {
         namespace: Option<&str>,
     ) -> Option<Answer> {
         let Some(number) = self.namespace_named(namespace) else { return Some(Answer::Count(0)) };
-        self.node.clear_below();
+        self.node.clear_tier();
         let mut clearing = self.node.begin_clearing(number);
-        let is_over = self.node.clear_some(&mut clearing) && !self.node.is_clearing_below();
+        let is_over = self.node.clear_some(&mut clearing) && !self.node.is_clearing_tier();
         if is_over {
             return Some(Answer::Count(clearing.removed));
         }
@@ -348,7 +348,7 @@ impl NodeServer {
         // Another namespace may have the number by now.
         let is_there = self.namespace_named(first.namespace.as_deref()).is_some();
         let is_over = !is_there || self.node.clear_some(&mut first.clearing);
-        if is_over && !self.node.is_clearing_below() {
+        if is_over && !self.node.is_clearing_tier() {
             self.answer_clearing(first);
         } else {
             self.clearing.push_front(first);
@@ -428,7 +428,7 @@ impl NodeServer {
         let (session, prefix_only) = (deferred.session, *prefix_only);
         let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
         let ((positions, goes_on), evicted) = self.with_evictions(evictions, |node| {
-            node.fetch_below(session, &keys, prefix_only, Some(waiting), from)
+            node.fetch_from_tier(session, &keys, prefix_only, Some(waiting), from)
         });
         deferred.keys_left += positions.len();
         self.deferred.insert(waiting, deferred);
@@ -441,7 +441,7 @@ impl NodeServer {
     /// Returns whether calls wait whose work goes on in the next turn of the loop.
     pub(super) fn has_work(&self) -> bool {
         let evicting = self.evictions_ended && !self.waiting_for_space.is_empty();
-        let clearing = !self.clearing.is_empty() && !self.node.is_clearing_below();
+        let clearing = !self.clearing.is_empty() && !self.node.is_clearing_tier();
         let operator = self.evicting.front().is_some_and(|it| it.next == Evicted::More);
         let emptying = self.emptying == Evicted::More;
         let node = self.node.is_ending() || self.node.has_found();
@@ -457,7 +457,7 @@ impl NodeServer {
             }
         }
         self.reserve_waiting(now);
-        self.store_below();
+        self.store_in_tier();
         let jobs = self.node.take_jobs();
         if let Some(threads) = &self.tier {
             jobs.into_iter().for_each(|job| threads.send(job));

@@ -140,7 +140,7 @@ impl NodeServer {
             Call::Remove { keys } => {
                 let keys = bytes_of(&keys)?;
                 let removed = self.node.remove(session, &keys)?;
-                Ok(self.remove_below(connection, id, session, &keys, removed))
+                Ok(self.remove_from_tier(connection, id, session, &keys, removed))
             }
             Call::Touch { keys } => {
                 let touched = self.node.touch(session, &bytes_of(&keys)?, now);
@@ -200,11 +200,11 @@ impl NodeServer {
                 Ok(Some(Answer::Sessions(self.list_sessions(connection, session, now))))
             }
             Call::Evict { namespace, bytes } => {
-                self.check_operator(connection)?;
+                self.check_may_empty(connection, session, namespace)?;
                 Ok(self.evict(connection, id, session, namespace, bytes))
             }
             Call::Clear { namespace } => {
-                self.check_operator(connection)?;
+                self.check_may_empty(connection, session, namespace)?;
                 if namespace.is_some() && self.node.has_tier() {
                     return Err(CallError::NamespaceInTier);
                 }
@@ -324,6 +324,22 @@ impl NodeServer {
     fn check_operator(&self, connection: &AcceptedConnection) -> Result<(), CallError> {
         let is_operator = self.access.is_operator(connection.peer.uid);
         if is_operator { Ok(()) } else { Err(CallError::NotOperator) }
+    }
+
+    /// Returns an error unless the client may evict and remove all values of a namespace: an
+    /// operator may, and a client that writes to it may in its own.
+    fn check_may_empty(
+        &self,
+        connection: &AcceptedConnection,
+        session: SessionIndex,
+        namespace: Option<&str>,
+    ) -> Result<(), CallError> {
+        let is_own = namespace == Some(self.node.namespace_name(session));
+        match is_own && self.node.is_read_only(session) {
+            true => Err(CallError::ReadOnly),
+            false if is_own => Ok(()),
+            false => self.check_operator(connection),
+        }
     }
 
     /// Returns the statistics, without the names and figures of namespaces that the client may not

@@ -74,12 +74,12 @@ impl NodeServer {
 
     fn begin_pass(&self, until: u64) -> Drain {
         let (left, left_bytes) = self.node.to_drain();
-        Drain { left, left_bytes, until, stored_before: self.node.stored_below() }
+        Drain { left, left_bytes, until, stored_before: self.node.stored_in_tier() }
     }
 
     /// Gives the tier values to store: those that it lacks if the server ends, or else those that
     /// would be evicted next.
-    pub(super) fn store_below(&mut self) {
+    pub(super) fn store_in_tier(&mut self) {
         match &mut self.drain {
             Some(drain) => {
                 let begun = self.node.drain(&mut drain.left);

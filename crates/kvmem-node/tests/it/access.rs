@@ -129,11 +129,11 @@ fn members_of_a_read_only_group_only_read() {
         b"value"
     );
     assert_eq!(call_error(reader.remove(&["key"])), CallError::ReadOnly);
-    assert_eq!(call_error(reader.clear(None)), CallError::NotOperator);
-    assert_eq!(call_error(reader.list(0, 1)), CallError::NotOperator);
-    assert_eq!(call_error(reader.sessions()), CallError::NotOperator);
-    assert_eq!(call_error(reader.evict(None, 1)), CallError::NotOperator);
-    assert_eq!(call_error(reader.reclaim_pins(1)), CallError::NotOperator);
+    assert_eq!(call_error(reader.as_operator().clear(None)), CallError::NotOperator);
+    assert_eq!(call_error(reader.as_operator().list(0, 1)), CallError::NotOperator);
+    assert_eq!(call_error(reader.as_operator().sessions()), CallError::NotOperator);
+    assert_eq!(call_error(reader.as_operator().evict(None, 1)), CallError::NotOperator);
+    assert_eq!(call_error(reader.as_operator().reclaim_pins(1)), CallError::NotOperator);
     // A member of both groups has the greater right.
     let both = server.connect_as(ALICE, &[READERS, ENGINES], "chat", false).expect("as before");
     both.expect("it writes").insert("other", b"value").expect("space");
@@ -259,14 +259,17 @@ fn root_is_a_user_as_any_other() {
             let own = ALICE;
             let first = connect(&socket, &ConnectOptions { read_only: true, ..options.clone() });
             match may {
-                true => assert_eq!(first.expect("an operator").clear(None).expect("a call"), 0),
+                true => assert_eq!(
+                    first.expect("an operator").as_operator().clear(None).expect("a call"),
+                    0
+                ),
                 false => assert_eq!(call_error(first), CallError::NotAllowed { uid: 0, own }),
             }
             // As a member of the group it may do what the others may.
             let member = as_user(0, &[ENGINES], || {
                 let client = connect(&socket, &options).expect("a member");
                 let error = client.reserve(&[3 << 20]).err();
-                (client.sessions().map(drop), error)
+                (client.as_operator().sessions().map(drop), error)
             });
             let (sessions, reserved) = member.expect("root");
             match may {

@@ -61,13 +61,19 @@ fn a_batch_is_committed_as_one() {
     }
     assert_eq!(client.lookup(&["a"]).expect("a call"), 0);
     let keys = ["a", "b", "c"];
-    client.commit(keys.into_iter().zip(blocks).collect()).expect("they are reserved");
+    client
+        .commit(
+            keys.into_iter().zip(blocks).map(|(key, block)| NewValue::new(key, block)).collect(),
+        )
+        .expect("they are reserved");
     let pins = client.acquire(&keys).expect("a call");
     assert_eq!(pins.value(2).expect("it was committed").bytes(), value(2, 7));
 
     // One key twice: none of the two is committed, and nothing stays reserved.
     let blocks = client.reserve(&[5, 6]).expect("there is space");
-    let error = client.commit(["d", "d"].into_iter().zip(blocks).collect()).expect_err("twice");
+    let twice = ["d", "d"].into_iter().zip(blocks);
+    let values = twice.map(|(key, block)| NewValue::new(key, block)).collect();
+    let error = client.commit(values).expect_err("twice").error;
     assert!(matches!(error, ClientError::Call(CallError::Twice { index: 1 })), "{error}");
     assert_eq!(client.lookup(&["d"]).expect("a call"), 0);
     assert_eq!(client.stats().expect("a call").reservations, 0);
@@ -108,15 +114,15 @@ fn a_commit_that_fails_gives_the_reservations_back() {
     };
     let reservations = |client: &NodeClient| client.stats().expect("a call").reservations;
     let blocks = client.reserve(&[5, 6]).expect("there is space");
-    let failed = client.try_commit(values(["a", "a"], blocks)).expect_err("one key twice");
+    let failed = client.commit(values(["a", "a"], blocks)).expect_err("one key twice");
     assert!(matches!(failed.error, ClientError::Call(CallError::Twice { index: 1 })));
     assert_eq!((failed.values.len(), reservations(&client)), (2, 2));
-    let failed = other.try_commit(failed.values).expect_err("those of another client");
+    let failed = other.commit(failed.values).expect_err("those of another client");
     assert!(matches!(failed.error, ClientError::ForeignReservation { index: 0 }));
     assert_eq!(reservations(&client), 2);
     let mut values = failed.values;
     values[1].key = "b";
-    client.try_commit(values).expect("they are still reserved");
+    client.commit(values).expect("they are still reserved");
     assert_eq!((client.lookup(&["a", "b"]).expect("a call"), reservations(&client)), (2, 0));
 }
 
@@ -198,7 +204,7 @@ fn namespaces_are_apart_and_have_limits() {
     let expected = CallError::Quota { what, value: 102_400, limit: 100_000 };
     assert!(matches!(error, ClientError::Call(error) if error == expected));
 
-    small.clear(Some("small")).expect("an operator");
+    small.as_operator().clear(Some("small")).expect("an operator");
     for seed in 0..3 {
         small.insert([seed], b"few").expect("there is space");
     }
@@ -281,7 +287,8 @@ fn values_of_a_low_priority_go_first_and_others_after_their_time() {
     let client = connect(&place.socket());
     let insert = |key: u8, options: ValueOptions| {
         let block = client.reserve(&[100_000]).expect("there is space").remove(0);
-        client.commit_with(vec![([key], block)], options).expect("it is reserved");
+        let value = NewValue { options, ..NewValue::new([key], block) };
+        client.commit(vec![value]).expect("it is reserved");
     };
     insert(0, ValueOptions { priority: 3, ..ValueOptions::default() });
     insert(1, ValueOptions { priority: 1, ..ValueOptions::default() });
@@ -433,20 +440,20 @@ fn operators_list_evict_and_clear() {
     }
     let (mut seen, mut from) = (0, Some(0));
     while let Some(at) = from {
-        let (values, next) = client.list(at, 100).expect("an operator");
+        let (values, next) = client.as_operator().list(at, 100).expect("an operator");
         seen += values.len();
         from = next;
     }
     assert_eq!(seen, 1000);
     // Each takes a page.
-    assert_eq!(client.evict(None, 10 * 4096).expect("an operator"), 10 * 4096);
-    assert_eq!(client.clear(Some("no such namespace")).expect("an operator"), 0);
+    assert_eq!(client.as_operator().evict(None, 10 * 4096).expect("an operator"), 10 * 4096);
+    assert_eq!(client.as_operator().clear(Some("no such namespace")).expect("an operator"), 0);
     let pins = client.acquire(&[999_u32.to_le_bytes()]).expect("a call");
-    let sessions = client.sessions().expect("an operator");
+    let sessions = client.as_operator().sessions().expect("an operator");
     assert_eq!((sessions.len(), sessions[0].pins), (1, 1));
     assert_eq!(sessions[0].pid, std::process::id());
-    assert_eq!(client.clear(None).expect("an operator"), 990);
-    assert_eq!(client.reclaim_pins(std::process::id()).expect("an operator"), 1);
+    assert_eq!(client.as_operator().clear(None).expect("an operator"), 990);
+    assert_eq!(client.as_operator().reclaim_pins(std::process::id()).expect("an operator"), 1);
     assert_eq!(client.stats().expect("a call").used, 0);
     drop(pins);
 }
@@ -459,7 +466,7 @@ fn a_release_of_reclaimed_pins_leaves_newer_ones() {
     client.insert("key", &value(1, 1000)).expect("there is space");
     let old = client.acquire(&["key"]).expect("a call");
     let untold = client.acquire(&["key"]).expect("a call");
-    assert_eq!(operator.reclaim_pins(std::process::id()).expect("an operator"), 1);
+    assert_eq!(operator.as_operator().reclaim_pins(std::process::id()).expect("an operator"), 1);
     // Released before the client knows of its loss, and after.
     drop(untold);
     let new = client.acquire(&["key"]).expect("a call");
@@ -484,12 +491,12 @@ fn lost_pins_are_told_without_a_call() {
     client.insert("key", &value(1, 1000)).expect("there is space");
     let old = client.acquire(&["key"]).expect("a call");
     assert!(old.is_valid());
-    assert_eq!(operator.reclaim_pins(std::process::id()).expect("an operator"), 1);
+    assert_eq!(operator.as_operator().reclaim_pins(std::process::id()).expect("an operator"), 1);
     // The client has made no call since.
     assert!(!old.is_valid() && old.value(0).is_none());
     let new = client.acquire(&["key"]).expect("a call");
     assert!(new.is_valid() && !old.is_valid());
-    assert_eq!(operator.reclaim_pins(std::process::id()).expect("an operator"), 1);
+    assert_eq!(operator.as_operator().reclaim_pins(std::process::id()).expect("an operator"), 1);
     assert!(!new.is_valid() && new.value(0).is_none());
     drop((old, new));
     assert_eq!(operator.stats().expect("a call").pinned, 0);
@@ -517,7 +524,7 @@ fn bytes_of_other_values_are_never_valid() {
         });
         scope.spawn(|| {
             while !is_over() {
-                operator.reclaim_pins(std::process::id()).expect("an operator");
+                operator.as_operator().reclaim_pins(std::process::id()).expect("an operator");
                 reclaims.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                 std::thread::yield_now();
             }

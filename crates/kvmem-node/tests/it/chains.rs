@@ -38,7 +38,7 @@ fn store(client: &NodeClient, chain: u32, places: std::ops::Range<u32>) {
         NewValue { key: key(chain, at), reservation, options }
     };
     let values: Vec<_> = places.zip(reservations).map(value).collect();
-    client.try_commit(values).expect("they are reserved");
+    client.commit(values).expect("they are reserved");
 }
 
 /// Returns the values that are in memory or in the tier, and those of them without their parent.
@@ -71,7 +71,10 @@ fn serve_chains(
         let mut pins = Vec::new();
         if one_by_one {
             for key in &keys {
-                let Some(pin) = client.get(key).expect("a call") else { break };
+                let pin = client.acquire(&[key]).expect("a call");
+                if pin.hits() == 0 {
+                    break;
+                }
                 pins.push(pin);
             }
         } else {

@@ -265,9 +265,8 @@ fn found(tiered: &Tiered) -> usize {
     let client = tiered.client();
     let get = |key: &u8| {
         let pins = client.get([*key]).expect("a call");
-        let check = |pins: kvmem_node::PinBatch| {
-            let bytes = pins.value(0).expect("it was found").bytes().to_vec();
-            assert_eq!(bytes, value((*key).into(), 50_000));
+        let check = |pin: kvmem_node::NodePin| {
+            assert_eq!(pin.bytes().expect("it is valid"), value((*key).into(), 50_000));
         };
         pins.map(check).is_some()
     };

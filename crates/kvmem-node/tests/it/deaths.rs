@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kvmem_node::{
-    CallError, ClientError, ConnectOptions, Node, NodeClient, NodeOptions, NodeServer,
+    CallError, ClientError, ConnectOptions, NewValue, Node, NodeClient, NodeOptions, NodeServer,
     ServerOptions,
 };
 use rand::{RngExt, SeedableRng};
@@ -163,7 +163,17 @@ fn store(client: &NodeClient, keys: &[u64], names: &[[u8; 8]]) {
         std::thread::yield_now();
         block.write(first.len(), second).expect("it fits");
     }
-    match client.commit(names.iter().copied().zip(blocks).collect()) {
+    match client
+        .commit(
+            names
+                .iter()
+                .copied()
+                .zip(blocks)
+                .map(|(key, block)| NewValue::new(key, block))
+                .collect(),
+        )
+        .map_err(ClientError::from)
+    {
         // The commit may have been made by a server that was killed, and its values evicted since.
         Ok(()) | Err(ClientError::Call(CallError::Stale { .. } | CallError::Fenced)) => {}
         Err(error) => fail(4, &error.to_string()),
@@ -369,7 +379,7 @@ fn a_client_goes_on_when_the_server_was_killed() {
     };
     let _server = Killed(start("server", &place.socket(), 0, Some(&files)));
     assert_eq!(waiting.join().expect("no panic").expect("it is repeated"), 1);
-    client.commit(vec![("late", block)]).expect("the reservation is kept");
+    client.commit(vec![NewValue::new("late", block)]).expect("the reservation is kept");
     let late = client.acquire(&["late"]).expect("a call");
     assert_eq!(late.value(0).expect("it was committed").bytes(), b"abcde");
     drop(late);
@@ -427,7 +437,7 @@ fn processes_are_killed_at_random_instants() {
     assert_eq!((stats.pinned, stats.reservations, stats.reserved_bytes), (0, 0, 0));
     let (mut from, mut bytes, mut values) = (Some(0), 0, 0);
     while let Some(at) = from {
-        let (listed, next) = last.list(at, 512).expect("an operator");
+        let (listed, next) = last.as_operator().list(at, 512).expect("an operator");
         for one in listed {
             let key = u64::from_le_bytes(one.key[..].try_into().expect("eight bytes"));
             let pins = last.acquire(&[&one.key]).expect("a call");

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{PageSize, Region};
 use kvmem_node::{
-    AllowedGroup, ClientError, ConnectOptions, MemoryFile, NamespaceRule, Node, NodeClient,
-    NodeOptions, NodeServer, Principal, ServerOptions,
+    AllowedGroup, ClientError, ConnectOptions, MemoryFile, NamespaceRule, NewValue, Node,
+    NodeClient, NodeOptions, NodeServer, Principal, ServerOptions,
 };
 
 use crate::support::{Place, connect_with};
@@ -337,13 +337,13 @@ fn a_living_client_keeps_its_blocks(server_life: ServerLife, client_life: Client
         for mut block in reserve_all(&other) {
             block.bytes_mut().expect("it is reserved").fill(0x77);
             stored += 1;
-            other.commit(vec![(format!("other-{stored}"), block)]).expect("its own");
+            other.commit(vec![NewValue::new(format!("other-{stored}"), block)]).expect("its own");
         }
         std::thread::sleep(LEASE / 10);
     }
     assert_eq!(client.say("read"), "0 wrong, valid true");
     assert_eq!(client.say("write"), "written");
-    let found = other.list(0, 100).expect("an operator").0;
+    let found = other.as_operator().list(0, 100).expect("an operator").0;
     for value in found.iter().filter(|value| value.key != b"pinned") {
         let pins = other.acquire(&[&value.key]).expect("a call");
         let bytes = pins.value(0).expect("nothing evicts it").bytes();
@@ -442,7 +442,7 @@ fn a_client_that_gave_up_waiting_resumes_its_session() {
     assert_eq!(client.lookup(&["pinned"]).expect("the server runs again"), 1);
     assert!(pins.is_valid());
     block.bytes_mut().expect("it is reserved").fill(1);
-    client.commit(vec![("reserved", block)]).expect("its own");
+    client.commit(vec![NewValue::new("reserved", block)]).expect("its own");
     assert_eq!(client.stats().expect("a call").sessions, 1, "no session is left behind");
     server.kill();
 }
@@ -464,7 +464,7 @@ fn an_idle_client_that_holds_something_connects_again() {
         let _server = start_server(ServerLife::Plain, (&paths.0, paths.1));
         let other = connect_with(&paths.0, &ConnectOptions::default());
         let returned = || {
-            let sessions = other.sessions().expect("an operator");
+            let sessions = other.as_operator().sessions().expect("an operator");
             sessions.len() == 2 && sessions.iter().all(|it| it.connected)
         };
         wait_for("it is connected again", returned);

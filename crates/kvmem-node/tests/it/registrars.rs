@@ -8,8 +8,8 @@ use kvmem::register::cuda::Cuda;
 use kvmem::register::verbs::Verbs;
 use kvmem::register::{IoUring, Mlock, RegisterError, Registrar, RingTable};
 use kvmem_node::{
-    CallError, ClientError, ClientRegistrars, ConnectOptions, Node, NodeClient, NodeOptions,
-    NodeServer, ServerOptions,
+    CallError, ClientError, ClientRegistrars, ConnectOptions, NewValue, Node, NodeClient,
+    NodeOptions, NodeServer, ServerOptions,
 };
 
 use crate::fixed::Worker;
@@ -306,7 +306,7 @@ fn rings_transfer_by_the_keys_of_a_client() {
     assert_eq!(client.key_for("ring", block.offset(), 10_000).expect("it stays"), key);
     worker.prove(key, at(block.bytes_mut().expect("it is reserved")), 10_000);
     let written = block.bytes().to_vec();
-    client.commit(vec![("key", block)]).expect("the reservation is kept");
+    client.commit(vec![NewValue::new("key", block)]).expect("the reservation is kept");
     let pins = client.acquire(&["key"]).expect("a call");
     assert_eq!(pins.value(0).expect("it was committed").bytes(), written);
     // Another engine reads what the ring has transferred.

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar
 
 from ._kvmem import NodeCache, NodeReservation, PinBatch, PinnedValue, connect
-from .data import Event, EventBatch, Listed, Located, NodeStats, SessionListed
+from .data import Event, EventBatch, Listed, Located, NodeStats
 from .errors import InvalidArgumentError
 
 _P = ParamSpec("_P")
@@ -185,33 +185,17 @@ class AsyncNodeCache:
                 yield event
             start = events.next
 
-    async def sessions(self) -> list[SessionListed]:
-        """See :meth:`NodeCache.sessions`."""
-        return await self._run(self._calls, self.cache.sessions)
-
-    async def evict(
-        self,
-        nbytes: SupportsIndex | str,
-        namespace: str | None = None,
-        *,
-        everywhere: bool = False,
-    ) -> int:
+    async def evict(self, nbytes: SupportsIndex | str) -> int:
         """See :meth:`NodeCache.evict`."""
-        return await self._run(
-            self._calls, self.cache.evict, nbytes, namespace, everywhere=everywhere
-        )
+        return await self._run(self._calls, self.cache.evict, nbytes)
 
-    async def clear(self, namespace: str | None = None, *, everywhere: bool = False) -> int:
+    async def clear(self) -> int:
         """See :meth:`NodeCache.clear`."""
-        return await self._run(self._calls, self.cache.clear, namespace, everywhere=everywhere)
+        return await self._run(self._calls, self.cache.clear)
 
     async def list_namespace(self) -> list[Listed]:
         """See :meth:`NodeCache.list_namespace`."""
         return await self._run(self._calls, self.cache.list_namespace)
-
-    async def list(self, *, max: SupportsIndex | None = None) -> list[Listed]:
-        """See :meth:`NodeCache.list`."""
-        return await self._run(self._calls, self.cache.list, max=max)
 
     async def close(self) -> None:
         """See :meth:`NodeCache.close`. Calls that are running end first."""

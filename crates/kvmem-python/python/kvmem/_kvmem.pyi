@@ -66,6 +66,7 @@ __all__ = [
     "KvCache",
     "Lease",
     "NodeCache",
+    "NodeOperator",
     "NodeReservation",
     "OffsetAllocator",
     "Piece",
@@ -1815,38 +1816,15 @@ class NodeCache(_Manager):
                 at = events.next
         """
 
-    def list(self, *, max: SupportsIndex | None = None) -> _list[Listed]:
-        """Lists the values of all namespaces, at most ``max`` of them, for operators. Values that
-        come and go meanwhile may be missing.
-        """
-
     def list_namespace(self) -> _list[Listed]:
         """Lists the values of the cache's own namespace: those in memory, and those in the tier
         that the server has stored there or fetched, which have no pins, priority and idle time.
         Values that come and go meanwhile may be missing; :meth:`events` tells of them.
         """
 
-    def sessions(self) -> _list[SessionListed]:
-        """Lists the clients of the server, for operators."""
-
-    def evict(
-        self, nbytes: _Size, namespace: str | None = None, *, everywhere: bool = False
-    ) -> int:
-        """Evicts values of at least ``nbytes`` bytes, for operators: of a namespace, None for that
-        of this cache, or of all. Returns the number of bytes evicted.
-        """
-
-    def clear(self, namespace: str | None = None, *, everywhere: bool = False) -> int:
-        """Removes all values, for operators: of a namespace, None for that of this cache, or of
-        all. Returns their number. Pinned values stay valid. Raises :class:`NodeError` for a
-        namespace if the node has a tier, which only removes all.
-        """
-
-    def reclaim_pins(self, pid: SupportsIndex) -> int:
-        """Ends the pins of a process that is known to read no more, for operators. Returns the
-        number of values that were pinned.
-        """
-
+    def evict(self, nbytes: _Size) -> int: ...
+    def clear(self) -> int: ...
+    def as_operator(self) -> NodeOperator: ...
     @property
     def memory_address(self) -> int:
         """First address of the node's memory in this process, for registering it with devices. It
@@ -1917,6 +1895,32 @@ class NodeCache(_Manager):
         """Whether the cache has been closed."""
 
 @final
+class NodeOperator:
+    def list(self, *, max: SupportsIndex | None = None) -> _list[Listed]:
+        """Lists the values of all namespaces, at most ``max`` of them, for operators. Values that
+        come and go meanwhile may be missing.
+        """
+
+    def sessions(self) -> _list[SessionListed]:
+        """Lists the clients of the server, for operators."""
+
+    def evict(self, nbytes: _Size, namespace: str | None = None) -> int:
+        """Evicts values of at least ``nbytes`` bytes, for operators: of a namespace, None for that
+        of this cache, or of all. Returns the number of bytes evicted.
+        """
+
+    def clear(self, namespace: str | None = None) -> int:
+        """Removes all values, for operators: of a namespace, None for that of this cache, or of
+        all. Returns their number. Pinned values stay valid. Raises :class:`NodeError` for a
+        namespace if the node has a tier, which only removes all.
+        """
+
+    def reclaim_pins(self, pid: SupportsIndex) -> int:
+        """Ends the pins of a process that is known to read no more, for operators. Returns the
+        number of values that were pinned.
+        """
+
+
 class PinBatch(_Manager):
     """The values that one call has found, pinned: a sequence with an element for each key, None for
     keys without a value.

@@ -83,7 +83,7 @@ class Dead:
         assert stats.dead_nbytes == 0, f"{stats.dead_nbytes} of {stats.used} bytes are dead"
         self.turns += 1
         if self.turns % 3 == 0:
-            there = {it.key for it in self.node.list()}
+            there = {it.key for it in self.node.as_operator().list()}
             parents: Any = self.parents
             dead = [it for it in there if parents.get(it, it) not in there]
             assert not dead, f"{len(dead)} of {len(there)} values are dead"
@@ -208,7 +208,7 @@ def test_vllms_chunks_name_the_chunk_before(server: Server) -> None:
             manager.on_schedule_end(step)
             stats = node.stats()
             assert stats.dead_nbytes == 0, (turn, stats)
-            there = {{it.key for it in node.list()}}
+            there = {{it.key for it in node.as_operator().list()}}
             dead = [it for it in there if before.get(it, it) not in there]
             assert not dead, (turn, len(dead), len(there))
         assert stats.evicted > 100, stats

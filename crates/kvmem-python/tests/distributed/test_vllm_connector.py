@@ -365,7 +365,7 @@ for i in range(4):
     engine.run(some(f"prompt {i}", 4), tenant="small")
 listed = {}
 node = kvmem.connect(extra["kvmem"]["socket"])
-for it in node.list():
+for it in node.as_operator().list():
     listed.setdefault(it.namespace, []).append(it)
 assert len(listed["engine@small"]) <= 6 and len(listed["engine@a"]) == 4, listed.keys()
 assert engine.run(some("shared", 4), tenant="a") == 4
@@ -378,7 +378,7 @@ assert len(engine.scheduler.manager._tenants) == 2
 # Priorities and times to live are those of the node's values.
 engine.run(some("high", 3), priority=2)
 engine.run(some("short", 3), ttl=0.5)
-priorities = [it.priority for it in node.list() if it.namespace == "engine"]
+priorities = [it.priority for it in node.as_operator().list() if it.namespace == "engine"]
 assert priorities.count(2) == 3, priorities
 # The next requests find, and do not store: their times to live do not begin again.
 engine.scheduler.manager.prepare_store = lambda keys, context: None

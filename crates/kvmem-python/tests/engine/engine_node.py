@@ -93,7 +93,7 @@ class Node:
     def reservations(self) -> int:
         """Returns the number of reservations that clients have."""
         with kvmem.connect(self.path) as client:
-            return sum(it.reservations for it in client.sessions())
+            return sum(it.reservations for it in client.as_operator().sessions())
 
     def damage(self, each: int = 1) -> None:
         """Flips a bit of an exponent in every page of the memory, or in one of each N."""

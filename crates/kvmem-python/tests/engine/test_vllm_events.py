@@ -181,7 +181,7 @@ def test_a_subscriber_knows_what_the_node_holds_after_100000_events(
         left = [it.removesuffix(SUFFIX)[:-4] for it in names if it.endswith(SUFFIX)]
         assert left and not set(left) - held(client, keys).keys()
         # An operator removes everything.
-        client.clear(everywhere=True)
+        client.as_operator().clear()
         within(120, lambda: not first.index.contents("CPU", "STORAGE"))
     client.close()
 

@@ -5,8 +5,9 @@ use std::thread::JoinHandle;
 
 use kvmem::arena::{Backing, PageSize, Region};
 use kvmem_node::{
-    CallError, ClientError, ConnectOptions, Eviction, MAX_BATCH, Node, NodeClient, NodeError,
-    NodeOptions, NodeReservation, NodeServer, ParentKey, ServerOptions, Stopper, ValueOptions,
+    CallError, ClientError, ConnectOptions, Eviction, MAX_BATCH, NewValue, Node, NodeClient,
+    NodeError, NodeOptions, NodeReservation, NodeServer, ParentKey, ServerOptions, Stopper,
+    ValueOptions,
 };
 use tempfile::TempDir;
 
@@ -99,9 +100,10 @@ impl NodeCache {
             let values = missing.into_iter().zip(reserved).map(|(at, reservation)| {
                 let parent = at.checked_sub(1).map(|at| ParentKey::new(key(at)));
                 let parent = parent.transpose()?;
-                Ok((key(at), reservation, ValueOptions { parent, ..ValueOptions::default() }))
+                let options = ValueOptions { parent, ..ValueOptions::default() };
+                Ok(NewValue { key: key(at), reservation, options })
             });
-            self.client.commit_each(values.collect::<Result<_, ClientError>>()?)?;
+            self.client.commit(values.collect::<Result<_, ClientError>>()?)?;
             if is_full {
                 break;
             }

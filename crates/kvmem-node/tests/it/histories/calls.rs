@@ -245,7 +245,7 @@ impl World {
         }
         self.call = format!("client {number} commits {} values", items.len());
         let expected = expected_of(&items);
-        let outcome = client.client.try_commit(values);
+        let outcome = client.client.commit(values);
         if let Some(expected) = expected {
             let failed = outcome.expect_err("it must fail");
             assert_eq!(error_of::<()>(Err(failed.error)), Err(expected));
@@ -322,7 +322,7 @@ impl World {
         let name = namespace.map(|number| self.model.namespaces[number].name);
         let bytes = self.random.below(60_000);
         self.call = format!("an operator evicts {bytes} bytes of {name:?}");
-        let evicted = self.observer.evict(name, bytes).expect("an operator");
+        let evicted = self.observer.as_operator().evict(name, bytes).expect("an operator");
         let mut events = self.events();
         let (sure, possible) = self.model.evict(namespace, bytes, &mut events);
         assert!((sure..=possible).contains(&evicted), "{evicted} bytes, not {sure}..={possible}");
@@ -334,7 +334,7 @@ impl World {
         let namespace = self.random.below(3) as usize;
         let name = self.model.namespaces[namespace].name;
         self.call = format!("an operator clears {name:?}");
-        let cleared = self.observer.clear(Some(name)).expect("an operator");
+        let cleared = self.observer.as_operator().clear(Some(name)).expect("an operator");
         let found = self.events().removed_in(&mut self.model, namespace);
         assert_eq!(cleared, found);
         let left =
@@ -387,7 +387,8 @@ impl World {
             6 => {
                 self.call = "an operator ends the pins of the other process".to_owned();
                 let had = u64::from(other.pinned.is_some());
-                let ended = self.observer.reclaim_pins(other.id()).expect("an operator");
+                let ended =
+                    self.observer.as_operator().reclaim_pins(other.id()).expect("an operator");
                 assert_eq!(ended as u64, had);
                 self.model.reclaim_pins(other.session);
                 if let Some(id) = other.pinned.take() {

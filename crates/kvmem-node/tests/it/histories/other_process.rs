@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use kvmem_node::ConnectOptions;
+use kvmem_node::{ConnectOptions, NewValue};
 
 use super::client::{has_bytes_of, write_bytes_of};
 use super::model::{Id, SessionId};
@@ -118,7 +118,7 @@ fn role() {
             "commit" => {
                 let mut block = blocks.remove(0);
                 write_bytes_of(number(2), block.bytes_mut().expect("it is reserved"));
-                format!("{:?}", client.commit(vec![(words[1], block)]).is_ok())
+                format!("{:?}", client.commit(vec![NewValue::new(words[1], block)]).is_ok())
             }
             "return" => client.keep_alive().is_ok().to_string(),
             other => panic!("{other}"),

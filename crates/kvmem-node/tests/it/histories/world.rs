@@ -163,7 +163,7 @@ impl World {
         self.call = "the end".to_owned();
         self.leave_all();
         self.check();
-        self.observer.evict(None, u64::MAX).expect("an operator");
+        self.observer.as_operator().evict(None, u64::MAX).expect("an operator");
         let stats = self.observer.stats().expect("a call");
         assert_eq!((stats.used, stats.values, stats.largest_free), (0, 0, stats.capacity));
         let node = self.server.take().expect("it runs").stop();
@@ -229,7 +229,7 @@ impl World {
     }
 
     fn check_list(&mut self) {
-        let (listed, next) = self.observer.list(0, 512).expect("a call");
+        let (listed, next) = self.observer.as_operator().list(0, 512).expect("a call");
         self.events().end(&mut self.model);
         assert_eq!(next, None);
         let mut expected: HashMap<(&str, &Vec<u8>), _> = HashMap::new();

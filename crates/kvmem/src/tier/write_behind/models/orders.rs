@@ -4,8 +4,8 @@ use loom::sync::Arc;
 use loom::thread;
 
 use super::queue_model::QueueModel;
-use crate::cache::write_behind::options::WhenFull;
 use crate::sync::models::preemptions::check;
+use crate::tier::write_behind::options::WhenFull;
 
 type Run = fn(&QueueModel);
 

@@ -1,0 +1,69 @@
+//! [`NodeOperator`]: the calls that concern all namespaces and other clients.
+
+use super::ClientError;
+use super::client::{NodeClient, UNEXPECTED};
+use crate::protocol::{Answer, Call, Listed, SessionListed};
+
+/// The calls of operators on a node. The server answers them to its own user, to root and to its
+/// [operators](crate::ServerOptions::operators); others get
+/// [`NotOperator`](crate::CallError::NotOperator). It is a handle of the client that it was
+/// [made](NodeClient::as_operator) of.
+#[derive(Clone, Debug)]
+pub struct NodeOperator {
+    client: NodeClient,
+}
+
+impl NodeOperator {
+    pub(super) fn new(client: NodeClient) -> NodeOperator {
+        NodeOperator { client }
+    }
+
+    /// Lists at most `max` values from entry `from` on. Returns the entry to go on
+    /// with.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn list(&self, from: u32, max: u32) -> Result<(Vec<Listed>, Option<u32>), ClientError> {
+        self.client.inner.connection.call(&Call::List { from, max }, |_, answer| match answer {
+            Answer::Listed { values, next } => Ok((values, next)),
+            _ => Err(UNEXPECTED),
+        })
+    }
+
+    /// Lists the clients.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn sessions(&self) -> Result<Vec<SessionListed>, ClientError> {
+        self.client.inner.connection.call(&Call::Sessions, |_, answer| match answer {
+            Answer::Sessions(sessions) => Ok(sessions),
+            _ => Err(UNEXPECTED),
+        })
+    }
+
+    /// Evicts values of at least `bytes`, of a namespace or of all. Returns the
+    /// bytes that were evicted.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn evict(&self, namespace: Option<&str>, bytes: u64) -> Result<u64, ClientError> {
+        self.client.count(&Call::Evict { namespace, bytes }).map(|bytes| bytes as u64)
+    }
+
+    /// Removes all values of a namespace, or of all. Returns how many there were.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn clear(&self, namespace: Option<&str>) -> Result<usize, ClientError> {
+        self.client.count(&Call::Clear { namespace })
+    }
+
+    /// Ends the pins of a process that is connected who know that it no longer
+    /// reads. Returns how many values were pinned.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn reclaim_pins(&self, pid: u32) -> Result<usize, ClientError> {
+        self.client.count(&Call::ReclaimPins { pid })
+    }
+}

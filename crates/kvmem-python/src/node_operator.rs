@@ -1,0 +1,101 @@
+//! *Node operator*: the calls on a node that concern all namespaces and other clients.
+
+use kvmem_node::NodeClient;
+use pyo3::prelude::*;
+
+use crate::collect::{Link, collected};
+use crate::error;
+use crate::holder::Lent;
+use crate::node_cache::{MAX_LISTED, PyNodeCache};
+use crate::node_call::call;
+use crate::node_report;
+use crate::number::Int;
+use crate::size::Size;
+
+/// The calls of operators on a node: see :meth:`NodeCache.as_operator`. The server answers them to
+/// its own user, to root and to those that ``kvmem serve --operator`` names; others get
+/// :class:`NodeError`.
+#[pyclass(name = "NodeOperator", module = "kvmem", frozen, weakref)]
+pub(crate) struct PyNodeOperator {
+    cache: Link<PyNodeCache>,
+}
+
+collected!(PyNodeOperator { cache }, |it, py| {
+    it.cache.cut(py);
+});
+
+impl PyNodeOperator {
+    pub(crate) fn new(cache: &Bound<'_, PyNodeCache>) -> PyNodeOperator {
+        PyNodeOperator { cache: Link::new(Some(cache.clone().unbind())) }
+    }
+
+    fn cache<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyNodeCache>> {
+        let cache = self.cache.get(py).ok_or_else(|| error::closed("node cache", "cleared"))?;
+        Ok(cache.into_bound(py))
+    }
+
+    fn client(&self, py: Python<'_>) -> PyResult<Lent<NodeClient>> {
+        self.cache(py)?.get().client()
+    }
+
+    /// Returns the client for a call that changes the node.
+    fn writer(&self, py: Python<'_>) -> PyResult<Lent<NodeClient>> {
+        self.cache(py)?.get().check_writes(py)?;
+        self.client(py)
+    }
+}
+
+#[pymethods]
+impl PyNodeOperator {
+    /// Lists the values of all namespaces, at most ``max`` of them. Values that come and go
+    /// meanwhile may be missing.
+    #[pyo3(signature = (*, max=None))]
+    fn list<'py>(
+        &self,
+        py: Python<'py>,
+        max: Option<Int<'py>>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let max = max.map_or(Ok(u64::MAX), |max| max.u64(py, "max"))?;
+        let values = call(py, &self.client(py)?, |client| {
+            let operator = client.as_operator();
+            let (mut all, mut from) = (Vec::new(), Some(0));
+            while let (Some(at), left @ 1..) = (from, max - all.len() as u64) {
+                let (values, next) = operator.list(at, left.min(MAX_LISTED) as u32)?;
+                all.extend(values);
+                from = next;
+            }
+            Ok(all)
+        })?;
+        values.iter().map(|value| node_report::listed(py, value)).collect()
+    }
+
+    /// Lists the clients of the server.
+    fn sessions<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let sessions = call(py, &self.client(py)?, |client| client.as_operator().sessions())?;
+        sessions.iter().map(|session| node_report::session(py, session)).collect()
+    }
+
+    /// Evicts values of at least ``nbytes`` bytes: of a namespace, or None for all. Returns the
+    /// number of bytes evicted.
+    #[pyo3(signature = (nbytes, namespace=None))]
+    fn evict(&self, py: Python<'_>, nbytes: Size, namespace: Option<&str>) -> PyResult<u64> {
+        let client = self.writer(py)?;
+        call(py, &client, |client| client.as_operator().evict(namespace, nbytes.0))
+    }
+
+    /// Removes all values: of a namespace, or None for all. Returns their number. Pinned values
+    /// stay valid. Raises :class:`NodeError` for a namespace if the node has a tier, which only
+    /// removes all.
+    #[pyo3(signature = (namespace=None))]
+    fn clear(&self, py: Python<'_>, namespace: Option<&str>) -> PyResult<usize> {
+        let client = self.writer(py)?;
+        call(py, &client, |client| client.as_operator().clear(namespace))
+    }
+
+    /// Ends the pins of a process that is known to read no more. Returns the number of values
+    /// that were pinned.
+    fn reclaim_pins(&self, py: Python<'_>, pid: Int<'_>) -> PyResult<usize> {
+        let (client, pid) = (self.writer(py)?, pid.u32(py, "pid")?);
+        call(py, &client, |client| client.as_operator().reclaim_pins(pid))
+    }
+}
