@@ -335,7 +335,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_store(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     // SAFETY: promise 1 of the C caller, for `values` and `out_results`.
-    on(&promise, tier, |tier| unsafe { tier_values::store(&**tier, values, count, out_results) })
+    on(&promise, tier, |tier| unsafe { tier_values::store(tier, values, count, out_results) })
 }
 
 /// Fetches `count` values, all at once. Each element of `requests` names a key and memory, and
@@ -350,7 +350,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_fetch(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     // SAFETY: promise 1 of the C caller, for `requests`.
-    on(&promise, tier, |tier| unsafe { tier_values::fetch(&**tier, requests, count) })
+    on(&promise, tier, |tier| unsafe { tier_values::fetch(tier, requests, count) })
 }
 
 /// Returns the length of a value in bytes. This does not count as a use. KVMEM_ERR_NOT_FOUND if the
@@ -365,7 +365,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_len_of(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     // SAFETY: promise 1 of the C caller, for `key` and `out_bytes`.
-    on(&promise, tier, |tier| unsafe { tier_values::len_of(&**tier, key, key_bytes, out_bytes) })
+    on(&promise, tier, |tier| unsafe { tier_values::len_of(tier, key, key_bytes, out_bytes) })
 }
 
 /// Removes the values of `count` keys. `out_removed` (may be NULL) receives how many there were.
@@ -384,7 +384,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_remove(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     // SAFETY: promise 1 of the C caller, for `keys` and `out_removed`.
-    on(&promise, tier, |tier| unsafe { tier_values::remove(&**tier, keys, count, out_removed) })
+    on(&promise, tier, |tier| unsafe { tier_values::remove(tier, keys, count, out_removed) })
 }
 
 /// Removes all values, durably. Fails as kvmem_disk_tier_remove.
@@ -422,7 +422,7 @@ pub unsafe extern "C" fn kvmem_disk_tier_get_stats(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     // SAFETY: promise 1 of the C caller, for `out_stats`.
-    on(&promise, tier, |tier| unsafe { tier_values::get_stats(&**tier, out_stats) })
+    on(&promise, tier, |tier| unsafe { tier_values::get_stats(tier, out_stats) })
 }
 
 /// Registers the memory of a pool with the rings of the tier's file: the kernel looks its pages up

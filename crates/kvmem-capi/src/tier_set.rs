@@ -170,7 +170,7 @@ pub unsafe extern "C" fn kvmem_tier_set_store(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     // SAFETY: promise 1 of the C caller, for `values` and `out_results`.
-    on(&promise, set, |set| unsafe { tier_values::store(&**set, values, count, out_results) })
+    on(&promise, set, |set| unsafe { tier_values::store(set, values, count, out_results) })
 }
 
 /// Fetches values from all devices at once, as kvmem_disk_tier_fetch does.
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn kvmem_tier_set_fetch(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     // SAFETY: promise 1 of the C caller, for `requests`.
-    on(&promise, set, |set| unsafe { tier_values::fetch(&**set, requests, count) })
+    on(&promise, set, |set| unsafe { tier_values::fetch(set, requests, count) })
 }
 
 /// Returns the length of a value in bytes, as kvmem_disk_tier_len_of does.
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn kvmem_tier_set_len_of(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     // SAFETY: promise 1 of the C caller, for `key` and `out_bytes`.
-    on(&promise, set, |set| unsafe { tier_values::len_of(&**set, key, key_bytes, out_bytes) })
+    on(&promise, set, |set| unsafe { tier_values::len_of(set, key, key_bytes, out_bytes) })
 }
 
 /// Removes the values of `count` keys, as kvmem_disk_tier_remove does. `out_removed` (may be NULL)
@@ -213,7 +213,7 @@ pub unsafe extern "C" fn kvmem_tier_set_remove(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     // SAFETY: promise 1 of the C caller, for `keys` and `out_removed`.
-    on(&promise, set, |set| unsafe { tier_values::remove(&**set, keys, count, out_removed) })
+    on(&promise, set, |set| unsafe { tier_values::remove(set, keys, count, out_removed) })
 }
 
 /// Removes all values, durably. Fails as kvmem_tier_set_remove.
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn kvmem_tier_set_get_stats(
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     // SAFETY: promise 1 of the C caller, for `out_stats`.
-    on(&promise, set, |set| unsafe { tier_values::get_stats(&**set, out_stats) })
+    on(&promise, set, |set| unsafe { tier_values::get_stats(set, out_stats) })
 }
 
 /// Registers the memory of a pool with the rings of every file, as kvmem_disk_tier_register_memory

@@ -1,6 +1,6 @@
 //! *Node reservation*: memory of a node that this process writes a value to.
 
-use kvmem_node::{ClientError, NodeClient, NodeReservation, ValueOptions};
+use kvmem_node::{ClientError, NewValue, NodeClient, NodeReservation, ValueOptions};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 

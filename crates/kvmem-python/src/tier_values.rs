@@ -239,7 +239,9 @@ macro_rules! tier_methods {
     ($class:ident) => {
         impl $class {
             /// Returns the tier, for work that takes longer than a call.
-            pub(crate) fn tier(&self) -> PyResult<$crate::holder::Lent<$crate::tier_values::SharedTier>> {
+            pub(crate) fn tier(
+                &self,
+            ) -> PyResult<$crate::holder::Lent<$crate::tier_values::SharedTier>> {
                 self.held.with(std::sync::Arc::clone).map($crate::holder::Lent::new)
             }
         }

@@ -27,8 +27,8 @@ fn lookup(len: Option<u64>) -> Lookup {
 /// time are rounded up.
 const ROUNDED_UP: u32 = 2;
 
-/// Returns the hints of a value that is stored. What is left of its time to live is rounded down, so
-/// that no number of journeys between memory and the disk makes it longer.
+/// Returns the hints of a value that is stored. The rest of its time to live is rounded down: no
+/// number of journeys between memory and the disk makes it longer.
 fn hints_of(Hints { expires, priority }: Hints) -> TierHints {
     let left = expires.saturating_sub(seconds_now().saturating_add(ROUNDED_UP));
     let ttl = (expires != 0).then(|| Duration::from_secs(left.into()));

@@ -1,8 +1,8 @@
 //! # kvmem: vmem for KV caches
 //!
 //! kvmem manages the host memory of LLM inference servers: it maps, pins, divides and caches it. It
-//! has four layers, after Bonwick's slabs and his *Magazines and Vmem*, and a keyed cache on them. A
-//! layer uses only the layers below it, and [`offset`] uses none.
+//! has four layers, after Bonwick's slabs and his *Magazines and Vmem*, and a keyed cache on them.
+//! A layer uses only the layers below it, and [`offset`] uses none.
 //!
 //! | layer | hands out | Bonwick's word |
 //! |---|---|---|

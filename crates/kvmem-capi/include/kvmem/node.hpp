@@ -633,7 +633,7 @@ class NodeOperator {
 public:
     /// Lists at most `max` values from entry `from` on.
     NodeList list(std::uint64_t from = 0, std::size_t max = 512) const {
-        return detail::node_list(kvmem_node_operator_list, client_->native_handle(), from, max);
+        return detail::node_list(kvmem_node_operator_list, client(), from, max);
     }
 
     /// Lists the clients of the server.
@@ -641,7 +641,7 @@ public:
         std::vector<kvmem_node_session> list(256);
         std::uint64_t count = 0;
         detail::check(
-            kvmem_node_operator_sessions(client_->native_handle(), list.data(), list.size(), &count));
+            kvmem_node_operator_sessions(client(), list.data(), list.size(), &count));
         std::vector<NodeSession> found;
         found.reserve(count);
         for (std::size_t at = 0; at < count; at++) {
@@ -657,7 +657,7 @@ public:
     std::uint64_t evict(std::uint64_t bytes,
                         const std::optional<std::string> &namespace_name = std::nullopt) {
         std::uint64_t evicted = 0;
-        detail::check(kvmem_node_operator_evict(client_->native_handle(), name_of(namespace_name), bytes,
+        detail::check(kvmem_node_operator_evict(client(), name_of(namespace_name), bytes,
                                               &evicted));
         return evicted;
     }
@@ -667,14 +667,14 @@ public:
     std::size_t clear(const std::optional<std::string> &namespace_name = std::nullopt) {
         std::uint64_t removed = 0;
         detail::check(
-            kvmem_node_operator_clear(client_->native_handle(), name_of(namespace_name), &removed));
+            kvmem_node_operator_clear(client(), name_of(namespace_name), &removed));
         return removed;
     }
 
     /// Ends the pins of a process that no longer reads; returns how many values it had pinned.
     std::size_t reclaim_pins(std::uint32_t pid) {
         std::uint64_t reclaimed = 0;
-        detail::check(kvmem_node_operator_reclaim_pins(client_->native_handle(), pid, &reclaimed));
+        detail::check(kvmem_node_operator_reclaim_pins(client(), pid, &reclaimed));
         return reclaimed;
     }
 
@@ -686,6 +686,8 @@ private:
     static const char *name_of(const std::optional<std::string> &name) noexcept {
         return name ? name->c_str() : nullptr;
     }
+
+    kvmem_node_client *client() const noexcept { return client_->native_handle(); }
 
     NodeClient *client_;
 };

@@ -265,8 +265,8 @@ impl NodeClient {
     }
 
     /// Pins the values of keys that memory has, without waiting for the server's
-    /// [tier](kvmem::tier::Tier). [`PinBatch::pending`] says which others the tier reads meanwhile: a
-    /// later call finds them. The server bounds what it reads for such calls, so some keys that
+    /// [tier](kvmem::tier::Tier). [`PinBatch::pending`] says which others the tier reads meanwhile:
+    /// a later call finds them. The server bounds what it reads for such calls, so some keys that
     /// only the tier has may be neither found nor pending until then.
     ///
     /// # Errors
@@ -277,8 +277,8 @@ impl NodeClient {
     }
 
     /// Pins the values of the keys before the first one that memory does not have, without waiting
-    /// for the server's [tier](kvmem::tier::Tier). [`PinBatch::pending`] says which of the following
-    /// keys the tier reads meanwhile.
+    /// for the server's [tier](kvmem::tier::Tier). [`PinBatch::pending`] says which of the
+    /// following keys the tier reads meanwhile.
     ///
     /// # Errors
     /// [`ClientError`].

@@ -190,8 +190,8 @@ impl Connection {
         self.pin_state().revocations
     }
 
-    /// Returns whether the server still has the pins that were given after a number of revocations. The
-    /// loads of their bytes that this thread has made before were loads of the values then.
+    /// Returns whether the server still has the pins that were given after a number of revocations.
+    /// The loads of their bytes that this thread has made before were loads of the values then.
     pub(super) fn has_pins_of(&self, revocations: u64) -> bool {
         let state = self.pin_state();
         state.revocations == revocations && state.view.has_pin_word(state.expected)

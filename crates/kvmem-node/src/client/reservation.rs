@@ -19,7 +19,7 @@ pub struct NodeReservation {
     session: u64,
 }
 
-/// A reservation, and what it becomes: see [`try_commit`](super::NodeClient::try_commit).
+/// A reservation, and what it becomes: see [`commit`](super::NodeClient::commit).
 #[derive(Debug)]
 pub struct NewValue<K> {
     /// The key of the value.

@@ -1,10 +1,10 @@
 //! *Draining*: how a server ends.
 //!
 //! When it is [stopped](super::Stopper::stop), a server accepts no client any more. With a
-//! [tier](kvmem::tier::Tier) it then stores the values that the tier lacks, those that were used last
-//! first, for at most [`drain`](super::ServerOptions::drain); its clients are served meanwhile. It
-//! does so whether or not the memory is kept: the server cannot know whether another server follows
-//! or the machine goes down, and only the tier outlives the machine.
+//! [tier](kvmem::tier::Tier) it then stores the values that the tier lacks, those that were used
+//! last first, for at most [`drain`](super::ServerOptions::drain); its clients are served
+//! meanwhile. It does so whether or not the memory is kept: the server cannot know whether another
+//! server follows or the machine goes down, and only the tier outlives the machine.
 //!
 //! At the end it serves the messages that have come, and answers the calls that wait for the tier.
 //! Then it closes the connections. Sessions stay in the index, and what a client sends later, or

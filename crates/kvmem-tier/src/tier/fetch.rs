@@ -80,8 +80,9 @@ impl<D: Device> DiskTier<D> {
         self.fetch_entries(requests, &mut |_, _| {})
     }
 
-    /// Returns the CRC-32C of the bytes of a value, as they are on the disk: whatever another process
-    /// writes to the memory that they were fetched into, it is that of the value that was stored.
+    /// Returns the CRC-32C of the bytes of a value, as they are on the disk: whatever another
+    /// process writes to the memory that they were fetched into, it is that of the value that was
+    /// stored.
     pub(crate) fn checksum_of(&self, entry: &Entry) -> u32 {
         value_checksum(entry)
     }

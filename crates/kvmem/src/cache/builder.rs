@@ -177,8 +177,8 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// Default: none.
     ///
     /// The tier is called in the thread that inserts, trims or [evicts](KvCache::evict_to), under
-    /// no lock of the cache. A [`WriteBehind`](crate::tier::WriteBehind) around it writes from another
-    /// thread.
+    /// no lock of the cache. A [`WriteBehind`](crate::tier::WriteBehind) around it writes from
+    /// another thread.
     pub fn lower_tier(mut self, tier: Arc<dyn Tier>) -> Self
     where
         K: TierKey + Send + Sync + 'static,

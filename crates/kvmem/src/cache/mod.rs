@@ -1,13 +1,13 @@
 #![doc = include_str!("../../docs/cache.md")]
 
 mod builder;
-mod cache;
 mod error;
 #[cfg(feature = "metrics")]
 mod export;
 mod fetch;
 mod index;
 mod insertion;
+mod kv_cache;
 mod policy;
 mod prefix;
 mod reservation;
@@ -17,10 +17,10 @@ mod stats;
 mod tier;
 
 pub use builder::KvCacheBuilder;
-pub use cache::KvCache;
 pub use error::{KvCacheError, KvCacheSetupError};
 pub use fetch::Fetching;
 pub use index::Pinned;
+pub use kv_cache::KvCache;
 pub use policy::{Eviction, EvictionPolicy, History, Slot};
 pub use prefix::{PREFIX_KEY_BYTES, PrefixKey, prefix_keys};
 pub use reservation::{Reservation, Superseded};

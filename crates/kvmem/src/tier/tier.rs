@@ -32,7 +32,7 @@ pub enum Lookup {
 impl Lookup {
     /// Returns the length of a value that was found.
     #[must_use]
-    pub fn len(self) -> Option<u64> {
+    pub fn found(self) -> Option<u64> {
         match self {
             Lookup::Found(len) => Some(len),
             Lookup::Missing | Lookup::Unknown => None,
@@ -149,7 +149,7 @@ pub trait Tier: Send + Sync {
     /// Returns the lengths of the values under keys, in the same order. May wait, for a network.
     /// The default is for a tier that [knows all](Self::knows_all) its values.
     fn ask(&self, keys: &[&[u8]]) -> Vec<Option<u64>> {
-        self.look_up(keys).into_iter().map(Lookup::len).collect()
+        self.look_up(keys).into_iter().map(Lookup::found).collect()
     }
 
     /// Returns whether no look-up says [`Lookup::Unknown`].

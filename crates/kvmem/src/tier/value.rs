@@ -25,7 +25,7 @@ pub struct TierValue<'a> {
     pub key: &'a [u8],
     /// The value.
     pub bytes: &'a [u8],
-    /// What is known about its worth.
+    /// Hints about its worth.
     pub hints: TierHints,
     /// The value of the tier that this one was fetched from and still equals, as the tier has named
     /// it.

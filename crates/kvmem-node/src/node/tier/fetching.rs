@@ -134,7 +134,7 @@ impl Node {
     fn push_fetches(&mut self, values: Vec<Fetching>) {
         let Some(queue) = &mut self.tier else { return };
         let (far, near): (Vec<Fetching>, Vec<Fetching>) =
-            values.into_iter().partition(|it| queue.tier.len_of(&it.key).len().is_none());
+            values.into_iter().partition(|it| queue.tier.len_of(&it.key).found().is_none());
         for (values, job) in
             [(near, TierJob::Fetch as fn(_) -> _), (far, TierJob::FetchFar as fn(_) -> _)]
         {

@@ -222,7 +222,7 @@ impl Node {
             None => self.is_only_in_tier(namespace, key),
             Some(slot) => {
                 let has = |it: &TierQueue| {
-                    it.tier.len_of(&self.key_in_tier(namespace, key)).len().is_some()
+                    it.tier.len_of(&self.key_in_tier(namespace, key)).found().is_some()
                 };
                 self.entry(slot).is_clean() && self.tier.as_ref().is_some_and(has)
             }
@@ -234,7 +234,7 @@ impl Node {
         // What it has while it is being cleared must not come back.
         let queue = self.tier.as_ref().filter(|it| it.clearing.is_none())?;
         let of_tier = queue.tier.len_of(&self.key_in_tier(named.0, &named.1));
-        of_tier.len().or_else(|| queue.known_len(named))
+        of_tier.found().or_else(|| queue.known_len(named))
     }
 
     /// Notes in the log of events that the tier has let values go.
@@ -247,7 +247,7 @@ impl Node {
         let TierQueue { names, tier, .. } = queue;
         let namespaces = &self.namespaces;
         names.look_at(NAMES_LOOKED_AT, |(namespace, key)| {
-            tier.len_of(&tier_key(&namespaces.get(*namespace).name, key)).len().is_some()
+            tier.len_of(&tier_key(&namespaces.get(*namespace).name, key)).found().is_some()
         });
     }
 

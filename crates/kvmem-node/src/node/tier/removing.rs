@@ -100,7 +100,7 @@ impl Node {
             let named = (namespace, key.to_vec());
             let under_way = queue.removals.contains_key(&named);
             let known = queue.tier.len_of(&self.key_in_tier(namespace, key));
-            let there = known.len().is_some();
+            let there = known.found().is_some();
             // A value that only a look-up would find is removed without being counted.
             if known != Lookup::Missing && !under_way {
                 self.push_removal(None, namespace, key.to_vec());

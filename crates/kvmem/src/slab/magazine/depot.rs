@@ -18,7 +18,7 @@
 
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, hold_over_fork, release_over_fork};
 
-use super::magazine::{Chain, Magazine};
+use super::magazine::{Magazine, MagazineChain};
 
 /// The lock must be found taken this many times before magazines grow.
 const CONTENTION_TO_GROW: u32 = 8;
@@ -66,8 +66,8 @@ pub(crate) struct DepotCounts {
 
 /// The lists of one node, under its lock.
 pub(crate) struct Lists<R> {
-    full: Chain<R>,
-    empty: Chain<R>,
+    full: MagazineChain<R>,
+    empty: MagazineChain<R>,
     full_min: usize,
     empty_min: usize,
     exchanges: u64,
@@ -268,7 +268,7 @@ impl<R: Copy + Send> Depot<R> {
     }
 
     /// Moves all magazines of all nodes to `out`; returns the number of full ones.
-    pub(crate) fn take_all(&self, out: &mut Chain<R>) -> usize {
+    pub(crate) fn take_all(&self, out: &mut MagazineChain<R>) -> usize {
         let mut take = |lists: &mut Lists<R>| {
             let full = lists.full.len();
             while let Some(magazine) = lists.full.pop().or_else(|| lists.empty.pop()) {
@@ -282,7 +282,7 @@ impl<R: Copy + Send> Depot<R> {
 
     /// Trims the working set: moves the full magazines that no thread needed since the last call to
     /// `out`, and frees such empty ones. Returns the number of full ones.
-    pub(crate) fn take_idle(&self, out: &mut Chain<R>) -> usize {
+    pub(crate) fn take_idle(&self, out: &mut MagazineChain<R>) -> usize {
         let mut contended = false;
         let mut take = |lists: &mut Lists<R>| {
             let idle = lists.full_min.min(lists.full.len());
@@ -340,7 +340,7 @@ impl<R: Copy + Send> Depot<R> {
     }
 }
 
-fn pop_up_to<R>(chain: &mut Chain<R>, count: usize, mut to: impl FnMut(Magazine<R>)) {
+fn pop_up_to<R>(chain: &mut MagazineChain<R>, count: usize, mut to: impl FnMut(Magazine<R>)) {
     for magazine in std::iter::from_fn(|| chain.pop()).take(count) {
         to(magazine);
     }
@@ -349,8 +349,8 @@ fn pop_up_to<R>(chain: &mut Chain<R>, count: usize, mut to: impl FnMut(Magazine<
 impl<R> DepotNode<R> {
     fn new() -> Self {
         let lists = Lists {
-            full: Chain::new(),
-            empty: Chain::new(),
+            full: MagazineChain::new(),
+            empty: MagazineChain::new(),
             full_min: 0,
             empty_min: 0,
             exchanges: 0,

@@ -156,7 +156,7 @@ impl<R> Drop for Magazine<R> {
 }
 
 /// A stack of magazines, linked through their headers.
-pub(crate) struct Chain<R> {
+pub(crate) struct MagazineChain<R> {
     first: *mut MagazineHead,
     len: usize,
     /// The number of rounds in all magazines of the chain.
@@ -165,11 +165,11 @@ pub(crate) struct Chain<R> {
 }
 
 // SAFETY: the chain owns its magazines, and magazines may move to other threads.
-unsafe impl<R: Send> Send for Chain<R> {}
+unsafe impl<R: Send> Send for MagazineChain<R> {}
 
-impl<R> Chain<R> {
+impl<R> MagazineChain<R> {
     pub(crate) const fn new() -> Self {
-        Chain { first: ptr::null_mut(), len: 0, rounds: 0, magazines: PhantomData }
+        MagazineChain { first: ptr::null_mut(), len: 0, rounds: 0, magazines: PhantomData }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -214,7 +214,7 @@ impl<R> Chain<R> {
     }
 }
 
-impl<R: Copy> Chain<R> {
+impl<R: Copy> MagazineChain<R> {
     /// Appends a copy of all rounds to `out`.
     pub(crate) fn copy_into(&self, out: &mut Vec<R>) {
         for head in self.heads() {
@@ -227,7 +227,7 @@ impl<R: Copy> Chain<R> {
     }
 }
 
-impl<R> Drop for Chain<R> {
+impl<R> Drop for MagazineChain<R> {
     fn drop(&mut self) {
         while let Some(magazine) = self.pop() {
             drop(magazine);

@@ -33,7 +33,7 @@ const BATCH: usize = if cfg!(loom) { 2 } else { 256 };
 const PART_OF_BOUND: u64 = 4;
 
 /// The bytes of a key.
-pub(super) type Key = Arc<[u8]>;
+pub(super) type KeyBytes = Arc<[u8]>;
 
 /// A value in the queue. Its clones share the bytes.
 pub(super) trait QueuedValue: Clone {
@@ -52,7 +52,7 @@ pub(super) enum Change<V> {
 
 /// A change that a writer makes.
 pub(super) struct Taken<V> {
-    pub(super) key: Key,
+    pub(super) key: KeyBytes,
     pub(super) change: Change<V>,
     number: u64,
 }
@@ -113,9 +113,9 @@ impl<V> KeyState<V> {
 }
 
 struct QueueState<V> {
-    keys: HashMap<Key, KeyState<V>>,
+    keys: HashMap<KeyBytes, KeyState<V>>,
     /// The keys with a change that waits, by its number.
-    order: BTreeMap<u64, Key>,
+    order: BTreeMap<u64, KeyBytes>,
     /// The numbers of the changes that writers make, or whose values they still release.
     current: BTreeSet<u64>,
     next_number: u64,
@@ -174,7 +174,7 @@ impl<V: QueuedValue> QueueState<V> {
             }
             Change::Remove => self.removals += 1,
         }
-        let key = Key::from(key);
+        let key = KeyBytes::from(key);
         self.order.insert(number, Arc::clone(&key));
         self.keys.entry(key).or_default().waiting = Some((number, change));
         replaced
@@ -424,7 +424,7 @@ impl<V: QueuedValue> Queue<V> {
     pub(super) fn clear<E>(&self, clear: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut replaced = Replaced { queue: self, values: Vec::new() };
         let mut state = self.state();
-        let keys: Vec<Key> = state.order.values().cloned().collect();
+        let keys: Vec<KeyBytes> = state.order.values().cloned().collect();
         for key in &keys {
             replaced.values.extend(state.take_waiting(key).and_then(|(_, value)| value));
         }
@@ -502,7 +502,7 @@ impl<V: QueuedValue> Queue<V> {
     pub(super) fn retry_removals(&self) {
         let mut state = self.state();
         let untrusted = state.keys.iter().filter(|(_, key)| key.untrusted && key.waiting.is_none());
-        let keys: Vec<Key> = untrusted.map(|(key, _)| key.clone()).collect();
+        let keys: Vec<KeyBytes> = untrusted.map(|(key, _)| key.clone()).collect();
         for key in &keys {
             let none = state.enqueue(key, Change::Remove);
             debug_assert!(none.is_none(), "nothing waited");
@@ -531,7 +531,7 @@ impl<V: QueuedValue> Queue<V> {
         let mut state = self.state();
         state.closed = true;
         if discard {
-            let keys: Vec<Key> = state.order.values().cloned().collect();
+            let keys: Vec<KeyBytes> = state.order.values().cloned().collect();
             for key in &keys {
                 replaced.values.extend(state.enqueue(key, Change::Remove));
             }

@@ -8,7 +8,7 @@
 //! class that the bound allows no magazine.
 
 use super::super::depot::Depot;
-use super::super::magazine::Chain;
+use super::super::magazine::MagazineChain;
 use super::super::source::RoundSource;
 use super::super::thread_cache::CacheAccess;
 use super::state::MagazineCore;
@@ -34,7 +34,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     fn trim_and(&self, change: impl FnOnce(&Self)) {
         let _move = self.moves.begin(S::TRACKED);
         let _trims = self.trims.lock();
-        let mut chain = Chain::new();
+        let mut chain = MagazineChain::new();
         let mut gone = 0;
         let epoch = {
             let mut caches = self.caches.lock();
@@ -53,7 +53,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     }
 
     /// Takes all magazines out of a cache and moves those with rounds to the chain.
-    fn strip(&self, access: &CacheAccess<'_, R>, chain: &mut Chain<R>) {
+    fn strip(&self, access: &CacheAccess<'_, R>, chain: &mut MagazineChain<R>) {
         for slot in access.classes() {
             for magazine in [slot.loaded.take(), slot.previous.take()].into_iter().flatten() {
                 if magazine.count() > 0 {
@@ -66,7 +66,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     }
 
     /// Drains magazines into the source and frees them.
-    fn give_back(&self, mut chain: Chain<R>) {
+    fn give_back(&self, mut chain: MagazineChain<R>) {
         let mut rounds = Vec::new();
         while let Some(mut magazine) = chain.pop() {
             if magazine.count() > 0 {
@@ -88,7 +88,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         }
         trims.last_tick = now;
         let _move = self.moves.begin(S::TRACKED);
-        let mut chain = Chain::new();
+        let mut chain = MagazineChain::new();
         let gone = self.depots.iter().map(|depot| depot.take_idle(&mut chain)).sum();
         self.give_back(chain);
         self.holders.remove(gone);
@@ -106,7 +106,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
         }
         let Some(_trims) = self.trims.try_lock() else { return };
         let _move = self.moves.begin(S::TRACKED);
-        let mut chain = Chain::new();
+        let mut chain = MagazineChain::new();
         let longer = self.depots.iter().filter(|depot| is_in_the_way(depot));
         let gone = longer.map(|depot| depot.take_all(&mut chain)).sum();
         self.give_back(chain);
@@ -119,7 +119,7 @@ impl<R: Copy + Send + 'static, S: RoundSource<R>> MagazineCore<R, S> {
     ///
     /// No thread uses a cache of this instance any more.
     pub(crate) unsafe fn close(&mut self) {
-        let mut chain = Chain::new();
+        let mut chain = MagazineChain::new();
         {
             let mut caches = self.caches.lock();
             let all = caches.iter().map(|cache| cache.as_ptr()).collect::<Vec<_>>();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::clock::ManualClock;
 use super::depot::Depot;
-use super::magazine::{Chain, Magazine};
+use super::magazine::{Magazine, MagazineChain};
 use super::magazines::Magazines;
 use super::settings::MagazineSettings;
 use super::source::RoundSource;
@@ -263,7 +263,7 @@ fn magazines_grow_under_contention_and_shrink_without() {
         }
     }
     assert_eq!(sizes, [4, 7, 11, 17, 26, 32]);
-    let mut out = Chain::new();
+    let mut out = MagazineChain::new();
     assert_eq!(depot.take_idle(&mut out), 0);
     assert_eq!(depot.capacity(), 32, "the lock was contended in this interval");
     while depot.capacity() > 4 {

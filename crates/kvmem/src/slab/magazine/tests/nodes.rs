@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::ends::forked;
 use super::model::Worker;
 use super::{
-    Chain, CountingSource, Depot, FakeTopology, HERE, Magazine, MagazineSettings, Magazines,
-    ManualClock, TestMagazines, without_kernel_faults,
+    CountingSource, Depot, FakeTopology, HERE, Magazine, MagazineChain, MagazineSettings,
+    Magazines, ManualClock, TestMagazines, without_kernel_faults,
 };
 
 struct NodesFixture {
@@ -132,7 +132,7 @@ fn magazines_circulate() {
     depot.prefork();
     assert_eq!((made, depot.remote(), depot.counts().exchanges), (2, 100, 200));
     depot.postfork();
-    let mut all = Chain::new();
+    let mut all = MagazineChain::new();
     assert_eq!((depot.take_all(&mut all), all.len()), (0, 1));
 }
 
