@@ -63,7 +63,7 @@ add_module_names = False
 def resolve(app: Sphinx, tree: nodes.document, page: str) -> None:
     """Makes links to files beside the pages relative to the page.
 
-    Sphinx knows pages only. The pages of rustdoc, the page of plots and copied files are written
+    Sphinx knows pages only. The pages of rustdoc and copied files are written
     into the site after it, so their links carry a scheme of their own until here.
     """
     up = "../" * page.count("/")

@@ -1,37 +1,37 @@
-//! The logic of the `kvmem-lab` command, which measures and draws, and which no user of kvmem
-//! needs: [`args`] has the options, [`run`] carries them out.
-//!
-//! Benchmarks are in `kvmem-bench`, the replay of traces is in [`replay`], that of recorded
-//! allocator calls in [`ops`]. [`snapshot`] reads the state of another allocator. [`pages`] draws
-//! what commands of `kvmem` find.
+//! The laboratory: `kvmem-lab` measures kvmem's layers beside other implementations, and replays
+//! traces. No user of kvmem needs it, and nothing links it but its own programs.
 
-pub mod address_map;
-pub mod args;
-mod bench_command;
-mod html;
-pub mod ops;
-pub mod pages;
-pub mod replay;
-mod replay_command;
-mod replay_metrics;
-pub mod snapshot;
-mod snapshot_command;
-mod tier_bench;
+// Nobody links it.
+#![allow(unreachable_pub)]
 
-use args::{Args, Command};
-use kvmem_cli::Failure;
+mod args;
+mod bench;
+pub mod count;
+mod replay;
 
-/// Runs the subcommand.
-///
-/// # Errors
-/// [`Failure`]: a message for the user and the exit status that goes with it.
-pub fn run(args: Args) -> Result<(), Failure> {
+use std::process::ExitCode;
+
+use clap::Parser;
+use kvmem_cli::{Failure, print_clap, tell};
+
+use self::args::{Args, Command};
+
+/// Does what the command line says; returns the exit status.
+pub fn main() -> ExitCode {
+    let done = match Args::try_parse() {
+        Ok(args) => run(&args).map(|()| 0),
+        Err(error) => print_clap(&error),
+    };
+    ExitCode::from(done.unwrap_or_else(|failure| {
+        tell(format_args!("kvmem-lab: {failure}"));
+        failure.exit_status()
+    }))
+}
+
+fn run(args: &Args) -> Result<(), Failure> {
     kvmem_cli::log::begin(args.verbose)?;
-    match args.command {
-        Command::Bench(bench) => bench_command::run(&bench),
-        Command::Replay(replay) => replay_command::run(&replay),
-        Command::Snapshot(snapshot) => snapshot_command::run(&snapshot),
-        Command::Tier(tier) => tier_bench::run(&tier),
-        Command::Page(page) => pages::run(&page),
+    match &args.command {
+        Command::Bench(bench) => bench::command::run(bench),
+        Command::Replay(args) => replay::run(args),
     }
 }

@@ -168,8 +168,7 @@ pub(crate) fn run(root: &Path, options: &CountOptions) -> Result<ExitCode> {
 
 /// Builds the program of the loops as the benchmarks are built; returns its path.
 pub(crate) fn build(root: &Path) -> Result<PathBuf> {
-    let args =
-        ["build", "--profile", "bench", "--locked", "-p", "kvmem-bench", "--example", "count"];
+    let args = ["build", "--profile", "bench", "--locked", "-p", "kvmem-lab", "--example", "count"];
     let mut report = Report::default();
     let programs = programs::build(root, &mut report, "count: build", &args);
     let found = programs.into_iter().find(|program| program.kind == ProgramKind::Example);
@@ -197,7 +196,7 @@ pub(crate) fn build_loaded(root: &Path) -> Result<Result<PathBuf, String>> {
     let mut compiler = Command::new(COMPILER);
     compiler.args(["-std=c++17", "-O2", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-I"]);
     compiler.arg(prefix.join("include"));
-    compiler.arg(root.join("crates/kvmem-bench/examples/count/contenders.cpp"));
+    compiler.arg(root.join("lab/examples/count/contenders.cpp"));
     compiler.arg("-o").arg(&library).arg("-L").arg(&lib).arg("-lkvmem");
     compiler.arg(format!("-Wl,-rpath,{}", lib.display()));
     let output = compiler.output().with_context(|| format!("cannot run {COMPILER}"))?;

@@ -20,9 +20,6 @@ pub(crate) struct DropInOptions {
     /// Measurements of each figure; the median counts.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     reps: u32,
-    /// Measure beside a process that streams through memory on another processor.
-    #[arg(long)]
-    neighbour: bool,
     /// Write the rows, too.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -74,7 +71,7 @@ pub(crate) fn run(root: &Path, options: &DropInOptions) -> Result<ExitCode> {
                 let mut args = vec![name, contender];
                 args.extend(words);
                 args.push(library);
-                figures.push(measured(&program, options.neighbour, &args)?);
+                figures.push(measured(&program, &args)?);
             }
         }
         let figures = figures.map(median);
@@ -97,13 +94,12 @@ pub(crate) fn run(root: &Path, options: &DropInOptions) -> Result<ExitCode> {
         }
         Ok(())
     };
-    let beside = if options.neighbour { ", beside a process that streams" } else { "" };
-    println!("ns of processor time per operation, one thread{beside}");
+    println!("ns of processor time per operation, one thread");
     println!("{}", heading());
     for (name, ops) in LOOPS {
         report(name, None, &[ops])?;
     }
-    println!("\nmillion calls per second, all threads together{beside}");
+    println!("\nmillion calls per second, all threads together");
     println!("{}", heading());
     for name in SCENARIOS {
         for threads in THREADS {
@@ -115,7 +111,7 @@ pub(crate) fn run(root: &Path, options: &DropInOptions) -> Result<ExitCode> {
          request that fails {IMPOSSIBLE_NS} ns: {missed} missed"
     );
     if let Some(file) = &options.json {
-        let suite = json!({"suite": "drop-in", "neighbour": options.neighbour, "rows": rows});
+        let suite = json!({"suite": "drop-in", "rows": rows});
         std::fs::write(file, serde_json::to_string_pretty(&suite)? + "\n")
             .with_context(|| format!("cannot write {}", file.display()))?;
     }
@@ -129,9 +125,9 @@ fn has_rate_goal(scenario: &str) -> bool {
 }
 
 /// Runs the program once; returns the figure that it prints.
-fn measured(program: &Path, neighbour: bool, args: &[&str]) -> Result<f64> {
+fn measured(program: &Path, args: &[&str]) -> Result<f64> {
     let mut command = Command::new(program);
-    command.args(neighbour.then_some("--neighbour")).args(args);
+    command.args(args);
     let output = command.output().context("cannot run the program of the loops")?;
     let text = String::from_utf8_lossy(&output.stdout);
     ensure!(

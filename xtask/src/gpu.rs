@@ -23,8 +23,7 @@ use crate::workspace::{cargo, target_folder};
 /// Where the figures go, and what is measured.
 #[derive(Args)]
 pub(crate) struct GpuOptions {
-    /// Write the rows as JSON and the plots as a page to FILE.json and FILE.html (default:
-    /// gpu.json and gpu.html in the folder of build outputs)
+    /// Write the rows as JSON to FILE (default: gpu.json in the folder of build outputs)
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
 
@@ -53,13 +52,12 @@ pub(crate) fn run(root: &Path, options: &GpuOptions) -> Result<ExitCode> {
     tests.args(["--", "register::cuda", "--nocapture"]);
     report.command("gpu: the CUDA registrar", Kind::Tests, &mut tests);
 
-    let file = match &options.output {
+    let json = match &options.output {
         Some(file) => file.clone(),
-        None => target_folder(root)?.join("gpu"),
+        None => target_folder(root)?.join("gpu.json"),
     };
-    let (json, html) = (file.with_extension("json"), file.with_extension("html"));
     let mut bench = suite(root, "gpu", &options.args);
-    bench.arg("--json").arg(&json).arg("--html").arg(&html);
+    bench.arg("--json").arg(&json);
     report.command("gpu: kvmem-lab bench gpu", Kind::Plain, &mut bench);
     let measured = report.total().failed == 0;
     report.print();
@@ -70,7 +68,7 @@ pub(crate) fn run(root: &Path, options: &GpuOptions) -> Result<ExitCode> {
         .with_context(|| format!("cannot read {}", json.display()))?;
     match why_skipped(&serde_json::from_str(&text)?) {
         Some(reason) => println!("skipped: {reason}"),
-        None => println!("rows: {}\nplots: {}", json.display(), html.display()),
+        None => println!("rows: {}", json.display()),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -30,7 +30,7 @@
 //! - [`bench_node`] measures one pool for several processes beside Redis,
 //! - [`bench_engine`] measures vLLM on the CPU with kvmem's tiers beside others,
 //! - [`gpu`] tests and measures what needs a GPU,
-//! - [`record`] files a benchmark run under its date and machine, and draws the records,
+//! - [`record`] files a benchmark run under its date and machine,
 //! - [`site`] makes the documentation a site, and checks it.
 
 mod bench_engine;
@@ -115,8 +115,8 @@ enum Chore {
     Soak(record::SoakOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json`
     /// (offset), `bench/record/<date>-<machine>-arena.json` and
-    /// `bench/record/<date>-<machine>-register.json`. Suites on hugepages borrow the pages that
-    /// the machine lacks (vm.nr_hugepages), and return them.
+    /// `bench/record/<date>-<machine>-register.json`. Rows on hugepages need free ones
+    /// (vm.nr_hugepages).
     BenchRecord(record::BenchOptions),
     /// Count instructions and mispredicted branches of the loops over allocators of offsets, under
     /// cachegrind: figures that no machine and no neighbour changes.
@@ -139,8 +139,6 @@ enum Chore {
     /// Write the table of `docs/engines.md` from the outcomes of the last runs of `test python` and
     /// `test dynamo`: which features were tested, with which versions and modules.
     EnginesMatrix(engines_matrix::EnginesMatrixOptions),
-    /// Draw the newest recorded run of every suite as one page.
-    Report(record::ReportOptions),
     /// Build the documentation as a site that needs no network and no server: all pages of the
     /// repository, the reference of every language, the figures.
     Site(site::SiteOptions),
@@ -169,7 +167,6 @@ fn main() -> Result<ExitCode> {
         Chore::BenchEngine(options) => bench_engine::run(&root, &options),
         Chore::Gpu(options) => gpu::run(&root, &options),
         Chore::EnginesMatrix(options) => engines_matrix::run(&root, &options),
-        Chore::Report(options) => record::report(&root, &options),
         Chore::Site(options) => site::run(&root, &options),
     }
 }

@@ -12,6 +12,8 @@ use std::time::Instant;
 
 use kvmem::pool::Block;
 
+use crate::bench::stats::median;
+
 use kvmem_cli::workload::model::BlockLayout;
 use kvmem_cli::workload::object::ObjectId;
 use kvmem_cli::workload::payload::Payloads;
@@ -114,7 +116,7 @@ pub fn plain_bytes_per_s(
     parts.iter_mut().for_each(|moves| moves.reverse());
     // Few moves are repeated until there is enough to measure.
     let rounds = (PASS_BYTES / 16).div_ceil(bytes);
-    let mut seconds: Vec<f64> = (0..PASSES)
+    let seconds: Vec<f64> = (0..PASSES)
         .map(|_| {
             let start = Instant::now();
             thread::scope(|scope| {
@@ -127,8 +129,7 @@ pub fn plain_bytes_per_s(
             Some(start.elapsed().as_secs_f64())
         })
         .collect::<Option<_>>()?;
-    seconds.sort_by(f64::total_cmp);
-    Some((rounds * bytes) as f64 / seconds[PASSES / 2])
+    Some((rounds * bytes) as f64 / median(seconds)?)
 }
 
 fn copy(moves: &[Move], memory: &mut [u8], payloads: &Payloads) {

@@ -1,129 +1,230 @@
-//! *Store*: objects under their ids, as a replay uses them. There are two stores.
-//!
-//! - [`Pooled`](super::pooled::Pooled): a [`KvCache`](kvmem::cache::KvCache) on a pool, as a server
-//!   embeds it.
-//! - [`Placed`](super::placed::Placed): the same cache as index, while another allocator places the
-//!   objects.
+//! *Store*: objects in blocks of a pool, under their ids, as a server embeds a cache.
 
-use std::ops::Range;
+use std::borrow::Borrow;
+use std::cell::RefCell;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
-use kvmem::cache::KvCacheError;
-use kvmem::pool::Block;
-
-use super::placed::OutsidePool;
-use super::tiered::TierUseFigures;
+use anyhow::{Context, Result, ensure};
+use kvmem::arena::{PageSize, Populate};
+use kvmem::pool::kv_cache::{Eviction, KvCacheError, LowerTier, Pinned, Reservation};
+use kvmem::pool::{Block, KvCache, Pool};
+use kvmem_cli::workload::latency::{Latency, timed};
 use kvmem_cli::workload::object::ObjectId;
+
+use super::tiered::Tiered;
+use crate::bench::limits::available_bytes;
 
 /// A replay cannot go on.
 #[derive(Clone, PartialEq, Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum StoreError {
     /// Not even one block fits the empty pool.
     #[error(
         "the pool is too small: a block of {objects} objects, {bytes} bytes, does not fit it even \
          when empty"
     )]
-    PoolTooSmall {
-        /// Objects of a block.
-        objects: usize,
-        /// Bytes of a block.
-        bytes: u64,
-    },
+    PoolTooSmall { objects: usize, bytes: u64 },
     /// An object does not hold what was written to it.
     #[error(
         "object {} of block {} was overwritten: its checksum is {found:#010x}, it was written \
          with {written:#010x}",
         .object.number, .object.block
     )]
-    Mismatch {
-        /// The object that differs.
-        object: ObjectId,
-        /// The checksum of the written bytes.
-        written: u32,
-        /// The checksum of the bytes found.
-        found: u32,
-    },
-    /// The allocator returned a range outside the pool.
-    #[error(transparent)]
-    OutsidePool(#[from] OutsidePool),
+    Mismatch { object: ObjectId, written: u32, found: u32 },
     /// The cache failed for a reason that evicting cannot mend.
     #[error("the cache failed: {0}")]
     Cache(KvCacheError),
 }
 
-/// Objects under their ids. A store evicts by its policy when it needs space, but never an object
-/// that is pinned or being written.
-pub trait Store {
-    /// A pinned object: it is not evicted while this exists.
-    type Pin;
-    /// Space for an object that is not yet in the index.
-    type Room;
+/// The key of an object: its id.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Key(pub ObjectId);
+
+impl Borrow<ObjectId> for Key {
+    fn borrow(&self) -> &ObjectId {
+        &self.0
+    }
+}
+
+impl Hash for Key {
+    fn hash<S: Hasher>(&self, state: &mut S) {
+        self.0.hash(state);
+    }
+}
+
+/// The calls of one thread to its allocator, or of several together.
+#[derive(Default)]
+pub struct Calls {
+    /// Latency of all calls of allocate.
+    pub allocate: Latency,
+    /// Latency of calls that failed.
+    pub no_room: Latency,
+}
+
+thread_local! {
+    static CALLS: RefCell<Calls> = RefCell::default();
+}
+
+impl Calls {
+    /// Takes the calls of this thread since it was last called.
+    pub fn take() -> Calls {
+        CALLS.take()
+    }
+
+    /// Returns the calls of allocate that succeeded.
+    pub fn served(&self) -> u64 {
+        self.allocate.count() - self.no_room.count()
+    }
+
+    /// Adds the calls of another thread.
+    pub fn add(&mut self, other: &Calls) {
+        self.allocate.add(&other.allocate);
+        self.no_room.add(&other.no_room);
+    }
+
+    /// Whether a call of this thread has failed since [`Calls::take`].
+    pub fn any_failed() -> bool {
+        CALLS.with_borrow(|calls| calls.no_room.count() > 0)
+    }
+
+    fn record<T, E>(attempt: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        let (done, took) = timed(attempt);
+        CALLS.with_borrow_mut(|calls| {
+            calls.allocate.record(took);
+            if done.is_err() {
+                calls.no_room.record(took);
+            }
+        });
+        done
+    }
+}
+
+/// Objects begin at multiples of it if there is a tier, which then needs no copies.
+const ALIGN: usize = 4096;
+
+/// Builds a pool of `pool_bytes`, rounded up to whole pages: resident if it is `backed`, else
+/// addresses that are never touched and cost no memory.
+///
+/// # Errors
+/// Less memory is available, or the pool cannot be built.
+pub fn pool(pool_bytes: u64, backed: bool) -> Result<Pool> {
+    let available = available_bytes().filter(|_| backed).unwrap_or(u64::MAX);
+    ensure!(
+        pool_bytes <= available,
+        "--backed fills the whole pool: {pool_bytes} bytes, but only {available} bytes of memory \
+         are available; choose a smaller --pool"
+    );
+    let builder = Pool::builder(usize::try_from(pool_bytes).unwrap_or(usize::MAX)).name("replay");
+    let builder =
+        if backed { builder } else { builder.ladder(PageSize::Base).populate(Populate::None) };
+    builder.build().with_context(|| format!("cannot make a pool of {pool_bytes} bytes"))
+}
+
+/// A cache on a pool. It evicts by its policy when it needs space, but never an object that is
+/// pinned or being written.
+pub struct Store {
+    pub cache: KvCache<Key>,
+    tiered: Option<Tiered>,
+}
+
+impl Store {
+    /// Makes an empty store. For one thread it has one shard, so its order is exact.
+    pub fn new(pool: &Pool, eviction: Eviction, threads: u32, tiered: Option<Tiered>) -> Store {
+        let align = if tiered.is_some() { ALIGN } else { 1 };
+        let allocate = move |pool: &Pool, len: usize| {
+            Calls::record(|| match align {
+                1 => pool.allocate(len),
+                _ => pool.allocate_aligned(len, align),
+            })
+        };
+        let mut builder = KvCache::builder(pool).eviction(eviction).with_allocator(allocate);
+        if let Some(tiered) = &tiered {
+            let queue: Arc<dyn LowerTier<Key>> = tiered.queue.clone();
+            builder = builder.lower_tier(queue);
+        }
+        if threads == 1 {
+            builder = builder.shards(1).exact_recency(true);
+        }
+        let cache = builder.build().expect("one shard, without limits and watermarks, is valid");
+        Store { cache, tiered }
+    }
+
+    /// Returns the tier below, if there is one.
+    pub fn tier(&self) -> Option<&Tiered> {
+        self.tiered.as_ref()
+    }
 
     /// Pins the object, if it is held; this counts as a use.
-    fn get(&self, id: ObjectId) -> Option<Self::Pin>;
-
-    /// Starts to fetch what look-ups of these objects read. A hint.
-    fn prefetch(&self, _ids: &[ObjectId]) {}
-
-    /// Fetches what a tier below has of these blocks, up to the first one that is not held whole,
-    /// and pins it in `pins`, after the first `held` blocks, which are held. A block has `objects`
-    /// objects.
-    fn fetch(&self, _blocks: &[u64], _held: usize, _objects: u32, _pins: &mut Vec<Self::Pin>) {}
-
-    /// Returns the figures of the tier below, if there is one.
-    fn tier(&self) -> Option<TierUseFigures> {
-        None
+    #[inline]
+    pub fn get(&self, id: ObjectId) -> Option<Pinned<Key>> {
+        self.cache.get(&id)
     }
 
     /// Whether the object is held; this does not count as a use.
-    fn holds(&self, id: ObjectId) -> bool;
+    pub fn holds(&self, id: ObjectId) -> bool {
+        self.cache.contains(&id)
+    }
+
+    /// Fetches what the tier has of these blocks, up to the first one that is not held whole, and
+    /// pins it in `pins`, after the first `held` blocks, which are held. A block has `objects`
+    /// objects.
+    pub fn fetch(&self, blocks: &[u64], held: usize, objects: u32, pins: &mut Vec<Pinned<Key>>) {
+        let Some(tiered) = &self.tiered else { return };
+        let ids = |block| (0..objects).map(move |number| ObjectId { block, number });
+        let (held, blocks) = blocks.split_at(held);
+        let is_whole =
+            |&&block: &&u64| ids(block).all(|id| self.cache.contains(&id) || tiered.holds(id));
+        let whole = blocks.iter().take_while(is_whole).count();
+        let in_memory = |&&block: &&u64| ids(block).all(|id| self.cache.contains(&id));
+        let in_memory = blocks.iter().take_while(in_memory).count();
+        if whole <= in_memory {
+            return;
+        }
+        // Pinned first: fetched blocks would evict the blocks before them.
+        let held = held.iter().chain(&blocks[..in_memory]);
+        let held = held.rev().flat_map(|&block| ids(block));
+        pins.extend(held.filter_map(|id| self.cache.get(&id)));
+        let (first, rest) = blocks[in_memory..whole].split_at(1);
+        for (part, is_first) in [(first, true), (rest, false)] {
+            if part.is_empty() {
+                return;
+            }
+            let keys: Vec<Key> = part.iter().flat_map(|&block| ids(block)).map(Key).collect();
+            let (found, took) = timed(|| self.cache.get_or_fetch(&keys));
+            tiered.record(is_first, took);
+            pins.extend(found.into_iter().flatten());
+        }
+    }
 
     /// Reserves `size` bytes for an object with `depth` blocks of its prefix before it; `None` if
     /// all that is held is pinned or being written.
     ///
     /// # Errors
-    /// [`StoreError`].
-    fn reserve(
+    /// [`StoreError::Cache`].
+    pub fn reserve(
         &self,
         id: ObjectId,
         size: u64,
         depth: u32,
-    ) -> Result<Option<Self::Room>, StoreError>;
+    ) -> Result<Option<Reservation<Key>>, StoreError> {
+        match self.cache.reserve(Key(id), usize::try_from(size).unwrap_or(usize::MAX)) {
+            Ok(mut room) => {
+                // LRU's order is exact without, and so comparable with a plain list.
+                if matches!(self.cache.eviction(), Eviction::ScanResistant) {
+                    room.set_depth(depth);
+                }
+                Ok(Some(room))
+            }
+            Err(KvCacheError::NothingToEvict { .. }) => Ok(None),
+            Err(error) => Err(StoreError::Cache(error)),
+        }
+    }
 
-    /// Calls `fill` with the reserved bytes.
-    ///
-    /// # Errors
-    /// [`StoreError::OutsidePool`].
-    fn write(&self, room: &mut Self::Room, fill: impl FnOnce(&mut [u8])) -> Result<(), StoreError>;
-
-    /// Inserts the written object under its id.
-    fn commit(&self, room: Self::Room) -> Self::Pin;
-
-    /// Calls `look` with the bytes of the object.
-    ///
-    /// # Errors
-    /// [`StoreError::OutsidePool`].
-    fn read<T>(&self, pin: &Self::Pin, look: impl FnOnce(&[u8]) -> T) -> Result<T, StoreError>;
-
-    /// Returns the offset of the object.
-    fn offset(&self, pin: &Self::Pin) -> u64;
-
-    /// Returns the number of objects held or being written.
-    fn objects(&self) -> u64;
-
-    /// Returns their requested bytes, without the overhead of the allocator.
-    fn bytes(&self) -> u64;
-
-    /// Returns the number of evicted objects.
-    fn evictions(&self) -> u64;
-
-    /// Adds the ranges in use to `spans`, in any order; false if they are unknown.
-    fn spans(&self, spans: &mut Vec<Range<u64>>) -> bool;
-
-    /// Returns the bytes of the allocator's metadata, if it reports them.
-    fn metadata_bytes(&self) -> Option<u64>;
-
-    /// Returns all of the memory in one block, after every object was dropped; `None` without
-    /// memory.
-    fn into_memory(self) -> Option<Block>;
+    /// Returns all of the memory in one block, after every object was dropped.
+    pub fn into_memory(self) -> Option<Block> {
+        let pool = self.cache.pool().clone();
+        self.cache.clear();
+        pool.trim();
+        pool.allocate(usize::try_from(pool.capacity()).ok()?).ok()
+    }
 }

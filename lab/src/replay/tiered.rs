@@ -7,14 +7,15 @@
 use std::borrow::Cow;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use kvmem::pool::Pool;
-use kvmem::tier::{Tier, TierKey, WriteBehind};
+use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
 use kvmem_tier::format::BLOCK;
-use kvmem_tier::{DiskTier, DiskTierOptions, TierError, TierStats};
+use kvmem_tier::{DiskTier, DiskTierOptions, TierKey, TierStats};
 use serde::Serialize;
 
-use super::key::Key;
+use super::store::Key;
 use kvmem_cli::workload::latency::{Latency, LatencyFigures};
 use kvmem_cli::workload::object::ObjectId;
 
@@ -27,23 +28,12 @@ pub struct TierPlace {
     pub bytes: u64,
 }
 
-/// A tier cannot be put below the cache.
-#[derive(Debug, thiserror::Error)]
-pub enum TieredError {
-    /// It cannot be opened.
-    #[error(transparent)]
-    Open(#[from] TierError),
-    /// The thread that writes to it cannot be started.
-    #[error("a thread that writes evicted objects cannot be started: {0}")]
-    Thread(#[from] std::io::Error),
-}
-
 /// An open tier, and how long it takes to fetch.
 pub struct Tiered {
     place: TierPlace,
     tier: Arc<DiskTier>,
     /// Above it evicted objects wait to be written, many at once.
-    pub(super) queue: Arc<WriteBehind>,
+    pub(super) queue: Arc<WriteBehind<Key, DiskTier>>,
     /// Values that were there when the tier was opened.
     found: u64,
     times: Mutex<FetchTimes>,
@@ -51,11 +41,11 @@ pub struct Tiered {
 
 /// Latencies of fetches.
 #[derive(Default)]
-pub(super) struct FetchTimes {
+struct FetchTimes {
     /// Of the first block of a request.
-    pub(super) first: Latency,
+    first: Latency,
     /// Of all blocks behind it, together.
-    pub(super) rest: Latency,
+    rest: Latency,
 }
 
 /// The use of the tier.
@@ -92,8 +82,8 @@ impl Tiered {
     /// `least` bytes.
     ///
     /// # Errors
-    /// [`TieredError`].
-    pub fn open(place: &TierPlace, least: u64, pool: &Pool) -> Result<Tiered, TieredError> {
+    /// It cannot be opened, or its thread cannot be started.
+    pub fn open(place: &TierPlace, least: u64, pool: &Pool) -> anyhow::Result<Tiered> {
         let options = DiskTierOptions {
             bytes: Some(place.bytes),
             max_entries: Some(place.bytes / least.next_multiple_of(BLOCK as u64).max(1)),
@@ -101,18 +91,20 @@ impl Tiered {
         };
         let (tier, report) = DiskTier::open(&place.path, &options)?;
         let tier = Arc::new(tier);
-        let queue = Arc::new(WriteBehind::builder(pool, tier.clone()).build()?);
+        let queue = Arc::new(WriteBehind::builder(pool, Arc::clone(&tier)).build()?);
         let (found, times) = (report.entries, Mutex::default());
         Ok(Tiered { place: place.clone(), tier, queue, found, times })
     }
 
     /// Returns whether the tier has an object, or will have it.
     pub(super) fn holds(&self, id: ObjectId) -> bool {
-        self.queue.ask(&[&Key::new(id, ()).key_bytes()])[0].is_some()
+        self.queue.lengths(&[&Key(id)])[0].is_some()
     }
 
-    pub(super) fn times(&self) -> std::sync::MutexGuard<'_, FetchTimes> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Records the time of a fetch: of the first block of a request, or of the rest.
+    pub(super) fn record(&self, is_first: bool, took: Duration) {
+        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_first { times.first.record(took) } else { times.rest.record(took) }
     }
 
     /// Returns the figures so far.
@@ -131,7 +123,7 @@ impl Tiered {
             short_misses,
             ..
         } = self.tier.stats();
-        let times = self.times();
+        let times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         TierUseFigures {
             file: self.place.path.display().to_string(),
             capacity_bytes: capacity,
@@ -159,18 +151,6 @@ fn bytes_of(id: ObjectId) -> [u8; 12] {
 
 impl TierKey for Key {
     fn key_bytes(&self) -> Cow<'_, [u8]> {
-        Cow::Owned(bytes_of(self.id()).to_vec())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn objects_have_different_names() {
-        let id = |block, number| Key::new(ObjectId { block, number }, ());
-        assert_eq!(&*id(0x0102, 3).key_bytes(), [2, 1, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0]);
-        assert_ne!(id(1, 0).key_bytes(), id(0, 1).key_bytes());
+        Cow::Owned(bytes_of(self.0).to_vec())
     }
 }

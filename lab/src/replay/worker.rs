@@ -19,8 +19,10 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
+use kvmem::pool::kv_cache::{Pinned, Reservation};
+
 use super::moves::Moves;
-use super::store::{Store, StoreError};
+use super::store::{Key, Store, StoreError};
 use kvmem_cli::workload::latency::timed;
 use kvmem_cli::workload::model::BlockLayout;
 use kvmem_cli::workload::object::ObjectId;
@@ -102,8 +104,8 @@ impl Counters {
 }
 
 /// One of the threads that serve requests.
-pub struct Worker<'a, S: Store> {
-    store: &'a S,
+pub struct Worker<'a> {
+    store: &'a Store,
     layout: &'a BlockLayout,
     /// The payloads of objects, if they are filled.
     payloads: Option<&'a Payloads>,
@@ -112,11 +114,11 @@ pub struct Worker<'a, S: Store> {
     inserted: Vec<u64>,
     moves: Moves,
     /// The objects that the request has pinned so far.
-    pins: Vec<S::Pin>,
+    pins: Vec<Pinned<Key>>,
     /// What a tier below has for the request.
-    fetched: Vec<S::Pin>,
+    fetched: Vec<Pinned<Key>>,
     /// The space reserved for the request's new objects.
-    rooms: Vec<(ObjectId, S::Room)>,
+    rooms: Vec<(ObjectId, Reservation<Key>)>,
     /// The blocks of those objects.
     taken: HashSet<u64>,
     /// A block, copied out.
@@ -125,9 +127,9 @@ pub struct Worker<'a, S: Store> {
     next: Vec<ObjectId>,
 }
 
-impl<'a, S: Store> Worker<'a, S> {
+impl<'a> Worker<'a> {
     /// Makes a worker.
-    pub fn new(store: &'a S, layout: &'a BlockLayout, payloads: Option<&'a Payloads>) -> Self {
+    pub fn new(store: &'a Store, layout: &'a BlockLayout, payloads: Option<&'a Payloads>) -> Self {
         Worker {
             store,
             layout,
@@ -145,13 +147,14 @@ impl<'a, S: Store> Worker<'a, S> {
     }
 
     /// Returns the counts so far.
+    #[cfg(test)]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
     /// Samples the utilization of the pool.
     pub fn sample(&mut self) {
-        self.counters.full_sample(self.store.bytes());
+        self.counters.full_sample(self.store.cache.bytes());
     }
 
     /// Returns the counts, the inserted blocks (some more than once), and the last moves.
@@ -184,7 +187,7 @@ impl<'a, S: Store> Worker<'a, S> {
         let ids = &request.hash_ids;
         self.next.clear();
         self.next.extend(ids.iter().map(|&block| ObjectId { block, number: 0 }));
-        self.store.prefetch(&self.next);
+        self.store.cache.prefetch(&self.next);
         // The first object of a block is evicted first.
         let objects = self.layout.objects().len() as u32;
         let held = |&&block: &&u64| self.store.holds(ObjectId { block, number: 0 });
@@ -214,7 +217,7 @@ impl<'a, S: Store> Worker<'a, S> {
             cached += 1;
         }
         if !self.rooms.is_empty() {
-            self.put()?;
+            self.put();
             for (at, &block) in ids[..hits].iter().enumerate().rev() {
                 self.prefetch(at.checked_sub(1).map(|before| ids[before]));
                 for number in 0..self.layout.objects().len() as u32 {
@@ -239,7 +242,7 @@ impl<'a, S: Store> Worker<'a, S> {
             let numbers = 0..self.layout.objects().len() as u32;
             self.next.clear();
             self.next.extend(numbers.map(|number| ObjectId { block, number }));
-            self.store.prefetch(&self.next);
+            self.store.cache.prefetch(&self.next);
         }
     }
 
@@ -259,8 +262,8 @@ impl<'a, S: Store> Worker<'a, S> {
             let ids = || (0..).map(|number| ObjectId { block, number });
             for (id, pin) in ids().zip(&self.pins[before..]) {
                 let out = &mut self.out[payloads.within(id)];
-                self.store.read(pin, |bytes| out.copy_from_slice(bytes))?;
-                self.moves.read(self.store.offset(pin), id);
+                out.copy_from_slice(pin.bytes());
+                self.moves.read(pin.block().offset(), id);
             }
             let whole = |id| {
                 payloads
@@ -288,7 +291,7 @@ impl<'a, S: Store> Worker<'a, S> {
                 self.rooms.push((id, room));
             } else {
                 let own = (self.rooms.len() + self.pins.len()) as u64;
-                if before == (0, 0) && self.store.objects() <= own {
+                if before == (0, 0) && self.store.cache.len() <= own {
                     let (objects, bytes) = (self.layout.objects().len(), self.layout.bytes());
                     return Err(StoreError::PoolTooSmall { objects, bytes });
                 }
@@ -302,7 +305,7 @@ impl<'a, S: Store> Worker<'a, S> {
     }
 
     /// Fills and commits all reservations, the last block first, the objects of each in order.
-    fn put(&mut self) -> Result<(), StoreError> {
+    fn put(&mut self) {
         while let Some(&(ObjectId { block, .. }, _)) = self.rooms.last() {
             let first = self
                 .rooms
@@ -312,18 +315,17 @@ impl<'a, S: Store> Worker<'a, S> {
             self.prefetch(Some(block));
             for (id, mut room) in self.rooms.drain(first..) {
                 if let Some(payloads) = self.payloads {
-                    self.store.write(&mut room, |bytes| payloads.write(id, bytes))?;
+                    payloads.write(id, room.bytes_mut());
                     self.counters.written_bytes += self.layout.objects()[id.number as usize];
                 }
-                let pin = self.store.commit(room);
+                let pin = room.commit();
                 if self.payloads.is_some() {
-                    self.moves.write(self.store.offset(&pin), id);
+                    self.moves.write(pin.block().offset(), id);
                 }
             }
         }
         self.counters.insertions += self.taken.len() as u64;
         self.inserted.extend(self.taken.drain());
-        Ok(())
     }
 }
 
@@ -340,8 +342,8 @@ pub struct Holding {
 ///
 /// # Errors
 /// [`StoreError`] if an object is damaged.
-pub fn verify_all<S: Store>(
-    store: &S,
+pub fn verify_all(
+    store: &Store,
     layout: &BlockLayout,
     payloads: Option<&Payloads>,
     blocks: &HashSet<u64>,
@@ -356,7 +358,7 @@ pub fn verify_all<S: Store>(
                 None => continue,
                 Some(payloads) => match store.get(id) {
                     Some(pin) => {
-                        let whole = store.read(&pin, |bytes| payloads.verify(id, bytes))?;
+                        let whole = payloads.verify(id, pin.bytes());
                         whole.map_err(|damage| damaged(id, damage))?;
                     }
                     None => continue,
@@ -375,4 +377,106 @@ fn damaged(object: ObjectId, Damage { written, found }: Damage) -> StoreError {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+    use crate::replay::store;
+    use kvmem::pool::kv_cache::Eviction;
+    use kvmem_trace::mooncake::BLOCK_TOKENS;
+
+    /// The objects of a block: a page together.
+    const OBJECTS: [u64; 2] = [2867, 1229];
+    const BLOCK: u64 = 4096;
+
+    fn request(hash_ids: &[u64]) -> Request {
+        let input_length = hash_ids.len() as u64 * BLOCK_TOKENS;
+        let (timestamp, output_length, block_tokens) = (0.0, 1, BLOCK_TOKENS);
+        let hash_ids = hash_ids.to_vec();
+        Request { timestamp, input_length, output_length, block_tokens, hash_ids }
+    }
+
+    /// The same rules over a plain list, without memory or allocator: a pool of equal places.
+    #[derive(Default)]
+    struct Model {
+        /// Least recently used first.
+        held: Vec<u64>,
+        hits: u64,
+        evictions: u64,
+    }
+
+    impl Model {
+        fn serve(&mut self, ids: &[u64], blocks: usize) {
+            let hits = ids.iter().take_while(|id| self.held.contains(id)).count();
+            self.hits += hits as u64;
+            let kept = &ids[..ids.len().min(blocks)];
+            let mut order: Vec<u64> =
+                self.held.iter().copied().filter(|id| !kept.contains(id)).collect();
+            let surplus = (order.len() + kept.len()).saturating_sub(blocks);
+            self.evictions += surplus as u64;
+            order.drain(..surplus);
+            order.extend(kept.iter().rev());
+            self.held = order;
+        }
+    }
+
+    #[test]
+    fn random_prefix_trees_follow_the_model_and_leave_no_gap() {
+        let layout = BlockLayout::of_objects(&OBJECTS, BLOCK_TOKENS, BLOCK_TOKENS).unwrap();
+        let payloads = Payloads::new(layout.objects());
+        for blocks in [1, 2, 5, 17] {
+            let mut random = kvmem_testkit::random::Random::new(blocks);
+            let pool = store::pool(blocks * BLOCK, false).unwrap();
+            let store = Store::new(&pool, Eviction::Lru, 1, None);
+            let mut worker = Worker::new(&store, &layout, Some(&payloads));
+            let mut model = Model::default();
+            // Every id has one parent, as in a real trace: equal ids mean equal prefixes.
+            let mut parents: Vec<Option<u64>> = Vec::new();
+            for _ in 0..600 {
+                let mut leaf = None;
+                if !parents.is_empty() && random.below(4) > 0 {
+                    leaf = Some(random.below(parents.len() as u64));
+                }
+                for _ in 0..random.below(4) {
+                    parents.push(leaf);
+                    leaf = Some(parents.len() as u64 - 1);
+                }
+                let mut ids: Vec<u64> =
+                    std::iter::successors(leaf, |&id| parents[id as usize]).collect();
+                ids.reverse();
+                worker.serve(&request(&ids)).unwrap();
+                model.serve(&ids, blocks as usize);
+                assert_eq!(worker.counters().hits, model.hits);
+                assert_eq!(store.cache.stats().evictions, 2 * model.evictions);
+                assert_eq!(worker.counters().hits_behind_gap, 0);
+                assert_eq!(store.cache.len(), 2 * model.held.len() as u64);
+                assert_eq!(store.cache.bytes(), BLOCK * model.held.len() as u64);
+            }
+            let inserted = worker.finish().1.into_iter().collect();
+            let holding = verify_all(&store, &layout, Some(&payloads), &inserted).unwrap();
+            let whole_blocks = model.held.len() as u64;
+            assert_eq!(holding, Holding { whole_blocks, bytes: whole_blocks * BLOCK });
+        }
+    }
+
+    #[test]
+    fn a_request_larger_than_the_pool_keeps_its_first_blocks_and_damage_is_found() {
+        let layout = BlockLayout::of_objects(&OBJECTS, BLOCK_TOKENS, BLOCK_TOKENS).unwrap();
+        let payloads = Payloads::new(layout.objects());
+        let pool = store::pool(3 * BLOCK, false).unwrap();
+        let store = Store::new(&pool, Eviction::Lru, 1, None);
+        let mut worker = Worker::new(&store, &layout, Some(&payloads));
+        worker.serve(&request(&[1, 2, 3, 4, 5])).unwrap();
+        assert_eq!((worker.counters().not_cached, store.cache.len()), (2, 6));
+        worker.serve(&request(&[1, 2, 9])).unwrap();
+        assert_eq!((worker.counters().hits, worker.counters().verified_bytes), (2, 2 * BLOCK));
+        // Other bytes than those of the object: as if two objects shared a place.
+        let id = ObjectId { block: 7, number: 0 };
+        let mut room = store.reserve(id, OBJECTS[0], 0).unwrap().unwrap();
+        payloads.write(ObjectId { block: 8, number: 0 }, room.bytes_mut());
+        drop(room.commit());
+        let mut room = store.reserve(ObjectId { number: 1, ..id }, OBJECTS[1], 0).unwrap().unwrap();
+        room.bytes_mut().fill(1);
+        drop(room.commit());
+        let error = worker.serve(&request(&[7])).unwrap_err();
+        assert!(matches!(error, StoreError::Mismatch { object, .. } if object == id), "{error}");
+    }
+}

@@ -188,7 +188,7 @@ fn test<'a>(group: &'static str, program: Program) -> Task<'a> {
 /// can be built.
 fn allocators() -> &'static [&'static str] {
     match setup::has_cmake() {
-        true => &["--features", "kvmem-bench/allocators"],
+        true => &["--features", "kvmem-lab/allocators"],
         false => &[],
     }
 }

@@ -32,7 +32,7 @@ run() {
     grep -E '^(MemTotal|MemAvailable|HugePages_)' /proc/meminfo 2>/dev/null
 } >> "$log"
 run "$here/tests" the_real_driver --nocapture --test-threads 1 || failed=1
-run "$here/kvmem-lab" bench gpu --json "$out/gpu.json" --html "$out/gpu.html" "$@" || failed=1
+run "$here/kvmem-lab" bench gpu --json "$out/gpu.json" "$@" || failed=1
 if [ "$failed" -ne 0 ]; then
     echo "failed: see $log"
     exit 1
@@ -41,5 +41,4 @@ if grep -q '^ *skipped: no ' "$log"; then
     echo "skipped: nothing was measured"
 else
     echo "rows: $out/gpu.json"
-    echo "plots: $out/gpu.html"
 fi

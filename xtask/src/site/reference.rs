@@ -1,5 +1,4 @@
-//! *Reference*: the pages that are generated from the code: the command, Rust, C, C++, Python, and
-//! the page of plots.
+//! *Reference*: the pages that are generated from the code: the command, Rust, C, C++ and Python.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -11,14 +10,10 @@ use super::headers;
 use super::rust::{FOLDER, Rustdoc, attribute};
 use super::source::SCHEME;
 use super::tool::Sphinx;
-use crate::record::{self, ReportOptions};
 use crate::workspace::{cargo, target_folder};
 
 /// A subcommand that starts a program of the Python package, which has its help.
 const STARTED: &str = "serve-mooncake";
-
-/// The page of plots, in the site.
-const PLOTS: &str = "plots.html";
 
 /// The help of the command or of a subcommand.
 pub(super) struct Help {
@@ -42,21 +37,7 @@ pub(super) fn write(
     let program = root.join("docs/site/python_reference.py");
     let python = tool.output(&[program.as_os_str(), root.as_os_str()])?;
     source.write("reference/python.rst", python.as_bytes())?;
-    let plots = format!(
-        "# Plots\n\nThe newest recorded run of each suite of benchmarks, as one page: \
-         [plots and tables]({SCHEME}{PLOTS}). [Benchmarks](../bench/README.md) says how each was \
-         measured.\n"
-    );
-    source.write("reference/report.md", plots.as_bytes())?;
     Ok(helps)
-}
-
-/// Draws the page of plots into the site.
-pub(super) fn draw(root: &Path, out: &Path) -> Result<()> {
-    let page = out.join(PLOTS);
-    let drawn = record::report(root, &ReportOptions { file: page.clone() })?;
-    ensure!(drawn == std::process::ExitCode::SUCCESS, "{} was not drawn", page.display());
-    Ok(())
 }
 
 /// The page of Rust: the modules of the library, with rustdoc's summaries.

@@ -7,11 +7,8 @@ use kvmem::arena::Region;
 use kvmem::register::{Key, Platform, Registrar, RegistrarError};
 use kvmem_testkit::simulated::{CallCosts, Costs, SimulatedMachine};
 
-mod clock;
 mod gatherings;
 mod keys;
-mod memory;
-mod programs;
 mod published;
 
 const GIB: usize = 1 << 30;

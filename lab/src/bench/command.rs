@@ -1,0 +1,98 @@
+//! `kvmem-lab bench`: runs suites and prints their reports.
+
+use std::ffi::OsStr;
+use std::process::Command;
+
+use anyhow::Result;
+use kvmem::register::cuda::Cuda;
+use kvmem_cli::output::{Failure, JsonSink, print};
+use kvmem_cli::output_file::OutputFiles;
+
+use super::node::NodeRole;
+use super::suite::{Report, Run};
+use super::{arena, cache, concurrency, gpu, node, offset, register, slab, tier};
+use crate::args::{BenchArgs, CacheArgs, Suite, SuiteArgs};
+
+/// Runs the benchmarks that `args` select, and prints their reports.
+///
+/// # Errors
+/// A contender fails, or the report cannot be written.
+pub fn run(args: &BenchArgs) -> Result<(), Failure> {
+    match &args.suite {
+        Some(suite) => one(suite),
+        None => {
+            let run = SuiteArgs { quick: args.quick, ..SuiteArgs::default() };
+            let cache = CacheArgs { run: run.clone(), ..CacheArgs::default() };
+            for suite in [
+                Suite::Arena(run.clone()),
+                Suite::Register(run.clone()),
+                Suite::Offset(run.clone()),
+                Suite::Slab(run.clone()),
+                Suite::Concurrency(run),
+                Suite::Cache(cache),
+            ] {
+                one(&suite)?;
+                print("\n")?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn one(suite: &Suite) -> Result<(), Failure> {
+    match suite {
+        Suite::Arena(args) => reported("arena", args, arena::run),
+        Suite::Register(args) => reported("register", args, register::run),
+        Suite::Offset(args) => reported("offset", args, offset::run),
+        Suite::Slab(args) => reported("slab", args, |run| {
+            slab::run(run, |task| {
+                slab::in_child(this_program(&["bench", "slab-task", &task.to_string()]))
+            })
+        }),
+        Suite::Concurrency(args) => reported("concurrency", args, concurrency::run),
+        Suite::Cache(args) if args.policy => {
+            reported("cache-policy", &args.run, |run| cache::hits::run(run, &args.trace))
+        }
+        Suite::Cache(args) => reported("cache", &args.run, cache::run),
+        Suite::Tier(args) => reported("tier", &args.run, |run| tier::run(run, args)),
+        Suite::Node(args) => {
+            reported("node", &args.run, |run| node::run(run, &args.beside, acting))
+        }
+        Suite::Gpu(args) => reported("gpu", &args.run, |run| {
+            // SAFETY: the library is the driver's, by its name.
+            unsafe { gpu::run(run, OsStr::new(Cuda::LIBRARY), args.size) }
+        }),
+        Suite::SlabTask { task } => {
+            let seen = slab::measure(task).map_err(|error| Failure::new(error, 1))?;
+            print(format_args!("{seen}\n"))
+        }
+        Suite::NodeRole { role } => {
+            node::act(role, &mut std::io::stdout()).map_err(|error| Failure::new(error, 1))
+        }
+    }
+}
+
+/// Runs a suite, and shows its report.
+fn reported(
+    name: &'static str,
+    args: &SuiteArgs,
+    suite: impl FnOnce(&mut Run) -> Result<()>,
+) -> Result<(), Failure> {
+    let json = JsonSink::open(&mut OutputFiles::new(), args.json.as_deref())?;
+    let mut run = Run::new(name, args);
+    let report: Result<Report> = suite(&mut run).and_then(|()| run.finish());
+    let report = report.map_err(|error| Failure::new(format_args!("{error:#}"), 1))?;
+    json.write(&report, &report)
+}
+
+/// The command of a process of a node's measurement.
+fn acting(role: &NodeRole) -> Command {
+    this_program(&["bench", "node-role", &role.to_string()])
+}
+
+fn this_program(args: &[&str]) -> Command {
+    // The link leads to the running program, even if its file was replaced.
+    let mut command = Command::new("/proc/self/exe");
+    command.args(args);
+    command
+}

@@ -1,0 +1,84 @@
+//! The library, through its public interface.
+//!
+//! Nothing is tuned for the loops: the allocators have their default settings, and the handles are
+//! those of users. [`ExtentCache`] has the interface of [`OffsetAllocator`], so one macro serves
+//! both.
+
+use kvmem::offset::{Allocation, OffsetAllocator, ShardedAllocator};
+use kvmem::slab::{Extent, ExtentCache};
+
+use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
+
+macro_rules! contender {
+    ($allocator:ident, $handle:ident, $id:expr) => {
+        impl RangeHandle for $handle {
+            #[inline]
+            fn offset(&self) -> u64 {
+                self.offset()
+            }
+
+            #[inline]
+            fn size(&self) -> u64 {
+                self.len()
+            }
+        }
+
+        impl Contender for $allocator {
+            const ID: ContenderId = $id;
+            type Handle = $handle;
+
+            fn create(space: Space) -> Result<Self, CreateError> {
+                Self::new(space.capacity).map_err(|error| CreateError {
+                    contender: <Self as Contender>::ID,
+                    capacity: space.capacity,
+                    reason: error.to_string(),
+                })
+            }
+
+            #[inline]
+            fn allocate(&self, size: u64) -> Option<$handle> {
+                self.allocate(size).ok()
+            }
+
+            fn allocate_scattered(&self, total: u64, max_ranges: usize) -> Option<Vec<$handle>> {
+                self.allocate_scattered(total, max_ranges).ok()
+            }
+
+            fn metadata_bytes(&self) -> Option<u64> {
+                Some(self.metrics().metadata_bytes)
+            }
+        }
+    };
+}
+
+contender!(OffsetAllocator, Allocation, ContenderId::Kvmem);
+contender!(ExtentCache, Extent, ContenderId::KvmemCached);
+
+/// A space with `SHARDS` shards, in the rows that tell what shards cost.
+pub struct Sharded<const SHARDS: u32>(ShardedAllocator);
+
+impl<const SHARDS: u32> Contender for Sharded<SHARDS> {
+    const ID: ContenderId = ContenderId::Kvmem;
+    type Handle = Allocation;
+
+    fn create(space: Space) -> Result<Self, CreateError> {
+        let space =
+            OffsetAllocator::builder(space.capacity).shards(SHARDS).build().map_err(|error| {
+                CreateError {
+                    contender: Self::ID,
+                    capacity: space.capacity,
+                    reason: error.to_string(),
+                }
+            });
+        space.map(Self)
+    }
+
+    #[inline]
+    fn allocate(&self, size: u64) -> Option<Allocation> {
+        self.0.allocate(size).ok()
+    }
+
+    fn metadata_bytes(&self) -> Option<u64> {
+        Some(self.0.metrics().metadata_bytes)
+    }
+}

@@ -1,0 +1,52 @@
+//! The loops. Each drives one contender through one workload and returns its figures.
+//!
+//! Loops are generic over the contender and do as little else as possible: a random draw, a push or
+//! a `swap_remove`, a running sum. A time is that of the whole measured loop divided by its number
+//! of operations ([`crate::bench::clock`]). An operation is one request, with all failing calls and
+//! evictions that it needs.
+
+pub mod bimodal;
+pub mod churn;
+pub mod counted;
+pub mod impossible;
+pub mod memory;
+pub mod pair;
+pub mod paired;
+pub mod random;
+pub mod scatter;
+pub mod shift;
+pub mod uniform;
+
+use crate::bench::contender::CreateError;
+use crate::bench::live_set::StuckError;
+use crate::bench::stats::Utilization;
+
+/// The seed's stream of requests.
+const REQUESTS: u64 = 0;
+/// The seed's stream of victims of eviction.
+const VICTIMS: u64 = 1;
+
+/// The error of a loop.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LoopError {
+    /// The contender cannot manage the space.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// A request did not fit into the empty space.
+    #[error(transparent)]
+    Stuck(#[from] StuckError),
+    /// Nothing was measured.
+    #[error("the loop ended without a sample")]
+    NoSamples,
+}
+
+/// The figures of a loop under random eviction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Outcome {
+    /// Utilization.
+    pub util: Utilization,
+    /// Nanoseconds per operation.
+    pub ns_per_op: f64,
+    /// Objects alive at the end.
+    pub live: usize,
+}

@@ -1,0 +1,55 @@
+//! *Memory* of a node, made here and served by another process.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::Path;
+
+use kvmem::arena::{Backing, Ladder, Populate, Region};
+use kvmem_node::{Node, NodeOptions};
+
+use super::role::ServerProcess;
+use super::{NodeChild, NodeMeasureError, NodeRole};
+use crate::bench::beside::BesideProgram;
+
+/// Maps a memory file, on hugepages where the system gives them to such files.
+pub(super) fn map(bytes: u64, populate: bool) -> Result<Region, NodeMeasureError> {
+    let ladder: Ladder = "thp,4k".parse().expect("these are kinds of pages");
+    let builder = Region::builder(bytes as usize).backing(Backing::Shared).ladder(ladder);
+    let populate = if populate { Populate::Auto } else { Populate::None };
+    Ok(builder.populate(populate).map()?)
+}
+
+/// The three files of a node, without a server.
+#[derive(Debug)]
+pub(super) struct NodeFiles([OwnedFd; 3]);
+
+impl NodeFiles {
+    /// Makes a node for `max_blocks` blocks at one time.
+    pub(super) fn new(
+        bytes: u64,
+        max_blocks: u32,
+        populate: bool,
+    ) -> Result<NodeFiles, NodeMeasureError> {
+        let options = NodeOptions { max_blocks: Some(max_blocks), ..NodeOptions::default() };
+        let node = Node::create(map(bytes, populate)?, options)?;
+        Ok(NodeFiles(node.descriptors()?))
+    }
+
+    /// Starts a server of the files, and does not wait for it.
+    pub(super) fn serve(
+        &self,
+        socket: &Path,
+        child: NodeChild,
+    ) -> Result<ServerProcess, NodeMeasureError> {
+        // Without the flag that would close them in the child.
+        let inherited = |file: &OwnedFd| {
+            let inherited = rustix::io::dup(file.as_fd()).map_err(io::Error::from);
+            inherited.map_err(NodeMeasureError::system("dup"))
+        };
+        let [memory, index, sessions] = &self.0;
+        let files = [inherited(memory)?, inherited(index)?, inherited(sessions)?];
+        let socket = socket.to_owned();
+        let role = NodeRole::Server { socket, files: files.each_ref().map(AsRawFd::as_raw_fd) };
+        Ok(ServerProcess::of(BesideProgram::run("the server", &mut child(&role))?))
+    }
+}

@@ -1,0 +1,225 @@
+//! The benchmark of a node: one pool of memory that several processes share.
+//!
+//! 1. *Processes.* The server is a process of its own, and so are the clients whose calls are
+//!    timed: each of them is this program, which
+//!    [acts](act) a part. The memory and the index are made here, and the server gets their
+//!    descriptors, as from a keeper.
+//! 2. *Calls.* A call releases the pins of 64 values and pins 64 others, of 4096 values of 256
+//!    bytes. One client calls, or four at the same time. A figure of four clients is the sum of
+//!    their rates, or the time of the slowest.
+//! 3. *Values.* A pass stores values of 1 MiB under the keys of earlier ones, or reads as many in
+//!    random order, 64 in a call. To store is to reserve, copy and commit; to read is to acquire,
+//!    copy out and release. `memcpy` is the limit: the same bytes copied
+//!    to and from a memory file of the same kind and size by this process alone. All pages are
+//!    populated, and mapped where they are used.
+//! 4. *Look-ups.* A call looks up 64 keys that have values, and pins nothing.
+//! 5. *Restart.* A server with many committed blocks is killed by SIGKILL and started again. The
+//!    time ends when a client that was connected has the answer of its next look-up. The pages of
+//!    the values were never touched: nothing reads them.
+//! 6. *Turns.* Contenders take turns, and the medians count. Every value begins with its number and
+//!    is otherwise random, and after a pass of reads all of them are compared, outside of the time.
+//!
+//! A contender outside of this program talks as [`beside`](super::beside) has it:
+//!
+//! | call | answer |
+//! |---|---|
+//! | `{"call":"open","dir":D,"bytes":B,"value_bytes":V,"batch":N}`: room for B / V values | `{}` |
+//! | `{"call":"store","first":F,"count":C}`: stores the values F to F + C − 1, each under the key of its number modulo B / V, N in a call | `{"seconds":S}` |
+//! | `{"call":"read","numbers":[…]}`: reads these values, N in a call, and compares the numbers in their first eight bytes | the same |
+//! | `{"call":"lookup","numbers":[…],"times":T}`: looks up the keys of these values in one call, T times | the same |
+
+mod calls;
+mod memory;
+mod restart;
+mod role;
+mod values;
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::Result;
+use kvmem::arena::ArenaError;
+use kvmem_node::{ClientError, NodeError};
+use tempfile::TempDir;
+
+use self::calls::{CallTimes, CallsFixture, KEYS};
+pub use self::role::{NodeRole, act};
+use self::values::{BATCH, VALUE_BYTES, ValuesFixture};
+use super::beside::{Beside, BesideError};
+use super::suite::{Figures, Run, Turns, names};
+use super::values::ValueError;
+
+use NodeContenderId::{Memcpy, Ring, Socket};
+
+/// Returns the command of a process that [acts](act) a role.
+pub type NodeChild = fn(&NodeRole) -> Command;
+
+/// Runs the benchmark. A full run takes about 2 GiB of memory.
+///
+/// # Errors
+/// A contender fails, or returns other bytes than were stored.
+pub fn run(run: &mut Run, beside: &[Beside], child: NodeChild) -> Result<()> {
+    let reps = run.reps(9, run.length(9, 3, 1));
+    let time = Duration::from_millis(run.length(1000, 250, 50));
+    let values: u64 = run.length(128, 64, 4);
+    let lookups: u64 = run.length(2000, 500, 10);
+    let blocks = run.length(1_000_000, 100_000, 2000);
+    run.settings(format_args!(
+        "{reps} repetition(s), calls for {} ms, passes of {values} values of {} KiB, {BATCH} in a \
+         call",
+        time.as_millis(),
+        VALUE_BYTES >> 10
+    ));
+    run.about("calls", "µs to pin and release 64 values, and million keys per second");
+    run.about("values", "GB/s");
+    run.about("lookup", "million keys per second, 64 in a call");
+    run.about("restart", "seconds until a server that is killed and started serves the next hit");
+    let new_dir = || TempDir::with_prefix("kvmem-bench-");
+    let nodes = run.chosen(&[Ring, Socket]);
+    if run.wants("calls") && !nodes.is_empty() {
+        let fixture = CallsFixture::new(new_dir()?, child)?;
+        for clients in [1, 4] {
+            let line = format!("{clients} client(s)");
+            run.turns(("calls", &line), &nodes, Turns::of(reps), |id, _| {
+                let found = fixture.measure(id == Ring, clients, time, child)?;
+                let CallTimes { keys_per_s, p50_us, p99_us } = found;
+                Ok(Figures::of("p50 µs", p50_us)
+                    .with("p99 µs", p99_us)
+                    .with("M keys/s", keys_per_s / 1e6))
+            })?;
+        }
+    }
+    let here = NodeContenderId::ALL.map(NodeContenderId::name);
+    let names: Vec<&str> = here.into_iter().chain(beside.iter().map(Beside::name)).collect();
+    let names = run.chosen(&names);
+    if run.wants("values") || run.wants("lookup") {
+        let gb = (values * VALUE_BYTES) as f64 / 1e9;
+        let mut fixture = ValuesFixture::new(new_dir()?, &names, beside, values, child)?;
+        run.turns(("values", "store"), &names, Turns::of(reps), |name, _| {
+            Ok(Figures::of("GB/s", gb / fixture.store(name)?))
+        })?;
+        run.turns(("values", "read"), &names, Turns::of(reps), |name, rep| {
+            Ok(Figures::of("GB/s", gb / fixture.read(name, rep)?))
+        })?;
+        let keyed: Vec<&str> =
+            names.iter().copied().filter(|name| *name != Memcpy.name()).collect();
+        let keys = lookups as f64 * KEYS as f64 / 1e6;
+        run.turns(("lookup", "lookup"), &keyed, Turns::of(reps), |name, _| {
+            Ok(Figures::of("M keys/s", keys / fixture.lookup(name, lookups)?))
+        })?;
+    }
+    let line = format!("{blocks} blocks");
+    run.turns(("restart", &line), &[Socket], Turns::of(reps.min(3)), |_, _| {
+        Ok(Figures::of("s", restart::measure(&new_dir()?, blocks, child)?))
+    })?;
+    goals(run);
+    Ok(())
+}
+
+fn goals(run: &mut Run) {
+    let all = |_: &str| true;
+    for (id, limit) in [(Socket, 40.0), (Ring, 12.0)] {
+        let one = run.values("calls", id, "p50 µs", |line| line == "1 client(s)");
+        run.at_most(&format!("{id}, one client: µs to pin and release 64 values"), limit, one);
+    }
+    for (line, limit) in [("1 client(s)", 1.5), ("4 client(s)", 2.5)] {
+        let both = [Ring, Socket].into_iter();
+        let both = both.flat_map(|id| run.values("calls", id, "M keys/s", |of| of == line));
+        let both = both.collect();
+        run.at_least(&format!("{line}: million keys pinned and released per second"), limit, both);
+    }
+    for (table, line, other, limit) in [
+        ("values", "store", Memcpy.name(), 0.95),
+        ("values", "read", Memcpy.name(), 0.95),
+        ("values", "read", "redis", 5.0),
+        ("lookup", "lookup", "lmcache", 20.0),
+        ("values", "store", "lmcache", 3.0),
+    ] {
+        let figure = if table == "lookup" { "M keys/s" } else { "GB/s" };
+        let both = [Ring, Socket].into_iter();
+        let both = both.flat_map(|id| run.over(table, (id, other), figure, |of| of == line));
+        let both = both.collect();
+        run.at_least(&format!("{line}: {figure} over those of {other}"), limit, both);
+    }
+    run.at_most("restart: seconds to the first hit", 2.0, run.values("restart", Socket, "s", all));
+}
+
+/// The error of one measurement.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeMeasureError {
+    /// The system refused something.
+    #[error("{call}: {source}")]
+    System {
+        /// What was tried.
+        call: &'static str,
+        /// The system's error.
+        source: std::io::Error,
+    },
+    /// A node could not be made, or does not serve.
+    #[error(transparent)]
+    Node(Box<NodeError>),
+    /// A call failed.
+    #[error(transparent)]
+    Client(Box<ClientError>),
+    /// Memory could not be mapped.
+    #[error(transparent)]
+    Memory(Box<ArenaError>),
+    /// Values could not be made, or other bytes came back than were stored.
+    #[error(transparent)]
+    Values(#[from] ValueError),
+    /// The server gave a client no rings.
+    #[error("the server gave the client no rings")]
+    NoRings,
+    /// Values that were stored are not found.
+    #[error("{found} of {wanted} values are found")]
+    Lost {
+        /// The values that were found.
+        found: usize,
+        /// The values that were stored.
+        wanted: usize,
+    },
+    /// The server, a client, or a program that takes part failed.
+    #[error(transparent)]
+    Process(#[from] BesideError),
+}
+
+impl From<NodeError> for NodeMeasureError {
+    fn from(error: NodeError) -> NodeMeasureError {
+        NodeMeasureError::Node(Box::new(error))
+    }
+}
+
+impl From<ClientError> for NodeMeasureError {
+    fn from(error: ClientError) -> NodeMeasureError {
+        NodeMeasureError::Client(Box::new(error))
+    }
+}
+
+impl From<ArenaError> for NodeMeasureError {
+    fn from(error: ArenaError) -> NodeMeasureError {
+        NodeMeasureError::Memory(Box::new(error))
+    }
+}
+
+impl NodeMeasureError {
+    fn system(call: &'static str) -> impl FnOnce(std::io::Error) -> NodeMeasureError {
+        move |source| NodeMeasureError::System { call, source }
+    }
+
+    /// Returns an error unless all values that were stored are found.
+    fn unless_all(found: usize, wanted: usize) -> Result<(), NodeMeasureError> {
+        if found == wanted { Ok(()) } else { Err(NodeMeasureError::Lost { found, wanted }) }
+    }
+}
+
+names! {
+    /// The contenders in this program by name.
+    pub enum NodeContenderId ("contender") {
+        /// A client whose calls go through rings in shared memory.
+        Ring = "ring",
+        /// A client whose calls go through the socket.
+        Socket = "socket",
+        /// The bytes are copied, and nothing else is done.
+        Memcpy = "memcpy",
+    }
+}

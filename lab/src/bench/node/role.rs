@@ -1,0 +1,130 @@
+//! *Roles*: what the other processes of the suite do.
+
+use std::fmt;
+use std::io::{Read, Write};
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Duration;
+
+use kvmem_node::{ConnectOptions, Node, NodeClient, NodeOptions, NodeServer, ServerOptions};
+use serde::{Deserialize, Serialize};
+
+use super::{NodeMeasureError, calls};
+use crate::bench::beside::BesideProgram;
+
+/// What a process does. Its text form, a JSON object, parses back to it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "role", rename_all = "lowercase")]
+pub enum NodeRole {
+    /// Serves a node until the end of its input.
+    Server {
+        /// The path of the socket.
+        socket: PathBuf,
+        /// The inherited descriptors of the memory file, the index file and the session file.
+        files: [RawFd; 3],
+    },
+    /// Calls for some time.
+    Client {
+        /// The path of the server's socket.
+        socket: PathBuf,
+        /// Whether the calls go through rings.
+        rings: bool,
+        /// The number of the first batch of keys.
+        first: usize,
+        /// How long.
+        milliseconds: u64,
+    },
+}
+
+impl fmt::Display for NodeRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
+    }
+}
+
+impl FromStr for NodeRole {
+    type Err = serde_json::Error;
+
+    fn from_str(text: &str) -> Result<NodeRole, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+}
+
+/// What a server says when it listens.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Listening {}
+
+/// Acts a role in this process, which belongs to it: the descriptors of a server are its own.
+/// Writes lines of JSON to `output`.
+///
+/// # Errors
+/// [`NodeMeasureError`].
+pub fn act(role: &NodeRole, output: &mut dyn Write) -> Result<(), NodeMeasureError> {
+    let say = |output: &mut dyn Write, line: String| {
+        let said = writeln!(output, "{line}").and_then(|()| output.flush());
+        said.map_err(NodeMeasureError::system("write to the output"))
+    };
+    match role {
+        NodeRole::Server { socket, files } => {
+            // SAFETY: the parent has duplicated the descriptors for this process, and nothing else
+            // in it knows of them.
+            let files = files.map(|file| unsafe { OwnedFd::from_raw_fd(file) });
+            let (node, _) = Node::recover(files, NodeOptions::default())?;
+            let server = NodeServer::bind(node, socket, ServerOptions::default())?;
+            let stopper = server.stopper();
+            std::thread::spawn(move || {
+                // An error of the input is its end.
+                let _ = std::io::stdin().lock().read_to_end(&mut Vec::new());
+                stopper.stop();
+            });
+            say(output, serde_json::json!(Listening {}).to_string())?;
+            server.run()?;
+            Ok(())
+        }
+        NodeRole::Client { socket, rings, first, milliseconds } => {
+            let client = connect(socket, *rings, true)?;
+            let time = Duration::from_millis(*milliseconds);
+            let sample = calls::exchange(&client, *first, time)?;
+            say(output, serde_json::json!(sample).to_string())
+        }
+    }
+}
+
+/// Connects to the server of a measurement.
+pub(super) fn connect(
+    socket: &Path,
+    rings: bool,
+    populate: bool,
+) -> Result<NodeClient, NodeMeasureError> {
+    let options = ConnectOptions {
+        rings,
+        populate,
+        retry_for: Duration::from_secs(60),
+        ..ConnectOptions::default()
+    };
+    // SAFETY: all clients are this suite's, and write to their reservations alone.
+    let client = unsafe { NodeClient::connect(socket, &options) }?;
+    if client.has_rings() == rings { Ok(client) } else { Err(NodeMeasureError::NoRings) }
+}
+
+/// A server that runs. It ends when this is dropped.
+#[derive(Debug)]
+pub(super) struct ServerProcess(BesideProgram);
+
+impl ServerProcess {
+    /// Waits until the server listens.
+    pub(super) fn wait(&mut self) -> Result<(), NodeMeasureError> {
+        let Listening {} = self.0.answer()?;
+        Ok(())
+    }
+
+    /// Ends the server by SIGKILL.
+    pub(super) fn kill(self) -> Result<(), NodeMeasureError> {
+        Ok(self.0.kill()?)
+    }
+
+    pub(super) fn of(program: BesideProgram) -> ServerProcess {
+        ServerProcess(program)
+    }
+}

@@ -1,0 +1,60 @@
+//! *Count*: runs a loop with a contender, and prints the figure. `cargo xtask count` runs the
+//! program of this module under cachegrind, `cargo xtask drop-in` by itself.
+//!
+//! - `count LOOP CONTENDER OPERATIONS [LIBRARY]` prints the processor time of an operation in
+//!   nanoseconds.
+//! - `count SCENARIO CONTENDER THREADS MILLISECONDS LIBRARY` prints the million calls per second of
+//!   all threads together.
+//!
+//! With a library, the contender is one of `contenders.cpp`, from which the library was built, or
+//! `model`: the model of the published allocator behind the same functions.
+
+mod loaded;
+mod model;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::bench::concurrency::{ConcurrencyScenario, rate};
+use crate::bench::contender::ContenderId;
+use crate::bench::loops::counted::CountedLoop;
+
+/// Does what the arguments say; returns the exit status.
+pub fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match measure(&arguments) {
+        Ok(figure) => {
+            println!("{figure}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("count: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn measure(arguments: &[String]) -> Result<f64, Box<dyn Error>> {
+    match arguments {
+        [which, contender, ops] => {
+            let (which, contender): (CountedLoop, ContenderId) =
+                (which.parse()?, contender.parse()?);
+            Ok(which.run(contender, ops.parse()?)?)
+        }
+        [which, contender, ops, library] => {
+            let which: CountedLoop = which.parse()?;
+            loaded::load(library, contender)?;
+            Ok(which.run_with::<loaded::Loaded>(ops.parse()?)?)
+        }
+        [scenario, contender, threads, milliseconds, library] => {
+            let scenario: ConcurrencyScenario = scenario.parse()?;
+            let time = Duration::from_millis(milliseconds.parse()?);
+            loaded::load(library, contender)?;
+            Ok(rate::<loaded::Loaded>(scenario, threads.parse()?, time)?)
+        }
+        _ => Err("usage: count LOOP CONTENDER OPERATIONS [LIBRARY] | \
+                  count SCENARIO CONTENDER THREADS MILLISECONDS LIBRARY"
+            .into()),
+    }
+}
