@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use kvmem::register::Platform;
-use kvmem_testkit::simulated::{CallCosts, SimulatedMachine};
+use kvmem_testkit::simulated::SimulatedMachine;
 
 use super::{GIB, PLAIN, addresses, machine, register, together};
 
