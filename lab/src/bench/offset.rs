@@ -61,12 +61,14 @@ impl Visitor for Job<'_> {
     fn visit<C: Contender>(self) -> Self::Output {
         Ok(match self {
             Job::Metadata { churn } => {
+                // First, while no memory of a freed space is reused.
+                let empty = if churn { None } else { memory::resident::<C>(RESIDENT_SPACES)? };
                 let freed = if churn { memory::LIVE / 2 } else { 0 };
                 let per_live = memory::per_live::<C>(SEED, memory::LIVE, freed)?;
                 let figures = Figures::of("bytes a range", per_live.unwrap_or_default());
-                match (churn, memory::resident::<C>(RESIDENT_SPACES)?) {
-                    (false, Some(bytes)) => figures.with("bytes when empty", bytes as f64),
-                    _ => figures,
+                match empty {
+                    Some(bytes) => figures.with("bytes when empty", bytes as f64),
+                    None => figures,
                 }
             }
             Job::Uniform { size, ops } => {
@@ -186,13 +188,11 @@ pub fn run(run: &mut Run) -> Result<()> {
         measure(Job::Paired { seed: seed(rep), rounds }, id)
     })?;
     for (table, id, published) in [
-        ("random", Binned, Some(published::RANDOM_ROUNDED)),
-        ("random", BinnedUnrounded, Some(published::RANDOM_EXACT)),
-        ("paired", Binned, Some(published::PAIRED_ROUNDED)),
+        ("random", Binned, published::RANDOM_ROUNDED),
+        ("random", BinnedUnrounded, published::RANDOM_EXACT),
+        ("paired", Binned, published::PAIRED_ROUNDED),
     ] {
-        let Some(published::Mixed { util, ns }) = published.filter(|_| run.wants(table)) else {
-            continue;
-        };
+        let published::Mixed { util, ns } = published;
         run.row(table, table, Published(id), mixed(Outcome { util, ns_per_op: ns, live: 0 }));
     }
     for lifetimes in [Lifetimes::Object, Lifetimes::Batch] {
@@ -305,9 +305,6 @@ fn uniform_row(run: &mut Run, size: u64, ops: u64, turns: Turns) -> Result<()> {
         }
         Ok(id.visit(Job::Uniform { size, ops })?)
     })?;
-    if !run.wants("uniform") {
-        return Ok(());
-    }
     let bound = uniform::bound(size, pool);
     run.row("uniform", &line, "bound", Figures::of("util", bound).with("min", bound));
     for id in [Binned, BinnedUnrounded] {

@@ -3,8 +3,10 @@
 mod command;
 mod doctor;
 mod log;
+mod metrics;
 mod mount;
 mod operators;
+mod outputs;
 mod schema;
 mod serve;
 mod serve_file;

@@ -107,7 +107,7 @@ impl Report {
             row.and_then(|row| row.figure(name)).map_or_else(|| "–".to_owned(), shown)
         };
         let mut lines = Vec::new();
-        if figures.len() > 3 {
+        if figures.len() > 4 {
             // Many figures: a line for each row.
             let head = ["", ""].into_iter().chain(figures.iter().copied());
             lines.push(head.map(str::to_owned).collect());

@@ -169,8 +169,11 @@ impl Run {
         self.bar.tick();
     }
 
-    /// Adds a row that is already complete.
+    /// Adds a row that is already complete, if its table is requested.
     pub fn row(&mut self, table: &str, line: &str, contender: impl Display, figures: Figures) {
+        if !self.wants(table) {
+            return;
+        }
         let figures = figures.0.into_iter().map(|(name, value, _)| (name.to_owned(), value));
         let (table, line) = (table.to_owned(), line.to_owned());
         let row = Row { table, line, contender: contender.to_string(), figures: figures.collect() };
