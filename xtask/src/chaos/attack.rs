@@ -19,7 +19,7 @@ use super::machine::processes_of_group;
 /// The time limit of a run: small work on a busy machine.
 const SECONDS: u64 = 60;
 /// Commands that the laboratory has, and `kvmem` has not.
-const OF_LAB: [&str; 4] = ["bench", "replay", "snapshot", "page"];
+const OF_LAB: [&str; 2] = ["bench", "replay"];
 /// The time for which processes of a run may outlive it.
 const GRACE: Duration = Duration::from_secs(1);
 /// The documented statuses: success, failure, impossible request.

@@ -55,7 +55,6 @@ pub(super) fn traces(chaos: &Chaos) -> Result<()> {
         let changed = chaos.file("changed.jsonl", changed)?;
         chaos.kvmem([Path::new("replay"), &changed]).run()?;
         chaos.kvmem([Path::new("trace"), Path::new("info"), &changed]).run()?;
-        chaos.kvmem([Path::new("replay"), Path::new("--ops"), &changed]).run()?;
     }
     for (name, bytes) in bad {
         let file = chaos.file(&name, bytes)?;
@@ -67,17 +66,6 @@ pub(super) fn traces(chaos: &Chaos) -> Result<()> {
             let format = format!("--format={format}");
             chaos.kvmem([Path::new("replay"), &file, Path::new(&format)]).ends(FAILS).run()?;
         }
-        chaos.kvmem([Path::new("replay"), Path::new("--ops"), &file]).ends(FAILS).run()?;
-        chaos
-            .kvmem([
-                Path::new("bench"),
-                Path::new("--from"),
-                &file,
-                Path::new("--html"),
-                Path::new("page.html"),
-            ])
-            .ends(FAILS)
-            .run()?;
         let input = format!("<{}", file.display());
         chaos.kvmem(["replay", "-"]).redirect(&input).ends(FAILS).run()?;
         fs::remove_file(&file)?;
@@ -110,11 +98,7 @@ fn no_files(chaos: &Chaos) -> Result<()> {
     let made = Command::new("mkfifo").arg(&fifo).status().context("mkfifo")?;
     for path in ["folder", "loop", "no-such-file", "/dev/null/x", "/proc/self/mem", "", "/dev/shm"]
     {
-        for arguments in
-            [&["replay", path][..], &["replay", "--ops", path], &["bench", "--from", path]]
-                .into_iter()
-                .chain([&["trace", "info", path][..]])
-        {
+        for arguments in [&["replay", path][..], &["trace", "info", path]] {
             chaos.kvmem(arguments).ends(FAILS).run()?;
         }
     }
@@ -155,9 +139,7 @@ pub(super) fn names(chaos: &Chaos) -> Result<()> {
         for arguments in [
             // Missing.
             vec![word("replay"), name],
-            vec![word("replay"), word("--ops"), name],
-            vec![word("bench"), word("--from"), name],
-            vec![word("replay"), name, word("--html"), name],
+            vec![word("replay"), name, word("--json"), name],
             // Invalid.
             vec![name],
             vec![word("mount"), name],
@@ -169,17 +151,10 @@ pub(super) fn names(chaos: &Chaos) -> Result<()> {
         }
         // Present, with garbage in it.
         chaos.file(name, "garbage\n")?;
-        for arguments in [vec![word("replay"), name], vec![word("replay"), word("--ops"), name]] {
-            chaos.kvmem(arguments).ends(FAILS).run()?;
-        }
+        chaos.kvmem([word("replay"), name]).ends(FAILS).run()?;
         // Written, and named in the output.
         let trace = chaos.trace("trace.jsonl")?;
-        for option in ["--html", "--json", "--record"] {
-            chaos.kvmem([word("replay"), trace.as_os_str(), word(option), name]).run()?;
-        }
-        chaos
-            .kvmem([word("page"), name, word("mount"), word("--size=1MiB"), word("--pages=4k")])
-            .run()?;
+        chaos.kvmem([word("replay"), trace.as_os_str(), word("--json"), name]).run()?;
     }
     Ok(())
 }

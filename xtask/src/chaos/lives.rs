@@ -11,8 +11,6 @@ use super::attack::{Attack, RunOutcome};
 use super::context::Chaos;
 use super::machine::Cgroup;
 
-/// The option that lets a benchmark borrow hugepages and return them when it ends in any way.
-const BORROW: &str = "--borrow-hugepages";
 /// Memory for a few processes.
 const LIMIT: u64 = 512 << 20;
 
@@ -76,24 +74,12 @@ pub(super) fn pairs(chaos: &Chaos) -> Result<()> {
     let trace = chaos.trace("trace.jsonl")?;
     let trace = trace.to_str().unwrap_or_default();
     let work: [&[&str]; 6] = [
-        &["page", "mount.html", "mount", "--size", "64MiB", "--devices", "io_uring:2"],
+        &["mount", "--size", "64MiB", "--devices", "io_uring:2", "--json", "mount.json"],
         &["doctor", "--json", "doctor.json"],
         &["tour", "--no-figures", "--seconds", "1", "--pool", "16MiB"],
-        &["bench", "arena", "--quick", "--op", "bump", "--reps", "1", "--json", "bench.json"],
-        &[
-            "bench",
-            "register",
-            "--quick",
-            "--backend",
-            "io_uring",
-            "--size",
-            "32MiB",
-            "--reps",
-            "1",
-            "--json",
-            "register.json",
-        ],
-        &["replay", trace, "--pool", "64GiB", "--html", "replay.html", "--json", "replay.json"],
+        &["bench", "arena", "--quick", "--table=bump", "--reps=1", "--json", "bench.json"],
+        &["bench", "register", "--quick", "--table=io_uring", "--reps=1", "--json", "ring.json"],
+        &["replay", trace, "--pool", "64GiB", "--json", "replay.json"],
     ];
     for arguments in work {
         let both = at_once([(); 2].map(|()| chaos.kvmem(arguments).within(180)))?;
@@ -105,7 +91,6 @@ pub(super) fn pairs(chaos: &Chaos) -> Result<()> {
             let (path, name) = (entry.path(), entry.file_name().to_string_lossy().into_owned());
             let text = std::fs::read_to_string(&path).unwrap_or_default();
             let is_whole = match path.extension().and_then(|extension| extension.to_str()) {
-                Some("html") => text.trim_end().ends_with("</html>"),
                 Some("json") => serde_json::from_str::<serde_json::Value>(&text).is_ok(),
                 _ => continue,
             };
@@ -123,16 +108,9 @@ pub(super) fn connections(chaos: &Chaos) -> Result<()> {
     const CONNECTIONS: usize = 300;
     // Without the limit the server would use a thread for each connection.
     const THREADS_MAX: usize = 100;
-    let input = chaos.folder.join("fifo");
-    let made = std::process::Command::new("mkfifo").arg(&input).status()?;
-    if !made.success() {
-        chaos.skip("mkfifo failed");
-        return Ok(());
-    }
-    // Its input ends when this pipe is closed.
-    let replay = chaos.kvmem(["replay", "-", "--metrics", "127.0.0.1:0"]).redirect("<fifo");
-    let mut running = replay.start()?;
-    let mut feed = std::fs::OpenOptions::new().write(true).open(&input)?;
+    let words = ["--size", "8MiB", "--pages", "4k", "--socket", "node.sock", "--keep", "none"];
+    let serve = ["serve", "--metrics", "127.0.0.1:0"].into_iter().chain(words);
+    let mut running = chaos.kvmem(serve).start()?;
     let start = Instant::now();
     let address = loop {
         let told = running.stderr() + &running.stdout();
@@ -183,10 +161,7 @@ pub(super) fn connections(chaos: &Chaos) -> Result<()> {
             running.stderr()
         ));
     }
-    feed.write_all(&std::fs::read(
-        chaos.root.join("crates/kvmem-cli/tests/data/small_trace.jsonl"),
-    )?)?;
-    drop(feed);
+    running.send("TERM")?;
     running.wait()?;
     Ok(())
 }
@@ -195,11 +170,10 @@ pub(super) fn connections(chaos: &Chaos) -> Result<()> {
 pub(super) fn signals(chaos: &Chaos) -> Result<()> {
     let trace = chaos.trace("trace.jsonl")?;
     let trace = trace.to_str().unwrap_or_default();
-    let work: [&[&str]; 7] = [
+    let work: [&[&str]; 6] = [
         &["mount", "--size", "512MiB", "--populate", "2", "--devices", "io_uring:2"],
-        &["bench", "arena", "--quick", "--op", "map,populate", BORROW],
-        &["bench", "arena", "--quick", "--op", "map,populate"],
-        &["bench", "register", "--quick", "--backend", "io_uring", "--size", "64MiB"],
+        &["bench", "arena", "--quick", "--table=map,populate"],
+        &["bench", "register", "--quick", "--table=io_uring"],
         &["tour", "--seconds", "2", "--pool", "64MiB"],
         &[
             "replay",
@@ -209,8 +183,8 @@ pub(super) fn signals(chaos: &Chaos) -> Result<()> {
             "256MiB",
             "--object-bytes",
             "64KiB",
-            "--html",
-            "page.html",
+            "--json",
+            "replay.json",
         ],
         &["bench", "slab", "--quick", "--reps", "1"],
     ];
@@ -227,22 +201,6 @@ pub(super) fn signals(chaos: &Chaos) -> Result<()> {
         }
         running.send(signal)?;
         running.wait()?;
-        if signal == "KILL" && arguments.contains(&BORROW) {
-            // A killed run returns nothing: the next benchmark does.
-            chaos
-                .kvmem([
-                    "bench",
-                    "arena",
-                    "--quick",
-                    "--op",
-                    "bump",
-                    "--contender",
-                    "bumpalo",
-                    "--reps",
-                    "1",
-                ])
-                .run()?;
-        }
         for change in chaos.settings().restore() {
             chaos.complain(format!("SIG{signal} to `kvmem {}`: {change}", arguments.join(" ")));
         }

@@ -60,7 +60,6 @@ pub(super) fn options(chaos: &Chaos) -> Result<()> {
             "--page-tokens",
             "--object-bytes",
             "--model",
-            "--metrics",
             "--policy",
         ] {
             chaos.kvmem(["replay", trace, &format!("{option}={value}")]).run()?;
@@ -156,35 +155,10 @@ pub(super) fn addresses(chaos: &Chaos) -> Result<()> {
 pub(super) fn threads(chaos: &Chaos) -> Result<()> {
     let trace = chaos.folder.join("trace.jsonl");
     let trace = trace.to_str().unwrap_or_default();
-    let more: [&[&str]; 4] = [
+    let more: [&[&str]; 3] = [
         &["replay", trace, "--threads", "16", "--pool", "64GiB"],
-        &["replay", trace, "--metrics", "127.0.0.1:0", "--pool", "64GiB"],
-        &[
-            "bench",
-            "slab",
-            "--quick",
-            "--pattern",
-            "fixed",
-            "--contender",
-            "kvmem",
-            "--threads",
-            "2",
-            "--reps",
-            "1",
-        ],
-        &[
-            "bench",
-            "concurrency",
-            "--quick",
-            "--scenario",
-            "impossible",
-            "--contender",
-            "null",
-            "--threads",
-            "4",
-            "--reps",
-            "1",
-        ],
+        &["bench", "slab", "--quick", "--table=fixed", "--contender=kvmem", "--reps=1"],
+        &["bench", "concurrency", "--quick", "--table=impossible", "--contender=null", "--reps=1"],
     ];
     for limit in [1u64, 2, 3, 5, 8] {
         let group = match Cgroup::pids(limit) {
@@ -210,14 +184,16 @@ pub(super) fn user(chaos: &Chaos) -> Result<()> {
     let closed = chaos.folder.join("closed");
     fs::create_dir(&closed)?;
     fs::set_permissions(&closed, Permissions::from_mode(0o555))?;
-    let page = closed.join("page.html");
-    let page = page.to_str().unwrap_or_default();
-    let says = ["page.html", "Permission denied"];
-    let mount = chaos.kvmem(["page", page, "mount", "--size", "1MiB", "--pages", "4k"]).by_nobody();
-    mount.ends(FAILS).says(says).run()?;
-    let replay =
-        chaos.kvmem(["replay", trace.to_str().unwrap_or_default(), "--html", page]).by_nobody();
-    replay.ends(FAILS).says(says).run()?;
+    let json = closed.join("report.json");
+    let json = json.to_str().unwrap_or_default();
+    let says = ["report.json", "Permission denied"];
+    let trace = trace.to_str().unwrap_or_default();
+    for arguments in [
+        ["mount", "--size=1MiB", "--pages=4k", "--json", json],
+        ["replay", trace, "--pool=64GiB", "--json", json],
+    ] {
+        chaos.kvmem(arguments).by_nobody().ends(FAILS).says(says).run()?;
+    }
     // The tour writes to the current folder, or to that for temporary files; here both are closed.
     let tour = chaos.kvmem(["tour", "--no-figures", "--seconds", "1", "--pool", "16MiB"]);
     let outcome =

@@ -16,21 +16,33 @@ use super::context::Chaos;
 /// Length of the small tiers.
 const BYTES: &str = "32MiB";
 
-/// A short measurement in a file.
-fn bench(file: &str) -> [&str; 8] {
-    ["tier", file, "--size", BYTES, "--value-bytes", "64KiB", "--seconds", "1"]
+/// A replay that stores what a small pool evicts in a tier.
+fn replay(file: &str) -> [&str; 12] {
+    [
+        "replay",
+        "trace.jsonl",
+        "--backed",
+        "--pool=1MiB",
+        "--object-bytes",
+        "4KiB",
+        "--page-tokens",
+        "512",
+        "--tier-size",
+        BYTES,
+        "--tier",
+        file,
+    ]
 }
 
-/// Makes a file with a tier: a benchmark in a file that exists already leaves its own there.
+/// Makes a file with a tier.
 fn tier(chaos: &Chaos, name: &str) -> Result<PathBuf> {
-    let path = chaos.file(name, vec![0; 32 << 20])?;
-    let made = chaos.lab(bench(name).into_iter().chain(["--format"])).within(180).ends(&[0]);
-    made.run()?;
-    Ok(path)
+    chaos.lab(replay(name)).within(180).ends(&[0]).run()?;
+    Ok(chaos.folder.join(name))
 }
 
 /// Everything about the files and the surroundings of `kvmem tier`.
 pub(super) fn tiers(chaos: &Chaos) -> Result<()> {
+    chaos.trace("trace.jsonl")?;
     options(chaos)?;
     let good = tier(chaos, "good.tier")?;
     for command in ["inspect", "verify"] {
@@ -49,24 +61,12 @@ pub(super) fn tiers(chaos: &Chaos) -> Result<()> {
 /// Values that make no sense.
 fn options(chaos: &Chaos) -> Result<()> {
     for size in ["0", "1", "4095", "9223372036854775808", "9EiB", "-1", "much", "", "1e9"] {
-        let bench = ["tier", "new.tier", "--seconds", "1"];
-        chaos.lab(bench.iter().chain(&["--size", size])).ends(FAILS).run()?;
-        // Short values are possible.
-        chaos.lab(bench.iter().chain(&["--size", BYTES, "--value-bytes", size])).run()?;
-        gone(chaos, "new.tier")?;
+        let size_of = ["--tier-size", size, "--tier", "new.tier"];
+        let words = replay("new.tier");
+        chaos.lab(words[..8].iter().chain(&size_of)).run()?;
+        remove(chaos, "new.tier")?;
         let doctor = ["doctor", "--size", "4096", "--tier", "new.tier", "--tier-size", size];
         chaos.kvmem(doctor).run()?;
-    }
-    for (option, value) in [
-        ("--depth", "0"),
-        ("--depth", "4294967296"),
-        ("--seconds", "0"),
-        ("--seconds", "-1"),
-        ("--json", "/no/such/folder/tier.json"),
-        ("--html", "/no/such/folder/tier.html"),
-    ] {
-        chaos.lab(["tier", "new.tier", option, value]).ends(FAILS).run()?;
-        gone(chaos, "new.tier")?;
     }
     for arguments in [&["tier", "inspect"][..], &["tier", "no-such-command"]] {
         chaos.kvmem(arguments).ends(FAILS).run()?;
@@ -74,11 +74,9 @@ fn options(chaos: &Chaos) -> Result<()> {
     Ok(())
 }
 
-/// Complains of a file that a run left behind.
-fn gone(chaos: &Chaos, name: &str) -> Result<()> {
+fn remove(chaos: &Chaos, name: &str) -> Result<()> {
     let path = chaos.folder.join(name);
     if path.exists() {
-        chaos.complain(format!("kvmem-lab tier has left {name}"));
         fs::remove_file(path)?;
     }
     Ok(())
@@ -167,8 +165,7 @@ fn no_files(chaos: &Chaos, good: &Path) -> Result<()> {
         let doctor = ["doctor", "--size", "4096", "--no-pin", "--tier", path];
         chaos.kvmem(doctor).run()?;
         if !path.contains("no") {
-            chaos.lab(bench(path)).ends(FAILS).run()?;
-            chaos.lab(bench(path).into_iter().chain(["--format"])).ends(FAILS).run()?;
+            chaos.lab(replay(path)).ends(FAILS).run()?;
         }
     }
     fs::set_permissions(good, fs::Permissions::from_mode(0o000))?;
@@ -187,21 +184,19 @@ fn no_files(chaos: &Chaos, good: &Path) -> Result<()> {
 fn space(chaos: &Chaos) -> Result<()> {
     for blocks in [0, 1, 1000] {
         // More than that is SIGXFSZ for a program that does not ignore it.
-        let attack = chaos.lab(bench("new.tier")).under(format!("ulimit -f {blocks}"));
+        let attack = chaos.lab(replay("new.tier")).under(format!("ulimit -f {blocks}"));
         let attack = attack.ends(FAILS);
         // Its message goes to a file, too: of that, not even the first byte may be written.
         let attack = if blocks == 0 { attack.or_signal(libc::SIGXFSZ) } else { attack };
         attack.run()?;
-        gone(chaos, "new.tier")?;
+        remove(chaos, "new.tier")?;
     }
-    chaos.lab(["tier", "new.tier", "--size", "4EiB"]).ends(FAILS).run()?;
-    gone(chaos, "new.tier")?;
     for limit in ["ulimit -n 4", "ulimit -n 8", "ulimit -v 100000", "ulimit -l 0"] {
         for command in ["inspect", "verify"] {
             chaos.kvmem(["tier", command, "good.tier"]).under(limit).run()?;
         }
-        chaos.lab(bench("new.tier")).under(limit).within(180).run()?;
-        gone(chaos, "new.tier")?;
+        chaos.lab(replay("new.tier")).under(limit).within(180).run()?;
+        remove(chaos, "new.tier")?;
     }
     Ok(())
 }
@@ -212,24 +207,20 @@ fn ends(chaos: &Chaos) -> Result<()> {
         let (signal, number) =
             [("INT", libc::SIGINT), ("TERM", libc::SIGTERM), ("KILL", libc::SIGKILL)]
                 [chaos.random(3) as usize];
-        let formats = round % 2 == 0;
-        let file = if formats { "good.tier" } else { "new.tier" };
-        let format = if formats { &["--format"][..] } else { &[] };
-        let running = chaos.lab(bench(file).iter().chain(format)).within(180);
+        // One that holds values, or a new one.
+        let file = if round % 2 == 0 { "good.tier" } else { "new.tier" };
+        let running = chaos.lab(replay(file)).within(180);
         let running = running.ends(&[0, 1, 2]).or_signal(number).start()?;
-        thread::sleep(Duration::from_millis(50 + chaos.random(1500)));
-        if formats && chaos.random(2) == 0 {
+        thread::sleep(Duration::from_millis(50 + chaos.random(500)));
+        if chaos.random(2) == 0 {
             // The file is in use, or the other has just ended.
             chaos.kvmem(["tier", "inspect", file]).run()?;
         }
         running.send(signal)?;
         running.wait()?;
-        if formats {
-            // A tier, or the error that says why not.
-            chaos.kvmem(["tier", "verify", file]).run()?;
-        } else {
-            gone(chaos, file)?;
-        }
+        // A tier, or the error that says why not.
+        chaos.kvmem(["tier", "verify", file]).run()?;
+        remove(chaos, "new.tier")?;
     }
     Ok(())
 }
