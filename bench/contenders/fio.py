@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """fio as a contender of `kvmem-lab bench tier`: what the drive gives to the usual generator of I/O.
 
-The head of lab/src/bench/tier/mod.rs says how the two talk. Each pass is one run of fio over a file as
-long as that of the tier: io_uring, direct I/O, fixed buffers, blocks as long as a value with its
+The head of lab/src/bench/tier/mod.rs says how the two talk. Each pass is one run of fio over a file
+as long as that of the tier: io_uring, direct I/O, fixed buffers, blocks as long as a value with its
 padding, and as many in flight. Stores are writes one behind the other, fetches are reads at random
 places. fio counts milliseconds, so a pass transfers at least 128 MiB and its time is divided. fio's
 own figures count: its start and the layout of the file are no part of them, and its processor time

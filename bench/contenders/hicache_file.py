@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """SGLang's disk path (HiCacheFile) as a contender of `kvmem-lab bench tier`.
 
-The head of lab/src/bench/tier/mod.rs says how the two talk. The class is that of the wheel, unchanged;
-SGLANG_DIR names the folder with the unpacked wheel. It is loaded without the packages around it,
-which need PyTorch and a GPU, and gets numpy arrays in place of tensors: it only asks them for their
-bytes. As the other contenders: what is written counts when it is on the device, and files leave the
-page cache before they are read.
+The head of lab/src/bench/tier/mod.rs says how the two talk. The class is that of the wheel,
+unchanged; SGLANG_DIR names the folder with the unpacked wheel. It is loaded without the packages
+around it, which need PyTorch and a GPU, and gets numpy arrays in place of tensors: it only asks
+them for their bytes. As the other contenders: what is written counts when it is on the device, and
+files leave the page cache before they are read.
 """
 
 import ctypes

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """LMCache's multi-process server as a contender of `kvmem-lab bench node`, on the processor alone.
 
-The head of lab/src/bench/node/mod.rs says how the two talk. The program starts LMCache's server as a
-process, with its first level in shared memory, and is its only client, by LMCache's own request
+The head of lab/src/bench/node/mod.rs says how the two talk. The program starts LMCache's server as
+a process, with its first level in shared memory, and is its only client, by LMCache's own request
 client over ZeroMQ, which the server binds to a TCP port of the loopback interface. `LMCACHE_DIR`,
 `TORCH_DIR` and `LMCACHE_SERVER_DIR` name the folders of the wheels.
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Redis as a contender of `kvmem-lab bench node`: values over a Unix socket, nothing on a disk.
 
-The head of lab/src/bench/node/mod.rs says how the two talk. The program starts `redis-server` of the
-path and is its only client. It does less than any client library: it knows the length of every
+The head of lab/src/bench/node/mod.rs says how the two talk. The program starts `redis-server` of
+the path and is its only client. It does less than any client library: it knows the length of every
 answer beforehand, so a call of N values is one system call to send N requests (pipelined), and as
 few to receive as the socket allows, straight into the memory of the values.
 """

@@ -235,7 +235,7 @@ fn a_tier_gives_back_what_memory_has_evicted_also_to_the_next_replay() {
 }
 
 #[test]
-fn what_cannot_be_replayed_is_refused() {
+fn what_cannot_be_replayed_fails() {
     let (trace, folder) = (small_trace(), tempfile::tempdir().unwrap());
     assert!(fails(&["replay", &trace, "--pool", "4KiB"]).contains("smaller than one block"));
     assert!(fails(&["replay", &trace, "--json", &trace]).contains("the trace that is replayed"));

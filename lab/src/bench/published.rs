@@ -10,7 +10,7 @@ use crate::bench::stats::Utilization;
 
 /// Published figures of one run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Figures {
+pub struct PublishedFigures {
     /// Smallest utilization.
     pub util_min: f64,
     /// Mean utilization.
@@ -25,9 +25,9 @@ pub struct Uniform {
     /// Bytes of a request.
     pub size: u64,
     /// After the optimization.
-    pub rounded: Figures,
+    pub rounded: PublishedFigures,
     /// Before it.
-    pub exact: Figures,
+    pub exact: PublishedFigures,
 }
 
 /// Mixed sizes: the published part of the distribution of samples.
@@ -39,11 +39,11 @@ pub struct Mixed {
     pub ns: f64,
 }
 
-const fn fig(util_min: f64, util_avg: f64, ns: f64) -> Figures {
-    Figures { util_min, util_avg, ns }
+const fn fig(util_min: f64, util_avg: f64, ns: f64) -> PublishedFigures {
+    PublishedFigures { util_min, util_avg, ns }
 }
 
-const fn row(size: u64, rounded: Figures, exact: Figures) -> Uniform {
+const fn row(size: u64, rounded: PublishedFigures, exact: PublishedFigures) -> Uniform {
     Uniform { size, rounded, exact }
 }
 
@@ -147,7 +147,7 @@ pub const PAIRED_ROUNDED: Mixed = Mixed {
 };
 
 /// Returns the published figures to compare with `contender` in the uniform row of `size`.
-pub fn uniform(contender: ContenderId, size: u64) -> Option<Figures> {
+pub fn uniform(contender: ContenderId, size: u64) -> Option<PublishedFigures> {
     let row = UNIFORM.iter().find(|row| row.size == size)?;
     Some(if contender == ContenderId::BinnedUnrounded { row.exact } else { row.rounded })
 }

@@ -84,7 +84,7 @@ fn replay(args: &ReplayArgs) -> Result<ReplayReport> {
     };
     let store = Store::new(&pool, args.policy.eviction(), args.threads, tiered);
     let feed = Feed { trace, dealt: 0, span_ms: None, failed: None };
-    let run = Run {
+    let run = Replay {
         feed: Mutex::new(feed),
         args,
         payloads: args.backed.then(|| Payloads::new(layout.objects())),
@@ -146,7 +146,7 @@ impl Feed {
 }
 
 /// A replay whose pool exists.
-struct Run<'a> {
+struct Replay<'a> {
     feed: Mutex<Feed>,
     args: &'a ReplayArgs,
     payloads: Option<Payloads>,
@@ -167,7 +167,7 @@ struct ThreadResult {
     took: Duration,
 }
 
-impl Run<'_> {
+impl Replay<'_> {
     fn feed(&self) -> MutexGuard<'_, Feed> {
         self.feed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -228,7 +228,7 @@ impl Run<'_> {
 
     /// Makes the report of the results, given the time of the whole replay.
     fn finish(self, store: Store, done: Vec<ThreadResult>, took: Duration) -> Result<ReplayReport> {
-        let Run { args, payloads, layout, model, pool_bytes, .. } = self;
+        let Replay { args, payloads, layout, model, pool_bytes, .. } = self;
         let feed = self.feed.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(error) = feed.failed {
             return Err(error);

@@ -107,10 +107,10 @@ impl<C: SharedAllocator> ScenarioState<C> {
     }
 
     /// Creates the state of thread `index`.
-    pub(super) fn worker(&self, index: usize) -> Worker<'_, C> {
+    pub(super) fn worker(&self, index: usize) -> ScenarioWorker<'_, C> {
         let mut own = Vec::with_capacity(MAX_LIVE / self.shares.len());
         own.append(&mut self.shares[index].lock().unwrap_or_else(PoisonError::into_inner));
-        Worker {
+        ScenarioWorker {
             used: own.iter().map(|block| block.size).sum(),
             target: self.target() / self.shares.len() as u64,
             own,
@@ -149,7 +149,7 @@ fn draw(scenario: ConcurrencyScenario, random: &mut Rng) -> u64 {
 }
 
 /// The state of one thread.
-pub(super) struct Worker<'a, C: SharedAllocator> {
+pub(super) struct ScenarioWorker<'a, C: SharedAllocator> {
     own: Vec<LiveBlock<C::Handle>>,
     /// Bytes of `own`.
     used: u64,
@@ -164,7 +164,7 @@ pub(super) struct Worker<'a, C: SharedAllocator> {
     scene: &'a ScenarioState<C>,
 }
 
-impl<C: SharedAllocator> Worker<'_, C> {
+impl<C: SharedAllocator> ScenarioWorker<'_, C> {
     /// Makes at most one call, inside `timed`; returns the number of calls.
     #[inline(always)]
     pub(super) fn step(&mut self, timed: &mut impl Timed) -> u64 {

@@ -121,7 +121,7 @@ pub unsafe fn run(run: &mut Run, library: &OsStr, region_bytes: Option<u64>) -> 
     let figures = |times: RegisterTimes| {
         Figures::of("ready", times.ready_s * 1e3 / gib).with("back", times.back_s * 1e3 / gib)
     };
-    let refused = RefCell::new(Vec::new());
+    let declined = RefCell::new(Vec::new());
     // What the driver does not allow has no row, and the others have theirs.
     let allowed = |what: &dyn Display, found: Result<Figures, GpuMeasureError>| match found {
         Err(
@@ -129,7 +129,7 @@ pub unsafe fn run(run: &mut Run, library: &OsStr, region_bytes: Option<u64>) -> 
             | GpuMeasureError::Unsupported(_)
             | GpuMeasureError::Library(_)),
         ) => {
-            refused.borrow_mut().push((what.to_string(), error.to_string()));
+            declined.borrow_mut().push((what.to_string(), error.to_string()));
             Ok(Figures::default())
         }
         found => found.map_err(Stop::from),
@@ -172,7 +172,7 @@ pub unsafe fn run(run: &mut Run, library: &OsStr, region_bytes: Option<u64>) -> 
         allowed(&memory, times.map(figures))
     })?;
     copies(run, &gpu, copy_bytes, reps)?;
-    for (what, why) in refused.into_inner() {
+    for (what, why) in declined.into_inner() {
         run.skip(&what, why);
     }
     goals(run);
