@@ -1,6 +1,6 @@
 //! *Suites*: the framework of all benchmarks.
 //!
-//! A suite is a function. It measures contenders in turns ([`Run::turns`]), which makes a [`Row`]
+//! A suite is a function. It measures contenders in turns ([`Run::turns`]), which makes a row
 //! for each of them: a line of a table, a contender, and its figures. Then it adds its goals, from
 //! the rows. The rest is here: the turns, their medians, the tables, the JSON, and the progress
 //! bar.
