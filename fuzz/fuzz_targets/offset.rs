@@ -12,4 +12,4 @@ fn target(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-kvmem_fuzz::run!(target, kvmem_testkit::corpus::offset);
+kvmem_fuzz::run!(target, kvmem_fuzz::no_seeds);

@@ -13,4 +13,4 @@ fn target(bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-kvmem_fuzz::run!(target, kvmem_testkit::corpus::slab);
+kvmem_fuzz::run!(target, kvmem_fuzz::no_seeds);

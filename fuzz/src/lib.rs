@@ -64,6 +64,12 @@ fn options() -> Result<Options> {
     Ok(options)
 }
 
+/// The seeds of a target whose stored corpus is the only one: any bytes are a test, so it stays of
+/// use when the operations change.
+pub fn no_seeds() -> Vec<(String, Vec<u8>)> {
+    Vec::new()
+}
+
 /// Makes the program of a target: what cargo-fuzz calls, or the command of this crate. Takes the
 /// [`Target`] and the [`Seeds`].
 #[macro_export]

@@ -9,7 +9,7 @@
 //! | [`oracle`], [`modular`] | the correct state of a space, as maps of intervals; arithmetic for it | `driver`, tests of metrics |
 //! | [`driver`] | runs operations on an allocator and on the oracle, and compares them after every step | tests, fuzz targets |
 //! | `strategy` | proptest strategies for spaces and operations (feature `proptest`) | property tests |
-//! | [`codec`], [`corpus`] | operations as bytes; the initial inputs | fuzz targets |
+//! | [`codec`] | operations of bytes | fuzz targets |
 //! | [`soak`] | hundreds of millions of operations, with comparisons | `cargo xtask soak`, a test |
 //! | [`slabs`] | the same for slabs: operations, record of blocks, threads, codec, strategies | tests, a fuzz target |
 //! | [`workload`] | sizes and lifetimes that drive an allocator | benchmarks, the tour |
@@ -20,7 +20,6 @@
 //! allocator must offer to be compared: allocators with caches and without are driven alike.
 
 pub mod codec;
-pub mod corpus;
 pub mod driver;
 pub mod modular;
 pub mod op;

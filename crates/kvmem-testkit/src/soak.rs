@@ -27,7 +27,7 @@ const MAX_LIVE: usize = 100_000;
 
 /// A distribution of request sizes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Traffic {
+enum Traffic {
     /// One size.
     Uniform(u64),
     /// Any size up to this, equally likely.
@@ -41,7 +41,7 @@ pub(crate) enum Traffic {
 }
 
 impl Traffic {
-    pub(crate) fn draw(capacity: u64, random: &mut Random) -> Self {
+    fn draw(capacity: u64, random: &mut Random) -> Self {
         // Between a few and ten thousand allocations fit.
         let max = (capacity >> random.below(17)).max(1);
         match random.below(5) {
@@ -163,7 +163,7 @@ fn draw_config(caches: bool, random: &mut Random) -> Config {
 }
 
 /// Draws cache settings; the limit of cached bytes is between nothing and the whole space.
-pub(crate) fn draw_cache(capacity: u64, random: &mut Random) -> Cache {
+fn draw_cache(capacity: u64, random: &mut Random) -> Cache {
     let max_cached_bytes = random.once_in(2).then(|| capacity >> random.below(20));
     let mut hot = [0; 4];
     if random.once_in(2) {
@@ -172,7 +172,7 @@ pub(crate) fn draw_cache(capacity: u64, random: &mut Random) -> Cache {
     Cache { hot, auto_hot_sizes: !random.once_in(4), max_cached_bytes }
 }
 
-pub(crate) fn draw_op(traffic: Traffic, random: &mut Random) -> Op {
+fn draw_op(traffic: Traffic, random: &mut Random) -> Op {
     let pick = random.bits() as Pick;
     let part = |random: &mut Random| Part { share: random.bits() as u16, off: 0 };
     let size = Amount::bytes(traffic.size(random));

@@ -13,15 +13,6 @@ pub fn decode(bytes: &[u8]) -> Option<(SlabConfig, Vec<SlabOp>)> {
     Some((config, std::iter::from_fn(|| reader.op()).collect()))
 }
 
-/// Encodes a test for [`decode`].
-#[must_use]
-pub fn encode(config: &SlabConfig, ops: &[SlabOp]) -> Vec<u8> {
-    let mut writer = SlabWriter { bytes: Vec::new() };
-    writer.config(config);
-    ops.iter().for_each(|op| writer.op(op));
-    writer.bytes
-}
-
 struct SlabReader<'a> {
     rest: &'a [u8],
 }
@@ -95,97 +86,5 @@ impl SlabReader<'_> {
             248..252 => SlabOp::Look,
             252..=255 => SlabOp::Replace(self.config()?),
         })
-    }
-}
-
-/// The inverse of [`SlabReader`].
-struct SlabWriter {
-    bytes: Vec<u8>,
-}
-
-impl SlabWriter {
-    fn put<const N: usize>(&mut self, bytes: [u8; N]) {
-        self.bytes.extend(bytes);
-    }
-
-    fn u16(&mut self, number: u16) {
-        self.put(number.to_le_bytes());
-    }
-
-    fn who(&mut self, who: Who) {
-        self.put([match who {
-            Who::Seat(seat) => seat,
-            Who::Outsider => SEATS,
-        }]);
-    }
-
-    fn size(&mut self, size: usize) {
-        match (u8::try_from(size), u16::try_from(size)) {
-            (Ok(size), _) => self.put([0, size]),
-            (_, Ok(size)) => {
-                self.put([224]);
-                self.u16(size);
-            }
-            _ => self.put([255]),
-        }
-    }
-
-    fn config(&mut self, config: &SlabConfig) {
-        let limit = config.limit != SlabConfig::PLAIN.limit;
-        self.put([u8::from(config.always_malloc)
-            | u8::from(config.debug_blocks) << 1
-            | u8::from(limit) << 2
-            | u8::from(config.max_cached_bytes.is_some()) << 3]);
-        if limit {
-            self.u16(config.limit);
-        }
-        if let Some(max) = config.max_cached_bytes {
-            self.put(max.to_le_bytes());
-        }
-    }
-
-    fn op(&mut self, op: &SlabOp) {
-        match *op {
-            SlabOp::Alloc { seat, size, how } => {
-                self.put([0, seat]);
-                self.size(size);
-                self.put([how as u8]);
-            }
-            SlabOp::Batch { seat, size, n } => {
-                self.put([64, seat]);
-                self.size(size);
-                self.u16(n);
-            }
-            SlabOp::Free { seat, pick } => {
-                self.put([96, seat]);
-                self.u16(pick);
-            }
-            SlabOp::FreeBatch { seat, pick, n } => {
-                self.put([136, seat]);
-                self.u16(pick);
-                self.put([n]);
-            }
-            SlabOp::FreeChain { seat, pick, n, link } => {
-                self.put([176, seat]);
-                self.u16(pick);
-                self.put([n]);
-                self.u16(link);
-            }
-            SlabOp::Trim(who) => {
-                self.put([200]);
-                self.who(who);
-            }
-            SlabOp::Tick { who, seconds } => {
-                self.put([216]);
-                self.who(who);
-                self.put([seconds]);
-            }
-            SlabOp::End(seat) => self.put([232, seat]),
-            SlabOp::Look => self.put([248]),
-            SlabOp::Replace(config) => {
-                self.put([252]);
-                self.config(&config);
-            }
-        }
     }
 }
