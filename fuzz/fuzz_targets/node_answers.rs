@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use kvmem::arena::Region;
 use kvmem_fuzz::node::shared;
-use kvmem_node::{ClientError, ConnectOptions, NodeClient, PinBatch};
+use kvmem_node::{ClientError, ConnectOptions, NewValue, NodeClient, PinBatch};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -396,14 +396,16 @@ fn call(client: &NodeClient, which: u8, held: &mut Vec<PinBatch>) -> Result<(), 
             }
             check(client, blocks[0].bytes_mut()?)?;
             if which.is_multiple_of(2) {
-                client.commit(vec![("a", blocks.remove(0))])?;
+                client
+                    .commit(vec![NewValue::new("a", blocks.remove(0))])
+                    .map_err(ClientError::from)?;
             }
         }
         5 => drop(client.lookup(&["a"])?),
         6 => drop(client.stats()?),
         7 => drop(client.events(0, 8, Duration::ZERO)?),
-        8 => drop(client.list(0, 8)?),
-        9 => drop(client.sessions()?),
+        8 => drop(client.as_operator().list(0, 8)?),
+        9 => drop(client.as_operator().sessions()?),
         10 => drop(client.remove(&["a"])?),
         _ => held.clear(),
     }

@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use kvmem::arena::{PageSize, Populate};
-use kvmem::pool::kv_cache::{Eviction, KvCacheError, LowerTier, Pinned, Reservation};
-use kvmem::pool::{Block, KvCache, Pool};
+use kvmem::cache::KvCache;
+use kvmem::cache::{Eviction, KvCacheError, Pinned, Reservation};
+use kvmem::pool::{Block, Pool};
+use kvmem::tier::Tier;
 use kvmem_cli::workload::latency::{Latency, timed};
 use kvmem_cli::workload::object::ObjectId;
 
@@ -139,7 +141,7 @@ impl Store {
         };
         let mut builder = KvCache::builder(pool).eviction(eviction).with_allocator(allocate);
         if let Some(tiered) = &tiered {
-            let queue: Arc<dyn LowerTier<Key>> = tiered.queue.clone();
+            let queue: Arc<dyn Tier> = tiered.queue.clone();
             builder = builder.lower_tier(queue);
         }
         if threads == 1 {

@@ -10,9 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use kvmem::pool::Pool;
-use kvmem::pool::kv_cache::{LowerTier, WriteBehind};
+use kvmem::tier::{Tier, TierKey, WriteBehind};
 use kvmem_tier::format::BLOCK;
-use kvmem_tier::{DiskTier, DiskTierOptions, TierKey, TierStats};
+use kvmem_tier::{DiskTier, DiskTierOptions, TierStats};
 use serde::Serialize;
 
 use super::store::Key;
@@ -33,7 +33,7 @@ pub struct Tiered {
     place: TierPlace,
     tier: Arc<DiskTier>,
     /// Above it evicted objects wait to be written, many at once.
-    pub(super) queue: Arc<WriteBehind<Key, DiskTier>>,
+    pub(super) queue: Arc<WriteBehind>,
     /// Values that were there when the tier was opened.
     found: u64,
     times: Mutex<FetchTimes>,
@@ -91,14 +91,14 @@ impl Tiered {
         };
         let (tier, report) = DiskTier::open(&place.path, &options)?;
         let tier = Arc::new(tier);
-        let queue = Arc::new(WriteBehind::builder(pool, Arc::clone(&tier)).build()?);
+        let queue = Arc::new(WriteBehind::builder(pool, tier.clone()).build()?);
         let (found, times) = (report.entries, Mutex::default());
         Ok(Tiered { place: place.clone(), tier, queue, found, times })
     }
 
     /// Returns whether the tier has an object, or will have it.
     pub(super) fn holds(&self, id: ObjectId) -> bool {
-        self.queue.lengths(&[&Key(id)])[0].is_some()
+        self.queue.ask(&[&Key(id).key_bytes()])[0].is_some()
     }
 
     /// Records the time of a fetch: of the first block of a request, or of the rest.

@@ -19,7 +19,7 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use kvmem::pool::kv_cache::{Pinned, Reservation};
+use kvmem::cache::{Pinned, Reservation};
 
 use super::moves::Moves;
 use super::store::{Key, Store, StoreError};
@@ -380,7 +380,7 @@ fn damaged(object: ObjectId, Damage { written, found }: Damage) -> StoreError {
 mod tests {
     use super::*;
     use crate::replay::store;
-    use kvmem::pool::kv_cache::Eviction;
+    use kvmem::cache::Eviction;
     use kvmem_trace::mooncake::BLOCK_TOKENS;
 
     /// The objects of a block: a page together.

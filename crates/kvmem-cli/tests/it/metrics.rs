@@ -5,8 +5,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use kvmem::arena::PageSize;
+use kvmem::cache::KvCache;
+use kvmem::pool::Pool;
 use kvmem::pool::observe::Exporter;
-use kvmem::pool::{KvCache, Pool};
 use kvmem_cli::args::MetricsArgs;
 use kvmem_cli::metrics_server::{MetricsServer, MetricsServerError};
 

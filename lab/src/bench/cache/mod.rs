@@ -27,8 +27,8 @@ mod pairs;
 use std::time::Duration;
 
 use anyhow::Result;
+use kvmem::cache::{KvCacheError, KvCacheSetupError};
 use kvmem::pool::PoolError;
-use kvmem::pool::kv_cache::{KvCacheError, KvCacheSetupError};
 use kvmem::slab::ExtentSetupError;
 
 use self::measure::{CacheTask, measure};

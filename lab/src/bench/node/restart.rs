@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use kvmem_node::MAX_BATCH;
+use kvmem_node::{ClientError, MAX_BATCH, NewValue};
 use tempfile::TempDir;
 
 use super::memory::NodeFiles;
@@ -29,7 +29,8 @@ pub(super) fn measure(
     for numbers in numbers.chunks(MAX_BATCH) {
         let reserved = client.reserve(&vec![BLOCK_BYTES; numbers.len()])?;
         let keys = numbers.iter().map(|number| number.to_le_bytes());
-        client.commit(keys.zip(reserved).collect())?;
+        let values = keys.zip(reserved).map(|(key, block)| NewValue::new(key, block));
+        client.commit(values.collect()).map_err(ClientError::from)?;
     }
     server.kill()?;
     let start = Instant::now();

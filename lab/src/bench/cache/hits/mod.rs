@@ -6,7 +6,7 @@
 //! 2. *Pools.* A pool holds 1/64 to 1/2 of the distinct blocks of a trace. All blocks have one
 //!    size.
 //! 3. *Policies.* `lru` and `scan-resistant` are those of the library: a
-//!    [`KvCache`](kvmem::pool::KvCache) with one and with eight shards, driven as the replay of a
+//!    [`KvCache`](kvmem::cache::KvCache) with one and with eight shards, driven as the replay of a
 //!    trace drives it. `node-lru` and `node-scan-resistant` are those of a node with one client,
 //!    which stores chains. The others are short models with one order for all blocks: S3-FIFO after
 //!    Yang et al., *FIFO queues are all you need for cache eviction* (SOSP 2023); ARC after Megiddo

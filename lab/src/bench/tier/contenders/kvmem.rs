@@ -1,6 +1,7 @@
 //! The library's tier.
 
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetch, Fetched};
+use kvmem::tier::TierRead;
+use kvmem_tier::{DiskTier, DiskTierOptions, Fetched};
 
 use super::{Room, TierContender};
 use crate::bench::tier::TierMeasureError;
@@ -39,8 +40,8 @@ impl TierContender for Tier {
     fn fetch(&mut self, memory: &mut Memory, numbers: &[u64]) -> Result<(), TierMeasureError> {
         let (len, keys) = (memory.len, keys(numbers.iter().copied()));
         let rooms = keys.iter().zip(memory.rooms());
-        let mut requests: Vec<Fetch<'_>> =
-            rooms.map(|(key, into)| Fetch { key, into: &mut into[..len] }).collect();
+        let mut requests: Vec<TierRead<'_>> =
+            rooms.map(|(key, into)| TierRead { key, into: &mut into[..len] }).collect();
         let fetched = self.0.fetch(&mut requests);
         match numbers.iter().zip(fetched).find(|(_, fetched)| *fetched != Fetched::Hit) {
             None => Ok(()),
