@@ -1,7 +1,6 @@
 """Writes the reference of the Python package, from its stubs and sources: nothing is imported.
 
-``cargo xtask site`` runs it as ``python python_reference.py ROOT`` and reads the page, in
-reStructuredText, from standard output. Docstrings are in that notation already.
+The page is reStructuredText, because docstrings are.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import ast
 import copy
 import inspect
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -178,12 +176,7 @@ def module(name: str, patterns: tuple[str, ...], package: Path) -> str:
     return text + "".join(shown(node, every) for node in found.values())
 
 
-def main() -> None:
-    package = Path(sys.argv[1]) / "crates/kvmem-python/python/kvmem"
-    print(HEAD)
-    for name, patterns in MODULES.items():
-        print(module(name, patterns, package))
-
-
-if __name__ == "__main__":
-    main()
+def page(root: Path) -> str:
+    """Returns the page of a repository."""
+    package = root / "crates/kvmem-python/python/kvmem"
+    return HEAD + "".join(f"\n{module(*each, package)}\n" for each in MODULES.items())

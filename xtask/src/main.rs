@@ -9,7 +9,7 @@
 //! - [`retry`] runs tests that failed once more, alone,
 //! - [`programs`] reads which test programs cargo has built,
 //! - [`setup`] looks for the tools that the steps need and installs those it can,
-//! - [`run`] runs commands that must succeed,
+//! - [`run`] runs commands that must succeed, [`venv`] makes environments of Python,
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
 //! - [`prose`] checks the mechanical rules of the language: lines, names, sentences,
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
@@ -63,6 +63,7 @@ mod scratch;
 mod setup;
 mod site;
 mod step;
+mod venv;
 mod vllm_cpu;
 mod wheel;
 mod workspace;
@@ -142,6 +143,33 @@ enum Chore {
     /// Build the documentation as a site that needs no network and no server: all pages of the
     /// repository, the reference of every language, the figures.
     Site(site::SiteOptions),
+    /// Check that each text is a chore with options that it has, and run none of them.
+    #[command(hide = true)]
+    Parse {
+        /// Commands, each as one text: `cargo xtask test quick`.
+        commands: Vec<String>,
+    },
+}
+
+/// Fails if a command is no chore.
+fn parse(commands: &[String]) -> Result<ExitCode> {
+    let mut faults = Vec::new();
+    for command in commands {
+        let words = command.split_whitespace().collect::<Vec<_>>();
+        let is_chore = words.starts_with(&["cargo", "xtask"]);
+        match Cli::try_parse_from(words.into_iter().skip(usize::from(is_chore))) {
+            Ok(_) if is_chore => {}
+            // A question for help is answered, too.
+            Err(error) if is_chore && !error.use_stderr() => {}
+            Err(error) if is_chore => {
+                let reason = error.to_string();
+                faults.push(format!("{command:?}: {}", reason.lines().next().unwrap_or_default()));
+            }
+            _ => faults.push(format!("{command:?} is no chore: make it one, to be run by hand")),
+        }
+    }
+    anyhow::ensure!(faults.is_empty(), "{}", faults.join("\n"));
+    Ok(ExitCode::SUCCESS)
 }
 
 fn main() -> Result<ExitCode> {
@@ -168,5 +196,21 @@ fn main() -> Result<ExitCode> {
         Chore::Gpu(options) => gpu::run(&root, &options),
         Chore::EnginesMatrix(options) => engines_matrix::run(&root, &options),
         Chore::Site(options) => site::run(&root, &options),
+        Chore::Parse { commands } => parse(&commands),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn chores_are_told_from_other_commands() {
+        let parse = |command: &str| parse(&[command.to_owned()]);
+        assert!(parse("cargo xtask site --check").is_ok());
+        assert!(parse("cargo xtask test --help").is_ok());
+        for wrong in ["cargo xtask site --chek", "cargo xtask sight", "make", "cargo test"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
     }
 }

@@ -1,44 +1,24 @@
 //! `cargo xtask site`: the documentation as a site, from the pages of the repository.
 //!
-//! - [`chapters`] reads which page stands where,
-//! - [`markdown`] finds the code, links and headings of a page, [`blocks`] the test of each block,
-//!   and [`commands`] what the commands in them are,
-//! - [`source`] writes the pages as the tool reads them, into a [`folder`],
-//! - [`mod@reference`] generates the pages of the command and of the languages: [`rust`],
-//!   [`headers`],
-//! - [`tool`] installs and runs Sphinx,
-//! - [`links`] follows every link of the result, and [`browser`] opens each page.
-//!
-//! The site needs no server: it is opened as files, and fetches nothing from elsewhere.
+//! Sphinx makes it, by the settings in `docs/site`: MyST reads the pages, Doxygen and Breathe the
+//! headers of C and C++, and rustdoc documents the library. lychee follows every link of the
+//! result, and Playwright opens each page in Chromium. The site needs no server: it is opened as
+//! files, and fetches nothing from elsewhere.
 
-mod blocks;
-mod browser;
-mod chapters;
-mod commands;
-mod devtools;
-mod folder;
-mod headers;
-mod links;
-mod markdown;
-mod reference;
-mod rust;
-mod source;
-mod tool;
-
+use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use self::chapters::Chapters;
-use self::folder::Folder;
-use self::rust::Rustdoc;
-use self::source::{FILES, Repository, copy_name};
-use self::tool::Sphinx;
+use crate::record::{self, ReportOptions};
+use crate::run::succeed;
 use crate::say;
-use crate::step::Report;
-use crate::workspace::{target_folder, version};
+use crate::setup::{self, by_hand, works};
+use crate::step::{Kind, Report, succeeds};
+use crate::venv::{self, Environment};
+use crate::workspace::{cargo, target_folder, version};
 
 /// The destination of the site, and what is done with it.
 #[derive(Args)]
@@ -46,8 +26,8 @@ pub(crate) struct SiteOptions {
     /// The folder of the site.
     #[arg(long, value_name = "DIR", default_value = "target/site/html")]
     out: PathBuf,
-    /// Check the site: links, anchors, code blocks; and each page in Chromium, if it is there, at
-    /// 1280 and at 390 pixels, light and dark.
+    /// Check the site: links and anchors, and each page in Chromium, at 1280 and at 390 pixels,
+    /// light and dark.
     #[arg(long)]
     check: bool,
     /// Serve the site on the loopback interface until interrupted.
@@ -58,104 +38,104 @@ pub(crate) struct SiteOptions {
 /// Builds the site.
 pub(crate) fn run(root: &Path, options: &SiteOptions) -> Result<ExitCode> {
     let out = std::path::absolute(&options.out).context("there is no folder to be in")?;
-    let mut report = Report::default();
-    let site = Site::new(root, out)?;
+    let tools = tools(root)?;
     if options.check {
-        site.check(&mut report);
+        let mut report = Report::default();
+        check(root, &tools, &out, &mut report);
         report.print();
         if report.total().failed > 0 {
             return Ok(ExitCode::FAILURE);
         }
     } else {
-        site.build(&Sphinx::install(&site.target)?)?;
+        build(root, &tools, &out)?;
     }
-    say!("{}", site.out.join("index.html").display());
+    say!("{}", out.join("index.html").display());
     if let Some(port) = options.serve {
-        Sphinx::install(&site.target)?.serve(&site.out, port)?;
+        say!("http://127.0.0.1:{port}/ (Ctrl-C ends it)");
+        let mut serve = Command::new(tools.program("python"));
+        serve.args(["-m", "http.server", "--bind", "127.0.0.1", &port.to_string(), "--directory"]);
+        succeed(serve.arg(&out))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The site and its checks, as steps of `cargo xtask test`.
 pub(crate) fn test(root: &Path, report: &mut Report) {
-    let mut site = None;
-    let read = || -> Result<()> {
-        site = Some(Site::new(root, target_folder(root)?.join("site/html"))?);
-        Ok(())
-    };
-    if report.check("site: chapters", read)
-        && let Some(site) = site
-    {
-        site.check(report);
+    match tools(root) {
+        Ok(tools) => check(root, &tools, &root.join("target/site/html"), report),
+        Err(error) => say!("(the site is not built: {error:#})"),
     }
 }
 
-/// A site that is built.
-struct Site<'a> {
-    root: &'a Path,
-    /// The folder of everything that is not the site itself.
-    target: PathBuf,
-    out: PathBuf,
-    chapters: Chapters,
+/// Installs what makes the site.
+fn tools(root: &Path) -> Result<Environment> {
+    let missing = "Doxygen is missing, which reads the headers";
+    let has_doxygen = setup::package(missing, "doxygen", || works("doxygen", &["--version"]))?;
+    ensure!(has_doxygen, "{missing}: {}", by_hand("doxygen"));
+    venv::tools(root)
 }
 
-impl<'a> Site<'a> {
-    fn new(root: &'a Path, out: PathBuf) -> Result<Site<'a>> {
-        let target = target_folder(root)?.join("site");
-        Ok(Site { root, target, out, chapters: Chapters::read(root)? })
-    }
+/// Documents the library, without its dependencies and its private items.
+fn rustdoc(root: &Path, target: &Path) -> Result<PathBuf> {
+    let own = target.join("rustdoc");
+    let mut doc = Command::new(cargo());
+    doc.current_dir(root).args(["doc", "--package", "kvmem", "--no-deps", "--locked", "--quiet"]);
+    // All of the library but the seam for its tests.
+    doc.args(["--features", "metrics,tracing"]).env("RUSTDOCFLAGS", "-D warnings");
+    // A folder of its own for the pages alone: what is compiled for them is shared, where cargo can
+    // do that.
+    doc.arg("--target-dir").arg(&own).env("CARGO_BUILD_BUILD_DIR", target_folder(root)?);
+    ensure!(succeeds(&mut doc), "cargo doc has failed, see above");
+    Ok(own.join("doc"))
+}
 
-    fn build(&self, tool: &Sphinx) -> Result<()> {
-        let rustdoc = Rustdoc::build(self.root, &self.target)?;
-        let mut source = Folder::new(self.target.join("source"));
-        let repository =
-            Repository { root: self.root, chapters: &self.chapters, rustdoc: &rustdoc };
-        let linked = repository.write(&mut source)?;
-        let helps = reference::write(self.root, &rustdoc, tool, &mut source)?;
-        commands::check(self.root, &self.chapters, &helps)?;
-        for page in self.chapters.pages().filter(|page| page.is_generated()) {
-            let written = source.path().join(&page.path);
-            ensure!(
-                written.is_file() || page.path == chapters::NAMES,
-                "{} lists {}, which nothing writes",
-                chapters::LIST,
-                page.path
-            );
-        }
-        source.remove_others("")?;
-        let version = version(&self.root.join("crates/kvmem/Cargo.toml"))?;
-        tool.build(&self.root.join("docs/site"), source.path(), &self.out, &version)?;
-
-        let mut out = Folder::new(self.out.clone());
-        out.copy_all(&rustdoc.folder, rust::FOLDER)?;
-        for path in linked {
-            let content = std::fs::read(self.root.join(&path))
-                .with_context(|| format!("cannot read {path}"))?;
-            out.write(Path::new(FILES).join(copy_name(&path)), &content)?;
-        }
-        out.remove_others(rust::FOLDER)?;
-        out.remove_others(FILES)?;
-        Ok(())
+fn build(root: &Path, tools: &Environment, out: &Path) -> Result<()> {
+    let target = target_folder(root)?.join("site");
+    let rustdoc = rustdoc(root, &target)?;
+    let mut command = Command::new(cargo());
+    command.current_dir(root).args(["build", "--locked", "--quiet", "--package", "kvmem-cli"]);
+    ensure!(succeeds(&mut command), "the build of the command has failed, see above");
+    let source = target.join("source");
+    fs::create_dir_all(&source)?;
+    let _ = fs::remove_dir_all(out);
+    let mut sphinx = Command::new(tools.program("python"));
+    // Each page has the menu of all, so all are written when one changes.
+    sphinx.args(["-m", "sphinx", "--builder", "html", "--quiet", "--write-all"]);
+    sphinx.args(["--fail-on-warning", "--conf-dir"]).arg(root.join("docs/site"));
+    let version = version(&root.join("crates/kvmem/Cargo.toml"))?;
+    for (name, value) in [
+        ("release", Path::new(&version)),
+        ("rustdoc", &rustdoc),
+        ("command", &target_folder(root)?.join("debug/kvmem")),
+        ("xtask", &std::env::current_exe()?),
+    ] {
+        sphinx.arg(format!("--define={name}={}", value.display()));
     }
+    sphinx.arg("--doctree-dir").arg(target.join("doctrees")).arg(&source).arg(out);
+    // No byte code beside the settings, in the repository.
+    sphinx.env("PYTHONDONTWRITEBYTECODE", "1");
+    ensure!(succeeds(&mut sphinx), "Sphinx has found faults, see above");
+    let plots = record::report(root, &ReportOptions { file: out.join("plots.html") })?;
+    ensure!(plots == ExitCode::SUCCESS, "the page of plots was not drawn");
+    Ok(())
+}
 
-    /// Builds and checks the site. Without the tool, only what needs no site is checked.
-    fn check(&self, report: &mut Report) {
-        report.check("site: each code block runs or says why not", || {
-            let (run, not_run) = blocks::check(self.root, &self.chapters)?;
-            say!("{run} blocks run, {not_run} do not and say why");
-            Ok(())
-        });
-        let tool = match Sphinx::install(&self.target) {
-            Ok(tool) => tool,
-            Err(error) => {
-                say!("(the site is not built: {error:#})");
-                return;
-            }
-        };
-        if report.check("site: pages", || self.build(&tool))
-            && report.check("site: links", || links::check(&self.out))
-        {
-            browser::check(&self.out, &self.target, report);
-        }
+/// Builds and checks the site.
+fn check(root: &Path, tools: &Environment, out: &Path, report: &mut Report) {
+    if !report.check("site: pages, blocks and commands", || build(root, tools, out)) {
+        return;
     }
+    let mut lychee = Command::new(tools.program("lychee"));
+    lychee.args(["--offline", "--include-fragments", "--no-progress"]);
+    // Rustdoc checks the links of its own pages.
+    for folder in ["rust", "_static"] {
+        lychee.arg("--exclude-path").arg(out.join(folder));
+    }
+    report.command("site: links", Kind::Plain, lychee.arg(out.join("**/*.html")));
+    setup::chromium();
+    let mut look = Command::new(tools.program("python"));
+    look.arg(root.join("docs/site/look.py")).arg(out).arg(root.join("target/site-shots"));
+    look.env("PYTHONDONTWRITEBYTECODE", "1");
+    let name = "site: pages at 1280 and 390 pixels, light and dark";
+    report.command(name, Kind::Plain, &mut look);
 }

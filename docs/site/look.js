@@ -67,10 +67,10 @@
         const [low, high] = [luminance(over(channels(style.color), back)), luminance(back)]
             .sort((a, b) => a - b);
         const ratio = (high + 0.05) / (low + 0.05);
-        if (ratio < LEAST_CONTRAST) {
+        if (ratio < 4.5) {
             faults.push(
                 `the contrast of "${texts.currentNode.data.trim().slice(0, 30)}" (${key}) is ` +
-                `${ratio.toFixed(2)}, at least LEAST_CONTRAST`);
+                `${ratio.toFixed(2)}, at least 4.5`);
         }
     }
     return faults;
