@@ -28,6 +28,9 @@ use crate::wheel::stage;
 const TOOLS: [&str; 7] =
     ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy", "ruff==0.17.*"];
 
+/// The folders with programs in Python, each with its settings of Ruff.
+const LINTED: [&str; 3] = ["crates/kvmem-python", "docs/site", "xtask/tests"];
+
 /// The kind of run under which the outcomes of the tests are filed.
 const OUTCOMES: &str = "python";
 
@@ -205,7 +208,7 @@ fn lint(root: &Path, python: &Path, report: &mut Report) {
         ("python: lint", &["check", "--quiet", "--no-cache"][..]),
     ] {
         let mut ruff = Command::new(python);
-        ruff.current_dir(root).args(["-m", "ruff"]).args(arguments).arg("crates/kvmem-python");
+        ruff.current_dir(root).args(["-m", "ruff"]).args(arguments).args(LINTED);
         report.command(name, Kind::Plain, &mut ruff);
     }
 }
