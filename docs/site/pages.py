@@ -341,8 +341,8 @@ def put(file: Path, content: str | bytes) -> Path:
 
 def helps(program: Path, words: tuple[str, ...] = ()) -> dict[tuple[str, ...], str]:
     """Returns the help of a command and of all its subcommands, by their words."""
-    asked = [str(program), *words, "--help"]
-    text = subprocess.run(asked, check=True, capture_output=True, text=True).stdout
+    help = [str(program), *words, "--help"]
+    text = subprocess.run(help, check=True, capture_output=True, text=True).stdout
     found = {words: text}
     listed = text.partition("\nCommands:\n")[2].partition("\n\n")[0]
     for name in re.findall(r"^  (\S+)", listed, re.MULTILINE):

@@ -1,51 +1,25 @@
 //! `cargo xtask chaos`: attacks on the built command and on the library's tests.
 //!
-//! A step is a kind of attack: many small runs of `kvmem` in surroundings that are hostile in one
-//! way. After each run these hold, whatever the attack was:
-//!
-//! - it ended in time, with a status that is documented: 0, 1 or 2, or by the signal that it was
-//!   sent;
-//! - it printed no panic, and no escape character where there is no terminal;
-//! - an error is one line that begins with `kvmem: ` or `error: `, and contains what the step
-//!   expects;
-//! - it left no process, no temporary file, nothing in `/dev/shm`, and the settings of hugepages as
-//!   they were.
-//!
-//! Random choices come from a seed that is printed. Attacks that this machine does not allow (no
-//! root, no cgroups) are reported as skipped.
-//!
-//! - [`attack`] is one run and its checks, [`context`] the step that it belongs to,
-//! - [`machine`] is the state that a run must leave unchanged, and cgroups of our own,
-//! - [`surroundings`], [`outputs`], [`files`], [`lives`], [`tiers`] and [`nodes`] are the steps,
-//! - [`groups`] repeats tests of the library with larger counts.
-
-mod attack;
-mod context;
-mod files;
-mod groups;
-mod lives;
-pub(crate) mod machine;
-mod nodes;
-mod outputs;
-mod surroundings;
-mod tiers;
+//! An attack is a test in `xtask/tests/chaos`: many small runs of `kvmem` in surroundings that are
+//! hostile in one way, each checked by the rules in `attack.py`. Random choices come from a seed
+//! that is printed. Attacks that this machine does not allow (no root, no cgroups) are reported as
+//! skipped. Then groups of the library's tests are repeated with larger counts.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::say;
+use crate::deploy::pytest;
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, target_folder};
-use context::Chaos;
 
 /// The attacks, and their duration.
 #[derive(Args)]
 pub(crate) struct ChaosOptions {
-    /// Run all chosen steps this many times, with other random choices each time.
+    /// Run all chosen attacks this many times, with other random choices each time.
     #[arg(long, value_name = "N", default_value_t = 1)]
     rounds: u64,
     /// Repeat them until this many seconds have passed.
@@ -63,288 +37,106 @@ pub(crate) struct ChaosOptions {
     /// Attack this command, and the `kvmem-lab` beside it, instead of building them.
     #[arg(long, value_name = "FILE", conflicts_with = "release")]
     command: Option<PathBuf>,
-    /// Repeat these tests of the library instead of the built-in groups: PACKAGE:TARGET:FILTER, as
-    /// in kvmem:it:cache. TARGET is a test target, or lib.
-    #[arg(long, value_name = "GROUP,…", value_delimiter = ',')]
-    groups: Vec<String>,
-    /// Repetitions of each group of tests.
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    repeat: u64,
-    /// Factor of the cases and rounds of tests that take their number from the environment.
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    times: u64,
     /// Kill servers and clients of a node N times while clients read, write and verify, once by
-    /// sockets and once by rings. Without a STEP, nothing else.
+    /// sockets and once by rings. Without an ATTACK, nothing else.
     #[arg(long, value_name = "N")]
     kills: Option<u64>,
-    /// Print the names of the steps and stop.
+    /// Print the names of the attacks and stop.
     #[arg(long)]
     list: bool,
-    /// Run only these steps (default: all).
-    #[arg(value_name = "STEP")]
-    steps: Vec<String>,
+    /// Run only attacks with these words in their names (default: all): `signals`, `nodes`.
+    #[arg(value_name = "ATTACK")]
+    attacks: Vec<String>,
 }
 
-impl ChaosOptions {
-    /// The options of `cargo xtask test`, for a command that is built.
-    pub(crate) fn quick(command: PathBuf) -> ChaosOptions {
-        ChaosOptions {
-            rounds: 1,
-            seconds: None,
-            seed: None,
-            quick: true,
-            release: false,
-            command: Some(command),
-            groups: Vec::new(),
-            repeat: 1,
-            times: 1,
-            kills: None,
-            list: false,
-            steps: Vec::new(),
-        }
-    }
-
-    fn wanted(&self) -> Result<Vec<&'static Step>> {
-        for name in &self.steps {
-            ensure!(
-                STEPS.iter().any(|step| step.name == name),
-                "there is no step `{name}`: see --list"
-            );
-        }
-        let named = |step: &&Step| self.steps.iter().any(|name| step.name == name);
-        let wanted = |step: &&Step| {
-            if self.steps.is_empty() {
-                (step.quick || !self.quick) && self.groups.is_empty() && self.kills.is_none()
-            } else {
-                named(step)
-            }
-        };
-        Ok(STEPS.iter().filter(wanted).collect())
-    }
-}
-
-/// A kind of attack.
-struct Step {
-    name: &'static str,
-    about: &'static str,
-    /// Whether `--quick` includes it.
-    quick: bool,
-    run: fn(&Chaos) -> Result<()>,
-}
-
-/// All attacks, in the order in which they run.
-const STEPS: [Step; 19] = [
-    Step {
-        name: "options",
-        about: "values that make no sense",
-        quick: true,
-        run: surroundings::options,
-    },
-    Step {
-        name: "memlock",
-        about: "RLIMIT_MEMLOCK 0 and 64 KiB",
-        quick: true,
-        run: surroundings::memlock,
-    },
-    Step {
-        name: "descriptors",
-        about: "few descriptors",
-        quick: true,
-        run: surroundings::descriptors,
-    },
-    Step {
-        name: "addresses",
-        about: "little address space, small files",
-        quick: true,
-        run: surroundings::addresses,
-    },
-    Step {
-        name: "threads",
-        about: "few processes and threads",
-        quick: false,
-        run: surroundings::threads,
-    },
-    Step {
-        name: "user",
-        about: "another user, a folder that is read-only",
-        quick: true,
-        run: surroundings::user,
-    },
-    Step { name: "shm", about: "a tiny /dev/shm", quick: true, run: surroundings::shm },
-    Step { name: "seccomp", about: "no io_uring", quick: true, run: surroundings::seccomp },
-    Step {
-        name: "outputs",
-        about: "closed and full outputs, readers that go away",
-        quick: true,
-        run: outputs::streams,
-    },
-    Step {
-        name: "traces",
-        about: "files with garbage, folders, pipes",
-        quick: true,
-        run: files::traces,
-    },
-    Step {
-        name: "names",
-        about: "escape characters in the names of files",
-        quick: true,
-        run: files::names,
-    },
-    Step {
-        name: "written",
-        about: "outputs that are inputs, or cannot be written",
-        quick: true,
-        run: outputs::written,
-    },
-    Step {
-        name: "cgroup",
-        about: "a small memory cgroup, alone and six at once",
-        quick: false,
-        run: lives::cgroup,
-    },
-    Step { name: "pairs", about: "two instances at once", quick: false, run: lives::pairs },
-    Step {
-        name: "connections",
-        about: "many connections to the metrics server",
-        quick: false,
-        run: lives::connections,
-    },
-    Step {
-        name: "tiers",
-        about: "files of disk tiers: damaged, cut off, no files; no space; runs that are killed",
-        quick: false,
-        run: tiers::tiers,
-    },
-    Step {
-        name: "nodes",
-        about: "servers of nodes and their operators: limits, sockets, memory files, sudden ends",
-        quick: false,
-        run: nodes::nodes,
-    },
-    Step {
-        name: "service-level",
-        about: "how long clients wait beside attacks on a server, and fetches beside stores",
-        quick: false,
-        run: nodes::service_level,
-    },
-    Step {
-        name: "signals",
-        about: "interrupted and killed at random moments",
-        quick: false,
-        run: lives::signals,
-    },
+/// Tests of the library that are repeated: package, target, filter. Children of busy processes,
+/// user code that panics, the oracle.
+const GROUPS: [[&str; 3]; 4] = [
+    ["kvmem", "it", "fork"],
+    ["kvmem", "alone", "concurrent_population"],
+    ["kvmem", "it", "panic"],
+    ["kvmem", "it", "oracle"],
 ];
 
-/// Runs the steps and prints the summary; the exit status is a failure if anything failed.
+/// Runs the attacks and prints the summary; the exit status is a failure if anything failed.
 pub(crate) fn run(root: &Path, options: &ChaosOptions) -> Result<ExitCode> {
-    if options.list {
-        for Step { name, about, quick, .. } in &STEPS {
-            println!("{name:12} {about}{}", if *quick { "" } else { " (not with --quick)" });
+    let mut report = Report::default();
+    let command = match &options.command {
+        Some(command) => std::path::absolute(command)?,
+        None => build(root, options.release, &mut report)?,
+    };
+    ensure!(command.exists(), "there is no {}", command.display());
+    let seed = options.seed.unwrap_or_else(clock);
+    let (start, mut round) = (Instant::now(), 0);
+    let more = |round| match options.seconds {
+        Some(seconds) => round == 0 || start.elapsed() < Duration::from_secs(seconds),
+        None => round < options.rounds,
+    };
+    let is_named = !options.attacks.is_empty();
+    while more(round) && (is_named || options.kills.is_none()) {
+        let mut tests = attacks(root, &command, seed.wrapping_add(round), options.quick)?;
+        if is_named {
+            tests.arg("-k").arg(options.attacks.join(" or "));
         }
-        println!(
-            "{:12} tests of the library, again and with larger counts (not with --quick)",
-            "groups"
-        );
+        if options.list {
+            tests.arg("--collect-only");
+        }
+        report.command(&format!("chaos: round {}", round + 1), Kind::Pytest, &mut tests);
+        round += 1;
+    }
+    if options.list {
         return Ok(ExitCode::SUCCESS);
     }
-    let mut report = Report::default();
-    attack_all(root, options, &mut report)?;
+    if let Some(kills) = options.kills {
+        // One after the other: by sockets, and by rings.
+        let filter = ["processes_are_killed_at_random_instants", "--test-threads=1"];
+        let mut tests = cargo_test(root, "kvmem-node", "it", &filter);
+        tests.env("KVMEM_TEST_ROUNDS", kills.to_string());
+        report.command(&format!("chaos: {kills} kills"), Kind::Tests, &mut tests);
+    } else if !options.quick && !is_named {
+        for [package, target, filter] in GROUPS {
+            let mut tests = cargo_test(root, package, target, &[filter]);
+            // Twice the cases and rounds of a usual run.
+            tests.env("PROPTEST_CASES", "512").env("KVMEM_TEST_ROUNDS", "100");
+            report.command(&format!("chaos: {package}:{target}:{filter}"), Kind::Tests, &mut tests);
+        }
+    }
     report.print();
     Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs the steps into a report.
-pub(crate) fn attack_all(root: &Path, options: &ChaosOptions, report: &mut Report) -> Result<()> {
-    let wanted = options.wanted()?;
-    let command = match &options.command {
-        Some(command) => command.clone(),
-        None => {
-            let mut build = Command::new(cargo());
-            build.current_dir(root).args(["build", "--locked", "--package", "kvmem-cli"]);
-            build.args(["--package", "kvmem-lab"]);
-            if options.release {
-                build.arg("--release");
-            }
-            if !wanted.is_empty() {
-                report.command("chaos: build", Kind::Plain, &mut build);
-            }
-            target_folder(root)?
-                .join(if options.release { "release" } else { "debug" })
-                .join("kvmem")
-        }
-    };
-    ensure!(wanted.is_empty() || command.exists(), "there is no {}", command.display());
-    let seed = options.seed.unwrap_or_else(clock);
-    let start = Instant::now();
-    let enough = |round| match options.seconds {
-        Some(seconds) => round > 0 && start.elapsed() >= Duration::from_secs(seconds),
-        None => round >= options.rounds,
-    };
-    let mut round = 0;
-    while !enough(round) {
-        let seed = seed.wrapping_add(round);
-        say!("\nround {} of chaos, with --seed {seed}", round + 1);
-        for step in &wanted {
-            report.check(&format!("chaos: {}", step.name), || {
-                let chaos =
-                    Chaos::begin(root, &command, seed, options.quick).context("cannot begin")?;
-                let ran = (step.run)(&chaos);
-                chaos.end(ran)
-            });
-        }
-        round += 1;
+/// Runs the quick attacks on a command that is built, as a step of `cargo xtask test`.
+pub(crate) fn quick(root: &Path, command: &Path, report: &mut Report) {
+    match attacks(root, command, clock(), true) {
+        Ok(mut tests) => drop(report.command("chaos", Kind::Pytest, &mut tests)),
+        Err(error) => crate::say!("(the command is not attacked: {error:#})"),
     }
-    if let Some(kills) = options.kills {
-        groups::kill(root, kills, report);
-    }
-    let chosen = options.quick || !options.steps.is_empty() || options.kills.is_some();
-    if options.groups.is_empty() && chosen {
-        return Ok(());
-    }
-    groups::run(root, &options.groups, options.repeat, options.times, report)
+}
+
+/// Returns the command that attacks. Failed attacks do not run again: they are not in pytest's
+/// summary, which would name them.
+fn attacks(root: &Path, command: &Path, seed: u64, quick: bool) -> Result<Command> {
+    let mut tests = pytest(root, command, "chaos").context("cannot install pytest")?;
+    tests.args(["-rNs", &format!("--seed={seed}")]).args(quick.then_some("--quick"));
+    Ok(tests)
 }
 
 /// Returns a number that differs from run to run.
 fn clock() -> u64 {
-    let now =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-    now.as_millis() as u64 % 1_000_000_000
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+fn build(root: &Path, release: bool, report: &mut Report) -> Result<PathBuf> {
+    let mut build = Command::new(cargo());
+    build.current_dir(root).args(["build", "--locked", "--package", "kvmem-cli"]);
+    build.args(["--package", "kvmem-lab"]).args(release.then_some("--release"));
+    report.command("chaos: build", Kind::Plain, &mut build);
+    Ok(target_folder(root)?.join(if release { "release" } else { "debug" }).join("kvmem"))
+}
 
-    #[test]
-    fn steps_are_chosen_by_name_or_by_their_time() {
-        let names = |options: &ChaosOptions| {
-            options.wanted().map(|steps| steps.iter().map(|step| step.name).collect::<Vec<_>>())
-        };
-        let quick = ChaosOptions::quick("kvmem".into());
-        let chosen = names(&quick).unwrap();
-        assert!(chosen.contains(&"options") && !chosen.contains(&"signals"));
-        let all = ChaosOptions { quick: false, ..ChaosOptions::quick("kvmem".into()) };
-        assert_eq!(names(&all).unwrap().len(), STEPS.len());
-        let named = ChaosOptions {
-            steps: vec!["signals".to_owned()],
-            ..ChaosOptions::quick("kvmem".into())
-        };
-        assert_eq!(names(&named).unwrap(), ["signals"]);
-        let tests = ChaosOptions {
-            quick: false,
-            groups: vec!["kvmem:it:fork".to_owned()],
-            ..ChaosOptions::quick("kvmem".into())
-        };
-        assert_eq!(names(&tests).unwrap(), [""; 0]);
-        let kills =
-            ChaosOptions { quick: false, kills: Some(1000), ..ChaosOptions::quick("kvmem".into()) };
-        assert_eq!(names(&kills).unwrap(), [""; 0]);
-        assert!(
-            names(&ChaosOptions {
-                steps: vec!["none".to_owned()],
-                ..ChaosOptions::quick("kvmem".into())
-            })
-            .is_err()
-        );
-    }
+fn cargo_test(root: &Path, package: &str, target: &str, arguments: &[&str]) -> Command {
+    let mut tests = Command::new(cargo());
+    tests.current_dir(root).args(["test", "--locked", "--package", package, "--test", target]);
+    tests.arg("--").args(arguments);
+    tests
 }

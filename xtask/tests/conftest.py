@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent.parent
-
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--command", type=Path, help="the built kvmem; kvmem-lab lies beside it")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
 
+ROOT = Path(__file__).parent.parent.parent
 NUMBERS = count()
 
 

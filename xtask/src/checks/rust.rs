@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 
 use super::{BUILD, MACHINE, TARGET, cargo_in};
-use crate::chaos::{self, ChaosOptions};
+use crate::chaos;
 use crate::deploy;
 use crate::engines;
 use crate::programs::{self, Program, ProgramKind};
@@ -153,12 +153,7 @@ fn run(root: &Path, programs: Vec<Program>, wanted: Wanted) -> Vec<Task<'_>> {
         }));
     }
     if wanted.chaos {
-        let attack = move |report: &mut Report| {
-            let options = ChaosOptions::quick(command);
-            if let Err(error) = chaos::attack_all(root, &options, report) {
-                report.check("chaos", || Err(error));
-            }
-        };
+        let attack = move |report: &mut Report| chaos::quick(root, &command, report);
         tasks.push(Task::new("chaos", "chaos", attack).with(MACHINE));
     }
     tasks

@@ -20,8 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
-from conftest import ROOT
-from machine import Cgroup, Unavailable
+from machine import ROOT, Cgroup, Unavailable
 
 DEPLOY = ROOT / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))

@@ -3,7 +3,7 @@
 //!
 //! The server and the client are threads of the test, and the attacker is a process: the test
 //! program itself, under another user where this one may be changed. `cargo xtask chaos
-//! service-level` runs this with an optimized build, on a machine that does nothing else.
+//! service_level` runs this with an optimized build, on a machine that does nothing else.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
@@ -52,7 +52,7 @@ const TIMES_ALONE: u32 = 5;
 const LIMIT: Duration = Duration::from_millis(5);
 
 #[test]
-#[ignore = "a measurement: cargo xtask chaos service-level"]
+#[ignore = "a measurement: cargo xtask chaos service_level"]
 fn no_attack_delays_others() {
     if let Ok(role) = std::env::var("KVMEM_TEST_ROLE") {
         let (number, path) = role.split_once(' ').expect("a number and a path");

@@ -1,7 +1,7 @@
 //! Loads go first: how long fetches wait while another thread stores.
 //!
 //! The times depend on the drive, so this is a measurement and no test: `cargo xtask chaos
-//! service-level` runs it with an optimized build, on a machine that does nothing else.
+//! service_level` runs it with an optimized build, on a machine that does nothing else.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -28,7 +28,7 @@ const ROUNDS: usize = 5;
 const TIMES_ALONE: u32 = 3;
 
 #[test]
-#[ignore = "a measurement: cargo xtask chaos service-level"]
+#[ignore = "a measurement: cargo xtask chaos service_level"]
 fn stores_hardly_delay_loads() {
     for engine in [Engine::IoUring, Engine::Threads] {
         let file = temp_path("loads-first");
