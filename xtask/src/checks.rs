@@ -24,9 +24,9 @@ use std::thread;
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::deploy;
 use crate::dist;
 use crate::package;
-use crate::prose;
 use crate::python;
 use crate::schedule::{self, Task};
 use crate::scratch::Scratch;
@@ -118,7 +118,9 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         tasks.extend(rust::quick(root));
     }
     if wanted(Group::Prose) {
-        tasks.push(Task::new("prose", "prose", |report| prose::run(root, report)));
+        tasks.push(Task::new("prose", "prose", |report| {
+            deploy::tests(root, Path::new("kvmem"), "prose", report);
+        }));
     }
     let package =
         python::PackageTests { tests: wanted(Group::Python), engine: wanted(Group::Engine) };
@@ -166,6 +168,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         let package = Task::new("package", "package", |report| {
             package::quick(root, report);
             dist::quick(root, report);
+            deploy::tests(root, Path::new("kvmem"), "wheel", report);
         });
         tasks.push(package.after(BUILD).with(TARGET).background());
     }

@@ -19,19 +19,25 @@ pub(crate) fn run(root: &Path, command: &Path, report: &mut Report) {
     if !setup::package(missing, "systemd", has_systemd).unwrap_or(false) {
         say!("({missing}, so it does not check the units: {})", by_hand("systemd"));
     }
-    match pytest(root, command, "deploy") {
-        Ok(mut tests) => drop(report.command("deploy: tests", Kind::Pytest, &mut tests)),
-        Err(error) => say!("(the files of deploy/ are not checked: {error:#})"),
+    tests(root, command, "deploy", report);
+}
+
+/// Runs the tests of a folder of `xtask/tests` as a step, or says why not.
+pub(crate) fn tests(root: &Path, command: &Path, folder: &str, report: &mut Report) {
+    match pytest(root, command, folder) {
+        Ok(mut tests) => drop(report.command(folder, Kind::Pytest, &mut tests)),
+        Err(error) => say!("(the tests in xtask/tests/{folder} are not run: {error:#})"),
     }
 }
 
 /// Returns the command that runs the tests of a folder of `xtask/tests` with the built command. The
-/// folder is the last argument.
+/// folder is the last argument. Failed tests do not run again: they are not in pytest's summary,
+/// which would name them.
 pub(crate) fn pytest(root: &Path, command: &Path, folder: &str) -> Result<Command> {
     let tests = root.join("xtask/tests");
     let mut pytest = Command::new(venv::tools(root)?.program("python"));
     pytest.current_dir(root).env("PYTHONPATH", &tests).env("PYTHONDONTWRITEBYTECODE", "1");
-    pytest.args(["-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider", "--durations", "5"]);
+    pytest.args(["-m", "pytest", "-q", "-rNs", "-p", "no:cacheprovider", "--durations", "5"]);
     pytest.arg("--command").arg(command).arg("--xtask").arg(std::env::current_exe()?);
     let packages: Vec<&str> = engines::debian_packages("Mooncake").collect();
     pytest.arg(format!("--mooncake-packages={}", packages.join(" ")));

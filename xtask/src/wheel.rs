@@ -10,13 +10,12 @@
 //! - [`build`] compiles the parts and makes the wheel,
 //! - [`unwinder`] keeps zig's copy of the unwinder out of the libraries,
 //! - [`stage`] lays out the files that the wheel gets beside maturin's,
-//! - [`links`] rejects a wheel that needs more than libc or tells the builder's folders,
+//! - `xtask/tests/wheel/links.py` rejects what needs more than libc or names a builder's folder,
 //! - [`check`] installs a wheel into clean environments, [`emulated`] one of another architecture.
 
-mod build;
+pub(crate) mod build;
 mod check;
 mod emulated;
-mod links;
 pub(crate) mod stage;
 mod target;
 mod tools;

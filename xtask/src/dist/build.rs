@@ -6,13 +6,13 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 
 use super::Shipment;
-use crate::python;
 use crate::run::{output, succeed};
 use crate::say;
 use crate::setup::{by_hand, package, works};
+use crate::venv;
 use crate::workspace::cargo;
 
 /// The packages that are shipped.
@@ -50,7 +50,7 @@ pub(super) fn host() -> Result<String> {
 pub(super) fn run(shipment: &Shipment<'_>, glibc: Option<&str>) -> Result<PathBuf> {
     let triple = &shipment.triple;
     standard_library(triple)?;
-    let zig = glibc.map(|_| zig(&shipment.scratch)).transpose()?;
+    let zig = glibc.map(|_| venv::make(&shipment.scratch.join("zig"), &ZIG)).transpose()?;
     if zig.is_none() && *triple != host()? {
         linker(triple)?;
     }
@@ -62,8 +62,8 @@ pub(super) fn run(shipment: &Shipment<'_>, glibc: Option<&str>) -> Result<PathBu
     for package in PACKAGES {
         let mut build = Command::new(cargo());
         match (&zig, glibc) {
-            (Some(folder), Some(glibc)) => {
-                build.env("PATH", python::path_with(folder));
+            (Some(zig), Some(glibc)) => {
+                build.env("PATH", zig.path());
                 build.args(["zigbuild", "--target", &format!("{triple}.{glibc}")]);
             }
             _ => {
@@ -90,7 +90,7 @@ fn flags(root: &Path) -> Result<String> {
 }
 
 /// Returns the folder in which cargo keeps the source of the dependencies.
-pub(super) fn cargo_home() -> Result<PathBuf> {
+pub(crate) fn cargo_home() -> Result<PathBuf> {
     if let Some(home) = std::env::var_os("CARGO_HOME") {
         return Ok(home.into());
     }
@@ -130,22 +130,6 @@ fn linker_name(triple: &str) -> String {
 /// Returns the variable by which cargo learns the linker.
 fn linker_variable(triple: &str) -> String {
     format!("CARGO_TARGET_{}_LINKER", triple.to_uppercase().replace('-', "_"))
-}
-
-/// Returns the folder of zig and cargo-zigbuild, after installing them if necessary.
-fn zig(scratch: &Path) -> Result<PathBuf> {
-    let environment = scratch.join("zig");
-    let folder = environment.join("bin");
-    if !works(folder.join("cargo-zigbuild"), &["--version"]) {
-        let Some(python) = python::find() else {
-            bail!("Python with the module venv is missing: {}", by_hand("python3-venv"));
-        };
-        succeed(Command::new(python).args(["-m", "venv", "--clear"]).arg(&environment))?;
-        let mut install = Command::new(folder.join("python"));
-        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-        succeed(install.args(ZIG)).context("pip cannot install zig: check the network")?;
-    }
-    Ok(folder)
 }
 
 #[cfg(test)]

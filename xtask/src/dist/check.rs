@@ -6,27 +6,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 
-use super::{Shipment, archive, build, manual};
-use crate::python;
+use super::{Shipment, archive, build, manual, parts};
 use crate::run::{output, succeed};
 use crate::say;
-use crate::setup::{self, by_hand, works};
+use crate::setup::{self, works};
 use crate::step::Report;
 
 /// The program that uses the library.
 const CONSUMER: &str = "xtask/src/dist/consumer.c";
-
-/// The validator of the list of parts, from the package index of pip.
-const VALIDATOR: &str = "cyclonedx-python-lib[json-validation]==11.*";
-
-/// A program for it: the exit status is a message if the list of parts is not valid.
-const VALIDATE: &str = "import sys
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-text = open(sys.argv[1], encoding='utf-8').read()
-sys.exit(JsonStrictValidator(SchemaVersion.V1_6).validate_str(text))";
 
 /// Runs all checks as steps.
 pub(super) fn run(shipment: &Shipment<'_>, report: &mut Report) {
@@ -50,7 +39,7 @@ pub(super) fn run(shipment: &Shipment<'_>, report: &mut Report) {
     if !report.check("dist: unpack", || unpack(shipment).map(|folder| prefix = folder)) {
         return;
     }
-    report.check("dist: no paths of the builder", || no_paths(shipment.root, &prefix, version));
+    report.check("dist: no paths of the builder", || no_paths(shipment.root, &prefix));
     report.check("dist: manual pages and completions", || {
         manual::check(&shipment.scratch.join("manual"))?;
         completes(&prefix)
@@ -92,18 +81,13 @@ fn unpack(shipment: &Shipment<'_>) -> Result<PathBuf> {
     Ok(folder.join(shipment.name()))
 }
 
-/// Checks that no program contains the folder of the repository, or that of cargo.
-fn no_paths(root: &Path, prefix: &Path, version: &str) -> Result<()> {
-    let folders = [root.to_owned(), build::cargo_home()?];
-    for file in ["bin/kvmem", &format!("lib/libkvmem.so.{version}"), "lib/libkvmem.a"] {
-        let content = fs::read(prefix.join(file)).with_context(|| format!("cannot read {file}"))?;
-        for folder in &folders {
-            let name = folder.as_os_str().as_encoded_bytes();
-            let found = content.windows(name.len()).position(|window| window == name);
-            if let Some(at) = found {
-                bail!("{file} contains the builder's path {} at byte {at}", folder.display());
-            }
-        }
+/// Checks that the static library contains neither the folder of the repository, nor that of cargo.
+fn no_paths(root: &Path, prefix: &Path) -> Result<()> {
+    let content = fs::read(prefix.join("lib/libkvmem.a"))?;
+    for folder in [root, &build::cargo_home()?] {
+        let name = folder.as_os_str().as_encoded_bytes();
+        let found = content.windows(name.len()).any(|window| window == name);
+        ensure!(!found, "lib/libkvmem.a contains the builder's path {}", folder.display());
     }
     Ok(())
 }
@@ -120,19 +104,8 @@ fn completes(prefix: &Path) -> Result<()> {
 
 /// Compares the list of parts with the schema of its format, which a package of pip has.
 fn validate(shipment: &Shipment<'_>) -> Result<()> {
-    let environment = shipment.scratch.join("validator");
-    let python = environment.join("bin/python");
-    if !works(&python, &["-c", "import cyclonedx.validation.json, jsonschema"]) {
-        let Some(found) = python::find() else {
-            bail!("Python with the module venv is missing: {}", by_hand("python3-venv"));
-        };
-        succeed(Command::new(found).args(["-m", "venv", "--clear"]).arg(&environment))?;
-        let mut install = Command::new(&python);
-        install.args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"]);
-        succeed(install.arg(VALIDATOR)).context("pip cannot install the validator")?;
-    }
     let file = shipment.out.join(format!("{}.cdx.json", shipment.name()));
-    output(Command::new(python).args(["-c", VALIDATE]).arg(file)).map(drop)
+    parts::validate(shipment.root, &file)
 }
 
 /// Compiles and runs the program with the flags of pkg-config, shared and static.

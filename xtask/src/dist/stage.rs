@@ -1,17 +1,19 @@
 //! *Stage*: the folder that becomes the archive.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
-use super::build::PACKAGES;
+use super::build::{PACKAGES, cargo_home};
 use super::{Shipment, manual};
 use crate::layout::{self, Parts};
 use crate::notices;
 use crate::run::output;
 use crate::say;
+use crate::venv;
+use crate::wheel::build::LINKS;
 
 /// The text that explains the archive, with places for the version and for what it needs.
 const README: &str = include_str!("README.md");
@@ -56,7 +58,7 @@ pub(super) fn fill(shipment: &Shipment<'_>, built: &Path) -> Result<()> {
     copy(&root.join("LICENSE"), &stage.join("LICENSE"))?;
     fs::write(stage.join("THIRD-PARTY.md"), notices(root, triple)?)?;
     let library = stage.join(format!("lib/libkvmem.so.{version}"));
-    let glibc = newest_glibc(&[stage.join("bin/kvmem"), library])?;
+    let glibc = newest_glibc(root, &[stage.join("bin/kvmem"), library])?;
     say!("the command and the library need glibc {glibc} or later");
     let readme = README.replace("VERSION", version).replace("GLIBC", &glibc);
     fs::write(stage.join("README.md"), readme).context("cannot write README.md")
@@ -74,46 +76,20 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the newest version of glibc that one of the files takes symbols from.
-fn newest_glibc(files: &[impl AsRef<Path>]) -> Result<String> {
-    let mut newest = None;
+/// Returns the newest version of glibc that one of the files takes symbols from. They must name no
+/// folder of the builder.
+fn newest_glibc(root: &Path, files: &[PathBuf]) -> Result<String> {
+    let mut newest = (0, 0);
     for file in files {
-        let mut readelf = Command::new("readelf");
-        readelf.env("LC_ALL", "C").args(["--wide", "--version-info"]).arg(file.as_ref());
-        newest = newest.max(glibc_in(&output(&mut readelf)?));
-    }
-    ensure!(newest.is_some(), "no file takes symbols from glibc: is this another platform?");
-    let (major, minor) = newest.unwrap_or_default();
-    Ok(format!("{major}.{minor}"))
-}
-
-/// Returns the newest version of glibc in the output of readelf.
-fn glibc_in(output: &str) -> Option<(u32, u32)> {
-    let versions = output.split("Name: GLIBC_").skip(1).filter_map(|rest| {
-        let mut numbers = rest.split_whitespace().next()?.split('.');
-        Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
-    });
-    versions.max()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_compared_as_numbers() {
-        let output = "  0x0010:   Name: GLIBC_2.2.5  Flags: none  Version: 3\n  \
-                      0x0020:   Name: GLIBC_2.14  Flags: none  Version: 2\n  \
-                      0x0030:   Name: GLIBC_2.9  Flags: none  Version: 5\n";
-        assert_eq!(glibc_in(output), Some((2, 14)));
-        assert_eq!(glibc_in("no version"), None);
-    }
-
-    #[test]
-    fn this_program_needs_a_glibc() {
-        let program = std::env::current_exe().unwrap();
-        if cfg!(target_env = "gnu") {
-            assert!(newest_glibc(&[program]).unwrap().starts_with("2."));
+        let mut links = Command::new(venv::tools(root)?.program("python"));
+        links.arg(root.join(LINKS)).arg(file);
+        for folder in [root, &cargo_home()?] {
+            links.arg("--builder").arg(folder);
         }
+        let said = output(&mut links)?;
+        let glibc = said.trim().rsplit_once("glibc ").and_then(|(_, glibc)| glibc.split_once('.'));
+        let (major, minor) = glibc.with_context(|| format!("no glibc in {said:?}"))?;
+        newest = newest.max((major.parse::<u32>()?, minor.parse()?));
     }
+    Ok(format!("{}.{}", newest.0, newest.1))
 }

@@ -9,23 +9,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 
 use super::target::{GLIBC, Target};
-use super::tools::Tools;
-use super::{links, stage, tools, unwinder};
+use super::{stage, tools, unwinder};
+use crate::dist::build::cargo_home;
 use crate::say;
+use crate::venv::Environment;
 
 /// Compiles the parts, makes the wheel in `out` and returns its path.
 pub(crate) fn build(
     root: &Path,
     work: &Path,
-    tools: &Tools,
+    tools: &Environment,
     target: Target,
     out: &Path,
 ) -> Result<PathBuf> {
     tools::compiler(target)?;
-    let recipe = Recipe { root, work, tools, target };
+    let recipe = Recipe { root, work, tools };
     let machine = target.machine();
 
     let unwinder = unwinder::make(tools, target, &work.join("unwinder").join(machine))?;
@@ -63,25 +64,27 @@ pub(crate) fn build(
     complete.args(["-m", "kvmem_build"]).arg(&wheel).arg(&staged);
     super::run_shown(&format!("{machine}: the command and the C library added"), &mut complete)?;
 
-    let folders = [root.to_owned(), cargo_home()?];
-    let inside = links::check_wheel(&recipe.unpack(&wheel)?, &folders)?;
+    let mut links = Command::new(tools.program("python"));
+    links.arg(root.join(LINKS)).arg(&wheel).arg(format!("--glibc={}.{}", GLIBC.0, GLIBC.1));
+    for folder in [root, &cargo_home()?] {
+        links.arg("--builder").arg(folder);
+    }
+    super::run_shown(&format!("{machine}: what the wheel needs"), &mut links)?;
     let name = wheel.file_name().context("the wheel has no name")?;
     let to = out.join(name);
     fs::copy(&wheel, &to).with_context(|| format!("cannot write {}", to.display()))?;
-    say!("\n{}: {:.2} MB", to.display(), megabytes(&to)?);
-    for (file, needs) in inside {
-        let size = megabytes(&file)?;
-        say!("  {} {size:.2} MB, needs {needs}", file.file_name().unwrap_or_default().display());
-    }
+    say!("\n{}: {:.2} MB", to.display(), fs::metadata(&to)?.len() as f64 / 1e6);
     Ok(to)
 }
+
+/// The program that tells what compiled files need.
+pub(crate) const LINKS: &str = "xtask/tests/wheel/links.py";
 
 /// The common part of all commands of one build.
 struct Recipe<'a> {
     root: &'a Path,
     work: &'a Path,
-    tools: &'a Tools,
-    target: Target,
+    tools: &'a Environment,
 }
 
 impl Recipe<'_> {
@@ -102,26 +105,6 @@ impl Recipe<'_> {
         }
         Ok(command)
     }
-
-    /// Unpacks a wheel and returns the folder.
-    fn unpack(&self, wheel: &Path) -> Result<PathBuf> {
-        let folder = self.work.join("unpacked").join(self.target.machine());
-        remove(&folder)?;
-        let mut unpack = Command::new(self.tools.program("python"));
-        unpack.args(["-m", "zipfile", "-e"]).arg(wheel).arg(&folder);
-        let status = unpack.status().context("cannot run python")?;
-        ensure!(status.success(), "cannot unpack {}: {status}", wheel.display());
-        Ok(folder)
-    }
-}
-
-/// Returns the folder of cargo's registry, whose paths panics would name.
-fn cargo_home() -> Result<PathBuf> {
-    if let Some(home) = env::var_os("CARGO_HOME") {
-        return Ok(home.into());
-    }
-    let home = env::var_os("HOME").context("neither CARGO_HOME nor HOME is set")?;
-    Ok(Path::new(&home).join(".cargo"))
 }
 
 /// Returns the time of the newest commit in seconds, if this is a repository of git.
@@ -157,11 +140,4 @@ pub(crate) fn remove(folder: &Path) -> Result<()> {
         }
         _ => Ok(()),
     }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "files of a few megabytes")]
-fn megabytes(file: &Path) -> Result<f64> {
-    let length =
-        fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?.len();
-    Ok(length as f64 / 1e6)
 }

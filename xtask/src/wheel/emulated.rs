@@ -14,10 +14,10 @@ use anyhow::{Context, Result, bail, ensure};
 use super::build::remove;
 use super::check::ensure_success;
 use super::target::{GLIBC, Target};
-use super::tools::Tools;
 use crate::say;
 use crate::setup::{self, works};
 use crate::step::Report;
+use crate::venv::Environment;
 
 /// The Debian package of the emulators.
 const PACKAGE: &str = "qemu-user-static";
@@ -40,7 +40,7 @@ print(' ', kvmem.__version__, 'on Python', platform.python_version(), platform.m
 pub(crate) fn run(
     root: &Path,
     work: &Path,
-    tools: &Tools,
+    tools: &Environment,
     target: Target,
     wheel: &Path,
     report: &mut Report,
@@ -68,7 +68,7 @@ pub(crate) fn run(
 }
 
 /// Installs the wheel and NumPy for the target into a folder.
-fn install(tools: &Tools, target: Target, wheel: &Path, site: &Path) -> Result<()> {
+fn install(tools: &Environment, target: Target, wheel: &Path, site: &Path) -> Result<()> {
     remove(site)?;
     let pip = |what: &[&str]| {
         let mut pip = Command::new(tools.program("python"));
@@ -132,7 +132,7 @@ impl Emulator {
         &self,
         root: &Path,
         work: &Path,
-        tools: &Tools,
+        tools: &Environment,
         target: Target,
         site: &Path,
     ) -> Result<()> {

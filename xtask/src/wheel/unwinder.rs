@@ -17,7 +17,7 @@ use std::process::Command;
 use anyhow::Result;
 
 use super::target::{GLIBC, Target};
-use super::tools::Tools;
+use crate::venv::Environment;
 
 /// The functions of the unwinder, by the versions that libgcc gives them.
 const FUNCTIONS: [(&str, &[&str]); 3] = [
@@ -51,7 +51,7 @@ const FUNCTIONS: [(&str, &[&str]); 3] = [
 ];
 
 /// Makes the library in a folder and returns its path, which the compiler links before zig's copy.
-pub(crate) fn make(tools: &Tools, target: Target, folder: &Path) -> Result<PathBuf> {
+pub(crate) fn make(tools: &Environment, target: Target, folder: &Path) -> Result<PathBuf> {
     fs::create_dir_all(folder)?;
     let (source, versions) = (folder.join("unwinder.c"), folder.join("unwinder.map"));
     fs::write(&source, functions())?;
