@@ -46,7 +46,8 @@ pub(crate) struct TestOptions {
     #[arg(long, value_name = "N")]
     lanes: Option<usize>,
     /// Run only these groups of steps (default: all but `quick`, which is a part of the others, and
-    /// `dynamo`; `engine` where vLLM on the CPU is installed already, or engines are required).
+    /// `dynamo`; `engine` where vLLM on the CPU is installed already, or engines are required;
+    /// `lab` after a change of the benchmarks or the laboratory).
     #[arg(value_enum, value_name = "GROUP")]
     groups: Vec<Group>,
 }
@@ -64,6 +65,8 @@ enum Group {
     Clippy,
     /// Unit, integration and doc tests.
     Test,
+    /// The tests of the benchmarks and of the laboratory, with the allocators that they meet.
+    Lab,
     /// Attacks on the command that take less than a minute: `cargo xtask chaos --quick`.
     Chaos,
     /// The library's examples: runs them.
@@ -108,6 +111,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
     let wanted = |group| match group {
         Group::Quick | Group::Dynamo => options.groups.contains(&group),
         Group::Engine if options.groups.is_empty() => vllm_cpu::is_wanted(root),
+        Group::Lab if options.groups.is_empty() => rust::has_lab_changed(root),
         _ => options.groups.is_empty() || options.groups.contains(&group),
     };
     let mut tasks = Vec::new();
@@ -126,6 +130,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         python::PackageTests { tests: wanted(Group::Python), engine: wanted(Group::Engine) };
     let programs = rust::Wanted {
         tests: wanted(Group::Test),
+        lab: wanted(Group::Lab),
         examples: wanted(Group::Examples),
         chaos: wanted(Group::Chaos),
         deploy: wanted(Group::Deploy),

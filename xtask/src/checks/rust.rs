@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::bail;
 
@@ -10,6 +11,7 @@ use crate::chaos;
 use crate::deploy;
 use crate::engines;
 use crate::programs::{self, Program, ProgramKind};
+use crate::run;
 use crate::say;
 use crate::schedule::Task;
 use crate::setup;
@@ -47,6 +49,8 @@ pub(super) fn doc(root: &Path, report: &mut Report) {
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) tests: bool,
+    /// The tests of the benchmarks and of the laboratory.
+    pub(super) lab: bool,
     pub(super) examples: bool,
     pub(super) chaos: bool,
     pub(super) deploy: bool,
@@ -56,14 +60,14 @@ pub(super) struct Wanted {
 
 impl Wanted {
     fn any(self) -> bool {
-        self.tests || self.examples || self.chaos || self.deploy || self.python
+        self.tests || self.lab || self.examples || self.chaos || self.deploy || self.python
     }
 }
 
 /// Returns the tasks that build the programs of the workspace and run them.
 pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
     let mut tasks = Vec::new();
-    if wanted.tests {
+    if wanted.tests || wanted.lab {
         tasks.push(Task::new("test", "setup", move |_| {
             setup::rdma_library();
             setup::glib();
@@ -71,31 +75,71 @@ pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
             setup::c_tools();
             engines::for_rust(root);
         }));
-        let doc = Task::new("test", "doc tests", |report| {
-            let mut doc = cargo_in(root, &["test", "--workspace", "--locked", "--doc"]);
-            report.command("test: doc", Kind::Tests, doc.args(allocators()));
+        let doc = Task::new("test", "doc tests", move |report| {
+            let mut doc = cargo_in(root, &["test", "--locked", "--doc"]);
+            report.command("test: doc", Kind::Tests, doc.args(tested(wanted)));
         });
-        tasks.push(doc.after(BUILD).with(TARGET).background());
+        if wanted.tests {
+            tasks.push(doc.after(BUILD).with(TARGET).background());
+        }
     }
     if wanted.any() {
         let run = move |report: &mut Report| {
             // With the tests, everything is built at once: examples and the command too.
-            let args = match wanted.tests {
+            let args = match wanted.tests || wanted.lab {
                 true => {
-                    if let Err(error) = setup::cmake() {
+                    if wanted.lab
+                        && let Err(error) = setup::cmake()
+                    {
                         without_allocators(report, error);
                     }
-                    [&["test", "--workspace", "--locked", "--no-run"], allocators()].concat()
+                    [vec!["test", "--locked", "--no-run"], tested(wanted)].concat()
                 }
                 false => BUILT_ALONE.to_vec(),
             };
             let variables = [("MAKEFLAGS", OsStr::new(JEMALLOC_MAKEFLAGS))];
             let programs = programs::build_with(root, report, "build", &args, &variables);
-            run(root, programs, wanted)
+            added(root, programs, wanted)
         };
         tasks.push(Task::growing("build", BUILD, run).with(TARGET));
     }
     tasks
+}
+
+/// Returns the arguments that choose the packages whose tests are built. The command of the
+/// laboratory is always among what is built: the attacks run it.
+fn tested(wanted: Wanted) -> Vec<&'static str> {
+    let more = Wanted { lab: false, ..wanted }.any();
+    let packages: &[&str] = match (more, wanted.lab) {
+        (true, true) => &["--workspace"],
+        (true, false) => &["--workspace", "--exclude", "kvmem-bench"],
+        (false, _) => &["--package", "kvmem-bench", "--package", "kvmem-lab"],
+    };
+    [packages, if wanted.lab { allocators() } else { &[] }].concat()
+}
+
+/// The folders of the benchmarks and of the laboratory.
+const LAB: [&str; 2] = ["crates/kvmem-bench", "lab"];
+/// The newest commits in which a change of them is looked for.
+const COMMITS: &str = "-30";
+
+/// Returns whether the newest commits or the work tree change the benchmarks or the laboratory.
+/// Says if not.
+pub(super) fn has_lab_changed(root: &Path) -> bool {
+    let said = |arguments: &[&str]| {
+        let mut git = Command::new("git");
+        run::output(git.current_dir(root).args(arguments).arg("--").args(LAB))
+    };
+    let changes = [&["log", COMMITS, "--oneline"][..], &["status", "--porcelain"]];
+    // Without git everything is tested.
+    let has_changed = changes.iter().any(|change| said(change).is_ok_and(|said| !said.is_empty()))
+        || said(&["log", "-1"]).is_err();
+    if !has_changed {
+        println!(
+            "(skipped: the group lab, because none of 30 commits changes it: cargo xtask test lab)"
+        );
+    }
+    has_changed
 }
 
 /// What jemalloc's makefile leaves out: the static library that is not linked, and the lists of
@@ -124,12 +168,19 @@ const BUILT_ALONE: [&str; 15] = [
 
 /// Returns a task for each test program, one for the examples, one for the attacks, and one for
 /// what is deployed.
-fn run(root: &Path, programs: Vec<Program>, wanted: Wanted) -> Vec<Task<'_>> {
+fn added(root: &Path, programs: Vec<Program>, wanted: Wanted) -> Vec<Task<'_>> {
     let (mut tasks, mut examples) = (Vec::new(), Vec::new());
     let mut command = PathBuf::new();
     for program in programs {
         match program.kind {
-            ProgramKind::Test if wanted.tests => tasks.push(test("test", program)),
+            ProgramKind::Test => {
+                let is_lab = LAB.iter().any(|lab| program.folder.ends_with(lab));
+                if is_lab && wanted.lab {
+                    tasks.push(test("lab", program));
+                } else if !is_lab && wanted.tests {
+                    tasks.push(test("test", program));
+                }
+            }
             ProgramKind::Example if is_run(&program) => examples.push(program),
             ProgramKind::Command if program.target == "kvmem" => command = program.path,
             _ => {}
