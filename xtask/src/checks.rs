@@ -173,7 +173,9 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         let package = Task::new("package", "package", |report| {
             package::quick(root, report);
             dist::quick(root, report);
-            deploy::tests(root, Path::new("kvmem"), "wheel", report);
+            for folder in ["engines", "wheel"] {
+                deploy::tests(root, Path::new("kvmem"), folder, report);
+            }
         });
         tasks.push(package.after(BUILD).with(TARGET).background());
     }
