@@ -8,17 +8,13 @@ use anyhow::Result;
 
 use crate::engines;
 use crate::say;
-use crate::setup::{self, by_hand, works};
+use crate::setup;
 use crate::step::{Kind, Report};
 use crate::venv;
 
 /// Runs all checks as steps, with the built command.
 pub(crate) fn run(root: &Path, command: &Path, report: &mut Report) {
-    let missing = "systemd-analyze is missing";
-    let has_systemd = || works("systemd-analyze", &["--version"]);
-    if !setup::package(missing, "systemd", has_systemd).unwrap_or(false) {
-        say!("({missing}, so it does not check the units: {})", by_hand("systemd"));
-    }
+    setup::tool("systemd-analyze", "systemd", "it does not check the units");
     tests(root, command, "deploy", report);
 }
 

@@ -33,6 +33,8 @@ struct Engine {
     name: &'static str,
     /// The arguments of pip.
     wheels: &'static [&'static str],
+    /// More of them, one in each line.
+    listed: &'static str,
     /// Whether to install these without their dependencies, which are PyTorch and CUDA's
     /// libraries.
     alone: bool,
@@ -57,6 +59,18 @@ enum Found {
     Folder(&'static str),
 }
 
+/// An engine whose wheels are in a folder of its own, without their dependencies.
+const APART: Engine = Engine {
+    name: "",
+    wheels: &[],
+    listed: "",
+    alone: true,
+    debian: &[],
+    found: Found::Folder(""),
+    only_with: None,
+    sources_only: false,
+};
+
 /// All engines. The tests of one that cannot be installed are skipped by name, or fail if
 /// [`REQUIRED`] is 1.
 const ENGINES: [Engine; 11] = [
@@ -70,146 +84,81 @@ const ENGINES: [Engine; 11] = [
             ("libcurl4", "libcurl.so.4"),
         ],
         found: Found::Module("mooncake.store"),
-        only_with: None,
-        sources_only: false,
+        ..APART
     },
     Engine {
         name: "NIXL",
         wheels: &["nixl-cu12>=1.5,<2", "nixl>=1.5,<2", "numpy"],
-        alone: true,
-        debian: &[],
         found: Found::Library(".nixl_cu12.mesonpy.libs/libnixl_capi.so"),
-        only_with: None,
-        sources_only: false,
+        ..APART
     },
     Engine {
         name: "the sorted list of LMCache's addresses",
         wheels: &["sortedcontainers"],
         alone: false,
-        debian: &[],
         found: Found::Module("sortedcontainers"),
-        only_with: None,
-        sources_only: false,
+        ..APART
     },
     Engine {
         name: "LMCache",
         wheels: &["lmcache>=0.5.6,<0.6"],
-        alone: true,
-        debian: &[],
         found: Found::Folder("LMCACHE_DIR"),
-        only_with: None,
-        sources_only: false,
+        ..APART
     },
     Engine {
         name: "SGLang",
         wheels: &["sglang>=0.5.23,<0.6"],
-        alone: true,
-        debian: &[],
         found: Found::Folder("SGLANG_DIR"),
-        only_with: None,
-        sources_only: false,
+        ..APART
     },
     Engine {
         name: "vLLM",
         // The newest supported release.
         wheels: &["vllm>=0.33,<0.34"],
-        alone: true,
-        debian: &[],
         found: Found::Folder("VLLM_DIR"),
-        only_with: None,
         sources_only: true,
+        ..APART
     },
     Engine {
         // The oldest supported release. Tests of what differs run with both.
         name: "vLLM-0.32",
         wheels: &["vllm>=0.32,<0.33"],
-        alone: true,
-        debian: &[],
         found: Found::Folder("VLLM_OLDEST_DIR"),
-        only_with: None,
         sources_only: true,
+        ..APART
     },
     Engine {
         // The oldest supported release, for the tests that run with it. It links CUDA's runtime,
         // although its name denies it; the releases after it do not.
         name: "Mooncake-0.3.13",
         wheels: &["mooncake-transfer-engine-non-cuda==0.3.13", "nvidia-cuda-runtime-cu12<12.9"],
-        alone: true,
-        debian: &[],
         found: Found::Folder("MOONCAKE_OLDEST_DIR"),
-        only_with: None,
-        sources_only: false,
+        ..APART
     },
     Engine {
         // The oldest supported release, for the tests that run with it.
         name: "NIXL-1.5.0",
         wheels: &["nixl-cu12==1.5.0", "nixl==1.5.0"],
-        alone: true,
-        debian: &[],
         found: Found::Folder("NIXL_OLDEST_DIR"),
-        only_with: None,
-        sources_only: false,
+        ..APART
     },
     Engine {
         name: "PyTorch",
-        // After it the imports of the tested modules of LMCache, and then of SGLang.
-        wheels: &[
-            "torch",
-            "numpy",
-            "sortedcontainers",
-            "numba",
-            "nvtx",
-            "cachetools",
-            "prometheus_client",
-            "msgspec",
-            "pyzmq",
-            "psutil",
-            "pyyaml",
-            "py-cpuinfo",
-            "requests",
-            "aiofile",
-            "aiofiles",
-            "cryptography",
-            "opentelemetry-api",
-            "torchvision",
-            "transformers",
-            "apache-tvm-ffi",
-            "compressed-tensors",
-            "gguf",
-            "sentencepiece",
-            "orjson",
-            "pybase64",
-            "pillow",
-            "starlette",
-            "pydantic",
-            "ipython",
-            "dill",
-            "loguru",
-        ],
+        // With the imports of the tested modules of LMCache and of SGLang.
+        listed: include_str!("../requirements/modules.txt"),
         alone: false,
-        debian: &[],
         // Not among the packages: NIXL takes another wheel if it sees PyTorch.
         found: Found::Folder("TORCH_DIR"),
         only_with: Some(WITH_TORCH),
-        sources_only: false,
+        ..APART
     },
     Engine {
         name: "LMCache-server",
-        // What its multi-process server imports beyond the modules that are tested.
-        wheels: &[
-            "httpx",
-            "fastapi",
-            "uvicorn",
-            "grpcio",
-            "opentelemetry-sdk",
-            "opentelemetry-exporter-prometheus",
-            "blake3",
-        ],
+        listed: include_str!("../requirements/lmcache-server.txt"),
         alone: false,
-        debian: &[],
         found: Found::Folder("LMCACHE_SERVER_DIR"),
         only_with: Some(WITH_TORCH),
-        sources_only: false,
+        ..APART
     },
 ];
 
@@ -363,7 +312,7 @@ impl Place {
         let download =
             ["-m", "pip", "download", "--quiet", "--no-input", "--disable-pip-version-check"];
         let mut pip = Command::new(self.python());
-        pip.args(if engine.sources_only { download } else { quiet }).args(engine.wheels);
+        pip.args(if engine.sources_only { download } else { quiet }).args(engine.requested());
         if engine.alone {
             pip.arg("--no-deps");
         }
@@ -378,7 +327,7 @@ impl Place {
             && (!engine.sources_only
                 || step::succeeds(Command::new(self.python()).args(["-c", UNPACK]).arg(&part)));
         if done && engine.is_apart() {
-            let _ = fs::write(part.join(REQUESTED), engine.wheels.join(" "));
+            let _ = fs::write(part.join(REQUESTED), engine.requested().join(" "));
             let _ = fs::remove_dir_all(&apart);
             let _ = fs::rename(&part, &apart);
         }
@@ -391,7 +340,7 @@ impl Place {
                 packages(&self.folder).iter().any(|packages| packages.join(file).exists())
             }
             Found::Folder(_) => fs::read_to_string(self.apart(engine).join(REQUESTED))
-                .is_ok_and(|requested| requested == engine.wheels.join(" ")),
+                .is_ok_and(|requested| requested == engine.requested().join(" ")),
         }
     }
 }
@@ -413,6 +362,12 @@ for wheel in folder.glob('*.whl'):
 const REQUESTED: &str = "requested.txt";
 
 impl Engine {
+    /// Returns what pip installs.
+    fn requested(&self) -> Vec<&'static str> {
+        let listed = self.listed.lines().filter(|line| !line.starts_with('#'));
+        self.wheels.iter().copied().chain(listed).collect()
+    }
+
     fn is_wanted(&self) -> bool {
         self.only_with.is_none_or(is_set)
     }
@@ -429,7 +384,7 @@ impl Engine {
             _ => String::new(),
         };
         let mut command =
-            format!("{PLACE}/bin/pip install {alone}{target}'{}'", self.wheels.join("' '"));
+            format!("{PLACE}/bin/pip install {alone}{target}'{}'", self.requested().join("' '"));
         let packages: Vec<&str> = self.debian.iter().map(|(package, _)| *package).collect();
         if !packages.is_empty() {
             // Debian recommends drivers for RDMA cards beside `libibverbs1`. The wheels of NIXL

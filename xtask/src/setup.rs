@@ -4,6 +4,7 @@
 //! Rustup components are installed. The linker and the libraries are installed when running as root
 //! on a machine with `apt-get`. For anything else the error names the command that installs it.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -79,68 +80,52 @@ pub(crate) fn cmake() -> Result<()> {
     Ok(())
 }
 
-/// Installs fio, if possible, and returns whether it is there. The usual generator of I/O is a
-/// contender of the benchmark of the disk tier, which leaves it out if it is missing.
+/// Installs a tool, if possible, and returns whether it is there. Says what goes without it.
+pub(crate) fn tool(tool: &str, debian: &str, so: &str) -> bool {
+    optional(tool, debian, so, || works(tool, &["--version"]))
+}
+
+/// Installs what some tests or benchmarks use if it is there. Says what goes without it.
+fn optional(what: &str, debian: &str, so: &str, is_there: impl Fn() -> bool) -> bool {
+    let missing = format!("{what} is missing");
+    let found = package(&missing, debian, is_there).unwrap_or(false);
+    if !found {
+        say!("({missing}, so {so}: {})", by_hand(debian));
+    }
+    found
+}
+
+/// Installs fio, if possible, and returns whether it is there.
 pub(crate) fn fio() -> bool {
-    let works = || works("fio", &["--version"]);
-    package("fio is missing, a contender of a benchmark", "fio", works).unwrap_or_else(|error| {
-        say!("{error:#}");
-        false
-    })
+    tool("fio", "fio", "the benchmark of the disk tier goes without this contender")
 }
 
-/// Installs GLib, if possible. Its slice allocator is a contender of a benchmark, which leaves it
-/// out if it is missing.
+/// Installs GLib, if possible. Its slice allocator is a contender of a benchmark.
 pub(crate) fn glib() {
-    let missing = "libglib-2.0.so.0 is missing";
-    if !package(missing, "libglib2.0-0", || has_library("libglib-2.0.so.0")).unwrap_or(false) {
-        say!("({missing}, so its allocator is not met: {})", by_hand("libglib2.0-0"));
-    }
+    let library = "libglib-2.0.so.0";
+    optional(library, "libglib2.0-0", "its allocator is not met", || has_library(library));
 }
 
-/// Installs Chromium, if possible. Tests open the pages of reports with it, and report a skip if it
-/// is missing.
+/// Installs Chromium, if possible. Tests open the pages of reports with it.
 pub(crate) fn chromium() {
-    let missing = "chromium is missing";
-    let is_there = || {
-        ["chromium", "chromium-browser", "google-chrome"]
-            .iter()
-            .any(|name| works(name, &["--version"]))
-    };
-    if !package(missing, "chromium", is_there).unwrap_or(false) {
-        say!(
-            "({missing}, so the pages of reports are written and not opened: {})",
-            by_hand("chromium")
-        );
-    }
+    const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
+    let so = "the pages of reports are written and not opened";
+    optional(NAMES[0], NAMES[0], so, || NAMES.iter().any(|name| works(name, &["--version"])));
 }
 
-/// Installs the tools of the tests of the C interface, if possible. The tests report what was
-/// missing.
+/// Installs the tools of the tests of the C interface, if possible.
 pub(crate) fn c_tools() {
-    for (tool, package_name, so) in [
-        ("valgrind", "valgrind", "what it would find in the C interface is not looked for"),
-        ("pkg-config", "pkg-config", "it is not asked for the C interface"),
-    ] {
-        let missing = format!("{tool} is missing");
-        if !package(&missing, package_name, || works(tool, &["--version"])).unwrap_or(false) {
-            say!("({missing}, so {so}: {})", by_hand(package_name));
-        }
-    }
-    let missing = "GLib's headers are missing";
-    let is_there = || works("pkg-config", &["--exists", "glib-2.0"]);
-    if !package(missing, "libglib2.0-dev", is_there).unwrap_or(false) {
-        say!("({missing}, so its slices are tried without them: {})", by_hand("libglib2.0-dev"));
-    }
+    tool("valgrind", "valgrind", "what it would find in the C interface is not looked for");
+    tool("pkg-config", "pkg-config", "it is not asked for the C interface");
+    optional("glib.h", "libglib2.0-dev", "slices of GLib are tried without it", || {
+        works("pkg-config", &["--exists", "glib-2.0"])
+    });
 }
 
-/// Installs the library for RDMA cards, if possible. Its absence is no failure: the tests of the
-/// real library are then reported as skipped.
+/// Installs the library for RDMA cards, if possible.
 pub(crate) fn rdma_library() {
-    let missing = "libibverbs.so.1 is missing";
-    if !package(missing, "libibverbs1", || has_library("libibverbs.so.1")).unwrap_or(false) {
-        say!("({missing}, so its tests are skipped: {})", by_hand("libibverbs1"));
-    }
+    let library = "libibverbs.so.1";
+    optional(library, "libibverbs1", "its tests are skipped", || has_library(library));
 }
 
 /// Whether something is there, if necessary after installing its Debian package: as root, with
@@ -149,7 +134,7 @@ pub(crate) fn package(missing: &str, package: &str, is_there: impl Fn() -> bool)
     if is_there() {
         return Ok(true);
     }
-    let as_root = std::fs::metadata("/proc/self").is_ok_and(|metadata| owner(&metadata) == 0);
+    let as_root = std::fs::metadata("/proc/self").is_ok_and(|metadata| metadata.uid() == 0);
     if !as_root || !Path::new("/usr/bin/apt-get").exists() {
         return Ok(false);
     }
@@ -185,16 +170,6 @@ pub(crate) fn has_library(name: &str) -> bool {
 /// Whether the output of `ldconfig -p` has a library.
 fn lists(output: &str, name: &str) -> bool {
     output.lines().any(|line| line.split_whitespace().next() == Some(name))
-}
-
-#[cfg(unix)]
-fn owner(metadata: &std::fs::Metadata) -> u32 {
-    std::os::unix::fs::MetadataExt::uid(metadata)
-}
-
-#[cfg(not(unix))]
-fn owner(_: &std::fs::Metadata) -> u32 {
-    u32::MAX
 }
 
 /// Whether fuzzing can be guided by coverage, which takes cargo-fuzz and a nightly toolchain.
