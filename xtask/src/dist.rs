@@ -86,7 +86,7 @@ pub(crate) fn run(root: &Path, options: &DistOptions) -> Result<ExitCode> {
         out: options.out.clone().unwrap_or_else(|| target.join("archives")),
     };
     let built = build::run(&shipment, options.glibc.as_deref())?;
-    manual::write(root, &shipment.scratch.join("manual"), shipment.epoch)?;
+    manual::write(root, &shipment.scratch.join("manual"), shipment.epoch, false)?;
     stage::fill(&shipment, &built)?;
     let files = archive::pack(&shipment)?;
     for file in &files {
@@ -102,11 +102,11 @@ pub(crate) fn run(root: &Path, options: &DistOptions) -> Result<ExitCode> {
 }
 
 /// Runs the steps that take seconds once the command was built for tests: the manual pages and
-/// completions, the notices and the list of parts.
-pub(crate) fn quick(root: &Path, report: &mut Report) {
+/// completions, the notices and the list of parts. The tests have `built` the examples, or not.
+pub(crate) fn quick(root: &Path, built: bool, report: &mut Report) {
     report.check("dist: manual pages and completions", || {
         let folder = target_folder(root)?.join("manual");
-        manual::write(root, &folder, epoch(root)?)?;
+        manual::write(root, &folder, epoch(root)?, built)?;
         manual::check(&folder)
     });
     report.check("dist: notices and list of parts", || {

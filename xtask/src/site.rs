@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::record::{self, ReportOptions};
+use crate::record;
 use crate::run::succeed;
 use crate::say;
 use crate::setup::{self, by_hand, works};
@@ -41,13 +41,13 @@ pub(crate) fn run(root: &Path, options: &SiteOptions) -> Result<ExitCode> {
     let tools = tools(root)?;
     if options.check {
         let mut report = Report::default();
-        check(root, &tools, &out, &mut report);
+        check(root, &tools, &out, false, &mut report);
         report.print();
         if report.total().failed > 0 {
             return Ok(ExitCode::FAILURE);
         }
     } else {
-        build(root, &tools, &out)?;
+        build(root, &tools, &out, false)?;
     }
     say!("{}", out.join("index.html").display());
     if let Some(port) = options.serve {
@@ -59,10 +59,11 @@ pub(crate) fn run(root: &Path, options: &SiteOptions) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The site and its checks, as steps of `cargo xtask test`.
-pub(crate) fn test(root: &Path, report: &mut Report) {
+/// The site and its checks, as steps of `cargo xtask test`. If the command and the laboratory are
+/// `built` with the tests, they are not built with other features once more.
+pub(crate) fn test(root: &Path, built: bool, report: &mut Report) {
     match tools(root) {
-        Ok(tools) => check(root, &tools, &root.join("target/site/html"), report),
+        Ok(tools) => check(root, &tools, &root.join("target/site/html"), built, report),
         Err(error) => say!("(the site is not built: {error:#})"),
     }
 }
@@ -89,12 +90,16 @@ fn rustdoc(root: &Path, target: &Path) -> Result<PathBuf> {
     Ok(own.join("doc"))
 }
 
-fn build(root: &Path, tools: &Environment, out: &Path) -> Result<()> {
+fn build(root: &Path, tools: &Environment, out: &Path, built: bool) -> Result<()> {
+    let programs = target_folder(root)?.join("debug");
     let target = target_folder(root)?.join("site");
     let rustdoc = rustdoc(root, &target)?;
-    let mut command = Command::new(cargo());
-    command.current_dir(root).args(["build", "--locked", "--quiet", "--package", "kvmem-cli"]);
-    ensure!(succeeds(&mut command), "the build of the command has failed, see above");
+    if !built {
+        let mut build = Command::new(cargo());
+        build.current_dir(root).args(["build", "--locked", "--quiet"]);
+        build.args(["--package", "kvmem-cli", "--package", "kvmem-lab"]);
+        ensure!(succeeds(&mut build), "the build of the command has failed, see above");
+    }
     let source = target.join("source");
     fs::create_dir_all(&source)?;
     let _ = fs::remove_dir_all(out);
@@ -106,7 +111,7 @@ fn build(root: &Path, tools: &Environment, out: &Path) -> Result<()> {
     for (name, value) in [
         ("release", Path::new(&version)),
         ("rustdoc", &rustdoc),
-        ("command", &target_folder(root)?.join("debug/kvmem")),
+        ("command", &programs.join("kvmem")),
         ("xtask", &std::env::current_exe()?),
     ] {
         sphinx.arg(format!("--define={name}={}", value.display()));
@@ -115,14 +120,12 @@ fn build(root: &Path, tools: &Environment, out: &Path) -> Result<()> {
     // No byte code beside the settings, in the repository.
     sphinx.env("PYTHONDONTWRITEBYTECODE", "1");
     ensure!(succeeds(&mut sphinx), "Sphinx has found faults, see above");
-    let plots = record::report(root, &ReportOptions { file: out.join("plots.html") })?;
-    ensure!(plots == ExitCode::SUCCESS, "the page of plots was not drawn");
-    Ok(())
+    record::draw(root, &programs.join("kvmem-lab"), &out.join("plots.html"))
 }
 
 /// Builds and checks the site.
-fn check(root: &Path, tools: &Environment, out: &Path, report: &mut Report) {
-    if !report.check("site: pages, blocks and commands", || build(root, tools, out)) {
+fn check(root: &Path, tools: &Environment, out: &Path, built: bool, report: &mut Report) {
+    if !report.check("site: pages, blocks and commands", || build(root, tools, out, built)) {
         return;
     }
     let mut lychee = Command::new(tools.program("lychee"));

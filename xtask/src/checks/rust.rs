@@ -59,7 +59,8 @@ pub(super) struct Wanted {
 }
 
 impl Wanted {
-    fn any(self) -> bool {
+    /// Whether any program is built.
+    pub(super) fn any(self) -> bool {
         self.tests || self.lab || self.examples || self.chaos || self.deploy || self.python
     }
 }

@@ -12,7 +12,7 @@ use time::OffsetDateTime;
 use crate::run::{output, succeed};
 use crate::say;
 use crate::setup::works;
-use crate::workspace::cargo;
+use crate::workspace::{cargo, target_folder};
 
 /// Programs that find faults in manual pages, with their arguments.
 const FORMATTERS: [(&str, &[&str]); 2] =
@@ -22,11 +22,16 @@ const FORMATTERS: [(&str, &[&str]); 2] =
 const COMPLETIONS: [(&str, &str); 3] =
     [("bash", "bash/kvmem"), ("zsh", "zsh/_kvmem"), ("fish", "fish/kvmem.fish")];
 
-/// Writes the pages, with their date, and the completions into a folder.
-pub(super) fn write(root: &Path, folder: &Path, epoch: u64) -> Result<()> {
+/// Writes the pages, with their date, and the completions into a folder, by an example that is
+/// `built` already or not.
+pub(super) fn write(root: &Path, folder: &Path, epoch: u64, built: bool) -> Result<()> {
     let date = OffsetDateTime::from_unix_timestamp(epoch.try_into()?)?.date().to_string();
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    if built {
+        let example = target_folder(root)?.join("debug/examples/manual");
+        return succeed(Command::new(example).arg(folder).arg(date));
     }
     let mut example = Command::new(cargo());
     example.current_dir(root).args(["run", "--quiet", "--locked", "--package", "kvmem-cli"]);
