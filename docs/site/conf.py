@@ -40,6 +40,8 @@ myst_url_schemes = ["http", "https", "site"]
 suppress_warnings = ["myst.header", "duplicate_declaration.c", "duplicate_declaration.cpp"]
 
 breathe_default_project = "kvmem"
+breathe_show_define_initializer = True
+breathe_show_enumvalue_initializer = True
 breathe_domain_by_extension = {"h": "c", "hpp": "cpp"}
 # Headers that are no part of the interface.
 INTERNAL = {"handle.hpp", "testing.hpp"}
