@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::deploy::pytest;
+use crate::deploy::{left_out, pytest};
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, target_folder};
 
@@ -109,7 +109,7 @@ pub(crate) fn run(root: &Path, options: &ChaosOptions) -> Result<ExitCode> {
 pub(crate) fn quick(root: &Path, command: &Path, report: &mut Report) {
     match attacks(root, command, clock(), true) {
         Ok(mut tests) => drop(report.command("chaos", Kind::Pytest, &mut tests)),
-        Err(error) => crate::say!("(the command is not attacked: {error:#})"),
+        Err(error) => left_out("chaos", error, report),
     }
 }
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use anyhow::Result;
+use anyhow::{Error, Result};
 
 use crate::engines;
 use crate::say;
@@ -22,7 +22,16 @@ pub(crate) fn run(root: &Path, command: &Path, report: &mut Report) {
 pub(crate) fn tests(root: &Path, command: &Path, folder: &str, report: &mut Report) {
     match pytest(root, command, folder) {
         Ok(mut tests) => drop(report.command(folder, Kind::Pytest, &mut tests)),
-        Err(error) => say!("(the tests in xtask/tests/{folder} are not run: {error:#})"),
+        Err(error) => left_out(folder, error, report),
+    }
+}
+
+/// Says why checks are left out; where engines are required, that is a failure.
+pub(crate) fn left_out(checks: &str, error: Error, report: &mut Report) {
+    if engines::required() {
+        report.check(checks, || Err(error));
+    } else {
+        say!("({checks}: not checked: {error:#})");
     }
 }
 

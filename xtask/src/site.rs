@@ -12,6 +12,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::deploy::left_out;
 use crate::record;
 use crate::run::succeed;
 use crate::say;
@@ -64,7 +65,7 @@ pub(crate) fn run(root: &Path, options: &SiteOptions) -> Result<ExitCode> {
 pub(crate) fn test(root: &Path, built: bool, report: &mut Report) {
     match tools(root) {
         Ok(tools) => check(root, &tools, &root.join("target/site/html"), built, report),
-        Err(error) => say!("(the site is not built: {error:#})"),
+        Err(error) => left_out("site", error, report),
     }
 }
 
