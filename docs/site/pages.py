@@ -373,14 +373,15 @@ def fault(words: list[str], of: dict[tuple[str, ...], str], python: str) -> str:
     named = max((key for key in of if tuple(arguments[: len(key)]) == key), key=len)
     rest = [word for word in arguments[len(named) : len(named) + 1] if not word.startswith("-")]
     in_python = any(f'"{word}"' in python for word in rest)
+    name = " ".join(["kvmem", *named])
     if rest and "\nCommands:" in of[named] and not in_python:
-        return f"`kvmem {' '.join(named)}` has no subcommand {rest[0]}"
+        return f"`{name}` has no subcommand {rest[0]}"
     for word in arguments:
         option = word.partition("=")[0]
         listed = option in re.split(r"[ ,\n]", of[named])
         if option.startswith("--") and len(option) > 2:
             if not (f'"{option}"' in python if in_python else listed):
-                return f"`kvmem {' '.join(named)}` has no option {option}"
+                return f"`{name}` has no option {option}"
     return ""
 
 

@@ -12,7 +12,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::deploy::left_out;
+use crate::deploy::{self, left_out};
 use crate::record;
 use crate::run::succeed;
 use crate::say;
@@ -63,6 +63,7 @@ pub(crate) fn run(root: &Path, options: &SiteOptions) -> Result<ExitCode> {
 /// The site and its checks, as steps of `cargo xtask test`. If the command and the laboratory are
 /// `built` with the tests, they are not built with other features once more.
 pub(crate) fn test(root: &Path, built: bool, report: &mut Report) {
+    deploy::tests(root, Path::new("kvmem"), "site", report);
     match tools(root) {
         Ok(tools) => check(root, &tools, &root.join("target/site/html"), built, report),
         Err(error) => left_out("site", error, report),
