@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::deploy::{left_out, pytest};
+use crate::run::succeed;
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, target_folder};
 
@@ -79,13 +80,11 @@ pub(crate) fn run(root: &Path, options: &ChaosOptions) -> Result<ExitCode> {
             tests.arg("-k").arg(options.attacks.join(" or "));
         }
         if options.list {
-            tests.arg("--collect-only");
+            succeed(tests.arg("--collect-only"))?;
+            return Ok(ExitCode::SUCCESS);
         }
         report.command(&format!("chaos: round {}", round + 1), Kind::Pytest, &mut tests);
         round += 1;
-    }
-    if options.list {
-        return Ok(ExitCode::SUCCESS);
     }
     if let Some(kills) = options.kills {
         // One after the other: by sockets, and by rings.

@@ -43,7 +43,13 @@ pub(crate) fn pytest(root: &Path, command: &Path, folder: &str) -> Result<Comman
     let mut pytest = Command::new(venv::tools(root)?.program("python"));
     pytest.current_dir(root).env("PYTHONPATH", &tests).env("PYTHONDONTWRITEBYTECODE", "1");
     pytest.args(["-m", "pytest", "-q", "-rNs", "-p", "no:cacheprovider", "--durations", "5"]);
-    pytest.arg("--command").arg(command).arg("--xtask").arg(std::env::current_exe()?);
+    pytest
+        .arg("--rootdir")
+        .arg(&tests)
+        .arg("--command")
+        .arg(command)
+        .arg("--xtask")
+        .arg(std::env::current_exe()?);
     let packages: Vec<&str> = engines::debian_packages("Mooncake").collect();
     pytest.arg(format!("--mooncake-packages={}", packages.join(" ")));
     pytest.arg(tests.join(folder));
