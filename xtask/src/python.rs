@@ -3,14 +3,13 @@
 //!
 //! The tools of the tests (pytest, NumPy and others) come from the package index of pip's
 //! configuration. If the index is not reachable, or no Python can make virtual environments, the
-//! step names what is missing and skips the tests. The environment is made again when other tools
-//! are requested, or when its Python has changed. The wheel is built with the profile of tests, in
+//! step names what is missing and skips the tests. The wheel is built with the profile of tests, in
 //! a target folder of its own: maturin sets variables that would otherwise make cargo rebuild PyO3
 //! each time. The command and the C library in it are those that the other tests have built.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use crate::checks::MACHINE;
 use crate::engines;
@@ -19,14 +18,24 @@ use crate::notices;
 use crate::say;
 use crate::schedule::Task;
 use crate::setup::{self, works};
-use crate::step::{self, Kind, Report};
+use crate::step::{Kind, Report};
+use crate::venv;
 use crate::vllm_cpu;
 use crate::wheel::stage;
 
 /// Packages that build, test and lint the wheel. Ruff is pinned, because its releases differ in
 /// format.
-const TOOLS: [&str; 7] =
-    ["maturin", "pytest", "numpy", "hypothesis", "tqdm", "mypy", "ruff==0.17.*"];
+const TOOLS: [&str; 9] = [
+    "maturin",
+    "pytest",
+    "pytest-xdist",
+    "numpy",
+    "hypothesis",
+    "tqdm",
+    "mypy",
+    "ruff==0.17.*",
+    "uv",
+];
 
 /// The folders with programs in Python, each with its settings of Ruff.
 const LINTED: [&str; 3] = ["crates/kvmem-python", "docs/site", "xtask/tests"];
@@ -79,9 +88,11 @@ pub(crate) fn task(root: &Path, wanted: PackageTests) -> Task<'_> {
         if wanted.tests {
             // The tests run the command too.
             tasks.push(
-                Task::new("python", "python: tests", |report| test(root, installed, report))
-                    .with(MACHINE)
-                    .urgent(),
+                Task::new("python", "python: tests", move |report| {
+                    test(root, installed, wanted.engine, report);
+                })
+                .with(MACHINE)
+                .urgent(),
             );
         }
         tasks
@@ -100,25 +111,27 @@ struct Installed {
 fn install(root: &Path, report: &mut Report) -> Option<Installed> {
     report.check("python: notices", || notices::check(root));
     let folder = root.join("target/python");
-    let Some(environment) = environment(&folder) else {
-        if engines::required() {
-            report.check("python: environment", || {
-                anyhow::bail!(
-                    "there is no Python environment, and {} is 1: see the reason above",
-                    engines::REQUIRED
-                )
-            });
+    let environment = match venv::make(&folder.join("venv"), &TOOLS) {
+        Ok(environment) => environment,
+        Err(error) if engines::required() => {
+            report.check("python: environment", || Err(error));
+            return None;
         }
-        return None;
+        Err(error) => {
+            say!("(the Python package is not tested: {error:#})");
+            return None;
+        }
     };
-    let python = environment.join("bin/python");
+    let python = environment.program("python");
     lint(root, &python, report);
-    let variables = engines::for_python(root, &environment);
+    let variables = engines::for_python(root, &folder.join("venv"));
     // They have been built with the tests, which leaves libraries in the folder of dependencies.
     let built = crate::workspace::target_folder(root).ok()?.join("debug");
     let wheel = pack(root, &python, (&built.join("kvmem"), &built.join("deps")), "dev", report)?;
-    let mut install = Command::new(&python);
-    install.args(PIP).args(["--no-deps", "--force-reinstall"]).arg(&wheel);
+    // A pip that is killed leaves packages under names with a tilde, which Python finds too.
+    let mut install = Command::new(environment.program("uv"));
+    install.args(["pip", "install", "--quiet", "--offline", "--no-deps", "--reinstall"]);
+    install.arg("--python").arg(&python).arg(&wheel);
     report.command("python: the package", Kind::Plain, &mut install).then_some(Installed {
         python,
         wheel,
@@ -134,9 +147,15 @@ pub(crate) fn wheel(
     profile: &str,
     report: &mut Report,
 ) -> Option<(PathBuf, Vec<(&'static str, PathBuf)>)> {
-    let environment = environment(&root.join("target/python"))?;
-    let variables = engines::for_python(root, &environment);
-    let python = environment.join("bin/python");
+    let folder = root.join("target/python/venv");
+    let python = match venv::make(&folder, &TOOLS) {
+        Ok(environment) => environment.program("python"),
+        Err(error) => {
+            say!("({error:#})");
+            return None;
+        }
+    };
+    let variables = engines::for_python(root, &folder);
     let wheel = pack(root, &python, (&built.join("kvmem"), built), profile, report)?;
     Some((wheel, variables))
 }
@@ -171,17 +190,25 @@ fn pack(
     Some(fs::read_dir(&wheels).ok()?.flatten().next()?.path())
 }
 
-fn test(root: &Path, installed: Installed, report: &mut Report) {
+/// Runs the tests. Those of engines' modules run in the environment of vLLM if there is one, with
+/// PyTorch, and here otherwise, with what stands in for it.
+fn test(root: &Path, installed: Installed, has_engine: bool, report: &mut Report) {
     let mut tests = Command::new(&installed.python);
     tests.current_dir(root.join("target/python"));
     tests.args(["-m", "pytest", "-q", "-rfEs", "-p", "no:cacheprovider"]);
-    tests.args(["--durations", "15"]);
+    // Most tests wait for something: two processes of pytest, each with whole files.
+    tests.args(["--durations", "15", "--numprocesses", "2", "--dist", "loadfile"]);
     // The processes of an engine import thousands of modules. Their bytecode is kept, apart from
     // the sources and from the wheels, which are unpacked without any.
     tests.env_remove("PYTHONDONTWRITEBYTECODE");
     tests.env("PYTHONPYCACHEPREFIX", root.join("target/python/bytecode"));
     tests.envs(installed.variables);
     tests.envs(programs(root));
+    if has_engine {
+        let folder = root.join(vllm_cpu::TESTS_OF_MODULES);
+        let globs = vllm_cpu::OF_MODULES.map(|name| folder.join(format!("{name}*.py")));
+        tests.args(globs.map(|glob| format!("--ignore-glob={}", glob.display())));
+    }
     engines_matrix::forget(root, OUTCOMES);
     tests.env("KVMEM_ENGINES_OUTCOMES", engines_matrix::folder(root, OUTCOMES));
     // The last argument: failed tests that run once more replace it.
@@ -213,69 +240,6 @@ fn lint(root: &Path, python: &Path, report: &mut Report) {
     }
 }
 
-/// Returns the virtual environment with the tools, after making it if it is not there. If that
-/// fails, prints what is missing.
-fn environment(folder: &Path) -> Option<PathBuf> {
-    let Some(python) = find() else {
-        say!(
-            "(Python 3.11 or later with the modules venv and ensurepip is missing, so the Python \
-             package is not tested: {})",
-            setup::by_hand("python3 python3-venv")
-        );
-        return None;
-    };
-    let environment = folder.join("venv");
-    let version = Command::new(&python).arg("--version").stdin(Stdio::null()).output().ok()?;
-    let request =
-        format!("{}\n{}\n", String::from_utf8_lossy(&version.stdout).trim(), TOOLS.join("\n"));
-    let requested = environment.join("requested.txt");
-    if fs::read_to_string(&requested).is_ok_and(|was| was == request)
-        && works(environment.join("bin/python"), &["-m", "pytest", "--version"])
-    {
-        remove_leftovers(&environment);
-        return Some(environment);
-    }
-    say!("a new environment in {}, by {python}", environment.display());
-    if !step::succeeds(Command::new(&python).args(["-m", "venv", "--clear"]).arg(&environment)) {
-        say!(
-            "({python} could not make a virtual environment, so the Python package is not tested)"
-        );
-        return None;
-    }
-    let pip = |retries: &str, packages: &[&str]| {
-        let mut install = Command::new(environment.join("bin/python"));
-        step::succeeds(install.args(PIP).args(["--retries", retries]).args(packages))
-    };
-    if !pip("3", &TOOLS) {
-        // One by one, to find the missing ones.
-        let missing: Vec<&str> = TOOLS.into_iter().filter(|tool| !pip("0", &[tool])).collect();
-        if !missing.is_empty() {
-            say!(
-                "(pip cannot install {}, so the Python package is not tested: check the network, \
-                 or set a mirror in pip.conf)",
-                missing.join(", ")
-            );
-            return None;
-        }
-    }
-    // An environment without this file is made again.
-    let _ = fs::write(requested, request);
-    Some(environment)
-}
-
-/// Removes what a pip that was killed has left. It renames the packages that it replaces to names
-/// with a tilde, and Python then finds a package twice.
-fn remove_leftovers(environment: &Path) {
-    let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
-    for python in entries(&environment.join("lib")) {
-        for package in entries(&python.path().join("site-packages")) {
-            if package.file_name().to_string_lossy().starts_with('~') {
-                let _ = fs::remove_dir_all(package.path());
-            }
-        }
-    }
-}
-
 /// Returns a suitable Python, after installing its Debian package if necessary.
 pub(crate) fn find() -> Option<String> {
     let found = || {
@@ -298,20 +262,6 @@ pub(crate) fn path_with(folder: &Path) -> std::ffi::OsString {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_a_killed_pip_has_left_is_removed() {
-        let environment = tempfile::tempdir().unwrap();
-        let packages = environment.path().join("lib/python3.11/site-packages");
-        for package in ["~vmem", "~vmem-0.1.0.dist-info", "kvmem", "kvmem-0.1.0.dist-info"] {
-            fs::create_dir_all(packages.join(package)).unwrap();
-        }
-        remove_leftovers(environment.path());
-        let left = fs::read_dir(&packages).unwrap().map(|entry| entry.unwrap().file_name());
-        let mut left: Vec<_> = left.collect();
-        left.sort();
-        assert_eq!(left, ["kvmem", "kvmem-0.1.0.dist-info"]);
-    }
 
     #[test]
     fn a_folder_comes_first() {

@@ -92,6 +92,10 @@ impl Retry {
                 // The names replace the folder of the tests, which is the last argument.
                 let folder = command.get_args().count().checked_sub(1)?;
                 let mut command = copy(command, |at| at != folder);
+                if command.get_args().any(|argument| argument == "--numprocesses") {
+                    // The last one counts: one after the other.
+                    command.args(["--numprocesses", "0"]);
+                }
                 command.args(&names);
                 command
             }

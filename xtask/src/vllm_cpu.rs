@@ -46,9 +46,9 @@ const OUTCOMES: &str = "engine";
 /// The tests.
 const TESTS: &str = "crates/kvmem-python/tests/engine";
 /// The tests of engines' modules.
-const TESTS_OF_MODULES: &str = "crates/kvmem-python/tests/distributed";
+pub(crate) const TESTS_OF_MODULES: &str = "crates/kvmem-python/tests/distributed";
 /// The beginnings of their files' names.
-const OF_MODULES: [&str; 3] = ["test_vllm", "test_sglang", "test_lmcache"];
+pub(crate) const OF_MODULES: [&str; 3] = ["test_vllm", "test_sglang", "test_lmcache"];
 
 /// Whether vLLM is there already.
 pub(crate) fn is_installed(root: &Path) -> bool {
