@@ -106,11 +106,11 @@ pub(crate) fn glib() {
     optional(library, "libglib2.0-0", "its allocator is not met", || has_library(library));
 }
 
-/// Installs Chromium, if possible. Tests open the pages of reports with it.
-pub(crate) fn chromium() {
+/// Installs Chromium, if possible, and returns whether it is there. Tests open pages with it.
+pub(crate) fn chromium() -> bool {
     const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
-    let so = "the pages of reports are written and not opened";
-    optional(NAMES[0], NAMES[0], so, || NAMES.iter().any(|name| works(name, &["--version"])));
+    let so = "pages of reports and of the site are written and not opened";
+    optional(NAMES[0], NAMES[0], so, || NAMES.iter().any(|name| works(name, &["--version"])))
 }
 
 /// Installs the tools of the tests of the C interface, if possible.

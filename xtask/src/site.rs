@@ -137,7 +137,9 @@ fn check(root: &Path, tools: &Environment, out: &Path, built: bool, report: &mut
         lychee.arg("--exclude-path").arg(out.join(folder));
     }
     report.command("site: links", Kind::Plain, lychee.arg(out.join("**/*.html")));
-    setup::chromium();
+    if !setup::chromium() {
+        return;
+    }
     let mut look = Command::new(tools.program("python"));
     look.arg(root.join("docs/site/look.py")).arg(out).arg(root.join("target/site-shots"));
     look.env("PYTHONDONTWRITEBYTECODE", "1");
