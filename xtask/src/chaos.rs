@@ -2,8 +2,8 @@
 //!
 //! An attack is a test in `xtask/tests/chaos`: many small runs of `kvmem` in surroundings that are
 //! hostile in one way, each checked by the rules in `attack.py`. Random choices come from a seed
-//! that is printed. Attacks that this machine does not allow (no root, no cgroups) are reported as
-//! skipped. Then groups of the library's tests are repeated with larger counts.
+//! that a failure names. Attacks that this machine does not allow (no root, no cgroups) are
+//! reported as skipped. Then groups of the library's tests are repeated with larger counts.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -26,7 +26,7 @@ pub(crate) struct ChaosOptions {
     /// Repeat them until this many seconds have passed.
     #[arg(long, value_name = "N")]
     seconds: Option<u64>,
-    /// The seed of all random choices, which is printed; the default comes from the clock.
+    /// The seed of all random choices, which a failure names; the default comes from the clock.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
     /// Only attacks that take less than a minute, as in `cargo xtask test`.

@@ -13,10 +13,6 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: it takes longer than some seconds")
 
 
-def pytest_report_header(config: pytest.Config) -> str:
-    return f"random choices: --seed {config.getoption('--seed')}"
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     slow = [item for item in items if item.get_closest_marker("slow")]
     if config.getoption("--quick"):
@@ -44,4 +40,5 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
             chaos.at_end()
             chaos.complaints += chaos.settings.restore()
             wrong = "\n  ".join(chaos.complaints)
-            assert not wrong, f"{len(chaos.complaints)} of {chaos.runs} runs:\n  {wrong}"
+            told = f"{len(chaos.complaints)} of {chaos.runs} runs, with --seed"
+            assert not wrong, f"{told} {item.config.getoption('--seed')}:\n  {wrong}"
