@@ -149,18 +149,12 @@ def references(helps: dict[tuple[str, ...], str], rustdoc: Path) -> dict[str, st
     for header in sorted((include / "kvmem").glob("*.hpp")):
         if header.name not in INTERNAL:
             cpp.append(f"\n## `kvmem/{header.name}`\n\n{doxygenfile(header.name)}")
-    report = (
-        "# Plots\n\nThe newest recorded run of each suite of benchmarks, as one page: "
-        "[plots and tables](site:plots.html). [Benchmarks](../bench/README.md) says how each was "
-        "measured.\n"
-    )
     return {
         "command.md": "".join(command),
         "rust.md": rust,
         "c.md": c,
         "cpp.md": "".join(cpp),
         "python.rst": python_reference.page(ROOT),
-        "report.md": report,
     }
 
 

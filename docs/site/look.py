@@ -30,8 +30,8 @@ SHOTS = {
     "reference/python.html",
     "reference/command.html",
 }
-# The page of plots has its own layout, and its own tests.
-OTHERS = ("plots.html", "search.html")
+# It has its own layout.
+OTHERS = ("search.html",)
 # No sandbox, which not all containers allow: it opens pages of this repository only.
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
 LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8")

@@ -1,15 +1,14 @@
 //! The long runs: the soak, and benchmark records filed under their date and machine.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::path::Path;
+use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use time::OffsetDateTime;
 
-use crate::run::succeed;
 use crate::step::{Kind, Report};
-use crate::workspace::{cargo, target_folder};
+use crate::workspace::cargo;
 use crate::{bench_node, bench_tier};
 
 /// The length of the soak.
@@ -39,9 +38,6 @@ pub(crate) fn soak(root: &Path, options: &SoakOptions) -> Result<ExitCode> {
     report.print();
     Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
-
-/// Suites with rows on hugepages, which a record must have: they borrow the missing pages.
-const ON_HUGEPAGES: [&str; 2] = ["arena", "register"];
 
 /// The recorded suites, with the endings of their files' names.
 const SUITES: [(&str, &str); 8] = [
@@ -91,68 +87,7 @@ fn alone(root: &Path, suite: &str, file: &Path) -> Result<ExitCode> {
     bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]);
     bench.args(["--package", "kvmem-lab", "--features", "allocators"]);
     bench.args(["--", "bench", suite, "--json"]).arg(file);
-    if ON_HUGEPAGES.contains(&suite) {
-        bench.arg("--borrow-hugepages");
-    }
     bench_tier::finish(&mut bench)
-}
-
-/// The destination of the page.
-#[derive(Args)]
-pub(crate) struct ReportOptions {
-    /// The file of the page.
-    #[arg(value_name = "FILE", default_value = "target/report.html")]
-    file: PathBuf,
-}
-
-/// Draws the newest record of each suite, from the lowest layer up.
-pub(crate) fn report(root: &Path, options: &ReportOptions) -> Result<ExitCode> {
-    let page = std::path::absolute(&options.file).context("there is no folder to be in")?;
-    // Nothing is measured, so neither optimization nor other allocators are needed.
-    let mut build = Command::new(cargo());
-    succeed(build.current_dir(root).args(["build", "--locked", "--package", "kvmem-lab"]))?;
-    draw(root, &target_folder(root)?.join("debug/kvmem-lab"), &page)?;
-    println!("{}", page.display());
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Draws them with a built laboratory.
-pub(crate) fn draw(root: &Path, lab: &Path, page: &Path) -> Result<()> {
-    let newest = newest(&root.join("bench/record"))?;
-    ensure!(!newest.is_empty(), "nothing is recorded yet: cargo xtask bench-record");
-    if let Some(folder) = page.parent() {
-        std::fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create {}", folder.display()))?;
-    }
-    let mut draw = Command::new(lab);
-    draw.arg("bench");
-    for record in &newest {
-        draw.arg("--from").arg(record);
-    }
-    succeed(draw.arg("--html").arg(page).stdout(Stdio::null()))
-}
-
-/// Returns the last record of each suite: names begin with the date.
-fn newest(folder: &Path) -> Result<Vec<PathBuf>> {
-    let list =
-        std::fs::read_dir(folder).with_context(|| format!("cannot read {}", folder.display()))?;
-    let mut files: Vec<PathBuf> = list.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "json"));
-    files.sort();
-    let mut found = Vec::new();
-    for suite in ["arena", "register", "offset", "slab", "concurrency", "cache", "tier", "node"] {
-        for file in files.iter().rev() {
-            let text = std::fs::read_to_string(file)
-                .with_context(|| format!("cannot read {}", file.display()))?;
-            let rows: serde_json::Value = serde_json::from_str(&text)
-                .with_context(|| format!("{} is no record", file.display()))?;
-            if rows["suite"] == suite {
-                found.push(file.clone());
-                break;
-            }
-        }
-    }
-    Ok(found)
 }
 
 /// Returns the processor's model as lower-case words joined by `-`.
@@ -174,31 +109,6 @@ fn machine(cpuinfo: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_newest_record_of_each_suite_is_drawn() {
-        let folder = tempfile::tempdir().unwrap();
-        let files = [
-            ("2026-01-02-a.json", "offset"),
-            ("2026-01-10-a.json", "offset"),
-            ("2025-12-31-a-slab.json", "slab"),
-            ("2026-01-11-a-arena.json", "arena"),
-            ("2026-02-01-a-soak.txt", "offset"),
-        ];
-        for (name, suite) in files {
-            std::fs::write(folder.path().join(name), format!("{{\"suite\": \"{suite}\"}}"))
-                .unwrap();
-        }
-        let names: Vec<_> = newest(folder.path())
-            .unwrap()
-            .iter()
-            .map(|file| file.file_name().unwrap().to_owned())
-            .collect();
-        assert_eq!(
-            names,
-            ["2026-01-11-a-arena.json", "2026-01-10-a.json", "2025-12-31-a-slab.json"]
-        );
-    }
 
     #[test]
     fn machine_names_are_fit_for_files() {

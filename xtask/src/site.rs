@@ -13,7 +13,6 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::deploy::{self, left_out};
-use crate::record;
 use crate::run::succeed;
 use crate::say;
 use crate::setup::{self, by_hand, works};
@@ -122,7 +121,7 @@ fn build(root: &Path, tools: &Environment, out: &Path, built: bool) -> Result<()
     // No byte code beside the settings, in the repository.
     sphinx.env("PYTHONDONTWRITEBYTECODE", "1");
     ensure!(succeeds(&mut sphinx), "Sphinx has found faults, see above");
-    record::draw(root, &programs.join("kvmem-lab"), &out.join("plots.html"))
+    Ok(())
 }
 
 /// Builds and checks the site.

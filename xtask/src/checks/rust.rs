@@ -107,20 +107,16 @@ pub(super) fn programs(root: &Path, wanted: Wanted) -> Vec<Task<'_>> {
     tasks
 }
 
-/// Returns the arguments that choose the packages whose tests are built. The command of the
-/// laboratory is always among what is built: the attacks run it.
+/// Returns the arguments that choose the packages whose tests are built. The laboratory is always
+/// among them: the attacks run its command.
 fn tested(wanted: Wanted) -> Vec<&'static str> {
     let more = Wanted { lab: false, ..wanted }.any();
-    let packages: &[&str] = match (more, wanted.lab) {
-        (true, true) => &["--workspace"],
-        (true, false) => &["--workspace", "--exclude", "kvmem-bench"],
-        (false, _) => &["--package", "kvmem-bench", "--package", "kvmem-lab"],
-    };
+    let packages: &[&str] = if more { &["--workspace"] } else { &["--package", "kvmem-lab"] };
     [packages, if wanted.lab { allocators() } else { &[] }].concat()
 }
 
 /// The folders of the benchmarks and of the laboratory.
-const LAB: [&str; 2] = ["crates/kvmem-bench", "lab"];
+const LAB: [&str; 1] = ["lab"];
 /// The newest commits in which a change of them is looked for.
 const COMMITS: &str = "-30";
 

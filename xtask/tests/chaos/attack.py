@@ -34,7 +34,7 @@ FAILS = (1, 2)
 # What loads the command itself takes descriptors and addresses.
 OR_UNLOADED = (*DOCUMENTED, 127)
 # Commands that the laboratory has, and `kvmem` has not.
-OF_LAB = {"bench", "replay", "snapshot", "page"}
+OF_LAB = {"bench", "replay"}
 NOBODY = "setpriv --reuid 65534 --regid 65534 --clear-groups".split()
 # Characters that control a terminal, or the direction of text.
 STEERS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")

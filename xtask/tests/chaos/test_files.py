@@ -11,7 +11,7 @@ from attack import FAILS, TRACE, Chaos
 FORMATS = ("azure", "kv-cache-tester", "mooncake")
 LITTLE = "ulimit -v 4000000"
 # The shortest of the benchmarks.
-BENCH = "bench cache --quick --scenario=get-hit --contender=null --threads 2 --reps 1".split()
+BENCH = "bench cache --quick --table=block-pair --contender=null --reps 1".split()
 MOUNT = "mount --size 1MiB --pages 4k".split()
 
 
@@ -43,7 +43,7 @@ def test_traces_with_garbage(chaos: Chaos) -> None:
         bad[f"random-{n}"] = chaos.random.randbytes(chaos.random.randrange(1, 10_000))
         # A valid trace with a few changed bytes may still be valid.
         changed = chaos.file("changed.jsonl", chaos.damage(good, len(good), 1, 5))
-        for words in (["replay"], ["trace", "info"], ["replay", "--ops"]):
+        for words in (["replay"], ["trace", "info"]):
             chaos.run(*words, changed)
     for name, content in bad.items():
         file = chaos.file(name, content)
@@ -51,8 +51,6 @@ def test_traces_with_garbage(chaos: Chaos) -> None:
             chaos.run(*words, file, ends=FAILS, says=[name])
         for format in FORMATS:
             chaos.run("replay", file, f"--format={format}", ends=FAILS)
-        chaos.run("replay", "--ops", file, ends=FAILS)
-        chaos.run("bench", "--from", file, "--html", "page.html", ends=FAILS)
         chaos.run("replay", "-", redirect=f"<{file}", ends=FAILS)
         file.unlink()
     # Large numbers in valid syntax: accepted or an error, not allocated blindly.
@@ -70,7 +68,7 @@ def test_inputs_that_are_no_files(chaos: Chaos) -> None:
     os.mkfifo(chaos.folder / "fifo")
     paths = ["folder", "loop", "no-such-file", "/dev/null/x", "/proc/self/mem", "", "/dev/shm"]
     for path in paths:
-        for words in (["replay"], ["replay", "--ops"], ["bench", "--from"], ["trace", "info"]):
+        for words in (["replay"], ["trace", "info"]):
             chaos.run(*words, path, ends=FAILS)
     # Without an end and without a line: the memory must stay bounded.
     for path in ("/dev/zero", "/dev/urandom"):
@@ -99,9 +97,7 @@ def test_names_that_control_terminals(chaos: Chaos, name: bytes) -> None:
     for words in (
         # Missing.
         ["replay", name],
-        ["replay", "--ops", name],
-        ["bench", "--from", name],
-        ["replay", name, "--html", name],
+        ["replay", name, "--json", name],
         # Invalid.
         [name],
         ["mount", name],
@@ -112,12 +108,9 @@ def test_names_that_control_terminals(chaos: Chaos, name: bytes) -> None:
         chaos.run(*words, ends=FAILS)
     # Present, with garbage in it.
     chaos.file(name, "garbage\n")
-    for words in (["replay", name], ["replay", "--ops", name]):
-        chaos.run(*words, ends=FAILS)
+    chaos.run("replay", name, ends=FAILS)
     # Written, and named in the output.
-    for option in ("--html", "--json", "--record"):
-        chaos.run("replay", chaos.trace, option, name)
-    chaos.run("page", name, *MOUNT)
+    chaos.run("replay", chaos.trace, "--json", name)
 
 
 def test_streams_that_are_closed_or_full(chaos: Chaos) -> None:
@@ -162,7 +155,7 @@ def test_outputs_that_are_inputs(chaos: Chaos) -> None:
     linked, hard = chaos.folder / "linked.jsonl", chaos.folder / "hard.jsonl"
     linked.symlink_to(trace)
     hard.hardlink_to(trace)
-    for option in ("--json", "--html", "--record"):
+    for option in ("--json",):
         named = {trace: FAILS, f"{chaos.folder}/./trace.jsonl": FAILS, "trace.jsonl": FAILS}
         # A link may be replaced by the output, or be an error.
         for output, ends in {**named, linked: (0, 1, 2), hard: (0, 1, 2)}.items():
@@ -171,15 +164,9 @@ def test_outputs_that_are_inputs(chaos: Chaos) -> None:
             if trace.read_bytes() != text:
                 ran.complain("has destroyed its input")
                 trace.write_bytes(text)
-    chaos.run(*BENCH, "--json", "bench.json", ends=(0,))
-    before = (chaos.folder / "bench.json").read_bytes()
-    words = ["bench", "--from", "bench.json", "--html", "bench.json"]
-    ran = chaos.run(*words, ends=FAILS, says=["bench.json"])
-    if (chaos.folder / "bench.json").read_bytes() != before:
-        ran.complain("has destroyed its input")
     # What is there stays when a run fails.
     bad = chaos.file("bad.jsonl", '{"timestamp": 1}\n')
-    for option in ("--json", "--html", "--record"):
+    for option in ("--json",):
         good = chaos.file("good", "earlier output")
         ran = chaos.run("replay", bad, option, "good", ends=FAILS)
         if good.read_text() != "earlier output":
@@ -194,8 +181,8 @@ def test_outputs_that_cannot_be_written(chaos: Chaos) -> None:
     (chaos.folder / "folder").mkdir()
     (chaos.folder / "dangling").symlink_to("nowhere/at/all")
     (chaos.folder / "loop").symlink_to("loop")
-    writers = [["replay", chaos.trace, option] for option in ("--json", "--html", "--record")]
-    writers += [[*MOUNT, "--json"], [*BENCH, "--json"], [*BENCH, "--html"], ["doctor", "--json"]]
+    writers = [["replay", chaos.trace], MOUNT, BENCH, ["doctor"]]
+    writers = [[*words, "--json"] for words in writers]
     outputs = ["folder", "no/such/folder/file", "dangling", "loop", "/dev/full", "/proc/version"]
     for writer in writers:
         for output in [*outputs, "", "x\x1b[2Jy/z"]:

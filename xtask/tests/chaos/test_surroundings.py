@@ -46,7 +46,7 @@ def test_values_that_make_no_sense(chaos: Chaos) -> None:
             chaos.run(name, f"{option}={size}", ends=ends)
     for size in ("1PiB", "16TiB"):
         chaos.run("mount", "--size", size, ends=FAILS, says=["bytes", "request less"])
-    replay = "pool threads requests page-tokens object-bytes model metrics policy".split()
+    replay = "pool threads requests page-tokens object-bytes model policy".split()
     mount = "pages numa populate devices policy chunk time-limit".split()
     for value in ("0", "-1", "18446744073709551616", "x", "", "\x1b]0;title\x07"):
         for option in replay:
@@ -101,11 +101,9 @@ def test_little_address_space_and_short_files(chaos: Chaos) -> None:
 def test_few_threads(chaos: Chaos) -> None:
     more = [
         ["replay", chaos.trace, "--threads", "16", "--pool", "64GiB"],
-        ["replay", chaos.trace, "--metrics", "127.0.0.1:0", "--pool", "64GiB"],
-        "bench slab --quick --pattern fixed --contender kvmem --threads 2 --reps 1".split(),
-        "bench concurrency --quick --scenario impossible --contender null --threads 4".split(),
+        "bench slab --quick --table=fixed --contender=kvmem --reps=1".split(),
+        "bench concurrency --quick --table=impossible --contender=null --reps=1".split(),
     ]
-    more[-1] += ["--reps", "1"]
     for limit in (1, 2, 3, 5, 8):
         try:
             group = Cgroup.pids(limit)
@@ -121,10 +119,10 @@ def test_another_user_in_folders_of_others(chaos: Chaos) -> None:
         chaos.run(*work, nobody=True)
     closed = chaos.folder / "closed"
     closed.mkdir(mode=0o555)
-    page, denied = closed / "page.html", ["page.html", "Permission denied"]
+    report, denied = closed / "report.json", ["report.json", "Permission denied"]
     for words in (
-        ["page", page, "mount", "--size", "1MiB", "--pages", "4k"],
-        ["replay", chaos.trace, "--html", page],
+        ["mount", "--size=1MiB", "--pages=4k", "--json", report],
+        ["replay", chaos.trace, "--pool=64GiB", "--json", report],
     ):
         chaos.run(*words, nobody=True, ends=FAILS, says=denied)
     # The tour writes to the current folder, or to that for temporary files; here both are closed.

@@ -19,44 +19,28 @@ DOCTOR = "doctor --size 4096 --no-pin --tier".split()
 LOOK = (["tier", "inspect"], ["tier", "verify"])
 
 
-def bench(file: str, *more: str) -> list[str]:
-    """A short measurement in a file."""
-    return ["tier", file, "--size", BYTES, "--value-bytes", "64KiB", "--seconds", "1", *more]
+def replay(chaos: Chaos, file: str, size: str = BYTES) -> list[object]:
+    """A replay that stores what a small pool evicts in a tier."""
+    words = "--backed --pool=1MiB --object-bytes 4KiB --page-tokens 512".split()
+    return ["replay", chaos.trace, *words, "--tier-size", size, "--tier", file]
 
 
-def gone(chaos: Chaos, name: str) -> None:
-    """Complains of a file that a run left behind."""
-    if (chaos.folder / name).exists():
-        chaos.complain(f"kvmem-lab tier has left {name}")
-        (chaos.folder / name).unlink()
+def remove(chaos: Chaos, name: str) -> None:
+    (chaos.folder / name).unlink(missing_ok=True)
 
 
 @pytest.fixture
 def good(chaos: Chaos) -> Path:
-    """A file with a tier: a benchmark in a file that exists already leaves its own there."""
-    path = chaos.file("good.tier", bytes(32 << 20))
-    chaos.run(*bench("good.tier", "--format"), lab=True, within=180, ends=(0,))
-    return path
+    """A file with a tier."""
+    chaos.run(*replay(chaos, "good.tier"), within=180, ends=(0,))
+    return chaos.folder / "good.tier"
 
 
 def test_values_that_make_no_sense(chaos: Chaos) -> None:
-    start = ["tier", "new.tier", "--seconds", "1"]
     for size in ["0", "1", "4095", "9223372036854775808", "9EiB", "-1", "much", "", "1e9"]:
-        chaos.run(*start, "--size", size, lab=True, ends=FAILS)
-        # Short values are possible.
-        chaos.run(*start, "--size", BYTES, "--value-bytes", size, lab=True)
-        gone(chaos, "new.tier")
+        chaos.run(*replay(chaos, "new.tier", size), within=180)
+        remove(chaos, "new.tier")
         chaos.run("doctor", "--size", "4096", "--tier", "new.tier", "--tier-size", size)
-    for option in (
-        "--depth=0",
-        "--depth=4294967296",
-        "--seconds=0",
-        "--seconds=-1",
-        "--json=/no/such/folder/tier.json",
-        "--html=/no/such/folder/tier.html",
-    ):
-        chaos.run("tier", "new.tier", option, lab=True, ends=FAILS)
-        gone(chaos, "new.tier")
     for words in (["tier", "inspect"], ["tier", "no-such-command"]):
         chaos.run(*words, ends=FAILS)
 
@@ -105,8 +89,7 @@ def test_paths_that_are_no_files(chaos: Chaos, good: Path) -> None:
             chaos.run(*words, path, ends=FAILS)
         chaos.run(*DOCTOR, path)
         if "no" not in path:
-            chaos.run(*bench(path), lab=True, ends=FAILS)
-            chaos.run(*bench(path, "--format"), lab=True, ends=FAILS)
+            chaos.run(*replay(chaos, path), ends=FAILS)
     good.chmod(0)
     for words in [*LOOK, DOCTOR]:
         chaos.run(*words, "good.tier", nobody=True, ends=FAILS)
@@ -117,30 +100,27 @@ def test_no_space_and_small_limits(chaos: Chaos, good: Path) -> None:
         # More than that is SIGXFSZ for a program that does not ignore it. Its message goes to a
         # file, too: of that, not even the first byte may be written.
         signal = {"signal": 25} if blocks == 0 else {}
-        chaos.run(*bench("new.tier"), lab=True, under=f"ulimit -f {blocks}", ends=FAILS, **signal)
-        gone(chaos, "new.tier")
-    chaos.run("tier", "new.tier", "--size", "4EiB", lab=True, ends=FAILS)
-    gone(chaos, "new.tier")
+        limit = f"ulimit -f {blocks}"
+        chaos.run(*replay(chaos, "new.tier"), under=limit, ends=FAILS, **signal)
+        remove(chaos, "new.tier")
     for limit in ("ulimit -n 4", "ulimit -n 8", "ulimit -v 100000", "ulimit -l 0"):
         for words in LOOK:
             chaos.run(*words, "good.tier", under=limit)
-        chaos.run(*bench("new.tier"), lab=True, under=limit, within=180)
-        gone(chaos, "new.tier")
+        chaos.run(*replay(chaos, "new.tier"), under=limit, within=180)
+        remove(chaos, "new.tier")
 
 
 def test_runs_that_end_in_the_middle(chaos: Chaos, good: Path) -> None:
     for turn in range(24):
-        signal, formats = chaos.signal(), turn % 2 == 0
-        words = bench("good.tier", "--format") if formats else bench("new.tier")
-        running = chaos.start(*words, lab=True, within=180, signal=signal)
-        time.sleep(0.05 + chaos.random.random() * 1.5)
-        if formats and chaos.random.randrange(2):
+        # One that holds values, or a new one.
+        signal, file = chaos.signal(), ("good.tier", "new.tier")[turn % 2]
+        running = chaos.start(*replay(chaos, file), within=180, signal=signal)
+        time.sleep(0.05 + chaos.random.random() * 0.5)
+        if chaos.random.randrange(2):
             # The file is in use, or the other has just ended.
             chaos.run("tier", "inspect", "good.tier")
         running.send(signal)
         running.wait()
-        if formats:
-            # A tier, or the error that says why not.
-            chaos.run("tier", "verify", "good.tier")
-        else:
-            gone(chaos, "new.tier")
+        # A tier, or the error that says why not.
+        chaos.run("tier", "verify", file)
+        remove(chaos, "new.tier")
