@@ -2,12 +2,10 @@
 //! subcommand it is the tour.
 //!
 //! The command itself is thin: `kvmem-trace` reads traces, [`reuse`] has their hit rates for all
-//! sizes of a pool at once, and `kvmem-tier` and `kvmem-node` have the rest. A program that draws
-//! what the commands find runs them by [`run_with`].
+//! sizes of a pool at once, and `kvmem-tier` and `kvmem-node` have the rest.
 
 pub mod args;
 mod doctor_command;
-pub mod findings;
 mod keeper_command;
 pub mod log;
 pub mod metrics_server;
@@ -18,15 +16,12 @@ pub mod output_file;
 pub mod reuse;
 mod serve_command;
 mod serve_mooncake_command;
-pub mod tier_command;
+mod tier_command;
 mod tour_command;
 mod trace_command;
 pub mod workload;
 
-use std::sync::Arc;
-
 use args::{Args, Command, TourArgs};
-use findings::{Findings, Printed};
 pub use output::{Failure, print_clap, tell};
 
 /// Runs the subcommand.
@@ -34,21 +29,13 @@ pub use output::{Failure, print_clap, tell};
 /// # Errors
 /// [`Failure`]: a message for the user and the exit status that goes with it.
 pub fn run(args: Args) -> Result<(), Failure> {
-    run_with(args, &(Arc::new(Printed) as _))
-}
-
-/// Runs the subcommand, and passes on what it finds.
-///
-/// # Errors
-/// Those of [`run`], and of the findings.
-pub fn run_with(args: Args, findings: &Arc<dyn Findings>) -> Result<(), Failure> {
     log::begin(args.verbose)?;
     match args.command.unwrap_or_else(|| Command::Tour(TourArgs::default())) {
         Command::Tour(tour) => tour_command::run(&tour),
         Command::Doctor(doctor) => doctor_command::run(&doctor),
-        Command::Mount(mount) => mount_command::run(&mount, findings),
-        Command::Trace(trace) => trace_command::run(&trace, &**findings),
-        Command::Tier(tier) => tier_command::run(&tier, &**findings),
+        Command::Mount(mount) => mount_command::run(&mount),
+        Command::Trace(trace) => trace_command::run(&trace),
+        Command::Tier(tier) => tier_command::run(&tier),
         Command::Serve(serve) => serve_command::run(&serve),
         Command::Ls(ls) => node_command::list::run(&ls),
         Command::Stat(stat) => node_command::stat::run(&stat),

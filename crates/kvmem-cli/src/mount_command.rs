@@ -3,19 +3,17 @@
 
 mod registering;
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use indicatif::ProgressBar;
 use kvmem::arena::{ArenaError, Progress, Region, RegionBuilder};
 
 use crate::args::MountArgs;
-use crate::findings::{Findings, Mounted};
 use crate::output::{Failure, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
 
 /// Maps, populates, and prints the receipt. The memory is unmapped when the command ends.
-pub(crate) fn run(args: &MountArgs, findings: &Arc<dyn Findings>) -> Result<(), Failure> {
+pub(crate) fn run(args: &MountArgs) -> Result<(), Failure> {
     let size = usize::try_from(args.size).map_err(|_| {
         Failure::usage(format_args!("--size {} is more than this machine can address", args.size))
     })?;
@@ -24,33 +22,25 @@ pub(crate) fn run(args: &MountArgs, findings: &Arc<dyn Findings>) -> Result<(), 
         .strict(args.strict)
         .numa(args.numa.clone());
     match &args.devices {
-        Some(devices) => registering::run(args, &builder, devices, findings),
-        None => map(args, builder, findings),
+        Some(devices) => registering::run(args, &builder, devices),
+        None => map(args, builder),
     }
 }
 
-fn map(
-    args: &MountArgs,
-    builder: RegionBuilder,
-    findings: &Arc<dyn Findings>,
-) -> Result<(), Failure> {
+fn map(args: &MountArgs, builder: RegionBuilder) -> Result<(), Failure> {
     let mut files = OutputFiles::new();
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
     let bar = progress_bar(None, "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {msg}");
-    let (watched, found) = (bar.clone(), Arc::clone(findings));
-    let mut builder = builder.populate(args.populate).progress(move |progress| {
-        found.populated(&progress);
-        show(&watched, progress);
-    });
+    let watched = bar.clone();
+    let mut builder =
+        builder.populate(args.populate).progress(move |progress| show(&watched, progress));
     if let Some(seconds) = args.time_budget {
         builder = builder.time_budget(Duration::from_secs(seconds));
     }
-    findings.step_begins();
     let region = builder.map();
     bar.finish_and_clear();
     let region = region.map_err(failure)?;
     let receipt = region.receipt();
-    findings.mounted(&Mounted { size: args.size, receipt, registered: None, plan: None })?;
     json.write(receipt, receipt)
 }
 

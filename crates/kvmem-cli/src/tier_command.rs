@@ -1,7 +1,7 @@
 //! `kvmem tier`: looks into the file of a disk tier, or verifies its values.
 
-pub mod inspect;
-pub mod verify;
+mod inspect;
+mod verify;
 
 use std::fmt;
 use std::path::Path;
@@ -11,15 +11,14 @@ use kvmem_tier::format::{BLOCK, Digest, SuperblockError};
 use kvmem_tier::{Contents, Inspection, TierError};
 
 use crate::args::{TierArgs, TierCommand};
-use crate::findings::Findings;
 use crate::output::Failure;
 use kvmem_trace::escape::shown;
 
 /// Carries out the subcommand.
-pub(crate) fn run(args: &TierArgs, findings: &dyn Findings) -> Result<(), Failure> {
+pub(crate) fn run(args: &TierArgs) -> Result<(), Failure> {
     match &args.command {
-        TierCommand::Inspect(args) => inspect::run(args, findings),
-        TierCommand::Verify(args) => verify::run(args, findings),
+        TierCommand::Inspect(args) => inspect::run(args),
+        TierCommand::Verify(args) => verify::run(args),
     }
 }
 
@@ -45,12 +44,12 @@ fn failure(path: &Path, error: &TierError, exit_status: u8) -> Failure {
 }
 
 /// Where a value or a part begins in the file, in bytes.
-pub fn offset(contents: &Contents, block: u32) -> u64 {
+fn offset(contents: &Contents, block: u32) -> u64 {
     contents.superblock.layout.data.start + u64::from(block) * BLOCK as u64
 }
 
 /// How the file is reached.
-pub fn access(device: &FileDevice) -> String {
+fn access(device: &FileDevice) -> String {
     let engine = match device.engine() {
         Engine::IoUring => "io_uring",
         Engine::Threads => "threads",

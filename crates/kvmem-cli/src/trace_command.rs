@@ -7,7 +7,6 @@ use crate::args::{
     BlockArgs, SamplingArgs, TraceArgs, TraceCommand, TraceCurveArgs, TraceInfoArgs,
     TraceReadingArgs,
 };
-use crate::findings::Findings;
 use crate::output::{Failure, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
 use crate::reuse::curve::HitCurve;
@@ -16,10 +15,10 @@ use kvmem_trace::TraceFile;
 use kvmem_trace::reuse::distances::ReuseDistances;
 
 /// Carries out the subcommand.
-pub(crate) fn run(args: &TraceArgs, findings: &dyn Findings) -> Result<(), Failure> {
+pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
     match &args.command {
         TraceCommand::Info(args) => info(args),
-        TraceCommand::Curve(args) => curve(args, findings),
+        TraceCommand::Curve(args) => curve(args),
     }
 }
 
@@ -37,12 +36,11 @@ fn info(args: &TraceInfoArgs) -> Result<(), Failure> {
     json.write(Listed(&summaries), &summaries)
 }
 
-fn curve(args: &TraceCurveArgs, findings: &dyn Findings) -> Result<(), Failure> {
+fn curve(args: &TraceCurveArgs) -> Result<(), Failure> {
     let mut files = protect(OutputFiles::new(), &args.file)?;
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
     let (summary, distances) = read(&args.file, &args.reading, &args.block, args.sampling)?;
     let curve = HitCurve::new(summary, &distances, args.pools.as_deref());
-    findings.curve(&curve)?;
     json.write(&curve, &curve)
 }
 

@@ -14,38 +14,25 @@ use kvmem::register::{
 use serde::Serialize;
 
 use crate::args::MountArgs;
-use crate::findings::{Findings, Mounted};
 use crate::output::{Failure, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
 
 /// Maps, plans, registers, deregisters, and prints the report.
-pub(super) fn run(
-    args: &MountArgs,
-    map: &RegionBuilder,
-    devices: &Devices,
-    findings: &Arc<dyn Findings>,
-) -> Result<(), Failure> {
+pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> Result<(), Failure> {
     let policy = policy(args)?;
     let mut files = OutputFiles::new();
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
     let registrars = devices.open().map_err(Failure::usage)?;
 
-    findings.step_begins();
     let (region, mapped) = timed(|| map.map());
-    findings.mapped(args.size);
     let region = Arc::new(region.map_err(super::failure)?);
     let bars = Arc::new(StepBars::default());
-    let (shown, found) = (Arc::clone(&bars), Arc::clone(findings));
-    let names: Vec<String> =
-        registrars.iter().map(|registrar| registrar.name().to_owned()).collect();
+    let shown = Arc::clone(&bars);
     let mut builder = RegistrationSet::builder()
         .registrars(registrars)
         .policy(policy)
         .populate(args.populate)
-        .progress(move |progress| {
-            shown.show(&progress);
-            found.registering(&names, &progress);
-        });
+        .progress(move |progress| shown.show(&progress));
     if let Some(bytes) = args.chunk {
         builder = builder.chunk_bytes(bytes);
     }
@@ -57,12 +44,9 @@ pub(super) fn run(
     if args.plan {
         let receipt = region.receipt();
         let planned = Planned { receipt, plan: &plan };
-        let (size, plan) = (args.size, Some(&plan));
-        findings.mounted(&Mounted { size, receipt, registered: None, plan })?;
         return json.write(&planned, &planned);
     }
 
-    findings.step_begins();
     let (set, registered) = timed(|| builder.register(Arc::clone(&region)));
     bars.end(set.is_ok());
     let mut set = set.map_err(failure)?;
@@ -71,7 +55,6 @@ pub(super) fn run(
         receipt.check_hugepages().map_err(super::failure)?;
     }
     bars.begin("unregister", receipt.usable_bytes as u64 * set.outcome().devices as u64);
-    findings.step_begins();
     let (given_back, took) = timed(|| set.deregister());
     bars.end(given_back.is_ok());
     let deregistered = given_back.map_err(failure)?;
@@ -81,8 +64,6 @@ pub(super) fn run(
         deregistered,
         [mapped, planned, registered, took],
     );
-    let (size, receipt, registered) = (args.size, &mounted.receipt, Some(&mounted));
-    findings.mounted(&Mounted { size, receipt, registered, plan: None })?;
     json.write(&mounted, &mounted)
 }
 

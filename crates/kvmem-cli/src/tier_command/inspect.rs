@@ -12,12 +12,11 @@ use serde::Serialize;
 
 use super::{Hex, access, inspected, offset, unusable};
 use crate::args::TierInspectArgs;
-use crate::findings::Findings;
 use crate::output::{Failure, JsonSink};
 use crate::output_file::OutputFiles;
 
 /// Prints what is found. A tier that cannot be opened is shown as far as it can be read.
-pub(super) fn run(args: &TierInspectArgs, findings: &dyn Findings) -> Result<(), Failure> {
+pub(super) fn run(args: &TierInspectArgs) -> Result<(), Failure> {
     let mut files = OutputFiles::new().protect("the tier that is inspected", &args.file);
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
     // Superblocks, checkpoint and journal are read one after the other.
@@ -27,16 +26,11 @@ pub(super) fn run(args: &TierInspectArgs, findings: &dyn Findings) -> Result<(),
         Ok(_) => None,
         Err(error) => Some(unusable(&args.file, &inspection, error)),
     };
-    let found = || findings.inspected(&report, inspection.contents.as_ref().ok());
     match failure {
-        None => {
-            found()?;
-            json.write(&report, &report)
-        }
+        None => json.write(&report, &report),
         // There is nothing to show of a file that is no tier.
         Some(failure) if failure.exit_status() == 2 => Err(failure),
         Some(failure) => {
-            found()?;
             json.write(&report, &report)?;
             Err(failure)
         }
@@ -45,25 +39,25 @@ pub(super) fn run(args: &TierInspectArgs, findings: &dyn Findings) -> Result<(),
 
 /// The findings of an inspection.
 #[derive(Debug, Serialize)]
-pub struct InspectReport {
+struct InspectReport {
     /// The path.
-    pub file: String,
+    file: String,
     /// Bytes of the file.
-    pub file_bytes: u64,
+    file_bytes: u64,
     /// How it is read.
-    pub access: String,
+    access: String,
     /// The two copies of the superblock.
-    pub superblocks: [CopyFigures; 2],
+    superblocks: [CopyFigures; 2],
     /// The tier, if its index can be read.
-    pub tier: Option<TierFigures>,
+    tier: Option<TierFigures>,
     /// Why it cannot.
-    pub error: Option<String>,
+    error: Option<String>,
 }
 
 /// A copy of the superblock.
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
-pub enum CopyFigures {
+pub(super) enum CopyFigures {
     /// It is whole.
     Valid {
         /// The generation.
@@ -80,112 +74,112 @@ pub enum CopyFigures {
 
 /// A tier whose index can be read.
 #[derive(Debug, Serialize)]
-pub struct TierFigures {
+struct TierFigures {
     /// The identity of the tier.
-    pub identity: String,
+    identity: String,
     /// The version of the format.
-    pub format_version: u32,
+    format_version: u32,
     /// The generation of the superblock.
-    pub generation: u64,
+    generation: u64,
     /// How often it was opened.
-    pub epoch: u64,
+    epoch: u64,
     /// Its bytes.
-    pub bytes: u64,
+    bytes: u64,
     /// When the file was made, or first opened by a program that counts what it writes, in seconds
     /// since 1970. 0: not yet.
-    pub since: u64,
+    since: u64,
     /// Bytes that were written to the file since then, up to the last checkpoint.
-    pub lifetime_bytes: u64,
+    lifetime_bytes: u64,
     /// The process that has the tier open, or was killed while it had.
-    pub owner: Option<String>,
+    owner: Option<String>,
     /// The parts of the file.
-    pub parts: Vec<PartFigures>,
+    parts: Vec<PartFigures>,
     /// The values.
-    pub values: ValueFigures,
+    values: ValueFigures,
     /// The last checkpoint.
-    pub checkpoint: ChangeFigures,
+    checkpoint: ChangeFigures,
     /// The journal behind it.
-    pub journal: ChangeFigures,
+    journal: ChangeFigures,
     /// Damaged blocks of the journal before whole ones, those of them whose keys are not known, and
     /// the values that were dropped for that.
-    pub journal_damaged: u64,
+    journal_damaged: u64,
     /// Of those, blocks whose keys are not known.
-    pub journal_unknown: u64,
+    journal_unknown: u64,
     /// Values that were dropped for damage of the journal.
-    pub in_doubt: u64,
+    in_doubt: u64,
     /// The same in words.
     #[serde(skip)]
-    pub journal_damage: Option<String>,
+    journal_damage: Option<String>,
     /// Parts that are not used, because they failed.
-    pub quarantined: Vec<ExtentFigures>,
+    quarantined: Vec<ExtentFigures>,
     /// The bytes of those parts.
-    pub quarantined_bytes: u64,
+    quarantined_bytes: u64,
     /// Bytes that no value has.
-    pub free_bytes: u64,
+    free_bytes: u64,
     /// Bytes of the longest free range.
-    pub longest_free_bytes: u64,
+    longest_free_bytes: u64,
     /// Share of the data area that values occupy, without padding.
-    pub utilization: f64,
+    utilization: f64,
     /// Entries that were dropped because they contradict others.
-    pub dropped_entries: u64,
+    dropped_entries: u64,
 }
 
 /// A part of the file.
 #[derive(Debug, Serialize)]
-pub struct PartFigures {
+struct PartFigures {
     /// The name.
-    pub name: &'static str,
+    name: &'static str,
     /// Where it begins in the file.
-    pub offset: u64,
+    offset: u64,
     /// Its bytes.
-    pub bytes: u64,
+    bytes: u64,
     /// Whether the tier uses it now.
-    pub in_use: bool,
+    in_use: bool,
 }
 
 /// The values.
 #[derive(Debug, Serialize)]
-pub struct ValueFigures {
+struct ValueFigures {
     /// How many there are.
-    pub count: u64,
+    count: u64,
     /// How many there may be.
-    pub max_count: u64,
+    max_count: u64,
     /// Of them, values in several ranges.
-    pub scattered: u64,
+    scattered: u64,
     /// Of them, values that a power cut may have taken, and that were not read since.
-    pub unverified: u64,
+    unverified: u64,
     /// Its bytes.
-    pub bytes: u64,
+    bytes: u64,
     /// Bytes behind the ends of values.
-    pub padding_bytes: u64,
+    padding_bytes: u64,
     /// The length of the shortest.
-    pub len_min: Option<u64>,
+    len_min: Option<u64>,
     /// The median of the lengths.
-    pub len_median: Option<u64>,
+    len_median: Option<u64>,
     /// The length of the longest.
-    pub len_max: Option<u64>,
+    len_max: Option<u64>,
 }
 
 /// Blocks of changes: checkpoint or journal.
 #[derive(Debug, Serialize)]
-pub struct ChangeFigures {
+struct ChangeFigures {
     /// Its number.
-    pub number: u32,
+    number: u32,
     /// Changes in it.
-    pub changes: u64,
+    changes: u64,
     /// Blocks of it.
-    pub blocks: u64,
+    blocks: u64,
     /// Blocks that it may have.
-    pub max_blocks: u64,
+    max_blocks: u64,
 }
 
 /// A range of the file.
 #[derive(Debug, Serialize)]
-pub struct ExtentFigures {
+struct ExtentFigures {
     /// Where it begins in the file.
-    pub offset: u64,
+    offset: u64,
     /// Its bytes.
-    pub bytes: u64,
+    bytes: u64,
 }
 
 impl InspectReport {

@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use super::{Hex, access, failure, inspected, offset, unusable};
 use crate::args::TierVerifyArgs;
-use crate::findings::{Findings, Verified};
 use crate::output::{Failure, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
 
@@ -20,7 +19,7 @@ const NAMED: usize = 20;
 
 /// Verifies all values under a progress bar, and prints the report. A damaged value makes the
 /// command fail.
-pub(super) fn run(args: &TierVerifyArgs, findings: &dyn Findings) -> Result<(), Failure> {
+pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
     let mut files = OutputFiles::new().protect("the tier that is verified", &args.file);
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
     let (device, inspection) = inspected(&args.file, args.depth)?;
@@ -33,12 +32,7 @@ pub(super) fn run(args: &TierVerifyArgs, findings: &dyn Findings) -> Result<(), 
         "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {bytes_per_sec}",
     );
     let start = Instant::now();
-    let (mut read, mut course) = (0, vec![(0.0, 0)]);
-    let damaged = verify(&device, contents, |bytes| {
-        bar.inc(bytes);
-        read += bytes;
-        course.push((start.elapsed().as_secs_f64(), read));
-    });
+    let damaged = verify(&device, contents, |bytes| bar.inc(bytes));
     let seconds = start.elapsed().as_secs_f64();
     bar.finish_and_clear();
     let access = access(&device);
@@ -59,8 +53,6 @@ pub(super) fn run(args: &TierVerifyArgs, findings: &dyn Findings) -> Result<(), 
         repair,
         named: damaged.iter().take(NAMED).map(|value| NamedValue::new(contents, value)).collect(),
     };
-    let (damaged_values, course) = (&damaged[..], &course[..]);
-    findings.verified(&Verified { report: &report, contents, damaged: damaged_values, course })?;
     json.write(&report, &report)?;
     if damaged.is_empty() {
         return Ok(());
@@ -86,24 +78,24 @@ fn repair(args: &TierVerifyArgs, contents: &Contents) -> Result<RepairFigures, F
 
 /// Parts that were quarantined.
 #[derive(Debug, Serialize)]
-pub struct RepairFigures {
+struct RepairFigures {
     /// Those that are used again.
-    pub returned: Vec<RepairedPart>,
+    returned: Vec<RepairedPart>,
     /// The bytes of those.
-    pub returned_bytes: u64,
+    returned_bytes: u64,
     /// Those that do not hold what is written to them.
-    pub left: Vec<RepairedPart>,
+    left: Vec<RepairedPart>,
     /// The bytes of those.
-    pub left_bytes: u64,
+    left_bytes: u64,
 }
 
 /// A part of the file.
 #[derive(Debug, Serialize)]
-pub struct RepairedPart {
+struct RepairedPart {
     /// Where it begins in the file.
-    pub offset: u64,
+    offset: u64,
     /// Its bytes.
-    pub bytes: u64,
+    bytes: u64,
 }
 
 impl RepairFigures {
@@ -139,48 +131,48 @@ impl fmt::Display for RepairFigures {
 
 /// The outcome.
 #[derive(Debug, Serialize)]
-pub struct VerifyReport {
+struct VerifyReport {
     /// The path.
-    pub file: String,
+    file: String,
     /// How it is read.
-    pub access: String,
+    access: String,
     /// The values.
-    pub values: u64,
+    values: u64,
     /// Bytes read, with padding.
-    pub bytes: u64,
+    bytes: u64,
     /// Seconds of the reading.
-    pub seconds: f64,
+    seconds: f64,
     /// Entries that were dropped because they contradict others.
-    pub dropped_entries: u64,
+    dropped_entries: u64,
     /// Damaged blocks of the journal before whole ones, and the values that were dropped for that.
-    pub journal_damaged: u64,
+    journal_damaged: u64,
     /// Values that were dropped for damage of the journal.
-    pub in_doubt: u64,
+    in_doubt: u64,
     /// The same in words.
     #[serde(skip)]
-    pub journal_damage: Option<String>,
+    journal_damage: Option<String>,
     /// Damaged values.
-    pub damaged: u64,
+    damaged: u64,
     /// With --repair: what became of the quarantined parts.
-    pub repair: Option<RepairFigures>,
+    repair: Option<RepairFigures>,
     /// The first of the damaged values, in address order.
     #[serde(rename = "damaged_values")]
-    pub named: Vec<NamedValue>,
+    named: Vec<NamedValue>,
 }
 
 /// A damaged value.
 #[derive(Debug, Serialize)]
-pub struct NamedValue {
+struct NamedValue {
     /// The digest of the key.
-    pub digest: String,
+    digest: String,
     /// Where its bytes begin in the file, and how many ranges they have there.
-    pub offset: u64,
+    offset: u64,
     /// How many ranges it has.
-    pub ranges: usize,
+    ranges: usize,
     /// Its length.
-    pub len: u64,
+    len: u64,
     /// The reason why it is damaged.
-    pub damage: String,
+    damage: String,
 }
 
 impl NamedValue {
