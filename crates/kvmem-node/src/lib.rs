@@ -4,19 +4,19 @@ mod client;
 mod crc;
 mod error;
 pub mod format;
-#[cfg(all(test, not(loom)))]
-mod heap;
 mod keeper;
 mod node;
 pub mod observe;
-#[cfg(all(test, not(loom)))]
-mod prefix;
 mod protocol;
 pub mod ring;
 mod server;
 mod session_file;
 mod socket;
 mod sync;
+#[cfg(all(test, not(loom)))]
+mod test_heap;
+#[cfg(all(test, not(loom)))]
+mod test_stores;
 mod tier;
 
 pub use client::{

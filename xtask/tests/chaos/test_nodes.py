@@ -232,7 +232,7 @@ def test_ended_at_random_moments(chaos: Chaos, memory: Path) -> None:
 
 @pytest.mark.parametrize(
     "measures",
-    ["kvmem-node --lib server::service_level", "kvmem-tier --test it loads_first"],
+    ["kvmem-node --lib server::tests::service_level", "kvmem-tier --test it loads_first"],
 )
 def test_service_level(measures: str) -> None:
     """How long a client of a server waits while processes of another user attack it, and a fetch

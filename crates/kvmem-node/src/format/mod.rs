@@ -71,7 +71,7 @@ const _: () = assert!(size_of::<HeaderCell>() <= SESSIONS_AT);
 /// [`announce`], so a test can replay any prefix of them.
 pub(crate) fn put(cell: &std::sync::atomic::AtomicU64, value: u64) {
     #[cfg(all(test, not(loom)))]
-    crate::prefix::note(cell, value);
+    crate::test_stores::note(cell, value);
     // Relaxed: the word is announced by a later store, of `announce`.
     cell.store(value, std::sync::atomic::Ordering::Relaxed);
 }
@@ -79,7 +79,7 @@ pub(crate) fn put(cell: &std::sync::atomic::AtomicU64, value: u64) {
 /// Stores a word that announces those stored before.
 pub(crate) fn announce(cell: &std::sync::atomic::AtomicU64, value: u64) {
     #[cfg(all(test, not(loom)))]
-    crate::prefix::note(cell, value);
+    crate::test_stores::note(cell, value);
     // Release: pairs with the Acquire of the recovery that reads the word in a later process.
     cell.store(value, std::sync::atomic::Ordering::Release);
 }

@@ -22,8 +22,6 @@
 //! | `recover.rs` | the state of an index file that an earlier server left |
 
 mod acquire;
-#[cfg(all(test, not(loom)))]
-mod chain_tests;
 mod chains;
 mod check;
 mod commit;

@@ -1,5 +1,7 @@
 //! Histories of calls, compared with maps; and every prefix of their stores, recovered.
 
+mod chains;
+
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -13,7 +15,7 @@ use super::{
 };
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::VERSION;
-use crate::prefix;
+use crate::test_stores;
 use crate::tier::{TierDone, TierJob, TierOptions};
 
 const BYTES: usize = 256 << 10;
@@ -326,7 +328,7 @@ fn cut_off(history: &mut CallHistory, step: &Step) {
     let index = history.node.memory.index_bytes();
     let before = found(&history.node);
     let had = history.had.clone();
-    let stores = prefix::record(|| history.step(step));
+    let stores = test_stores::record(|| history.step(step));
     let after = found(&history.node);
     let kept: Vec<BlockHandle> = had
         .iter()
@@ -486,13 +488,8 @@ impl Tier for KeyTier {
     }
 
     fn len_of(&self, key: &[u8]) -> Lookup {
-        self.keys
-            .lock()
-            .expect("no panic")
-            .iter()
-            .any(|it| it == key)
-            .then_some(Lookup::Found(100))
-            .unwrap_or(Lookup::Missing)
+        let has = self.keys.lock().expect("no panic").iter().any(|it| it == key);
+        if has { Lookup::Found(100) } else { Lookup::Missing }
     }
 
     fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
@@ -593,13 +590,8 @@ impl Tier for StoringTier {
     }
 
     fn len_of(&self, key: &[u8]) -> Lookup {
-        self.keys
-            .lock()
-            .expect("no panic")
-            .iter()
-            .any(|it| it == key)
-            .then_some(Lookup::Found(100))
-            .unwrap_or(Lookup::Missing)
+        let has = self.keys.lock().expect("no panic").iter().any(|it| it == key);
+        if has { Lookup::Found(100) } else { Lookup::Missing }
     }
 
     fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
@@ -886,7 +878,7 @@ fn an_empty_namespace_is_used_again_when_there_are_no_others() {
     }
     let index = node.memory.index_bytes();
     let mut number = 0;
-    let stores = prefix::record(|| {
+    let stores = test_stores::record(|| {
         number = node.namespace("another", 0, usize::MAX).expect("the others are empty");
     });
     assert_ne!(node.find_namespace("model"), Some(number));

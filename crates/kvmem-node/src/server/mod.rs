@@ -26,10 +26,6 @@
 //! | the client is silent for longer than the lease | nothing: its reservations are fenced, and their blocks stay unused until one of the above |
 
 mod access;
-#[cfg(all(test, not(loom)))]
-mod attacks;
-#[cfg(all(test, not(loom)))]
-mod bounds;
 mod closer;
 mod connection;
 mod deferred;
@@ -38,15 +34,11 @@ mod drain;
 mod observer;
 mod options;
 mod probe;
-#[cfg(all(test, not(loom)))]
-mod quotas;
 mod ready;
 mod rings;
 mod scrubber;
 #[expect(clippy::module_inception, reason = "one noun a file")]
 mod server;
-#[cfg(all(test, not(loom)))]
-mod service_level;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod turn;

@@ -1,5 +1,10 @@
 //! Clients that do not keep to the protocol, of messages or of rings: each one hurts itself alone.
 
+mod attacks;
+mod bounds;
+mod quotas;
+mod service_level;
+
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use super::tests::{begin, item_of, recovered, shared};
-use super::{CommitItem, Eviction, Granted, Node, NodeOptions, SessionIndex};
+use crate::node::tests::{begin, item_of, recovered, shared};
+use crate::node::{CommitItem, Eviction, Granted, Node, NodeOptions, SessionIndex};
 
 /// Bytes of a value.
 const LEN: u64 = 1000;

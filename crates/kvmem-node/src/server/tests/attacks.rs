@@ -12,10 +12,7 @@ use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierV
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::ServerOptions;
 use super::bounds::{Stepped, acquire, for_own_group, send};
-use super::closer::pass_descriptors;
-use super::ready::Source;
 use crate::NodeOptions;
 use crate::error::{CallError, Quota, TooMany};
 use crate::node::MAX_BATCH;
@@ -23,6 +20,9 @@ use crate::protocol::{
     Answer, Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, decode, encode,
 };
 use crate::ring;
+use crate::server::ServerOptions;
+use crate::server::closer::pass_descriptors;
+use crate::server::ready::Source;
 use crate::socket::{self, now_ms};
 use crate::tier::TierOptions;
 

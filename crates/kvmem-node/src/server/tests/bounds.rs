@@ -12,19 +12,19 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use tempfile::TempDir;
 
-use super::access::AccessRules;
-use super::deferred::WaitingForSpace;
-use super::turn::{OWN_PLACES, USER_PLACES};
-use super::{AllowedGroup, NodeServer, ServerOptions};
 use crate::crc;
 use crate::error::CallError;
-use crate::heap::bytes_of_thread;
 use crate::node::MAX_BATCH;
 use crate::protocol::{
     Answer, Call, Commit, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, decode, encode,
 };
 use crate::ring;
+use crate::server::access::AccessRules;
+use crate::server::deferred::WaitingForSpace;
+use crate::server::turn::{OWN_PLACES, USER_PLACES};
+use crate::server::{AllowedGroup, NodeServer, ServerOptions};
 use crate::socket::{self, now_ms};
+use crate::test_heap::bytes_of_thread;
 use crate::tier::TierOptions;
 use crate::{Node, NodeOptions};
 

@@ -4,14 +4,14 @@ use std::os::fd::OwnedFd;
 
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::ServerOptions;
 use super::bounds::{Stepped, acquire, for_own_group, send};
-use super::connection::MAX_WAITING;
-use super::turn::USER_PLACES;
 use crate::NodeOptions;
 use crate::error::{CallError, Quota, TooMany};
 use crate::node::BlockHandle;
 use crate::protocol::{Answer, Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Response, decode};
+use crate::server::ServerOptions;
+use crate::server::connection::MAX_WAITING;
+use crate::server::turn::USER_PLACES;
 use crate::socket::{self, now_ms};
 
 /// A user that is neither the server's own nor an operator.

@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use kvmem::arena::{Backing, PageSize, Region};
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::NodeServer;
 use super::attacks::{OTHER, lingering, send_descriptor};
 use super::bounds::{acquire, for_own_group, send};
 use crate::node::MAX_BATCH;
 use crate::protocol::{Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, encode};
 use crate::ring;
+use crate::server::NodeServer;
 use crate::socket;
 use crate::{ConnectOptions, Node, NodeClient, NodeOptions};
 
