@@ -25,7 +25,7 @@ MODULES = {
         "_tensor.py",
         "c_library.py",
         "data.py",
-        "lower_tier.py",
+        "tier.py",
         "errors.py",
     ),
     "kvmem.mooncake": ("mooncake/*.py",),

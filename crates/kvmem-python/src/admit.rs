@@ -6,7 +6,7 @@
 //! GIL, because every call of the library that changes a tier runs without it.
 //!
 //! If the callable raises, the value is not admitted. The exception goes where that of a
-//! [tier in Python](crate::batch_tier) goes.
+//! [tier in Python](crate::python_tier) goes.
 
 use std::sync::Arc;
 
@@ -17,12 +17,12 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-use crate::batch_tier::LentViews;
 use crate::collect::{Link, Traverse};
 use crate::disk_key::key_of_bytes;
 use crate::error;
-use crate::lower_tier::{is_raised, raise};
+use crate::interrupt::{is_raised, raise};
 use crate::process;
+use crate::python_tier::LentViews;
 
 /// A callable that returns whether an evicted value is to be written.
 pub(crate) struct Admit(pub(crate) Link<PyAny>);

@@ -5,18 +5,17 @@ use std::sync::{Arc, Weak};
 use kvmem::pool::Pool;
 use kvmem::tier::{BoxError, Chain, OnDrop, Tier, WhenFull, WriteBehind};
 use kvmem_tier::TierError;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
-use crate::batch_tier::{BatchTier, BatchTierError, METHODS};
 use crate::chain::PyChain;
 use crate::collect::{Link, Traverse};
 use crate::disk_tier::PyDiskTier;
 use crate::error;
-use crate::lower_tier::{self, LowerTier};
 use crate::number::Int;
 use crate::pool::PyPool;
+use crate::python_tier::{PythonTier, PythonTierError};
 use crate::size::Size;
 use crate::tier_set::PyTierSet;
 
@@ -27,14 +26,12 @@ pub(crate) type AnyTier = Arc<dyn Tier>;
 pub(crate) enum Below {
     /// Nothing.
     Nothing,
-    /// An object of Python that is asked for one key after the other.
-    Object(Arc<LowerTier>),
     /// A tier that the library calls. No Python runs when it is called, except that of its parts.
-    Library {
+    Tier {
         /// The object of the program.
         object: Link<PyAny>,
         /// The tiers of Python that it has.
-        parts: Vec<Arc<BatchTier>>,
+        parts: Vec<Arc<PythonTier>>,
         /// The queue above it, which the cache of the library keeps.
         queue: Weak<WriteBehind>,
         /// Whether the end of the cache writes the queue.
@@ -46,8 +43,7 @@ impl Traverse for Below {
     fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
         match self {
             Below::Nothing => Ok(()),
-            Below::Object(tier) => tier.traverse(visit),
-            Below::Library { object, parts, .. } => {
+            Below::Tier { object, parts, .. } => {
                 object.traverse(visit)?;
                 parts.traverse(visit)
             }
@@ -135,23 +131,8 @@ pub(crate) fn build<'py>(
     let (object, tier) = match library_tier(&given, pool, &mut parts)? {
         Some(tier) => (given, tier),
         None => {
-            let needs = "needs a DiskTier below, or a tier that is called for many keys at once: \
-                         see kvmem.lower_tier";
-            if wanted.is_some() && given.getattr_opt("__lower_tier__")?.is_none() {
-                return Err(queued(needs, 0));
-            }
-            let object = lower_tier::of(&given, pool)?;
-            let has_fetch = has_method(&object, "fetch")?;
-            if has_fetch && wanted.is_none() {
-                lower_tier::check(&object, &lower_tier::METHODS)?;
-                let tier = Arc::new(LowerTier::new(object.unbind()));
-                return Ok(BuiltBelow { below: Below::Object(tier), tier: None });
-            }
-            if has_fetch && !has_method(&object, "put_all")? {
-                return Err(queued(needs, 0));
-            }
-            let tier = batch_tier(&object, &mut parts)?;
-            (object, tier)
+            let tier = python_tier(&given, pool, &mut parts)?;
+            (tier.object.get(py).expect("it was made just now").into_bound(py), tier as AnyTier)
         }
     };
     let writes_at_end = settings.on_drop == "write";
@@ -159,18 +140,17 @@ pub(crate) fn build<'py>(
     let object = Link::new(Some(object.unbind()));
     let weak = queue.as_ref().map_or_else(Weak::new, Arc::downgrade);
     let tier = queue.map_or(tier, |queue| queue);
-    let below = Below::Library { object, parts, queue: weak, writes_at_end };
+    let below = Below::Tier { object, parts, queue: weak, writes_at_end };
     Ok(BuiltBelow { below, tier: Some(tier) })
 }
 
-fn has_method(object: &Bound<'_, PyAny>, name: &str) -> PyResult<bool> {
-    Ok(object.getattr_opt(name)?.is_some_and(|method| method.is_callable()))
-}
-
-/// Returns the library's tier of a tier in Python, which becomes one of the parts.
-fn batch_tier(object: &Bound<'_, PyAny>, parts: &mut Vec<Arc<BatchTier>>) -> PyResult<AnyTier> {
-    lower_tier::check(object, &METHODS)?;
-    let part = Arc::new(BatchTier::new(object.clone().unbind()));
+/// Returns the tier in Python that an object makes, which becomes one of the parts.
+fn python_tier(
+    object: &Bound<'_, PyAny>,
+    pool: &Bound<'_, PyPool>,
+    parts: &mut Vec<Arc<PythonTier>>,
+) -> PyResult<Arc<PythonTier>> {
+    let part = PythonTier::of(object, pool)?;
     parts.push(Arc::clone(&part));
     Ok(part)
 }
@@ -179,7 +159,7 @@ fn batch_tier(object: &Bound<'_, PyAny>, parts: &mut Vec<Arc<BatchTier>>) -> PyR
 fn library_tier(
     object: &Bound<'_, PyAny>,
     pool: &Bound<'_, PyPool>,
-    parts: &mut Vec<Arc<BatchTier>>,
+    parts: &mut Vec<Arc<PythonTier>>,
 ) -> PyResult<Option<AnyTier>> {
     if let Ok(tier) = object.cast::<PyDiskTier>() {
         let tier = Arc::clone(&*tier.get().tier()?);
@@ -193,7 +173,7 @@ fn library_tier(
     let (py, chain) = (object.py(), chain.get());
     let mut part = |object: Bound<'_, PyAny>| match library_tier(&object, pool, parts)? {
         Some(tier) => Ok(tier),
-        None => batch_tier(&lower_tier::of(&object, pool)?, parts),
+        None => PyResult::Ok(python_tier(&object, pool, parts)? as AnyTier),
     };
     let (upper, lower) = (part(chain.upper(py)?)?, part(chain.lower(py)?)?);
     Ok(Some(Arc::new(Chain::new(upper, lower))))
@@ -205,18 +185,8 @@ pub(crate) fn lower_tier_error(py: Python<'_>, error: &BoxError) -> PyErr {
     if let Some(error) = error.downcast_ref::<TierError>() {
         return error::tier(py, error);
     }
-    match error.downcast_ref::<BatchTierError>() {
-        Some(BatchTierError::Raised { error, .. }) => error.clone_ref(py),
+    match error.downcast_ref::<PythonTierError>() {
+        Some(PythonTierError::Raised { error, .. }) => error.clone_ref(py),
         _ => PyRuntimeError::new_err(error.to_string()),
     }
-}
-
-/// Returns the error of a cache whose tier is asked for one key after the other.
-#[cold]
-pub(crate) fn no_background(tier: &Bound<'_, PyAny>) -> PyErr {
-    let name = tier.get_type().name().map_or_else(|_| "it".to_owned(), |name| name.to_string());
-    PyTypeError::new_err(format!(
-        "lower_tier: {name} is asked for one key after the other, by the thread that gets the \
-         value: use get_or_fetch, or put the tier into a kvmem.Chain"
-    ))
 }

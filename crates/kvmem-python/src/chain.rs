@@ -16,8 +16,8 @@ use crate::tier_set::PyTierSet;
 ///
 /// Both get each value that a cache above evicts, and both are told of removals. A fetch asks
 /// ``upper``, and ``lower`` for the rest. Each is a :class:`DiskTier`, a :class:`TierSet`, a
-/// :class:`Chain`, or an object of Python whose lower tier has the methods of
-/// :class:`kvmem.lower_tier.BatchLowerTier`, such as :class:`kvmem.mooncake.ClusterTier`.
+/// :class:`Chain`, or an object of Python that makes a :class:`kvmem.tier.Tier`, such as
+/// :class:`kvmem.mooncake.ClusterTier`.
 #[pyclass(name = "Chain", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyChain {
     upper: Link<PyAny>,
@@ -40,7 +40,7 @@ fn check(name: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
     }
     let message = format!(
         "{name}: {} is no DiskTier, TierSet or Chain, and has no method __lower_tier__(pool), \
-         which returns a lower tier: see kvmem.lower_tier",
+         which returns a lower tier: see kvmem.tier",
         object.get_type().name()?
     );
     Err(PyTypeError::new_err(message))

@@ -1,13 +1,8 @@
 //! *KvCache*: values by key, stored in blocks of a pool.
 //!
-//! With a *lower tier*, evicted values are not lost. The tier is a Python object: the cache calls
-//! `put(pinned)` for each value that it evicts, `fetch(cache, key)` for keys that it does not have,
-//! `invalidate(key)` and `clear()` when values are removed, and `close()` at the end. No lock is
-//! held during these calls: neither the cache's nor a holder's. Until `put`, `invalidate` and
-//! `clear` have returned, the cache gives no lease on the keys concerned.
-//!
-//! The other tiers are [called by the library](crate::below): no Python runs when a disk tier is
-//! called, and calls that may reach one of them release the GIL.
+//! What is [below](crate::below) a cache is called by the library, which holds no lock meanwhile.
+//! Calls that may reach it release the GIL. Only [tiers in Python](crate::python_tier) take it
+//! again.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,7 +13,6 @@ use kvmem::tier::WriteBehind;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::batch_tier::BatchTier;
 use crate::below::{self, Below, BuiltBelow, QueueSettings, lower_tier_error};
 use crate::block::{key, keys, write};
 use crate::buffer::{Bytes, Source, Span, memory_methods};
@@ -29,10 +23,11 @@ use crate::elements::{elements, named};
 use crate::error;
 use crate::fetching::{PyFetching, SIGNAL_INTERVAL};
 use crate::holder::{Held, Holder, Lent, drop_value};
-use crate::lower_tier::evicting;
+use crate::interrupt::evicting;
 use crate::number::{Exactly, Int, Seconds};
 use crate::options;
 use crate::pool::PyPool;
+use crate::python_tier::PythonTier;
 use crate::report;
 use crate::size::Size;
 
@@ -59,11 +54,11 @@ impl Held for Cache {
 ///   None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
 /// - ``lower_tier``: receives evicted values and is asked for missing ones: a :class:`DiskTier`,
 ///   a :class:`TierSet`, a :class:`Chain`, or an object of Python such as
-///   :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
+///   :class:`kvmem.mooncake.Store`: see :mod:`kvmem.tier`.
 /// - ``write_behind``: evicted values wait in a queue of as many bytes, where they are still found,
 ///   and a thread writes them to the lower tier, many at once. They stay in use in the pool
 ///   meanwhile. Closing the cache writes what is left. None: the thread that evicts a value writes
-///   it. An object of Python needs the methods of :class:`kvmem.lower_tier.BatchLowerTier`.
+///   it.
 /// - ``write_behind_when_full``: what happens when the queue is full: ``wait``, or ``drop`` the
 ///   value together with an older one of the lower tier.
 /// - ``write_behind_writers``: number of threads that write the values of the queue.
@@ -83,26 +78,17 @@ impl PyKvCache {
         self.held.with(KvCache::clone).map(Lent::new)
     }
 
-    /// Returns the tier that is asked for one key after the other, unless it is gone.
-    fn tier<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
-        match &self.below {
-            Below::Object(tier) => Some(tier.object.get(py)?.into_bound(py)),
-            Below::Nothing | Below::Library { .. } => None,
-        }
-    }
-
     /// Returns the number of values that tiers of Python did not store, but invalidated.
     fn dropped(&self) -> u64 {
         match &self.below {
             Below::Nothing => 0,
-            Below::Object(tier) => tier.dropped(),
-            Below::Library { parts, .. } => parts.iter().map(|part| part.dropped()).sum(),
+            Below::Tier { parts, .. } => parts.iter().map(|part| part.dropped()).sum(),
         }
     }
 
-    /// Returns whether the library calls the lower tier.
-    fn is_library(&self) -> bool {
-        matches!(self.below, Below::Library { .. })
+    /// Returns whether there is a lower tier.
+    fn has_tier(&self) -> bool {
+        matches!(self.below, Below::Tier { .. })
     }
 
     /// Returns the queue above the lower tier.
@@ -110,13 +96,13 @@ impl PyKvCache {
         // Fails if the cache has been closed.
         self.held.with(|_| ())?;
         match &self.below {
-            Below::Library { queue, .. } => Ok(queue.upgrade()),
-            Below::Nothing | Below::Object(_) => Ok(None),
+            Below::Tier { queue, .. } => Ok(queue.upgrade()),
+            Below::Nothing => Ok(None),
         }
     }
 
     /// Returns the value under a key, from memory or else from the lower tier.
-    fn get_from_library(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
+    fn get_from_tier(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
         // One look-up is counted: the second half of this is a look-up, too.
         let here = self.held.with(|cache| {
             let key: &dyn AsCacheKey = &key;
@@ -160,11 +146,7 @@ impl PyKvCache {
         let reservation = match &self.below {
             // Without a tier this call runs no Python, and drops nothing that takes long.
             Below::Nothing => self.held.with(|cache| cache.reserve(name, len))?,
-            Below::Object(_) => {
-                let cache = self.cache()?;
-                evicting(|| cache.reserve(name, len))?
-            }
-            Below::Library { .. } => {
+            Below::Tier { .. } => {
                 let cache = self.cache()?;
                 evicting(|| py.detach(|| cache.reserve(name, len)))?
             }
@@ -177,26 +159,11 @@ impl Plain for Cache {}
 
 collected!(PyKvCache { held, pool, below }, |it, py| {
     it.pool.cut(py);
-    match &it.below {
-        Below::Nothing => {}
-        Below::Object(tier) => tier.object.cut(py),
-        Below::Library { object, parts, .. } => {
-            object.cut(py);
-            parts.iter().for_each(|part| part.object.cut(py));
-        }
+    if let Below::Tier { object, parts, .. } = &it.below {
+        object.cut(py);
+        parts.iter().for_each(|part| part.object.cut(py));
     }
 });
-
-impl Drop for PyKvCache {
-    fn drop(&mut self) {
-        // The closure in the library may live on, in a clone that another thread is about to drop.
-        if let Below::Object(tier) = &self.below {
-            drop(tier.object.take());
-        }
-        // Tiers that the library calls get what is in the queue first: `held` is dropped before
-        // `below`.
-    }
-}
 
 #[pymethods]
 impl PyKvCache {
@@ -252,15 +219,8 @@ impl PyKvCache {
             on_drop: write_behind_on_drop,
         };
         let BuiltBelow { below, tier } = below::build(&pool, &memory, lower_tier, settings)?;
-        match (&below, tier) {
-            (Below::Object(tier), _) => {
-                let sink = Arc::clone(tier);
-                builder = builder.on_evict(move |pinned| sink.put(pinned));
-            }
-            (_, Some(tier)) => {
-                builder = builder.lower_tier(tier).with_allocator(kvmem_tier::allocate);
-            }
-            (_, None) => {}
+        if let Some(tier) = tier {
+            builder = builder.lower_tier(tier).with_allocator(kvmem_tier::allocate);
         }
         let cache = builder.build().map_err(|error| error::cache_setup(py, &error))?;
         Ok(PyKvCache { held: Holder::new(cache), pool: Link::new(Some(pool.unbind())), below })
@@ -294,7 +254,7 @@ impl PyKvCache {
         // `source.len()` bytes, mapped while `reservation` lives. Only this thread knows the block
         // before the commit, so no other access overlaps.
         unsafe { source.copy_to(py, reservation.block().as_ptr().cast_mut()) };
-        if self.is_library() {
+        if self.has_tier() {
             return evicting(|| py.detach(|| drop(reservation.commit())));
         }
         evicting(|| drop(reservation.commit()))
@@ -325,18 +285,12 @@ impl PyKvCache {
 
     /// Returns the value under ``key``, pinned, and counts it as used. With a lower tier, a
     /// value that the cache does not have is fetched from there.
-    fn get<'py>(slf: &Bound<'py, Self>, key: CacheKey<'_>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let (this, py) = (slf.get(), slf.py());
-        if this.is_library() {
-            let found = this.get_from_library(py, key)?;
-            return Ok(found.map(|found| Bound::new(py, found)).transpose()?.map(Bound::into_any));
+    fn get(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
+        if self.has_tier() {
+            return self.get_from_tier(py, key);
         }
-        if let Some(pinned) = this.held.with(|cache| cache.get(&key as &dyn AsCacheKey))? {
-            return Ok(Some(Bound::new(py, PyPinned::new(pinned))?.into_any()));
-        }
-        let Some(tier) = this.tier(py) else { return Ok(None) };
-        let found = tier.call_method1("fetch", (slf, &key))?;
-        Ok((!found.is_none()).then_some(found))
+        let found = self.held.with(|cache| cache.get(&key as &dyn AsCacheKey))?;
+        Ok(found.map(PyPinned::new))
     }
 
     /// Returns the values of keys, pinned, in the same order; None where neither the cache nor
@@ -344,8 +298,7 @@ impl PyKvCache {
     /// much faster than one :meth:`get` after the other.
     ///
     /// After ``timeout`` seconds it returns the values that are there. Reads that have begun end in
-    /// the background, and their values are in the cache afterwards; the others are cancelled. A
-    /// tier of Python that is asked for one key after the other is asked for no further key.
+    /// the background, and their values are in the cache afterwards; the others are cancelled.
     ///
     /// A value that was stored or removed meanwhile is never replaced by an older one of the tier.
     ///
@@ -362,47 +315,24 @@ impl PyKvCache {
     /// 100
     #[pyo3(signature = (keys, *, timeout=None))]
     fn get_or_fetch<'py>(
-        slf: &Bound<'py, Self>,
+        &self,
+        py: Python<'py>,
         keys: &Bound<'py, PyAny>,
         timeout: Option<Seconds<'py>>,
-    ) -> PyResult<Vec<Option<Bound<'py, PyAny>>>> {
-        let (this, py) = (slf.get(), slf.py());
+    ) -> PyResult<Vec<Option<PyPinned>>> {
         let deadline = options::seconds(py, "timeout", timeout)?
             .map(|timeout| Instant::now().checked_add(timeout).unwrap_or_else(far));
-        let objects = elements(keys, "keys", "keys")?.collect::<PyResult<Vec<_>>>()?;
-        let keys = objects
-            .iter()
-            .map(|key| key.extract::<CacheKey<'_>>())
-            .collect::<PyResult<Vec<_>>>()?;
-        if this.is_library() {
-            let keys: Vec<OwnedKey> = keys.into_iter().map(CacheKey::to_owned_key).collect();
-            let found = match deadline {
-                Some(deadline) => this.get_until(py, &keys, deadline)?,
-                None => {
-                    let cache = this.cache()?;
-                    let found = evicting(|| py.detach(|| cache.get_or_fetch(&keys)))?;
-                    found.into_iter().map(|found| found.map(PyPinned::new)).collect()
-                }
-            };
-            let object = |pinned| Bound::new(py, pinned).map(Bound::into_any);
-            return found.into_iter().map(|found| found.map(object).transpose()).collect();
+        let keys = owned_keys(keys)?;
+        if let (Some(deadline), true) = (deadline, self.has_tier()) {
+            return self.get_until(py, &keys, deadline);
         }
-        let get = |key: CacheKey<'_>| {
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                let here = this.held.with(|cache| cache.get(&key as &dyn AsCacheKey))?;
-                let object = |pinned| Bound::new(py, PyPinned::new(pinned)).map(Bound::into_any);
-                return here.map(object).transpose();
-            }
-            PyKvCache::get(slf, key)
-        };
-        keys.into_iter().map(get).collect()
+        let cache = self.cache()?;
+        let found = evicting(|| py.detach(|| cache.get_or_fetch(&keys)))?;
+        Ok(found.into_iter().map(|found| found.map(PyPinned::new)).collect())
     }
 
     /// Begins to fetch from the lower tier what the cache lacks of ``keys``, and returns at
     /// once. A thread of the cache reads. Other calls for the same keys share the reads.
-    ///
-    /// Raises ``TypeError`` if the lower tier is an object of Python that is asked for one key
-    /// after the other: see :mod:`kvmem.lower_tier`.
     ///
     /// >>> import asyncio, os, tempfile
     /// >>> path = os.path.join(tempfile.mkdtemp(), "tier")
@@ -421,14 +351,7 @@ impl PyKvCache {
     /// 300000
     fn start_fetch<'py>(slf: &Bound<'py, Self>, keys: &Bound<'py, PyAny>) -> PyResult<PyFetching> {
         let (this, py) = (slf.get(), slf.py());
-        if let Some(tier) = this.tier(py) {
-            return Err(below::no_background(&tier));
-        }
-        let owned =
-            |key: PyResult<Bound<'py, PyAny>>| Ok(key?.extract::<CacheKey<'_>>()?.to_owned_key());
-        let keys =
-            elements(keys, "keys", "keys")?.map(owned).collect::<PyResult<Vec<OwnedKey>>>()?;
-        let cache = this.cache()?;
+        let (keys, cache) = (owned_keys(keys)?, this.cache()?);
         let fetching = evicting(|| py.detach(|| cache.start_fetch(&keys)))?;
         Ok(PyFetching::new(slf, fetching))
     }
@@ -467,7 +390,7 @@ impl PyKvCache {
 
     /// Removes the value under ``key``, from the lower tier as well, and returns it.
     fn remove(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
-        if self.is_library() {
+        if self.has_tier() {
             let (cache, key) = (self.cache()?, key.to_owned_key());
             let removed = evicting(|| py.detach(|| cache.remove_everywhere(&key)))?;
             return match removed {
@@ -475,13 +398,7 @@ impl PyKvCache {
                 Err(error) => Err(lower_tier_error(py, &error)),
             };
         }
-        let borrowed: &dyn AsCacheKey = &key;
-        let found = match self.tier(py) {
-            None => self.held.with(|cache| cache.remove(borrowed))?,
-            Some(tier) => self
-                .cache()?
-                .remove_with(borrowed, || tier.call_method1("invalidate", (&key,)).map(drop))?,
-        };
+        let found = self.held.with(|cache| cache.remove(&key as &dyn AsCacheKey))?;
         Ok(found.map(PyPinned::new))
     }
 
@@ -507,20 +424,12 @@ impl PyKvCache {
     /// Removes all values, from the lower tier as well. Pinned values stay valid.
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let cache = self.cache()?;
-        if self.is_library() {
+        if self.has_tier() {
             let cleared = evicting(|| py.detach(|| cache.clear_everywhere()))?;
             return cleared.map_err(|error| lower_tier_error(py, &error));
         }
-        let tier = self.tier(py).map(Bound::unbind);
-        py.detach(|| match &tier {
-            None => {
-                cache.clear();
-                Ok(())
-            }
-            Some(tier) => {
-                cache.clear_with(|| Python::attach(|py| tier.call_method0(py, "clear").map(drop)))
-            }
-        })
+        py.detach(|| cache.clear());
+        Ok(())
     }
 
     /// Does what :meth:`clear` does, by the name that it has in Rust and C.
@@ -617,8 +526,8 @@ impl PyKvCache {
     #[getter]
     fn lower_tier<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         match &self.below {
-            Below::Library { object, .. } => object.get(py).map(|tier| tier.into_bound(py)),
-            Below::Nothing | Below::Object(_) => self.tier(py),
+            Below::Tier { object, .. } => object.get(py).map(|tier| tier.into_bound(py)),
+            Below::Nothing => None,
         }
     }
 
@@ -648,10 +557,7 @@ impl PyKvCache {
     /// is a :class:`DiskTier`. Pinned values stay valid.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
-        if let Some(tier) = self.tier(py) {
-            tier.call_method0("close")?;
-        }
-        if let Below::Library { parts, queue, writes_at_end, .. } = &self.below {
+        if let Below::Tier { parts, queue, writes_at_end, .. } = &self.below {
             // A fetch, a lease or another call may have the library's cache still, and its queue.
             if let Some(queue) = queue.upgrade() {
                 py.detach(|| {
@@ -661,7 +567,7 @@ impl PyKvCache {
                     drop(queue);
                 });
             }
-            let close = |part: &Arc<BatchTier>| match part.object.get(py) {
+            let close = |part: &Arc<PythonTier>| match part.object.get(py) {
                 Some(tier) => tier.call_method0(py, "close").map(drop),
                 None => Ok(()),
             };
@@ -687,6 +593,13 @@ impl PyKvCache {
 }
 
 context_manager!(PyKvCache, PyKvCache::close);
+
+/// Returns the keys of an iterable.
+fn owned_keys(keys: &Bound<'_, PyAny>) -> PyResult<Vec<OwnedKey>> {
+    let owned =
+        |key: PyResult<Bound<'_, PyAny>>| Ok(key?.extract::<CacheKey<'_>>()?.to_owned_key());
+    elements(keys, "keys", "keys")?.map(owned).collect()
+}
 
 /// Returns a time that no program reaches.
 fn far() -> Instant {
@@ -764,7 +677,7 @@ impl PyPinned {
     }
 
     /// Whether the cache key has received another value since, or was removed. An eviction does
-    /// not count: see :class:`kvmem.lower_tier.LowerTier`.
+    /// not count: see :mod:`kvmem.tier`.
     #[getter]
     fn superseded(&self) -> PyResult<bool> {
         self.held.with(Pinned::is_superseded)

@@ -381,20 +381,6 @@ def test_a_key_without_a_device(scene: Scene) -> None:
     assert caught.value.value == "mlock"
 
 
-def test_an_object_that_is_no_lower_tier_raises_at_once(scene: Scene) -> None:
-    class Half:
-        def __lower_tier__(self, pool: kvmem.Pool) -> Half:
-            return self
-
-    for wrong, text in (
-        (object(), "object has no method __lower_tier__"),
-        (Half(), "Half, which __lower_tier__ returned, has no method put"),
-    ):
-        tier: Any = wrong
-        with pytest.raises(TypeError, match=text):
-            kvmem.KvCache(scene.pool, lower_tier=tier)
-
-
 def test_errors_of_private_and_read_only_memory(scene: Scene) -> None:
     with kvmem.Pool(MIB, pages="4k") as private:
         for use in (private.fileno, private.share):

@@ -32,9 +32,17 @@ class Tier:
     def __lower_tier__(self, pool: kvmem.Pool) -> Tier:
         return self
 
-    def put(self, pinned: kvmem.Pinned) -> None: ...
-    def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> None: ...
-    def invalidate(self, key: int | bytes | str) -> None: ...
+    def store(self, values: list[kvmem.Pinned]) -> None: ...
+
+    def ask(self, keys: list[int | bytes | str]) -> list[int | None]:
+        return [None for _ in keys]
+
+    def fetch_into(
+        self, keys: list[int | bytes | str], buffers: list[memoryview]
+    ) -> list[int | None]:
+        return [None for _ in keys]
+
+    def remove(self, keys: list[int | bytes | str]) -> None: ...
     def clear(self) -> None: ...
     def close(self) -> None: ...
 
@@ -55,29 +63,6 @@ class Progress:
         self.pool.cancel()
 
 
-class Below:
-    """A lower tier that is called for many keys, has nothing, and can refer to its cache."""
-
-    other: object = None
-
-    def __lower_tier__(self, pool: kvmem.Pool) -> Below:
-        return self
-
-    def put_all(self, values: list[kvmem.Pinned]) -> None: ...
-
-    def lengths(self, keys: list[int | bytes | str]) -> list[int | None]:
-        return [None for _ in keys]
-
-    def fetch_into(
-        self, keys: list[int | bytes | str], buffers: list[memoryview]
-    ) -> list[int | None]:
-        return [None for _ in keys]
-
-    def invalidate(self, key: int | bytes | str) -> None: ...
-    def clear(self) -> None: ...
-    def close(self) -> None: ...
-
-
 class Admission:
     """Chooses the values that are written, and can refer to the tier."""
 
@@ -87,7 +72,7 @@ class Admission:
         return True
 
 
-Node = Exporter | Tier | Below | Progress | Admission
+Node = Exporter | Tier | Progress | Admission
 
 
 def over_a_buffer(make: Callable[[kvmem.Region], object]) -> Node:
@@ -104,7 +89,7 @@ def over_a_tier(make: Callable[[kvmem.KvCache], object]) -> Node:
 
 def over_a_chain(make: Callable[[kvmem.KvCache], object]) -> Node:
     """The cache has the tier twice, below a queue, whose thread calls it."""
-    tier = Below()
+    tier = Tier()
     pool = kvmem.Pool(MIB, pages="4k")
     cache = kvmem.KvCache(pool, lower_tier=kvmem.Chain(tier, tier), write_behind=10_000)
     cache.insert("evicted", b"value")

@@ -19,7 +19,6 @@ from typing import Any
 import kvmem
 import pytest
 from conftest import LIMIT, MIB
-from kvmem.lower_tier import LowerTier
 
 
 @pytest.fixture
@@ -392,11 +391,10 @@ def test_values_wait_in_a_queue_and_are_written_before_the_cache_ends(
         assert tier.fetch(keys) == [value(key) for key in keys]
 
 
-def test_a_queue_needs_a_disk_and_some_bytes(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None:
+def test_a_queue_needs_a_tier_and_some_bytes(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"write_behind": MIB}, "needs a lower_tier"),
         ({"lower_tier": tier, "write_behind": 0}, "write_behind is 0"),
-        ({"lower_tier": lambda cache: None, "write_behind": MIB}, "needs a DiskTier"),
     ]
     for options, words in cases:
         with pytest.raises(kvmem.InvalidArgumentError, match=words):
@@ -705,51 +703,13 @@ def test_two_caches_share_a_tier(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None
         assert found is not None and bytes(found) == b"value"
 
 
-def test_get_or_fetch_of_other_tiers(pool: kvmem.Pool) -> None:
-    class Dictionary:
-        def __init__(self) -> None:
-            self.values: dict[int | bytes | str, bytes] = {}
-
-        def __lower_tier__(self, pool: kvmem.Pool) -> LowerTier:
-            return self
-
-        def put(self, pinned: kvmem.Pinned) -> None:
-            self.values[pinned.cache_key] = bytes(pinned)
-
-        def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> kvmem.Pinned | None:
-            lease = cache.lease(key)
-            if not isinstance(lease, kvmem.Lease) or key not in self.values:
-                return None
-            reservation = cache.reserve(key, len(self.values[key]))
-            reservation.write(self.values[key])
-            return reservation.commit(lease=lease)
-
-        def invalidate(self, key: int | bytes | str) -> None:
-            self.values.pop(key, None)
-
-        def clear(self) -> None:
-            self.values.clear()
-
-        def close(self) -> None:
-            pass
-
-    below = Dictionary()
-    with kvmem.KvCache(pool, lower_tier=below) as cache:
-        cache.insert("a", b"1")
-        cache.insert("b", b"2")
-        cache.evict_to(0)
-        found = cache.get_or_fetch(["a", "c", "b"])
-        assert [one and bytes(one) for one in found] == [b"1", None, b"2"]
-        del found
-        cache.remove_everywhere("a")
-        assert list(below.values) == ["b"]
-        cache.clear_everywhere()
-        assert not below.values
+def test_get_or_fetch_without_a_tier(pool: kvmem.Pool) -> None:
     with kvmem.KvCache(pool) as cache:
         cache.insert("a", b"1")
-        first, second = cache.get_or_fetch(["a", "b"])
-        assert first is not None and bytes(first) == b"1" and second is None
-        first.release()
+        for timeout in (None, 0):
+            first, second = cache.get_or_fetch(["a", "b"], timeout=timeout)
+            assert first is not None and bytes(first) == b"1" and second is None
+            first.release()
         assert cache.remove_everywhere("b") is None
         cache.clear_everywhere()
 

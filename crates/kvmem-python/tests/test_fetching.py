@@ -36,14 +36,14 @@ class Gate:
     def __lower_tier__(self, pool: kvmem.Pool) -> Gate:
         return self
 
-    def put_all(self, values: list[kvmem.Pinned]) -> None:
+    def store(self, values: list[kvmem.Pinned]) -> None:
         self.putting.set()
         assert self.open.wait(LIMIT)
         for pinned in values:
             if not pinned.superseded:
                 self.values[pinned.cache_key] = bytes(pinned)
 
-    def lengths(self, keys: list[int | bytes | str]) -> list[int | None]:
+    def ask(self, keys: list[int | bytes | str]) -> list[int | None]:
         return [len(self.values[key]) if key in self.values else None for key in keys]
 
     def fetch_into(
@@ -56,8 +56,9 @@ class Gate:
             buffer[:] = self.values[key]
         return [len(buffer) for buffer in buffers]
 
-    def invalidate(self, key: int | bytes | str) -> None:
-        self.values.pop(key, None)
+    def remove(self, keys: list[int | bytes | str]) -> None:
+        for key in keys:
+            self.values.pop(key, None)
 
     def clear(self) -> None:
         self.values.clear()
@@ -195,37 +196,6 @@ def test_a_deadline_returns_what_is_there(gate: Gate, gated: kvmem.KvCache) -> N
     check(gated.get_or_fetch(range(20), timeout=2**40), range(20))
     with pytest.raises(kvmem.InvalidArgumentError, match="timeout is -1"):
         gated.get_or_fetch([1], timeout=-1)
-
-
-def test_tiers_that_are_called_key_by_key(pool: kvmem.Pool) -> None:
-    class OneByOne:
-        def __init__(self) -> None:
-            self.keys: list[object] = []
-
-        def __lower_tier__(self, pool: kvmem.Pool) -> Any:
-            return self
-
-        def put(self, pinned: kvmem.Pinned) -> None: ...
-
-        def fetch(self, cache: kvmem.KvCache, key: object) -> None:
-            self.keys.append(key)
-            time.sleep(0.02)
-
-        def invalidate(self, key: object) -> None: ...
-        def clear(self) -> None: ...
-        def close(self) -> None: ...
-
-    tier = OneByOne()
-    with kvmem.KvCache(pool, lower_tier=tier) as cache:
-        assert cache.get_or_fetch(range(100), timeout=0.01) == [None] * 100
-        assert len(tier.keys) == 1
-        cache.insert(99, b"value")
-        found = cache.get_or_fetch([98, 99], timeout=0)
-        assert found[0] is None and found[1] is not None
-        found[1].release()
-        with pytest.raises(TypeError, match=r"OneByOne is asked for one key.*kvmem\.Chain"):
-            cache.start_fetch([1])
-        assert cache.flush() and cache.write_behind_stats().evicted == 0
 
 
 def test_a_fetch_keeps_its_cache(gate: Gate, pool: kvmem.Pool) -> None:
@@ -404,12 +374,12 @@ def test_a_process_ends_while_it_fetches(tmp_path: Path, script: Callable[..., s
         import kvmem, threading
         class Slow:
             def __lower_tier__(self, pool): return self
-            def put_all(self, values): pass
-            def lengths(self, keys): return [5 for _ in keys]
+            def store(self, values): pass
+            def ask(self, keys): return [5 for _ in keys]
             def fetch_into(self, keys, buffers):
                 threading.Event().wait(0.3)
                 return [None for _ in keys]
-            def invalidate(self, key): pass
+            def remove(self, keys): pass
             def clear(self): pass
             def close(self): pass
         pool = kvmem.Pool("1MiB", pages="4k")

@@ -255,48 +255,6 @@ def test_every_insertion_and_removal_invalidates_a_lease(pool: kvmem.Pool) -> No
     other.release()
 
 
-def test_the_lower_tier_is_called_while_nothing_is_leased(pool: kvmem.Pool) -> None:
-    calls: list[tuple[str, object]] = []
-
-    class Tier:
-        def __lower_tier__(self, pool: kvmem.Pool) -> Tier:
-            return self
-
-        def put(self, pinned: kvmem.Pinned) -> None:
-            calls.append(("put", cache.lease(pinned.cache_key)))
-            if bytes(pinned) == b"late":
-                cache.remove(pinned.cache_key)
-                calls.append(("superseded", pinned.superseded))
-
-        def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> None:
-            return None
-
-        def invalidate(self, key: int | bytes | str) -> None:
-            calls.append(("invalidate", cache.lease(key)))
-
-        def clear(self) -> None:
-            calls.append(("clear", cache.lease("any")))
-
-        def close(self) -> None:
-            calls.append(("close", None))
-
-    with kvmem.KvCache(pool, lower_tier=Tier()) as cache:
-        cache.insert("k", b"value")
-        cache.evict_to(0)
-        cache.insert("k", b"late")
-        cache.evict_to(0)
-        cache.clear()
-    expected = [
-        ("put", None),
-        ("put", None),
-        ("invalidate", None),
-        ("superseded", True),
-        ("clear", None),
-        ("close", None),
-    ]
-    assert calls == expected
-
-
 def test_a_cache_is_true(pool: kvmem.Pool) -> None:
     cache = kvmem.KvCache(pool)
     assert len(cache) == 0 and bool(cache) and (cache or None) is cache

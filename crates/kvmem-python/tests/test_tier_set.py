@@ -49,7 +49,7 @@ def test_a_set_spreads_keys_and_finds_them_in_any_order(
     tiers.close()
     tiers.close()
     assert tiers.closed and "closed" in repr(tiers)
-    with pytest.raises(kvmem.ClosedError, match="tier set has been closed"):
+    with pytest.raises(kvmem.ClosedError, match="disk tier has been closed"):
         tiers.fetch([1])
     with kvmem.TierSet(reversed(paths)) as turned:
         reports = [one for one in turned.reports if one is not None]
@@ -158,7 +158,7 @@ def test_a_chain_finds_what_its_upper_tier_has_evicted(paths: list[Path], pool: 
             with cache.get("key") or pytest.fail() as found:
                 assert bytes(found) == b"value"
         upper.close()
-        with pytest.raises(kvmem.ClosedError, match="tier set"):
+        with pytest.raises(kvmem.ClosedError, match="disk tier"):
             kvmem.KvCache(pool, lower_tier=chain)
     for wrong in (7, None, "tier", pool):
         with pytest.raises(TypeError, match="no DiskTier, TierSet or Chain"):
@@ -283,7 +283,7 @@ def test_a_forked_child_cannot_use_a_set(paths: list[Path], script: Callable[...
         print("parent")
         """
     )
-    assert output.count("the tier set") == 3 and output.count("the pool") == 1, output
+    assert output.count("the disk tier") == 3 and output.count("the pool") == 1, output
     assert output.count("the cache") == 3 and output.count("the fetch") == 3, output
     assert output.endswith("parent\n"), output
 

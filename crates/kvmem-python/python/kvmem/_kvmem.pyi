@@ -30,7 +30,7 @@ from .data import (
     SessionListed,
     WriteBehindStats,
 )
-from .lower_tier import BatchLowerTier, BatchLowerTierFactory, LowerTier, LowerTierFactory
+from .tier import Tier, TierFactory
 
 if sys.version_info >= (3, 12):
     from collections.abc import Buffer as _Buffer
@@ -1191,14 +1191,14 @@ class Chain:
 
     Both get each value that a cache above evicts, and both are told of removals. A fetch asks
     ``upper``, and ``lower`` for the rest. Each is a :class:`DiskTier`, a :class:`TierSet`, a
-    :class:`Chain`, or an object of Python whose lower tier has the methods of
-    :class:`kvmem.lower_tier.BatchLowerTier`, such as :class:`kvmem.mooncake.ClusterTier`.
+    :class:`Chain`, or an object of Python that makes a :class:`kvmem.tier.Tier`, such as
+    :class:`kvmem.mooncake.ClusterTier`.
     """
 
     def __new__(
         cls,
-        upper: DiskTier | TierSet | Chain | BatchLowerTierFactory,
-        lower: DiskTier | TierSet | Chain | BatchLowerTierFactory,
+        upper: DiskTier | TierSet | Chain | TierFactory,
+        lower: DiskTier | TierSet | Chain | TierFactory,
     ) -> Self: ...
     @property
     def upper(self) -> Any:
@@ -1273,11 +1273,11 @@ class KvCache(_Manager):
       None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
     - ``lower_tier``: receives evicted values and is asked for missing ones: a :class:`DiskTier`,
       a :class:`TierSet`, a :class:`Chain`, or an object of Python such as
-      :class:`kvmem.mooncake.Store`: see :mod:`kvmem.lower_tier`.
+      :class:`kvmem.mooncake.Store`: see :mod:`kvmem.tier`.
     - ``write_behind``: evicted values wait in a queue of as many bytes, where they are still found,
       and a thread writes them to the lower tier, many at once. They stay in use in the pool
       meanwhile. Closing the cache writes what is left. None: the thread that evicts a value writes
-      it. An object of Python needs the methods of :class:`kvmem.lower_tier.BatchLowerTier`.
+      it.
     - ``write_behind_when_full``: what happens when the queue is full: ``wait``, or ``drop`` the
       value together with an older one of the lower tier.
     - ``write_behind_writers``: number of threads that write the values of the queue.
@@ -1296,9 +1296,7 @@ class KvCache(_Manager):
         watermarks: tuple[_Size, _Size] | None = None,
         eviction: str = "lru",
         shards: int | None = None,
-        lower_tier: (
-            LowerTierFactory | BatchLowerTierFactory | DiskTier | TierSet | Chain | None
-        ) = None,
+        lower_tier: TierFactory | DiskTier | TierSet | Chain | None = None,
         write_behind: _Size | None = None,
         write_behind_when_full: str = "wait",
         write_behind_writers: SupportsIndex = 1,
@@ -1336,8 +1334,7 @@ class KvCache(_Manager):
         much faster than one :meth:`get` after the other.
 
         After ``timeout`` seconds it returns the values that are there. Reads that have begun end in
-        the background, and their values are in the cache afterwards; the others are cancelled. A
-        tier of Python that is asked for one key after the other is asked for no further key.
+        the background, and their values are in the cache afterwards; the others are cancelled.
 
         A value that was stored or removed meanwhile is never replaced by an older one of the tier.
 
@@ -1357,9 +1354,6 @@ class KvCache(_Manager):
     def start_fetch(self, keys: Iterable[_CacheKey]) -> Fetching:
         """Begins to fetch from the lower tier what the cache lacks of ``keys``, and returns at
         once. A thread of the cache reads. Other calls for the same keys share the reads.
-
-        Raises ``TypeError`` if the lower tier is an object of Python that is asked for one key
-        after the other: see :mod:`kvmem.lower_tier`.
 
         >>> import asyncio, os, tempfile
         >>> path = os.path.join(tempfile.mkdtemp(), "tier")
@@ -1439,7 +1433,7 @@ class KvCache(_Manager):
         """Pool that the blocks are allocated from."""
 
     @property
-    def lower_tier(self) -> LowerTier | BatchLowerTier | DiskTier | TierSet | Chain | None:
+    def lower_tier(self) -> Tier | DiskTier | TierSet | Chain | None:
         """Lower tier of the cache."""
 
     def stats(self) -> KvCacheStats:
@@ -1483,7 +1477,7 @@ class Pinned(_Memory, _Manager):
     @property
     def superseded(self) -> bool:
         """Whether the cache key has received another value since, or was removed. An eviction does
-        not count: see :class:`kvmem.lower_tier.LowerTier`.
+        not count: see :mod:`kvmem.tier`.
         """
 
     def release(self) -> None:

@@ -1,9 +1,9 @@
 """*ClusterTier*: a cluster as the lower tier of a cache.
 
 Evicted values wait in a queue, pinned, until a thread has put them into the cluster. A value that
-the cache misses is fetched into new space of the cache and becomes one of its values again. Each
-object ends with a *trailer* of 32 bytes: a magic number, the length, and checksums of the bytes and
-of the key. A value whose trailer does not match is never returned.
+the cache misses is read back. Each object ends with a *trailer* of 32 bytes: a magic number, the
+length, and checksums of the bytes and of the key. A value whose trailer does not match is never
+returned.
 
 The queue is bounded in bytes. When it is full, an insertion waits at max_bytes ``max_wait``
 seconds, and not at all while the cluster fails; then the value is dropped. A value that was
@@ -16,43 +16,34 @@ are back, look-ups do not call the cluster, which is counted, insertions do not 
 keeps its values. A segment that fails is skipped on its own in the same way.
 
 A transfer that missed its deadline goes on in the engine. Its memory is not reused until it has
-ended: the call holds the space in the cache and the trailer. A *put* that goes on could end after a
+ended: the call holds its block and the trailer. A *put* that goes on could end after a
 later put or removal under its key and bring the older value back. Therefore the thread waits for
 its end before it puts or removes anything else.
 
-**No older value comes back.** The *latest* value of a key is the one put last under it, or none if
-the key was removed since. The tier's value under a key is, in this order: the value that waits;
+**No older value comes back.** The *latest* value of a key is the one stored last under it, or none
+if the key was removed since. The tier's value under a key is, in this order: the value that waits;
 nothing, if the key is stale; the cluster's object. This is the latest value, or nothing, whenever
-the cache gives a lease (:meth:`kvmem.KvCache.lease`), and it stays so while the lease is valid.
-Therefore a look-up takes a lease *first*, then looks, and stores what it found only under the
-lease. While it fetches, a value under the key may be
+the cache fetches a key, and :mod:`kvmem.tier` says what the cache does with it. While a look-up
+reads, a value under the key may be
 
-- *inserted*: this ends the lease's validity. While the value is in the cache no lease is given,
-  however old the tier's value is.
-- *inserted and removed*: the lease is not valid, and none is given until
-  :meth:`ClusterTier.invalidate` has returned. From then on the tier's value is stale. A value that
-  was on its way to the tier when the key was removed reports ``superseded`` if it arrives later,
-  and is not stored; if it arrives earlier, it is invalidated. Clearing the cache does the same for
-  all keys.
-- *inserted and evicted*: the lease is not valid, and none is given until :meth:`ClusterTier.put`
-  has returned. Then the value waits in the queue and comes before everything older.
-- *inserted, evicted, and evicted again with another value*, by two threads of which the second
-  arrives first: the first value reports ``superseded`` and is not stored. The tier reads this under
-  the lock under which it stored the second value.
-- *inserted, evicted and stored*: the lease is not valid, although the tier no longer shows why.
-- *inserted, evicted, and dropped or rejected by the cluster*: the lease is not valid. The cluster's
-  object is stale from before the value is released until the object has been removed.
-- *inserted, evicted, and the tier fails to store it*: the cache calls ``invalidate``. If that fails
-  too, the cache gives no lease on the key any more.
+- *removed*: the tier's value is stale from then on. A value that was on its way to the tier when
+  the key was removed reports ``superseded`` if it arrives later, and is not stored; if it arrives
+  earlier, it is removed.
+- *evicted*: the value waits in the queue and comes before everything older.
+- *evicted twice*, by two threads of which the second arrives first: the first value reports
+  ``superseded`` and is not stored. The tier reads this under the lock under which it stored the
+  second value.
+- *dropped, or rejected by the cluster*: the cluster's object is stale from before the value is
+  released until the object has been removed.
+
+Each of these marks the look-up as overtaken, and it finds nothing.
 
 One thread puts the waiting values. It marks a value as stored, and its key as no longer stale, only
 if the value is still the latest.
 
-**In a chain** (:class:`kvmem.Chain`) the library calls the methods of
-:class:`~kvmem.lower_tier.BatchLowerTier`. The cache takes the leases then, and
-the same argument holds. The memory that a value is read into is lent for the call alone, so a
-transfer that may outlive the call cannot use it: the value is read into a block of the pool, which
-the transfer holds, and copied. The queue is the same.
+The memory that a value is read into is lent for the call alone, so a transfer that may outlive the
+call cannot use it: the value is read into a block of the pool, which the transfer holds, and
+copied.
 """
 
 from __future__ import annotations
@@ -68,8 +59,8 @@ import zlib
 from collections import deque
 from typing import NamedTuple
 
-from .._kvmem import Block, KvCache, Lease, Pinned, Pool, Reservation
-from ..errors import ClosedError, ExportedError, InvalidArgumentError, KvmemError, OutOfSpaceError
+from .._kvmem import Block, Pinned, Pool
+from ..errors import ExportedError, InvalidArgumentError, KvmemError, OutOfSpaceError
 from . import errors
 from .store import Store
 
@@ -114,7 +105,7 @@ class ClusterTierStats(NamedTuple):
     invalidated: int
     """Values whose key was removed, or received another value, before they reached the cluster."""
     fetched: int
-    """Values fetched into the cache, from the cluster or from the queue."""
+    """Values that were read, from the cluster or from the queue."""
     fetched_bytes: int
     """Bytes of the fetched values."""
     absent: int
@@ -126,9 +117,7 @@ class ClusterTierStats(NamedTuple):
     corrupt: int
     """Fetched values that differ from the value that was put."""
     superseded: int
-    """Look-ups that another thread overtook: it stored or removed a value meanwhile, or was just
-    handing one to the tier. They return the value that the cache has then, if any.
-    """
+    """Look-ups that another thread overtook: it stored or removed a value meanwhile."""
     stale: int
     """Keys that must not be fetched and whose objects still have to be removed."""
     errors: int
@@ -197,7 +186,7 @@ class _Entry:
 
 
 class _Read:
-    """A look-up by a chain, from before it looks until its bytes are in place."""
+    """A look-up, from before it looks until its bytes are in place."""
 
     __slots__ = ("is_overtaken",)
 
@@ -253,24 +242,12 @@ class ClusterTier:
             )
         return self
 
-    def put(self, pinned: Pinned) -> None:
-        """Queues an evicted value, unless it is superseded. The cache calls this."""
-        self._worker.enqueue(pinned)
-
-    def fetch(self, cache: KvCache, key: _CacheKey) -> Pinned | None:
-        """Stores the cluster's value under ``key`` in the cache and returns it.
-
-        Returns the cache's value if the cache has one by now, and None if there is no value or the
-        cluster cannot be reached.
-        """
-        return self._worker.fetch(cache, key)
-
-    def put_all(self, values: list[Pinned]) -> None:
-        """Queues evicted values, as :meth:`put` does. A chain calls this."""
+    def store(self, values: list[Pinned]) -> None:
+        """Queues evicted values, unless they are superseded. The cache calls this."""
         for pinned in values:
-            self.put(pinned)
+            self._worker.enqueue(pinned)
 
-    def lengths(self, keys: list[_CacheKey]) -> list[int | None]:
+    def ask(self, keys: list[_CacheKey]) -> list[int | None]:
         """Returns the length of each value in bytes; None if there is none, or if the cluster
         cannot be reached.
         """
@@ -282,9 +259,10 @@ class ClusterTier:
         """
         return [self._worker.read(key, buffer) for key, buffer in zip(keys, buffers, strict=True)]
 
-    def invalidate(self, key: _CacheKey) -> None:
-        """Stops fetching the cluster's object under ``key``, and has it removed."""
-        self._worker.invalidate(key)
+    def remove(self, keys: list[_CacheKey]) -> None:
+        """Stops fetching the cluster's objects under keys, and has them removed."""
+        for key in keys:
+            self._worker.remove(key)
 
     def clear(self) -> None:
         """Stops fetching all objects with this prefix, and has them removed."""
@@ -348,7 +326,7 @@ class _Worker:
         """The latest queued value of each name."""
         self.bytes = 0
         self.reads: dict[str, list[_Read]] = {}
-        """Look-ups by chains, by name."""
+        """Look-ups, by name."""
         self.stale: set[str] = set()
         self.all_stale = False
         self.down = False
@@ -399,7 +377,7 @@ class _Worker:
             if not fits() and self.max_wait > 0 and nbytes <= self.max_bytes:
                 self.changed.wait_for(lambda: fits() or self.failing, self.max_wait)
             self.counts.evicted += 1
-            # Read under the lock under which values are queued and invalidated: a later value of
+            # Read under the lock under which values are queued and removed: a later value of
             # the key has been queued before, or will be.
             if pinned.superseded:
                 self.counts.invalidated += 1
@@ -443,7 +421,7 @@ class _Worker:
         for read in self.reads.get(name, ()):
             read.is_overtaken = True
 
-    def invalidate(self, key: _CacheKey) -> None:
+    def remove(self, key: _CacheKey) -> None:
         with self.lock:
             name = self.name(key)
             self._drop_waiting(name)
@@ -608,39 +586,8 @@ class _Worker:
 
     # Look-ups.
 
-    def fetch(self, cache: KvCache, key: _CacheKey) -> Pinned | None:
-        # Before anything is looked up: see the head of the file.
-        lease = cache.lease(key)
-        if not isinstance(lease, Lease):
-            return self._superseded(lease)
-        with lease:
-            return self._find(cache, key, lease)
-
-    def _find(self, cache: KvCache, key: _CacheKey, lease: Lease) -> Pinned | None:
-        name = self.name(key)
-        with self.lock:
-            entry = self.waiting.get(name)
-            view = None if entry is None else memoryview(entry.pinned)
-        if view is not None:
-            return self._copy(cache, key, lease, view)
-        with self.lock:
-            if self.down or self.stopping:
-                self.counts.skipped += 1
-                return None
-            if self.all_stale or name in self.stale:
-                self.counts.absent += 1
-                return None
-        try:
-            return self._get(cache, key, lease, name)
-        except KvmemError as error:
-            if self._count_miss(error, overtaken=not lease.is_valid):
-                return self._superseded(None)
-        return None
-
-    def _count_miss(self, error: KvmemError, *, overtaken: bool) -> bool:
-        """Counts a look-up that failed. Returns True if another thread overtook it, which is not
-        counted.
-        """
+    def _count_miss(self, error: KvmemError, *, overtaken: bool) -> None:
+        """Counts a look-up that failed."""
         if isinstance(error, errors.ObjectMissingError):
             with self.lock:
                 self.counts.absent += 1
@@ -658,86 +605,15 @@ class _Worker:
                 error, errors.UnreachableError
             )
             if reached and overtaken:
-                return True
+                self._count_superseded()
+                return
             self._count_failure(error)
             with self.lock:
                 self.counts.fetch_failures += 1
-        return False
 
-    def _copy(
-        self, cache: KvCache, key: _CacheKey, lease: Lease, view: memoryview
-    ) -> Pinned | None:
-        """Copies a value that still waits into the cache."""
-        try:
-            with view:
-                room = cache.reserve(key, view.nbytes)
-                room.write(view)
-        except OutOfSpaceError as error:
-            with self.lock:
-                self.counts.fetch_failures += 1
-                self.last_error = str(error)
-            return None
-        return self._commit(cache, key, lease, room)
-
-    def _get(self, cache: KvCache, key: _CacheKey, lease: Lease, name: str) -> Pinned | None:
-        nbytes = self.store.available_size(name) - _TRAILER.size
-        if nbytes <= 0:
-            if not lease.is_valid:
-                return self._superseded(None)
-            self._corrupt(name)
-            return None
-        # Abandoned calls may hold all trailers.
-        trailer = self.take_trailer(self.store.deadline)
-        if trailer is None:
-            with self.lock:
-                self.counts.skipped += 1
-            return None
-        room = cache.reserve(key, nbytes)
-        try:
-            self.store.get_parts(name, [room, trailer.block], keep=trailer)
-            with memoryview(room) as view, memoryview(trailer.block) as found:
-                good = found == _TRAILER.pack(
-                    _MAGIC, nbytes, zlib.crc32(view), zlib.crc32(name.encode())
-                )
-            with self.lock:
-                # Another cache that shares the tier may have removed it.
-                stale = self.all_stale or name in self.stale
-                self.counts.absent += stale
-            # Read after the transfer: if the lease is not valid, the bytes may mix two values.
-            if not stale and (good or not lease.is_valid):
-                return self._commit(cache, key, lease, room)
-        except BaseException:
-            # If an abandoned call still writes to the space, it is freed when that call ends.
-            with contextlib.suppress(ClosedError, ExportedError):
-                room.discard()
-            raise
-        room.discard()
-        if not stale:
-            self._corrupt(name)
-        return None
-
-    def _commit(
-        self, cache: KvCache, key: _CacheKey, lease: Lease, room: Reservation
-    ) -> Pinned | None:
-        """Stores the fetched value in the cache, if it is still the latest."""
-        nbytes = room.nbytes
-        found = room.commit(lease=lease)
-        if found is None:
-            current = cache.lease(key)
-            if isinstance(current, Lease):
-                current.release()
-                current = None
-            return self._superseded(current)
-        with self.lock:
-            self.counts.fetched += 1
-            self.counts.fetched_bytes += nbytes
-        return found
-
-    def _superseded(self, current: Pinned | None) -> Pinned | None:
-        """Counts a look-up that another thread overtook. Returns the cache's value."""
+    def _count_superseded(self) -> None:
         with self.lock:
             self.counts.superseded += 1
-        return current
 
     def _corrupt(self, name: str) -> None:
         with self.lock:
@@ -745,8 +621,6 @@ class _Worker:
             self.last_error = f"the cluster returned other bytes under {name!r} than were put"
             self._mark_stale(name)
         _log.warning("%s: the object is removed", self.last_error)
-
-    # Look-ups by a chain.
 
     def length(self, key: _CacheKey) -> int | None:
         """Returns the length of the value under a key; None if there is none to be read."""
@@ -797,8 +671,7 @@ class _Worker:
                     if found:
                         buffer[:] = view
         except KvmemError as error:
-            if self._count_miss(error, overtaken=this.is_overtaken):
-                self._superseded(None)
+            self._count_miss(error, overtaken=this.is_overtaken)
             return None
         finally:
             with self.lock:
@@ -839,7 +712,7 @@ class _Worker:
             with contextlib.suppress(ExportedError):
                 block.free()
         if this.is_overtaken:
-            self._superseded(None)
+            self._count_superseded()
         elif not stale:
             self._corrupt(name)
         return False

@@ -20,23 +20,11 @@ from ..mooncake import ClusterTier, ClusterTierStats, Store
 from .store import Budget, Value, ValueStore
 
 
-class _BatchTier:
-    """The methods of a tier for many keys, without the one for a single key: a cache then has
-    threads that call it.
-    """
+class _PromptlyClosed(ClusterTier):
+    """A tier whose end writes what is queued for a second at most."""
 
-    def __init__(self, tier: ClusterTier) -> None:
-        self._tier = tier
-        self.put_all, self.lengths = tier.put_all, tier.lengths
-        self.fetch_into, self.invalidate = tier.fetch_into, tier.invalidate
-        self.clear = tier.clear
-
-    def __lower_tier__(self, pool: Pool) -> _BatchTier:
-        self._tier.__lower_tier__(pool)
-        return self
-
-    def close(self) -> None:
-        self._tier.close(timeout=1.0)
+    def close(self, timeout: float = 1.0) -> None:
+        super().close(timeout)
 
 
 class ClusterStore(ValueStore):
@@ -76,14 +64,13 @@ class ClusterStore(ValueStore):
             options = {"deadline": deadline, **(engine or {})}
             store = Store(pool, master=master, **options)
             stack.callback(store.close)
-            self._tier = ClusterTier(
+            self._tier = _PromptlyClosed(
                 store, prefix=f"{namespace}/", max_wait=0.0, replace=False, retry=retry
             )
-            batch = _BatchTier(self._tier)
             self._cache = KvCache(
                 pool,
                 max_bytes=pool.capacity // 2,
-                lower_tier=batch if self._disk is None else Chain(self._disk, batch),
+                lower_tier=self._tier if self._disk is None else Chain(self._disk, self._tier),
                 write_behind=pool.capacity // 4,
                 write_behind_when_full="drop",
             )
@@ -126,7 +113,7 @@ class ClusterStore(ValueStore):
         missing = [index for index, nbytes in enumerate(found) if nbytes is None]
         if missing:
             lengths = self.backend.call(
-                lambda: self._tier.lengths([keys[index] for index in missing]), budget
+                lambda: self._tier.ask([keys[index] for index in missing]), budget
             )
             for index, nbytes in zip(missing, lengths, strict=True):
                 found[index] = nbytes

@@ -1,4 +1,4 @@
-"""The lower tier without a cluster: every way in which an old value could come back after a newer
+"""``ClusterTier`` without a cluster: every way in which an old value could come back after a newer
 one was stored, first one by one, then at random.
 
 The store here is a dictionary with hooks. ``distributed/`` tests a real cluster.
@@ -94,53 +94,31 @@ class Hooked(ClusterTier):
     def __init__(self, store: Store, **settings: Any) -> None:
         super().__init__(store, **settings)
         self.before_put: Callable[[bytes], object] = lambda value: None
-        self.before_invalidate: Callable[[], object] = lambda: None
+        self.before_remove: Callable[[], object] = lambda: None
 
-    def put(self, pinned: kvmem.Pinned) -> None:
-        self.before_put(bytes(pinned))
-        super().put(pinned)
+    def store(self, values: list[kvmem.Pinned]) -> None:
+        for pinned in values:
+            self.before_put(bytes(pinned))
+        super().store(values)
 
-    def invalidate(self, key: int | bytes | str) -> None:
-        self.before_invalidate()
-        super().invalidate(key)
+    def remove(self, keys: list[int | bytes | str]) -> None:
+        self.before_remove()
+        super().remove(keys)
 
     def clear(self) -> None:
-        self.before_invalidate()
+        self.before_remove()
         super().clear()
-
-
-class Nothing:
-    """A tier that has nothing, to be above another one."""
-
-    def __lower_tier__(self, pool: kvmem.Pool) -> Nothing:
-        return self
-
-    def put_all(self, values: list[kvmem.Pinned]) -> None: ...
-
-    def lengths(self, keys: list[int | bytes | str]) -> list[int | None]:
-        return [None] * len(keys)
-
-    def fetch_into(
-        self, keys: list[int | bytes | str], buffers: list[memoryview]
-    ) -> list[int | None]:
-        return [None] * len(keys)
-
-    def invalidate(self, key: int | bytes | str) -> None: ...
-    def clear(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class Tiers:
     """A cache, its tier, and the store below. The cluster has the first value under the key, and
-    the cache has none. In a chain the library calls the tier.
+    the cache has none.
     """
 
-    def __init__(self, pool: kvmem.Pool, *, chained: bool = False, **settings: Any) -> None:
-        self.chained = chained
+    def __init__(self, pool: kvmem.Pool, **settings: Any) -> None:
         self.store = DictionaryStore(pool)
         self.tier = Hooked(cast(Store, self.store), retry=0.01, **settings)
-        below = kvmem.Chain(Nothing(), self.tier) if chained else self.tier
-        self.cache = kvmem.KvCache(pool, lower_tier=below)
+        self.cache = kvmem.KvCache(pool, lower_tier=self.tier)
         self.put(V1)
         self.evict()
 
@@ -212,9 +190,9 @@ def pool() -> Iterator[kvmem.Pool]:
         pool.check()
 
 
-@pytest.fixture(params=[False, True], ids=["alone", "in a chain"])
-def tiers(pool: kvmem.Pool, request: pytest.FixtureRequest) -> Iterator[Tiers]:
-    tiers = Tiers(pool, chained=request.param)
+@pytest.fixture
+def tiers(pool: kvmem.Pool) -> Iterator[Tiers]:
+    tiers = Tiers(pool)
     yield tiers
     tiers.close()
 
@@ -275,10 +253,8 @@ def test_a_fetch_from_the_cluster_is_overtaken(tiers: Tiers, change: str, what: 
     tiers.once(what, lambda: do(tiers))
     assert tiers.get() in (None, then)
     assert tiers.get() == then
-    fetched = then is not None and change != "inserted"
-    # A chain's tier does not hear of values that stay in the cache.
-    unheard = tiers.chained and change == "inserted"
-    assert tiers.tier.stats().fetched == fetched + unheard
+    # The tier does not hear of values that stay in the cache.
+    assert tiers.tier.stats().fetched == (then is not None)
 
 
 @pytest.mark.parametrize("what", ["size", "get"])
@@ -288,42 +264,6 @@ def test_a_fetch_is_overtaken_by_a_value_on_its_way(tiers: Tiers, what: str) -> 
         assert tiers.get() is None
         assert tiers.get() is None, "the cluster still has the first one"
     assert tiers.get() == V2
-
-
-class Between:
-    """A cache for a fetch: runs a function when the fetch reserves space for its value."""
-
-    def __init__(self, cache: kvmem.KvCache, do: Callable[[], object]) -> None:
-        self.cache = cache
-        self.do = do
-
-    def reserve(self, key: str, nbytes: int) -> kvmem.Reservation:
-        self.do()
-        return self.cache.reserve(key, nbytes)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.cache, name)
-
-
-@pytest.mark.parametrize(
-    "change", [change for change in CHANGES if change != "inserted and stored"]
-)
-def test_a_fetch_from_the_queue_is_overtaken(tiers: Tiers, change: str) -> None:
-    do, then = CHANGES[change]
-    hold = threading.Event()
-    tiers.put(V3)
-    tiers.store.during = lambda what: what == "put" and hold.wait(LIMIT)
-    tiers.cache.evict_to(0)
-    assert tiers.tier.stats().queued == 1
-
-    def overtake() -> None:
-        hold.set()
-        do(tiers)
-
-    found = tiers.tier.fetch(cast(kvmem.KvCache, Between(tiers.cache, overtake)), KEY)
-    assert (found and bytes(found)) in (None, then)
-    del found
-    assert tiers.get() == then
 
 
 # Look-ups while a value is on its way to the tier.
@@ -359,7 +299,7 @@ def test_a_value_that_arrives_after_its_removal(tiers: Tiers, out: str) -> None:
 def test_a_fetch_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
     assert tiers.get() == V1
     seen: list[bytes | None] = []
-    tiers.tier.before_invalidate = lambda: seen.append(tiers.get())
+    tiers.tier.before_remove = lambda: seen.append(tiers.get())
     tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
     assert len(seen) == 1
     assert tiers.get() is None
@@ -378,126 +318,14 @@ def test_an_eviction_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
         tiers.put(V2)
         tiers.cache.evict_to(0)
 
-    tiers.tier.before_invalidate = meanwhile
+    tiers.tier.before_remove = meanwhile
     tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
     assert tiers.get() in (None, V2)
     assert tiers.tier.flush(LIMIT)
     assert tiers.get() in (None, V2)
 
 
-Evicting = Callable[[kvmem.KvCache], object]
-
-
-def with_watermarks(cache: kvmem.KvCache) -> object:
-    """The commit of one value evicts others."""
-    with cache.reserve("last", 1000) as room:
-        return room.write(b"x")
-
-
-EVICTING: dict[str, Evicting] = {
-    "insert": lambda cache: cache.insert("last", bytes(2000)),
-    "reserve": lambda cache: cache.reserve("last", 2000),
-    "evict_to": lambda cache: cache.evict_to(0),
-    "commit": lambda cache: cache.reserve("last", 1000).commit(),
-    "commit under a lease": lambda cache: cache.reserve("last", 1000).commit(
-        lease=cast(kvmem.Lease, cache.lease("last"))
-    ),
-    "the end of a with": with_watermarks,
-}
-
-
-class Interrupted:
-    """A lower tier whose user presses Ctrl-C. ``told`` has the keys that it had to invalidate."""
-
-    def __init__(self, raised: type[BaseException] = KeyboardInterrupt) -> None:
-        self.raised, self.calls = raised, 0
-        self.told: list[object] = []
-        self.on_invalidate: Callable[[object], object] = self.told.append
-
-    def __lower_tier__(self, pool: kvmem.Pool) -> Interrupted:
-        return self
-
-    def put(self, pinned: kvmem.Pinned) -> None:
-        self.calls += 1
-        raise self.raised
-
-    def fetch(self, cache: kvmem.KvCache, key: int | bytes | str) -> None: ...
-    def invalidate(self, key: int | bytes | str) -> None:
-        self.on_invalidate(key)
-
-    def clear(self) -> None: ...
-    def close(self) -> None: ...
-
-
-@pytest.mark.parametrize("evict", EVICTING)
-@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_in_the_lower_tier_reaches_the_caller(
-    pool: kvmem.Pool, evict: str, raised: type[BaseException]
-) -> None:
-    tier = Interrupted(raised)
-    settings: dict[str, Any] = (
-        {"watermarks": (1000, 3500)} if evict.startswith(("commit", "the end")) else {}
-    )
-    with kvmem.KvCache(pool, max_bytes=4000, shards=1, lower_tier=tier, **settings) as cache:
-        for key in range(3):
-            cache.insert(key, bytes(1000))
-        with pytest.raises(raised):
-            EVICTING[evict](cache)
-        # After the interrupt no further value was given to it; each was dropped, invalidated and
-        # counted.
-        assert tier.calls == 1 and len(tier.told) >= 1
-        assert cache.stats().sink_failures == cache.stats().evictions == len(tier.told)
-        assert cache.evict_to(4000) == cache.nbytes, "it is raised once"
-        if evict == "insert":
-            assert "last" not in cache, "an insertion that raises puts nothing in"
-
-
-def test_an_interrupt_while_the_lower_tier_invalidates_reaches_the_caller(pool: kvmem.Pool) -> None:
-    tier = Interrupted(ValueError)
-
-    def interrupted(key: object) -> None:
-        raise KeyboardInterrupt
-
-    tier.on_invalidate = interrupted
-    unraisable: list[object] = []
-    with kvmem.KvCache(pool, lower_tier=tier) as cache, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "unraisablehook", lambda each: unraisable.append(each.exc_type))
-        cache.insert(KEY, b"x")
-        with pytest.raises(KeyboardInterrupt):
-            cache.evict_to(0)
-        assert unraisable == [ValueError]
-        assert cache.stats().sink_failures == 1 and cache.lease(KEY) is None
-
-
-def test_a_signal_in_the_lower_tier_interrupts_the_insertion(script: Callable[..., str]) -> None:
-    script(
-        """
-        import signal, threading, time
-        import kvmem
-        # It may be ignored here, as in the background of a shell.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        class Slow:
-            def __lower_tier__(self, pool): return self
-            def put(self, pinned):
-                signal.raise_signal(signal.SIGINT)
-                time.sleep(100)
-            def fetch(self, cache, key): ...
-            def invalidate(self, key): ...
-            def clear(self): ...
-            def close(self): ...
-        cache = kvmem.KvCache(kvmem.Pool("1MiB", pages="4k"), max_blocks=1, lower_tier=Slow())
-        cache.insert(1, b"one")
-        try:
-            cache.insert(2, b"two")
-        except KeyboardInterrupt:
-            assert cache.stats().sink_failures == 1 and 2 not in cache
-        else:
-            raise AssertionError("the interrupt is lost")
-        """
-    )
-
-
-def test_a_failed_put_leaves_no_older_value_behind(tiers: Tiers) -> None:
+def test_a_failed_store_leaves_no_older_value_behind(tiers: Tiers) -> None:
     def interrupted(_: bytes) -> None:
         tiers.tier.before_put = lambda value: None
         raise KeyboardInterrupt
@@ -510,12 +338,10 @@ def test_a_failed_put_leaves_no_older_value_behind(tiers: Tiers) -> None:
     assert tiers.tier.flush(LIMIT)
     assert tiers.get() is None
     assert tiers.cache.stats().sink_failures == 1
-    # And if invalidating fails too.
+    # And if the removal fails too.
     tiers.put(V1)
     tiers.evict()
-    tiers.tier.before_invalidate = interrupted_always = lambda: (_ for _ in ()).throw(
-        KeyboardInterrupt
-    )
+    tiers.tier.before_remove = interrupted_always = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
     tiers.tier.before_put = interrupted
     tiers.put(V2)
     with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
@@ -524,7 +350,7 @@ def test_a_failed_put_leaves_no_older_value_behind(tiers: Tiers) -> None:
     assert tiers.get() is None and tiers.cache.stats().sink_failures == 2
     with pytest.raises(KeyboardInterrupt):
         tiers.cache.remove(KEY)
-    assert tiers.tier.before_invalidate is interrupted_always
+    assert tiers.tier.before_remove is interrupted_always
     assert tiers.get() is None
 
 
@@ -572,12 +398,12 @@ def test_an_abandoned_put_brings_no_old_value_back(tiers: Tiers, out: str) -> No
     assert calls.close(lambda: None).wait_ended(LIMIT)
 
 
-# In a chain.
+# Transfers.
 
 
 def test_a_transfer_that_goes_on_keeps_its_block(pool: kvmem.Pool) -> None:
     """The memory of the cache is free at once: the transfer has a block of the tier."""
-    tiers = Tiers(pool, chained=True)
+    tiers = Tiers(pool)
     held: list[memoryview] = []
     at_once = tiers.store.get_parts
 
@@ -601,8 +427,8 @@ def test_a_transfer_that_goes_on_keeps_its_block(pool: kvmem.Pool) -> None:
     tiers.close()
 
 
-def test_other_bytes_of_the_cluster_are_no_value_in_a_chain(pool: kvmem.Pool) -> None:
-    tiers = Tiers(pool, chained=True)
+def test_other_bytes_of_the_cluster_are_no_value(pool: kvmem.Pool) -> None:
+    tiers = Tiers(pool)
     (name,) = tiers.store.objects
     for wrong in (b"short", V1 + b"x" * 32, tiers.store.objects[name][:-40] + bytes(40)):
         tiers.store.objects[name] = wrong
@@ -666,10 +492,9 @@ def test_a_chain_without_a_master_has_its_upper_tier(pool: kvmem.Pool, tmp_path:
 # Random operations.
 
 
-@pytest.mark.parametrize("chained", [False, True], ids=["alone", "in a chain"])
 @pytest.mark.parametrize(("max_queued_bytes", "max_wait"), [(MIB, 1.0), (4_000, 0.0)])
 def test_no_look_up_finds_an_older_version(
-    pool: kvmem.Pool, max_queued_bytes: int, max_wait: float, chained: bool
+    pool: kvmem.Pool, max_queued_bytes: int, max_wait: float
 ) -> None:
     """Each key has one writer, which records its last put or removal. No look-up finds a value
     older than the record at its beginning.
@@ -679,8 +504,7 @@ def test_no_look_up_finds_an_older_version(
     tier = ClusterTier(
         cast(Store, store), max_queued_bytes=max_queued_bytes, max_wait=max_wait, retry=0.01
     )
-    below = kvmem.Chain(Nothing(), tier) if chained else tier
-    cache = kvmem.KvCache(pool, max_bytes=12_000, lower_tier=below)
+    cache = kvmem.KvCache(pool, max_bytes=12_000, lower_tier=tier)
     writers, keys = 3, 24
     latest = [0] * keys
     """The version put last, or the one after which the key was removed."""

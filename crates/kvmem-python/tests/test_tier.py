@@ -1,6 +1,4 @@
-"""Lower tiers in Python that are called for many keys at once: in chains, below queues, alone, and
-with every fault that they can have.
-"""
+"""Lower tiers in Python: in chains, below queues, alone, and with every fault they can have."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import kvmem
 import pytest
@@ -30,22 +28,23 @@ class Dictionary:
         self.lock = threading.Lock()
         self.values: dict[Key, bytes] = {}
         self.fault: Callable[[str], object] = lambda method: None
-        self.puts = 0
+        self.stores = 0
+        self.removed: list[Key] = []
         self.closed = False
 
     def __lower_tier__(self, pool: kvmem.Pool) -> Dictionary:
         return self
 
-    def put_all(self, values: list[kvmem.Pinned]) -> None:
-        self.fault("put_all")
-        self.puts += 1
+    def store(self, values: list[kvmem.Pinned]) -> None:
+        self.fault("store")
+        self.stores += 1
         with self.lock:
             for pinned in values:
                 if not pinned.superseded:
                     self.values[pinned.cache_key] = bytes(pinned)
 
-    def lengths(self, keys: list[Key]) -> Sequence[int | None]:
-        self.fault("lengths")
+    def ask(self, keys: list[Key]) -> Sequence[int | None]:
+        self.fault("ask")
         with self.lock:
             return [len(self.values[key]) if key in self.values else None for key in keys]
 
@@ -60,10 +59,12 @@ class Dictionary:
             lengths.append(None if found is None else len(found))
         return lengths
 
-    def invalidate(self, key: Key) -> None:
-        self.fault("invalidate")
+    def remove(self, keys: list[Key]) -> None:
+        self.fault("remove")
+        self.removed += keys
         with self.lock:
-            self.values.pop(key, None)
+            for key in keys:
+                self.values.pop(key, None)
 
     def clear(self) -> None:
         self.fault("clear")
@@ -144,7 +145,7 @@ def test_a_chain_of_memory_disk_and_python(
         cache.evict_to(0)
         assert cache.flush(LIMIT) and len(below.values) == 800 and tier.stats().evictions > 0
         # A writer gives many values at once.
-        assert below.puts < 400
+        assert below.stores < 400
         for begin in reversed(range(0, 800, 50)):
             some = range(begin, begin + 50)
             assert [bytes(one or b"") for one in cache.get_or_fetch(some)] == list(map(value, some))
@@ -166,12 +167,12 @@ def test_an_exception_costs_the_value(
     error = ValueError("no")
     cache.insert(1, b"older")
     cache.evict_to(0)
-    below.fault = raising(error, "put_all")
+    below.fault = raising(error, "store")
     cache.insert(1, b"newer")
     cache.evict_to(0)
     # Neither the newer value nor the older one.
     assert unraisable == [error] and not below.values and cache.stats().sink_failures == 1
-    below.fault = raising(error, "put_all", "invalidate")
+    below.fault = raising(error, "store", "remove")
     cache.insert(2, b"value")
     cache.evict_to(0)
     assert unraisable == [error] * 3 and cache.stats().sink_failures == 2
@@ -191,7 +192,7 @@ def test_an_exception_of_a_read_is_a_miss(
     cache.insert(1, b"value")
     cache.evict_to(0)
     error = OSError("the network is down")
-    for method in ("lengths", "fetch_into"):
+    for method in ("ask", "fetch_into"):
         below.fault = raising(error, method)
         assert cache.get(1) is None and cache.get_or_fetch([1, 2]) == [None, None]
         # A thread of the cache reads.
@@ -205,7 +206,7 @@ def test_an_exception_of_a_read_is_a_miss(
 def test_what_a_removal_raises_is_raised(cache: kvmem.KvCache, below: Dictionary) -> None:
     cache.insert(1, b"value")
     cache.evict_to(0)
-    below.fault = raising(OSError("down"), "invalidate", "clear")
+    below.fault = raising(OSError("down"), "remove", "clear")
     with pytest.raises(OSError, match="down"):
         cache.remove(1)
     below.fault = lambda method: None
@@ -219,26 +220,153 @@ def test_what_a_removal_raises_is_raised(cache: kvmem.KvCache, below: Dictionary
     assert not below.values
 
 
-def test_ctrl_c_is_raised_to_the_caller(
-    pool: kvmem.Pool, below: Dictionary, unraisable: list[BaseException | None]
+Evicting = Callable[[kvmem.KvCache], object]
+
+
+def with_watermarks(cache: kvmem.KvCache) -> object:
+    """The commit of one value evicts others."""
+    with cache.reserve("last", 1000) as room:
+        return room.write(b"x")
+
+
+EVICTING: dict[str, Evicting] = {
+    "insert": lambda cache: cache.insert("last", bytes(2000)),
+    "reserve": lambda cache: cache.reserve("last", 2000),
+    "evict_to": lambda cache: cache.evict_to(0),
+    "commit": lambda cache: cache.reserve("last", 1000).commit(),
+    "commit under a lease": lambda cache: cache.reserve("last", 1000).commit(
+        lease=cast(kvmem.Lease, cache.lease("last"))
+    ),
+    "the end of a with": with_watermarks,
+}
+
+
+@pytest.mark.parametrize("evict", EVICTING)
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_in_store_reaches_the_caller(
+    pool: kvmem.Pool,
+    below: Dictionary,
+    unraisable: list[BaseException | None],
+    evict: str,
+    raised: type[BaseException],
 ) -> None:
-    with kvmem.KvCache(pool, max_bytes=20_000, lower_tier=below) as cache:
+    watermarks = (1000, 3500) if evict.startswith(("commit", "the end")) else None
+    calls: list[str] = []
+
+    def fault(method: str) -> None:
+        calls.append(method)
+        if method == "store":
+            raise raised
+
+    with kvmem.KvCache(
+        pool, max_bytes=4000, shards=1, lower_tier=below, watermarks=watermarks
+    ) as cache:
         for key in range(3):
-            cache.insert(key, bytes(5000))
-        below.fault = raising(KeyboardInterrupt(), "put_all")
-        with pytest.raises(KeyboardInterrupt):
-            cache.insert("long", bytes(18_000))
-        assert "long" not in cache
-        below.fault = raising(KeyboardInterrupt(), "lengths")
-        with pytest.raises(KeyboardInterrupt):
-            cache.get(0)
-        with pytest.raises(KeyboardInterrupt):
-            cache.get_or_fetch([0])
-        assert not unraisable
-        # In a thread of the cache there is no caller.
-        assert cache.start_fetch([0]).result(LIMIT) == [None]
-        assert [type(each) for each in unraisable] == [KeyboardInterrupt]
+            cache.insert(key, bytes(1000))
+        below.fault = fault
+        with pytest.raises(raised):
+            EVICTING[evict](cache)
+        # After the interrupt no further value was given to it; each was dropped, removed and
+        # counted.
+        assert calls.count("store") == 1 and below.removed and not below.values
+        assert cache.stats().sink_failures == cache.stats().evictions == len(below.removed)
+        assert cache.evict_to(4000) == cache.nbytes, "it is raised once"
+        if evict == "insert":
+            assert "last" not in cache, "an insertion that raises puts nothing in"
         below.fault = lambda method: None
+    assert not unraisable
+
+
+def test_an_interrupt_in_a_read_or_a_removal_reaches_the_caller(
+    cache: kvmem.KvCache, below: Dictionary, unraisable: list[BaseException | None]
+) -> None:
+    cache.insert(1, b"value")
+    cache.evict_to(0)
+    for method in ("ask", "fetch_into"):
+        below.fault = raising(KeyboardInterrupt(), method)
+        with pytest.raises(KeyboardInterrupt):
+            cache.get(1)
+        with pytest.raises(KeyboardInterrupt):
+            cache.get_or_fetch([1])
+    assert not unraisable
+    # In a thread of the cache there is no caller.
+    assert cache.start_fetch([1]).result(LIMIT) == [None]
+    assert [type(each) for each in unraisable] == [KeyboardInterrupt]
+
+    def fault(method: str) -> None:
+        raise {"store": ValueError, "remove": KeyboardInterrupt}.get(method, OSError)
+
+    cache.insert(1, b"other")
+    below.fault = fault
+    with pytest.raises(KeyboardInterrupt):
+        cache.evict_to(0)
+    assert type(unraisable[-1]) is ValueError
+    below.fault = lambda method: None
+    assert cache.stats().sink_failures == 1 and cache.lease(1) is None and cache.get(1) is None
+
+
+def test_a_signal_in_a_tier_interrupts_the_insertion(script: Callable[..., str]) -> None:
+    script(
+        """
+        import signal, time
+        import kvmem
+        # It may be ignored here, as in the background of a shell.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        class Slow:
+            def __lower_tier__(self, pool): return self
+            def store(self, values):
+                signal.raise_signal(signal.SIGINT)
+                time.sleep(100)
+            def ask(self, keys): return [None for _ in keys]
+            def fetch_into(self, keys, buffers): return [None for _ in keys]
+            def remove(self, keys): ...
+            def clear(self): ...
+            def close(self): ...
+        cache = kvmem.KvCache(kvmem.Pool("1MiB", pages="4k"), max_blocks=1, lower_tier=Slow())
+        cache.insert(1, b"one")
+        try:
+            cache.insert(2, b"two")
+        except KeyboardInterrupt:
+            assert cache.stats().sink_failures == 1 and 2 not in cache
+        else:
+            raise AssertionError("the interrupt is lost")
+        """
+    )
+
+
+@pytest.mark.parametrize("out", ["replace", "remove", "clear"])
+def test_a_value_that_arrives_late_is_superseded(
+    pool: kvmem.Pool, below: Dictionary, out: str
+) -> None:
+    """It reports so under the lock of the tier, and no look-up finds it or an older one."""
+    reached, go = threading.Event(), threading.Event()
+
+    def fault(method: str) -> None:
+        if method == "store" and not reached.is_set():
+            reached.set()
+            assert go.wait(LIMIT)
+
+    with kvmem.KvCache(pool, lower_tier=below) as cache:
+        cache.insert(1, b"the first")
+        below.fault = fault
+        thread = threading.Thread(target=cache.evict_to, args=(0,))
+        thread.start()
+        assert reached.wait(LIMIT)
+        assert cache.get(1) is None, "it is on its way"
+        if out == "replace":
+            cache.insert(1, b"the second")
+            cache.evict_to(0)
+        elif out == "remove":
+            cache.remove(1)
+        else:
+            cache.clear()
+        go.set()
+        thread.join(LIMIT)
+        expected = {1: b"the second"} if out == "replace" else {}
+        assert below.values == expected and cache.stats().sink_failures == 0
+        found = cache.get(1)
+        assert (found and bytes(found)) == expected.get(1)
+        del found
 
 
 def test_wrong_results_are_misses(
@@ -246,25 +374,25 @@ def test_wrong_results_are_misses(
 ) -> None:
     cache.insert(1, b"value")
     cache.evict_to(0)
-    lengths, fetch_into = below.lengths, below.fetch_into
+    ask, fetch_into = below.ask, below.fetch_into
     wrong: tuple[Any, ...] = ([], [1, 2], None, 7, ["5"], [-1])
 
     def answering(answer: Any) -> Callable[..., Any]:
         return lambda *arguments: answer
 
     for answer in wrong:
-        below.lengths = answering(answer)  # type: ignore[method-assign]
+        below.ask = answering(answer)  # type: ignore[method-assign]
         assert cache.get(1) is None, answer
     assert len(unraisable) == len(wrong)
-    below.lengths = lengths  # type: ignore[method-assign]
+    below.ask = ask  # type: ignore[method-assign]
     for answer in (*wrong, [4], [None], [6], [True]):
         below.fetch_into = answering(answer)  # type: ignore[method-assign]
         assert cache.get(1) is None, answer
     below.fetch_into = fetch_into  # type: ignore[method-assign]
     # A length for which there is no space.
-    below.lengths = lambda keys: [2**40 for _ in keys]  # type: ignore[method-assign]
+    below.ask = lambda keys: [2**40 for _ in keys]  # type: ignore[method-assign]
     assert cache.get(1) is None
-    below.lengths = lengths  # type: ignore[method-assign]
+    below.ask = ask  # type: ignore[method-assign]
     with cache.get(1) or pytest.fail() as found:
         assert bytes(found) == b"value"
 
@@ -322,11 +450,11 @@ def test_objects_that_are_no_such_tier(pool: kvmem.Pool, below: Dictionary) -> N
             return self
 
         def __getattr__(self, name: str) -> Any:
-            if name == self.method or name.startswith("__") or name == "fetch":
+            if name == self.method or name.startswith("__"):
                 raise AttributeError(name)
             return getattr(below, name)
 
-    for method in ("put_all", "lengths", "fetch_into", "invalidate", "clear", "close"):
+    for method in ("store", "ask", "fetch_into", "remove", "clear", "close"):
         for tier in (Lacking(method), kvmem.Chain(below, Lacking(method))):
             with pytest.raises(TypeError, match=f"Lacking.* has no method {method}"):
                 kvmem.KvCache(pool, lower_tier=tier)
@@ -339,6 +467,8 @@ def test_objects_that_are_no_such_tier(pool: kvmem.Pool, below: Dictionary) -> N
         kvmem.KvCache(pool, lower_tier=kvmem.Chain(below, Raises()))
 
     class OneByOne:
+        """A tier of the form that caches once called for one key after the other."""
+
         def __lower_tier__(self, pool: kvmem.Pool) -> Any:
             return self
 
@@ -348,10 +478,12 @@ def test_objects_that_are_no_such_tier(pool: kvmem.Pool, below: Dictionary) -> N
         def clear(self) -> None: ...
         def close(self) -> None: ...
 
-    with pytest.raises(TypeError, match=r"OneByOne.* has no method put_all"):
-        kvmem.KvCache(pool, lower_tier=kvmem.Chain(below, OneByOne()))
-    with pytest.raises(kvmem.InvalidArgumentError, match="write_behind needs a DiskTier below"):
-        kvmem.KvCache(pool, lower_tier=OneByOne(), write_behind=MIB)
+    for old in (OneByOne(), kvmem.Chain(below, OneByOne())):
+        words = r"OneByOne.* has no method store: kvmem\.tier has .* docs/how-to/lower-tier\.md"
+        with pytest.raises(TypeError, match=words):
+            kvmem.KvCache(pool, lower_tier=old, write_behind=MIB)
+    with pytest.raises(TypeError, match=r"object has no method __lower_tier__\(pool\)"):
+        kvmem.KvCache(pool, lower_tier=object())  # type: ignore[arg-type]
 
 
 def test_an_old_value_never_comes_back(tmp_path: Path, pool: kvmem.Pool, below: Dictionary) -> None:

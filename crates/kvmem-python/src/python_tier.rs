@@ -1,15 +1,15 @@
-//! *Batch tier*: a lower tier in Python that the library calls for many keys at once: see
-//! `kvmem.lower_tier.BatchLowerTier`.
+//! *Python tier*: a lower tier that is an object of Python: see `kvmem.tier.Tier`.
 //!
-//! The cache object owns the reference to it, as for the other
-//! [tiers of Python](crate::lower_tier), and the library borrows it through this type. Threads of
-//! the library call it, too: writers of a queue, and those that fetch in the background. They
-//! attach to the interpreter for each call.
+//! The cache object owns the reference to it, where the garbage collector sees it, and the library
+//! borrows it through this type. Once the cache object is gone, or cleared, evicted values are
+//! dropped. Threads of the library call it, too: writers of a queue, and those that fetch in the
+//! background. They attach to the interpreter for each call.
 //!
-//! **Errors.** Reads are misses if the tier raises, and evicted values are lost, as in
-//! [`lower_tier`](crate::lower_tier). The exception goes to `sys.unraisablehook`, or to the caller
-//! of the cache if it is no `Exception` and was raised in the caller's thread. What `invalidate`
-//! and `clear` raise is the error of the call that removes.
+//! **Errors.** Reads are misses if the tier raises. Values that `store` did not take are lost: the
+//! tier is told to `remove` their keys, and they are counted. The exception goes to
+//! `sys.unraisablehook`, or to the caller of the cache as an [interrupt](crate::interrupt); further
+//! values of that call are removed and counted, without a call of `store` that could last. What
+//! `remove` and `clear` raise is the error of the call that removes.
 //!
 //! **Memory.** `fetch_into` gets views of memory that is the cache's. They are released when it
 //! returns. If the tier has exported one of them, the cache could not use the memory any more, so
@@ -32,16 +32,16 @@ use pyo3::types::PyList;
 use crate::cache_key::OwnedKey;
 use crate::collect::{Link, Traverse};
 use crate::disk_key::key_of_bytes;
+use crate::interrupt::{is_raised, raise};
 use crate::kv_cache::PyPinned;
-use crate::lower_tier::{is_raised, raise};
+use crate::pool::PyPool;
 use crate::process;
 
 /// The methods that such a tier has.
-pub(crate) const METHODS: [&str; 6] =
-    ["put_all", "lengths", "fetch_into", "invalidate", "clear", "close"];
+const METHODS: [&str; 6] = ["store", "ask", "fetch_into", "remove", "clear", "close"];
 
 /// A lower tier in Python, as the library calls it.
-pub(crate) struct BatchTier {
+pub(crate) struct PythonTier {
     pub(crate) object: Link<PyAny>,
     /// Values that the tier did not store, but invalidated.
     dropped: AtomicU64,
@@ -49,32 +49,55 @@ pub(crate) struct BatchTier {
 
 /// The reason why a call of the tier failed.
 #[derive(Debug)]
-pub(crate) enum BatchTierError {
+pub(crate) enum PythonTierError {
     /// The cache object was dropped, or the interpreter is ending.
     Gone,
     /// It raised `error`. The text is made while the thread is attached.
     Raised { text: String, error: PyErr },
 }
 
-impl fmt::Display for BatchTierError {
+impl fmt::Display for PythonTierError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BatchTierError::Gone => f.write_str(
+            PythonTierError::Gone => f.write_str(
                 "the lower tier cannot be called any more: its cache is gone, or the process ends",
             ),
-            BatchTierError::Raised { text, .. } => f.write_str(text),
+            PythonTierError::Raised { text, .. } => f.write_str(text),
         }
     }
 }
 
-impl Error for BatchTierError {}
+impl Error for PythonTierError {}
 
-impl BatchTier {
-    pub(crate) fn new(object: Py<PyAny>) -> BatchTier {
-        BatchTier { object: Link::new(Some(object)), dropped: AtomicU64::new(0) }
+impl PythonTier {
+    /// Returns the tier that an object makes for a cache on `pool`.
+    pub(crate) fn of(
+        object: &Bound<'_, PyAny>,
+        pool: &Bound<'_, PyPool>,
+    ) -> PyResult<Arc<PythonTier>> {
+        let lacks = |what: String| {
+            let where_to_read = "kvmem.tier has the methods of a tier, and \
+                                 docs/how-to/lower-tier.md an example";
+            PyTypeError::new_err(format!("lower_tier: {what}: {where_to_read}"))
+        };
+        let Some(make) = object.getattr_opt("__lower_tier__")? else {
+            let name = object.get_type().name()?;
+            let what = "has no method __lower_tier__(pool), which returns the lower tier";
+            return Err(lacks(format!("{name} {what}")));
+        };
+        let tier = make.call1((pool,))?;
+        for method in METHODS {
+            if !tier.getattr_opt(method)?.is_some_and(|method| method.is_callable()) {
+                let name = tier.get_type().name()?;
+                let what = format!("which __lower_tier__ returned, has no method {method}");
+                return Err(lacks(format!("{name}, {what}")));
+            }
+        }
+        let object = Link::new(Some(tier.unbind()));
+        Ok(Arc::new(PythonTier { object, dropped: AtomicU64::new(0) }))
     }
 
-    /// Returns the number of values that were dropped because `put_all` raised.
+    /// Returns the number of values that were dropped because `store` raised.
     pub(crate) fn dropped(&self) -> u64 {
         // Relaxed: a statistic, which orders nothing.
         self.dropped.load(Ordering::Relaxed)
@@ -84,13 +107,13 @@ impl BatchTier {
     fn call<T>(
         &self,
         call: impl FnOnce(&Bound<'_, PyAny>) -> PyResult<T>,
-    ) -> Result<T, BatchTierError> {
+    ) -> Result<T, PythonTierError> {
         let called = process::call(|py| {
             let tier = self.object.get(py)?.into_bound(py);
-            let raised = |error: PyErr| BatchTierError::Raised { text: error.to_string(), error };
+            let raised = |error: PyErr| PythonTierError::Raised { text: error.to_string(), error };
             Some(call(&tier).map_err(raised))
         });
-        called.flatten().unwrap_or(Err(BatchTierError::Gone))
+        called.flatten().unwrap_or(Err(PythonTierError::Gone))
     }
 
     fn store_attached(
@@ -105,26 +128,31 @@ impl BatchTier {
                 Bound::new(py, PyPinned::new(pinned.expect("a cache of Python stores").clone()))
             };
             let pins = values.iter().map(pin).collect::<PyResult<Vec<_>>>()?;
-            match tier.call_method1("put_all", (PyList::new(py, pins)?,)) {
+            match tier.call_method1("store", (PyList::new(py, pins)?,)) {
                 Ok(_) => return Ok(values.iter().map(|_| Ok(StoreOutcome::Stored)).collect()),
                 Err(error) => raise(tier, error),
             }
         }
-        let forget = |value: &TierValue<'_>| {
-            match tier.call_method1("invalidate", (&key_of_bytes(value.key),)) {
-                Ok(_) => {
-                    // Relaxed: a statistic, which orders nothing.
-                    self.dropped.fetch_add(1, Ordering::Relaxed);
-                    Ok(StoreOutcome::NotStored)
-                }
-                Err(error) => {
-                    let text = error.to_string();
-                    raise(tier, error);
-                    Err(text.into())
-                }
-            }
+        let keys: Vec<&[u8]> = values.iter().map(|value| value.key).collect();
+        let removed = PythonTier::remove_attached(tier, &keys);
+        if removed.is_ok() {
+            // Relaxed: a statistic, which orders nothing.
+            self.dropped.fetch_add(values.len() as u64, Ordering::Relaxed);
+        }
+        let text = removed.map_err(|error| {
+            let text = error.to_string();
+            raise(tier, error);
+            text
+        });
+        let outcome = |_| match &text {
+            Ok(()) => Ok(StoreOutcome::NotStored),
+            Err(text) => Err(text.clone().into()),
         };
-        Ok(values.iter().map(forget).collect())
+        Ok(values.iter().map(outcome).collect())
+    }
+
+    fn remove_attached(tier: &Bound<'_, PyAny>, keys: &[&[u8]]) -> PyResult<()> {
+        tier.call_method1("remove", (python_keys(tier.py(), keys.iter().copied())?,)).map(drop)
     }
 
     fn fetch_attached(
@@ -132,8 +160,7 @@ impl BatchTier {
         reads: &mut [TierRead<'_>],
     ) -> PyResult<Vec<Option<usize>>> {
         let py = tier.py();
-        let keys: Vec<OwnedKey> = reads.iter().map(|read| key_of_bytes(read.key)).collect();
-        let keys = PyList::new(py, &keys)?;
+        let keys = python_keys(py, reads.iter().map(|read| read.key))?;
         let views = Vec::with_capacity(reads.len());
         let mut lent = LentViews { views, borrower: "fetch_into" };
         for read in reads.iter_mut() {
@@ -143,6 +170,14 @@ impl BatchTier {
         let found = tier.call_method1("fetch_into", (keys, views))?;
         checked(&found, reads.len(), "fetch_into")
     }
+}
+
+/// Returns keys as a list of Python.
+fn python_keys<'py, 'a>(
+    py: Python<'py>,
+    keys: impl Iterator<Item = &'a [u8]>,
+) -> PyResult<Bound<'py, PyList>> {
+    PyList::new(py, &keys.map(key_of_bytes).collect::<Vec<OwnedKey>>())
 }
 
 /// Returns the results of a method, one for each key.
@@ -196,7 +231,7 @@ impl Drop for LentViews<'_> {
     }
 }
 
-impl Tier for BatchTier {
+impl Tier for PythonTier {
     fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
         self.call(|tier| self.store_attached(tier, values)).unwrap_or_else(|error| {
             let text = error.to_string();
@@ -215,10 +250,9 @@ impl Tier for BatchTier {
 
     fn ask(&self, keys: &[&[u8]]) -> Vec<Option<u64>> {
         let found = self.call(|tier| {
-            let keys: Vec<OwnedKey> = keys.iter().map(|key| key_of_bytes(key)).collect();
-            let found = PyList::new(tier.py(), &keys)
-                .and_then(|list| tier.call_method1("lengths", (list,)))
-                .and_then(|found| checked(&found, keys.len(), "lengths"));
+            let found = python_keys(tier.py(), keys.iter().copied())
+                .and_then(|list| tier.call_method1("ask", (list,)))
+                .and_then(|found| checked(&found, keys.len(), "ask"));
             Ok(found.unwrap_or_else(|error| {
                 raise(tier, error);
                 vec![None; keys.len()]
@@ -230,7 +264,7 @@ impl Tier for BatchTier {
 
     fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
         let found = self.call(|tier| {
-            Ok(BatchTier::fetch_attached(tier, reads).unwrap_or_else(|error| {
+            Ok(PythonTier::fetch_attached(tier, reads).unwrap_or_else(|error| {
                 raise(tier, error);
                 vec![None; reads.len()]
             }))
@@ -242,12 +276,7 @@ impl Tier for BatchTier {
     }
 
     fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
-        let remove = |tier: &Bound<'_, PyAny>| {
-            keys.iter().try_for_each(|key| {
-                tier.call_method1("invalidate", (&key_of_bytes(key),)).map(drop)
-            })
-        };
-        Ok(self.call(remove)?)
+        Ok(self.call(|tier| PythonTier::remove_attached(tier, keys))?)
     }
 
     fn clear(&self) -> Result<(), BoxError> {
@@ -255,7 +284,7 @@ impl Tier for BatchTier {
     }
 }
 
-impl Traverse for Vec<Arc<BatchTier>> {
+impl Traverse for Vec<Arc<PythonTier>> {
     fn traverse(&self, visit: &pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
         self.iter().try_for_each(|tier| tier.object.traverse(visit))
     }
