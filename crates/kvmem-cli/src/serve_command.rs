@@ -111,7 +111,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             exporter = exporter.also(kvmem_tier::observe::set_publisher(&name, &files, &tier.set));
         }
         if let Some(cluster) = &cluster {
-            exporter = exporter.also(observe::cluster_publisher(&name, cluster));
+            exporter = exporter.also(kvmem_cluster::observe::publisher(&name, cluster));
         }
         metrics.observe(exporter);
     }

@@ -37,4 +37,4 @@ pub use server::{
     AllowedGroup, DrainProgress, NamespaceRule, NodeObserver, NodeServer, Principal, ServerOptions,
     Stopper,
 };
-pub use tier::{ClusterOptions, ClusterStats, ClusterTier, TierOptions};
+pub use tier::TierOptions;

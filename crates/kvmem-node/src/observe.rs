@@ -3,7 +3,6 @@
 use kvmem::pool::observe::Kind;
 
 use crate::node::{NamespaceStats, NodeStats};
-use crate::tier::ClusterStats;
 
 /// The description of a metric.
 #[derive(Clone, Copy, Debug)]
@@ -117,63 +116,6 @@ table! {
         |stats| u64::from(stats.share);
 }
 
-table! {
-    /// All metrics of a cluster below a node, in the order of the [documentation](self).
-    CLUSTER_METRICS of ClusterStats;
-    "kvmem_cluster_state" Gauge "state"
-        "Whether the cluster works: 1 it works, 3 it is away": |stats| stats.state as u64;
-    "kvmem_cluster_stored_total" Counter "values"
-        "Number of values that the cluster has stored": |stats| stats.stored;
-    "kvmem_cluster_stored_bytes_total" Counter "bytes"
-        "Bytes of values that the cluster has stored": |stats| stats.stored_bytes;
-    "kvmem_cluster_fetched_total" Counter "values"
-        "Number of values that were fetched from the cluster": |stats| stats.fetched;
-    "kvmem_cluster_fetched_bytes_total" Counter "bytes"
-        "Bytes of values that were fetched from the cluster": |stats| stats.fetched_bytes;
-    "kvmem_cluster_absent_total" Counter "keys"
-        "Number of keys that were looked up and that the cluster does not have":
-        |stats| stats.absent;
-    "kvmem_cluster_skipped_total" Counter "keys"
-        "Number of keys that were not looked up because the cluster was away":
-        |stats| stats.skipped;
-    "kvmem_cluster_dropped_total" Counter "values"
-        "Number of values that were not stored: the cluster was away, or there was no room":
-        |stats| stats.dropped;
-    "kvmem_cluster_failed_total" Counter "values"
-        "Number of stores and fetches that the cluster failed": |stats| stats.failed;
-    "kvmem_cluster_corrupt_total" Counter "values"
-        "Number of fetched values whose bytes were not those that were stored":
-        |stats| stats.corrupt;
-    "kvmem_cluster_stale_keys" Gauge "keys"
-        "Number of keys that were removed and that the cluster may still have":
-        |stats| stats.stale;
-    "kvmem_cluster_queued_bytes" Gauge "bytes"
-        "Bytes of values that wait for the cluster": |stats| stats.queued_bytes;
-    "kvmem_cluster_starts_total" Counter "processes"
-        "Number of helpers that were started": |stats| stats.starts;
-    "kvmem_cluster_hangs_total" Counter "processes"
-        "Number of helpers that were killed because they did not answer": |stats| stats.hangs;
-    "kvmem_cluster_violations_total" Counter "processes"
-        "Number of helpers that were killed because an answer was none to a call":
-        |stats| stats.violations;
-}
-
-/// Returns a function that publishes the figures of a cluster below a node, under the label `node`:
-/// for [`Exporter::also`](kvmem::pool::observe::Exporter::also).
-#[cfg(feature = "metrics")]
-pub fn cluster_publisher(
-    name: &str,
-    cluster: &std::sync::Arc<crate::tier::ClusterTier>,
-) -> impl Fn() + Send + Sync + 'static {
-    let (name, cluster) = (name.to_owned(), std::sync::Arc::clone(cluster));
-    move || {
-        let stats = cluster.stats();
-        for metric in CLUSTER_METRICS {
-            publish(metric, vec![metrics::Label::new("node", name.clone())], &stats);
-        }
-    }
-}
-
 /// Returns a function that publishes the figures of a node to the current recorder of the
 /// [`metrics`](https://docs.rs/metrics) facade, under the label `node`: for
 /// [`Exporter::also`](kvmem::pool::observe::Exporter::also).
@@ -229,7 +171,6 @@ mod tests {
         let page = include_str!("../docs/metrics.md");
         let shown: Vec<&str> = page.lines().filter(|line| line.starts_with("| `")).collect();
         let all = METRICS.iter().map(row).chain(NAMESPACE_METRICS.iter().map(row));
-        let all = all.chain(CLUSTER_METRICS.iter().map(row));
         assert_eq!(shown, all.collect::<Vec<_>>());
     }
 
@@ -237,8 +178,7 @@ mod tests {
     fn names_follow_the_conventions() {
         let of_node = METRICS.iter().map(|it| (it.name, it.kind, it.unit));
         let of_namespace = NAMESPACE_METRICS.iter().map(|it| (it.name, it.kind, it.unit));
-        let of_cluster = CLUSTER_METRICS.iter().map(|it| (it.name, it.kind, it.unit));
-        for (name, kind, unit) in of_node.chain(of_namespace).chain(of_cluster) {
+        for (name, kind, unit) in of_node.chain(of_namespace) {
             assert_eq!(name.ends_with("_total"), kind == Kind::Counter, "{name}");
             let name = name.trim_end_matches("_total");
             assert_eq!(name.ends_with("_bytes"), unit == "bytes", "{name}");

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use kvmem_node::{ClusterOptions, ClusterTier};
+use kvmem_cluster::{ClusterOptions, ClusterTier};
 
 use crate::args::{ServeArgs, ServeMooncake};
 use crate::output::{Failure, tell};

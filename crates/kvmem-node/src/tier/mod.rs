@@ -18,11 +18,9 @@
 //!   of an acquisition or a look-up that memory and the disk lack, in one call. What it found is
 //!   known for two seconds: an acquisition often follows a look-up.
 
-mod cluster;
 mod jobs;
 mod threads;
 
-pub use cluster::{ClusterOptions, ClusterStats, ClusterTier};
 pub use jobs::TierOptions;
 pub(crate) use jobs::{Fetching, LookingUp, Removing, Storing, TierDone, TierJob};
 pub(crate) use threads::TierThreads;

@@ -4,7 +4,6 @@ mod access;
 mod by_rings;
 mod by_socket;
 mod chains;
-mod cluster;
 #[path = "../../../kvmem/tests/it/register/fixed.rs"]
 #[allow(dead_code, reason = "the tests of the library use the rest")]
 mod fixed;

@@ -3,7 +3,7 @@
 ``kvmem serve`` starts this module as a process of its own, because the engine has threads, may hang
 and may crash. The standard input is a socket of packets. The first one carries the descriptor of
 the memory through which values go, which is registered with the engine once. Each later packet is a
-call, and has one answer; ``crates/kvmem-node/src/tier/cluster/messages.rs`` has their bytes. The
+call, and has one answer; ``crates/kvmem-cluster/src/messages.rs`` has their bytes. The
 server verifies every value itself, and kills this process if it does not answer.
 
 A transfer that missed its deadline goes on in the engine. Its call is answered when it has ended,

@@ -6,17 +6,15 @@ use std::process::{Child, Stdio};
 
 use kvmem::arena::{Backing, PageSize, Populate, Region};
 use kvmem::offset::{Allocation, OffsetAllocator};
-use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, socketpair,
-};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, socketpair};
 
-use super::messages::{CallItem, CallKind, MAGIC, MAX_ANSWER, answer, call};
-use super::options::ClusterOptions;
-use super::program;
-use super::trailer::TRAILER;
+use crate::messages::{CallItem, CallKind, MAGIC, MAX_ANSWER, answer, call};
+use crate::options::ClusterOptions;
+use crate::program;
 use crate::socket;
+use crate::trailer::TRAILER;
 
-/// The server's side of a helper that runs. It is dropped when no thread copies from its memory any
+/// This side of a helper that runs. It is dropped when no thread copies from its memory any
 /// more.
 pub(super) struct Helper {
     socket: OwnedFd,
@@ -79,7 +77,7 @@ impl Helper {
             .spawn()?;
         let hello = [&MAGIC[..], &(2 * half).to_le_bytes()].concat();
         // A helper that has ended already is noticed by its socket.
-        let _ = socket::send(&socket, &hello, &[file.as_fd()], SendFlags::DONTWAIT);
+        let _ = socket::send(&socket, &hello, Some(file.as_fd()));
         Ok((Helper { socket, memory, halves, half }, child))
     }
 
@@ -137,16 +135,16 @@ impl Helper {
     /// Sends a call, without waiting. Returns whether the helper takes calls.
     pub(super) fn send(&self, id: u64, kind: CallKind, items: &[CallItem]) -> bool {
         let packet = call(id, kind, items);
-        socket::send(&self.socket, &packet, &[], SendFlags::DONTWAIT).is_ok()
+        socket::send(&self.socket, &packet, None).is_ok()
     }
 
     /// Receives an answer, without waiting.
     pub(super) fn receive(&self) -> Received {
         use rustix::io::Errno;
         let mut buffer = [0; MAX_ANSWER];
-        match socket::receive(&self.socket, &mut buffer, RecvFlags::DONTWAIT) {
-            Ok(packet) if packet.len == 0 => Received::End,
-            Ok(packet) => match answer(&buffer[..packet.len]) {
+        match socket::receive(&self.socket, &mut buffer) {
+            Ok(0) => Received::End,
+            Ok(len) => match answer(&buffer[..len]) {
                 Some((id, results)) => Received::Answer(id, results),
                 None => Received::Violation,
             },

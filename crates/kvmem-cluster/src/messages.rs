@@ -74,7 +74,7 @@ pub(super) fn answer(packet: &[u8]) -> Option<(u64, Vec<i64>)> {
     whole.then_some((u64::from_le_bytes(*id), results))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -1,9 +1,9 @@
-//! *Options* of a cluster below a node.
+//! *Options* of a cluster.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// How the helper of a [`ClusterTier`](super::ClusterTier) is started and watched.
+/// How the helper of a [`ClusterTier`](crate::ClusterTier) is started and watched.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
     /// The program of the helper, and its arguments. A name without a slash is looked up in the

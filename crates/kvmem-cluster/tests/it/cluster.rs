@@ -1,4 +1,4 @@
-//! A cluster below the node, through helpers that work, die, hang and lie.
+//! A cluster, alone and below a node, through helpers that work, die, hang and lie.
 
 use std::fs;
 use std::io::{IoSliceMut, Write};
@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use kvmem::arena::Region;
+use kvmem::arena::{Backing, PageSize, Region};
 use kvmem::tier::{Chain, StoreOutcome, Tier, TierRead, TierState, TierValue};
-use kvmem_node::{ClusterOptions, ClusterTier, Node, NodeOptions};
+use kvmem_cluster::{ClusterOptions, ClusterTier};
+use kvmem_node::{Node, NodeOptions};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use tempfile::TempDir;
 
-use crate::support::{Place, memory};
-use crate::tier::{Tiered, wait_for};
+use crate::tiered::{Tiered, wait_for};
 
 /// A folder that stands in for a cluster.
 struct Cluster(TempDir);
@@ -245,7 +245,8 @@ fn a_store_that_does_not_answer_is_away_until_it_does() {
 }
 
 fn small_node() -> Node {
-    Node::create(memory(1 << 20), NodeOptions::default()).expect("possible")
+    let memory = Region::builder(1 << 20).backing(Backing::Shared).ladder(PageSize::Base).map();
+    Node::create(memory.expect("memory can be mapped"), NodeOptions::default()).expect("possible")
 }
 
 /// Inserts values of which memory has room for a third, and returns when the cluster has most.
@@ -278,7 +279,7 @@ fn another_server_finds_what_one_has_evicted() {
     let cluster = Cluster::new();
     let tier = Arc::new(cluster.working("works"));
     let below = Arc::clone(&tier) as Arc<dyn Tier>;
-    let first = Tiered::start(Place::new(), small_node(), below);
+    let first = Tiered::start(small_node(), below);
     fill(&first, &tier);
     let all = found(&first);
     assert!(all >= 45, "{all}: {:?}", tier.stats());
@@ -286,7 +287,7 @@ fn another_server_finds_what_one_has_evicted() {
     // A look-up asks the cluster, too; the last values are in memory alone.
     let other_tier = Arc::new(cluster.working("works"));
     let below = Arc::clone(&other_tier) as Arc<dyn Tier>;
-    let second = Tiered::start(Place::new(), small_node(), below);
+    let second = Tiered::start(small_node(), below);
     let client = second.client();
     let stored = cluster.objects();
     let keys: Vec<[u8; 1]> = (0..60_u8).map(|key| [key]).collect();
@@ -309,7 +310,7 @@ fn a_server_goes_on_without_its_cluster() {
     let cluster = Cluster::new();
     let tier = Arc::new(cluster.working("hangs"));
     let below = Arc::clone(&tier) as Arc<dyn Tier>;
-    let tiered = Tiered::start(Place::new(), small_node(), below);
+    let tiered = Tiered::start(small_node(), below);
     let client = tiered.client();
     let mut longest = Duration::ZERO;
     for key in 0..60_u8 {
@@ -339,7 +340,7 @@ fn a_cluster_below_a_disk_has_the_values_of_both() {
     let disk = Arc::new(disk.expect("it is new").0);
     let upper = Arc::clone(&disk) as Arc<dyn Tier>;
     let chain = Chain::new(upper, Arc::clone(&tier) as Arc<dyn Tier>);
-    let first = Tiered::start(Place::new(), small_node(), Arc::new(chain));
+    let first = Tiered::start(small_node(), Arc::new(chain));
     fill(&first, &tier);
     assert!(found(&first) >= 45 && disk.stats().hits > 20, "{:?}", disk.stats());
     assert_eq!(tier.stats().fetched, 0, "the disk has them");
@@ -348,7 +349,7 @@ fn a_cluster_below_a_disk_has_the_values_of_both() {
     first.end();
     // Without the disk.
     let below = Arc::clone(&tier) as Arc<dyn Tier>;
-    let second = Tiered::start(Place::new(), small_node(), below);
+    let second = Tiered::start(small_node(), below);
     assert_eq!(found(&second), cluster.objects());
     assert!(cluster.objects() >= 40);
     second.end();

@@ -1,8 +1,8 @@
-//! *Statistics* of a cluster below a node.
+//! *Statistics* of a cluster.
 
 use kvmem::tier::TierState;
 
-/// What a [`ClusterTier`](super::ClusterTier) has done since it was made.
+/// What a [`ClusterTier`](crate::ClusterTier) has done since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClusterStats {

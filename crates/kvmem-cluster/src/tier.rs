@@ -1,4 +1,4 @@
-//! [`ClusterTier`]: the calls of the server's threads, and the thread that watches the helper.
+//! [`ClusterTier`]: the calls of the threads of a cache or a node, and the thread that watches the helper.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierState, TierValue};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use super::helper::{Helper, Received, StagedRange};
-use super::messages::{CallItem, CallKind, MAX_ITEMS, NO_VALUE};
-use super::options::ClusterOptions;
-use super::stats::ClusterStats;
-use super::trailer::{self, TRAILER};
+use crate::helper::{Helper, Received, StagedRange};
+use crate::messages::{CallItem, CallKind, MAX_ITEMS, NO_VALUE};
+use crate::options::ClusterOptions;
+use crate::stats::ClusterStats;
+use crate::trailer::{self, TRAILER};
 
 /// The longest time between two looks at deadlines.
 const TICK: Duration = Duration::from_millis(100);
@@ -25,9 +25,9 @@ const REMOVE_AGAIN: Duration = Duration::from_secs(1);
 /// The longest wait for the end of a helper that was told to end, or killed.
 const END_WAIT: Duration = Duration::from_secs(3);
 
-/// A store of several machines below a node, reached through a helper process.
+/// A store of several machines below a cache or a node, reached through a helper process.
 ///
-/// Keys must name their contents, as hashes do: all servers with one cluster share its values.
+/// Keys must name their contents, as hashes do: all tiers with one cluster share its values.
 pub struct ClusterTier {
     shared: Arc<Supervised>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
@@ -383,7 +383,7 @@ impl Supervised {
         lengths
     }
 
-    /// Removes everything of the node's prefix, after the values that are being stored.
+    /// Removes everything of the helper's prefix, after the values that are being stored.
     fn clear(&self) -> bool {
         let mut calls = self.calls();
         calls.clearing = true;

@@ -1,0 +1,20 @@
+#![doc = include_str!("../docs/cluster.md")]
+
+mod helper;
+mod messages;
+pub mod observe;
+mod options;
+mod program;
+mod socket;
+mod stats;
+mod tier;
+mod trailer;
+
+pub use options::ClusterOptions;
+pub use stats::ClusterStats;
+pub use tier::ClusterTier;
+
+/// The example on the page of the package, which must compile like any other.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct PackagePage;

@@ -1,0 +1,4 @@
+//! A cluster, and caches and nodes above it.
+
+mod cluster;
+mod tiered;
