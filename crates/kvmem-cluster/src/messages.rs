@@ -8,7 +8,7 @@
 //! first one says that it has begun.
 
 /// The first bytes of the server. The version is a part of them.
-pub(super) const MAGIC: &[u8; 8] = b"kvmem-c1";
+pub(super) const MAGIC: &[u8; 8] = b"kvmem-c2";
 
 /// Items of a call, at most: the answer to it is no longer than [`MAX_ANSWER`].
 pub(super) const MAX_ITEMS: usize = 64;
@@ -31,6 +31,15 @@ pub(super) enum CallKind {
     Remove = 4,
     /// Remove all objects of the node's prefix. It has one item without a key.
     Clear = 5,
+    /// Store bytes under keys, after the objects of the keys were removed.
+    Replace = 6,
+}
+
+impl CallKind {
+    /// Returns whether the call stores.
+    pub(super) fn is_store(self) -> bool {
+        matches!(self, CallKind::Store | CallKind::Replace)
+    }
 }
 
 /// An item of a call.

@@ -13,6 +13,9 @@ pub struct ClusterOptions {
     /// Bytes of the memory through which values go: half for those that are stored, half for those
     /// that are fetched. A value is at most a half long.
     pub staging_bytes: u64,
+    /// Whether a value replaces the one that its key has. Otherwise keys must name their contents,
+    /// as hashes do: an object that exists stays, and is not written again.
+    pub replaces: bool,
     /// A helper that leaves a call unanswered for this time is killed.
     pub call_timeout: Duration,
     /// A helper that is not ready after this time is killed.
@@ -21,7 +24,8 @@ pub struct ClusterOptions {
     pub first_pause: Duration,
     /// The longest pause.
     pub max_pause: Duration,
-    /// Keys that were removed and that the store still has, at most. Beyond them removals fail.
+    /// Keys that were removed and that the store still has, at most. Beyond them removals fail, or
+    /// with [`replaces`](Self::replaces) all objects of the prefix count as removed.
     pub max_stale: usize,
 }
 
@@ -32,6 +36,7 @@ impl ClusterOptions {
         ClusterOptions {
             command,
             staging_bytes: 128 << 20,
+            replaces: false,
             call_timeout: Duration::from_secs(10),
             start_timeout: Duration::from_secs(60),
             first_pause: Duration::from_secs(1),

@@ -20,6 +20,8 @@ use crate::trailer::{self, TRAILER};
 
 /// The longest time between two looks at deadlines.
 const TICK: Duration = Duration::from_millis(100);
+/// The longest time for a call: it can be added to any time of day.
+const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
 /// The time between two attempts to remove keys.
 const REMOVE_AGAIN: Duration = Duration::from_secs(1);
 /// The longest wait for the end of a helper that was told to end, or killed.
@@ -27,7 +29,9 @@ const END_WAIT: Duration = Duration::from_secs(3);
 
 /// A store of several machines below a cache or a node, reached through a helper process.
 ///
-/// Keys must name their contents, as hashes do: all tiers with one cluster share its values.
+/// All tiers with one cluster and one prefix share its values, so a key must mean the same in all of
+/// them. Unless the options say that values [replace](ClusterOptions::replaces) others, keys must
+/// name their contents, as hashes do.
 pub struct ClusterTier {
     shared: Arc<Supervised>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
@@ -53,10 +57,14 @@ struct Calls {
     pending: HashMap<u64, PendingCall>,
     /// Keys that must not be found, and whether a call to remove them is under way.
     stale: HashMap<Vec<u8>, bool>,
+    /// No key must be found, until the store has removed everything.
+    all_stale: bool,
     remove_at: Option<Instant>,
     /// No value is stored meanwhile.
     clearing: bool,
     closing: bool,
+    /// The end of the time for removals at the end.
+    close_by: Option<Instant>,
     stats: ClusterStats,
 }
 
@@ -72,7 +80,40 @@ struct PendingCall {
     outcome: Option<Option<Vec<i64>>>,
 }
 
+/// Values of one call.
+#[derive(Default)]
+struct Batch {
+    items: Vec<CallItem>,
+    ranges: Vec<StagedRange>,
+    /// Their places among the values of the caller.
+    places: Vec<usize>,
+}
+
+impl Batch {
+    fn push(&mut self, key: &[u8], range: StagedRange, place: usize) {
+        self.items.push(CallItem { key: key.to_vec(), offset: range.offset(), len: range.len });
+        self.ranges.push(range);
+        self.places.push(place);
+    }
+
+    fn retain(&mut self, mut keeps: impl FnMut(&CallItem, usize) -> bool) {
+        let all = std::mem::take(self);
+        for ((item, range), place) in all.items.into_iter().zip(all.ranges).zip(all.places) {
+            if keeps(&item, place) {
+                self.items.push(item);
+                self.ranges.push(range);
+                self.places.push(place);
+            }
+        }
+    }
+}
+
 impl Calls {
+    /// Returns the helper that takes values.
+    fn taking(&self) -> Option<Arc<Helper>> {
+        self.working().filter(|_| !self.clearing && !self.closing && !self.all_stale)
+    }
+
     fn working(&self) -> Option<Arc<Helper>> {
         self.helper.clone().filter(|_| !self.store_is_away)
     }
@@ -92,7 +133,7 @@ impl Calls {
             return None;
         }
         self.last_id = id;
-        if kind == CallKind::Store {
+        if kind.is_store() {
             self.stats.queued_bytes += items.iter().map(value_len).sum::<u64>();
         }
         let until = Instant::now() + timeout;
@@ -107,7 +148,7 @@ impl Calls {
         let of = |at: usize| results.as_ref().map_or(NO_VALUE, |results| results[at]);
         for (at, item) in call.items.iter().enumerate() {
             match (call.kind, of(at)) {
-                (CallKind::Store, result) => {
+                (CallKind::Store | CallKind::Replace, result) => {
                     self.stats.queued_bytes -= value_len(item);
                     if result == 1 {
                         self.stats.stored += 1;
@@ -123,7 +164,9 @@ impl Calls {
                     }
                     self.remove_at = Some(Instant::now() + REMOVE_AGAIN);
                 }
-                (CallKind::LookUp | CallKind::Fetch | CallKind::Clear, _) => {}
+                (CallKind::Clear, 1) => self.all_stale = false,
+                (CallKind::Clear, _) => self.remove_at = Some(Instant::now() + REMOVE_AGAIN),
+                (CallKind::LookUp | CallKind::Fetch, _) => {}
             }
         }
         if call.is_awaited {
@@ -135,14 +178,25 @@ impl Calls {
 
     fn is_storing(&self, key: Option<&[u8]>) -> bool {
         let has = |item: &CallItem| key.is_none_or(|key| item.key == key);
-        let open = |call: &PendingCall| call.kind == CallKind::Store && call.outcome.is_none();
+        let open = |call: &PendingCall| call.kind.is_store() && call.outcome.is_none();
         self.pending.values().any(|call| open(call) && call.items.iter().any(has))
     }
 
-    /// Notes that a key must not be found. Returns whether there is room for it.
-    fn add_stale(&mut self, key: &[u8], max: usize) -> bool {
-        if self.stale.len() >= max && !self.stale.contains_key(key) {
-            return false;
+    fn is_stale(&self, key: &[u8]) -> bool {
+        self.all_stale || self.stale.contains_key(key)
+    }
+
+    /// Notes that a key must not be found. Returns whether that is possible.
+    fn add_stale(&mut self, key: &[u8], options: &ClusterOptions) -> bool {
+        if self.all_stale {
+            return true;
+        }
+        if self.stale.len() >= options.max_stale && !self.stale.contains_key(key) {
+            if options.replaces {
+                self.all_stale = true;
+                self.stale.clear();
+            }
+            return options.replaces;
         }
         // A removal that is under way may be older than a value that is just being stored.
         self.stale.insert(key.to_vec(), false);
@@ -152,7 +206,15 @@ impl Calls {
     /// Begins to remove stale keys, of which no value is being stored.
     fn remove_stale(&mut self, timeout: Duration) {
         let is_due = self.remove_at.is_none_or(|at| Instant::now() >= at);
-        if self.stale.is_empty() || !is_due || self.working().is_none() {
+        if !is_due || self.working().is_none() {
+            return;
+        }
+        let is_clearing = |call: &PendingCall| call.kind == CallKind::Clear;
+        if self.all_stale && !self.is_storing(None) && !self.pending.values().any(is_clearing) {
+            let all = vec![CallItem::of_key(b"")];
+            self.begin(CallKind::Clear, all, Vec::new(), timeout, false);
+        }
+        if self.stale.is_empty() {
             return;
         }
         let ready =
@@ -208,59 +270,32 @@ impl Supervised {
     ) -> Vec<Result<StoreOutcome, BoxError>> {
         let mut done = vec![StoreOutcome::NotStored; values.len()];
         let mut next = 0;
-        'values: while next < values.len() {
-            let (helper, stale): (_, Vec<bool>) = {
-                let mut calls = self.calls();
-                let is_stale = |value: &TierValue<'_>| calls.stale.contains_key(value.key);
-                let stale = values[next..].iter().map(is_stale).collect();
-                let helper = calls.working().filter(|_| !calls.clearing && !calls.closing);
-                let Some(helper) = helper else {
-                    calls.stats.dropped += (values.len() - next) as u64;
-                    break 'values;
-                };
-                (helper, stale)
+        while next < values.len() {
+            let helper = self.calls().taking();
+            let Some(helper) = helper else {
+                self.calls().stats.dropped += (values.len() - next) as u64;
+                break;
             };
-            let first = next;
-            let (mut items, mut ranges, mut places) = (Vec::new(), Vec::new(), Vec::new());
-            let mut dropped = 0;
-            while next < values.len() && items.len() < MAX_ITEMS {
+            let mut batch = Batch::default();
+            while next < values.len() && batch.items.len() < MAX_ITEMS {
                 let TierValue { key, bytes: value, .. } = values[next];
-                let room = (!value.is_empty() && !stale[next - first])
+                let room = (!value.is_empty())
                     .then(|| helper.allocate(CallKind::Store, value.len() as u64))
                     .flatten();
                 match room {
                     Some(range) => {
                         helper.write(&range, value, &trailer::of(key, value));
-                        let (key, offset, len) = (key.to_vec(), range.offset(), range.len);
-                        items.push(CallItem { key, offset, len });
-                        ranges.push(range);
-                        places.push(next);
+                        batch.push(key, range, next);
                     }
                     // It may have room when those before it are stored.
-                    None if is_awaited && !items.is_empty() => break,
-                    None => dropped += 1,
+                    None if is_awaited && !batch.items.is_empty() => break,
+                    None => self.calls().stats.dropped += 1,
                 }
                 next += 1;
             }
-            let count = items.len() as u64;
-            let id = {
-                let mut calls = self.calls();
-                calls.stats.dropped += dropped;
-                if items.is_empty() {
-                    continue;
-                }
-                // Another helper has other memory.
-                let is_same = calls.helper.as_ref().is_some_and(|it| Arc::ptr_eq(it, &helper));
-                let timeout = self.options.call_timeout;
-                let id = is_same
-                    .then(|| calls.begin(CallKind::Store, items, ranges, timeout, is_awaited))
-                    .flatten();
-                if id.is_none() {
-                    calls.stats.dropped += count;
-                }
-                id
+            let Some((id, places)) = self.begin_store(&helper, batch, values, is_awaited) else {
+                continue;
             };
-            let Some(id) = id else { continue };
             if !is_awaited {
                 places.iter().for_each(|place| done[*place] = StoreOutcome::Stored);
                 continue;
@@ -272,8 +307,64 @@ impl Supervised {
                 }
             }
         }
-        // Keys name their contents, so no older value of a key is another one.
-        done.into_iter().map(Ok).collect()
+        let outcomes = done.into_iter().zip(values);
+        outcomes.map(|(outcome, value)| self.outcome(outcome, value)).collect()
+    }
+
+    /// Begins to store what is still to be stored of a batch. Returns the call, and the places of
+    /// its values.
+    fn begin_store(
+        &self,
+        helper: &Arc<Helper>,
+        mut batch: Batch,
+        values: &[TierValue<'_>],
+        is_awaited: bool,
+    ) -> Option<(u64, Vec<usize>)> {
+        let replaces = self.options.replaces;
+        let mut calls = self.calls();
+        if replaces && is_awaited {
+            // The helper makes calls in any order. This ends, because each call does.
+            let is_busy = |calls: &mut Calls| {
+                batch.items.iter().any(|item| calls.is_storing(Some(&item.key)))
+            };
+            calls = self.changed.wait_while(calls, is_busy).unwrap_or_else(PoisonError::into_inner);
+        }
+        // The lock orders the changes of a key.
+        let before = batch.items.len();
+        batch.retain(|item, place| {
+            let is_busy = replaces && !is_awaited && calls.is_storing(Some(&item.key));
+            !is_busy && !calls.is_stale(&item.key) && !values[place].is_superseded()
+        });
+        let Batch { items, ranges, places } = batch;
+        calls.stats.dropped += (before - items.len()) as u64;
+        if items.is_empty() {
+            return None;
+        }
+        // Another helper has other memory.
+        let is_same = calls.helper.as_ref().is_some_and(|it| Arc::ptr_eq(it, helper));
+        let kind = if replaces { CallKind::Replace } else { CallKind::Store };
+        let timeout = self.options.call_timeout;
+        let id = (is_same && !calls.clearing)
+            .then(|| calls.begin(kind, items, ranges, timeout, is_awaited))
+            .flatten();
+        if id.is_none() {
+            calls.stats.dropped += places.len() as u64;
+        }
+        Some((id?, places))
+    }
+
+    /// Returns the outcome for a value. One that was not stored leaves no older one behind.
+    fn outcome(
+        &self,
+        outcome: StoreOutcome,
+        value: &TierValue<'_>,
+    ) -> Result<StoreOutcome, BoxError> {
+        // Without replacements keys name their contents, and no older value is another one.
+        if outcome == StoreOutcome::NotStored && self.options.replaces && !value.is_superseded() {
+            // It cannot fail: all keys are stale if there is no room for one more.
+            self.calls().add_stale(value.key, &self.options);
+        }
+        Ok(outcome)
     }
 
     /// Reads values, as many at a time as have room.
@@ -282,21 +373,17 @@ impl Supervised {
         let mut next = 0;
         while next < reads.len() {
             let Some(helper) = self.calls().working() else { break };
-            let (mut items, mut ranges, mut places) = (Vec::new(), Vec::new(), Vec::new());
-            while next < reads.len() && items.len() < MAX_ITEMS {
+            let mut batch = Batch::default();
+            while next < reads.len() && batch.items.len() < MAX_ITEMS {
                 let read = &reads[next];
                 match helper.allocate(CallKind::Fetch, read.into.len() as u64) {
-                    Some(range) => {
-                        let (key, offset, len) = (read.key.to_vec(), range.offset(), range.len);
-                        items.push(CallItem { key, offset, len });
-                        ranges.push(range);
-                        places.push(next);
-                    }
-                    None if !items.is_empty() => break,
+                    Some(range) => batch.push(read.key, range, next),
+                    None if !batch.items.is_empty() => break,
                     None => self.calls().stats.failed += 1,
                 }
                 next += 1;
             }
+            let Batch { items, ranges, places } = batch;
             if items.is_empty() {
                 continue;
             }
@@ -339,11 +426,11 @@ impl Supervised {
         }
         if !is_right {
             calls.stats.corrupt += 1;
-            calls.add_stale(read.key, self.options.max_stale);
+            calls.add_stale(read.key, &self.options);
             return false;
         }
         // The key may have been removed meanwhile.
-        if calls.stale.contains_key(read.key) {
+        if calls.is_stale(read.key) {
             return false;
         }
         calls.stats.fetched += 1;
@@ -357,7 +444,7 @@ impl Supervised {
         {
             let mut calls = self.calls();
             let places: Vec<usize> =
-                (0..keys.len()).filter(|at| !calls.stale.contains_key(keys[*at])).collect();
+                (0..keys.len()).filter(|at| !calls.is_stale(keys[*at])).collect();
             for places in places.chunks(MAX_ITEMS) {
                 let items = places.iter().map(|at| CallItem::of_key(keys[*at])).collect();
                 let timeout = self.options.call_timeout;
@@ -476,6 +563,7 @@ impl Supervised {
                         calls.helper = Some(Arc::clone(helper));
                         let is = !calls.store_is_away;
                         drop(calls);
+                        self.changed.notify_all();
                         match (was, is) {
                             (false, true) => report("the cluster below works"),
                             (true, false) => {
@@ -502,7 +590,10 @@ impl Supervised {
             }
             let now = Instant::now();
             let mut calls = self.calls();
-            if calls.closing && !calls.is_storing(None) {
+            let removes = !calls.stale.is_empty() || calls.all_stale;
+            let may_remove = removes && calls.working().is_some();
+            let has_time = calls.close_by.is_some_and(|until| now < until);
+            if calls.closing && !calls.is_storing(None) && !(may_remove && has_time) {
                 return None;
             }
             if !is_ready && now >= ready_until {
@@ -549,6 +640,12 @@ impl ClusterTier {
         options: ClusterOptions,
         report: impl Fn(&str) + Send + 'static,
     ) -> io::Result<ClusterTier> {
+        let longest = |timeout: Duration| timeout.min(MAX_TIMEOUT);
+        let options = ClusterOptions {
+            call_timeout: longest(options.call_timeout),
+            start_timeout: longest(options.start_timeout),
+            ..options
+        };
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let (state, changed) = (Mutex::new(Calls::default()), Condvar::new());
         let shared = Arc::new(Supervised { options, state, changed, wake });
@@ -565,13 +662,40 @@ impl ClusterTier {
         let calls = self.shared.calls();
         let is_working = calls.working().is_some();
         let state = if is_working { TierState::Working } else { TierState::Away };
-        ClusterStats { state, stale: calls.stale.len() as u64, ..calls.stats }
+        let stale = if calls.all_stale { self.shared.options.max_stale } else { calls.stale.len() };
+        ClusterStats { state, stale: stale as u64, ..calls.stats }
     }
 
-    /// Waits for the values that are being stored, at most for the time of a call, and ends the
-    /// helper. Later calls find and store nothing.
+    /// Waits until the cluster works, or the tier closes. Returns whether it works at `deadline`.
+    pub fn wait_ready(&self, deadline: Instant) -> bool {
+        self.wait_until(deadline, |calls| calls.working().is_some())
+    }
+
+    /// Waits until no value waits for the cluster, and no key for its removal. Returns whether that
+    /// is so at `deadline`.
+    pub fn flush_until(&self, deadline: Instant) -> bool {
+        let is_done =
+            |calls: &Calls| !calls.is_storing(None) && calls.stale.is_empty() && !calls.all_stale;
+        self.wait_until(deadline, is_done)
+    }
+
+    fn wait_until(&self, deadline: Instant, is_so: impl Fn(&Calls) -> bool) -> bool {
+        let calls = self.shared.calls();
+        let timeout = deadline.saturating_duration_since(Instant::now());
+        let waits = |calls: &mut Calls| !is_so(calls) && !calls.closing;
+        let waited = self.shared.changed.wait_timeout_while(calls, timeout, waits);
+        let (calls, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        is_so(&calls)
+    }
+
+    /// Waits for the values that are being stored and the keys that are being removed, at most for
+    /// the time of a call, and ends the helper. Later calls find and store nothing.
     pub fn close(&self) {
-        self.shared.calls().closing = true;
+        {
+            let mut calls = self.shared.calls();
+            calls.closing = true;
+            calls.close_by.get_or_insert(Instant::now() + self.shared.options.call_timeout);
+        }
         self.shared.changed.notify_all();
         self.shared.wake();
         let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -627,17 +751,18 @@ impl Tier for ClusterTier {
     /// Returns at once: the keys are not found any more, and a later call of the helper removes
     /// them.
     fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
-        let max = self.shared.options.max_stale;
+        let options = &self.shared.options;
         let mut calls = self.shared.calls();
-        let noted = keys.iter().filter(|key| calls.add_stale(key, max)).count();
+        let noted = keys.iter().filter(|key| calls.add_stale(key, options)).count();
         drop(calls);
         self.shared.wake();
         if noted == keys.len() {
             return Ok(());
         }
         Err(format!(
-            "{max} keys wait until the cluster removes them, and it does not answer: remove more \
-             when it works again"
+            "{} keys wait until the cluster removes them, and it does not answer: remove more \
+             when it works again",
+            options.max_stale
         )
         .into())
     }

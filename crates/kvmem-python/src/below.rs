@@ -10,6 +10,7 @@ use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
 use crate::chain::PyChain;
+use crate::cluster_tier::PyClusterTier;
 use crate::collect::{Link, Traverse};
 use crate::disk_tier::PyDiskTier;
 use crate::error;
@@ -168,6 +169,10 @@ fn library_tier(
     if let Ok(set) = object.cast::<PyTierSet>() {
         let set = Arc::clone(&*set.get().tier()?);
         return Ok(Some(set));
+    }
+    if let Ok(cluster) = object.cast::<PyClusterTier>() {
+        let cluster = Arc::clone(&*cluster.get().tier()?);
+        return Ok(Some(cluster));
     }
     let Ok(chain) = object.cast::<PyChain>() else { return Ok(None) };
     let (py, chain) = (object.py(), chain.get());

@@ -6,6 +6,7 @@
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
+use crate::cluster_tier::PyClusterTier;
 use crate::collect::{Link, collected};
 use crate::disk_tier::PyDiskTier;
 use crate::error;
@@ -16,8 +17,8 @@ use crate::tier_set::PyTierSet;
 ///
 /// Both get each value that a cache above evicts, and both are told of removals. A fetch asks
 /// ``upper``, and ``lower`` for the rest. Each is a :class:`DiskTier`, a :class:`TierSet`, a
-/// :class:`Chain`, or an object of Python that makes a :class:`kvmem.tier.Tier`, such as
-/// :class:`kvmem.mooncake.ClusterTier`.
+/// :class:`kvmem.mooncake.ClusterTier`, a :class:`Chain`, or an object of Python that makes a
+/// :class:`kvmem.tier.Tier`.
 #[pyclass(name = "Chain", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyChain {
     upper: Link<PyAny>,
@@ -33,13 +34,14 @@ collected!(PyChain { upper, lower }, |it, py| {
 fn check(name: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
     if object.is_instance_of::<PyDiskTier>()
         || object.is_instance_of::<PyTierSet>()
+        || object.is_instance_of::<PyClusterTier>()
         || object.is_instance_of::<PyChain>()
         || object.getattr_opt("__lower_tier__")?.is_some()
     {
         return Ok(());
     }
     let message = format!(
-        "{name}: {} is no DiskTier, TierSet or Chain, and has no method __lower_tier__(pool), \
+        "{name}: {} is no DiskTier, TierSet, ClusterTier or Chain, and has no method __lower_tier__(pool), \
          which returns a lower tier: see kvmem.tier",
         object.get_type().name()?
     );

@@ -53,8 +53,8 @@ impl Held for Cache {
 /// - ``shards``: number of parts that the keys are divided into, rounded up to a power of two.
 ///   None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
 /// - ``lower_tier``: receives evicted values and is asked for missing ones: a :class:`DiskTier`,
-///   a :class:`TierSet`, a :class:`Chain`, or an object of Python such as
-///   :class:`kvmem.mooncake.Store`: see :mod:`kvmem.tier`.
+///   a :class:`TierSet`, a :class:`kvmem.mooncake.ClusterTier`, a :class:`Chain`, or an object of
+///   Python: see :mod:`kvmem.tier`.
 /// - ``write_behind``: evicted values wait in a queue of as many bytes, where they are still found,
 ///   and a thread writes them to the lower tier, many at once. They stay in use in the pool
 ///   meanwhile. Closing the cache writes what is left. None: the thread that evicts a value writes

@@ -21,6 +21,7 @@ mod buffer;
 mod bump;
 mod cache_key;
 mod chain;
+mod cluster_tier;
 mod collect;
 mod context;
 mod disk_key;
@@ -84,6 +85,7 @@ fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     collect::add::<attached::PyAttachedBlock>(module)?;
     collect::add::<disk_tier::PyDiskTier>(module)?;
     collect::add::<tier_set::PyTierSet>(module)?;
+    collect::add::<cluster_tier::PyClusterTier>(module)?;
     collect::add::<chain::PyChain>(module)?;
     collect::add::<kv_cache::PyKvCache>(module)?;
     collect::add::<fetching::PyFetching>(module)?;

@@ -34,7 +34,7 @@ impl Held for SharedTier {
 impl Plain for SharedTier {}
 
 /// Returns the keys of a call, as the tier knows them.
-fn keys_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
+pub(crate) fn keys_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
     let key = |key: PyResult<Bound<'_, PyAny>>| {
         Ok(disk_key(key?.extract::<CacheKey<'_>>()?).into_owned())
     };

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
+import cluster_helper
 import kvmem
 import pytest
-from conftest import MIB, lockable
+from conftest import LIMIT, MIB, lockable
 from kvmem import _kvmem
+from kvmem.mooncake import ClusterTier
 from node_server import Server
 
 STUB = ast.parse(Path(_kvmem.__file__).with_name("_kvmem.pyi").read_text(encoding="utf-8"))
@@ -63,6 +65,12 @@ class Scene:
         return kvmem.DiskTier(Path(self.folder.name, "open"), bytes=MIB)
 
     @functools.cached_property
+    def cluster(self) -> ClusterTier:
+        tier = ClusterTier(python=cluster_helper.program(Path(self.folder.name, "cluster")))
+        assert tier.wait(LIMIT)
+        return tier
+
+    @functools.cached_property
     def tiers(self) -> kvmem.TierSet:
         paths = [Path(self.folder.name, name) for name in ("one", "two")]
         return kvmem.TierSet(paths, bytes=MIB)
@@ -105,6 +113,7 @@ class Scene:
             "DiskTier": lambda: self.tier,
             "TierSet": lambda: self.tiers,
             "Chain": lambda: kvmem.Chain(self.tier, self.tiers),
+            "ClusterTier": lambda: self.cluster,
             "Fetching": lambda: self.cache.start_fetch(["k"]),
             "KvCache": lambda: self.cache,
             "Pinned": lambda: self.cache.reserve("k", 1000).commit(),

@@ -1,571 +1,315 @@
-"""``ClusterTier`` without a cluster: every way in which an old value could come back after a newer
-one was stored, first one by one, then at random.
+"""``ClusterTier`` with a helper whose cluster is a folder: keys, buffers, threads, fork, the end.
 
-The store here is a dictionary with hooks. ``distributed/`` tests a real cluster.
+``distributed/`` has a real cluster; the crate kvmem-cluster tests helpers that die, hang and lie.
 """
 
 from __future__ import annotations
 
-import contextlib
+import gc
+import os
 import random
-import re
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
+import cluster_helper
 import kvmem
 import pytest
-from conftest import LIMIT
-from kvmem.mooncake import ClusterTier, DeadlineError, Store, StoreStats, errors
-from kvmem.mooncake.calls import CallQueue
-from kvmem.mooncake.circuit import Circuit
+from conftest import LIMIT, MIB, until
+from kvmem.mooncake import ClusterTier
 
-MIB = 1 << 20
-KEY = "k"
-V1, V2, V3 = b"the first value", b"the second one, put later", b"and a third"
-
-
-class DictionaryStore:
-    """A store that is a dictionary. It calls ``during`` with the name of the operation, between the
-    operation and the return."""
-
-    master = "a store"
-    deadline = 1.0
-
-    def __init__(self, pool: kvmem.Pool) -> None:
-        self.pool = pool
-        self.circuit = Circuit(lambda: None)
-        self.objects: dict[str, bytes] = {}
-        self.during: Callable[[str], object] = lambda what: None
-
-    def exists(self, key: str) -> bool:
-        return key in self.objects
-
-    def size(self, key: str) -> int:
-        found = self._find(key)
-        self.during("size")
-        return len(found)
-
-    available_size = size
-
-    def stats(self) -> StoreStats:
-        return StoreStats("open" if self.circuit.is_open else "closed", 0, 0, 0, 0, 0, 0)
-
-    def get_parts(self, key: str, parts: Iterable[Any], *, keep: object = None) -> None:
-        found = self._find(key)
-        parts = list(parts)
-        if len(found) != sum(part.nbytes for part in parts):
-            raise errors.error(-600, "get", key)
-        for part in parts:
-            with memoryview(part) as view:
-                view[:] = found[: view.nbytes]
-                found = found[view.nbytes :]
-        self.during("get")
-
-    def put_parts(self, key: str, parts: Iterable[Any], *, keep: object = None) -> None:
-        self.during("put")
-        # An existing object stays, as in a cluster.
-        self.objects.setdefault(key, b"".join(bytes(part) for part in parts))
-
-    def remove(self, key: str, *, force: bool = False) -> bool:
-        return self.objects.pop(key, None) is not None
-
-    def remove_batch(self, keys: Iterable[str], *, force: bool = False) -> None:
-        for key in keys:
-            self.remove(key)
-
-    def remove_matching(self, pattern: str, *, force: bool = False) -> None:
-        for key in [key for key in list(self.objects) if re.match(pattern, key)]:
-            self.remove(key)
-
-    def _find(self, key: str) -> bytes:
-        try:
-            return self.objects[key]
-        except KeyError:
-            raise errors.error(-704, "get", key) from None
-
-
-class Hooked(ClusterTier):
-    """A tier that can be delayed where the cache calls it."""
-
-    def __init__(self, store: Store, **settings: Any) -> None:
-        super().__init__(store, **settings)
-        self.before_put: Callable[[bytes], object] = lambda value: None
-        self.before_remove: Callable[[], object] = lambda: None
-
-    def store(self, values: list[kvmem.Pinned]) -> None:
-        for pinned in values:
-            self.before_put(bytes(pinned))
-        super().store(values)
-
-    def remove(self, keys: list[int | bytes | str]) -> None:
-        self.before_remove()
-        super().remove(keys)
-
-    def clear(self) -> None:
-        self.before_remove()
-        super().clear()
-
-
-class Tiers:
-    """A cache, its tier, and the store below. The cluster has the first value under the key, and
-    the cache has none.
-    """
-
-    def __init__(self, pool: kvmem.Pool, **settings: Any) -> None:
-        self.store = DictionaryStore(pool)
-        self.tier = Hooked(cast(Store, self.store), retry=0.01, **settings)
-        self.cache = kvmem.KvCache(pool, lower_tier=self.tier)
-        self.put(V1)
-        self.evict()
-
-    def put(self, value: bytes) -> None:
-        self.cache.insert(KEY, value)
-
-    def evict(self) -> None:
-        """Moves the cache's values to the cluster, or has stale ones removed from it."""
-        self.cache.evict_to(0)
-        assert self.tier.flush(LIMIT)
-
-    def get(self) -> bytes | None:
-        found = self.cache.get(KEY)
-        if found is None:
-            return None
-        with found:
-            return bytes(found)
-
-    def once(self, what: str, do: Callable[[], object]) -> None:
-        """Runs a function once after an operation of the store, before the tier continues."""
-
-        def during(now: str) -> None:
-            if now == what:
-                self.store.during = lambda what: None
-                do()
-
-        self.store.during = during
-
-    @contextlib.contextmanager
-    def passing_on(self, value: bytes) -> Iterator[Callable[[], None]]:
-        """Puts a value and evicts it. The tier does not receive it during the ``with`` block, or
-        until the yielded function is called.
-        """
-        reached, go = threading.Event(), threading.Event()
-
-        def before(given: bytes) -> None:
-            if given == value:
-                reached.set()
-                assert go.wait(LIMIT)
-
-        self.tier.before_put = before
-        self.put(value)
-        thread = threading.Thread(target=self.cache.evict_to, args=(0,))
-        thread.start()
-        assert reached.wait(LIMIT)
-
-        def end() -> None:
-            go.set()
-            thread.join(LIMIT)
-            assert not thread.is_alive()
-
-        try:
-            yield end
-        finally:
-            end()
-
-    def close(self) -> None:
-        self.cache.close()
-        stats = self.tier.stats()
-        assert stats.evicted == stats.stored + stats.dropped + stats.failed + stats.invalidated
-        assert (stats.queued, stats.queued_bytes, stats.corrupt) == (0, 0, 0)
+Key = int | bytes | str
 
 
 @pytest.fixture
-def pool() -> Iterator[kvmem.Pool]:
-    with kvmem.Pool(4 * MIB, pages="4k") as pool:
-        yield pool
-        assert pool.metrics().allocated == 0
-        pool.check()
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cluster"
 
 
 @pytest.fixture
-def tiers(pool: kvmem.Pool) -> Iterator[Tiers]:
-    tiers = Tiers(pool)
-    yield tiers
-    tiers.close()
+def python(folder: Path) -> str:
+    """A program that runs the helper of this test in place of Mooncake's."""
+    return cluster_helper.program(folder)
 
 
-# A fetch has read the first value, and then …
+@pytest.fixture
+def make(folder: Path, python: str) -> Iterator[Callable[..., ClusterTier]]:
+    made: list[ClusterTier] = []
 
-Change = Callable[[Tiers], object]
+    def make(**options: Any) -> ClusterTier:
+        options = {"python": python, "staging_bytes": 4 * MIB, **options}
+        made.append(ClusterTier("127.0.0.1:1", **options))
+        return made[-1]
 
-
-def dropped(tiers: Tiers) -> None:
-    """The second value is put, evicted, and dropped."""
-    max_bytes, tiers.tier._worker.max_bytes = tiers.tier._worker.max_bytes, 1
-    tiers.put(V2)
-    tiers.evict()
-    tiers.tier._worker.max_bytes = max_bytes
-
-
-def steps(*all: Change) -> Change:
-    """Runs several changes one after the other."""
-
-    def change(tiers: Tiers) -> None:
-        for each in all:
-            each(tiers)
-
-    return change
+    yield make
+    for tier in made:
+        tier.close()
 
 
-def put(tiers: Tiers) -> None:
-    tiers.put(V2)
+@pytest.fixture
+def tier(make: Callable[..., ClusterTier]) -> ClusterTier:
+    tier = make()
+    assert tier.wait(LIMIT)
+    return tier
 
 
-def remove(tiers: Tiers) -> None:
-    tiers.cache.remove(KEY)
-    assert tiers.tier.flush(LIMIT)
+def value(key: int, version: int = 0) -> bytes:
+    return (key << 32 | version).to_bytes(8, "little") * (300 + key % 7)
 
 
-def clear(tiers: Tiers) -> None:
-    tiers.cache.clear()
-    assert tiers.tier.flush(LIMIT)
+def test_values_are_stored_and_read(tier: ClusterTier, folder: Path) -> None:
+    values: dict[Key, bytes] = {1: b"an int", b"1": b"bytes", "1": b"a str", "ü": b"x" * 9999}
+    assert tier.store(values) == [] and tier.store([("pair", bytearray(3))]) == []
+    assert tier.ask([*values, 2]) == [6, 5, 5, 9999, None]
+    buffers = [bytearray(len(each)) for each in values.values()]
+    assert tier.fetch_into(values, buffers) == [6, 5, 5, 9999]
+    assert buffers == list(values.values())
+    # A value of another length, and none.
+    assert tier.fetch_into([1, 2], [bytearray(5), bytearray(6)]) == [None, None]
+    assert tier.store({1: b"another"}) == [] and tier.ask([1]) == [7]
+    tier.remove(["1", "never"])
+    assert tier.ask(["1", b"1"]) == [None, 5]
+    assert tier.flush(LIMIT) and len(list(folder.iterdir())) == 4
+    too_long: dict[Key, bytes] = {"long": bytes(3 * MIB), "empty": b""}
+    assert tier.store(too_long) == ["long", "empty"]
+    stats = tier.stats()
+    assert (stats.works, stats.stored, stats.dropped, stats.corrupt) == (True, 6, 2, 0)
+    assert stats.fetched == 4 and stats.fetched_nbytes == 10_015 and stats.starts == 1
+    assert stats.last_report == "the cluster below works"
+    tier.clear()
+    assert not list(folder.iterdir()) and tier.ask(values) == [None] * 4
+    assert "6 stored, 4 fetched" in repr(tier)
+    with tier:
+        assert not tier.closed
+    assert tier.closed and "closed" in repr(tier)
+    for use in (tier.stats, tier.wait, tier.flush, tier.clear, lambda: tier.ask([1])):
+        with pytest.raises(kvmem.ClosedError, match="the cluster tier has been closed"):
+            use()
+    tier.close()
 
 
-CHANGES: dict[str, tuple[Change, bytes | None]] = {
-    "inserted": (put, V2),
-    "inserted and removed": (steps(put, remove), None),
-    "inserted and cleared": (steps(put, clear), None),
-    "inserted and evicted": (steps(put, lambda tiers: tiers.cache.evict_to(0)), V2),
-    "inserted and stored": (steps(put, Tiers.evict), V2),
-    "inserted and dropped": (dropped, None),
-    "removed": (remove, None),
-    "cleared": (clear, None),
-}
+def test_wrong_arguments(tier: ClusterTier) -> None:
+    for options, words in (
+        ({"staging_bytes": 5}, "staging_bytes is 5: give"),
+        ({"call_timeout": -1}, "call_timeout is -1"),
+        ({"engine": {"speed": 1}}, 'engine has the option "speed": give some of host'),
+        ({"python": ""}, "python is empty"),
+    ):
+        with pytest.raises(kvmem.InvalidArgumentError, match=words):
+            ClusterTier(**options)
+    with pytest.raises(kvmem.InvalidArgumentError, match="1 buffers for 2 keys"):
+        tier.fetch_into([1, 2], [bytearray(1)])
+    with pytest.raises(kvmem.InvalidBufferError):
+        tier.fetch_into([1], [b"read-only"])
+    with pytest.raises(TypeError):
+        tier.store({1.5: b""})  # type: ignore[type-var]
 
 
-@pytest.mark.parametrize("what", ["size", "get"])
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_fetch_from_the_cluster_is_overtaken(tiers: Tiers, change: str, what: str) -> None:
-    do, then = CHANGES[change]
-    tiers.once(what, lambda: do(tiers))
-    assert tiers.get() in (None, then)
-    assert tiers.get() == then
-    # The tier does not hear of values that stay in the cache.
-    assert tiers.tier.stats().fetched == (then is not None)
+def test_the_engine_gets_its_options(make: Callable[..., ClusterTier], tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    program = tmp_path / "tells"
+    program.write_text(f'#!/bin/sh\necho "$@" >> "{told}"\n')
+    program.chmod(0o755)
+    options = {"deadline": 2.5, "peers": ["10.0.0.0/8", "127.0.0.1"], "host": "-h", "expose": True}
+    tier = make(python=str(program), prefix="p/", engine=options)
+    until(told.exists)
+    expected = "-m kvmem.mooncake.node_tier --master 127.0.0.1:1 --prefix p/ --deadline=2.5 "
+    expected += "--peers=10.0.0.0/8,127.0.0.1 --host=-h --expose"
+    until(lambda: told.read_text().splitlines()[:1] == [expected])
+    until(lambda: "has ended" in str(tier.stats().last_report))
+    assert not tier.stats().works and not tier.wait(0.01)
 
 
-@pytest.mark.parametrize("what", ["size", "get"])
-def test_a_fetch_is_overtaken_by_a_value_on_its_way(tiers: Tiers, what: str) -> None:
-    with contextlib.ExitStack() as stack:
-        tiers.once(what, lambda: stack.enter_context(tiers.passing_on(V2)))
-        assert tiers.get() is None
-        assert tiers.get() is None, "the cluster still has the first one"
-    assert tiers.get() == V2
+def test_a_cache_above(tier: ClusterTier, pool: kvmem.Pool) -> None:
+    with kvmem.KvCache(pool, max_bytes=20_000, lower_tier=tier, write_behind=MIB) as cache:
+        assert cache.lower_tier is tier
+        for key in range(100):
+            cache.insert(key, value(key))
+        cache.evict_to(0)
+        assert cache.flush(LIMIT) and tier.stats().stored == 100
+        found = cache.get_or_fetch(range(100, -1, -20))
+        assert [one and bytes(one) for one in found] == [
+            value(key) if key < 100 else None for key in range(100, -1, -20)
+        ]
+        del found
+        cache.insert(5, b"newer")
+        cache.evict_to(0)
+        with cache.get(5) or pytest.fail() as newer:
+            assert bytes(newer) == b"newer"
+        cache.remove(6)
+        assert cache.get(6) is None
+        fetching = cache.start_fetch([7, 8])
+        assert [bytes(one or b"") for one in fetching.result(LIMIT)] == [value(7), value(8)]
+        cache.clear()
+        assert cache.get_or_fetch(range(10)) == [None] * 10
+    assert not tier.closed, "it is the program's"
 
 
-# Look-ups while a value is on its way to the tier.
+def test_existing_objects_stay_without_replacement(
+    make: Callable[..., ClusterTier], pool: kvmem.Pool
+) -> None:
+    tier = make(replace=False)
+    assert tier.wait(LIMIT)
+    for each in (b"first", b"other"):
+        assert tier.store({"hash": each}) == []
+    into = bytearray(5)
+    assert tier.fetch_into(["hash"], [into]) == [5] and into == b"first"
 
 
-def test_a_value_on_its_way_is_not_looked_up_in_the_cluster(tiers: Tiers) -> None:
-    with tiers.passing_on(V2) as end:
-        assert tiers.get() is None
-        end()
-        assert tiers.get() == V2
-
-
-def test_a_value_that_arrives_late_is_not_the_latest(tiers: Tiers) -> None:
-    with tiers.passing_on(V2):
-        tiers.put(V3)
-        tiers.evict()
-    assert tiers.tier.flush(LIMIT)
-    assert tiers.get() == V3
-    tiers.evict()
-    assert tiers.get() == V3
-
-
-@pytest.mark.parametrize("out", ["remove", "clear"])
-def test_a_value_that_arrives_after_its_removal(tiers: Tiers, out: str) -> None:
-    with tiers.passing_on(V2):
-        tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
-    assert tiers.get() is None
-    assert tiers.tier.flush(LIMIT)
-    assert tiers.get() is None
-
-
-@pytest.mark.parametrize("out", ["remove", "clear"])
-def test_a_fetch_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
-    assert tiers.get() == V1
-    seen: list[bytes | None] = []
-    tiers.tier.before_remove = lambda: seen.append(tiers.get())
-    tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
-    assert len(seen) == 1
-    assert tiers.get() is None
-    assert tiers.tier.flush(LIMIT)
-    assert tiers.get() is None
-
-
-@pytest.mark.parametrize("out", ["remove", "clear"])
-def test_an_eviction_in_the_middle_of_a_removal(tiers: Tiers, out: str) -> None:
-    """Another thread's insertion happens after the removal, or is removed with it. The value that
-    was there before never comes back.
-    """
-    assert tiers.get() == V1
-
-    def meanwhile() -> None:
-        tiers.put(V2)
-        tiers.cache.evict_to(0)
-
-    tiers.tier.before_remove = meanwhile
-    tiers.cache.remove(KEY) if out == "remove" else tiers.cache.clear()
-    assert tiers.get() in (None, V2)
-    assert tiers.tier.flush(LIMIT)
-    assert tiers.get() in (None, V2)
-
-
-def test_a_failed_store_leaves_no_older_value_behind(tiers: Tiers) -> None:
-    def interrupted(_: bytes) -> None:
-        tiers.tier.before_put = lambda value: None
-        raise KeyboardInterrupt
-
-    tiers.tier.before_put = interrupted
-    tiers.put(V2)
-    with pytest.raises(KeyboardInterrupt):
-        tiers.cache.evict_to(0)
-    assert tiers.get() is None
-    assert tiers.tier.flush(LIMIT)
-    assert tiers.get() is None
-    assert tiers.cache.stats().sink_failures == 1
-    # And if the removal fails too.
-    tiers.put(V1)
-    tiers.evict()
-    tiers.tier.before_remove = interrupted_always = lambda: (_ for _ in ()).throw(KeyboardInterrupt)
-    tiers.tier.before_put = interrupted
-    tiers.put(V2)
-    with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "unraisablehook", lambda unraisable: None)
-        tiers.cache.evict_to(0)
-    assert tiers.get() is None and tiers.cache.stats().sink_failures == 2
-    with pytest.raises(KeyboardInterrupt):
-        tiers.cache.remove(KEY)
-    assert tiers.tier.before_remove is interrupted_always
-    assert tiers.get() is None
-
-
-# Puts that miss their deadline, and end later.
-
-
-@pytest.mark.parametrize("out", ["remove", "clear", "replace"])
-def test_an_abandoned_put_brings_no_old_value_back(tiers: Tiers, out: str) -> None:
-    calls, go, began = CallQueue("store"), threading.Event(), threading.Event()
-    at_once = tiers.store.put_parts
-
-    def late(key: str, parts: Iterable[Any], *, keep: object = None) -> None:
-        value = b"".join(bytes(part) for part in parts)
-
-        def put() -> None:
-            began.set()
-            assert go.wait(LIMIT)
-            tiers.store.objects.setdefault(key, value)
-
-        tiers.store.put_parts = at_once  # type: ignore[method-assign]
-        call = calls.submit(put)
-        assert began.wait(LIMIT)
-        with pytest.raises(TimeoutError):
-            call.wait(0.01)
-        raise DeadlineError("late", code=errors.TIMED_OUT, key=key, call=call)
-
-    tiers.store.put_parts = late  # type: ignore[method-assign]
-    tiers.put(V2)
-    tiers.cache.evict_to(0)
-    assert began.wait(LIMIT)
-    if out == "remove":
-        tiers.cache.remove(KEY)
-    elif out == "clear":
-        tiers.cache.clear()
-    else:
-        tiers.put(V3)
-        tiers.cache.evict_to(0)
-    # Any operation under this key before the put has ended would come too early.
-    assert not tiers.tier.flush(0.05)
-    go.set()
-    assert tiers.tier.flush(LIMIT)
-    assert tiers.get() == (V3 if out == "replace" else None)
-    tiers.evict()
-    assert tiers.get() == (V3 if out == "replace" else None)
-    assert calls.close(lambda: None).wait_ended(LIMIT)
-
-
-# Transfers.
-
-
-def test_a_transfer_that_goes_on_keeps_its_block(pool: kvmem.Pool) -> None:
-    """The memory of the cache is free at once: the transfer has a block of the tier."""
-    tiers = Tiers(pool)
-    held: list[memoryview] = []
-    at_once = tiers.store.get_parts
-
-    def late(key: str, parts: Iterable[Any], *, keep: object = None) -> None:
-        held.extend(memoryview(part) for part in parts)
-        raise DeadlineError("late", code=errors.TIMED_OUT, key=key)
-
-    tiers.store.get_parts = late  # type: ignore[method-assign]
-    before = pool.metrics().allocated
-    assert tiers.get() is None and len(held) == 2
-    assert tiers.tier.stats().fetch_failures == 1
-    assert pool.metrics().allocated > before
-    tiers.store.get_parts = at_once  # type: ignore[method-assign]
-    assert tiers.get() == V1
-    # The transfer ends, and writes to nobody's memory.
-    held[0][:] = b"-" * len(held[0])
-    held.clear()
-    assert tiers.get() == V1
-    tiers.cache.evict_to(0)
-    assert tiers.tier.flush(LIMIT)
-    tiers.close()
-
-
-def test_other_bytes_of_the_cluster_are_no_value(pool: kvmem.Pool) -> None:
-    tiers = Tiers(pool)
-    (name,) = tiers.store.objects
-    for wrong in (b"short", V1 + b"x" * 32, tiers.store.objects[name][:-40] + bytes(40)):
-        tiers.store.objects[name] = wrong
-        assert tiers.get() is None
-        assert tiers.tier.flush(LIMIT) and not tiers.store.objects, "it is removed"
-        assert tiers.get() is None
-        tiers.put(V1)
-        tiers.evict()
-        assert tiers.get() == V1
-        tiers.cache.evict_to(0)
-        assert tiers.tier.flush(LIMIT)
-    assert tiers.tier.stats().corrupt == 3
-    tiers.cache.close()
-
-
-def test_a_chain_without_a_master_has_its_upper_tier(pool: kvmem.Pool, tmp_path: Path) -> None:
-    """The cluster cannot be reached: the disk serves on, evicted values wait, and removals are
-    made later.
-    """
-    store = DictionaryStore(pool)
-    tier = ClusterTier(cast(Store, store), retry=0.01, max_queued_bytes=MIB)
+def test_a_chain_serves_on_without_the_cluster(
+    make: Callable[..., ClusterTier], pool: kvmem.Pool, folder: Path, tmp_path: Path
+) -> None:
+    """What was removed or replaced while the cluster did not answer never comes back."""
+    tier = make(call_timeout=0.5)
+    assert tier.wait(LIMIT)
     with (
         kvmem.DiskTier(tmp_path / "tier", bytes="16MiB") as disk,
         kvmem.KvCache(
-            pool, max_bytes=100_000, lower_tier=kvmem.Chain(disk, tier), write_behind=50_000
+            pool, max_bytes=50_000, lower_tier=kvmem.Chain(disk, tier), write_behind=MIB
         ) as cache,
     ):
-        for key in range(20):
-            cache.insert(key, bytes([key]) * 1000)
+        for key in range(40):
+            cache.insert(key, value(key))
         cache.evict_to(0)
-        assert cache.flush(LIMIT) and tier.flush(LIMIT) and len(store.objects) == 20
-        # What is not on the disk is in the cluster.
-        disk.remove(range(10))
-        found = cache.get_or_fetch(range(20))
-        assert [one and bytes(one)[0] for one in found] == list(range(20))
-        del found
-        assert tier.stats().fetched == 10
-        cache.evict_to(0)
-        assert cache.flush(LIMIT) and tier.flush(LIMIT)
-
-        with tier._worker.lock:
-            tier._worker.down = True
+        assert cache.flush(LIMIT) and tier.flush(LIMIT) and len(list(folder.iterdir())) == 40
+        (folder / "hang").touch()
         began = time.monotonic()
-        cache.insert(30, b"new" * 1000)
+        for key in range(40, 80):
+            cache.insert(key, value(key))
+        cache.insert(1, b"newer")
+        cache.remove(2)
         cache.evict_to(0)
         assert cache.flush(LIMIT)
-        cache.remove(3)
-        assert cache.get(3) is None
-        found = cache.get_or_fetch([4, 30, 50])
-        assert [one and bytes(one)[:3] for one in found] == [b"\x04" * 3, b"new", None]
+        found = cache.get_or_fetch([0, 1, 2, 50])
+        assert [one and bytes(one) for one in found] == [value(0), b"newer", None, value(50)]
         del found
-        assert tier.stats().queued >= 1 and tier.stats().stale >= 1 and len(store.objects) == 20
         assert time.monotonic() - began < LIMIT
-        with tier._worker.lock:
-            tier._worker.down = False
-            tier._worker.changed.notify_all()
-        assert tier.flush(LIMIT) and len(store.objects) == 20
-        assert tier._worker.name(3) not in store.objects
+        until(lambda: tier.stats().hangs >= 1)
+        assert tier.stats().stale > 0
+        (folder / "hang").unlink()
+        assert tier.wait(LIMIT) and tier.flush(LIMIT)
+        cache.evict_to(0)
+        disk.clear()
+        found = cache.get_or_fetch([0, 1, 2, 3])
+        assert [one and bytes(one) for one in found] in (
+            [value(0), None, None, value(3)],
+            [value(0), b"newer", None, value(3)],
+        )
+        del found
 
 
-# Random operations.
-
-
-@pytest.mark.parametrize(("max_queued_bytes", "max_wait"), [(MIB, 1.0), (4_000, 0.0)])
 def test_no_look_up_finds_an_older_version(
-    pool: kvmem.Pool, max_queued_bytes: int, max_wait: float
+    make: Callable[..., ClusterTier], pool: kvmem.Pool
 ) -> None:
-    """Each key has one writer, which records its last put or removal. No look-up finds a value
-    older than the record at its beginning.
-    """
-    store = DictionaryStore(pool)
-    store.during = lambda what: time.sleep(random.random() * 0.0005)
-    tier = ClusterTier(
-        cast(Store, store), max_queued_bytes=max_queued_bytes, max_wait=max_wait, retry=0.01
-    )
-    cache = kvmem.KvCache(pool, max_bytes=12_000, lower_tier=tier)
-    writers, keys = 3, 24
-    latest = [0] * keys
-    """The version put last, or the one after which the key was removed."""
-    began = time.monotonic()
-    wrong: list[str] = []
+    """Each key has one writer. No look-up of it finds another value than the latest."""
+    # Few keys are noted as removed, and little memory is there for values that wait.
+    tier = make(staging_bytes=64 << 10)
+    assert tier.wait(LIMIT)
+    errors: list[BaseException] = []
 
-    def enough() -> bool:
-        stats = tier.stats()
-        return stats.fetched > 1000 and stats.stored > 1000
-
-    def going() -> bool:
-        """Until enough values were put and fetched, however long a busy machine takes."""
-        # The threads of the tier get their turns as well.
-        time.sleep(0.0001)
-        return not wrong and not enough() and time.monotonic() - began < LIMIT
-
-    def look(key: int, sure: bool) -> None:
-        known = latest[key]
-        found = cache.get(key)
-        if found is None:
-            return
-        with found:
-            version = int(bytes(found)[:20])
-        if version < known or (sure and version != known):
-            wrong.append(f"key {key}: version {version}, after {known}")
-
-    def write(me: int) -> None:
-        dice, version = random.Random(me), 0
-        while going():
-            key = dice.randrange(keys // writers) * writers + me
-            version += 1
-            if dice.random() < 0.15:
-                cache.remove(key)
-                # Values found from now on are later.
-                latest[key] = version
-                if cache.get(key) is not None:
-                    wrong.append(f"key {key} was removed at {version}")
-            elif dice.random() < 0.5:
-                cache.insert(key, b"%20d" % version + bytes(dice.randrange(1000, 1500)))
-                latest[key] = version
-            look(key, sure=True)
-
-    def read(me: int) -> None:
-        dice = random.Random(100 + me)
-        while going():
-            look(dice.randrange(keys), sure=False)
-
-    def guarded(work: Callable[[int], None], me: int) -> None:
+    def work(cache: kvmem.KvCache, thread: int) -> None:
+        rng = random.Random(thread)
+        latest: dict[int, int] = {}
         try:
-            work(me)
+            for version in range(1, 400):
+                key = thread * 1000 + rng.randrange(20)
+                match rng.randrange(6):
+                    case 0:
+                        cache.remove(key)
+                        latest.pop(key, None)
+                    case 1 | 2 | 3:
+                        cache.insert(key, value(key, version))
+                        latest[key] = version
+                    case _:
+                        if found := cache.get(key):
+                            with found:
+                                assert bytes(found) == value(key, latest[key])
         except BaseException as error:
-            wrong.append(repr(error))
-            raise
+            errors.append(error)
 
-    threads = [threading.Thread(target=guarded, args=(write, me)) for me in range(writers)]
-    threads += [threading.Thread(target=guarded, args=(read, me)) for me in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-    assert not wrong
-    stats = tier.stats()
-    assert enough(), stats
-    cache.close()
+    for write_behind in (None, 20_000):
+        with kvmem.KvCache(
+            pool, max_bytes=20_000, shards=1, lower_tier=tier, write_behind=write_behind
+        ) as cache:
+            threads = [threading.Thread(target=work, args=(cache, n)) for n in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(LIMIT)
+                assert not thread.is_alive()
+            assert not errors, errors
+            cache.clear()
+    assert tier.stats().fetched > 50 and tier.stats().corrupt == 0
+
+
+def helpers(folder: Path) -> list[int]:
+    """Returns the processes of helpers of a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            environment = (process / "environ").read_bytes().split(b"\0")
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if f"CLUSTER={folder}".encode() in environment and b"node_tier" in command:
+            found.append(int(process.name))
+    return found
+
+
+def test_a_tier_that_is_dropped_ends_its_helper(
+    folder: Path, python: str, pool: kvmem.Pool
+) -> None:
+    tier = ClusterTier(python=python)
+    assert tier.wait(LIMIT) and len(helpers(folder)) == 1
+    cache = kvmem.KvCache(pool, lower_tier=tier)
+    cache.insert(1, b"value")
+    watched = weakref.ref(cache)
+    del tier
+    gc.collect()
+    cache.evict_to(0)
+    with cache.get(1) or pytest.fail() as found:
+        assert bytes(found) == b"value"
+    del cache
+    gc.collect()
+    assert watched() is None
+    until(lambda: not helpers(folder))
+
+
+def test_a_forked_child_cannot_use_it(tier: ClusterTier) -> None:
+    assert tier.store({1: b"value"}) == []
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for use in (tier.stats, lambda: tier.ask([1]), tier.flush):
+                try:
+                    use()
+                except kvmem.ForkedError:
+                    continue
+                os._exit(2)
+            status = 0
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert tier.ask([1]) == [5]
+
+
+def test_a_process_ends_without_closing_it(
+    folder: Path, python: str, script: Callable[..., str]
+) -> None:
+    script(
+        f"""
+        import kvmem
+        from kvmem.mooncake import ClusterTier
+        pool = kvmem.Pool("1MiB", pages="4k")
+        tier = ClusterTier(python={python!r})
+        assert tier.wait(60)
+        cache = kvmem.KvCache(pool, max_bytes=50_000, lower_tier=tier, write_behind=100_000)
+        for key in range(20):
+            cache.insert(key, bytes(10_000))
+        """
+    )
+    until(lambda: not helpers(folder))

@@ -15,6 +15,7 @@ import kvmem
 import pytest
 from conftest import LIMIT, MIB, lockable
 from kvmem import _kvmem
+from kvmem.mooncake import ClusterTier
 from node_server import Server
 
 
@@ -187,6 +188,7 @@ def pinned() -> kvmem.Pinned:
 
 
 PLAIN: dict[type, Callable[[], object]] = {
+    ClusterTier: lambda: ClusterTier(python="/no/such/python"),
     kvmem.NodeCache: on_a_node(lambda cache: cache),
     kvmem.NodeReservation: on_a_node(lambda cache: cache.reserve("r", 10)),
     kvmem.PinBatch: on_a_node(lambda cache: cache.acquire(["k"])),

@@ -244,6 +244,62 @@ fn a_store_that_does_not_answer_is_away_until_it_does() {
     assert_eq!((tier.stats().starts, tier.stats().dropped), (1, 1));
 }
 
+/// Options of a tier whose values replace others.
+fn replacing(cluster: &Cluster, mode: &str) -> ClusterOptions {
+    ClusterOptions { replaces: true, max_stale: 50, ..cluster.options(mode) }
+}
+
+#[test]
+fn values_replace_others_if_they_are_to() {
+    let cluster = Cluster::new();
+    let tier = ClusterTier::start(replacing(&cluster, "works"), |_| {}).expect("a thread");
+    assert!(tier.wait_ready(Instant::now() + Duration::from_secs(30)));
+    for version in 0..5 {
+        assert!(store(&tier, b"key", &value(version, 1000)));
+        assert_eq!(get(&tier, b"key"), Some(value(version, 1000)));
+    }
+    // Several threads store one key; the last one counts.
+    std::thread::scope(|scope| {
+        for seed in 0..8 {
+            let tier = &tier;
+            scope
+                .spawn(move || (0..20).for_each(|_| drop(store(tier, b"busy", &value(seed, 900)))));
+        }
+    });
+    let found = get(&tier, b"busy").expect("one of them");
+    assert!((0..8).any(|seed| found == value(seed, 900)));
+    // A value that is dropped leaves no older one behind.
+    assert!(!store(&tier, b"key", &vec![1; 600_000]));
+    assert_eq!(get(&tier, b"key"), None);
+    assert!(tier.flush_until(Instant::now() + Duration::from_secs(30)));
+    assert_eq!((cluster.objects(), tier.stats().stale, tier.stats().corrupt), (1, 0, 0));
+    assert!(store(&tier, b"key", b"again") && get(&tier, b"key").is_some());
+}
+
+#[test]
+fn no_older_value_comes_back_when_many_could_not_be_replaced() {
+    let cluster = Cluster::new();
+    let tier = ClusterTier::start(replacing(&cluster, "hangs-once"), |_| {}).expect("a thread");
+    let keys: Vec<[u8; 1]> = (0..100_u8).map(|key| [key]).collect();
+    // The cluster has an older value of each.
+    let other = cluster.working("works");
+    assert!(keys.iter().all(|key| store(&other, key, b"older")));
+    assert!(tier.wait_ready(Instant::now() + Duration::from_secs(30)));
+    for key in &keys {
+        // The first one hangs; the others come while there is no helper.
+        assert!(!store(&tier, key, b"newer") || tier.stats().hangs > 0);
+    }
+    assert!(keys.iter().all(|key| get(&tier, key) != Some(b"older".to_vec())));
+    assert_eq!(tier.stats().stale, 50, "all of the prefix");
+    assert!(tier.flush_until(Instant::now() + Duration::from_secs(30)));
+    assert_eq!((tier.stats().stale, cluster.objects()), (0, 0));
+    assert!(store(&tier, b"key", b"value") && get(&tier, b"key").is_some());
+    // The end waits for removals.
+    tier.remove(&[b"key"]).expect("it is noted");
+    tier.close();
+    assert_eq!(cluster.objects(), 0);
+}
+
 fn small_node() -> Node {
     let memory = Region::builder(1 << 20).backing(Backing::Shared).ladder(PageSize::Base).map();
     Node::create(memory.expect("memory can be mapped"), NodeOptions::default()).expect("possible")
@@ -388,7 +444,7 @@ impl Helper {
                 files.extend(rights);
             }
         }
-        assert_eq!(&hello[..8], b"kvmem-c1");
+        assert_eq!(&hello[..8], b"kvmem-c2");
         let len = u64::from_le_bytes(hello[8..].try_into().expect("8 bytes"));
         let file = files.pop().expect("the memory");
         // The file cannot be cut short: the server need not fear SIGBUS.
@@ -484,7 +540,7 @@ impl Helper {
                 let len = fs::metadata(file).map_or(-1, |file| file.len() as i64);
                 if self.is("huge") { i64::MAX } else { len }
             }
-            2 => {
+            2 | 6 => {
                 if self.is("dies-once") && self.is_first("died") {
                     std::process::exit(3);
                 }

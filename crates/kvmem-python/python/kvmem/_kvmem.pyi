@@ -13,6 +13,7 @@ from typing import Any, Self, SupportsIndex, TypeAlias, TypeVar, final, overload
 from .data import (
     BlockReference,
     BumpStats,
+    ClusterTierStats,
     Diagnosis,
     DiskTierInspection,
     DiskTierStats,
@@ -60,6 +61,7 @@ __all__ = [
     "BlockBatch",
     "BumpArena",
     "Chain",
+    "ClusterTier",
     "DiskTier",
     "Fetching",
     "Hold",
@@ -1185,20 +1187,103 @@ class TierSet(_TierValues):
         """Paths of the files or block devices."""
 
 @final
+class ClusterTier(_Manager):
+    """A Mooncake cluster as a lower tier: ``KvCache(pool, lower_tier=ClusterTier(master))``.
+
+    Mooncake's client runs in a child process, which is killed when it hangs and started again.
+    While there is none that works, look-ups find nothing and values are dropped, and nothing waits.
+    Each value has a checksum: other bytes are a miss. Tiers with one ``prefix`` share their values,
+    so a key must mean the same in all of them. Options:
+
+    - ``master``: address of the cluster's master.
+    - ``prefix``: prefix of the objects' keys.
+    - ``replace``: a value replaces the one that its key has. Otherwise an object that exists stays,
+      which is faster and right if keys are hashes of their values.
+    - ``staging_bytes``: memory through which values go, half of it for those that are stored. A
+      value has at most a half of it.
+    - ``call_timeout``: seconds after which a client that does not answer is killed.
+    - ``start_timeout``: seconds that a client has to start.
+    - ``engine``: how the client connects: :class:`kvmem.mooncake.EngineOptions`.
+    - ``python``: program that runs the client. None: the one that runs this process.
+
+    Returns at once: :meth:`wait` waits for the cluster. Raises :class:`InvalidArgumentError`.
+    """
+
+    def __new__(
+        cls,
+        master: str = "127.0.0.1:50051",
+        *,
+        prefix: str = "kvmem/",
+        replace: bool = True,
+        staging_bytes: _Size | None = None,
+        call_timeout: float | None = None,
+        start_timeout: float | None = None,
+        engine: Mapping[str, Any] | None = None,
+        python: str | None = None,
+    ) -> Self: ...
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until the cluster works. Returns False after ``timeout`` seconds."""
+
+    def flush(self, timeout: float | None = None) -> bool:
+        """Waits until all values that were given to it are in the cluster or dropped, and all keys
+        that were removed are removed there. Returns False after ``timeout`` seconds.
+        """
+
+    def store(self, values: Mapping[_Key, _Buffer] | Iterable[tuple[_Key, _Buffer]]) -> list[_Key]:
+        """Stores values under their keys. ``values`` is a mapping, or pairs of a key and its bytes.
+        Returns the keys of those that were not stored, because the cluster is full or away; they
+        have no value then.
+        """
+
+    def ask(self, keys: Iterable[_CacheKey]) -> list[int | None]:
+        """Returns the lengths of the values under keys, in the same order; None where there is
+        none, or the cluster is away.
+        """
+
+    def fetch_into(self, keys: Iterable[_CacheKey], buffers: Iterable[_Buffer]) -> list[int | None]:
+        """Reads the values of keys into writable buffers of their lengths, one for each key.
+        Returns the length of each value that was read; None for the others, whose buffers may hold
+        any bytes.
+        """
+
+    def remove(self, keys: Iterable[_CacheKey]) -> None:
+        """Removes the values of keys. They are not found any more, and the cluster removes them as
+        soon as it can.
+        """
+
+    def clear(self) -> None:
+        """Removes all values of the prefix, those of other tiers, too. Raises ``RuntimeError``
+        while the cluster is away.
+        """
+
+    def stats(self) -> ClusterTierStats:
+        """Returns the figures of the tier."""
+
+    def close(self) -> None:
+        """Waits for values that are being stored and keys that are being removed, for
+        ``call_timeout`` at most, and ends the client. Caches above find and store nothing there any
+        more.
+        """
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed."""
+
+@final
 class Chain:
     """Two lower tiers, one below the other, such as a disk above a cluster. Either may be a chain
     again.
 
     Both get each value that a cache above evicts, and both are told of removals. A fetch asks
     ``upper``, and ``lower`` for the rest. Each is a :class:`DiskTier`, a :class:`TierSet`, a
-    :class:`Chain`, or an object of Python that makes a :class:`kvmem.tier.Tier`, such as
-    :class:`kvmem.mooncake.ClusterTier`.
+    :class:`kvmem.mooncake.ClusterTier`, a :class:`Chain`, or an object of Python that makes a
+    :class:`kvmem.tier.Tier`.
     """
 
     def __new__(
         cls,
-        upper: DiskTier | TierSet | Chain | TierFactory,
-        lower: DiskTier | TierSet | Chain | TierFactory,
+        upper: DiskTier | TierSet | ClusterTier | Chain | TierFactory,
+        lower: DiskTier | TierSet | ClusterTier | Chain | TierFactory,
     ) -> Self: ...
     @property
     def upper(self) -> Any:
@@ -1272,8 +1357,8 @@ class KvCache(_Manager):
     - ``shards``: number of parts that the keys are divided into, rounded up to a power of two.
       None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
     - ``lower_tier``: receives evicted values and is asked for missing ones: a :class:`DiskTier`,
-      a :class:`TierSet`, a :class:`Chain`, or an object of Python such as
-      :class:`kvmem.mooncake.Store`: see :mod:`kvmem.tier`.
+      a :class:`TierSet`, a :class:`kvmem.mooncake.ClusterTier`, a :class:`Chain`, or an object of
+      Python: see :mod:`kvmem.tier`.
     - ``write_behind``: evicted values wait in a queue of as many bytes, where they are still found,
       and a thread writes them to the lower tier, many at once. They stay in use in the pool
       meanwhile. Closing the cache writes what is left. None: the thread that evicts a value writes
@@ -1296,7 +1381,7 @@ class KvCache(_Manager):
         watermarks: tuple[_Size, _Size] | None = None,
         eviction: str = "lru",
         shards: int | None = None,
-        lower_tier: TierFactory | DiskTier | TierSet | Chain | None = None,
+        lower_tier: TierFactory | DiskTier | TierSet | ClusterTier | Chain | None = None,
         write_behind: _Size | None = None,
         write_behind_when_full: str = "wait",
         write_behind_writers: SupportsIndex = 1,
@@ -1433,7 +1518,7 @@ class KvCache(_Manager):
         """Pool that the blocks are allocated from."""
 
     @property
-    def lower_tier(self) -> Tier | DiskTier | TierSet | Chain | None:
+    def lower_tier(self) -> Tier | DiskTier | TierSet | ClusterTier | Chain | None:
         """Lower tier of the cache."""
 
     def stats(self) -> KvCacheStats:

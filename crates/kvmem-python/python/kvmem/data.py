@@ -117,6 +117,45 @@ class OpenReport(NamedTuple):
     """Values that were dropped since such a block may have removed or replaced them."""
 
 
+class ClusterTierStats(NamedTuple):
+    """What a :class:`kvmem.mooncake.ClusterTier` has done since it was made."""
+
+    works: bool
+    """Whether the cluster works now."""
+    stored: int
+    """Values that the cluster has stored."""
+    stored_nbytes: int
+    """The bytes of these."""
+    fetched: int
+    """Values that were fetched."""
+    fetched_nbytes: int
+    """The bytes of these."""
+    absent: int
+    """Keys that were looked up and that the cluster does not have."""
+    skipped: int
+    """Keys that were not looked up, because the cluster was away."""
+    dropped: int
+    """Values that were not stored: the cluster was away, the staging memory was full, or the value
+    was superseded or too long.
+    """
+    failed: int
+    """Stores and fetches that the cluster failed."""
+    corrupt: int
+    """Fetched values whose bytes were not those that were stored."""
+    stale: int
+    """Keys that are not looked up until the cluster has removed their objects."""
+    queued_nbytes: int
+    """Bytes of values that wait for the cluster."""
+    starts: int
+    """Clients that were started."""
+    hangs: int
+    """Clients that were killed because they did not answer in time."""
+    violations: int
+    """Clients that were killed because an answer was none to a call."""
+    last_report: str | None
+    """Why the cluster went away last, or that it works."""
+
+
 class DiskTierStats(NamedTuple):
     """What a disk tier holds, and what it has done since it was opened."""
 

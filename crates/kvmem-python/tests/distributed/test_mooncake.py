@@ -8,7 +8,6 @@ import random
 import subprocess
 import sys
 import textwrap
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -422,68 +421,12 @@ def test_a_closed_store_and_a_forked_one_raise(store: Store, cluster: Cluster) -
 
 
 @pytest.fixture
-def tier(store: Store) -> Iterator[ClusterTier]:
-    tier = ClusterTier(store, prefix="t/", max_queued_bytes=MIB, retry=0.2)
-    yield tier
-    tier.close()
-    stats = tier.stats()
-    assert stats.evicted == stats.stored + stats.dropped + stats.failed + stats.invalidated
-    assert (stats.queued, stats.queued_bytes) == (0, 0)
-
-
-def test_evicted_values_are_fetched(tier: ClusterTier, pool: kvmem.Pool) -> None:
-    with kvmem.KvCache(pool, max_bytes=500_000, lower_tier=tier) as cache:
-        assert cache.lower_tier is tier
-        for n in range(40):
-            cache.insert(n, data(n))
-            assert tier.flush(LIMIT)
-        assert len(cache) == 10
-        for n in range(40):
-            found = cache.get(n)
-            assert found is not None and bytes(found) == data(n), n
-            found.release()
-            assert tier.flush(LIMIT)
-        stats = tier.stats()
-        assert (stats.dropped, stats.failed, stats.corrupt, stats.fetch_failures, stats.errors) == (
-            0,
-            0,
-            0,
-            0,
-            0,
-        )
-        assert (
-            stats.fetched >= 30
-            and stats.stored == stats.evicted
-            and stats.reachable
-            and stats.last_error is None
-        )
-        assert cache.get("never") is None and tier.stats().absent == 1
-        # 1, "1" and b"1" are three keys.
-        cache.insert("1", b"text")
-        cache.insert(b"1", b"bytes")
-        cache.evict_to(0)
-        assert tier.flush(LIMIT)
-        for key, value in ((1, data(1)), ("1", b"text"), (b"1", b"bytes")):
-            found = cache.get(key)
-            assert found is not None and bytes(found) == value
-            found.release()
-    assert pool.metrics().allocated == 0
-
-
-def test_a_store_is_a_lower_tier_factory(store: Store, pool: kvmem.Pool) -> None:
-    with kvmem.KvCache(pool, max_bytes=100_000, lower_tier=store) as cache:
-        for n in range(6):
-            cache.insert(n, data(n))
-        assert isinstance(cache.lower_tier, ClusterTier) and cache.lower_tier.flush(LIMIT)
-        found = cache.get(0)
-        assert found is not None and bytes(found) == data(0)
-        found.release()
-    assert "KvCache" in repr(cache)
-    with (
-        kvmem.Pool("1MiB", pages="4k") as other,
-        pytest.raises(kvmem.InvalidArgumentError, match="different pools"),
-    ):
-        kvmem.KvCache(other, lower_tier=store)
+def tier(cluster: Cluster, store: Store) -> Iterator[ClusterTier]:
+    with ClusterTier(
+        cluster.address, prefix="t/", staging_bytes="4MiB", engine={"deadline": LIMIT}
+    ) as tier:
+        assert tier.wait(LIMIT), tier.stats()
+        yield tier
 
 
 def test_memory_above_a_disk_above_a_cluster(
@@ -517,203 +460,101 @@ def test_memory_above_a_disk_above_a_cluster(
         disk.clear()
         assert cache.get(3) is None
         cache.clear()
-        assert tier.flush(LIMIT) and cache.get_or_fetch(range(40)) == [None] * 40
+        assert cache.get_or_fetch(range(40)) == [None] * 40
         stats = tier.stats()
-        assert (stats.corrupt, stats.errors, stats.abandoned) == (0, 0, 0), stats
+        assert (stats.corrupt, stats.failed, stats.hangs) == (0, 0, 0), stats
 
 
 def test_removed_and_replaced_values_do_not_come_back(tier: ClusterTier, pool: kvmem.Pool) -> None:
     with kvmem.KvCache(pool, lower_tier=tier) as cache:
-        cache.insert("k", data(1))
-        cache.evict_to(0)
-        cache.insert("k", data(2))
-        cache.evict_to(0)
-        assert tier.flush(LIMIT)
-        found = cache.get("k")
-        assert found is not None and bytes(found) == data(2)
-        found.release()
+        for version in (1, 2):
+            cache.insert("k", data(version))
+            cache.evict_to(0)
+        with cache.get("k") or pytest.fail() as found:
+            assert bytes(found) == data(2)
         cache.evict_to(0)
         assert cache.remove("k") is None and cache.get("k") is None
         assert tier.flush(LIMIT) and cache.get("k") is None
-        cache.insert("k", data(3))
-        cache.insert("j", data(3))
+        # 1, "1" and b"1" are three keys.
+        values: dict[int | bytes | str, bytes] = {1: b"int", "1": b"text", b"1": b"bytes"}
+        for key, value in values.items():
+            cache.insert(key, value)
         cache.evict_to(0)
+        found_values = cache.get_or_fetch(values)
+        assert [one and bytes(one) for one in found_values] == list(values.values())
+        del found_values
         cache.clear()
-        assert cache.get("k") is None and cache.get("j") is None
-        assert tier.flush(LIMIT) and cache.get("k") is None and cache.get("j") is None
-
-
-def test_a_queued_value_is_fetched(
-    tier: ClusterTier, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hold, put = threading.Event(), Store.put_parts
-    monkeypatch.setattr(
-        Store,
-        "put_parts",
-        lambda *arguments, **named: hold.wait(LIMIT) and put(*arguments, **named),
-    )
-    with kvmem.KvCache(pool, lower_tier=tier) as cache:
-        cache.insert("k", data(1))
-        cache.evict_to(0)
-        assert tier.stats().queued == 1
-        found = cache.get("k")
-        assert found is not None and bytes(found) == data(1)
-        hold.set()
-        assert tier.flush(LIMIT)
-        found.release()
-
-
-def test_a_full_queue_drops_and_counts(
-    store: Store, pool: kvmem.Pool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hold, put = threading.Event(), Store.put_parts
-    monkeypatch.setattr(
-        Store,
-        "put_parts",
-        lambda *arguments, **named: hold.wait(LIMIT) and put(*arguments, **named),
-    )
-    tier = ClusterTier(store, prefix="full/", max_queued_bytes=200_000, max_wait=0)
-    with kvmem.KvCache(pool, max_bytes=500_000, shards=1, lower_tier=tier) as cache:
-        for n in range(30):
-            cache.insert(n, data(n))
-        stats = tier.stats()
-        assert (stats.evicted, stats.queued, stats.queued_bytes, stats.dropped, stats.stale) == (
-            20,
-            4,
-            200_000,
-            16,
-            16,
-        )
-        assert cache.get(10) is None, "it was dropped"
-        hold.set()
-        assert tier.flush(LIMIT)
-        stats = tier.stats()
-        assert (stats.stored, stats.dropped, stats.stale) == (4, 16, 0)
-    assert pool.metrics().allocated == 0
-
-
-def test_insertions_wait_for_a_full_queue(store: Store, pool: kvmem.Pool) -> None:
-    tier = ClusterTier(store, prefix="wait/", max_queued_bytes=100_000, max_wait=LIMIT)
-    with kvmem.KvCache(pool, max_bytes=500_000, lower_tier=tier) as cache:
-
-        def put(thread: int) -> None:
-            for n in range(40):
-                cache.insert(thread * 100 + n, data(n))
-
-        threads = [threading.Thread(target=put, args=(thread,)) for thread in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT)
-        assert tier.flush(LIMIT)
-        stats = tier.stats()
-        assert (stats.evicted, stats.stored, stats.dropped) == (110, 110, 0)
-        for number in range(3):
-            for n in range(0, 40, 7):
-                found = cache.get(number * 100 + n)
-                assert found is not None and bytes(found) == data(n)
-                found.release()
-    assert pool.metrics().allocated == 0
+        assert cache.get_or_fetch(["k", *values]) == [None] * 4
 
 
 def test_corrupt_values_are_never_returned(
     tier: ClusterTier, store: Store, pool: kvmem.Pool
 ) -> None:
     with kvmem.KvCache(pool, lower_tier=tier) as cache:
-        for key in ("k", "short", "swapped"):
+        for key in (b"k", b"short", b"swapped"):
             cache.insert(key, data(1))
         cache.evict_to(0)
-        assert tier.flush(LIMIT)
-        with store.get("t/s:k") as whole, pool.allocate(8) as tiny:
+        names = {key: f"t/{key.hex()}" for key in (b"k", b"short", b"swapped")}
+        with store.get(names[b"k"]) as whole, pool.allocate(8) as tiny:
             assert bytes(whole)[:50_000] == data(1) and whole.nbytes > 50_000
             # Another key's value with its trailer.
-            store.put("t/s:swapped", whole, replace=True)
+            store.put(names[b"swapped"], whole, replace=True)
             memoryview(whole)[20_000] ^= 1
-            store.put("t/s:k", whole, replace=True)
-            store.put("t/s:short", tiny, replace=True)
-        for count, key in enumerate(("k", "short", "swapped"), 1):
-            assert cache.get(key) is None and tier.stats().corrupt == count
-        assert tier.flush(LIMIT) and not any(
-            store.exists_batch(["t/s:k", "t/s:short", "t/s:swapped"])
-        )
-
-
-def test_existing_objects_are_not_put_again(store: Store, pool: kvmem.Pool) -> None:
-    tier = ClusterTier(store, prefix="once/", max_queued_bytes=MIB, replace=False)
-    with kvmem.KvCache(pool, lower_tier=tier) as cache:
-        for value in (data(1), data(2)):
-            cache.insert("hash", value)
-            cache.evict_to(0)
-            assert tier.flush(LIMIT)
-        found = cache.get("hash")
-        assert found is not None and bytes(found) == data(1) and tier.stats().stored == 2
-        found.release()
-
-
-def test_a_tier_ends_with_its_cache_and_settings_are_checked(
-    store: Store, pool: kvmem.Pool
-) -> None:
-    for queue in (0, -1, 3 * MIB):
-        with pytest.raises(kvmem.InvalidArgumentError):
-            ClusterTier(store, max_queued_bytes=queue)
-    before = threading.active_count()
-    cache = kvmem.KvCache(pool, lower_tier=store)
-    assert threading.active_count() == before + 1
-    del cache
-    gc.collect()
-    assert threading.active_count() == before
-    assert pool.metrics().allocated == 0
+            store.put(names[b"k"], whole, replace=True)
+            store.put(names[b"short"], tiny, replace=True)
+        assert cache.get_or_fetch(names) == [None] * 3
+        assert tier.stats().corrupt == 2 and tier.flush(LIMIT)
+        assert store.exists_batch([names[b"k"], names[b"swapped"]]) == [False, False]
 
 
 def test_the_cache_serves_on_without_a_master_and_recovers(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     """In a cluster of its own, whose master is killed while values are on their way."""
-    with Cluster(tmp_path) as own, kvmem.Pool("4MiB", pages="4k") as pool:
+    with (
+        Cluster(tmp_path) as own,
+        kvmem.Pool("4MiB", pages="4k") as pool,
+        ClusterTier(own.address, staging_bytes="8MiB") as tier,
+    ):
         own.serve("16MiB")
-        with Store(pool, master=own.address, deadline=LIMIT) as store:
-            tier = ClusterTier(store, max_queued_bytes=MIB, retry=0.2)
-            with kvmem.KvCache(pool, max_bytes=500_000, lower_tier=tier) as cache:
-                for n in range(20):
-                    cache.insert(n, data(n))
-                own.kill(own.master)
+        assert tier.wait(LIMIT)
+        with kvmem.KvCache(
+            pool,
+            max_bytes=500_000,
+            lower_tier=tier,
+            write_behind=MIB,
+            write_behind_when_full="drop",
+        ) as cache:
+            for n in range(20):
+                cache.insert(n, data(n))
+            own.kill(own.master)
 
-                def noticed() -> bool:
-                    cache.insert(-1, data(0))
-                    cache.evict_to(0)
-                    return not tier.stats().reachable
+            def noticed() -> bool:
+                cache.insert(-1, data(0))
+                cache.evict_to(0)
+                return not tier.stats().works
 
-                until(noticed)
-                timeouts = tier.stats().timeouts
-                for n in range(100, 200):
-                    cache.insert(n, data(n))
-                    found = cache.get(n)
-                    assert found is not None and bytes(found) == data(n)
-                    found.release()
-                assert cache.get("never") is None and cache.get("nor this") is None
-                stats = tier.stats()
-                assert (
-                    stats.timeouts == timeouts  # nothing waits for a master that is not there
-                    and stats.skipped >= 2
-                    and stats.errors >= 1
-                    and stats.dropped > 0
-                    and not stats.reachable
-                )
-                assert stats.last_error is not None and "master" in stats.last_error
-                own.master = own.start_master()
-                until(lambda: tier.stats().reachable)
-                assert tier.flush(LIMIT)
-                for n in range(200, 230):
-                    cache.insert(n, data(n))
-                    assert tier.flush(LIMIT)
-                # The new master has no old objects; new ones are found.
-                until(lambda: tier.stats().queued == 0)
-                for n in range(200, 230):
-                    found = cache.get(n)
-                    assert found is not None and bytes(found) == data(n)
-                    found.release()
-                    assert tier.flush(LIMIT)
-                assert tier.stats().failed == 0
+            until(noticed)
+            for n in range(100, 200):
+                cache.insert(n, data(n))
+                with cache.get(n) or pytest.fail() as found:
+                    assert bytes(found) == data(n)
+            assert cache.flush(LIMIT) and cache.get("never") is None
+            stats = tier.stats()
+            assert stats.dropped > 0 and stats.skipped > 0 and not stats.works
+            assert stats.last_report is not None and "master" in stats.last_report
+            own.master = own.start_master()
+            assert tier.wait(LIMIT)
+            # The new master has no old objects; new ones are stored when the server is back.
+
+            def stored() -> bool:
+                cache.insert("again", data(1))
+                cache.evict_to(0)
+                return cache.flush(LIMIT) and tier.ask(["again"]) == [50_000]
+
+            until(stored)
+            with cache.get("again") or pytest.fail() as found:
+                assert bytes(found) == data(1)
         assert pool.metrics().allocated == 0
 
 
@@ -725,12 +566,13 @@ def test_nothing_need_be_closed_at_exit(cluster: Cluster, segment: Segment) -> N
     without an error."""
     code = f"""
         import kvmem
-        from kvmem.mooncake import Store, serve
+        from kvmem.mooncake import ClusterTier, Store, serve
         lent = kvmem.Pool("4MiB", pages="4k", shared=True)
         segment = serve(lent, "{cluster.address}")
         pool = kvmem.Pool("4MiB", pages="4k")
         store = Store(pool, master="{cluster.address}")
-        cache = kvmem.KvCache(pool, max_bytes="1MiB", lower_tier=store)
+        tier = ClusterTier("{cluster.address}")
+        cache = kvmem.KvCache(pool, max_bytes="1MiB", lower_tier=tier, write_behind="1MiB")
         for n in range(60):
             cache.insert(n, bytes([n]) * 50_000)
         print(segment.name)

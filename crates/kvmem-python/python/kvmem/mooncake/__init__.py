@@ -4,15 +4,16 @@
   ``kvmem serve-mooncake`` does the same.
 - :class:`Store` puts blocks of a pool into the cluster and gets them back, without a copy on this
   side.
-- ``KvCache(pool, lower_tier=Store(pool))`` uses the cluster as its lower tier: see
-  :class:`ClusterTier`.
+- :class:`ClusterTier` is a lower tier for a :class:`~kvmem.KvCache`, whose client runs in a process
+  of its own.
 
 The engine is the wheel ``mooncake-transfer-engine-non-cuda`` (the extra ``mooncake``) and three
 system libraries. It is imported when it is first needed. If something is missing, the error names
 it.
 """
 
-from .cluster_tier import ClusterTier, ClusterTierStats
+from .._kvmem import ClusterTier
+from ..data import ClusterTierStats
 from .engine import EngineOptions
 from .errors import (
     BatchError,

@@ -23,10 +23,12 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import importlib.util
 import logging
 import math
 import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -55,6 +57,10 @@ DEADLINE = 1.0
 """Default number of seconds that a call may take."""
 RATE = 32 << 20
 """Bytes that a transfer may take one more second for, beyond the deadline."""
+TIMEOUT = 10.0
+"""Default number of seconds to wait for the master when connecting."""
+START = 60.0
+"""Seconds in which the client in a process of its own has to start."""
 _MAX_CALL_WAIT = 5.0
 """Maximum number of seconds that closing waits for calls that have not ended."""
 _MAX_CLOSE_WAIT = 20.0
@@ -123,6 +129,27 @@ def answers(master: str, timeout: float = 1.0) -> bool:
     return True
 
 
+def check(master: str, timeout: float) -> None:
+    """Checks without a client that one could connect: that the wheel is installed, and that the
+    master answers within ``timeout`` seconds. Raises as :func:`module`, and
+    :class:`UnreachableError`.
+    """
+    if "mooncake.store" not in sys.modules and importlib.util.find_spec("mooncake") is not None:
+        check_version(WHEELS, *SUPPORTED)
+    else:
+        module()
+    wait_for(master, timeout)
+
+
+def wait_for(master: str, timeout: float) -> None:
+    """Waits until a master answers. Raises :class:`UnreachableError` after ``timeout`` seconds."""
+    until = time.monotonic() + timeout
+    while not answers(master):
+        if time.monotonic() >= until:
+            raise errors.error(errors.MASTER_GONE, f"connect to the master at {master}")
+        time.sleep(0.1)
+
+
 class EngineOptions(TypedDict, total=False):
     """How an engine connects to its cluster: keyword arguments of :func:`serve` and
     :class:`Store`.
@@ -161,7 +188,7 @@ class Engine:
         protocol: str = "tcp",
         devices: str = "",
         metadata: str = "P2PHANDSHAKE",
-        timeout: float = 10.0,
+        timeout: float = TIMEOUT,
         deadline: float = DEADLINE,
         expose: bool = False,
         peers: str | Iterable[str] = (),
@@ -171,11 +198,7 @@ class Engine:
                 f"deadline={deadline!r} is no deadline: give a number of seconds above 0"
             )
         store = module()
-        until = time.monotonic() + timeout
-        while not answers(master):
-            if time.monotonic() >= until:
-                raise errors.error(errors.MASTER_GONE, f"connect to the master at {master}")
-            time.sleep(0.1)
+        wait_for(master, timeout)
         self.master = master
         self.protocol = protocol
         self.deadline = deadline

@@ -1,10 +1,11 @@
-"""The helper of ``kvmem serve --mooncake``: stores and fetches values of a node in a cluster.
+"""The helper of a cluster below a node or a cache: stores and fetches values by Mooncake's engine.
 
-``kvmem serve`` starts this module as a process of its own, because the engine has threads, may hang
-and may crash. The standard input is a socket of packets. The first one carries the descriptor of
-the memory through which values go, which is registered with the engine once. Each later packet is a
-call, and has one answer; ``crates/kvmem-cluster/src/messages.rs`` has their bytes. The
-server verifies every value itself, and kills this process if it does not answer.
+``kvmem serve --mooncake`` and :class:`kvmem.mooncake.ClusterTier` start this module as a process
+of its own, because the engine has threads, may hang and may crash. The standard input is a socket
+of packets. The first one carries the descriptor of the memory through which values go, which is
+registered with the engine once. Each later packet is a call, and has one answer;
+``crates/kvmem-cluster/src/messages.rs`` has their bytes. The tier verifies every value itself, and
+kills this process if it does not answer.
 
 A transfer that missed its deadline goes on in the engine. Its call is answered when it has ended,
 because the answer gives its memory back.
@@ -32,16 +33,16 @@ from ..errors import KvmemError
 from . import engine as engines
 from . import errors
 
-MAGIC = b"kvmem-c1"
+MAGIC = b"kvmem-c2"
 _HELLO = struct.Struct("<8sQ")
 _CALL = struct.Struct("<QII")
 _ITEM = struct.Struct("<QQH")
 _ANSWER = struct.Struct("<QI")
 _MAX_PACKET = 1 << 20
-LOOK_UP, STORE, FETCH, REMOVE, CLEAR = range(1, 6)
+LOOK_UP, STORE, FETCH, REMOVE, CLEAR, REPLACE = range(1, 7)
 FAILED = -1
 _THREADS = {LOOK_UP: 4, STORE: 4, FETCH: 4, REMOVE: 1}
-"""Calls of each kind at once. Clearing is a removal."""
+"""Calls of each kind at once. Clearing is a removal, and replacing is storing."""
 _MISSING = (-703, -704, -710, -712)
 _PR_SET_PDEATHSIG = 1
 
@@ -87,6 +88,13 @@ class Tier:
             "put", lambda it: it.batch_put_from(names, places, lengths), names, lengths
         )
         return [1 if code == 0 else FAILED for code in codes]
+
+    def replace(self, items: list[Item]) -> list[int]:
+        """Stores objects in place of those that are there."""
+        removed = self.remove(items)
+        ready = [item for item, code in zip(items, removed) if code == 1]
+        stored = iter(self.store(ready) if ready else ())
+        return [next(stored) if code == 1 else FAILED for code in removed]
 
     def fetch(self, items: list[Item]) -> list[int]:
         """Reads objects, and returns their lengths."""
@@ -176,10 +184,12 @@ class Server:
             FETCH: tier.fetch,
             REMOVE: tier.remove,
             CLEAR: tier.clear,
+            REPLACE: tier.replace,
         }
         self._calls: dict[int, Callable[[list[Item]], list[int]]] = dict(calls)
         self._pools = {kind: ThreadPoolExecutor(count) for kind, count in _THREADS.items()}
         self._pools[CLEAR] = self._pools[REMOVE]
+        self._pools[REPLACE] = self._pools[STORE]
 
     def tell(self, works: bool) -> None:
         """Tells the node whether the cluster answers."""
@@ -268,7 +278,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         connection = socket.socket(fileno=os.dup(0))
         memory = _hello(connection)
     except (OSError, ValueError) as error:
-        print(f"kvmem: `kvmem serve --mooncake` starts this program: {error}", file=sys.stderr)
+        print(
+            f"kvmem: `kvmem serve --mooncake` or a ClusterTier starts this program: {error}",
+            file=sys.stderr,
+        )
         return 2
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     nbytes = len(memory)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from typing import Any, NamedTuple, Self, Unpack
 
 from .._kvmem import Block, KvCache, Pinned, Pool, Reservation
 from ..errors import ExportedError, InvalidArgumentError
@@ -18,9 +18,6 @@ from . import errors
 from .calls import HeldViews
 from .circuit import Circuit
 from .engine import MASTER, Engine, EngineOptions
-
-if TYPE_CHECKING:
-    from .cluster_tier import ClusterTier
 
 _Bytes = Block | Pinned | Reservation
 _TOO_SHORT = -600
@@ -383,13 +380,6 @@ class Store:
             lambda client: client.remove_by_regex(pattern, force),
             pattern,
         )
-
-    # Lower tier of a cache.
-
-    def __lower_tier__(self, pool: Pool) -> ClusterTier:
-        from .cluster_tier import ClusterTier
-
-        return ClusterTier(self).__lower_tier__(pool)
 
     # End.
 

@@ -16,22 +16,16 @@ from typing import Any
 
 from .._kvmem import Chain, DiskTier, KvCache, Pinned, Pool
 from ..errors import OutOfSpaceError
-from ..mooncake import ClusterTier, ClusterTierStats, Store
+from ..mooncake import ClusterTier, ClusterTierStats, UnreachableError, errors
+from ..mooncake import engine as engines
 from .store import Budget, Value, ValueStore
-
-
-class _PromptlyClosed(ClusterTier):
-    """A tier whose end writes what is queued for a second at most."""
-
-    def close(self, timeout: float = 1.0) -> None:
-        super().close(timeout)
 
 
 class ClusterStore(ValueStore):
     """Values in a cluster.
 
-    - ``master``: address of the cluster's master; ``engine``: further arguments of
-      :class:`kvmem.mooncake.Store`.
+    - ``master``: address of the cluster's master; ``engine``:
+      :class:`kvmem.mooncake.EngineOptions`.
     - ``namespace``: prefix of the objects' keys.
     - ``memory``: bytes of the pool that values pass through.
     - ``disk``: a file above the cluster, of ``disk_bytes`` bytes.
@@ -62,11 +56,15 @@ class ClusterStore(ValueStore):
             pool = Pool(memory)
             stack.callback(pool.close)
             options = {"deadline": deadline, **(engine or {})}
-            store = Store(pool, master=master, **options)
-            stack.callback(store.close)
-            self._tier = _PromptlyClosed(
-                store, prefix=f"{namespace}/", max_wait=0.0, replace=False, retry=retry
-            )
+            engines.check(master, options.get("timeout", engines.TIMEOUT))
+            self._tier = ClusterTier(master, prefix=f"{namespace}/", replace=False, engine=options)
+            stack.callback(self._tier.close)
+            if not self._tier.wait(engines.START):
+                raise UnreachableError(
+                    f"no client of the cluster of {master} is ready after {engines.START} s: "
+                    f"{self._tier.stats().last_report}",
+                    code=errors.MASTER_GONE,
+                )
             self._cache = KvCache(
                 pool,
                 max_bytes=pool.capacity // 2,
@@ -74,7 +72,6 @@ class ClusterStore(ValueStore):
                 write_behind=pool.capacity // 4,
                 write_behind_when_full="drop",
             )
-            # The cache closes its tier.
             stack.callback(self._cache.close)
             self._resources = stack.pop_all()
         self._closing = threading.Lock()

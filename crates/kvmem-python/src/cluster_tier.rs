@@ -1,0 +1,349 @@
+//! *ClusterTier*: a Mooncake cluster as a lower tier, through a helper process.
+
+use std::ffi::OsString;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kvmem::tier::{StoreOutcome, Tier, TierRead, TierState, TierValue};
+use kvmem_cluster::{ClusterOptions, ClusterTier};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+
+use crate::below;
+use crate::buffer::{Source, Span};
+use crate::cache_key::CacheKey;
+use crate::collect::{Plain, plain};
+use crate::disk_key::disk_key;
+use crate::disk_memory::{bytes_of, bytes_of_mut, targets};
+use crate::elements::{at_key, items};
+use crate::error;
+use crate::fetching::SIGNAL_INTERVAL;
+use crate::holder::{Held, Holder, Lent};
+use crate::number::Seconds;
+use crate::options;
+use crate::process;
+use crate::report::{self, Level};
+use crate::size::Size;
+use crate::tier_values::keys_of;
+
+/// The tier, shared with the caches above it.
+pub(crate) type SharedCluster = Arc<ClusterTier>;
+
+impl Held for SharedCluster {
+    const NAME: &'static str = "cluster tier";
+    const SLOW: bool = true;
+}
+
+impl Plain for SharedCluster {}
+
+/// The last line of the thread that watches the helper.
+type LastLine = Arc<Mutex<Option<String>>>;
+
+impl Plain for LastLine {}
+
+/// A Mooncake cluster as a lower tier: ``KvCache(pool, lower_tier=ClusterTier(master))``.
+///
+/// Mooncake's client runs in a child process, which is killed when it hangs and started again.
+/// While there is none that works, look-ups find nothing and values are dropped, and nothing waits.
+/// Each value has a checksum: other bytes are a miss. Tiers with one ``prefix`` share their values,
+/// so a key must mean the same in all of them. Options:
+///
+/// - ``master``: address of the cluster's master.
+/// - ``prefix``: prefix of the objects' keys.
+/// - ``replace``: a value replaces the one that its key has. Otherwise an object that exists stays,
+///   which is faster and right if keys are hashes of their values.
+/// - ``staging_bytes``: memory through which values go, half of it for those that are stored. A
+///   value has at most a half of it.
+/// - ``call_timeout``: seconds after which a client that does not answer is killed.
+/// - ``start_timeout``: seconds that a client has to start.
+/// - ``engine``: how the client connects: :class:`kvmem.mooncake.EngineOptions`.
+/// - ``python``: program that runs the client. None: the one that runs this process.
+///
+/// Returns at once: :meth:`wait` waits for the cluster. Raises :class:`InvalidArgumentError`.
+#[pyclass(name = "ClusterTier", module = "kvmem.mooncake", frozen, weakref)]
+pub(crate) struct PyClusterTier {
+    held: Holder<SharedCluster>,
+    last_line: LastLine,
+}
+
+plain!(PyClusterTier { held, last_line });
+
+impl PyClusterTier {
+    /// Returns the tier, for work that takes longer than a call.
+    pub(crate) fn tier(&self) -> PyResult<Lent<SharedCluster>> {
+        self.held.with(Arc::clone).map(Lent::new)
+    }
+
+    /// Waits in turns, between which signals are handled.
+    fn wait_for(
+        &self,
+        py: Python<'_>,
+        timeout: Option<Seconds<'_>>,
+        is_so: impl Fn(&ClusterTier, Instant) -> bool + Sync,
+    ) -> PyResult<bool> {
+        let timeout = options::seconds(py, "timeout", timeout)?;
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let turn = Instant::now() + SIGNAL_INTERVAL;
+            let turn = deadline.map_or(turn, |deadline| deadline.min(turn));
+            let tier = self.tier()?;
+            if py.detach(|| is_so(&tier, turn)) {
+                return Ok(true);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Ok(false);
+            }
+            py.check_signals()?;
+        }
+    }
+}
+
+#[pymethods]
+impl PyClusterTier {
+    #[new]
+    #[pyo3(signature = (
+        master="127.0.0.1:50051", *, prefix="kvmem/", replace=true, staging_bytes=None,
+        call_timeout=None, start_timeout=None, engine=None, python=None
+    ), text_signature = "(master='127.0.0.1:50051', *, prefix='kvmem/', replace=True, \
+        staging_bytes=None, call_timeout=None, start_timeout=None, engine=None, python=None)")]
+    #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
+    fn create(
+        py: Python<'_>,
+        master: &str,
+        prefix: &str,
+        replace: bool,
+        staging_bytes: Option<Size>,
+        call_timeout: Option<Seconds<'_>>,
+        start_timeout: Option<Seconds<'_>>,
+        engine: Option<Bound<'_, PyDict>>,
+        python: Option<OsString>,
+    ) -> PyResult<PyClusterTier> {
+        let python = match python {
+            Some(python) => python,
+            None => py
+                .import("sys")?
+                .getattr("executable")?
+                .extract::<Option<OsString>>()?
+                .unwrap_or_default(),
+        };
+        if python.is_empty() {
+            let message = "python is empty: give the program that runs Mooncake's client";
+            return Err(error::bad_value(py, message));
+        }
+        let given = ["-m", "kvmem.mooncake.node_tier", "--master", master, "--prefix", prefix];
+        let mut command = vec![python];
+        command.extend(given.map(OsString::from));
+        command.extend(engine_arguments(py, engine)?.into_iter().map(OsString::from));
+        let mut options = ClusterOptions::new(command);
+        options.replaces = replace;
+        if let Some(Size(bytes)) = staging_bytes {
+            if !(MIN_STAGING..=MAX_STAGING).contains(&bytes) {
+                let message =
+                    format!("staging_bytes is {bytes}: give {MIN_STAGING} to {MAX_STAGING}");
+                let limit = if bytes < MIN_STAGING { MIN_STAGING } else { MAX_STAGING };
+                return Err(error::bad_number(py, message, bytes, limit));
+            }
+            options.staging_bytes = bytes;
+        }
+        let seconds = |name, given, usual: Duration| {
+            options::seconds(py, name, given).map(|given| given.unwrap_or(usual))
+        };
+        options.call_timeout = seconds("call_timeout", call_timeout, options.call_timeout)?;
+        options.start_timeout = seconds("start_timeout", start_timeout, options.start_timeout)?;
+        let last_line = LastLine::default();
+        let line = Arc::clone(&last_line);
+        let report = move |text: &str| {
+            *line.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.to_owned());
+            // Nobody waits for this thread while it has the GIL, and nobody calls it.
+            process::call(|py| {
+                if let Err(error) = report::log(py, "mooncake", Level::Warning, || text.to_owned())
+                {
+                    error.write_unraisable(py, None);
+                }
+            });
+        };
+        // The system's error if no thread can be started.
+        let tier = py.detach(|| ClusterTier::start(options, report))?;
+        Ok(PyClusterTier { held: Holder::new(Arc::new(tier)), last_line })
+    }
+
+    /// Waits until the cluster works. Returns False after ``timeout`` seconds.
+    #[pyo3(signature = (timeout=None))]
+    fn wait(&self, py: Python<'_>, timeout: Option<Seconds<'_>>) -> PyResult<bool> {
+        self.wait_for(py, timeout, ClusterTier::wait_ready)
+    }
+
+    /// Waits until all values that were given to it are in the cluster or dropped, and all keys
+    /// that were removed are removed there. Returns False after ``timeout`` seconds.
+    #[pyo3(signature = (timeout=None))]
+    fn flush(&self, py: Python<'_>, timeout: Option<Seconds<'_>>) -> PyResult<bool> {
+        self.wait_for(py, timeout, ClusterTier::flush_until)
+    }
+
+    /// Stores values under their keys. ``values`` is a mapping, or pairs of a key and its bytes.
+    /// Returns the keys of those that were not stored, because the cluster is full or away; they
+    /// have no value then.
+    fn store<'py>(
+        &self,
+        py: Python<'py>,
+        values: &Bound<'py, PyAny>,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let tier = self.tier()?;
+        let pairs = items(values, "values", "bytes")?;
+        let (mut keys, mut sources) = (Vec::new(), Vec::new());
+        for (key, value) in &pairs {
+            keys.push(disk_key(key.extract::<CacheKey<'_>>()?).into_owned());
+            sources.push(Source::of(value).map_err(|error| at_key(error, "values", key))?);
+        }
+        let spans: Vec<Span> = sources.iter().map(Source::span).collect();
+        let outcomes = py.detach(|| {
+            // SAFETY: the sources are exported, and stay so until this call returns. What other
+            // threads write to them meanwhile is stored in part, as the page on buffers says.
+            let bytes = spans.iter().map(|span| unsafe { bytes_of(span) });
+            let values = keys.iter().zip(bytes).map(|(key, bytes)| TierValue::new(key, bytes));
+            tier.store(&values.collect::<Vec<_>>())
+        });
+        let is_lost = |outcome: &Result<_, _>| !matches!(outcome, Ok(StoreOutcome::Stored));
+        let all = pairs.into_iter().zip(&outcomes);
+        Ok(all.filter(|(_, outcome)| is_lost(outcome)).map(|((key, _), _)| key).collect())
+    }
+
+    /// Returns the lengths of the values under keys, in the same order; None where there is
+    /// none, or the cluster is away.
+    fn ask(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Option<u64>>> {
+        let (tier, keys) = (self.tier()?, keys_of(keys)?);
+        Ok(py.detach(|| tier.ask(&keys.iter().map(|key| &**key).collect::<Vec<_>>())))
+    }
+
+    /// Reads the values of keys into writable buffers of their lengths, one for each key.
+    /// Returns the length of each value that was read; None for the others, whose buffers may hold
+    /// any bytes.
+    fn fetch_into(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        buffers: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<Option<usize>>> {
+        let (tier, keys) = (self.tier()?, keys_of(keys)?);
+        let targets = targets(buffers, keys.len())?;
+        let spans: Vec<Span> = targets.iter().map(|target| target.span).collect();
+        let hits = py.detach(|| {
+            // SAFETY: the buffers are exported and writable until this call returns, and none
+            // shares bytes with another.
+            let targets = spans.iter().map(|span| unsafe { bytes_of_mut(span) });
+            let reads = keys.iter().zip(targets).map(|(key, into)| TierRead { key, into });
+            tier.fetch(&mut reads.collect::<Vec<_>>())
+        });
+        let len = |(hit, span): (Option<_>, &Span)| hit.map(|_| span.len);
+        Ok(hits.into_iter().zip(&spans).map(len).collect())
+    }
+
+    /// Removes the values of keys. They are not found any more, and the cluster removes them as
+    /// soon as it can.
+    fn remove(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (tier, keys) = (self.tier()?, keys_of(keys)?);
+        let removed = py.detach(|| tier.remove(&keys.iter().map(|key| &**key).collect::<Vec<_>>()));
+        removed.map_err(|error| below::lower_tier_error(py, &error))
+    }
+
+    /// Removes all values of the prefix, those of other tiers, too. Raises ``RuntimeError``
+    /// while the cluster is away.
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        let tier = self.tier()?;
+        py.detach(|| tier.clear()).map_err(|error| below::lower_tier_error(py, &error))
+    }
+
+    /// Returns the figures of the tier.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let tier = self.tier()?;
+        let stats = py.detach(|| tier.stats());
+        let last_line = self.last_line.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let counts = [
+            stats.stored,
+            stats.stored_bytes,
+            stats.fetched,
+            stats.fetched_bytes,
+            stats.absent,
+            stats.skipped,
+            stats.dropped,
+            stats.failed,
+            stats.corrupt,
+            stats.stale,
+            stats.queued_bytes,
+            stats.starts,
+            stats.hangs,
+            stats.violations,
+        ];
+        let make = py.import("kvmem.data")?.getattr("ClusterTierStats")?;
+        let mut all =
+            vec![(stats.state == TierState::Working).into_pyobject(py)?.to_owned().into_any()];
+        for count in counts {
+            all.push(count.into_pyobject(py)?.into_any());
+        }
+        all.push(last_line.into_pyobject(py)?.into_any());
+        make.call1(PyTuple::new(py, all)?)
+    }
+
+    /// Waits for values that are being stored and keys that are being removed, for
+    /// ``call_timeout`` at most, and ends the client. Caches above find and store nothing there any
+    /// more.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if let Some(tier) = self.held.take_if_any()? {
+            py.detach(|| {
+                tier.close();
+                drop(tier);
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether it has been closed.
+    #[getter]
+    fn closed(&self) -> bool {
+        self.held.is_gone()
+    }
+
+    fn __repr__(&self) -> String {
+        match self.held.with(|tier| tier.stats()) {
+            Ok(stats) => format!(
+                "<kvmem.mooncake.ClusterTier: {} stored, {} fetched, {} dropped>",
+                stats.stored, stats.fetched, stats.dropped
+            ),
+            Err(_) => "<kvmem.mooncake.ClusterTier, closed>".to_owned(),
+        }
+    }
+}
+
+crate::context::context_manager!(PyClusterTier, PyClusterTier::close);
+
+/// The names of `EngineOptions`, which are arguments of the helper.
+const ENGINE_OPTIONS: [&str; 8] =
+    ["host", "protocol", "devices", "metadata", "timeout", "deadline", "expose", "peers"];
+
+/// Returns the arguments of the helper for the options of its engine.
+fn engine_arguments(py: Python<'_>, engine: Option<Bound<'_, PyDict>>) -> PyResult<Vec<String>> {
+    let mut arguments = Vec::new();
+    for (name, value) in engine.into_iter().flatten() {
+        let name = name.extract::<String>()?;
+        if !ENGINE_OPTIONS.contains(&&*name) {
+            let known = ENGINE_OPTIONS.join(", ");
+            let message = format!("engine has the option {name:?}: give some of {known}");
+            return Err(error::bad_value(py, message));
+        }
+        let text = match value.is_instance_of::<PyString>() || value.try_iter().is_err() {
+            true => value.str()?.to_string(),
+            false => value.extract::<Vec<String>>()?.join(","),
+        };
+        if name != "expose" {
+            // One word: a value that begins with a dash is no option.
+            arguments.push(format!("--{name}={text}"));
+        } else if value.is_truthy()? {
+            arguments.push("--expose".to_owned());
+        }
+    }
+    Ok(arguments)
+}
+
+/// The limits of the staging memory.
+const MIN_STAGING: u64 = 64 << 10;
+const MAX_STAGING: u64 = 1 << 40;
