@@ -2,8 +2,7 @@
 
 The rows of the CPU tier are registered with Mooncake's engine once, so each chunk goes between its
 row and a segment of the cluster without a copy on this side. Behind the bytes of a chunk stands a
-trailer with their checksum and that of the name, as :class:`kvmem.mooncake.ClusterTier` writes it:
-every load is verified.
+trailer with their checksum and that of the name: every load is verified.
 
 *Look-ups.* The scheduler must not wait for the master. A look-up of an unknown name puts it into a
 queue and says that it will be known later; vLLM asks again in its next step. One thread asks the
