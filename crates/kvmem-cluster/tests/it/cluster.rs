@@ -262,8 +262,11 @@ fn values_replace_others_if_they_are_to() {
     std::thread::scope(|scope| {
         for seed in 0..8 {
             let tier = &tier;
-            scope
-                .spawn(move || (0..20).for_each(|_| drop(store(tier, b"busy", &value(seed, 900)))));
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    assert!(store(tier, b"busy", &value(seed, 900)), "each waits for its turn");
+                }
+            });
         }
     });
     let found = get(&tier, b"busy").expect("one of them");
