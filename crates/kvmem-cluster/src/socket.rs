@@ -27,7 +27,8 @@ pub(super) fn send(
 }
 
 /// Receives a packet without waiting, and returns its length; 0 if the peer has closed the
-/// connection. One that is longer than `buffer` fails with `EMSGSIZE`. Descriptors are not received.
+/// connection. One that is longer than `buffer` fails with `EMSGSIZE`. Descriptors are not
+/// received.
 pub(super) fn receive(socket: impl AsFd, buffer: &mut [u8]) -> Result<usize, Errno> {
     let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
     let (received, len) = retry_on_intr(|| recv(&socket, &mut *buffer, flags))?;

@@ -1,4 +1,5 @@
-//! [`ClusterTier`]: the calls of the threads of a cache or a node, and the thread that watches the helper.
+//! [`ClusterTier`]: the calls of the threads of a cache or a node, and the thread that watches the
+//! helper.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -41,8 +41,8 @@ fn check(name: &str, object: &Bound<'_, PyAny>) -> PyResult<()> {
         return Ok(());
     }
     let message = format!(
-        "{name}: {} is no DiskTier, TierSet, ClusterTier or Chain, and has no method __lower_tier__(pool), \
-         which returns a lower tier: see kvmem.tier",
+        "{name}: {} is no DiskTier, TierSet, ClusterTier or Chain, and has no method \
+         __lower_tier__(pool), which returns a lower tier: see kvmem.tier",
         object.get_type().name()?
     );
     Err(PyTypeError::new_err(message))

@@ -1,6 +1,6 @@
 //! *KvCache*: values by key, stored in blocks of a pool.
 //!
-//! What is [below](crate::below) a cache is called by the library, which holds no lock meanwhile.
+//! The library calls the tier [below](crate::below) a cache, and holds no lock meanwhile.
 //! Calls that may reach it release the GIL. Only [tiers in Python](crate::python_tier) take it
 //! again.
 

@@ -1,4 +1,6 @@
-"""A helper of :class:`kvmem.mooncake.ClusterTier` whose cluster is the folder in ``CLUSTER``.
+"""A helper of :class:`kvmem.mooncake.ClusterTier` whose cluster is a folder.
+
+The environment variable ``KVMEM_TEST_CLUSTER`` names it.
 
 It has the arguments of Mooncake's helper, of which it needs the prefix. A file ``hang`` in the
 folder makes its calls wait, and a file ``away`` makes it say that the master does not answer.
@@ -20,7 +22,7 @@ def program(folder: Path) -> str:
     """Makes a program that runs this helper in place of Python, for the cluster in a folder."""
     folder.mkdir(exist_ok=True)
     program = folder.with_name(f"{folder.name}-python")
-    command = f'CLUSTER="{folder}" exec "{sys.executable}" "{__file__}" "$@"'
+    command = f'KVMEM_TEST_CLUSTER="{folder}" exec "{sys.executable}" "{__file__}" "$@"'
     program.write_text(f"#!/bin/sh\n{command}\n")
     program.chmod(0o755)
     return str(program)
@@ -83,7 +85,7 @@ def main() -> None:
     given = node_tier.parser().parse_args(sys.argv[sys.argv.index("--master") :])
     connection = socket.socket(fileno=os.dup(0))
     memory = memoryview(node_tier._hello(connection))
-    folder = Path(os.environ["CLUSTER"])
+    folder = Path(os.environ["KVMEM_TEST_CLUSTER"])
     engine = FolderEngine(memory, folder, given.prefix)
     server = node_tier.Server(connection, engine)  # type: ignore[arg-type]
     server.tell(not (folder / "away").exists())

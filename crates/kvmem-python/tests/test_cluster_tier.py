@@ -254,7 +254,7 @@ def helpers(folder: Path) -> list[int]:
             command = (process / "cmdline").read_bytes()
         except OSError:
             continue
-        if f"CLUSTER={folder}".encode() in environment and b"node_tier" in command:
+        if f"KVMEM_TEST_CLUSTER={folder}".encode() in environment and b"node_tier" in command:
             found.append(int(process.name))
     return found
 

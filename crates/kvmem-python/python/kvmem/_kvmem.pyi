@@ -1999,7 +1999,6 @@ class NodeOperator:
         number of values that were pinned.
         """
 
-
 class PinBatch(_Manager):
     """The values that one call has found, pinned: a sequence with an element for each key, None for
     keys without a value.
