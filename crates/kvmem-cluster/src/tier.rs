@@ -30,9 +30,9 @@ const END_WAIT: Duration = Duration::from_secs(3);
 
 /// A store of several machines below a cache or a node, reached through a helper process.
 ///
-/// All tiers with one cluster and one prefix share its values, so a key must mean the same in all of
-/// them. Unless the options say that values [replace](ClusterOptions::replaces) others, keys must
-/// name their contents, as hashes do.
+/// All tiers with one cluster and one prefix share its values, so a key must mean the same in all
+/// of them. Unless the options say that values [replace](ClusterOptions::replaces) others, keys
+/// must name their contents, as hashes do.
 pub struct ClusterTier {
     shared: Arc<Supervised>,
     supervisor: Mutex<Option<JoinHandle<()>>>,
