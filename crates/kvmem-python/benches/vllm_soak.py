@@ -304,7 +304,7 @@ class Soak:
     def _nobody(self) -> bool:
         with kvmem.connect(self.node.path) as client:
             stats = client.stats()
-            others = [one for one in client.sessions() if one.pid != os.getpid()]
+            others = [one for one in client.as_operator().sessions() if one.pid != os.getpid()]
         held = stats.pinned or stats.reservations or stats.fenced_nbytes
         return not others and not held
 
@@ -421,7 +421,7 @@ class Soak:
         self.last = last
         with kvmem.connect(self.node.path) as client:
             self.node_stats = client.stats()
-            client.clear(everywhere=True)
+            client.as_operator().clear()
             self._await("the memory of an empty node is free", lambda: client.stats().used == 0)
         left = children(self.engines.pid)
         if left:

@@ -120,6 +120,7 @@ class Scene:
             "Lease": lambda: self.cache.lease("other"),
             "Reservation": lambda: self.cache.reserve("k", 1000),
             "NodeCache": lambda: self.node,
+            "NodeOperator": lambda: self.node.as_operator(),
             "NodeReservation": lambda: self.node.reserve("r", 1000),
             "PinBatch": lambda: self.node.acquire(["k"]),
             "PinnedValue": lambda: self.node.get("k"),

@@ -190,6 +190,7 @@ def pinned() -> kvmem.Pinned:
 PLAIN: dict[type, Callable[[], object]] = {
     ClusterTier: lambda: ClusterTier(python="/no/such/python"),
     kvmem.NodeCache: on_a_node(lambda cache: cache),
+    kvmem.NodeOperator: on_a_node(lambda cache: cache.as_operator()),
     kvmem.NodeReservation: on_a_node(lambda cache: cache.reserve("r", 10)),
     kvmem.PinBatch: on_a_node(lambda cache: cache.acquire(["k"])),
     kvmem.PinnedValue: on_a_node(lambda cache: cache.get("k")),

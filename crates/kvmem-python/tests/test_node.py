@@ -784,7 +784,7 @@ def test_tasks_of_an_event_loop(cache: kvmem.NodeCache) -> None:
             assert await nodes.touch(["a"]) == 1 and await nodes.remove("a")
             assert await nodes.remove_batch(["a", "b"]) == 1
             await nodes.keep_alive()
-            assert len(await nodes.list_namespace()) == 4
+            assert len(await nodes.list_namespace()) == 51
             (await nodes.reserve("r", 1)).discard()
             assert await nodes.evict(1) > 0 and await nodes.clear() > 0
             assert (await nodes.stats()).values == 0 and not nodes.closed

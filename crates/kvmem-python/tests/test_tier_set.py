@@ -161,7 +161,7 @@ def test_a_chain_finds_what_its_upper_tier_has_evicted(paths: list[Path], pool: 
         with pytest.raises(kvmem.ClosedError, match="disk tier"):
             kvmem.KvCache(pool, lower_tier=chain)
     for wrong in (7, None, "tier", pool):
-        with pytest.raises(TypeError, match="no DiskTier, TierSet or Chain"):
+        with pytest.raises(TypeError, match="no DiskTier, TierSet, ClusterTier or Chain"):
             kvmem.Chain(wrong, chain)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="lower: "):
             kvmem.Chain(chain, wrong)  # type: ignore[arg-type]

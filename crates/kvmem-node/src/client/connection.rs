@@ -821,13 +821,13 @@ fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greeted, Failure
     let (answer, descriptors) =
         exchange(&socket, &hello, limits).map_err(|failure| reason_of_close(&socket, failure))?;
     let Answer::Welcome(welcome) = answer else {
-        return Err(ClientError::Protocol { what: "no welcome" }.into());
+        return Err(ClientError::Protocol { what: "the server did not answer the greeting" }.into());
     };
     let Ok([file, sessions]) = <[OwnedFd; 2]>::try_from(descriptors) else {
-        return Err(ClientError::Protocol { what: "a welcome without its two files" }.into());
+        return Err(ClientError::Protocol { what: "the server answered the greeting without the files of its memory" }.into());
     };
     let view = SessionView::attach(sessions, welcome.session, welcome.named);
-    let no_session = || ClientError::Protocol { what: "a session without words" };
+    let no_session = || ClientError::Protocol { what: "the server sent an invalid session number" };
     let view = view.map_err(ClientError::Memory)?.ok_or_else(no_session)?;
     Ok(Greeted { socket, file, view, welcome })
 }
@@ -852,7 +852,7 @@ fn open_channel(socket: OwnedFd, resumed: bool, limits: Limits<'_>) -> Result<Ch
     }
     let failure = match exchange(&socket, &Call::Rings, limits) {
         Ok((Answer::Rings, descriptors)) => return Ok(Channel::by_rings(socket, descriptors)?),
-        Ok(_) => ClientError::Protocol { what: "no rings" }.into(),
+        Ok(_) => ClientError::Protocol { what: "the server did not answer the request for rings" }.into(),
         Err(Failure::Final(ClientError::Call(CallError::TooMany { .. }))) => {
             return Ok(Channel::by_socket(socket));
         }
@@ -881,7 +881,7 @@ fn keep(socket: &OwnedFd, named: &Named, limits: Limits<'_>) -> Result<Resumptio
         Answer::Kept { epoch, pins_kept, pin_word } => {
             Ok(Resumption::Session { epoch, pins: pins_kept, pin_word })
         }
-        _ => Err(ClientError::Protocol { what: "no word of what is kept" }.into()),
+        _ => Err(ClientError::Protocol { what: "the server did not answer the request to resume the session" }.into()),
     }
 }
 
@@ -910,7 +910,7 @@ fn exchange(
             let answer = result.map_err(ClientError::Call)?;
             Ok((answer, packet.descriptors))
         }
-        None => Err(ClientError::Protocol { what: "an answer that cannot be decoded" }.into()),
+        None => Err(ClientError::Protocol { what: "the server sent an answer that this release cannot decode" }.into()),
     }
 }
 

@@ -64,9 +64,9 @@ pub enum ClientError {
     #[error(transparent)]
     Register(Box<RegisterError>),
     /// The server's answer is not one that the protocol allows.
-    #[error("the server's answer is not possible: {what}")]
+    #[error("{what}: run the same release of kvmem on both sides")]
     Protocol {
-        /// The impossible part.
+        /// The violation, as a sentence.
         what: &'static str,
     },
     /// The process is a forked child of the one that connected.

@@ -1901,9 +1901,20 @@ class NodeCache(_Manager):
         Values that come and go meanwhile may be missing; :meth:`events` tells of them.
         """
 
-    def evict(self, nbytes: _Size) -> int: ...
-    def clear(self) -> int: ...
-    def as_operator(self) -> NodeOperator: ...
+    def evict(self, nbytes: _Size) -> int:
+        """Evicts values of at least ``nbytes`` bytes from the cache's own namespace. Returns the
+        number of bytes evicted.
+        """
+
+    def clear(self) -> int:
+        """Removes all values of the cache's own namespace. Returns their number. Pinned values stay
+        valid. Raises :class:`NodeError` if the node has a tier, which does not know the namespace
+        of a value: an operator can remove all values, by ``as_operator().clear()``.
+        """
+
+    def as_operator(self) -> NodeOperator:
+        """Returns the calls of operators, which concern all namespaces and other clients."""
+
     @property
     def memory_address(self) -> int:
         """First address of the node's memory in this process, for registering it with devices. It
@@ -1975,30 +1986,36 @@ class NodeCache(_Manager):
 
 @final
 class NodeOperator:
+    """The calls of operators on a node: see :meth:`NodeCache.as_operator`. The server answers them
+    to its own user, to root and to those that ``kvmem serve --operator`` names; others get
+    :class:`NodeError`.
+    """
+
     def list(self, *, max: SupportsIndex | None = None) -> _list[Listed]:
-        """Lists the values of all namespaces, at most ``max`` of them, for operators. Values that
-        come and go meanwhile may be missing.
+        """Lists the values of all namespaces, at most ``max`` of them. Values that come and go
+        meanwhile may be missing.
         """
 
     def sessions(self) -> _list[SessionListed]:
-        """Lists the clients of the server, for operators."""
+        """Lists the clients of the server."""
 
     def evict(self, nbytes: _Size, namespace: str | None = None) -> int:
-        """Evicts values of at least ``nbytes`` bytes, for operators: of a namespace, None for that
-        of this cache, or of all. Returns the number of bytes evicted.
+        """Evicts values of at least ``nbytes`` bytes: of a namespace, or None for all. Returns the
+        number of bytes evicted.
         """
 
     def clear(self, namespace: str | None = None) -> int:
-        """Removes all values, for operators: of a namespace, None for that of this cache, or of
-        all. Returns their number. Pinned values stay valid. Raises :class:`NodeError` for a
-        namespace if the node has a tier, which only removes all.
+        """Removes all values: of a namespace, or None for all. Returns their number. Pinned values
+        stay valid. Raises :class:`NodeError` for a namespace if the node has a tier, which only
+        removes all.
         """
 
     def reclaim_pins(self, pid: SupportsIndex) -> int:
-        """Ends the pins of a process that is known to read no more, for operators. Returns the
-        number of values that were pinned.
+        """Ends the pins of a process that is known to read no more. Returns the number of values
+        that were pinned.
         """
 
+@final
 class PinBatch(_Manager):
     """The values that one call has found, pinned: a sequence with an element for each key, None for
     keys without a value.

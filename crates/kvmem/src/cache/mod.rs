@@ -8,22 +8,23 @@ mod fetch;
 mod index;
 mod insertion;
 mod kv_cache;
+mod leases;
 mod policy;
 mod prefix;
 mod reservation;
 mod source;
 mod state;
 mod stats;
-mod tier;
 
 pub use builder::KvCacheBuilder;
 pub use error::{KvCacheError, KvCacheSetupError};
 pub use fetch::Fetching;
 pub use index::Pinned;
 pub use kv_cache::KvCache;
+pub use leases::{Lease, Leased};
 pub use policy::{Eviction, EvictionPolicy, History, Slot};
 pub use prefix::{PREFIX_KEY_BYTES, PrefixKey, prefix_keys};
 pub use reservation::{Reservation, Superseded};
 pub use state::EvictionOutcome;
 pub use stats::KvCacheStats;
-pub use tier::{Lease, Leased};
+

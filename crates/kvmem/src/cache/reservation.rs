@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::index::{CacheEntry, Charged, Pinned};
 use super::state::CacheState;
-use super::tier::Lease;
+use super::leases::Lease;
 use crate::pool::Block;
 use crate::tier::TierOrigin;
 

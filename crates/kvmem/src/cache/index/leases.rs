@@ -163,12 +163,12 @@ impl<W> Leases<W> {
         self.blocked.push(hash);
     }
 
-    /// Ends one block of a hash. If `told` is false, the invalidation failed.
-    pub(crate) fn unblock(&mut self, hash: u64, told: bool) {
+    /// Ends one block of a hash. If `confirmed` is false, the invalidation failed.
+    pub(crate) fn unblock(&mut self, hash: u64, confirmed: bool) {
         if let Some(at) = self.blocked.iter().position(|&blocked| blocked == hash) {
             self.blocked.swap_remove(at);
         }
-        if !told {
+        if !confirmed {
             self.untrusted.add(hash);
         }
     }
@@ -180,11 +180,11 @@ impl<W> Leases<W> {
         std::mem::take(&mut self.untrusted)
     }
 
-    /// Ends one block of all leases. If `told` is false, the invalidation failed, and the keys that
+    /// Ends one block of all leases. If `confirmed` is false, the invalidation failed, and the keys that
     /// were untrusted before are untrusted again.
-    pub(crate) fn unblock_all(&mut self, told: bool, before: UntrustedKeys) {
+    pub(crate) fn unblock_all(&mut self, confirmed: bool, before: UntrustedKeys) {
         self.all_blocked -= 1;
-        if !told {
+        if !confirmed {
             before.hashes.iter().for_each(|&hash| self.untrusted.add(hash));
             self.untrusted.all = true;
         }

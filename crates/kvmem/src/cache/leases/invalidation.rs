@@ -3,24 +3,24 @@
 use crate::cache::index::{Shard, UntrustedKeys};
 use crate::sys::Process;
 
-/// Keeps a key from being leased. If it is dropped before [`told`](Self::told), the lower tier
-/// counts as not informed.
+/// Keeps a key from being leased. If it is dropped before [`confirmed`](Self::confirmed), the lower
+/// tier counts as not informed.
 pub(super) struct InvalidationGuard<'a, K> {
     process: Process,
     shard: &'a Shard<K>,
     hash: u64,
-    told: bool,
+    confirmed: bool,
 }
 
 impl<'a, K> InvalidationGuard<'a, K> {
     /// Makes a guard of a key whose leases are blocked.
     pub(super) fn new(process: Process, shard: &'a Shard<K>, hash: u64) -> Self {
-        InvalidationGuard { process, shard, hash, told: false }
+        InvalidationGuard { process, shard, hash, confirmed: false }
     }
 
-    /// The lower tier has been told.
-    pub(super) fn told(mut self) {
-        self.told = true;
+    /// Records that the lower tier has made the invalidation.
+    pub(super) fn confirmed(mut self) {
+        self.confirmed = true;
     }
 }
 
@@ -28,7 +28,7 @@ impl<K> Drop for InvalidationGuard<'_, K> {
     fn drop(&mut self) {
         // The callback may have forked.
         if !self.process.is_forked() {
-            self.shard.change_leases(|leases| leases.unblock(self.hash, self.told));
+            self.shard.change_leases(|leases| leases.unblock(self.hash, self.confirmed));
         }
     }
 }
@@ -41,7 +41,7 @@ struct ShardInvalidationGuard<'a, K> {
     process: Process,
     shard: &'a Shard<K>,
     before: Option<UntrustedKeys>,
-    told: bool,
+    confirmed: bool,
 }
 
 impl<'a, K> CacheInvalidationGuard<'a, K> {
@@ -52,19 +52,19 @@ impl<'a, K> CacheInvalidationGuard<'a, K> {
 
     /// Adds a shard whose leases are all blocked.
     pub(super) fn also(&mut self, process: Process, shard: &'a Shard<K>, before: UntrustedKeys) {
-        self.0.push(ShardInvalidationGuard { process, shard, before: Some(before), told: false });
+        self.0.push(ShardInvalidationGuard { process, shard, before: Some(before), confirmed: false });
     }
 
-    /// The lower tier has been told.
-    pub(super) fn told(mut self) {
-        self.0.iter_mut().for_each(|shard| shard.told = true);
+    /// Records that the lower tier has made the invalidation.
+    pub(super) fn confirmed(mut self) {
+        self.0.iter_mut().for_each(|shard| shard.confirmed = true);
     }
 }
 
 impl<K> Drop for ShardInvalidationGuard<'_, K> {
     fn drop(&mut self) {
         if let Some(before) = self.before.take().filter(|_| !self.process.is_forked()) {
-            self.shard.change_leases(|leases| leases.unblock_all(self.told, before));
+            self.shard.change_leases(|leases| leases.unblock_all(self.confirmed, before));
         }
     }
 }

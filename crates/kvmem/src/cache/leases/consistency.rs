@@ -1,4 +1,4 @@
-//! *Lower tier*: fetches and invalidations that keep a cache and a lower tier consistent.
+//! *Consistency*: the calls that keep a cache and a lower tier consistent.
 
 use std::borrow::Borrow;
 use std::hash::{BuildHasher, Hash};
@@ -41,7 +41,7 @@ impl<K: Hash + Eq> KvCache<K> {
             }
         };
         forget()?;
-        invalidation.told();
+        invalidation.confirmed();
         Ok(found)
     }
 
@@ -103,7 +103,7 @@ impl<K: Hash + Eq> KvCache<K> {
             self.inner.empty(shard, &mut state);
         }
         forget()?;
-        invalidation.told();
+        invalidation.confirmed();
         Ok(())
     }
 }
