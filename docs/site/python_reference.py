@@ -28,7 +28,7 @@ MODULES = {
         "tier.py",
         "errors.py",
     ),
-    "kvmem.mooncake": ("mooncake/*.py",),
+    "kvmem.mooncake": ("mooncake/*.py", "_kvmem.pyi", "data.py"),
     "kvmem.nixl": ("nixl/*.py",),
     "kvmem.lmcache": ("lmcache/*.py", "_kvmem.pyi"),
     "kvmem.sglang": ("sglang/*.py",),

@@ -215,7 +215,11 @@ def test_every_class_is_accounted_for() -> None:
 def test_other_classes_refer_only_to_their_type(kind: type) -> None:
     """The compiler checks that their fields own no Python object."""
     instance = PLAIN[kind]()
-    assert type(instance) is kind and set(map(id, gc.get_referents(instance))) <= {id(kind)}
+    assert type(instance) is kind
+    referents = [each for each in gc.get_referents(instance) if each is not kind]
+    # The calls of an operator belong to a cache, which refers to its type alone.
+    assert kind is kvmem.NodeOperator or not referents
+    assert {type(each) for each in referents} <= {kvmem.NodeCache}
     with pytest.raises(AttributeError):
         instance.other = instance  # type: ignore[attr-defined]
 
