@@ -105,7 +105,10 @@ mod tests {
             (ClientError::MemoryReplaced, KVMEM_ERR_MEMORY_REPLACED),
             (ClientError::Memory(kvmem::arena::ArenaError::ZeroSize), KVMEM_ERR_ZERO_SIZE),
             (kvmem::register::RegisterError::Empty.into(), KVMEM_ERR_ZERO_SIZE),
-            (ClientError::Protocol { what: "the server did not answer the greeting" }, KVMEM_ERR_PROTOCOL),
+            (
+                ClientError::Protocol { what: "the server did not answer the greeting" },
+                KVMEM_ERR_PROTOCOL,
+            ),
             (ClientError::Forked, KVMEM_ERR_FORKED),
             (ClientError::Interrupted, KVMEM_ERR_CANCELLED),
             (ClientError::TooLong { len: 5, at: 1, capacity: 5 }, KVMEM_ERR_OUT_OF_BOUNDS),

@@ -12,8 +12,8 @@ use crate::node_report;
 use crate::number::Int;
 use crate::size::Size;
 
-/// The calls of operators on a node: see :meth:`NodeCache.as_operator`. The server answers them to
-/// its own user, to root and to those that ``kvmem serve --operator`` names; others get
+/// The calls of operators on a node: see :meth:`NodeCache.as_operator`. The server answers them
+/// to its own user, to root and to those that ``kvmem serve --operator`` names; others get
 /// :class:`NodeError`.
 #[pyclass(name = "NodeOperator", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyNodeOperator {

@@ -75,7 +75,9 @@ impl Channel {
         descriptors: Vec<OwnedFd>,
     ) -> Result<Channel, ClientError> {
         let Ok([file, bell]) = <[OwnedFd; 2]>::try_from(descriptors) else {
-            return Err(ClientError::Protocol { what: "the server passed rings without their two descriptors" });
+            return Err(ClientError::Protocol {
+                what: "the server passed rings without their two descriptors",
+            });
         };
         let ClientEnds { requests, answers } = ring::attach(file)?;
         check_bell(&bell)?;
@@ -229,7 +231,9 @@ fn check_bell(bell: &OwnedFd) -> Result<(), ClientError> {
     if is_bell().unwrap_or(false) {
         Ok(())
     } else {
-        Err(ClientError::Protocol { what: "the descriptor that wakes the server's thread is not an eventfd" })
+        Err(ClientError::Protocol {
+            what: "the descriptor that wakes the server's thread is not an eventfd",
+        })
     }
 }
 

@@ -115,7 +115,9 @@ fn prepare(
     options: &ConnectOptions,
 ) -> Result<(ClientMemory, Option<RegistrationSet>), ClientError> {
     if memory.len() as u64 != welcome.memory_len {
-        return Err(ClientError::Protocol { what: "the server passed memory of another length than it names" });
+        return Err(ClientError::Protocol {
+            what: "the server passed memory of another length than it names",
+        });
     }
     if options.populate {
         memory.populate();
@@ -328,7 +330,9 @@ impl NodeClient {
                 return Err(UNEXPECTED);
             };
             if blocks.len() != keys.len() {
-                return Err(ClientError::Protocol { what: "the server answered for another number of keys" });
+                return Err(ClientError::Protocol {
+                    what: "the server answered for another number of keys",
+                });
             }
             for block in blocks.iter().flatten() {
                 memory.check(block.offset, block.len)?;
@@ -403,11 +407,15 @@ impl NodeClient {
         let (blocks, session) = connection.call(&call, |grants, answer| {
             let Answer::Reserved(blocks) = answer else { return Err(UNEXPECTED) };
             if memory.base_mut().is_none() {
-                return Err(ClientError::Protocol { what: "the server granted blocks to a client that only reads" });
+                return Err(ClientError::Protocol {
+                    what: "the server granted blocks to a client that only reads",
+                });
             }
             let whole = blocks.iter().zip(sizes).all(|(block, size)| block.len == *size);
             if blocks.len() != sizes.len() || !whole {
-                return Err(ClientError::Protocol { what: "the server granted blocks of other sizes than those requested" });
+                return Err(ClientError::Protocol {
+                    what: "the server granted blocks of other sizes than those requested",
+                });
             }
             for block in &blocks {
                 memory.check(block.offset, block.len)?;

@@ -824,7 +824,10 @@ fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greeted, Failure
         return Err(ClientError::Protocol { what: "the server did not answer the greeting" }.into());
     };
     let Ok([file, sessions]) = <[OwnedFd; 2]>::try_from(descriptors) else {
-        return Err(ClientError::Protocol { what: "the server answered the greeting without the files of its memory" }.into());
+        return Err(ClientError::Protocol {
+            what: "the server answered the greeting without the files of its memory",
+        }
+        .into());
     };
     let view = SessionView::attach(sessions, welcome.session, welcome.named);
     let no_session = || ClientError::Protocol { what: "the server sent an invalid session number" };
@@ -852,7 +855,9 @@ fn open_channel(socket: OwnedFd, resumed: bool, limits: Limits<'_>) -> Result<Ch
     }
     let failure = match exchange(&socket, &Call::Rings, limits) {
         Ok((Answer::Rings, descriptors)) => return Ok(Channel::by_rings(socket, descriptors)?),
-        Ok(_) => ClientError::Protocol { what: "the server did not answer the request for rings" }.into(),
+        Ok(_) => {
+            ClientError::Protocol { what: "the server did not answer the request for rings" }.into()
+        }
         Err(Failure::Final(ClientError::Call(CallError::TooMany { .. }))) => {
             return Ok(Channel::by_socket(socket));
         }
@@ -881,7 +886,10 @@ fn keep(socket: &OwnedFd, named: &Named, limits: Limits<'_>) -> Result<Resumptio
         Answer::Kept { epoch, pins_kept, pin_word } => {
             Ok(Resumption::Session { epoch, pins: pins_kept, pin_word })
         }
-        _ => Err(ClientError::Protocol { what: "the server did not answer the request to resume the session" }.into()),
+        _ => Err(ClientError::Protocol {
+            what: "the server did not answer the request to resume the session",
+        }
+        .into()),
     }
 }
 
@@ -910,7 +918,10 @@ fn exchange(
             let answer = result.map_err(ClientError::Call)?;
             Ok((answer, packet.descriptors))
         }
-        None => Err(ClientError::Protocol { what: "the server sent an answer that this release cannot decode" }.into()),
+        None => Err(ClientError::Protocol {
+            what: "the server sent an answer that this release cannot decode",
+        }
+        .into()),
     }
 }
 

@@ -74,7 +74,9 @@ impl ClientMemory {
     pub(super) fn check(&self, offset: u64, len: u64) -> Result<(usize, usize), ClientError> {
         match offset.checked_add(len) {
             Some(end) if end <= self.len() as u64 => Ok((offset as usize, len as usize)),
-            _ => Err(ClientError::Protocol { what: "the server granted a block outside of its memory" }),
+            _ => Err(ClientError::Protocol {
+                what: "the server granted a block outside of its memory",
+            }),
         }
     }
 

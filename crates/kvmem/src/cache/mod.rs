@@ -27,4 +27,3 @@ pub use prefix::{PREFIX_KEY_BYTES, PrefixKey, prefix_keys};
 pub use reservation::{Reservation, Superseded};
 pub use state::EvictionOutcome;
 pub use stats::KvCacheStats;
-

@@ -5,8 +5,8 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use super::index::{CacheEntry, Charged, Pinned};
-use super::state::CacheState;
 use super::leases::Lease;
+use super::state::CacheState;
 use crate::pool::Block;
 use crate::tier::TierOrigin;
 

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::hash::{BuildHasher, Hash};
 
-use crate::cache::state::{FetchId, LowerTier};
 use crate::cache::leases::{Lease, Leased};
+use crate::cache::state::{FetchId, LowerTier};
 use crate::cache::{KvCache, Pinned, Reservation};
 use crate::tier::TierRead;
 

@@ -52,7 +52,12 @@ impl<'a, K> CacheInvalidationGuard<'a, K> {
 
     /// Adds a shard whose leases are all blocked.
     pub(super) fn also(&mut self, process: Process, shard: &'a Shard<K>, before: UntrustedKeys) {
-        self.0.push(ShardInvalidationGuard { process, shard, before: Some(before), confirmed: false });
+        self.0.push(ShardInvalidationGuard {
+            process,
+            shard,
+            before: Some(before),
+            confirmed: false,
+        });
     }
 
     /// Records that the lower tier has made the invalidation.
