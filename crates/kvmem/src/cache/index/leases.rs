@@ -180,8 +180,8 @@ impl<W> Leases<W> {
         std::mem::take(&mut self.untrusted)
     }
 
-    /// Ends one block of all leases. If `confirmed` is false, the invalidation failed, and the keys that
-    /// were untrusted before are untrusted again.
+    /// Ends one block of all leases. If `confirmed` is false, the invalidation failed, and the keys
+    /// that were untrusted before are untrusted again.
     pub(crate) fn unblock_all(&mut self, confirmed: bool, before: UntrustedKeys) {
         self.all_blocked -= 1;
         if !confirmed {
