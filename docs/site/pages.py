@@ -34,7 +34,7 @@ SCHEME = "site:"
 DATA = {"text", "json", "toml", "yaml", "ini", "diff", "dockerfile", "xml", "csv"}
 SYNONYMS = {"sh": "bash", "shell": "bash", "console": "bash", "c++": "cpp"}
 OF_RUSTDOC = {"no_run", "should_panic", "compile_fail", "ignore"}
-# What a page of rustdoc links: `<a class="…" href="…" title="struct kvmem::pool::Pool">`.
+# A link of a page of rustdoc: `<a class="…" href="…" title="struct kvmem::pool::Pool">`.
 ITEM = re.compile(r'<a (?=[^>]*href="([^":]*)")[^>]*title="[^"]* (kvmem[^" ]*)"')
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\[\]]*\])+)\](?:\(([^)\s]+)\)|(?![\[(:]))")
 

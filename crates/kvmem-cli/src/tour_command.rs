@@ -150,7 +150,7 @@ fn disk(
     missing: &mut Vec<Missing>,
 ) -> Result<Option<OnDisk>, Failure> {
     let here = disk::show(pool, Path::new("."));
-    // The current folder may be one that cannot be written to.
+    // This user may have no right to write to the current folder.
     let disk = match here.or_else(|why| disk::show(pool, &temp_dir()).map_err(|_| why)) {
         Ok(disk) => disk,
         Err(why) => {

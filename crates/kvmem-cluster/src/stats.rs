@@ -2,7 +2,7 @@
 
 use kvmem::tier::TierState;
 
-/// What a [`ClusterTier`](crate::ClusterTier) has done since it was made.
+/// Counts the calls of a [`ClusterTier`](crate::ClusterTier) since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ClusterStats {

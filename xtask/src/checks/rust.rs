@@ -133,7 +133,8 @@ pub(super) fn has_lab_changed(root: &Path) -> bool {
         || said(&["log", "-1"]).is_err();
     if !has_changed {
         println!(
-            "(skipped: the group lab, because none of 30 commits changes it: cargo xtask test lab)"
+            "(the laboratory is tested without other allocators, because none of 30 commits \
+             changes it: cargo xtask test lab)"
         );
     }
     has_changed

@@ -489,7 +489,7 @@ impl NodeClient {
     /// Inserts a value as [`insert`](Self::insert) does, with hints about its worth.
     ///
     /// # Errors
-    /// Those of [`insert`](Self::insert).
+    /// The errors of [`insert`](Self::insert).
     pub fn insert_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -503,7 +503,7 @@ impl NodeClient {
     /// [`MAX_BATCH`](crate::MAX_BATCH) values.
     ///
     /// # Errors
-    /// Those of [`insert`](Self::insert).
+    /// The errors of [`insert`](Self::insert).
     pub fn insert_batch<K: AsRef<[u8]>>(
         &self,
         values: &[(K, &[u8], ValueOptions)],

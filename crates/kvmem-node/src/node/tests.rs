@@ -458,11 +458,15 @@ fn a_returning_client_goes_on() {
     node.check().expect("the invariants hold");
 }
 
-/// A tier of keys without bytes, which counts its calls.
+/// A tier of keys without bytes, which counts its clears.
 #[derive(Default)]
 struct KeyTier {
     keys: Mutex<Vec<Vec<u8>>>,
     cleared: AtomicUsize,
+    /// It says that it stores values, and has no key for them.
+    stores: bool,
+    /// It removes nothing.
+    fails: AtomicBool,
 }
 
 impl KeyTier {
@@ -473,14 +477,27 @@ impl KeyTier {
         Arc::new(tier)
     }
 
+    fn storing() -> Arc<KeyTier> {
+        Arc::new(KeyTier { stores: true, ..KeyTier::default() })
+    }
+
     fn is_empty(&self) -> bool {
         self.keys.lock().expect("no panic").is_empty()
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Vec<u8>>)) -> Result<(), BoxError> {
+        if self.fails.load(Ordering::Relaxed) {
+            return Err("it fails".into());
+        }
+        change(&mut self.keys.lock().expect("no panic"));
+        Ok(())
     }
 }
 
 impl Tier for KeyTier {
     fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
-        values.iter().map(|_| Ok(StoreOutcome::NotStored)).collect()
+        let outcome = if self.stores { StoreOutcome::Stored } else { StoreOutcome::NotStored };
+        values.iter().map(|_| Ok(outcome)).collect()
     }
 
     fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
@@ -497,14 +514,12 @@ impl Tier for KeyTier {
     }
 
     fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
-        self.keys.lock().expect("no panic").retain(|it| !keys.contains(&it.as_slice()));
-        Ok(())
+        self.change(|held| held.retain(|it| !keys.contains(&it.as_slice())))
     }
 
     fn clear(&self) -> Result<(), BoxError> {
         self.cleared.fetch_add(1, Ordering::Relaxed);
-        self.keys.lock().expect("no panic").clear();
-        Ok(())
+        self.change(Vec::clear)
     }
 }
 
@@ -573,50 +588,8 @@ fn a_tier_that_comes_later_is_cleared_if_it_may_have_old_values() {
     }
 }
 
-/// A tier that takes every value and says what it has, or fails.
-#[derive(Default)]
-struct StoringTier {
-    keys: Mutex<Vec<Vec<u8>>>,
-    fails: AtomicBool,
-}
-
-impl Tier for StoringTier {
-    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
-        values.iter().map(|_| Ok(StoreOutcome::Stored)).collect()
-    }
-
-    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
-        keys.iter().map(|key| self.len_of(key)).collect()
-    }
-
-    fn len_of(&self, key: &[u8]) -> Lookup {
-        let has = self.keys.lock().expect("no panic").iter().any(|it| it == key);
-        if has { Lookup::Found(100) } else { Lookup::Missing }
-    }
-
-    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
-        vec![None; reads.len()]
-    }
-
-    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
-        let works = !self.fails.load(Ordering::Relaxed);
-        if works {
-            self.keys.lock().expect("no panic").retain(|it| !keys.contains(&it.as_slice()));
-        }
-        works.then_some(()).ok_or_else(|| "it fails".into())
-    }
-
-    fn clear(&self) -> Result<(), BoxError> {
-        let works = !self.fails.load(Ordering::Relaxed);
-        if works {
-            self.keys.lock().expect("no panic").clear();
-        }
-        works.then_some(()).ok_or_else(|| "it fails".into())
-    }
-}
-
 /// Does what the threads of a tier would do with all jobs, until there are no more.
-fn run_jobs(node: &mut Node, tier: &StoringTier) {
+fn run_jobs(node: &mut Node, tier: &KeyTier) {
     loop {
         node.store_ahead();
         let jobs = node.take_jobs();
@@ -663,7 +636,7 @@ fn insert(node: &mut Node, session: SessionIndex, key: &[u8], len: u64) {
 /// A namespace that was made first and is full keeps no other from the tier.
 #[test]
 fn the_values_that_are_evicted_next_are_stored_first_in_all_namespaces() {
-    let tier = Arc::new(StoringTier::default());
+    let tier = KeyTier::storing();
     let mut node = node();
     let options = TierOptions { ahead_bytes: 64 << 10, ..TierOptions::default() };
     assert_eq!(node.attach_tier(Arc::clone(&tier) as _, options), Some(false));
@@ -701,7 +674,7 @@ fn the_values_that_are_evicted_next_are_stored_first_in_all_namespaces() {
 #[test]
 fn the_end_of_a_long_chain_is_stored_before_it_is_evicted() {
     let mut node = node();
-    let tier = Arc::new(StoringTier::default());
+    let tier = KeyTier::storing();
     let options = TierOptions { ahead_bytes: 32 << 10, ..TierOptions::default() };
     assert_eq!(node.attach_tier(Arc::clone(&tier) as _, options), Some(false));
     let session = begin(&mut node, 7);
@@ -728,7 +701,7 @@ fn the_end_of_a_long_chain_is_stored_before_it_is_evicted() {
 #[test]
 fn small_values_are_stored_before_they_are_evicted() {
     let mut node = node();
-    let tier = Arc::new(StoringTier::default());
+    let tier = KeyTier::storing();
     assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(false));
     let session = begin(&mut node, 7);
     for key in 0..200_u8 {
@@ -741,7 +714,7 @@ fn small_values_are_stored_before_they_are_evicted() {
 
 #[test]
 fn a_namespace_at_its_limit_stores_what_it_evicts() {
-    let tier = Arc::new(StoringTier::default());
+    let tier = KeyTier::storing();
     let small = super::NamespaceLimits { max_bytes: 32 << 10, ..Default::default() };
     let options = NodeOptions { limits: vec![("small".to_owned(), small)], ..options() };
     let mut node = Node::create(shared(BYTES), options).expect("the options are possible");
@@ -808,7 +781,7 @@ fn a_removal_that_fails_is_made_by_the_next_server() {
         let mut node = node();
         let session = begin(&mut node, 7);
         insert(&mut node, session, b"key", 100);
-        let tier = Arc::new(StoringTier::default());
+        let tier = KeyTier::storing();
         let keys = [b"\x05modelkey".to_vec(), b"\x05modelbelow".to_vec()];
         tier.keys.lock().expect("no panic").extend(keys);
         assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(false));

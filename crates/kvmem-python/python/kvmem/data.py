@@ -118,7 +118,7 @@ class OpenReport(NamedTuple):
 
 
 class ClusterTierStats(NamedTuple):
-    """What a :class:`kvmem.mooncake.ClusterTier` has done since it was made."""
+    """Counts the calls of a :class:`kvmem.mooncake.ClusterTier` since it was made."""
 
     works: bool
     """Whether the cluster works now."""

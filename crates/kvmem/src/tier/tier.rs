@@ -18,7 +18,7 @@ pub enum StoreOutcome {
     NotStored,
 }
 
-/// What a tier knows about a key without waiting.
+/// The answer of a tier about a key, from its own memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Lookup {
     /// It has a value of this number of bytes.

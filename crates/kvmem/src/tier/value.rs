@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{PinnedValue, TierOrigin};
 
-/// What the layer above knows about the worth of a value. A tier uses the hints that it can.
+/// Hints about the worth of a value. A tier uses those that it understands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TierHints {
     /// Values of lower priority are evicted first. By default 0.
@@ -104,7 +104,7 @@ pub struct TierRead<'a> {
     pub into: &'a mut [u8],
 }
 
-/// What a tier says about a value that it has read.
+/// Facts about a value that a tier has read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TierHit {
     /// The CRC-32C of the bytes as they were stored, if the tier has it. Other processes may write

@@ -122,7 +122,7 @@ pub unsafe fn run(run: &mut Run, library: &OsStr, region_bytes: Option<u64>) -> 
         Figures::of("ready", times.ready_s * 1e3 / gib).with("back", times.back_s * 1e3 / gib)
     };
     let declined = RefCell::new(Vec::new());
-    // What the driver does not allow has no row, and the others have theirs.
+    // An option that the driver rejects has no row; the other options have one each.
     let allowed = |what: &dyn Display, found: Result<Figures, GpuMeasureError>| match found {
         Err(
             error @ (GpuMeasureError::Driver { .. }
