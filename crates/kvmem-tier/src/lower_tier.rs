@@ -66,8 +66,9 @@ fn evictions(stats: TierStats) -> u64 {
 /// for key in 0..100 {
 ///     cache.insert(key, &[key as u8; 32_000])?;
 /// }
-/// assert!(cache.get(&0).is_none());
-/// let found = cache.get_or_fetch(&[0, 1, 2]);
+/// assert!(cache.get_in_memory(&0).is_none());
+/// assert!(cache.get(&0).is_some());
+/// let found = cache.get_batch(&[0, 1, 2]);
 /// assert!(found.iter().all(Option::is_some));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -149,6 +150,10 @@ impl<D: Device> Tier for DiskTier<D> {
         Ok(self.sync_all()?)
     }
 
+    fn values(&self) -> u64 {
+        self.stats().entries
+    }
+
     fn evictions(&self) -> u64 {
         evictions(self.stats())
     }
@@ -217,6 +222,10 @@ impl<D: Device> Tier for TierSet<D> {
 
     fn sync(&self) -> Result<(), BoxError> {
         Ok(self.sync_all()?)
+    }
+
+    fn values(&self) -> u64 {
+        self.stats().entries
     }
 
     fn evictions(&self) -> u64 {

@@ -159,12 +159,12 @@ impl Store {
     /// Pins the object, if it is held; this counts as a use.
     #[inline]
     pub fn get(&self, id: ObjectId) -> Option<Pinned<Key>> {
-        self.cache.get(&id)
+        self.cache.get_in_memory(&id)
     }
 
     /// Whether the object is held; this does not count as a use.
     pub fn holds(&self, id: ObjectId) -> bool {
-        self.cache.contains(&id)
+        self.cache.contains_in_memory(&id)
     }
 
     /// Fetches what the tier has of these blocks, up to the first one that is not held whole, and
@@ -174,10 +174,11 @@ impl Store {
         let Some(tiered) = &self.tiered else { return };
         let ids = |block| (0..objects).map(move |number| ObjectId { block, number });
         let (held, blocks) = blocks.split_at(held);
-        let is_whole =
-            |&&block: &&u64| ids(block).all(|id| self.cache.contains(&id) || tiered.holds(id));
+        let is_whole = |&&block: &&u64| {
+            ids(block).all(|id| self.cache.contains_in_memory(&id) || tiered.holds(id))
+        };
         let whole = blocks.iter().take_while(is_whole).count();
-        let in_memory = |&&block: &&u64| ids(block).all(|id| self.cache.contains(&id));
+        let in_memory = |&&block: &&u64| ids(block).all(|id| self.cache.contains_in_memory(&id));
         let in_memory = blocks.iter().take_while(in_memory).count();
         if whole <= in_memory {
             return;
@@ -185,14 +186,14 @@ impl Store {
         // Pinned first: fetched blocks would evict the blocks before them.
         let held = held.iter().chain(&blocks[..in_memory]);
         let held = held.rev().flat_map(|&block| ids(block));
-        pins.extend(held.filter_map(|id| self.cache.get(&id)));
+        pins.extend(held.filter_map(|id| self.cache.get_in_memory(&id)));
         let (first, rest) = blocks[in_memory..whole].split_at(1);
         for (part, is_first) in [(first, true), (rest, false)] {
             if part.is_empty() {
                 return;
             }
             let keys: Vec<Key> = part.iter().flat_map(|&block| ids(block)).map(Key).collect();
-            let (found, took) = timed(|| self.cache.get_or_fetch(&keys));
+            let (found, took) = timed(|| self.cache.get_batch(&keys));
             tiered.record(is_first, took);
             pins.extend(found.into_iter().flatten());
         }
@@ -225,7 +226,7 @@ impl Store {
     /// Returns all of the memory in one block, after every object was dropped.
     pub fn into_memory(self) -> Option<Block> {
         let pool = self.cache.pool().clone();
-        self.cache.clear();
+        self.cache.clear_in_memory();
         pool.trim();
         pool.allocate(usize::try_from(pool.capacity()).ok()?).ok()
     }

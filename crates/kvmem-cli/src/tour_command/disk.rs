@@ -216,7 +216,7 @@ impl DiskWork {
         let keys: Vec<u64> = (0..values).collect();
         for keys in keys.chunks(BATCH as usize) {
             let start = Instant::now();
-            let found = cache.get_or_fetch(keys);
+            let found = cache.get_batch(keys);
             phase.seconds += start.elapsed().as_secs_f64();
             for (&key, found) in keys.iter().zip(found) {
                 match found {

@@ -180,7 +180,7 @@ pub(super) fn serve(pool: &Pool, longest: Duration) -> Served {
         served.wrong.extend(part.wrong);
     }
     served.wrong.extend(cache.check().err().map(|error| error.to_string()));
-    cache.clear();
+    cache.clear_in_memory();
     served.wrong.extend(pool.check().err().map(|error| error.to_string()));
     let left = pool.metrics().live;
     if left > 0 {

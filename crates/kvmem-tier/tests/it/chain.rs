@@ -45,7 +45,7 @@ fn the_lower_tier_has_what_the_upper_one_evicts() {
             cache.insert(key, &value(key, 0)).unwrap();
         }
         for key in 0..500 {
-            let found = cache.get_or_fetch(&[key]);
+            let found = cache.get_batch(&[key]);
             assert_eq!(found[0].as_ref().expect("it is in one of them").bytes(), value(key, 0));
         }
         let (upper, lower) = (upper.stats(), lower.stats());
@@ -61,7 +61,7 @@ fn a_value_that_was_fetched_from_the_lower_tier_returns_to_the_upper_one() {
         cache.insert(key, &value(key, 0)).unwrap();
     }
     let gone = (0..500_u64).find(|key| upper.len_of(&key.to_le_bytes()).is_none()).unwrap();
-    assert!(cache.get_or_fetch(&[gone])[0].is_some());
+    assert!(cache.get_batch(&[gone])[0].is_some());
     cache.evict_to(0);
     assert_eq!(upper.len_of(&gone.to_le_bytes()), Some(10_000));
 }
@@ -72,11 +72,11 @@ fn removals_reach_both_tiers() {
     for key in 0..200 {
         cache.insert(key, &value(key, 0)).unwrap();
     }
-    cache.remove_everywhere(&7).unwrap();
-    assert!(cache.get_or_fetch(&[7])[0].is_none());
-    cache.clear_everywhere().unwrap();
+    cache.remove(&7).unwrap();
+    assert!(cache.get_batch(&[7])[0].is_none());
+    cache.clear().unwrap();
     let keys: Vec<u64> = (0..200).collect();
-    assert!(cache.get_or_fetch(&keys).iter().all(Option::is_none));
+    assert!(cache.get_batch(&keys).iter().all(Option::is_none));
     assert_eq!((upper.stats().entries, lower.stats().entries), (0, 0));
 }
 
@@ -97,7 +97,7 @@ fn a_tier_that_fails_brings_nothing_older_back() {
             cache.evict_to(0);
             disk.fail_once_in(0);
             for key in 0..300 {
-                if let Some(found) = &cache.get_or_fetch(&[key])[0] {
+                if let Some(found) = &cache.get_batch(&[key])[0] {
                     assert_eq!(found.bytes(), value(key, 1), "{key}");
                 }
             }
@@ -122,7 +122,7 @@ fn trait_objects_are_chained_and_have_a_queue() {
     queue.flush();
     assert_eq!((queue.stats().failed, lower.stats().entries), (0, 200));
     for key in (0..200).rev() {
-        let found = cache.get_or_fetch(&[key]);
+        let found = cache.get_batch(&[key]);
         assert_eq!(found[0].as_ref().expect("it is below").bytes(), value(key, 1));
     }
     assert!(upper.stats().hits > 0 && lower.stats().hits > 0);

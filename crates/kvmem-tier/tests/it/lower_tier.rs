@@ -33,17 +33,17 @@ fn evicted_values_are_fetched_again() {
     for key in 0..500 {
         cache.insert(key, &value(key, 0)).unwrap();
     }
-    let in_memory = (0..500).filter(|key| cache.contains(key)).count();
+    let in_memory = (0..500).filter(|key| cache.contains_in_memory(key)).count();
     assert!(in_memory < 120, "{in_memory}");
     // All of them are found, some at a time.
     for keys in (0..500).collect::<Vec<u64>>().chunks(32) {
-        for (key, found) in keys.iter().zip(cache.get_or_fetch(keys)) {
+        for (key, found) in keys.iter().zip(cache.get_batch(keys)) {
             assert_eq!(found.expect("it is in the tier").bytes(), value(*key, 0), "{key}");
         }
     }
     let stats = tier.stats();
     assert!(stats.hits >= 380 && stats.checksum_misses == 0, "{stats:?}");
-    assert!(cache.get_or_fetch(&[1000])[0].is_none());
+    assert!(cache.get_batch(&[1000])[0].is_none());
     cache.check().unwrap();
 }
 
@@ -55,7 +55,7 @@ fn keys_may_be_given_twice() {
     for key in 0..200 {
         cache.insert(key, &value(key, 0)).unwrap();
     }
-    let found = cache.get_or_fetch(&[3, 199, 3, 500, 3]);
+    let found = cache.get_batch(&[3, 199, 3, 500, 3]);
     for (key, found) in [3, 199, 3].into_iter().zip(&found) {
         assert_eq!(found.as_ref().unwrap().bytes(), value(key, 0));
     }
@@ -74,7 +74,7 @@ fn a_restarted_process_finds_what_was_evicted() {
     let (_, second) = cache(&disk);
     let keys: Vec<u64> = (0..300).collect();
     for keys in keys.chunks(20) {
-        for (key, found) in keys.iter().zip(second.get_or_fetch(keys)) {
+        for (key, found) in keys.iter().zip(second.get_batch(keys)) {
             assert_eq!(found.unwrap().bytes(), value(*key, 0));
         }
     }
@@ -98,14 +98,14 @@ fn a_value_that_was_replaced_or_removed_never_comes_back() {
                     let key = thread * 40 + i as u64;
                     match random.below(8) {
                         0 => {
-                            cache.remove_everywhere(&key).unwrap();
+                            cache.remove(&key).unwrap();
                             latest[i] = None;
                         }
                         1..4 => {
                             cache.insert(key, &value(key, version)).unwrap();
                             latest[i] = Some(version);
                         }
-                        _ => match (&cache.get_or_fetch(&[key])[0], latest[i]) {
+                        _ => match (&cache.get_batch(&[key])[0], latest[i]) {
                             (None, _) => {}
                             (Some(found), Some(latest)) => {
                                 assert_eq!(found.bytes(), value(key, latest), "{key}");
@@ -117,9 +117,9 @@ fn a_value_that_was_replaced_or_removed_never_comes_back() {
             });
         }
     });
-    cache.clear_everywhere().unwrap();
+    cache.clear().unwrap();
     let keys: Vec<u64> = (0..160).collect();
-    assert!(cache.get_or_fetch(&keys).iter().all(Option::is_none));
+    assert!(cache.get_batch(&keys).iter().all(Option::is_none));
     cache.check().unwrap();
 }
 
@@ -145,7 +145,7 @@ fn values_that_leave_memory_once_are_not_written() {
     cache.evict_to(0);
     assert!(tier.stats().entries >= 100);
     let keys: Vec<u64> = (0..100).collect();
-    for (key, found) in keys.iter().zip(cache.get_or_fetch(&keys[..50])) {
+    for (key, found) in keys.iter().zip(cache.get_batch(&keys[..50])) {
         assert_eq!(found.unwrap().bytes(), value(*key, 1));
     }
 }
@@ -172,7 +172,7 @@ fn the_program_chooses_what_is_written() {
     }
     cache.evict_to(0);
     let keys: Vec<u64> = (0..60).collect();
-    let found = cache.get_or_fetch(&keys);
+    let found = cache.get_batch(&keys);
     for (key, found) in keys.iter().zip(found) {
         let expected = (20..50).contains(key).then(|| value(*key, 0));
         assert_eq!(found.map(|found| found.bytes().to_vec()), expected, "{key}");
@@ -198,10 +198,10 @@ fn a_panic_of_the_policy_leaves_nothing_older() {
     cache.insert(3, &value(3, 1)).unwrap();
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| cache.evict_to(0)));
     assert!(caught.is_err());
-    assert!(cache.get_or_fetch(&[3])[0].is_none());
+    assert!(cache.get_batch(&[3])[0].is_none());
     cache.insert(4, &value(4, 0)).unwrap();
     cache.evict_to(0);
-    assert_eq!(cache.get_or_fetch(&[4])[0].as_ref().unwrap().bytes(), value(4, 0));
+    assert_eq!(cache.get_batch(&[4])[0].as_ref().unwrap().bytes(), value(4, 0));
 }
 
 /// Damaged values are misses, and a tier that stores nothing any more gives up older values.
@@ -215,7 +215,7 @@ fn a_failing_disk_is_a_smaller_cache() {
     disk.fail_once_in(4);
     let mut found = 0;
     for key in 0..200 {
-        if let Some(pinned) = &cache.get_or_fetch(&[key])[0] {
+        if let Some(pinned) = &cache.get_batch(&[key])[0] {
             assert_eq!(pinned.bytes(), value(key, 0));
             found += 1;
         }
@@ -226,7 +226,7 @@ fn a_failing_disk_is_a_smaller_cache() {
     }
     disk.fail_once_in(0);
     for key in 0..200 {
-        if let Some(pinned) = &cache.get_or_fetch(&[key])[0] {
+        if let Some(pinned) = &cache.get_batch(&[key])[0] {
             assert_eq!(pinned.bytes(), value(key, 1));
         }
     }
@@ -258,7 +258,7 @@ fn evicted_values_are_written_behind_in_batches() {
     let (_, second) = self::cache(&disk);
     let keys: Vec<u64> = (0..=300).collect();
     for keys in keys.chunks(20) {
-        for (key, found) in keys.iter().zip(second.get_or_fetch(keys)) {
+        for (key, found) in keys.iter().zip(second.get_batch(keys)) {
             assert_eq!(found.unwrap().bytes(), value(*key, 0));
         }
     }

@@ -41,7 +41,7 @@ fn fetched(cache: &KvCache<u64>, tier: &DiskTier<Disk>) -> TierStats {
 
 fn fetch(cache: &KvCache<u64>, keys: std::ops::Range<u64>, version: u64) {
     let keys: Vec<u64> = keys.collect();
-    for (key, found) in keys.iter().zip(cache.get_or_fetch(&keys)) {
+    for (key, found) in keys.iter().zip(cache.get_batch(&keys)) {
         assert_eq!(found.expect("it is in the tier").bytes(), value(*key, version), "{key}");
     }
 }
@@ -110,7 +110,7 @@ fn a_tier_that_was_opened_again_writes_what_memory_has() {
     let below: Arc<dyn Tier> = Arc::clone(&first) as _;
     let cache = cache_above(below);
     fetched(&cache, &first);
-    let pinned: Vec<_> = (0..20).map(|key| cache.get(&key).unwrap()).collect();
+    let pinned: Vec<_> = (0..20).map(|key| cache.get_in_memory(&key).unwrap()).collect();
     let second = tier(&Disk::new(16 << 20, 2));
     for value in &pinned {
         assert!(value.origin().is_some());
@@ -131,7 +131,7 @@ fn what_is_between_passes_it_on() {
     let cache = KvCache::builder(&pool).lower_tier(below).build().unwrap();
     for _ in 0..3 {
         for key in 0..40 {
-            if cache.get_or_fetch(&[key])[0].is_none() {
+            if cache.get_batch(&[key])[0].is_none() {
                 cache.insert(key, &value(key, 0)).unwrap();
             }
         }
@@ -178,7 +178,7 @@ fn a_failed_journal_takes_nothing() {
     let tier = tier(&disk);
     let cache = cache_above(Arc::clone(&tier) as _);
     fetched(&cache, &tier);
-    let pinned: Vec<_> = (0..20).map(|key| cache.get(&key).unwrap()).collect();
+    let pinned: Vec<_> = (0..20).map(|key| cache.get_in_memory(&key).unwrap()).collect();
     disk.fail_once_in(1);
     assert!(tier.checkpoint().is_err());
     disk.fail_once_in(0);
@@ -214,7 +214,7 @@ fn the_latest_value_is_found_whatever_was_skipped() {
                         let latest = &mut latest[own as usize];
                         match random.below(12) {
                             0 => {
-                                cache.remove_everywhere(&key).unwrap();
+                                cache.remove(&key).unwrap();
                                 *latest = None;
                             }
                             1..4 => {
@@ -224,7 +224,7 @@ fn the_latest_value_is_found_whatever_was_skipped() {
                             4 => drop(cache.evict_to(random.below(1 << 19))),
                             // The tier loses the value: memory may still have it.
                             5 => drop(tier.remove(&[&key.to_le_bytes()]).unwrap()),
-                            _ => match (&cache.get_or_fetch(&[key])[0], *latest) {
+                            _ => match (&cache.get_batch(&[key])[0], *latest) {
                                 (None, _) => {}
                                 (Some(found), Some(latest)) => {
                                     assert_eq!(found.bytes(), value(key, latest), "{key}");

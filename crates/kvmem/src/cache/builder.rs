@@ -172,7 +172,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     }
 
     /// Attaches a lower tier, such as a disk: it gets each evicted value, and
-    /// [`get_or_fetch`](KvCache::get_or_fetch) looks there for what the cache does not have. It
+    /// [`get`](KvCache::get) looks there for what the cache does not have. It
     /// takes the place of a [callback](Self::on_evict), and a callback set later takes its place.
     /// Default: none.
     ///

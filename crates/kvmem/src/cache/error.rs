@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use crate::pool::PoolError;
+use crate::tier::BoxError;
 
 /// An insertion failed. The value that the cache had under its key may have been evicted, as by any
 /// insertion.
@@ -106,4 +107,32 @@ pub enum KvCacheSetupError {
         /// The maximum.
         limit: usize,
     },
+}
+
+/// The lower tier failed to remove values. They are out of memory.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum LowerTierError {
+    /// The value of a key. The key is not fetched until the cache is cleared.
+    #[error(
+        "the lower tier may still have the value that was removed, so its key is not fetched any \
+         more: {0}; clear the cache when the tier works again"
+    )]
+    Remove(#[source] BoxError),
+    /// All values. No key is fetched until the cache is cleared.
+    #[error(
+        "the lower tier may still have the values that were removed, so no key is fetched any \
+         more: {0}; clear the cache again when the tier works"
+    )]
+    Clear(#[source] BoxError),
+}
+
+impl LowerTierError {
+    /// Returns the error of the tier.
+    #[must_use]
+    pub fn tier_error(&self) -> &BoxError {
+        match self {
+            LowerTierError::Remove(error) | LowerTierError::Clear(error) => error,
+        }
+    }
 }

@@ -60,11 +60,12 @@ impl<K: Hash + Eq> KvCache<K> {
         KvCache { inner: Arc::new(inner) }
     }
 
-    /// Returns the value under `key`, pinned. The value counts as used. O(1). Threads that look up
-    /// do not wait for each other, only for threads that change the same shard.
+    /// Returns the value that memory has under `key`, pinned. The value counts as used. The lower
+    /// tier is not called. O(1). Threads that look up do not wait for each other, only for threads
+    /// that change the same shard.
     #[inline]
     #[must_use]
-    pub fn get<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Pinned<K>>
+    pub fn get_in_memory<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Pinned<K>>
     where
         K: Borrow<Q>,
     {
@@ -115,9 +116,10 @@ impl<K: Hash + Eq> KvCache<K> {
         }
     }
 
-    /// Returns whether there is a value under `key`. The value does not count as used. O(1).
+    /// Returns whether memory has a value under `key`. The value does not count as used, and the
+    /// lower tier is not called. O(1).
     #[must_use]
-    pub fn contains<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
+    pub fn contains_in_memory<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> bool
     where
         K: Borrow<Q>,
     {
@@ -128,9 +130,10 @@ impl<K: Hash + Eq> KvCache<K> {
         self.inner.shard(hash).contains(hash, key)
     }
 
-    /// Removes the value under `key` and returns it. Its bytes are free when the last pin on it is
-    /// dropped. O(1).
-    pub fn remove<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Pinned<K>>
+    /// Removes the value under `key` from memory alone, and returns it. Its bytes are free when the
+    /// last pin on it is dropped. A value that the lower tier has under the key stays there, and a
+    /// later [`get`](Self::get) fetches it. O(1).
+    pub fn remove_in_memory<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Option<Pinned<K>>
     where
         K: Borrow<Q>,
     {
@@ -140,9 +143,9 @@ impl<K: Hash + Eq> KvCache<K> {
         self.inner.take_out(shard, &mut state, hash, key)
     }
 
-    /// Removes every value, shard after shard. Values inserted into a shard after its turn stay.
-    /// Pins stay valid. O(blocks held).
-    pub fn clear(&self) {
+    /// Removes every value from memory alone, shard after shard. Values inserted into a shard after
+    /// its turn stay. Pins stay valid, and so do the values of the lower tier. O(blocks held).
+    pub fn clear_in_memory(&self) {
         for shard in &self.inner.shards {
             let Some(mut state) = self.inner.state(shard) else { return };
             self.inner.empty(shard, &mut state);
@@ -171,7 +174,7 @@ impl<K: Hash + Eq> KvCache<K> {
             bytes += state.check()?;
             blocks += state.len() as u64;
         }
-        let charged = (self.len(), self.bytes());
+        let charged = (self.len_in_memory(), self.bytes());
         if charged.0 < blocks || charged.1 < bytes {
             let what =
                 format!("{blocks} blocks of {bytes} bytes are held, {charged:?} are charged");
@@ -182,16 +185,10 @@ impl<K: Hash + Eq> KvCache<K> {
 }
 
 impl<K> KvCache<K> {
-    /// Returns the number of blocks held, including those being written.
+    /// Returns the number of values in memory, including those being written. O(1).
     #[must_use]
-    pub fn len(&self) -> u64 {
+    pub fn len_in_memory(&self) -> u64 {
         self.inner.usage.blocks()
-    }
-
-    /// Returns whether no block is held.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Returns the bytes held, including those being written.

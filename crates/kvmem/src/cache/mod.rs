@@ -17,7 +17,7 @@ mod state;
 mod stats;
 
 pub use builder::KvCacheBuilder;
-pub use error::{KvCacheError, KvCacheSetupError};
+pub use error::{KvCacheError, KvCacheSetupError, LowerTierError};
 pub use fetch::Fetching;
 pub use index::Pinned;
 pub use kv_cache::KvCache;

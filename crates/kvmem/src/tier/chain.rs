@@ -150,6 +150,11 @@ impl Tier for Chain {
         self.upper.sync().and(lower)
     }
 
+    /// Most values are in both tiers, so this is the number of the one that has more.
+    fn values(&self) -> u64 {
+        self.upper.values().max(self.lower.values())
+    }
+
     fn evictions(&self) -> u64 {
         self.upper.evictions().wrapping_add(self.lower.evictions())
     }

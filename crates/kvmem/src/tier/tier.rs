@@ -107,7 +107,7 @@ pub trait Tier: Send + Sync {
     ///
     /// # Errors
     /// The tier may still have an older value under the key. A cache does not fetch the key any
-    /// more until it is [cleared](crate::cache::KvCache::clear_everywhere).
+    /// more until it is [cleared](crate::cache::KvCache::clear).
     fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>>;
 
     /// Returns what the tier knows about each key, in the same order. Does not wait for a device.
@@ -180,6 +180,13 @@ pub trait Tier: Send + Sync {
     /// As for [`clear`](Self::clear).
     fn forget_unknown(&self) -> Result<(), BoxError> {
         self.clear()
+    }
+
+    /// Returns the number of values that the tier has, as far as it knows; otherwise fewer. May
+    /// wait, for a network. By default 0, for a tier that does not count them: the
+    /// [length](crate::cache::KvCache::len) of a cache above it is that of the memory.
+    fn values(&self) -> u64 {
+        0
     }
 
     /// Returns the number of values that the tier has let go without a call that removes: it was

@@ -55,7 +55,7 @@ impl<K: Hash + Eq + Clone> Fetching<K> {
     }
 
     /// Waits for all values; returns them in the order of the keys. `None` where neither memory nor
-    /// the tier has one, as for [`get_or_fetch`](KvCache::get_or_fetch). This thread reads what no
+    /// the tier has one, as for [`get_batch`](KvCache::get_batch). This thread reads what no
     /// other thread has begun to read.
     #[must_use]
     pub fn wait(self) -> Vec<Option<Pinned<K>>> {

@@ -2,7 +2,7 @@
 
 mod background;
 mod fetching;
-mod get_or_fetch;
+mod get;
 mod read;
 mod removal;
 

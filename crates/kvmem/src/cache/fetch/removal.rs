@@ -1,33 +1,42 @@
-//! *Removal*: what a cache removes is removed in its lower tier, too.
+//! *Removal*: values leave memory and the lower tier.
 
+use std::borrow::Borrow;
 use std::hash::Hash;
 
-use crate::cache::{KvCache, Pinned};
-use crate::tier::BoxError;
+use crate::cache::{KvCache, LowerTierError, Pinned};
 
 impl<K: Hash + Eq> KvCache<K> {
-    /// Removes the value under `key` from the cache and from its lower tier. Without a tier it is
-    /// [`remove`](Self::remove).
+    /// Removes the value under `key` from memory and from the lower tier. Returns the value that
+    /// memory had. Its bytes are free when the last pin on it is dropped. Without a tier it is
+    /// [`remove_in_memory`](Self::remove_in_memory).
     ///
     /// # Errors
-    /// Those of [`remove_with`](Self::remove_with).
-    pub fn remove_everywhere(&self, key: &K) -> Result<Option<Pinned<K>>, BoxError> {
-        match &self.inner.lower_tier {
-            Some(below) => self.remove_with(key, || below.tier.remove(&[&(below.key_bytes)(key)])),
-            None => Ok(self.remove(key)),
-        }
+    /// [`LowerTierError`], only with a tier. The value is then out of memory, and the key is not
+    /// fetched until the cache is [cleared](Self::clear): a value that the tier may still have does
+    /// not come back. A panic of the tier has the same effect.
+    pub fn remove<Q>(&self, key: &Q) -> Result<Option<Pinned<K>>, LowerTierError>
+    where
+        K: Borrow<Q> + From<Q::Owned>,
+        Q: Hash + Eq + ToOwned + ?Sized,
+    {
+        let Some(below) = &self.inner.lower_tier else { return Ok(self.remove_in_memory(key)) };
+        let owned = K::from(key.to_owned());
+        self.remove_with(key, || below.tier.remove(&[&(below.key_bytes)(&owned)]))
+            .map_err(LowerTierError::Remove)
     }
 
-    /// Removes every value from the cache and from its lower tier. Without a tier it is
-    /// [`clear`](Self::clear).
+    /// Removes every value from memory and from the lower tier. Afterwards all keys are fetched
+    /// again, also those whose removal or store had failed. Pins stay valid. Without a tier it is
+    /// [`clear_in_memory`](Self::clear_in_memory).
     ///
     /// # Errors
-    /// Those of [`clear_with`](Self::clear_with).
-    pub fn clear_everywhere(&self) -> Result<(), BoxError> {
+    /// [`LowerTierError`], only with a tier. The values are then out of memory, and no key is
+    /// fetched until a later call succeeds.
+    pub fn clear(&self) -> Result<(), LowerTierError> {
         match &self.inner.lower_tier {
-            Some(below) => self.clear_with(|| below.tier.clear()),
+            Some(below) => self.clear_with(|| below.tier.clear()).map_err(LowerTierError::Clear),
             None => {
-                self.clear();
+                self.clear_in_memory();
                 Ok(())
             }
         }

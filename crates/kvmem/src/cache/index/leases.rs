@@ -87,11 +87,7 @@ impl<W> Leases<W> {
     /// Grants a lease and returns its number; `None` if the value of the lower tier may be old. The
     /// caller has checked that the cache has no value.
     pub(crate) fn lease(&mut self, hash: u64) -> Option<u64> {
-        let blocked = self.all_blocked > 0 || self.blocked.contains(&hash);
-        if blocked
-            || self.in_flight.iter().any(|in_flight| in_flight.hash == hash)
-            || self.untrusted.has(hash)
-        {
+        if !self.may_lease(hash) {
             return None;
         }
         if let Some(live) = self.live.find_mut(hash, |live| live.hash == hash) {
@@ -101,6 +97,14 @@ impl<W> Leases<W> {
         let number = self.number();
         self.live.insert_unique(hash, Live { hash, number, holders: 1 }, |live| live.hash);
         Some(number)
+    }
+
+    /// Returns whether the lower tier has no older value under a hash than the latest one.
+    pub(crate) fn may_lease(&self, hash: u64) -> bool {
+        self.all_blocked == 0
+            && !self.blocked.contains(&hash)
+            && !self.in_flight.iter().any(|in_flight| in_flight.hash == hash)
+            && !self.untrusted.has(hash)
     }
 
     /// Returns whether a lease is valid.

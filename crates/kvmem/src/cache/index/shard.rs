@@ -93,6 +93,12 @@ impl<K> Shard<K> {
         self.state.read(thread_number()).find(hash, key).is_some()
     }
 
+    /// Returns what `map` makes of the key of each block. It runs under the lock.
+    pub(in crate::cache) fn map_keys<T>(&self, map: impl Fn(&K) -> T) -> Vec<T> {
+        let state = self.state.read(thread_number());
+        state.index.iter().map(|held| map(&held.key)).collect()
+    }
+
     /// Locks the state for writing. The policy has learned of all earlier uses.
     pub(in crate::cache) fn state(&self) -> StripedWriteGuard<'_, ShardState<K>, StripeState> {
         let mut writing = self.state.write();

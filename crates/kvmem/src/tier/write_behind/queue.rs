@@ -541,6 +541,16 @@ impl<V: QueuedValue> Queue<V> {
         self.made.notify_all();
     }
 
+    /// Returns each key whose latest change is in the queue, and whether the change is a value.
+    pub(super) fn changes(&self) -> Vec<(KeyBytes, bool)> {
+        let state = self.state();
+        let change = |(key, of): (&KeyBytes, &KeyState<V>)| {
+            let latest = of.waiting.as_ref().map(|(_, change)| change).or(of.current.as_ref());
+            latest.map(|change| (Arc::clone(key), matches!(change, Change::Store(_))))
+        };
+        state.keys.iter().filter_map(change).collect()
+    }
+
     pub(super) fn stats(&self) -> WriteBehindStats {
         let state = self.state();
         let untrusted = if state.all_untrusted { u64::MAX } else { state.stats.untrusted };

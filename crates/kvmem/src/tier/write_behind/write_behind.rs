@@ -133,7 +133,7 @@ struct WriterState {
 ///     cache.insert(key, &[key as u8; 1000])?;
 /// }
 /// // It is in the queue, or written by now.
-/// assert_eq!(cache.get_or_fetch(&[3])[0].as_ref().expect("it is below").bytes(), [3; 1000]);
+/// assert_eq!(cache.get(&3).expect("it is below").bytes(), [3; 1000]);
 /// behind.flush();
 /// assert!(behind.stats().written >= 90 && behind.stats().values == 0);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -391,6 +391,18 @@ impl Tier for WriteBehind {
 
     fn touch(&self, keys: &[&[u8]]) {
         self.tier().touch(keys);
+    }
+
+    fn values(&self) -> u64 {
+        let Ok(queue) = self.queue() else { return 0 };
+        let changes = queue.changes();
+        let keys: Vec<&[u8]> = changes.iter().map(|(key, _)| &**key).collect();
+        let changed = match keys.is_empty() {
+            true => 0,
+            false => self.tier().ask(&keys).iter().flatten().count(),
+        };
+        let stored = changes.iter().filter(|(_, is_store)| *is_store).count();
+        self.tier().values().saturating_sub(changed as u64) + stored as u64
     }
 
     fn evictions(&self) -> u64 {

@@ -30,7 +30,7 @@ fn the_sink_receives_each_evicted_value_once() {
     // Values that are removed, cleared, or replaced while there is room are not evicted.
     drop(cache.remove(&6));
     cache.insert(7, b"other").unwrap();
-    cache.clear();
+    cache.clear_in_memory();
     assert!(given.try_recv().is_err());
     cache.check().unwrap();
     let stats = cache.stats();

@@ -88,7 +88,7 @@ fn calls_in_a_child_return_whatever_the_threads_of_its_parent_did() {
                         cache.insert(key, &[1; VALUE]) == Err(KvCacheError::Forked),
                         cache.insert_with(key, VALUE, |_| ()) == Err(KvCacheError::Forked),
                         cache.reserve(key, VALUE).is_err_and(|error| error == KvCacheError::Forked),
-                        cache.remove(&key).is_none(),
+                        cache.remove_in_memory(&key).is_none(),
                         matches!(cache.remove_with(&key, || Ok::<(), ()>(())), Ok(None)),
                         matches!(cache.remove_with(&key, || Err(7)), Err(7)),
                         matches!(cache.lease(&key), Leased::Unavailable),
@@ -105,7 +105,7 @@ fn calls_in_a_child_return_whatever_the_threads_of_its_parent_did() {
                         cache.shards() == shards,
                         format!("{cache:?}").contains("lru"),
                     ]);
-                    cache.clear();
+                    cache.clear_in_memory();
                     drop(open);
                     drop(cache.clone());
                     all

@@ -65,13 +65,13 @@ fn every_insertion_and_removal_breaks_a_lease() {
     let changes: [(&str, Change, Option<&[u8]>); 8] = [
         ("insert", |cache| cache.insert(1, b"new").unwrap(), Some(b"new")),
         ("commit", |cache| drop(fetched(cache, 1, b"new").commit()), Some(b"new")),
-        ("remove", |cache| assert!(cache.remove(&1).is_none()), None),
+        ("remove", |cache| assert!(cache.remove_in_memory(&1).is_none()), None),
         (
             "remove_with",
             |cache| assert_eq!(cache.remove_with(&1, || Ok::<_, ()>(())).unwrap().map(drop), None),
             None,
         ),
-        ("clear", KvCache::clear, None),
+        ("clear", KvCache::clear_in_memory, None),
         ("clear_with", |cache| cache.clear_with(|| Ok::<_, ()>(())).unwrap(), None),
         (
             "insert and remove",
@@ -150,12 +150,12 @@ fn pins_tell_when_they_are_superseded() {
     let pins: Vec<Pinned<u64>> = (0..4).map(get).collect();
     assert!(!pins.iter().any(Pinned::is_superseded));
     cache.insert(0, b"new").unwrap();
-    assert!(cache.remove(&1).unwrap().is_superseded());
+    assert!(cache.remove_in_memory(&1).unwrap().is_superseded());
     assert_eq!(
         pins.iter().map(Pinned::is_superseded).collect::<Vec<_>>(),
         [true, true, false, false]
     );
-    cache.clear();
+    cache.clear_in_memory();
     assert!(pins.iter().all(Pinned::is_superseded));
     cache.check().unwrap();
 }
@@ -190,7 +190,7 @@ fn a_value_in_the_sink_is_not_leased_and_learns_of_changes() {
             0 => {}
             1 => cache.insert(1, b"n").unwrap(),
             2 => drop(cache.remove(&2)),
-            3 => cache.clear(),
+            3 => cache.clear_in_memory(),
             // A change of another key.
             _ => drop(cache.remove(&0)),
         }

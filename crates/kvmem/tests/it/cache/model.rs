@@ -216,7 +216,7 @@ impl Model {
             }
             Step::Remove(key, pin) => {
                 let at = self.held.iter().position(|value| value.key == key);
-                let removed = cache.remove(&key);
+                let removed = cache.remove_in_memory(&key);
                 assert_eq!(removed.is_some(), at.is_some());
                 if let (Some(at), Some(pinned)) = (at, removed) {
                     let value = self.held.remove(at);
@@ -234,7 +234,7 @@ impl Model {
             Step::Clear => {
                 self.held.clear();
                 self.used.clear();
-                cache.clear();
+                cache.clear_in_memory();
             }
             Step::Commit(..) | Step::Abort(_) | Step::Unpin(_) => {}
         }

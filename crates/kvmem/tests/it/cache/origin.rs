@@ -95,7 +95,7 @@ fn the_name_of_a_fetched_value_comes_back_with_it() {
             evict();
         }
         assert_eq!(came(&tier), [(1, None), (2, None), (3, None)], "nothing was fetched");
-        let fetched = cache.get_or_fetch(&[1, 2, 3]);
+        let fetched = cache.get_batch(&[1, 2, 3]);
         let origin = |place: usize| fetched[place].as_ref().unwrap().origin();
         assert_eq!(
             (1..4).map(NonZeroU64::new).map(|n| n.map(TierOrigin::new)).collect::<Vec<_>>(),
@@ -107,7 +107,7 @@ fn the_name_of_a_fetched_value_comes_back_with_it() {
         evict();
         assert_eq!(came(&tier), [(1, Some(1)), (2, None), (3, Some(3))]);
         // They have new names by now.
-        let fetched = cache.get_or_fetch(&[1, 2, 3]);
+        let fetched = cache.get_batch(&[1, 2, 3]);
         assert!(fetched.iter().all(|one| one.as_ref().unwrap().origin().unwrap().get().get() > 3));
     }
 }

@@ -130,7 +130,7 @@ fn script(cache: &KvCache<Key>, between: &mut dyn FnMut()) {
     let key = |number: u64| Key(number);
     let steps: [&dyn Fn(); 16] = [
         &|| (0..8).for_each(|number| cache.insert(key(number), &[1; VALUE]).unwrap()),
-        &|| (4..8).for_each(|number| drop(cache.get(&key(number)))),
+        &|| (4..8).for_each(|number| drop(cache.get_in_memory(&key(number)))),
         &|| {
             cache
                 .insert_with(key(7), VALUE / 2, |bytes| {
@@ -140,12 +140,12 @@ fn script(cache: &KvCache<Key>, between: &mut dyn FnMut()) {
                 .unwrap()
         },
         &|| {
-            let pinned = cache.get(&key(6));
+            let pinned = cache.get_in_memory(&key(6));
             cache.insert(key(6), &[2; VALUE]).unwrap();
             (20..25).for_each(|number| cache.insert(key(number), &[1; VALUE]).unwrap());
             drop(pinned);
         },
-        &|| drop(cache.remove(&key(24))),
+        &|| drop(cache.remove_in_memory(&key(24))),
         &|| drop(cache.reserve(key(30), VALUE).unwrap()),
         &|| drop(cache.reserve(key(30), VALUE).unwrap().commit()),
         &|| {
@@ -170,7 +170,7 @@ fn script(cache: &KvCache<Key>, between: &mut dyn FnMut()) {
         },
         &|| drop(cache.lease(&key(33))),
         &|| drop(cache.lease(&key(32))),
-        &|| assert!(!cache.contains(&key(99))),
+        &|| assert!(!cache.contains_in_memory(&key(99))),
         &|| assert!(cache.evict_to(2 * VALUE as u64) <= 2 * VALUE as u64),
         &|| {
             let cleared = cache.clear_with(|| {
@@ -181,7 +181,7 @@ fn script(cache: &KvCache<Key>, between: &mut dyn FnMut()) {
         },
         &|| {
             (0..3).for_each(|number| cache.insert(key(number), &[1; VALUE]).unwrap());
-            cache.clear();
+            cache.clear_in_memory();
         },
     ];
     for step in steps {
@@ -193,7 +193,7 @@ fn script(cache: &KvCache<Key>, between: &mut dyn FnMut()) {
 /// Asserts that the counters of the cache are consistent, and that it accepts new values.
 fn is_whole(cache: &KvCache<Key>, pool: &Pool, said: &str) {
     let held = |cache: &KvCache<Key>| {
-        let pinned = (0..100).filter_map(|number| cache.get(&Key(number)));
+        let pinned = (0..100).filter_map(|number| cache.get_in_memory(&Key(number)));
         pinned.fold((0, 0), |(blocks, bytes), pinned| {
             (blocks + 1, bytes + pinned.block().len() as u64)
         })
@@ -210,7 +210,7 @@ fn is_whole(cache: &KvCache<Key>, pool: &Pool, said: &str) {
     }
     cache.check().unwrap_or_else(|error| panic!("{said}: {error}"));
     assert_eq!(held(cache), (cache.len(), cache.bytes()), "{said}: held and charged");
-    cache.clear();
+    cache.clear_in_memory();
     assert_eq!(
         (cache.len(), cache.bytes(), pool.metrics().allocated),
         (0, 0, 0),

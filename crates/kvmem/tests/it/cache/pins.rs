@@ -34,8 +34,8 @@ fn a_value_that_is_removed_or_replaced_while_it_is_pinned_stays_as_it_is() {
     cache.insert(1, &[1; 1000]).unwrap();
     let first = cache.get(&1).unwrap();
     cache.insert(1, &[2; 500]).unwrap();
-    let second = cache.remove(&1).unwrap();
-    assert!(cache.get(&1).is_none() && cache.remove(&1).is_none());
+    let second = cache.remove_in_memory(&1).unwrap();
+    assert!(cache.get(&1).is_none() && cache.remove_in_memory(&1).is_none());
     cache.insert(1, &[3; 200]).unwrap();
     assert_eq!((first.bytes(), second.bytes()), (&[1; 1000][..], &[2; 500][..]));
     assert_eq!((cache.len(), cache.bytes(), pool.metrics().allocated), (1, 200, 1700));
@@ -123,6 +123,6 @@ fn keys_are_found_by_their_borrowed_form() {
     cache.insert("prefix".to_owned(), b"value").unwrap();
     assert_eq!(cache.get("prefix").unwrap().bytes(), b"value");
     assert!(cache.contains("prefix") && !cache.contains("suffix"));
-    assert_eq!(cache.remove("prefix").unwrap().key(), "prefix");
+    assert_eq!(cache.remove_in_memory("prefix").unwrap().key(), "prefix");
     assert!(cache.is_empty());
 }

@@ -202,7 +202,7 @@ fn a_policy_hears_of_each_use_once_before_the_next_change() {
             scope.spawn(move || half.for_each(get));
         }
     });
-    cache.clear();
+    cache.clear_in_memory();
     let touched = std::mem::take(&mut *calls.lock().unwrap());
     let of = |half: std::ops::Range<Slot>| {
         let slots = touched

@@ -37,7 +37,7 @@ fn the_allocator_decides_length_and_alignment() {
     }
     assert_eq!(calls.load(Ordering::Relaxed), 100, "the limit evicts, the pool is never full");
     cache.check().unwrap();
-    cache.clear();
+    cache.clear_in_memory();
     assert_eq!((cache.bytes(), pool.metrics().allocated), (0, 0));
 }
 
@@ -100,7 +100,7 @@ fn a_longer_block_is_accepted_and_a_shorter_one_is_an_error() {
     assert_eq!(superseded.reservation.commit().bytes(), [4; 300]);
     drop(superseded.found);
     cache.check().unwrap();
-    cache.clear();
+    cache.clear_in_memory();
     assert_eq!((cache.bytes(), pool.metrics().allocated), (0, 0));
 }
 
@@ -150,11 +150,11 @@ fn a_key_is_dropped_before_its_bytes_are_free() {
     cache.insert_with(key(4), whole / 2, |_| ()).unwrap();
     cache.insert_with(key(4), whole / 2, |_| ()).unwrap();
     let probe = key(4);
-    let pin = cache.get(&probe).unwrap();
-    drop(cache.remove(&probe));
+    let pin = cache.get_in_memory(&probe).unwrap();
+    drop(cache.remove_in_memory(&probe));
     drop(pin);
     cache.insert_with(key(5), whole, |_| ()).unwrap();
-    cache.clear();
+    cache.clear_in_memory();
     assert_eq!(free_when_dropped.load(Ordering::Relaxed), 0);
     drop(probe);
     assert_eq!(

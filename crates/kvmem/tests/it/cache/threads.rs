@@ -94,7 +94,7 @@ fn work(cache: &KvCache<u64>, me: u64) {
             }
             88..91 => drop(cache.reserve(key, len).unwrap()),
             91..98 => {
-                if let Some(pinned) = cache.remove(&key) {
+                if let Some(pinned) = cache.remove_in_memory(&key) {
                     assert!(present[at]);
                     assert_eq!(read(&pinned, key), versions[at]);
                 }
@@ -138,7 +138,7 @@ fn eight_threads_find_whole_values_and_the_right_ones() {
             stats.blocks + stats.replacements + stats.evictions + stats.removals,
             "{stats:?}"
         );
-        cache.clear();
+        cache.clear_in_memory();
         assert_eq!((cache.len(), cache.bytes(), pool.metrics().allocated), (0, 0, 0));
     }
 }

@@ -41,7 +41,7 @@ fn behind(
 }
 
 fn get(cache: &KvCache<u64>, key: u64) -> Option<Vec<u8>> {
-    cache.get_or_fetch(&[key])[0].as_ref().map(|pinned| pinned.to_vec())
+    cache.get_batch(&[key])[0].as_ref().map(|pinned| pinned.to_vec())
 }
 
 #[test]
@@ -198,23 +198,23 @@ fn removals_take_effect_at_once() {
     }
     cache.evict_to(0);
     for key in 0..4 {
-        assert!(cache.remove_everywhere(&key).unwrap().is_none());
+        assert!(cache.remove(&key).unwrap().is_none());
         assert!(get(&cache, key).is_none() && !below.state().values.contains_key(&key));
     }
     assert_eq!(get(&cache, 7), Some(value(7, 0)));
-    cache.clear_everywhere().unwrap();
+    cache.clear().unwrap();
     assert!((0..8).all(|key| get(&cache, key).is_none()) && below.state().values.is_empty());
     // A removal that fails, until all is cleared.
     cache.insert(1, &value(1, 1)).unwrap();
     cache.evict_to(0);
     behind.flush();
     below.state().removing = Mood::Fails;
-    cache.remove_everywhere(&1).unwrap_err();
-    cache.clear_everywhere().unwrap_err();
+    cache.remove(&1).unwrap_err();
+    cache.clear().unwrap_err();
     assert!(get(&cache, 1).is_none() && behind.stats().untrusted == u64::MAX);
     assert_eq!(behind.look_up(&[&key(1), &key(2)]), [Lookup::Missing; 2]);
     below.state().removing = Mood::Works;
-    cache.clear_everywhere().unwrap();
+    cache.clear().unwrap();
     assert_eq!(behind.stats().untrusted, 0);
 }
 
@@ -273,7 +273,7 @@ fn a_child_has_no_writers_and_its_calls_return() {
     for key in 0..10 {
         cache.insert(key, &value(key, 0)).unwrap();
     }
-    let pinned = cache.get(&9).unwrap();
+    let pinned = cache.get_in_memory(&9).unwrap();
     let wrong = forked(|| {
         let calls = [
             behind.store(&[TierValue::pinned(&key(9), &pinned)])[0].is_err(),
@@ -317,7 +317,7 @@ fn random_histories_find_the_latest_value_or_nothing() {
                         let key = thread * 100 + random.below(30);
                         match random.below(10) {
                             0 => {
-                                let removed = cache.remove_everywhere(&key);
+                                let removed = cache.remove(&key);
                                 assert!(removed.is_ok() || failing);
                                 latest.remove(&key);
                             }
@@ -351,7 +351,7 @@ fn random_histories_find_the_latest_value_or_nothing() {
         assert!(stats.max_bytes <= 8 << 10 && stats.values == 0, "{stats:?}");
         let ended = stats.written + stats.replaced + stats.dropped + stats.failed + stats.rejected;
         assert_eq!(stats.evicted, ended, "{stats:?}");
-        cache.clear_everywhere().unwrap();
+        cache.clear().unwrap();
         assert!((0..300).all(|key| get(&cache, key).is_none()));
         cache.check().unwrap();
         drop((cache, behind));
@@ -370,7 +370,7 @@ fn what_one_thread_has_put_it_finds() {
         let key = random.below(40);
         match random.below(8) {
             0 => {
-                drop(cache.remove_everywhere(&key).unwrap());
+                drop(cache.remove(&key).unwrap());
                 latest.remove(&key);
             }
             1..4 => {
@@ -378,7 +378,7 @@ fn what_one_thread_has_put_it_finds() {
                 latest.insert(key, version);
             }
             4 if random.once_in(50) => {
-                cache.clear_everywhere().unwrap();
+                cache.clear().unwrap();
                 latest.clear();
             }
             _ => {

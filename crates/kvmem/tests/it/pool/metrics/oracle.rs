@@ -183,7 +183,7 @@ fn of_a_cache() {
                         Err(error) => panic!("{error}"),
                     }
                 }
-                _ => removals += u64::from(cache.remove(&key).is_some()),
+                _ => removals += u64::from(cache.remove_in_memory(&key).is_some()),
             }
             if draw.below(20) == 0 {
                 pins.clear();
