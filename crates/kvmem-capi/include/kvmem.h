@@ -106,6 +106,17 @@
 /// The values of a disk tier are being read and compared with their checksums.
 #define KVMEM_PHASE_VERIFY 3
 
+/// The tier may still have an older value under the key. The cache does not fetch the key any more
+/// until it is cleared.
+#define KVMEM_TIER_FAILED 0
+
+/// The tier has the value.
+#define KVMEM_TIER_STORED 1
+
+/// The tier has no value under the key: it is full, or does not want the value, or the value is
+/// superseded.
+#define KVMEM_TIER_NOT_STORED 2
+
 /// Placement by renewal value: what each hole is worth to the recent traffic. The default.
 #define KVMEM_PLACEMENT_RENEWAL 0
 
@@ -227,17 +238,6 @@
 /// The end of the cache: the values in the queue are lost, and older ones of the lower tier are
 /// removed first.
 #define KVMEM_ON_DROP_DISCARD 1
-
-/// The key has no value, and a lower tier has the latest one: fetch it, and commit it under
-/// `lease`.
-#define KVMEM_LEASED_LEASE 0
-
-/// The key has a value: `value`, pinned. This counts as a use.
-#define KVMEM_LEASED_PRESENT 1
-
-/// The key has no value, and that of a lower tier may be old: a value is on its way to the tier,
-/// the tier is being invalidated, or one of the two failed before. Treat it as a miss.
-#define KVMEM_LEASED_UNAVAILABLE 2
 
 /// The largest size of a key of a node, in bytes. An empty or longer key fails with
 /// KVMEM_ERR_INVALID_ARGUMENT; use a hash of it.
@@ -376,11 +376,7 @@ enum kvmem_status
     /// An earlier call on this object returned KVMEM_ERR_PANICKED; the object can only be
     /// destroyed.
     KVMEM_ERR_POISONED = 34,
-    /// The lease is not valid any more: a value was put, removed or cleared under the key after the
-    /// lease was taken.
-    KVMEM_ERR_SUPERSEDED = 35,
-    /// The lower tier, or the program's `invalidate` function, failed to remove what the cache
-    /// removed.
+    /// The lower tier failed to remove what the cache removed.
     KVMEM_ERR_INVALIDATE_FAILED = 36,
     /// The object was made before this process was forked and belongs to the parent. Destroy the
     /// handle, and make a new object in this process.
@@ -441,10 +437,10 @@ typedef struct kvmem_disk_tier kvmem_disk_tier;
 
 /// Values under keys, stored in blocks of a pool. Any thread can look up a value. A value is pinned
 /// while it is used, and evicted when the cache needs space. A key is any bytes. Owned by the
-/// caller: kvmem_kv_cache_destroy. Pins, reservations and leases may outlive the cache, and the
-/// cache may outlive its pool's handle. Any thread, several at once.
+/// caller: kvmem_kv_cache_destroy. Pins and reservations may outlive the cache, and the cache
+/// may outlive its pool's handle. Any thread, several at once.
 ///
-/// In a forked child, every call on a cache, pin, reservation or lease of the parent returns
+/// In a forked child, every call on a cache, pin or reservation of the parent returns
 /// KVMEM_ERR_FORKED, except the calls that destroy or release it. No call waits for a lock that a
 /// thread of the parent held.
 typedef struct kvmem_kv_cache kvmem_kv_cache;
@@ -456,23 +452,17 @@ typedef struct kvmem_kv_cache kvmem_kv_cache;
 /// kvmem_kv_cache_fetching_cancel.
 typedef struct kvmem_kv_cache_fetching kvmem_kv_cache_fetching;
 
-/// The right to put a value under a key that was fetched from a lower tier. The lease becomes
-/// invalid if a value is put, removed or cleared under the key meanwhile. Owned by the caller:
-/// kvmem_kv_cache_reservation_commit_leased or kvmem_kv_cache_lease_release. May outlive its cache.
-/// Any thread.
-typedef struct kvmem_kv_cache_lease kvmem_kv_cache_lease;
-
 /// A pin on a value. While it exists, the value is neither evicted nor freed. Owned by the caller:
 /// kvmem_kv_cache_pin_release. Any thread.
 typedef struct kvmem_kv_cache_pin kvmem_kv_cache_pin;
 
 /// A block for a value that is being written. Owned by the caller:
-/// kvmem_kv_cache_reservation_commit, kvmem_kv_cache_reservation_commit_leased or
-/// kvmem_kv_cache_reservation_release. Any thread, one at a time.
+/// kvmem_kv_cache_reservation_commit or kvmem_kv_cache_reservation_release. Any thread, one at a time.
 typedef struct kvmem_kv_cache_reservation kvmem_kv_cache_reservation;
 
-/// What a cache may have below it: a disk tier, a set of them, or a chain of two lower tiers. See
-/// `lower_tier` of kvmem_kv_cache_options. It keeps what it was made of. Owned by the caller:
+/// Storage for what a cache evicts: a disk tier, a set of them, functions of the program
+/// (kvmem_lower_tier_custom), or a chain of two lower tiers. See `lower_tier` of
+/// kvmem_kv_cache_options. It keeps what it was made of. Owned by the caller:
 /// kvmem_lower_tier_destroy. Any thread. In a forked child every call returns KVMEM_ERR_FORKED,
 /// except kvmem_lower_tier_destroy.
 typedef struct kvmem_lower_tier kvmem_lower_tier;
@@ -698,6 +688,87 @@ typedef struct kvmem_registrar_callbacks {
     /// may be NULL.
     void (*release)(void *user);
 } kvmem_registrar_callbacks;
+
+/// A value that a cache passes to a tier of the program. Valid during the call.
+typedef struct kvmem_tier_value {
+    /// The bytes of the key.
+    const void *key;
+    /// Number of bytes of the key.
+    uint64_t key_bytes;
+    /// The bytes of the value.
+    const void *data;
+    /// Number of bytes of the value.
+    uint64_t bytes;
+    /// For kvmem_tier_value_is_superseded.
+    const void *value;
+    /// Number of blocks before this one in its prefix; 0 if it is not known.
+    uint32_t depth;
+    /// 0.
+    uint32_t reserved;
+} kvmem_tier_value;
+
+/// A key in a list of keys.
+typedef struct kvmem_kv_cache_key {
+    /// The bytes of the key; may be NULL if there are none.
+    const void *key;
+    /// Number of bytes.
+    uint64_t key_bytes;
+} kvmem_kv_cache_key;
+
+/// A value that a cache wants from a tier of the program. Valid during the call.
+typedef struct kvmem_tier_read {
+    /// The bytes of the key.
+    const void *key;
+    /// Number of bytes of the key.
+    uint64_t key_bytes;
+    /// Memory for the value.
+    void *data;
+    /// Number of bytes of the memory: as many as `ask` said.
+    uint64_t bytes;
+} kvmem_tier_read;
+
+/// A lower tier that the program implements.
+///
+/// Any thread calls the functions, several at once. The cache holds no lock during a call. They
+/// must return (no longjmp, no C++ exception). `remove` and `clear` return 0; any other number
+/// means that the tier may still have values that it was to remove.
+///
+/// A removal and a store of the same key may come from two threads at once. The tier orders them
+/// by a lock of its own, and under this lock calls kvmem_tier_value_is_superseded: a superseded
+/// value is not stored.
+typedef struct kvmem_tier_callbacks {
+    /// Size of this structure in bytes, as the program knows it.
+    uint64_t struct_size;
+    /// Passed to the functions.
+    void *user;
+    /// Stores `count` values, and replaces those that are there. Writes the outcome of each:
+    /// KVMEM_TIER_STORED, KVMEM_TIER_NOT_STORED or KVMEM_TIER_FAILED, which is there before. A
+    /// value that is not stored leaves no older one behind.
+    void (*store)(void *user,
+                  const struct kvmem_tier_value *values,
+                  uint64_t count,
+                  uint32_t *out_outcomes);
+    /// Writes the number of bytes of each key's value; UINT64_MAX, which is there before: the tier
+    /// has none. May wait, for a network.
+    void (*ask)(void *user,
+                const struct kvmem_kv_cache_key *keys,
+                uint64_t count,
+                uint64_t *out_bytes);
+    /// Reads `count` values into memory. Writes 1 for each whose bytes are whole and right; 0 is
+    /// there before. A value may have gone, or have another length, since `ask`. Of the values of a
+    /// call, the last one counts as used last.
+    void (*fetch)(void *user,
+                  const struct kvmem_tier_read *reads,
+                  uint64_t count,
+                  uint32_t *out_found);
+    /// Removes the values of keys.
+    int (*remove)(void *user, const struct kvmem_kv_cache_key *keys, uint64_t count);
+    /// Removes every value.
+    int (*clear)(void *user);
+    /// Called once, when no lower tier and no cache uses the functions any more; may be NULL. Not
+    /// called if the tier could not be made.
+    void (*release)(void *user);
+} kvmem_tier_callbacks;
 
 /// Options of a registration. Fill them in with kvmem_registration_options_init first.
 typedef struct kvmem_registration_options {
@@ -1188,14 +1259,6 @@ typedef struct kvmem_disk_tier_request {
     uint32_t reserved;
 } kvmem_disk_tier_request;
 
-/// A key in a list of keys.
-typedef struct kvmem_kv_cache_key {
-    /// The bytes of the key; may be NULL if there are none.
-    const void *key;
-    /// Number of bytes.
-    uint64_t key_bytes;
-} kvmem_kv_cache_key;
-
 /// Statistics of a disk tier since it was opened, or the sums of those of a set. Sizes are in
 /// bytes.
 typedef struct kvmem_disk_tier_stats {
@@ -1382,10 +1445,9 @@ typedef struct kvmem_kv_cache_value {
     uint64_t offset;
 } kvmem_kv_cache_value;
 
-/// Eviction sink: receives each value that is evicted for space or by the watermarks, and stores it
-/// in a lower tier. Returns 0 on success. Values that are removed, replaced or cleared are not
-/// passed to it. One exception: if a key's new value does not fit beside the old one, the old one
-/// is evicted first.
+/// Eviction callback: receives each value that is evicted for space or by the watermarks. Values
+/// that are removed, replaced or cleared are not passed to it. One exception: if a key's new value
+/// does not fit beside the old one, the old one is evicted first.
 ///
 /// `value`, its pin and `key` are valid only during the call; kvmem_kv_cache_pin_clone makes a pin
 /// that stays. Until the last pin is released, the bytes stay in use, but the cache does not count
@@ -1396,16 +1458,11 @@ typedef struct kvmem_kv_cache_value {
 /// several threads at once. The cache holds no lock during the call. The function may call the
 /// cache, except for calls that evict. It must return (no longjmp, no C++ exception).
 ///
-/// A lower tier must never hold a value of a key that is older than the latest. The key is not
-/// leased until the function returns. If threads evict several values of a key at once, the latest
-/// may arrive first: call kvmem_kv_cache_pin_is_superseded under the tier's lock, and do not store
-/// a superseded value. Return 0 if you stored the value, or if you dropped it and removed any older
-/// copy. Otherwise return another number: the key is then not leased until
-/// kvmem_kv_cache_clear_with succeeds.
-typedef int (*kvmem_kv_cache_evict_fn)(void *user,
-                                       const struct kvmem_kv_cache_value *value,
-                                       const void *key,
-                                       uint64_t key_bytes);
+/// To store evicted values and find them again, use a lower tier: kvmem_lower_tier_custom.
+typedef void (*kvmem_kv_cache_evict_fn)(void *user,
+                                        const struct kvmem_kv_cache_value *value,
+                                        const void *key,
+                                        uint64_t key_bytes);
 
 /// Options of a cache. Fill them in with kvmem_kv_cache_options_init first.
 typedef struct kvmem_kv_cache_options {
@@ -1425,17 +1482,16 @@ typedef struct kvmem_kv_cache_options {
     /// Number of shards that keys are divided into. 1 makes LRU exact. 0 (the default): several
     /// for each processor.
     uint32_t shards;
-    /// Eviction sink: receives each evicted value, for a lower tier. NULL (the default): evicted
-    /// bytes are freed at once.
+    /// Receives each evicted value. NULL (the default): evicted bytes are freed at once.
     kvmem_kv_cache_evict_fn on_evict;
     /// Passed to `on_evict` and `on_evict_release`.
     void *on_evict_user;
-    /// Called once with `on_evict_user`, by any thread, when the cache and all its leases and
+    /// Called once with `on_evict_user`, by any thread, when the cache and all its
     /// reservations are gone; may be NULL. Not called if the cache could not be made.
     void (*on_evict_release)(void *user);
     /// A lower tier that receives each evicted value, and that kvmem_kv_cache_get_or_fetch asks for
-    /// values that the cache does not have; see kvmem_disk_tier_as_lower_tier. NULL (the default):
-    /// none. Not with `on_evict`. The cache keeps the tier: its handle may be destroyed before the
+    /// values that the cache does not have; see kvmem_disk_tier_as_lower_tier and
+    /// kvmem_lower_tier_custom. NULL (the default): none. Not with `on_evict`. The cache keeps the tier: its handle may be destroyed before the
     /// cache.
     const struct kvmem_lower_tier *lower_tier;
     /// Puts a queue of as many bytes above the lower tier. An insertion that evicts leaves the
@@ -1448,8 +1504,8 @@ typedef struct kvmem_kv_cache_options {
     uint32_t write_behind_when_full;
     /// Number of threads that write the values of the queue, from 1 (the default) to 64.
     uint32_t write_behind_writers;
-    /// What happens to the values in the queue when the cache and all its leases, reservations and
-    /// fetches are gone: KVMEM_ON_DROP_WRITE (the default) or KVMEM_ON_DROP_DISCARD.
+    /// What happens to the values in the queue when the cache and all its reservations and fetches
+    /// are gone: KVMEM_ON_DROP_WRITE (the default) or KVMEM_ON_DROP_DISCARD.
     uint32_t write_behind_on_drop;
     /// 0.
     uint32_t reserved;
@@ -1487,9 +1543,9 @@ typedef struct kvmem_kv_cache_stats {
     uint64_t removals;
     /// Insertions and reservations that failed because no value could be evicted.
     uint64_t insertion_failures;
-    /// Evicted values for which `on_evict` failed.
+    /// Evicted values that the lower tier failed to store.
     uint64_t sink_failures;
-    /// Fetched values that were not put into the cache because their lease was no longer valid.
+    /// Fetched values that were not put into the cache because the key was changed meanwhile.
     uint64_t superseded;
 } kvmem_kv_cache_stats;
 
@@ -1530,21 +1586,6 @@ typedef struct kvmem_write_behind_stats {
     /// Keys that are not fetched, because the tier failed to remove an older value.
     uint64_t untrusted;
 } kvmem_write_behind_stats;
-
-/// The result of kvmem_kv_cache_get_lease.
-typedef struct kvmem_kv_cache_leased {
-    /// KVMEM_LEASED_LEASE, KVMEM_LEASED_PRESENT or KVMEM_LEASED_UNAVAILABLE.
-    uint32_t outcome;
-    /// The lease, with KVMEM_LEASED_LEASE; otherwise NULL.
-    struct kvmem_kv_cache_lease *lease;
-    /// The value, with KVMEM_LEASED_PRESENT; otherwise its pin is NULL.
-    struct kvmem_kv_cache_value value;
-} kvmem_kv_cache_leased;
-
-/// Invalidates a lower tier: removes its copy, and returns 0. Any other number means that the tier
-/// may still hold a copy. Called once, by the calling thread, before the call that it was passed to
-/// returns. The cache holds no lock during the call. It must return (no longjmp, no C++ exception).
-typedef int (*kvmem_kv_cache_invalidate_fn)(void *user);
 
 /// A value of a node, for operators.
 typedef struct kvmem_node_listed {
@@ -1953,6 +1994,17 @@ kvmem_status kvmem_discover_report(uint32_t format,
 /// fails, `release` is not called.
 kvmem_status kvmem_registrars_custom(const struct kvmem_registrar_callbacks *callbacks,
                                      struct kvmem_registrars **out_registrars);
+
+/// Makes a lower tier of functions of the program. The structure is copied. If the call fails,
+/// `release` is not called.
+kvmem_status kvmem_lower_tier_custom(const struct kvmem_tier_callbacks *callbacks,
+                                     struct kvmem_lower_tier **out_lower_tier);
+
+/// Returns whether the key of a value has received another value since, or was removed or cleared:
+/// 1 or 0. KVMEM_ERR_INVALID_ARGUMENT if the calling thread is not in a call of `store` that got
+/// the value.
+kvmem_status kvmem_tier_value_is_superseded(const struct kvmem_tier_value *value,
+                                            uint32_t *out_superseded);
 
 /// Fills in the defaults. `struct_size` is `sizeof *options`.
 kvmem_status kvmem_registration_options_init(struct kvmem_registration_options *options,
@@ -2800,9 +2852,8 @@ kvmem_status kvmem_kv_cache_pin_cache_key(const struct kvmem_kv_cache_pin *pin,
                                           uint64_t *out_key_bytes);
 
 /// Returns whether the key of a pinned value has been given another value since, or was removed or
-/// cleared: 1 or 0. Eviction does not count: an evicted value was the key's latest. In a
-/// kvmem_kv_cache_evict_fn the answer is exact until that function returns; an evicted value does
-/// not learn of later changes.
+/// cleared: 1 or 0. Eviction does not count: an evicted value was the key's latest. An evicted
+/// value does not learn of later changes.
 kvmem_status kvmem_kv_cache_pin_is_superseded(const struct kvmem_kv_cache_pin *pin,
                                               uint32_t *out_superseded);
 
@@ -2816,14 +2867,14 @@ kvmem_status kvmem_kv_cache_pin_key(const struct kvmem_kv_cache_pin *pin,
 kvmem_status kvmem_kv_cache_pin_release(struct kvmem_kv_cache_pin *pin);
 
 /// Removes the value under a key. Its bytes are freed when its last pin is released.
-/// KVMEM_ERR_NOT_FOUND if the key has no value. Does not invalidate a lower tier; see
-/// kvmem_kv_cache_remove_with.
+/// KVMEM_ERR_NOT_FOUND if the key has no value. Does not remove it from a lower tier; see
+/// kvmem_kv_cache_remove_everywhere.
 kvmem_status kvmem_kv_cache_remove(const struct kvmem_kv_cache *cache,
                                    const void *key,
                                    uint64_t key_bytes);
 
-/// Removes all values. Pins stay valid. Does not invalidate a lower tier; see
-/// kvmem_kv_cache_clear_with.
+/// Removes all values. Pins stay valid. Does not clear a lower tier; see
+/// kvmem_kv_cache_clear_everywhere.
 kvmem_status kvmem_kv_cache_clear(const struct kvmem_kv_cache *cache);
 
 /// Evicts values until the cache holds at most `bytes` bytes, or no value can be evicted.
@@ -2863,60 +2914,6 @@ kvmem_status kvmem_kv_cache_write_behind_error(const struct kvmem_kv_cache *cach
                                                char *buffer,
                                                uint64_t capacity,
                                                uint64_t *out_needed);
-
-/// Requests a lease on a key. Request it before you ask a lower tier for the value. Counts as
-/// neither a hit nor a miss. A key may have several leases at once; the first commit makes the
-/// others invalid.
-kvmem_status kvmem_kv_cache_get_lease(const struct kvmem_kv_cache *cache,
-                                      const void *key,
-                                      uint64_t key_bytes,
-                                      struct kvmem_kv_cache_leased *out_leased);
-
-/// Returns whether the lease is still valid: 1 or 0. It is valid if no value has been put or
-/// removed under the key so far. The answer may change at once; the commit decides. A program that
-/// fetches in several steps can use this to stop early.
-kvmem_status kvmem_kv_cache_lease_is_valid(const struct kvmem_kv_cache_lease *lease,
-                                           uint32_t *out_valid);
-
-/// Releases a lease without a commit.
-kvmem_status kvmem_kv_cache_lease_release(struct kvmem_kv_cache_lease *lease);
-
-/// Puts the reserved value under its key, like kvmem_kv_cache_reservation_commit, if the lease is
-/// still valid: no value was put, removed or cleared under the key after the lease was taken.
-/// Consumes the reservation and the lease. `out_value` (may be NULL) receives the value, pinned.
-///
-/// KVMEM_ERR_SUPERSEDED: the lease was not valid, and is consumed. The reservation stays, with its
-/// contents; programs usually release it. `out_value` receives the key's current value, pinned, or
-/// a NULL pin. KVMEM_ERR_INVALID_ARGUMENT: the lease is for another key or another cache; both
-/// stay. KVMEM_ERR_FORKED in a forked child; both stay.
-kvmem_status kvmem_kv_cache_reservation_commit_leased(
-    struct kvmem_kv_cache_reservation *reservation,
-    struct kvmem_kv_cache_lease *lease,
-    struct kvmem_kv_cache_value *out_value);
-
-/// Removes the value under a key from the cache and from a lower tier. While `invalidate` runs, the
-/// key is not leased, so no thread fetches the value that is being invalidated. `out_removed` (may
-/// be NULL) receives whether the key had a value in the cache: 1 or 0. `invalidate` is called in
-/// both cases.
-///
-/// KVMEM_ERR_INVALIDATE_FAILED: `invalidate` failed. The value is removed from the cache
-/// nevertheless. The key is not leased until kvmem_kv_cache_clear_with succeeds, so a copy in the
-/// lower tier does not come back.
-kvmem_status kvmem_kv_cache_remove_with(const struct kvmem_kv_cache *cache,
-                                        const void *key,
-                                        uint64_t key_bytes,
-                                        kvmem_kv_cache_invalidate_fn invalidate,
-                                        void *user,
-                                        uint32_t *out_removed);
-
-/// Removes all values from the cache and from a lower tier, as kvmem_kv_cache_remove_with does for
-/// one. On success, keys that were not leased because of an earlier failure are leased again.
-///
-/// KVMEM_ERR_INVALIDATE_FAILED: `invalidate` failed. The values are removed from the cache
-/// nevertheless, and no key is leased until this call succeeds.
-kvmem_status kvmem_kv_cache_clear_with(const struct kvmem_kv_cache *cache,
-                                       kvmem_kv_cache_invalidate_fn invalidate,
-                                       void *user);
 
 /// Returns the values of `count` keys, pinned, in the same order. Values that the cache does not
 /// have are fetched from its lower tier, all at once, and put into the cache. Each element of

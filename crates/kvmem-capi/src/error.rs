@@ -4,7 +4,6 @@
 //! returned. The text is formatted only when the program asks for it, so a failed call costs
 //! nanoseconds.
 
-use std::ffi::c_int;
 use std::{fmt, io};
 
 use kvmem::arena::{ArenaError, BumpError, Limit};
@@ -55,10 +54,6 @@ pub(crate) enum CallError {
     Slab(SlabError),
     /// No value is stored under the key.
     NotFound,
-    /// The lease is not valid any more.
-    Superseded,
-    /// The program's `invalidate` function returned this.
-    InvalidateFailed(c_int),
     /// A list or text does not fit.
     BufferTooSmall {
         needed: u64,
@@ -96,8 +91,6 @@ impl CallError {
             CallError::Slab(SlabError::NoMemory { .. }) => KVMEM_ERR_NO_MEMORY,
             CallError::Bump(_) | CallError::Slab(_) => KVMEM_ERR_TOO_LARGE,
             CallError::NotFound => KVMEM_ERR_NOT_FOUND,
-            CallError::Superseded => KVMEM_ERR_SUPERSEDED,
-            CallError::InvalidateFailed(_) => KVMEM_ERR_INVALIDATE_FAILED,
             CallError::BufferTooSmall { .. } => KVMEM_ERR_BUFFER_TOO_SMALL,
             CallError::Message(status, _) => *status,
         }
@@ -146,16 +139,6 @@ impl fmt::Display for CallError {
             CallError::Bump(error) => error.fmt(f),
             CallError::Slab(error) => error.fmt(f),
             CallError::NotFound => f.write_str("no value is stored under this key"),
-            CallError::Superseded => f.write_str(
-                "the value was not committed: a value was put, removed or cleared under the key \
-                 after the lease was taken; release the reservation and use the key's current \
-                 value",
-            ),
-            CallError::InvalidateFailed(answer) => write!(
-                f,
-                "`invalidate` returned {answer}: the lower tier may still hold what was removed, \
-                 so the key is not leased; call kvmem_kv_cache_clear_with when the tier works again"
-            ),
             CallError::BufferTooSmall { needed, given } => write!(
                 f,
                 "the result does not fit: it needs {needed}, and the buffer holds {given}; give a \

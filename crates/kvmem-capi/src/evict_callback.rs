@@ -4,7 +4,7 @@
 //! keeps the value clones the pin. If the function releases the borrowed pin by mistake, the handle
 //! is found invalid afterwards, and nothing else happens.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvmem::cache::Pinned;
@@ -13,10 +13,9 @@ use crate::kv_cache::{Key, kvmem_kv_cache_pin, kvmem_kv_cache_value, value};
 use crate::promise::ObjectPromise;
 use crate::table::Object;
 
-/// Eviction sink: receives each value that is evicted for space or by the watermarks, and stores it
-/// in a lower tier. Returns 0 on success. Values that are removed, replaced or cleared are not
-/// passed to it. One exception: if a key's new value does not fit beside the old one, the old one
-/// is evicted first.
+/// Eviction callback: receives each value that is evicted for space or by the watermarks. Values
+/// that are removed, replaced or cleared are not passed to it. One exception: if a key's new value
+/// does not fit beside the old one, the old one is evicted first.
 ///
 /// `value`, its pin and `key` are valid only during the call; kvmem_kv_cache_pin_clone makes a pin
 /// that stays. Until the last pin is released, the bytes stay in use, but the cache does not count
@@ -27,25 +26,19 @@ use crate::table::Object;
 /// several threads at once. The cache holds no lock during the call. The function may call the
 /// cache, except for calls that evict. It must return (no longjmp, no C++ exception).
 ///
-/// A lower tier must never hold a value of a key that is older than the latest. The key is not
-/// leased until the function returns. If threads evict several values of a key at once, the latest
-/// may arrive first: call kvmem_kv_cache_pin_is_superseded under the tier's lock, and do not store
-/// a superseded value. Return 0 if you stored the value, or if you dropped it and removed any older
-/// copy. Otherwise return another number: the key is then not leased until
-/// kvmem_kv_cache_clear_with succeeds.
+/// To store evicted values and find them again, use a lower tier: kvmem_lower_tier_custom.
 pub type kvmem_kv_cache_evict_fn = Option<
     unsafe extern "C" fn(
         user: *mut c_void,
         value: *const kvmem_kv_cache_value,
         key: *const c_void,
         key_bytes: u64,
-    ) -> c_int,
+    ),
 >;
 
 /// A C function and its user data. The user data are released with the cache.
 pub(crate) struct EvictCallback {
-    function:
-        unsafe extern "C" fn(*mut c_void, *const kvmem_kv_cache_value, *const c_void, u64) -> c_int,
+    function: unsafe extern "C" fn(*mut c_void, *const kvmem_kv_cache_value, *const c_void, u64),
     user: *mut c_void,
     release: Option<unsafe extern "C" fn(user: *mut c_void)>,
     /// Whether the cache exists. Before that, the caller owns the user data.
@@ -57,9 +50,6 @@ unsafe impl Send for EvictCallback {}
 // SAFETY: promise 3 of the C caller: several threads may call the first function at once. The
 // second one runs in `drop`, which no shared reference survives.
 unsafe impl Sync for EvictCallback {}
-
-/// The eviction sink failed.
-pub(crate) struct SinkError;
 
 impl EvictCallback {
     pub(crate) fn new(
@@ -81,22 +71,20 @@ impl EvictCallback {
         self.owned.store(true, Ordering::Relaxed);
     }
 
-    /// Passes an evicted value to the function. Fails if no handle is available for the pin.
-    pub(crate) fn call(&self, pinned: Pinned<Key>) -> Result<(), SinkError> {
+    /// Passes an evicted value to the function, unless no handle is available for its pin.
+    pub(crate) fn call(&self, pinned: Pinned<Key>) {
         // Keeps the key alive even if the function releases the pin.
         let kept = pinned.clone();
         let key = kept.key();
-        let lent = value(pinned).map_err(|_| SinkError)?;
+        let Ok(lent) = value(pinned) else { return };
         // SAFETY: promise 3 of the C caller: the function has this type, and may be called with its
         // user data while the cache exists. The value and the key live until it returns.
-        let answer =
-            unsafe { (self.function)(self.user, &lent, key.as_ptr().cast(), key.len() as u64) };
+        unsafe { (self.function)(self.user, &lent, key.as_ptr().cast(), key.len() as u64) };
         // SAFETY: the pin was made above and lent to the function for the call alone (promise 3),
         // so no other call uses it any more.
         let mut promise = unsafe { ObjectPromise::of_caller() };
         // Fails if the function has released the pin.
         drop(kvmem_kv_cache_pin::table().take(&mut promise, lent.pin));
-        if answer == 0 { Ok(()) } else { Err(SinkError) }
     }
 }
 

@@ -102,7 +102,6 @@ extern "C" fn in_child() {
     crate::kv_cache::kvmem_kv_cache::table().mark_forked();
     crate::kv_cache::kvmem_kv_cache_pin::table().mark_forked();
     crate::kv_cache::kvmem_kv_cache_reservation::table().mark_forked();
-    crate::lease::kvmem_kv_cache_lease::table().mark_forked();
     crate::fetching::kvmem_kv_cache_fetching::table().mark_forked();
     crate::node_client::kvmem_node_client::table().mark_forked();
     crate::node_pins::kvmem_node_pins::table().mark_forked();

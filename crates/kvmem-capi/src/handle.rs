@@ -46,7 +46,6 @@ pub(crate) enum Kind {
     Pin,
     Reservation,
     CancelToken,
-    Lease,
     DiskTier,
     TierSet,
     LowerTier,
@@ -59,7 +58,7 @@ pub(crate) enum Kind {
 impl Kind {
     /// Returns the name of the type, if the bits have the form of a handle.
     pub(crate) fn of(bits: u64) -> Option<&'static str> {
-        const NAMES: [&str; 21] = [
+        const NAMES: [&str; 20] = [
             "kvmem_region",
             "kvmem_bump_arena",
             "kvmem_registrars",
@@ -73,7 +72,6 @@ impl Kind {
             "kvmem_kv_cache_pin",
             "kvmem_kv_cache_reservation",
             "kvmem_cancel",
-            "kvmem_kv_cache_lease",
             "kvmem_disk_tier",
             "kvmem_tier_set",
             "kvmem_lower_tier",

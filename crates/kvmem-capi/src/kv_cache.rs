@@ -59,10 +59,10 @@ pub(crate) fn copy_key(key: &[u8]) -> Result<Key, CallError> {
 
 /// Values under keys, stored in blocks of a pool. Any thread can look up a value. A value is pinned
 /// while it is used, and evicted when the cache needs space. A key is any bytes. Owned by the
-/// caller: kvmem_kv_cache_destroy. Pins, reservations and leases may outlive the cache, and the
-/// cache may outlive its pool's handle. Any thread, several at once.
+/// caller: kvmem_kv_cache_destroy. Pins and reservations may outlive the cache, and the cache
+/// may outlive its pool's handle. Any thread, several at once.
 ///
-/// In a forked child, every call on a cache, pin, reservation or lease of the parent returns
+/// In a forked child, every call on a cache, pin or reservation of the parent returns
 /// KVMEM_ERR_FORKED, except the calls that destroy or release it. No call waits for a lock that a
 /// thread of the parent held.
 pub struct kvmem_kv_cache {
@@ -76,8 +76,7 @@ pub struct kvmem_kv_cache_pin {
 }
 
 /// A block for a value that is being written. Owned by the caller:
-/// kvmem_kv_cache_reservation_commit, kvmem_kv_cache_reservation_commit_leased or
-/// kvmem_kv_cache_reservation_release. Any thread, one at a time.
+/// kvmem_kv_cache_reservation_commit or kvmem_kv_cache_reservation_release. Any thread, one at a time.
 pub struct kvmem_kv_cache_reservation {
     _opaque: [u8; 0],
 }
@@ -111,17 +110,16 @@ pub struct kvmem_kv_cache_options {
     /// Number of shards that keys are divided into. 1 makes LRU exact. 0 (the default): several
     /// for each processor.
     pub shards: u32,
-    /// Eviction sink: receives each evicted value, for a lower tier. NULL (the default): evicted
-    /// bytes are freed at once.
+    /// Receives each evicted value. NULL (the default): evicted bytes are freed at once.
     pub on_evict: kvmem_kv_cache_evict_fn,
     /// Passed to `on_evict` and `on_evict_release`.
     pub on_evict_user: *mut c_void,
-    /// Called once with `on_evict_user`, by any thread, when the cache and all its leases and
+    /// Called once with `on_evict_user`, by any thread, when the cache and all its
     /// reservations are gone; may be NULL. Not called if the cache could not be made.
     pub on_evict_release: Option<unsafe extern "C" fn(user: *mut c_void)>,
     /// A lower tier that receives each evicted value, and that kvmem_kv_cache_get_or_fetch asks for
-    /// values that the cache does not have; see kvmem_disk_tier_as_lower_tier. NULL (the default):
-    /// none. Not with `on_evict`. The cache keeps the tier: its handle may be destroyed before the
+    /// values that the cache does not have; see kvmem_disk_tier_as_lower_tier and
+    /// kvmem_lower_tier_custom. NULL (the default): none. Not with `on_evict`. The cache keeps the tier: its handle may be destroyed before the
     /// cache.
     pub lower_tier: *const kvmem_lower_tier,
     /// Puts a queue of as many bytes above the lower tier. An insertion that evicts leaves the
@@ -134,8 +132,8 @@ pub struct kvmem_kv_cache_options {
     pub write_behind_when_full: u32,
     /// Number of threads that write the values of the queue, from 1 (the default) to 64.
     pub write_behind_writers: u32,
-    /// What happens to the values in the queue when the cache and all its leases, reservations and
-    /// fetches are gone: KVMEM_ON_DROP_WRITE (the default) or KVMEM_ON_DROP_DISCARD.
+    /// What happens to the values in the queue when the cache and all its reservations and fetches
+    /// are gone: KVMEM_ON_DROP_WRITE (the default) or KVMEM_ON_DROP_DISCARD.
     pub write_behind_on_drop: u32,
     /// 0.
     pub reserved: u32,
@@ -550,9 +548,8 @@ pub unsafe extern "C" fn kvmem_kv_cache_pin_cache_key(
 }
 
 /// Returns whether the key of a pinned value has been given another value since, or was removed or
-/// cleared: 1 or 0. Eviction does not count: an evicted value was the key's latest. In a
-/// kvmem_kv_cache_evict_fn the answer is exact until that function returns; an evicted value does
-/// not learn of later changes.
+/// cleared: 1 or 0. Eviction does not count: an evicted value was the key's latest. An evicted
+/// value does not learn of later changes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_pin_is_superseded(
     pin: *const kvmem_kv_cache_pin,
@@ -596,8 +593,8 @@ pub unsafe extern "C" fn kvmem_kv_cache_pin_release(pin: *mut kvmem_kv_cache_pin
 }
 
 /// Removes the value under a key. Its bytes are freed when its last pin is released.
-/// KVMEM_ERR_NOT_FOUND if the key has no value. Does not invalidate a lower tier; see
-/// kvmem_kv_cache_remove_with.
+/// KVMEM_ERR_NOT_FOUND if the key has no value. Does not remove it from a lower tier; see
+/// kvmem_kv_cache_remove_everywhere.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_remove(
     cache: *const kvmem_kv_cache,
@@ -613,8 +610,8 @@ pub unsafe extern "C" fn kvmem_kv_cache_remove(
     })
 }
 
-/// Removes all values. Pins stay valid. Does not invalidate a lower tier; see
-/// kvmem_kv_cache_clear_with.
+/// Removes all values. Pins stay valid. Does not clear a lower tier; see
+/// kvmem_kv_cache_clear_everywhere.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_clear(cache: *const kvmem_kv_cache) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
@@ -667,9 +664,9 @@ pub struct kvmem_kv_cache_stats {
     pub removals: u64,
     /// Insertions and reservations that failed because no value could be evicted.
     pub insertion_failures: u64,
-    /// Evicted values for which `on_evict` failed.
+    /// Evicted values that the lower tier failed to store.
     pub sink_failures: u64,
-    /// Fetched values that were not put into the cache because their lease was no longer valid.
+    /// Fetched values that were not put into the cache because the key was changed meanwhile.
     pub superseded: u64,
 }
 

@@ -76,6 +76,7 @@ mod key;
 mod registrars;
 
 mod custom;
+mod custom_tier;
 
 mod registration;
 
@@ -110,10 +111,6 @@ mod kv_cache;
 
 mod write_behind;
 
-mod lease;
-
-mod invalidate;
-
 mod everywhere;
 
 mod fetching;
@@ -142,16 +139,15 @@ pub use bump::*;
 pub use call::{KVMEM_JSON, KVMEM_TEXT};
 pub use cancel::*;
 pub use custom::*;
+pub use custom_tier::*;
 pub use disk_tier::*;
 pub use everywhere::*;
 pub use evict_callback::*;
 pub use fetching::*;
 pub use gslice::*;
-pub use invalidate::*;
 pub use key::*;
 pub use kv_cache::*;
 pub use last_error::*;
-pub use lease::*;
 pub use lower_tier::*;
 pub use node_client::*;
 pub use node_operator::*;

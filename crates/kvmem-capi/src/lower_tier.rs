@@ -1,4 +1,5 @@
-//! *Lower tier*: what caches have below them, made of disk tiers and of each other.
+//! *Lower tier*: storage for what a cache evicts, made of disk tiers, of functions of the program,
+//! and of each other.
 
 use std::sync::Arc;
 
@@ -11,8 +12,9 @@ use crate::status::kvmem_status;
 use crate::table::{Object, object};
 use crate::tier_set::kvmem_tier_set;
 
-/// What a cache may have below it: a disk tier, a set of them, or a chain of two lower tiers. See
-/// `lower_tier` of kvmem_kv_cache_options. It keeps what it was made of. Owned by the caller:
+/// Storage for what a cache evicts: a disk tier, a set of them, functions of the program
+/// (kvmem_lower_tier_custom), or a chain of two lower tiers. See `lower_tier` of
+/// kvmem_kv_cache_options. It keeps what it was made of. Owned by the caller:
 /// kvmem_lower_tier_destroy. Any thread. In a forked child every call returns KVMEM_ERR_FORKED,
 /// except kvmem_lower_tier_destroy.
 pub struct kvmem_lower_tier {

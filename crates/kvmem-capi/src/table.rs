@@ -279,40 +279,6 @@ impl<T: Object> HandleTable<T> {
         self.take(promise, handle)
     }
 
-    /// Takes the object out of the table and passes it to `run`. If `run` returns it with an error,
-    /// the handle is valid again. The handle is closed meanwhile, as in `exclusive`. If `run`
-    /// panics, the object is gone.
-    pub(crate) fn take_unless(
-        &self,
-        promise: &mut ObjectPromise,
-        handle: *const T,
-        run: impl FnOnce(&mut ObjectPromise, T::Value) -> Result<(), (T::Value, CallError)>,
-    ) -> Result<(), CallError> {
-        self.close(handle)?;
-        let bits = handle.addr() as u64;
-        let Some(slot) = self.slot(handle) else { return Err(self.explain(bits)) };
-        // SAFETY: the value is initialized, since the word was its handle, and this thread alone
-        // has closed it. No reference is left: those of this call borrow the promise, and other
-        // calls have none by the promise. The old place counts as empty from here on.
-        let value = unsafe { (*slot.value.get()).assume_init_read() };
-        let done = catch_unwind(AssertUnwindSafe(|| run(promise, value)));
-        if let Ok(Err((value, error))) = done {
-            // SAFETY: the word is still the closed handle, which only this thread can change, so
-            // no other access to the place exists. Its old value was moved out above.
-            unsafe { (*slot.value.get()).write(value) };
-            // Release pairs with the Acquire in `get` and `take`.
-            slot.word.store(bits, Ordering::Release);
-            return Err(error);
-        }
-        // Relaxed: no value is left to read.
-        slot.word.store(0, Ordering::Relaxed);
-        self.slots.release((bits & ((1 << SLOT_BITS) - 1)) as u32);
-        match done {
-            Ok(_) => Ok(()),
-            Err(panic) => resume_unwind(panic),
-        }
-    }
-
     /// Moves the value out of a slot, and returns the slot.
     ///
     /// # Safety

@@ -3,7 +3,6 @@
 #define KVMEM_KV_CACHE_HPP
 
 #include <array>
-#include <exception>
 #include <functional>
 #include <iterator>
 
@@ -40,7 +39,7 @@ enum class OnDrop : std::uint32_t {
 /// Statistics of the queue above a lower tier.
 using WriteBehindStats = kvmem_write_behind_stats;
 
-/// Eviction sink: receives evicted values; see kvmem_kv_cache_evict_fn and `KvCacheOptions`.
+/// Receives evicted values; see kvmem_kv_cache_evict_fn and `KvCacheOptions`.
 using KvEvictFn = std::function<void(KvValue)>;
 
 /// Options of a cache. The defaults are those of kvmem_kv_cache_options_init.
@@ -57,21 +56,15 @@ struct KvCacheOptions {
     /// Number of shards that keys are divided into. 1 makes LRU exact; 0: several for each
     /// processor.
     std::uint32_t shards = 0;
-    /// Eviction sink: receives each evicted value, for a lower tier. Empty: evicted bytes are freed
-    /// at once. Called by the thread that inserts, reserves or evicts, by several threads at once;
-    /// the cache holds no lock during the call. A value that the function keeps stays in use in the
-    /// pool.
+    /// Receives each evicted value. Empty: evicted bytes are freed at once. Called by the thread
+    /// that inserts, reserves or evicts, by several threads at once; the cache holds no lock during
+    /// the call. A value that the function keeps stays in use in the pool. Its exceptions are
+    /// dropped. It is destroyed when the cache and all its reservations are gone.
     ///
-    /// If threads evict several values of a key at once, the latest may arrive first: call
-    /// `KvValue::is_superseded` under the tier's lock, and do not store a superseded value. If the
-    /// function throws, its key is not leased until `KvCache::clear_with` succeeds. The exception
-    /// is not passed on, because the insertion that evicted the value goes on; catch it in the
-    /// function if you need it.
-    ///
-    /// The function is destroyed when the cache and all its leases and reservations are gone.
+    /// To store evicted values and find them again, use `lower_tier`, with a `CustomTier`.
     KvEvictFn on_evict;
     /// A lower tier that receives each evicted value, and that `KvCache::get_or_fetch` asks for
-    /// values that the cache does not have: a `DiskTier`, `TierSet` or `Chain`. NULL: none. Not
+    /// values that the cache does not have: a `DiskTier`, `TierSet`, `CustomTier` or `Chain`. NULL: none. Not
     /// with `on_evict`. The cache keeps what it needs of the tier.
     const LowerTier *lower_tier = nullptr;
     /// Puts a queue of as many bytes above the lower tier: an insertion that evicts leaves the
@@ -86,44 +79,6 @@ struct KvCacheOptions {
 
 /// Statistics of a cache.
 using KvCacheStats = kvmem_kv_cache_stats;
-
-namespace detail {
-
-/// Adapts a C++ function that invalidates a lower tier to a C callback. `finish` rethrows its
-/// exception.
-template <class Invalidate>
-class InvalidateCallback {
-    static_assert(std::is_void_v<std::invoke_result_t<Invalidate &>>,
-                  "the function must return void, and throw on failure: a result is ignored");
-
-public:
-    explicit InvalidateCallback(Invalidate &invalidate) noexcept : invalidate_(invalidate) {}
-
-    static int call(void *user) noexcept {
-        auto &self = *static_cast<InvalidateCallback *>(user);
-        try {
-            std::invoke(self.invalidate_);
-            return 0;
-        } catch (...) {
-            self.thrown_ = std::current_exception();
-            return 1;
-        }
-    }
-
-    /// Rethrows the exception of the function, or throws if the call failed.
-    void finish(kvmem_status status) {
-        if (thrown_) {
-            std::rethrow_exception(std::move(thrown_));
-        }
-        check(status);
-    }
-
-private:
-    Invalidate &invalidate_;
-    std::exception_ptr thrown_;
-};
-
-} // namespace detail
 
 /// Values under keys. Any thread can look up a value. A value is pinned while it is used, and
 /// evicted when the cache needs space. A key is any bytes. The cache keeps its pool's memory.
@@ -260,22 +215,6 @@ public:
         return KvReservation(reserved);
     }
 
-    /// Requests a lease on a key, the right to put in a value that was fetched from a lower tier.
-    /// Request it before you ask that tier. Returns the key's value instead if it has one; this
-    /// counts as a use.
-    KvLeased lease(std::string_view key) const {
-        kvmem_kv_cache_leased leased;
-        detail::check(kvmem_kv_cache_get_lease(native_handle(), key.data(), key.size(), &leased));
-        switch (leased.outcome) {
-        case KVMEM_LEASED_LEASE:
-            return KvLease(leased.lease);
-        case KVMEM_LEASED_PRESENT:
-            return KvValue(leased.value);
-        default:
-            return KvUnavailable();
-        }
-    }
-
     /// Removes the value under a key; returns false if there is none. Its bytes are freed when its
     /// last pin is released.
     bool remove(std::string_view key) {
@@ -284,19 +223,6 @@ public:
             detail::check(status);
         }
         return status == KVMEM_OK;
-    }
-
-    /// Removes the value under a key from the cache and from a lower tier. `invalidate()` removes
-    /// the tier's copy, and throws if it fails. It is called whether the cache has a value or not;
-    /// meanwhile the key is not leased. Rethrows its exception: the value is then removed from the
-    /// cache nevertheless, and the key is not leased until `clear_with` succeeds.
-    template <class Invalidate>
-    bool remove_with(std::string_view key, Invalidate &&invalidate) {
-        detail::InvalidateCallback<std::remove_reference_t<Invalidate>> callback(invalidate);
-        std::uint32_t removed = 0;
-        callback.finish(kvmem_kv_cache_remove_with(native_handle(), key.data(), key.size(),
-                                                   &callback.call, &callback, &removed));
-        return removed != 0;
     }
 
     /// Removes the value under a key from the cache and from its lower tier. Returns false if the
@@ -314,16 +240,6 @@ public:
 
     /// Removes all values. Pinned ones stay valid.
     void clear() { detail::check(kvmem_kv_cache_clear(native_handle())); }
-
-    /// Removes all values from the cache and from a lower tier. `invalidate()` removes the tier's
-    /// copies, and throws if it fails. On success, keys that were not leased because of an earlier
-    /// failure are leased again. Rethrows its exception: the values are then removed from the cache
-    /// nevertheless, and no key is leased until this succeeds.
-    template <class Invalidate>
-    void clear_with(Invalidate &&invalidate) {
-        detail::InvalidateCallback<std::remove_reference_t<Invalidate>> callback(invalidate);
-        callback.finish(kvmem_kv_cache_clear_with(native_handle(), &callback.call, &callback));
-    }
 
     /// Evicts values until the cache holds at most `bytes` bytes, or no value can be evicted.
     /// Returns how many bytes remain.
@@ -390,13 +306,12 @@ private:
         return list;
     }
 
-    static int evicted(void *user, const kvmem_kv_cache_value *value, const void *,
-                       std::uint64_t) noexcept {
+    static void evicted(void *user, const kvmem_kv_cache_value *value, const void *,
+                        std::uint64_t) noexcept {
         try {
             (*static_cast<KvEvictFn *>(user))(KvValue(value->pin));
-            return 0;
         } catch (...) {
-            return 1;
+            // The insertion that evicts goes on.
         }
     }
 

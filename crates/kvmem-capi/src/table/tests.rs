@@ -113,40 +113,6 @@ fn destroying_a_forked_object_drops_only_its_handle() {
 }
 
 #[test]
-fn an_object_that_is_returned_keeps_its_handle() {
-    // SAFETY: no other thread uses these objects.
-    let mut promise = unsafe { ObjectPromise::of_caller() };
-    let table = Thing::table();
-    let handle = table.insert("first".into()).unwrap();
-    let returned = table.take_unless(&mut promise, handle, |promise, mut thing| {
-        assert_eq!(why(table.get(promise, handle).unwrap_err()), BadHandle::Closed);
-        assert!(
-            table.take(promise, handle).is_err()
-                && table.take_unless(promise, handle, |_, _| Ok(())).is_err()
-        );
-        thing.push_str(", given back");
-        Err((thing, CallError::NotFound))
-    });
-    assert!(matches!(returned, Err(CallError::NotFound)));
-    assert_eq!(table.get(&promise, handle).unwrap(), "first, given back");
-    table
-        .take_unless(&mut promise, handle, |_, thing| {
-            assert_eq!(thing, "first, given back");
-            Ok(())
-        })
-        .unwrap();
-    assert_eq!(why(table.get(&promise, handle).unwrap_err()), BadHandle::Destroyed);
-    assert!(table.take_unless(&mut promise, handle, |_, _| panic!("it is gone")).is_err());
-
-    let panicking = table.insert("second".into()).unwrap();
-    let panicked = catch_unwind(AssertUnwindSafe(|| {
-        table.take_unless(&mut promise, panicking, |_, _| panic!("no more"))
-    }));
-    assert!(panicked.is_err());
-    assert_eq!(why(table.take(&mut promise, panicking).unwrap_err()), BadHandle::Destroyed);
-}
-
-#[test]
 fn threads_insert_and_take_at_once() {
     let make = || {
         // SAFETY: each thread uses only the objects that it made.

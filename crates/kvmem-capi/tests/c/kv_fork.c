@@ -43,19 +43,12 @@ static void *work(void *argument) {
     return NULL;
 }
 
-static int invalidate(void *user) {
-    (void) user;
-    return 0;
-}
-
-static void in_child(kvmem_kv_cache_reserved reserved, kvmem_kv_cache_reserved leased,
-                     kvmem_kv_cache_lease *lease) {
+static void in_child(kvmem_kv_cache_reserved reserved) {
     uint64_t key = 1, held;
     uint32_t answer;
     unsigned char value[BYTES] = {1};
     kvmem_kv_cache_value found;
     kvmem_kv_cache_reserved other;
-    kvmem_kv_cache_leased got;
     kvmem_kv_cache_stats stats;
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_contains(cache, &key, sizeof key, &answer));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_get(cache, &key, sizeof key, &found));
@@ -64,21 +57,12 @@ static void in_child(kvmem_kv_cache_reserved reserved, kvmem_kv_cache_reserved l
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_insert(cache, &key, sizeof key, value, sizeof value));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_reserve(cache, &key, sizeof key, BYTES, &other));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_remove(cache, &key, sizeof key));
-    IS(KVMEM_ERR_FORKED,
-       kvmem_kv_cache_remove_with(cache, &key, sizeof key, invalidate, NULL, &answer));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_clear(cache));
-    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_clear_with(cache, invalidate, NULL));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_evict_to(cache, 0, &held));
-    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_get_lease(cache, &key, sizeof key, &got));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_check(cache));
-    IS(KVMEM_ERR_FORKED,
-       kvmem_kv_cache_reservation_commit_leased(leased.reservation, lease, &found));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_reservation_commit(reserved.reservation, &found));
-    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_lease_is_valid(lease, &answer));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_get_stats(cache, &stats));
-    OK(kvmem_kv_cache_reservation_release(leased.reservation));
     OK(kvmem_kv_cache_reservation_release(reserved.reservation));
-    OK(kvmem_kv_cache_lease_release(lease));
     OK(kvmem_kv_cache_destroy(cache));
 }
 
@@ -100,26 +84,20 @@ int main(void) {
         usleep(100);
     for (int i = 0; i < FORKS; i++) {
         uint64_t key = 1000;
-        kvmem_kv_cache_reserved reserved, leased;
-        kvmem_kv_cache_leased got;
+        kvmem_kv_cache_reserved reserved;
         OK(kvmem_kv_cache_reserve(cache, &key, sizeof key, BYTES, &reserved));
-        OK(kvmem_kv_cache_reserve(cache, &key, sizeof key, BYTES, &leased));
-        OK(kvmem_kv_cache_get_lease(cache, &key, sizeof key, &got));
-        CHECK(got.outcome == KVMEM_LEASED_LEASE);
         pid_t child = fork();
         CHECK(child >= 0);
         if (child == 0) {
             /* The alarm kills a child that waits forever; its status then differs from 0. */
             alarm(300);
-            in_child(reserved, leased, got.lease);
+            in_child(reserved);
             _exit(0);
         }
         int status;
         CHECK(waitpid(child, &status, 0) == child);
         CHECK(status == 0);
         OK(kvmem_kv_cache_reservation_release(reserved.reservation));
-        OK(kvmem_kv_cache_reservation_release(leased.reservation));
-        OK(kvmem_kv_cache_lease_release(got.lease));
     }
     stop = 1;
     for (int i = 0; i < THREADS; i++)

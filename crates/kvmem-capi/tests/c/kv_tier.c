@@ -1,11 +1,10 @@
-/* A cache with a lower tier: evicted values go to the tier, and come back under a lease. */
+/* Evicted values: the program's eviction callback, and a lower tier that the program implements. */
 #include <pthread.h>
-#include <stdatomic.h>
 #include <stddef.h>
 
 #include "check.h"
 
-enum { KEYS = 32, THREADS = 4, STEPS = 4000 };
+enum { KEYS = 32 };
 
 static kvmem_pool *small_pool(void) {
     kvmem_pool_options options;
@@ -21,22 +20,6 @@ static void put(kvmem_kv_cache *cache, uint64_t key, uint64_t value) {
     OK(kvmem_kv_cache_insert(cache, &key, sizeof key, &value, sizeof value));
 }
 
-static kvmem_kv_cache_leased lease(kvmem_kv_cache *cache, uint64_t key) {
-    kvmem_kv_cache_leased leased;
-    memset(&leased, 0xa5, sizeof leased);
-    OK(kvmem_kv_cache_get_lease(cache, &key, sizeof key, &leased));
-    CHECK((leased.outcome == KVMEM_LEASED_LEASE) == (leased.lease != NULL));
-    CHECK((leased.outcome == KVMEM_LEASED_PRESENT) == (leased.value.pin != NULL));
-    return leased;
-}
-
-/* Takes a lease, which must be available. */
-static kvmem_kv_cache_lease *leased(kvmem_kv_cache *cache, uint64_t key) {
-    kvmem_kv_cache_leased found = lease(cache, key);
-    CHECK(found.outcome == KVMEM_LEASED_LEASE);
-    return found.lease;
-}
-
 static kvmem_kv_cache_reservation *written(kvmem_kv_cache *cache, uint64_t key, uint64_t value) {
     kvmem_kv_cache_reserved reserved;
     OK(kvmem_kv_cache_reserve(cache, &key, sizeof key, sizeof value, &reserved));
@@ -50,22 +33,29 @@ static uint64_t number(const void *data) {
     return value;
 }
 
-/* Returns the value under a key; UINT64_MAX: none. */
-static uint64_t at(kvmem_kv_cache *cache, uint64_t key) {
-    kvmem_kv_cache_value value;
-    kvmem_status status = kvmem_kv_cache_get(cache, &key, sizeof key, &value);
-    if (status == KVMEM_ERR_NOT_FOUND)
+/* Returns a value that was found; UINT64_MAX: none. */
+static uint64_t taken(const kvmem_kv_cache_value *value) {
+    if (value->pin == NULL)
         return UINT64_MAX;
-    OK(status);
-    uint64_t found = number(value.data);
-    OK(kvmem_kv_cache_pin_release(value.pin));
+    uint64_t found = number(value->data);
+    OK(kvmem_kv_cache_pin_release(value->pin));
     return found;
 }
 
-static uint32_t is_valid(kvmem_kv_cache_lease *lease) {
-    uint32_t is;
-    OK(kvmem_kv_cache_lease_is_valid(lease, &is));
-    return is;
+/* Returns the value under a key in the cache. */
+static uint64_t at(kvmem_kv_cache *cache, uint64_t key) {
+    kvmem_kv_cache_value value = {0};
+    kvmem_status status = kvmem_kv_cache_get(cache, &key, sizeof key, &value);
+    CHECK(status == KVMEM_OK || status == KVMEM_ERR_NOT_FOUND);
+    return taken(&value);
+}
+
+/* Returns the value under a key in the cache or its tier. */
+static uint64_t find(kvmem_kv_cache *cache, uint64_t key) {
+    const kvmem_kv_cache_key one = {&key, sizeof key};
+    kvmem_kv_cache_value value;
+    OK(kvmem_kv_cache_get_or_fetch(cache, &one, 1, &value));
+    return taken(&value);
 }
 
 static uint32_t superseded(kvmem_kv_cache_pin *pin) {
@@ -74,83 +64,39 @@ static uint32_t superseded(kvmem_kv_cache_pin *pin) {
     return is;
 }
 
-/* A lower tier for some keys. */
-typedef struct tier {
-    pthread_mutex_t lock;
-    uint64_t values[KEYS]; /* 0: none */
-    kvmem_kv_cache *cache;
-    int answer; /* what its functions answer */
-    uint64_t evicted, invalidated, released;
+/* The values that an eviction callback has got. */
+typedef struct sink {
+    uint64_t values[KEYS], evicted, released;
     kvmem_kv_cache_pin *borrowed;
     kvmem_kv_cache_value kept; /* by a pin of its own, if `keep` */
     int keep, early;
-    uint64_t key; /* to be invalidated */
-    void (*meanwhile)(struct tier *, uint64_t key); /* before it looks whether it should take it */
-} tier;
+} sink;
 
-static int take(void *user, const kvmem_kv_cache_value *value, const void *key,
-                uint64_t key_bytes) {
-    tier *tier = user;
+static void take(void *user, const kvmem_kv_cache_value *value, const void *key,
+                 uint64_t key_bytes) {
+    sink *sink = user;
     CHECK(key_bytes == sizeof(uint64_t) && value->bytes == sizeof(uint64_t));
     /* The key can be read from the pin, too. */
     const void *again;
     uint64_t again_bytes;
     OK(kvmem_kv_cache_pin_cache_key(value->pin, &again, &again_bytes));
     CHECK(again_bytes == key_bytes && number(again) == number(key) && number(key) < KEYS);
-    if (tier->meanwhile != NULL)
-        tier->meanwhile(tier, number(key));
-    CHECK(pthread_mutex_lock(&tier->lock) == 0);
-    if (tier->answer == 0 && !superseded(value->pin))
-        tier->values[number(key)] = number(value->data);
-    tier->evicted++;
-    tier->borrowed = value->pin;
-    int answer = tier->answer;
-    CHECK(pthread_mutex_unlock(&tier->lock) == 0);
-    /* The key is not leased until this function returns. */
-    if (tier->cache != NULL)
-        CHECK(lease(tier->cache, number(key)).outcome != KVMEM_LEASED_LEASE);
-    if (tier->keep)
-        OK(kvmem_kv_cache_pin_clone(value->pin, &tier->kept));
-    if (tier->early) {
+    sink->values[number(key)] = number(value->data);
+    sink->evicted++;
+    sink->borrowed = value->pin;
+    if (sink->keep)
+        OK(kvmem_kv_cache_pin_clone(value->pin, &sink->kept));
+    if (sink->early) {
         OK(kvmem_kv_cache_pin_release(value->pin));
         CHECK(number(key) < KEYS);
     }
-    return answer;
-}
-
-static int invalidate(void *user) {
-    tier *tier = user;
-    if (tier->cache != NULL)
-        CHECK(lease(tier->cache, tier->key).outcome == KVMEM_LEASED_UNAVAILABLE);
-    CHECK(pthread_mutex_lock(&tier->lock) == 0);
-    if (tier->answer == 0)
-        tier->values[tier->key] = 0;
-    tier->invalidated++;
-    CHECK(pthread_mutex_unlock(&tier->lock) == 0);
-    return tier->answer;
-}
-
-static int forget_all(void *user) {
-    tier *tier = user;
-    if (tier->cache != NULL)
-        for (uint64_t key = 0; key < KEYS; key++)
-            CHECK(lease(tier->cache, key).outcome == KVMEM_LEASED_UNAVAILABLE);
-    if (tier->answer == 0)
-        memset(tier->values, 0, sizeof tier->values);
-    tier->invalidated++;
-    return tier->answer;
 }
 
 static void gone(void *user) {
-    ((tier *) user)->released++;
+    ((sink *) user)->released++;
 }
 
-static void start(tier *tier) {
-    memset(tier, 0, sizeof *tier);
-    CHECK(pthread_mutex_init(&tier->lock, NULL) == 0);
-}
-
-static kvmem_kv_cache_options options_over(tier *tier, uint64_t max_blocks) {
+static kvmem_kv_cache *cache_over(kvmem_pool *pool, sink *sink, uint64_t max_blocks) {
     kvmem_kv_cache_options options;
     OK(kvmem_kv_cache_options_init(&options, sizeof options));
     CHECK(options.on_evict == NULL && options.on_evict_user == NULL &&
@@ -158,13 +104,8 @@ static kvmem_kv_cache_options options_over(tier *tier, uint64_t max_blocks) {
     options.max_blocks = max_blocks;
     options.shards = 1;
     options.on_evict = take;
-    options.on_evict_user = tier;
+    options.on_evict_user = sink;
     options.on_evict_release = gone;
-    return options;
-}
-
-static kvmem_kv_cache *cache_over(kvmem_pool *pool, tier *tier, uint64_t max_blocks) {
-    const kvmem_kv_cache_options options = options_over(tier, max_blocks);
     kvmem_kv_cache *cache;
     OK(kvmem_kv_cache_create(pool, &options, &cache));
     return cache;
@@ -199,11 +140,10 @@ static void options_of_other_versions(void) {
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &newer.options, &cache));
 
     /* If the cache is not made, the user data stay the caller's. */
-    tier tier;
-    start(&tier);
+    sink sink = {0};
     kvmem_kv_cache_options options;
     OK(kvmem_kv_cache_options_init(&options, sizeof options));
-    options.on_evict_user = &tier;
+    options.on_evict_user = &sink;
     options.on_evict_release = gone;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &options, &cache));
     SAYS("on_evict");
@@ -214,7 +154,7 @@ static void options_of_other_versions(void) {
     options.low_watermark_bytes = 2;
     options.high_watermark_bytes = 1;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &options, &cache));
-    CHECK(tier.released == 0);
+    CHECK(sink.released == 0);
     options.low_watermark_bytes = 1;
     options.on_evict_release = NULL;
     OK(kvmem_kv_cache_create(pool, &options, &cache));
@@ -224,42 +164,40 @@ static void options_of_other_versions(void) {
 
 static void evicted_values(void) {
     kvmem_pool *pool = small_pool();
-    tier tier;
-    start(&tier);
-    kvmem_kv_cache *cache = cache_over(pool, &tier, 2);
-    tier.cache = cache;
+    sink sink = {0};
+    kvmem_kv_cache *cache = cache_over(pool, &sink, 2);
     put(cache, 1, 11);
     put(cache, 1, 21); /* replaced, so not given */
     put(cache, 2, 22);
-    CHECK(tier.evicted == 0);
+    CHECK(sink.evicted == 0);
     put(cache, 3, 13);
-    CHECK(tier.evicted == 1 && tier.values[1] == 21);
+    CHECK(sink.evicted == 1 && sink.values[1] == 21);
     /* The borrowed pin is released. */
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_pin_release(tier.borrowed));
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_pin_release(sink.borrowed));
 
     /* Keeps a pin of its own, and releases the borrowed one by mistake. */
-    tier.keep = 1;
+    sink.keep = 1;
     put(cache, 4, 14);
-    tier.keep = 0;
-    CHECK(tier.values[2] == 22 && number(tier.kept.data) == 22 && superseded(tier.kept.pin) == 0);
-    tier.early = 1;
+    sink.keep = 0;
+    CHECK(sink.values[2] == 22 && number(sink.kept.data) == 22 && superseded(sink.kept.pin) == 0);
+    sink.early = 1;
     put(cache, 5, 15);
-    tier.early = 0;
-    CHECK(tier.values[3] == 13 && tier.evicted == 3);
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_pin_release(tier.borrowed));
+    sink.early = 0;
+    CHECK(sink.values[3] == 13 && sink.evicted == 3);
+    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_pin_release(sink.borrowed));
 
     /* Evicted by evict_to and by a reservation; not by a removal or clearing. */
     OK(kvmem_kv_cache_evict_to(cache, 0, NULL));
-    CHECK(tier.evicted == 5 && tier.values[4] == 14 && tier.values[5] == 15);
+    CHECK(sink.evicted == 5 && sink.values[4] == 14 && sink.values[5] == 15);
     put(cache, 6, 16);
     put(cache, 7, 17);
     OK(kvmem_kv_cache_reservation_release(written(cache, 8, 18)));
-    CHECK(tier.evicted == 6 && tier.values[6] == 16);
+    CHECK(sink.evicted == 6 && sink.values[6] == 16);
     uint64_t key = 7;
     OK(kvmem_kv_cache_remove(cache, &key, sizeof key));
     put(cache, 9, 19);
     OK(kvmem_kv_cache_clear(cache));
-    CHECK(tier.evicted == 6);
+    CHECK(sink.evicted == 6);
 
     /* A pin learns what happens to its key. */
     kvmem_kv_cache_value first, second, cloned;
@@ -293,396 +231,187 @@ static void evicted_values(void) {
     /* Destroying the cache does not evict. */
     put(cache, 11, 1);
     OK(kvmem_kv_cache_destroy(cache));
-    CHECK(tier.evicted == 6 && tier.released == 1 && number(tier.kept.data) == 22);
-    OK(kvmem_kv_cache_pin_release(tier.kept.pin));
+    CHECK(sink.evicted == 6 && sink.released == 1 && number(sink.kept.data) == 22);
+    OK(kvmem_kv_cache_pin_release(sink.kept.pin));
     OK(kvmem_pool_destroy(pool));
 }
 
-static void newer(tier *tier, uint64_t key) {
-    tier->meanwhile = NULL;
-    put(tier->cache, key, 99);
-}
+/* A lower tier that the program implements: a number for some keys; 0: none. */
+typedef struct store {
+    pthread_mutex_t lock;
+    uint64_t values[KEYS];
+    int fails; /* `store` writes no outcome, `remove` and `clear` return this */
+    uint64_t stored, superseded, released;
+    kvmem_tier_value last;            /* of the last call */
+    kvmem_kv_cache *cache;            /* in which `store` inserts newer values, if it is set */
+} store;
 
-static void removed(tier *tier, uint64_t key) {
-    tier->meanwhile = NULL;
-    tier->key = key;
-    uint32_t was_there;
-    OK(kvmem_kv_cache_remove_with(tier->cache, &key, sizeof key, invalidate, tier, &was_there));
-    CHECK(was_there == 0);
-}
-
-/* A value on its way to the tier is superseded if the key gets a newer value, or loses it. */
-static void in_flight(void) {
-    void (*const meanwhile[])(tier *, uint64_t) = {newer, removed};
-    for (int how = 0; how < 2; how++) {
-        kvmem_pool *pool = small_pool();
-        tier tier;
-        start(&tier);
-        kvmem_kv_cache *cache = cache_over(pool, &tier, 2);
-        tier.cache = cache;
-        put(cache, 1, 11);
-        put(cache, 2, 12);
-        tier.meanwhile = meanwhile[how];
-        put(cache, 3, 13);
-        CHECK(tier.meanwhile == NULL && tier.values[1] == 0 && at(cache, 3) == 13);
-        CHECK(at(cache, 1) == (how == 0 ? 99 : UINT64_MAX));
-        if (how == 1)
-            OK(kvmem_kv_cache_lease_release(leased(cache, 1)));
-        OK(kvmem_kv_cache_check(cache));
-        OK(kvmem_kv_cache_destroy(cache));
-        OK(kvmem_pool_destroy(pool));
+static void store_values(void *user, const kvmem_tier_value *values, uint64_t count,
+                         uint32_t *outcomes) {
+    store *store = user;
+    for (uint64_t at = 0; at < count; at++) {
+        CHECK(values[at].key_bytes == 8 && values[at].bytes == 8 && values[at].depth == 0);
+        CHECK(outcomes[at] == KVMEM_TIER_FAILED);
+        uint64_t key = number(values[at].key);
+        uint32_t old = 2;
+        OK(kvmem_tier_value_is_superseded(&values[at], &old));
+        CHECK(old == 0);
+        if (store->cache != NULL) {
+            kvmem_kv_cache *cache = store->cache;
+            store->cache = NULL;
+            OK(kvmem_kv_cache_remove(cache, values[at].key, values[at].key_bytes) ==
+                       KVMEM_ERR_NOT_FOUND
+                   ? KVMEM_OK
+                   : KVMEM_ERR_CHECK_FAILED);
+            OK(kvmem_tier_value_is_superseded(&values[at], &old));
+            CHECK(old == 1);
+            store->superseded++;
+        }
+        CHECK(pthread_mutex_lock(&store->lock) == 0);
+        if (!store->fails) {
+            store->values[key] = old ? 0 : number(values[at].data);
+            outcomes[at] = old ? KVMEM_TIER_NOT_STORED : KVMEM_TIER_STORED;
+            store->stored += !old;
+        }
+        store->last = values[at];
+        CHECK(pthread_mutex_unlock(&store->lock) == 0);
     }
 }
 
-static void leases(void) {
-    kvmem_pool *pool = small_pool();
-    kvmem_kv_cache *cache, *other;
-    OK(kvmem_kv_cache_create(pool, NULL, &cache));
-    OK(kvmem_kv_cache_create(pool, NULL, &other));
-    uint64_t key = 1;
-    kvmem_kv_cache_value value;
-
-    /* A fetched value is committed. */
-    kvmem_kv_cache_lease *held = leased(cache, 1), *same = leased(cache, 1);
-    CHECK(is_valid(held) && is_valid(same));
-    OK(kvmem_kv_cache_reservation_commit_leased(written(cache, 1, 5), held, &value));
-    CHECK(number(value.data) == 5 && at(cache, 1) == 5);
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_lease_release(held));
-    /* The first commit succeeds; the second returns the reservation. */
-    CHECK(!is_valid(same));
-    kvmem_kv_cache_reservation *reserved = written(cache, 1, 6);
-    kvmem_kv_cache_value found;
-    IS(KVMEM_ERR_SUPERSEDED, kvmem_kv_cache_reservation_commit_leased(reserved, same, &found));
-    SAYS("after the lease was taken");
-    CHECK(found.pin != value.pin && found.data == value.data && at(cache, 1) == 5);
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_lease_release(same));
-    OK(kvmem_kv_cache_pin_release(found.pin));
-    OK(kvmem_kv_cache_pin_release(value.pin));
-    /* The reservation is still usable. */
-    OK(kvmem_kv_cache_reservation_commit(reserved, NULL));
-    CHECK(at(cache, 1) == 6);
-
-    /* If the key has a value, there is no lease but the value. */
-    kvmem_kv_cache_leased present = lease(cache, 1);
-    CHECK(present.outcome == KVMEM_LEASED_PRESENT && number(present.value.data) == 6);
-    OK(kvmem_kv_cache_pin_release(present.value.pin));
-
-    /*
-     * An insertion, a removal and a clearing make a lease invalid, also if the value is evicted
-     * again. The newer value stays.
-     */
-    held = leased(cache, 2);
-    put(cache, 2, 22);
-    CHECK(!is_valid(held));
-    reserved = written(cache, 2, 2);
-    IS(KVMEM_ERR_SUPERSEDED, kvmem_kv_cache_reservation_commit_leased(reserved, held, NULL));
-    CHECK(at(cache, 2) == 22);
-    OK(kvmem_kv_cache_reservation_release(reserved));
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_release(reserved));
-
-    for (int how = 0; how < 4; how++) {
-        key = 3;
-        held = leased(cache, key);
-        if (how != 0)
-            put(cache, key, 33);
-        if (how == 1)
-            OK(kvmem_kv_cache_remove(cache, &key, sizeof key));
-        else if (how == 2)
-            OK(kvmem_kv_cache_evict_to(cache, 0, NULL));
-        else
-            OK(kvmem_kv_cache_clear(cache));
-        CHECK(!is_valid(held));
-        reserved = written(cache, key, 3);
-        memset(&found, 0xa5, sizeof found);
-        IS(KVMEM_ERR_SUPERSEDED, kvmem_kv_cache_reservation_commit_leased(reserved, held, &found));
-        CHECK(found.pin == NULL && found.data == NULL && at(cache, key) == UINT64_MAX);
-        /* A later lease is valid. */
-        held = leased(cache, key);
-        OK(kvmem_kv_cache_reservation_commit_leased(reserved, held, NULL));
-        CHECK(at(cache, key) == 3);
-        OK(kvmem_kv_cache_remove(cache, &key, sizeof key));
+static void ask(void *user, const kvmem_kv_cache_key *keys, uint64_t count, uint64_t *bytes) {
+    store *store = user;
+    CHECK(pthread_mutex_lock(&store->lock) == 0);
+    for (uint64_t at = 0; at < count; at++) {
+        CHECK(bytes[at] == UINT64_MAX);
+        if (store->values[number(keys[at].key)] != 0)
+            bytes[at] = sizeof(uint64_t);
     }
-    kvmem_kv_cache_stats stats;
-    OK(kvmem_kv_cache_get_stats(cache, &stats));
-    CHECK(stats.superseded == 6 && stats.sink_failures == 0);
-
-    /* A removal of a missing value makes a lease invalid, too. */
-    held = leased(cache, 4);
-    key = 4;
-    IS(KVMEM_ERR_NOT_FOUND, kvmem_kv_cache_remove(cache, &key, sizeof key));
-    CHECK(!is_valid(held));
-    OK(kvmem_kv_cache_lease_release(held));
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_lease_release(held));
-    uint32_t is;
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_lease_is_valid(held, &is));
-
-    /* A lease for another key or cache: both objects stay. */
-    held = leased(cache, 5);
-    kvmem_kv_cache_lease *foreign = leased(other, 5);
-    reserved = written(cache, 5, 55);
-    kvmem_kv_cache_reservation *wrong = written(cache, 6, 66);
-    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_reservation_commit_leased(wrong, held, &found));
-    SAYS("for another key");
-    IS(KVMEM_ERR_INVALID_ARGUMENT,
-       kvmem_kv_cache_reservation_commit_leased(reserved, foreign, &found));
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_reservation_commit_leased(reserved, NULL, &found));
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_commit_leased(
-                                 reserved, (kvmem_kv_cache_lease *) (void *) reserved, &found));
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_reservation_commit_leased(NULL, held, &found));
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_commit_leased(
-                                 (kvmem_kv_cache_reservation *) (void *) cache, held, &found));
-    CHECK(is_valid(held) && is_valid(foreign) && at(cache, 5) == UINT64_MAX);
-    OK(kvmem_kv_cache_reservation_commit_leased(reserved, held, NULL));
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_reservation_commit_leased(reserved, foreign, &found));
-    CHECK(at(cache, 5) == 55 && at(other, 5) == UINT64_MAX && is_valid(foreign));
-    OK(kvmem_kv_cache_lease_release(foreign));
-    OK(kvmem_kv_cache_reservation_release(wrong));
-
-    kvmem_kv_cache_leased none;
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_get_lease(cache, NULL, 4, &none));
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_get_lease(cache, "key", 3, NULL));
-    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_get_lease(cache, "key", UINT64_MAX, &none));
-    OK(kvmem_kv_cache_get_lease(cache, NULL, 0, &none));
-    CHECK(none.outcome == KVMEM_LEASED_LEASE);
-    OK(kvmem_kv_cache_lease_release(none.lease));
-
-    OK(kvmem_kv_cache_check(cache));
-    OK(kvmem_kv_cache_destroy(other));
-    OK(kvmem_kv_cache_destroy(cache));
-    OK(kvmem_pool_destroy(pool));
+    CHECK(pthread_mutex_unlock(&store->lock) == 0);
 }
 
-/*
- * If the tier fails to store or to invalidate a value, its key is not leased until all is cleared.
- */
-static void failures(void) {
-    kvmem_pool *pool = small_pool();
-    tier tier;
-    start(&tier);
-    kvmem_kv_cache *cache = cache_over(pool, &tier, 2);
-    uint32_t removed = 9;
-    uint64_t key = 1;
-    put(cache, 1, 1);
-    put(cache, 2, 2);
-    tier.answer = 5;
-    put(cache, 3, 3); /* evicts 1, which is not taken; the insertion is another matter */
-    CHECK(tier.evicted == 1 && tier.values[1] == 0 && at(cache, 3) == 3);
-    CHECK(lease(cache, 1).outcome == KVMEM_LEASED_UNAVAILABLE);
-    kvmem_kv_cache_stats stats;
-    OK(kvmem_kv_cache_get_stats(cache, &stats));
-    CHECK(stats.evictions == 1 && stats.sink_failures == 1);
-    kvmem_kv_cache_lease *held = leased(cache, 4);
-
-    tier.key = key = 3;
-    IS(KVMEM_ERR_INVALIDATE_FAILED,
-       kvmem_kv_cache_remove_with(cache, &key, sizeof key, invalidate, &tier, &removed));
-    SAYS("returned 5");
-    CHECK(removed == 9 && tier.invalidated == 1 && at(cache, 3) == UINT64_MAX);
-    CHECK(lease(cache, 3).outcome == KVMEM_LEASED_UNAVAILABLE && is_valid(held));
-    /* The key stays that way if another key is invalidated, until all is cleared. */
-    tier.answer = 0;
-    tier.cache = cache;
-    OK(kvmem_kv_cache_remove_with(cache, &key, sizeof key, invalidate, &tier, &removed));
-    CHECK(removed == 0 && lease(cache, 3).outcome == KVMEM_LEASED_UNAVAILABLE);
-    tier.cache = NULL;
-    put(cache, 3, 33);
-    CHECK(at(cache, 3) == 33); /* the cache itself goes on */
-
-    tier.answer = -1;
-    IS(KVMEM_ERR_INVALIDATE_FAILED, kvmem_kv_cache_clear_with(cache, forget_all, &tier));
-    SAYS("returned -1");
-    CHECK(!is_valid(held) && at(cache, 3) == UINT64_MAX &&
-          lease(cache, 7).outcome == KVMEM_LEASED_UNAVAILABLE);
-    OK(kvmem_kv_cache_lease_release(held));
-    tier.answer = 0;
-    tier.cache = cache;
-    OK(kvmem_kv_cache_clear_with(cache, forget_all, &tier));
-    tier.cache = NULL;
-    for (key = 0; key < KEYS; key++)
-        OK(kvmem_kv_cache_lease_release(leased(cache, key)));
-
-    /*
-     * `invalidate` is called whether the key has a value or not, but not for an invalid argument.
-     */
-    uint64_t calls = tier.invalidated;
-    tier.key = key = 5;
-    put(cache, key, 5);
-    held = leased(cache, 6);
-    OK(kvmem_kv_cache_remove_with(cache, &key, sizeof key, invalidate, &tier, &removed));
-    CHECK(removed == 1 && tier.invalidated == calls + 1);
-    tier.key = key = 6;
-    OK(kvmem_kv_cache_remove_with(cache, &key, sizeof key, invalidate, &tier, NULL));
-    CHECK(!is_valid(held) && tier.invalidated == calls + 2);
-    OK(kvmem_kv_cache_lease_release(held));
-    put(cache, key, 6);
-    IS(KVMEM_ERR_NULL_ARGUMENT,
-       kvmem_kv_cache_remove_with(cache, &key, sizeof key, NULL, &tier, &removed));
-    SAYS("invalidate");
-    IS(KVMEM_ERR_NULL_ARGUMENT,
-       kvmem_kv_cache_remove_with(cache, NULL, 3, invalidate, &tier, &removed));
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_clear_with(cache, NULL, &tier));
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_clear_with(NULL, forget_all, &tier));
-    CHECK(tier.invalidated == calls + 2 && at(cache, key) == 6);
-    OK(kvmem_kv_cache_destroy(cache));
-    CHECK(tier.released == 1);
-    OK(kvmem_pool_destroy(pool));
+static void fetch(void *user, const kvmem_tier_read *reads, uint64_t count, uint32_t *found) {
+    store *store = user;
+    CHECK(pthread_mutex_lock(&store->lock) == 0);
+    for (uint64_t at = 0; at < count; at++) {
+        CHECK(found[at] == 0 && reads[at].bytes == sizeof(uint64_t));
+        const uint64_t *value = &store->values[number(reads[at].key)];
+        found[at] = *value != 0;
+        memcpy(reads[at].data, value, sizeof *value);
+    }
+    CHECK(pthread_mutex_unlock(&store->lock) == 0);
 }
 
-/* Leases and reservations keep the cache, and with it the user data; pins do not. */
-static void the_last_user_ends_the_cache(void) {
+static int remove_keys(void *user, const kvmem_kv_cache_key *keys, uint64_t count) {
+    store *store = user;
+    for (uint64_t at = 0; at < count && !store->fails; at++)
+        store->values[number(keys[at].key)] = 0;
+    return store->fails;
+}
+
+static int clear(void *user) {
+    store *store = user;
+    if (!store->fails)
+        memset(store->values, 0, sizeof store->values);
+    return store->fails;
+}
+
+static void end(void *user) {
+    ((store *) user)->released++;
+}
+
+/* Structures that are no tier: the user data stay the caller's. */
+static void no_tiers(void) {
+    store store = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    const kvmem_tier_callbacks whole = {sizeof whole, &store,      store_values, ask,
+                                        fetch,        remove_keys, clear,        end};
+    kvmem_lower_tier *tier;
+    kvmem_tier_callbacks callbacks = whole;
+    callbacks.struct_size = 8;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_lower_tier_custom(&callbacks, &tier));
+    SAYS("kvmem_tier_callbacks");
+    void **functions = (void **) (void *) &callbacks;
+    for (size_t at = 2; at < 7; at++) {
+        callbacks = whole;
+        functions[at] = NULL;
+        IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_lower_tier_custom(&callbacks, &tier));
+    }
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_lower_tier_custom(&whole, NULL));
+    CHECK(store.released == 0);
+    OK(kvmem_lower_tier_custom(&whole, &tier));
+    OK(kvmem_lower_tier_destroy(tier));
+    CHECK(store.released == 1);
+}
+
+static void a_tier_of_the_program(void) {
     kvmem_pool *pool = small_pool();
-    tier tier;
-    start(&tier);
-    kvmem_kv_cache_options options = options_over(&tier, 3);
-    options.low_watermark_bytes = 8;
-    options.high_watermark_bytes = 16;
+    store store = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    const kvmem_tier_callbacks callbacks = {sizeof callbacks, &store,      store_values, ask,
+                                            fetch,            remove_keys, clear,        end};
+    kvmem_kv_cache_options options;
+    OK(kvmem_kv_cache_options_init(&options, sizeof options));
+    options.max_blocks = 2;
+    options.shards = 1;
+    kvmem_lower_tier *tier;
+    OK(kvmem_lower_tier_custom(&callbacks, &tier));
+    options.lower_tier = tier;
     kvmem_kv_cache *cache;
     OK(kvmem_kv_cache_create(pool, &options, &cache));
+    OK(kvmem_lower_tier_destroy(tier));
+
+    for (uint64_t key = 1; key <= 4; key++)
+        put(cache, key, 10 * key);
+    CHECK(store.stored == 2 && at(cache, 1) == UINT64_MAX);
+    for (uint64_t key = 1; key <= 4; key++)
+        CHECK(find(cache, key) == 10 * key);
+    CHECK(find(cache, 5) == UINT64_MAX);
+
+    /* A value of an earlier call is not looked at. */
+    uint32_t is;
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_tier_value_is_superseded(&store.last, &is));
+    SAYS("store");
+
+    /* Removed from both. */
     uint64_t key = 1;
-    kvmem_kv_cache_value value;
-    put(cache, 1, 1);
-    OK(kvmem_kv_cache_get(cache, &key, sizeof key, &value));
-    put(cache, 5, 15);
-    kvmem_kv_cache_lease *held = leased(cache, 2), *another = leased(cache, 3);
-    kvmem_kv_cache_reservation *reserved = written(cache, 2, 2);
-    OK(kvmem_kv_cache_destroy(cache));
-    OK(kvmem_pool_destroy(pool));
-    kvmem_kv_cache_leased none;
-    IS(KVMEM_ERR_BAD_HANDLE, kvmem_kv_cache_get_lease(cache, &key, sizeof key, &none));
-    CHECK(is_valid(held) && is_valid(another) && tier.released == 0);
-    kvmem_kv_cache_value second;
-    /* A reservation still evicts above the watermark, and the sink still receives the value. */
-    CHECK(tier.evicted == 0);
-    OK(kvmem_kv_cache_reservation_commit_leased(reserved, held, &second));
-    CHECK(number(second.data) == 2 && tier.evicted == 1 && tier.values[5] == 15 &&
-          tier.released == 0);
-    OK(kvmem_kv_cache_lease_release(another));
-    CHECK(tier.released == 1 && tier.evicted == 1 && number(value.data) == 1 &&
-          number(second.data) == 2);
-    OK(kvmem_kv_cache_pin_release(value.pin));
-    OK(kvmem_kv_cache_pin_release(second.pin));
-}
+    OK(kvmem_kv_cache_remove_everywhere(cache, &key, sizeof key, NULL));
+    CHECK(find(cache, 1) == UINT64_MAX && store.values[1] == 0);
 
-/* Returns a value that was cached or fetched under a lease; 0: none. */
-static uint64_t find(kvmem_kv_cache *cache, tier *tier, uint64_t key) {
-    kvmem_kv_cache_leased found = lease(cache, key);
-    kvmem_kv_cache_value value = found.value;
-    if (found.outcome == KVMEM_LEASED_UNAVAILABLE)
-        return 0;
-    if (found.outcome == KVMEM_LEASED_LEASE) {
-        CHECK(pthread_mutex_lock(&tier->lock) == 0);
-        uint64_t fetched = tier->values[key];
-        CHECK(pthread_mutex_unlock(&tier->lock) == 0);
-        if (fetched == 0) {
-            OK(kvmem_kv_cache_lease_release(found.lease));
-            return 0;
-        }
-        kvmem_kv_cache_reservation *reserved = written(cache, key, fetched);
-        kvmem_status status =
-            kvmem_kv_cache_reservation_commit_leased(reserved, found.lease, &value);
-        if (status == KVMEM_ERR_SUPERSEDED) {
-            OK(kvmem_kv_cache_reservation_release(reserved));
-            if (value.pin == NULL)
-                return 0;
-        } else
-            OK(status);
-    }
-    uint64_t there = number(value.data);
-    OK(kvmem_kv_cache_pin_release(value.pin));
-    return there;
-}
+    /* A value that is removed while the tier stores it. */
+    OK(kvmem_kv_cache_evict_to(cache, 0, NULL));
+    put(cache, 6, 60);
+    store.cache = cache;
+    OK(kvmem_kv_cache_evict_to(cache, 0, NULL));
+    CHECK(store.superseded == 1 && find(cache, 6) == UINT64_MAX);
 
-static void to_and_fro(void) {
-    kvmem_pool *pool = small_pool();
-    tier tier;
-    start(&tier);
-    kvmem_kv_cache *cache = cache_over(pool, &tier, 4);
-    for (uint64_t key = 0; key < KEYS; key++)
-        put(cache, key, 100 + key);
-    for (uint64_t key = 0; key < KEYS; key++)
-        CHECK(find(cache, &tier, key) == 100 + key);
+    /* Failures: what the tier may still have is not fetched until all is cleared. */
+    put(cache, 7, 70);
+    store.values[7] = 7; /* an older value */
+    store.fails = 3;
+    OK(kvmem_kv_cache_evict_to(cache, 0, NULL));
+    CHECK(find(cache, 7) == UINT64_MAX);
+    key = 2;
+    IS(KVMEM_ERR_INVALIDATE_FAILED,
+       kvmem_kv_cache_remove_everywhere(cache, &key, sizeof key, NULL));
+    SAYS("`remove` of the program's tier returned 3");
+    IS(KVMEM_ERR_INVALIDATE_FAILED, kvmem_kv_cache_clear_everywhere(cache));
+    SAYS("`clear` of the program's tier returned 3");
+    store.fails = 0;
+    CHECK(find(cache, 2) == UINT64_MAX && find(cache, 3) == UINT64_MAX);
+    OK(kvmem_kv_cache_clear_everywhere(cache));
+    put(cache, 2, 22);
+    OK(kvmem_kv_cache_evict_to(cache, 0, NULL));
+    CHECK(find(cache, 2) == 22);
 
-    /* A fetch does not undo a removal. */
-    uint64_t key = 3;
-    kvmem_kv_cache_lease *held = leased(cache, key);
-    kvmem_kv_cache_reservation *reserved = written(cache, key, tier.values[key]);
-    CHECK(tier.values[key] == 103);
-    tier.key = key;
-    OK(kvmem_kv_cache_remove_with(cache, &key, sizeof key, invalidate, &tier, NULL));
-    IS(KVMEM_ERR_SUPERSEDED, kvmem_kv_cache_reservation_commit_leased(reserved, held, NULL));
-    OK(kvmem_kv_cache_reservation_release(reserved));
-    CHECK(find(cache, &tier, key) == 0);
     OK(kvmem_kv_cache_check(cache));
+    CHECK(store.released == 0);
     OK(kvmem_kv_cache_destroy(cache));
-    OK(kvmem_pool_destroy(pool));
-    CHECK(tier.released == 1);
-}
-
-/*
- * Each thread writes its own keys, with increasing values, and looks up all keys. No thread may
- * find a value older than one that was there before.
- */
-static struct {
-    kvmem_kv_cache *cache;
-    tier tier;
-    _Atomic uint64_t latest[KEYS];
-} race;
-
-static int forget_one(void *user) {
-    CHECK(pthread_mutex_lock(&race.tier.lock) == 0);
-    race.tier.values[*(uint64_t *) user] = 0;
-    CHECK(pthread_mutex_unlock(&race.tier.lock) == 0);
-    return 0;
-}
-
-static void *work(void *argument) {
-    uint64_t thread = *(uint64_t *) argument, random = 1 + thread;
-    for (uint64_t step = 1, steps = rounds(STEPS); step <= steps; step++) {
-        random = random * 6364136223846793005u + 1442695040888963407u;
-        uint64_t key = (random >> 33) % KEYS;
-        uint64_t before = atomic_load(&race.latest[key]);
-        uint64_t found = find(race.cache, &race.tier, key);
-        CHECK(found == 0 || found >= before);
-        if (key % THREADS != thread)
-            continue;
-        if (random >> 62 == 0)
-            OK(kvmem_kv_cache_remove_with(race.cache, &key, sizeof key, forget_one, &key, NULL));
-        else
-            put(race.cache, key, step);
-        /* A removal is ordered between the values before it and after it. */
-        atomic_store(&race.latest[key], random >> 62 == 0 ? step + 1 : step);
-    }
-    return NULL;
-}
-
-static void many_threads(void) {
-    kvmem_pool *pool = small_pool();
-    start(&race.tier);
-    race.cache = cache_over(pool, &race.tier, 8);
-    pthread_t threads[THREADS];
-    uint64_t numbers[THREADS];
-    for (uint64_t i = 0; i < THREADS; i++) {
-        numbers[i] = i;
-        CHECK(pthread_create(&threads[i], NULL, work, &numbers[i]) == 0);
-    }
-    for (int i = 0; i < THREADS; i++)
-        CHECK(pthread_join(threads[i], NULL) == 0);
-    CHECK(race.tier.evicted > rounds(100));
-    OK(kvmem_kv_cache_check(race.cache));
-    OK(kvmem_kv_cache_destroy(race.cache));
-    CHECK(race.tier.released == 1);
-    OK(kvmem_pool_check(pool));
+    CHECK(store.released == 1);
     OK(kvmem_pool_destroy(pool));
 }
 
 int main(void) {
     options_of_other_versions();
     evicted_values();
-    in_flight();
-    leases();
-    failures();
-    the_last_user_ends_the_cache();
-    to_and_fro();
-    many_threads();
+    no_tiers();
+    a_tier_of_the_program();
     return 0;
 }

@@ -4,7 +4,6 @@
 #include <atomic>
 #include <string_view>
 #include <thread>
-#include <variant>
 #include <vector>
 
 #include <sys/wait.h>
@@ -16,20 +15,15 @@ constexpr int THREADS = 3, FORKS = 30;
 
 #define FORKED(...) THROWS(KVMEM_ERR_FORKED, "before the process was forked", __VA_ARGS__)
 
-static void in_child(kvmem::KvCache cache, kvmem::KvValue value, kvmem::KvReservation reservation,
-                     kvmem::KvReservation leased, kvmem::KvLease lease) {
+static void in_child(kvmem::KvCache cache, kvmem::KvValue value,
+                     kvmem::KvReservation reservation) {
     FORKED(cache.get("key"));
     FORKED(cache.contains("key"));
     FORKED(cache.prefetch(std::array<std::string_view, 1>{"key"}));
     FORKED(cache.insert("key", "value", 5));
     FORKED(cache.reserve("key", 5));
-    FORKED(cache.lease("key"));
     FORKED(cache.remove("key"));
-    bool called = false;
-    FORKED(cache.remove_with("key", [&] { called = true; }));
     FORKED(cache.clear());
-    FORKED(cache.clear_with([&] { called = true; }));
-    CHECK(!called);
     FORKED(cache.evict_to(0));
     FORKED(cache.stats());
     FORKED(cache.check());
@@ -37,12 +31,10 @@ static void in_child(kvmem::KvCache cache, kvmem::KvValue value, kvmem::KvReserv
     FORKED(value.is_superseded());
     FORKED(value.cache_key());
     FORKED(value.key("simulated:0"));
-    FORKED(lease.is_valid());
     FORKED(reservation.cache_key());
     FORKED(std::move(reservation).commit());
-    FORKED(std::move(leased).commit_leased(std::move(lease)));
-    // The handles are still there: only a call that succeeds consumes them.
-    CHECK(reservation && leased && lease);
+    // The handle is still there: only a call that succeeds consumes it.
+    CHECK(reservation);
 }
 
 int main() {
@@ -80,21 +72,18 @@ int main() {
                 value = cache.get("value");
             }
             auto reservation = cache.reserve("reserved", 5);
-            auto leased = cache.reserve("leased", 5);
-            kvmem::KvLeased found = cache.lease("leased");
-            CHECK(reservation && leased && std::holds_alternative<kvmem::KvLease>(found));
+            CHECK(reservation);
             const pid_t child = fork();
             CHECK(child >= 0);
             if (child == 0) {
                 // Ends a child that waits forever.
                 alarm(300);
-                in_child(std::move(cache), std::move(*value), std::move(*reservation),
-                         std::move(*leased), std::move(std::get<kvmem::KvLease>(found)));
+                in_child(std::move(cache), std::move(*value), std::move(*reservation));
                 _exit(0);
             }
             int status = 0;
             CHECK(waitpid(child, &status, 0) == child && status == 0);
-            CHECK(value->cache_key() == "value" && std::get<kvmem::KvLease>(found).is_valid());
+            CHECK(value->cache_key() == "value");
         }
         stop = true;
         for (std::thread &thread : threads) {

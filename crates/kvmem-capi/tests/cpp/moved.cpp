@@ -233,11 +233,8 @@ static void caches() {
     EMPTY(cache.prefetch(std::vector<std::string_view>()));
     EMPTY(cache.insert("key", "value", 5));
     EMPTY(cache.reserve("key", 5));
-    EMPTY(cache.lease("key"));
     EMPTY(cache.remove("key"));
-    EMPTY(cache.remove_with("key", [] {}));
     EMPTY(cache.clear());
-    EMPTY(cache.clear_with([] {}));
     EMPTY(cache.evict_to(0));
     EMPTY(cache.stats());
     EMPTY(cache.check());
@@ -254,31 +251,18 @@ static void caches() {
     value = std::move(kept);
     CHECK(value.size() == 5);
 
-    kvmem::KvLeased leased = there.lease("other");
-    kvmem::KvLease lease = std::move(std::get<kvmem::KvLease>(leased));
-    kvmem::KvLease held = taken(lease);
-    CHECK(!lease);
-    EMPTY(lease.is_valid());
-
     kvmem::KvReservation reserved = *there.reserve("other", 5);
     kvmem::KvReservation open = taken(reserved);
     CHECK(!reserved && reserved.bytes().empty() && reserved.size() == 0 && reserved.offset() == 0);
     EMPTY(reserved.cache_key());
     EMPTY(reserved.key("simulated:0"));
     EMPTY(std::move(reserved).commit());
-    EMPTY(std::move(reserved).commit_leased(std::move(held)));
-    // Both stay as they were.
-    CHECK(held && held.is_valid());
-    EMPTY(std::move(open).commit_leased(std::move(lease)));
     CHECK(open && open.size() == 5);
     reserved = std::move(open);
-    lease = std::move(held);
-    CHECK(std::holds_alternative<kvmem::KvValue>(
-        std::move(reserved).commit_leased(std::move(lease))));
+    CHECK(std::move(reserved).commit().size() == 5);
     // A committed reservation is empty.
-    CHECK(!reserved && !lease);
+    CHECK(!reserved);
     EMPTY(std::move(reserved).commit());
-    EMPTY(lease.is_valid());
     cache = std::move(there);
     CHECK(cache.contains("other"));
 }

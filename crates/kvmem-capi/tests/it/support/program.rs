@@ -58,7 +58,6 @@ pub(crate) const MAKING: &[(&str, &str, &str)] = &[
     ),
     ("kvmem_kv_cache_pin", "make_pin(&MADE)", "kvmem_kv_cache_pin_release"),
     ("kvmem_kv_cache_reservation", "make_reservation(&MADE)", "kvmem_kv_cache_reservation_release"),
-    ("kvmem_kv_cache_lease", "make_lease(&MADE)", "kvmem_kv_cache_lease_release"),
     ("kvmem_kv_cache_fetching", "make_fetching(&MADE)", "kvmem_kv_cache_fetching_cancel"),
     (
         "kvmem_node_client",
@@ -87,7 +86,6 @@ pub(crate) fn usual(parameter: &Parameter, objects: &[String]) -> String {
         "why" => "\"it is bad\"".into(),
         // For a node its socket, for a tier a file that is none.
         "path" => "node".into(),
-        "invalidate" => "invalidate".into(),
         "fd" => "fd".into(),
         "key" | "data" => "place.bytes".into(),
         _ if of.ends_with('*') => "(void *) &place".into(),
@@ -146,13 +144,6 @@ static kvmem_status make_reservation(kvmem_kv_cache_reservation **out) {
     return status;
 }
 
-static kvmem_status make_lease(kvmem_kv_cache_lease **out) {
-    kvmem_kv_cache_leased leased;
-    kvmem_status status = kvmem_kv_cache_get_lease(live_kvmem_kv_cache, \"lease\", 5, &leased);
-    *out = leased.lease;
-    return status;
-}
-
 static kvmem_status make_fetching(kvmem_kv_cache_fetching **out) {
     kvmem_kv_cache_key key = {\"fetched\", 7};
     return kvmem_kv_cache_start_fetch(live_kvmem_kv_cache, &key, 1, out);
@@ -204,11 +195,6 @@ static kvmem_status make_node_reservation(kvmem_node_reservation **out) {
     kvmem_status status = kvmem_node_client_reserve(live_kvmem_node_client, &size, 1, &reserved);
     *out = reserved.reservation;
     return status;
-}
-
-static int invalidate(void *user) {
-    (void) user;
-    return 0;
 }
 
 static void make(void) {
