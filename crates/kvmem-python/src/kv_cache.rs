@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvmem::cache::KvCache;
-use kvmem::cache::{Eviction, Lease, Leased, Pinned, Reservation};
+use kvmem::cache::{Eviction, Pinned, Reservation};
 use kvmem::tier::WriteBehind;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -366,26 +366,6 @@ impl PyKvCache {
             .map(|key| key.extract::<CacheKey<'_>>())
             .collect::<PyResult<Vec<_>>>()?;
         self.held.with(|cache| cache.prefetch(keys.iter().map(|key| key as &dyn AsCacheKey)))
-    }
-
-    /// Returns a lease on ``key``: the right to store a value fetched from a lower tier.
-    ///
-    /// Returns the value itself if the cache has one. Returns None while the lower tier may have
-    /// an old value; treat that as a miss. Take the lease before you ask the lower tier, and store
-    /// the value by ``reservation.commit(lease=…)``.
-    fn lease<'py>(
-        slf: &Bound<'py, Self>,
-        key: CacheKey<'_>,
-    ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = slf.py();
-        Ok(match slf.get().cache()?.lease(&key as &dyn AsCacheKey) {
-            Leased::Lease(lease) => {
-                let cache = Link::new(Some(slf.clone().unbind()));
-                Some(Bound::new(py, PyLease { held: Holder::new(lease), cache })?.into_any())
-            }
-            Leased::Present(pinned) => Some(Bound::new(py, PyPinned::new(pinned))?.into_any()),
-            Leased::Unavailable => None,
-        })
     }
 
     /// Removes the value under ``key``, from the lower tier as well, and returns it.
@@ -757,30 +737,11 @@ impl PyReservation {
     /// Stores the value under its key and returns it pinned. Raises :class:`ExportedError` while
     /// views exist.
     ///
-    /// With a lease, returns None and frees the space if the lease is no longer valid. The call
-    /// ends the lease. ``KeyboardInterrupt`` may come from a lower tier that receives the values
-    /// above the high watermark; the value is in the cache then, too.
-    #[pyo3(signature = (*, lease=None))]
-    fn commit(&self, py: Python<'_>, lease: Option<&PyLease>) -> PyResult<Option<PyPinned>> {
-        let Some(lease) = lease else {
-            let reservation = self.held.take()?;
-            return evicting(|| py.detach(|| reservation.commit())).map(PyPinned::new).map(Some);
-        };
-        let taken = lease.held.take()?;
-        let reservation = match self.held.take() {
-            Ok(reservation) if taken.covers(&reservation) => reservation,
-            other => {
-                lease.held.put_back(taken);
-                self.held.put_back(other?);
-                return Err(error::bad_value(
-                    py,
-                    "the lease is for another key or cache: commit under a lease on this \
-                     reservation's key",
-                ));
-            }
-        };
-        let committed = evicting(|| py.detach(|| reservation.commit_leased(taken).ok()))?;
-        Ok(committed.map(PyPinned::new))
+    /// ``KeyboardInterrupt`` may come from a lower tier that receives the values above the high
+    /// watermark; the value is in the cache then, too.
+    fn commit(&self, py: Python<'_>) -> PyResult<PyPinned> {
+        let reservation = self.held.take()?;
+        evicting(|| py.detach(|| reservation.commit())).map(PyPinned::new)
     }
 
     /// Frees the space. The value that the key has, if any, does not change.
@@ -823,48 +784,3 @@ impl PyReservation {
         }
     }
 }
-
-impl Held for Lease<OwnedKey> {
-    const NAME: &'static str = "lease";
-    const END: &'static str = "released, or committed under";
-    // It refers to the cache, which refers to the pool.
-    const SLOW: bool = true;
-}
-
-/// The right to store a value fetched from a lower tier. The lease becomes invalid when another
-/// value is stored under the key, or the key is removed.
-#[pyclass(name = "Lease", module = "kvmem", frozen, weakref)]
-pub(crate) struct PyLease {
-    held: Holder<Lease<OwnedKey>>,
-    cache: Link<PyKvCache>,
-}
-
-impl Plain for Lease<OwnedKey> {}
-
-collected!(PyLease { held, cache }, |it, py| it.cache.cut(py));
-
-#[pymethods]
-impl PyLease {
-    /// Whether a value can still be committed under the lease: the key has neither received a
-    /// value nor been removed since.
-    #[getter]
-    fn is_valid(&self) -> PyResult<bool> {
-        self.held.with(Lease::is_valid)
-    }
-
-    /// Gives up the lease.
-    fn release(&self, py: Python<'_>) -> PyResult<()> {
-        drop_value(py, Some(self.held.take()?));
-        Ok(())
-    }
-
-    fn __repr__(&self) -> String {
-        match self.held.with(Lease::is_valid) {
-            Ok(true) => "<kvmem.Lease>".to_owned(),
-            Ok(false) => "<kvmem.Lease, no longer valid>".to_owned(),
-            Err(_) => "<kvmem.Lease, ended>".to_owned(),
-        }
-    }
-}
-
-context_manager!(PyLease, |it, py| it.held.end(py));

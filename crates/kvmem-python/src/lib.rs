@@ -89,7 +89,6 @@ fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     collect::add::<chain::PyChain>(module)?;
     collect::add::<kv_cache::PyKvCache>(module)?;
     collect::add::<fetching::PyFetching>(module)?;
-    collect::add::<kv_cache::PyLease>(module)?;
     collect::add::<kv_cache::PyPinned>(module)?;
     collect::add::<kv_cache::PyReservation>(module)?;
     collect::add::<node_cache::PyNodeCache>(module)?;

@@ -152,7 +152,6 @@ CYCLES: dict[type, Callable[[], Node]] = {
     kvmem.Hold: lambda: over_a_callback(kvmem.Pool.hold),
     kvmem.KvCache: lambda: over_a_tier(lambda cache: cache),
     kvmem.Reservation: lambda: over_a_tier(lambda cache: cache.reserve("k", 100)),
-    kvmem.Lease: lambda: over_a_tier(lambda cache: cache.lease("k")),
     kvmem.Chain: lambda: over_a_chain(chained),
     kvmem.Fetching: lambda: over_a_chain(awaited),
     kvmem.DiskTier: lambda: over_an_admission(several=False),

@@ -448,15 +448,12 @@ def test_closing_writes_the_queue_although_a_fetch_has_the_cache(
     gate: Gate, pool: kvmem.Pool
 ) -> None:
     cache = kvmem.KvCache(pool, lower_tier=gate, write_behind="1MiB")
-    lease = cache.lease("other")
-    assert isinstance(lease, kvmem.Lease)
     fetching = cache.start_fetch([1])
     cache.insert(2, value(2))
     cache.evict_to(0)
     cache.close()
     assert list(gate.values) == [2]
     assert fetching.result(LIMIT) == [None]
-    lease.release()
 
 
 def test_wrong_settings_of_the_queue(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import kvmem
 import pytest
@@ -234,9 +234,6 @@ EVICTING: dict[str, Evicting] = {
     "reserve": lambda cache: cache.reserve("last", 2000),
     "evict_to": lambda cache: cache.evict_to(0),
     "commit": lambda cache: cache.reserve("last", 1000).commit(),
-    "commit under a lease": lambda cache: cache.reserve("last", 1000).commit(
-        lease=cast(kvmem.Lease, cache.lease("last"))
-    ),
     "the end of a with": with_watermarks,
 }
 
@@ -302,7 +299,8 @@ def test_an_interrupt_in_a_read_or_a_removal_reaches_the_caller(
         cache.evict_to(0)
     assert type(unraisable[-1]) is ValueError
     below.fault = lambda method: None
-    assert cache.stats().sink_failures == 1 and cache.lease(1) is None and cache.get(1) is None
+    assert cache.stats().sink_failures == 1 and cache.get(1) is None
+    assert cache.get_or_fetch([1]) == [None]
 
 
 def test_a_signal_in_a_tier_interrupts_the_insertion(script: Callable[..., str]) -> None:

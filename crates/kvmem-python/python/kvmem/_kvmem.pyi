@@ -66,7 +66,6 @@ __all__ = [
     "Fetching",
     "Hold",
     "KvCache",
-    "Lease",
     "NodeCache",
     "NodeOperator",
     "NodeReservation",
@@ -1463,14 +1462,6 @@ class KvCache(_Manager):
         changes nothing, counts no use, and asks no lower tier.
         """
 
-    def lease(self, key: _CacheKey) -> Lease | Pinned | None:
-        """Returns a lease on ``key``: the right to store a value fetched from a lower tier.
-
-        Returns the value itself if the cache has one. Returns None while the lower tier may have
-        an old value; treat that as a miss. Take the lease before you ask the lower tier, and store
-        the value by ``reservation.commit(lease=…)``.
-        """
-
     def remove(self, key: _CacheKey) -> Pinned | None:
         """Removes the value under ``key``, from the lower tier as well, and returns it."""
 
@@ -1569,21 +1560,6 @@ class Pinned(_Memory, _Manager):
         """Releases the pin. Raises :class:`ExportedError` while views exist."""
 
 @final
-class Lease(_Manager):
-    """The right to store a value fetched from a lower tier. The lease becomes invalid when another
-    value is stored under the key, or the key is removed.
-    """
-
-    @property
-    def is_valid(self) -> bool:
-        """Whether a value can still be committed under the lease: the key has neither received a
-        value nor been removed since.
-        """
-
-    def release(self) -> None:
-        """Gives up the lease."""
-
-@final
 class Reservation(_Memory, _Manager):
     """Space for one value of a cache, to be written in place. Leaving the ``with`` block commits
     the value, or discards it after an exception.
@@ -1606,18 +1582,14 @@ class Reservation(_Memory, _Manager):
     def write(self, source: _Buffer, start: int = 0) -> int:
         """Copies the bytes of ``source`` into the value from ``start`` on. Returns their number."""
 
-    @overload
-    def commit(self, *, lease: None = None) -> Pinned:
+    def commit(self) -> Pinned:
         """Stores the value under its key and returns it pinned. Raises :class:`ExportedError` while
         views exist.
 
-        With a lease, returns None and frees the space if the lease is no longer valid. The call
-        ends the lease. ``KeyboardInterrupt`` may come from a lower tier that receives the values
-        above the high watermark; the value is in the cache then, too.
+        ``KeyboardInterrupt`` may come from a lower tier that receives the values above the high
+        watermark; the value is in the cache then, too.
         """
 
-    @overload
-    def commit(self, *, lease: Lease) -> Pinned | None: ...
     def discard(self) -> None:
         """Frees the space. The value that the key has, if any, does not change."""
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from .._kvmem import Chain, DiskTier, KvCache, Pinned, Pool
+from .._kvmem import Chain, DiskTier, KvCache, Pool
 from ..errors import OutOfSpaceError
 from ..mooncake import ClusterTier, ClusterTierStats, UnreachableError, errors
 from ..mooncake import engine as engines
@@ -102,8 +102,8 @@ class ClusterStore(ValueStore):
 
     def _lengths(self, keys: Sequence[bytes], found: list[int | None], budget: Budget) -> None:
         for index, key in enumerate(keys):
-            here = self._cache.lease(key)
-            if isinstance(here, Pinned):
+            here = self._cache.get(key)
+            if here is not None:
                 found[index] = here.nbytes
             elif self._disk is not None:
                 found[index] = self._disk.len_of(key)
