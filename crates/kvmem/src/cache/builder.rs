@@ -8,7 +8,7 @@ use std::thread;
 
 use super::index::CacheLimits;
 use super::source::Source;
-use super::state::{Below, EvictionOutcome, EvictionSink, LowerTier, Spread};
+use super::state::{Below, EvictionSink, LowerTier, Spread};
 use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};
 use crate::tier::{Tier, TierKey};
@@ -140,8 +140,8 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         self
     }
 
-    /// Sets the callback that gets each evicted value, for example to store it in a lower tier.
-    /// Default: none, and the bytes are free at once. Values that are removed, replaced or cleared
+    /// Sets the callback that gets each evicted value. Default: none, and the bytes are free at
+    /// once. Values that are removed, replaced or cleared
     /// are not passed on; but if there is no space beside the value that a key has already,
     /// that value is evicted first.
     ///
@@ -155,18 +155,22 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// part of the pool, and drop values or wait beyond that. If all values are held by such
     /// pins, an insertion fails with [`NothingToEvict`](super::KvCacheError::NothingToEvict).
     ///
-    /// **A lower tier** that serves misses must never have an older value under a key
-    /// than the latest. Until this returns the key is not [leased](KvCache::lease). Of several
-    /// values of a key that threads hand over at once, the latest may come first: check
-    /// [`is_superseded`](Pinned::is_superseded) under the lock under which values are stored, and
-    /// do not store a superseded value. If the tier does not store a value, it must remove any
-    /// older copy. A callback that cannot ensure this returns `Err`, or panics: from then on
-    /// the key is not leased, until the cache is [cleared](KvCache::clear_with).
-    pub fn on_evict<T: EvictionOutcome>(
+    /// Storage for values that are looked up again is a [lower tier](Self::lower_tier): with one,
+    /// no look-up finds an older value than the latest.
+    pub fn on_evict(self, sink: impl Fn(Pinned<K>) + Send + Sync + 'static) -> Self {
+        self.passing_to(move |pinned| {
+            sink(pinned);
+            true
+        })
+    }
+
+    /// Sets the function that gets each evicted value and returns whether a tier now has the value,
+    /// or nothing, under the key.
+    pub(super) fn passing_to(
         mut self,
-        sink: impl Fn(Pinned<K>) -> T + Send + Sync + 'static,
+        sink: impl Fn(Pinned<K>) -> bool + Send + Sync + 'static,
     ) -> Self {
-        self.sink = Some(Arc::new(move |pinned| sink(pinned).is_taken()));
+        self.sink = Some(Arc::new(sink));
         self.lower_tier = None;
         self
     }
@@ -184,10 +188,9 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         K: TierKey + Send + Sync + 'static,
     {
         let sink = Arc::clone(&tier);
-        self = self.on_evict(move |pinned: Pinned<K>| {
+        self = self.passing_to(move |pinned| {
             let key = pinned.key().key_bytes();
-            let outcome = sink.store(&[pinned.for_tier(&key)]).pop();
-            outcome.unwrap_or_else(|| Err("the tier returned no outcome".into())).map(drop)
+            sink.store(&[pinned.for_tier(&key)]).pop().is_some_and(|outcome| outcome.is_ok())
         });
         self.lower_tier = Some(LowerTier { tier, key_bytes: K::key_bytes });
         self

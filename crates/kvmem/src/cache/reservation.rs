@@ -74,53 +74,26 @@ impl<K: Hash + Eq> Reservation<K> {
         pinned
     }
 
-    /// Commits if nothing was inserted, removed or cleared under the key since the lease was taken.
-    /// A value fetched from a lower tier therefore never replaces a newer one. The lease ends.
+    /// Commits a value that a lower tier has read, which is its value of this origin, if nothing
+    /// was inserted, removed or cleared under the key since the lease was taken. A value of a tier
+    /// therefore never replaces a newer one. The lease ends.
     ///
     /// # Errors
-    /// [`Superseded`]: the lease was broken, or does not [cover](Lease::covers) the reservation, or
-    /// this process is a forked child. Nothing changes then, and the caller gets the reservation
-    /// back.
-    pub fn commit_leased(self, lease: Lease<K>) -> Result<Pinned<K>, Superseded<K>> {
-        self.commit_fetched(lease, None)
-    }
-
-    /// Commits as [`commit_leased`](Self::commit_leased) does a value that a lower tier has read,
-    /// which is its value of this origin.
+    /// The lease was broken, or this process is a forked child: the value that the key has now, if
+    /// any, which does not count as used.
     pub(super) fn commit_fetched(
         self,
         lease: Lease<K>,
         origin: Option<TierOrigin>,
-    ) -> Result<Pinned<K>, Superseded<K>> {
-        if !lease.covers(&self) {
-            return Err(Superseded { reservation: self, found: None });
-        }
+    ) -> Result<Pinned<K>, Option<Pinned<K>>> {
         let Reservation { hash, key, block, padding, depth, mut charge } = self;
+        debug_assert_eq!(lease.hash(), hash, "the lease is one of the reservation's key");
         let held = Arc::new(CacheEntry::new(key, block, padding, depth, origin));
         let Some(cache) = charge.cache.take() else {
             unreachable!("only `commit` takes it, with the reservation")
         };
-        match cache.commit_leased(
-            hash,
-            Charged::taken(Arc::clone(&held), &cache.usage),
-            lease.number(),
-            || lease.end(),
-        ) {
-            Ok(()) => Ok(Pinned(held)),
-            Err((charged, found)) => {
-                // The charge is the reservation's again.
-                drop(charged.place());
-                charge.cache = Some(Arc::clone(&cache));
-                let Some(held) = Arc::into_inner(held) else {
-                    unreachable!("no other thread has seen it")
-                };
-                let (key, block, padding, depth) = held.into_parts();
-                Err(Superseded {
-                    reservation: Reservation { hash, key, block, padding, depth, charge },
-                    found,
-                })
-            }
-        }
+        let charged = Charged::taken(held, &cache.usage);
+        cache.commit_leased(hash, charged, lease.number(), || lease.end())
     }
 
     /// Commits the value without pinning it. Returns false in a forked child.
@@ -171,25 +144,6 @@ impl<K> Reservation<K> {
     pub fn key(&self) -> &K {
         &self.key
     }
-}
-
-impl<K> Lease<K> {
-    /// Returns whether the lease belongs to the reservation's key and cache. Only such a
-    /// reservation can be committed under it.
-    #[must_use]
-    pub fn covers(&self, reservation: &Reservation<K>) -> bool {
-        reservation.charge.cache.as_ref().is_some_and(|cache| self.is_of(cache, reservation.hash))
-    }
-}
-
-/// A reservation that was not [committed](Reservation::commit_leased) because its lease was broken.
-/// The cache is unchanged.
-#[derive(Debug)]
-pub struct Superseded<K> {
-    /// The reservation with the bytes that were written. Callers usually drop it.
-    pub reservation: Reservation<K>,
-    /// The value that the key has now, if any. It does not count as used.
-    pub found: Option<Pinned<K>>,
 }
 
 impl<K: fmt::Debug> fmt::Debug for Reservation<K> {

@@ -28,7 +28,11 @@ impl<K: Hash + Eq + Clone> KvCache<K> {
         if found.is_some() || self.inner.lower_tier.is_none() {
             return found;
         }
-        self.fetch(&K::from(key.to_owned()))
+        let owned = K::from(key.to_owned());
+        let found = self.fetch(&owned);
+        // Before the result is returned: a panic of its `Drop` would leak a result on its way.
+        drop(owned);
+        found
     }
 
     /// Fetches the value of a key that memory lacks.

@@ -46,9 +46,10 @@ impl<K: Hash + Eq + Clone> KvCache<K> {
             return;
         };
         let mut started = Started { cache: self, fetches: started };
-        let read = self.read_leased(below, &started.fetches);
+        let mut read = self.read_leased(below, &started.fetches);
         if !self.is_forked() {
-            for ((id, _), value) in started.fetches.drain(..).zip(read) {
+            // One by one: if the `Drop` of a key panics, the guard ends the rest.
+            while let (Some((id, _key)), Some(value)) = (started.fetches.pop(), read.pop()) {
                 self.inner.fetches.finish(id, value);
             }
         }
@@ -102,7 +103,7 @@ impl<K: Hash + Eq + Clone> KvCache<K> {
             if let Some(hit) = hit {
                 found[index] = match room.commit_fetched(lease, hit.origin) {
                     Ok(pinned) => Some(pinned),
-                    Err(superseded) => superseded.found,
+                    Err(newer) => newer,
                 };
             }
         }

@@ -21,8 +21,10 @@ impl<K: Hash + Eq> KvCache<K> {
     {
         let Some(below) = &self.inner.lower_tier else { return Ok(self.remove_in_memory(key)) };
         let owned = K::from(key.to_owned());
-        self.remove_with(key, || below.tier.remove(&[&(below.key_bytes)(&owned)]))
-            .map_err(LowerTierError::Remove)
+        let removed = self.remove_with(key, || below.tier.remove(&[&(below.key_bytes)(&owned)]));
+        // Before the result is returned: a panic of its `Drop` would leak a result on its way.
+        drop(owned);
+        removed.map_err(LowerTierError::Remove)
     }
 
     /// Removes every value from memory and from the lower tier. Afterwards all keys are fetched

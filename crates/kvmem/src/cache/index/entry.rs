@@ -57,11 +57,6 @@ impl<K> CacheEntry<K> {
         self.block.len() as u64
     }
 
-    /// Returns the key, the block, the padding and the depth.
-    pub(in crate::cache) fn into_parts(self) -> (K, Block, u32, u32) {
-        (self.key, self.block, self.padding, self.depth)
-    }
-
     #[inline]
     pub(in crate::cache) fn slot(&self) -> Slot {
         // Relaxed: written and read under the lock of the shard.

@@ -17,7 +17,7 @@ impl<K: Hash + Eq> KvCache<K> {
     /// The error of `forget`. The value is then out of the cache, and the key is not leased until
     /// the cache is [cleared](Self::clear_with): a value that the tier may still have does not
     /// come back. A panic of `forget` has the same effect.
-    pub fn remove_with<Q: Hash + Eq + ?Sized, E>(
+    pub(in crate::cache) fn remove_with<Q: Hash + Eq + ?Sized, E>(
         &self,
         key: &Q,
         forget: impl FnOnce() -> Result<(), E>,
@@ -51,26 +51,7 @@ impl<K: Hash + Eq> KvCache<K> {
     ///
     /// Take it *before* reading from the lower tier. The call counts neither as a hit nor as a
     /// miss.
-    ///
-    /// ```
-    /// use kvmem::arena::PageSize;
-    /// use kvmem::cache::Leased;
-    /// use kvmem::cache::KvCache;
-    /// use kvmem::pool::Pool;
-    ///
-    /// let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build()?;
-    /// let cache: KvCache<u64> = KvCache::new(&pool);
-    ///
-    /// let Leased::Lease(lease) = cache.lease(&7) else { panic!("there is nothing under 7") };
-    /// let mut room = cache.reserve(7, 3)?;
-    /// room.bytes_mut().copy_from_slice(b"old"); // fetched
-    /// cache.insert(7, b"new")?; // meanwhile, by another thread
-    ///
-    /// let superseded = room.commit_leased(lease).expect_err("the lease is broken");
-    /// assert_eq!(superseded.found.expect("there is a value").bytes(), b"new");
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn lease<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Leased<K>
+    pub(in crate::cache) fn lease<Q: Hash + Eq + ?Sized>(&self, key: &Q) -> Leased<K>
     where
         K: Borrow<Q>,
     {
@@ -95,7 +76,7 @@ impl<K: Hash + Eq> KvCache<K> {
     /// # Errors
     /// The error of `forget`. The values are then out of the cache, and no key is leased until a
     /// later call succeeds.
-    pub fn clear_with<E>(&self, forget: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    pub(in crate::cache) fn clear_with<E>(&self, forget: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
         let mut invalidation = CacheInvalidationGuard::new();
         for shard in &self.inner.shards {
             let Some(mut state) = self.inner.state(shard) else { break };

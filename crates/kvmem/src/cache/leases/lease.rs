@@ -1,18 +1,16 @@
 //! [`Lease`]: the right to insert what is fetched from a lower tier, if nothing else is inserted or
 //! removed meanwhile.
 
-use std::fmt;
 use std::sync::Arc;
 
 use crate::cache::Pinned;
 use crate::cache::state::CacheState;
 
-/// The result of [`KvCache::lease`](crate::cache::KvCache::lease).
+/// The result of [`KvCache::lease`].
 #[must_use = "a lease is given up when it is dropped"]
-#[derive(Debug)]
-pub enum Leased<K> {
+pub(in crate::cache) enum Leased<K> {
     /// The cache has no value, and the value of a lower tier is the latest: fetch it, and
-    /// [commit](crate::cache::Reservation::commit_leased) it under this lease.
+    /// [commit](crate::cache::Reservation::commit_fetched) it under this lease.
     Lease(Lease<K>),
     /// The cache has a value: it is pinned, and counts as used.
     Present(Pinned<K>),
@@ -29,7 +27,7 @@ pub enum Leased<K> {
 /// Several leases of a key may live at once; the first commit breaks the others. A lease can move
 /// to another thread, and keeps the cache alive.
 #[must_use = "a lease is given up when it is dropped"]
-pub struct Lease<K> {
+pub(in crate::cache) struct Lease<K> {
     /// `None` after the lease has ended.
     cache: Option<Arc<CacheState<K>>>,
     hash: u64,
@@ -41,20 +39,9 @@ impl<K> Lease<K> {
         Lease { cache: Some(cache), hash, number }
     }
 
-    /// Returns whether nothing has been inserted or removed under the key so far. That may change
-    /// at once: the commit decides. A fetch in several steps can use this to end early. False
-    /// in a forked child. O(1).
-    #[must_use]
-    pub fn is_valid(&self) -> bool {
-        let Some(cache) = self.cache.as_ref().filter(|cache| !cache.process.is_forked()) else {
-            return false;
-        };
-        cache.shard(self.hash).change_leases(|leases| leases.is_live(self.hash, self.number))
-    }
-
-    /// Returns whether the lease is one of this cache for a key with this hash.
-    pub(in crate::cache) fn is_of(&self, cache: &Arc<CacheState<K>>, hash: u64) -> bool {
-        self.hash == hash && self.cache.as_ref().is_some_and(|own| Arc::ptr_eq(own, cache))
+    /// Returns the hash of the key.
+    pub(in crate::cache) fn hash(&self) -> u64 {
+        self.hash
     }
 
     /// Returns the number of the lease in the table.
@@ -73,11 +60,5 @@ impl<K> Drop for Lease<K> {
         if let Some(cache) = self.cache.take().filter(|cache| !cache.process.is_forked()) {
             cache.shard(self.hash).change_leases(|leases| leases.give_up(self.hash, self.number));
         }
-    }
-}
-
-impl<K> fmt::Debug for Lease<K> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lease").field("number", &self.number).finish_non_exhaustive()
     }
 }

@@ -4,4 +4,7 @@ mod consistency;
 mod invalidation;
 mod lease;
 
-pub use lease::{Lease, Leased};
+#[cfg(test)]
+mod tests;
+
+pub(super) use lease::{Lease, Leased};

@@ -2,6 +2,7 @@
 
 use std::borrow::Borrow;
 use std::hash::Hash;
+use std::sync::Arc;
 
 use super::cache_state::CacheState;
 use crate::cache::index::{Charged, Pinned, Shard, ShardState, StripeState};
@@ -16,28 +17,28 @@ impl<K: Hash + Eq> CacheState<K> {
         true
     }
 
-    /// Inserts a charged block if the lease with this number is valid; otherwise returns the block
-    /// and the value that the key has. The lease leaves the table, and then `ended` is called.
-    #[allow(clippy::type_complexity)]
+    /// Inserts a charged block if the lease with this number is valid; otherwise drops the block and
+    /// returns the value that the key has. The lease leaves the table, and then `ended` is called.
     pub(in crate::cache) fn commit_leased<'a>(
         &'a self,
         hash: u64,
         charged: Charged<'a, K>,
         number: u64,
         ended: impl FnOnce(),
-    ) -> Result<(), (Charged<'a, K>, Option<Pinned<K>>)> {
+    ) -> Result<Pinned<K>, Option<Pinned<K>>> {
         let shard = self.shard(hash);
-        let Some(mut state) = self.state(shard) else { return Err((charged, None)) };
+        let Some(mut state) = self.state(shard) else { return Err(None) };
         let redeemed = state.redeem(hash, &charged.held().key, number);
         ended();
         match redeemed {
             Ok(()) => {
+                let pinned = Pinned(Arc::clone(charged.held()));
                 self.put(shard, state, hash, charged);
-                Ok(())
+                Ok(pinned)
             }
             Err(there) => {
                 shard.counts.superseded.more();
-                Err((charged, there.map(Pinned)))
+                Err(there.map(Pinned))
             }
         }
     }

@@ -10,8 +10,6 @@ mod sink;
 mod space;
 mod victim;
 
-pub use sink::EvictionOutcome;
-
 pub(super) use cache_state::{CacheState, Spread};
 pub(super) use pending_fetches::FetchId;
 pub(super) use sink::{Below, EvictionSink, LowerTier};

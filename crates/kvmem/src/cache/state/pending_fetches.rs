@@ -13,7 +13,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::PoisonError;
 use std::task::Waker;
 use std::time::Instant;
@@ -107,8 +107,9 @@ impl<K: Hash + Eq + Clone, V: Clone> PendingFetches<K, V> {
     where
         K: 'a,
     {
-        let mut state = self.state();
-        let state = &mut *state;
+        let mut ids = Vec::new();
+        let mut locked = self.state();
+        let state = &mut *locked;
         let mut join = |key: &K| {
             if let Some(id) = state.by_key.get(key)
                 && let Some(fetch) = state.fetches.get_mut(id)
@@ -121,24 +122,32 @@ impl<K: Hash + Eq + Clone, V: Clone> PendingFetches<K, V> {
                 };
                 if current {
                     fetch.handles += 1;
-                    return *id;
+                    ids.push(*id);
+                    return;
                 }
             }
+            let (key, listed) = (key.clone(), key.clone());
             state.next += 1;
             let id = state.next;
             let (stage, wakers) = (Stage::Waiting, Vec::new());
-            state.fetches.insert(id, PendingFetch { key: key.clone(), stage, handles: 1, wakers });
-            state.by_key.insert(key.clone(), id);
-            id
+            state.fetches.insert(id, PendingFetch { key, stage, handles: 1, wakers });
+            ids.push(id);
+            state.by_key.insert(listed, id);
         };
-        keys.map(&mut join).collect()
+        let joined = catch_unwind(AssertUnwindSafe(|| keys.for_each(&mut join)));
+        drop(locked);
+        if let Err(panic) = joined {
+            // A handle that nobody has would keep a value pinned for ever.
+            drop(self.leave(&ids, false));
+            resume_unwind(panic);
+        }
+        ids
     }
 
     /// Starts those of the fetches that no thread has started; returns them with their keys. The
     /// caller [finishes](Self::finish) each.
     pub(in crate::cache) fn start(&self, ids: &[FetchId]) -> Vec<(FetchId, K)> {
-        let mut state = self.state();
-        ids.iter().filter_map(|&id| state.start(id).map(|key| (id, key))).collect()
+        self.state().start(ids.iter().copied())
     }
 
     /// Records the lease of a fetch that was started.
@@ -153,11 +162,13 @@ impl<K: Hash + Eq + Clone, V: Clone> PendingFetches<K, V> {
         // Dropped after the lock is released.
         let _ended;
         let mut state = self.state();
-        let Some(fetch) = state.fetches.get_mut(&id) else { return };
+        let FetchesState { fetches, by_key, .. } = &mut *state;
+        let Some(fetch) = fetches.get_mut(&id) else { return };
         fetch.stage = Stage::Done(value);
         let wakers = std::mem::take(&mut fetch.wakers);
         let unused = fetch.handles == 0;
-        state.unlist(id);
+        let unlist = || FetchesState::<K, V>::unlist(by_key, &fetch.key, id);
+        let unlisted = catch_unwind(AssertUnwindSafe(unlist));
         _ended = if unused { state.fetches.remove(&id) } else { None };
         drop(state);
         self.done.notify_all();
@@ -166,6 +177,7 @@ impl<K: Hash + Eq + Clone, V: Clone> PendingFetches<K, V> {
             // reported it.
             let _ = catch_unwind(AssertUnwindSafe(|| waker.wake()));
         }
+        drop(unlisted.unwrap_or_else(|panic| resume_unwind(panic)));
     }
 
     /// Waits until all of the fetches are done.
@@ -213,7 +225,7 @@ impl<K: Hash + Eq + Clone, V: Clone> PendingFetches<K, V> {
     /// thread has started, and that has no other handle, is cancelled, unless `keep` is set.
     pub(in crate::cache) fn leave(&self, ids: &[FetchId], keep: bool) -> Vec<Option<V>> {
         // Dropped after the lock is released.
-        let mut ended = Vec::new();
+        let (mut ended, mut unlisted) = (Vec::new(), Vec::new());
         let mut values = Vec::with_capacity(ids.len());
         let mut state = self.state();
         for &id in ids {
@@ -227,14 +239,17 @@ impl<K: Hash + Eq + Clone, V: Clone> PendingFetches<K, V> {
                     Stage::Reading(_) => {}
                 }
                 if unused && over {
-                    state.unlist(id);
-                    ended.extend(state.fetches.remove(&id));
+                    ended.extend(state.fetches.remove_entry(&id));
                 }
             }
             values.push(value);
         }
+        // Code of the caller runs from here on, when all handles are given up.
+        for (id, fetch) in &ended {
+            unlisted.extend(FetchesState::<K, V>::unlist(&mut state.by_key, &fetch.key, *id));
+        }
         drop(state);
-        drop(ended);
+        drop((ended, unlisted));
         values
     }
 
@@ -268,11 +283,11 @@ impl<K: Hash + Eq + Clone, V: Clone> PendingFetches<K, V> {
     pub(in crate::cache) fn next_batch(&self) -> Option<Vec<(FetchId, K)>> {
         let mut state = self.state();
         loop {
-            let mut batch = Vec::new();
-            while batch.len() < BATCH
-                && let Some(id) = state.background.pop_front()
-            {
-                batch.extend(state.start(id).map(|key| (id, key)));
+            let queued = BATCH.min(state.background.len());
+            let ids: Vec<FetchId> = state.background.drain(..queued).collect();
+            let batch = state.start(ids.into_iter());
+            if batch.is_empty() && !state.background.is_empty() {
+                continue;
             }
             if !batch.is_empty() {
                 if !state.background.is_empty() {
@@ -299,21 +314,28 @@ impl<K: Hash + Eq + Clone, V: Clone> PendingFetches<K, V> {
 }
 
 impl<K: Hash + Eq + Clone, V> FetchesState<K, V> {
-    fn start(&mut self, id: FetchId) -> Option<K> {
-        let fetch = self.fetches.get_mut(&id)?;
-        matches!(fetch.stage, Stage::Waiting).then(|| {
+    /// Starts those of the fetches that wait; returns them with their keys.
+    fn start(&mut self, ids: impl Iterator<Item = FetchId>) -> Vec<(FetchId, K)> {
+        let waits = |id: FetchId| {
+            let fetch = self.fetches.get(&id)?;
+            matches!(fetch.stage, Stage::Waiting).then(|| (id, fetch.key.clone()))
+        };
+        let mut started: Vec<(FetchId, K)> = ids.filter_map(waits).collect();
+        // Only now: a key whose `clone` panics leaves all of them waiting.
+        started.retain(|(id, _)| {
+            let Some(fetch) = self.fetches.get_mut(id) else { return false };
+            let waits = matches!(fetch.stage, Stage::Waiting);
             fetch.stage = Stage::Reading(None);
-            fetch.key.clone()
-        })
+            waits
+        });
+        started
     }
 
-    /// Keeps threads from joining a fetch.
-    fn unlist(&mut self, id: FetchId) {
-        if let Some(fetch) = self.fetches.get(&id)
-            && self.by_key.get(&fetch.key) == Some(&id)
-        {
-            self.by_key.remove(&fetch.key);
-        }
+    /// Keeps threads from joining a fetch. Returns the key that the table had, for the caller to
+    /// drop without the lock.
+    fn unlist(by_key: &mut HashMap<K, FetchId>, key: &K, id: FetchId) -> Option<K> {
+        let listed = by_key.get(key) == Some(&id);
+        listed.then(|| by_key.remove_entry(key)).flatten().map(|(key, _)| key)
     }
 
     fn first_pending(&self, ids: &[FetchId]) -> Option<FetchId> {

@@ -32,25 +32,6 @@ pub(in crate::cache) struct Below<K> {
     pub(in crate::cache) fetch_threads: usize,
 }
 
-/// The result of an [eviction sink](crate::cache::KvCacheBuilder::on_evict): `()`, or a
-/// `Result` that says whether the sink failed.
-pub trait EvictionOutcome {
-    /// Returns whether the lower tier now has the value, or nothing, under the key.
-    fn is_taken(&self) -> bool;
-}
-
-impl EvictionOutcome for () {
-    fn is_taken(&self) -> bool {
-        true
-    }
-}
-
-impl<E> EvictionOutcome for Result<(), E> {
-    fn is_taken(&self) -> bool {
-        self.is_ok()
-    }
-}
-
 /// A value in flight to the callback. While this lives, its key is not leased. A callback that
 /// panics has not stored the value.
 pub(in crate::cache) struct HandOverGuard<'a, K> {

@@ -224,7 +224,7 @@ fn a_look_up_does_not_share_a_read_that_began_before_a_change() {
     below.wait_for(1);
     // Written behind the cache, and then removed in it.
     below.state().values.insert(1, vec![77; 9]);
-    drop(cache.remove_with(&1, || Ok::<(), ()>(())).unwrap());
+    drop(cache.remove_in_memory(&1));
     thread::scope(|scope| {
         scope.spawn(|| {
             let found = cache.get_batch(&[1]);

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use kvmem::cache::KvCache;
-use kvmem::cache::{KvCacheError, Leased};
+use kvmem::cache::KvCacheError;
 
 use super::pool;
 use crate::child::forked;
@@ -12,7 +12,7 @@ use crate::child::forked;
 const VALUE: usize = 256;
 const KEYS: u64 = 400;
 
-/// Runs `parent` while three threads insert, look up, lease and remove in `cache`.
+/// Runs `parent` while three threads insert, look up and remove in `cache`.
 fn beside_threads(cache: &KvCache<u64>, parent: impl FnOnce()) {
     let done = AtomicBool::new(false);
     let rounds = AtomicU64::new(0);
@@ -29,8 +29,7 @@ fn beside_threads(cache: &KvCache<u64>, parent: impl FnOnce()) {
                     match (state >> 33) % 8 {
                         0..3 => drop(cache.get(&key)),
                         3 => drop(cache.remove(&key)),
-                        4 => drop(cache.lease(&key)),
-                        5 => drop(cache.remove_with(&key, || Ok::<(), ()>(()))),
+                        4 => drop(cache.remove(&key)),
                         _ => cache.insert(key, &[1; VALUE]).unwrap(),
                     }
                     rounds.fetch_add(1, Ordering::Relaxed);
@@ -71,13 +70,6 @@ fn calls_in_a_child_return_whatever_the_threads_of_its_parent_did() {
         beside_threads(&cache, || {
             for round in 0..60 {
                 let reservation = cache.reserve(u64::MAX, VALUE).unwrap();
-                let Leased::Lease(lease) = cache.lease(&u64::MAX) else {
-                    panic!("nothing is put there")
-                };
-                let leased = cache.reserve(u64::MAX, VALUE).unwrap();
-                let Leased::Lease(open) = cache.lease(&u64::MAX) else {
-                    panic!("nothing is put there")
-                };
                 let found = (0..KEYS).find_map(|key| cache.get(&key));
                 let status = forked(|| {
                     let key = round % KEYS;
@@ -89,16 +81,12 @@ fn calls_in_a_child_return_whatever_the_threads_of_its_parent_did() {
                         cache.insert_with(key, VALUE, |_| ()) == Err(KvCacheError::Forked),
                         cache.reserve(key, VALUE).is_err_and(|error| error == KvCacheError::Forked),
                         cache.remove_in_memory(&key).is_none(),
-                        matches!(cache.remove_with(&key, || Ok::<(), ()>(())), Ok(None)),
-                        matches!(cache.remove_with(&key, || Err(7)), Err(7)),
-                        matches!(cache.lease(&key), Leased::Unavailable),
-                        cache.clear_with(|| Ok::<(), ()>(())).is_ok(),
+                        matches!(cache.remove(&key), Ok(None)),
+                        cache.clear().is_ok(),
                         cache.check().is_ok(),
                         cache.evict_to(0) == cache.bytes(),
                         cache.len() == cache.stats().blocks,
-                        !lease.is_valid(),
                         *reservation.commit().key() == u64::MAX,
-                        leased.commit_leased(lease).is_err(),
                         found.is_none_or(|pinned| {
                             !pinned.clone().is_superseded() || pinned.block().len() == VALUE
                         }),
@@ -106,7 +94,6 @@ fn calls_in_a_child_return_whatever_the_threads_of_its_parent_did() {
                         format!("{cache:?}").contains("lru"),
                     ]);
                     cache.clear_in_memory();
-                    drop(open);
                     drop(cache.clone());
                     all
                 });

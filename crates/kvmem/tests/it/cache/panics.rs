@@ -1,15 +1,18 @@
 //! Panics in the caller's code: each of its calls panics in turn, and the cache stays sound.
 
+use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use kvmem::cache::KvCache;
-use kvmem::cache::{Eviction, EvictionPolicy, KvCacheBuilder, Leased, Slot};
+use kvmem::cache::{Eviction, EvictionPolicy, KvCacheBuilder, Slot};
 use kvmem::pool::Pool;
+use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierKey, TierRead, TierValue};
 
 use super::pool;
 
@@ -52,6 +55,20 @@ impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         call("Hash");
         self.0.hash(state);
+    }
+}
+
+impl Clone for Key {
+    fn clone(&self) -> Self {
+        call("Clone");
+        Key(self.0)
+    }
+}
+
+impl TierKey for Key {
+    fn key_bytes(&self) -> Cow<'_, [u8]> {
+        call("key_bytes");
+        Cow::Owned(self.0.to_le_bytes().to_vec())
     }
 }
 
@@ -113,7 +130,72 @@ fn own_memory(builder: KvCacheBuilder<Key>) -> KvCacheBuilder<Key> {
     })
 }
 
+/// A tier in memory, each method of which may panic before and after it has done its work.
+#[derive(Default)]
+struct Stored(Mutex<HashMap<Vec<u8>, Vec<u8>>>);
+
+impl Stored {
+    fn values(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Vec<u8>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Calls `work` between two calls of the caller's code.
+fn between_calls<T>(what: &'static str, work: impl FnOnce() -> T) -> T {
+    call(what);
+    let done = work();
+    call(what);
+    done
+}
+
+impl Tier for Stored {
+    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
+        between_calls("store", || {
+            for value in values.iter().filter(|value| !value.is_superseded()) {
+                self.values().insert(value.key.to_vec(), value.bytes.to_vec());
+            }
+            values.iter().map(|_| Ok(StoreOutcome::Stored)).collect()
+        })
+    }
+
+    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
+        let len = |key: &&[u8]| {
+            let values = self.values();
+            values.get(*key).map_or(Lookup::Missing, |value| Lookup::Found(value.len() as u64))
+        };
+        between_calls("look_up", || keys.iter().map(len).collect())
+    }
+
+    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
+        let fetch = |read: &mut TierRead<'_>| {
+            let values = self.values();
+            let value = values.get(read.key).filter(|value| value.len() == read.into.len())?;
+            read.into.copy_from_slice(value);
+            Some(TierHit::default())
+        };
+        between_calls("fetch", || reads.iter_mut().map(fetch).collect())
+    }
+
+    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
+        between_calls("tier removes", || {
+            keys.iter().for_each(|key| drop(self.values().remove(*key)));
+            Ok(())
+        })
+    }
+
+    fn clear(&self) -> Result<(), BoxError> {
+        between_calls("tier clears", || {
+            self.values().clear();
+            Ok(())
+        })
+    }
+}
+
 fn lower_tier(builder: KvCacheBuilder<Key>) -> KvCacheBuilder<Key> {
+    own_policy(builder).lower_tier(Arc::<Stored>::default())
+}
+
+fn evicting(builder: KvCacheBuilder<Key>) -> KvCacheBuilder<Key> {
     own_policy(builder).on_evict(|pinned| {
         call("evicted");
         drop(pinned);
@@ -128,7 +210,7 @@ fn make(pool: &Pool, build: Build) -> KvCache<Key> {
 /// Uses every operation of a cache; each step may panic. Runs `between` after each step.
 fn script(cache: &KvCache<Key>, between: &mut dyn FnMut()) {
     let key = |number: u64| Key(number);
-    let steps: [&dyn Fn(); 16] = [
+    let steps: [&dyn Fn(); 15] = [
         &|| (0..8).for_each(|number| cache.insert(key(number), &[1; VALUE]).unwrap()),
         &|| (4..8).for_each(|number| drop(cache.get_in_memory(&key(number)))),
         &|| {
@@ -148,37 +230,13 @@ fn script(cache: &KvCache<Key>, between: &mut dyn FnMut()) {
         &|| drop(cache.remove_in_memory(&key(24))),
         &|| drop(cache.reserve(key(30), VALUE).unwrap()),
         &|| drop(cache.reserve(key(30), VALUE).unwrap().commit()),
-        &|| {
-            drop(cache.remove_with(&key(30), || {
-                call("forget");
-                Ok::<(), ()>(())
-            }))
-        },
-        &|| {
-            if let Leased::Lease(lease) = cache.lease(&key(31)) {
-                let room = cache.reserve(key(31), VALUE).unwrap();
-                assert!(lease.is_valid());
-                drop(room.commit_leased(lease));
-            }
-        },
-        &|| {
-            if let Leased::Lease(lease) = cache.lease(&key(32)) {
-                let room = cache.reserve(key(32), VALUE).unwrap();
-                cache.insert(key(32), &[1; VALUE]).unwrap();
-                drop(room.commit_leased(lease));
-            }
-        },
-        &|| drop(cache.lease(&key(33))),
-        &|| drop(cache.lease(&key(32))),
+        &|| drop(cache.remove(&key(30)).unwrap()),
+        &|| drop(cache.get(&key(0))),
+        &|| drop(cache.get_batch(&[key(1), key(2), key(31)])),
+        &|| assert!(cache.contains(&key(7)) || !cache.contains(&key(31))),
         &|| assert!(!cache.contains_in_memory(&key(99))),
         &|| assert!(cache.evict_to(2 * VALUE as u64) <= 2 * VALUE as u64),
-        &|| {
-            let cleared = cache.clear_with(|| {
-                call("forget");
-                Ok::<(), ()>(())
-            });
-            assert_eq!(cleared, Ok(()));
-        },
+        &|| cache.clear().unwrap(),
         &|| {
             (0..3).for_each(|number| cache.insert(key(number), &[1; VALUE]).unwrap());
             cache.clear_in_memory();
@@ -221,11 +279,12 @@ fn is_whole(cache: &KvCache<Key>, pool: &Pool, said: &str) {
 #[test]
 #[cfg_attr(miri, ignore = "many thousand rounds")]
 fn a_panic_at_any_call_of_the_callers_code_leaves_the_cache_whole() {
-    let builds: [(&str, Build); 5] = [
+    let builds: [(&str, Build); 6] = [
         ("own policy", own_policy),
         ("LRU", lru),
         ("scan-resistant", scan_resistant),
         ("own memory", own_memory),
+        ("eviction callback", evicting),
         ("lower tier", lower_tier),
     ];
     let mut kinds = std::collections::BTreeSet::new();
@@ -245,17 +304,34 @@ fn a_panic_at_any_call_of_the_callers_code_leaves_the_cache_whole() {
             kinds.insert(kind);
             let said = format!("{name}: {kind}, call {at}");
             is_whole(&cache, &pool, &said);
-            // Every key can be leased again once the cache is cleared.
-            cache.clear_with(|| Ok::<(), ()>(())).unwrap();
-            for number in 0..40 {
-                assert!(matches!(cache.lease(&Key(number)), Leased::Lease(_)), "{said}: {number}");
+            // Every key can be fetched again once the cache is cleared.
+            cache.clear().unwrap();
+            for number in 0..if name == "lower tier" { 40 } else { 0 } {
+                cache.insert(Key(number), &[4; VALUE]).unwrap();
+                cache.evict_to(0);
+                assert!(cache.get(&Key(number)).is_some(), "{said}: {number}");
             }
             drop(cache);
             assert_eq!(pool.metrics().allocated, 0, "{said}");
         }
     }
     let all = [
-        "Drop", "Eq", "Hash", "allocate", "evicted", "fill", "forget", "insert", "remove", "touch",
+        "Clone",
+        "Drop",
+        "Eq",
+        "Hash",
+        "allocate",
+        "evicted",
+        "fetch",
+        "fill",
+        "insert",
+        "key_bytes",
+        "look_up",
+        "remove",
+        "store",
+        "tier clears",
+        "tier removes",
+        "touch",
         "victim",
     ];
     assert!(kinds.into_iter().eq(all), "all of them are called");
@@ -266,7 +342,7 @@ fn a_panic_at_any_call_of_the_callers_code_leaves_the_cache_whole() {
 fn a_script_goes_on_after_each_panic() {
     // One cache throughout, and a panic every few calls.
     for every in 3..40 {
-        for build in [own_policy, lru, scan_resistant, own_memory, lower_tier] as [Build; 5] {
+        for build in [own_policy, lru, scan_resistant, own_memory, evicting, lower_tier] as [Build; 6] {
             let pool = pool(64 << 10);
             let cache = make(&pool, build);
             for _ in 0..20 {

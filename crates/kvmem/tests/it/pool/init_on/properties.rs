@@ -4,7 +4,7 @@
 use std::ops::Range;
 
 use kvmem::cache::KvCache;
-use kvmem::cache::{Leased, Pinned, Reservation};
+use kvmem::cache::{Pinned, Reservation};
 use kvmem::offset::RawHandle;
 use kvmem::pool::{Block, InitOn, Pool};
 use proptest::collection::vec;
@@ -46,7 +46,6 @@ enum Step {
     Reserve(u64, usize),
     Commit(usize),
     Abort(usize),
-    Fetch(u64, usize, bool),
     Get(u64),
     Unpin(usize),
     Remove(u64),
@@ -84,8 +83,6 @@ fn step() -> impl Strategy<Value = Step> {
         3 => (key(), len()).prop_map(|(key, len)| Step::Reserve(key, len)),
         2 => at().prop_map(Step::Commit),
         1 => at().prop_map(Step::Abort),
-        2 => (key(), len(), any::<bool>())
-            .prop_map(|(key, len, raced)| Step::Fetch(key, len, raced)),
         2 => key().prop_map(Step::Get),
         2 => at().prop_map(Step::Unpin),
         2 => key().prop_map(Step::Remove),
@@ -166,7 +163,7 @@ impl Holders {
                 Err(_) => Ok(()),
             },
             Step::Extend(..) | Step::ExtendRaw(..) => self.extend(step),
-            Step::Insert(..) | Step::Reserve(..) | Step::Fetch(..) => self.write_value(step),
+            Step::Insert(..) | Step::Reserve(..) => self.write_value(step),
             _ => {
                 self.free(step);
                 Ok(())
@@ -214,17 +211,6 @@ impl Holders {
                 }
                 Err(_) => Ok(()),
             },
-            Step::Fetch(key, len, raced) => {
-                let Leased::Lease(lease) = self.cache.lease(&key) else { return Ok(()) };
-                let Ok(room) = self.cache.reserve(key, len) else { return Ok(()) };
-                self.got(room.block().range(), "reserve under a lease")?;
-                if raced {
-                    drop(self.cache.remove(&key));
-                }
-                // A reservation that was overtaken is dropped with what was written to it.
-                drop(room.commit_leased(lease));
-                Ok(())
-            }
             _ => unreachable!("{step:?}"),
         }
     }

@@ -5,13 +5,12 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::thread;
 
-use kvmem::cache::KvCache;
-use kvmem::cache::{Lease, Leased, Pinned};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use super::pool;
-use crate::random::cases;
+use super::{is_valid, pool};
+use crate::cache::leases::{Lease, Leased};
+use crate::cache::{KvCache, Pinned};
 
 /// A step. A step with a number runs that many of the next steps in its middle: while a value is
 /// being handed over, or while the lower tier is being invalidated.
@@ -244,10 +243,10 @@ impl World {
             let state = self.state();
             (state.changed(key, fetch.since), state.latest.get(&key).map(|latest| latest.0))
         };
-        assert_eq!(fetch.lease.is_valid(), !broken);
+        assert_eq!(is_valid(self.cache(), &fetch.lease), !broken);
         let mut room = self.cache().reserve(key, 8).unwrap();
         room.bytes_mut().copy_from_slice(&found.to_le_bytes());
-        let committed = room.commit_leased(fetch.lease);
+        let committed = room.commit_fetched(fetch.lease, None);
         assert_eq!(committed.is_err(), broken, "key {key}");
         match committed {
             Ok(_) => {
@@ -258,7 +257,7 @@ impl World {
                 state.history.push(Some(key));
             }
             Err(superseded) => {
-                let there = superseded.found.as_ref().map(version);
+                let there = superseded.as_ref().map(version);
                 assert!(there.is_none() || there == latest, "key {key}");
             }
         }
@@ -293,7 +292,7 @@ fn run(shards: usize, steps: Vec<Step>) -> (u64, u64) {
 }
 
 proptest! {
-    #![proptest_config(cases(150))]
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
 
     #[test]
     fn a_lookup_returns_the_latest_or_nothing(shards in 1..3_usize, steps in vec(step(), 1..150)) {
@@ -361,12 +360,12 @@ impl Tiers {
         dawdle(dice);
         let mut room = self.cache.reserve(key, 8).unwrap();
         room.bytes_mut().copy_from_slice(&found.to_le_bytes());
-        match room.commit_leased(lease) {
+        match room.commit_fetched(lease, None) {
             Ok(pinned) => {
                 *fetched += 1;
                 Some(version(&pinned))
             }
-            Err(superseded) => superseded.found.as_ref().map(version),
+            Err(superseded) => superseded.as_ref().map(version),
         }
     }
 
