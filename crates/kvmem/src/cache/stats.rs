@@ -30,7 +30,8 @@ pub struct KvCacheStats {
     pub insertion_failures: u64,
     /// Evicted values that the [eviction sink](super::KvCacheBuilder::on_evict) failed to store.
     pub sink_failures: u64,
-    /// Fetched values that were not inserted because their [lease](super::Lease) was broken.
+    /// Fetched values that were not inserted because the key was changed
+    /// meanwhile.
     pub superseded: u64,
 }
 
