@@ -2,39 +2,40 @@
 
 use kvmem::tier::TierState;
 
-/// Counts the calls of a [`ClusterTier`](crate::ClusterTier) since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ClusterStats {
-    /// Whether it works.
-    pub state: TierState,
-    /// Values that the cluster has stored.
-    pub stored: u64,
-    /// Their bytes.
-    pub stored_bytes: u64,
-    /// Values that were fetched.
-    pub fetched: u64,
-    /// Their bytes.
-    pub fetched_bytes: u64,
-    /// Keys that were looked up and that the cluster does not have.
-    pub absent: u64,
-    /// Keys that were not looked up, because the cluster was away.
-    pub skipped: u64,
-    /// Values that were not stored: the cluster was away, or the staging memory was full, or the
-    /// value was too long.
-    pub dropped: u64,
-    /// Stores and fetches that the cluster failed.
-    pub failed: u64,
-    /// Fetched values whose bytes were not those that were stored.
-    pub corrupt: u64,
-    /// Keys that were removed and that the cluster may still have.
-    pub stale: u64,
-    /// Bytes of values that wait for the cluster.
-    pub queued_bytes: u64,
-    /// Helpers that were started.
-    pub starts: u64,
-    /// Helpers that were killed because a call had no answer in time.
-    pub hangs: u64,
-    /// Helpers that were killed because an answer was none to a call.
-    pub violations: u64,
+kvmem::stats! {
+    /// Counts the calls of a client of a cluster since it was made. Sizes are in bytes.
+    pub struct ClusterStats: Clone Copy Debug Default PartialEq Eq {
+        /// Whether the cluster works: 1 it works, 3 it is away.
+        state: TierState [Gauge "kvmem_cluster_state" "state"],
+        /// Values that the cluster has stored.
+        stored: u64 [Counter "kvmem_cluster_stored_total" "values"],
+        /// Bytes of values that the cluster has stored.
+        stored_bytes: u64 [Counter "kvmem_cluster_stored_bytes_total" "bytes"],
+        /// Values that were fetched from the cluster.
+        fetched: u64 [Counter "kvmem_cluster_fetched_total" "values"],
+        /// Bytes of values that were fetched from the cluster.
+        fetched_bytes: u64 [Counter "kvmem_cluster_fetched_bytes_total" "bytes"],
+        /// Keys that were looked up and that the cluster does not have.
+        absent: u64 [Counter "kvmem_cluster_absent_total" "keys"],
+        /// Keys that were not looked up because the cluster was away.
+        skipped: u64 [Counter "kvmem_cluster_skipped_total" "keys"],
+        /// Values that were not stored: the cluster was away, the staging memory was full, or the
+        /// value was superseded or too long.
+        dropped: u64 [Counter "kvmem_cluster_dropped_total" "values"],
+        /// Stores and fetches that the cluster failed.
+        failed: u64 [Counter "kvmem_cluster_failed_total" "values"],
+        /// Fetched values whose bytes were not those that were stored.
+        corrupt: u64 [Counter "kvmem_cluster_corrupt_total" "values"],
+        /// Keys that were removed and that the cluster may still have: they are not looked up until
+        /// it has removed their objects.
+        stale: u64 [Gauge "kvmem_cluster_stale_keys" "keys"],
+        /// Bytes of values that wait for the cluster.
+        queued_bytes: u64 [Gauge "kvmem_cluster_queued_bytes" "bytes"],
+        /// Helpers that were started.
+        starts: u64 [Counter "kvmem_cluster_starts_total" "processes"],
+        /// Helpers that were killed because a call had no answer in time.
+        hangs: u64 [Counter "kvmem_cluster_hangs_total" "processes"],
+        /// Helpers that were killed because an answer fitted no call.
+        violations: u64 [Counter "kvmem_cluster_violations_total" "processes"],
+    }
 }

@@ -12,7 +12,7 @@ use kvmem::tier::{
 use crate::device::Device;
 use crate::format::Hints;
 use crate::index::seconds_now;
-use crate::tier::{DiskTier, TierStats};
+use crate::tier::DiskTier;
 use crate::tier_set::TierSet;
 
 fn lock(order: &Mutex<()>) -> MutexGuard<'_, ()> {
@@ -33,11 +33,6 @@ fn hints_of(Hints { expires, priority }: Hints) -> TierHints {
     let left = expires.saturating_sub(seconds_now().saturating_add(ROUNDED_UP));
     let ttl = (expires != 0).then(|| Duration::from_secs(left.into()));
     TierHints { priority, ttl, ..TierHints::default() }
-}
-
-/// Values that were let go without a call that removes.
-fn evictions(stats: TierStats) -> u64 {
-    stats.evictions + stats.checksum_misses + stats.lost_misses
 }
 
 /// A cache's evicted values go to the disk in the thread that evicts them, or in that of a
@@ -155,11 +150,11 @@ impl<D: Device> Tier for DiskTier<D> {
     }
 
     fn evictions(&self) -> u64 {
-        evictions(self.stats())
+        self.let_go()
     }
 
     fn state(&self) -> TierState {
-        if self.stats().read_only { TierState::ReadOnly } else { TierState::Working }
+        if self.is_read_only() { TierState::ReadOnly } else { TierState::Working }
     }
 
     fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
@@ -229,12 +224,12 @@ impl<D: Device> Tier for TierSet<D> {
     }
 
     fn evictions(&self) -> u64 {
-        evictions(self.stats())
+        self.tiers().iter().map(DiskTier::let_go).sum()
     }
 
     /// A set stores the keys of those tiers that work.
     fn state(&self) -> TierState {
-        let works = |tier: &DiskTier<D>| !tier.stats().read_only;
+        let works = |tier: &DiskTier<D>| !tier.is_read_only();
         if self.tiers().iter().any(works) { TierState::Working } else { TierState::ReadOnly }
     }
 

@@ -16,11 +16,12 @@ use std::time::Duration;
 
 use kvmem::arena::Region;
 use kvmem::pool::Pool;
+use kvmem::pool::observe::Stats;
 use kvmem::tier::{TierRead, TierValue};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use thiserror::Error;
 
-use crate::device::{Device, FileDevice, FixedBufferStats, FixedBuffersError};
+use crate::device::{Device, FileDevice, FixedBuffersError};
 use crate::side_by_side::side_by_side;
 use crate::tier::{
     DiskTier, DiskTierOptions, Fetched, OpenReport, StoreError, TierError, TierStats,
@@ -299,16 +300,6 @@ impl<D: Device> TierSet<D> {
 }
 
 impl TierSet<FileDevice> {
-    /// Returns the sums of the fixed buffers of all files.
-    #[must_use]
-    pub fn fixed_buffers(&self) -> FixedBufferStats {
-        let buffers = self.tiers.iter().map(|tier| tier.device().fixed_buffers());
-        buffers.fold(FixedBufferStats::default(), |sum, more| FixedBufferStats {
-            bytes: sum.bytes + more.bytes,
-            transfers: sum.transfers + more.transfers,
-        })
-    }
-
     /// Registers the memory of a pool with the rings of every file: see
     /// [`DiskTier::register_memory`].
     ///

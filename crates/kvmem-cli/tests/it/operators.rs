@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::Stdio;
 
-use kvmem_node::observe::{METRICS, NAMESPACE_METRICS};
-use kvmem_node::{ConnectOptions, NodeClient};
+use kvmem::pool::observe::Stats;
+use kvmem_node::{ConnectOptions, NamespaceStats, NodeClient, NodeStats};
 use serde_json::Value;
 
 use crate::command::text;
@@ -239,12 +239,12 @@ fn prometheus_reads_the_figures_of_a_server() {
         let value = line.unwrap_or_else(|| panic!("no {series} in\n{page}"));
         value.parse::<f64>().expect("a number")
     };
-    for metric in METRICS {
+    for metric in NodeStats::metrics() {
         let value = value(metric.name, "");
         assert!(value >= 0.0);
         assert!(page.contains(&format!("# HELP {} {}", metric.name, metric.help)), "{page}");
     }
-    for metric in NAMESPACE_METRICS {
+    for metric in NamespaceStats::metrics() {
         value(metric.name, ",namespace=\"chat\"");
     }
     assert_eq!(value("kvmem_node_capacity_bytes", ""), f64::from(16 << 20));

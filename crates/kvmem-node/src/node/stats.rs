@@ -26,87 +26,92 @@ pub(super) struct Counters {
     pub(super) tier_failed: u64,
 }
 
-/// Statistics of a node. Counts begin when the server starts.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeStats {
-    /// Bytes of the memory.
-    pub capacity: u64,
-    /// Bytes that values and reservations take: each takes whole units of the alignment.
-    pub used: u64,
-    /// Bytes of the largest free range.
-    pub largest_free: u64,
-    /// Values that can be found.
-    pub values: u64,
-    /// Blocks that there can be.
-    pub max_blocks: u64,
-    /// Clients that are connected, or whose process lives.
-    pub sessions: u64,
-    /// Sessions whose client has not returned since the server restarted.
-    pub orphaned_sessions: u64,
-    /// Values that are pinned.
-    pub pinned: u64,
-    /// Bytes that pinned values take.
-    pub pinned_bytes: u64,
-    /// Reservations.
-    pub reservations: u64,
-    /// Bytes that reservations take.
-    pub reserved_bytes: u64,
-    /// Bytes that fenced reservations take, whose client was silent for too long, and blocks into
-    /// which a device may still read for an earlier server.
-    pub fenced_bytes: u64,
-    /// Bytes of values whose [parent](crate::ValueOptions::parent) is neither in memory nor in the
-    /// tier: no look-up from the start of a prefix on finds them.
-    pub dead_bytes: u64,
-    /// Keys that were acquired and had a value.
-    pub hits: u64,
-    /// Keys that were acquired and had none.
-    pub misses: u64,
-    /// Blocks that were reserved.
-    pub reserved_total: u64,
-    /// Values that were committed.
-    pub committed_total: u64,
-    /// Values that were removed.
-    pub removed_total: u64,
-    /// Values that were evicted for others.
-    pub evicted_total: u64,
-    /// Values whose time was over.
-    pub expired_total: u64,
-    /// Reservations that were fenced.
-    pub fenced_total: u64,
-    /// Reservations that failed because nothing could be evicted.
-    pub out_of_space_total: u64,
-    /// Values that the scrubber has verified.
-    pub scrubbed_total: u64,
-    /// Values that were removed because their bytes did not have their checksum.
-    pub damaged_total: u64,
-    /// Values that the tier has stored.
-    pub tier_stored_total: u64,
-    /// Values that were fetched from the tier.
-    pub tier_fetched_total: u64,
-    /// Values that the tier could not fetch or remove.
-    pub tier_failed_total: u64,
-    /// Whether the tier works.
-    pub tier_state: TierState,
-    /// All namespaces. The number of a namespace is its index. One that the client may not use has
-    /// no name, a share of 0, and no figures.
-    pub namespaces: Vec<NamespaceStats>,
+kvmem::stats! {
+    /// Figures of a node, for all its clients and namespaces. Counts begin when its server starts.
+    /// Sizes are in bytes.
+    pub struct NodeStats: Clone Debug Default PartialEq Eq Serialize Deserialize {
+        /// Bytes of the memory.
+        capacity: u64 [Gauge "kvmem_node_capacity_bytes" "bytes"],
+        /// Bytes that values and reservations use: each takes whole units of the alignment.
+        used: u64 [Gauge "kvmem_node_used_bytes" "bytes"],
+        /// Bytes of the largest free range.
+        largest_free: u64 [Gauge "kvmem_node_largest_free_bytes" "bytes"],
+        /// Values that can be found.
+        values: u64 [Gauge "kvmem_node_values" "values"],
+        /// The most values and reservations that there can be.
+        max_blocks: u64 [Gauge "kvmem_node_max_blocks" "blocks"],
+        /// Clients that are connected, or whose process lives.
+        sessions: u64 [Gauge "kvmem_node_sessions" "sessions"],
+        /// Sessions whose client has not returned since the server restarted.
+        orphaned_sessions: u64 [Gauge "kvmem_node_orphaned_sessions" "sessions"],
+        /// Values that are pinned.
+        pinned: u64 [Gauge "kvmem_node_pinned_values" "values"],
+        /// Bytes of values that are pinned.
+        pinned_bytes: u64 [Gauge "kvmem_node_pinned_bytes" "bytes"],
+        /// Reservations.
+        reservations: u64 [Gauge "kvmem_node_reservations" "reservations"],
+        /// Bytes of reservations.
+        reserved_bytes: u64 [Gauge "kvmem_node_reserved_bytes" "bytes"],
+        /// Bytes of reservations whose client was silent for longer than its lease, and of blocks
+        /// into which a device may still read for an earlier server.
+        fenced_bytes: u64 [Gauge "kvmem_node_fenced_bytes" "bytes"],
+        /// Bytes of values whose parent is neither in memory nor in the tier: no look-up from the
+        /// start of a prefix on finds them.
+        dead_bytes: u64 [Gauge "kvmem_node_dead_bytes" "bytes"],
+        /// Keys that were acquired and had a value.
+        hits: u64 [Counter "kvmem_node_hits_total" "keys"],
+        /// Keys that were acquired and had none.
+        misses: u64 [Counter "kvmem_node_misses_total" "keys"],
+        /// Blocks that were reserved.
+        reserved_total: u64 [Counter "kvmem_node_reserved_total" "blocks"],
+        /// Values that were committed.
+        committed_total: u64 [Counter "kvmem_node_committed_total" "values"],
+        /// Values that were removed.
+        removed_total: u64 [Counter "kvmem_node_removed_total" "values"],
+        /// Values that were evicted for others.
+        evicted_total: u64 [Counter "kvmem_node_evictions_total" "values"],
+        /// Values whose time was over.
+        expired_total: u64 [Counter "kvmem_node_expired_total" "values"],
+        /// Reservations that were fenced: their client was silent for longer than its lease.
+        fenced_total: u64 [Counter "kvmem_node_fenced_total" "reservations"],
+        /// Reservations that failed because nothing could be evicted.
+        out_of_space_total: u64 [Counter "kvmem_node_out_of_space_total" "calls"],
+        /// Values that the server has verified in the background.
+        scrubbed_total: u64 [Counter "kvmem_node_scrubbed_total" "values"],
+        /// Values that were removed because their bytes did not have their checksum.
+        damaged_total: u64 [Counter "kvmem_node_damaged_total" "values"],
+        /// Values that the tier has stored.
+        tier_stored_total: u64 [Counter "kvmem_node_tier_stored_total" "values"],
+        /// Values that were fetched from the tier.
+        tier_fetched_total: u64 [Counter "kvmem_node_tier_fetched_total" "values"],
+        /// Values that the tier could not fetch or remove.
+        tier_failed_total: u64 [Counter "kvmem_node_tier_failed_total" "values"],
+        /// Whether the tier works: 0 there is none, 1 it works, 2 it stores nothing because its
+        /// device failed, 3 it is away and may work later.
+        tier_state: TierState [Gauge "kvmem_node_tier_state" "state"],
+        /// All namespaces. The number of a namespace is its index. One that the client may not use
+        /// has no name, a share of 0, and no figures.
+        namespaces: Vec<NamespaceStats>,
+    }
 }
 
-/// Statistics of a namespace.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NamespaceStats {
-    /// The name.
-    pub name: String,
-    /// Bytes that its values and reservations take: each takes whole units of the alignment.
-    pub bytes: u64,
-    /// The most bytes that it may use.
-    pub max_bytes: u64,
-    /// Values that are pinned.
-    pub pinned: u64,
-    /// Bytes that pinned values take.
-    pub pinned_bytes: u64,
-    /// Its share of the memory, beside those of the others.
-    pub share: u32,
+kvmem::stats! {
+    /// Figures of a namespace of a node. Sizes are in bytes.
+    pub struct NamespaceStats: Clone Debug Default PartialEq Eq Serialize Deserialize {
+        /// The name.
+        name: String,
+        /// Bytes of values and reservations of the namespace: each takes whole units of the
+        /// alignment.
+        bytes: u64 [Gauge "kvmem_node_namespace_bytes" "bytes"],
+        /// The most bytes that it may use.
+        max_bytes: u64,
+        /// Values of the namespace that are pinned.
+        pinned: u64 [Gauge "kvmem_node_namespace_pinned_values" "values"],
+        /// Bytes of values of the namespace that are pinned.
+        pinned_bytes: u64 [Gauge "kvmem_node_namespace_pinned_bytes" "bytes"],
+        /// Share of the memory, compared with those of the other namespaces.
+        share: u32 [Gauge "kvmem_node_namespace_share" "shares"],
+    }
 }
 
 /// Entries that a call of a client looks at for the values of its namespace.

@@ -531,6 +531,10 @@ impl Device for FileDevice {
         FileDevice::keep_open(self, file)
     }
 
+    fn fixed_buffers(&self) -> FixedBufferStats {
+        FileDevice::fixed_buffers(self)
+    }
+
     fn may_be_shared(&self) -> bool {
         self.shared
     }

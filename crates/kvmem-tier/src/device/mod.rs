@@ -88,6 +88,12 @@ pub trait Device: Send + Sync {
         Ok(())
     }
 
+    /// Returns what is registered as fixed buffers, and how many transfers have used it. By default
+    /// there are none.
+    fn fixed_buffers(&self) -> FixedBufferStats {
+        FixedBufferStats::default()
+    }
+
     /// Returns whether another host may have the device open, of which the kernel of this one knows
     /// nothing: a block device, or a file of a network.
     fn may_be_shared(&self) -> bool {

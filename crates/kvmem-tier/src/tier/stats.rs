@@ -1,99 +1,84 @@
 //! *Statistics* of a tier.
 
-/// What a tier holds, and what it has done since it was opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TierStats {
-    /// Values held.
-    pub entries: u64,
-    /// Of these, values in several ranges of the file.
-    pub scattered: u64,
-    /// Of these, values whose bytes a power cut may have taken: they were written without a sync,
-    /// by a process that was killed before the next checkpoint, and were not read since.
-    pub unverified_values: u64,
-    /// The bytes of all values held, without padding.
-    pub bytes: u64,
-    /// Bytes of the data area.
-    pub capacity: u64,
-    /// Bytes of the data area in use, padding included.
-    pub used: u64,
-    /// Bytes of the data area that lost or falsified what was written, and are not used any more.
-    pub quarantined: u64,
-    /// Values stored.
-    pub stored: u64,
-    /// Bytes of values written, padding included.
-    pub written_bytes: u64,
-    /// Bytes of journal, checkpoints and superblocks written.
-    pub metadata_bytes: u64,
-    /// Bytes that were written to the file over its life: of values, journal, checkpoints and
-    /// superblocks. Of a file that an earlier version made, since this one opened it first. What a
-    /// process wrote of an unfinished checkpoint before it was killed is not counted.
-    pub lifetime_bytes: u64,
-    /// Bytes that were written in a day of this life, on average; the first day counts whole.
-    pub bytes_per_day: u64,
-    /// Values fetched.
-    pub hits: u64,
-    /// Fetches of a key without a value, or whose value was replaced or evicted meanwhile.
-    pub misses: u64,
-    /// Fetches whose bytes had another checksum than what was stored.
-    pub checksum_misses: u64,
-    /// Fetches of values whose bytes a power cut took before they were synced. Their blocks are
-    /// free again.
-    pub lost_misses: u64,
-    /// Fetches that the device failed with an error.
-    pub io_misses: u64,
-    /// Fetches of which the device had fewer bytes than were stored: the file was cut off.
-    pub short_misses: u64,
-    /// Values that a cache above evicted, and that were not written: see
-    /// [`DiskTierOptions::admission`](crate::DiskTierOptions::admission).
-    pub not_admitted: u64,
-    /// Values that a cache above evicted as it had fetched them: they were not written again.
-    pub unchanged: u64,
-    /// Values evicted.
-    pub evictions: u64,
-    /// Of these, values that had expired.
-    pub expired: u64,
-    /// Copies of the superblock that could not be written. The other copy was.
-    pub superblock_failures: u64,
-    /// Checkpoints written.
-    pub checkpoints: u64,
-    /// Bytes of the index in memory.
-    pub index_bytes: u64,
-    /// Whether the journal failed: nothing is stored until the tier can begin it anew, which it
-    /// tries in pauses of up to a minute. Values that were stored are still found.
-    pub read_only: bool,
+kvmem::stats! {
+    /// What a disk tier holds, and what it has done since it was opened; of a set, the sums of all
+    /// its tiers. Sizes are in bytes.
+    pub struct TierStats: Clone Copy Debug Default PartialEq Eq {
+        /// Values held.
+        entries: u64 [Gauge "kvmem_tier_entries" "values"],
+        /// Of the values, those in several ranges of the file.
+        scattered: u64 [Gauge "kvmem_tier_scattered_entries" "values"],
+        /// Of the values, those whose bytes a power cut may have taken: they were written without a
+        /// sync, by a process that was killed before the next checkpoint, and were not read since.
+        unverified_values: u64 [Gauge "kvmem_tier_unverified_entries" "values"],
+        /// Bytes of all values held, without padding.
+        bytes: u64 [Gauge "kvmem_tier_bytes" "bytes"],
+        /// Bytes of the file for values.
+        capacity: u64 [Gauge "kvmem_tier_capacity_bytes" "bytes"],
+        /// Bytes of the file that values use, padding included.
+        used: u64 [Gauge "kvmem_tier_used_bytes" "bytes"],
+        /// Bytes of the file that are not used any more, because what was written there was lost.
+        quarantined: u64 [Gauge "kvmem_tier_quarantined_bytes" "bytes"],
+        /// Values stored.
+        stored: u64 [Counter "kvmem_tier_stored_total" "values"],
+        /// Bytes of values written, padding included.
+        written_bytes: u64 [Counter "kvmem_tier_written_bytes_total" "bytes"
+            "kind" = "data" "Bytes written to the drive."],
+        /// Bytes of journal, checkpoints and superblocks written.
+        metadata_bytes: u64 [Counter "kvmem_tier_written_bytes_total" "bytes"
+            "kind" = "metadata" "Bytes written to the drive."],
+        /// Bytes that were written to the file over its life: of values, journal, checkpoints and
+        /// superblocks. Of a file that an earlier version made, since this one opened it first. The
+        /// part of an unfinished checkpoint that a killed process wrote is not counted.
+        lifetime_bytes: u64 [Gauge "kvmem_tier_lifetime_bytes" "bytes"],
+        /// Bytes that were written in a day of this life, on average; the first day counts whole.
+        bytes_per_day: u64 [Gauge "kvmem_tier_bytes_per_day" "bytes"],
+        /// Values fetched.
+        hits: u64 [Counter "kvmem_tier_hits_total" "values"],
+        /// Fetches of keys without a value, or whose value was replaced or evicted meanwhile.
+        misses: u64 [Counter "kvmem_tier_misses_total" "values"
+            "kind" = "absent" "Fetches that returned no value."],
+        /// Fetches whose bytes had another checksum than those that were stored.
+        checksum_misses: u64 [Counter "kvmem_tier_misses_total" "values"
+            "kind" = "checksum" "Fetches that returned no value."],
+        /// Fetches of values whose bytes a power cut took before they were synced. Their blocks are
+        /// free again.
+        lost_misses: u64 [Counter "kvmem_tier_misses_total" "values"
+            "kind" = "lost" "Fetches that returned no value."],
+        /// Fetches that the drive failed with an error.
+        io_misses: u64 [Counter "kvmem_tier_misses_total" "values"
+            "kind" = "io" "Fetches that returned no value."],
+        /// Fetches of which the file had fewer bytes than were stored: it was cut off.
+        short_misses: u64 [Counter "kvmem_tier_misses_total" "values"
+            "kind" = "short" "Fetches that returned no value."],
+        /// Values that a cache evicted and that were not written, by `admission` or
+        /// `max_write_bytes_per_s`.
+        not_admitted: u64 [Counter "kvmem_tier_not_admitted_total" "values"],
+        /// Values that a cache evicted as it had fetched them: they were not written again.
+        unchanged: u64 [Counter "kvmem_tier_unchanged_total" "values"],
+        /// Values evicted.
+        evictions: u64 [Counter "kvmem_tier_evictions_total" "values"],
+        /// Of the evicted values, those that had expired.
+        expired: u64 [Counter "kvmem_tier_expired_total" "values"],
+        /// Copies of the superblock that could not be written. The other copy was.
+        superblock_failures: u64 [Counter "kvmem_tier_superblock_failures_total" "superblocks"],
+        /// Checkpoints written.
+        checkpoints: u64 [Counter "kvmem_tier_checkpoints_total" "checkpoints"],
+        /// Memory that the index takes.
+        index_bytes: u64 [Gauge "kvmem_tier_index_bytes" "bytes"],
+        /// Bytes of memory that are registered as fixed buffers with the rings of the file.
+        fixed_buffer_bytes: u64 [Gauge "kvmem_tier_fixed_buffer_bytes" "bytes"],
+        /// Transfers that used a fixed buffer.
+        fixed_buffer_transfers: u64 [Counter "kvmem_tier_fixed_buffer_transfers_total" "transfers"],
+        /// Whether the journal failed: nothing is stored until the tier can begin it anew, which it
+        /// tries in pauses of up to a minute. Values that were stored are still found.
+        read_only: bool [Gauge "kvmem_tier_read_only" "tiers"],
+    }
 }
 
 impl TierStats {
-    /// Returns the sums.
-    pub(crate) fn plus(self, other: TierStats) -> TierStats {
-        TierStats {
-            entries: self.entries + other.entries,
-            scattered: self.scattered + other.scattered,
-            unverified_values: self.unverified_values + other.unverified_values,
-            bytes: self.bytes + other.bytes,
-            capacity: self.capacity + other.capacity,
-            used: self.used + other.used,
-            quarantined: self.quarantined + other.quarantined,
-            stored: self.stored + other.stored,
-            written_bytes: self.written_bytes + other.written_bytes,
-            metadata_bytes: self.metadata_bytes + other.metadata_bytes,
-            lifetime_bytes: self.lifetime_bytes + other.lifetime_bytes,
-            bytes_per_day: self.bytes_per_day + other.bytes_per_day,
-            hits: self.hits + other.hits,
-            misses: self.misses + other.misses,
-            checksum_misses: self.checksum_misses + other.checksum_misses,
-            lost_misses: self.lost_misses + other.lost_misses,
-            io_misses: self.io_misses + other.io_misses,
-            short_misses: self.short_misses + other.short_misses,
-            not_admitted: self.not_admitted + other.not_admitted,
-            unchanged: self.unchanged + other.unchanged,
-            evictions: self.evictions + other.evictions,
-            expired: self.expired + other.expired,
-            superblock_failures: self.superblock_failures + other.superblock_failures,
-            checkpoints: self.checkpoints + other.checkpoints,
-            index_bytes: self.index_bytes + other.index_bytes,
-            read_only: self.read_only || other.read_only,
-        }
+    /// Returns the number of values that were let go without a call that removes.
+    pub(crate) fn let_go(&self) -> u64 {
+        self.evictions + self.checksum_misses + self.lost_misses
     }
 }

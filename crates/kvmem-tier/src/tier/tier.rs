@@ -204,6 +204,7 @@ impl<D: Device> DiskTier<D> {
             return TierStats::default();
         }
         let space = self.space.metrics();
+        let fixed = self.device.fixed_buffers();
         let state = self.state();
         let block = BLOCK as u64;
         let quarantined: u64 = state.quarantined.iter().map(|(one, _)| u64::from(one.blocks)).sum();
@@ -217,9 +218,21 @@ impl<D: Device> DiskTier<D> {
             index_bytes: state.index.bytes() as u64,
             lifetime_bytes: state.lifetime_bytes(),
             bytes_per_day: state.bytes_per_day(seconds_now().into()),
+            fixed_buffer_bytes: fixed.bytes,
+            fixed_buffer_transfers: fixed.transfers,
             read_only: self.usable().is_err(),
             ..state.stats
         }
+    }
+
+    /// Returns whether nothing is stored until the journal is begun anew.
+    pub(crate) fn is_read_only(&self) -> bool {
+        !self.is_forked() && self.usable().is_err()
+    }
+
+    /// Returns the number of values that were let go without a call that removes.
+    pub(crate) fn let_go(&self) -> u64 {
+        if self.is_forked() { 0 } else { self.state().stats.let_go() }
     }
 
     /// Keeps a file open until no transfer of the tier can read or write memory any more: see

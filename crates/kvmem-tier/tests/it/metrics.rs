@@ -7,13 +7,11 @@ use std::sync::{Arc, LazyLock, Mutex};
 use kvmem::arena::PageSize;
 use kvmem::cache::KvCache;
 use kvmem::pool::Pool;
-use kvmem::pool::observe::{Exporter, Kind};
-use kvmem::tier::TierRead;
-use kvmem::tier::WriteBehind;
+use kvmem::pool::observe::{Exporter, Stats, rows};
+use kvmem::tier::{TierRead, WriteBehind, WriteBehindStats};
 use kvmem_tier::device::MemoryDevice;
-use kvmem_tier::observe::set_publisher;
-use kvmem_tier::observe::{METRICS, QUEUE_METRICS, TierMetric, publisher, queue_publisher};
-use kvmem_tier::{DiskTier, DiskTierOptions, TierSet};
+use kvmem_tier::observe::{publisher, queue_publisher, set_publisher};
+use kvmem_tier::{DiskTier, DiskTierOptions, TierSet, TierStats};
 use metrics::{
     Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
     Unit,
@@ -121,14 +119,14 @@ fn every_figure_is_published_with_its_kind_and_labels() {
         Exporter::new().also(publisher("kv", &tier)).publish();
     });
     let kept = kept.0.lock().unwrap();
-    for metric in METRICS {
+    for metric in TierStats::metrics() {
         let label = metric.label.map_or(String::new(), |(key, value)| format!(" {key}={value}"));
         let name = format!("{} {} tier=kv{label}", metric.kind, metric.name);
         assert_eq!(kept.get(&name), Some(&((metric.value)(&stats) as f64)), "{name} in {kept:?}");
         assert!(kept.contains_key(&format!("help {} {}", metric.name, metric.help)), "{name}");
     }
     let figures = kept.keys().filter(|name| !name.starts_with("help")).count();
-    assert_eq!(figures, METRICS.len(), "{kept:?}");
+    assert_eq!(figures, TierStats::metrics().count(), "{kept:?}");
     let value = |name: &str| kept[name];
     assert_eq!(value("gauge kvmem_tier_read_only tier=kv"), 1.0);
     assert_eq!(value("counter kvmem_tier_misses_total tier=kv kind=io"), 1.0);
@@ -155,7 +153,7 @@ fn each_file_of_a_set_has_its_own_figures() {
     let mut entries = 0.0;
     for (file, tier) in files.into_iter().zip(set.in_given_order()) {
         let stats = tier.stats();
-        for metric in METRICS {
+        for metric in TierStats::metrics() {
             let label = metric.label.map_or(String::new(), |(key, name)| format!(" {key}={name}"));
             let name = format!("{} {} tier=kv file={file}{label}", metric.kind, metric.name);
             assert_eq!(kept.get(&name), Some(&((metric.value)(&stats) as f64)), "{name}");
@@ -166,7 +164,7 @@ fn each_file_of_a_set_has_its_own_figures() {
     }
     assert_eq!(entries, 90.0);
     let figures = kept.keys().filter(|name| !name.starts_with("help")).count();
-    assert_eq!(figures, 3 * METRICS.len());
+    assert_eq!(figures, 3 * TierStats::metrics().count());
 }
 
 #[test]
@@ -187,7 +185,7 @@ fn the_figures_of_a_queue_are_published() {
         Exporter::new().also(queue_publisher("kv", move || behind.stats())).publish();
     });
     let kept = kept.0.lock().unwrap();
-    for metric in QUEUE_METRICS {
+    for metric in WriteBehindStats::metrics() {
         let label = metric.label.map_or(String::new(), |(key, name)| format!(" {key}={name}"));
         let name = format!("{} {} tier=kv{label}", metric.kind, metric.name);
         assert_eq!(kept.get(&name), Some(&((metric.value)(&stats) as f64)), "{name}");
@@ -197,27 +195,12 @@ fn the_figures_of_a_queue_are_published() {
     assert_eq!(kept["gauge kvmem_tier_queue_values tier=kv"], 0.0);
 }
 
-/// The table in the code and the one in the documentation are the same, in Prometheus' terms.
+/// The tables in the code and those in the documentation are the same.
 #[test]
-fn the_table_matches_the_documentation() {
+fn the_tables_match_the_documentation() {
     let text = include_str!("../../docs/metrics.md");
-    let rows = text.lines().filter(|line| line.starts_with("| `kvmem_"));
-    let documented: Vec<String> = rows.map(|row| row.replace('`', "")).collect();
-    let mut there = rows_of(METRICS);
-    there.extend(rows_of(QUEUE_METRICS));
-    there.dedup();
-    assert_eq!(documented, there);
-}
-
-/// Returns the rows of the documentation for a table.
-fn rows_of<S: fmt::Debug>(table: &[TierMetric<S>]) -> Vec<String> {
-    let row = |what: &TierMetric<S>| {
-        assert_eq!(what.name.ends_with("_total"), what.kind == Kind::Counter, "{what:?}");
-        assert!(what.unit != "bytes" || what.name.contains("bytes"), "{what:?}");
-        let label = what.label.map_or("–", |(key, _)| key);
-        format!("| {} | {} | {} | {label} | {} |", what.name, what.kind, what.unit, what.help)
-    };
-    table.iter().map(row).collect()
+    let documented: Vec<&str> = text.lines().filter(|line| line.starts_with("| `kvmem_")).collect();
+    assert_eq!(documented, [rows::<TierStats>("–"), rows::<WriteBehindStats>("–")].concat());
 }
 
 /// Keeps the names of spans and the texts of events.

@@ -4,35 +4,34 @@ use std::fmt;
 
 use serde::Serialize;
 
-/// Figures of a cache. Each is exact; they are not of one instant while other threads change the
-/// cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct KvCacheStats {
-    /// Number of blocks in the cache, including those being written. Blocks that were removed or
-    /// replaced while pinned are not included.
-    pub blocks: u64,
-    /// Bytes of those blocks.
-    pub bytes: u64,
-    /// Calls of `get` that found their key.
-    pub hits: u64,
-    /// Calls of `get` that did not find their key.
-    pub misses: u64,
-    /// Values committed.
-    pub insertions: u64,
-    /// Committed values that replaced another value under the same key.
-    pub replacements: u64,
-    /// Blocks evicted, for space or by the watermarks.
-    pub evictions: u64,
-    /// Blocks removed by their key.
-    pub removals: u64,
-    /// Insertions that failed because no block could be evicted.
-    pub insertion_failures: u64,
-    /// Evicted values that the [eviction sink](super::KvCacheBuilder::on_evict) failed to store.
-    pub sink_failures: u64,
-    /// Fetched values that were not inserted because the key was changed
-    /// meanwhile.
-    pub superseded: u64,
+crate::stats! {
+    /// Figures of a cache. Each is exact; they are not of one instant while other threads change
+    /// the cache. Sizes are in bytes.
+    pub struct KvCacheStats: Clone Copy Debug Default PartialEq Eq Serialize {
+        /// Blocks in the cache, including those being written. Blocks that were removed or replaced
+        /// while pinned are not included.
+        blocks: u64 [Gauge "kvmem_cache_blocks" "blocks"],
+        /// Bytes of these blocks.
+        bytes: u64 [Gauge "kvmem_cache_bytes" "bytes"],
+        /// Calls of `get` that found their key.
+        hits: u64 [Counter "kvmem_cache_hits_total" "look-ups"],
+        /// Calls of `get` that did not find their key.
+        misses: u64 [Counter "kvmem_cache_misses_total" "look-ups"],
+        /// Values committed.
+        insertions: u64 [Counter "kvmem_cache_insertions_total" "blocks"],
+        /// Committed values that replaced another value under the same key.
+        replacements: u64 [Counter "kvmem_cache_replacements_total" "blocks"],
+        /// Blocks evicted, for space or by the watermarks.
+        evictions: u64 [Counter "kvmem_cache_evictions_total" "blocks"],
+        /// Blocks removed by their key.
+        removals: u64 [Counter "kvmem_cache_removals_total" "blocks"],
+        /// Insertions that failed because no block could be evicted.
+        insertion_failures: u64 [Counter "kvmem_cache_insertion_failures_total" "requests"],
+        /// Evicted values that the eviction sink or the lower tier failed to store.
+        sink_failures: u64 [Counter "kvmem_cache_sink_failures_total" "blocks"],
+        /// Fetched values that were not inserted because their lease was no longer valid.
+        superseded: u64 [Counter "kvmem_cache_superseded_total" "blocks"],
+    }
 }
 
 impl KvCacheStats {

@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::pool::observe::FieldType;
+
 /// Whether a tier works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TierState {
@@ -26,5 +28,11 @@ impl TierState {
             TierState::ReadOnly => "read_only",
             TierState::Away => "away",
         }
+    }
+}
+
+impl FieldType for TierState {
+    fn number(&self) -> u64 {
+        *self as u64
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod instruments;
 mod latency;
 pub(crate) mod names;
 mod setup_times;
+pub(crate) mod stats;
 
 #[cfg(feature = "metrics")]
 pub use super::export::{Exporter, Publisher};
@@ -13,6 +14,11 @@ pub use super::figures::PoolFigures;
 pub use failures::Failures;
 pub use latency::LatencyFigures;
 pub use names::{Described, Kind, METRICS};
+#[cfg(feature = "metrics")]
+pub use stats::publish;
+pub use stats::{Field, Metric, Stats, rows};
+#[doc(hidden)]
+pub use stats::{FieldType, MetricOfField};
 
 pub(super) use failures::FailureCounts;
 pub(super) use latency::Latency;

@@ -1,4 +1,4 @@
-//! *Names*: the table of all metrics. The exporter and the documentation both follow it.
+//! *Names*: the table of the metrics of pools. The exporter and the documentation both follow it.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ macro_rules! table {
     ($(
         $id:ident: $name:literal $kind:ident $unit:literal [$($label:literal),*] $help:literal;
     )*) => {
-        /// All metrics, in the order of the [documentation](super).
+        /// All metrics of a pool, in the order of the [documentation](super).
         pub const METRICS: &[Described] = &[$($id),*];
         $(
             pub(crate) const $id: Described = Described {
@@ -90,26 +90,4 @@ table! {
         "Number of failures to map or populate memory, whether or not the pool was built";
     REGISTRATION_FAILURES: "kvmem_pool_registration_failures_total" Counter "failures" ["registrar"]
         "Number of failures to register memory, whether or not the pool was built";
-    BLOCKS: "kvmem_cache_blocks" Gauge "blocks" ["cache"]
-        "Number of blocks in the cache, including those being written";
-    BYTES: "kvmem_cache_bytes" Gauge "bytes" ["cache"]
-        "Bytes of all blocks in the cache, including those being written";
-    HITS: "kvmem_cache_hits_total" Counter "look-ups" ["cache"]
-        "Number of look-ups that found their key";
-    MISSES: "kvmem_cache_misses_total" Counter "look-ups" ["cache"]
-        "Number of look-ups that did not find their key";
-    INSERTIONS: "kvmem_cache_insertions_total" Counter "blocks" ["cache"]
-        "Number of values committed";
-    REPLACEMENTS: "kvmem_cache_replacements_total" Counter "blocks" ["cache"]
-        "Number of committed values that replaced another value under the same key";
-    EVICTIONS: "kvmem_cache_evictions_total" Counter "blocks" ["cache"]
-        "Number of blocks evicted, for space or by the watermarks";
-    REMOVALS: "kvmem_cache_removals_total" Counter "blocks" ["cache"]
-        "Number of blocks removed by their key";
-    INSERTION_FAILURES: "kvmem_cache_insertion_failures_total" Counter "requests" ["cache"]
-        "Number of insertions that failed because no block could be evicted";
-    SINK_FAILURES: "kvmem_cache_sink_failures_total" Counter "blocks" ["cache"]
-        "Number of evicted values that the eviction sink failed to store";
-    SUPERSEDED: "kvmem_cache_superseded_total" Counter "blocks" ["cache"]
-        "Number of fetched values that were not inserted because their lease was broken";
 }

@@ -6,7 +6,8 @@ mod oracle;
 mod setup;
 mod spans;
 
-use kvmem::pool::observe::{Exporter, METRICS};
+use kvmem::cache::KvCacheStats;
+use kvmem::pool::observe::{Described, Exporter, Kind, METRICS, Stats, rows};
 
 use self::memory_recorder::MemoryRecorder;
 use super::small;
@@ -18,44 +19,27 @@ fn published(exporter: &Exporter) -> MemoryRecorder {
     recorded
 }
 
-/// The table in the code and the one in the documentation are the same.
-#[test]
-fn the_table_matches_the_documentation() {
-    let text = include_str!("../../../docs/metrics.md");
-    let rows = text.lines().filter(|line| line.starts_with("| `kvmem_"));
-    let documented: Vec<Vec<String>> = rows
-        .map(|row| {
-            row.split('|')
-                .map(|cell| cell.trim().replace('`', ""))
-                .filter(|cell| !cell.is_empty())
-                .collect()
-        })
-        .collect();
-    let there: Vec<Vec<String>> = METRICS
-        .iter()
-        .map(|what| {
-            let labels =
-                if what.labels.is_empty() { "–".to_owned() } else { what.labels.join(", ") };
-            [what.name, &what.kind.to_string(), what.unit, &labels, what.help]
-                .map(str::to_owned)
-                .into()
-        })
-        .collect();
-    assert_eq!(documented, there);
+/// Returns the rows of the documentation for pools and caches.
+fn all_rows() -> Vec<String> {
+    let row = |what: &Described| {
+        let end = what.name.rsplit('_').next().expect("a name");
+        assert!(what.name.starts_with("kvmem_pool_"), "{what:?}");
+        assert_eq!(end == "total", what.kind == Kind::Counter, "{what:?}");
+        assert!(!["bytes", "seconds"].contains(&what.unit) || end == what.unit, "{what:?}");
+        let labels = what.labels.iter().map(|label| format!("`{label}`")).collect::<Vec<_>>();
+        let labels = if labels.is_empty() { "–".to_owned() } else { labels.join(", ") };
+        let Described { name, kind, unit, help, .. } = what;
+        format!("| `{name}` | {kind} | {unit} | {labels} | {help} |")
+    };
+    METRICS.iter().map(row).chain(rows::<KvCacheStats>("`cache`")).collect()
 }
 
+/// The tables in the code and the one in the documentation are the same.
 #[test]
-fn names_follow_the_conventions_of_prometheus() {
-    for what in METRICS {
-        assert!(
-            what.name.starts_with("kvmem_pool_") || what.name.starts_with("kvmem_cache_"),
-            "{what:?}"
-        );
-        let end = what.name.rsplit('_').next().expect("a name");
-        let kind = what.kind.to_string();
-        assert_eq!(end == "total", kind == "counter", "{what:?}");
-        assert!(!["bytes", "seconds"].contains(&what.unit) || end == what.unit, "{what:?}");
-    }
+fn the_tables_match_the_documentation() {
+    let text = include_str!("../../../docs/metrics.md");
+    let documented: Vec<&str> = text.lines().filter(|line| line.starts_with("| `kvmem_")).collect();
+    assert_eq!(documented, all_rows());
 }
 
 /// Every published metric is in the table, with its kind and its labels, and every metric of the
@@ -69,22 +53,24 @@ fn every_published_metric_is_described() {
     let cache = kvmem::cache::KvCache::<u64>::new(&pool);
     cache.insert(1, &[1; 100]).expect("room");
     let recorded = published(&Exporter::new().pool(&pool).cache_called("prefix", &cache));
-    for what in METRICS {
-        let found = recorded.of(what.name);
-        assert!(!found.is_empty(), "{} is not published", what.name);
+    let of_pool = METRICS.iter().map(|it| (it.name, it.kind, it.help, it.labels));
+    let cache: &[&str] = &["cache"];
+    let of_cache = KvCacheStats::metrics().map(|it| (it.name, it.kind, it.help, cache));
+    for (name, kind, help, labels) in of_pool.chain(of_cache) {
+        let found = recorded.of(name);
+        assert!(!found.is_empty(), "{name} is not published");
+        assert_eq!(recorded.described(name).as_deref(), Some(help));
+        assert_eq!(recorded.kind(name), kind.to_string());
+        let mut wanted = [&["pool"], labels].concat();
+        wanted.sort_unstable();
         for labels in found {
-            let kind = what.kind.to_string();
-            assert_eq!(recorded.described(what.name).as_deref(), Some(what.help));
-            assert_eq!(recorded.kind(what.name), kind);
             let mut keys: Vec<&str> = labels.iter().map(|(key, _)| key.as_str()).collect();
             keys.sort_unstable();
-            let mut wanted = [&["pool"], what.labels].concat();
-            wanted.sort_unstable();
-            assert_eq!(keys, wanted, "{}", what.name);
+            assert_eq!(keys, wanted, "{name}");
             assert!(labels.contains(&("pool".to_owned(), "kv".to_owned())));
         }
     }
-    assert_eq!(recorded.names().len(), METRICS.len(), "{:?}", recorded.names());
+    assert_eq!(recorded.names().len(), all_rows().len(), "{:?}", recorded.names());
     assert_eq!(recorded.value("kvmem_cache_blocks", &[("cache", "prefix")]), 1.0);
     assert_eq!(recorded.of("kvmem_pool_register_seconds").len(), 2);
 }
