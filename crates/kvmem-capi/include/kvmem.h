@@ -1259,17 +1259,30 @@ typedef struct kvmem_disk_tier_request {
     uint32_t reserved;
 } kvmem_disk_tier_request;
 
+<<<<<<< HEAD
 /// Statistics of a disk tier since it was opened, or the sums of those of a set. Sizes are in
 /// bytes.
+=======
+/// A key in a list of keys.
+typedef struct kvmem_kv_cache_key {
+    /// The bytes of the key; may be NULL if there are none.
+    const void *key;
+    /// Number of bytes.
+    uint64_t key_bytes;
+} kvmem_kv_cache_key;
+
+/// What a disk tier holds, and what it has done since it was opened; of a set, the sums of all
+/// its tiers. Sizes are in bytes.
+>>>>>>> 934a4899 (capi: statistics come from the library's tables)
 typedef struct kvmem_disk_tier_stats {
     /// Values held.
     uint64_t entries;
-    /// Of these, values in several ranges of the file.
+    /// Of the values, those in several ranges of the file.
     uint64_t scattered;
-    /// Of these, values whose bytes a power cut may have taken: they were written without a sync,
-    /// by a process that was killed before the next checkpoint, and were not read since.
+    /// Of the values, those whose bytes a power cut may have taken: they were written without a
+    /// sync, by a process that was killed before the next checkpoint, and were not read since.
     uint64_t unverified_values;
-    /// Their bytes, without padding.
+    /// Bytes of all values held, without padding.
     uint64_t bytes;
     /// Bytes of the file for values.
     uint64_t capacity;
@@ -1283,22 +1296,24 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t written_bytes;
     /// Bytes of journal, checkpoints and superblocks written.
     uint64_t metadata_bytes;
-    /// Bytes that were written to the file over its life.
+    /// Bytes that were written to the file over its life: of values, journal, checkpoints and
+    /// superblocks. Of a file that an earlier version made, since this one opened it first. The
+    /// part of an unfinished checkpoint that a killed process wrote is not counted.
     uint64_t lifetime_bytes;
     /// Bytes that were written in a day of this life, on average; the first day counts whole.
     uint64_t bytes_per_day;
     /// Values fetched.
     uint64_t hits;
-    /// Fetches of keys without a value.
+    /// Fetches of keys without a value, or whose value was replaced or evicted meanwhile.
     uint64_t misses;
-    /// Fetches of values whose bytes were damaged.
+    /// Fetches whose bytes had another checksum than those that were stored.
     uint64_t checksum_misses;
     /// Fetches of values whose bytes a power cut took before they were synced. Their blocks are
     /// free again.
     uint64_t lost_misses;
     /// Fetches that the drive failed with an error.
     uint64_t io_misses;
-    /// Fetches of which the file had fewer bytes than were stored.
+    /// Fetches of which the file had fewer bytes than were stored: it was cut off.
     uint64_t short_misses;
     /// Values that a cache evicted and that were not written, by `admission` or
     /// `max_write_bytes_per_s`.
@@ -1307,7 +1322,7 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t unchanged;
     /// Values evicted.
     uint64_t evictions;
-    /// Of these, values that had expired.
+    /// Of the evicted values, those that had expired.
     uint64_t expired;
     /// Copies of the superblock that could not be written. The other copy was.
     uint64_t superblock_failures;
@@ -1315,12 +1330,13 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t checkpoints;
     /// Memory that the index takes.
     uint64_t index_bytes;
-    /// Bytes of memory that are registered as fixed buffers.
+    /// Bytes of memory that are registered as fixed buffers with the rings of the file.
     uint64_t fixed_buffer_bytes;
     /// Transfers that used a fixed buffer.
     uint64_t fixed_buffer_transfers;
-    /// Whether the journal failed: 1 or 0. Nothing is stored then until it is begun anew.
-    uint64_t is_read_only;
+    /// Whether the journal failed: nothing is stored until the tier can begin it anew, which it
+    /// tries in pauses of up to a minute. Values that were stored are still found.
+    uint64_t read_only;
 } kvmem_disk_tier_stats;
 
 /// What the file of a disk tier holds. Sizes are in bytes.
@@ -1523,38 +1539,48 @@ typedef struct kvmem_kv_cache_reserved {
     uint64_t offset;
 } kvmem_kv_cache_reserved;
 
-/// Statistics of a cache.
+/// Figures of a cache. Each is exact; they are not of one instant while other threads change
+/// the cache. Sizes are in bytes.
 typedef struct kvmem_kv_cache_stats {
-    /// Values in the cache, including those that are being written.
+    /// Blocks in the cache, including those being written. Blocks that were removed or replaced
+    /// while pinned are not included.
     uint64_t blocks;
-    /// Bytes of these values.
+    /// Bytes of these blocks.
     uint64_t bytes;
-    /// Calls of kvmem_kv_cache_get that found a value.
+    /// Calls of `get` that found their key.
     uint64_t hits;
-    /// Calls of kvmem_kv_cache_get that found none.
+    /// Calls of `get` that did not find their key.
     uint64_t misses;
-    /// Values put into the cache.
+    /// Values committed.
     uint64_t insertions;
-    /// Insertions that replaced another value.
+    /// Committed values that replaced another value under the same key.
     uint64_t replacements;
-    /// Values evicted.
+    /// Blocks evicted, for space or by the watermarks.
     uint64_t evictions;
-    /// Values removed by key.
+    /// Blocks removed by their key.
     uint64_t removals;
-    /// Insertions and reservations that failed because no value could be evicted.
+    /// Insertions that failed because no block could be evicted.
     uint64_t insertion_failures;
+<<<<<<< HEAD
     /// Evicted values that the lower tier failed to store.
     uint64_t sink_failures;
     /// Fetched values that were not put into the cache because the key was changed meanwhile.
+=======
+    /// Evicted values that the eviction sink or the lower tier failed to store.
+    uint64_t sink_failures;
+    /// Fetched values that were not inserted because their lease was no longer valid.
+>>>>>>> 934a4899 (capi: statistics come from the library's tables)
     uint64_t superseded;
 } kvmem_kv_cache_stats;
 
-/// Statistics of the queue of evicted values. Every value that the cache evicted is `written`,
-/// `replaced`, `dropped`, `failed`, `rejected` or still in the queue.
+/// What the queue between a cache and its lower tier holds, and what it has done.
+///
+/// Every value that the cache evicted is `written`, `replaced`, `dropped`, `failed`, `rejected`
+/// or still in the queue.
 typedef struct kvmem_write_behind_stats {
-    /// Values in the queue, those being written included.
+    /// Values in the queue, including those being written.
     uint64_t values;
-    /// Their bytes. They are in use in the pool.
+    /// Bytes of the values in the queue. They are in use in the pool.
     uint64_t bytes;
     /// Removals in the queue.
     uint64_t removals;
@@ -1564,9 +1590,9 @@ typedef struct kvmem_write_behind_stats {
     uint64_t evicted;
     /// Values that the tier took: it stored them, or did not want them.
     uint64_t written;
-    /// Bytes of these values.
+    /// Bytes of the values that the tier took.
     uint64_t written_bytes;
-    /// Batches of values that were given to the tier.
+    /// Batches of values that were passed to the tier.
     uint64_t batches;
     /// Values that a later value, or a removal of their key, made superfluous before they were
     /// written.
@@ -1717,22 +1743,22 @@ typedef struct kvmem_node_commit {
     uint64_t parent_bytes;
 } kvmem_node_commit;
 
-/// Statistics of a node, for all its clients and namespaces. Sizes are in bytes. Members that end
-/// with `_total`, `hits` and `misses` count since the server started.
+/// Figures of a node, for all its clients and namespaces. Counts begin when its server starts.
+/// Sizes are in bytes.
 typedef struct kvmem_node_stats {
     /// Bytes of the memory.
     uint64_t capacity;
-    /// Bytes that values and reservations use.
+    /// Bytes that values and reservations use: each takes whole units of the alignment.
     uint64_t used;
     /// Bytes of the largest free range.
     uint64_t largest_free;
     /// Values that can be found.
     uint64_t values;
-    /// Maximum number of blocks.
+    /// The most values and reservations that there can be.
     uint64_t max_blocks;
     /// Clients that are connected, or whose process lives.
     uint64_t sessions;
-    /// Sessions whose client has not returned since the server started again.
+    /// Sessions whose client has not returned since the server restarted.
     uint64_t orphaned_sessions;
     /// Values that are pinned.
     uint64_t pinned;
@@ -1742,8 +1768,12 @@ typedef struct kvmem_node_stats {
     uint64_t reservations;
     /// Bytes of reservations.
     uint64_t reserved_bytes;
-    /// Bytes of reservations that are fenced: their client was silent for too long.
+    /// Bytes of reservations whose client was silent for longer than its lease, and of blocks
+    /// into which a device may still read for an earlier server.
     uint64_t fenced_bytes;
+    /// Bytes of values whose parent is neither in memory nor in the tier: no look-up from the
+    /// start of a prefix on finds them.
+    uint64_t dead_bytes;
     /// Keys that were acquired and had a value.
     uint64_t hits;
     /// Keys that were acquired and had none.
@@ -1758,27 +1788,23 @@ typedef struct kvmem_node_stats {
     uint64_t evicted_total;
     /// Values whose time was over.
     uint64_t expired_total;
-    /// Reservations that were fenced.
+    /// Reservations that were fenced: their client was silent for longer than its lease.
     uint64_t fenced_total;
     /// Reservations that failed because nothing could be evicted.
     uint64_t out_of_space_total;
     /// Values that the server has verified in the background.
     uint64_t scrubbed_total;
-    /// Values that were removed because they were damaged.
+    /// Values that were removed because their bytes did not have their checksum.
     uint64_t damaged_total;
-    /// Values that the server's disk tier has stored.
+    /// Values that the tier has stored.
     uint64_t tier_stored_total;
-    /// Values that were fetched from that tier.
+    /// Values that were fetched from the tier.
     uint64_t tier_fetched_total;
     /// Values that the tier could not fetch or remove.
     uint64_t tier_failed_total;
-    /// Whether the tier works: KVMEM_NODE_TIER_NONE, KVMEM_NODE_TIER_WORKING,
-    /// KVMEM_NODE_TIER_READ_ONLY or KVMEM_NODE_TIER_AWAY.
-    uint32_t tier_state;
-    /// Always 0.
-    uint32_t reserved;
-    /// Bytes of values whose parent is neither in memory nor in the tier: see kvmem_node_commit.
-    uint64_t dead_bytes;
+    /// Whether the tier works: 0 there is none, 1 it works, 2 it stores nothing because its
+    /// device failed, 3 it is away and may work later.
+    uint64_t tier_state;
 } kvmem_node_stats;
 
 /// Something that happened to a value.

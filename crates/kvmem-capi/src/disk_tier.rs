@@ -15,11 +15,10 @@ use crate::kv_cache::kvmem_kv_cache_key;
 use crate::options::{self, Options, flag};
 use crate::pool::kvmem_pool;
 use crate::promise::ObjectPromise;
+use crate::stats::kvmem_disk_tier_stats;
 use crate::status::*;
 use crate::table::{Object, object};
-use crate::tier_values::{
-    self, kvmem_disk_tier_request, kvmem_disk_tier_stats, kvmem_disk_tier_value,
-};
+use crate::tier_values::{self, kvmem_disk_tier_request, kvmem_disk_tier_value};
 
 /// Values on a local disk, found again by their keys after a restart. A full tier evicts expired
 /// values first, then those of the lowest priority, in the order of `eviction`. A damaged value is

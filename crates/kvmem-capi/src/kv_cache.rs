@@ -14,6 +14,7 @@ use crate::lower_tier::kvmem_lower_tier;
 use crate::options::{self, Options};
 use crate::pool::kvmem_pool;
 use crate::promise::ObjectPromise;
+use crate::stats::kvmem_kv_cache_stats;
 use crate::status::*;
 use crate::table::{Object, object};
 use crate::write_behind::{KVMEM_ON_DROP_WRITE, KVMEM_WHEN_FULL_WAIT, QueuedCache, queue};
@@ -642,34 +643,6 @@ pub unsafe extern "C" fn kvmem_kv_cache_evict_to(
     })
 }
 
-/// Statistics of a cache.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_kv_cache_stats {
-    /// Values in the cache, including those that are being written.
-    pub blocks: u64,
-    /// Bytes of these values.
-    pub bytes: u64,
-    /// Calls of kvmem_kv_cache_get that found a value.
-    pub hits: u64,
-    /// Calls of kvmem_kv_cache_get that found none.
-    pub misses: u64,
-    /// Values put into the cache.
-    pub insertions: u64,
-    /// Insertions that replaced another value.
-    pub replacements: u64,
-    /// Values evicted.
-    pub evictions: u64,
-    /// Values removed by key.
-    pub removals: u64,
-    /// Insertions and reservations that failed because no value could be evicted.
-    pub insertion_failures: u64,
-    /// Evicted values that the lower tier failed to store.
-    pub sink_failures: u64,
-    /// Fetched values that were not put into the cache because the key was changed meanwhile.
-    pub superseded: u64,
-}
-
 /// Reads the statistics. Takes no lock.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_get_stats(
@@ -681,20 +654,7 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_stats(
     on(&promise, cache, |cache| {
         // SAFETY: promise 1 of the C caller, for `out_stats`.
         let figures = unsafe { out(out_stats, "out_stats") }?;
-        let stats = cache.stats();
-        figures.put(kvmem_kv_cache_stats {
-            blocks: stats.blocks,
-            bytes: stats.bytes,
-            hits: stats.hits,
-            misses: stats.misses,
-            insertions: stats.insertions,
-            replacements: stats.replacements,
-            evictions: stats.evictions,
-            removals: stats.removals,
-            insertion_failures: stats.insertion_failures,
-            sink_failures: stats.sink_failures,
-            superseded: stats.superseded,
-        });
+        figures.put((&cache.stats()).into());
         Ok(())
     })
 }

@@ -62,6 +62,7 @@ mod slots;
 mod table;
 
 mod options;
+mod stats;
 
 mod progress;
 
@@ -167,6 +168,7 @@ pub use region::*;
 pub use registrars::*;
 pub use registration::*;
 pub use slab::*;
+pub use stats::*;
 pub use status::*;
 #[cfg(feature = "testing")]
 pub use testing::*;

@@ -9,73 +9,8 @@ use kvmem_node::{EventKind, Events};
 use crate::call::{on, out, out_list};
 use crate::node_client::kvmem_node_client;
 use crate::promise::ObjectPromise;
+use crate::stats::kvmem_node_stats;
 use crate::status::*;
-
-/// Statistics of a node, for all its clients and namespaces. Sizes are in bytes. Members that end
-/// with `_total`, `hits` and `misses` count since the server started.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_node_stats {
-    /// Bytes of the memory.
-    pub capacity: u64,
-    /// Bytes that values and reservations use.
-    pub used: u64,
-    /// Bytes of the largest free range.
-    pub largest_free: u64,
-    /// Values that can be found.
-    pub values: u64,
-    /// Maximum number of blocks.
-    pub max_blocks: u64,
-    /// Clients that are connected, or whose process lives.
-    pub sessions: u64,
-    /// Sessions whose client has not returned since the server started again.
-    pub orphaned_sessions: u64,
-    /// Values that are pinned.
-    pub pinned: u64,
-    /// Bytes of values that are pinned.
-    pub pinned_bytes: u64,
-    /// Reservations.
-    pub reservations: u64,
-    /// Bytes of reservations.
-    pub reserved_bytes: u64,
-    /// Bytes of reservations that are fenced: their client was silent for too long.
-    pub fenced_bytes: u64,
-    /// Keys that were acquired and had a value.
-    pub hits: u64,
-    /// Keys that were acquired and had none.
-    pub misses: u64,
-    /// Blocks that were reserved.
-    pub reserved_total: u64,
-    /// Values that were committed.
-    pub committed_total: u64,
-    /// Values that were removed.
-    pub removed_total: u64,
-    /// Values that were evicted for others.
-    pub evicted_total: u64,
-    /// Values whose time was over.
-    pub expired_total: u64,
-    /// Reservations that were fenced.
-    pub fenced_total: u64,
-    /// Reservations that failed because nothing could be evicted.
-    pub out_of_space_total: u64,
-    /// Values that the server has verified in the background.
-    pub scrubbed_total: u64,
-    /// Values that were removed because they were damaged.
-    pub damaged_total: u64,
-    /// Values that the server's disk tier has stored.
-    pub tier_stored_total: u64,
-    /// Values that were fetched from that tier.
-    pub tier_fetched_total: u64,
-    /// Values that the tier could not fetch or remove.
-    pub tier_failed_total: u64,
-    /// Whether the tier works: KVMEM_NODE_TIER_NONE, KVMEM_NODE_TIER_WORKING,
-    /// KVMEM_NODE_TIER_READ_ONLY or KVMEM_NODE_TIER_AWAY.
-    pub tier_state: u32,
-    /// Always 0.
-    pub reserved: u32,
-    /// Bytes of values whose parent is neither in memory nor in the tier: see kvmem_node_commit.
-    pub dead_bytes: u64,
-}
 
 /// The state of a tier: the node has none.
 pub const KVMEM_NODE_TIER_NONE: u32 = 0;
@@ -85,6 +20,13 @@ pub const KVMEM_NODE_TIER_WORKING: u32 = 1;
 pub const KVMEM_NODE_TIER_READ_ONLY: u32 = 2;
 /// The state of a tier: it neither stores nor finds values now, and may do both later.
 pub const KVMEM_NODE_TIER_AWAY: u32 = 3;
+
+const _: () = {
+    assert!(KVMEM_NODE_TIER_NONE == TierState::None as u32);
+    assert!(KVMEM_NODE_TIER_WORKING == TierState::Working as u32);
+    assert!(KVMEM_NODE_TIER_READ_ONLY == TierState::ReadOnly as u32);
+    assert!(KVMEM_NODE_TIER_AWAY == TierState::Away as u32);
+};
 
 /// Reads the statistics from the server.
 #[unsafe(no_mangle)]
@@ -97,43 +39,7 @@ pub unsafe extern "C" fn kvmem_node_client_get_stats(
     on(&promise, client, |client| {
         // SAFETY: promise 1 of the C caller, for `out_stats`.
         let figures = unsafe { out(out_stats, "out_stats") }?;
-        let stats = client.stats()?;
-        figures.put(kvmem_node_stats {
-            capacity: stats.capacity,
-            used: stats.used,
-            largest_free: stats.largest_free,
-            values: stats.values,
-            max_blocks: stats.max_blocks,
-            sessions: stats.sessions,
-            orphaned_sessions: stats.orphaned_sessions,
-            pinned: stats.pinned,
-            pinned_bytes: stats.pinned_bytes,
-            reservations: stats.reservations,
-            reserved_bytes: stats.reserved_bytes,
-            fenced_bytes: stats.fenced_bytes,
-            hits: stats.hits,
-            misses: stats.misses,
-            reserved_total: stats.reserved_total,
-            committed_total: stats.committed_total,
-            removed_total: stats.removed_total,
-            evicted_total: stats.evicted_total,
-            expired_total: stats.expired_total,
-            fenced_total: stats.fenced_total,
-            out_of_space_total: stats.out_of_space_total,
-            scrubbed_total: stats.scrubbed_total,
-            damaged_total: stats.damaged_total,
-            tier_stored_total: stats.tier_stored_total,
-            tier_fetched_total: stats.tier_fetched_total,
-            tier_failed_total: stats.tier_failed_total,
-            tier_state: match stats.tier_state {
-                TierState::None => KVMEM_NODE_TIER_NONE,
-                TierState::Working => KVMEM_NODE_TIER_WORKING,
-                TierState::ReadOnly => KVMEM_NODE_TIER_READ_ONLY,
-                TierState::Away => KVMEM_NODE_TIER_AWAY,
-            },
-            reserved: 0,
-            dead_bytes: stats.dead_bytes,
-        });
+        figures.put((&client.stats()?).into());
         Ok(())
     })
 }

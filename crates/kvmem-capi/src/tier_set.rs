@@ -13,11 +13,10 @@ use crate::kv_cache::kvmem_kv_cache_key;
 use crate::options;
 use crate::pool::kvmem_pool;
 use crate::promise::ObjectPromise;
+use crate::stats::kvmem_disk_tier_stats;
 use crate::status::*;
 use crate::table::{Object, object};
-use crate::tier_values::{
-    self, kvmem_disk_tier_request, kvmem_disk_tier_stats, kvmem_disk_tier_value,
-};
+use crate::tier_values::{self, kvmem_disk_tier_request, kvmem_disk_tier_value};
 
 /// Disk tiers on several devices, which hold values together. Each key belongs to one of them, by a
 /// hash of the key and of the file's identity: files may be named in any order, and a device that

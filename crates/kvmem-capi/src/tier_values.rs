@@ -9,6 +9,7 @@ use kvmem_tier::{Fetched, TierSet};
 use crate::call::{list, out, size, value_bytes};
 use crate::error::CallError;
 use crate::kv_cache::{key_at, kvmem_kv_cache_key};
+use crate::stats::kvmem_disk_tier_stats;
 use crate::status::*;
 
 /// A value to store. Members that are 0 select the defaults.
@@ -66,72 +67,6 @@ pub struct kvmem_disk_tier_request {
     pub outcome: u32,
     /// Receives 0.
     pub reserved: u32,
-}
-
-/// Statistics of a disk tier since it was opened, or the sums of those of a set. Sizes are in
-/// bytes.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_disk_tier_stats {
-    /// Values held.
-    pub entries: u64,
-    /// Of these, values in several ranges of the file.
-    pub scattered: u64,
-    /// Of these, values whose bytes a power cut may have taken: they were written without a sync,
-    /// by a process that was killed before the next checkpoint, and were not read since.
-    pub unverified_values: u64,
-    /// Their bytes, without padding.
-    pub bytes: u64,
-    /// Bytes of the file for values.
-    pub capacity: u64,
-    /// Bytes of the file that values use, padding included.
-    pub used: u64,
-    /// Bytes of the file that are not used any more, because what was written there was lost.
-    pub quarantined: u64,
-    /// Values stored.
-    pub stored: u64,
-    /// Bytes of values written, padding included.
-    pub written_bytes: u64,
-    /// Bytes of journal, checkpoints and superblocks written.
-    pub metadata_bytes: u64,
-    /// Bytes that were written to the file over its life.
-    pub lifetime_bytes: u64,
-    /// Bytes that were written in a day of this life, on average; the first day counts whole.
-    pub bytes_per_day: u64,
-    /// Values fetched.
-    pub hits: u64,
-    /// Fetches of keys without a value.
-    pub misses: u64,
-    /// Fetches of values whose bytes were damaged.
-    pub checksum_misses: u64,
-    /// Fetches of values whose bytes a power cut took before they were synced. Their blocks are
-    /// free again.
-    pub lost_misses: u64,
-    /// Fetches that the drive failed with an error.
-    pub io_misses: u64,
-    /// Fetches of which the file had fewer bytes than were stored.
-    pub short_misses: u64,
-    /// Values that a cache evicted and that were not written, by `admission` or
-    /// `max_write_bytes_per_s`.
-    pub not_admitted: u64,
-    /// Values that a cache evicted as it had fetched them: they were not written again.
-    pub unchanged: u64,
-    /// Values evicted.
-    pub evictions: u64,
-    /// Of these, values that had expired.
-    pub expired: u64,
-    /// Copies of the superblock that could not be written. The other copy was.
-    pub superblock_failures: u64,
-    /// Checkpoints written.
-    pub checkpoints: u64,
-    /// Memory that the index takes.
-    pub index_bytes: u64,
-    /// Bytes of memory that are registered as fixed buffers.
-    pub fixed_buffer_bytes: u64,
-    /// Transfers that used a fixed buffer.
-    pub fixed_buffer_transfers: u64,
-    /// Whether the journal failed: 1 or 0. Nothing is stored then until it is begun anew.
-    pub is_read_only: u64,
 }
 
 /// Borrows a value of the caller.
@@ -340,37 +275,6 @@ pub(crate) unsafe fn get_stats(
 ) -> Result<(), CallError> {
     // SAFETY: promise 1 of the C caller, for `out_stats`.
     let figures = unsafe { out(out_stats, "out_stats") }?;
-    let stats = tier.stats();
-    let fixed = tier.fixed_buffers();
-    figures.put(kvmem_disk_tier_stats {
-        entries: stats.entries,
-        scattered: stats.scattered,
-        unverified_values: stats.unverified_values,
-        bytes: stats.bytes,
-        capacity: stats.capacity,
-        used: stats.used,
-        quarantined: stats.quarantined,
-        stored: stats.stored,
-        written_bytes: stats.written_bytes,
-        metadata_bytes: stats.metadata_bytes,
-        lifetime_bytes: stats.lifetime_bytes,
-        bytes_per_day: stats.bytes_per_day,
-        hits: stats.hits,
-        misses: stats.misses,
-        checksum_misses: stats.checksum_misses,
-        lost_misses: stats.lost_misses,
-        io_misses: stats.io_misses,
-        short_misses: stats.short_misses,
-        not_admitted: stats.not_admitted,
-        unchanged: stats.unchanged,
-        evictions: stats.evictions,
-        expired: stats.expired,
-        superblock_failures: stats.superblock_failures,
-        checkpoints: stats.checkpoints,
-        index_bytes: stats.index_bytes,
-        fixed_buffer_bytes: fixed.bytes,
-        fixed_buffer_transfers: fixed.transfers,
-        is_read_only: u64::from(stats.read_only),
-    });
+    figures.put((&tier.stats()).into());
     Ok(())
 }

@@ -15,6 +15,7 @@ use crate::kv_cache::{Key, kvmem_kv_cache, kvmem_kv_cache_options};
 use crate::lower_tier::SharedLowerTier;
 use crate::options::check_reserved;
 use crate::promise::ObjectPromise;
+use crate::stats::kvmem_write_behind_stats;
 use crate::status::*;
 
 /// A full queue: the thread that evicts a value waits until a writer has made room. The default.
@@ -137,46 +138,6 @@ pub unsafe extern "C" fn kvmem_kv_cache_flush(
     })
 }
 
-/// Statistics of the queue of evicted values. Every value that the cache evicted is `written`,
-/// `replaced`, `dropped`, `failed`, `rejected` or still in the queue.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_write_behind_stats {
-    /// Values in the queue, those being written included.
-    pub values: u64,
-    /// Their bytes. They are in use in the pool.
-    pub bytes: u64,
-    /// Removals in the queue.
-    pub removals: u64,
-    /// The most bytes that were in the queue at once.
-    pub max_bytes: u64,
-    /// Values that the cache evicted.
-    pub evicted: u64,
-    /// Values that the tier took: it stored them, or did not want them.
-    pub written: u64,
-    /// Bytes of these values.
-    pub written_bytes: u64,
-    /// Batches of values that were given to the tier.
-    pub batches: u64,
-    /// Values that a later value, or a removal of their key, made superfluous before they were
-    /// written.
-    pub replaced: u64,
-    /// Values that were not written because the queue was full.
-    pub dropped: u64,
-    /// Values that the tier failed to take.
-    pub failed: u64,
-    /// Values that the queue did not take: it was closed, or full of removals.
-    pub rejected: u64,
-    /// Threads that waited because the queue was full.
-    pub waits: u64,
-    /// Values that were fetched out of the queue.
-    pub hits: u64,
-    /// Calls of the tier by a writer that panicked.
-    pub panics: u64,
-    /// Keys that are not fetched, because the tier failed to remove an older value.
-    pub untrusted: u64,
-}
-
 /// Reads the statistics of the queue of evicted values; zeros without a queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_get_write_behind_stats(
@@ -189,24 +150,7 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_write_behind_stats(
         // SAFETY: promise 1 of the C caller, for `out_stats`.
         let figures = unsafe { out(out_stats, "out_stats") }?;
         let stats = cache.queue.as_ref().map(|queue| queue.stats()).unwrap_or_default();
-        figures.put(kvmem_write_behind_stats {
-            values: stats.values,
-            bytes: stats.bytes,
-            removals: stats.removals,
-            max_bytes: stats.max_bytes,
-            evicted: stats.evicted,
-            written: stats.written,
-            written_bytes: stats.written_bytes,
-            batches: stats.batches,
-            replaced: stats.replaced,
-            dropped: stats.dropped,
-            failed: stats.failed,
-            rejected: stats.rejected,
-            waits: stats.waits,
-            hits: stats.hits,
-            panics: stats.panics,
-            untrusted: stats.untrusted,
-        });
+        figures.put((&stats).into());
         Ok(())
     })
 }

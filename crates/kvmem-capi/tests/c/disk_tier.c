@@ -109,7 +109,7 @@ static void alone(void) {
     OK(kvmem_disk_tier_remove(tier, gone, 2, &removed));
     CHECK(removed == 1);
     kvmem_disk_tier_stats now = stats(tier);
-    CHECK(now.entries == COUNT - 1 && now.stored == COUNT + 2 && now.is_read_only == 0);
+    CHECK(now.entries == COUNT - 1 && now.stored == COUNT + 2 && now.read_only == 0);
     CHECK(now.written_bytes >= now.bytes && now.metadata_bytes > 0 && now.hits == COUNT + 1);
     CHECK(now.misses == 1 && now.checksum_misses == 0 && now.lost_misses == 0);
     CHECK(now.lifetime_bytes >= now.written_bytes && now.bytes_per_day == now.lifetime_bytes);

@@ -85,7 +85,7 @@ static void alone() {
     CHECK(tier.remove(key(2)) && !tier.remove(key(2)));
     tier.sync();
     tier.checkpoint();
-    CHECK(tier.stats().entries == 50 && tier.stats().is_read_only == 0);
+    CHECK(tier.stats().entries == 50 && tier.stats().read_only == 0);
 
     THROWS(KVMEM_ERR_IN_USE, "open already", DiskTier(path));
     DiskTier moved = std::move(tier);

@@ -82,30 +82,6 @@ const STRUCTURES: &[Structure] = &[
         absent: &[],
     },
     Structure {
-        rust: ("kvmem-tier/src/tier/stats.rs", "TierStats"),
-        faces: &[
-            c(
-                "typedef struct kvmem_disk_tier_stats {",
-                "} kvmem_disk_tier_stats;",
-                &[("read_only", "is_read_only")],
-            ),
-            python("class DiskTierStats(NamedTuple):", "@property", &[("bytes", "nbytes")]),
-        ],
-        absent: &[],
-    },
-    Structure {
-        rust: ("kvmem/src/tier/write_behind/stats.rs", "WriteBehindStats"),
-        faces: &[
-            c("typedef struct kvmem_write_behind_stats {", "} kvmem_write_behind_stats;", &[]),
-            python(
-                "class WriteBehindStats(NamedTuple):",
-                "\nclass ",
-                &[("bytes", "nbytes"), ("max_bytes", "max_nbytes")],
-            ),
-        ],
-        absent: &[],
-    },
-    Structure {
         rust: ("kvmem-tier/src/tier/inspection.rs", "Inspection"),
         faces: &[
             c(INSPECTION_OF_C, "}", &[("device_len", "file_bytes")]),

@@ -2,6 +2,12 @@
 //!
 //! `KVMEM_WRITE_HEADER=1 cargo test -p kvmem-capi --test it header` writes the headers.
 
+use kvmem::cache::KvCacheStats;
+use kvmem::pool::observe::Stats;
+use kvmem::tier::WriteBehindStats;
+use kvmem_node::NodeStats;
+use kvmem_tier::TierStats;
+
 use crate::support::header as declarations;
 use crate::support::layout::{Parts, install_into};
 use crate::support::{crate_folder, prefix, scratch};
@@ -13,13 +19,33 @@ fn the_headers_match_the_sources() {
         cbindgen::Config::from_file(folder.join(name)).expect("the configuration can be read")
     };
     let main = config("cbindgen.toml");
-    let main = cbindgen::Builder::new().with_crate(&folder).with_config(main);
+    let statistics = scratch("statistics").join("stats.rs");
+    std::fs::write(&statistics, statistics_structures()).expect("a folder of its own");
+    let main = cbindgen::Builder::new().with_crate(&folder).with_src(statistics).with_config(main);
     compare("include/kvmem.h", main);
     // Only this file: kvmem.h declares the types that it uses.
     let testing = config("cbindgen.testing.toml");
     let testing =
         cbindgen::Builder::new().with_src(folder.join("src/testing.rs")).with_config(testing);
     compare("include/kvmem/testing.h", testing);
+}
+
+/// Returns the structures of `src/stats.rs`, with the members that the tables of statistics name.
+fn statistics_structures() -> String {
+    structure::<KvCacheStats>("kvmem_kv_cache_stats")
+        + &structure::<WriteBehindStats>("kvmem_write_behind_stats")
+        + &structure::<TierStats>("kvmem_disk_tier_stats")
+        + &structure::<NodeStats>("kvmem_node_stats")
+}
+
+fn structure<S: Stats>(name: &str) -> String {
+    let comment =
+        |lines: &[&str]| -> String { lines.iter().map(|line| format!("///{line}\n")).collect() };
+    let members = S::FIELDS.iter().filter(|field| field.is_number);
+    let members = members.map(|it| format!("{}pub {}: u64,\n", comment(it.lines), it.name));
+    let about: Vec<&str> = S::ABOUT.lines().collect();
+    let members = members.collect::<String>();
+    format!("{}#[repr(C)]\npub struct {name} {{\n{members}}}\n", comment(&about))
 }
 
 /// Compares a header with the generated text. Writes it first if `KVMEM_WRITE_HEADER` is set.

@@ -30,9 +30,8 @@ pub fn set_publisher<D: Device + 'static>(
     files: &[&str],
     set: &Arc<TierSet<D>>,
 ) -> impl Fn() + Send + Sync + 'static + use<D> {
-    let of_file = |number: usize| {
-        files.get(number).map_or_else(|| number.to_string(), ToString::to_string)
-    };
+    let of_file =
+        |number: usize| files.get(number).map_or_else(|| number.to_string(), ToString::to_string);
     let files: Vec<String> = (0..set.tiers().len()).map(of_file).collect();
     let (name, set) = (name.to_owned(), Arc::clone(set));
     move || {

@@ -29,7 +29,7 @@ crate::stats! {
         insertion_failures: u64 [Counter "kvmem_cache_insertion_failures_total" "requests"],
         /// Evicted values that the eviction sink or the lower tier failed to store.
         sink_failures: u64 [Counter "kvmem_cache_sink_failures_total" "blocks"],
-        /// Fetched values that were not inserted because their lease was no longer valid.
+        /// Fetched values that were not inserted because the key was changed meanwhile.
         superseded: u64 [Counter "kvmem_cache_superseded_total" "blocks"],
     }
 }

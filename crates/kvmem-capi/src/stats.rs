@@ -1,0 +1,52 @@
+//! *Statistics*: the structures of C for the library's tables of statistics. A structure has a
+//! `uint64_t` for each number of its table, in order, and one that is 0 or 1 for each flag.
+//!
+//! cbindgen does not see them, since the names of their members come from the tables: the test that
+//! writes `kvmem.h` passes it the same structures as text.
+
+use kvmem::cache::KvCacheStats;
+use kvmem::pool::observe::Stats;
+use kvmem::tier::WriteBehindStats;
+use kvmem_node::NodeStats;
+use kvmem_tier::TierStats;
+
+/// Returns how many members the structure has.
+const fn members<S: Stats>() -> usize {
+    let (mut count, mut index) = (0, 0);
+    while index < S::FIELDS.len() {
+        count += S::FIELDS[index].is_number as usize;
+        index += 1;
+    }
+    count
+}
+
+macro_rules! structures {
+    ($($(#[$about:meta])* $name:ident of $stats:ty;)*) => {
+        $(
+            $(#[$about])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug)]
+            pub struct $name([u64; members::<$stats>()]);
+
+            impl From<&$stats> for $name {
+                fn from(stats: &$stats) -> Self {
+                    let mut numbers = <$stats>::FIELDS.iter().filter(|field| field.is_number);
+                    $name(std::array::from_fn(|_| {
+                        numbers.next().map_or(0, |field| (field.value)(stats))
+                    }))
+                }
+            }
+        )*
+    };
+}
+
+structures! {
+    /// Statistics of a cache.
+    kvmem_kv_cache_stats of KvCacheStats;
+    /// Statistics of the queue of evicted values.
+    kvmem_write_behind_stats of WriteBehindStats;
+    /// Statistics of a disk tier, or the sums of those of a set.
+    kvmem_disk_tier_stats of TierStats;
+    /// Statistics of a node.
+    kvmem_node_stats of NodeStats;
+}
