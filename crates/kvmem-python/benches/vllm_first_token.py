@@ -174,13 +174,13 @@ def evict(node: Node) -> None:
     """
     filling = bytes(FILLING)
     with kvmem.connect(node.path) as client:
-        largest = max(client.stats().namespaces, key=lambda each: each.nbytes)
+        largest = max(client.stats().namespaces, key=lambda each: each.bytes)
     with kvmem.connect(node.path, namespace=largest.name) as client:
         keys = [at.to_bytes(8, "big") for at in range(client.memory_len // FILLING)]
         for key in keys:
             client.insert(key, filling)
             before = -1
-            while (stored := client.stats().tier_stored) != before:
+            while (stored := client.stats().tier_stored_total) != before:
                 before = stored
                 time.sleep(0.03)
         client.remove_batch(keys)

@@ -305,7 +305,7 @@ class Soak:
         with kvmem.connect(self.node.path) as client:
             stats = client.stats()
             others = [one for one in client.as_operator().sessions() if one.pid != os.getpid()]
-        held = stats.pinned or stats.reservations or stats.fenced_nbytes
+        held = stats.pinned or stats.reservations or stats.fenced_bytes
         return not others and not held
 
     def _await(self, what: str, true: Callable[[], object]) -> None:

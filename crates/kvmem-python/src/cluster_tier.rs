@@ -4,10 +4,10 @@ use std::ffi::OsString;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use kvmem::tier::{StoreOutcome, Tier, TierRead, TierState, TierValue};
+use kvmem::tier::{StoreOutcome, Tier, TierRead, TierValue};
 use kvmem_cluster::{ClusterOptions, ClusterTier};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString, PyTuple};
+use pyo3::types::{PyDict, PyString};
 
 use crate::below;
 use crate::buffer::{Source, Span};
@@ -258,30 +258,10 @@ impl PyClusterTier {
         let tier = self.tier()?;
         let stats = py.detach(|| tier.stats());
         let last_line = self.last_line.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let counts = [
-            stats.stored,
-            stats.stored_bytes,
-            stats.fetched,
-            stats.fetched_bytes,
-            stats.absent,
-            stats.skipped,
-            stats.dropped,
-            stats.failed,
-            stats.corrupt,
-            stats.stale,
-            stats.queued_bytes,
-            stats.starts,
-            stats.hangs,
-            stats.violations,
-        ];
-        let make = py.import("kvmem.data")?.getattr("ClusterTierStats")?;
-        let mut all =
-            vec![(stats.state == TierState::Working).into_pyobject(py)?.to_owned().into_any()];
-        for count in counts {
-            all.push(count.into_pyobject(py)?.into_any());
-        }
-        all.push(last_line.into_pyobject(py)?.into_any());
-        make.call1(PyTuple::new(py, all)?)
+        let others = PyDict::new(py);
+        others.set_item("state", stats.state.name())?;
+        others.set_item("last_report", last_line)?;
+        report::statistics(py, "ClusterTierStats", &stats, &others)
     }
 
     /// Waits for values that are being stored and keys that are being removed, for

@@ -464,30 +464,9 @@ impl PyKvCache {
             drop(queue);
             (stats, last_error)
         });
-        let fields = [
-            stats.values,
-            stats.bytes,
-            stats.removals,
-            stats.max_bytes,
-            stats.evicted,
-            stats.written,
-            stats.written_bytes,
-            stats.batches,
-            stats.replaced,
-            stats.dropped,
-            stats.failed,
-            stats.rejected,
-            stats.waits,
-            stats.hits,
-            stats.panics,
-            stats.untrusted,
-        ];
-        let mut all = Vec::with_capacity(fields.len() + 1);
-        for field in fields {
-            all.push(field.into_pyobject(py)?.into_any());
-        }
-        all.push(last_error.into_pyobject(py)?.into_any());
-        report::named(py, "WriteBehindStats", PyTuple::new(py, all)?)
+        let others = PyDict::new(py);
+        others.set_item("last_error", last_error)?;
+        report::statistics(py, "WriteBehindStats", &stats, &others)
     }
 
     /// Number of bytes held, values being written included.
@@ -513,24 +492,9 @@ impl PyKvCache {
 
     /// Returns the figures of the cache.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let stats = self.held.with(KvCache::stats)?;
-        report::named(
-            py,
-            "KvCacheStats",
-            (
-                stats.blocks,
-                stats.bytes,
-                stats.hits,
-                stats.misses,
-                stats.insertions,
-                stats.replacements,
-                stats.evictions,
-                stats.removals,
-                stats.insertion_failures,
-                stats.sink_failures + self.dropped(),
-                stats.superseded,
-            ),
-        )
+        let mut stats = self.held.with(KvCache::stats)?;
+        stats.sink_failures += self.dropped();
+        report::statistics(py, "KvCacheStats", &stats, &PyDict::new(py))
     }
 
     /// Gives up the cache and all values that it holds, and closes its lower tier, unless that

@@ -4,10 +4,10 @@ use kvmem_node::{
     Event, EventKind, Events, Listed, Located, NamespaceStats, NodeStats, SessionListed,
 };
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::disk_key::key_of_bytes;
-use crate::report::named;
+use crate::report::{named, statistics};
 
 /// Returns a limit; None if there is none.
 fn limit(value: u64) -> Option<u64> {
@@ -15,49 +15,20 @@ fn limit(value: u64) -> Option<u64> {
 }
 
 fn namespace<'py>(py: Python<'py>, stats: &NamespaceStats) -> PyResult<Bound<'py, PyAny>> {
-    let NamespaceStats { name, bytes, max_bytes, pinned, pinned_bytes, share } = stats;
-    named(py, "NamespaceStats", (name, *bytes, limit(*max_bytes), *pinned, *pinned_bytes, *share))
+    let others = PyDict::new(py);
+    others.set_item("name", &stats.name)?;
+    others.set_item("max_bytes", limit(stats.max_bytes))?;
+    statistics(py, "NamespaceStats", stats, &others)
 }
 
 /// Converts the statistics.
 pub(crate) fn stats<'py>(py: Python<'py>, stats: &NodeStats) -> PyResult<Bound<'py, PyAny>> {
-    let numbers = [
-        stats.capacity,
-        stats.used,
-        stats.largest_free,
-        stats.values,
-        stats.max_blocks,
-        stats.sessions,
-        stats.orphaned_sessions,
-        stats.pinned,
-        stats.pinned_bytes,
-        stats.reservations,
-        stats.reserved_bytes,
-        stats.fenced_bytes,
-        stats.dead_bytes,
-        stats.hits,
-        stats.misses,
-        stats.reserved_total,
-        stats.committed_total,
-        stats.removed_total,
-        stats.evicted_total,
-        stats.expired_total,
-        stats.fenced_total,
-        stats.out_of_space_total,
-        stats.scrubbed_total,
-        stats.damaged_total,
-        stats.tier_stored_total,
-        stats.tier_fetched_total,
-        stats.tier_failed_total,
-    ];
-    let mut fields = Vec::with_capacity(numbers.len() + 2);
-    for number in numbers {
-        fields.push(number.into_pyobject(py)?.into_any());
-    }
-    fields.push(stats.tier_state.name().into_pyobject(py)?.into_any());
+    let others = PyDict::new(py);
+    others.set_item("tier_state", stats.tier_state.name())?;
     let namespaces = stats.namespaces.iter().map(|it| namespace(py, it));
-    fields.push(PyTuple::new(py, namespaces.collect::<PyResult<Vec<_>>>()?)?.into_any());
-    named(py, "NodeStats", PyTuple::new(py, fields)?)
+    let namespaces = PyTuple::new(py, namespaces.collect::<PyResult<Vec<_>>>()?)?;
+    others.set_item("namespaces", namespaces)?;
+    statistics(py, "NodeStats", stats, &others)
 }
 
 fn event<'py>(py: Python<'py>, event: &Event) -> PyResult<Bound<'py, PyAny>> {

@@ -5,9 +5,11 @@
 
 use std::fmt::Display;
 
+use kvmem::pool::observe::Stats;
 use pyo3::call::PyCallArgs;
 use pyo3::exceptions::{PyException, PyRuntimeError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use serde::Serialize;
 
 /// Converts a value to `dict`, `list`, `str`, numbers and `None`.
@@ -32,6 +34,24 @@ pub(crate) fn named<'py>(
     arguments: impl PyCallArgs<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     py.import("kvmem.data")?.getattr(class)?.call1(arguments)
+}
+
+/// Makes statistics of the fields of a table, and of others by their names.
+pub(crate) fn statistics<'py, S: Stats>(
+    py: Python<'py>,
+    class: &str,
+    stats: &S,
+    others: &Bound<'py, PyDict>,
+) -> PyResult<Bound<'py, PyAny>> {
+    for field in S::FIELDS.iter().filter(|field| field.is_number) {
+        let value = (field.value)(stats);
+        match others.contains(field.name)? {
+            true => {}
+            false if field.is_flag => others.set_item(field.name, value != 0)?,
+            false => others.set_item(field.name, value)?,
+        }
+    }
+    py.import("kvmem.data")?.getattr(class)?.call((), Some(others))
 }
 
 /// Severity of a log line, as in `logging`.

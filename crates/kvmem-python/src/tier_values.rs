@@ -11,7 +11,7 @@ use std::time::Duration;
 use kvmem::tier::{TierHints, TierRead, TierValue};
 use kvmem_tier::{Fetched, TierSet};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyBytes, PyTuple};
+use pyo3::types::{PyBytes, PyDict};
 
 use crate::buffer::{Source, Span};
 use crate::cache_key::CacheKey;
@@ -196,42 +196,8 @@ pub(crate) fn remove(py: Python<'_>, tier: &TierSet, keys: &Bound<'_, PyAny>) ->
 
 /// Returns the figures of a tier.
 pub(crate) fn stats<'py>(py: Python<'py>, tier: &TierSet) -> PyResult<Bound<'py, PyAny>> {
-    let (stats, fixed) = py.detach(|| (tier.stats(), tier.fixed_buffers()));
-    let fields = [
-        stats.entries,
-        stats.scattered,
-        stats.unverified_values,
-        stats.bytes,
-        stats.capacity,
-        stats.used,
-        stats.quarantined,
-        stats.stored,
-        stats.written_bytes,
-        stats.metadata_bytes,
-        stats.lifetime_bytes,
-        stats.bytes_per_day,
-        stats.hits,
-        stats.misses,
-        stats.checksum_misses,
-        stats.lost_misses,
-        stats.io_misses,
-        stats.short_misses,
-        stats.not_admitted,
-        stats.unchanged,
-        stats.evictions,
-        stats.expired,
-        stats.superblock_failures,
-        stats.checkpoints,
-        stats.index_bytes,
-        fixed.bytes,
-        fixed.transfers,
-    ];
-    let mut all = Vec::with_capacity(fields.len() + 1);
-    for field in fields {
-        all.push(field.into_pyobject(py)?.into_any());
-    }
-    all.push(PyBool::new(py, stats.read_only).to_owned().into_any());
-    report::named(py, "DiskTierStats", PyTuple::new(py, all)?)
+    let stats = py.detach(|| tier.stats());
+    report::statistics(py, "DiskTierStats", &stats, &PyDict::new(py))
 }
 
 /// The methods that classes with a set of tiers in `held` have in common.

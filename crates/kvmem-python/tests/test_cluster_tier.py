@@ -76,8 +76,8 @@ def test_values_are_stored_and_read(tier: ClusterTier, folder: Path) -> None:
     too_long: dict[Key, bytes] = {"long": bytes(3 * MIB), "empty": b""}
     assert tier.store(too_long) == ["long", "empty"]
     stats = tier.stats()
-    assert (stats.works, stats.stored, stats.dropped, stats.corrupt) == (True, 6, 2, 0)
-    assert stats.fetched == 4 and stats.fetched_nbytes == 10_015 and stats.starts == 1
+    assert (stats.state, stats.stored, stats.dropped, stats.corrupt) == ("working", 6, 2, 0)
+    assert stats.fetched == 4 and stats.fetched_bytes == 10_015 and stats.starts == 1
     assert stats.last_report == "the cluster below works"
     tier.clear()
     assert not list(folder.iterdir()) and tier.ask(values) == [None] * 4
@@ -120,7 +120,7 @@ def test_the_engine_gets_its_options(make: Callable[..., ClusterTier], tmp_path:
     expected += "--peers=10.0.0.0/8,127.0.0.1 --host=-h --expose"
     until(lambda: told.read_text().splitlines()[:1] == [expected])
     until(lambda: "has ended" in str(tier.stats().last_report))
-    assert not tier.stats().works and not tier.wait(0.01)
+    assert tier.stats().state != "working" and not tier.wait(0.01)
 
 
 def test_a_cache_above(tier: ClusterTier, pool: kvmem.Pool) -> None:

@@ -324,7 +324,7 @@ def test_one_process_uses_a_file_at_a_time(path: Path, tier: kvmem.DiskTier) -> 
 def test_figures(tier: kvmem.DiskTier) -> None:
     tier.store({n: bytes(5000) for n in range(10)})
     stats = tier.stats()
-    assert (stats.entries, stats.nbytes, stats.stored) == (10, 50_000, 10)
+    assert (stats.entries, stats.bytes, stats.stored) == (10, 50_000, 10)
     assert stats.used == stats.written_bytes == 10 * 8192 and stats.metadata_bytes > 0
     assert stats.write_amplification > 1 and not stats.read_only
     assert 0 < stats.capacity < 16 * MIB and stats.index_bytes > 0

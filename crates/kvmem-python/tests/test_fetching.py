@@ -409,12 +409,12 @@ def test_the_queue_drops_or_waits(gate: Gate, pool: kvmem.Pool) -> None:
             cache.insert(key, value(key))
         cache.evict_to(0)
         stats = cache.write_behind_stats()
-        assert stats.dropped > 50 and 0 < stats.nbytes <= stats.max_nbytes <= 65536 + 5000
+        assert stats.dropped > 50 and 0 < stats.bytes <= stats.max_bytes <= 65536 + 5000
         assert not cache.flush(0.01)
         gate.open.set()
         assert cache.flush() and cache.flush(0)
         stats = cache.write_behind_stats()
-        assert stats.values == stats.nbytes == 0 and stats.evicted == 100, stats
+        assert stats.values == stats.bytes == 0 and stats.evicted == 100, stats
         assert stats.written + stats.dropped == 100 and stats.last_error is None
         assert len(gate.values) == stats.written
         found = cache.get_or_fetch(range(100))

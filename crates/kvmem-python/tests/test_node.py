@@ -57,13 +57,13 @@ def bytes_of(seed: int, nbytes: int) -> bytes:
 
 def test_the_ends_of_chains_are_evicted_first(cache: kvmem.NodeCache) -> None:
     cache.insert("c", b"3", parent=b"b")
-    assert cache.stats().dead_nbytes == 1
+    assert cache.stats().dead_bytes == 1
     cache.insert_batch([(b"b", b"22"), (1, b"1")], parents=(key for key in [1, None]))
     with cache.reserve("d", 4, parent="c") as reservation:
         reservation.write(b"4444")
     other, more = cache.reserve_batch({"e": 5, "f": 6}, parents=["d", "e"])
     cache.commit([more, other])
-    assert cache.stats().dead_nbytes == 0
+    assert cache.stats().dead_bytes == 0
     assert cache.acquire([1]).hits == 1
     for left in (5, 4, 3, 2, 1):
         cache.evict(1)
@@ -354,7 +354,7 @@ def test_what_a_killed_client_had_is_free(cache: kvmem.NodeCache) -> None:
         room.write(b"half of it")
     """)
     stats = cache.stats()
-    assert (stats.pinned, stats.reservations, stats.reserved_nbytes) == (1, 1, 2 * MIB)
+    assert (stats.pinned, stats.reservations, stats.reserved_bytes) == (1, 1, 2 * MIB)
     (session,) = [each for each in cache.as_operator().sessions() if each.pid == other.pid]
     assert (session.pins, session.reservations, session.connected) == (1, 1, True)
     os.kill(other.pid, signal.SIGKILL)
@@ -454,8 +454,8 @@ def test_a_silent_client_loses_its_reservations() -> None:
     with Server(lease=0.2) as server, kvmem.connect(server.path) as cache:
         alive, silent = cache.reserve("alive", 1), kvmem.connect(server.path)
         lost = silent.reserve("lost", 1)
-        until(lambda: cache.stats().fenced == 1)
-        assert cache.stats().fenced_nbytes == 4096
+        until(lambda: cache.stats().fenced_total == 1)
+        assert cache.stats().fenced_bytes == 4096
         with pytest.raises(kvmem.ReservationLostError, match="silent") as caught:
             lost.commit()
         assert isinstance(caught.value, kvmem.NodeError)
@@ -523,7 +523,7 @@ def test_namespaces_are_apart(shared_server: Server, cache: kvmem.NodeCache) -> 
         cache.insert("k", b"default")
         assert bytes(found(model.get("k"))) == b"model" and model.namespace == "model"
         stats = {each.name: each for each in cache.stats().namespaces}
-        assert stats["model"].nbytes == 4096 and stats["model"].max_nbytes is None
+        assert stats["model"].bytes == 4096 and stats["model"].max_bytes is None
         operator = cache.as_operator()
         assert operator.evict(1, "model") == 4096 and operator.evict(1, "unknown") == 0
         assert "k" not in model and "k" in cache
@@ -563,14 +563,14 @@ def test_events(cache: kvmem.NodeCache) -> None:
 def test_operators_end_pins(cache: kvmem.NodeCache) -> None:
     cache.insert("k", b"value")
     pinned = found(cache.get("k"))
-    assert pinned.is_valid and cache.stats().pinned_nbytes == 4096
+    assert pinned.is_valid and cache.stats().pinned_bytes == 4096
     assert cache.as_operator().reclaim_pins(os.getpid()) == 1
     assert not pinned.is_valid, "the word tells it, without a call"
     with pytest.raises(kvmem.PinRevokedError, match="acquire the values again") as caught:
         _ = pinned.address
     assert caught.value.remedy == "acquire the value again" and pinned.ptr
     stats = cache.stats()
-    assert (stats.pinned, stats.pinned_nbytes, stats.tier_state) == (0, 0, "none")
+    assert (stats.pinned, stats.pinned_bytes, stats.tier_state) == (0, 0, "none")
     pinned.release()
     cache.keep_alive()
 

@@ -5,6 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
+from ._stats import ClusterTierStats as ClusterTierStats
+from ._stats import DiskTierStats as DiskTierStats
+from ._stats import KvCacheStats as KvCacheStats
+from ._stats import NamespaceStats as NamespaceStats
+from ._stats import NodeStats as NodeStats
+from ._stats import WriteBehindStats as WriteBehindStats
+
 
 class Metrics(NamedTuple):
     """Figures of a space or pool. Sizes are in bytes."""
@@ -59,39 +66,6 @@ class Residency(NamedTuple):
     """Bytes that are mapped by huge pages, if the kernel reports them."""
 
 
-class KvCacheStats(NamedTuple):
-    """Figures of a cache."""
-
-    blocks: int
-    """Blocks held, those being written included."""
-    bytes: int
-    """Bytes of those blocks."""
-    hits: int
-    """Calls of ``get`` that found their key."""
-    misses: int
-    """Calls of ``get`` that did not find their key."""
-    insertions: int
-    """Values committed."""
-    replacements: int
-    """Committed values that replaced another value under the same key."""
-    evictions: int
-    """Blocks evicted."""
-    removals: int
-    """Blocks removed by their key."""
-    insertion_failures: int
-    """Insertions that failed because nothing could be evicted."""
-    sink_failures: int
-    """Evicted values that the lower tier failed to store."""
-    superseded: int
-    """Fetched values that were not stored because their lease was no longer valid."""
-
-    @property
-    def hit_rate(self) -> float:
-        """Hits per call of ``get``; 0 before the first call."""
-        calls = self.hits + self.misses
-        return self.hits / calls if calls else 0.0
-
-
 class OpenReport(NamedTuple):
     """What opening a disk tier found."""
 
@@ -115,120 +89,6 @@ class OpenReport(NamedTuple):
     """
     in_doubt: int
     """Values that were dropped since such a block may have removed or replaced them."""
-
-
-class ClusterTierStats(NamedTuple):
-    """Counts the calls of a :class:`kvmem.mooncake.ClusterTier` since it was made."""
-
-    works: bool
-    """Whether the cluster works now."""
-    stored: int
-    """Values that the cluster has stored."""
-    stored_nbytes: int
-    """The bytes of these."""
-    fetched: int
-    """Values that were fetched."""
-    fetched_nbytes: int
-    """The bytes of these."""
-    absent: int
-    """Keys that were looked up and that the cluster does not have."""
-    skipped: int
-    """Keys that were not looked up, because the cluster was away."""
-    dropped: int
-    """Values that were not stored: the cluster was away, the staging memory was full, or the value
-    was superseded or too long.
-    """
-    failed: int
-    """Stores and fetches that the cluster failed."""
-    corrupt: int
-    """Fetched values whose bytes were not those that were stored."""
-    stale: int
-    """Keys that are not looked up until the cluster has removed their objects."""
-    queued_nbytes: int
-    """Bytes of values that wait for the cluster."""
-    starts: int
-    """Clients that were started."""
-    hangs: int
-    """Clients that were killed because they did not answer in time."""
-    violations: int
-    """Clients that were killed because an answer was none to a call."""
-    last_report: str | None
-    """Why the cluster went away last, or that it works."""
-
-
-class DiskTierStats(NamedTuple):
-    """What a disk tier holds, and what it has done since it was opened."""
-
-    entries: int
-    """Values held."""
-    scattered: int
-    """Of these, values in several ranges of the file."""
-    unverified_values: int
-    """Of these, values whose bytes a power cut may have taken: they were written without a sync,
-    by a process that was killed before the next checkpoint, and were not read since."""
-    nbytes: int
-    """The bytes of all values held, without padding."""
-    capacity: int
-    """Bytes of the file for values."""
-    used: int
-    """Bytes of the file that values use, padding included."""
-    quarantined: int
-    """Bytes of the file that are not used any more, because what was written there was lost."""
-    stored: int
-    """Values stored."""
-    written_bytes: int
-    """Bytes of values written, padding included."""
-    metadata_bytes: int
-    """Bytes of journal, checkpoints and superblocks written."""
-    lifetime_bytes: int
-    """Bytes that were written to the file over its life."""
-    bytes_per_day: int
-    """Bytes that were written in a day of this life, on average; the first day counts whole."""
-    hits: int
-    """Values fetched."""
-    misses: int
-    """Fetches of keys without a value."""
-    checksum_misses: int
-    """Fetches of values whose bytes were damaged."""
-    lost_misses: int
-    """Fetches of values whose bytes a power cut took before they were synced."""
-    io_misses: int
-    """Fetches that the drive failed with an error."""
-    short_misses: int
-    """Fetches of which the file had fewer bytes than were stored."""
-    not_admitted: int
-    """Values that a cache evicted and that were not written, by ``admission`` or the rate."""
-    unchanged: int
-    """Values that a cache evicted as it had fetched them: they were not written again."""
-    evictions: int
-    """Values evicted."""
-    expired: int
-    """Of these, values that had expired."""
-    superblock_failures: int
-    """Copies of the superblock that could not be written. The other copy was."""
-    checkpoints: int
-    """Checkpoints written."""
-    index_bytes: int
-    """Memory that the index takes."""
-    fixed_buffer_bytes: int
-    """Bytes of memory that are registered with the rings of the file."""
-    fixed_buffer_transfers: int
-    """Transfers that used registered memory."""
-    read_only: bool
-    """Whether the journal failed: nothing is stored until it is begun anew."""
-
-    @property
-    def hit_rate(self) -> float:
-        """Hits per fetch; 0 before the first one."""
-        failed = self.checksum_misses + self.lost_misses + self.io_misses + self.short_misses
-        calls = self.hits + self.misses + failed
-        return self.hits / calls if calls else 0.0
-
-    @property
-    def write_amplification(self) -> float:
-        """Bytes written per byte of values written; 0 before the first one."""
-        written = self.written_bytes + self.metadata_bytes
-        return written / self.written_bytes if self.written_bytes else 0.0
 
 
 class DiskTierInspection(NamedTuple):
@@ -355,51 +215,6 @@ class DiskTierVerification(NamedTuple):
     """The first of the damaged values, in the order of the file."""
 
 
-class WriteBehindStats(NamedTuple):
-    """What the queue between a cache and its lower tier holds, and what it has done.
-
-    Every value that the cache evicted is ``written``, ``replaced``, ``dropped``, ``failed``,
-    ``rejected`` or still in the queue.
-    """
-
-    values: int
-    """Values in the queue, those being written included."""
-    nbytes: int
-    """Their bytes. They are in use in the pool."""
-    removals: int
-    """Removals in the queue."""
-    max_nbytes: int
-    """The most bytes that were in the queue at once."""
-    evicted: int
-    """Values that the cache evicted."""
-    written: int
-    """Values that the tier took: it stored them, or did not want them."""
-    written_bytes: int
-    """Bytes of these values."""
-    batches: int
-    """Batches of values that were given to the tier."""
-    replaced: int
-    """Values that a later value, or a removal of their key, made superfluous before they were
-    written.
-    """
-    dropped: int
-    """Values that were not written because the queue was full."""
-    failed: int
-    """Values that the tier failed to take."""
-    rejected: int
-    """Values that the queue did not take: it was closed, or full of removals."""
-    waits: int
-    """Threads that waited because the queue was full."""
-    hits: int
-    """Values that were fetched out of the queue."""
-    panics: int
-    """Calls of the tier by a writer that panicked."""
-    untrusted: int
-    """Keys that are not fetched, because the tier failed to remove an older value."""
-    last_error: str | None
-    """Message of the latest failure of the tier in a writer."""
-
-
 class Key(NamedTuple):
     """The right of a device to reach a range of bytes. The names are those of verbs."""
 
@@ -420,98 +235,6 @@ class BlockReference(NamedTuple):
     """Offset of the block in the pool, in bytes."""
     nbytes: int
     """Length of the block in bytes."""
-
-
-class NamespaceStats(NamedTuple):
-    """Figures of a namespace of a node."""
-
-    name: str
-    """Its name."""
-    nbytes: int
-    """Bytes of its values and reservations."""
-    max_nbytes: int | None
-    """The most bytes that it may use; None: as many as the node has."""
-    pinned: int
-    """Values that are pinned."""
-    pinned_nbytes: int
-    """Bytes of values that are pinned."""
-    share: int
-    """Its share of the memory, beside those of the others."""
-
-
-class NodeStats(NamedTuple):
-    """Figures of a node. Counts begin when its server starts."""
-
-    capacity: int
-    """Bytes of the memory."""
-    used: int
-    """Bytes that values and reservations use."""
-    largest_free: int
-    """Bytes of the longest free range."""
-    values: int
-    """Values that can be found."""
-    max_blocks: int
-    """The most values and reservations that there can be."""
-    sessions: int
-    """Clients that are connected, or whose process lives."""
-    orphaned_sessions: int
-    """Clients that have not returned since the server restarted."""
-    pinned: int
-    """Values that are pinned."""
-    pinned_nbytes: int
-    """Bytes of values that are pinned."""
-    reservations: int
-    """Reservations."""
-    reserved_nbytes: int
-    """Bytes of reservations."""
-    fenced_nbytes: int
-    """Bytes of reservations that were taken back: their client was silent for too long."""
-    dead_nbytes: int
-    """Bytes of values whose parent is neither in memory nor in the tier: no look-up from the start
-    of a prefix on finds them.
-    """
-    hits: int
-    """Keys that were acquired and had a value."""
-    misses: int
-    """Keys that were acquired and had none."""
-    reserved: int
-    """Blocks that were reserved."""
-    committed: int
-    """Values that were stored."""
-    removed: int
-    """Values that were removed."""
-    evicted: int
-    """Values that were evicted for others."""
-    expired: int
-    """Values whose time was over."""
-    fenced: int
-    """Reservations that were taken back."""
-    out_of_space: int
-    """Reservations that failed because nothing could be evicted."""
-    scrubbed: int
-    """Values that the server has verified in the background."""
-    damaged: int
-    """Values that were removed because their bytes did not have their checksum."""
-    tier_stored: int
-    """Values that the server's disk tier has stored."""
-    tier_fetched: int
-    """Values that were fetched from the tier."""
-    tier_failed: int
-    """Values that the tier could not fetch or remove."""
-    tier_state: Literal["none", "working", "read_only", "away"]
-    """Whether the tier works: there is none, it stores and finds values, it finds them and stores
-    nothing because its device failed, or it does neither now and may do both later.
-    """
-    namespaces: tuple[NamespaceStats, ...]
-    """All namespaces. The number of a namespace is its index. One that this user may not use has no
-    name, a share of 0, and no figures.
-    """
-
-    @property
-    def hit_rate(self) -> float:
-        """Hits per key that was acquired; 0 before the first one."""
-        keys = self.hits + self.misses
-        return self.hits / keys if keys else 0.0
 
 
 class Event(NamedTuple):

@@ -80,7 +80,7 @@ class Dead:
         """Checks that no value is dead: nothing is removed, so nothing need be."""
         self.parents.update(zip(prompt[1:], prompt, strict=False))
         stats = self.node.stats()
-        assert stats.dead_nbytes == 0, f"{stats.dead_nbytes} of {stats.used} bytes are dead"
+        assert stats.dead_bytes == 0, f"{stats.dead_bytes} of {stats.used} bytes are dead"
         self.turns += 1
         if self.turns % 3 == 0:
             there = {it.key for it in self.node.as_operator().list()}
@@ -127,7 +127,7 @@ def test_of_prompts_the_starts_stay(
         for prompt in prompts(kind):
             way(node, prompt)
             dead.check(prompt)
-        assert node.stats().evicted > 100
+        assert node.stats().evicted_total > 100
 
 
 @pytest.mark.parametrize("kind", PROMPTS)
@@ -149,7 +149,7 @@ def test_stores_of_engines_keep_starts(server: Server, kind: str) -> None:
                 store.put([Value(key, memory, known[key]) for key in batch])
             store.unlock([key for key, hit in zip(prompt, locked, strict=True) if hit])
             dead.check(prompt)
-        assert node.stats().evicted > 100
+        assert node.stats().evicted_total > 100
     store.close()
 
 
@@ -207,11 +207,11 @@ def test_vllms_chunks_name_the_chunk_before(server: Server) -> None:
             manager.on_schedule_end(step)
             manager.on_schedule_end(step)
             stats = node.stats()
-            assert stats.dead_nbytes == 0, (turn, stats)
+            assert stats.dead_bytes == 0, (turn, stats)
             there = {{it.key for it in node.as_operator().list()}}
             dead = [it for it in there if before.get(it, it) not in there]
             assert not dead, (turn, len(dead), len(there))
-        assert stats.evicted > 100, stats
+        assert stats.evicted_total > 100, stats
         manager.shutdown()
         """
     )

@@ -166,7 +166,7 @@ def test_a_hung_master_does_not_hang_a_cache(
             found = cache.get_or_fetch(range(5))
             assert [one and bytes(one) for one in found] == [None] * 4 + [data(4)]
             del found
-            until(lambda: not tier.stats().works)
+            until(lambda: tier.stats().state != "working")
             began, skipped = time.monotonic(), tier.stats().skipped
             assert cache.get_or_fetch(range(4)) == [None] * 4
             assert tier.stats().skipped - skipped == 4

@@ -58,7 +58,7 @@ def put(store: Store, key: str, value: bytes) -> None:
 
 
 def is_lent(cache: kvmem.NodeCache, nbytes: int = LENT) -> bool:
-    return nbytes <= cache.stats().reserved_nbytes <= nbytes + 4096
+    return nbytes <= cache.stats().reserved_bytes <= nbytes + 4096
 
 
 def test_a_node_lends_memory_and_keeps_its_values(
@@ -85,7 +85,7 @@ def test_a_node_lends_memory_and_keeps_its_values(
         cache.insert(n, data(n))
     assert all(bytes(store.get(f"object{n}")) == data(n) for n in range(100, 110))
     cluster.end(lender)
-    assert cache.stats().reserved_nbytes == 0
+    assert cache.stats().reserved_bytes == 0
     assert bytes(cache.get(399) or b"") == data(399)
 
 
@@ -98,7 +98,7 @@ def test_a_killed_lender_gives_the_memory_back(
         lender = own.serve("8MiB", node=server.path)
         assert is_lent(cache)
         own.kill(lender)
-        until(lambda: cache.stats().reserved_nbytes == 0)
+        until(lambda: cache.stats().reserved_bytes == 0)
         # All of the memory is the node's again.
         cache.insert("large", bytes(15 * MIB))
         assert cache.remove("large")
@@ -112,7 +112,7 @@ def test_signs_of_life_keep_the_memory_lent(cluster: Cluster) -> None:
     with Server(16 * MIB, lease=8.0) as server, kvmem.connect(server.path) as cache:
         lender = cluster.serve("8MiB", node=server.path)
         time.sleep(10.0)  # longer than the lease
-        assert is_lent(cache) and cache.stats().fenced_nbytes == 0
+        assert is_lent(cache) and cache.stats().fenced_bytes == 0
         cluster.end(lender)
 
 
@@ -135,4 +135,4 @@ def test_what_a_node_cannot_lend_is_an_error(
     given = ["--size", "1MiB", "--node", str(server.path), "--master", cluster.address]
     assert main([*given, "--numa", "bind:0"]) == 2
     assert "give --numa to its server" in capsys.readouterr().err
-    assert cache.stats().reserved_nbytes == 0
+    assert cache.stats().reserved_bytes == 0

@@ -178,12 +178,12 @@ def test_a_server_goes_on_without_its_master(
         os.kill(cluster.master.pid, signal.SIGSTOP)
         try:
             with kvmem.connect(node.socket) as cache:
-                stored = cache.stats().tier_stored
+                stored = cache.stats().tier_stored_total
                 for key in range(200, 240):
                     cache.insert(key, content(key))
                     assert cache.get(key + 1000) is None
                     # What memory must evict before the disk has it is lost.
-                    until(lambda: cache.stats().tier_stored + 12 > stored + key - 200)
+                    until(lambda: cache.stats().tier_stored_total + 12 > stored + key - 200)
             until(lambda: node.metrics()["kvmem_cluster_state"] == 3)
             # The disk has what memory has evicted.
             assert len(found(node, range(200, 240))) >= 30

@@ -172,7 +172,7 @@ def test_an_engine_killed_in_a_store_leaves_nothing_behind(server: Server) -> No
         for _ in range(3):
             with engine(server, engine_id="a victim") as victim:
                 victim("reserve", ["open", "more"])
-                assert node.stats().reserved_nbytes == 2 * ROW
+                assert node.stats().reserved_bytes == 2 * ROW
                 victim.send("store", NAMES)
                 victim.kill()
             until(lambda: node.stats().reservations == 0)

@@ -85,7 +85,7 @@ def test_a_prefix_outlives_engine_and_server(
     engine.kill()
     # The kernel tells the server that the process has ended: nothing stays pinned.
     within(120, lambda: shared_node.stats().pinned == 0)
-    assert shared_node.stats().fenced == shared_node.reservations() == 0
+    assert shared_node.stats().fenced_total == shared_node.reservations() == 0
 
 
 def test_two_engines_share_one_copy(
@@ -123,8 +123,8 @@ def test_evicted_values_come_back_from_the_disk(
         # A prompt is a third of the memory. What the memory needs for it before the disk has the
         # values is lost.
         chunks = 8 * (seed + 1) if seed else 0
-        within(60, lambda: shared_node.stats().tier_stored >= chunks)
-    assert shared_node.stats().evicted > 0
+        within(60, lambda: shared_node.stats().tier_stored_total >= chunks)
+    assert shared_node.stats().evicted_total > 0
     engine.call("forget")
     for seed in range(6):
         same(engine.generate(prompt(seed, 1100)), expected[seed])
@@ -185,7 +185,7 @@ def test_aborted_requests_leave_nothing(
     engine.generate(prompt(8, 16))
     # The presence of the worker alone.
     assert shared_node.stats().pinned == 1
-    assert shared_node.stats().fenced == shared_node.reservations() == 0
+    assert shared_node.stats().fenced_total == shared_node.reservations() == 0
     engine.kill()
 
 

@@ -201,7 +201,7 @@ def test_a_tier_that_takes_50_ms_a_read(
     engine.run()
     engine.check("50 ms a read", capfd)
     stats = engine.node.stats()
-    assert stats.tier_fetched > 100 and engine.timed.results["HIT"] > 1000, stats
+    assert stats.tier_fetched_total > 100 and engine.timed.results["HIT"] > 1000, stats
     engine.close()
 
 
@@ -260,7 +260,7 @@ def test_prompts_that_memory_has_no_room_for(
     engine = Engine(small_model, server)
     fill(engine.steps, 6, 4096)
     # A busy machine leaves some of 1,536 chunks out.
-    within(60, lambda: engine.node.stats().tier_stored >= 1000)
+    within(60, lambda: engine.node.stats().tier_stored_total >= 1000)
     for seed in [*range(6)] * 5:
         engine.node.evict(12 * MIB)
         engine.steps.forget()
@@ -270,7 +270,7 @@ def test_prompts_that_memory_has_no_room_for(
             if not engine.steps.step():
                 time.sleep(0.001)
             assert time.monotonic() < ends_at, f"prompt {seed} waits for ever"
-    assert engine.node.stats().tier_fetched > 500
+    assert engine.node.stats().tier_fetched_total > 500
     engine.close()
 
 
@@ -282,7 +282,7 @@ def test_a_full_tier(small_model: Path, own_tier: Callable[..., OwnTier], capfd:
     engine.check("full disk", capfd)
     stats = engine.node.stats()
     # The tier has space for 512 values, and each prompt has 256.
-    assert stats.tier_stored == 512 and stats.evicted > 500, stats
+    assert stats.tier_stored_total == 512 and stats.evicted_total > 500, stats
     engine.close()
 
 
