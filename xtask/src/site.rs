@@ -7,7 +7,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -91,10 +91,26 @@ fn rustdoc(root: &Path, target: &Path) -> Result<PathBuf> {
     Ok(own.join("doc"))
 }
 
+/// Runs the build script of the Python package, which writes one of its modules. It needs no
+/// crates, so it is compiled alone: the package takes a minute.
+fn python_modules(root: &Path, target: &Path) -> Result<()> {
+    let package = root.join("crates/kvmem-python");
+    let program = target.join("python-build-script");
+    fs::create_dir_all(target)?;
+    let mut rustc = Command::new("rustc");
+    rustc.current_dir(root).args(["--edition", "2024", "-o"]).arg(&program);
+    ensure!(succeeds(rustc.arg(package.join("build.rs"))), "rustc has failed, see above");
+    let mut script = Command::new(&program);
+    script.env("CARGO_MANIFEST_DIR", package).env("OUT_DIR", target).stdout(Stdio::null());
+    ensure!(script.status()?.success(), "the build script of kvmem-python has failed, see above");
+    Ok(())
+}
+
 fn build(root: &Path, tools: &Environment, out: &Path, built: bool) -> Result<()> {
     let programs = target_folder(root)?.join("debug");
     let target = target_folder(root)?.join("site");
     let rustdoc = rustdoc(root, &target)?;
+    python_modules(root, &target)?;
     if !built {
         let mut build = Command::new(cargo());
         build.current_dir(root).args(["build", "--locked", "--quiet"]);
