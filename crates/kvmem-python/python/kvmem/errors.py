@@ -6,14 +6,21 @@ does not apply is ``None``.
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any, ClassVar
 
 
 class KvmemError(Exception):
-    """Base class of all exceptions. ``details`` has the numbers that apply, by name."""
+    """Base class of all exceptions. ``details`` has the numbers that apply, by name.
+
+    A subclass declares the attributes that it has more than its bases.
+    """
 
     _numbers: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls) -> None:
+        cls._numbers = (*cls._numbers, *inspect.get_annotations(cls))
 
     def __init__(self, message: str = "", **details: Any) -> None:
         super().__init__(message)
@@ -34,17 +41,6 @@ def _rebuild(kind: type[KvmemError], message: str, details: dict[str, Any]) -> K
 
 class OutOfSpaceError(KvmemError, MemoryError):
     """No free range is long enough for the request."""
-
-    _numbers: ClassVar[tuple[str, ...]] = (
-        "requested",
-        "free",
-        "largest_free",
-        "limit",
-        "ranges",
-        "blocks",
-        "held",
-        "failed",
-    )
 
     requested: int | None
     """Bytes requested."""
@@ -74,8 +70,6 @@ class NotReadyError(OutOfSpaceError):
     ``Pool.wait_ready`` waits for it.
     """
 
-    _numbers: ClassVar[tuple[str, ...]] = (*OutOfSpaceError._numbers, "ready", "capacity")
-
     ready: int | None
     """Initialized bytes, used or free."""
     capacity: int | None
@@ -84,15 +78,6 @@ class NotReadyError(OutOfSpaceError):
 
 class MappingError(KvmemError, MemoryError):
     """Memory could not be mapped, placed or made resident."""
-
-    _numbers: ClassVar[tuple[str, ...]] = (
-        "requested",
-        "start",
-        "stop",
-        "errno",
-        "limit",
-        "remedy",
-    )
 
     requested: int | None
     """Bytes requested."""
@@ -111,8 +96,6 @@ class MappingError(KvmemError, MemoryError):
 class InvalidArgumentError(KvmemError, ValueError):
     """An argument is invalid."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("value", "limit")
-
     value: Any
     """The value, if one value is at fault."""
     limit: int | None
@@ -125,8 +108,6 @@ class InvalidBufferError(InvalidArgumentError, BufferError):
 
 class InvalidDescriptorError(InvalidArgumentError, OSError):
     """A file descriptor is not open, or cannot be used."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("value", "limit", "errno")
 
     errno: int | None
     """Error number of the kernel, if the descriptor got that far."""
@@ -146,16 +127,12 @@ class ClosedError(KvmemError, ValueError):
 class ExportedError(KvmemError, BufferError):
     """The object cannot be freed, closed or moved: memoryviews, arrays or tensors still view it."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("views",)
-
     views: int | None
     """Number of views."""
 
 
 class InUseError(KvmemError):
     """The memory or range cannot be returned or changed, because it is in use."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("requested", "end_of_last")
 
     requested: int | None
     """Bytes requested."""
@@ -170,8 +147,6 @@ class ForkedError(KvmemError, RuntimeError):
 class CancelledError(KvmemError):
     """The work was cancelled, and its effects are undone."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("done", "total")
-
     done: int | None
     """Bytes completed."""
     total: int | None
@@ -180,8 +155,6 @@ class CancelledError(KvmemError):
 
 class TimeBudgetError(KvmemError, TimeoutError):
     """The work took longer than its time budget, and its effects are undone."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("done", "total", "seconds")
 
     done: int | None
     """Bytes completed."""
@@ -193,18 +166,6 @@ class TimeBudgetError(KvmemError, TimeoutError):
 
 class RegistrationError(KvmemError):
     """Memory could not be registered or deregistered, or no key covers the range."""
-
-    _numbers: ClassVar[tuple[str, ...]] = (
-        "device",
-        "start",
-        "stop",
-        "call",
-        "errno",
-        "limit",
-        "remedy",
-        "boundary",
-        "still_registered",
-    )
 
     device: str | None
     """Name of the device."""
@@ -233,8 +194,6 @@ class NotAvailableError(RegistrationError):
 class DiskTierError(KvmemError, OSError):
     """The file of a disk tier cannot be used, or its drive failed."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("path", "requested", "errno", "remedy", "failed")
-
     path: Path | None
     """Path of the file, if it could not be opened."""
     requested: int | None
@@ -250,8 +209,6 @@ class DiskTierError(KvmemError, OSError):
 class NodeError(KvmemError):
     """A call of a node failed."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("value", "limit", "remedy")
-
     value: int | None
     """The number at fault, if there is one."""
     limit: int | None
@@ -262,8 +219,6 @@ class NodeError(KvmemError):
 
 class NodeDisconnectedError(NodeError, ConnectionError):
     """No server answers, and none did for as long as the call was to wait."""
-
-    _numbers: ClassVar[tuple[str, ...]] = (*NodeError._numbers, "path", "seconds", "errno")
 
     path: str | None
     """Path of the socket."""
@@ -277,8 +232,6 @@ class NodePermissionError(NodeError, PermissionError):
     """The server does not serve this user so, or belongs to a user that this process does not
     trust, or this user may not reach its socket. ``value`` is the number of that user.
     """
-
-    _numbers: ClassVar[tuple[str, ...]] = (*NodeError._numbers, "path", "errno")
 
     path: str | None
     """Path of the socket, unless the server has answered."""
@@ -301,8 +254,6 @@ class PinRevokedError(NodeError):
 class DamagedValueError(NodeError, ValueError):
     """The bytes of a value differ from what its writer has stored."""
 
-    _numbers: ClassVar[tuple[str, ...]] = (*NodeError._numbers, "expected")
-
     expected: int | None
     """The checksum that the writer has calculated; ``value`` is that of the bytes."""
 
@@ -314,6 +265,5 @@ class UnverifiedValueError(NodeError, ValueError):
 class NotInstalledError(KvmemError, FileNotFoundError):
     """This installation lacks a part of the package, such as the C library."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("remedy",)
     remedy: str
     """How to install it."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from ..errors import KvmemError
 
 
 class StateError(KvmemError, RuntimeError):
     """``libllama`` has no state of a sequence, or writes none."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("value", "limit", "remedy")
 
     value: int | None
     """Bytes that ``libllama`` has written."""

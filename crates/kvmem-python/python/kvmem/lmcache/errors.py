@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from ..errors import KvmemError
 
 
 class BackendUnusedError(KvmemError, ImportError):
     """LMCache's host memory is not kvmem's, although kvmem's was requested."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("remedy",)
 
     remedy: str | None
     """How to make LMCache use kvmem."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from ..errors import KvmemError
 
@@ -16,8 +16,6 @@ class EngineMissingError(KvmemError, ImportError):
 
 class StoreError(KvmemError):
     """A call of the engine failed."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("code", "key")
 
     code: int | None
     """Error code of the engine."""
@@ -44,8 +42,6 @@ class DeadlineError(UnreachableError, TimeoutError):
     writes cannot be freed.
     """
 
-    _numbers: ClassVar[tuple[str, ...]] = ("code", "key", "seconds", "call")
-
     seconds: float | None
     """Deadline in seconds."""
     call: Call | None
@@ -65,16 +61,12 @@ class CircuitOpenError(UnreachableError):
 class ExposedError(StoreError):
     """The engine's ports would answer on more addresses than ``host``."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("code", "key", "port")
-
     port: int | None
     """Number of the port."""
 
 
 class BatchError(StoreError):
     """Some objects of a batch failed. The others succeeded."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("code", "key", "failed")
 
     failed: dict[str, StoreError]
     """The errors, by key."""

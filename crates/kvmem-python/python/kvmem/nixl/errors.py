@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from ..errors import InvalidArgumentError, KvmemError
 
 
 class TransferError(KvmemError):
     """A call of NIXL or a transfer failed."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("code", "remedy")
 
     code: str | None
     """NIXL's name of the error, such as ``nixlBackendError``."""
@@ -31,8 +27,6 @@ class PeerLostError(TransferError):
 
 class NotInPoolError(InvalidArgumentError):
     """A block does not belong to the agent's pool."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("address", "nbytes", "start", "stop")
 
     address: int | None
     """Address of the block."""

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from ..errors import KvmemError
 
 
 class StoreUnavailableError(KvmemError, ConnectionError):
     """The store makes no call now, or the call missed its deadline."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("value", "limit", "remedy")
 
     value: float | None
     """Seconds that the call took."""
@@ -22,8 +18,6 @@ class StoreUnavailableError(KvmemError, ConnectionError):
 
 class UnsupportedVersionError(KvmemError, ImportError):
     """The installed version of an engine is not one that the plug-in supports."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("value", "limit", "remedy")
 
     value: str
     """The installed version."""

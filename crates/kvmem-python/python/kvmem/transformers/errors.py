@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from ..errors import KvmemError
 
 
 class UnsupportedModelError(KvmemError, ValueError):
     """The keys and values of a token are not kept, or depend on later tokens."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("value", "limit", "remedy")
 
     value: str | None
     """What the model has."""

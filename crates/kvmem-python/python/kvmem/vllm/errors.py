@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from ..errors import KvmemError
 
 
 class UnsupportedVersionError(KvmemError, ImportError):
     """This release of vLLM has other interfaces than the supported ones."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("found", "remedy")
 
     found: str | None
     """Version of the installed vLLM."""
@@ -21,16 +17,12 @@ class UnsupportedVersionError(KvmemError, ImportError):
 class SpecUnusedError(KvmemError, RuntimeError):
     """vLLM would not use kvmem's memory, although kvmem is installed."""
 
-    _numbers: ClassVar[tuple[str, ...]] = ("remedy",)
-
     remedy: str | None
     """How to make vLLM use kvmem."""
 
 
 class HandoverError(KvmemError, RuntimeError):
     """The processes of an engine could not agree on one region."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("engine_id", "member", "pid")
 
     engine_id: str | None
     """The engine whose memory was requested."""
@@ -43,8 +35,6 @@ class HandoverError(KvmemError, RuntimeError):
 class LayoutMismatchError(HandoverError):
     """Two processes of an engine disagree on the length of a row or the number of rows."""
 
-    _numbers: ClassVar[tuple[str, ...]] = (*HandoverError._numbers, "wanted", "found")
-
     wanted: dict[str, int] | None
     """Layout that this process needs."""
     found: dict[str, int] | None
@@ -53,8 +43,6 @@ class LayoutMismatchError(HandoverError):
 
 class PlacementError(KvmemError, RuntimeError):
     """The memory of a worker cannot be on the NUMA node that it should be on."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("node", "requested", "limit")
 
     node: int | None
     """The node."""
@@ -70,16 +58,12 @@ class PinLostError(KvmemError, RuntimeError):
     request uses them.
     """
 
-    _numbers: ClassVar[tuple[str, ...]] = ("chunks",)
-
     chunks: int | None
     """Number of chunks of the load that lost their pins."""
 
 
 class NodeLayoutError(KvmemError, ValueError):
     """The memory of a node cannot hold the rows of an engine."""
-
-    _numbers: ClassVar[tuple[str, ...]] = ("requested", "limit")
 
     requested: int | None
     """The number that does not fit: bytes, or an offset."""
