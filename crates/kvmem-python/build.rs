@@ -106,6 +106,52 @@ fn main() {
         write_class(&mut stats, class, &text);
     }
     write(&crate_folder.join("python/kvmem/_stats.py"), &stats);
+    let mut docs = "macro_rules! doc {\n".to_owned();
+    for (name, text) in docstrings(&read(&crate_folder.join("python/kvmem/_kvmem.pyi"))) {
+        writeln!(docs, "    ({name:?}) => {{ {text:?} }};").expect("it is a string");
+    }
+    docs.push_str("}\n");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
+    write(&out.join("docs.rs"), &docs);
+}
+
+/// Returns the docstrings of the stub, by the names of classes, methods and functions.
+fn docstrings(stub: &str) -> Vec<(String, String)> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    let (mut class, mut named) = (String::new(), None);
+    let mut lines = stub.lines();
+    while let Some(line) = lines.next() {
+        let text = line.trim_start();
+        let indent = line.len() - text.len();
+        let words = text.strip_prefix("async ").unwrap_or(text);
+        if let Some((kind, rest)) =
+            words.split_once(' ').filter(|it| ["class", "def"].contains(&it.0))
+        {
+            let name = rest.split(['(', ':']).next().unwrap_or(rest);
+            named = Some((
+                indent,
+                if indent == 0 { name.to_owned() } else { format!("{class}.{name}") },
+            ));
+            if indent == 0 {
+                class = if kind == "class" { name.to_owned() } else { String::new() };
+            }
+        }
+        let Some((_, name)) =
+            named.take_if(|(at, _)| text.starts_with("\"\"\"") && indent == *at + 4)
+        else {
+            continue;
+        };
+        let mut doc = text[3..].to_owned();
+        while !doc.ends_with("\"\"\"") {
+            let next =
+                lines.next().unwrap_or_else(|| panic!("the docstring of {name} does not end"));
+            write!(doc, "\n{}", next.get(indent..).unwrap_or("")).expect("it is a string");
+        }
+        if found.iter().all(|(other, _)| *other != name) {
+            found.push((name, doc[..doc.len() - 3].trim_end().to_owned()));
+        }
+    }
+    found
 }
 
 fn read(path: &Path) -> String {

@@ -295,11 +295,7 @@ impl Heap {
     }
 }
 
-/// A heap of addresses from 0 on, with the interface of LMCache's class of this name: see
-/// :mod:`kvmem.lmcache`.
-///
-/// Addresses and sizes are multiples of ``align_bytes``, a power of two. After a fork the child
-/// has an independent copy.
+#[doc = doc!("AddressManager")]
 #[pyclass(name = "AddressManager", module = "kvmem.lmcache", frozen, weakref)]
 pub(crate) struct PyAddressManager {
     /// With the length of the heap in bytes, which may end within a unit.
@@ -406,15 +402,12 @@ impl PyAddressManager {
         Ok(PyAddressManager { heap: Mutex::new((heap, size)), shift })
     }
 
-    /// Returns ``raw_size``, rounded up to a multiple of the alignment.
+    #[doc = doc!("AddressManager.compute_aligned_size")]
     fn compute_aligned_size(&self, py: Python<'_>, raw_size: Signed) -> PyResult<i64> {
         self.aligned(py, raw_size.0)
     }
 
-    /// Allocates a range of at least ``size`` bytes in O(1). Returns its address and length.
-    ///
-    /// Raises :class:`InvalidArgumentError` if ``size`` is below 1, and :class:`HeapFullError`,
-    /// which is a ``RuntimeError``.
+    #[doc = doc!("AddressManager.allocate")]
     fn allocate<'py>(&self, size: &Bound<'py, PyAny>) -> PyResult<(u64, Bound<'py, PyAny>)> {
         let requested = HeapBytes::above_zero("size", size)?;
         let units = self.units(requested);
@@ -434,11 +427,7 @@ impl PyAddressManager {
         }
     }
 
-    /// Allocates ``batch_size`` ranges of at least ``size`` bytes each, all of them or none.
-    /// Returns address and length of each, in order of addresses.
-    ///
-    /// Raises :class:`InvalidArgumentError` if ``size`` is below 1, :class:`HeapFullError`, and
-    /// :class:`InvalidBatchError`, which is a ``RuntimeError``, if ``batch_size`` is below 0.
+    #[doc = doc!("AddressManager.batched_allocate")]
     fn batched_allocate(
         &self,
         size: &Bound<'_, PyAny>,
@@ -461,12 +450,7 @@ impl PyAddressManager {
         }
     }
 
-    /// Frees ``size`` bytes from ``address`` on: one range, several adjacent ranges, or a part
-    /// of one.
-    ///
-    /// Takes O(1) for each range, and O(ranges) if ``address`` lies inside a range. Raises
-    /// :class:`InvalidArgumentError`, and frees nothing, if a byte of it is not allocated or the
-    /// arguments are not aligned.
+    #[doc = doc!("AddressManager.free")]
     fn free(&self, py: Python<'_>, address: Signed, size: Signed) -> PyResult<()> {
         let (Signed(address), Signed(size)) = (address, size);
         let below = (1 << self.shift) - 1;
@@ -503,8 +487,7 @@ impl PyAddressManager {
         })
     }
 
-    /// Moves the end of the heap up by ``size`` bytes, rounded up to a multiple of the
-    /// alignment.
+    #[doc = doc!("AddressManager.sbrk")]
     fn sbrk(&self, py: Python<'_>, size: Signed) -> PyResult<()> {
         let Signed(size) = size;
         let more = self.aligned(py, size)?;
@@ -524,29 +507,29 @@ impl PyAddressManager {
         }
     }
 
-    /// Returns the length of the heap in bytes.
+    #[doc = doc!("AddressManager.get_heap_size")]
     fn get_heap_size(&self) -> u64 {
         self.lock().1
     }
 
-    /// Returns the number of bytes that are not allocated.
+    #[doc = doc!("AddressManager.get_free_size")]
     fn get_free_size(&self) -> u64 {
         let (heap, bytes) = &*self.lock();
         bytes - (heap.allocated_to_caller() << self.shift)
     }
 
-    /// Number of bytes that are allocated.
+    #[doc = doc!("AddressManager.total_allocated_size")]
     #[getter]
     fn total_allocated_size(&self) -> u64 {
         self.lock().0.allocated_to_caller() << self.shift
     }
 
-    /// Returns whether the metadata is consistent. For tests. Takes O(ranges).
+    #[doc = doc!("AddressManager.check_consistency")]
     fn check_consistency(&self) -> bool {
         self.lock().0.is_consistent()
     }
 
-    /// Returns the whole heap in order of addresses: address, length, and whether it is used.
+    #[doc = doc!("AddressManager.map")]
     fn map(&self) -> Vec<(u64, u64, bool)> {
         let heap = &mut self.lock().0;
         heap.return_kept();

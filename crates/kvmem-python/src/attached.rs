@@ -19,8 +19,7 @@ impl Held for Arc<AttachedPool> {
     const SLOW: bool = true;
 }
 
-/// The memory of another process's pool, attached by its descriptor. The caller keeps the
-/// descriptor.
+#[doc = doc!("AttachedPool")]
 #[pyclass(name = "AttachedPool", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyAttachedPool {
     held: Holder<Arc<AttachedPool>>,
@@ -39,8 +38,7 @@ impl PyAttachedPool {
         Ok(PyAttachedPool { held: Holder::new(Arc::new(pool)) })
     }
 
-    /// Returns the block that a reference names. The process that owns the block must keep it
-    /// until this process has reported that it is done.
+    #[doc = doc!("AttachedPool.block")]
     fn block<'py>(
         &self,
         py: Python<'py>,
@@ -68,30 +66,30 @@ impl PyAttachedPool {
         Ok(PyAttachedBlock { held: Holder::new(Attached { span, offset, _memory: memory }) })
     }
 
-    /// Number by which references name the pool.
+    #[doc = doc!("AttachedPool.share_id")]
     #[getter]
     fn share_id(&self) -> PyResult<u64> {
         self.held.with(|pool| pool.share_id())
     }
 
-    /// Length of the memory in bytes, unused bytes included.
+    #[doc = doc!("AttachedPool.nbytes")]
     #[getter]
     fn nbytes(&self) -> PyResult<usize> {
         self.held.with(|pool| pool.len())
     }
 
-    /// Whether this process can write to the memory.
+    #[doc = doc!("AttachedPool.writable")]
     #[getter]
     fn writable(&self) -> PyResult<bool> {
         self.held.with(|pool| pool.access() == Access::ReadWrite)
     }
 
-    /// Gives up the memory. Blocks of it stay valid.
+    #[doc = doc!("AttachedPool.close")]
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)
     }
 
-    /// Whether the attached pool has been closed.
+    #[doc = doc!("AttachedPool.closed")]
     #[getter]
     fn closed(&self) -> bool {
         self.held.is_gone()
@@ -131,8 +129,7 @@ impl Plain for Attached {}
 plain!(PyAttachedPool { held });
 plain!(PyAttachedBlock { held });
 
-/// The bytes of another process's block. The object keeps the memory mapped; it does not keep
-/// the block allocated. The same holds for its views: see :func:`tensor`.
+#[doc = doc!("AttachedBlock")]
 #[pyclass(name = "AttachedBlock", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyAttachedBlock {
     held: Holder<Attached>,
@@ -142,19 +139,19 @@ memory_methods!(PyAttachedBlock, Attached);
 
 #[pymethods]
 impl PyAttachedBlock {
-    /// Offset of the block in its pool, in bytes.
+    #[doc = doc!("AttachedBlock.offset")]
     #[getter]
     fn offset(&self) -> PyResult<u64> {
         self.held.with(|block| block.offset)
     }
 
-    /// Whether this process can write to the block.
+    #[doc = doc!("AttachedBlock.writable")]
     #[getter]
     fn writable(&self) -> PyResult<bool> {
         self.held.with(|block| block.span.writable)
     }
 
-    /// Copies the bytes of ``source`` into the block from ``start`` on. Returns their number.
+    #[doc = doc!("AttachedBlock.write")]
     #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
     fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
         if !self.writable()? {

@@ -29,11 +29,7 @@ impl Bytes for Block {
     }
 }
 
-/// A block of a pool, exactly as long as requested. Dropping the object frees the block. A block
-/// may outlive its pool.
-///
-/// ``free`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`. A
-/// tensor of ``torch.frombuffer`` is no view: after ``free`` it reads the bytes of another block.
+#[doc = doc!("Block")]
 #[pyclass(name = "Block", module = "kvmem", frozen, weakref, freelist = 256)]
 pub(crate) struct PyBlock {
     pub(crate) held: Holder<Block>,
@@ -110,58 +106,52 @@ pub(crate) fn write<T: Bytes>(
 
 #[pymethods]
 impl PyBlock {
-    /// Offset of the block in its pool, in bytes.
+    #[doc = doc!("Block.offset")]
     #[getter]
     fn offset(&self) -> PyResult<u64> {
         self.held.with(Block::offset)
     }
 
-    /// Returns the key with which a device reaches the whole block.
+    #[doc = doc!("Block.key")]
     fn key<'py>(&self, py: Python<'py>, device: &str) -> PyResult<Bound<'py, PyAny>> {
         key(py, self.held.with(|block| block.key(device))?)
     }
 
-    /// Returns the key of each device, by the device's name.
+    #[doc = doc!("Block.keys")]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         keys(py, self.held.with(Block::keys)?)
     }
 
-    /// Returns the block's position as plain data, for a process that has attached the pool. The
-    /// reference does not keep the block.
+    #[doc = doc!("Block.reference")]
     fn reference<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let found = self.held.with(Block::reference)?.map_err(|error| error::pool(py, &error))?;
         reference(py, found)
     }
 
-    /// Copies the bytes of ``source`` into the block from ``start`` on. Returns their number.
-    ///
-    /// Long copies release the GIL.
+    #[doc = doc!("Block.write")]
     #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
     fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
         write(py, &self.held, source, start)
     }
 
-    /// Shortens the block to ``nbytes`` bytes and frees the tail. Raises
-    /// :class:`ExportedError` while views exist.
+    #[doc = doc!("Block.shrink")]
     fn shrink(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
         let changed = self.held.change(|block| block.shrink(nbytes.bytes()))?;
         changed.map_err(|error| error::pool(py, &error))
     }
 
-    /// Lengthens the block to ``nbytes`` bytes, if the bytes after it are free. Raises
-    /// :class:`ExportedError` while views exist.
+    #[doc = doc!("Block.extend")]
     fn extend(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
         let changed = self.held.change(|block| block.extend(nbytes.bytes()))?;
         changed.map_err(|error| error::pool(py, &error))
     }
 
-    /// Frees the block. Raises :class:`ExportedError` while views exist, and
-    /// :class:`ClosedError` on a second call.
+    #[doc = doc!("Block.free")]
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
 
-    /// Whether the block has been freed.
+    #[doc = doc!("Block.freed")]
     #[getter]
     fn freed(&self) -> bool {
         self.held.is_gone()
@@ -193,7 +183,7 @@ impl Batch for Vec<Block> {
     }
 }
 
-/// Many blocks of one length.
+#[doc = doc!("BlockBatch")]
 #[pyclass(name = "BlockBatch", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyBlockBatch {
     pub(crate) held: Holder<Vec<Block>>,
@@ -205,19 +195,19 @@ impl PyBlockBatch {
         self.held.with(Vec::len)
     }
 
-    /// Length of each block in bytes.
+    #[doc = doc!("BlockBatch.nbytes")]
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         self.held.with(Batch::nbytes)
     }
 
-    /// Offset of each block in the pool: read-only, format ``Q``, as ``array('Q')``.
+    #[doc = doc!("BlockBatch.offsets")]
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Offsets::view(py, self.held.with(Batch::offsets)?)
     }
 
-    /// First address of each block: read-only, format ``Q``, as ``array('Q')``.
+    #[doc = doc!("BlockBatch.ptrs")]
     #[getter]
     fn ptrs<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let ptrs = self
@@ -226,24 +216,23 @@ impl PyBlockBatch {
         Offsets::view(py, ptrs)
     }
 
-    /// Frees all blocks.
+    #[doc = doc!("BlockBatch.free")]
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
 
-    /// Prevents the blocks from being freed or split until the hold is released: both raise
-    /// :class:`ExportedError`.
+    #[doc = doc!("BlockBatch.hold")]
     fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
         PyHold::batch(slf)
     }
 
-    /// Whether the batch has been freed or split.
+    #[doc = doc!("BlockBatch.freed")]
     #[getter]
     fn freed(&self) -> bool {
         self.held.is_gone()
     }
 
-    /// Returns the blocks as separate objects. The batch is empty afterwards.
+    #[doc = doc!("BlockBatch.split")]
     fn split(&self) -> PyResult<Vec<PyBlock>> {
         Ok(self.held.take()?.into_iter().map(PyBlock::new).collect())
     }

@@ -205,13 +205,13 @@ macro_rules! memory_methods {
 
         #[pymethods]
         impl $class {
-            /// First address of the memory. Code that uses the address is no view: it ends first.
+            #[doc = doc!("_Memory.ptr")]
             #[getter]
             fn ptr(&self) -> PyResult<usize> {
                 self.held.with(|value| $crate::buffer::Bytes::span(value).at.addr())
             }
 
-            /// Length in bytes.
+            #[doc = doc!("_Memory.nbytes")]
             #[getter]
             fn nbytes(&self) -> PyResult<usize> {
                 self.held.with(|value| $crate::buffer::Bytes::span(value).len)

@@ -23,8 +23,7 @@ impl Held for Arena {
     const SLOW: bool = true;
 }
 
-/// A lock-free allocator that advances a cursor through a region. Pieces are not freed one by
-/// one; ``reset`` frees all of them.
+#[doc = doc!("BumpArena")]
 #[pyclass(name = "BumpArena", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyBumpArena {
     held: Holder<Arena>,
@@ -54,8 +53,7 @@ impl PyBumpArena {
         })
     }
 
-    /// Allocates the next ``nbytes`` bytes at an address that is a multiple of ``align``. Raises
-    /// :class:`OutOfSpaceError`.
+    #[doc = doc!("BumpArena.allocate")]
     #[pyo3(
         signature = (nbytes, *, align=Int::usual(64)),
         text_signature = "($self, nbytes, *, align=64)"
@@ -73,7 +71,7 @@ impl PyBumpArena {
         }
     }
 
-    /// Makes the whole arena free again. Raises :class:`ExportedError` while pieces exist.
+    #[doc = doc!("BumpArena.reset")]
     fn reset(&self) -> PyResult<()> {
         let pieces = self.held.change(|arena| match Arc::get_mut(arena) {
             Some(arena) => {
@@ -85,26 +83,26 @@ impl PyBumpArena {
         if pieces == 0 { Ok(()) } else { Err(error::viewed(Arena::NAME, Arena::VIEWS, pieces)) }
     }
 
-    /// Returns whether an address lies in the arena's memory.
+    #[doc = doc!("BumpArena.owns")]
     fn owns(&self, py: Python<'_>, address: Int<'_>) -> PyResult<bool> {
         let address = address.index(py, "address")?;
         self.held.with(|arena| arena.owns(std::ptr::without_provenance(address)))
     }
 
-    /// Bytes used and remaining.
+    #[doc = doc!("BumpArena.stats")]
     #[getter]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let stats = self.held.with(|arena| arena.stats())?;
         report::named(py, "BumpStats", (stats.capacity, stats.used, stats.remaining))
     }
 
-    /// Region that the arena allocates from.
+    #[doc = doc!("BumpArena.region")]
     #[getter]
     fn region(&self, py: Python<'_>) -> PyResult<Py<PyRegion>> {
         self.region.get(py).ok_or_else(|| error::closed(Arena::NAME, Arena::END))
     }
 
-    /// Length of the arena's memory in bytes.
+    #[doc = doc!("BumpArena.capacity")]
     #[getter]
     fn capacity(&self) -> PyResult<usize> {
         self.held.with(|arena| arena.capacity())
@@ -138,8 +136,7 @@ impl Bytes for Piece {
     }
 }
 
-/// A piece of an arena's memory. It keeps the memory alive, and so do its views and everything
-/// that keeps the object. The arena reuses no piece while its object exists.
+#[doc = doc!("Piece")]
 #[pyclass(name = "Piece", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPiece {
     held: Holder<Piece>,
@@ -158,7 +155,7 @@ memory_methods!(PyPiece, Piece);
 
 #[pymethods]
 impl PyPiece {
-    /// Offset of the piece in the arena's memory, in bytes.
+    #[doc = doc!("Piece.offset")]
     #[getter]
     fn offset(&self) -> PyResult<usize> {
         self.held.with(|piece| piece.offset)

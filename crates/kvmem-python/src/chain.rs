@@ -12,13 +12,7 @@ use crate::disk_tier::PyDiskTier;
 use crate::error;
 use crate::tier_set::PyTierSet;
 
-/// Two lower tiers, one below the other, such as a disk above a cluster. Either may be a chain
-/// again.
-///
-/// Both get each value that a cache above evicts, and both are told of removals. A fetch asks
-/// ``upper``, and ``lower`` for the rest. Each is a :class:`DiskTier`, a :class:`TierSet`, a
-/// :class:`kvmem.mooncake.ClusterTier`, a :class:`Chain`, or an object of Python that makes a
-/// :class:`kvmem.tier.Tier`.
+#[doc = doc!("Chain")]
 #[pyclass(name = "Chain", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyChain {
     upper: Link<PyAny>,
@@ -58,13 +52,13 @@ impl PyChain {
         Ok(PyChain { upper: link(upper), lower: link(lower) })
     }
 
-    /// The tier that is asked first.
+    #[doc = doc!("Chain.upper")]
     #[getter]
     pub(crate) fn upper<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         part(py, &self.upper)
     }
 
-    /// The tier that is asked for the rest.
+    #[doc = doc!("Chain.lower")]
     #[getter]
     pub(crate) fn lower<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         part(py, &self.lower)

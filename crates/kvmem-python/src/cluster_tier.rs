@@ -41,25 +41,7 @@ type LastLine = Arc<Mutex<Option<String>>>;
 
 impl Plain for LastLine {}
 
-/// A Mooncake cluster as a lower tier: ``KvCache(pool, lower_tier=ClusterTier(master))``.
-///
-/// Mooncake's client runs in a child process, which is killed when it hangs and started again.
-/// While there is none that works, look-ups find nothing and values are dropped, and nothing waits.
-/// Each value has a checksum: other bytes are a miss. Tiers with one ``prefix`` share their values,
-/// so a key must mean the same in all of them. Options:
-///
-/// - ``master``: address of the cluster's master.
-/// - ``prefix``: prefix of the objects' keys.
-/// - ``replace``: a value replaces the one that its key has. Otherwise an object that exists stays,
-///   which is faster and right if keys are hashes of their values.
-/// - ``staging_bytes``: memory through which values go, half of it for those that are stored. A
-///   value has at most a half of it.
-/// - ``call_timeout``: seconds after which a client that does not answer is killed.
-/// - ``start_timeout``: seconds that a client has to start.
-/// - ``engine``: how the client connects: :class:`kvmem.mooncake.EngineOptions`.
-/// - ``python``: program that runs the client. None: the one that runs this process.
-///
-/// Returns at once: :meth:`wait` waits for the cluster. Raises :class:`InvalidArgumentError`.
+#[doc = doc!("ClusterTier")]
 #[pyclass(name = "ClusterTier", module = "kvmem.mooncake", frozen, weakref)]
 pub(crate) struct PyClusterTier {
     held: Holder<SharedCluster>,
@@ -167,22 +149,19 @@ impl PyClusterTier {
         Ok(PyClusterTier { held: Holder::new(Arc::new(tier)), last_line })
     }
 
-    /// Waits until the cluster works. Returns False after ``timeout`` seconds.
+    #[doc = doc!("ClusterTier.wait")]
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<Seconds<'_>>) -> PyResult<bool> {
         self.wait_for(py, timeout, ClusterTier::wait_ready)
     }
 
-    /// Waits until all values that were given to it are in the cluster or dropped, and all keys
-    /// that were removed are removed there. Returns False after ``timeout`` seconds.
+    #[doc = doc!("ClusterTier.flush")]
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<Seconds<'_>>) -> PyResult<bool> {
         self.wait_for(py, timeout, ClusterTier::flush_until)
     }
 
-    /// Stores values under their keys. ``values`` is a mapping, or pairs of a key and its bytes.
-    /// Returns the keys of those that were not stored, because the cluster is full or away; they
-    /// have no value then.
+    #[doc = doc!("ClusterTier.store")]
     fn store<'py>(
         &self,
         py: Python<'py>,
@@ -208,16 +187,13 @@ impl PyClusterTier {
         Ok(all.filter(|(_, outcome)| is_lost(outcome)).map(|((key, _), _)| key).collect())
     }
 
-    /// Returns the lengths of the values under keys, in the same order; None where there is
-    /// none, or the cluster is away.
+    #[doc = doc!("ClusterTier.ask")]
     fn ask(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Option<u64>>> {
         let (tier, keys) = (self.tier()?, keys_of(keys)?);
         Ok(py.detach(|| tier.ask(&keys.iter().map(|key| &**key).collect::<Vec<_>>())))
     }
 
-    /// Reads the values of keys into writable buffers of their lengths, one for each key.
-    /// Returns the length of each value that was read; None for the others, whose buffers may hold
-    /// any bytes.
+    #[doc = doc!("ClusterTier.fetch_into")]
     fn fetch_into(
         &self,
         py: Python<'_>,
@@ -238,22 +214,20 @@ impl PyClusterTier {
         Ok(hits.into_iter().zip(&spans).map(len).collect())
     }
 
-    /// Removes the values of keys. They are not found any more, and the cluster removes them as
-    /// soon as it can.
+    #[doc = doc!("ClusterTier.remove")]
     fn remove(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let (tier, keys) = (self.tier()?, keys_of(keys)?);
         let removed = py.detach(|| tier.remove(&keys.iter().map(|key| &**key).collect::<Vec<_>>()));
         removed.map_err(|error| below::lower_tier_error(py, &error))
     }
 
-    /// Removes all values of the prefix, those of other tiers, too. Raises ``RuntimeError``
-    /// while the cluster is away.
+    #[doc = doc!("ClusterTier.clear")]
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let tier = self.tier()?;
         py.detach(|| tier.clear()).map_err(|error| below::lower_tier_error(py, &error))
     }
 
-    /// Returns the figures of the tier.
+    #[doc = doc!("ClusterTier.stats")]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let tier = self.tier()?;
         let stats = py.detach(|| tier.stats());
@@ -264,9 +238,7 @@ impl PyClusterTier {
         report::statistics(py, "ClusterTierStats", &stats, &others)
     }
 
-    /// Waits for values that are being stored and keys that are being removed, for
-    /// ``call_timeout`` at most, and ends the client. Caches above find and store nothing there any
-    /// more.
+    #[doc = doc!("ClusterTier.close")]
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         if let Some(tier) = self.held.take_if_any()? {
             py.detach(|| {
@@ -277,7 +249,7 @@ impl PyClusterTier {
         Ok(())
     }
 
-    /// Whether it has been closed.
+    #[doc = doc!("ClusterTier.closed")]
     #[getter]
     fn closed(&self) -> bool {
         self.held.is_gone()

@@ -18,55 +18,7 @@ use crate::size::Size;
 use crate::tier_inspection;
 use crate::tier_values::{SharedTier, tier_methods};
 
-/// Values on a local disk, found again by their keys after a restart. The bytes of a value are
-/// verified whenever it is fetched: a damaged value is a miss, and never the wrong bytes. A full
-/// tier evicts expired values first, then those of the lowest priority.
-///
-/// Below a cache it receives what the cache evicts: ``KvCache(pool, lower_tier=tier)``. Keys are
-/// those of :class:`KvCache`. A ``bytes`` key is the same key in Rust and C. Any thread may call
-/// any method; calls release the GIL.
-///
-/// One process uses a file at a time, and a forked child cannot use the tier of its parent.
-///
-/// Options:
-///
-/// - ``path``: file or block device. A new file is made if ``bytes`` is given.
-/// - ``bytes``: length of the file; its space is allocated. A shorter file is lengthened, a longer
-///   one stays. None keeps the length.
-/// - ``depth``: maximum number of transfers that one call has in flight.
-/// - ``max_entries``: maximum number of values, fixed when the file is made. The file keeps 260
-///   bytes for each. None means one for each 32 KiB of the file.
-/// - ``journal_bytes``: length of each of the two journals, fixed when the file is made. None:
-///   that of a checkpoint of ``max_entries`` values, or 1/64 of the file up to 4 MiB if that is
-///   longer.
-/// - ``dsync``: open the file with ``O_DSYNC``. A value survives a power cut as soon as it is
-///   stored, and storing takes longer. Otherwise :meth:`sync` makes values durable.
-/// - ``format``: make a new tier of a file that holds something else or is damaged, and lose what
-///   is in it.
-/// - ``verify``: ``lazy``, or ``all`` to read every value now and drop the damaged ones.
-/// - ``admission``: which values that a cache evicts are written: ``all``, ``second_eviction`` for
-///   those whose key is evicted a second time, or a callable that is called with ``(key, value)``
-///   and returns whether the value is written. ``value`` is a ``memoryview``, which is released
-///   after the call. The callable must be short, and must not use the cache or the tier. If it
-///   raises, the value is not written, and the exception goes to ``sys.unraisablehook``. Values
-///   given to :meth:`store` are always written.
-/// - ``eviction``: which values a full tier evicts first, of those with the same priority:
-///   ``lru`` for those used least recently, or ``fifo`` for those stored first.
-/// - ``max_write_bytes_per_s``: maximum number of bytes that are written per second, those of the
-///   index too: an evicted value that comes when they are used up is dropped. Values given to
-///   :meth:`store` are always written, and count. None: no limit.
-/// - ``take_over``: open a tier that a process of another host had open, which has ended without
-///   closing it. Otherwise that is an error. A process of this host needs no such word.
-///
-/// Raises :class:`DiskTierError` if the file cannot be used, and :class:`InvalidArgumentError`.
-///
-/// >>> import os, tempfile
-/// >>> path = os.path.join(tempfile.mkdtemp(), "tier")
-/// >>> with kvmem.DiskTier(path, bytes="16MiB") as tier:
-/// ...     tier.store({"prefix 1": b"keys and values", 7: bytes(5000)})
-/// >>> with kvmem.DiskTier(path) as tier:  # after a restart
-/// ...     tier.report.entries, tier.fetch(["prefix 1", "prefix 2"])
-/// (2, [b'keys and values', None])
+#[doc = doc!("DiskTier")]
 #[pyclass(name = "DiskTier", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyDiskTier {
     held: Holder<SharedTier>,
@@ -202,21 +154,13 @@ impl PyDiskTier {
         Ok(PyDiskTier { held: Holder::new(Arc::new(tier)), path, found, direct, engine, admit })
     }
 
-    /// Reads what a file or block device holds, and writes nothing. A program that has it open
-    /// as a tier must close it first; meanwhile no program can open it as one.
-    ///
-    /// Raises :class:`DiskTierError` if the file is no tier, its index is damaged, or it is open.
+    #[doc = doc!("DiskTier.inspect")]
     #[staticmethod]
     fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyAny>> {
         tier_inspection::inspection(py, &path)
     }
 
-    /// Reads every value in a file or block device, compares it with its checksum, and writes
-    /// nothing. Damaged values are a part of the result; the first ``max_damaged_values`` of them
-    /// are named. Up to ``depth`` transfers are in flight. ``progress`` is called with ``(done,
-    /// total)`` in bytes; if it raises, the verification ends with the exception.
-    ///
-    /// Raises as :meth:`inspect`.
+    #[doc = doc!("DiskTier.verify")]
     #[staticmethod]
     #[pyo3(signature = (
         path, *, depth=Int::usual(32), max_damaged_values=Int::usual(1000), progress=None
@@ -233,25 +177,25 @@ impl PyDiskTier {
         tier_inspection::verification(py, &path, depth, named as usize, progress)
     }
 
-    /// What opening the file found.
+    #[doc = doc!("DiskTier.report")]
     #[getter]
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         open_report(py, &self.found)
     }
 
-    /// Path of the file or block device.
+    #[doc = doc!("DiskTier.path")]
     #[getter]
     fn path(&self) -> PathBuf {
         self.path.clone()
     }
 
-    /// Whether transfers bypass the page cache. False on a file system without direct I/O.
+    #[doc = doc!("DiskTier.direct")]
     #[getter]
     fn direct(&self) -> bool {
         self.direct
     }
 
-    /// How bytes are transferred: ``io_uring``, or ``threads`` where it is not allowed.
+    #[doc = doc!("DiskTier.engine")]
     #[getter]
     fn engine(&self) -> &'static str {
         self.engine

@@ -18,11 +18,7 @@ use crate::progress::{self, Listener};
 use crate::report;
 use crate::size::Size;
 
-/// Checks every limit of this machine against the requested memory, and detects devices. Maps
-/// nothing; takes milliseconds.
-///
-/// With a path ``tier``, also checks whether a :class:`DiskTier` of ``tier_size`` bytes could be
-/// made there.
+#[doc = doc!("doctor")]
 #[pyfunction]
 #[pyo3(signature = (
     size=Size(1 << 30), *, pages=None, nodes=None, shared=false, pinned=true, tier=None,
@@ -70,11 +66,7 @@ pub(crate) fn doctor<'py>(
     )
 }
 
-/// Does what ``kvmem mount`` does: maps memory, makes it resident, registers it with the named
-/// devices, and releases everything. Returns what the command prints.
-///
-/// Without devices the report is the receipt. With devices it has ``receipt``, ``outcome``,
-/// ``chosen``, ``deregistered`` and ``seconds``.
+#[doc = doc!("mount_report")]
 #[pyfunction]
 #[pyo3(signature = (
     size, *, pages=None, strict=false, numa=None, populate=Threads::auto(), devices=None,

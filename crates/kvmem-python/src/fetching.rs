@@ -117,11 +117,7 @@ impl Wake for Notice {
 // The head of the module says why the collector does not see the function.
 impl Plain for Arc<Notice> {}
 
-/// Values of several keys, some of which a thread of the cache is fetching from its lower tier:
-/// see :meth:`KvCache.start_fetch`.
-///
-/// Dropping it cancels what no thread has begun to fetch. It keeps the cache. Awaiting it takes no
-/// thread, and returns what :meth:`result` returns. A task that is cancelled cancels the fetches.
+#[doc = doc!("Fetching")]
 #[pyclass(name = "Fetching", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyFetching {
     held: Holder<InFlight>,
@@ -155,17 +151,12 @@ impl PyFetching {
 
 #[pymethods]
 impl PyFetching {
-    /// Whether all values are there, or the fetches have ended.
+    #[doc = doc!("Fetching.done")]
     fn done(&self) -> PyResult<bool> {
         if self.held.is_gone() { Ok(true) } else { self.held.with(InFlight::is_done) }
     }
 
-    /// Waits until all values are there, and returns them, pinned, in the order of the keys;
-    /// None where neither the cache nor its lower tier has a value. They belong to the caller: a
-    /// second call raises :class:`ClosedError`.
-    ///
-    /// Raises ``TimeoutError`` if that takes longer than ``timeout`` seconds. The fetches go on
-    /// then.
+    #[doc = doc!("Fetching.result")]
     #[pyo3(signature = (timeout=None))]
     fn result(
         &self,
@@ -192,21 +183,18 @@ impl PyFetching {
         self.values(py)
     }
 
-    /// Returns the values that are there, without waiting; None for the others, which are
-    /// cancelled or end in the background.
+    #[doc = doc!("Fetching.take")]
     fn take(&self, py: Python<'_>) -> PyResult<Vec<Option<PyPinned>>> {
         self.values(py)
     }
 
-    /// Cancels what no thread has begun to fetch, unless other calls want the same values. What
-    /// has begun ends in the background, and is in the cache then. A second call does nothing.
+    #[doc = doc!("Fetching.cancel")]
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         drop_value(py, self.held.take_if_any()?);
         Ok(())
     }
 
-    /// Lets all fetches go on without this object. Their values are in the cache when they end,
-    /// and are not pinned.
+    #[doc = doc!("Fetching.detach")]
     fn detach(&self, py: Python<'_>) -> PyResult<()> {
         if let Some(fetches) = self.held.take_if_any()? {
             py.detach(|| fetches.fetching.detach());
@@ -219,8 +207,7 @@ impl PyFetching {
         wait.call1((slf,))?.call_method0("__await__")
     }
 
-    /// Returns whether all are done. Otherwise ``callback`` is called when that may be so, by
-    /// any thread.
+    #[doc = doc!("Fetching._poll")]
     fn _poll(&self, py: Python<'_>, callback: Bound<'_, PyAny>) -> PyResult<bool> {
         let other = self.notice.replace(None);
         if let Some(other) = other.filter(|other| !other.bind(py).is(&callback)) {
@@ -238,7 +225,7 @@ impl PyFetching {
         done
     }
 
-    /// Forgets the callback of ``_poll``.
+    #[doc = doc!("Fetching._forget")]
     fn _forget(&self) {
         self.notice.replace(None);
     }

@@ -45,7 +45,7 @@ impl Traverse for Mutex<Option<Target>> {
     }
 }
 
-/// Keeps a pool or a batch unchanged until the hold is released or dropped.
+#[doc = doc!("Hold")]
 #[pyclass(name = "Hold", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyHold {
     what: Mutex<Option<Target>>,
@@ -75,14 +75,14 @@ impl PyHold {
 
 #[pymethods]
 impl PyHold {
-    /// Releases the hold. A second call does nothing.
+    #[doc = doc!("Hold.release")]
     fn release(&self) {
         if let Some(what) = self.take() {
             what.release();
         }
     }
 
-    /// Whether the hold has been released.
+    #[doc = doc!("Hold.released")]
     #[getter]
     fn released(&self) -> bool {
         self.what.lock().unwrap_or_else(PoisonError::into_inner).is_none()

@@ -36,36 +36,7 @@ impl Held for Cache {
     const SLOW: bool = true;
 }
 
-/// A cache of values by key, stored in blocks of a pool. Any thread can look values up; values
-/// are pinned while they are used, and evicted when space is needed.
-///
-/// Keys are ``int`` (127 bits and a sign), ``bytes`` or ``str``; keys of different types are never
-/// equal. A cache is true in a boolean context, even if it is empty.
-///
-/// Options:
-///
-/// - ``pool``: pool that the blocks are allocated from. Other users may share it.
-/// - ``max_bytes``: maximum number of bytes held. None: limited by the pool.
-/// - ``max_blocks``: maximum number of values held. None means about 2**32.
-/// - ``watermarks``: ``(low, high)`` in bytes. An insertion that leaves more than ``high`` bytes
-///   evicts down to ``low``. None: an insertion evicts only to make space for its value.
-/// - ``eviction``: ``lru`` or ``scan-resistant``.
-/// - ``shards``: number of parts that the keys are divided into, rounded up to a power of two.
-///   None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
-/// - ``lower_tier``: receives evicted values and is asked for missing ones: a :class:`DiskTier`,
-///   a :class:`TierSet`, a :class:`kvmem.mooncake.ClusterTier`, a :class:`Chain`, or an object of
-///   Python: see :mod:`kvmem.tier`.
-/// - ``write_behind``: evicted values wait in a queue of as many bytes, where they are still found,
-///   and a thread writes them to the lower tier, many at once. They stay in use in the pool
-///   meanwhile. Closing the cache writes what is left. None: the thread that evicts a value writes
-///   it.
-/// - ``write_behind_when_full``: what happens when the queue is full: ``wait``, or ``drop`` the
-///   value together with an older one of the lower tier.
-/// - ``write_behind_writers``: number of threads that write the values of the queue.
-/// - ``write_behind_on_drop``: what happens to the values in the queue at the end of the cache:
-///   ``write``, or ``discard`` them together with older ones of the lower tier.
-///
-/// Raises :class:`InvalidArgumentError`.
+#[doc = doc!("KvCache")]
 #[pyclass(name = "KvCache", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyKvCache {
     held: Holder<Cache>,
@@ -226,15 +197,7 @@ impl PyKvCache {
         Ok(PyKvCache { held: Holder::new(cache), pool: Link::new(Some(pool.unbind())), below })
     }
 
-    /// Copies a value into a block and stores it under ``key``. Evicts until the value fits.
-    ///
-    /// ``depth`` is the number of blocks of the prefix that come before the value. Blocks at the
-    /// end of a prefix are evicted before those at its start, in whatever order they are inserted
-    /// and looked up.
-    ///
-    /// Raises :class:`OutOfSpaceError` if the value cannot fit. Passes on what a lower tier raises
-    /// that is no ``Exception``, such as ``KeyboardInterrupt``. The value is not stored then,
-    /// unless the tier was called to evict down to the low watermark, which follows the insertion.
+    #[doc = doc!("KvCache.insert")]
     #[pyo3(
         signature = (key, value, *, depth=Int::usual(0)),
         text_signature = "($self, key, value, *, depth=0)"
@@ -260,10 +223,7 @@ impl PyKvCache {
         evicting(|| drop(reservation.commit()))
     }
 
-    /// Reserves space for a value of ``nbytes`` bytes, to be written in place and then
-    /// committed. Evicts until the value fits. ``depth`` is as for :meth:`insert`.
-    ///
-    /// Raises as ``insert``.
+    #[doc = doc!("KvCache.reserve")]
     #[pyo3(
         signature = (key, nbytes, *, depth=Int::usual(0)),
         text_signature = "($self, key, nbytes, *, depth=0)"
@@ -283,8 +243,7 @@ impl PyKvCache {
         })
     }
 
-    /// Returns the value under ``key``, pinned, and counts it as used. With a lower tier, a
-    /// value that the cache does not have is fetched from there.
+    #[doc = doc!("KvCache.get")]
     fn get(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
         if self.has_tier() {
             return self.get_from_tier(py, key);
@@ -293,26 +252,7 @@ impl PyKvCache {
         Ok(found.map(PyPinned::new))
     }
 
-    /// Returns the values of keys, pinned, in the same order; None where neither the cache nor
-    /// its lower tier has a value. A :class:`DiskTier` reads all missing values at once, which is
-    /// much faster than one :meth:`get` after the other.
-    ///
-    /// After ``timeout`` seconds it returns the values that are there. Reads that have begun end in
-    /// the background, and their values are in the cache afterwards; the others are cancelled.
-    ///
-    /// A value that was stored or removed meanwhile is never replaced by an older one of the tier.
-    ///
-    /// >>> import os, tempfile
-    /// >>> path = os.path.join(tempfile.mkdtemp(), "tier")
-    /// >>> with (
-    /// ...     kvmem.Pool("1MiB", pages="4k") as pool,
-    /// ...     kvmem.DiskTier(path, bytes="16MiB") as tier,
-    /// ...     kvmem.KvCache(pool, lower_tier=tier) as cache,
-    /// ... ):
-    /// ...     for key in range(100):  # more than fits into memory
-    /// ...         cache.insert(key, bytes([key]) * 30_000)
-    /// ...     sum(bytes(found)[0] for found in cache.get_or_fetch([0, 1, 99]))
-    /// 100
+    #[doc = doc!("KvCache.get_or_fetch")]
     #[pyo3(signature = (keys, *, timeout=None))]
     fn get_or_fetch<'py>(
         &self,
@@ -331,24 +271,7 @@ impl PyKvCache {
         Ok(found.into_iter().map(|found| found.map(PyPinned::new)).collect())
     }
 
-    /// Begins to fetch from the lower tier what the cache lacks of ``keys``, and returns at
-    /// once. A thread of the cache reads. Other calls for the same keys share the reads.
-    ///
-    /// >>> import asyncio, os, tempfile
-    /// >>> path = os.path.join(tempfile.mkdtemp(), "tier")
-    /// >>> async def total(cache):
-    /// ...     fetching = cache.start_fetch(range(10))
-    /// ...     ...  # the rest of the request is prepared
-    /// ...     return sum(len(found) for found in await fetching)
-    /// >>> with (
-    /// ...     kvmem.Pool("1MiB", pages="4k") as pool,
-    /// ...     kvmem.DiskTier(path, bytes="16MiB") as tier,
-    /// ...     kvmem.KvCache(pool, lower_tier=tier) as cache,
-    /// ... ):
-    /// ...     for key in range(100):
-    /// ...         cache.insert(key, bytes([key]) * 30_000)
-    /// ...     asyncio.run(total(cache))
-    /// 300000
+    #[doc = doc!("KvCache.start_fetch")]
     fn start_fetch<'py>(slf: &Bound<'py, Self>, keys: &Bound<'py, PyAny>) -> PyResult<PyFetching> {
         let (this, py) = (slf.get(), slf.py());
         let (keys, cache) = (owned_keys(keys)?, this.cache()?);
@@ -356,9 +279,7 @@ impl PyKvCache {
         Ok(PyFetching::new(slf, fetching))
     }
 
-    /// Starts to fetch into the processor's caches what :meth:`get` and :meth:`reserve` of these
-    /// keys read first. The cache misses of calls that follow for these keys then overlap. A hint:
-    /// changes nothing, counts no use, and asks no lower tier.
+    #[doc = doc!("KvCache.prefetch")]
     fn prefetch(&self, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let objects = elements(keys, "keys", "keys")?.collect::<PyResult<Vec<_>>>()?;
         let keys = objects
@@ -368,7 +289,7 @@ impl PyKvCache {
         self.held.with(|cache| cache.prefetch(keys.iter().map(|key| key as &dyn AsCacheKey)))
     }
 
-    /// Removes the value under ``key``, from the lower tier as well, and returns it.
+    #[doc = doc!("KvCache.remove")]
     fn remove(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
         if self.has_tier() {
             let (cache, key) = (self.cache()?, key.to_owned_key());
@@ -382,8 +303,7 @@ impl PyKvCache {
         Ok(found.map(PyPinned::new))
     }
 
-    /// Does what :meth:`remove` does. It has the name of the function that does so in Rust and
-    /// C, where removing from the cache alone is another one.
+    #[doc = doc!("KvCache.remove_everywhere")]
     fn remove_everywhere(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
         self.remove(py, key)
     }
@@ -401,7 +321,7 @@ impl PyKvCache {
         true
     }
 
-    /// Removes all values, from the lower tier as well. Pinned values stay valid.
+    #[doc = doc!("KvCache.clear")]
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let cache = self.cache()?;
         if self.has_tier() {
@@ -412,26 +332,18 @@ impl PyKvCache {
         Ok(())
     }
 
-    /// Does what :meth:`clear` does, by the name that it has in Rust and C.
+    #[doc = doc!("KvCache.clear_everywhere")]
     fn clear_everywhere(&self, py: Python<'_>) -> PyResult<()> {
         self.clear(py)
     }
 
-    /// Evicts until at most ``nbytes`` bytes are held, or nothing is left that can be evicted.
-    /// With a :class:`DiskTier`, ``evict_to(0)`` before the end of a process writes all values to
-    /// the disk, where the next process finds them.
-    ///
-    /// Returns the number of bytes held. Raises what the lower tier raises that is no
-    /// ``Exception``, such as ``KeyboardInterrupt``. Further values are then dropped, and not
-    /// given to the tier.
+    #[doc = doc!("KvCache.evict_to")]
     fn evict_to(&self, py: Python<'_>, nbytes: Size) -> PyResult<u64> {
         let cache = self.cache()?;
         evicting(|| py.detach(|| cache.evict_to(nbytes.0)))
     }
 
-    /// Waits until every value that the cache evicted before has been given to the lower tier.
-    /// Returns False after ``timeout`` seconds. Without ``write_behind`` there is nothing to wait
-    /// for.
+    #[doc = doc!("KvCache.flush")]
     #[pyo3(signature = (timeout=None))]
     fn flush(&self, py: Python<'_>, timeout: Option<Seconds<'_>>) -> PyResult<bool> {
         let timeout = options::seconds(py, "timeout", timeout)?;
@@ -455,7 +367,7 @@ impl PyKvCache {
         flushed
     }
 
-    /// Returns the figures of the queue above the lower tier; zeros without one.
+    #[doc = doc!("KvCache.write_behind_stats")]
     fn write_behind_stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let queue = self.queue()?;
         let (stats, last_error) = py.detach(|| {
@@ -469,19 +381,19 @@ impl PyKvCache {
         report::statistics(py, "WriteBehindStats", &stats, &others)
     }
 
-    /// Number of bytes held, values being written included.
+    #[doc = doc!("KvCache.nbytes")]
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         self.held.with(KvCache::bytes)
     }
 
-    /// Pool that the blocks are allocated from.
+    #[doc = doc!("KvCache.pool")]
     #[getter]
     fn pool(&self, py: Python<'_>) -> PyResult<Py<PyPool>> {
         self.pool.get(py).ok_or_else(|| error::closed(Cache::NAME, Cache::END))
     }
 
-    /// Lower tier of the cache.
+    #[doc = doc!("KvCache.lower_tier")]
     #[getter]
     fn lower_tier<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyAny>> {
         match &self.below {
@@ -490,15 +402,14 @@ impl PyKvCache {
         }
     }
 
-    /// Returns the figures of the cache.
+    #[doc = doc!("KvCache.stats")]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let mut stats = self.held.with(KvCache::stats)?;
         stats.sink_failures += self.dropped();
         report::statistics(py, "KvCacheStats", &stats, &PyDict::new(py))
     }
 
-    /// Gives up the cache and all values that it holds, and closes its lower tier, unless that
-    /// is a :class:`DiskTier`. Pinned values stay valid.
+    #[doc = doc!("KvCache.close")]
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
         if let Below::Tier { parts, queue, writes_at_end, .. } = &self.below {
@@ -522,7 +433,7 @@ impl PyKvCache {
         Ok(())
     }
 
-    /// Whether the cache has been closed.
+    #[doc = doc!("KvCache.closed")]
     #[getter]
     fn closed(&self) -> bool {
         self.held.is_gone()
@@ -567,11 +478,7 @@ impl Bytes for Pinned<OwnedKey> {
     }
 }
 
-/// A value of a cache. It is not evicted while this object exists. Its bytes are read-only.
-///
-/// ``release`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`
-/// with ``read_only=True``. A tensor of ``torch.frombuffer`` is no view: after ``release`` it may
-/// read the bytes of another value.
+#[doc = doc!("Pinned")]
 #[pyclass(name = "Pinned", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPinned {
     held: Holder<Pinned<OwnedKey>>,
@@ -592,42 +499,41 @@ impl PyPinned {
 
 #[pymethods]
 impl PyPinned {
-    /// Key that the value was stored under.
+    #[doc = doc!("Pinned.cache_key")]
     #[getter]
     fn cache_key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         (&self.held.with(|pinned| pinned.key().clone())?).into_pyobject(py)
     }
 
-    /// Offset of the value in its pool, in bytes.
+    #[doc = doc!("Pinned.offset")]
     #[getter]
     fn offset(&self) -> PyResult<u64> {
         self.held.with(|pinned| pinned.block().offset())
     }
 
-    /// Returns the key with which a device reaches the whole value.
+    #[doc = doc!("Pinned.key")]
     fn key<'py>(&self, py: Python<'py>, device: &str) -> PyResult<Bound<'py, PyAny>> {
         key(py, self.held.with(|pinned| pinned.block().key(device))?)
     }
 
-    /// Returns the key of each device, by the device's name.
+    #[doc = doc!("Pinned.keys")]
     fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         keys(py, self.held.with(|pinned| pinned.block().keys())?)
     }
 
-    /// Returns the value's position as plain data, for a process that has attached the pool.
+    #[doc = doc!("Pinned.reference")]
     fn reference<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let found = self.held.with(|pinned| pinned.block().reference())?;
         crate::block::reference(py, found.map_err(|error| error::pool(py, &error))?)
     }
 
-    /// Whether the cache key has received another value since, or was removed. An eviction does
-    /// not count: see :mod:`kvmem.tier`.
+    #[doc = doc!("Pinned.superseded")]
     #[getter]
     fn superseded(&self) -> PyResult<bool> {
         self.held.with(Pinned::is_superseded)
     }
 
-    /// Releases the pin. Raises :class:`ExportedError` while views exist.
+    #[doc = doc!("Pinned.release")]
     fn release(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
@@ -655,11 +561,7 @@ impl Bytes for Reservation<OwnedKey> {
     }
 }
 
-/// Space for one value of a cache, to be written in place. Leaving the ``with`` block commits
-/// the value, or discards it after an exception.
-///
-/// Both raise :class:`ExportedError` while views exist, such as tensors of :func:`tensor`. A tensor
-/// of ``torch.frombuffer`` is no view: it can write to the bytes of another value afterwards.
+#[doc = doc!("Reservation")]
 #[pyclass(name = "Reservation", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyReservation {
     held: Holder<Reservation<OwnedKey>>,
@@ -675,40 +577,36 @@ memory_methods!(PyReservation, Reservation<OwnedKey>);
 
 #[pymethods]
 impl PyReservation {
-    /// Key that the value will be stored under.
+    #[doc = doc!("Reservation.cache_key")]
     #[getter]
     fn cache_key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         (&self.held.with(|reservation| reservation.key().clone())?).into_pyobject(py)
     }
 
-    /// Offset of the value in its pool, in bytes.
+    #[doc = doc!("Reservation.offset")]
     #[getter]
     fn offset(&self) -> PyResult<u64> {
         self.held.with(|reservation| reservation.block().offset())
     }
 
-    /// Returns the key with which a device reaches the whole value.
+    #[doc = doc!("Reservation.key")]
     fn key<'py>(&self, py: Python<'py>, device: &str) -> PyResult<Bound<'py, PyAny>> {
         key(py, self.held.with(|reservation| reservation.block().key(device))?)
     }
 
-    /// Copies the bytes of ``source`` into the value from ``start`` on. Returns their number.
+    #[doc = doc!("Reservation.write")]
     #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
     fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
         write(py, &self.held, source, start)
     }
 
-    /// Stores the value under its key and returns it pinned. Raises :class:`ExportedError` while
-    /// views exist.
-    ///
-    /// ``KeyboardInterrupt`` may come from a lower tier that receives the values above the high
-    /// watermark; the value is in the cache then, too.
+    #[doc = doc!("Reservation.commit")]
     fn commit(&self, py: Python<'_>) -> PyResult<PyPinned> {
         let reservation = self.held.take()?;
         evicting(|| py.detach(|| reservation.commit())).map(PyPinned::new)
     }
 
-    /// Frees the space. The value that the key has, if any, does not change.
+    #[doc = doc!("Reservation.discard")]
     fn discard(&self, py: Python<'_>) -> PyResult<()> {
         drop_value(py, Some(self.held.take()?));
         Ok(())

@@ -4,12 +4,15 @@
 //! views ([`holder`]), `with` ([`context`]), the buffer protocol and DLPack ([`buffer`],
 //! [`dlpack`]), exceptions ([`error`]), and the treatment of threads, forks and the end of the
 //! interpreter ([`long`], [`progress`], [`process`]). `python/kvmem/_kvmem.pyi` documents names,
-//! shapes and types, and `docs/python.md` the conventions.
+//! shapes and types, and `docs/python.md` the conventions. The macro `doc!` returns a docstring of
+//! the stub, for `help()`: the build script makes it.
 
 #![allow(
     unsafe_op_in_unsafe_fn,
     reason = "`#[pymethods]` expands `__getbuffer__` to one; own blocks are marked"
 )]
+
+include!(concat!(env!("OUT_DIR"), "/docs.rs"));
 
 mod address_manager;
 mod admit;

@@ -75,15 +75,7 @@ pub(crate) struct Connected {
 impl Plain for NodeClient {}
 impl Plain for Connected {}
 
-/// Values by key in the memory of a node: a server keeps them, and the processes of a machine
-/// share them. Made by :func:`connect`.
-///
-/// Keys are as those of :class:`KvCache`: ``int``, ``bytes`` or ``str``. A node takes keys of at
-/// most 64 bytes, which are 52 bytes of UTF-8 for a ``str``. Any thread may use the object. Its
-/// calls release the GIL, and Ctrl-C ends one that waits.
-///
-/// A call that finds the server gone waits until it runs again, for at most ``retry_for`` seconds.
-/// The values, pins and reservations of this process stay.
+#[doc = doc!("NodeCache")]
 #[pyclass(name = "NodeCache", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyNodeCache {
     held: Holder<NodeClient>,
@@ -92,36 +84,7 @@ pub(crate) struct PyNodeCache {
 
 plain!(PyNodeCache { held, connected });
 
-/// Connects to the server of a node, such as ``kvmem serve``, and maps the node's memory.
-///
-/// - ``path``: path of the server's Unix socket.
-/// - ``namespace``: namespace of all keys, such as a model or a tenant.
-/// - ``read_only``: map the memory for reading only. Calls that write raise
-///   :class:`InvalidArgumentError`.
-/// - ``retry_for``: number of seconds that this and all later calls wait for a server.
-/// - ``answer_within``: number of seconds that a call waits for the answer of a server that is
-///   there. It then raises :class:`NodeDisconnectedError`, and the server may do it yet.
-/// - ``populate``: enter all pages into the page table now, instead of at the first touch of each.
-/// - ``checksums``: calculate a checksum of each value that is committed. Processes with ``verify``
-///   find only values with a checksum.
-/// - ``verify``: verify each value that is acquired. A damaged one is a miss, and the server
-///   removes it. A value without a checksum is a miss, too: :attr:`NodeCache.unverified` counts
-///   these, and the log has one warning. The cache writes checksums, also without ``checksums``.
-/// - ``rings``: send calls through shared memory instead of the socket, if the server has rings
-///   left. A call is then faster, and its thread waits awake for some microseconds.
-/// - ``devices``: devices to register the whole memory with, as for :class:`Pool`: GPUs, NICs and
-///   rings then transfer into and out of values in place, by :meth:`NodeCache.key_for`. The keys
-///   stay valid until the cache is closed and its pins and reservations are gone, also when the
-///   server starts again. Not with ``read_only``. Raises :class:`RegistrationError` if the memory
-///   cannot be registered with all of them.
-/// - ``server_users``: numbers of the users whose servers this process trusts with its values.
-///   Empty: its own user and root. A server that systemd gives the socket counts as root's.
-///
-/// Processes that write to a node trust each other with the values: each must write to its own
-/// reservations, and to nothing else of the memory.
-///
-/// Raises :class:`NodeDisconnectedError` if no server answers, and :class:`NodePermissionError` if
-/// it does not serve this user so, or is the server of a user that is not trusted.
+#[doc = doc!("connect")]
 #[pyfunction]
 #[pyo3(
     signature = (
@@ -280,17 +243,7 @@ impl PyNodeCache {
 
 #[pymethods]
 impl PyNodeCache {
-    /// Copies a value into the node's memory and stores it under ``key``. Evicts until it fits.
-    ///
-    /// - ``parent``: key of the value before it in a chain, such as that of the block before it in
-    ///   a prompt. The node evicts a value only when it has no more values with it as their parent,
-    ///   and a use of a value is one of its parent. The parent may be stored later.
-    /// - ``priority``: 0 to 3; values of a lower priority are evicted first.
-    /// - ``ttl``: the value is gone after this number of seconds. None: it stays until it is
-    ///   evicted.
-    ///
-    /// Raises :class:`OutOfSpaceError` if the value cannot fit, because the rest of the memory is
-    /// pinned or reserved, or because the namespace has a limit.
+    #[doc = doc!("NodeCache.insert")]
     #[pyo3(
         signature = (key, value, *, parent=None, priority=Int::usual(0), ttl=None),
         text_signature = "($self, key, value, *, parent=None, priority=0, ttl=None)"
@@ -310,10 +263,7 @@ impl PyNodeCache {
         self.insert_all(py, vec![(node_key(py, key)?, source)], &[hints])
     }
 
-    /// Copies several values into the node's memory and stores them under their keys, all of
-    /// them or none. ``values`` is a mapping, or pairs of a key and its bytes, of which a call
-    /// takes at most 1024. ``parents`` has a key or None for each of them. The other hints are as
-    /// for :meth:`insert`, which it raises as.
+    #[doc = doc!("NodeCache.insert_batch")]
     #[pyo3(
         signature = (values, *, parents=None, priority=Int::usual(0), ttl=None),
         text_signature = "($self, values, *, parents=None, priority=0, ttl=None)"
@@ -338,12 +288,7 @@ impl PyNodeCache {
         self.insert_all(py, all, &hints)
     }
 
-    /// Reserves space for a value of ``nbytes`` bytes, to be written in place and then
-    /// committed. Evicts until the value fits. The hints are as for :meth:`insert`, which it raises
-    /// as.
-    ///
-    /// A process that makes no call for longer than the server's lease, usually a minute, loses its
-    /// reservations: :meth:`keep_alive`.
+    #[doc = doc!("NodeCache.reserve")]
     #[pyo3(
         signature = (key, nbytes, *, parent=None, priority=Int::usual(0), ttl=None),
         text_signature = "($self, key, nbytes, *, parent=None, priority=0, ttl=None)"
@@ -367,12 +312,7 @@ impl PyNodeCache {
         Ok(PyNodeReservation { held: Holder::new(reserved) })
     }
 
-    /// Reserves space for several values, all of them or none. ``sizes`` is a mapping, or pairs
-    /// of a key and its number of bytes, of which a call takes at most 1024. ``parents`` has a key
-    /// or None for each of them. See :meth:`reserve`.
-    ///
-    /// With ``wait=False``, the call does not wait for the tier below the node: while the tier is
-    /// about to free space, the call raises :class:`OutOfSpaceError`, and a later one may succeed.
+    #[doc = doc!("NodeCache.reserve_batch")]
     #[pyo3(
         signature = (sizes, *, parents=None, priority=Int::usual(0), ttl=None, wait=true),
         text_signature = "($self, sizes, *, parents=None, priority=0, ttl=None, wait=True)"
@@ -410,11 +350,7 @@ impl PyNodeCache {
         keys.into_iter().zip(reservations).zip(hints).map(one).collect()
     }
 
-    /// Stores the values of several reservations under their keys, all of them or none, whatever
-    /// ends meanwhile. A call takes at most 1024. They have ended afterwards, also if it fails.
-    ///
-    /// Raises :class:`ExportedError` while one is viewed, and then none has ended. Raises
-    /// :class:`ReservationLostError` if the server has taken one back.
+    #[doc = doc!("NodeCache.commit")]
     fn commit(&self, py: Python<'_>, reservations: &Bound<'_, PyAny>) -> PyResult<()> {
         let client = self.client()?;
         let objects = elements(reservations, "reservations", "reservations")?;
@@ -437,7 +373,7 @@ impl PyNodeCache {
         call(py, &client, |client| Ok(client.commit(values)?))
     }
 
-    /// Returns the value under ``key``, pinned, and counts it as used.
+    #[doc = doc!("NodeCache.get")]
     fn get(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinnedValue>> {
         let (key, name) = (key.to_owned_key(), node_key(py, key)?);
         let pin =
@@ -445,19 +381,13 @@ impl PyNodeCache {
         Ok(pin.map(PyPinnedValue::new))
     }
 
-    /// Returns the values of keys, pinned, in the same order; None where there is no value.
-    /// Counts them as used.
-    ///
-    /// With ``wait=False``, a value that only the tier below the node has is None, too: the call
-    /// does not wait for the tier, which reads some of them meanwhile. :attr:`PinBatch.pending`
-    /// says which. A later call finds them.
+    #[doc = doc!("NodeCache.acquire")]
     #[pyo3(signature = (keys, *, wait=true))]
     fn acquire(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, wait: bool) -> PyResult<PyPinBatch> {
         self.pin(py, NodeKeys::of(keys)?, false, wait)
     }
 
-    /// Does what :meth:`acquire` does for the keys before the first one that has no value, or
-    /// that only the tier has if ``wait`` is false. The others are None.
+    #[doc = doc!("NodeCache.acquire_prefix")]
     #[pyo3(signature = (keys, *, wait=true))]
     fn acquire_prefix(
         &self,
@@ -468,8 +398,7 @@ impl PyNodeCache {
         self.pin(py, NodeKeys::of(keys)?, true, wait)
     }
 
-    /// Returns the number of keys before the first one that has no value. Pins nothing, so the
-    /// values may be evicted at once.
+    #[doc = doc!("NodeCache.lookup")]
     fn lookup(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         let keys = NodeKeys::of(keys)?;
         call(py, &self.client()?, |client| {
@@ -485,8 +414,7 @@ impl PyNodeCache {
         })
     }
 
-    /// Returns where the value of each key is, in the order of the keys. Nothing is pinned,
-    /// fetched or counted as used, so the values may go at once.
+    #[doc = doc!("NodeCache.locate")]
     fn locate<'py>(
         &self,
         py: Python<'py>,
@@ -503,19 +431,18 @@ impl PyNodeCache {
         located.into_iter().map(|one| node_report::located(py, one)).collect()
     }
 
-    /// Marks values as used now. Returns how many of the keys have one.
+    #[doc = doc!("NodeCache.touch")]
     fn touch(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.count(py, keys, |client, keys| client.touch(keys))
     }
 
-    /// Removes the value under ``key``, and returns whether there was one. Pinned values stay
-    /// valid.
+    #[doc = doc!("NodeCache.remove")]
     fn remove(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<bool> {
         let name = node_key(py, key)?;
         call(py, &self.client()?, |client| client.remove(&[name])).map(|removed| removed > 0)
     }
 
-    /// Removes the values of keys, and returns how many there were.
+    #[doc = doc!("NodeCache.remove_batch")]
     fn remove_batch(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.count(py, keys, |client, keys| client.remove(keys))
     }
@@ -534,33 +461,18 @@ impl PyNodeCache {
         true
     }
 
-    /// Tells the server that this process lives. A process that has reservations makes this or
-    /// any other call more often than the server's lease.
+    #[doc = doc!("NodeCache.keep_alive")]
     fn keep_alive(&self, py: Python<'_>) -> PyResult<()> {
         call(py, &self.client()?, NodeClient::keep_alive)
     }
 
-    /// Returns the figures of the node.
+    #[doc = doc!("NodeCache.stats")]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let stats = call(py, &self.client()?, NodeClient::stats)?;
         node_report::stats(py, &stats)
     }
 
-    /// Returns what was stored, replaced, removed and evicted, from number ``start`` on: at most
-    /// ``max`` events, and at most 512. Waits for the first one for at most ``wait`` seconds. 0 is
-    /// the number of the oldest event, and 2**63 that of the next one. ``lost`` of the result tells
-    /// that events after ``start`` were dropped, or that the server has restarted.
-    ///
-    /// The next call goes on at ``next`` of the result:
-    ///
-    /// .. code-block:: python
-    ///
-    ///     at = 0
-    ///     while True:
-    ///         events = cache.events(at, wait=60)
-    ///         for event in events:
-    ///             print(event.kind, event.key)
-    ///         at = events.next
+    #[doc = doc!("NodeCache.events")]
     #[pyo3(
         signature = (start=Int::usual(0), *, max=Int::usual(512), wait=None),
         text_signature = "($self, start=0, *, max=512, wait=0.0)"
@@ -589,9 +501,7 @@ impl PyNodeCache {
         node_report::events(py, found)
     }
 
-    /// Lists the values of the cache's own namespace: those in memory, and those in the tier
-    /// that the server has stored there or fetched, which have no pins, priority and idle time.
-    /// Values that come and go meanwhile may be missing; :meth:`events` tells of them.
+    #[doc = doc!("NodeCache.list_namespace")]
     fn list_namespace<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let values = call(py, &self.client()?, |client| {
             let (mut all, mut from) = (Vec::new(), Some(0));
@@ -605,58 +515,48 @@ impl PyNodeCache {
         values.iter().map(|value| node_report::listed(py, value)).collect()
     }
 
-    /// Evicts values of at least ``nbytes`` bytes from the cache's own namespace. Returns the
-    /// number of bytes evicted.
+    #[doc = doc!("NodeCache.evict")]
     fn evict(&self, py: Python<'_>, nbytes: Size) -> PyResult<u64> {
         self.check_writes(py)?;
         call(py, &self.client()?, |client| client.evict(nbytes.0))
     }
 
-    /// Removes all values of the cache's own namespace. Returns their number. Pinned values stay
-    /// valid. Raises :class:`NodeError` if the node has a tier, which does not know the namespace
-    /// of a value: an operator can remove all values, by ``as_operator().clear()``.
+    #[doc = doc!("NodeCache.clear")]
     fn clear(&self, py: Python<'_>) -> PyResult<usize> {
         self.check_writes(py)?;
         call(py, &self.client()?, NodeClient::clear)
     }
 
-    /// Returns the calls of operators, which concern all namespaces and other clients.
+    #[doc = doc!("NodeCache.as_operator")]
     fn as_operator(cache: &Bound<'_, Self>) -> PyNodeOperator {
         PyNodeOperator::new(cache)
     }
 
-    /// First address of the node's memory in this process, for registering it with devices. It
-    /// stays mapped until the cache is closed and its pins and reservations are gone.
+    #[doc = doc!("NodeCache.memory_address")]
     #[getter]
     fn memory_address(&self) -> PyResult<usize> {
         self.held.with(|client| client.memory().0.addr())
     }
 
-    /// Length of the node's memory in bytes.
+    #[doc = doc!("NodeCache.memory_len")]
     #[getter]
     fn memory_len(&self) -> PyResult<usize> {
         self.held.with(|client| client.memory().1)
     }
 
-    /// No value crosses a multiple of this number of bytes, nor is longer. None: a value may be
-    /// as long as the memory. A program that registers the memory by itself, in pieces, ends them
-    /// at multiples: a GPU cannot copy a value that lies in two pieces.
+    #[doc = doc!("NodeCache.boundary")]
     #[getter]
     fn boundary(&self) -> PyResult<Option<u64>> {
         self.held.with(NodeClient::boundary)
     }
 
-    /// Returns the descriptor of the node's memory, open for reading and writing. The cache owns
-    /// it; it stays open as long as the memory is mapped. Raises :class:`InvalidArgumentError` if
-    /// the cache only reads.
+    #[doc = doc!("NodeCache.fileno")]
     fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
         let client = self.client()?;
         Ok(writable(py, &client)?.fd().expect("it was attached by its descriptor").as_raw_fd())
     }
 
-    /// Makes the pages resident in every other mapping of the node's memory in this process,
-    /// such as the mapping of an engine that received the descriptor. Otherwise the first access to
-    /// each page there faults. Returns the total length of those mappings in bytes.
+    #[doc = doc!("NodeCache.populate_aliases")]
     #[pyo3(signature = (*, threads=None))]
     fn populate_aliases(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
         let how = options::populate_now(py, threads)?;
@@ -668,7 +568,7 @@ impl PyNodeCache {
         done.map_err(|error| error::arena(py, &error))
     }
 
-    /// Names of the devices with which the memory is registered, in order.
+    #[doc = doc!("NodeCache.devices")]
     #[getter]
     fn devices(&self) -> PyResult<Vec<String>> {
         self.held.with(|client| match client.registration() {
@@ -677,9 +577,7 @@ impl PyNodeCache {
         })
     }
 
-    /// Returns the key with which a device reaches ``[start, stop)`` of the node's memory, such
-    /// as the bytes of a value from its ``offset`` on. Raises :class:`RegistrationError` if the
-    /// range crosses a boundary between two keys.
+    #[doc = doc!("NodeCache.key_for")]
     #[pyo3(
         signature = (device, start=Int::usual(0), stop=None),
         text_signature = "($self, device, start=0, stop=None)"
@@ -700,46 +598,44 @@ impl PyNodeCache {
         key(py, found.map_err(|error| node_error(py, &error))?)
     }
 
-    /// Namespace of all keys.
+    #[doc = doc!("NodeCache.namespace")]
     #[getter]
     fn namespace(&self) -> &str {
         &self.connected.namespace
     }
 
-    /// Path of the server's socket.
+    #[doc = doc!("NodeCache.path")]
     #[getter]
     fn path(&self) -> PathBuf {
         self.connected.path.clone()
     }
 
-    /// Whether the memory is mapped for reading only.
+    #[doc = doc!("NodeCache.read_only")]
     #[getter]
     fn read_only(&self) -> bool {
         self.connected.read_only
     }
 
-    /// Whether calls go through rings in shared memory.
+    #[doc = doc!("NodeCache.has_rings")]
     #[getter]
     fn has_rings(&self, py: Python<'_>) -> PyResult<bool> {
         let client = self.client()?;
         Ok(py.detach(|| client.has_rings()))
     }
 
-    /// Number of values that were misses because the cache verifies values and these have no
-    /// checksum: their writers have connected without ``checksums``. A value counts once for each
-    /// acquisition.
+    #[doc = doc!("NodeCache.unverified")]
     #[getter]
     fn unverified(&self) -> PyResult<u64> {
         self.held.with(NodeClient::unverified)
     }
 
-    /// Ends the connection. Pinned values and reservations stay, and keep the memory mapped.
+    #[doc = doc!("NodeCache.close")]
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         drop_value(py, self.held.take_if_any()?);
         Ok(())
     }
 
-    /// Whether the cache has been closed.
+    #[doc = doc!("NodeCache.closed")]
     #[getter]
     fn closed(&self) -> bool {
         self.held.is_gone()

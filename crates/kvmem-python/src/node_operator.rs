@@ -12,9 +12,7 @@ use crate::node_report;
 use crate::number::Int;
 use crate::size::Size;
 
-/// The calls of operators on a node: see :meth:`NodeCache.as_operator`. The server answers them
-/// to its own user, to root and to those that ``kvmem serve --operator`` names; others get
-/// :class:`NodeError`.
+#[doc = doc!("NodeOperator")]
 #[pyclass(name = "NodeOperator", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyNodeOperator {
     cache: Link<PyNodeCache>,
@@ -47,8 +45,7 @@ impl PyNodeOperator {
 
 #[pymethods]
 impl PyNodeOperator {
-    /// Lists the values of all namespaces, at most ``max`` of them. Values that come and go
-    /// meanwhile may be missing.
+    #[doc = doc!("NodeOperator.list")]
     #[pyo3(signature = (*, max=None))]
     fn list<'py>(
         &self,
@@ -69,31 +66,27 @@ impl PyNodeOperator {
         values.iter().map(|value| node_report::listed(py, value)).collect()
     }
 
-    /// Lists the clients of the server.
+    #[doc = doc!("NodeOperator.sessions")]
     fn sessions<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let sessions = call(py, &self.client(py)?, |client| client.as_operator().sessions())?;
         sessions.iter().map(|session| node_report::session(py, session)).collect()
     }
 
-    /// Evicts values of at least ``nbytes`` bytes: of a namespace, or None for all. Returns the
-    /// number of bytes evicted.
+    #[doc = doc!("NodeOperator.evict")]
     #[pyo3(signature = (nbytes, namespace=None))]
     fn evict(&self, py: Python<'_>, nbytes: Size, namespace: Option<&str>) -> PyResult<u64> {
         let client = self.writer(py)?;
         call(py, &client, |client| client.as_operator().evict(namespace, nbytes.0))
     }
 
-    /// Removes all values: of a namespace, or None for all. Returns their number. Pinned values
-    /// stay valid. Raises :class:`NodeError` for a namespace if the node has a tier, which only
-    /// removes all.
+    #[doc = doc!("NodeOperator.clear")]
     #[pyo3(signature = (namespace=None))]
     fn clear(&self, py: Python<'_>, namespace: Option<&str>) -> PyResult<usize> {
         let client = self.writer(py)?;
         call(py, &client, |client| client.as_operator().clear(namespace))
     }
 
-    /// Ends the pins of a process that is known to read no more. Returns the number of values
-    /// that were pinned.
+    #[doc = doc!("NodeOperator.reclaim_pins")]
     fn reclaim_pins(&self, py: Python<'_>, pid: Int<'_>) -> PyResult<usize> {
         let (client, pid) = (self.writer(py)?, pid.u32(py, "pid")?);
         call(py, &client, |client| client.as_operator().reclaim_pins(pid))

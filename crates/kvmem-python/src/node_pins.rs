@@ -51,11 +51,7 @@ impl Bytes for NodePin {
 
 impl Plain for NodePin {}
 
-/// A value of a node. It is not evicted while this object exists. Its bytes are read-only.
-///
-/// ``release`` raises :class:`ExportedError` while views exist, such as tensors of :func:`tensor`
-/// with ``read_only=True``. A tensor of ``torch.frombuffer`` is no view: after ``release`` it may
-/// read the bytes of another value.
+#[doc = doc!("PinnedValue")]
 #[pyclass(name = "PinnedValue", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPinnedValue {
     held: Holder<NodePin>,
@@ -73,32 +69,25 @@ impl PyPinnedValue {
 
 #[pymethods]
 impl PyPinnedValue {
-    /// Key that the value was found under.
+    #[doc = doc!("PinnedValue.cache_key")]
     #[getter]
     fn cache_key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         (&self.held.with(|pinned| pinned.key.clone())?).into_pyobject(py)
     }
 
-    /// Offset of the value in the node's memory, in bytes.
+    #[doc = doc!("PinnedValue.offset")]
     #[getter]
     fn offset(&self) -> PyResult<u64> {
         self.held.with(|pinned| pinned.offset)
     }
 
-    /// Whether the value is still pinned. If it is, the bytes that this thread has read before
-    /// are those of the value. It is not if the server has reclaimed it, or if one that has
-    /// restarted took this process for ended: look after reading, if that can happen. Makes no
-    /// call.
+    #[doc = doc!("PinnedValue.is_valid")]
     #[getter]
     fn is_valid(&self) -> PyResult<bool> {
         self.held.with(|pinned| pinned.pin.is_valid())
     }
 
-    /// First address of the bytes in this process, for reading by code that takes addresses. It
-    /// stays mapped until ``release``; code that uses it is no view, and ends first.
-    ///
-    /// Raises :class:`PinRevokedError` if the pin is not valid, where ``ptr`` returns the address
-    /// nevertheless.
+    #[doc = doc!("PinnedValue.address")]
     #[getter]
     fn address(&self, py: Python<'_>) -> PyResult<usize> {
         let found = self.held.with(|pinned| pinned.pin.as_ptr(0))?;
@@ -109,11 +98,7 @@ impl PyPinnedValue {
         }
     }
 
-    /// Compares the bytes with the checksum of their writer, which has connected with
-    /// ``checksums=True``.
-    ///
-    /// Raises :class:`DamagedValueError` if they differ, and :class:`UnverifiedValueError` if the
-    /// writer has calculated no checksum.
+    #[doc = doc!("PinnedValue.verify")]
     fn verify(&self, py: Python<'_>) -> PyResult<()> {
         // The view keeps other threads from releasing the pin.
         let pin = self.held.view(|pinned| Arc::clone(&pinned.pin))?;
@@ -126,7 +111,7 @@ impl PyPinnedValue {
         verified.map_err(|error| node_error(py, &error))
     }
 
-    /// Releases the pin. Raises :class:`ExportedError` while views exist.
+    #[doc = doc!("PinnedValue.release")]
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         crate::holder::drop_value(py, Some(self.held.take()?));
         Ok(())
@@ -167,11 +152,7 @@ pub(crate) struct Positions(Vec<usize>);
 
 impl Plain for Positions {}
 
-/// The values that one call has found, pinned: a sequence with an element for each key, None for
-/// keys without a value.
-///
-/// Leaving the ``with`` block releases all of them. Without one, each value is released when its
-/// own object is gone.
+#[doc = doc!("PinBatch")]
 #[pyclass(name = "PinBatch", module = "kvmem", frozen, weakref, sequence)]
 pub(crate) struct PyPinBatch {
     values: BatchValues,
@@ -380,33 +361,31 @@ impl PyPinBatch {
         PyTuple::new(py, self.with(py, copy)?)?.try_iter()
     }
 
-    /// Number of keys that have values.
+    #[doc = doc!("PinBatch.hits")]
     #[getter]
     fn hits(&self) -> PyResult<usize> {
         self.with_values(hits)
     }
 
-    /// Positions, in order, of the keys whose values only the tier below the node has: it reads
-    /// them now. Empty if the call has waited for them.
+    #[doc = doc!("PinBatch.pending")]
     #[getter]
     fn pending(&self) -> Vec<usize> {
         self.pending.0.clone()
     }
 
-    /// Offset of each value in the node's memory, in bytes; None for keys without a value.
+    #[doc = doc!("PinBatch.offsets")]
     #[getter]
     fn offsets(&self) -> PyResult<Vec<Option<u64>>> {
         self.of_each(|pinned| pinned.offset(), |pinned| pinned.offset)
     }
 
-    /// Length of each value in bytes; None for keys without a value.
+    #[doc = doc!("PinBatch.lengths")]
     #[getter]
     fn lengths(&self) -> PyResult<Vec<Option<usize>>> {
         self.of_each(|pinned| pinned.bytes().len(), |pinned| pinned.span.len)
     }
 
-    /// Whether all values are still pinned, as for :attr:`PinnedValue.is_valid`. Makes no
-    /// call.
+    #[doc = doc!("PinBatch.is_valid")]
     #[getter]
     fn is_valid(&self) -> PyResult<bool> {
         self.with_values(|values| match values {
@@ -418,8 +397,7 @@ impl PyPinBatch {
         })
     }
 
-    /// Releases all values. Raises :class:`ExportedError`, and releases none, while one is
-    /// viewed.
+    #[doc = doc!("PinBatch.release")]
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.end(py)
     }

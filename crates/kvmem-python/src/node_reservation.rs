@@ -69,11 +69,7 @@ impl Bytes for Reserved {
 
 impl Plain for Reserved {}
 
-/// Space for one value of a node, to be written in place. Leaving the ``with`` block commits the
-/// value, or discards it after an exception.
-///
-/// Both raise :class:`ExportedError` while views exist, such as tensors of :func:`tensor`. A tensor
-/// of ``torch.frombuffer`` is no view: it can write to the bytes of another value afterwards.
+#[doc = doc!("NodeReservation")]
 #[pyclass(name = "NodeReservation", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyNodeReservation {
     pub(crate) held: Holder<Reserved>,
@@ -85,32 +81,25 @@ memory_methods!(PyNodeReservation, Reserved);
 
 #[pymethods]
 impl PyNodeReservation {
-    /// Key that the value will be stored under.
+    #[doc = doc!("NodeReservation.cache_key")]
     #[getter]
     fn cache_key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         (&self.held.with(|reserved| reserved.key.clone())?).into_pyobject(py)
     }
 
-    /// Offset of the value in the node's memory, in bytes.
+    #[doc = doc!("NodeReservation.offset")]
     #[getter]
     fn offset(&self) -> PyResult<u64> {
         self.held.with(|reserved| reserved.reservation.offset())
     }
 
-    /// Whether the server still has the reservation. It gives the space to no other client
-    /// before this process has unmapped the memory, or has ended, so this is false only after an
-    /// operator or a fault has ended the client's session. Makes no call.
+    #[doc = doc!("NodeReservation.is_valid")]
     #[getter]
     fn is_valid(&self) -> PyResult<bool> {
         self.held.with(|reserved| reserved.reservation.is_valid())
     }
 
-    /// First address of the bytes in this process, for writing by code that takes addresses. It
-    /// stays mapped until the value is committed or discarded; code that uses it is no view, and
-    /// ends first.
-    ///
-    /// Raises :class:`ReservationLostError` if the reservation is not valid, where ``ptr`` returns
-    /// the address nevertheless.
+    #[doc = doc!("NodeReservation.address")]
     #[getter]
     fn address(&self, py: Python<'_>) -> PyResult<usize> {
         match self
@@ -122,9 +111,7 @@ impl PyNodeReservation {
         }
     }
 
-    /// Copies the bytes of ``source`` into the value from ``start`` on. Returns their number.
-    ///
-    /// Raises :class:`ReservationLostError` if the reservation is not valid.
+    #[doc = doc!("NodeReservation.write")]
     #[pyo3(signature = (source, start=Int::usual(0)), text_signature = "($self, source, start=0)")]
     fn write(&self, py: Python<'_>, source: &Bound<'_, PyAny>, start: Int<'_>) -> PyResult<usize> {
         if !self.is_valid()? {
@@ -133,12 +120,12 @@ impl PyNodeReservation {
         write(py, &self.held, source, start)
     }
 
-    /// Returns what a commit takes.
+    #[doc = doc!("NodeReservation.commit")]
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
         self.held.take()?.commit(py)
     }
 
-    /// Frees the space. The value that the key has, if any, does not change.
+    #[doc = doc!("NodeReservation.discard")]
     fn discard(&self, py: Python<'_>) -> PyResult<()> {
         drop_value(py, Some(self.held.take()?));
         Ok(())

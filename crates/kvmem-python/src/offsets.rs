@@ -37,18 +37,7 @@ impl Batch for Vec<Allocation> {
     }
 }
 
-/// An allocator of ranges in an abstract space. It never touches bytes. After a fork the child
-/// has an independent copy.
-///
-/// Options:
-///
-/// - ``capacity``: length of the space in bytes, from 1 to 2**63.
-/// - ``boundary``: no range crosses a multiple of this number of bytes, or is longer than it.
-/// - ``max_ranges``: maximum number of ranges, used and free: 16 or more. Metadata takes about 50
-///   bytes per range. None means about 2**32.
-/// - ``placement``: ``renewal`` or ``best-fit``.
-///
-/// Raises :class:`InvalidArgumentError`.
+#[doc = doc!("OffsetAllocator")]
 #[pyclass(name = "OffsetAllocator", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyOffsetAllocator {
     space: OffsetAllocator,
@@ -84,8 +73,7 @@ impl PyOffsetAllocator {
         Ok(PyOffsetAllocator { space })
     }
 
-    /// Allocates a range of exactly ``nbytes`` bytes. With ``align``, a power of two, the offset
-    /// is a multiple of it. Raises :class:`OutOfSpaceError`.
+    #[doc = doc!("OffsetAllocator.allocate")]
     #[pyo3(signature = (nbytes, *, align=None))]
     fn allocate(
         &self,
@@ -106,7 +94,7 @@ impl PyOffsetAllocator {
         }
     }
 
-    /// Allocates ``n`` ranges of ``nbytes`` bytes each. It allocates all of them or none.
+    #[doc = doc!("OffsetAllocator.allocate_batch")]
     fn allocate_batch(
         &self,
         py: Python<'_>,
@@ -120,8 +108,7 @@ impl PyOffsetAllocator {
         Ok(PyAllocationBatch { held: Holder::new(allocated) })
     }
 
-    /// Allocates ``total`` bytes in at most ``max_ranges`` ranges, with as few and as long
-    /// ranges as are available.
+    #[doc = doc!("OffsetAllocator.allocate_scattered")]
     fn allocate_scattered(
         &self,
         py: Python<'_>,
@@ -134,8 +121,7 @@ impl PyOffsetAllocator {
         Ok(allocated.into_iter().map(|one| PyAllocation { held: Holder::new(one) }).collect())
     }
 
-    /// Frees many ranges in one call, and joins neighbours first. If one of them cannot be
-    /// freed, none is.
+    #[doc = doc!("OffsetAllocator.free_batch")]
     fn free_batch(&self, allocations: &Bound<'_, PyAny>) -> PyResult<()> {
         if let Ok(batch) = allocations.cast::<PyAllocationBatch>() {
             self.space.free_batch(batch.get().held.take()?);
@@ -146,47 +132,45 @@ impl PyOffsetAllocator {
         Ok(())
     }
 
-    /// Moves the end of the space up to ``capacity``.
+    #[doc = doc!("OffsetAllocator.grow_to")]
     fn grow_to(&self, py: Python<'_>, capacity: Size) -> PyResult<()> {
         self.space.grow_to(capacity.0).map_err(|error| error::space(py, &error))
     }
 
-    /// Moves the end of the space down to ``capacity``. Raises :class:`InUseError` if a range
-    /// beyond it is in use.
+    #[doc = doc!("OffsetAllocator.shrink_to")]
     fn shrink_to(&self, py: Python<'_>, capacity: Size) -> PyResult<()> {
         self.space.shrink_to(capacity.0).map_err(|error| error::space(py, &error))
     }
 
-    /// Length of the space in bytes.
+    #[doc = doc!("OffsetAllocator.capacity")]
     #[getter]
     fn capacity(&self) -> u64 {
         self.space.capacity()
     }
 
-    /// No range crosses a multiple of this number of bytes. None: there is no boundary.
+    #[doc = doc!("OffsetAllocator.boundary")]
     #[getter]
     fn boundary(&self) -> Option<u64> {
         self.space.boundary()
     }
 
-    /// Upper bound of the longest free range. Reading it takes no lock.
+    #[doc = doc!("OffsetAllocator.largest_free_hint")]
     #[getter]
     fn largest_free_hint(&self) -> u64 {
         self.space.largest_free_hint()
     }
 
-    /// Returns the figures of the space.
+    #[doc = doc!("OffsetAllocator.metrics")]
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         metrics(py, &self.space.metrics())
     }
 
-    /// Returns the whole space in order of offsets: offset, length, and whether it is used.
+    #[doc = doc!("OffsetAllocator.map")]
     fn map(&self) -> Vec<(u64, u64, bool)> {
         self.space.map().into_iter().map(|range| (range.offset, range.size, range.used)).collect()
     }
 
-    /// Returns the free ranges by size: minimum and maximum size of the bin, number of ranges,
-    /// and bytes.
+    #[doc = doc!("OffsetAllocator.bins")]
     fn bins(&self) -> Vec<(u64, u64, u64, u64)> {
         self.space
             .bins()
@@ -195,7 +179,7 @@ impl PyOffsetAllocator {
             .collect()
     }
 
-    /// Checks the invariants of the metadata. For tests.
+    #[doc = doc!("OffsetAllocator.check")]
     fn check(&self) -> PyResult<()> {
         self.space.check().map_err(|error| error::defect(&error))
     }
@@ -231,7 +215,7 @@ pub(crate) fn metrics<'py>(
     )
 }
 
-/// An allocated range. Dropping the object frees the range.
+#[doc = doc!("Allocation")]
 #[pyclass(name = "Allocation", module = "kvmem", frozen, weakref, freelist = 256)]
 pub(crate) struct PyAllocation {
     held: Holder<Allocation>,
@@ -246,37 +230,37 @@ plain!(PyAllocationBatch { held });
 
 #[pymethods]
 impl PyAllocation {
-    /// Offset of the range in the space, in bytes.
+    #[doc = doc!("Allocation.offset")]
     #[getter]
     fn offset(&self) -> PyResult<u64> {
         self.held.with(Allocation::offset)
     }
 
-    /// Length in bytes: exactly the requested length.
+    #[doc = doc!("Allocation.nbytes")]
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         self.held.with(Allocation::len)
     }
 
-    /// Frees the range. A second call raises :class:`ClosedError`.
+    #[doc = doc!("Allocation.free")]
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
 
-    /// Whether the range has been freed.
+    #[doc = doc!("Allocation.freed")]
     #[getter]
     fn freed(&self) -> bool {
         self.held.is_gone()
     }
 
-    /// Shortens the range to ``nbytes`` bytes and frees the tail.
+    #[doc = doc!("Allocation.shrink")]
     fn shrink(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
         self.held
             .change(|allocation| allocation.shrink(nbytes.0))?
             .map_err(|error| error::alloc(py, &error))
     }
 
-    /// Lengthens the range to ``nbytes`` bytes, if the bytes after it are free.
+    #[doc = doc!("Allocation.extend")]
     fn extend(&self, py: Python<'_>, nbytes: Size) -> PyResult<()> {
         self.held
             .change(|allocation| allocation.extend(nbytes.0))?
@@ -293,7 +277,7 @@ impl PyAllocation {
 
 context_manager!(PyAllocation, |it, _| it.held.take_if_any().map(drop));
 
-/// Many allocated ranges of one length.
+#[doc = doc!("AllocationBatch")]
 #[pyclass(name = "AllocationBatch", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyAllocationBatch {
     held: Holder<Vec<Allocation>>,
@@ -305,31 +289,30 @@ impl PyAllocationBatch {
         self.held.with(Vec::len)
     }
 
-    /// Length of each range in bytes.
+    #[doc = doc!("AllocationBatch.nbytes")]
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         self.held.with(Batch::nbytes)
     }
 
-    /// Offset of each range: read-only, format ``Q``, as ``array('Q')``. It stays valid after
-    /// the batch has been freed.
+    #[doc = doc!("AllocationBatch.offsets")]
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         Offsets::view(py, self.held.with(Batch::offsets)?)
     }
 
-    /// Frees all ranges.
+    #[doc = doc!("AllocationBatch.free")]
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
     }
 
-    /// Whether the batch has been freed or split.
+    #[doc = doc!("AllocationBatch.freed")]
     #[getter]
     fn freed(&self) -> bool {
         self.held.is_gone()
     }
 
-    /// Returns the ranges as separate allocations. The batch is empty afterwards.
+    #[doc = doc!("AllocationBatch.split")]
     fn split(&self) -> PyResult<Vec<PyAllocation>> {
         let all = self.held.take()?;
         Ok(all.into_iter().map(|one| PyAllocation { held: Holder::new(one) }).collect())

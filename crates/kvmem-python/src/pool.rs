@@ -36,48 +36,7 @@ impl Held for Pool {
     const SLOW: bool = true;
 }
 
-/// Mapped, populated and registered memory that is allocated in blocks.
-///
-/// Options:
-///
-/// - ``size``: length in bytes, rounded up to whole pages, or to whole parts if the pool can
-///   grow.
-/// - ``max_size``: length in bytes that the pool can grow to. The addresses are reserved at once.
-///   None means ``size``.
-/// - ``pages``: page sizes to try, in order of preference, of ``1G``, ``2M``, ``thp`` and ``4k``.
-///   None means ``2M,thp,4k``.
-/// - ``strict``: fail if the first page size cannot back the whole pool, instead of falling back
-///   to the next one.
-/// - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None leaves the placement to the kernel.
-/// - ``shared``: back the pool with a memory file of fixed size that other processes can attach.
-/// - ``readers_only``: seal the memory file of a shared pool against every later mapping for
-///   writing, in any process (``F_SEAL_FUTURE_WRITE``, Linux 5.1). The pool then cannot shrink.
-/// - ``guard_pages``: place an inaccessible page before and after the pool.
-/// - ``populate``: make pages resident before blocks are allocated: ``"auto"`` or a number of
-///   threads. With None the first access to a page may find no memory, which kills the process.
-/// - ``devices``: devices to register the whole pool with: ``io_uring``, ``io_uring:N``,
-///   ``mlock``, ``verbs``, ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
-///   None registers it with none.
-/// - ``policy``: how devices are called: ``auto``, ``sequential``, ``parallel`` or
-///   ``parallel:N``. None takes the policy from the environment, and ``auto`` if it names none.
-/// - ``boundary``: no block crosses a multiple of this number of bytes, or is longer than it.
-///   None chooses by the devices' limits, and 1 GiB if the pool can grow or is initialized in the
-///   background.
-/// - ``hot_sizes``: block sizes that are cached per thread from the beginning.
-/// - ``auto_hot_sizes``: cache sizes per thread that are requested often.
-/// - ``max_cached_bytes``: maximum number of bytes in the caches of all threads together. None
-///   means 1/32 of the pool.
-/// - ``in_background``: return once the memory is mapped, and initialize it part by part.
-/// - ``quarantine``: keep parts that cannot be populated or registered out of use, instead of
-///   failing. Initialization in the background always does so.
-/// - ``init_on``: set the bytes of blocks to zero: ``"alloc"``, before a block is handed out, or
-///   ``"free"``, before its bytes become free. With None a new block holds the bytes of an earlier
-///   one, or zeros.
-/// - ``progress``: called with ``(done, total)`` in bytes. Each byte counts once when it is
-///   resident and once for every device that it is registered with.
-///
-/// Raises :class:`MappingError`, :class:`RegistrationError`, :class:`InvalidArgumentError` and
-/// :class:`CancelledError`. After an error nothing is left mapped.
+#[doc = doc!("Pool")]
 #[pyclass(name = "Pool", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyPool {
     pub(crate) held: Holder<Pool>,
@@ -219,12 +178,7 @@ impl PyPool {
         Ok(made)
     }
 
-    /// Allocates a block of exactly ``nbytes`` bytes. With ``align``, a power of two, its
-    /// address is a multiple of it.
-    ///
-    /// The block contains zeros, or the bytes of an earlier block; see ``init_on``. Raises
-    /// :class:`OutOfSpaceError`, :class:`NotReadyError` while parts of the pool are still being
-    /// initialized, and :class:`InvalidArgumentError`.
+    #[doc = doc!("Pool.allocate")]
     #[pyo3(signature = (nbytes, *, align=None))]
     fn allocate(&self, py: Python<'_>, nbytes: Size, align: Option<Int<'_>>) -> PyResult<PyBlock> {
         let align = align.map(|align| align.index(py, "align")).transpose()?;
@@ -241,8 +195,7 @@ impl PyPool {
         }
     }
 
-    /// Allocates ``n`` blocks of ``nbytes`` bytes each, as one object. It allocates all of them
-    /// or none.
+    #[doc = doc!("Pool.allocate_batch")]
     fn allocate_batch(&self, py: Python<'_>, nbytes: Size, n: Int<'_>) -> PyResult<PyBlockBatch> {
         let n = n.index(py, "n")?;
         let pool = self.pool()?;
@@ -257,8 +210,7 @@ impl PyPool {
         Ok(PyBlockBatch { held: Holder::new(blocks) })
     }
 
-    /// Allocates ``total`` bytes in at most ``max_blocks`` blocks, with as few and as long
-    /// blocks as are available.
+    #[doc = doc!("Pool.allocate_scattered")]
     fn allocate_scattered(
         &self,
         py: Python<'_>,
@@ -272,8 +224,7 @@ impl PyPool {
         Ok(blocks.into_iter().map(PyBlock::new).collect())
     }
 
-    /// Frees many blocks in one call, and joins neighbours first. If one of them cannot be
-    /// freed, none is.
+    #[doc = doc!("Pool.free_batch")]
     fn free_batch(&self, py: Python<'_>, blocks: &Bound<'_, PyAny>) -> PyResult<()> {
         let pool = self.pool()?;
         if let Ok(batch) = blocks.cast::<PyBlockBatch>() {
@@ -286,39 +237,37 @@ impl PyPool {
         Ok(())
     }
 
-    /// First address of the pool. A block at offset n begins n bytes after it.
+    #[doc = doc!("Pool.ptr")]
     #[getter]
     fn ptr(&self) -> PyResult<usize> {
         self.held.with(|_| self.at)
     }
 
-    /// Length of the address range from ``ptr`` on, in bytes: the length that the pool can grow
-    /// to. Without ``max_size`` it equals the capacity.
+    #[doc = doc!("Pool.nbytes")]
     #[getter]
     fn nbytes(&self) -> PyResult<u64> {
         self.held.with(|_| self.len)
     }
 
-    /// Number of bytes that blocks can use once the whole pool is initialized.
+    #[doc = doc!("Pool.capacity")]
     #[getter]
     fn capacity(&self) -> PyResult<u64> {
         self.held.with(Pool::capacity)
     }
 
-    /// Number of bytes that are initialized, used or free.
+    #[doc = doc!("Pool.ready_bytes")]
     #[getter]
     fn ready_bytes(&self) -> PyResult<u64> {
         self.held.with(Pool::ready_bytes)
     }
 
-    /// Whether parts of the pool are still being initialized.
+    #[doc = doc!("Pool.initializing")]
     #[getter]
     fn initializing(&self) -> PyResult<bool> {
         self.held.with(Pool::is_initializing)
     }
 
-    /// Waits until ``nbytes`` bytes are initialized (None: all of them), initialization has
-    /// ended, or ``timeout`` seconds have passed. Returns the number of initialized bytes.
+    #[doc = doc!("Pool.wait_ready")]
     #[pyo3(signature = (nbytes=None, timeout=None))]
     fn wait_ready(
         &self,
@@ -341,68 +290,62 @@ impl PyPool {
         Ok(ready)
     }
 
-    /// Stops the initialization in the background: no further part is initialized. The pool
-    /// cannot grow afterwards.
+    #[doc = doc!("Pool.cancel")]
     fn cancel(&self) {
         self.cancel.cancel();
     }
 
-    /// Grows the pool to at least ``size`` bytes, in whole parts. Each part is populated and
-    /// registered first.
+    #[doc = doc!("Pool.grow_to")]
     fn grow_to(&self, py: Python<'_>, size: Size) -> PyResult<()> {
         let pool = self.pool()?;
         let grown = long::run(py, &self.cancel, || pool.grow_to(size.0))?;
         grown.map_err(|error| error::pool(py, &error))
     }
 
-    /// Shrinks the pool by whole parts to not less than ``size`` bytes. Returns by how many
-    /// bytes it shrank. Raises :class:`InUseError` if a block beyond ``size`` is in use.
+    #[doc = doc!("Pool.shrink_to")]
     fn shrink_to(&self, py: Python<'_>, size: Size) -> PyResult<u64> {
         let pool = self.free_to_shrink()?;
         let shrunk = py.detach(|| pool.shrink_to(size.0));
         Ok(shrunk.map_err(|error| error::pool(py, &error))?.bytes)
     }
 
-    /// Shrinks the pool by all whole parts at its end that are not in use. Returns by how many
-    /// bytes it shrank.
+    #[doc = doc!("Pool.shrink")]
     fn shrink(&self, py: Python<'_>) -> PyResult<u64> {
         let pool = self.free_to_shrink()?;
         let shrunk = py.detach(|| pool.shrink());
         Ok(shrunk.map_err(|error| error::pool(py, &error))?.bytes)
     }
 
-    /// Returns the ranges that threads have cached to the pool, where free neighbours join.
+    #[doc = doc!("Pool.trim")]
     fn trim(&self, py: Python<'_>) -> PyResult<()> {
         let pool = self.pool()?;
         py.detach(|| pool.trim());
         Ok(())
     }
 
-    /// Takes the block and keeps its bytes out of use until the pool is gone. For blocks whose
-    /// memory has turned out to be bad.
+    #[doc = doc!("Pool.quarantine_block")]
     fn quarantine_block(&self, block: &Bound<'_, PyBlock>, why: String) -> PyResult<()> {
         let pool = self.pool()?;
         pool.quarantine_block(block.get().held.take()?, why);
         Ok(())
     }
 
-    /// Returns the current composition of the pool and how it was initialized.
+    #[doc = doc!("Pool.report")]
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         report::report(py, &self.held.with(Pool::report)?)
     }
 
-    /// Returns the figures of the initialized part of the pool.
+    #[doc = doc!("Pool.metrics")]
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         offsets::metrics(py, &self.held.with(Pool::metrics)?)
     }
 
-    /// Returns the figures of the per-thread caches.
+    #[doc = doc!("Pool.stats")]
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         report::data(py, &self.held.with(Pool::stats)?)
     }
 
-    /// Returns the whole pool in order of offsets: offset, length, and ``used``, ``cached`` or
-    /// ``free``.
+    #[doc = doc!("Pool.map")]
     fn map<'py>(&self, py: Python<'py>) -> PyResult<Vec<(u64, u64, Bound<'py, PyAny>)>> {
         let map = self.held.with(Pool::map)?;
         map.iter()
@@ -410,26 +353,25 @@ impl PyPool {
             .collect()
     }
 
-    /// Names of the devices, in order.
+    #[doc = doc!("Pool.devices")]
     #[getter]
     fn devices(&self) -> PyResult<Vec<String>> {
         self.held.with(Pool::devices)
     }
 
-    /// No block crosses a multiple of this number of bytes. None: there is no boundary.
+    #[doc = doc!("Pool.boundary")]
     #[getter]
     fn boundary(&self) -> PyResult<Option<u64>> {
         self.held.with(Pool::boundary)
     }
 
-    /// Number by which references name this pool. None: the pool's memory is private.
+    #[doc = doc!("Pool.share_id")]
     #[getter]
     fn share_id(&self) -> PyResult<Option<u64>> {
         self.held.with(Pool::share_id)
     }
 
-    /// Returns a descriptor of a shared pool's memory, open for reading and writing. The pool
-    /// owns it. Other processes can open it as ``/proc/PID/fd/N``.
+    #[doc = doc!("Pool.fileno")]
     fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
         self.held.with(|_| ())?;
         let fd =
@@ -437,21 +379,14 @@ impl PyPool {
         fd.ok_or_else(|| error::pool(py, &PoolError::Private))
     }
 
-    /// Returns a new descriptor of a shared pool's memory, to be sent to another process. The
-    /// caller owns it.
-    ///
-    /// Unless it is ``writable``, a process of another user can only read through it. A process
-    /// of the same user, or of root, can still open it for writing by ``/proc``, unless the pool
-    /// is for ``readers_only``.
+    #[doc = doc!("Pool.share")]
     #[pyo3(signature = (*, writable=false))]
     fn share(&self, py: Python<'_>, writable: bool) -> PyResult<c_int> {
         let pool = self.pool()?;
         share(&pool, writable).map(IntoRawFd::into_raw_fd).map_err(|error| error::pool(py, &error))
     }
 
-    /// Makes the pages resident in every other mapping of this memory file in this process, such
-    /// as the mapping of an engine that received the descriptor. Otherwise the first access to
-    /// each page there faults. Returns the total length of those mappings in bytes.
+    #[doc = doc!("Pool.populate_aliases")]
     #[pyo3(signature = (*, threads=None))]
     fn populate_aliases(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
         let how = options::populate_now(py, threads)?;
@@ -462,27 +397,25 @@ impl PyPool {
         done.map_err(|error| error::pool(py, &error))
     }
 
-    /// Prevents the pool from being closed or shortened until the hold is released: both raise
-    /// :class:`ExportedError`. For engines that have registered its memory.
+    #[doc = doc!("Pool.hold")]
     fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
         PyHold::pool(slf)
     }
 
-    /// Checks the invariants of the metadata. For tests.
+    #[doc = doc!("Pool.check")]
     fn check(&self, py: Python<'_>) -> PyResult<()> {
         let pool = self.pool()?;
         py.detach(|| pool.check()).map_err(|error| error::defect(&error))
     }
 
-    /// Gives up the pool. Existing blocks stay valid. The memory and its registration are
-    /// released with the last of them.
+    #[doc = doc!("Pool.close")]
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
         *self.fd.lock().unwrap_or_else(PoisonError::into_inner) = None;
         Ok(())
     }
 
-    /// Whether the pool has been closed.
+    #[doc = doc!("Pool.closed")]
     #[getter]
     fn closed(&self) -> bool {
         self.held.is_gone()

@@ -93,25 +93,7 @@ fn beyond(given: &Bound<'_, PyAny>, is_low: bool) -> PyErr {
     error::bad_number(given.py(), message, given, if is_low { low } else { high })
 }
 
-/// Returns the keys of the complete blocks of a prompt, the first one first: ``bytes`` of length
-/// 32, for a node, a cache or a disk tier. Tokens behind the last complete block have no key.
-///
-/// The key of a block is a hash of the key before it and of the block's tokens. Therefore two
-/// prompts share a key only if they have the same tokens up to the block's end, and a look-up of
-/// the list finds the longest stored prefix. Rust, C and C++ have the same keys under the same
-/// name, on all machines.
-///
-/// - ``tokens``: numbers of tokens. A buffer of int32 or int64, such as an array of NumPy, takes a
-///   tenth of the time of a list.
-/// - ``block``: tokens in a block.
-/// - ``salt``: all else that the values depend on, such as the weights, the type of the KV cache
-///   and the release of the engine. Prompts with different salts share no key.
-///
-/// .. code-block:: python
-///
-///     keys = kvmem.prefix_keys(tokens, 256, b"model, weights, dtype")
-///     with cache.acquire_prefix(keys) as pins:
-///         print(pins.hits * 256, "tokens are stored")
+#[doc = doc!("prefix_keys")]
 #[pyfunction]
 pub(crate) fn prefix_keys<'py>(
     py: Python<'py>,

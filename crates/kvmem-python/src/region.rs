@@ -32,34 +32,7 @@ impl Bytes for Arc<Region> {
     }
 }
 
-/// A contiguous range of mapped memory.
-///
-/// ``close`` unmaps it, and raises :class:`ExportedError` while views exist, such as tensors of
-/// :func:`tensor`. A tensor of ``torch.frombuffer`` is no view: reading it after ``close`` ends the
-/// process.
-///
-/// Options:
-///
-/// - ``size``: length in bytes, rounded up to whole pages.
-/// - ``pages``: page sizes to try, in order of preference, of ``1G``, ``2M``, ``thp`` and ``4k``.
-///   None means ``2M,thp,4k``.
-/// - ``strict``: fail if the first page size cannot back the whole region, instead of falling
-///   back to the next one.
-/// - ``numa``: ``bind:0,2-3`` or ``interleave:0-3``. None leaves the placement to the kernel.
-/// - ``populate``: make all pages resident before the constructor returns: ``"auto"`` or a number
-///   of threads. None leaves each page to be faulted in by its first access.
-/// - ``shared``: back the region with a memory file of fixed size that other processes can
-///   attach. Otherwise only this process has the memory.
-/// - ``readers_only``: seal the memory file of a shared region against every later mapping for
-///   writing, in any process (``F_SEAL_FUTURE_WRITE``, Linux 5.1). ``discard`` then fails.
-/// - ``guard_pages``: place an inaccessible page before and after the region.
-/// - ``dont_fork``: leave the region out of forked children.
-/// - ``dont_dump``: leave the region out of core dumps.
-/// - ``progress``: called with ``(done, total)`` in bytes while pages are populated.
-/// - ``time_budget``: seconds that populating may take.
-///
-/// Raises :class:`MappingError`, :class:`InvalidArgumentError`, :class:`CancelledError` and
-/// :class:`TimeBudgetError`. After an error nothing is left mapped.
+#[doc = doc!("Region")]
 #[pyclass(name = "Region", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyRegion {
     held: Holder<Arc<Region>>,
@@ -144,9 +117,7 @@ impl PyRegion {
         Ok(made)
     }
 
-    /// Maps the memory of another process by its descriptor. The caller keeps the descriptor.
-    ///
-    /// With ``size``, raises :class:`InvalidArgumentError` if the memory has another length.
+    #[doc = doc!("Region.attach")]
     #[staticmethod]
     #[pyo3(signature = (fd, *, size=None))]
     fn attach(py: Python<'_>, fd: Int<'_>, size: Option<Size>) -> PyResult<PyRegion> {
@@ -155,23 +126,20 @@ impl PyRegion {
         region.map(PyRegion::new).map_err(|error| error::arena(py, &error))
     }
 
-    /// Makes a region over the bytes of another object. The region keeps the object and exports
-    /// its buffer until it is closed.
+    #[doc = doc!("Region.from_buffer")]
     #[staticmethod]
     fn from_buffer(py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<PyRegion> {
         let exported = Exported::of(buffer).map_err(|error| named(py, error, "buffer"))?;
         Memory::over(py, exported).map(PyRegion::over)
     }
 
-    /// Pages, placement and residency of the region at the time it was mapped.
+    #[doc = doc!("Region.receipt")]
     #[getter]
     fn receipt<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         report::report(py, self.region(py)?.receipt())
     }
 
-    /// Makes a range resident and returns the seconds that this took.
-    ///
-    /// Unless ``threads`` is a number, the library chooses how many threads to use.
+    #[doc = doc!("Region.populate")]
     #[pyo3(
         signature = (
             start=Int::usual(0), stop=None, *, threads=None, progress=None, time_budget=None
@@ -207,9 +175,7 @@ impl PyRegion {
         Ok(progress::end(py, listener.as_ref(), done)?.seconds)
     }
 
-    /// Makes the pages resident in every other mapping of this memory file in this process, such
-    /// as the mapping of an engine that received the descriptor. Otherwise the first access to
-    /// each page there faults. Returns the total length of those mappings in bytes.
+    #[doc = doc!("Region.populate_aliases")]
     #[pyo3(signature = (*, threads=None))]
     fn populate_aliases(&self, py: Python<'_>, threads: Option<Threads<'_>>) -> PyResult<u64> {
         let how = options::populate_now(py, threads)?;
@@ -220,7 +186,7 @@ impl PyRegion {
         done.map_err(|error| error::arena(py, &error))
     }
 
-    /// Returns how much of a range is resident now.
+    #[doc = doc!("Region.residency")]
     #[pyo3(
         signature = (start=Int::usual(0), stop=None),
         text_signature = "($self, start=0, stop=None)"
@@ -243,8 +209,7 @@ impl PyRegion {
         )
     }
 
-    /// Returns the pages of a range to the system. The range reads as zeros afterwards. Raises
-    /// :class:`InUseError` if the region is registered.
+    #[doc = doc!("Region.discard")]
     #[pyo3(
         signature = (start=Int::usual(0), stop=None),
         text_signature = "($self, start=0, stop=None)"
@@ -255,7 +220,7 @@ impl PyRegion {
         py.detach(|| region.discard(start..stop)).map_err(|error| error::arena(py, &error))
     }
 
-    /// Returns the descriptor of shared memory. The region owns the descriptor.
+    #[doc = doc!("Region.fileno")]
     fn fileno(&self, py: Python<'_>) -> PyResult<c_int> {
         let region = self.region(py)?;
         let fd = region.fd().ok_or_else(|| {
@@ -267,15 +232,14 @@ impl PyRegion {
         Ok(fd.as_raw_fd())
     }
 
-    /// Gives up the memory, which is unmapped when its last user lets go of it. Raises
-    /// :class:`ExportedError` while views exist.
+    #[doc = doc!("Region.close")]
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
         self.keeper.cut(py);
         Ok(())
     }
 
-    /// Whether the region has been closed.
+    #[doc = doc!("Region.closed")]
     #[getter]
     fn closed(&self) -> bool {
         self.held.is_gone()

@@ -24,27 +24,7 @@ impl Held for RegistrationSet {
     const SLOW: bool = true;
 }
 
-/// The registration of a region with devices. Registering either succeeds for the whole region
-/// and all devices, or raises and leaves nothing registered.
-///
-/// Options:
-///
-/// - ``region``: the memory. The registration keeps it alive.
-/// - ``devices``: one or more of ``io_uring``, ``io_uring:N``, ``mlock``, ``verbs``,
-///   ``verbs:NIC``, ``cuda``, ``cuda:N``, ``nixl`` and ``nixl:BACKEND``.
-/// - ``policy``: ``auto``, ``sequential``, ``parallel`` or ``parallel:N``. None takes the policy
-///   from the environment, and ``auto`` if it names none.
-/// - ``populate``: make pages resident before they are registered: ``"auto"`` or a number of
-///   threads. With None the first device faults them in, on one thread.
-/// - ``chunk``: maximum number of bytes that one key covers. None chooses by the devices' limits;
-///   a GPU, which copies by address, gets one key for the whole region then. Copies must not cross
-///   an edge between two keys.
-/// - ``progress``: called with ``(done, total)`` in bytes. Each byte counts once when it is
-///   resident and once for every device that it is registered with.
-/// - ``time_budget``: seconds that the whole operation may take.
-///
-/// Raises :class:`NotAvailableError`, :class:`RegistrationError`, :class:`MappingError`,
-/// :class:`InvalidArgumentError`, :class:`CancelledError` and :class:`TimeBudgetError`.
+#[doc = doc!("Registration")]
 #[pyclass(name = "Registration", module = "kvmem", frozen, weakref)]
 pub(crate) struct PyRegistration {
     held: Holder<RegistrationSet>,
@@ -120,7 +100,7 @@ impl PyRegistration {
         Ok(made)
     }
 
-    /// Registered region.
+    #[doc = doc!("Registration.region")]
     #[getter]
     fn region(&self, py: Python<'_>) -> PyResult<Py<PyRegion>> {
         self.region
@@ -128,28 +108,25 @@ impl PyRegistration {
             .ok_or_else(|| error::closed(RegistrationSet::NAME, RegistrationSet::END))
     }
 
-    /// Names of the devices, in order.
+    #[doc = doc!("Registration.devices")]
     #[getter]
     fn devices(&self) -> PyResult<Vec<String>> {
         self.held.with(|set| set.devices().map(str::to_owned).collect())
     }
 
-    /// Result of registering: keys, times, and the choices made with the measurements behind
-    /// them.
+    #[doc = doc!("Registration.outcome")]
     #[getter]
     fn outcome<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         report::report(py, &self.held.with(|set| set.outcome().clone())?)
     }
 
-    /// Length of the chunks in bytes. A range that crosses no multiple of it has one key with
-    /// each device. None: one key covers the whole region.
+    #[doc = doc!("Registration.boundary")]
     #[getter]
     fn boundary(&self) -> PyResult<Option<u64>> {
         self.held.with(RegistrationSet::boundary_bytes)
     }
 
-    /// Returns the key with which a device reaches a whole range. Raises
-    /// :class:`RegistrationError` if the range crosses a boundary between two keys.
+    #[doc = doc!("Registration.key_for")]
     #[pyo3(
         signature = (device, start=Int::usual(0), stop=None),
         text_signature = "($self, device, start=0, stop=None)"
@@ -167,7 +144,7 @@ impl PyRegistration {
         key(py, found.map_err(|error| error::register(py, &error))?)
     }
 
-    /// Deregisters all keys and returns their number. A second call does nothing.
+    #[doc = doc!("Registration.close")]
     fn close(&self, py: Python<'_>) -> PyResult<usize> {
         let Some(mut set) = self.held.take_if_any()? else { return Ok(0) };
         let back = py.detach(move || set.deregister());
@@ -176,7 +153,7 @@ impl PyRegistration {
         Ok(back.map_err(|error| error::register(py, &error))?.keys)
     }
 
-    /// Whether the keys have been deregistered.
+    #[doc = doc!("Registration.closed")]
     #[getter]
     fn closed(&self) -> bool {
         self.held.is_gone()

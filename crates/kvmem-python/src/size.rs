@@ -31,10 +31,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for Size {
     }
 }
 
-/// Parses a number of bytes: ``4096``, ``64GiB`` and ``64G`` (powers of 1024), ``64GB`` (powers
-/// of 1000).
-///
-/// Raises :class:`InvalidArgumentError` with the text, the fault and the remedy.
+#[doc = doc!("parse_size")]
 #[pyfunction]
 pub(crate) fn parse_size(py: Python<'_>, text: &str) -> PyResult<usize> {
     PoolSize::from(text).bytes().map_err(|error| error::pool(py, &error))

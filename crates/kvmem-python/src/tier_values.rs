@@ -214,21 +214,7 @@ macro_rules! tier_methods {
 
         #[pymethods]
         impl $class {
-            /// Stores values under their keys, all of them together, and replaces the values
-            /// that the keys had. ``values`` is a mapping, or pairs of a key and its bytes.
-            ///
-            /// The values are of use for ``ttl`` seconds at least, rounded up to whole seconds of
-            /// the wall clock; None: forever. Afterwards they are misses, and are evicted before
-            /// all others. Values of lower ``priority``, a number from -128 to 127, are evicted
-            /// first.
-            ///
-            /// A stored value is found again after the process was killed, and after a power cut
-            /// once :meth:`sync` has returned. Values that begin at a multiple of 4096 bytes in
-            /// memory are written from there; others are copied.
-            ///
-            /// Raises :class:`OutOfSpaceError` or :class:`DiskTierError` if a value could not be
-            /// stored; its key has no value then. ``failed`` of the exception has the keys of all
-            /// such values; the others are stored.
+            #[doc = doc!("_TierValues.store")]
             #[pyo3(
                         signature = (values, *, ttl=None, priority=$crate::number::Int::usual(0)),
                         text_signature = "($self, values, *, ttl=None, priority=0)"
@@ -246,8 +232,7 @@ macro_rules! tier_methods {
                 $crate::tier_values::store(py, &**tier, values, ttl, priority)
             }
 
-            /// Returns the values of keys in the same order; None where there is no value, or
-            /// where its bytes are damaged. All are read at once.
+            #[doc = doc!("_TierValues.fetch")]
             fn fetch<'py>(
                 &self,
                 py: Python<'py>,
@@ -256,15 +241,7 @@ macro_rules! tier_methods {
                 $crate::tier_values::fetch(py, &**self.tier()?, keys)
             }
 
-            /// Reads the values of keys into writable buffers, one for each key, all at once.
-            /// Returns the length of each value, or None where there is no value, or where its
-            /// bytes are damaged. The bytes of a buffer mean something only up to that length.
-            ///
-            /// A buffer may be longer than the value. Memory that begins at a multiple of 4096
-            /// bytes is read into directly, such as a block of ``Pool.allocate(n, align=4096)``.
-            ///
-            /// Raises :class:`InvalidBufferError` if a buffer is read-only, shorter than the value,
-            /// or shares bytes with another.
+            #[doc = doc!("_TierValues.fetch_into")]
             fn fetch_into(
                 &self,
                 py: Python<'_>,
@@ -274,8 +251,7 @@ macro_rules! tier_methods {
                 $crate::tier_values::fetch_into(py, &**self.tier()?, keys, buffers)
             }
 
-            /// Returns the length of a value in bytes, or None if there is none. It does not
-            /// count as used.
+            #[doc = doc!("_TierValues.len_of")]
             fn len_of(&self, key: $crate::cache_key::CacheKey<'_>) -> PyResult<Option<u64>> {
                 let key = $crate::disk_key::disk_key(key);
                 self.held.with(|tier| tier.len_of(&key))
@@ -294,45 +270,30 @@ macro_rules! tier_methods {
                 true
             }
 
-            /// Removes the values of keys and returns how many there were. They do not come back
-            /// after the process was killed; after a power cut they do unless :meth:`sync` has
-            /// returned since.
-            ///
-            /// Raises :class:`DiskTierError` if the removal could not be recorded: the values are
-            /// not found in this process, but may be after a restart.
+            #[doc = doc!("_TierValues.remove")]
             fn remove(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<usize> {
                 $crate::tier_values::remove(py, &**self.tier()?, keys)
             }
 
-            /// Removes all values, durably. Raises as :meth:`remove`.
+            #[doc = doc!("_TierValues.clear")]
             fn clear(&self, py: Python<'_>) -> PyResult<()> {
                 let tier = self.tier()?;
                 py.detach(|| tier.clear()).map_err(|error| $crate::error::tier(py, &error))
             }
 
-            /// Makes all that was stored and removed before durable: a power cut does not undo
-            /// it. Raises :class:`DiskTierError`; the tier stores nothing then until it can begin
-            /// its journal anew.
+            #[doc = doc!("_TierValues.sync")]
             fn sync(&self, py: Python<'_>) -> PyResult<()> {
                 let tier = self.tier()?;
                 py.detach(|| tier.sync_all()).map_err(|error| $crate::error::tier(py, &error))
             }
 
-            /// Writes the index, so that opening the file is fast, and syncs. The tier does so
-            /// by itself when its journal is full. Raises as :meth:`sync`.
+            #[doc = doc!("_TierValues.checkpoint")]
             fn checkpoint(&self, py: Python<'_>) -> PyResult<()> {
                 let tier = self.tier()?;
                 py.detach(|| tier.checkpoint()).map_err(|error| $crate::error::tier(py, &error))
             }
 
-            /// Registers the memory of a pool with the rings of the file: the kernel looks its
-            /// pages up and pins them once, and not for each transfer. The memory stays pinned
-            /// until the tier is gone or :meth:`deregister_memory` is called; the pool gives no
-            /// pages back meanwhile.
-            ///
-            /// Raises :class:`NotAvailableError` without io_uring, or before Linux 6.12, and
-            /// :class:`RegistrationError`, for example by ``RLIMIT_MEMLOCK``. Transfers then work
-            /// as before.
+            #[doc = doc!("_TierValues.register_memory")]
             fn register_memory(
                 &self,
                 py: Python<'_>,
@@ -343,7 +304,7 @@ macro_rules! tier_methods {
                 registered.map_err(|error| $crate::error::fixed_buffers(py, &error))
             }
 
-            /// Deregisters the memory of a pool. Does nothing if it is not registered.
+            #[doc = doc!("_TierValues.deregister_memory")]
             fn deregister_memory(
                 &self,
                 py: Python<'_>,
@@ -354,11 +315,7 @@ macro_rules! tier_methods {
                 Ok(())
             }
 
-            /// Registers the memory of a region, as :meth:`register_memory` does for a pool.
-            /// Memory that another allocator divides is a region: that of an engine is
-            /// ``Region.from_buffer(…)``, and stays exported until it is deregistered.
-            ///
-            /// Raises as :meth:`register_memory`.
+            #[doc = doc!("_TierValues.register_region")]
             fn register_region(
                 &self,
                 py: Python<'_>,
@@ -369,7 +326,7 @@ macro_rules! tier_methods {
                 registered.map_err(|error| $crate::error::fixed_buffers(py, &error))
             }
 
-            /// Deregisters the memory of a region. Does nothing if it is not registered.
+            #[doc = doc!("_TierValues.deregister_region")]
             fn deregister_region(
                 &self,
                 py: Python<'_>,
@@ -380,18 +337,17 @@ macro_rules! tier_methods {
                 Ok(())
             }
 
-            /// Returns the figures of the tier; of a set, the sums of all its tiers.
+            #[doc = doc!("_TierValues.stats")]
             fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
                 $crate::tier_values::stats(py, &**self.tier()?)
             }
 
-            /// Closes the tier. Its files stay open and locked while a cache above uses them. The
-            /// end writes a checkpoint if anything has changed, for at most ten seconds.
+            #[doc = doc!("_TierValues.close")]
             fn close(&self, py: Python<'_>) -> PyResult<()> {
                 self.held.end(py)
             }
 
-            /// Whether it has been closed.
+            #[doc = doc!("_TierValues.closed")]
             #[getter]
             fn closed(&self) -> bool {
                 self.held.is_gone()

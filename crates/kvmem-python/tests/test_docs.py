@@ -90,7 +90,7 @@ def test_stubs_match_the_extension(tmp_path: Path) -> None:
 
 
 def test_help_matches_the_stub() -> None:
-    """``python tests/docstrings.py`` copies the stub's docstrings into the extension's sources."""
+    """The sources take the docstrings from the stub, by names."""
     documented, missing = {}, []
     for kind, function, docstring in docstrings.documented():
         name = f"{kind}.{function}".strip(".")
