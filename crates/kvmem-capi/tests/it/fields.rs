@@ -307,5 +307,5 @@ fn a_field_that_is_missing_is_named() {
             }
         }
     }
-    assert!(tried > 150, "{tried} fields were left out");
+    assert!(tried > 100, "{tried} fields were left out");
 }
