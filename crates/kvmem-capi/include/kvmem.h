@@ -1505,9 +1505,15 @@ typedef struct kvmem_kv_cache_options {
     /// Called once with `on_evict_user`, by any thread, when the cache and all its
     /// reservations are gone; may be NULL. Not called if the cache could not be made.
     void (*on_evict_release)(void *user);
+<<<<<<< HEAD
     /// A lower tier that receives each evicted value, and that kvmem_kv_cache_get_or_fetch asks for
     /// values that the cache does not have; see kvmem_disk_tier_as_lower_tier and
     /// kvmem_lower_tier_custom. NULL (the default): none. Not with `on_evict`. The cache keeps the tier: its handle may be destroyed before the
+=======
+    /// A lower tier that receives each evicted value, and that kvmem_kv_cache_get asks for
+    /// values that the cache does not have; see kvmem_disk_tier_as_lower_tier. NULL (the default):
+    /// none. Not with `on_evict`. The cache keeps the tier: its handle may be destroyed before the
+>>>>>>> eff8d18b (capi: the verbs of a cache reach its tier, by one table of all languages)
     /// cache.
     const struct kvmem_lower_tier *lower_tier;
     /// Puts a queue of as many bytes above the lower tier. An insertion that evicts leaves the
@@ -1542,14 +1548,24 @@ typedef struct kvmem_kv_cache_reserved {
 /// Figures of a cache. Each is exact; they are not of one instant while other threads change
 /// the cache. Sizes are in bytes.
 typedef struct kvmem_kv_cache_stats {
+<<<<<<< HEAD
     /// Blocks in the cache, including those being written. Blocks that were removed or replaced
     /// while pinned are not included.
+=======
+    /// Values in memory, including those that are being written.
+>>>>>>> eff8d18b (capi: the verbs of a cache reach its tier, by one table of all languages)
     uint64_t blocks;
     /// Bytes of these blocks.
     uint64_t bytes;
+<<<<<<< HEAD
     /// Calls of `get` that found their key.
     uint64_t hits;
     /// Calls of `get` that did not find their key.
+=======
+    /// Look-ups that found a value in memory.
+    uint64_t hits;
+    /// Look-ups that found none in memory.
+>>>>>>> eff8d18b (capi: the verbs of a cache reach its tier, by one table of all languages)
     uint64_t misses;
     /// Values committed.
     uint64_t insertions;
@@ -2802,25 +2818,12 @@ kvmem_status kvmem_kv_cache_create(const struct kvmem_pool *pool,
                                    const struct kvmem_kv_cache_options *options,
                                    struct kvmem_kv_cache **out_cache);
 
-/// Returns the value under a key, pinned. This counts as a use. KVMEM_ERR_NOT_FOUND if the key has
-/// no value.
-kvmem_status kvmem_kv_cache_get(const struct kvmem_kv_cache *cache,
-                                const void *key,
-                                uint64_t key_bytes,
-                                struct kvmem_kv_cache_value *out_value);
-
 /// Starts to fetch into the processor's caches what kvmem_kv_cache_get and kvmem_kv_cache_reserve
 /// of `count` keys read first. The cache misses of calls that follow for these keys then overlap. A
 /// hint: changes nothing, and does not count as a use. O(count).
 kvmem_status kvmem_kv_cache_prefetch(const struct kvmem_kv_cache *cache,
                                      const struct kvmem_kv_cache_key *keys,
                                      uint64_t count);
-
-/// Returns whether a key has a value: 1 or 0. This does not count as a use.
-kvmem_status kvmem_kv_cache_contains(const struct kvmem_kv_cache *cache,
-                                     const void *key,
-                                     uint64_t key_bytes,
-                                     uint32_t *out_contains);
 
 /// Copies `bytes` bytes at `data` into a block and puts it under a key, replacing the key's value.
 /// Evicts values until the new one fits. Fails with KVMEM_ERR_NOTHING_TO_EVICT, KVMEM_ERR_TOO_LARGE
@@ -2892,6 +2895,7 @@ kvmem_status kvmem_kv_cache_pin_key(const struct kvmem_kv_cache_pin *pin,
 /// Releases a pin.
 kvmem_status kvmem_kv_cache_pin_release(struct kvmem_kv_cache_pin *pin);
 
+<<<<<<< HEAD
 /// Removes the value under a key. Its bytes are freed when its last pin is released.
 /// KVMEM_ERR_NOT_FOUND if the key has no value. Does not remove it from a lower tier; see
 /// kvmem_kv_cache_remove_everywhere.
@@ -2903,6 +2907,8 @@ kvmem_status kvmem_kv_cache_remove(const struct kvmem_kv_cache *cache,
 /// kvmem_kv_cache_clear_everywhere.
 kvmem_status kvmem_kv_cache_clear(const struct kvmem_kv_cache *cache);
 
+=======
+>>>>>>> eff8d18b (capi: the verbs of a cache reach its tier, by one table of all languages)
 /// Evicts values until the cache holds at most `bytes` bytes, or no value can be evicted.
 /// `out_held_bytes` (may be NULL) receives the number of bytes that remain.
 kvmem_status kvmem_kv_cache_evict_to(const struct kvmem_kv_cache *cache,
@@ -2941,6 +2947,78 @@ kvmem_status kvmem_kv_cache_write_behind_error(const struct kvmem_kv_cache *cach
                                                uint64_t capacity,
                                                uint64_t *out_needed);
 
+<<<<<<< HEAD
+=======
+/// Requests a lease on a key. Request it before you ask a lower tier for the value. Counts as
+/// neither a hit nor a miss. A key may have several leases at once; the first commit makes the
+/// others invalid.
+kvmem_status kvmem_kv_cache_get_lease(const struct kvmem_kv_cache *cache,
+                                      const void *key,
+                                      uint64_t key_bytes,
+                                      struct kvmem_kv_cache_leased *out_leased);
+
+/// Returns whether the lease is still valid: 1 or 0. It is valid if no value has been put or
+/// removed under the key so far. The answer may change at once; the commit decides. A program that
+/// fetches in several steps can use this to stop early.
+kvmem_status kvmem_kv_cache_lease_is_valid(const struct kvmem_kv_cache_lease *lease,
+                                           uint32_t *out_valid);
+
+/// Releases a lease without a commit.
+kvmem_status kvmem_kv_cache_lease_release(struct kvmem_kv_cache_lease *lease);
+
+/// Puts the reserved value under its key, like kvmem_kv_cache_reservation_commit, if the lease is
+/// still valid: no value was put, removed or cleared under the key after the lease was taken.
+/// Consumes the reservation and the lease. `out_value` (may be NULL) receives the value, pinned.
+///
+/// KVMEM_ERR_SUPERSEDED: the lease was not valid, and is consumed. The reservation stays, with its
+/// contents; programs usually release it. `out_value` receives the key's current value, pinned, or
+/// a NULL pin. KVMEM_ERR_INVALID_ARGUMENT: the lease is for another key or another cache; both
+/// stay. KVMEM_ERR_FORKED in a forked child; both stay.
+kvmem_status kvmem_kv_cache_reservation_commit_leased(
+    struct kvmem_kv_cache_reservation *reservation,
+    struct kvmem_kv_cache_lease *lease,
+    struct kvmem_kv_cache_value *out_value);
+
+/// Removes the value under a key from the cache and from a lower tier. While `invalidate` runs, the
+/// key is not leased, so no thread fetches the value that is being invalidated. `out_removed` (may
+/// be NULL) receives whether the key had a value in the cache: 1 or 0. `invalidate` is called in
+/// both cases.
+///
+/// KVMEM_ERR_INVALIDATE_FAILED: `invalidate` failed. The value is removed from the cache
+/// nevertheless. The key is not leased until kvmem_kv_cache_clear_with succeeds, so a copy in the
+/// lower tier does not come back.
+kvmem_status kvmem_kv_cache_remove_with(const struct kvmem_kv_cache *cache,
+                                        const void *key,
+                                        uint64_t key_bytes,
+                                        kvmem_kv_cache_invalidate_fn invalidate,
+                                        void *user,
+                                        uint32_t *out_removed);
+
+/// Removes all values from the cache and from a lower tier, as kvmem_kv_cache_remove_with does for
+/// one. On success, keys that were not leased because of an earlier failure are leased again.
+///
+/// KVMEM_ERR_INVALIDATE_FAILED: `invalidate` failed. The values are removed from the cache
+/// nevertheless, and no key is leased until this call succeeds.
+kvmem_status kvmem_kv_cache_clear_with(const struct kvmem_kv_cache *cache,
+                                       kvmem_kv_cache_invalidate_fn invalidate,
+                                       void *user);
+
+/// Returns the value under a key, pinned: from memory, or else from the lower tier, which is fetched
+/// and put into the cache. This counts as a use. KVMEM_ERR_NOT_FOUND if neither has a value, if the
+/// tier's is damaged, or if no block could be reserved for it. Blocks while the tier reads.
+kvmem_status kvmem_kv_cache_get(const struct kvmem_kv_cache *cache,
+                                const void *key,
+                                uint64_t key_bytes,
+                                struct kvmem_kv_cache_value *out_value);
+
+/// Returns the value that memory has under a key, pinned. This counts as a use, and calls no lower
+/// tier. KVMEM_ERR_NOT_FOUND if memory has none.
+kvmem_status kvmem_kv_cache_get_in_memory(const struct kvmem_kv_cache *cache,
+                                          const void *key,
+                                          uint64_t key_bytes,
+                                          struct kvmem_kv_cache_value *out_value);
+
+>>>>>>> eff8d18b (capi: the verbs of a cache reach its tier, by one table of all languages)
 /// Returns the values of `count` keys, pinned, in the same order. Values that the cache does not
 /// have are fetched from its lower tier, all at once, and put into the cache. Each element of
 /// `out_values` receives a value; its pin is NULL if neither has one, if the tier's is damaged, or
@@ -2948,27 +3026,62 @@ kvmem_status kvmem_kv_cache_write_behind_error(const struct kvmem_kv_cache *cach
 ///
 /// A value that was put or removed meanwhile is never replaced by an older one of the tier. Without
 /// a lower tier, these are the values in the cache.
-kvmem_status kvmem_kv_cache_get_or_fetch(const struct kvmem_kv_cache *cache,
-                                         const struct kvmem_kv_cache_key *keys,
-                                         uint64_t count,
-                                         struct kvmem_kv_cache_value *out_values);
+kvmem_status kvmem_kv_cache_get_batch(const struct kvmem_kv_cache *cache,
+                                      const struct kvmem_kv_cache_key *keys,
+                                      uint64_t count,
+                                      struct kvmem_kv_cache_value *out_values);
 
-/// Removes the value under a key from the cache and from its lower tier. `out_removed` (may be
-/// NULL) receives whether the key had a value in the cache: 1 or 0.
-///
-/// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The value is removed from the cache nevertheless,
-/// and the key is not fetched until kvmem_kv_cache_clear_everywhere succeeds.
-kvmem_status kvmem_kv_cache_remove_everywhere(const struct kvmem_kv_cache *cache,
-                                              const void *key,
-                                              uint64_t key_bytes,
-                                              uint32_t *out_removed);
+/// Returns whether a key has a value, in memory or in the lower tier: 1 or 0. This does not count as
+/// a use. The tier is asked if memory has none, and may wait for a network.
+kvmem_status kvmem_kv_cache_contains(const struct kvmem_kv_cache *cache,
+                                     const void *key,
+                                     uint64_t key_bytes,
+                                     uint32_t *out_contains);
 
-/// Removes all values from the cache and from its lower tier. On success, keys that were not
-/// fetched because of an earlier failure are fetched again.
+/// Returns whether memory has a value under a key: 1 or 0. This does not count as a use, and calls
+/// no lower tier.
+kvmem_status kvmem_kv_cache_contains_in_memory(const struct kvmem_kv_cache *cache,
+                                               const void *key,
+                                               uint64_t key_bytes,
+                                               uint32_t *out_contains);
+
+/// Returns the number of values in memory, those that are being written included, and in the lower
+/// tier, each value once. Exact while no other thread changes the cache or the tier; values of a
+/// tier that does not know how many it has, such as a cluster, are not counted. With a tier
+/// O(values in memory).
+kvmem_status kvmem_kv_cache_len(const struct kvmem_kv_cache *cache, uint64_t *out_values);
+
+/// Returns the number of values in memory, those that are being written included. O(1).
+kvmem_status kvmem_kv_cache_len_in_memory(const struct kvmem_kv_cache *cache, uint64_t *out_values);
+
+/// Removes the value under a key from memory and from the lower tier. `out_removed` (may be NULL)
+/// receives whether memory had a value: 1 or 0. Its bytes are freed when its last pin is released.
 ///
-/// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The values are removed from the cache
-/// nevertheless, and no key is fetched until this call succeeds.
-kvmem_status kvmem_kv_cache_clear_everywhere(const struct kvmem_kv_cache *cache);
+/// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The value is removed from memory nevertheless, and
+/// the key is not fetched until kvmem_kv_cache_clear succeeds. A cache with `on_evict` uses
+/// kvmem_kv_cache_remove_with.
+kvmem_status kvmem_kv_cache_remove(const struct kvmem_kv_cache *cache,
+                                   const void *key,
+                                   uint64_t key_bytes,
+                                   uint32_t *out_removed);
+
+/// Removes the value under a key from memory alone. `out_removed` (may be NULL) receives whether
+/// memory had a value: 1 or 0. A value that the lower tier has under the key stays there.
+kvmem_status kvmem_kv_cache_remove_in_memory(const struct kvmem_kv_cache *cache,
+                                             const void *key,
+                                             uint64_t key_bytes,
+                                             uint32_t *out_removed);
+
+/// Removes all values from memory and from the lower tier. Pins stay valid. On success, keys that
+/// were not fetched because of an earlier failure are fetched again.
+///
+/// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The values are removed from memory nevertheless,
+/// and no key is fetched until this call succeeds. A cache with `on_evict` uses
+/// kvmem_kv_cache_clear_with.
+kvmem_status kvmem_kv_cache_clear(const struct kvmem_kv_cache *cache);
+
+/// Removes all values from memory alone. Pins and the values of the lower tier stay.
+kvmem_status kvmem_kv_cache_clear_in_memory(const struct kvmem_kv_cache *cache);
 
 /// Begins to fetch from the lower tier what the cache lacks of `count` keys, and returns at once. A
 /// thread of the cache reads; the first such call starts it, and the end of the cache ends it.
@@ -3006,14 +3119,14 @@ kvmem_status kvmem_kv_cache_fetching_detach(struct kvmem_kv_cache_fetching *fetc
 /// cache then.
 kvmem_status kvmem_kv_cache_fetching_cancel(struct kvmem_kv_cache_fetching *fetching);
 
-/// Returns what kvmem_kv_cache_get_or_fetch returns, as far as it is there after `timeout_ns`
+/// Returns what kvmem_kv_cache_get_batch returns, as far as it is there after `timeout_ns`
 /// nanoseconds. Fetches that have begun by then end in the background, and their values are in the
 /// cache afterwards. The others are cancelled.
-kvmem_status kvmem_kv_cache_get_or_fetch_until(const struct kvmem_kv_cache *cache,
-                                               const struct kvmem_kv_cache_key *keys,
-                                               uint64_t count,
-                                               uint64_t timeout_ns,
-                                               struct kvmem_kv_cache_value *out_values);
+kvmem_status kvmem_kv_cache_get_batch_until(const struct kvmem_kv_cache *cache,
+                                            const struct kvmem_kv_cache_key *keys,
+                                            uint64_t count,
+                                            uint64_t timeout_ns,
+                                            struct kvmem_kv_cache_value *out_values);
 
 /// Lists at most `capacity` values from entry `from` on, in `out_values`, for operators.
 /// `out_count` receives how many there are, and `out_next` the entry to go on with; UINT64_MAX:

@@ -205,11 +205,11 @@ pub unsafe extern "C" fn kvmem_kv_cache_fetching_cancel(
     destroy(&mut promise, fetching)
 }
 
-/// Returns what kvmem_kv_cache_get_or_fetch returns, as far as it is there after `timeout_ns`
+/// Returns what kvmem_kv_cache_get_batch returns, as far as it is there after `timeout_ns`
 /// nanoseconds. Fetches that have begun by then end in the background, and their values are in the
 /// cache afterwards. The others are cancelled.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_cache_get_or_fetch_until(
+pub unsafe extern "C" fn kvmem_kv_cache_get_batch_until(
     cache: *const kvmem_kv_cache,
     keys: *const kvmem_kv_cache_key,
     count: u64,
@@ -226,6 +226,6 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_or_fetch_until(
             return Err(CallError::Null("out_values"));
         }
         // SAFETY: promise 1 of the C caller: there is a place for each of `count` values.
-        unsafe { write_values(cache.get_or_fetch_until(&keys, deadline), out_values) }
+        unsafe { write_values(cache.get_batch_until(&keys, deadline), out_values) }
     })
 }

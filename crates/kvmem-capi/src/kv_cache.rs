@@ -118,10 +118,10 @@ pub struct kvmem_kv_cache_options {
     /// Called once with `on_evict_user`, by any thread, when the cache and all its
     /// reservations are gone; may be NULL. Not called if the cache could not be made.
     pub on_evict_release: Option<unsafe extern "C" fn(user: *mut c_void)>,
-    /// A lower tier that receives each evicted value, and that kvmem_kv_cache_get_or_fetch asks for
-    /// values that the cache does not have; see kvmem_disk_tier_as_lower_tier and
-    /// kvmem_lower_tier_custom. NULL (the default): none. Not with `on_evict`. The cache keeps the tier: its handle may be destroyed before the
-    /// cache.
+    /// A lower tier that receives each evicted value, and that kvmem_kv_cache_get asks for values
+    /// that the cache does not have; see kvmem_disk_tier_as_lower_tier and kvmem_lower_tier_custom.
+    /// NULL (the default): none. Not with `on_evict`. The cache keeps the tier: its handle may be
+    /// destroyed before the cache.
     pub lower_tier: *const kvmem_lower_tier,
     /// Puts a queue of as many bytes above the lower tier. An insertion that evicts leaves the
     /// value there, where it is still found, and a thread writes many of them at once. They stay in
@@ -285,27 +285,6 @@ pub(crate) fn value(pinned: Pinned<Key>) -> Result<kvmem_kv_cache_value, CallErr
     })
 }
 
-/// Returns the value under a key, pinned. This counts as a use. KVMEM_ERR_NOT_FOUND if the key has
-/// no value.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_cache_get(
-    cache: *const kvmem_kv_cache,
-    key: *const c_void,
-    key_bytes: u64,
-    out_value: *mut kvmem_kv_cache_value,
-) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `out_value`.
-        let found = unsafe { out(out_value, "out_value") }?;
-        // SAFETY: promise 1 of the C caller, for `key`.
-        let key = unsafe { key_at(key, key_bytes) }?;
-        found.put(value(cache.get(key).ok_or(CallError::NotFound)?)?);
-        Ok(())
-    })
-}
-
 /// A key in a list of keys.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -337,26 +316,6 @@ pub unsafe extern "C" fn kvmem_kv_cache_prefetch(
         }
         // SAFETY: as above.
         cache.prefetch(keys.iter().flat_map(|key| unsafe { key_at(key.key, key.key_bytes) }));
-        Ok(())
-    })
-}
-
-/// Returns whether a key has a value: 1 or 0. This does not count as a use.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_cache_contains(
-    cache: *const kvmem_kv_cache,
-    key: *const c_void,
-    key_bytes: u64,
-    out_contains: *mut u32,
-) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `out_contains`.
-        let found = unsafe { out(out_contains, "out_contains") }?;
-        // SAFETY: promise 1 of the C caller, for `key`.
-        let key = unsafe { key_at(key, key_bytes) }?;
-        found.put(u32::from(cache.contains(key)));
         Ok(())
     })
 }
@@ -591,36 +550,6 @@ pub unsafe extern "C" fn kvmem_kv_cache_pin_release(pin: *mut kvmem_kv_cache_pin
     // SAFETY: promise 2 of the C caller.
     let mut promise = unsafe { ObjectPromise::of_caller() };
     destroy(&mut promise, pin)
-}
-
-/// Removes the value under a key. Its bytes are freed when its last pin is released.
-/// KVMEM_ERR_NOT_FOUND if the key has no value. Does not remove it from a lower tier; see
-/// kvmem_kv_cache_remove_everywhere.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_cache_remove(
-    cache: *const kvmem_kv_cache,
-    key: *const c_void,
-    key_bytes: u64,
-) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        // SAFETY: promise 1 of the C caller, for `key`.
-        let key = unsafe { key_at(key, key_bytes) }?;
-        cache.remove(key).map(drop).ok_or(CallError::NotFound)
-    })
-}
-
-/// Removes all values. Pins stay valid. Does not clear a lower tier; see
-/// kvmem_kv_cache_clear_everywhere.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_cache_clear(cache: *const kvmem_kv_cache) -> kvmem_status {
-    // SAFETY: promise 2 of the C caller.
-    let promise = unsafe { ObjectPromise::of_caller() };
-    on(&promise, cache, |cache| {
-        cache.clear();
-        Ok(())
-    })
 }
 
 /// Evicts values until the cache holds at most `bytes` bytes, or no value can be evicted.

@@ -112,7 +112,7 @@ mod kv_cache;
 
 mod write_behind;
 
-mod everywhere;
+mod cache_values;
 
 mod fetching;
 
@@ -137,12 +137,12 @@ pub use attached::*;
 pub use background::*;
 pub use block::*;
 pub use bump::*;
+pub use cache_values::*;
 pub use call::{KVMEM_JSON, KVMEM_TEXT};
 pub use cancel::*;
 pub use custom::*;
 pub use custom_tier::*;
 pub use disk_tier::*;
-pub use everywhere::*;
 pub use evict_callback::*;
 pub use fetching::*;
 pub use gslice::*;

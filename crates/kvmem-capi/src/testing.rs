@@ -1,15 +1,19 @@
-//! *Testing*: simulated registrars with injected failures, for tests of programs that register.
+//! *Testing*: simulated registrars with injected failures, for tests of programs that register, and
+//! a lower tier that records its calls.
 //!
 //! These functions are declared in `kvmem/testing.h`, not in `kvmem.h`. Only a library that is
 //! built with the feature `testing` has them.
 
-use std::sync::Arc;
+use std::ffi::c_char;
+use std::sync::{Arc, LazyLock};
 
 use kvmem::arena::Errno;
+use kvmem_testkit::counting_tier::CountingTier;
 use kvmem_testkit::simulated::{Fault, NicLimits, SimulatedMachine, SimulatedNic};
 
-use crate::call::{guard, on, out, size};
+use crate::call::{guard, on, out, size, write_text};
 use crate::error::CallError;
+use crate::lower_tier::kvmem_lower_tier;
 use crate::promise::ObjectPromise;
 use crate::registrars::{Registrars, kvmem_registrars};
 use crate::status::*;
@@ -106,4 +110,33 @@ pub unsafe extern "C" fn kvmem_registrars_live_keys(
         keys.put(registrars.nics.get(size(index)).ok_or_else(real)?.live_keys());
         Ok(())
     })
+}
+
+/// The only tier that records its calls.
+static COUNTING: LazyLock<Arc<CountingTier>> = LazyLock::new(Arc::default);
+
+/// Makes a lower tier in memory that records its calls. All of them are the same tier.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_lower_tier_counting(
+    out_lower_tier: *mut *mut kvmem_lower_tier,
+) -> kvmem_status {
+    guard(|| {
+        // SAFETY: promise 1 of the C caller, for `out_lower_tier`.
+        let made = unsafe { out(out_lower_tier, "out_lower_tier") }?;
+        made.put(kvmem_lower_tier::table().insert(Arc::clone(&*COUNTING) as _)?);
+        Ok(())
+    })
+}
+
+/// Writes the calls of that tier since the last call of this function, such as "ask+fetch", and a
+/// NUL; "-" if there were none. `out_needed` (may be NULL) receives the number of bytes with the
+/// NUL. KVMEM_ERR_BUFFER_TOO_SMALL: the text was truncated.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_lower_tier_calls(
+    buffer: *mut c_char,
+    capacity: u64,
+    out_needed: *mut u64,
+) -> kvmem_status {
+    // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
+    guard(|| unsafe { write_text(&COUNTING.take_calls(), buffer, capacity, out_needed) })
 }

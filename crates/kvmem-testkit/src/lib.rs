@@ -14,12 +14,14 @@
 //! | [`slabs`] | the same for slabs: operations, record of blocks, threads, codec, strategies | tests, a fuzz target |
 //! | [`workload`] | sizes and lifetimes that drive an allocator | benchmarks, the tour |
 //! | [`simulated`] | a machine with NICs in virtual time, with limits and faults | tests and benchmarks of registration, the C API's tests |
+//! | [`counting_tier`] | a tier that records its calls | tests of a cache's verbs, in every language |
 //! | [`random`] | numbers that are the same every time | all tests |
 //!
 //! In [`driver`], [`TestedAllocator`](driver::tested_allocator::TestedAllocator) is what an
 //! allocator must offer to be compared: allocators with caches and without are driven alike.
 
 pub mod codec;
+pub mod counting_tier;
 pub mod driver;
 pub mod modular;
 pub mod op;

@@ -63,9 +63,9 @@ struct KvCacheOptions {
     ///
     /// To store evicted values and find them again, use `lower_tier`, with a `CustomTier`.
     KvEvictFn on_evict;
-    /// A lower tier that receives each evicted value, and that `KvCache::get_or_fetch` asks for
-    /// values that the cache does not have: a `DiskTier`, `TierSet`, `CustomTier` or `Chain`. NULL: none. Not
-    /// with `on_evict`. The cache keeps what it needs of the tier.
+    /// A lower tier that receives each evicted value, and that `KvCache::get_batch` asks for
+    /// values that the cache does not have: a `DiskTier`, `TierSet`, `CustomTier` or `Chain`. NULL:
+    /// none. Not with `on_evict`. The cache keeps what it needs of the tier.
     const LowerTier *lower_tier = nullptr;
     /// Puts a queue of as many bytes above the lower tier: an insertion that evicts leaves the
     /// value there, where it is still found, and a thread writes many of them at once. They stay in
@@ -114,16 +114,17 @@ public:
         cache_.reset(made);
     }
 
-    /// Returns the value under a key, pinned; empty if the key has none. This counts as a use.
+    /// Returns the value under a key, pinned: from memory, or else from the lower tier, which is
+    /// fetched and put into the cache; empty if neither has one. This counts as a use. Blocks while
+    /// the tier reads.
     std::optional<KvValue> get(std::string_view key) const {
-        kvmem_kv_cache_value value;
-        const kvmem_status status =
-            kvmem_kv_cache_get(native_handle(), key.data(), key.size(), &value);
-        if (status == KVMEM_ERR_NOT_FOUND) {
-            return std::nullopt;
-        }
-        detail::check(status);
-        return KvValue(value);
+        return found(&kvmem_kv_cache_get, key);
+    }
+
+    /// Returns the value that memory has under a key, pinned; empty if it has none. This counts as a
+    /// use, and calls no lower tier.
+    std::optional<KvValue> get_in_memory(std::string_view key) const {
+        return found(&kvmem_kv_cache_get_in_memory, key);
     }
 
     /// Returns the values of keys, pinned, in the same order; empty where neither the cache nor its
@@ -131,23 +132,23 @@ public:
     /// once, and put into the cache. `keys` is a range of values that convert to
     /// `std::string_view`, which must own its keys.
     template <class Keys>
-    std::vector<std::optional<KvValue>> get_or_fetch(const Keys &keys) const {
+    std::vector<std::optional<KvValue>> get_batch(const Keys &keys) const {
         const std::vector<kvmem_kv_cache_key> list = all(keys);
         return KvValue::list(list.size(), [&](kvmem_kv_cache_value *values) {
-            return kvmem_kv_cache_get_or_fetch(native_handle(), list.data(), list.size(), values);
+            return kvmem_kv_cache_get_batch(native_handle(), list.data(), list.size(), values);
         });
     }
 
-    /// Returns what `get_or_fetch` returns, as far as it is there at `deadline`. Fetches that have
+    /// Returns what `get_batch` returns, as far as it is there at `deadline`. Fetches that have
     /// begun by then end in the background, and their values are in the cache afterwards. The
     /// others are cancelled.
     template <class Keys, class Clock, class Duration>
     std::vector<std::optional<KvValue>>
-    get_or_fetch_until(const Keys &keys,
+    get_batch_until(const Keys &keys,
                        const std::chrono::time_point<Clock, Duration> &deadline) const {
         const std::vector<kvmem_kv_cache_key> list = all(keys);
         return KvValue::list(list.size(), [&](kvmem_kv_cache_value *values) {
-            return kvmem_kv_cache_get_or_fetch_until(native_handle(), list.data(), list.size(),
+            return kvmem_kv_cache_get_batch_until(native_handle(), list.data(), list.size(),
                                                      detail::until(deadline), values);
         });
     }
@@ -186,11 +187,35 @@ public:
         detail::check(kvmem_kv_cache_prefetch(native_handle(), some.data(), count));
     }
 
-    /// Returns whether a key has a value. This does not count as a use.
+    /// Returns whether a key has a value, in memory or in the lower tier. This does not count as a
+    /// use. The tier is asked if memory has none, and may wait for a network.
     bool contains(std::string_view key) const {
         std::uint32_t contains = 0;
         detail::check(kvmem_kv_cache_contains(native_handle(), key.data(), key.size(), &contains));
         return contains != 0;
+    }
+
+    /// Returns whether memory has a value under a key. This does not count as a use.
+    bool contains_in_memory(std::string_view key) const {
+        std::uint32_t contains = 0;
+        detail::check(kvmem_kv_cache_contains_in_memory(native_handle(), key.data(), key.size(),
+                                                        &contains));
+        return contains != 0;
+    }
+
+    /// Returns the number of values in memory, those that are being written included, and in the
+    /// lower tier, each value once: see kvmem_kv_cache_len.
+    std::uint64_t len() const {
+        std::uint64_t values = 0;
+        detail::check(kvmem_kv_cache_len(native_handle(), &values));
+        return values;
+    }
+
+    /// Returns the number of values in memory, those that are being written included.
+    std::uint64_t len_in_memory() const {
+        std::uint64_t values = 0;
+        detail::check(kvmem_kv_cache_len_in_memory(native_handle(), &values));
+        return values;
     }
 
     /// Copies bytes into a block and puts it under a key, replacing the key's value. Evicts values
@@ -215,31 +240,30 @@ public:
         return KvReservation(reserved);
     }
 
-    /// Removes the value under a key; returns false if there is none. Its bytes are freed when its
-    /// last pin is released.
+    /// Removes the value under a key from memory and from the lower tier. Returns whether memory had
+    /// one. Its bytes are freed when its last pin is released. Throws KVMEM_ERR_INVALIDATE_FAILED if
+    /// the tier failed: the value is removed from memory nevertheless, and the key is not fetched
+    /// until `clear` succeeds.
     bool remove(std::string_view key) {
-        const kvmem_status status = kvmem_kv_cache_remove(native_handle(), key.data(), key.size());
-        if (status != KVMEM_ERR_NOT_FOUND) {
-            detail::check(status);
-        }
-        return status == KVMEM_OK;
-    }
-
-    /// Removes the value under a key from the cache and from its lower tier. Returns false if the
-    /// cache had none. Throws KVMEM_ERR_INVALIDATE_FAILED if the tier failed: the value is removed
-    /// from the cache nevertheless, and the key is not fetched until `clear_everywhere` succeeds.
-    bool remove_everywhere(std::string_view key) {
         std::uint32_t removed = 0;
-        detail::check(
-            kvmem_kv_cache_remove_everywhere(native_handle(), key.data(), key.size(), &removed));
+        detail::check(kvmem_kv_cache_remove(native_handle(), key.data(), key.size(), &removed));
         return removed != 0;
     }
 
-    /// Removes all values from the cache and from its lower tier. Throws as `remove_everywhere`.
-    void clear_everywhere() { detail::check(kvmem_kv_cache_clear_everywhere(native_handle())); }
+    /// Removes the value under a key from memory alone. Returns whether memory had one.
+    bool remove_in_memory(std::string_view key) {
+        std::uint32_t removed = 0;
+        detail::check(
+            kvmem_kv_cache_remove_in_memory(native_handle(), key.data(), key.size(), &removed));
+        return removed != 0;
+    }
 
-    /// Removes all values. Pinned ones stay valid.
+    /// Removes all values from memory and from the lower tier. Pinned ones stay valid. Throws as
+    /// `remove`: no key is fetched then until this succeeds.
     void clear() { detail::check(kvmem_kv_cache_clear(native_handle())); }
+
+    /// Removes all values from memory alone. Pinned ones stay valid.
+    void clear_in_memory() { detail::check(kvmem_kv_cache_clear_in_memory(native_handle())); }
 
     /// Evicts values until the cache holds at most `bytes` bytes, or no value can be evicted.
     /// Returns how many bytes remain.
@@ -291,6 +315,18 @@ public:
     kvmem_kv_cache *native_handle() const noexcept { return cache_.get(); }
 
 private:
+    /// Returns the value that a look-up of the C interface finds.
+    template <class LookUp>
+    std::optional<KvValue> found(LookUp look_up, std::string_view key) const {
+        kvmem_kv_cache_value value;
+        const kvmem_status status = look_up(native_handle(), key.data(), key.size(), &value);
+        if (status == KVMEM_ERR_NOT_FOUND) {
+            return std::nullopt;
+        }
+        detail::check(status);
+        return KvValue(value);
+    }
+
     /// Returns all keys of a range, which owns them.
     template <class Keys>
     static std::vector<kvmem_kv_cache_key> all(const Keys &keys) {

@@ -38,6 +38,14 @@ kvmem_status kvmem_registrars_live_keys(const kvmem_registrars *registrars,
                                         uint64_t index,
                                         uint64_t *out_keys);
 
+/// Makes a lower tier in memory that records its calls. All of them are the same tier.
+kvmem_status kvmem_lower_tier_counting(kvmem_lower_tier **out_lower_tier);
+
+/// Writes the calls of that tier since the last call of this function, such as "ask+fetch", and a
+/// NUL; "-" if there were none. `out_needed` (may be NULL) receives the number of bytes with the
+/// NUL. KVMEM_ERR_BUFFER_TOO_SMALL: the text was truncated.
+kvmem_status kvmem_lower_tier_calls(char *buffer, uint64_t capacity, uint64_t *out_needed);
+
 #ifdef __cplusplus
 }  // extern "C"
 #endif  // __cplusplus

@@ -380,7 +380,7 @@ static void custom_admission(void) {
 static unsigned char get(kvmem_kv_cache *cache, uint64_t key) {
     kvmem_kv_cache_key keys = {&key, sizeof key};
     kvmem_kv_cache_value value;
-    OK(kvmem_kv_cache_get_or_fetch(cache, &keys, 1, &value));
+    OK(kvmem_kv_cache_get_batch(cache, &keys, 1, &value));
     if (value.pin == NULL)
         return 0;
     CHECK(value.bytes == length(key));
@@ -403,18 +403,18 @@ static void below(void) {
             numbers[at] = first + at;
             keys[at] = (kvmem_kv_cache_key){&numbers[at], sizeof numbers[at]};
         }
-        OK(kvmem_kv_cache_get_or_fetch(cache, keys, 20, values));
+        OK(kvmem_kv_cache_get_batch(cache, keys, 20, values));
         for (uint64_t at = 0; at < 20; at++) {
             CHECK(values[at].pin != NULL && version_of(values[at].data, first + at) == 1);
             OK(kvmem_kv_cache_pin_release(values[at].pin));
         }
     }
-    OK(kvmem_kv_cache_get_or_fetch(cache, NULL, 0, NULL));
+    OK(kvmem_kv_cache_get_batch(cache, NULL, 0, NULL));
     CHECK(get(cache, KEYS) == 0 && stats(tier).hits > 0);
     uint32_t removed;
     uint64_t key = 3;
-    OK(kvmem_kv_cache_remove_everywhere(cache, &key, sizeof key, &removed));
-    OK(kvmem_kv_cache_remove_everywhere(cache, &key, sizeof key, NULL));
+    OK(kvmem_kv_cache_remove(cache, &key, sizeof key, &removed));
+    OK(kvmem_kv_cache_remove(cache, &key, sizeof key, NULL));
     CHECK(get(cache, 3) == 0 && get(cache, 4) == 1);
 
     /* The cache keeps the tier. What is in memory goes to the disk before the end. */
@@ -430,7 +430,7 @@ static void below(void) {
     cache = cache_over(tier);
     for (uint64_t each = 0; each < KEYS; each++)
         CHECK(get(cache, each) == (each == 3 ? 0 : 1));
-    OK(kvmem_kv_cache_clear_everywhere(cache));
+    OK(kvmem_kv_cache_clear(cache));
     for (uint64_t each = 0; each < KEYS; each += 17)
         CHECK(get(cache, each) == 0);
     CHECK(stats(tier).entries == 0);
@@ -474,9 +474,9 @@ static void wrong_caches(void) {
     CHECK(get(cache, 1) == 1 && get(cache, 2) == 0);
     uint32_t removed;
     uint64_t key = 1;
-    OK(kvmem_kv_cache_remove_everywhere(cache, &key, sizeof key, &removed));
+    OK(kvmem_kv_cache_remove(cache, &key, sizeof key, &removed));
     CHECK(removed == 1 && get(cache, 1) == 0);
-    OK(kvmem_kv_cache_clear_everywhere(cache));
+    OK(kvmem_kv_cache_clear(cache));
     OK(kvmem_kv_cache_destroy(cache));
 }
 
@@ -496,7 +496,7 @@ static void *work(void *argument) {
         uint64_t at = (random >> 40) % OWN, key = worker->first + at;
         switch ((random >> 33) % 6) {
         case 0:
-            OK(kvmem_kv_cache_remove_everywhere(worker->cache, &key, sizeof key, NULL));
+            OK(kvmem_kv_cache_remove(worker->cache, &key, sizeof key, NULL));
             latest[at] = 0;
             break;
         case 1:

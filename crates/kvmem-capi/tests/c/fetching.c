@@ -110,7 +110,7 @@ static void in_background(void) {
     for (int tries = 0;; tries++) {
         uint32_t all = 1, contains;
         for (uint64_t key = 100; key < 120; key++) {
-            OK(kvmem_kv_cache_contains(cache, &key, sizeof key, &contains));
+            OK(kvmem_kv_cache_contains_in_memory(cache, &key, sizeof key, &contains));
             all &= contains;
         }
         if (all == 1)
@@ -122,13 +122,13 @@ static void in_background(void) {
 
     /* With a deadline: a long one, and one that has passed. */
     OK(kvmem_kv_cache_evict_to(cache, 0, &held));
-    OK(kvmem_kv_cache_get_or_fetch_until(cache, &keys[120], 20, UINT64_MAX, values));
+    OK(kvmem_kv_cache_get_batch_until(cache, &keys[120], 20, UINT64_MAX, values));
     CHECK(release(values, 120, 20) == 20);
-    OK(kvmem_kv_cache_get_or_fetch_until(cache, &keys[120], 20, 0, values));
+    OK(kvmem_kv_cache_get_batch_until(cache, &keys[120], 20, 0, values));
     CHECK(release(values, 120, 20) == 20);
-    OK(kvmem_kv_cache_get_or_fetch_until(cache, &keys[140], 20, 0, values));
+    OK(kvmem_kv_cache_get_batch_until(cache, &keys[140], 20, 0, values));
     CHECK(release(values, 140, 20) <= 20);
-    OK(kvmem_kv_cache_get_or_fetch_until(cache, NULL, 0, 0, NULL));
+    OK(kvmem_kv_cache_get_batch_until(cache, NULL, 0, 0, NULL));
 
     /* It keeps the cache. */
     fetching = start(cache, 150, 20);
@@ -155,7 +155,7 @@ static void write_behind(void) {
     /* What is in the queue is found, too. */
     kvmem_kv_cache_value values[KEYS];
     for (uint64_t first = 0; first < KEYS; first += 20) {
-        OK(kvmem_kv_cache_get_or_fetch(cache, &keys[first], 20, values));
+        OK(kvmem_kv_cache_get_batch(cache, &keys[first], 20, values));
         CHECK(release(values, first, 20) == 20);
     }
     uint64_t held;
@@ -174,7 +174,7 @@ static void write_behind(void) {
     CHECK(below.entries == KEYS);
     /* Destroying the cache writes what is left, or does not. */
     for (uint64_t key = 0; key < KEYS; key++)
-        OK(kvmem_kv_cache_remove_everywhere(cache, &key, sizeof key, NULL));
+        OK(kvmem_kv_cache_remove(cache, &key, sizeof key, NULL));
     for (uint32_t on_drop = KVMEM_ON_DROP_WRITE; on_drop <= KVMEM_ON_DROP_DISCARD; on_drop++) {
         OK(kvmem_kv_cache_destroy(cache));
         options.write_behind_on_drop = on_drop;
@@ -234,7 +234,7 @@ static void *work(void *argument) {
         kvmem_kv_cache_fetching *fetching;
         switch ((random >> 33) % 4) {
         case 0:
-            OK(kvmem_kv_cache_get_or_fetch(cache, &keys[first], 10, values));
+            OK(kvmem_kv_cache_get_batch(cache, &keys[first], 10, values));
             release(values, first, 10);
             break;
         case 1:
@@ -247,7 +247,7 @@ static void *work(void *argument) {
             OK(kvmem_kv_cache_fetching_cancel(start(cache, first, 10)));
             break;
         default:
-            OK(kvmem_kv_cache_get_or_fetch_until(cache, &keys[first], 10, SECOND / 1000, values));
+            OK(kvmem_kv_cache_get_batch_until(cache, &keys[first], 10, SECOND / 1000, values));
             release(values, first, 10);
         }
     }

@@ -32,8 +32,7 @@ static void *work(void *argument) {
                 OK(kvmem_kv_cache_pin_release(found.pin));
             break;
         case 1:
-            status = kvmem_kv_cache_remove(cache, &key, sizeof key);
-            CHECK(status == KVMEM_OK || status == KVMEM_ERR_NOT_FOUND);
+            OK(kvmem_kv_cache_remove(cache, &key, sizeof key, NULL));
             break;
         default:
             OK(kvmem_kv_cache_insert(cache, &key, sizeof key, value, sizeof value));
@@ -56,7 +55,7 @@ static void in_child(kvmem_kv_cache_reserved reserved) {
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_prefetch(cache, &one, 1));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_insert(cache, &key, sizeof key, value, sizeof value));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_reserve(cache, &key, sizeof key, BYTES, &other));
-    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_remove(cache, &key, sizeof key));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_remove(cache, &key, sizeof key, NULL));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_clear(cache));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_evict_to(cache, 0, &held));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_check(cache));

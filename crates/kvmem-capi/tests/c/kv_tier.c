@@ -45,7 +45,7 @@ static uint64_t taken(const kvmem_kv_cache_value *value) {
 /* Returns the value under a key in the cache. */
 static uint64_t at(kvmem_kv_cache *cache, uint64_t key) {
     kvmem_kv_cache_value value = {0};
-    kvmem_status status = kvmem_kv_cache_get(cache, &key, sizeof key, &value);
+    kvmem_status status = kvmem_kv_cache_get_in_memory(cache, &key, sizeof key, &value);
     CHECK(status == KVMEM_OK || status == KVMEM_ERR_NOT_FOUND);
     return taken(&value);
 }
@@ -54,7 +54,7 @@ static uint64_t at(kvmem_kv_cache *cache, uint64_t key) {
 static uint64_t find(kvmem_kv_cache *cache, uint64_t key) {
     const kvmem_kv_cache_key one = {&key, sizeof key};
     kvmem_kv_cache_value value;
-    OK(kvmem_kv_cache_get_or_fetch(cache, &one, 1, &value));
+    OK(kvmem_kv_cache_get_batch(cache, &one, 1, &value));
     return taken(&value);
 }
 
@@ -194,7 +194,7 @@ static void evicted_values(void) {
     OK(kvmem_kv_cache_reservation_release(written(cache, 8, 18)));
     CHECK(sink.evicted == 6 && sink.values[6] == 16);
     uint64_t key = 7;
-    OK(kvmem_kv_cache_remove(cache, &key, sizeof key));
+    OK(kvmem_kv_cache_remove(cache, &key, sizeof key, NULL));
     put(cache, 9, 19);
     OK(kvmem_kv_cache_clear(cache));
     CHECK(sink.evicted == 6);
@@ -213,7 +213,7 @@ static void evicted_values(void) {
     CHECK(superseded(first.pin) && superseded(cloned.pin) && !superseded(second.pin));
     OK(kvmem_kv_cache_pin_release(first.pin));
     CHECK(number(cloned.data) == 1);
-    OK(kvmem_kv_cache_remove(cache, &key, sizeof key));
+    OK(kvmem_kv_cache_remove(cache, &key, sizeof key, NULL));
     CHECK(superseded(second.pin));
     const void *name;
     uint64_t name_bytes;
@@ -372,7 +372,7 @@ static void a_tier_of_the_program(void) {
 
     /* Removed from both. */
     uint64_t key = 1;
-    OK(kvmem_kv_cache_remove_everywhere(cache, &key, sizeof key, NULL));
+    OK(kvmem_kv_cache_remove(cache, &key, sizeof key, NULL));
     CHECK(find(cache, 1) == UINT64_MAX && store.values[1] == 0);
 
     /* A value that is removed while the tier stores it. */
@@ -390,13 +390,13 @@ static void a_tier_of_the_program(void) {
     CHECK(find(cache, 7) == UINT64_MAX);
     key = 2;
     IS(KVMEM_ERR_INVALIDATE_FAILED,
-       kvmem_kv_cache_remove_everywhere(cache, &key, sizeof key, NULL));
+       kvmem_kv_cache_remove(cache, &key, sizeof key, NULL));
     SAYS("`remove` of the program's tier returned 3");
-    IS(KVMEM_ERR_INVALIDATE_FAILED, kvmem_kv_cache_clear_everywhere(cache));
+    IS(KVMEM_ERR_INVALIDATE_FAILED, kvmem_kv_cache_clear(cache));
     SAYS("`clear` of the program's tier returned 3");
     store.fails = 0;
     CHECK(find(cache, 2) == UINT64_MAX && find(cache, 3) == UINT64_MAX);
-    OK(kvmem_kv_cache_clear_everywhere(cache));
+    OK(kvmem_kv_cache_clear(cache));
     put(cache, 2, 22);
     OK(kvmem_kv_cache_evict_to(cache, 0, NULL));
     CHECK(find(cache, 2) == 22);

@@ -330,8 +330,11 @@ static void cache(void) {
     const kvmem_kv_cache_key too_long = {&key, KVMEM_MAX_KEY_BYTES + 1};
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_prefetch(cache, &too_long, 1));
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_prefetch(cache, keys, UINT64_MAX));
-    OK(kvmem_kv_cache_remove(cache, "a text", 6));
-    IS(KVMEM_ERR_NOT_FOUND, kvmem_kv_cache_remove(cache, "a text", 6));
+    uint32_t removed;
+    OK(kvmem_kv_cache_remove(cache, "a text", 6, &removed));
+    CHECK(removed == 1);
+    OK(kvmem_kv_cache_remove(cache, "a text", 6, &removed));
+    CHECK(removed == 0);
     IS(KVMEM_ERR_NOT_FOUND, kvmem_kv_cache_get(cache, "a text", 6, &again));
 
     /* A pinned value stays, whatever happens to its key. */

@@ -155,7 +155,7 @@ static void insert(kvmem_kv_cache *cache, uint64_t key) {
 static int has(kvmem_kv_cache *cache, uint64_t key) {
     kvmem_kv_cache_key keys = {&key, sizeof key};
     kvmem_kv_cache_value value;
-    OK(kvmem_kv_cache_get_or_fetch(cache, &keys, 1, &value));
+    OK(kvmem_kv_cache_get_batch(cache, &keys, 1, &value));
     if (value.pin == NULL)
         return 0;
     unsigned char expected[BYTES];
@@ -195,10 +195,10 @@ static void chain(void) {
     OK(kvmem_disk_tier_get_stats(tier, &below));
     CHECK(below.entries == 2 * KEYS && below.hits > 0 && stats(set).hits > 0);
     uint64_t key = 7, bytes;
-    OK(kvmem_kv_cache_remove_everywhere(cache, &key, sizeof key, NULL));
+    OK(kvmem_kv_cache_remove(cache, &key, sizeof key, NULL));
     CHECK(!has(cache, 7) && has(cache, 8));
     IS(KVMEM_ERR_NOT_FOUND, kvmem_disk_tier_len_of(tier, &key, sizeof key, &bytes));
-    OK(kvmem_kv_cache_clear_everywhere(cache));
+    OK(kvmem_kv_cache_clear(cache));
     CHECK(stats(set).entries == 0 && !has(cache, 8));
     OK(kvmem_kv_cache_check(cache));
     OK(kvmem_kv_cache_destroy(cache));

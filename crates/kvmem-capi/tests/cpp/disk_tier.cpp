@@ -174,21 +174,21 @@ static void below(const kvmem::Pool &pool) {
             const std::string one = value(number);
             CHECK(cache.insert(key(number), one.data(), one.size()));
         }
-        CHECK(!cache.contains(key(0)) && tier.stats().stored > 100);
+        CHECK(!cache.contains_in_memory(key(0)) && cache.contains(key(0)) && tier.stats().stored > 100);
         for (std::uint64_t first = 0; first < 400; first += 40) {
             std::vector<std::string> keys;
             for (std::uint64_t at = 0; at < 40; at++) {
                 keys.push_back(key(first + at));
             }
-            const auto found = cache.get_or_fetch(keys);
+            const auto found = cache.get_batch(keys);
             for (std::uint64_t at = 0; at < 40; at++) {
                 CHECK(found[at] && text(found[at]->bytes()) == value(first + at));
             }
         }
-        const auto none = cache.get_or_fetch(std::vector<std::string_view>{"none", key(1)});
-        CHECK(!none[0] && none[1] && cache.get_or_fetch(std::vector<std::string>()).empty());
-        (void)cache.remove_everywhere(key(5));
-        CHECK(!cache.get_or_fetch(std::vector<std::string>{key(5)})[0]);
+        const auto none = cache.get_batch(std::vector<std::string_view>{"none", key(1)});
+        CHECK(!none[0] && none[1] && cache.get_batch(std::vector<std::string>()).empty());
+        (void)cache.remove(key(5));
+        CHECK(!cache.get_batch(std::vector<std::string>{key(5)})[0]);
         THROWS(KVMEM_ERR_INVALID_ARGUMENT, "both set", [&] {
             options.on_evict = [](kvmem::KvValue) {};
             kvmem::KvCache(pool, options);
@@ -201,7 +201,7 @@ static void below(const kvmem::Pool &pool) {
     options.lower_tier = &tier;
     kvmem::KvCache cache(pool, options);
     CHECK(tier.report().entries >= 300 && tier.report().created == 0);
-    const auto found = cache.get_or_fetch(std::vector<std::string>{key(5), key(6)});
+    const auto found = cache.get_batch(std::vector<std::string>{key(5), key(6)});
     CHECK(!found[0] && found[1] && text(found[1]->bytes()) == value(6));
 
     // Threads know the latest versions of their own keys.
@@ -216,7 +216,7 @@ static void below(const kvmem::Pool &pool) {
                 const std::string name = std::to_string(thread) + " " + key(at);
                 switch ((random >> 33) % 5) {
                 case 0:
-                    (void)cache.remove_everywhere(name);
+                    (void)cache.remove(name);
                     latest[at] = -1;
                     break;
                 case 1: {
@@ -226,7 +226,7 @@ static void below(const kvmem::Pool &pool) {
                     break;
                 }
                 default: {
-                    const auto now = cache.get_or_fetch(std::vector<std::string>{name});
+                    const auto now = cache.get_batch(std::vector<std::string>{name});
                     CHECK(!now[0] || text(now[0]->bytes()) == value(at, latest[at]));
                 }
                 }
@@ -236,7 +236,7 @@ static void below(const kvmem::Pool &pool) {
     for (std::thread &thread : threads) {
         thread.join();
     }
-    cache.clear_everywhere();
+    cache.clear();
     CHECK(tier.stats().entries == 0);
     cache.check();
 }

@@ -144,7 +144,7 @@ private:
 };
 
 static std::string find(const kvmem::KvCache &cache, const std::string &key) {
-    const auto found = cache.get_or_fetch(std::vector<std::string>{key});
+    const auto found = cache.get_batch(std::vector<std::string>{key});
     return found[0] ? text(found[0]->bytes()) : "none";
 }
 
@@ -165,7 +165,7 @@ static void a_tier_of_the_program() {
             CHECK(find(cache, std::to_string(i)) == "value " + std::to_string(i));
         }
         CHECK(find(cache, "20") == "none");
-        CHECK(!cache.remove_everywhere("3") && find(cache, "3") == "none");
+        CHECK(!cache.remove("3") && find(cache, "3") == "none");
         CHECK(map->map.count("3") == 0);
 
         // A tier that throws: misses, and what it may still have is not fetched until it is
@@ -174,11 +174,11 @@ static void a_tier_of_the_program() {
         map->broken = true;
         CHECK(find(cache, "4") == "none");
         CHECK(put(cache, "5", "new") && cache.evict_to(0) == 0);
-        THROWS(KVMEM_ERR_INVALIDATE_FAILED, "remove", cache.remove_everywhere("6"));
-        THROWS(KVMEM_ERR_INVALIDATE_FAILED, "clear", cache.clear_everywhere());
+        THROWS(KVMEM_ERR_INVALIDATE_FAILED, "remove", cache.remove("6"));
+        THROWS(KVMEM_ERR_INVALIDATE_FAILED, "clear", cache.clear());
         map->broken = false;
         CHECK(map->map.at("5") == "value 5" && find(cache, "5") == "none");
-        cache.clear_everywhere();
+        cache.clear();
         CHECK(put(cache, "5", "newer") && cache.evict_to(0) == 0 && find(cache, "5") == "newer");
         cache.check();
         map.reset();

@@ -229,12 +229,18 @@ static void caches() {
     kvmem::KvCache cache(pool);
     kvmem::KvCache there = taken(cache);
     EMPTY(cache.get("key"));
+    EMPTY(cache.get_in_memory("key"));
     EMPTY(cache.contains("key"));
+    EMPTY(cache.contains_in_memory("key"));
+    EMPTY(cache.len());
+    EMPTY(cache.len_in_memory());
     EMPTY(cache.prefetch(std::vector<std::string_view>()));
     EMPTY(cache.insert("key", "value", 5));
     EMPTY(cache.reserve("key", 5));
     EMPTY(cache.remove("key"));
+    EMPTY(cache.remove_in_memory("key"));
     EMPTY(cache.clear());
+    EMPTY(cache.clear_in_memory());
     EMPTY(cache.evict_to(0));
     EMPTY(cache.stats());
     EMPTY(cache.check());

@@ -149,17 +149,18 @@ static void chains(const kvmem::Pool &pool) {
     CHECK(count(moved.take(), 20) == 20);
     cache.start_fetch(keys(40, 20)).cancel();
     cache.start_fetch(keys(60, 20)).detach();
-    for (int tries = 0; !cache.contains(key(79)) || !cache.contains(key(60)); tries++) {
+    for (int tries = 0; !cache.contains_in_memory(key(79)) ||
+                       !cache.contains_in_memory(key(60)); tries++) {
         CHECK(tries < 12000);
         std::this_thread::sleep_for(10ms);
     }
-    CHECK(count(cache.get_or_fetch_until(keys(80, 20), Clock::now() + 120s), 80) == 20);
-    CHECK(count(cache.get_or_fetch_until(keys(80, 20), Clock::time_point::max()), 80) == 20);
-    CHECK(count(cache.get_or_fetch_until(keys(100, 20), Clock::time_point::min()), 100) <= 20);
+    CHECK(count(cache.get_batch_until(keys(80, 20), Clock::now() + 120s), 80) == 20);
+    CHECK(count(cache.get_batch_until(keys(80, 20), Clock::time_point::max()), 80) == 20);
+    CHECK(count(cache.get_batch_until(keys(100, 20), Clock::time_point::min()), 100) <= 20);
     CHECK(cache.start_fetch(std::vector<std::string>()).take().empty());
     const auto none = cache.start_fetch(std::vector<std::string>{"none"});
     none.wait();
-    cache.clear_everywhere();
+    cache.clear();
     CHECK(lower.stats().entries == 0 && upper.stats().entries == 0);
 
     const TierSet gone = std::move(upper);

@@ -9,8 +9,8 @@ use kvmem_node::ServerOptions;
 use crate::support::node_server::{ServedNode, with_nodes};
 use crate::support::under::{Under, programs};
 use crate::support::{
-    STRICT, code_blocks, compile, crate_folder, driver_of_gpus, has, prefix, prefix_vectors,
-    scratch, succeed,
+    STRICT, cache_verbs, code_blocks, compile, crate_folder, driver_of_gpus, has, prefix,
+    prefix_vectors, scratch, succeed,
 };
 
 fn run(name: &str, under: Under) {
@@ -21,6 +21,13 @@ fn run(name: &str, under: Under) {
 programs!(
     arena register offset slab pool kv_tier disk_tier tier_set fetching threads gslice cost
 );
+
+#[test]
+fn verbs_return_and_call_what_the_table_says() {
+    let program = compile(&crate_folder().join("tests/c/verbs.c"), "verbs", &[]);
+    let (variable, path) = cache_verbs();
+    succeed(Command::new(program).env(variable, path));
+}
 
 // Not under tools that report leaks: the library of the driver is never unloaded.
 #[test]

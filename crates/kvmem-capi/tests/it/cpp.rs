@@ -9,8 +9,8 @@ use kvmem_node::ServerOptions;
 use crate::support::node_server::{ServedNode, with_nodes};
 use crate::support::under::{Under, programs};
 use crate::support::{
-    code_blocks, compiled, crate_folder, driver_of_gpus, has, prefix, prefix_vectors, scratch,
-    succeed,
+    cache_verbs, code_blocks, compiled, crate_folder, driver_of_gpus, has, prefix, prefix_vectors,
+    scratch, succeed,
 };
 
 /// Warnings that the headers and programs must not cause.
@@ -84,6 +84,11 @@ mod keys {
     }
 
     programs!(prefix);
+}
+
+#[test]
+fn verbs_return_and_call_what_the_table_says() {
+    run_with("verbs", Under::Nothing, &[cache_verbs()]);
 }
 
 // Not under Valgrind, which runs one thread at a time. Not under the sanitizers: a thread that is

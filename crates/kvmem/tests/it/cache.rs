@@ -13,6 +13,7 @@ mod policies;
 mod prefix;
 mod source;
 mod threads;
+mod verbs;
 mod write_behind;
 
 use kvmem::arena::PageSize;

@@ -72,6 +72,12 @@ pub(crate) fn prefix_vectors() -> (&'static str, &'static str) {
     ("KVMEM_TEST_PREFIX_KEYS", path)
 }
 
+/// Returns the environment variable with the path of the table of a cache's verbs.
+pub(crate) fn cache_verbs() -> (&'static str, &'static str) {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../kvmem/tests/data/cache_verbs.txt");
+    ("KVMEM_TEST_CACHE_VERBS", path)
+}
+
 /// Returns whether a program is installed; otherwise prints that the test is skipped.
 pub(crate) fn has(tool: &str) -> bool {
     let there =
