@@ -120,6 +120,14 @@ impl<'a> Borrow<dyn AsCacheKey + 'a> for OwnedKey {
     }
 }
 
+impl ToOwned for dyn AsCacheKey + '_ {
+    type Owned = OwnedKey;
+
+    fn to_owned(&self) -> OwnedKey {
+        self.key().to_owned_key()
+    }
+}
+
 /// A cache with such keys.
 pub(crate) type Cache = KvCache<OwnedKey>;
 

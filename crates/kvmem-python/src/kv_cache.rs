@@ -72,21 +72,6 @@ impl PyKvCache {
         }
     }
 
-    /// Returns the value under a key, from memory or else from the lower tier.
-    fn get_from_tier(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
-        // One look-up is counted: the second half of this is a look-up, too.
-        let here = self.held.with(|cache| {
-            let key: &dyn AsCacheKey = &key;
-            cache.contains(key).then(|| cache.get(key)).flatten()
-        })?;
-        if let Some(pinned) = here {
-            return Ok(Some(PyPinned::new(pinned)));
-        }
-        let (cache, key) = (self.cache()?, [key.to_owned_key()]);
-        let found = evicting(|| py.detach(|| cache.get_or_fetch(&key).pop().flatten()))?;
-        Ok(found.map(PyPinned::new))
-    }
-
     /// Returns the values of keys, as far as they are there at `deadline`.
     fn get_until(
         &self,
@@ -245,16 +230,29 @@ impl PyKvCache {
 
     #[doc = doc!("KvCache.get")]
     fn get(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
-        if self.has_tier() {
-            return self.get_from_tier(py, key);
+        let in_memory = self.held.with(|cache| {
+            let key: &dyn AsCacheKey = &key;
+            // One look-up is counted: that of the fetch is the second one.
+            let looks = !self.has_tier() || cache.contains_in_memory(key);
+            looks.then(|| cache.get_in_memory(key)).flatten()
+        })?;
+        if in_memory.is_some() || !self.has_tier() {
+            return Ok(in_memory.map(PyPinned::new));
         }
-        let found = self.held.with(|cache| cache.get(&key as &dyn AsCacheKey))?;
+        let cache = self.cache()?;
+        let found = evicting(|| py.detach(|| cache.get(&key as &dyn AsCacheKey)))?;
         Ok(found.map(PyPinned::new))
     }
 
-    #[doc = doc!("KvCache.get_or_fetch")]
+    #[doc = doc!("KvCache.get_in_memory")]
+    fn get_in_memory(&self, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
+        let found = self.held.with(|cache| cache.get_in_memory(&key as &dyn AsCacheKey))?;
+        Ok(found.map(PyPinned::new))
+    }
+
+    #[doc = doc!("KvCache.get_batch")]
     #[pyo3(signature = (keys, *, timeout=None))]
-    fn get_or_fetch<'py>(
+    fn get_batch<'py>(
         &self,
         py: Python<'py>,
         keys: &Bound<'py, PyAny>,
@@ -267,7 +265,7 @@ impl PyKvCache {
             return self.get_until(py, &keys, deadline);
         }
         let cache = self.cache()?;
-        let found = evicting(|| py.detach(|| cache.get_or_fetch(&keys)))?;
+        let found = evicting(|| py.detach(|| cache.get_batch(&keys)))?;
         Ok(found.into_iter().map(|found| found.map(PyPinned::new)).collect())
     }
 
@@ -291,29 +289,48 @@ impl PyKvCache {
 
     #[doc = doc!("KvCache.remove")]
     fn remove(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
-        if self.has_tier() {
-            let (cache, key) = (self.cache()?, key.to_owned_key());
-            let removed = evicting(|| py.detach(|| cache.remove_everywhere(&key)))?;
-            return match removed {
-                Ok(found) => Ok(found.map(PyPinned::new)),
-                Err(error) => Err(lower_tier_error(py, &error)),
-            };
+        if !self.has_tier() {
+            return self.remove_in_memory(key);
         }
-        let found = self.held.with(|cache| cache.remove(&key as &dyn AsCacheKey))?;
+        let cache = self.cache()?;
+        let removed = evicting(|| py.detach(|| cache.remove(&key as &dyn AsCacheKey)))?;
+        let found = removed.map_err(|error| lower_tier_error(py, error.tier_error()))?;
         Ok(found.map(PyPinned::new))
     }
 
-    #[doc = doc!("KvCache.remove_everywhere")]
-    fn remove_everywhere(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
-        self.remove(py, key)
+    #[doc = doc!("KvCache.remove_in_memory")]
+    fn remove_in_memory(&self, key: CacheKey<'_>) -> PyResult<Option<PyPinned>> {
+        let found = self.held.with(|cache| cache.remove_in_memory(&key as &dyn AsCacheKey))?;
+        Ok(found.map(PyPinned::new))
     }
 
-    fn __contains__(&self, key: CacheKey<'_>) -> PyResult<bool> {
-        self.held.with(|cache| cache.contains(&key as &dyn AsCacheKey))
+    #[doc = doc!("KvCache.__contains__")]
+    fn __contains__(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<bool> {
+        let in_memory = self.contains_in_memory(key)?;
+        if in_memory || !self.has_tier() {
+            return Ok(in_memory);
+        }
+        let cache = self.cache()?;
+        evicting(|| py.detach(|| cache.contains(&key as &dyn AsCacheKey)))
     }
 
-    fn __len__(&self) -> PyResult<usize> {
-        self.held.with(|cache| cache.len() as usize)
+    #[doc = doc!("KvCache.contains_in_memory")]
+    fn contains_in_memory(&self, key: CacheKey<'_>) -> PyResult<bool> {
+        self.held.with(|cache| cache.contains_in_memory(&key as &dyn AsCacheKey))
+    }
+
+    #[doc = doc!("KvCache.__len__")]
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        if !self.has_tier() {
+            return self.len_in_memory();
+        }
+        let cache = self.cache()?;
+        evicting(|| py.detach(|| cache.len() as usize))
+    }
+
+    #[doc = doc!("KvCache.len_in_memory")]
+    fn len_in_memory(&self) -> PyResult<usize> {
+        self.held.with(|cache| cache.len_in_memory() as usize)
     }
 
     /// A cache is true even if it is empty, so `cache or default` is the cache.
@@ -324,17 +341,15 @@ impl PyKvCache {
     #[doc = doc!("KvCache.clear")]
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let cache = self.cache()?;
-        if self.has_tier() {
-            let cleared = evicting(|| py.detach(|| cache.clear_everywhere()))?;
-            return cleared.map_err(|error| lower_tier_error(py, &error));
-        }
-        py.detach(|| cache.clear());
-        Ok(())
+        let cleared = evicting(|| py.detach(|| cache.clear()))?;
+        cleared.map_err(|error| lower_tier_error(py, error.tier_error()))
     }
 
-    #[doc = doc!("KvCache.clear_everywhere")]
-    fn clear_everywhere(&self, py: Python<'_>) -> PyResult<()> {
-        self.clear(py)
+    #[doc = doc!("KvCache.clear_in_memory")]
+    fn clear_in_memory(&self, py: Python<'_>) -> PyResult<()> {
+        let cache = self.cache()?;
+        py.detach(|| cache.clear_in_memory());
+        Ok(())
     }
 
     #[doc = doc!("KvCache.evict_to")]
@@ -440,7 +455,7 @@ impl PyKvCache {
     }
 
     fn __repr__(&self) -> String {
-        match self.held.with(|cache| (cache.len(), cache.bytes())) {
+        match self.held.with(|cache| (cache.len_in_memory(), cache.bytes())) {
             Ok((blocks, bytes)) => format!("<kvmem.KvCache of {blocks} blocks, {bytes} bytes>"),
             Err(_) => "<kvmem.KvCache, closed>".to_owned(),
         }

@@ -279,6 +279,22 @@ impl Tier for PythonTier {
         Ok(self.call(|tier| PythonTier::remove_attached(tier, keys))?)
     }
 
+    /// Asks `__len__`, which a tier may have.
+    fn values(&self) -> u64 {
+        let len = self.call(|tier| {
+            let len = match tier.getattr_opt("__len__") {
+                Ok(Some(_)) => tier.len(),
+                Ok(None) => Ok(0),
+                Err(error) => Err(error),
+            };
+            Ok(len.unwrap_or_else(|error| {
+                raise(tier, error);
+                0
+            }))
+        });
+        len.map_or(0, |len| len as u64)
+    }
+
     fn clear(&self) -> Result<(), BoxError> {
         Ok(self.call(|tier| tier.call_method0("clear").map(drop))?)
     }

@@ -130,7 +130,7 @@ def test_a_cache_above(tier: ClusterTier, pool: kvmem.Pool) -> None:
             cache.insert(key, value(key))
         cache.evict_to(0)
         assert cache.flush(LIMIT) and tier.stats().stored == 100
-        found = cache.get_or_fetch(range(100, -1, -20))
+        found = cache.get_batch(range(100, -1, -20))
         assert [one and bytes(one) for one in found] == [
             value(key) if key < 100 else None for key in range(100, -1, -20)
         ]
@@ -144,7 +144,7 @@ def test_a_cache_above(tier: ClusterTier, pool: kvmem.Pool) -> None:
         fetching = cache.start_fetch([7, 8])
         assert [bytes(one or b"") for one in fetching.result(LIMIT)] == [value(7), value(8)]
         cache.clear()
-        assert cache.get_or_fetch(range(10)) == [None] * 10
+        assert cache.get_batch(range(10)) == [None] * 10
     assert not tier.closed, "it is the program's"
 
 
@@ -183,7 +183,7 @@ def test_a_chain_serves_on_without_the_cluster(
         cache.remove(2)
         cache.evict_to(0)
         assert cache.flush(LIMIT)
-        found = cache.get_or_fetch([0, 1, 2, 50])
+        found = cache.get_batch([0, 1, 2, 50])
         assert [one and bytes(one) for one in found] == [value(0), b"newer", None, value(50)]
         del found
         assert time.monotonic() - began < LIMIT
@@ -193,7 +193,7 @@ def test_a_chain_serves_on_without_the_cluster(
         assert tier.wait(LIMIT) and tier.flush(LIMIT)
         cache.evict_to(0)
         disk.clear()
-        found = cache.get_or_fetch([0, 1, 2, 3])
+        found = cache.get_batch([0, 1, 2, 3])
         assert [one and bytes(one) for one in found] in (
             [value(0), None, None, value(3)],
             [value(0), b"newer", None, value(3)],

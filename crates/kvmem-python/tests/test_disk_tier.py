@@ -358,15 +358,15 @@ def test_evicted_values_are_fetched(cache: kvmem.KvCache, tier: kvmem.DiskTier) 
     keys = range(500)
     for key in keys:
         cache.insert(key, value(key))
-    assert 0 not in cache and tier.stats().stored > 300
+    assert not cache.contains_in_memory(0) and 0 in cache and tier.stats().stored > 300
     found = cache.get(0)
-    assert found is not None and bytes(found) == value(0) and 0 in cache
+    assert found is not None and bytes(found) == value(0) and cache.contains_in_memory(0)
     found.release()
     for begin in range(0, 500, 50):
         some = range(begin, begin + 50)
-        assert [bytes(one or b"") for one in cache.get_or_fetch(some)] == list(map(value, some))
-    assert cache.get_or_fetch([1000, "1"]) == [None, None] and cache.get(1000) is None
-    assert cache.get_or_fetch([]) == []
+        assert [bytes(one or b"") for one in cache.get_batch(some)] == list(map(value, some))
+    assert cache.get_batch([1000, "1"]) == [None, None] and cache.get(1000) is None
+    assert cache.get_batch([]) == []
     stats = cache.stats()
     assert stats.sink_failures == 0 and stats.hits + stats.misses == 504, stats
 
@@ -382,7 +382,7 @@ def test_values_wait_in_a_queue_and_are_written_before_the_cache_ends(
         # Also what is still in the queue is found.
         for begin in range(0, 500, 50):
             some = range(begin, begin + 50)
-            assert [bytes(one or b"") for one in cache.get_or_fetch(some)] == list(map(value, some))
+            assert [bytes(one or b"") for one in cache.get_batch(some)] == list(map(value, some))
         cache.evict_to(0)
         cache.close()
         gc.collect()
@@ -423,7 +423,7 @@ def test_a_cache_finds_what_the_last_process_evicted(
         assert tier.report.entries == 101
         assert all(
             bytes(one or b"") == value(key)
-            for key, one in enumerate(cache.get_or_fetch(range(100)))
+            for key, one in enumerate(cache.get_batch(range(100)))
         )
         long = cache.get("long")
         # Long values are in the right place for direct I/O.
@@ -437,14 +437,15 @@ def test_removed_and_cleared_values_stay_away(
     for key in range(200):
         cache.insert(key, value(key))
     cache.evict_to(0)
-    assert cache.remove(1) is None and cache.remove_everywhere(2) is None
+    assert len(cache) == len(tier) == 200 and cache.len_in_memory() == 0
+    assert cache.remove(1) is None and cache.remove(2) is None
     cache.insert(3, b"newer")
-    removed = cache.remove_everywhere(3)
+    removed = cache.remove(3)
     assert removed is not None and bytes(removed) == b"newer"
     removed.release()
-    assert cache.get_or_fetch([1, 2, 3]) == [None] * 3 and 1 not in tier
+    assert cache.get_batch([1, 2, 3]) == [None] * 3 and 1 not in tier
     assert cache.get(4) is not None
-    cache.clear_everywhere()
+    cache.clear()
     assert len(tier) == len(cache) == 0
     cache.insert(5, value(5))
     cache.evict_to(0)
@@ -467,13 +468,13 @@ def test_an_old_value_never_comes_back(cache: kvmem.KvCache) -> None:
                 key = thread * 1000 + rng.randrange(60)
                 match rng.randrange(6):
                     case 0:
-                        cache.remove_everywhere(key)
+                        cache.remove(key)
                         latest.pop(key, None)
                     case 1 | 2:
                         cache.insert(key, value(key, version))
                         latest[key] = version
                     case _:
-                        (found,) = cache.get_or_fetch([key])
+                        (found,) = cache.get_batch([key])
                         if found is not None:
                             with found:
                                 assert bytes(found) == value(key, latest[key])
@@ -624,7 +625,7 @@ def test_threads_that_evict_call_the_callable(path: Path) -> None:
             for n in range(200):
                 cache.insert(n % 16, bytes(2000))
                 tier.remove([n % 16])
-                cache.get_or_fetch([(n + 5) % 16])
+                cache.get_batch([(n + 5) % 16])
 
         threads = [threading.Thread(target=work, daemon=True) for _ in range(4)]
         for thread in threads:
@@ -658,7 +659,7 @@ def test_a_forked_child_cannot_use_the_tier(path: Path, script: Callable[..., st
                 lambda: tier.fetch(["key"]),
                 lambda: tier.store({{"key": b"another"}}),
                 lambda: tier.stats(),
-                lambda: cache.get_or_fetch(["key"]),
+                lambda: cache.get_batch(["key"]),
                 lambda: cache.get("key"),
                 lambda: kvmem.KvCache(pool, lower_tier=tier),
             ):
@@ -703,15 +704,15 @@ def test_two_caches_share_a_tier(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None
         assert found is not None and bytes(found) == b"value"
 
 
-def test_get_or_fetch_without_a_tier(pool: kvmem.Pool) -> None:
+def test_get_batch_without_a_tier(pool: kvmem.Pool) -> None:
     with kvmem.KvCache(pool) as cache:
         cache.insert("a", b"1")
         for timeout in (None, 0):
-            first, second = cache.get_or_fetch(["a", "b"], timeout=timeout)
+            first, second = cache.get_batch(["a", "b"], timeout=timeout)
             assert first is not None and bytes(first) == b"1" and second is None
             first.release()
-        assert cache.remove_everywhere("b") is None
-        cache.clear_everywhere()
+        assert cache.remove("b") is None
+        cache.clear()
 
 
 def test_the_doctor_examines_a_path(path: Path, tier: kvmem.DiskTier) -> None:
@@ -732,7 +733,7 @@ def test_the_examples_of_the_docstrings() -> None:
     ran = 0
     for name, item in (
         ("DiskTier", kvmem.DiskTier),
-        ("get_or_fetch", kvmem.KvCache.get_or_fetch),
+        ("get_batch", kvmem.KvCache.get_batch),
         ("start_fetch", kvmem.KvCache.start_fetch),
         ("TierSet", kvmem.TierSet),
     ):

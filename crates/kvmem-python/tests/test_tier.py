@@ -117,7 +117,7 @@ def test_evicted_values_come_back_under_keys_of_each_type(
     cache.evict_to(0)
     del values[2]
     assert below.values == values and cache.lower_tier is below
-    found = cache.get_or_fetch([*values, 7])
+    found = cache.get_batch([*values, 7])
     assert [one and bytes(one) for one in found] == [*values.values(), None]
     del found
     assert cache.remove(b"1") is not None and b"1" not in below.values
@@ -126,6 +126,63 @@ def test_evicted_values_come_back_under_keys_of_each_type(
     assert not below.values and len(cache) == 0
     cache.close()
     assert below.closed
+
+
+class Counted(Dictionary):
+    """A tier that counts its values and records its calls, as the tier of the other languages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[str] = []
+        self.fault = lambda method: self.calls.append("fetch" if method == "fetch_into" else method)
+
+    def __len__(self) -> int:
+        self.fault("values")
+        return len(self.values)
+
+    def __bool__(self) -> bool:
+        return True
+
+
+VERBS: dict[str, Callable[[kvmem.KvCache], object]] = {
+    "get": lambda cache: cache.get(7) is not None,
+    "get_in_memory": lambda cache: cache.get_in_memory(7) is not None,
+    "get_batch": lambda cache: cache.get_batch([7]) != [None],
+    "get_batch_until": lambda cache: cache.get_batch([7], timeout=LIMIT) != [None],
+    "start_fetch": lambda cache: cache.start_fetch([7]).result(LIMIT) != [None],
+    "contains": lambda cache: 7 in cache,
+    "contains_in_memory": lambda cache: cache.contains_in_memory(7),
+    "len": len,
+    "len_in_memory": lambda cache: cache.len_in_memory(),
+    "remove": lambda cache: cache.remove(7) is not None,
+    "remove_in_memory": lambda cache: cache.remove_in_memory(7) is not None,
+    "clear": lambda cache: cache.clear(),
+    "clear_in_memory": lambda cache: cache.clear_in_memory(),
+    "insert": lambda cache: cache.insert(7, b"another"),
+    "evict_to": lambda cache: None if cache.evict_to(0) == 0 else -1,
+    "prefetch": lambda cache: cache.prefetch([7]),
+}
+TABLE = Path(__file__).parents[2] / "kvmem/tests/data/cache_verbs.txt"
+
+
+def test_verbs_return_and_call_what_the_table_says(pool: kvmem.Pool) -> None:
+    rows = [line.split() for line in TABLE.read_text().splitlines() if line[0] != "#"]
+    assert [row[0] for row in rows] == list(VERBS)
+    for verb, *cells in rows:
+        places = zip(("memory", "tier", "both", "missing"), cells[::2], cells[1::2], strict=True)
+        for place, answer, calls in places:
+            below = Counted()
+            with kvmem.KvCache(pool, lower_tier=below, shards=1) as cache:
+                if place != "missing":
+                    cache.insert(7, b"value")
+                if place in ("tier", "both"):
+                    cache.evict_to(0)
+                assert place != "both" or cache.get(7) is not None
+                below.calls.clear()
+                returned = VERBS[verb](cache)
+                made = "+".join(below.calls) or "-"
+                got = len(cache) if returned is None else returned
+                assert (got, made) == (int(answer), calls), f"{verb} of {place}"
 
 
 def test_a_chain_of_memory_disk_and_python(
@@ -148,7 +205,7 @@ def test_a_chain_of_memory_disk_and_python(
         assert below.stores < 400
         for begin in reversed(range(0, 800, 50)):
             some = range(begin, begin + 50)
-            assert [bytes(one or b"") for one in cache.get_or_fetch(some)] == list(map(value, some))
+            assert [bytes(one or b"") for one in cache.get_batch(some)] == list(map(value, some))
         assert tier.stats().hits > 0
         cache.remove(5)
         assert 5 not in below.values and 5 not in tier and cache.get(5) is None
@@ -194,7 +251,7 @@ def test_an_exception_of_a_read_is_a_miss(
     error = OSError("the network is down")
     for method in ("ask", "fetch_into"):
         below.fault = raising(error, method)
-        assert cache.get(1) is None and cache.get_or_fetch([1, 2]) == [None, None]
+        assert cache.get(1) is None and cache.get_batch([1, 2]) == [None, None]
         # A thread of the cache reads.
         assert cache.start_fetch([1]).result(LIMIT) == [None]
     assert set(unraisable) == {error} and len(unraisable) == 6
@@ -284,7 +341,7 @@ def test_an_interrupt_in_a_read_or_a_removal_reaches_the_caller(
         with pytest.raises(KeyboardInterrupt):
             cache.get(1)
         with pytest.raises(KeyboardInterrupt):
-            cache.get_or_fetch([1])
+            cache.get_batch([1])
     assert not unraisable
     # In a thread of the cache there is no caller.
     assert cache.start_fetch([1]).result(LIMIT) == [None]
@@ -507,7 +564,7 @@ def test_an_old_value_never_comes_back(tmp_path: Path, pool: kvmem.Pool, below: 
                                 with one:
                                     assert bytes(one) == value(key, latest[key])
                     case _:
-                        (found,) = cache.get_or_fetch([key])
+                        (found,) = cache.get_batch([key])
                         if found is not None:
                             with found:
                                 assert bytes(found) == value(key, latest[key])

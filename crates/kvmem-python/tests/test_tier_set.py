@@ -112,7 +112,7 @@ def test_a_set_is_below_a_cache(paths: list[Path], tiers: kvmem.TierSet, pool: k
         cache.evict_to(0)
         for begin in range(0, 500, 50):
             some = range(begin, begin + 50)
-            assert [bytes(one or b"") for one in cache.get_or_fetch(some)] == list(map(value, some))
+            assert [bytes(one or b"") for one in cache.get_batch(some)] == list(map(value, some))
         cache.remove(7)
         assert cache.get(7) is None and 7 not in tiers
         tiers.close()
@@ -146,9 +146,9 @@ def test_a_chain_finds_what_its_upper_tier_has_evicted(paths: list[Path], pool: 
                 with cache.get(key) or pytest.fail() as found:
                     assert bytes(found) == value(key)
             assert upper.stats().hits > 0 and lower.stats().hits > 0
-            cache.remove_everywhere(3)
+            cache.remove(3)
             assert cache.get(3) is None and 3 not in upper and 3 not in lower
-            cache.clear_everywhere()
+            cache.clear()
             assert len(upper) == len(lower) == 0
         # A chain of chains.
         deep = kvmem.Chain(chain, kvmem.Chain(lower, upper))

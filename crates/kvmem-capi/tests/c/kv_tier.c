@@ -243,7 +243,7 @@ typedef struct store {
     int fails; /* `store` writes no outcome, `remove` and `clear` return this */
     uint64_t stored, superseded, released;
     kvmem_tier_value last;            /* of the last call */
-    kvmem_kv_cache *cache;            /* in which `store` inserts newer values, if it is set */
+    kvmem_kv_cache *cache;            /* from which `store` removes the key, if set */
 } store;
 
 static void store_values(void *user, const kvmem_tier_value *values, uint64_t count,
@@ -259,10 +259,7 @@ static void store_values(void *user, const kvmem_tier_value *values, uint64_t co
         if (store->cache != NULL) {
             kvmem_kv_cache *cache = store->cache;
             store->cache = NULL;
-            OK(kvmem_kv_cache_remove(cache, values[at].key, values[at].key_bytes) ==
-                       KVMEM_ERR_NOT_FOUND
-                   ? KVMEM_OK
-                   : KVMEM_ERR_CHECK_FAILED);
+            OK(kvmem_kv_cache_remove_in_memory(cache, values[at].key, values[at].key_bytes, NULL));
             OK(kvmem_tier_value_is_superseded(&values[at], &old));
             CHECK(old == 1);
             store->superseded++;

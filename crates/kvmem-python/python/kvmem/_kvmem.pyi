@@ -1406,11 +1406,16 @@ class KvCache(_Manager):
         """
 
     def get(self, key: _CacheKey) -> Pinned | None:
-        """Returns the value under ``key``, pinned, and counts it as used. With a lower tier, a
-        value that the cache does not have is fetched from there.
+        """Returns the value under ``key``, pinned, and counts it as used: from memory, or else from
+        the lower tier, which is fetched and stored in memory. None if neither has a value.
         """
 
-    def get_or_fetch(
+    def get_in_memory(self, key: _CacheKey) -> Pinned | None:
+        """Returns the value that memory has under ``key``, pinned, and counts it as used. Calls no
+        lower tier.
+        """
+
+    def get_batch(
         self, keys: Iterable[_CacheKey], *, timeout: float | None = None
     ) -> list[Pinned | None]:
         """Returns the values of keys, pinned, in the same order; None where neither the cache nor
@@ -1431,7 +1436,7 @@ class KvCache(_Manager):
         ... ):
         ...     for key in range(100):  # more than fits into memory
         ...         cache.insert(key, bytes([key]) * 30_000)
-        ...     sum(bytes(found)[0] for found in cache.get_or_fetch([0, 1, 99]))
+        ...     sum(bytes(found)[0] for found in cache.get_batch([0, 1, 99]))
         100
         """
 
@@ -1463,23 +1468,34 @@ class KvCache(_Manager):
         """
 
     def remove(self, key: _CacheKey) -> Pinned | None:
-        """Removes the value under ``key``, from the lower tier as well, and returns it."""
+        """Removes the value under ``key`` from memory and from the lower tier. Returns the value that
+        memory had.
+        """
 
-    def remove_everywhere(self, key: _CacheKey) -> Pinned | None:
-        """Does what :meth:`remove` does. It has the name of the function that does so in Rust and
-        C, where removing from the cache alone is another one.
+    def remove_in_memory(self, key: _CacheKey) -> Pinned | None:
+        """Removes the value under ``key`` from memory alone, and returns it. A value that the lower
+        tier has under the key stays there.
         """
 
     def __contains__(self, key: _CacheKey, /) -> bool: ...
+    def contains_in_memory(self, key: _CacheKey) -> bool:
+        """Returns whether memory has a value under ``key``. Calls no lower tier."""
+
     def __bool__(self) -> bool: ...
     def __len__(self) -> int:
-        """Returns the number of values held, those being written included."""
+        """Returns the number of values in memory, those being written included, and in the lower
+        tier, each value once. Values of a tier that does not know how many it has, such as a
+        cluster, are not counted. With a tier O(values in memory).
+        """
+
+    def len_in_memory(self) -> int:
+        """Returns the number of values in memory, those being written included."""
 
     def clear(self) -> None:
-        """Removes all values, from the lower tier as well. Pinned values stay valid."""
+        """Removes all values from memory and from the lower tier. Pinned values stay valid."""
 
-    def clear_everywhere(self) -> None:
-        """Does what :meth:`clear` does, by the name that it has in Rust and C."""
+    def clear_in_memory(self) -> None:
+        """Removes all values from memory alone. Pinned values stay valid."""
 
     def flush(self, timeout: float | None = None) -> bool:
         """Waits until every value that the cache evicted before has been given to the lower tier.

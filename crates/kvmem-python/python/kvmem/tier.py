@@ -32,7 +32,11 @@ if TYPE_CHECKING:
 
 
 class Tier(Protocol):
-    """A lower tier. Any thread may call any method: threads of the cache do."""
+    """A lower tier. Any thread may call any method: threads of the cache do.
+
+    A tier may also have ``__len__``, the number of its values: ``len`` of a cache above it counts
+    them then.
+    """
 
     def store(self, values: list[Pinned], /) -> None:
         """Stores evicted values of different keys, unless they are superseded.

@@ -447,7 +447,7 @@ def test_memory_above_a_disk_above_a_cluster(
         assert cache.flush(LIMIT) and tier.flush(LIMIT)
         assert tier.stats().stored == 40 and disk.stats().evictions > 10
         for first in reversed(range(0, 40, 4)):
-            found = cache.get_or_fetch(range(first, first + 4))
+            found = cache.get_batch(range(first, first + 4))
             assert [one and bytes(one) for one in found] == [data(first + n) for n in range(4)]
             del found
         assert disk.stats().hits > 5 and tier.stats().fetched > 10
@@ -460,7 +460,7 @@ def test_memory_above_a_disk_above_a_cluster(
         disk.clear()
         assert cache.get(3) is None
         cache.clear()
-        assert cache.get_or_fetch(range(40)) == [None] * 40
+        assert cache.get_batch(range(40)) == [None] * 40
         stats = tier.stats()
         assert (stats.corrupt, stats.failed, stats.hangs) == (0, 0, 0), stats
 
@@ -480,11 +480,11 @@ def test_removed_and_replaced_values_do_not_come_back(tier: ClusterTier, pool: k
         for key, value in values.items():
             cache.insert(key, value)
         cache.evict_to(0)
-        found_values = cache.get_or_fetch(values)
+        found_values = cache.get_batch(values)
         assert [one and bytes(one) for one in found_values] == list(values.values())
         del found_values
         cache.clear()
-        assert cache.get_or_fetch(["k", *values]) == [None] * 4
+        assert cache.get_batch(["k", *values]) == [None] * 4
 
 
 def test_corrupt_values_are_never_returned(
@@ -502,7 +502,7 @@ def test_corrupt_values_are_never_returned(
             memoryview(whole)[20_000] ^= 1
             store.put(names[b"k"], whole, replace=True)
             store.put(names[b"short"], tiny, replace=True)
-        assert cache.get_or_fetch(names) == [None] * 3
+        assert cache.get_batch(names) == [None] * 3
         assert tier.stats().corrupt == 2 and tier.flush(LIMIT)
         assert store.exists_batch([names[b"k"], names[b"swapped"]]) == [False, False]
 

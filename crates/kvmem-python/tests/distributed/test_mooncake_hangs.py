@@ -163,12 +163,12 @@ def test_a_hung_master_does_not_hang_a_cache(
         assert tier.flush(LIMIT) and tier.stats().stored == 5
         disk.remove(range(4))
         with stopped(own.master):
-            found = cache.get_or_fetch(range(5))
+            found = cache.get_batch(range(5))
             assert [one and bytes(one) for one in found] == [None] * 4 + [data(4)]
             del found
             until(lambda: tier.stats().state != "working")
             began, skipped = time.monotonic(), tier.stats().skipped
-            assert cache.get_or_fetch(range(4)) == [None] * 4
+            assert cache.get_batch(range(4)) == [None] * 4
             assert tier.stats().skipped - skipped == 4
             cache.remove(2)
             cache.insert("while it hangs", data(9))
@@ -182,7 +182,7 @@ def test_a_hung_master_does_not_hang_a_cache(
         disk.clear()
         cache.evict_to(0)
         disk.clear()
-        found = cache.get_or_fetch(range(4))
+        found = cache.get_batch(range(4))
         assert [one and bytes(one) for one in found] == [data(0), data(1), None, data(3)]
         del found
         assert tier.stats().corrupt == 0 and tier.stats().hangs == 0
@@ -347,7 +347,7 @@ def test_a_cache_continues_beside_a_hung_segment(own: Cluster, pool: kvmem.Pool)
         cache.evict_to(0)
 
         def is_back() -> bool:
-            found = cache.get_or_fetch(range(30))
+            found = cache.get_batch(range(30))
             good = [one is not None and bytes(one) == data(at) for at, one in enumerate(found)]
             return all(good)
 

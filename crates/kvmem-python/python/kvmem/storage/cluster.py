@@ -77,7 +77,7 @@ class ClusterStore(ValueStore):
         self._closing = threading.Lock()
 
     def _get(self, values: Sequence[Value], found: list[bool], budget: Budget) -> None:
-        pins = self._cache.get_or_fetch(
+        pins = self._cache.get_batch(
             [value.key for value in values], timeout=max(budget.left(), 0.001)
         )
         for index, pinned in enumerate(pins):
