@@ -1259,21 +1259,8 @@ typedef struct kvmem_disk_tier_request {
     uint32_t reserved;
 } kvmem_disk_tier_request;
 
-<<<<<<< HEAD
-/// Statistics of a disk tier since it was opened, or the sums of those of a set. Sizes are in
-/// bytes.
-=======
-/// A key in a list of keys.
-typedef struct kvmem_kv_cache_key {
-    /// The bytes of the key; may be NULL if there are none.
-    const void *key;
-    /// Number of bytes.
-    uint64_t key_bytes;
-} kvmem_kv_cache_key;
-
 /// What a disk tier holds, and what it has done since it was opened; of a set, the sums of all
 /// its tiers. Sizes are in bytes.
->>>>>>> 934a4899 (capi: statistics come from the library's tables)
 typedef struct kvmem_disk_tier_stats {
     /// Values held.
     uint64_t entries;
@@ -1505,16 +1492,10 @@ typedef struct kvmem_kv_cache_options {
     /// Called once with `on_evict_user`, by any thread, when the cache and all its
     /// reservations are gone; may be NULL. Not called if the cache could not be made.
     void (*on_evict_release)(void *user);
-<<<<<<< HEAD
-    /// A lower tier that receives each evicted value, and that kvmem_kv_cache_get_or_fetch asks for
-    /// values that the cache does not have; see kvmem_disk_tier_as_lower_tier and
-    /// kvmem_lower_tier_custom. NULL (the default): none. Not with `on_evict`. The cache keeps the tier: its handle may be destroyed before the
-=======
-    /// A lower tier that receives each evicted value, and that kvmem_kv_cache_get asks for
-    /// values that the cache does not have; see kvmem_disk_tier_as_lower_tier. NULL (the default):
-    /// none. Not with `on_evict`. The cache keeps the tier: its handle may be destroyed before the
->>>>>>> eff8d18b (capi: the verbs of a cache reach its tier, by one table of all languages)
-    /// cache.
+    /// A lower tier that receives each evicted value, and that kvmem_kv_cache_get asks for values
+    /// that the cache does not have; see kvmem_disk_tier_as_lower_tier and kvmem_lower_tier_custom.
+    /// NULL (the default): none. Not with `on_evict`. The cache keeps the tier: its handle may be
+    /// destroyed before the cache.
     const struct kvmem_lower_tier *lower_tier;
     /// Puts a queue of as many bytes above the lower tier. An insertion that evicts leaves the
     /// value there, where it is still found, and a thread writes many of them at once. They stay in
@@ -1548,24 +1529,14 @@ typedef struct kvmem_kv_cache_reserved {
 /// Figures of a cache. Each is exact; they are not of one instant while other threads change
 /// the cache. Sizes are in bytes.
 typedef struct kvmem_kv_cache_stats {
-<<<<<<< HEAD
     /// Blocks in the cache, including those being written. Blocks that were removed or replaced
     /// while pinned are not included.
-=======
-    /// Values in memory, including those that are being written.
->>>>>>> eff8d18b (capi: the verbs of a cache reach its tier, by one table of all languages)
     uint64_t blocks;
     /// Bytes of these blocks.
     uint64_t bytes;
-<<<<<<< HEAD
     /// Calls of `get` that found their key.
     uint64_t hits;
     /// Calls of `get` that did not find their key.
-=======
-    /// Look-ups that found a value in memory.
-    uint64_t hits;
-    /// Look-ups that found none in memory.
->>>>>>> eff8d18b (capi: the verbs of a cache reach its tier, by one table of all languages)
     uint64_t misses;
     /// Values committed.
     uint64_t insertions;
@@ -1577,15 +1548,9 @@ typedef struct kvmem_kv_cache_stats {
     uint64_t removals;
     /// Insertions that failed because no block could be evicted.
     uint64_t insertion_failures;
-<<<<<<< HEAD
-    /// Evicted values that the lower tier failed to store.
-    uint64_t sink_failures;
-    /// Fetched values that were not put into the cache because the key was changed meanwhile.
-=======
     /// Evicted values that the eviction sink or the lower tier failed to store.
     uint64_t sink_failures;
-    /// Fetched values that were not inserted because their lease was no longer valid.
->>>>>>> 934a4899 (capi: statistics come from the library's tables)
+    /// Fetched values that were not inserted because the key was changed meanwhile.
     uint64_t superseded;
 } kvmem_kv_cache_stats;
 
@@ -2895,20 +2860,6 @@ kvmem_status kvmem_kv_cache_pin_key(const struct kvmem_kv_cache_pin *pin,
 /// Releases a pin.
 kvmem_status kvmem_kv_cache_pin_release(struct kvmem_kv_cache_pin *pin);
 
-<<<<<<< HEAD
-/// Removes the value under a key. Its bytes are freed when its last pin is released.
-/// KVMEM_ERR_NOT_FOUND if the key has no value. Does not remove it from a lower tier; see
-/// kvmem_kv_cache_remove_everywhere.
-kvmem_status kvmem_kv_cache_remove(const struct kvmem_kv_cache *cache,
-                                   const void *key,
-                                   uint64_t key_bytes);
-
-/// Removes all values. Pins stay valid. Does not clear a lower tier; see
-/// kvmem_kv_cache_clear_everywhere.
-kvmem_status kvmem_kv_cache_clear(const struct kvmem_kv_cache *cache);
-
-=======
->>>>>>> eff8d18b (capi: the verbs of a cache reach its tier, by one table of all languages)
 /// Evicts values until the cache holds at most `bytes` bytes, or no value can be evicted.
 /// `out_held_bytes` (may be NULL) receives the number of bytes that remain.
 kvmem_status kvmem_kv_cache_evict_to(const struct kvmem_kv_cache *cache,
@@ -2947,62 +2898,6 @@ kvmem_status kvmem_kv_cache_write_behind_error(const struct kvmem_kv_cache *cach
                                                uint64_t capacity,
                                                uint64_t *out_needed);
 
-<<<<<<< HEAD
-=======
-/// Requests a lease on a key. Request it before you ask a lower tier for the value. Counts as
-/// neither a hit nor a miss. A key may have several leases at once; the first commit makes the
-/// others invalid.
-kvmem_status kvmem_kv_cache_get_lease(const struct kvmem_kv_cache *cache,
-                                      const void *key,
-                                      uint64_t key_bytes,
-                                      struct kvmem_kv_cache_leased *out_leased);
-
-/// Returns whether the lease is still valid: 1 or 0. It is valid if no value has been put or
-/// removed under the key so far. The answer may change at once; the commit decides. A program that
-/// fetches in several steps can use this to stop early.
-kvmem_status kvmem_kv_cache_lease_is_valid(const struct kvmem_kv_cache_lease *lease,
-                                           uint32_t *out_valid);
-
-/// Releases a lease without a commit.
-kvmem_status kvmem_kv_cache_lease_release(struct kvmem_kv_cache_lease *lease);
-
-/// Puts the reserved value under its key, like kvmem_kv_cache_reservation_commit, if the lease is
-/// still valid: no value was put, removed or cleared under the key after the lease was taken.
-/// Consumes the reservation and the lease. `out_value` (may be NULL) receives the value, pinned.
-///
-/// KVMEM_ERR_SUPERSEDED: the lease was not valid, and is consumed. The reservation stays, with its
-/// contents; programs usually release it. `out_value` receives the key's current value, pinned, or
-/// a NULL pin. KVMEM_ERR_INVALID_ARGUMENT: the lease is for another key or another cache; both
-/// stay. KVMEM_ERR_FORKED in a forked child; both stay.
-kvmem_status kvmem_kv_cache_reservation_commit_leased(
-    struct kvmem_kv_cache_reservation *reservation,
-    struct kvmem_kv_cache_lease *lease,
-    struct kvmem_kv_cache_value *out_value);
-
-/// Removes the value under a key from the cache and from a lower tier. While `invalidate` runs, the
-/// key is not leased, so no thread fetches the value that is being invalidated. `out_removed` (may
-/// be NULL) receives whether the key had a value in the cache: 1 or 0. `invalidate` is called in
-/// both cases.
-///
-/// KVMEM_ERR_INVALIDATE_FAILED: `invalidate` failed. The value is removed from the cache
-/// nevertheless. The key is not leased until kvmem_kv_cache_clear_with succeeds, so a copy in the
-/// lower tier does not come back.
-kvmem_status kvmem_kv_cache_remove_with(const struct kvmem_kv_cache *cache,
-                                        const void *key,
-                                        uint64_t key_bytes,
-                                        kvmem_kv_cache_invalidate_fn invalidate,
-                                        void *user,
-                                        uint32_t *out_removed);
-
-/// Removes all values from the cache and from a lower tier, as kvmem_kv_cache_remove_with does for
-/// one. On success, keys that were not leased because of an earlier failure are leased again.
-///
-/// KVMEM_ERR_INVALIDATE_FAILED: `invalidate` failed. The values are removed from the cache
-/// nevertheless, and no key is leased until this call succeeds.
-kvmem_status kvmem_kv_cache_clear_with(const struct kvmem_kv_cache *cache,
-                                       kvmem_kv_cache_invalidate_fn invalidate,
-                                       void *user);
-
 /// Returns the value under a key, pinned: from memory, or else from the lower tier, which is fetched
 /// and put into the cache. This counts as a use. KVMEM_ERR_NOT_FOUND if neither has a value, if the
 /// tier's is damaged, or if no block could be reserved for it. Blocks while the tier reads.
@@ -3018,7 +2913,6 @@ kvmem_status kvmem_kv_cache_get_in_memory(const struct kvmem_kv_cache *cache,
                                           uint64_t key_bytes,
                                           struct kvmem_kv_cache_value *out_value);
 
->>>>>>> eff8d18b (capi: the verbs of a cache reach its tier, by one table of all languages)
 /// Returns the values of `count` keys, pinned, in the same order. Values that the cache does not
 /// have are fetched from its lower tier, all at once, and put into the cache. Each element of
 /// `out_values` receives a value; its pin is NULL if neither has one, if the tier's is damaged, or

@@ -304,7 +304,6 @@ impl PyKvCache {
         Ok(found.map(PyPinned::new))
     }
 
-    #[doc = doc!("KvCache.__contains__")]
     fn __contains__(&self, py: Python<'_>, key: CacheKey<'_>) -> PyResult<bool> {
         let in_memory = self.contains_in_memory(key)?;
         if in_memory || !self.has_tier() {
@@ -319,7 +318,6 @@ impl PyKvCache {
         self.held.with(|cache| cache.contains_in_memory(&key as &dyn AsCacheKey))
     }
 
-    #[doc = doc!("KvCache.__len__")]
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         if !self.has_tier() {
             return self.len_in_memory();

@@ -76,7 +76,10 @@ impl<K: Hash + Eq> KvCache<K> {
     /// # Errors
     /// The error of `forget`. The values are then out of the cache, and no key is leased until a
     /// later call succeeds.
-    pub(in crate::cache) fn clear_with<E>(&self, forget: impl FnOnce() -> Result<(), E>) -> Result<(), E> {
+    pub(in crate::cache) fn clear_with<E>(
+        &self,
+        forget: impl FnOnce() -> Result<(), E>,
+    ) -> Result<(), E> {
         let mut invalidation = CacheInvalidationGuard::new();
         for shard in &self.inner.shards {
             let Some(mut state) = self.inner.state(shard) else { break };

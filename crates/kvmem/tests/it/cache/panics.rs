@@ -5,8 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use kvmem::cache::KvCache;
@@ -342,7 +342,9 @@ fn a_panic_at_any_call_of_the_callers_code_leaves_the_cache_whole() {
 fn a_script_goes_on_after_each_panic() {
     // One cache throughout, and a panic every few calls.
     for every in 3..40 {
-        for build in [own_policy, lru, scan_resistant, own_memory, evicting, lower_tier] as [Build; 6] {
+        for build in
+            [own_policy, lru, scan_resistant, own_memory, evicting, lower_tier] as [Build; 6]
+        {
             let pool = pool(64 << 10);
             let cache = make(&pool, build);
             for _ in 0..20 {

@@ -127,7 +127,10 @@ fn every_insertion_and_removal_breaks_a_lease() {
         // The next lease is valid again.
         drop(cache.remove(&1));
         let lease = self::lease(&cache, &1);
-        assert_eq!(fetched(&cache, 1, b"again").commit_fetched(lease, None).unwrap().bytes(), b"again");
+        assert_eq!(
+            fetched(&cache, 1, b"again").commit_fetched(lease, None).unwrap().bytes(),
+            b"again"
+        );
         cache.check().unwrap();
     }
 }
