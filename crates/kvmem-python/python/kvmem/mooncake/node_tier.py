@@ -72,7 +72,16 @@ class Tier:
     def look_up(self, items: list[Item]) -> list[int]:
         """Returns the length of each object that can be read now."""
         names = [item.name for item in items]
-        found = self._engine.call("look for", lambda it: it.batch_get_replica_desc(names), names[0])
+        # The engine logs each name without an object whose replicas are requested, so those without
+        # one are left out.
+        exist = self._engine.call("look for", lambda it: it.batch_is_exist(names), names[0])
+        self._report(exist)
+        here = [name for name, code in zip(names, exist) if code == 1]
+        found = {}
+        if here:
+            found = self._engine.call(
+                "look for", lambda it: it.batch_get_replica_desc(here), here[0]
+            )
         lengths = []
         for name in names:
             segments, nbytes = _replicas(found.get(name, ()))

@@ -117,7 +117,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         if mooncake is not None:
             from ._cluster import ClusterRows
 
-            self._cluster = ClusterRows(self._rows, self._row_bytes, mooncake)
+            self._cluster = ClusterRows(self._row_bytes, mooncake)
             self._tier: Any = self._cluster
         else:
             parallel = offloading_spec.config.parallel
@@ -148,7 +148,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         for thread in self._threads:
             thread.start()
         if self._cluster is not None:
-            _log.info("kvmem: tier %s", self._cluster)
+            _log.info("kvmem: tier %s", self._cluster.path)
             return
         _log.info(
             "kvmem: tier %s by %s%s, %s",
@@ -213,7 +213,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         self._results.append(JobResult(job_id=job_metadata.job_id, success=False))
 
     def _is_down(self) -> bool:
-        return self._cluster is not None and self._cluster.is_down
+        return self._cluster is not None and self._cluster.is_down()
 
     @staticmethod
     def _job(job_metadata: Any) -> _Job:
@@ -252,9 +252,6 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             self._stopped = True
             self._lock.notify_all()
         self._results.extend(JobResult(job_id=job.number, success=False) for job in waiting)
-        if self._cluster is not None:
-            # A transfer that takes too long holds its thread until the cluster is closed.
-            self._cluster.stop()
         for thread in self._threads:
             thread.join()
         if not self._tier.closed:
@@ -288,22 +285,19 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
         start = time.monotonic()
         missing = list(range(len(job.keys)))
         failed: set[Any] = set()
+        why: object = "the cluster has no space or does not answer"
         try:
             missing = self._missing([self._key(key) for key in job.keys])
             if missing:
-                result = self._tier.store(
-                    [(self._key(job.keys[at]), self._row(job, at)) for at in missing],
-                    ttl=job.hints.ttl,
-                    priority=job.hints.priority,
+                values = [(self._key(job.keys[at]), self._row(job, at)) for at in missing]
+                hints = job.hints
+                failed.update(
+                    self._tier.store(values, ttl=hints.ttl, priority=hints.priority) or ()
                 )
-                if self._cluster is not None:
-                    failed, why = result
-                    if why is not None:
-                        raise why
         except (OutOfSpaceError, KvmemError) as error:
             names = getattr(error, "failed", None) or [self._key(job.keys[at]) for at in missing]
-            failed = failed or set(names)
-            _log.warning("kvmem: %d of %d chunks not stored: %s", len(failed), len(missing), error)
+            failed.update(names)
+            why = error
         finally:
             with self._lock:
                 self._queued -= len(job.keys) * self._row_bytes
@@ -311,6 +305,8 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
                     self._storing[key] -= 1
                     if not self._storing[key]:
                         del self._storing[key]
+        if failed:
+            _log.warning("kvmem: %d of %d chunks not stored: %s", len(failed), len(missing), why)
         stored = [job.keys[at] for at in missing if self._key(job.keys[at]) not in failed]
         if self._events is not None and stored:
             self._events.append(
