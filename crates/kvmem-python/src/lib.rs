@@ -35,6 +35,7 @@ mod doctor;
 mod elements;
 mod error;
 mod fetching;
+mod history;
 mod hold;
 mod holder;
 mod interrupt;
@@ -80,6 +81,7 @@ fn _kvmem(module: &Bound<'_, PyModule>) -> PyResult<()> {
     collect::add::<offsets::PyAllocation>(module)?;
     collect::add::<offsets::PyAllocationBatch>(module)?;
     collect::add::<address_manager::PyAddressManager>(module)?;
+    collect::add::<history::PyHistory>(module)?;
     collect::add::<pool::PyPool>(module)?;
     collect::add::<block::PyBlock>(module)?;
     collect::add::<block::PyBlockBatch>(module)?;

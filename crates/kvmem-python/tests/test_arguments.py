@@ -95,6 +95,11 @@ class Scene:
         return node
 
     def make(self, kind: str) -> object:
+        def history() -> object:
+            made = _kvmem.History()
+            made.insert("k")
+            return made
+
         made: dict[str, Callable[[], object]] = {
             "Region": lambda: self.region,
             "BumpArena": lambda: self.arena,
@@ -104,6 +109,7 @@ class Scene:
             "Allocation": lambda: self.space.allocate(1000),
             "AllocationBatch": lambda: self.space.allocate_batch(1000, 2),
             "AddressManager": lambda: _kvmem.AddressManager(MIB),
+            "History": history,
             "Pool": lambda: self.pool,
             "Block": lambda: self.pool.allocate(1000),
             "BlockBatch": lambda: self.pool.allocate_batch(1000, 2),
@@ -166,6 +172,8 @@ class Scene:
             else MIB
             if function in ("__new__", "grow_to", "mount_report")
             else 100,
+            "slot": 0,
+            "firsts": [0, None, None, None, None],
             "source": b"x",
             "text": "64MiB",
             "tokens": [1, 2, 3],

@@ -202,6 +202,7 @@ PLAIN: dict[type, Callable[[], object]] = {
     kvmem.AttachedBlock: attached_block,
     kvmem.Pinned: pinned,
     _kvmem.AddressManager: lambda: _kvmem.AddressManager(MIB),
+    _kvmem.History: lambda: _kvmem.History(),
 }
 
 

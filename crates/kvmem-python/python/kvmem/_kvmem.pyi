@@ -4,7 +4,7 @@ The package's own docstring lists the conventions.
 """
 
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -64,6 +64,7 @@ __all__ = [
     "ClusterTier",
     "DiskTier",
     "Fetching",
+    "History",
     "Hold",
     "KvCache",
     "NodeCache",
@@ -589,6 +590,37 @@ class AllocationBatch(_Manager):
 
     def split(self) -> list[Allocation]:
         """Returns the ranges as separate allocations. The batch is empty afterwards."""
+
+@final
+class History:
+    """How often and when values were used, those held and those evicted lately, and which value is
+    evicted next. Its owner orders its values by their last uses, for each kind separately.
+    """
+
+    KINDS: int
+
+    def __new__(cls) -> Self: ...
+    def insert(self, key: Hashable) -> int:
+        """Adds a value as used now, and returns its slot. The value returns with its kind if it was
+        evicted lately. ``key`` is hashed.
+        """
+
+    def touch(self, slot: SupportsIndex) -> None:
+        """Records a use of the value at ``slot``. Its kind may rise."""
+
+    def evict(self, slot: SupportsIndex) -> None:
+        """Removes the value at ``slot``, which was evicted and is remembered for a while."""
+
+    def remove(self, slot: SupportsIndex) -> None:
+        """Removes the value at ``slot``, and forgets it."""
+
+    def kind(self, slot: SupportsIndex) -> int:
+        """Returns the kind of the value at ``slot``, which is less than ``KINDS``."""
+
+    def choose(self, firsts: Iterable[SupportsIndex | None]) -> int | None:
+        """Returns the kind whose first value is evicted next; None if there is none. ``firsts`` has
+        the slot of the value of each kind that was not used for the longest time, or None.
+        """
 
 @final
 class AddressManager:

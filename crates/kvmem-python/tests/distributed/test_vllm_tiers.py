@@ -560,8 +560,6 @@ def check(policy):
     assert len(inside) == len(set(inside)) and not set(inside) & policy._aside
     assert set(inside) | policy._aside == set(policy._chunks)
     assert all(policy._chunks[it].chunk.ref_cnt != 0 for it in policy._aside)
-    assert not set(policy._ghosts) & set(policy._chunks)
-    assert len(policy._ghosts) <= 4 * policy.cache_capacity + 1
     tenants = [it.tenant for it in policy._chunks.values()]
     assert {name: it.chunks for name, it in policy._tenants.items()} == {
         name: tenants.count(name) for name in tenants}

@@ -1,20 +1,12 @@
 """*Policy*: evicts the chunk that is worth least, by what became of others like it. Importing this
 module imports vLLM.
 
-Chunks of one *kind* have been used by as many requests: once, twice, three or four times, more
-often. Each kind is a ring in the order of last uses, so its first chunk is worth least. Two
-candidates decide: the oldest of all, which LRU would evict, and the one that is worth least. LRU's
-goes unless the other is worth less than 0.8 of it. A scan fills the ring of chunks used once and
-evicts from there; chunks that requests come back to stay.
-
-*Worth.* For each kind and age the policy counts how many chunks were used again at that age, and
-how many reached it. The worth of a chunk is a Gittins index (after LHD, Beckmann et al. 2018): the
-most hits for each unit of time that keeping it can bring. Ages are logarithmic buckets of the time
-since the last use, counted in insertions. Counts are halved once they span eight times the
-capacity.
-
-*Ghosts.* An evicted chunk leaves its key and history for four times the capacity. A store of a
-ghost is a use: the chunk was wanted, and would have been a hit.
+Chunks of one *kind* have been used about as often. Each kind is a ring in the order of last uses,
+so its first chunk is worth least. Which of these first chunks is evicted, kvmem's scan-resistant
+policy says (``kvmem::cache::History``, in Rust): the oldest of all, which LRU would evict, unless
+another one is worth clearly less. Worths are learned from the ages at which chunks were used again.
+A scan fills the ring of chunks used once and evicts from there; chunks that requests come back to
+stay. An evicted chunk that is stored again returns with its kind.
 
 *Pins.* A chunk that is being copied stays in its ring. The first eviction that meets it moves it
 aside, and it returns to the front of its ring when the copy ends. A transfer therefore does not
@@ -32,11 +24,10 @@ change the order.
   without a tenant are one.
 - Chunks of a lower *priority* go before all of a higher one. A use raises the priority of a chunk.
 
-Each priority of each tenant has rings of its own, and all of them share the counts.
+Each priority of each tenant has rings of its own, and all of them share one history.
 
 Time: every call takes O(1) for each key, amortised, and O(log n) if it has a time to live;
-``evict`` takes O(n * tenants + protected keys); the table of worths is computed again once in an
-eighth of the capacity, in constant time. Memory: about 350 bytes for each chunk and each ghost.
+``evict`` takes O(n * tenants + protected keys). Memory: about 300 bytes for each chunk.
 """
 
 from __future__ import annotations
@@ -49,18 +40,11 @@ from typing import Any
 
 from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, order_request_keys
 
+from .._kvmem import History
 from ._hints import NONE, Hints, hints_of
 
-KINDS = 4
-"""Used once, twice, three or four times, more often."""
-AGES = 12
-"""Buckets of ages; the last one has no end."""
-CLEARLY = 0.8
-"""LRU's candidate is evicted unless another one is worth less than this share of it."""
-SOON = 32
-"""A use at an age below 1 / SOON of the capacity makes a chunk young, and is not counted."""
 REMEMBERED = 4
-"""Ghosts, and tenants without a use, are remembered for this number of capacities."""
+"""Tenants without a use, and hints of stores, are remembered for this number of capacities."""
 MAX_TENANTS = 64
 """Tenants with shares of their own. All others have one share together."""
 OTHERS = "others"
@@ -69,23 +53,19 @@ OTHERS = "others"
 _Ring = OrderedDict[Any, "_Entry"]
 
 
-def kind_of(uses: int) -> int:
-    """Returns the kind of a chunk that this number of requests has used."""
-    return min((uses - 1).bit_length(), KINDS - 1)
-
-
 class _Entry:
-    """A chunk, or a ghost of one."""
+    """A chunk."""
 
-    __slots__ = ("chunk", "expires", "priority", "session", "spent", "tenant", "used", "uses")
+    __slots__ = ("chunk", "expires", "priority", "session", "slot", "spent", "tenant", "used")
 
-    def __init__(self, chunk: Any, used: int, uses: int, tenant: str | None) -> None:
+    def __init__(self, chunk: Any, slot: int, used: int, hints: Hints, tenant: str | None) -> None:
         self.chunk = chunk
+        self.slot = slot
+        """Its slot in the history."""
         self.used = used
-        self.uses = uses
         self.tenant = tenant
         self.priority = 0
-        self.session: str | None = None
+        self.session = hints.session
         """The only session that has used it."""
         self.expires: float | None = None
         self.spent = False
@@ -116,7 +96,7 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
     """Clock of times to live, in seconds."""
 
     def clear(self) -> None:
-        """Forgets all chunks, ghosts and counts."""
+        """Forgets all chunks and their history."""
         self._chunks: dict[Any, _Entry] = {}
         self._tenants: dict[str | None, _Tenant] = {}
         self._spent: _Ring = OrderedDict()
@@ -125,14 +105,8 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
         self._serial = 0
         self._missed: dict[Any, Hints] = {}
         self._aside: set[Any] = set()
-        self._ghosts: OrderedDict[Any, _Entry] = OrderedDict()
         self._now = 0
-        self._hits = [[0.0] * AGES for _ in range(KINDS)]
-        self._ends = [[0.0] * AGES for _ in range(KINDS)]
-        self._events = 0
-        self._worths: list[list[float]] = [[1.0] * AGES for _ in range(KINDS)]
-        # Age a ends at unit * 2^(a + 1).
-        self._unit = max(self.cache_capacity // 32, 1)
+        self._history = History()
 
     def get(self, key: Any) -> Any:
         """Returns the chunk of a key, or None. It does not count as a use."""
@@ -146,30 +120,22 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
         return [self._spent, *(ring for rings in groups for ring in rings)]
 
     def insert(self, key: Any, chunk: Any, req_context: Any = None) -> None:
-        """Adds a chunk. A ghost of it returns with its history."""
+        """Adds a chunk, with its history if it was evicted lately."""
         missed = self._missed.pop(key, NONE)
         hints = missed if req_context is None else hints_of(req_context)
         self._now += 1
-        ghost = self._ghosts.pop(key, None)
         tenant = self._tenant_of(hints)
-        if ghost is None:
-            entry = _Entry(chunk, self._now, 1, tenant)
-        else:
-            # It was counted as ended when it was evicted.
-            self._count_hit(ghost)
-            entry = _Entry(chunk, self._now, ghost.uses + 1, tenant)
-        entry.session = hints.session
+        entry = _Entry(chunk, self._history.insert(key), self._now, hints, tenant)
         self._apply(hints, key, entry)
         self._chunks[key] = entry
         self._tenants[tenant].chunks += 1
         self._ring_of(entry)[key] = entry
-        while self._ghosts and len(self._ghosts) > REMEMBERED * self.cache_capacity:
-            self._ghosts.popitem(last=False)
 
     def remove(self, key: Any) -> None:
-        """Removes a chunk whose store has failed. It leaves no ghost."""
+        """Removes a chunk whose store has failed, and forgets it."""
         entry = self._chunks.pop(key)
         self._ring_of(entry).pop(key, None)
+        self._history.remove(entry.slot)
         self._aside.discard(key)
         self._leave(entry)
 
@@ -239,10 +205,8 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
         evicted = []
         for key, _, entry in taken:
             del self._chunks[key]
-            self._count_end(entry)
+            self._history.evict(entry.slot)
             evicted.append((key, entry.chunk))
-            entry.chunk = None
-            self._ghosts[key] = entry
         for tenant in {entry.tenant for _, _, entry in taken}:
             if not self._tenants[tenant].chunks:
                 del self._tenants[tenant]
@@ -276,8 +240,8 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
             return self._spent
         groups = self._tenants[entry.tenant].rings
         if entry.priority not in groups:
-            groups[entry.priority] = [OrderedDict() for _ in range(KINDS)]
-        return groups[entry.priority][kind_of(entry.uses)]
+            groups[entry.priority] = [OrderedDict() for _ in range(History.KINDS)]
+        return groups[entry.priority][self._history.kind(entry.slot)]
 
     def _apply(self, hints: Hints, key: Any, entry: _Entry) -> None:
         """Gives a chunk, which is in no ring, the hints of a request that uses it."""
@@ -326,10 +290,7 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
             return
         self._ring_of(entry).pop(key, None)
         if hints is not None:
-            if (self._now - entry.used) * SOON >= self.cache_capacity:
-                self._count_hit(entry)
-                self._count_end(entry)
-                entry.uses += 1
+            self._history.touch(entry.slot)
             if hints.session != entry.session:
                 entry.session = None
             self._apply(hints, key, entry)
@@ -339,73 +300,21 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
         self._aside.discard(key)
         self._ring_of(entry)[key] = entry
 
-    def _age(self, entry: _Entry) -> int:
-        units: int = (self._now - entry.used) // self._unit
-        return min(units.bit_length(), AGES - 1)
-
-    def _count_hit(self, entry: _Entry) -> None:
-        self._hits[kind_of(entry.uses)][self._age(entry)] += 1
-
-    def _count_end(self, entry: _Entry) -> None:
-        self._ends[kind_of(entry.uses)][self._age(entry)] += 1
-        self._events += 1
-        if self._events % max(self.cache_capacity // 8, 1) == 0:
-            self._learn()
-
-    def _learn(self) -> None:
-        """Computes the worths again from the counts."""
-        # A kind with few counts keeps a worth of its own, the same at all ages.
-        for kind in range(KINDS):
-            self._worths[kind] = self._indices(self._hits[kind], self._ends[kind])
-        if self._events >= 8 * self.cache_capacity:
-            self._events = 0
-            for table in (self._hits, self._ends):
-                for counts in table:
-                    counts[:] = [count / 2 for count in counts]
-
-    def _indices(self, hits: list[float], ends: list[float]) -> list[float]:
-        """Returns the Gittins index of each age of a kind."""
-        if sum(ends) < 8:
-            return [1.0 / (self._unit * AGES)] * AGES
-        reached = [sum(ends[age:]) for age in range(AGES)]
-        # Time that chunks spend at each age: half of it if they end there.
-        width = [self._unit * (1 << max(age - 1, 0)) for age in range(AGES)]
-        spent = [
-            width[age] * (reached[age] - ends[age] / 2)
-            if age < AGES - 1
-            else width[age] * ends[age]
-            for age in range(AGES)
-        ]
-        worths = []
-        for age in range(AGES):
-            best, gained, time = 0.0, 0.0, 0.0
-            for later in range(age, AGES):
-                gained += hits[later]
-                time += spent[later]
-                if time > 0:
-                    best = max(best, gained / time)
-            worths.append(best)
-        return worths
-
     def _victim(self) -> _Ring | None:
         """Returns the ring whose first chunk is evicted next; None: all rings are empty."""
         if self._spent:
             return self._spent
-        oldest: tuple[int, float, _Ring] | None = None
-        least: tuple[float, _Ring] | None = None
+        firsts: list[tuple[_Entry, _Ring] | None] = [None] * History.KINDS
         for rings in self._candidates():
             for kind, ring in enumerate(rings):
                 if not ring:
                     continue
-                entry = next(iter(ring.values()))
-                worth = self._worths[kind][self._age(entry)]
-                if oldest is None or entry.used < oldest[0]:
-                    oldest = (entry.used, worth, ring)
-                if least is None or worth < least[0]:
-                    least = (worth, ring)
-        if oldest is None or least is None:
-            return None
-        return least[1] if least[0] < CLEARLY * oldest[1] else oldest[2]
+                entry, first = next(iter(ring.values())), firsts[kind]
+                if first is None or entry.used < first[0].used:
+                    firsts[kind] = entry, ring
+        chosen = self._history.choose([first and first[0].slot for first in firsts])
+        found = None if chosen is None else firsts[chosen]
+        return found and found[1]
 
     def _candidates(self) -> Iterable[list[_Ring]]:
         """Returns the rings of the tenants and the priority that chunks are evicted from."""
