@@ -19,8 +19,37 @@ from typing import Any, Self
 import pytest
 from conftest import LIMIT, until
 from engines import require
-from kvmem.bench._processes import LOCAL, free_port, master_command
 from leftovers import in_shm, none_is_new
+
+LOCAL = "127.0.0.1"
+
+
+def free_port() -> int:
+    """Returns a port that no process listens on now."""
+    with socket.socket() as probe:
+        probe.bind((LOCAL, 0))
+        return int(probe.getsockname()[1])
+
+
+def master_command(port: int) -> list[str]:
+    """Returns the command of a Mooncake master that listens on ``port``. The master considers a
+    client dead that has been silent for two seconds.
+    """
+    return [
+        # The module that the wheel's command mooncake_master runs.
+        sys.executable,
+        # Without the modules of the current folder.
+        "-P",
+        "-m",
+        "mooncake.cli",
+        f"-rpc_address={LOCAL}",
+        f"-rpc_port={port}",
+        f"-metrics_host={LOCAL}",
+        f"-metrics_port={free_port()}",
+        "-client_ttl=2",
+        "-enable_metric_reporting=false",
+    ]
+
 
 CLIENT = Path(__file__).with_name("client.py")
 ENVIRONMENT = {

@@ -4,13 +4,19 @@ through LMCache's own modules.
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import functools
 import gc
+import importlib
+import logging
 import os
 import re
 import subprocess
 import sys
 import textwrap
 import threading
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -19,8 +25,7 @@ from typing import Any
 import kvmem
 import pytest
 from conftest import LIMIT
-from engines import DOCS, HAS_TORCH, missing, run_with, unpacked, with_torch
-from kvmem.bench import lmcache as bench
+from engines import DOCS, HAS_TORCH, run_with, unpacked, with_torch
 from kvmem.lmcache import AddressManager, HostMemory
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -31,11 +36,29 @@ PRELUDE = "import standins; standins.lmcache()"
 @pytest.fixture(scope="module")
 def theirs() -> type[Any]:
     """Returns LMCache's own class."""
-    try:
-        return bench.their_class()
-    except bench.ClassMissingError as reason:
-        missing(str(reason))
-        raise
+    pytest.importorskip("sortedcontainers")
+    return extracted_class(unpacked("lmcache") / "lmcache" / "v1" / "memory_management.py")
+
+
+def extracted_class(source: Path) -> type[Any]:
+    """Returns the class alone, because the rest of its module needs PyTorch."""
+    quiet = logging.getLogger("lmcache.extracted")
+    quiet.disabled = True
+    names: dict[str, Any] = {
+        "dataclass": dataclasses.dataclass,
+        "wraps": functools.wraps,
+        "threading": threading,
+        "Optional": typing.Optional,
+        "SortedList": importlib.import_module("sortedcontainers").SortedList,
+        "logger": quiet,
+        "_lmcache_nvtx_annotate": lambda function: function,
+    }
+    wanted = ("synchronized", "FreeBlock", "AddressManager")
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    tree.body = [node for node in tree.body if getattr(node, "name", None) in wanted]
+    exec(compile(tree, str(source), "exec"), names)
+    theirs: type[Any] = names["AddressManager"]
+    return theirs
 
 
 def lmcache(program: str, **environment: str) -> str:
@@ -502,21 +525,6 @@ def test_a_forked_child_continues_with_its_copy() -> None:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
     assert manager.total_allocated_size == 4096
-
-
-def test_the_benchmark_runs(theirs: type[Any], capsys: pytest.CaptureFixture[str]) -> None:
-    row = bench.Row("few", 8 * MIB, bench.log_uniform(4 * KIB, 256 * KIB), 1)
-    ours, other = bench.measure(row, theirs, rounds=1, pairs=50)
-    assert len(ours.took) == len(other.took) == 1 and ours.took[0] > 0 and ours.holes() > 0
-    assert ours.manager.check_consistency() and other.manager.check_consistency()
-
-
-def test_the_benchmark_names_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("LMCACHE_DIR", "/nowhere")
-    assert bench.main([]) == 2
-    assert "pip download" in capsys.readouterr().err
 
 
 # ---- host memory ----

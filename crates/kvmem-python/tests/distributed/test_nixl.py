@@ -824,16 +824,3 @@ def test_the_page_runs(tmp_path: Path) -> None:
         [sys.executable, str(program)], capture_output=True, text=True, timeout=LIMIT, cwd=tmp_path
     )
     assert done.returncode == 0 and "the same bytes" in done.stdout, done.stdout + done.stderr
-
-
-@needs_nixl
-def test_the_benchmark_runs() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "kvmem.bench.nixl", "--rounds", "3", "--transfers", "5"],
-        capture_output=True,
-        text=True,
-        timeout=LIMIT,
-    )
-    assert done.returncode in (0, 1) and re.search(
-        r"^ratio [0-9.]+, goal 1\.00", done.stdout, re.M
-    ), done.stdout + done.stderr
