@@ -7,9 +7,6 @@ from __future__ import annotations
 
 import gc
 import os
-import random
-import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -157,92 +154,6 @@ def test_existing_objects_stay_without_replacement(
         assert tier.store({"hash": each}) == []
     into = bytearray(5)
     assert tier.fetch_into(["hash"], [into]) == [5] and into == b"first"
-
-
-def test_a_chain_serves_on_without_the_cluster(
-    make: Callable[..., ClusterTier], pool: kvmem.Pool, folder: Path, tmp_path: Path
-) -> None:
-    """What was removed or replaced while the cluster did not answer never comes back."""
-    tier = make(call_timeout=0.5)
-    assert tier.wait(LIMIT)
-    with (
-        kvmem.DiskTier(tmp_path / "tier", bytes="16MiB") as disk,
-        kvmem.KvCache(
-            pool, max_bytes=50_000, lower_tier=kvmem.Chain(disk, tier), write_behind=MIB
-        ) as cache,
-    ):
-        for key in range(40):
-            cache.insert(key, value(key))
-        cache.evict_to(0)
-        assert cache.flush(LIMIT) and tier.flush(LIMIT) and len(list(folder.iterdir())) == 40
-        (folder / "hang").touch()
-        began = time.monotonic()
-        for key in range(40, 80):
-            cache.insert(key, value(key))
-        cache.insert(1, b"newer")
-        cache.remove(2)
-        cache.evict_to(0)
-        assert cache.flush(LIMIT)
-        found = cache.get_batch([0, 1, 2, 50])
-        assert [one and bytes(one) for one in found] == [value(0), b"newer", None, value(50)]
-        del found
-        assert time.monotonic() - began < LIMIT
-        until(lambda: tier.stats().hangs >= 1)
-        assert tier.stats().stale > 0
-        (folder / "hang").unlink()
-        assert tier.wait(LIMIT) and tier.flush(LIMIT)
-        cache.evict_to(0)
-        disk.clear()
-        found = cache.get_batch([0, 1, 2, 3])
-        assert [one and bytes(one) for one in found] in (
-            [value(0), None, None, value(3)],
-            [value(0), b"newer", None, value(3)],
-        )
-        del found
-
-
-def test_no_look_up_finds_an_older_version(
-    make: Callable[..., ClusterTier], pool: kvmem.Pool
-) -> None:
-    """Each key has one writer. No look-up of it finds another value than the latest."""
-    # Few keys are noted as removed, and little memory is there for values that wait.
-    tier = make(staging_bytes=64 << 10)
-    assert tier.wait(LIMIT)
-    errors: list[BaseException] = []
-
-    def work(cache: kvmem.KvCache, thread: int) -> None:
-        rng = random.Random(thread)
-        latest: dict[int, int] = {}
-        try:
-            for version in range(1, 400):
-                key = thread * 1000 + rng.randrange(20)
-                match rng.randrange(6):
-                    case 0:
-                        cache.remove(key)
-                        latest.pop(key, None)
-                    case 1 | 2 | 3:
-                        cache.insert(key, value(key, version))
-                        latest[key] = version
-                    case _:
-                        if found := cache.get(key):
-                            with found:
-                                assert bytes(found) == value(key, latest[key])
-        except BaseException as error:
-            errors.append(error)
-
-    for write_behind in (None, 20_000):
-        with kvmem.KvCache(
-            pool, max_bytes=20_000, shards=1, lower_tier=tier, write_behind=write_behind
-        ) as cache:
-            threads = [threading.Thread(target=work, args=(cache, n)) for n in range(4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join(LIMIT)
-                assert not thread.is_alive()
-            assert not errors, errors
-            cache.clear()
-    assert tier.stats().fetched > 50 and tier.stats().corrupt == 0
 
 
 def helpers(folder: Path) -> list[int]:

@@ -8,7 +8,6 @@ import doctest
 import errno
 import gc
 import os
-import random
 import sys
 import threading
 import time
@@ -137,16 +136,6 @@ def store_and_die(script: Callable[..., str], path: Path, values: str) -> None:
     )
 
 
-def test_a_tier_that_is_closed_leaves_no_journal(path: Path, tier: kvmem.DiskTier) -> None:
-    tier.store(dict.fromkeys(range(5), b"bytes" * 1000))
-    tier.close()
-    found = kvmem.DiskTier.inspect(path)
-    assert (found.entries, found.unverified_values, found.journal_changes) == (5, 0, 0)
-    assert found.checkpoint_changes == 5
-    with kvmem.DiskTier(path) as again:
-        assert again.report == (False, 5, 0, 0, 0, 0, 0, 0)
-
-
 def damage(path: Path, value: bytes) -> None:
     """Changes a byte of a value in the file."""
     content = bytearray(path.read_bytes())
@@ -181,42 +170,6 @@ def test_a_damaged_value_is_a_miss(
         stats = tier.stats()
         assert (stats.lost_misses, stats.checksum_misses, stats.unverified_values) == (1, 0, 0)
         assert stats.quarantined == quarantined and stats.hit_rate == 0
-
-
-def test_what_a_power_cut_took_leaves_its_space_free(
-    path: Path, tier: kvmem.DiskTier, script: Callable[..., str]
-) -> None:
-    tier.close()
-    values = '{"lost": b"some bytes" * 1000, "whole": b"other bytes" * 1000}'
-    store_and_die(script, path, values)
-    # Neither a sync nor a checkpoint came after the store.
-    damage(path, b"some bytes" * 1000)
-    with kvmem.DiskTier(path) as tier:
-        assert tier.stats().unverified_values == 2
-        assert tier.fetch(["lost", "whole"]) == [None, b"other bytes" * 1000]
-        stats = tier.stats()
-        assert (stats.lost_misses, stats.checksum_misses) == (1, 0)
-        assert (stats.unverified_values, stats.quarantined, stats.hit_rate) == (0, 0, 1 / 2)
-
-
-def test_options_of_the_file(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"bytes": "16MiB", "journal_bytes": "1MiB", "dsync": True}
-    with kvmem.DiskTier(tmp_path / "short", **options) as tier:
-        short = tier.stats().capacity
-        tier.store({n: bytes(5000) for n in range(10)})
-        stats = tier.stats()
-        assert stats.lifetime_bytes == stats.written_bytes + stats.metadata_bytes
-        assert stats.bytes_per_day == stats.lifetime_bytes
-    with kvmem.DiskTier(tmp_path / "short", dsync=True) as tier:
-        # With O_DSYNC nothing is written without a sync.
-        assert (tier.stats().entries, tier.stats().unverified_values) == (10, 0)
-        assert tier.stats().lifetime_bytes > stats.lifetime_bytes
-    options["journal_bytes"] = "3MiB"
-    with kvmem.DiskTier(tmp_path / "long", **options) as tier:
-        assert short - tier.stats().capacity == 4 * MIB
-    with kvmem.TierSet([tmp_path / "a", tmp_path / "b"], **options) as tiers:
-        tiers.store({n: bytes(5000) for n in range(10)})
-        assert tiers.stats().stored == 10
 
 
 def test_a_file_that_is_no_tier_is_not_overwritten(path: Path) -> None:
@@ -333,62 +286,11 @@ def test_figures(tier: kvmem.DiskTier) -> None:
     assert stats._replace(written_bytes=0).write_amplification == 0.0
 
 
-def test_a_full_tier_evicts(tier: kvmem.DiskTier) -> None:
-    for n in range(300):
-        tier.store({n: n.to_bytes(2, "little") * 50_000})
-    assert tier.stats().evictions > 100 and tier.fetch([0]) == [None]
-    assert tier.fetch([299]) == [(299).to_bytes(2, "little") * 50_000]
-
-
 # Below a cache.
 
 
 def value(key: int, version: int = 0) -> bytes:
     return (key << 32 | version).to_bytes(8, "little") * (1000 + key % 7 * 100)
-
-
-@pytest.fixture
-def cache(pool: kvmem.Pool, tier: kvmem.DiskTier) -> Iterator[kvmem.KvCache]:
-    with kvmem.KvCache(pool, max_bytes=MIB, lower_tier=tier) as cache:
-        assert cache.lower_tier is tier
-        yield cache
-
-
-def test_evicted_values_are_fetched(cache: kvmem.KvCache, tier: kvmem.DiskTier) -> None:
-    keys = range(500)
-    for key in keys:
-        cache.insert(key, value(key))
-    assert not cache.contains_in_memory(0) and 0 in cache and tier.stats().stored > 300
-    found = cache.get(0)
-    assert found is not None and bytes(found) == value(0) and cache.contains_in_memory(0)
-    found.release()
-    for begin in range(0, 500, 50):
-        some = range(begin, begin + 50)
-        assert [bytes(one or b"") for one in cache.get_batch(some)] == list(map(value, some))
-    assert cache.get_batch([1000, "1"]) == [None, None] and cache.get(1000) is None
-    assert cache.get_batch([]) == []
-    stats = cache.stats()
-    assert stats.sink_failures == 0 and stats.hits + stats.misses == 504, stats
-
-
-def test_values_wait_in_a_queue_and_are_written_before_the_cache_ends(
-    path: Path, pool: kvmem.Pool
-) -> None:
-    keys = range(500)
-    with kvmem.DiskTier(path, bytes="16MiB") as tier:
-        cache = kvmem.KvCache(pool, max_bytes=MIB, lower_tier=tier, write_behind="256KiB")
-        for key in keys:
-            cache.insert(key, value(key))
-        # Also what is still in the queue is found.
-        for begin in range(0, 500, 50):
-            some = range(begin, begin + 50)
-            assert [bytes(one or b"") for one in cache.get_batch(some)] == list(map(value, some))
-        cache.evict_to(0)
-        cache.close()
-        gc.collect()
-        assert tier.stats().entries == 500
-    with kvmem.DiskTier(path) as tier:
-        assert tier.fetch(keys) == [value(key) for key in keys]
 
 
 def test_a_queue_needs_a_tier_and_some_bytes(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None:
@@ -399,95 +301,6 @@ def test_a_queue_needs_a_tier_and_some_bytes(tier: kvmem.DiskTier, pool: kvmem.P
     for options, words in cases:
         with pytest.raises(kvmem.InvalidArgumentError, match=words):
             kvmem.KvCache(pool, **options)
-
-
-def test_a_cache_finds_what_the_last_process_evicted(
-    path: Path, tier: kvmem.DiskTier, pool: kvmem.Pool
-) -> None:
-    cache = kvmem.KvCache(pool, lower_tier=tier)
-    for key in range(100):
-        cache.insert(key, value(key))
-    cache.insert("long", bytes(200_000))
-    assert cache.evict_to(0) == 0
-    tier.close()
-    assert tier.closed
-    # The cache has the file open still.
-    found = cache.get(7)
-    assert found is not None and bytes(found) == value(7)
-    found.release()
-    cache.close()
-    with (
-        kvmem.DiskTier(path) as tier,
-        kvmem.KvCache(pool, lower_tier=tier) as cache,
-    ):
-        assert tier.report.entries == 101
-        assert all(
-            bytes(one or b"") == value(key)
-            for key, one in enumerate(cache.get_batch(range(100)))
-        )
-        long = cache.get("long")
-        # Long values are in the right place for direct I/O.
-        assert long is not None and long.ptr % 4096 == 0 and len(long) == 200_000
-        long.release()
-
-
-def test_removed_and_cleared_values_stay_away(
-    path: Path, tier: kvmem.DiskTier, cache: kvmem.KvCache, pool: kvmem.Pool
-) -> None:
-    for key in range(200):
-        cache.insert(key, value(key))
-    cache.evict_to(0)
-    assert len(cache) == len(tier) == 200 and cache.len_in_memory() == 0
-    assert cache.remove(1) is None and cache.remove(2) is None
-    cache.insert(3, b"newer")
-    removed = cache.remove(3)
-    assert removed is not None and bytes(removed) == b"newer"
-    removed.release()
-    assert cache.get_batch([1, 2, 3]) == [None] * 3 and 1 not in tier
-    assert cache.get(4) is not None
-    cache.clear()
-    assert len(tier) == len(cache) == 0
-    cache.insert(5, value(5))
-    cache.evict_to(0)
-    cache.clear()
-    cache.close()
-    tier.close()
-    with kvmem.DiskTier(path) as tier:
-        assert tier.report.entries == 0
-
-
-def test_an_old_value_never_comes_back(cache: kvmem.KvCache) -> None:
-    """Threads insert, remove and look up keys of their own: they know the latest version."""
-    errors: list[BaseException] = []
-
-    def work(thread: int) -> None:
-        rng = random.Random(thread)
-        latest: dict[int, int] = {}
-        try:
-            for version in range(1, 300):
-                key = thread * 1000 + rng.randrange(60)
-                match rng.randrange(6):
-                    case 0:
-                        cache.remove(key)
-                        latest.pop(key, None)
-                    case 1 | 2:
-                        cache.insert(key, value(key, version))
-                        latest[key] = version
-                    case _:
-                        (found,) = cache.get_batch([key])
-                        if found is not None:
-                            with found:
-                                assert bytes(found) == value(key, latest[key])
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-        assert not thread.is_alive()
-    assert not errors, errors
 
 
 def test_other_threads_run_while_the_disk_works(tier: kvmem.DiskTier) -> None:
@@ -513,28 +326,6 @@ def test_other_threads_run_while_the_disk_works(tier: kvmem.DiskTier) -> None:
     finally:
         stop.set()
         thread.join()
-
-
-def test_values_that_leave_memory_once_are_not_written(path: Path, pool: kvmem.Pool) -> None:
-    with (
-        kvmem.DiskTier(path, bytes="16MiB", admission="second_eviction") as tier,
-        kvmem.KvCache(pool, lower_tier=tier) as cache,
-    ):
-        for times in (1, 2):
-            for key in range(50):
-                cache.insert(key, value(key))
-            cache.evict_to(0)
-            assert (tier.stats().stored > 40) == (times == 2), tier.stats()
-        assert tier.stats().not_admitted >= 45
-    path.unlink()
-    with (
-        kvmem.DiskTier(path, bytes="16MiB", max_write_bytes_per_s=1) as tier,
-        kvmem.KvCache(pool, lower_tier=tier) as cache,
-    ):
-        for key in range(50):
-            cache.insert(key, value(key))
-        cache.evict_to(0)
-        assert tier.stats().stored <= 2 and tier.stats().not_admitted >= 48
 
 
 Key = int | bytes | str
@@ -691,17 +482,6 @@ def test_a_tier_in_use_is_not_collected(path: Path, pool: kvmem.Pool) -> None:
     gc.collect()
     # The file is free again.
     kvmem.DiskTier(path).close()
-
-
-def test_two_caches_share_a_tier(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None:
-    with (
-        kvmem.KvCache(pool, lower_tier=tier) as one,
-        kvmem.KvCache(pool, lower_tier=tier) as other,
-    ):
-        one.insert("key", b"value")
-        one.evict_to(0)
-        found = other.get("key")
-        assert found is not None and bytes(found) == b"value"
 
 
 def test_get_batch_without_a_tier(pool: kvmem.Pool) -> None:

@@ -182,23 +182,6 @@ def test_cancelled_fetches_end(gate: Gate, gated: kvmem.KvCache) -> None:
     assert sum(gated.contains_in_memory(key) for key in range(2, 60)) < 58
 
 
-def test_a_deadline_returns_what_is_there(gate: Gate, gated: kvmem.KvCache) -> None:
-    with gated.get(5) or pytest.fail() as five:
-        gate.open.clear()
-        begin = time.monotonic()
-        found = gated.get_batch([4, 5, 6], timeout=0.1)
-        assert 0.1 <= time.monotonic() - begin < LIMIT
-        assert found[0] is None and found[2] is None and bytes(found[1] or b"") == bytes(five)
-        del found
-        gate.open.set()
-        # The reads that had begun end in the background.
-        until(lambda: all(map(gated.contains_in_memory, (4, 6))))
-    check(gated.get_batch(range(20), timeout=LIMIT), range(20))
-    check(gated.get_batch(range(20), timeout=2**40), range(20))
-    with pytest.raises(kvmem.InvalidArgumentError, match="timeout is -1"):
-        gated.get_batch([1], timeout=-1)
-
-
 def test_a_fetch_keeps_its_cache(gate: Gate, pool: kvmem.Pool) -> None:
     cache = kvmem.KvCache(pool, lower_tier=gate)
     cache.insert(1, value(1))
@@ -334,41 +317,6 @@ def test_other_threads_run_while_a_fetch_is_awaited(gate: Gate, gated: kvmem.KvC
     timer.join()
 
 
-def test_threads_fetch_the_same_keys(cache: kvmem.KvCache) -> None:
-    """A value that another thread is evicting may be a miss, and is never a wrong one."""
-    errors: list[BaseException] = []
-
-    def check_some(found: list[kvmem.Pinned | None], keys: range) -> None:
-        for key, one in zip(keys, found, strict=True):
-            if one is not None:
-                with one:
-                    assert bytes(one) == value(key)
-
-    def work(thread: int) -> None:
-        try:
-            for step in range(60):
-                keys = range((thread * 37 + step * 11) % 250, (thread * 37 + step * 11) % 250 + 20)
-                match step % 4:
-                    case 0:
-                        check_some(cache.get_batch(keys), keys)
-                    case 1:
-                        check_some(cache.start_fetch(keys).result(LIMIT), keys)
-                    case 2:
-                        cache.start_fetch(keys).cancel()
-                    case _:
-                        check_some(cache.get_batch(keys, timeout=0.001), keys)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-        assert not thread.is_alive()
-    assert not errors, errors
-
-
 def test_a_process_ends_while_it_fetches(tmp_path: Path, script: Callable[..., str]) -> None:
     script(
         f"""
@@ -421,40 +369,6 @@ def test_the_queue_drops_or_waits(gate: Gate, pool: kvmem.Pool) -> None:
         found = cache.get_batch(range(100))
         assert sum(one is not None for one in found) == stats.written
         del found
-
-
-def test_the_queue_is_written_or_discarded_at_the_end(gate: Gate, pool: kvmem.Pool) -> None:
-    # What is being written is stored.
-    for on_drop, left in (("write", 10), ("discard", 1)):
-        gate.values.clear()
-        gate.putting.clear()
-        cache = kvmem.KvCache(
-            pool, lower_tier=gate, write_behind="1MiB", write_behind_on_drop=on_drop
-        )
-        gate.open.clear()
-        cache.insert(0, value(0))
-        cache.evict_to(0)
-        assert gate.putting.wait(LIMIT)
-        for key in range(1, 10):
-            cache.insert(key, value(key))
-        cache.evict_to(0)
-        timer = threading.Timer(0.05, gate.open.set)
-        timer.start()
-        cache.close()
-        timer.join()
-        assert len(gate.values) == left, on_drop
-
-
-def test_closing_writes_the_queue_although_a_fetch_has_the_cache(
-    gate: Gate, pool: kvmem.Pool
-) -> None:
-    cache = kvmem.KvCache(pool, lower_tier=gate, write_behind="1MiB")
-    fetching = cache.start_fetch([1])
-    cache.insert(2, value(2))
-    cache.evict_to(0)
-    cache.close()
-    assert list(gate.values) == [2]
-    assert fetching.result(LIMIT) == [None]
 
 
 def test_wrong_settings_of_the_queue(tier: kvmem.DiskTier, pool: kvmem.Pool) -> None:

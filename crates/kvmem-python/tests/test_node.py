@@ -9,8 +9,6 @@ import os
 import pickle
 import signal
 import socket
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -331,39 +329,6 @@ def test_views_outlive_the_cache(shared_server: Server) -> None:
         cache.clear()
 
 
-def client(code: str) -> subprocess.Popen[str]:
-    """Starts a client that ends when it is killed."""
-    program = textwrap.dedent(code) + "\nprint('ready', flush=True)\ntime.sleep(600)\n"
-    started = subprocess.Popen(
-        [sys.executable, "-c", "import kvmem, time\n" + program],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert started.stdout is not None
-    with started.stdout:
-        assert started.stdout.readline() == "ready\n"
-    return started
-
-
-def test_what_a_killed_client_had_is_free(cache: kvmem.NodeCache) -> None:
-    cache.insert("value", bytes(MIB))
-    other = client(f"""
-        cache = kvmem.connect({str(cache.path)!r})
-        pins = cache.acquire(["value"])
-        room = cache.reserve("half", 2 * 2**20)
-        room.write(b"half of it")
-    """)
-    stats = cache.stats()
-    assert (stats.pinned, stats.reservations, stats.reserved_bytes) == (1, 1, 2 * MIB)
-    (session,) = [each for each in cache.as_operator().sessions() if each.pid == other.pid]
-    assert (session.pins, session.reservations, session.connected) == (1, 1, True)
-    os.kill(other.pid, signal.SIGKILL)
-    other.wait()
-    until(lambda: cache.stats().reservations == 0)
-    assert cache.stats().pinned == 0 and "half" not in cache
-    assert bytes(found(cache.get("value"))) == bytes(MIB)
-
-
 def test_a_restart_of_the_server_keeps_everything(server: Server) -> None:
     with kvmem.connect(server.path) as cache:
         value = bytes_of(4, MIB)
@@ -448,20 +413,6 @@ def test_errors(shared_server: Server, cache: kvmem.NodeCache) -> None:
         room.write(b"x", 10)
     with pytest.raises(kvmem.InvalidArgumentError, match="priority is 4"):
         cache.insert("k", b"x", priority=4)
-
-
-def test_a_silent_client_loses_its_reservations() -> None:
-    with Server(lease=0.2) as server, kvmem.connect(server.path) as cache:
-        alive, silent = cache.reserve("alive", 1), kvmem.connect(server.path)
-        lost = silent.reserve("lost", 1)
-        until(lambda: cache.stats().fenced_total == 1)
-        assert cache.stats().fenced_bytes == 4096
-        with pytest.raises(kvmem.ReservationLostError, match="silent") as caught:
-            lost.commit()
-        assert isinstance(caught.value, kvmem.NodeError)
-        alive.commit()
-        assert "alive" in cache and "lost" not in cache
-        silent.close()
 
 
 def test_values_have_priorities_and_a_time(cache: kvmem.NodeCache) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 import threading
 import time
@@ -539,60 +538,3 @@ def test_objects_that_are_no_such_tier(pool: kvmem.Pool, below: Dictionary) -> N
             kvmem.KvCache(pool, lower_tier=old, write_behind=MIB)
     with pytest.raises(TypeError, match=r"object has no method __lower_tier__\(pool\)"):
         kvmem.KvCache(pool, lower_tier=object())  # type: ignore[arg-type]
-
-
-def test_an_old_value_never_comes_back(tmp_path: Path, pool: kvmem.Pool, below: Dictionary) -> None:
-    """Threads insert, remove and look up keys of their own, through all levels."""
-    errors: list[BaseException] = []
-
-    def work(cache: kvmem.KvCache, thread: int) -> None:
-        rng = random.Random(thread)
-        latest: dict[int, int] = {}
-        try:
-            for version in range(1, 300):
-                key = thread * 1000 + rng.randrange(60)
-                match rng.randrange(7):
-                    case 0:
-                        cache.remove(key)
-                        latest.pop(key, None)
-                    case 1 | 2:
-                        cache.insert(key, value(key, version))
-                        latest[key] = version
-                    case 3:
-                        for one in cache.start_fetch([key]).result(LIMIT):
-                            if one is not None:
-                                with one:
-                                    assert bytes(one) == value(key, latest[key])
-                    case _:
-                        (found,) = cache.get_batch([key])
-                        if found is not None:
-                            with found:
-                                assert bytes(found) == value(key, latest[key])
-        except BaseException as error:
-            errors.append(error)
-
-    with (
-        kvmem.DiskTier(tmp_path / "tier", bytes="1MiB", max_entries=1000) as tier,
-        kvmem.KvCache(
-            pool, max_bytes=100_000, lower_tier=kvmem.Chain(tier, below), write_behind=50_000
-        ) as cache,
-    ):
-        threads = [threading.Thread(target=work, args=(cache, n)) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(LIMIT)
-            assert not thread.is_alive()
-        assert not errors, errors
-        assert cache.write_behind_stats().failed == 0
-
-
-def test_two_caches_share_a_tier(pool: kvmem.Pool, below: Dictionary) -> None:
-    with (
-        kvmem.KvCache(pool, lower_tier=kvmem.Chain(below, below)) as one,
-        kvmem.KvCache(pool, lower_tier=below) as other,
-    ):
-        one.insert("key", b"value")
-        one.evict_to(0)
-        with other.get("key") or pytest.fail() as found:
-            assert bytes(found) == b"value"

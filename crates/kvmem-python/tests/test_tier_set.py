@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import errno
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import kvmem
 import pytest
-from conftest import LIMIT, MIB, until
+from conftest import MIB, until
 
 
 def value(key: int) -> bytes:
@@ -102,69 +101,6 @@ def test_wrong_options_of_a_set(paths: list[Path], tmp_path: Path) -> None:
         kvmem.TierSet(paths[:2])
     with kvmem.TierSet(paths[:1]), pytest.raises(kvmem.DiskTierError, match="open already"):
         kvmem.TierSet(paths[:1])
-
-
-def test_a_set_is_below_a_cache(paths: list[Path], tiers: kvmem.TierSet, pool: kvmem.Pool) -> None:
-    with kvmem.KvCache(pool, max_bytes=MIB, lower_tier=tiers) as cache:
-        assert cache.lower_tier is tiers
-        for key in range(500):
-            cache.insert(key, value(key))
-        cache.evict_to(0)
-        for begin in range(0, 500, 50):
-            some = range(begin, begin + 50)
-            assert [bytes(one or b"") for one in cache.get_batch(some)] == list(map(value, some))
-        cache.remove(7)
-        assert cache.get(7) is None and 7 not in tiers
-        tiers.close()
-        # The cache has the files open still.
-        cache.evict_to(0)
-        found = cache.get(8)
-        assert found is not None and bytes(found) == value(8)
-        found.release()
-        cache.clear()
-    with kvmem.TierSet(paths) as again:
-        assert len(again) == 0
-
-
-def test_a_chain_finds_what_its_upper_tier_has_evicted(paths: list[Path], pool: kvmem.Pool) -> None:
-    with (
-        kvmem.TierSet(paths[:2], bytes="1MiB", max_entries=1000) as upper,
-        kvmem.DiskTier(paths[2], bytes="16MiB", max_entries=5000) as lower,
-    ):
-        chain = kvmem.Chain(upper, lower)
-        assert chain.upper is upper and chain.lower is lower and "Chain of <kvmem.T" in repr(chain)
-        with kvmem.KvCache(
-            pool, max_bytes=MIB, lower_tier=chain, write_behind="256KiB", write_behind_writers=2
-        ) as cache:
-            assert cache.lower_tier is chain
-            for key in range(600):
-                cache.insert(key, value(key))
-            cache.evict_to(0)
-            assert cache.flush(LIMIT)
-            assert upper.stats().evictions > 0 and len(lower) == 600
-            for key in reversed(range(600)):
-                with cache.get(key) or pytest.fail() as found:
-                    assert bytes(found) == value(key)
-            assert upper.stats().hits > 0 and lower.stats().hits > 0
-            cache.remove(3)
-            assert cache.get(3) is None and 3 not in upper and 3 not in lower
-            cache.clear()
-            assert len(upper) == len(lower) == 0
-        # A chain of chains.
-        deep = kvmem.Chain(chain, kvmem.Chain(lower, upper))
-        with kvmem.KvCache(pool, lower_tier=deep) as cache:
-            cache.insert("key", b"value")
-            cache.evict_to(0)
-            with cache.get("key") or pytest.fail() as found:
-                assert bytes(found) == b"value"
-        upper.close()
-        with pytest.raises(kvmem.ClosedError, match="disk tier"):
-            kvmem.KvCache(pool, lower_tier=chain)
-    for wrong in (7, None, "tier", pool):
-        with pytest.raises(TypeError, match="no DiskTier, TierSet, ClusterTier or Chain"):
-            kvmem.Chain(wrong, chain)  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="lower: "):
-            kvmem.Chain(chain, wrong)  # type: ignore[arg-type]
 
 
 def fill(path: Path, used: int | str, **options: Any) -> kvmem.DiskTier:
@@ -286,25 +222,3 @@ def test_a_forked_child_cannot_use_a_set(paths: list[Path], script: Callable[...
     assert output.count("the disk tier") == 3 and output.count("the pool") == 1, output
     assert output.count("the cache") == 3 and output.count("the fetch") == 3, output
     assert output.endswith("parent\n"), output
-
-
-def test_threads_share_a_set(tiers: kvmem.TierSet) -> None:
-    errors: list[BaseException] = []
-
-    def work(thread: int) -> None:
-        try:
-            keys = range(thread * 100, thread * 100 + 50)
-            for _ in range(20):
-                tiers.store({key: value(key) for key in keys})
-                assert tiers.fetch(keys) == [value(key) for key in keys]
-                assert tiers.remove(keys) == 50
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(LIMIT)
-        assert not thread.is_alive()
-    assert not errors, errors
