@@ -147,32 +147,6 @@ assert not os.path.exists(f"/dev/shm/lmcache_l1_pool_kvmem_{{os.getpid()}}")
     assert "engine io_uring" not in out or "registered 33554432" in out or "without fixed" in out
 
 
-def test_memory_of_a_shared_pool_is_registered_and_read_through(tmp_path: Path) -> None:
-    """LMCache's raw_block takes shared memory for a file's, and leaves it unregistered."""
-    out = lmcache(
-        f"""
-pool = kvmem.Pool("16MiB", pages="4k", shared=True)
-with kvmem.DiskTier({str(tmp_path / "tier")!r}, bytes="64MiB") as tier:
-    try:
-        tier.register_memory(pool)
-    except kvmem.NotAvailableError as error:
-        print("not here:", error)
-    else:
-        block, other = pool.allocate(1 << 20, align=4096), pool.allocate(1 << 20, align=4096)
-        block.write(bytes(range(256)) * 4096)
-        tier.store({{"key": block}})
-        assert tier.fetch_into(["key"], [other]) == [1 << 20] and bytes(other) == bytes(block)
-        # Another mapping of the memory has the bytes, too.
-        with kvmem.Region.attach(pool.fileno()) as mapping:
-            assert bytes(mapping)[other.offset :][:256] == bytes(range(256))
-        print("transfers by fixed buffers:", tier.stats().fixed_buffer_transfers)
-        assert tier.stats().fixed_buffer_transfers == 2
-pool.close()
-"""
-    )
-    assert "transfers by fixed buffers: 2" in out or "not here" in out
-
-
 def test_keys_of_other_models_ranks_groups_and_salts_are_others() -> None:
     lmcache(
         """
@@ -332,37 +306,6 @@ target = memory.allocate(5)
 assert engine.look_up(keys(5)) == engine.load(keys(5), target) == [0, 1, 2, 3, 4]
 assert all(each.byte_array == content(3 + n) for n, each in enumerate(target))
 assert engine.adapter.get_usage().total_bytes_used >= 5 * CHUNK
-engine.adapter.close()
-"""
-    )
-
-
-def test_a_server_killed_while_it_stores_in_a_node_leaves_its_space(server: Server) -> None:
-    store = f"""
-import threading
-engine = Server(Memory(region()), {node(server)})
-engine.store(keys(5), fill=3)
-source = engine.memory.allocate(8)
-threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-for turn in range(1, 100_000):
-    engine.store_result(keys(8, first=turn * 100), source)
-"""
-    for _ in range(3):
-        with pytest.raises(AssertionError, match="-9"):
-            lmcache(store)
-    lmcache(
-        f"""
-memory = Memory(region())
-engine = Server(memory, {node(server)})
-source, target = memory.allocate(8), memory.allocate(8)
-for n, each in enumerate(source):
-    each.byte_array[:] = content(n)
-# More than the node holds.
-for turn in range({server.nbytes} // (8 * CHUNK) + 2):
-    some = keys(8, first=10**9 + turn * 100)
-    assert engine.store_result(some, source).is_successful(), turn
-assert engine.load(some, target) == list(range(8))
-assert all(each.byte_array == content(n) for n, each in enumerate(target))
 engine.adapter.close()
 """
     )

@@ -16,7 +16,7 @@ from typing import Any
 import kvmem
 import pytest
 from cluster import ENVIRONMENT, Cluster, cluster
-from conftest import LIMIT, until
+from conftest import LIMIT
 from kvmem.mooncake import (
     BatchError,
     ClusterFullError,
@@ -465,28 +465,6 @@ def test_memory_above_a_disk_above_a_cluster(
         assert (stats.corrupt, stats.failed, stats.hangs) == (0, 0, 0), stats
 
 
-def test_removed_and_replaced_values_do_not_come_back(tier: ClusterTier, pool: kvmem.Pool) -> None:
-    with kvmem.KvCache(pool, lower_tier=tier) as cache:
-        for version in (1, 2):
-            cache.insert("k", data(version))
-            cache.evict_to(0)
-        with cache.get("k") or pytest.fail() as found:
-            assert bytes(found) == data(2)
-        cache.evict_to(0)
-        assert cache.remove("k") is None and cache.get("k") is None
-        assert tier.flush(LIMIT) and cache.get("k") is None
-        # 1, "1" and b"1" are three keys.
-        values: dict[int | bytes | str, bytes] = {1: b"int", "1": b"text", b"1": b"bytes"}
-        for key, value in values.items():
-            cache.insert(key, value)
-        cache.evict_to(0)
-        found_values = cache.get_batch(values)
-        assert [one and bytes(one) for one in found_values] == list(values.values())
-        del found_values
-        cache.clear()
-        assert cache.get_batch(["k", *values]) == [None] * 4
-
-
 def test_corrupt_values_are_never_returned(
     tier: ClusterTier, store: Store, pool: kvmem.Pool
 ) -> None:
@@ -505,57 +483,6 @@ def test_corrupt_values_are_never_returned(
         assert cache.get_batch(names) == [None] * 3
         assert tier.stats().corrupt == 2 and tier.flush(LIMIT)
         assert store.exists_batch([names[b"k"], names[b"swapped"]]) == [False, False]
-
-
-def test_the_cache_serves_on_without_a_master_and_recovers(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    """In a cluster of its own, whose master is killed while values are on their way."""
-    with (
-        Cluster(tmp_path) as own,
-        kvmem.Pool("4MiB", pages="4k") as pool,
-        ClusterTier(own.address, staging_bytes="8MiB") as tier,
-    ):
-        own.serve("16MiB")
-        assert tier.wait(LIMIT)
-        with kvmem.KvCache(
-            pool,
-            max_bytes=500_000,
-            lower_tier=tier,
-            write_behind=MIB,
-            write_behind_when_full="drop",
-        ) as cache:
-            for n in range(20):
-                cache.insert(n, data(n))
-            own.kill(own.master)
-
-            def noticed() -> bool:
-                cache.insert(-1, data(0))
-                cache.evict_to(0)
-                return tier.stats().state != "working"
-
-            until(noticed)
-            for n in range(100, 200):
-                cache.insert(n, data(n))
-                with cache.get(n) or pytest.fail() as found:
-                    assert bytes(found) == data(n)
-            assert cache.flush(LIMIT) and cache.get("never") is None
-            stats = tier.stats()
-            assert stats.dropped > 0 and stats.skipped > 0 and stats.state == "away"
-            assert stats.last_report is not None and "master" in stats.last_report
-            own.master = own.start_master()
-            assert tier.wait(LIMIT)
-            # The new master has no old objects; new ones are stored when the server is back.
-
-            def stored() -> bool:
-                cache.insert("again", data(1))
-                cache.evict_to(0)
-                return cache.flush(LIMIT) and tier.ask(["again"]) == [50_000]
-
-            until(stored)
-            with cache.get("again") or pytest.fail() as found:
-                assert bytes(found) == data(1)
-        assert pool.metrics().allocated == 0
 
 
 # Ends.

@@ -326,35 +326,6 @@ def test_late_bytes_are_not_written_to_reused_memory(
     gc.collect()
 
 
-@pytest.mark.usefixtures("_own_limits")
-def test_a_cache_continues_beside_a_hung_segment(own: Cluster, pool: kvmem.Pool) -> None:
-    """Values on the other segment are found meanwhile, and all of them afterwards."""
-    with (
-        ClusterTier(own.address, prefix="beside/", engine={"deadline": 1.0}) as tier,
-        kvmem.KvCache(pool, lower_tier=tier) as cache,
-    ):
-        assert tier.wait(LIMIT)
-        for number in range(30):
-            cache.insert(number, data(number))
-        cache.evict_to(0)
-        assert tier.stats().stored == 30
-        with stopped(own.servers[0]):
-            for number in range(30):
-                if found := cache.get(number):
-                    with found:
-                        assert bytes(found) == data(number)
-            assert 0 < tier.stats().fetched < 30
-        cache.evict_to(0)
-
-        def is_back() -> bool:
-            found = cache.get_batch(range(30))
-            good = [one is not None and bytes(one) == data(at) for at, one in enumerate(found)]
-            return all(good)
-
-        until(is_back)
-        assert tier.stats().corrupt == 0
-
-
 def test_a_store_is_closed_while_calls_run(own: Cluster, pool: kvmem.Pool) -> None:
     """The engine is closed, and the memory released, when the last call has ended."""
     store = Store(pool, master=own.address, deadline=LIMIT)

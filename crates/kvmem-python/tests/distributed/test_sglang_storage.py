@@ -408,65 +408,6 @@ engine.detach_storage_backend()
     )
 
 
-def test_an_engine_killed_while_it_stores_in_a_node_leaves_its_space(server: Server) -> None:
-    store = f"""
-import threading
-source = HostPool(64 * PAGE, seed=1)
-engine = Engine(source, **MODULE, kvmem={node(server)})
-assert engine.back_up(prompt[: 5 * PAGE]) == 5 * PAGE
-threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-for turn in range(100_000):
-    engine.back_up([turn] * len(prompt))
-"""
-    for _ in range(3):
-        with pytest.raises(AssertionError, match="-9"):
-            sglang(store)
-    sglang(
-        f"""
-source, target = HostPool(64 * PAGE, seed=1), HostPool(64 * PAGE)
-engine = Engine(source, **MODULE, kvmem={node(server)})
-# More than the node holds: each page of a prompt finds space, and is found.
-page = len(source.tokens(0, PAGE))
-for turn in range({server.nbytes} // (page * 40) + 2):
-    tokens = [-1 - turn] * len(prompt)
-    assert engine.back_up(tokens) == len(tokens), turn
-engine.storage_backend.register_mem_pool_host(target)
-engine.mem_pool_host = engine.storage_host_pool = target
-assert engine.prefetch_tokens(tokens) == len(tokens)
-assert target.tokens(0, len(tokens)) == source.tokens(0, len(tokens))
-engine.detach_storage_backend()
-"""
-    )
-
-
-def test_a_full_tier_keeps_what_was_stored_last(tmp_path: Path) -> None:
-    where = disk(tmp_path, disk_bytes="16MiB")
-    store = f"""
-source = HostPool(64 * PAGE, seed=1)
-engine = Engine(source, **MODULE, kvmem={where})
-page = len(source.tokens(0, PAGE))
-turns = (16 << 20) // (page * 40) + 3
-for turn in range(turns):
-    assert engine.back_up([turn] * len(prompt)) == len(prompt), turn
-engine.detach_storage_backend()
-print("turns", turns)
-"""
-    turns = int(sglang(store).partition("turns ")[2].split()[0])
-    # After a restart too, and it stores on.
-    sglang(
-        f"""
-target = HostPool(64 * PAGE)
-engine = Engine(target, **MODULE, kvmem={where})
-last = [{turns - 1}] * len(prompt)
-assert engine.prefetch_tokens(last) == len(prompt)
-assert target.tokens(0, len(prompt)) == HostPool(64 * PAGE, seed=1).tokens(0, len(prompt))
-assert engine.prefetch_tokens([0] * len(prompt)) == 0, "the oldest pages made room"
-assert engine.back_up([-1] * len(prompt)) == len(prompt)
-engine.detach_storage_backend()
-"""
-    )
-
-
 def test_an_engine_outlives_its_node(server: Server) -> None:
     options = node(server, deadline=20.0, retry=0.05)
     out = sglang(

@@ -62,22 +62,6 @@ def test_an_engine_finds_what_another_has_stored(served: Cluster, tmp_path: Path
         assert other("lookup", NAMES[:2]) == [False, False]
 
 
-def test_other_models_find_nothing_in_a_cluster(served: Cluster) -> None:
-    with engine(served, "model") as one, engine(served, "model", model="another/model") as two:
-        one("store", NAMES)
-        one("settle")
-        assert two("lookup", NAMES) == [False] * len(NAMES)
-
-
-def test_a_small_cpu_tier_serves_a_cluster(served: Cluster) -> None:
-    with engine(served, "small", rows=8) as one:
-        for at in range(0, 20, 4):
-            assert one("store", NAMES[at : at + 4]) == NAMES[at : at + 4]
-            one("settle")
-        for at in range(0, 20, 4):
-            assert one("load", NAMES[at : at + 4]) == 4 * ROW
-
-
 def test_an_engine_killed_in_a_store_leaves_whole_chunks_only(served: Cluster) -> None:
     for round in range(3):
         names = [f"{name}, {round}" for name in NAMES]
