@@ -88,7 +88,7 @@ def main() -> None:
     folder = Path(os.environ["KVMEM_TEST_CLUSTER"])
     engine = FolderEngine(memory, folder, given.prefix)
     server = node_tier.Server(connection, engine)  # type: ignore[arg-type]
-    server.tell(not (folder / "away").exists())
+    server.notify(not (folder / "away").exists())
     server.run()
     os._exit(0)
 

@@ -13,7 +13,6 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import pytest
@@ -159,12 +158,7 @@ class Cluster:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         # The master last: the others wait for its answer when they unmount.
         for process in reversed(self.processes):
             if process.poll() is None:

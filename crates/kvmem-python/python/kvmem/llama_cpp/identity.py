@@ -1,4 +1,4 @@
-"""*Identity*: what decides the bytes of a state, beside the tokens."""
+"""*Identity*: what decides the bytes of a state, apart from the tokens."""
 
 from __future__ import annotations
 

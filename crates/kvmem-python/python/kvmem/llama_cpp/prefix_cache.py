@@ -74,12 +74,12 @@ class PrefixCache:
       have the bytes of each state compared with their checksum before they are restored.
     - ``context``: the ``llama_context``: its address, or a pointer of :mod:`ctypes`. It must live
       as long as this object is used.
-    - ``model``: path of the model's file, the first one of a split model. Its contents tell weights
-      apart: see :mod:`kvmem.storage.weights`.
+    - ``model``: path of the model's file, the first one of a split model. Its contents distinguish
+      weights: see :mod:`kvmem.storage.weights`.
     - ``block``: tokens in a block. Prompts share states at multiples of it. Each block of a state
       takes a page of the node's memory, usually 4 KiB.
-    - ``settings``: parameters of the context and of requests that change the KV cache, beside those
-      of the model's file: types of K and V, flash attention, RoPE scaling, adapters. Contexts with
+    - ``settings``: parameters of the context and of requests that change the KV cache and are not
+      in the model's file: types of K and V, flash attention, RoPE scaling, adapters. Contexts with
       different settings share nothing.
     - ``weights``: a text that changes with the weights, in place of the file's contents.
     - ``library``: the ``libllama`` of the context. None: :func:`find_library`.

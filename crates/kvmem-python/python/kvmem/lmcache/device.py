@@ -8,8 +8,9 @@ the entry point names, imports it: LMCache reads the attribute when it detects d
 own import. If a program reads the attribute first, that import reads it again, recursively. The
 inner access then creates the class, and both accesses return it.
 
-If LMCache was told to use this backend and cannot, the access raises :class:`BackendUnusedError`,
-which LMCache logs as a warning. :func:`check_backend` checks that the backend is used.
+If LMCache is configured to use this backend and cannot, the access raises
+:class:`BackendUnusedError`, which LMCache logs as a warning. :func:`check_backend` checks that
+the backend is used.
 
 Environment variables:
 
@@ -44,7 +45,7 @@ NAME = "kvmem"
 
 
 def is_chosen() -> bool:
-    """Returns whether LMCache was told to use this backend."""
+    """Returns whether LMCache is configured to use this backend."""
     return os.environ.get("LMCACHE_DEVICE_BACKEND", "").strip().lower() == NAME
 
 

@@ -20,7 +20,6 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Any, Self
 
 from ..errors import ClosedError
@@ -64,12 +63,7 @@ class HeldViews:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.release()
 
 

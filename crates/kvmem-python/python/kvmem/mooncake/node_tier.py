@@ -200,8 +200,8 @@ class Server:
         self._pools[CLEAR] = self._pools[REMOVE]
         self._pools[REPLACE] = self._pools[STORE]
 
-    def tell(self, works: bool) -> None:
-        """Tells the node whether the cluster answers."""
+    def notify(self, works: bool) -> None:
+        """Notifies the node whether the cluster answers."""
         self._send(0, [int(works)])
 
     def run(self) -> None:
@@ -312,8 +312,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"kvmem: {error}", file=sys.stderr, flush=True)
         return 1
     server = Server(connection, Tier(engine, address, nbytes, given.prefix))
-    engine.circuit.listen(lambda: server.tell(not engine.circuit.is_open))
-    server.tell(not engine.circuit.is_open)
+    engine.circuit.listen(lambda: server.notify(not engine.circuit.is_open))
+    server.notify(not engine.circuit.is_open)
     with contextlib.suppress(OSError):
         server.run()
     engine.close(before=lambda: engine.client.unregister_buffer(address))

@@ -65,7 +65,7 @@ class _LentByNode:
 
 
 def _keep(node: NodeCache, ended: threading.Event) -> None:
-    """Tells the node's server that this process lives, until it is told to end."""
+    """Reports to the node's server that this process lives, until it is stopped."""
     works = True
     while not ended.wait(_KEEP_ALIVE):
         try:

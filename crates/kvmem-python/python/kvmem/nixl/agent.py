@@ -8,7 +8,6 @@ import secrets
 import socket
 import time
 import weakref
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from .._kvmem import Pool
@@ -252,12 +251,7 @@ class Agent:
             self._engine.use()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -323,12 +317,7 @@ class Peer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        raised: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

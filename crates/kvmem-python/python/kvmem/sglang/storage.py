@@ -99,7 +99,7 @@ _TYPES = (
     "modelopt_quant",
     "quantize_and_serve",
 )
-"""Arguments of the server that change the values of pages, beside the weights."""
+"""Arguments of the server that change the values of pages, other than the weights."""
 
 
 def server_args() -> Any:

@@ -21,6 +21,31 @@ from ..mooncake import engine as engines
 from .store import Budget, Value, ValueStore
 
 
+def connected_tier(
+    master: str, namespace: str, engine: Mapping[str, Any], **options: Any
+) -> ClusterTier:
+    """Returns a tier in a cluster that answers. Keys name their contents.
+
+    Raises :class:`kvmem.mooncake.UnreachableError`, :class:`kvmem.mooncake.EngineMissingError` and
+    :class:`InvalidArgumentError`.
+    """
+    tier = ClusterTier(
+        master, prefix=f"{namespace}/", replace=False, engine=dict(engine), **options
+    )
+    try:
+        engines.check(master, float(engine.get("timeout", engines.TIMEOUT)))
+        if not tier.wait(engines.START):
+            raise UnreachableError(
+                f"no client of the cluster of {master} is ready after {engines.START} s: "
+                f"{tier.stats().last_report}",
+                code=errors.MASTER_GONE,
+            )
+    except BaseException:
+        tier.close()
+        raise
+    return tier
+
+
 class ClusterStore(ValueStore):
     """Values in a cluster.
 
@@ -56,15 +81,8 @@ class ClusterStore(ValueStore):
             pool = Pool(memory)
             stack.callback(pool.close)
             options = {"deadline": deadline, **(engine or {})}
-            engines.check(master, options.get("timeout", engines.TIMEOUT))
-            self._tier = ClusterTier(master, prefix=f"{namespace}/", replace=False, engine=options)
+            self._tier = connected_tier(master, namespace, options)
             stack.callback(self._tier.close)
-            if not self._tier.wait(engines.START):
-                raise UnreachableError(
-                    f"no client of the cluster of {master} is ready after {engines.START} s: "
-                    f"{self._tier.stats().last_report}",
-                    code=errors.MASTER_GONE,
-                )
             self._cache = KvCache(
                 pool,
                 max_bytes=pool.capacity // 2,

@@ -1,4 +1,4 @@
-"""*Parents*: which key comes before another one in the prompts that an engine has asked for.
+"""*Parents*: which key comes before another one in the prompts that an engine has looked up.
 
 A node evicts the end of a prefix before its start if each value names its parent, the value before
 it. An engine names keys in the order of a prompt when it looks them up, and stores them later, in

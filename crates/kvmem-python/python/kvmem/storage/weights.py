@@ -1,4 +1,4 @@
-"""*Weights*: what tells the weights of a model apart, without reading all of them.
+"""*Weights*: what distinguishes the weights of a model, without reading all of them.
 
 The bytes of a stored page depend on the weights, and an engine's key names the model alone. Two
 engines may use one name for different weights: a folder whose files were replaced, another

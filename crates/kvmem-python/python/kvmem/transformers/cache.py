@@ -39,7 +39,7 @@ class KvmemCache(DynamicCache):  # type: ignore[misc]
 
     - ``node``: connection to the node, of :func:`kvmem.connect`. Connect with ``verify=True`` to
       have the bytes of each block compared with their checksum.
-    - ``model``: the model, whose configuration and weights tell the blocks of models apart.
+    - ``model``: the model, whose configuration and weights distinguish the blocks of models.
     - ``input_ids``: tokens of the prompt, of shape ``(tokens,)`` or ``(1, tokens)``, without
       padding. None: ``load`` has them later.
     - ``block``: tokens in a block. Prompts share whole blocks.

@@ -1,7 +1,7 @@
-"""*Identity*: what decides the bytes of a block, beside the tokens.
+"""*Identity*: what decides the bytes of a block, apart from the tokens.
 
-Weights are told apart by samples of the tensors themselves: a model may have been trained, merged
-with an adapter or quantized since its files were read. A change that spares all samples is not
+Samples of the tensors themselves distinguish weights: a model may have been trained, merged with an
+adapter or quantized since its files were read. A change that spares all samples is not
 seen; the option ``weights`` replaces them.
 """
 

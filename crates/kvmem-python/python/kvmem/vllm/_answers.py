@@ -11,7 +11,7 @@ from ._calls import Question
 GROUP = 4
 """Bytes at the end of a key of vLLM that are the number of its group of layers."""
 _WINDOW = 16
-"""Keys that are asked for at a time where vLLM looks up backwards."""
+"""Keys that are looked up at a time where vLLM looks up backwards."""
 
 
 @dataclasses.dataclass(eq=False)

@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..errors import InvalidArgumentError
-from ..mooncake import ClusterTier, UnreachableError, errors
 from ..mooncake import engine as engines
+from ..storage.cluster import connected_tier
 
 _log = logging.getLogger("vllm.kvmem")
 
@@ -73,26 +73,14 @@ class ClusterRows:
         self._known: OrderedDict[bytes, _Answer] = OrderedDict()
         self._requested: deque[bytes] = deque()
         self._in_request: set[bytes] = set()
-        self._tier = ClusterTier(
+        self._tier = connected_tier(
             master,
-            prefix=f"{namespace}/",
-            replace=False,
+            namespace,
+            engine,
             staging_bytes=max(_STAGING_BYTES, _STAGED_ROWS * row_bytes),
             # A client ends a call that misses its deadline after twice that time.
             call_timeout=10.0 + 2 * float(engine.get("deadline", engines.DEADLINE)),
-            engine=engine,
         )
-        try:
-            engines.check(master, float(engine.get("timeout", engines.TIMEOUT)))
-            if not self._tier.wait(engines.START):
-                raise UnreachableError(
-                    f"no client of {self.path} is ready after {engines.START} s: "
-                    f"{self._tier.stats().last_report}",
-                    code=errors.MASTER_GONE,
-                )
-        except BaseException:
-            self._tier.close()
-            raise
         self._thread = threading.Thread(target=self._ask, name="kvmem-tier-ask", daemon=True)
         self._thread.start()
 

@@ -1,4 +1,4 @@
-"""*Descriptions*: the tokens behind a stored chunk, as a value of the node beside it.
+"""*Descriptions*: the tokens behind a stored chunk, as another value of the node.
 
 A key of vLLM is a hash, and a router needs what was hashed: tokens, the block before, the adapter.
 The engine that stores a chunk knows all of that, and the others do not. It commits the description

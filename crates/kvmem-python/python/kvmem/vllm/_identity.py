@@ -1,4 +1,4 @@
-"""*Identity*: what decides the bytes of a chunk, beside its key.
+"""*Identity*: what decides the bytes of a chunk, apart from its key.
 
 vLLM's keys are hashes of tokens. Two engines may share a stored chunk only if they would have
 written the same bytes under its key: the same model and weights, type, groups of layers, sizes and
@@ -22,9 +22,9 @@ NBYTES = 12
 
 
 def weights(model: str, extra_config: Mapping[str, Any]) -> Any:
-    """Returns what tells the weights of a model apart: the option ``weights`` of ``kvmem`` if it is
-    given, or the :func:`~kvmem.storage.weights.fingerprint` of the files. None: nothing is known,
-    with a warning in the log.
+    """Returns what distinguishes the weights of a model: the option ``weights`` of ``kvmem``, or
+    the :func:`~kvmem.storage.weights.fingerprint` of the files. None: nothing is known, with a
+    warning in the log.
     """
     options = extra_config.get("kvmem")
     given = options.get("weights") if isinstance(options, Mapping) else None

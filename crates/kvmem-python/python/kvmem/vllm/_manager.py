@@ -102,7 +102,7 @@ _Name = tuple[str | None, Any]
 
 class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     """vLLM's manager over the index of a node. ``open_tenant`` connects to the namespace of a
-    tenant; without it, tenants are not told apart. ``groups`` is the number of groups of layers,
+    tenant; without it, tenants are not distinguished. ``groups`` is the number of groups of layers,
     ``fetch_timeout`` the number of seconds that a request waits for values of a tier without
     getting any, and ``verify`` says that the connection verifies the values that it acquires.
     """
@@ -623,7 +623,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         self._cache.close()
 
     def _tenant_of(self, req_context: Any) -> str | None:
-        """Returns the tenant of a request, if tenants are told apart."""
+        """Returns the tenant of a request, if tenants are distinguished."""
         return None if self._open_tenant is None else hints_of(req_context).tenant
 
     def _cache_of(self, tenant: str | None) -> NodeCache | None:

@@ -146,7 +146,7 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
             self._use(key, hints)
 
     def on_store_miss(self, keys: Iterable[Any], req_context: Any) -> None:
-        """Keeps the hints: :meth:`insert` follows, and vLLM 0.32 tells it no request."""
+        """Keeps the hints: :meth:`insert` follows, and vLLM 0.32 passes it no request."""
         hints = hints_of(req_context)
         if hints is not NONE:
             self._missed.update(dict.fromkeys(keys, hints))

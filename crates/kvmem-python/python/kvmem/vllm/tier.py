@@ -60,7 +60,7 @@ class _Job:
 class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
     """Chunks in a :class:`kvmem.DiskTier`: verified, found again after a restart, evicted when the
     file is full. Or chunks in a Mooncake cluster, which engines of several machines share: see
-    :mod:`~kvmem.vllm._cluster`. For both, give two tiers. Options, beside ``type``,
+    :mod:`~kvmem.vllm._cluster`. For both, give two tiers. Options, other than ``type``,
     ``module_path`` and ``backpressure``:
 
     - ``mooncake``: ``master`` of a cluster, ``namespace``, and the names of
