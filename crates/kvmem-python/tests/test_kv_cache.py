@@ -1,4 +1,4 @@
-"""The cache: compared with a dictionary; pins, reservations, eviction, threads."""
+"""The cache: pins, reservations, eviction, threads."""
 
 from __future__ import annotations
 
@@ -10,60 +10,6 @@ import kvmem
 import numpy as np
 import pytest
 from conftest import MIB
-from hypothesis import settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
-
-KEYS = st.one_of(
-    st.integers(-(2**100), 2**100), st.binary(max_size=3), st.text(max_size=3), st.integers(0, 5)
-)
-
-
-class Cache(RuleBasedStateMachine):
-    """A cache with enough space behaves like a dictionary."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pool = kvmem.Pool(MIB, pages="4k")
-        self.cache = kvmem.KvCache(self.pool)
-        self.model: dict[object, bytes] = {}
-
-    @rule(key=KEYS, value=st.binary(min_size=1, max_size=200))
-    def insert(self, key: int | bytes | str, value: bytes) -> None:
-        self.cache.insert(key, value)
-        self.model[key] = value
-
-    @rule(key=KEYS, value=st.binary(min_size=1, max_size=200), keep=st.booleans())
-    def reserve(self, key: int | bytes | str, value: bytes, keep: bool) -> None:
-        room = self.cache.reserve(key, len(value))
-        room.write(value)
-        assert room.cache_key == key and room.nbytes == len(value)
-        if keep:
-            assert bytes(room.commit()) == value
-            self.model[key] = value
-        else:
-            room.discard()
-
-    @rule(key=KEYS)
-    def get(self, key: int | bytes | str) -> None:
-        pinned = self.cache.get(key)
-        assert (pinned and bytes(pinned)) == self.model.get(key)
-        assert pinned is None or pinned.cache_key == key
-        assert (key in self.cache) == (key in self.model)
-
-    @rule(key=KEYS)
-    def remove(self, key: int | bytes | str) -> None:
-        removed = self.cache.remove(key)
-        assert (removed and bytes(removed)) == self.model.pop(key, None)
-
-    @invariant()
-    def agrees(self) -> None:
-        assert len(self.cache) == len(self.model) == self.pool.metrics().live
-        assert self.cache.nbytes == sum(map(len, self.model.values()))
-
-
-TestCache = Cache.TestCase
-TestCache.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
 
 
 def test_fetching_ahead_changes_nothing(pool: kvmem.Pool) -> None:

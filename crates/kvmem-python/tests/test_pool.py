@@ -6,10 +6,8 @@ import errno
 import gc
 import io
 import logging
-import mmap
 import os
 import pickle
-import socket
 import sys
 import weakref
 from collections.abc import Callable
@@ -421,56 +419,6 @@ def test_new_blocks_hold_zeros_on_request() -> None:
             with pool.allocate(5000) as block:
                 assert bytes(block) == bytes(5000)
                 block.write(b"\x06" * 5000)
-
-
-def test_no_other_mapping_writes_to_a_pool_for_readers_only() -> None:
-    try:
-        pool = kvmem.Pool(MIB, pages="4k", shared=True, readers_only=True)
-    except kvmem.MappingError as error:  # before Linux 5.1
-        pytest.skip(str(error))
-    with pool:
-        block = pool.allocate(5)
-        block.write(b"hello")
-        # Not even through a writable descriptor, in the process that made the pool.
-        writable = pool.share(writable=True)
-        for fd in (writable, pool.fileno()):
-            with pytest.raises(PermissionError):
-                mmap.mmap(fd, MIB)
-            with pytest.raises(PermissionError):
-                os.pwrite(fd, b"J", block.offset)
-            with pytest.raises(kvmem.MappingError) as caught:
-                kvmem.AttachedPool(fd, writable=True)
-            assert caught.value.errno == errno.EPERM
-        os.close(writable)
-        read_only = pool.share()
-        with kvmem.AttachedPool(read_only) as attached:
-            os.close(read_only)
-            there = attached.block(block.reference())
-            block.write(b"J")
-            assert bytes(there) == b"Jello", "the pool's own mapping stays writable"
-            del there
-        block.free()
-
-
-def test_two_processes_share_a_pool() -> None:
-    ours, theirs = socket.socketpair()
-    with kvmem.Pool(MIB, pages="4k", shared=True) as pool:
-        block = pool.allocate(1000)
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                _, (fd,), _, _ = socket.recv_fds(theirs, 1, 1)
-                with kvmem.AttachedPool(fd, writable=True) as attached:
-                    reference = pickle.loads(theirs.recv(1000))
-                    np.from_dlpack(attached.block(reference))[:] = 77
-                status = 0
-            finally:
-                os._exit(status)
-        socket.send_fds(ours, [b"."], [pool.share(writable=True)])
-        ours.send(pickle.dumps(block.reference()))
-        assert os.waitpid(child, 0)[1] == 0
-        assert bytes(block) == b"\x4d" * 1000
 
 
 def test_a_hold_keeps_a_pool_and_a_batch_unchanged() -> None:

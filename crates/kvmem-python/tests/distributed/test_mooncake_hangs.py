@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -221,20 +220,6 @@ def test_a_hung_master_costs_a_store_one_deadline(
     assert gets(store, "one-0") == "right"
 
 
-def test_a_put_to_a_hung_master_keeps_its_block(
-    own: Cluster, store: Store, pool: kvmem.Pool
-) -> None:
-    block = pool.allocate(50_000)
-    with stopped(own.master), impatient(store):
-        with pytest.raises(DeadlineError):
-            store.put("late put", block)
-        if store.stats().abandoned:
-            with pytest.raises(kvmem.ExportedError):
-                block.free()
-    until(lambda: store.stats().abandoned == 0)
-    block.free()
-
-
 def test_a_with_shows_the_deadline_and_not_the_views_that_are_left(
     own: Cluster, store: Store, pool: kvmem.Pool
 ) -> None:
@@ -324,22 +309,6 @@ def test_late_bytes_are_not_written_to_reused_memory(
     assert len(others) > 50 and all(bytes(block) == b"\xaa" * 50_000 for block in others)
     pool.free_batch(others)
     gc.collect()
-
-
-def test_a_store_is_closed_while_calls_run(own: Cluster, pool: kvmem.Pool) -> None:
-    """The engine is closed, and the memory released, when the last call has ended."""
-    store = Store(pool, master=own.address, deadline=LIMIT)
-    block = pool.allocate(100)
-    with stopped(own.master), impatient(store):
-        with pytest.raises(DeadlineError) as raised:
-            store.put("closed", block)
-        store.close()
-        with pytest.raises(kvmem.ClosedError):
-            store.exists("closed")
-    call = raised.value.call
-    assert call is not None and call.wait_ended(LIMIT)
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "kvmem-store"])
-    block.free()
 
 
 def run(code: str, *arguments: str) -> subprocess.Popen[str]:

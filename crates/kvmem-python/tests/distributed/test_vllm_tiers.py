@@ -126,22 +126,6 @@ def test_a_full_disk_evicts_and_serves_what_it_has(tmp_path: Path) -> None:
         assert hits and full("load", hits) == len(hits) * ROW, found
 
 
-def test_a_chunk_longer_than_the_disk_is_not_stored(tmp_path: Path) -> None:
-    options = {"bytes": "1MiB", "max_entries": 64}
-    with Engine(
-        "KvmemTieringOffloadingSpec",
-        tiers(tmp_path / "tier", **options),
-        workers=WORKERS,
-        page=64 * PAGE,
-        rows=64 * 8,
-    ) as long:
-        assert long("store", ["long"]) == ["long"]
-        long("settle")
-        assert long("load", ["long"]) == 64 * ROW
-        long("reset")
-        assert long("lookup", ["long"]) == [False]
-
-
 def test_other_models_find_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tier"
     with engine(path) as one:
