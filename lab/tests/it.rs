@@ -138,7 +138,7 @@ fn a_program_beside_takes_part() {
     let report = measures(&[&suite[..], &only].concat(), &["store"], &["kvmem", "fio"]);
     assert_eq!(report["rows"].as_array().unwrap().len(), 2, "{report:#}");
     let taken = ["bench", "tier", "--beside", &format!("plain={}", program.display())];
-    assert!(fails(&taken).contains("NAME=PROGRAM"));
+    assert!(fails(&taken).contains("plain: this is a contender in this program"));
 }
 
 #[test]

@@ -12,16 +12,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::bench::node::NodeContenderId;
-use crate::bench::tier::TierContenderId;
-
-impl Beside {
-    /// Returns its name in the report.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-}
-
 /// A contender that is a program of its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beside {
@@ -31,20 +21,34 @@ pub struct Beside {
     pub program: PathBuf,
 }
 
+impl Beside {
+    /// Returns the names of a suite's own contenders and of the programs.
+    ///
+    /// # Errors
+    /// A program has the name of one of `ours`.
+    pub(crate) fn names<'a>(
+        ours: &[&'a str],
+        beside: &'a [Beside],
+    ) -> Result<Vec<&'a str>, BesideError> {
+        if let Some(Beside { name, .. }) = beside.iter().find(|one| ours.contains(&&*one.name)) {
+            let message = "this is a contender in this program: give yours another name";
+            return Err(BesideError { name: name.clone(), message: message.to_owned() });
+        }
+        Ok(ours.iter().copied().chain(beside.iter().map(|one| &*one.name)).collect())
+    }
+}
+
 /// The text is no `NAME=PROGRAM`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no NAME=PROGRAM, or the name is that of a contender in this program")]
+#[error("{0:?} is no NAME=PROGRAM")]
 pub struct NoBesideError(pub String);
 
 impl std::str::FromStr for Beside {
     type Err = NoBesideError;
 
     fn from_str(text: &str) -> Result<Self, NoBesideError> {
-        let is_ours = |name: &str| {
-            name.parse::<TierContenderId>().is_ok() || name.parse::<NodeContenderId>().is_ok()
-        };
         match text.split_once('=') {
-            Some((name, program)) if !name.is_empty() && !program.is_empty() && !is_ours(name) => {
+            Some((name, program)) if !name.is_empty() && !program.is_empty() => {
                 Ok(Beside { name: name.to_owned(), program: program.into() })
             }
             _ => Err(NoBesideError(text.to_owned())),

@@ -8,10 +8,10 @@ use kvmem::register::cuda::Cuda;
 use kvmem_cli::output::{Failure, JsonSink, print};
 use kvmem_cli::output_file::OutputFiles;
 
+use super::args::{BenchArgs, CacheArgs, Suite};
 use super::node::NodeRole;
-use super::suite::{Report, Run};
+use super::suite::{Report, Run, SuiteArgs};
 use super::{arena, cache, concurrency, gpu, node, offset, register, slab, tier};
-use crate::args::{BenchArgs, CacheArgs, Suite, SuiteArgs};
 
 /// Runs the benchmarks that `args` select, and prints their reports.
 ///

@@ -23,6 +23,7 @@
 //! - [`beside`]: contenders that are programs of other people's code.
 
 pub mod arena;
+pub mod args;
 pub mod beside;
 pub mod cache;
 pub mod clock;

@@ -11,8 +11,6 @@ use std::sync::OnceLock;
 use crate::bench::contender::{Contender, ContenderId, CreateError, RangeHandle, Space};
 use libloading::Library;
 
-use super::model;
-
 /// The functions of a contender. As `struct contender` in `contenders.cpp`.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -34,14 +32,13 @@ fn functions() -> &'static Functions {
     FUNCTIONS.get().expect("`load` is called first")
 }
 
-/// Loads the contender `name` of a library, or the model, once in a process.
-pub(crate) fn load(library: &str, name: &str) -> Result<(), Box<dyn Error>> {
-    let functions = if name == model::NAME { model::MODEL } else { find(library, name)? };
+/// Makes these functions those of the loaded contender, once in a process.
+pub(crate) fn load(functions: Functions) -> Result<(), Box<dyn Error>> {
     FUNCTIONS.set(functions).map_err(|_| "a contender is loaded already".into())
 }
 
 /// Returns the contender `name` of a library.
-fn find(library: &str, name: &str) -> Result<Functions, Box<dyn Error>> {
+pub(crate) fn find(library: &str, name: &str) -> Result<Functions, Box<dyn Error>> {
     // SAFETY: the library is the one that `cargo xtask` built. Its initializers are those of
     // the C++ runtime and of kvmem.
     let library = unsafe { Library::new(library) }?;

@@ -44,17 +44,22 @@ fn measure(arguments: &[String]) -> Result<f64, Box<dyn Error>> {
         }
         [which, contender, ops, library] => {
             let which: CountedLoop = which.parse()?;
-            loaded::load(library, contender)?;
+            load(library, contender)?;
             Ok(which.run_with::<loaded::Loaded>(ops.parse()?)?)
         }
         [scenario, contender, threads, milliseconds, library] => {
             let scenario: ConcurrencyScenario = scenario.parse()?;
             let time = Duration::from_millis(milliseconds.parse()?);
-            loaded::load(library, contender)?;
+            load(library, contender)?;
             Ok(rate::<loaded::Loaded>(scenario, threads.parse()?, time)?)
         }
         _ => Err("usage: count LOOP CONTENDER OPERATIONS [LIBRARY] | \
                   count SCENARIO CONTENDER THREADS MILLISECONDS LIBRARY"
             .into()),
     }
+}
+
+/// Loads the contender `name` of a library, or the model.
+fn load(library: &str, name: &str) -> Result<(), Box<dyn Error>> {
+    loaded::load(if name == model::NAME { model::MODEL } else { loaded::find(library, name)? })
 }

@@ -13,6 +13,7 @@
 //! The trace's clock is not kept: each thread serves one request after the other, as fast as it
 //! can.
 
+mod key;
 mod moves;
 mod report;
 mod store;

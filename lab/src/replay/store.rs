@@ -1,8 +1,6 @@
 //! *Store*: objects in blocks of a pool, under their ids, as a server embeds a cache.
 
-use std::borrow::Borrow;
 use std::cell::RefCell;
-use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
@@ -14,6 +12,7 @@ use kvmem::tier::Tier;
 use kvmem_cli::workload::latency::{Latency, timed};
 use kvmem_cli::workload::object::ObjectId;
 
+use super::key::Key;
 use super::tiered::Tiered;
 use crate::bench::limits::available_bytes;
 
@@ -36,22 +35,6 @@ pub enum StoreError {
     /// The cache failed for a reason that evicting cannot mend.
     #[error("the cache failed: {0}")]
     Cache(KvCacheError),
-}
-
-/// The key of an object: its id.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Key(pub ObjectId);
-
-impl Borrow<ObjectId> for Key {
-    fn borrow(&self) -> &ObjectId {
-        &self.0
-    }
-}
-
-impl Hash for Key {
-    fn hash<S: Hasher>(&self, state: &mut S) {
-        self.0.hash(state);
-    }
 }
 
 /// The calls of one thread to its allocator, or of several together.

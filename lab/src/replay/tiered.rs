@@ -15,7 +15,7 @@ use kvmem_tier::format::BLOCK;
 use kvmem_tier::{DiskTier, DiskTierOptions, TierStats};
 use serde::Serialize;
 
-use super::store::Key;
+use super::key::Key;
 use kvmem_cli::workload::latency::{Latency, LatencyFigures};
 use kvmem_cli::workload::object::ObjectId;
 

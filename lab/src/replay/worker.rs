@@ -21,8 +21,9 @@ use std::time::{Duration, Instant};
 
 use kvmem::cache::{Pinned, Reservation};
 
+use super::key::Key;
 use super::moves::Moves;
-use super::store::{Key, Store, StoreError};
+use super::store::{Store, StoreError};
 use kvmem_cli::workload::latency::timed;
 use kvmem_cli::workload::model::BlockLayout;
 use kvmem_cli::workload::object::ObjectId;

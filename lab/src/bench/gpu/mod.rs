@@ -329,8 +329,8 @@ mod tests {
     use std::process::Command;
 
     use super::*;
-    use crate::args::SuiteArgs;
     use crate::bench::suite::Report;
+    use crate::bench::suite::SuiteArgs;
 
     /// Runs the suite on a compiled stand-in for the driver, which behaves like one.
     fn on_stand_in(name: &str, macros: &[&str]) -> Result<Report> {

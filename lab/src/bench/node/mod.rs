@@ -29,6 +29,7 @@
 //! | `{"call":"lookup","numbers":[…],"times":T}`: looks up the keys of these values in one call, T times | the same |
 
 mod calls;
+mod exchange;
 mod memory;
 mod restart;
 mod role;
@@ -42,7 +43,8 @@ use kvmem::arena::ArenaError;
 use kvmem_node::{ClientError, NodeError};
 use tempfile::TempDir;
 
-use self::calls::{CallTimes, CallsFixture, KEYS};
+use self::calls::CallsFixture;
+use self::exchange::{CallTimes, KEYS};
 pub use self::role::{NodeRole, act};
 use self::values::{BATCH, VALUE_BYTES, ValuesFixture};
 use super::beside::{Beside, BesideError};
@@ -90,8 +92,7 @@ pub fn run(run: &mut Run, beside: &[Beside], child: NodeChild) -> Result<()> {
         }
     }
     let here = NodeContenderId::ALL.map(NodeContenderId::name);
-    let names: Vec<&str> = here.into_iter().chain(beside.iter().map(Beside::name)).collect();
-    let names = run.chosen(&names);
+    let names = run.chosen(&Beside::names(&here, beside)?);
     if run.wants("values") || run.wants("lookup") {
         let gb = (values * VALUE_BYTES) as f64 / 1e9;
         let mut fixture = ValuesFixture::new(new_dir()?, &names, beside, values, child)?;

@@ -10,7 +10,8 @@ use std::time::Duration;
 use kvmem_node::{ConnectOptions, Node, NodeClient, NodeOptions, NodeServer, ServerOptions};
 use serde::{Deserialize, Serialize};
 
-use super::{NodeMeasureError, calls};
+use super::NodeMeasureError;
+use super::exchange::exchange;
 use crate::bench::beside::BesideProgram;
 
 /// What a process does. Its text form, a JSON object, parses back to it.
@@ -85,7 +86,7 @@ pub fn act(role: &NodeRole, output: &mut dyn Write) -> Result<(), NodeMeasureErr
         NodeRole::Client { socket, rings, first, milliseconds } => {
             let client = connect(socket, *rings, true)?;
             let time = Duration::from_millis(*milliseconds);
-            let sample = calls::exchange(&client, *first, time)?;
+            let sample = exchange(&client, *first, time)?;
             say(output, serde_json::json!(sample).to_string())
         }
     }

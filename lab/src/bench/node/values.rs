@@ -10,7 +10,7 @@ use rand::seq::SliceRandom;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
-use super::calls::{KEYS, key};
+use super::exchange::{KEYS, key};
 use super::memory::{self, NodeFiles};
 use super::role::{ServerProcess, connect};
 use super::{NodeChild, NodeContenderId, NodeMeasureError};

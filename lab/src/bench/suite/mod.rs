@@ -5,10 +5,12 @@
 //! the rows. The rest is here: the turns, their medians, the tables, the JSON, and the progress
 //! bar.
 
+mod args;
 mod names;
 mod report;
 mod run;
 
+pub use self::args::SuiteArgs;
 pub use self::names::UnknownNameError;
 pub(crate) use self::names::names;
 pub use self::report::Report;

@@ -13,8 +13,8 @@ use kvmem_cli::output::progress_bar;
 use kvmem_testkit::workload::stream;
 use rand::seq::SliceRandom;
 
+use super::SuiteArgs;
 use super::report::{Goal, Report, Row};
-use crate::args::SuiteArgs;
 use crate::bench::stats::{mean, median};
 
 /// How the repetitions of a figure become one.

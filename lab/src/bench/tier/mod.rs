@@ -31,6 +31,7 @@
 //! | `{"call":"store","first":F,"count":C}`: stores the values F to F + C − 1 | `{"seconds":S,"cpu_seconds":P}` |
 //! | `{"call":"fetch","numbers":[…]}`: fetches these values, and compares the numbers in their first eight bytes | the same |
 
+mod args;
 mod contenders;
 mod index;
 
@@ -41,12 +42,12 @@ use kvmem_testkit::workload::stream;
 use rand::seq::SliceRandom;
 use tempfile::TempDir;
 
+pub use self::args::TierArgs;
 use self::contenders::{BesideContender, PassTime, Room, TierContender, contender, timed};
 use self::index::{IndexEffort, IndexFigures};
 use super::beside::{Beside, BesideError};
 use super::suite::{Figures, Run, Turns, names};
 use super::values::{Memory, ValueError, padded};
-use crate::args::TierArgs;
 
 /// Bytes of the values: two common ones, and a block of KV cache.
 const VALUE_BYTES: [u64; 3] = [64 << 10, 1 << 20, 3_274_752];
@@ -75,8 +76,7 @@ pub fn run(run: &mut Run, args: &TierArgs) -> Result<()> {
     fs::create_dir_all(&parent)?;
     let new_dir = || TempDir::with_prefix_in("kvmem-bench-", &parent);
     let here = TierContenderId::ALL.map(TierContenderId::name);
-    let names: Vec<&str> = here.into_iter().chain(args.beside.iter().map(Beside::name)).collect();
-    let names = run.chosen(&names);
+    let names = run.chosen(&Beside::names(&here, &args.beside)?);
     let lengths = if args.value_bytes.is_empty() { &VALUE_BYTES[..] } else { &args.value_bytes };
     let passes = run.wants("store") || run.wants("fetch");
     for &value_bytes in lengths.iter().filter(|_| passes) {

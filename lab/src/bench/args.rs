@@ -1,0 +1,98 @@
+//! The command line of `bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use kvmem_cli::args::size;
+
+use super::beside::Beside;
+use super::node::NodeRole;
+use super::slab::SlabTask;
+use super::suite::SuiteArgs;
+use super::tier::TierArgs;
+
+/// Options of `bench`.
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct BenchArgs {
+    /// Fewer operations, less memory: a minute or two instead of many
+    #[arg(long)]
+    pub quick: bool,
+
+    /// The suite to measure (default: arena, register, offset, slab, concurrency and cache)
+    #[command(subcommand)]
+    pub suite: Option<Suite>,
+}
+
+/// The suites.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Suite {
+    /// Memory: time per bump allocation, and how fast pages are made resident
+    Arena(SuiteArgs),
+    /// The allocator of offsets: utilization and time per operation
+    Offset(SuiteArgs),
+    /// Registering memory with rings and with two simulated machines
+    Register(SuiteArgs),
+    /// Small blocks of memory: time per allocation and free, beside malloc and g_slice; a build
+    /// with the feature `allocators` also meets mimalloc, jemalloc and snmalloc
+    Slab(SuiteArgs),
+    /// One allocator of offsets that several threads share: calls a second, and time per call
+    Concurrency(SuiteArgs),
+    /// Keyed blocks that several threads share: time per look-up and per insertion
+    Cache(CacheArgs),
+    /// Values stored on a disk and fetched again, beside plain reads and writes and a file for each
+    /// value: bytes per second, and processor time
+    Tier(TierArgs),
+    /// One pool of memory that several processes share, beside a plain copy: time per call, bytes
+    /// per second, and a restart
+    Node(NodeArgs),
+    /// Memory that a GPU copies from and to: time to register it, by pages, pieces and threads, and
+    /// the speed of copies
+    Gpu(GpuArgs),
+    /// Measure a heap in this process; the suite `slab` starts its processes this way
+    #[command(hide = true)]
+    SlabTask { task: SlabTask },
+    /// Be the server or a client; the suite `node` starts its processes this way
+    #[command(hide = true)]
+    NodeRole { role: NodeRole },
+}
+
+/// Options of `bench cache`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct CacheArgs {
+    #[command(flatten)]
+    pub run: SuiteArgs,
+
+    /// Measure hit rates instead of times: each eviction policy beside S3-FIFO, ARC and the
+    /// offline optimum, on prefix traces
+    #[arg(long)]
+    pub policy: bool,
+
+    /// With --policy: also measure on this trace; repeatable
+    #[arg(long, value_name = "FILE", requires = "policy")]
+    pub trace: Vec<PathBuf>,
+}
+
+/// Options of `bench node`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct NodeArgs {
+    #[command(flatten)]
+    pub run: SuiteArgs,
+
+    /// A program that takes part, under a name; repeatable. The head of lab/src/bench/node has its
+    /// protocol
+    #[arg(long, value_name = "NAME=PROGRAM")]
+    pub beside: Vec<Beside>,
+}
+
+/// Options of `bench gpu`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct GpuArgs {
+    #[command(flatten)]
+    pub run: SuiteArgs,
+
+    /// Bytes of the regions that are registered, in whole pages of 2MiB, instead of 8GiB, or 1GiB
+    /// with --quick
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+}
