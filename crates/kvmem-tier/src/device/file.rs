@@ -18,9 +18,10 @@ use rustix::io::Errno;
 use rustix::process::Resource;
 
 use super::batch::{BatchEvents, Reading, Writing};
+use super::buffer_table::FixedBufferStats;
 use super::counts::{Counts, Next};
 use super::direct::{Alignment, open_direct};
-use super::fixed::{FixedBufferStats, FixedBuffers, FixedBuffersError};
+use super::fixed::{FixedBuffers, FixedBuffersError};
 use super::priority::{Priority, Share};
 use super::rings::{Ring, RingPool};
 use super::sync::Sync;

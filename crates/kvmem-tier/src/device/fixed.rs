@@ -12,7 +12,6 @@
 //! A transfer of two parts, or of memory that is not all in one buffer, is made as before.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -21,6 +20,7 @@ use kvmem::pool::PoolError;
 use kvmem::register::{self, Key, Limits, NotAvailable, RegisterError, Registrar, RegistrarError};
 use thiserror::Error;
 
+use super::buffer_table::{Buffer, BufferTable};
 use super::rings::RingPool;
 
 /// The reason why memory is not registered. Transfers are made without fixed buffers.
@@ -43,59 +43,6 @@ pub enum FixedBuffersError {
     /// The memory of a region cannot be pinned.
     #[error(transparent)]
     Region(#[from] RegisterError),
-}
-
-/// What a device has done with fixed buffers.
-#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-#[non_exhaustive]
-pub struct FixedBufferStats {
-    /// Bytes that are registered.
-    pub bytes: u64,
-    /// Transfers that used a fixed buffer.
-    pub transfers: u64,
-}
-
-/// A registered buffer.
-#[derive(Clone, Copy, Debug)]
-struct Buffer {
-    start: usize,
-    end: usize,
-    handle: u64,
-    slot: u16,
-}
-
-/// The buffers of a ring, in address order.
-#[derive(Clone, Debug, Default)]
-pub(super) struct BufferTable {
-    buffers: Vec<Buffer>,
-    /// The ring that has registered them; `None` without any.
-    source: Option<Arc<register::IoUring>>,
-}
-
-impl BufferTable {
-    /// Returns the slot of the buffer that has all of `len` bytes at `start`.
-    pub(super) fn slot_of(&self, start: *const u8, len: usize) -> Option<u16> {
-        let start = start.addr();
-        let before = self.buffers.partition_point(|buffer| buffer.start <= start);
-        let buffer = self.buffers.get(before.checked_sub(1)?)?;
-        (len <= buffer.end.saturating_sub(start)).then_some(buffer.slot)
-    }
-
-    /// Returns the bytes of all buffers.
-    pub(super) fn bytes(&self) -> u64 {
-        self.buffers.iter().map(|buffer| (buffer.end - buffer.start) as u64).sum()
-    }
-
-    /// Replaces the table of a ring by this one. A ring on which that fails has none.
-    pub(super) fn clone_to(&self, ring: &IoUring) -> io::Result<()> {
-        let ring = ring.submitter();
-        // It has none the first time.
-        let _ = ring.unregister_buffers();
-        match &self.source {
-            Some(source) => ring.register_buffers_clone(source.as_fd().as_raw_fd()),
-            None => Ok(()),
-        }
-    }
 }
 
 /// Registers memory with all rings of a device.

@@ -2,6 +2,7 @@
 
 mod batch;
 mod buffer;
+mod buffer_table;
 mod counts;
 mod direct;
 mod file;
@@ -18,9 +19,10 @@ use std::ops::Range;
 use std::os::fd::OwnedFd;
 
 pub use buffer::AlignedBuffer;
+pub use buffer_table::FixedBufferStats;
 pub use direct::UnsupportedAlignment;
 pub use file::{Engine, FileDevice};
-pub use fixed::{FixedBufferStats, FixedBuffersError};
+pub use fixed::FixedBuffersError;
 pub use memory::MemoryDevice;
 
 use crate::format::BLOCK;

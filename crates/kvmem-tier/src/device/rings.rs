@@ -18,8 +18,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::batch::BatchEvents;
+use super::buffer_table::{BufferTable, FixedBufferStats};
 use super::counts::{Counts, Next};
-use super::fixed::{BufferTable, FixedBufferStats};
 use super::priority::Share;
 use super::transfer::{Transfer, TransferPiece};
 

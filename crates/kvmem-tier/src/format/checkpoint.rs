@@ -4,7 +4,8 @@ use thiserror::Error;
 
 use super::BLOCK;
 use super::entry::Change;
-use super::journal::{BlockOf, RECORDS_PER_BLOCK, block_parts, read_block, write_block};
+use super::journal::{BlockOf, block_parts, read_block, write_block};
+use super::repeated::RECORDS_PER_BLOCK;
 use super::repeated::Repeated;
 
 const MAGIC: [u8; 4] = *b"KvC1";

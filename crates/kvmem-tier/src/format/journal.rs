@@ -7,15 +7,11 @@
 use super::BLOCK;
 use super::block::{Fields, Reader, is_sealed, seal};
 use super::entry::{Change, RECORD};
-use super::repeated::{PackedBlock, Repeated};
+use super::repeated::{HEADER, PackedBlock, RECORDS_PER_BLOCK, Repeated};
 
 const MAGIC: [u8; 4] = *b"KvJ1";
-pub(super) const HEADER: usize = 64;
 /// The field of the block's checksum.
 const CHECKSUM: usize = 4;
-
-/// The records that fit into a block.
-pub const RECORDS_PER_BLOCK: usize = (BLOCK - HEADER) / RECORD;
 
 /// A block of the journal.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -13,7 +13,10 @@ use std::collections::VecDeque;
 
 use super::BLOCK;
 use super::entry::{Change, Digest, RECORD};
-use super::journal::{HEADER, RECORDS_PER_BLOCK};
+
+pub(super) const HEADER: usize = 64;
+/// The records that fit into a block.
+pub const RECORDS_PER_BLOCK: usize = (BLOCK - HEADER) / RECORD;
 
 const DIGEST: usize = size_of::<Digest>();
 

@@ -2,8 +2,10 @@
 
 #[allow(clippy::module_inception)]
 mod index;
+mod ranges;
 mod scattered;
 mod slots;
 mod table;
 
-pub(crate) use index::{Index, Indexed, Ranges, seconds_now};
+pub(crate) use index::{Index, seconds_now};
+pub(crate) use ranges::{Indexed, Ranges};

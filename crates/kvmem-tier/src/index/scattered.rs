@@ -7,7 +7,7 @@ use std::hash::RandomState;
 
 use hashbrown::HashMap;
 
-use super::index::Ranges;
+use super::ranges::Ranges;
 use crate::format::{Extent, Extents, MAX_EXTENTS};
 
 /// An extent with the lower half of its range's handle.

@@ -13,7 +13,7 @@
 
 use kvmem::offset::RawHandle;
 
-use super::index::{Indexed, Ranges};
+use super::ranges::{Indexed, Ranges};
 use super::scattered::Scattered;
 use crate::format::{Digest, Entry, Extents, Hints, blocks_of};
 

@@ -51,6 +51,7 @@ use std::time::{Duration, Instant};
 
 use super::error::TierError;
 use super::journal::Journal;
+use super::partial::{PartialCheckpoint, Switch};
 use super::tier::DiskTier;
 use crate::device::{AlignedBuffer, Device};
 use crate::format::{
@@ -65,40 +66,6 @@ const MAX_PIECE: usize = 32 * RECORDS_PER_BLOCK;
 const MAX_LAST_CHECKPOINT: Duration = Duration::from_secs(10);
 /// A checkpoint has at least this many pieces, if it has as many blocks.
 const PIECES: usize = 16;
-
-/// A checkpoint that is being written.
-pub(super) struct PartialCheckpoint {
-    /// The superblock that will name it.
-    superblock: Superblock,
-    /// The next block of the other journal, and the keys of its last ones.
-    next_block: u32,
-    recent: RecentKeys,
-    /// Entries that are to be written, and those of them that are left.
-    entries: usize,
-    left: usize,
-    /// Blocks of the journal in use when it began.
-    began_at: u32,
-    /// Changes for the next block of the checkpoint, which they do not fill.
-    rest: Vec<Change>,
-}
-
-/// A complete checkpoint, with the changes behind it, for the superblocks to lead to.
-pub(super) struct Switch {
-    superblock: Superblock,
-    /// The blocks of changes in its journal, and the keys of the last ones.
-    next_block: u32,
-    recent: RecentKeys,
-    /// It has all changes below.
-    position: u64,
-}
-
-impl PartialCheckpoint {
-    /// Returns whether the other journal has room for `blocks` more blocks.
-    fn has_room(&self, blocks: usize) -> bool {
-        let max = self.superblock.layout.journals[0].blocks();
-        u64::from(self.next_block) + blocks as u64 <= max
-    }
-}
 
 impl<D: Device> DiskTier<D> {
     /// Writes what is due of a checkpoint, after blocks have been added to the journal.

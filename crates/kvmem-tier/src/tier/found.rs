@@ -28,7 +28,7 @@ use std::io;
 use kvmem::offset::{OffsetAllocator, RawHandle};
 
 use super::error::TierError;
-use super::journal_reader::{Gap, JournalPart, JournalReader};
+use super::journal_reader::{Gap, JournalPart, JournalReader, read_metadata};
 use crate::device::{AlignedBuffer, Device};
 use crate::format::{
     BLOCK, Change, Digest, Entry, Extent, JournalBlock, Layout, MAX_EXTENTS, Superblock,
@@ -268,13 +268,19 @@ fn stored_blocks(change: &Change) -> u64 {
     }
 }
 
-/// Reads blocks of superblocks, checkpoint or journal.
-pub(super) fn read_metadata(
-    device: &impl Device,
-    at: u64,
-    blocks: u64,
-) -> Result<AlignedBuffer, TierError> {
-    let mut buffer = AlignedBuffer::new(blocks as usize);
-    device.read_at(at, &mut buffer).map_err(TierError::device("read", at))?;
-    Ok(buffer)
+/// Says how many blocks of a journal are damaged, and what follows from that.
+pub(super) fn journal_damage(damaged: u64, unknown: u64, in_doubt: u64) -> Option<String> {
+    let unknown = match unknown {
+        0 => String::new(),
+        _ => format!(
+            "; the keys of {unknown} of them are not known: unless a power cut took them, values \
+             that they removed or replaced may be found again"
+        ),
+    };
+    (damaged > 0).then(|| {
+        format!(
+            "{damaged} block(s) of the journal are damaged, or a power cut took them: {in_doubt} \
+             value(s) that they may have removed or replaced were dropped{unknown}"
+        )
+    })
 }

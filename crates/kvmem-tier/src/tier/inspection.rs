@@ -1,8 +1,7 @@
 //! *Inspection*: what a device holds, for people and programs that must not change it.
 
 use super::error::TierError;
-use super::found::{Found, Restored, read_superblocks, space_of, valid_superblock};
-use super::open::journal_damage;
+use super::found::{Found, Restored, journal_damage, read_superblocks, space_of, valid_superblock};
 use crate::device::Device;
 use crate::format::{BLOCK, Entry, Extent, Superblock, SuperblockError};
 

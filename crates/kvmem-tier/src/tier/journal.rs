@@ -23,8 +23,8 @@ use std::io;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::checkpoint::{PartialCheckpoint, Switch};
 use super::error::TierError;
+use super::partial::{PartialCheckpoint, Switch};
 use super::tier::DiskTier;
 use crate::device::{AlignedBuffer, Device};
 use crate::format::{BLOCK, BlockOf, Change, PackedBlock, RecentKeys, Superblock, write_packed};

@@ -12,8 +12,7 @@
 use std::collections::VecDeque;
 
 use super::error::TierError;
-use super::found::read_metadata;
-use crate::device::Device;
+use crate::device::{AlignedBuffer, Device};
 use crate::format::{BLOCK, Digest, JournalBlock, Superblock, read_journal_block};
 
 /// Blocks that are read at once.
@@ -150,4 +149,15 @@ impl<'a, D: Device> JournalReader<'a, D> {
         }
         Ok(true)
     }
+}
+
+/// Reads blocks of superblocks, checkpoint or journal.
+pub(super) fn read_metadata(
+    device: &impl Device,
+    at: u64,
+    blocks: u64,
+) -> Result<AlignedBuffer, TierError> {
+    let mut buffer = AlignedBuffer::new(blocks as usize);
+    device.read_at(at, &mut buffer).map_err(TierError::device("read", at))?;
+    Ok(buffer)
 }

@@ -15,6 +15,7 @@ mod open;
 mod options;
 mod origins;
 mod ownership;
+mod partial;
 mod repair;
 mod state;
 mod stats;

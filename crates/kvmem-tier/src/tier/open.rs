@@ -4,8 +4,6 @@
 //! old journal are never taken for those of a new one. A [blank](super::blank) file is what a
 //! process leaves that was killed before it had made the tier: it is made then.
 
-use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -13,11 +11,11 @@ use super::admission::Doorkeeper;
 use super::blank::is_blank;
 use super::bounce::BounceBuffers;
 use super::error::TierError;
-use super::found::{Found, Restored, read_superblocks, space_of, valid_superblock};
+use super::found::{Found, Restored, journal_damage, read_superblocks, space_of, valid_superblock};
 use super::journal::Journal;
 use super::options::{DEFAULT_DEPTH, DiskTierOptions, Verify};
 use super::origins::Origins;
-use super::ownership::{check_before_opening, this_process};
+use super::ownership::{check_before_opening, random, this_process};
 use super::state::State;
 use super::tier::{DiskTier, ORDERS};
 use super::verification::{Damage, DamagedValue, verify_entries};
@@ -57,23 +55,6 @@ impl OpenReport {
     pub fn journal_damage(&self) -> Option<String> {
         journal_damage(self.journal_damaged, self.journal_unknown, self.in_doubt)
     }
-}
-
-/// Says how many blocks of a journal are damaged, and what follows from that.
-pub(super) fn journal_damage(damaged: u64, unknown: u64, in_doubt: u64) -> Option<String> {
-    let unknown = match unknown {
-        0 => String::new(),
-        _ => format!(
-            "; the keys of {unknown} of them are not known: unless a power cut took them, values \
-             that they removed or replaced may be found again"
-        ),
-    };
-    (damaged > 0).then(|| {
-        format!(
-            "{damaged} block(s) of the journal are damaged, or a power cut took them: {in_doubt} \
-             value(s) that they may have removed or replaced were dropped{unknown}"
-        )
-    })
 }
 
 impl DiskTier<FileDevice> {
@@ -262,12 +243,4 @@ fn layout(len: u64, options: &DiskTierOptions) -> Result<Layout, TierError> {
         min: options.min_len(),
         max_entries,
     })
-}
-
-/// Returns random bytes. They keep apart what two files wrote, and the digests of their keys; no
-/// secret depends on them.
-pub(super) fn random() -> [u8; 16] {
-    let word = || RandomState::new().hash_one(std::process::id()).to_le_bytes();
-    let (low, high) = (word(), word());
-    std::array::from_fn(|i| if i < 8 { low[i] } else { high[i - 8] })
 }

@@ -26,12 +26,13 @@
 //! that open the tier at the same moment thus find each other, at the latest after a second; no
 //! lock over a network is needed for that.
 
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
 use std::time::{Duration, Instant};
 
 use super::error::TierError;
 use super::found::read_superblocks;
 use super::journal::Journal;
-use super::open::random;
 use super::tier::DiskTier;
 use crate::device::Device;
 use crate::format::{BLOCK, Owner, Superblock, SuperblockError};
@@ -159,4 +160,12 @@ impl<D: Device> DiskTier<D> {
         journal.superblock = superblock;
         Ok(())
     }
+}
+
+/// Returns random bytes. They keep apart what two files wrote, and the digests of their keys; no
+/// secret depends on them.
+pub(super) fn random() -> [u8; 16] {
+    let word = || RandomState::new().hash_one(std::process::id()).to_le_bytes();
+    let (low, high) = (word(), word());
+    std::array::from_fn(|i| if i < 8 { low[i] } else { high[i - 8] })
 }
