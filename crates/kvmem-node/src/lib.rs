@@ -29,10 +29,11 @@ pub use keeper::{
     MAX_KEPT_NAME,
 };
 pub use node::{
-    BlockHandle, Event, EventKind, Events, Eviction, MAX_BATCH, MemoryFile, NO_BOUNDARY,
-    NO_NAMESPACE, NamespaceLimits, NamespaceStats, Node, NodeOptions, NodeStats, RecoveryReport,
+    BlockHandle, Event, EventKind, Events, Eviction, Listed, Located, MAX_BATCH, MemoryFile,
+    NO_BOUNDARY, NO_NAMESPACE, NamespaceLimits, NamespaceStats, Node, NodeOptions, NodeStats,
+    RecoveryReport,
 };
-pub use protocol::{Listed, Located, MAX_MESSAGE, PROTOCOL_VERSION, SessionListed};
+pub use protocol::{MAX_MESSAGE, PROTOCOL_VERSION, SessionListed};
 pub use server::{
     AllowedGroup, DrainProgress, NamespaceRule, NodeObserver, NodeServer, Principal, ServerOptions,
     Stopper,

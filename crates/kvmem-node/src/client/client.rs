@@ -12,53 +12,16 @@ use kvmem::arena::Region;
 use kvmem::register::{Key, Limits, RegisterError, Registrar, RegistrationSet};
 
 use super::connection::{Connection, NO_PINS};
+use super::inner::{ClientInner, UNEXPECTED};
 use super::memory::ClientMemory;
 use super::{
-    ClientError, ClientRegistrars, ConnectOptions, NewValue, NodeOperator, NodePin,
-    NodeReservation, NotCommitted, PinBatch, ValueOptions,
+    ClientError, ClientRegistrars, ConnectOptions, NewValue, NodePin, NodeReservation,
+    NotCommitted, PinBatch, ValueOptions,
 };
 use crate::crc;
 use crate::error::CallError;
-use crate::node::{BlockHandle, Events, NO_BOUNDARY, NodeStats, PIECE_BYTES};
-use crate::protocol::{Answer, Call, Commit, Key as ValueKey, Listed, Located, Welcome};
-
-/// What pins and reservations need of their client.
-#[derive(Debug)]
-pub(super) struct ClientInner {
-    pub(super) connection: Arc<Connection>,
-    /// Ends the thread that keeps the pins, when it is dropped.
-    _keeping: Option<Sender<()>>,
-    /// The memory with the client's registrars.
-    registration: Option<RegistrationSet>,
-    pub(super) memory: ClientMemory,
-    /// The server's boundary.
-    boundary: u64,
-    /// Values that were misses because they have no checksum.
-    unverified: AtomicU64,
-}
-
-impl ClientInner {
-    /// Tells the server which pins and reservations the client has no more.
-    pub(super) fn release(&self, epoch: u64, handles: Vec<BlockHandle>) {
-        if !handles.is_empty() {
-            self.connection.release(epoch, handles);
-        }
-    }
-}
-
-impl Drop for ClientInner {
-    fn drop(&mut self) {
-        let registration = self.registration.take();
-        if self.connection.is_forked() {
-            // The parent's devices still use the keys.
-            std::mem::forget(registration);
-            return;
-        }
-        drop(registration);
-        // No pin, no reservation and no key is left, so nothing writes to the memory any more.
-        self.connection.say_goodbye();
-    }
-}
+use crate::node::{BlockHandle, Events, Listed, Located, NO_BOUNDARY, NodeStats, PIECE_BYTES};
+use crate::protocol::{Answer, Call, Commit, Key as ValueKey, Welcome};
 
 /// A client of a node. `Send + Sync`; clones share one connection, and their calls overlap.
 #[derive(Clone, Debug)]
@@ -103,10 +66,6 @@ impl Default for Acquisition {
         Acquisition { prefix_only: false, wait: true }
     }
 }
-
-/// An answer of another kind than the call's.
-pub(super) const UNEXPECTED: ClientError =
-    ClientError::Protocol { what: "the server answered another call" };
 
 /// Populates and registers memory that was mapped.
 fn prepare(
@@ -636,12 +595,6 @@ impl NodeClient {
     pub fn evict(&self, bytes: u64) -> Result<u64, ClientError> {
         self.count(&Call::Evict { namespace: Some(self.namespace()), bytes })
             .map(|bytes| bytes as u64)
-    }
-
-    /// Returns the calls of operators: those that concern other namespaces and other clients.
-    #[must_use]
-    pub fn as_operator(&self) -> NodeOperator {
-        NodeOperator::new(self.clone())
     }
 
     pub(super) fn count(&self, call: &Call<'_>) -> Result<usize, ClientError> {

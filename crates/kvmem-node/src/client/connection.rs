@@ -610,17 +610,17 @@ impl Drop for Connection {
         }
         let shared = self.lock();
         if !has_said(&shared) && !shared.replaced {
-            farewell::say_later(self.path.clone(), &self.options, shared.token);
+            let say: farewell::SayGoodbye = |path, options, token| {
+                // Another error says that the session is no longer this client's.
+                !matches!(say_goodbye_at(path, options, token), Err(Failure::Transient(_)))
+            };
+            farewell::say_later(self.path.clone(), &self.options, shared.token, say);
         }
     }
 }
 
 /// Says goodbye to the server at `path` for the client of a session.
-pub(super) fn say_goodbye_at(
-    path: &Path,
-    options: &ConnectOptions,
-    token: u64,
-) -> Result<(), Failure> {
+fn say_goodbye_at(path: &Path, options: &ConnectOptions, token: u64) -> Result<(), Failure> {
     let limits = Limits { options, until: Instant::now().checked_add(options.answer_within) };
     let Greeted { socket, welcome, .. } = greet(path, limits, token)?;
     if welcome.resumed {
@@ -766,7 +766,7 @@ fn handles_of(outcome: &Outcome) -> Option<(u64, Vec<BlockHandle>)> {
 }
 
 /// Why an attempt failed.
-pub(super) enum Failure {
+enum Failure {
     /// Another one may succeed.
     Transient(Errno),
     Final(ClientError),

@@ -4,12 +4,11 @@
 //! with the pins and reservations that it had, until the process ends. A thread of the process
 //! therefore says goodbye for it as soon as a server answers.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::ConnectOptions;
-use super::connection::{Failure, say_goodbye_at};
 
 /// The shortest and the longest time between two attempts.
 const PAUSES: [Duration; 2] = [Duration::from_millis(20), Duration::from_secs(2)];
@@ -23,6 +22,10 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 /// Bytes of the stack of the thread.
 const STACK_BYTES: usize = 256 << 10;
 
+/// Says goodbye to the server at a path for the client of a session. Returns false if another
+/// attempt may succeed.
+pub(super) type SayGoodbye = fn(&Path, &ConnectOptions, u64) -> bool;
+
 /// A session that its client has left.
 #[derive(Debug)]
 struct LeftSession {
@@ -30,6 +33,7 @@ struct LeftSession {
     options: ConnectOptions,
     token: u64,
     until: Instant,
+    say: SayGoodbye,
 }
 
 /// The sessions that clients of this process have left.
@@ -47,7 +51,7 @@ fn lock() -> MutexGuard<'static, LeftSessions> {
 }
 
 /// Says goodbye for a session when a server answers at `path`.
-pub(super) fn say_later(path: PathBuf, options: &ConnectOptions, token: u64) {
+pub(super) fn say_later(path: PathBuf, options: &ConnectOptions, token: u64, say: SayGoodbye) {
     let options =
         ConnectOptions { interrupt: None, answer_within: ANSWER_WITHIN, ..options.clone() };
     let until = Instant::now() + PATIENCE;
@@ -60,7 +64,7 @@ pub(super) fn say_later(path: PathBuf, options: &ConnectOptions, token: u64) {
         // Without a thread, the session lasts as long as the process.
         left.process = if started.is_ok() { own } else { return };
     }
-    left.sessions.push(LeftSession { path, options, token, until });
+    left.sessions.push(LeftSession { path, options, token, until, say });
 }
 
 fn run() {
@@ -83,11 +87,10 @@ fn run() {
         let mut absent: Vec<PathBuf> = Vec::new();
         sessions.retain(|it| {
             if !absent.contains(&it.path) {
-                match say_goodbye_at(&it.path, &it.options, it.token) {
-                    Err(Failure::Transient(_)) => absent.push(it.path.clone()),
-                    // An error says that the session is no longer this client's.
-                    Ok(()) | Err(Failure::Final(_)) => return false,
+                if (it.say)(&it.path, &it.options, it.token) {
+                    return false;
                 }
+                absent.push(it.path.clone());
             }
             Instant::now() < it.until
         });

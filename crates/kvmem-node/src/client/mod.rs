@@ -23,6 +23,7 @@ mod connection;
 mod error;
 mod farewell;
 mod grants;
+mod inner;
 mod memory;
 mod operator;
 mod options;

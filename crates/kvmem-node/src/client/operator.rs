@@ -1,8 +1,10 @@
 //! [`NodeOperator`]: the calls that concern all namespaces and other clients.
 
 use super::ClientError;
-use super::client::{NodeClient, UNEXPECTED};
-use crate::protocol::{Answer, Call, Listed, SessionListed};
+use super::client::NodeClient;
+use super::inner::UNEXPECTED;
+use crate::node::Listed;
+use crate::protocol::{Answer, Call, SessionListed};
 
 /// The calls of operators on a node. The server answers them to its own user, to root and to its
 /// [operators](crate::ServerOptions::operators); others get
@@ -65,5 +67,13 @@ impl NodeOperator {
     /// [`ClientError`].
     pub fn reclaim_pins(&self, pid: u32) -> Result<usize, ClientError> {
         self.client.count(&Call::ReclaimPins { pid })
+    }
+}
+
+impl NodeClient {
+    /// Returns the calls of operators: those that concern other namespaces and other clients.
+    #[must_use]
+    pub fn as_operator(&self) -> NodeOperator {
+        NodeOperator::new(self.clone())
     }
 }

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::ClientError;
-use super::client::ClientInner;
 use super::connection::NO_PINS;
 use super::grants::Blocks;
+use super::inner::ClientInner;
 use crate::crc;
 use crate::node::{BlockHandle, Granted, MAX_BATCH};
 

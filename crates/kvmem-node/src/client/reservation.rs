@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::client::ClientInner;
 use super::connection::NO_PINS;
+use super::inner::ClientInner;
 use super::{ClientError, ValueOptions};
 use crate::node::{BlockHandle, Granted};
 use crate::session_file;

@@ -2,12 +2,13 @@
 
 use std::collections::hash_map::Entry;
 
+use serde::{Deserialize, Serialize};
+
 use super::node::Node;
 use super::sessions::{NOWHERE, SessionPin};
 use super::{BlockHandle, EventKind, Granted, SessionIndex};
 use crate::error::{CallError, Quota};
 use crate::format::{MAX_KEY, State};
-use crate::protocol::Located;
 
 /// Returns an error for a key that no value can have.
 pub(super) fn check_key(key: &[u8]) -> Result<(), CallError> {
@@ -292,4 +293,13 @@ impl Node {
             }
         }
     }
+}
+
+/// Where the value of a key is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Located {
+    /// In the memory of the node.
+    pub in_memory: bool,
+    /// In the [tier](kvmem::tier::Tier), as far as that answers without waiting for a network.
+    pub in_tier: bool,
 }

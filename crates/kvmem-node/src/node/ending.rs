@@ -8,23 +8,11 @@
 
 use std::collections::VecDeque;
 
-use super::SessionIndex;
 use super::node::Node;
-use super::sessions::SessionPin;
+use super::sessions::{Ended, SessionPin};
 
 /// The pins and reservations that are released in the step that ends them.
 const AT_ONCE: usize = 256;
-
-/// Pins and reservations of one session that are over.
-#[derive(Debug)]
-pub(super) struct Ended {
-    pub(super) session: SessionIndex,
-    /// Entries. A pin that was made again meanwhile is no longer over.
-    pub(super) pins: Vec<u32>,
-    pub(super) reservations: Vec<u32>,
-    /// The session ends with the last of them.
-    pub(super) ends_session: bool,
-}
 
 /// All that is over and not released, the oldest first.
 #[derive(Debug, Default)]

@@ -25,7 +25,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use kvmem::cache::History;
 
-use super::node::Local;
+use super::local::Local;
 
 /// The number of priorities. Values of priority 0 are evicted first.
 pub(super) const PRIORITIES: usize = 4;

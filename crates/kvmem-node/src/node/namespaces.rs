@@ -6,7 +6,8 @@ use std::collections::BinaryHeap;
 use kvmem::cache::History;
 
 use super::lists::{Lists, PRIORITIES};
-use super::node::{Local, Node};
+use super::local::Local;
+use super::node::Node;
 use super::{Evicted, NamespaceLimits};
 use crate::error::{BadIndex, CallError, Quota, TooMany};
 use crate::format::{Header, MAX_NAMESPACE_NAME, MAX_NAMESPACES};

@@ -1,7 +1,5 @@
 //! *Options* of a node.
 
-use crate::format::MAX_KEY;
-
 /// The length of the pieces in which devices register the memory of a node, unless its boundary is
 /// longer: the piece that a GPU registers best.
 pub(crate) const PIECE_BYTES: u64 = 1 << 30;
@@ -107,6 +105,3 @@ impl NodeOptions {
 
 /// The most keys, sizes or handles of one call.
 pub const MAX_BATCH: usize = 1024;
-
-/// A value that is committed has two keys, of which one is its parent's.
-const _: () = assert!(MAX_BATCH * (2 * MAX_KEY + 40) < crate::protocol::MAX_MESSAGE);

@@ -13,7 +13,6 @@ use std::os::fd::OwnedFd;
 use foldhash::fast::FixedState;
 
 use super::BlockHandle;
-use super::ending::Ended;
 use super::node::Node;
 use crate::error::{CallError, NodeError, Quota, TooMany};
 use crate::format::{MAX_SESSIONS, SessionRecord, State};
@@ -558,4 +557,15 @@ impl Node {
             _ => Err(CallError::Stale { slot, generation }),
         }
     }
+}
+
+/// Pins and reservations of one session that are over.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) session: SessionIndex,
+    /// Entries. A pin that was made again meanwhile is no longer over.
+    pub(super) pins: Vec<u32>,
+    pub(super) reservations: Vec<u32>,
+    /// The session ends with the last of them.
+    pub(super) ends_session: bool,
 }

@@ -5,7 +5,6 @@ use serde::{Deserialize, Serialize};
 
 use super::node::Node;
 use crate::format::State;
-use crate::protocol::Listed;
 
 /// Counts of what was done since the server started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -244,4 +243,21 @@ impl Node {
     pub(crate) fn committed_slots(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.locals.len() as u32).filter(|slot| self.word(*slot).state == State::Committed)
     }
+}
+
+/// A value in memory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    /// The name of the namespace.
+    pub namespace: String,
+    /// The key.
+    pub key: Vec<u8>,
+    /// Bytes of the value.
+    pub len: u64,
+    /// Clients that have it pinned, and the server itself.
+    pub pins: u32,
+    /// Its priority; values of priority 0 are evicted first.
+    pub priority: u8,
+    /// Milliseconds since it was last acquired or stored.
+    pub idle_ms: u64,
 }

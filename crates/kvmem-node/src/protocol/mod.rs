@@ -19,8 +19,8 @@ mod response;
 
 use output::Output;
 pub(crate) use request::{Call, Commit, Key, Request};
+pub use response::SessionListed;
 pub(crate) use response::{Answer, Response, Welcome};
-pub use response::{Listed, Located, SessionListed};
 
 /// The version of the protocol.
 pub const PROTOCOL_VERSION: u32 = 4;
@@ -49,3 +49,6 @@ pub(crate) fn decode<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8]) -> Option<T
     let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
     rest.is_empty().then_some(message)
 }
+
+/// A value that is committed has two keys, of which one is its parent's.
+const _: () = assert!(crate::node::MAX_BATCH * (2 * crate::format::MAX_KEY + 40) < MAX_MESSAGE);

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::CallError;
-use crate::node::{Events, Granted, NodeStats};
+use crate::node::{Events, Granted, Listed, Located, NodeStats};
 
 /// A message of the server.
 #[derive(Debug, Serialize, Deserialize)]
@@ -76,32 +76,6 @@ pub(crate) struct Welcome {
     pub(crate) resumed: bool,
     /// Whether the memory file has a name. Its size is not sealed then.
     pub(crate) named: bool,
-}
-
-/// Where the value of a key is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Located {
-    /// In the memory of the node.
-    pub in_memory: bool,
-    /// In the [tier](kvmem::tier::Tier), as far as that answers without waiting for a network.
-    pub in_tier: bool,
-}
-
-/// A value in memory.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Listed {
-    /// The name of the namespace.
-    pub namespace: String,
-    /// The key.
-    pub key: Vec<u8>,
-    /// Bytes of the value.
-    pub len: u64,
-    /// Clients that have it pinned, and the server itself.
-    pub pins: u32,
-    /// Its priority; values of priority 0 are evicted first.
-    pub priority: u8,
-    /// Milliseconds since it was last acquired or stored.
-    pub idle_ms: u64,
 }
 
 /// A client, for operators.

@@ -54,6 +54,7 @@
 
 mod consumer;
 mod error;
+mod heap;
 mod lines;
 mod memory;
 #[cfg(all(test, loom))]
@@ -64,6 +65,6 @@ mod tests;
 
 pub use consumer::Consumer;
 pub use error::BadRing;
-pub use lines::{HeapRing, RingField};
+pub use heap::{HeapRing, RingField};
 pub(crate) use memory::{ClientEnds, ServerEnds, attach, create};
 pub use producer::Producer;

@@ -25,39 +25,10 @@
 
 use std::collections::HashMap;
 
-use super::ServerOptions;
+use super::options::{AllowedGroup, Principal, ServerOptions};
 use super::turn::USER_PLACES;
 use crate::error::{AccessError, CallError};
 use crate::format::MAX_NAMESPACE_NAME;
-
-/// A group whose members may connect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct AllowedGroup {
-    /// The number of the group.
-    pub gid: u32,
-    /// Whether its members only read.
-    pub read_only: bool,
-}
-
-/// A user, or the members of a group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Principal {
-    /// The user of this number.
-    User(u32),
-    /// The members of the group of this number.
-    Group(u32),
-}
-
-/// A namespace, and one user or group that may use it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NamespaceRule {
-    /// The name of the namespace.
-    pub name: String,
-    /// The user or the group.
-    pub who: Principal,
-    /// Whether it only reads.
-    pub read_only: bool,
-}
 
 /// The extent to which a peer may use a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -237,6 +208,7 @@ fn check_number(option: &'static str, number: u32) -> Result<(), AccessError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::server::NamespaceRule;
 
     const OWN: u32 = 500;
 

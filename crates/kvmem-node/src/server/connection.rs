@@ -8,9 +8,9 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
 use super::closer::ClientSocket;
+use super::event_source::EventSource;
 use super::ready::Source;
-use super::rings::ServerRings;
-use super::server::EventSource;
+use super::server_rings::ServerRings;
 use crate::error::CallError;
 use crate::node::SessionIndex;
 use crate::protocol::{Answer, FIRST_ID, Response, encode};

@@ -31,6 +31,7 @@ mod connection;
 mod deferred;
 mod dispatch;
 mod drain;
+mod event_source;
 mod observer;
 mod options;
 mod probe;
@@ -39,12 +40,12 @@ mod rings;
 mod scrubber;
 #[expect(clippy::module_inception, reason = "one noun a file")]
 mod server;
+mod server_rings;
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod turn;
 
-pub use access::{AllowedGroup, NamespaceRule, Principal};
 pub use drain::DrainProgress;
 pub use observer::NodeObserver;
-pub use options::ServerOptions;
+pub use options::{AllowedGroup, NamespaceRule, Principal, ServerOptions};
 pub use server::{NodeServer, Stopper};

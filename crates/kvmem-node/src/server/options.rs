@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use super::{AllowedGroup, NamespaceRule};
-
 /// How a server serves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerOptions {
@@ -56,4 +54,33 @@ impl Default for ServerOptions {
             drain: Duration::ZERO,
         }
     }
+}
+
+/// A group whose members may connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AllowedGroup {
+    /// The number of the group.
+    pub gid: u32,
+    /// Whether its members only read.
+    pub read_only: bool,
+}
+
+/// A user, or the members of a group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Principal {
+    /// The user of this number.
+    User(u32),
+    /// The members of the group of this number.
+    Group(u32),
+}
+
+/// A namespace, and one user or group that may use it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceRule {
+    /// The name of the namespace.
+    pub name: String,
+    /// The user or the group.
+    pub who: Principal,
+    /// Whether it only reads.
+    pub read_only: bool,
 }

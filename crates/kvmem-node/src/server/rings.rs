@@ -15,79 +15,24 @@
 //! packet to the client is sent with `MSG_DONTWAIT`, which is an argument of the call and not a
 //! state of the socket. If the socket is full, the client has enough packets to wake up by.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use rustix::net::SendFlags;
 
 use super::connection::AcceptedConnection;
+use super::event_source::EventSource;
 use super::ready::Source;
-use super::server::{EventSource, NodeServer};
+use super::server::NodeServer;
+use super::server_rings::{ServerRings, damaged, wake};
 use super::turn::Turn;
 use crate::error::{CallError, TooMany};
-use crate::protocol::BELL;
-use crate::ring::{self, BadRing, ServerEnds};
-use crate::socket;
+use crate::ring;
 
 /// The most turns of a connection when the server ends.
 const LAST_TURNS: usize = 16;
-
-/// The rings of a connection.
-#[derive(Debug)]
-pub(super) struct ServerRings {
-    ends: ServerEnds,
-    /// The server's doorbell.
-    bell: OwnedFd,
-    /// When the last message came.
-    active_at: Instant,
-    pub(super) hot: bool,
-    /// The client has closed the connection, and this is the end of what it had sent by then.
-    last: Option<u64>,
-}
-
-impl ServerRings {
-    /// Returns whether a request is there. Damage counts as one: receiving it tells.
-    pub(super) fn has_request(&mut self) -> bool {
-        self.ends.requests.has_message().unwrap_or(true)
-    }
-
-    /// Returns whether what the client had sent before it closed the connection is served.
-    fn is_over(&self) -> bool {
-        // Positions wrap, and a hostile client may have said any.
-        self.last.is_some_and(|last| last.wrapping_sub(self.ends.requests.position()) as i64 <= 0)
-    }
-
-    /// Sends an answer. Returns `false` if there is no space; the doorbell then rings once there
-    /// is.
-    pub(super) fn send(&mut self, socket: impl AsFd, answer: &[u8]) -> Result<bool, Errno> {
-        let answers = &mut self.ends.answers;
-        while !answers.try_send(answer).map_err(damaged)? {
-            if answers.prepare_to_sleep(answer.len()).map_err(damaged)? {
-                return Ok(false);
-            }
-        }
-        if answers.bell_is_due() {
-            wake(socket)?
-        }
-        Ok(true)
-    }
-}
-
-/// Wakes a client.
-fn wake(socket: impl AsFd) -> Result<(), Errno> {
-    match socket::send(socket, &BELL, &[], SendFlags::DONTWAIT) {
-        Err(Errno::AGAIN) => Ok(()),
-        outcome => outcome,
-    }
-}
-
-/// Ends the connection whose client has damaged its ring.
-fn damaged(_: BadRing) -> Errno {
-    Errno::BADMSG
-}
 
 impl NodeServer {
     /// Makes rings for a connection. Returns the descriptors for the client.

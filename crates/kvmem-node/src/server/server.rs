@@ -20,6 +20,7 @@ use super::closer::{ClosingThreads, pass_descriptors};
 use super::connection::AcceptedConnection;
 use super::deferred::{ClearingFor, Deferred, Evicting, WaitingForSpace};
 use super::drain::Drain;
+use super::event_source::EventSource;
 use super::ready::{Ready, Source};
 use super::scrubber::Scrubber;
 use super::turn::Turn;
@@ -29,45 +30,6 @@ use crate::node::{Evicted, Node, SessionIndex, Waiting};
 use crate::protocol::MAX_MESSAGE;
 use crate::socket::{self, has_ended, now_ms, open_process, process_id};
 use crate::tier::{TierOptions, TierThreads};
-
-/// What an event of epoll is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EventSource {
-    Listener,
-    Stop,
-    Connection(u32),
-    /// The process of a session.
-    Process(u32),
-    /// The threads of the tier and the scrubber.
-    Threads,
-    /// The doorbell of a connection's rings.
-    Doorbell(u32),
-}
-
-impl EventSource {
-    pub(super) fn bits(self) -> u64 {
-        let (kind, number) = match self {
-            EventSource::Listener => (0, 0),
-            EventSource::Stop => (1, 0),
-            EventSource::Connection(number) => (2, number),
-            EventSource::Process(number) => (3, number),
-            EventSource::Doorbell(number) => (4, number),
-            EventSource::Threads => (5, 0),
-        };
-        kind << 32 | u64::from(number)
-    }
-
-    fn from_bits(bits: u64) -> EventSource {
-        match (bits >> 32, bits as u32) {
-            (0, _) => EventSource::Listener,
-            (1, _) => EventSource::Stop,
-            (2, number) => EventSource::Connection(number),
-            (3, number) => EventSource::Process(number),
-            (4, number) => EventSource::Doorbell(number),
-            _ => EventSource::Threads,
-        }
-    }
-}
 
 /// The file of a socket, which is removed when the value is dropped.
 #[derive(Debug)]

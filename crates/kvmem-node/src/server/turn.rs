@@ -10,8 +10,9 @@ use rustix::io::Errno;
 
 use super::closer::ClientSocket;
 use super::connection::{AcceptedConnection, WaitingForEvents, deny};
+use super::event_source::EventSource;
 use super::ready::Source;
-use super::server::{EventSource, NodeServer};
+use super::server::NodeServer;
 use crate::error::CallError;
 use crate::node::{MAX_BATCH, SessionIndex};
 use crate::protocol::Answer;

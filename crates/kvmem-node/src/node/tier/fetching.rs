@@ -5,7 +5,8 @@ use std::time::Duration;
 use kvmem::tier::TierHints;
 
 use super::Waiting;
-use super::queue::{Found, NamedKey, PendingFetch};
+use super::names::NamedKey;
+use super::queue::{Found, PendingFetch};
 use crate::format::{Committing, put};
 use crate::node::lists::PRIORITIES;
 use crate::node::sessions::NOWHERE;

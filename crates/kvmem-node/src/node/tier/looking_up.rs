@@ -4,7 +4,8 @@ use kvmem::tier::Lookup;
 
 use super::Waiting;
 use super::fetching::add_waiting;
-use super::queue::{Found, NamedKey, PendingLookUp, TierQueue};
+use super::names::NamedKey;
+use super::queue::{Found, PendingLookUp, TierQueue};
 use crate::node::sessions::NOWHERE;
 use crate::node::{Node, SessionIndex};
 use crate::socket::now_ms;

@@ -7,7 +7,8 @@
 
 use std::collections::HashMap;
 
-use super::queue::NamedKey;
+/// A key of a namespace.
+pub(in crate::node) type NamedKey = (u16, Vec<u8>);
 
 /// The most names, about 200 bytes for each. Further values have none.
 const MAX_NAMES: usize = 1 << 20;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kvmem::tier::{Tier, TierState};
 
 use super::Waiting;
-use super::names::TierNames;
+use super::names::{NamedKey, TierNames};
 use super::parents::TierParents;
 use super::storing::JOB_VALUES;
 use super::touching::LATELY;
@@ -16,9 +16,6 @@ use crate::node::events::NO_NAMESPACE;
 use crate::node::{EventKind, Node};
 use crate::socket::now_ms;
 use crate::tier::{TierJob, TierOptions};
-
-/// A key of a namespace.
-pub(in crate::node) type NamedKey = (u16, Vec<u8>);
 
 /// A key that is being fetched.
 #[derive(Debug)]
