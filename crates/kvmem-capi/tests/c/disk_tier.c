@@ -1,4 +1,4 @@
-/* A disk tier: alone, below a cache, after a restart, and when the file is damaged or unusable. */
+/* A disk tier: alone, after a restart, used by threads, and when the file is unusable. */
 #include <pthread.h>
 #include <stdint.h>
 #include <sys/wait.h>
@@ -40,6 +40,20 @@ static unsigned char version_of(const unsigned char *bytes, uint64_t key) {
     memcpy(&found, bytes, sizeof found);
     CHECK(found == key && bytes[length(key) - 1] == (key & 0xff));
     return bytes[sizeof key];
+}
+
+struct watched {
+    kvmem_cancel *cancel;
+    uint64_t done;
+};
+
+static void watch(void *user, const kvmem_progress *progress) {
+    struct watched *watched = user;
+    CHECK(progress->phase == KVMEM_PHASE_VERIFY && progress->done_bytes >= watched->done);
+    CHECK(progress->done_bytes <= progress->total_bytes);
+    watched->done = progress->done_bytes;
+    if (watched->cancel != NULL)
+        OK(kvmem_cancel_request(watched->cancel));
 }
 
 static void alone(void) {
@@ -132,118 +146,31 @@ static void alone(void) {
     for (uint64_t at = 0; at < COUNT; at++)
         CHECK((requests[at].outcome == KVMEM_FETCHED_HIT) == (at > 1) &&
               (at <= 1 || version_of(found[at], at) == 1));
+    OK(kvmem_disk_tier_destroy(tier));
+
+    /* What can be read without opening it. */
+    kvmem_disk_tier_inspection inspected;
+    OK(kvmem_disk_tier_inspect(path, &inspected));
+    CHECK(inspected.entries == COUNT - 1 && inspected.file_bytes == 16 * MIB);
+    CHECK(inspected.reserved == 0 && inspected.is_direct <= 1 && inspected.max_bytes < 16384);
+    kvmem_disk_tier_verification verified;
+    kvmem_disk_tier_damaged_value damaged = {0};
+    struct watched watched = {NULL, 0};
+    OK(kvmem_disk_tier_verify(path, 32, watch, &watched, NULL, &verified, &damaged, 1));
+    CHECK(verified.entries == COUNT - 1 && verified.damaged == 0 && damaged.bytes == 0);
+    CHECK(watched.done == verified.bytes);
+    OK(kvmem_cancel_create(&watched.cancel));
+    watched.done = 0;
+    IS(KVMEM_ERR_CANCELLED, kvmem_disk_tier_verify(path, 1, watch, &watched, watched.cancel,
+                                                   &verified, NULL, 0));
+    SAYS("was cancelled");
+    OK(kvmem_cancel_destroy(watched.cancel));
+    IS(KVMEM_ERR_INVALID_ARGUMENT,
+       kvmem_disk_tier_verify(path, 0, NULL, NULL, NULL, &verified, NULL, 0));
+    SAYS("depth is 0");
+    tier = open_tier(UINT64_MAX, NULL);
     OK(kvmem_disk_tier_clear(tier));
     CHECK(stats(tier).entries == 0);
-    OK(kvmem_disk_tier_destroy(tier));
-}
-
-struct watched {
-    const kvmem_cancel *cancel;
-    uint64_t calls, done;
-};
-
-static void watch(void *user, const kvmem_progress *progress) {
-    struct watched *watched = user;
-    CHECK(progress->phase == KVMEM_PHASE_VERIFY && progress->done_bytes >= watched->done);
-    CHECK(progress->done_bytes <= progress->total_bytes);
-    watched->calls++;
-    watched->done = progress->done_bytes;
-    if (watched->cancel != NULL)
-        OK(kvmem_cancel_request(watched->cancel));
-}
-
-/* Looks into the file: it has one value of `bytes` bytes at `at`, which is damaged. */
-static void looked_into(uint64_t bytes, long at, uint32_t is_unverified) {
-    kvmem_disk_tier_inspection found;
-    OK(kvmem_disk_tier_inspect(path, &found));
-    uint64_t used = (bytes + 4095) / 4096 * 4096;
-    CHECK(found.file_bytes == 16 * MIB && found.tier_bytes == 16 * MIB && found.superblocks == 2);
-    CHECK(found.modified_ns > UINT64_C(1700000000) * 1000000000 && found.format_version >= 2);
-    CHECK(found.since > 1700000000 && found.lifetime_bytes > 0);
-    CHECK(found.entries == 1 && found.value_bytes == bytes && found.used_bytes == used);
-    CHECK(found.min_bytes == bytes && found.median_bytes == bytes && found.max_bytes == bytes);
-    CHECK(found.capacity == used + found.free_bytes + found.quarantined_bytes);
-    CHECK(found.longest_free_bytes <= found.free_bytes && found.scattered == 0);
-    CHECK(found.dropped == 0 && found.reserved == 0 && found.max_entries >= 512);
-    CHECK(found.generation > 0 && found.epoch > 0);
-    CHECK(found.unverified_values == is_unverified && found.checkpoint_changes > 0);
-    CHECK((found.journal_changes > 0) == is_unverified);
-    CHECK(found.journal_blocks <= found.max_journal_blocks && found.is_direct <= 1);
-
-    kvmem_disk_tier_verification result;
-    kvmem_disk_tier_damaged_value values[2];
-    struct watched watched = {NULL, 0, 0};
-    memset(values, 0xff, sizeof values);
-    OK(kvmem_disk_tier_verify(path, 32, watch, &watched, NULL, &result, values, 2));
-    CHECK(watched.calls == 2 && watched.done == used && result.bytes == used);
-    CHECK(result.entries == 1 && result.damaged == 1 && result.dropped == 0);
-    CHECK(values[0].offset == (uint64_t) at && values[0].bytes == bytes && values[0].ranges == 1);
-    CHECK(values[0].damage == KVMEM_DAMAGE_CHECKSUM && values[0].os_error == 0);
-    CHECK(values[0].is_unverified == is_unverified);
-    CHECK(values[1].offset == UINT64_MAX);
-    /* Counted without being named, and cancelled. */
-    OK(kvmem_disk_tier_verify(path, 1, NULL, NULL, NULL, &result, NULL, 0));
-    CHECK(result.damaged == 1);
-    kvmem_cancel *cancel;
-    OK(kvmem_cancel_create(&cancel));
-    watched = (struct watched){cancel, 0, 0};
-    IS(KVMEM_ERR_CANCELLED,
-       kvmem_disk_tier_verify(path, 32, watch, &watched, cancel, &result, values, 2));
-    SAYS("was cancelled");
-    CHECK(watched.calls == 1);
-    OK(kvmem_cancel_destroy(cancel));
-    IS(KVMEM_ERR_INVALID_ARGUMENT,
-       kvmem_disk_tier_verify(path, 0, NULL, NULL, NULL, &result, NULL, 0));
-    SAYS("depth is 0");
-}
-
-/*
- * A byte of a value is changed: a miss, and never the wrong bytes. A value without a checkpoint may
- * have been lost by a power cut.
- */
-static void damaged(uint32_t verify, uint32_t is_lost) {
-    static unsigned char data[16384], found[16384];
-    uint64_t key = 5;
-    kvmem_disk_tier_value value = {
-        .key = &key, .key_bytes = sizeof key, .data = data, .bytes = length(key)};
-    kvmem_disk_tier_request request = {&key, sizeof key, found, sizeof found, 0, 0, 0};
-    kvmem_disk_tier *tier;
-    /* Bytes that no other block of the file has. */
-    fill(data, key, (unsigned char) (100 + 2 * verify + is_lost));
-    /* The end of a tier writes a checkpoint, that of a process does not. */
-    pid_t child = is_lost ? fork() : -1;
-    if (child <= 0) {
-        tier = open_tier(UINT64_MAX, NULL);
-        OK(kvmem_disk_tier_store(tier, &value, 1, NULL));
-        if (child == 0)
-            _exit(0);
-        OK(kvmem_disk_tier_destroy(tier));
-    } else {
-        int status;
-        CHECK(waitpid(child, &status, 0) == child && status == 0);
-    }
-    FILE *file = fopen(path, "r+b");
-    CHECK(file != NULL);
-    long at = -1;
-    static unsigned char block[4096];
-    for (long next = 0; fread(block, sizeof block, 1, file) == 1; next += sizeof block)
-        if (memcmp(block, data, sizeof block) == 0)
-            at = next;
-    CHECK(at >= 0 && fseek(file, at + 1000, SEEK_SET) == 0);
-    CHECK(fputc(data[1000] ^ 1, file) != EOF && fclose(file) == 0);
-    looked_into(length(key), at, is_lost);
-    kvmem_disk_tier_options options;
-    OK(kvmem_disk_tier_options_init(&options, sizeof options));
-    options.verify = verify;
-    kvmem_disk_tier_report report;
-    OK(kvmem_disk_tier_open(path, &options, &tier, &report));
-    CHECK(report.damaged == verify);
-    OK(kvmem_disk_tier_fetch(tier, &request, 1));
-    CHECK(request.bytes == 0);
-    uint32_t outcome = is_lost ? KVMEM_FETCHED_LOST : KVMEM_FETCHED_DAMAGED;
-    CHECK(request.outcome == (verify == KVMEM_VERIFY_ALL ? KVMEM_FETCHED_ABSENT : outcome));
-    CHECK(stats(tier).checksum_misses == !is_lost && stats(tier).lost_misses == is_lost);
-    CHECK(is_lost || stats(tier).quarantined >= length(key));
     OK(kvmem_disk_tier_destroy(tier));
 }
 
@@ -389,64 +316,11 @@ static unsigned char get(kvmem_kv_cache *cache, uint64_t key) {
     return version;
 }
 
-static void below(void) {
-    kvmem_disk_tier *tier = open_tier(16 * MIB, NULL);
-    kvmem_kv_cache *cache = cache_over(tier);
-    for (uint64_t key = 0; key < KEYS; key++)
-        insert(cache, key, 1);
-    CHECK(stats(tier).stored > KEYS / 4);
-    uint64_t numbers[20];
-    kvmem_kv_cache_key keys[20];
-    kvmem_kv_cache_value values[20];
-    for (uint64_t first = 0; first < KEYS; first += 20) {
-        for (uint64_t at = 0; at < 20; at++) {
-            numbers[at] = first + at;
-            keys[at] = (kvmem_kv_cache_key){&numbers[at], sizeof numbers[at]};
-        }
-        OK(kvmem_kv_cache_get_batch(cache, keys, 20, values));
-        for (uint64_t at = 0; at < 20; at++) {
-            CHECK(values[at].pin != NULL && version_of(values[at].data, first + at) == 1);
-            OK(kvmem_kv_cache_pin_release(values[at].pin));
-        }
-    }
-    OK(kvmem_kv_cache_get_batch(cache, NULL, 0, NULL));
-    CHECK(get(cache, KEYS) == 0 && stats(tier).hits > 0);
-    uint32_t removed;
-    uint64_t key = 3;
-    OK(kvmem_kv_cache_remove(cache, &key, sizeof key, &removed));
-    OK(kvmem_kv_cache_remove(cache, &key, sizeof key, NULL));
-    CHECK(get(cache, 3) == 0 && get(cache, 4) == 1);
-
-    /* The cache keeps the tier. What is in memory goes to the disk before the end. */
-    OK(kvmem_disk_tier_destroy(tier));
-    CHECK(get(cache, 5) == 1);
-    uint64_t held;
-    OK(kvmem_kv_cache_evict_to(cache, 0, &held));
-    CHECK(held == 0);
-    OK(kvmem_kv_cache_destroy(cache));
-    kvmem_disk_tier_report report;
-    tier = open_tier(UINT64_MAX, &report);
-    CHECK(report.entries == KEYS - 1);
-    cache = cache_over(tier);
-    for (uint64_t each = 0; each < KEYS; each++)
-        CHECK(get(cache, each) == (each == 3 ? 0 : 1));
-    OK(kvmem_kv_cache_clear(cache));
-    for (uint64_t each = 0; each < KEYS; each += 17)
-        CHECK(get(cache, each) == 0);
-    CHECK(stats(tier).entries == 0);
-    OK(kvmem_kv_cache_check(cache));
-    OK(kvmem_kv_cache_destroy(cache));
-
-    /* A value of 64 KiB or more begins where the drive transfers it in place. */
-    cache = cache_over(tier);
-    insert(cache, 1, 1);
-    kvmem_kv_cache_reserved reserved;
-    OK(kvmem_kv_cache_reserve(cache, "long", 4, 100000, &reserved));
-    CHECK((uintptr_t) reserved.data % 4096 == 0);
-    OK(kvmem_kv_cache_reservation_release(reserved.reservation));
-    OK(kvmem_kv_cache_destroy(cache));
-    OK(kvmem_disk_tier_destroy(tier));
-}
+/* Each thread has keys of its own, and knows their latest versions. */
+struct worker {
+    kvmem_kv_cache *cache;
+    uint64_t first;
+};
 
 static int sink(void *user, const kvmem_kv_cache_value *value, const void *key, uint64_t bytes) {
     (void) user, (void) value, (void) key, (void) bytes;
@@ -480,12 +354,6 @@ static void wrong_caches(void) {
     OK(kvmem_kv_cache_destroy(cache));
 }
 
-/* Each thread has keys of its own, and knows their latest versions. */
-struct worker {
-    kvmem_kv_cache *cache;
-    uint64_t first;
-};
-
 static void *work(void *argument) {
     struct worker *worker = argument;
     enum { OWN = 40 };
@@ -514,7 +382,7 @@ static void *work(void *argument) {
 }
 
 static void threads(void) {
-    kvmem_disk_tier *tier = open_tier(UINT64_MAX, NULL);
+    kvmem_disk_tier *tier = open_tier(16 * MIB, NULL);
     kvmem_kv_cache *cache = cache_over(tier);
     pthread_t running[THREADS];
     struct worker workers[THREADS];
@@ -536,14 +404,9 @@ int main(void) {
     options.pages = "4k";
     OK(kvmem_pool_create(MIB, &options, &pool));
     alone();
-    damaged(KVMEM_VERIFY_LAZY, 0);
-    damaged(KVMEM_VERIFY_ALL, 0);
-    damaged(KVMEM_VERIFY_LAZY, 1);
-    damaged(KVMEM_VERIFY_ALL, 1);
+    wrong_caches();
     CHECK(unlink(path) == 0);
     custom_admission();
-    below();
-    wrong_caches();
     threads();
     unusable();
     CHECK(unlink(path) == 0);

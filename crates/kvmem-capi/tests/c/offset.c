@@ -197,73 +197,9 @@ static void both_kinds(uint32_t magazines) {
     OK(kvmem_offset_allocator_destroy(other));
 }
 
-/* Compares random operations with a map of bytes. */
-static void against_a_model(uint32_t magazines) {
-    enum { CAPACITY = 20000, SLOTS = 200 };
-    static unsigned char taken[CAPACITY];
-    memset(taken, 0, sizeof taken);
-    kvmem_offset_allocator_options options;
-    OK(kvmem_offset_allocator_options_init(&options, sizeof options));
-    options.magazines = magazines;
-    kvmem_offset_allocator *space;
-    OK(kvmem_offset_allocator_create(CAPACITY, &options, &space));
-    kvmem_allocation slots[SLOTS];
-    memset(slots, 0, sizeof slots);
-    uint32_t random = 12345;
-    for (uint64_t step = 0, steps = rounds(20000); step < steps; step++) {
-        random = random * 1664525 + 1013904223;
-        kvmem_allocation *slot = &slots[(random >> 8) % SLOTS];
-        if (slot->allocator != 0) {
-            for (uint64_t i = 0; i < slot->bytes; i++)
-                CHECK(taken[slot->offset + i]-- == 1);
-            kvmem_allocation copy = *slot;
-            slot->allocator = 0;
-            OK(kvmem_offset_allocator_free(space, &copy));
-            IS(KVMEM_ERR_STALE_ALLOCATION, kvmem_offset_allocator_free(space, &copy));
-        } else if (kvmem_offset_allocator_allocate(space, 1 + (random >> 16) % 300, slot) ==
-                   KVMEM_OK) {
-            CHECK(slot->offset + slot->bytes <= CAPACITY);
-            for (uint64_t i = 0; i < slot->bytes; i++)
-                CHECK(taken[slot->offset + i]++ == 0);
-        }
-    }
-    OK(kvmem_offset_allocator_check(space));
-    OK(kvmem_offset_allocator_destroy(space));
-}
-
-/* Until the first free, ranges follow each other although sizes come again. */
-static void hot_sizes_after_the_first_free(void) {
-    kvmem_offset_allocator_options options;
-    OK(kvmem_offset_allocator_options_init(&options, sizeof options));
-    options.magazines = 1;
-    options.auto_hot_sizes = KVMEM_AUTO_HOT_SIZES_AFTER_FIRST_FREE;
-    kvmem_offset_allocator *space;
-    OK(kvmem_offset_allocator_create(MIB, &options, &space));
-    const uint64_t *bound;
-    const uint32_t *epoch;
-    OK(kvmem_offset_allocator_largest_free_address(space, &bound, &epoch));
-    kvmem_allocation range = {0};
-    uint64_t end = 0;
-    for (int i = 0; i < 100; i++) {
-        OK(kvmem_offset_allocator_allocate(space, i % 2 == 0 ? 1000 : 64, &range));
-        CHECK(range.offset == end);
-        end += range.bytes;
-    }
-    CHECK(__atomic_load_n(epoch, __ATOMIC_ACQUIRE) % 2 == 0);
-    for (int i = 0; i < 20; i++) {
-        OK(kvmem_offset_allocator_free(space, &range));
-        OK(kvmem_offset_allocator_allocate(space, 64, &range));
-    }
-    CHECK(__atomic_load_n(epoch, __ATOMIC_ACQUIRE) % 2 == 1);
-    OK(kvmem_offset_allocator_check(space));
-    OK(kvmem_offset_allocator_destroy(space));
-}
-
 int main(void) {
-    hot_sizes_after_the_first_free();
     for (uint32_t magazines = 0; magazines < 2; magazines++) {
         both_kinds(magazines);
-        against_a_model(magazines);
     }
     kvmem_offset_allocator *space;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_offset_allocator_create(0, NULL, &space));

@@ -216,87 +216,6 @@ static void shared(void) {
     OK(kvmem_attached_pool_destroy(reader));
 }
 
-static void share_for_readers(kvmem_pool_options *options) {
-    options->backing = KVMEM_BACKING_SHARED;
-    options->readers_only = 1;
-    options->max_bytes = 2 * MIB;
-    options->boundary_bytes = MIB;
-}
-
-/* With readers_only, a pool can be attached for reading only, with either descriptor. */
-static void readers_only(void) {
-    kvmem_pool *pool = pool_with(share_for_readers, 2 * MIB);
-    kvmem_block block;
-    OK(kvmem_pool_allocate(pool, 100, &block));
-    strcpy(block.data, "bytes");
-    kvmem_block_ref reference;
-    OK(kvmem_block_reference(&block, &reference));
-    for (uint32_t read_only = 0; read_only < 2; read_only++) {
-        int fd;
-        OK(kvmem_pool_share(pool, read_only, &fd));
-        kvmem_attached_pool *attached;
-        CHECK(kvmem_attached_pool_attach(fd, 1, &attached) != KVMEM_OK);
-        OK(kvmem_attached_pool_attach(fd, 0, &attached));
-        void *data;
-        OK(kvmem_attached_pool_data(attached, &reference, 0, &data));
-        CHECK(strcmp(data, "bytes") == 0);
-        OK(kvmem_attached_pool_destroy(attached));
-        close(fd);
-    }
-    OK(kvmem_block_free(&block));
-    CHECK(kvmem_pool_shrink_to(pool, 1, NULL) != KVMEM_OK);
-    OK(kvmem_pool_destroy(pool));
-
-    kvmem_pool_options options;
-    OK(kvmem_pool_options_init(&options, sizeof options));
-    options.readers_only = 2;
-    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_pool_create(MIB, &options, &pool));
-    options.readers_only = 0;
-    options.init_on = 3;
-    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_pool_create(MIB, &options, &pool));
-    SAYS("KVMEM_INIT_ON_FREE");
-}
-
-static void init_on_alloc(kvmem_pool_options *options) {
-    options->init_on = KVMEM_INIT_ON_ALLOC;
-}
-
-static void init_on_free(kvmem_pool_options *options) {
-    options->init_on = KVMEM_INIT_ON_FREE;
-}
-
-/* Returns the bytes of a block that are not zero, and fills it. */
-static uint64_t kept(const kvmem_block *block) {
-    unsigned char *bytes = block->data;
-    uint64_t count = 0;
-    for (uint64_t at = 0; at < block->bytes; at++)
-        count += bytes[at] != 0;
-    memset(bytes, 6, block->bytes);
-    return count;
-}
-
-static void what_new_blocks_hold(void) {
-    void (*const options[])(kvmem_pool_options *) = {NULL, init_on_alloc, init_on_free};
-    for (int i = 0; i < 3; i++) {
-        kvmem_pool *pool = pool_with(options[i], MIB);
-        const uint64_t bytes[] = {4096, 1000, 100000, MIB};
-        uint64_t sum = 0;
-        for (int round = 0; round < 40; round++) {
-            kvmem_block block, aligned;
-            OK(kvmem_pool_allocate(pool, bytes[round % 4], &block));
-            sum += kept(&block);
-            OK(kvmem_block_shrink(&block, 500));
-            OK(kvmem_pool_allocate_aligned(pool, 3000, 4096, &aligned));
-            sum += kept(&aligned);
-            OK(kvmem_block_free(&aligned));
-            OK(kvmem_block_free(&block));
-        }
-        /* By default a new block has the bytes of an earlier one. */
-        CHECK(options[i] == NULL ? sum > 0 : sum == 0);
-        OK(kvmem_pool_destroy(pool));
-    }
-}
-
 static void cache(void) {
     kvmem_pool *pool = pool_with(NULL, MIB);
     kvmem_kv_cache_options options;
@@ -350,6 +269,8 @@ static void cache(void) {
     kvmem_kv_cache_reserved reserved;
     OK(kvmem_kv_cache_reserve(cache, "reserved", 8, 1000, &reserved));
     memset(reserved.data, 5, reserved.bytes);
+    OK(kvmem_kv_cache_reservation_set_depth(reserved.reservation, 3));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_reservation_set_depth(NULL, 1));
     IS(KVMEM_ERR_NO_SUCH_DEVICE,
        kvmem_kv_cache_reservation_key(reserved.reservation, "none", &device_key));
     OK(kvmem_kv_cache_reservation_commit(reserved.reservation, &value));
@@ -391,63 +312,6 @@ static void cache(void) {
     options.high_watermark_bytes = 8;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &options, &cache));
     OK(kvmem_pool_destroy(pool));
-}
-
-/* Caches the blocks of a prefix, from the first to the last, with or without their depths. */
-static void cache_prefix(kvmem_kv_cache *cache, uint32_t blocks, int with_depth) {
-    for (uint32_t block = 0; block < blocks; block++) {
-        kvmem_kv_cache_reserved reserved;
-        OK(kvmem_kv_cache_reserve(cache, &block, sizeof block, 1000, &reserved));
-        if (with_depth)
-            OK(kvmem_kv_cache_reservation_set_depth(reserved.reservation, block));
-        memset(reserved.data, (int) block, reserved.bytes);
-        OK(kvmem_kv_cache_reservation_commit(reserved.reservation, NULL));
-    }
-}
-
-/*
- * With depths, the end of a prefix is evicted before its start, although its start was committed
- * and used first. Without, the start is evicted first.
- */
-static void the_end_of_a_prefix_is_evicted_first(void) {
-    enum { BLOCKS = 8, HALF = BLOCKS / 2 };
-    for (int with_depth = 0; with_depth < 2; with_depth++) {
-        for (int used = 0; used < 2; used++) {
-            for (uint32_t eviction = 0; eviction < 1 + (uint32_t) with_depth; eviction++) {
-                kvmem_pool *pool = pool_with(NULL, MIB);
-                kvmem_kv_cache_options options;
-                OK(kvmem_kv_cache_options_init(&options, sizeof options));
-                options.shards = 1;
-                options.eviction = eviction == 0 ? KVMEM_EVICT_LRU : KVMEM_EVICT_SCAN_RESISTANT;
-                kvmem_kv_cache *cache;
-                OK(kvmem_kv_cache_create(pool, &options, &cache));
-                cache_prefix(cache, BLOCKS, with_depth);
-                for (uint32_t block = 0; used && block < BLOCKS; block++) {
-                    kvmem_kv_cache_value value;
-                    OK(kvmem_kv_cache_get(cache, &block, sizeof block, &value));
-                    OK(kvmem_kv_cache_pin_release(value.pin));
-                }
-                OK(kvmem_kv_cache_evict_to(cache, HALF * 1000, NULL));
-                for (uint32_t block = 0; block < BLOCKS; block++) {
-                    uint32_t contains;
-                    OK(kvmem_kv_cache_contains(cache, &block, sizeof block, &contains));
-                    CHECK(contains == (with_depth ? block < HALF : block >= HALF));
-                }
-
-                /* A reservation that was committed has no depth any more. */
-                kvmem_kv_cache_reserved reserved;
-                OK(kvmem_kv_cache_reserve(cache, "other", 5, 1000, &reserved));
-                OK(kvmem_kv_cache_reservation_set_depth(reserved.reservation, UINT32_MAX));
-                OK(kvmem_kv_cache_reservation_commit(reserved.reservation, NULL));
-                IS(KVMEM_ERR_BAD_HANDLE,
-                   kvmem_kv_cache_reservation_set_depth(reserved.reservation, 1));
-                OK(kvmem_kv_cache_check(cache));
-                OK(kvmem_kv_cache_destroy(cache));
-                OK(kvmem_pool_destroy(pool));
-            }
-        }
-    }
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_reservation_set_depth(NULL, 1));
 }
 
 /*
@@ -520,10 +384,7 @@ int main(void) {
     blocks_outlive_their_pool();
     resizing();
     shared();
-    readers_only();
-    what_new_blocks_hold();
     cache();
-    the_end_of_a_prefix_is_evicted_first();
     the_last_user_ends_the_pool();
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Sets of disk tiers, chains of lower tiers, and what a full tier evicts first. */
+/* Sets of disk tiers, chains of lower tiers, and fixed buffers. */
 #include <stdint.h>
 #include <unistd.h>
 
@@ -206,71 +206,6 @@ static void chain(void) {
     OK(kvmem_disk_tier_destroy(tier));
 }
 
-/* Stores under a key until a tier of 1 MiB is full; keeps `used` in use. */
-static kvmem_disk_tier *full(uint32_t eviction, const char *used, int32_t priority) {
-    remove_files();
-    kvmem_disk_tier_options options = options_of(MIB);
-    options.eviction = eviction;
-    kvmem_disk_tier *tier;
-    OK(kvmem_disk_tier_open(list[0], &options, &tier, NULL));
-    static unsigned char data[BYTES];
-    for (uint64_t key = 0; key < KEYS; key++) {
-        kvmem_disk_tier_value value = {
-            .key = &key, .key_bytes = sizeof key, .data = data, .bytes = BYTES};
-        if (key == 0)
-            value = (kvmem_disk_tier_value){.key = used, .key_bytes = strlen(used),
-                                            .data = data, .bytes = BYTES, .priority = priority};
-        OK(kvmem_disk_tier_store(tier, &value, 1, NULL));
-        kvmem_disk_tier_request request = {used, strlen(used), data, BYTES, 0, 0, 0};
-        OK(kvmem_disk_tier_fetch(tier, &request, 1));
-    }
-    kvmem_disk_tier_stats now;
-    OK(kvmem_disk_tier_get_stats(tier, &now));
-    CHECK(now.evictions > KEYS / 4);
-    return tier;
-}
-
-static void hints(void) {
-    uint64_t bytes;
-    /* Used all the time: by LRU it stays, by FIFO only with a higher priority. */
-    kvmem_disk_tier *tier = full(KVMEM_TIER_EVICT_LRU, "used", 0);
-    OK(kvmem_disk_tier_len_of(tier, "used", 4, &bytes));
-    OK(kvmem_disk_tier_destroy(tier));
-    tier = full(KVMEM_TIER_EVICT_FIFO, "used", 0);
-    IS(KVMEM_ERR_NOT_FOUND, kvmem_disk_tier_len_of(tier, "used", 4, &bytes));
-    OK(kvmem_disk_tier_destroy(tier));
-    tier = full(KVMEM_TIER_EVICT_FIFO, "used", 1);
-    OK(kvmem_disk_tier_len_of(tier, "used", 4, &bytes));
-
-    /* Of use for a second at least, and for three at most. */
-    kvmem_disk_tier_value values[] = {
-        {.key = "draft", .key_bytes = 5, .data = "x", .bytes = 1, .ttl_ns = 1000000000},
-        {.key = "kept", .key_bytes = 4, .data = "x", .bytes = 1, .ttl_ns = UINT64_MAX},
-    };
-    OK(kvmem_disk_tier_store(tier, values, 2, NULL));
-    char data;
-    kvmem_disk_tier_request requests[] = {{"draft", 5, &data, 1, 0, 0, 0},
-                                          {"kept", 4, NULL, 0, 0, 0, 0}};
-    OK(kvmem_disk_tier_fetch(tier, requests, 1));
-    CHECK(requests[0].outcome == KVMEM_FETCHED_HIT);
-    for (int tries = 0; requests[0].outcome == KVMEM_FETCHED_HIT; tries++) {
-        CHECK(tries < 1200 && usleep(100000) == 0);
-        OK(kvmem_disk_tier_fetch(tier, requests, 1));
-    }
-    OK(kvmem_disk_tier_fetch(tier, requests, 2));
-    CHECK(requests[0].outcome == KVMEM_FETCHED_ABSENT);
-    CHECK(requests[1].outcome == KVMEM_FETCHED_TOO_SHORT && requests[1].bytes == 1);
-
-    values[0].priority = 128;
-    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_store(tier, values, 1, NULL));
-    SAYS("priority of a value is 128: use -128 to 127");
-    values[0].priority = -128;
-    values[0].reserved = 1;
-    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_disk_tier_store(tier, values, 1, NULL));
-    SAYS("reserved of a value is 1");
-    OK(kvmem_disk_tier_destroy(tier));
-}
-
 /* Where rings share buffers, the memory of a pool is registered; elsewhere nothing changes. */
 static void fixed_buffers(void) {
     remove_files();
@@ -320,7 +255,6 @@ int main(void) {
     OK(kvmem_pool_create(MIB, &options, &pool));
     set_alone();
     chain();
-    hints();
     fixed_buffers();
     remove_files();
     OK(kvmem_pool_destroy(pool));

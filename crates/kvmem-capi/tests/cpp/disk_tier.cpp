@@ -164,83 +164,6 @@ static void wrong() {
     CHECK(DiskTier::inspect(path).max_journal_blocks == 16);
 }
 
-static void below(const kvmem::Pool &pool) {
-    {
-        DiskTier tier(path);
-        kvmem::KvCacheOptions options;
-        options.lower_tier = &tier;
-        kvmem::KvCache cache(pool, options);
-        for (std::uint64_t number = 0; number < 400; number++) {
-            const std::string one = value(number);
-            CHECK(cache.insert(key(number), one.data(), one.size()));
-        }
-        CHECK(!cache.contains_in_memory(key(0)) && cache.contains(key(0)) && tier.stats().stored > 100);
-        for (std::uint64_t first = 0; first < 400; first += 40) {
-            std::vector<std::string> keys;
-            for (std::uint64_t at = 0; at < 40; at++) {
-                keys.push_back(key(first + at));
-            }
-            const auto found = cache.get_batch(keys);
-            for (std::uint64_t at = 0; at < 40; at++) {
-                CHECK(found[at] && text(found[at]->bytes()) == value(first + at));
-            }
-        }
-        const auto none = cache.get_batch(std::vector<std::string_view>{"none", key(1)});
-        CHECK(!none[0] && none[1] && cache.get_batch(std::vector<std::string>()).empty());
-        (void)cache.remove(key(5));
-        CHECK(!cache.get_batch(std::vector<std::string>{key(5)})[0]);
-        THROWS(KVMEM_ERR_INVALID_ARGUMENT, "both set", [&] {
-            options.on_evict = [](kvmem::KvValue) {};
-            kvmem::KvCache(pool, options);
-        }());
-        // Pins are in the way of an eviction.
-        CHECK(cache.evict_to(0) > 0);
-    }
-    DiskTier tier(path);
-    kvmem::KvCacheOptions options;
-    options.lower_tier = &tier;
-    kvmem::KvCache cache(pool, options);
-    CHECK(tier.report().entries >= 300 && tier.report().created == 0);
-    const auto found = cache.get_batch(std::vector<std::string>{key(5), key(6)});
-    CHECK(!found[0] && found[1] && text(found[1]->bytes()) == value(6));
-
-    // Threads know the latest versions of their own keys.
-    std::vector<std::thread> threads;
-    for (std::uint64_t thread = 0; thread < 3; thread++) {
-        threads.emplace_back([&cache, thread] {
-            std::vector<int> latest(30, -1);
-            std::uint64_t random = thread + 1;
-            for (int step = 0, steps = rounds(1500); step < steps; step++) {
-                random = random * 6364136223846793005ULL + 1442695040888963407ULL;
-                const std::size_t at = (random >> 40) % latest.size();
-                const std::string name = std::to_string(thread) + " " + key(at);
-                switch ((random >> 33) % 5) {
-                case 0:
-                    (void)cache.remove(name);
-                    latest[at] = -1;
-                    break;
-                case 1: {
-                    const std::string one = value(at, step);
-                    CHECK(cache.insert(name, one.data(), one.size()));
-                    latest[at] = step;
-                    break;
-                }
-                default: {
-                    const auto now = cache.get_batch(std::vector<std::string>{name});
-                    CHECK(!now[0] || text(now[0]->bytes()) == value(at, latest[at]));
-                }
-                }
-            }
-        });
-    }
-    for (std::thread &thread : threads) {
-        thread.join();
-    }
-    cache.clear();
-    CHECK(tier.stats().entries == 0);
-    cache.check();
-}
-
 /// The program chooses what is written; what it throws drops the value.
 static void custom_admission(const kvmem::Pool &pool) {
     const auto calls = std::make_shared<int>(0);
@@ -286,7 +209,6 @@ int main() {
     alone();
     looked_into();
     wrong();
-    below(pool);
     CHECK(std::remove(path.c_str()) == 0);
     return 0;
 }

@@ -14,41 +14,7 @@ static std::string text(const kvmem::KvValue &value) {
     return std::string(reinterpret_cast<const char *>(value.bytes().data()), value.size());
 }
 
-// With depths, the end of a prefix is evicted before its start, although its start was committed
-// and used first. Without, the start is evicted first.
-static void the_end_of_a_prefix_is_evicted_first() {
-    constexpr std::uint32_t blocks = 8, half = blocks / 2;
-    for (const bool with_depth : {false, true}) {
-        for (const bool used : {false, true}) {
-            kvmem::PoolOptions small;
-            small.pages = "4k";
-            kvmem::KvCacheOptions options;
-            options.shards = 1;
-            kvmem::KvCache cache(kvmem::Pool(MIB, small), options);
-            for (std::uint32_t block = 0; block < blocks; ++block) {
-                auto reservation = cache.reserve(std::to_string(block), 1000);
-                CHECK(reservation.has_value());
-                if (with_depth) {
-                    reservation->set_depth(block);
-                }
-                const kvmem::KvValue value = std::move(*reservation).commit();
-                CHECK(value.size() == 1000);
-                THROWS(KVMEM_ERR_NULL_ARGUMENT, "", reservation->set_depth(1));
-            }
-            for (std::uint32_t block = 0; used && block < blocks; ++block) {
-                CHECK(cache.get(std::to_string(block)));
-            }
-            CHECK(cache.evict_to(half * 1000) == half * 1000);
-            for (std::uint32_t block = 0; block < blocks; ++block) {
-                const bool expected = with_depth ? block < half : block >= half;
-                CHECK(cache.contains(std::to_string(block)) == expected);
-            }
-        }
-    }
-}
-
 int main() {
-    the_end_of_a_prefix_is_evicted_first();
     kvmem::Registrars nics = kvmem::testing::simulated_registrars(1);
     std::optional<kvmem::KvValue> kept;
     std::optional<kvmem::KvReservation> remaining;

@@ -118,21 +118,6 @@ static void shared(bool rings) {
     CHECK(!*one && writer.remove(Keys{"one"}) == 1);
 }
 
-static void without_space() {
-    NodeClient client(node);
-    const std::string value(1'000'000, 'v');
-    CHECK(client.insert("pinned", value.data(), value.size()));
-    const NodePins pins = client.acquire(Keys{"pinned"});
-    for (int number = 0; number < 20; number++) {
-        CHECK(client.insert(std::to_string(number), value.data(), value.size()));
-    }
-    CHECK(text(pins.value(0)->bytes()) == value && client.lookup(Keys{"0"}) == 0);
-    CHECK(!client.reserve(span_of(std::vector<std::uint64_t>(9, 1'000'000))));
-    CHECK(!client.reserve(UINT64_MAX) && client.stats().reservations == 0);
-    THROWS(KVMEM_ERR_ZERO_SIZE, "0 bytes", client.reserve(0));
-    THROWS(KVMEM_ERR_ZERO_SIZE, "0 bytes", client.insert("key", nullptr, 0));
-}
-
 static void options() {
     kvmem::NodeClientOptions options;
     options.namespace_name = "model";
@@ -249,24 +234,6 @@ static void events() {
     CHECK(client.events(found.next, 5, std::chrono::milliseconds(20)).events.empty());
 }
 
-static void fenced() {
-    NodeClient hanging(std::getenv("KVMEM_TEST_NODE_IMPATIENT"));
-    NodeClient other(std::getenv("KVMEM_TEST_NODE_IMPATIENT"));
-    auto reservation = hanging.reserve(1000);
-    while (other.stats().fenced_bytes == 0) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    }
-    THROWS(KVMEM_ERR_FENCED, "the reservation is lost",
-           hanging.commit(std::move(*reservation), "late"));
-    CHECK(*reservation);
-    reservation.reset();
-    // The release is a message that the client does not wait for.
-    for (int tries = 0; other.stats().reservations != 0; tries++) {
-        CHECK(tries < 6000);
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    }
-}
-
 #define EMPTY(...) THROWS(KVMEM_ERR_NULL_ARGUMENT, "", __VA_ARGS__)
 
 // A moved-from object is empty: every call on it throws, and it can be assigned to.
@@ -324,7 +291,5 @@ int main() {
     operators();
     events();
     moved();
-    fenced();
-    without_space();
     return 0;
 }

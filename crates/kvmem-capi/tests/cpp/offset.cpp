@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <random>
 #include <vector>
 
 #include "check.hpp"
@@ -130,78 +129,7 @@ static void outlive() {
     b.reset();
 }
 
-// Until the first free, ranges are allocated end to end, for all sizes and both placements.
-static void in_order(kvmem::Placement placement) {
-    kvmem::OffsetOptions options;
-    options.placement = placement;
-    kvmem::OffsetAllocator space(64 * MIB, options);
-    std::vector<kvmem::Allocation> all;
-    std::uint64_t end = 0;
-    for (std::uint64_t i = 0; i < 300; ++i) {
-        const std::uint64_t bytes = i % 3 == 0 ? 1 + i : i % 3 == 1 ? 64 * KIB + i : 300 * KIB - i;
-        all.push_back(std::move(*space.allocate(bytes)));
-        CHECK(all.back().offset() == end);
-        end += bytes;
-        CHECK(!space.allocate(64 * MIB));
-    }
-}
-
-/// Metrics and bins count the free ranges of the map, after mixed traffic.
-static void reports(const kvmem::OffsetOptions &options) {
-    kvmem::OffsetAllocator space(std::uint64_t{4} << 30, options);
-    std::mt19937_64 random(3);
-    std::vector<kvmem::Allocation> live;
-    const auto compare = [&space] {
-        std::uint64_t ranges = 0, bytes = 0, longest = 0;
-        for (const kvmem::MapRange &range : space.map()) {
-            if (range.state != KVMEM_RANGE_USED) {
-                ++ranges;
-                bytes += range.bytes;
-                longest = std::max(longest, range.bytes);
-            }
-        }
-        const kvmem::Metrics metrics = space.metrics();
-        CHECK(metrics.free_ranges == ranges && metrics.free_bytes == bytes);
-        CHECK(metrics.largest_free_bytes == longest);
-    };
-    const auto compare_bins = [&space] {
-        std::uint64_t ranges = 0, bytes = 0;
-        for (const kvmem::Bin &bin : space.bins()) {
-            ranges += bin.ranges;
-            bytes += bin.bytes;
-        }
-        // Reading the bins takes back the ranges in magazines.
-        const kvmem::Metrics metrics = space.metrics();
-        CHECK(metrics.free_ranges == ranges && metrics.free_bytes == bytes);
-    };
-    for (int step = 0; step < 4000; ++step) {
-        const bool small = random() % 2 == 0;
-        auto one = space.allocate(1 + random() % (small ? 8 * KIB : 4 * MIB));
-        if (one) {
-            live.push_back(std::move(*one));
-        }
-        if (random() % 3 != 0 && !live.empty()) {
-            std::swap(live[random() % live.size()], live.back());
-            live.pop_back();
-        }
-        if (step % 50 == 0) {
-            compare();
-        }
-        if (step % 500 == 0) {
-            compare_bins();
-            compare();
-        }
-    }
-    live.clear();
-    compare();
-    space.trim();
-    CHECK(space.metrics().free_ranges == 1 && space.map().size() == 1);
-    compare_bins();
-}
-
 int main() {
-    in_order(kvmem::Placement::renewal);
-    in_order(kvmem::Placement::best_fit);
     kvmem::OffsetOptions options;
     allocations(options);
     options.placement = kvmem::Placement::best_fit;
@@ -212,9 +140,6 @@ int main() {
     allocations(options);
     spaces();
     outlive();
-    reports({});
-    reports(options);
     options.magazines = false;
-    reports(options);
     return 0;
 }

@@ -154,44 +154,10 @@ static void attached() {
     THROWS(KVMEM_ERR_OUT_OF_BOUNDS, "", reader.bytes(wrong));
 }
 
-static void readers_only() {
-    kvmem::PoolOptions options = small_pages();
-    options.shared = true;
-    options.readers_only = true;
-    kvmem::Pool pool(MIB, options);
-    auto block = pool.allocate(5);
-    std::memcpy(block->data(), "kvmem", 5);
-    const int fd = pool.share(false);
-    THROWS(KVMEM_ERR_SYSTEM, "", kvmem::AttachedPool(fd, true));
-    const kvmem::AttachedPool reader(fd);
-    close(fd);
-    CHECK(std::memcmp(reader.bytes(block->reference()).data(), "kvmem", 5) == 0);
-}
-
-static void what_new_blocks_hold() {
-    using kvmem::InitOn;
-    for (const InitOn init_on : {InitOn::never, InitOn::alloc, InitOn::free}) {
-        kvmem::PoolOptions options = small_pages();
-        options.init_on = init_on;
-        kvmem::Pool pool(MIB, options);
-        std::uint64_t kept = 0;
-        for (const int bytes : {1000, 4096, 100000, 1000, 4096, 100000}) {
-            auto block = pool.allocate(bytes);
-            for (std::byte &byte : block->bytes()) {
-                kept += byte != std::byte{0};
-                byte = std::byte{6};
-            }
-        }
-        CHECK((kept != 0) == (init_on == InitOn::never));
-    }
-}
-
 int main() {
     blocks();
     in_the_background();
     outlive();
     attached();
-    readers_only();
-    what_new_blocks_hold();
     return 0;
 }

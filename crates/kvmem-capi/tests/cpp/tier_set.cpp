@@ -1,5 +1,4 @@
-// Sets of disk tiers, chains, hints of values, the queue of evicted values, and fetches in the
-// background.
+// Sets of disk tiers, chains, the queue of evicted values, and fetches in the background.
 #include <chrono>
 #include <string>
 #include <thread>
@@ -92,33 +91,6 @@ static void sets() {
     THROWS(KVMEM_ERR_INVALID_ARGUMENT, "at least one", (TierSet(std::vector<std::string>())));
 }
 
-static void hints() {
-    kvmem::DiskTierOptions options = of(MIB);
-    options.eviction = kvmem::TierEviction::fifo;
-    DiskTier tier(paths[0], options);
-    kvmem::DiskTierValue first;
-    const std::string one = value(0);
-    first.key = "first";
-    first.bytes = kvmem::detail::bytes_of(one.data(), one.size());
-    first.priority = 1;
-    first.ttl = 1h;
-    CHECK(tier.store(kvmem::span<const kvmem::DiskTierValue>(&first, 1)) == 1);
-    first.key = "second";
-    first.priority = -1;
-    CHECK(tier.store(kvmem::span<const kvmem::DiskTierValue>(&first, 1)) == 1);
-    for (std::uint64_t number = 0; number < 300; number++) {
-        CHECK(tier.store(key(number), one.data(), one.size()));
-    }
-    CHECK(tier.len_of("first") && !tier.len_of("second") && tier.stats().evictions > 50);
-    CHECK(tier.stats().expired == 0);
-    first.priority = 1000;
-    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "priority of a value is 1000",
-           tier.store(kvmem::span<const kvmem::DiskTierValue>(&first, 1)));
-    first.ttl = -1s;
-    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "ttl of a value is -1000000000",
-           tier.store(kvmem::span<const kvmem::DiskTierValue>(&first, 1)));
-}
-
 static void chains(const kvmem::Pool &pool) {
     TierSet upper({paths[0], paths[1]}, of(MIB));
     DiskTier lower(paths[2], of(8 * MIB));
@@ -172,18 +144,6 @@ static void chains(const kvmem::Pool &pool) {
     THROWS(KVMEM_ERR_INVALID_ARGUMENT, "use 1 to 64", (KvCache(pool, options)));
 }
 
-static void fixed_buffers(const kvmem::Pool &pool) {
-    DiskTier tier(paths[0], of(MIB));
-    try {
-        tier.register_memory(pool);
-        CHECK(tier.stats().fixed_buffer_bytes == MIB);
-    } catch (const kvmem::error &error) {
-        CHECK(error.status() == KVMEM_ERR_NOT_AVAILABLE || error.status() == KVMEM_ERR_LIMIT);
-    }
-    tier.deregister_memory(pool);
-    CHECK(tier.stats().fixed_buffer_bytes == 0);
-}
-
 int main() {
     for (int at = 0; at < 3; at++) {
         paths.push_back("/tmp/kvmem-tier-set-cpp-" + std::to_string(getpid()) + "-" +
@@ -194,11 +154,9 @@ int main() {
     const kvmem::Pool pool(MIB, options);
     sets();
     remove_files();
-    hints();
     remove_files();
     chains(pool);
     remove_files();
-    fixed_buffers(pool);
     remove_files();
     return 0;
 }

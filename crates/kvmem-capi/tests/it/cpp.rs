@@ -1,5 +1,5 @@
-//! Runs the programs of `tests/cpp`, built with the machine's C++ compiler in C++17 and C++20:
-//! plain, under the sanitizers, and under valgrind.
+//! Runs the programs of `tests/cpp`, built with the machine's C++ compiler in C++17 or C++20, under
+//! the sanitizers. They test the interface; what the calls do is tested in Rust.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -44,11 +44,9 @@ fn run_with(name: &str, under: Under, variables: &[(&str, &str)]) {
         return;
     }
     let source = crate_folder().join(format!("tests/cpp/{name}.cpp"));
-    // Each standard is compiled and run once: to compile takes longer than to run.
-    let standard = match under {
-        Under::Nothing | Under::Valgrind => STANDARDS[0],
-        Under::Sanitizers => STANDARDS[1],
-    };
+    // Each is compiled once: to compile takes longer than to run. The older standard has more code
+    // of kvmem's own; `moved` calls every method of every class.
+    let standard = STANDARDS[usize::from(name == "moved")];
     let name = format!("{name}-{}", &standard["-std=".len()..]);
     under.run_with(&name, "c++", variables, |name, flags| compile(&source, name, standard, flags));
 }

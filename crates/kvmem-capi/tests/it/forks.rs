@@ -21,7 +21,7 @@ const AROUND: &str = r#"
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { THREADS = 3, FORKS = 200 };
+enum { THREADS = 3, FORKS = 120 };
 
 static atomic_int stop;
 static kvmem_offset_allocator *cached;
