@@ -6,11 +6,12 @@ use kvmem::pool::{Access, AttachedPool, BlockRef};
 use pyo3::prelude::*;
 
 use crate::block::write;
-use crate::buffer::{Bytes, Span, memory_methods};
+use crate::buffer::{Bytes, Span};
 use crate::collect::{Plain, plain};
 use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
+use crate::memory_methods::memory_methods;
 use crate::number::{Exactly, Int};
 use crate::region::duplicate;
 

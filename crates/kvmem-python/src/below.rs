@@ -3,9 +3,7 @@
 use std::sync::{Arc, Weak};
 
 use kvmem::pool::Pool;
-use kvmem::tier::{BoxError, Chain, OnDrop, Tier, WhenFull, WriteBehind};
-use kvmem_tier::TierError;
-use pyo3::exceptions::PyRuntimeError;
+use kvmem::tier::{Chain, OnDrop, Tier, WhenFull, WriteBehind};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 
@@ -16,7 +14,7 @@ use crate::disk_tier::PyDiskTier;
 use crate::error;
 use crate::number::Int;
 use crate::pool::PyPool;
-use crate::python_tier::{PythonTier, PythonTierError};
+use crate::python_tier::PythonTier;
 use crate::size::Size;
 use crate::tier_set::PyTierSet;
 
@@ -182,16 +180,4 @@ fn library_tier(
     };
     let (upper, lower) = (part(chain.upper(py)?)?, part(chain.lower(py)?)?);
     Ok(Some(Arc::new(Chain::new(upper, lower))))
-}
-
-/// Converts the error of a cache's lower tier.
-#[cold]
-pub(crate) fn lower_tier_error(py: Python<'_>, error: &BoxError) -> PyErr {
-    if let Some(error) = error.downcast_ref::<TierError>() {
-        return error::tier(py, error);
-    }
-    match error.downcast_ref::<PythonTierError>() {
-        Some(PythonTierError::Raised { error, .. }) => error.clone_ref(py),
-        _ => PyRuntimeError::new_err(error.to_string()),
-    }
 }

@@ -6,13 +6,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::batch::{Batch, Offsets};
-use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::buffer::{Bytes, Source, Span};
 use crate::collect::{Plain, plain};
 use crate::context::context_manager;
 use crate::elements::named;
 use crate::error;
-use crate::hold::PyHold;
 use crate::holder::{Held, Holder};
+use crate::memory_methods::memory_methods;
 use crate::number::Int;
 use crate::registration;
 use crate::report;
@@ -219,11 +219,6 @@ impl PyBlockBatch {
     #[doc = doc!("BlockBatch.free")]
     fn free(&self) -> PyResult<()> {
         self.held.take().map(drop)
-    }
-
-    #[doc = doc!("BlockBatch.hold")]
-    fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
-        PyHold::batch(slf)
     }
 
     #[doc = doc!("BlockBatch.freed")]

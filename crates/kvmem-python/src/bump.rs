@@ -5,11 +5,12 @@ use std::sync::Arc;
 use kvmem::arena::{BumpArena, Region};
 use pyo3::prelude::*;
 
-use crate::buffer::{Bytes, Span, memory_methods};
+use crate::buffer::{Bytes, Span};
 use crate::collect::{Link, Plain, collected};
 use crate::error;
 use crate::holder::{Held, Holder};
 use crate::keeper::Keeper;
+use crate::memory_methods::memory_methods;
 use crate::number::Int;
 use crate::region::PyRegion;
 use crate::report;

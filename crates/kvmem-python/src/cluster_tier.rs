@@ -9,7 +9,6 @@ use kvmem_cluster::{ClusterOptions, ClusterTier};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 
-use crate::below;
 use crate::buffer::{Source, Span};
 use crate::cache_key::CacheKey;
 use crate::collect::{Plain, plain};
@@ -17,11 +16,12 @@ use crate::disk_key::disk_key;
 use crate::disk_memory::{bytes_of, bytes_of_mut, targets};
 use crate::elements::{at_key, items};
 use crate::error;
-use crate::fetching::SIGNAL_INTERVAL;
 use crate::holder::{Held, Holder, Lent};
+use crate::interrupt::SIGNAL_INTERVAL;
 use crate::number::Seconds;
 use crate::options;
 use crate::process;
+use crate::python_tier::lower_tier_error;
 use crate::report::{self, Level};
 use crate::size::Size;
 use crate::tier_values::keys_of;
@@ -218,13 +218,13 @@ impl PyClusterTier {
     fn remove(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let (tier, keys) = (self.tier()?, keys_of(keys)?);
         let removed = py.detach(|| tier.remove(&keys.iter().map(|key| &**key).collect::<Vec<_>>()));
-        removed.map_err(|error| below::lower_tier_error(py, &error))
+        removed.map_err(|error| lower_tier_error(py, &error))
     }
 
     #[doc = doc!("ClusterTier.clear")]
     fn clear(&self, py: Python<'_>) -> PyResult<()> {
         let tier = self.tier()?;
-        py.detach(|| tier.clear()).map_err(|error| below::lower_tier_error(py, &error))
+        py.detach(|| tier.clear()).map_err(|error| lower_tier_error(py, &error))
     }
 
     #[doc = doc!("ClusterTier.stats")]

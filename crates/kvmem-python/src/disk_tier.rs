@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use kvmem_tier::device::{Engine, FileDevice};
 use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, OpenReport, TierSet, Verify};
 use pyo3::prelude::*;
 
@@ -16,6 +15,7 @@ use crate::number::{Callback, Int};
 use crate::report::{self, Level};
 use crate::size::Size;
 use crate::tier_inspection;
+use crate::tier_inspection::engine_of;
 use crate::tier_values::{SharedTier, tier_methods};
 
 #[doc = doc!("DiskTier")]
@@ -213,14 +213,6 @@ impl PyDiskTier {
 }
 
 tier_methods!(PyDiskTier);
-
-/// Returns how bytes are transferred.
-pub(crate) fn engine_of(device: &FileDevice) -> &'static str {
-    match device.engine() {
-        Engine::IoUring => "io_uring",
-        Engine::Threads => "threads",
-    }
-}
 
 /// Converts a report.
 pub(crate) fn open_report<'py>(py: Python<'py>, found: &OpenReport) -> PyResult<Bound<'py, PyAny>> {

@@ -21,12 +21,11 @@ use pyo3::types::PyTuple;
 use crate::cache_key::OwnedKey;
 use crate::collect::{Link, Plain, collected};
 use crate::holder::{Held, Holder, drop_value};
-use crate::kv_cache::{PyKvCache, PyPinned};
+use crate::interrupt::{SIGNAL_INTERVAL, evicting};
+use crate::kv_cache::{PyKvCache, owned_keys};
 use crate::number::Seconds;
+use crate::pinned::PyPinned;
 use crate::{options, process};
-
-/// How long a wait lasts before signals are looked for.
-pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The values of keys, by their places.
 type Values = Vec<Option<Pinned<OwnedKey>>>;
@@ -245,5 +244,16 @@ impl PyFetching {
             Ok(false) => "<kvmem.Fetching>",
             Err(_) => "<kvmem.Fetching, ended>",
         }
+    }
+}
+
+#[pymethods]
+impl PyKvCache {
+    #[doc = doc!("KvCache.start_fetch")]
+    fn start_fetch<'py>(slf: &Bound<'py, Self>, keys: &Bound<'py, PyAny>) -> PyResult<PyFetching> {
+        let (this, py) = (slf.get(), slf.py());
+        let (keys, cache) = (owned_keys(keys)?, this.cache()?);
+        let fetching = evicting(|| py.detach(|| cache.start_fetch(&keys)))?;
+        Ok(PyFetching::new(slf, fetching))
     }
 }

@@ -107,3 +107,19 @@ impl Drop for PyHold {
         self.release();
     }
 }
+
+#[pymethods]
+impl PyPool {
+    #[doc = doc!("Pool.hold")]
+    fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
+        PyHold::pool(slf)
+    }
+}
+
+#[pymethods]
+impl PyBlockBatch {
+    #[doc = doc!("BlockBatch.hold")]
+    fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
+        PyHold::batch(slf)
+    }
+}

@@ -6,9 +6,13 @@
 //! thread of the library has called the tier.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
+
+/// How long a wait lasts before signals are looked for.
+pub(crate) const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
 
 thread_local! {
     /// Exception of the tier for the caller of the cache, which waits in this thread.

@@ -8,26 +8,27 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvmem::cache::KvCache;
-use kvmem::cache::{Eviction, Pinned, Reservation};
+use kvmem::cache::{Eviction, Reservation};
 use kvmem::tier::WriteBehind;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::below::{self, Below, BuiltBelow, QueueSettings, lower_tier_error};
-use crate::block::{key, keys, write};
-use crate::buffer::{Bytes, Source, Span, memory_methods};
+use crate::below::{self, Below, BuiltBelow, QueueSettings};
+use crate::block::{key, write};
+use crate::buffer::{Bytes, Source, Span};
 use crate::cache_key::{AsCacheKey, Cache, CacheKey, OwnedKey};
-use crate::collect::{Link, Plain, collected, plain};
+use crate::collect::{Link, Plain, collected};
 use crate::context::context_manager;
 use crate::elements::{elements, named};
 use crate::error;
-use crate::fetching::{PyFetching, SIGNAL_INTERVAL};
 use crate::holder::{Held, Holder, Lent, drop_value};
-use crate::interrupt::evicting;
+use crate::interrupt::{SIGNAL_INTERVAL, evicting};
+use crate::memory_methods::memory_methods;
 use crate::number::{Exactly, Int, Seconds};
 use crate::options;
+use crate::pinned::PyPinned;
 use crate::pool::PyPool;
-use crate::python_tier::PythonTier;
+use crate::python_tier::{PythonTier, lower_tier_error};
 use crate::report;
 use crate::size::Size;
 
@@ -45,7 +46,7 @@ pub(crate) struct PyKvCache {
 }
 
 impl PyKvCache {
-    fn cache(&self) -> PyResult<Lent<Cache>> {
+    pub(crate) fn cache(&self) -> PyResult<Lent<Cache>> {
         self.held.with(KvCache::clone).map(Lent::new)
     }
 
@@ -269,14 +270,6 @@ impl PyKvCache {
         Ok(found.into_iter().map(|found| found.map(PyPinned::new)).collect())
     }
 
-    #[doc = doc!("KvCache.start_fetch")]
-    fn start_fetch<'py>(slf: &Bound<'py, Self>, keys: &Bound<'py, PyAny>) -> PyResult<PyFetching> {
-        let (this, py) = (slf.get(), slf.py());
-        let (keys, cache) = (owned_keys(keys)?, this.cache()?);
-        let fetching = evicting(|| py.detach(|| cache.start_fetch(&keys)))?;
-        Ok(PyFetching::new(slf, fetching))
-    }
-
     #[doc = doc!("KvCache.prefetch")]
     fn prefetch(&self, keys: &Bound<'_, PyAny>) -> PyResult<()> {
         let objects = elements(keys, "keys", "keys")?.collect::<PyResult<Vec<_>>>()?;
@@ -463,7 +456,7 @@ impl PyKvCache {
 context_manager!(PyKvCache, PyKvCache::close);
 
 /// Returns the keys of an iterable.
-fn owned_keys(keys: &Bound<'_, PyAny>) -> PyResult<Vec<OwnedKey>> {
+pub(crate) fn owned_keys(keys: &Bound<'_, PyAny>) -> PyResult<Vec<OwnedKey>> {
     let owned =
         |key: PyResult<Bound<'_, PyAny>>| Ok(key?.extract::<CacheKey<'_>>()?.to_owned_key());
     elements(keys, "keys", "keys")?.map(owned).collect()
@@ -479,87 +472,6 @@ impl Held for kvmem::cache::Fetching<OwnedKey> {
     // It refers to the cache.
     const SLOW: bool = true;
 }
-
-impl Held for Pinned<OwnedKey> {
-    const NAME: &'static str = "pinned value";
-    const END: &'static str = "released";
-}
-
-impl Bytes for Pinned<OwnedKey> {
-    fn span(&self) -> Span {
-        Span::read_only(self.bytes())
-    }
-}
-
-#[doc = doc!("Pinned")]
-#[pyclass(name = "Pinned", module = "kvmem", frozen, weakref)]
-pub(crate) struct PyPinned {
-    held: Holder<Pinned<OwnedKey>>,
-}
-
-memory_methods!(PyPinned, Pinned<OwnedKey>);
-
-impl Plain for Pinned<OwnedKey> {}
-
-plain!(PyPinned { held });
-
-impl PyPinned {
-    #[inline]
-    pub(crate) fn new(pinned: Pinned<OwnedKey>) -> PyPinned {
-        PyPinned { held: Holder::new(pinned) }
-    }
-}
-
-#[pymethods]
-impl PyPinned {
-    #[doc = doc!("Pinned.cache_key")]
-    #[getter]
-    fn cache_key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        (&self.held.with(|pinned| pinned.key().clone())?).into_pyobject(py)
-    }
-
-    #[doc = doc!("Pinned.offset")]
-    #[getter]
-    fn offset(&self) -> PyResult<u64> {
-        self.held.with(|pinned| pinned.block().offset())
-    }
-
-    #[doc = doc!("Pinned.key")]
-    fn key<'py>(&self, py: Python<'py>, device: &str) -> PyResult<Bound<'py, PyAny>> {
-        key(py, self.held.with(|pinned| pinned.block().key(device))?)
-    }
-
-    #[doc = doc!("Pinned.keys")]
-    fn keys<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        keys(py, self.held.with(|pinned| pinned.block().keys())?)
-    }
-
-    #[doc = doc!("Pinned.reference")]
-    fn reference<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let found = self.held.with(|pinned| pinned.block().reference())?;
-        crate::block::reference(py, found.map_err(|error| error::pool(py, &error))?)
-    }
-
-    #[doc = doc!("Pinned.superseded")]
-    #[getter]
-    fn superseded(&self) -> PyResult<bool> {
-        self.held.with(Pinned::is_superseded)
-    }
-
-    #[doc = doc!("Pinned.release")]
-    fn release(&self) -> PyResult<()> {
-        self.held.take().map(drop)
-    }
-
-    fn __repr__(&self) -> String {
-        match self.held.with(|pinned| (pinned.bytes().len(), pinned.block().offset())) {
-            Ok((len, offset)) => format!("<kvmem.Pinned of {len} bytes at offset {offset}>"),
-            Err(_) => "<kvmem.Pinned, released>".to_owned(),
-        }
-    }
-}
-
-context_manager!(PyPinned, |it, _| it.held.take_if_any().map(drop));
 
 impl Held for Reservation<OwnedKey> {
     const NAME: &'static str = "reservation";

@@ -26,7 +26,6 @@ use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::long;
 use crate::node_call::{INTERRUPT, call, detached};
 use crate::node_error::node_error;
-use crate::node_operator::PyNodeOperator;
 use crate::node_pins::{NodePin, PyPinBatch, PyPinnedValue};
 use crate::node_report;
 use crate::node_reservation::{PyNodeReservation, Reserved};
@@ -525,11 +524,6 @@ impl PyNodeCache {
     fn clear(&self, py: Python<'_>) -> PyResult<usize> {
         self.check_writes(py)?;
         call(py, &self.client()?, NodeClient::clear)
-    }
-
-    #[doc = doc!("NodeCache.as_operator")]
-    fn as_operator(cache: &Bound<'_, Self>) -> PyNodeOperator {
-        PyNodeOperator::new(cache)
     }
 
     #[doc = doc!("NodeCache.memory_address")]

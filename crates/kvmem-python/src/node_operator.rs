@@ -92,3 +92,11 @@ impl PyNodeOperator {
         call(py, &client, |client| client.as_operator().reclaim_pins(pid))
     }
 }
+
+#[pymethods]
+impl PyNodeCache {
+    #[doc = doc!("NodeCache.as_operator")]
+    fn as_operator(cache: &Bound<'_, Self>) -> PyNodeOperator {
+        PyNodeOperator::new(cache)
+    }
+}

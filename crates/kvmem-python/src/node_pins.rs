@@ -10,12 +10,13 @@ use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyIterator, PySlice, PyTuple};
 
-use crate::buffer::{Bytes, Span, memory_methods};
+use crate::buffer::{Bytes, Span};
 use crate::cache_key::OwnedKey;
 use crate::collect::{Plain, plain};
 use crate::context::context_manager;
 use crate::error;
 use crate::holder::{Held, Holder};
+use crate::memory_methods::memory_methods;
 use crate::node_error::node_error;
 use crate::process;
 

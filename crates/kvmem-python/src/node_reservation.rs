@@ -5,10 +5,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::block::write;
-use crate::buffer::{Bytes, Span, memory_methods};
+use crate::buffer::{Bytes, Span};
 use crate::cache_key::OwnedKey;
 use crate::collect::{Plain, plain};
 use crate::holder::{Held, Holder, Lent, drop_value};
+use crate::memory_methods::memory_methods;
 use crate::node_call::detached;
 use crate::node_error::node_error;
 use crate::number::Int;

@@ -14,8 +14,8 @@ use crate::block::{PyBlock, PyBlockBatch};
 use crate::collect::{Plain, collected};
 use crate::context::context_manager;
 use crate::error::{self, Request};
-use crate::hold::PyHold;
 use crate::holder::{Held, Holder, Lent};
+use crate::interrupt::SIGNAL_INTERVAL;
 use crate::long;
 use crate::number::{Callback, Int, Seconds, Several};
 use crate::offsets;
@@ -26,9 +26,6 @@ use crate::size::Size;
 
 /// Default time to wait: practically forever.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
-/// Time between two checks for signals.
-const SIGNAL_INTERVAL: Duration = Duration::from_millis(50);
-
 impl Held for Pool {
     const NAME: &'static str = "pool";
     const VIEWS: &'static str =
@@ -395,11 +392,6 @@ impl PyPool {
         let pool = self.pool()?;
         let done = long::run(py, &cancel, || pool.populate_aliases(how, &watch))?;
         done.map_err(|error| error::pool(py, &error))
-    }
-
-    #[doc = doc!("Pool.hold")]
-    fn hold(slf: &Bound<'_, Self>) -> PyResult<PyHold> {
-        PyHold::pool(slf)
     }
 
     #[doc = doc!("Pool.check")]

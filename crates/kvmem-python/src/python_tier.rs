@@ -24,7 +24,8 @@ use std::time::Duration;
 
 use kvmem::cache::Pinned;
 use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use kvmem_tier::TierError;
+use pyo3::exceptions::{PyBufferError, PyRuntimeError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -32,8 +33,9 @@ use pyo3::types::PyList;
 use crate::cache_key::OwnedKey;
 use crate::collect::{Link, Traverse};
 use crate::disk_key::key_of_bytes;
+use crate::error;
 use crate::interrupt::{is_raised, raise};
-use crate::kv_cache::PyPinned;
+use crate::pinned::PyPinned;
 use crate::pool::PyPool;
 use crate::process;
 
@@ -303,5 +305,17 @@ impl Tier for PythonTier {
 impl Traverse for Vec<Arc<PythonTier>> {
     fn traverse(&self, visit: &pyo3::gc::PyVisit<'_>) -> Result<(), pyo3::PyTraverseError> {
         self.iter().try_for_each(|tier| tier.object.traverse(visit))
+    }
+}
+
+/// Converts the error of a cache's lower tier.
+#[cold]
+pub(crate) fn lower_tier_error(py: Python<'_>, error: &BoxError) -> PyErr {
+    if let Some(error) = error.downcast_ref::<TierError>() {
+        return error::tier(py, error);
+    }
+    match error.downcast_ref::<PythonTierError>() {
+        Some(PythonTierError::Raised { error, .. }) => error.clone_ref(py),
+        _ => PyRuntimeError::new_err(error.to_string()),
     }
 }

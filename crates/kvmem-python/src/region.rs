@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kvmem::arena::{CancelToken, ProgressOptions, Region};
 use pyo3::prelude::*;
 
-use crate::buffer::{Bytes, Exported, Span, memory_methods};
+use crate::buffer::{Bytes, Exported, Span};
 use crate::collect::{Link, collected};
 use crate::context::context_manager;
 use crate::elements::named;
@@ -15,6 +15,7 @@ use crate::error;
 use crate::holder::{Held, Holder};
 use crate::keeper::{Keeper, Memory};
 use crate::long;
+use crate::memory_methods::memory_methods;
 use crate::number::{Callback, Int, Seconds};
 use crate::options::{self, Threads, Words};
 use crate::progress::{self, Listener};

@@ -8,14 +8,13 @@ use std::path::Path;
 use std::time::{Instant, UNIX_EPOCH};
 
 use kvmem::arena::CancelToken;
-use kvmem_tier::device::FileDevice;
+use kvmem_tier::device::{Engine, FileDevice};
 use kvmem_tier::format::BLOCK;
 use kvmem_tier::{Contents, Damage, DamagedValue, TierError, inspect, verify_until};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
-use crate::disk_tier::engine_of;
 use crate::error;
 use crate::long;
 use crate::number::Callback;
@@ -173,4 +172,12 @@ fn damaged_value<'py>(
         "DamagedValue",
         (digest, offset, entry.len, ranges, damage, errno, entry.unverified),
     )
+}
+
+/// Returns how bytes are transferred.
+pub(crate) fn engine_of(device: &FileDevice) -> &'static str {
+    match device.engine() {
+        Engine::IoUring => "io_uring",
+        Engine::Threads => "threads",
+    }
 }
