@@ -1,6 +1,6 @@
 //! *Block*: allocated bytes of a pool.
 
-use std::ffi::{c_char, c_void};
+use std::ffi::c_char;
 
 use kvmem::offset::{RawError, RawHandle};
 use kvmem::pool::Pool;
@@ -10,31 +10,9 @@ use crate::call::{guard, guard_for, list, out, read, size, some_text};
 use crate::error::CallError;
 use crate::key::kvmem_key;
 use crate::offset::handle;
-use crate::pool::{kvmem_pool, with_block};
+use crate::pool::{kvmem_block, with_block};
 use crate::promise::ObjectPromise;
 use crate::status::kvmem_status;
-
-/// Bytes of a pool, as plain data: it may be copied and stored anywhere. Any bits are safe to pass
-/// back. If the block was freed before, the call returns an error and changes nothing. The bytes
-/// belong to the caller until kvmem_block_free.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_block {
-    /// Its pool; NULL: no block.
-    pub pool: *mut kvmem_pool,
-    /// Number of the pool's metadata, never reused in this process.
-    pub allocator: u64,
-    /// Its slot in the metadata.
-    pub slot: u32,
-    /// Generation of the slot.
-    pub generation: u32,
-    /// The first address.
-    pub data: *mut c_void,
-    /// Offset in the pool.
-    pub offset: u64,
-    /// Length in bytes, exactly as requested.
-    pub bytes: u64,
-}
 
 impl kvmem_block {
     #[inline(always)]

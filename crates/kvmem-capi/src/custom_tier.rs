@@ -13,7 +13,7 @@ use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierV
 
 use crate::call::{guard, out, read};
 use crate::error::CallError;
-use crate::kv_cache::kvmem_kv_cache_key;
+use crate::kv_value::kvmem_kv_cache_key;
 use crate::lower_tier::{SharedLowerTier, kvmem_lower_tier};
 use crate::status::kvmem_status;
 use crate::table::Object;

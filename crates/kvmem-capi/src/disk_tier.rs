@@ -11,7 +11,7 @@ use kvmem_tier::{
 use crate::admit_callback::{AdmitCallback, AdmitPolicy, kvmem_disk_tier_admit_fn};
 use crate::call::{destroy, guard, on, out, some_text};
 use crate::error::CallError;
-use crate::kv_cache::kvmem_kv_cache_key;
+use crate::kv_value::kvmem_kv_cache_key;
 use crate::options::{self, Options, flag};
 use crate::pool::kvmem_pool;
 use crate::promise::ObjectPromise;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use kvmem::cache::Pinned;
 
-use crate::kv_cache::{Key, kvmem_kv_cache_pin, kvmem_kv_cache_value, value};
+use crate::kv_value::{Key, kvmem_kv_cache_pin, kvmem_kv_cache_value, value};
 use crate::promise::ObjectPromise;
 use crate::table::Object;
 

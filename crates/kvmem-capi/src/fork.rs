@@ -9,9 +9,7 @@
 //! Calls do not pay for this: the child marks the slots of such objects before `fork` returns to
 //! the program. `vfork`, `_Fork` and `clone` run no handlers and mark nothing.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-
-use crate::table::Object;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 /// What a forked child inherits of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +62,28 @@ static GENERATION: AtomicU32 = AtomicU32::new(0);
 /// Whether the fork handler is installed.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
+/// Marks the objects of one type that a forked child does not have. It only loads and stores
+/// atomics, and calls `mincore`.
+pub(crate) struct Mark(pub(crate) fn());
+
+/// The types that have had objects. Places are filled in their order.
+static MARKS: [AtomicPtr<Mark>; 32] = [const { AtomicPtr::new(std::ptr::null_mut()) }; 32];
+
+/// Lets children mark the objects of one type, from the next fork on. Returns false if the system
+/// has no memory for the fork handler.
+pub(crate) fn mark_in_children(mark: &'static Mark) -> bool {
+    let at = std::ptr::from_ref(mark).cast_mut();
+    let is_placed = MARKS.iter().any(|place| {
+        // Relaxed, both: a child sees all stores of the process before its fork.
+        let placed =
+            place.compare_exchange(std::ptr::null_mut(), at, Ordering::Relaxed, Ordering::Relaxed);
+        placed.is_ok() || placed == Err(at)
+    });
+    assert!(is_placed, "there are more than {} types of objects", MARKS.len());
+    install_handler();
+    INSTALLED.load(Ordering::Relaxed)
+}
+
 /// Returns the number of this process in the chain of its forked ancestors.
 pub(crate) fn generation() -> u32 {
     // Relaxed: it changes in the child before the child has a second thread.
@@ -88,24 +108,11 @@ pub(crate) fn install_handler() {
 extern "C" fn in_child() {
     // Relaxed: the child has one thread.
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    crate::region::kvmem_region::table().mark_forked();
-    crate::bump::kvmem_bump_arena::table().mark_forked();
-    crate::registrars::kvmem_registrars::table().mark_forked();
-    crate::registration::kvmem_registration::table().mark_forked();
-    crate::background::kvmem_background_registration::table().mark_forked();
-    crate::slab::kvmem_slab_allocator::table().mark_forked();
-    crate::pool::kvmem_pool::table().mark_forked();
-    crate::attached::kvmem_attached_pool::table().mark_forked();
-    crate::disk_tier::kvmem_disk_tier::table().mark_forked();
-    crate::tier_set::kvmem_tier_set::table().mark_forked();
-    crate::lower_tier::kvmem_lower_tier::table().mark_forked();
-    crate::kv_cache::kvmem_kv_cache::table().mark_forked();
-    crate::kv_cache::kvmem_kv_cache_pin::table().mark_forked();
-    crate::kv_cache::kvmem_kv_cache_reservation::table().mark_forked();
-    crate::fetching::kvmem_kv_cache_fetching::table().mark_forked();
-    crate::node_client::kvmem_node_client::table().mark_forked();
-    crate::node_pins::kvmem_node_pins::table().mark_forked();
-    crate::node_reservation::kvmem_node_reservation::table().mark_forked();
+    for place in &MARKS {
+        // SAFETY: `mark_in_children` stores references that live as long as the library.
+        let Some(Mark(mark)) = (unsafe { place.load(Ordering::Relaxed).as_ref() }) else { break };
+        mark();
+    }
 }
 
 #[cfg(test)]

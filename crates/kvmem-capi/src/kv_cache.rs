@@ -3,60 +3,31 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use kvmem::cache::{Eviction, KvCache, Pinned, Reservation};
-use kvmem::tier::Tier;
+use kvmem::cache::{Eviction, KvCache, Reservation};
+use kvmem::pool::Pool;
+use kvmem::tier::{OnDrop, Tier, WhenFull, WriteBehind};
 
 use crate::call::{destroy, guard, list, on, out, size, some_text, value_bytes};
 use crate::error::CallError;
 use crate::evict_callback::{EvictCallback, kvmem_kv_cache_evict_fn};
 use crate::key::kvmem_key;
 use crate::lower_tier::kvmem_lower_tier;
-use crate::options::{self, Options};
+use crate::options::{self, Options, check_reserved};
 use crate::pool::kvmem_pool;
 use crate::promise::ObjectPromise;
 use crate::stats::kvmem_kv_cache_stats;
 use crate::status::*;
 use crate::table::{Object, object};
-use crate::write_behind::{KVMEM_ON_DROP_WRITE, KVMEM_WHEN_FULL_WAIT, QueuedCache, queue};
 
-/// A key: any bytes, such as a token hash or a text.
-pub(crate) type Key = Box<[u8]>;
-
-/// The largest size of a key, in bytes. A longer key fails with KVMEM_ERR_INVALID_ARGUMENT; use a
-/// hash of it.
-pub const KVMEM_MAX_KEY_BYTES: u64 = 1 << 20;
-
-/// Borrows a key for a lookup.
-///
-/// # Safety
-/// Those of [`list`], for `key_bytes` bytes.
-pub(crate) unsafe fn key_at<'a>(key: *const c_void, key_bytes: u64) -> Result<&'a [u8], CallError> {
-    if key_bytes > KVMEM_MAX_KEY_BYTES {
-        return Err(CallError::invalid(format_args!(
-            "the key has {key_bytes} bytes, and may have at most {KVMEM_MAX_KEY_BYTES}: use a \
-             hash of the key"
-        )));
-    }
-    // SAFETY: promise 1 of the C caller, for `key`.
-    unsafe { list(key.cast::<u8>(), key_bytes, "key") }
-}
-
-/// Copies a key.
-pub(crate) fn copy_key(key: &[u8]) -> Result<Key, CallError> {
-    let mut copy = Vec::new();
-    copy.try_reserve_exact(key.len()).map_err(|_| {
-        CallError::new(
-            KVMEM_ERR_NO_MEMORY,
-            format_args!(
-                "the key of {} bytes cannot be copied: no memory is left; free some, or use a \
-                 hash of the key",
-                key.len()
-            ),
-        )
-    })?;
-    copy.extend_from_slice(key);
-    Ok(copy.into())
-}
+pub(crate) use crate::kv_value::{
+    Key, copy_key, key_at, kvmem_kv_cache_key, kvmem_kv_cache_pin, kvmem_kv_cache_value, no_value,
+    value,
+};
+use crate::lower_tier::SharedLowerTier;
+use crate::queued_cache::{
+    KVMEM_ON_DROP_DISCARD, KVMEM_ON_DROP_WRITE, KVMEM_WHEN_FULL_DROP, KVMEM_WHEN_FULL_WAIT,
+    QueuedCache,
+};
 
 /// Values under keys, stored in blocks of a pool. Any thread can look up a value. A value is pinned
 /// while it is used, and evicted when the cache needs space. A key is any bytes. Owned by the
@@ -70,12 +41,6 @@ pub struct kvmem_kv_cache {
     _opaque: [u8; 0],
 }
 
-/// A pin on a value. While it exists, the value is neither evicted nor freed. Owned by the caller:
-/// kvmem_kv_cache_pin_release. Any thread.
-pub struct kvmem_kv_cache_pin {
-    _opaque: [u8; 0],
-}
-
 /// A block for a value that is being written. Owned by the caller:
 /// kvmem_kv_cache_reservation_commit or kvmem_kv_cache_reservation_release. Any thread, one at a time.
 pub struct kvmem_kv_cache_reservation {
@@ -83,7 +48,6 @@ pub struct kvmem_kv_cache_reservation {
 }
 
 object!(kvmem_kv_cache, QueuedCache, Cache);
-object!(kvmem_kv_cache_pin, Pinned<Key>, Pin);
 object!(kvmem_kv_cache_reservation, Reservation<Key>, Reservation);
 
 /// Eviction: the least recently used value goes first. The default.
@@ -253,46 +217,6 @@ pub unsafe extern "C" fn kvmem_kv_cache_create(
         made.put(cache);
         Ok(())
     })
-}
-
-/// A pinned value.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_kv_cache_value {
-    /// The pin. The bytes are valid until it is released.
-    pub pin: *mut kvmem_kv_cache_pin,
-    /// The bytes, for reading. The address has no particular alignment.
-    pub data: *const c_void,
-    /// Number of bytes.
-    pub bytes: u64,
-    /// Offset of the first byte in the pool.
-    pub offset: u64,
-}
-
-/// Returns the structure for "no value".
-pub(crate) fn no_value() -> kvmem_kv_cache_value {
-    kvmem_kv_cache_value { pin: std::ptr::null_mut(), data: std::ptr::null(), bytes: 0, offset: 0 }
-}
-
-pub(crate) fn value(pinned: Pinned<Key>) -> Result<kvmem_kv_cache_value, CallError> {
-    let block = pinned.block();
-    let (data, bytes, offset) = (block.as_ptr().cast(), block.len() as u64, block.offset());
-    Ok(kvmem_kv_cache_value {
-        pin: kvmem_kv_cache_pin::table().insert(pinned)?,
-        data,
-        bytes,
-        offset,
-    })
-}
-
-/// A key in a list of keys.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_kv_cache_key {
-    /// The bytes of the key; may be NULL if there are none.
-    pub key: *const c_void,
-    /// Number of bytes.
-    pub key_bytes: u64,
 }
 
 /// Starts to fetch into the processor's caches what kvmem_kv_cache_get and kvmem_kv_cache_reserve
@@ -604,4 +528,70 @@ pub unsafe extern "C" fn kvmem_kv_cache_destroy(cache: *mut kvmem_kv_cache) -> k
     // SAFETY: promise 2 of the C caller.
     let mut promise = unsafe { ObjectPromise::of_caller() };
     destroy(&mut promise, cache)
+}
+
+/// The maximum of `write_behind_writers`.
+const MAX_WRITERS: u32 = 64;
+
+/// Makes the queue that the options ask for, above `tier`.
+fn queue(
+    pool: &Pool,
+    wanted: &kvmem_kv_cache_options,
+    tier: Option<&SharedLowerTier>,
+) -> Result<Option<Arc<WriteBehind>>, CallError> {
+    check_reserved(wanted.reserved, "reserved")?;
+    let when_full = match wanted.write_behind_when_full {
+        KVMEM_WHEN_FULL_WAIT => WhenFull::Wait,
+        KVMEM_WHEN_FULL_DROP => WhenFull::Drop,
+        other => {
+            return Err(CallError::invalid(format_args!(
+                "write_behind_when_full is {other}: use KVMEM_WHEN_FULL_WAIT or \
+                 KVMEM_WHEN_FULL_DROP"
+            )));
+        }
+    };
+    let on_drop = match wanted.write_behind_on_drop {
+        KVMEM_ON_DROP_WRITE => OnDrop::Write,
+        KVMEM_ON_DROP_DISCARD => OnDrop::Discard,
+        other => {
+            return Err(CallError::invalid(format_args!(
+                "write_behind_on_drop is {other}: use KVMEM_ON_DROP_WRITE or KVMEM_ON_DROP_DISCARD"
+            )));
+        }
+    };
+    if !(1..=MAX_WRITERS).contains(&wanted.write_behind_writers) {
+        return Err(CallError::invalid(format_args!(
+            "write_behind_writers is {}: use 1 to {MAX_WRITERS}",
+            wanted.write_behind_writers
+        )));
+    }
+    let bytes = match wanted.write_behind_bytes {
+        u64::MAX => return Ok(None),
+        0 => {
+            return Err(CallError::invalid(
+                "write_behind_bytes is 0: use at least 1, or UINT64_MAX for no queue",
+            ));
+        }
+        bytes => bytes,
+    };
+    let Some(tier) = tier else {
+        return Err(CallError::invalid(format_args!(
+            "write_behind_bytes is {bytes} without lower_tier: set both, or neither"
+        )));
+    };
+    let queue = WriteBehind::builder(pool, Arc::clone(tier))
+        .max_bytes(bytes)
+        .when_full(when_full)
+        .writers(size(u64::from(wanted.write_behind_writers)))
+        .on_drop(on_drop)
+        .build();
+    queue.map(|queue| Some(Arc::new(queue))).map_err(|error| {
+        CallError::new(
+            KVMEM_ERR_SYSTEM,
+            format_args!(
+                "no thread can be started that writes evicted values: {error}; raise the limit of \
+                 threads, or leave write_behind_bytes UINT64_MAX"
+            ),
+        )
+    })
 }

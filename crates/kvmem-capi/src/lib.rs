@@ -108,6 +108,10 @@ mod tier_set;
 
 mod lower_tier;
 
+mod kv_value;
+
+mod queued_cache;
+
 mod kv_cache;
 
 mod write_behind;
@@ -148,6 +152,7 @@ pub use fetching::*;
 pub use gslice::*;
 pub use key::*;
 pub use kv_cache::*;
+pub use kv_value::*;
 pub use last_error::*;
 pub use lower_tier::*;
 pub use node_client::*;
@@ -164,6 +169,7 @@ pub use options::{
 pub use pool::*;
 pub use prefix::*;
 pub use progress::*;
+pub use queued_cache::*;
 pub use region::*;
 pub use registrars::*;
 pub use registration::*;

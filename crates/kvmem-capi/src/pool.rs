@@ -11,7 +11,6 @@ use kvmem::arena::ProgressOptions;
 use kvmem::offset::{RawAllocation, RawHandle};
 use kvmem::pool::{Pool, PoolBuilder, PoolSize};
 
-use crate::block::kvmem_block;
 use crate::call::{guard, on, out, ranges, report, size, some_text, write_list, write_text};
 use crate::cancel::{kvmem_cancel, token};
 use crate::error::CallError;
@@ -31,6 +30,28 @@ use crate::table::{Object, object};
 /// are freed. Any thread, several at once.
 pub struct kvmem_pool {
     _opaque: [u8; 0],
+}
+
+/// Bytes of a pool, as plain data: it may be copied and stored anywhere. Any bits are safe to pass
+/// back. If the block was freed before, the call returns an error and changes nothing. The bytes
+/// belong to the caller until kvmem_block_free.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_block {
+    /// Its pool; NULL: no block.
+    pub pool: *mut kvmem_pool,
+    /// Number of the pool's metadata, never reused in this process.
+    pub allocator: u64,
+    /// Its slot in the metadata.
+    pub slot: u32,
+    /// Generation of the slot.
+    pub generation: u32,
+    /// The first address.
+    pub data: *mut c_void,
+    /// Offset in the pool.
+    pub offset: u64,
+    /// Length in bytes, exactly as requested.
+    pub bytes: u64,
 }
 
 object!(kvmem_pool, PoolEntry, Pool);

@@ -14,10 +14,10 @@
 //! mutably. If two threads destroy the same object, one of them gets KVMEM_ERR_BAD_HANDLE.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::error::{BadHandle, CallError};
-use crate::fork::{self, ForkScope};
+use crate::fork::{self, ForkScope, Mark};
 use crate::handle::{CLOSED, FORKED, GENERATION_BITS, KIND_SHIFT, Kind, MARK, POISONED, SLOT_BITS};
 use crate::promise::ObjectPromise;
 use crate::slots::{Slot, Slots};
@@ -63,16 +63,23 @@ const GENERATION_MASK: u64 = (1 << GENERATION_BITS) - 1;
 /// The objects of one type.
 pub(crate) struct HandleTable<T: Object> {
     slots: Slots<T::Value>,
+    /// For forked children.
+    mark: Mark,
+    is_marked: AtomicBool,
 }
 
 impl<T: Object> HandleTable<T> {
     pub(crate) const fn new() -> Self {
-        HandleTable { slots: Slots::new() }
+        let mark = Mark(|| T::table().mark_forked());
+        HandleTable { slots: Slots::new(), mark, is_marked: AtomicBool::new(false) }
     }
 
     /// Adds an object and returns its handle.
     pub(crate) fn insert(&self, value: T::Value) -> Result<*mut T, CallError> {
-        fork::install_handler();
+        // Relaxed, both: a second time is harmless.
+        if !self.is_marked.load(Ordering::Relaxed) && fork::mark_in_children(&T::table().mark) {
+            self.is_marked.store(true, Ordering::Relaxed);
+        }
         let index = self.slots.acquire().ok_or(CallError::TooManyObjects(1 << SLOT_BITS))?;
         let slot = self.slots.get(index);
         // Relaxed, both: this thread owns the slot; `acquire` returned it.

@@ -9,7 +9,7 @@ use kvmem_tier::{OpenReport, TierSet, TierSetError};
 use crate::call::{destroy, guard, list, on, out};
 use crate::disk_tier::{kvmem_disk_tier_options, kvmem_disk_tier_report, report_of, tier_options};
 use crate::error::CallError;
-use crate::kv_cache::kvmem_kv_cache_key;
+use crate::kv_value::kvmem_kv_cache_key;
 use crate::options;
 use crate::pool::kvmem_pool;
 use crate::promise::ObjectPromise;

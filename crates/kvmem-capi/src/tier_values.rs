@@ -8,7 +8,7 @@ use kvmem_tier::{Fetched, TierSet};
 
 use crate::call::{list, out, size, value_bytes};
 use crate::error::CallError;
-use crate::kv_cache::{key_at, kvmem_kv_cache_key};
+use crate::kv_value::{key_at, kvmem_kv_cache_key};
 use crate::stats::kvmem_disk_tier_stats;
 use crate::status::*;
 
