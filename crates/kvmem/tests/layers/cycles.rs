@@ -1,8 +1,13 @@
-//! Inside a layer no module uses itself through others.
+//! Inside a crate no module uses itself through others.
 //!
 //! At each level of the file tree the files and folders beside each other form no cycle: a reader
-//! can order them so that each needs only those before it. `mod.rs` declares and re-exports, so a
-//! path through it counts as a use of the file that defines the name.
+//! can order them so that each needs only those before it. A re-export uses nothing, so a path
+//! through it counts as a use of the file that defines the name. Two uses do not count:
+//!
+//! - that of a file by the file of its folder (`mod.rs`, the file with the folder's name, `lib.rs`,
+//!   `main.rs`), which is made of the folder's files as a structure is made of its fields;
+//! - that of a type by a file that adds methods to it. A type may have its methods in several files
+//!   by groups, each with what the group needs, and the file of the type has fields of these.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +19,7 @@ type ModulePath = Vec<String>;
 /// A source file's names and what it uses of the crate.
 #[derive(Default)]
 struct Module {
-    /// It is a folder's `mod.rs`.
+    /// It is the file of a folder.
     is_folder: bool,
     /// Absolute paths that it uses or re-exports.
     uses: BTreeSet<ModulePath>,
@@ -22,8 +27,14 @@ struct Module {
     exports: BTreeMap<String, ModulePath>,
     /// Absolute paths of the modules of which it re-exports everything.
     globs: Vec<ModulePath>,
-    /// Items of a `mod.rs` that neither declare nor re-export.
+    /// Items of a folder's file that neither declare nor re-export.
     definitions: Vec<String>,
+    /// Types to which it adds methods.
+    extends: BTreeSet<String>,
+    /// Names that the file uses outside its imports.
+    words: BTreeSet<String>,
+    /// Modules that only tests have.
+    for_tests: BTreeSet<String>,
 }
 
 /// Reads the tokens of one source file.
@@ -33,10 +44,10 @@ struct Reader<'a> {
     here: ModulePath,
 }
 
-/// Whether an attribute is `cfg(test)`, or that without a checker.
+/// Whether an attribute is `cfg(test)`, or that with further conditions.
 fn is_for_tests(attribute: &Group) -> bool {
     let text = attribute.stream().to_string().replace(' ', "");
-    text == "cfg(test)" || text == "cfg(all(test,not(loom)))"
+    text == "cfg(test)" || text.starts_with("cfg(all(test,")
 }
 
 impl Reader<'_> {
@@ -52,6 +63,11 @@ impl Reader<'_> {
                 {
                     at += 2;
                     while at < tokens.len() && !ends_item(&tokens[at]) {
+                        if let [TokenTree::Ident(word), TokenTree::Ident(name), ..] = &tokens[at..]
+                            && word == "mod"
+                        {
+                            self.module.for_tests.insert(name.to_string());
+                        }
                         at += 1;
                     }
                     at += 1;
@@ -68,9 +84,19 @@ impl Reader<'_> {
                     self.import(&tokens[at + 1..end], &[], true, depth, exported);
                     at = end + 1;
                 }
-                [TokenTree::Ident(word), ..] if word == "crate" || word == "super" => {
+                [TokenTree::Ident(word), TokenTree::Group(group), ..]
+                    if word == "pub" && group.delimiter() == Delimiter::Parenthesis =>
+                {
+                    at += 2;
+                }
+                [TokenTree::Ident(word), rest @ ..] if word == "impl" => {
+                    self.module.extends.extend(extended(rest));
+                    at += 1;
+                }
+                [TokenTree::Ident(word), ..] => {
                     // `pub(crate)` and `pub(in super::…)` name no use.
-                    if at + 1 < tokens.len() && is(&tokens[at + 1], ':') {
+                    self.module.words.insert(word.to_string());
+                    if matches!(&tokens[at + 1..], [one, two, ..] if is(one, ':') && is(two, ':')) {
                         let path: Vec<TokenTree> = tokens[at..]
                             .iter()
                             .take_while(|token| {
@@ -83,11 +109,6 @@ impl Reader<'_> {
                     } else {
                         at += 1;
                     }
-                }
-                [TokenTree::Ident(word), TokenTree::Group(group), ..]
-                    if word == "pub" && group.delimiter() == Delimiter::Parenthesis =>
-                {
-                    at += 2;
                 }
                 [TokenTree::Group(group), ..] => {
                     self.read(group.stream(), depth);
@@ -171,9 +192,10 @@ impl Reader<'_> {
     fn imported(&mut self, path: ModulePath, name: Option<String>, exported: bool) {
         if exported {
             let name = name.unwrap_or_else(|| path.last().expect("a name").clone());
-            self.module.exports.insert(name, path.clone());
+            self.module.exports.insert(name, path);
+        } else {
+            self.module.uses.insert(path);
         }
-        self.module.uses.insert(path);
     }
 }
 
@@ -185,6 +207,24 @@ fn is(token: &TokenTree, wanted: char) -> bool {
 fn ends_item(token: &TokenTree) -> bool {
     is(token, ';')
         || matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace)
+}
+
+/// Returns the type to which the tokens after an `impl` add methods, if these are no trait's.
+fn extended(tokens: &[TokenTree]) -> Option<String> {
+    let mut depth = 0;
+    let mut name = None;
+    for token in tokens {
+        match token {
+            TokenTree::Punct(punct) if punct.as_char() == '<' => depth += 1,
+            TokenTree::Punct(punct) if punct.as_char() == '>' => depth -= 1,
+            TokenTree::Ident(word) if word == "for" => return None,
+            TokenTree::Ident(word) if word == "where" => break,
+            TokenTree::Ident(word) if depth == 0 => name = Some(word.to_string()),
+            TokenTree::Group(group) if group.delimiter() == Delimiter::Brace => break,
+            _ => {}
+        }
+    }
+    name
 }
 
 /// Whether the tokens before a `use` make it public to other files.
@@ -233,7 +273,7 @@ impl Tree {
         let mut modules = BTreeMap::new();
         let folders: BTreeSet<ModulePath> = sources
             .iter()
-            .filter(|(path, _)| path.len() > 1 && !path.iter().any(|name| name == "tests"))
+            .filter(|(path, _)| !path.is_empty() && !path.iter().any(|name| name == "tests"))
             .map(|(path, _)| path[..path.len() - 1].to_vec())
             .collect();
         for (path, source) in sources {
@@ -246,8 +286,17 @@ impl Tree {
                 module.definitions = definitions(tokens.clone());
             }
             Reader { module: &mut module, here: path.clone() }.read(tokens, 0);
+            // What it re-exports, and uses itself.
+            let used = module.exports.iter().filter(|(name, _)| module.words.contains(*name));
+            let used: Vec<ModulePath> = used.map(|(_, path)| path.clone()).collect();
+            module.uses.extend(used);
             modules.insert(path.clone(), module);
         }
+        let for_tests: Vec<ModulePath> = modules
+            .iter()
+            .flat_map(|(path, module)| module.for_tests.iter().map(|name| child(path, name)))
+            .collect();
+        modules.retain(|path, _| !for_tests.iter().any(|tests| path.starts_with(tests)));
         Tree(modules)
     }
 
@@ -258,7 +307,7 @@ impl Tree {
 
     fn search(&self, path: &[String], steps: usize) -> Option<ModulePath> {
         // The longest beginning that is a module.
-        let length = (1..=path.len()).rev().find(|end| self.0.contains_key(&path[..*end]))?;
+        let length = (0..=path.len()).rev().find(|end| self.0.contains_key(&path[..*end]))?;
         let module = &self.0[&path[..length]];
         let here = || path[..length].to_vec();
         if !module.is_folder || length == path.len() || steps == 0 {
@@ -283,9 +332,12 @@ impl Tree {
                 continue;
             }
             for path in &module.uses {
+                if path.last().is_some_and(|name| module.extends.contains(name)) {
+                    continue;
+                }
                 let Some(used) = self.definer(path) else { continue };
                 let common = user.iter().zip(&used).take_while(|(one, other)| one == other).count();
-                if common == 0 || used == *user {
+                if used == *user || used.starts_with(user) {
                     continue;
                 }
                 let child = |path: &ModulePath| {
@@ -345,14 +397,19 @@ impl Tree {
     }
 }
 
-/// Fails if the modules of a layer form a cycle, or a `mod.rs` defines something.
-pub(super) fn check(sources: &[(ModulePath, String)]) {
+fn child(path: &[String], name: &str) -> ModulePath {
+    path.iter().cloned().chain([name.to_owned()]).collect()
+}
+
+/// Lists the cycles of a crate's modules. If `fronts_are_lists`, a `mod.rs` that defines something
+/// is a fault, too.
+pub(super) fn faults(sources: &[(ModulePath, String)], fronts_are_lists: bool) -> Vec<String> {
     let tree = Tree::of(sources);
     let mut faults = Vec::new();
     for (folder, parts) in tree.cycles() {
-        faults.push(format!("a cycle in {}:\n{}", folder.join("/"), parts.join("\n")));
+        faults.push(format!("a cycle in src/{}:\n{}", folder.join("/"), parts.join("\n")));
     }
-    for (path, module) in &tree.0 {
+    for (path, module) in tree.0.iter().filter(|(path, _)| fronts_are_lists && !path.is_empty()) {
         if !module.definitions.is_empty() {
             faults.push(format!(
                 "{}/mod.rs defines {}: it declares and re-exports, and nothing else",
@@ -371,14 +428,17 @@ pub(super) fn check(sources: &[(ModulePath, String)]) {
             }
         }
     }
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    faults
 }
 
 /// Returns the cycles in a made-up layer of the files `(path, source)`.
 fn cycles_of(files: &[(&str, &str)]) -> Vec<String> {
     let sources: Vec<(ModulePath, String)> = files
         .iter()
-        .map(|(path, source)| (path.split("::").map(str::to_owned).collect(), (*source).to_owned()))
+        .map(|(path, source)| {
+            let names = path.split("::").filter(|name| !name.is_empty()).map(str::to_owned);
+            (names.collect(), (*source).to_owned())
+        })
         .collect();
     Tree::of(&sources).cycles().into_iter().flat_map(|(_, parts)| parts).collect()
 }
@@ -432,6 +492,26 @@ fn what_is_no_cycle_is_not_reported() {
     ] {
         let found = cycles_of(&[front, ("l::a", back), ("l::b", "use super::A;")]);
         assert_eq!(found, Vec::<String>::new(), "{back}");
+    }
+}
+
+#[test]
+fn a_folder_is_made_of_its_files_and_a_type_of_groups_of_methods() {
+    let folder = [
+        ("", "mod l; use l::Error; struct Cli;"),
+        ("l", "mod a; use a::A; pub struct Error; fn f() -> a::B {}"),
+        ("l::a", "use super::Error; use crate::Cli;"),
+    ];
+    assert_eq!(cycles_of(&folder), Vec::<String>::new());
+    // Beside its methods the file may use nothing of the type's file.
+    for (methods, count) in [
+        ("use super::t::T; struct G; impl T { fn f(&self) -> T {} }", 0),
+        ("use super::t::T; struct G; impl<K: Ord> T<K> where K: Copy { fn f(&self) {} }", 0),
+        ("use super::t::{T, U}; struct G; impl T { fn f(&self) -> U {} }", 2),
+        ("use super::t::T; struct G; impl From<G> for T {}", 2),
+    ] {
+        let files = [("l", "mod t; mod g;"), ("l::t", "use super::g::G;"), ("l::g", methods)];
+        assert_eq!(cycles_of(&files).len(), count, "{methods}");
     }
 }
 
