@@ -10,7 +10,7 @@ use clap::Args;
 
 use crate::bench_tier::{beside, finish, suite};
 use crate::setup::{self, works};
-use crate::{engines, python};
+use crate::{engines, venv};
 
 /// What to measure.
 #[derive(Args)]
@@ -40,7 +40,7 @@ pub(crate) fn run(root: &Path, options: &BenchNodeOptions) -> Result<ExitCode> {
     }
     match engines::lmcache_server(root) {
         Some((python, variables)) => {
-            bench.env("PATH", python::path_with(&python)).envs(variables);
+            bench.env("PATH", venv::path_with(&python)).envs(variables);
             beside(&mut bench, "lmcache", &root.join("bench/contenders/lmcache_server.py"));
         }
         None => println!("lmcache is left out: KVMEM_WITH_TORCH=1 installs it, with PyTorch"),

@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::workspace::cargo;
-use crate::{engines, python, setup};
+use crate::{engines, setup, venv};
 
 /// What to measure.
 #[derive(Args)]
@@ -43,7 +43,7 @@ pub(crate) fn run(root: &Path, options: &BenchTierOptions) -> Result<ExitCode> {
     }
     match engines::sglang(root) {
         Some((packages, wheel)) => {
-            bench.env("PATH", python::path_with(&packages)).env("SGLANG_DIR", wheel);
+            bench.env("PATH", venv::path_with(&packages)).env("SGLANG_DIR", wheel);
             beside(&mut bench, "hicache-file", &root.join("bench/contenders/hicache_file.py"));
         }
         None => println!("hicache-file is left out: SGLang's wheel or numpy is missing"),

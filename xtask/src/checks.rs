@@ -3,7 +3,7 @@
 //! A group of checks is some tasks of the [`schedule`]. Commands of cargo that share the target
 //! folder run one at a time, because cargo locks it; the test programs that they build run beside
 //! them. A failing step does not stop the run. A test that fails runs once more, alone, when all
-//! tasks have ended: see [`retry`](crate::retry). The last line is the sum over all steps,
+//! tasks have ended: see [`step`](crate::step). The last line is the sum over all steps,
 //! `N passed, N failed`. Every test counts once, and so does every step that does not consist of
 //! tests.
 //!
@@ -101,8 +101,6 @@ enum Group {
 const TARGET: &str = "target";
 /// The target folder of the model checks and the fuzz targets.
 const CHECKS: &str = "target/checks";
-/// The machine's hugepages and `/dev/shm`: its tasks change them, or look for forgotten files.
-pub(crate) const MACHINE: &str = "machine";
 /// The task that builds the test programs.
 const BUILD: &str = "build";
 

@@ -14,10 +14,10 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::python;
 use crate::say;
 use crate::setup::{self, works};
 use crate::step;
+use crate::venv;
 
 /// The folder of the engines. Tests in Rust know this name as well.
 const PLACE: &str = "target/engines";
@@ -291,7 +291,7 @@ impl Place {
 
     /// Makes the environment, unless there is one of the Python that the tests run with.
     fn make(&self) {
-        let Some(python) = python::find() else { return };
+        let Some(python) = venv::find() else { return };
         let version = "import sys; print(f'python{sys.version_info[0]}.{sys.version_info[1]}')";
         let version = Command::new(&python).args(["-c", version]).stdin(Stdio::null()).output();
         let version = version

@@ -9,9 +9,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::json;
 
-use crate::python;
 use crate::run::output;
 use crate::say;
+use crate::venv;
 
 /// Where runs leave their outcomes.
 const OUTCOMES: &str = "target/engine-outcomes";
@@ -38,7 +38,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
 }
 
 fn table(root: &Path, action: &str) -> Result<()> {
-    let python = python::find().context("Python 3.11 or later is missing")?;
+    let python = venv::find().context("Python 3.11 or later is missing")?;
     let mut table = Command::new(python);
     table.arg("-B").arg(root.join("xtask/tests/engines/table.py")).arg(root).arg(action);
     say!("{}", output(&mut table)?.trim());

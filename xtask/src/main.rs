@@ -6,7 +6,6 @@
 //! - [`checks`] names the steps of `cargo xtask test`,
 //! - [`schedule`] runs tasks side by side, with the [`output`] of each step in one piece,
 //! - [`step`] runs a step, shows its output, counts its tests and keeps its time,
-//! - [`retry`] runs tests that failed once more, alone,
 //! - [`programs`] reads which test programs cargo has built,
 //! - [`setup`] looks for the tools that the steps need and installs those it can,
 //! - [`run`] runs commands that must succeed, [`venv`] makes environments of Python,
@@ -54,7 +53,6 @@ mod package;
 mod programs;
 mod python;
 mod record;
-mod retry;
 mod run;
 mod sanitize;
 mod schedule;

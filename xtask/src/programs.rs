@@ -12,7 +12,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use crate::step::{Kind, Report};
-use crate::workspace::cargo;
+use crate::workspace::{cargo, target_folder};
 
 /// The kind of program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,6 +112,16 @@ fn program(message: &Value) -> Option<Program> {
         _ => format!("{package} unit"),
     };
     Some(Program { kind, folder, target, name, path })
+}
+
+/// Returns the variables that name built programs to the tests.
+pub(crate) fn variables(root: &Path) -> Vec<(&'static str, PathBuf)> {
+    let Ok(target) = target_folder(root) else { return Vec::new() };
+    [("KVMEM_COMMAND", "kvmem"), ("KVMEM_NODE_SERVER", "examples/serve")]
+        .map(|(variable, program)| (variable, target.join("debug").join(program)))
+        .into_iter()
+        .filter(|(_, program)| program.exists())
+        .collect()
 }
 
 #[cfg(test)]

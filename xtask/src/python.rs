@@ -11,13 +11,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::checks::MACHINE;
 use crate::engines;
 use crate::engines_matrix;
 use crate::notices;
+use crate::programs;
 use crate::say;
-use crate::schedule::Task;
-use crate::setup::{self, works};
+use crate::schedule::{MACHINE, Task};
 use crate::step::{Kind, Report};
 use crate::venv;
 use crate::vllm_cpu;
@@ -42,19 +41,6 @@ const LINTED: [&str; 3] = ["crates/kvmem-python", "docs/site", "xtask/tests"];
 
 /// The kind of run under which the outcomes of the tests are filed.
 const OUTCOMES: &str = "python";
-
-/// The arguments of a quiet installation by pip.
-pub(crate) const PIP: [&str; 6] =
-    ["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"];
-
-/// Interpreters to look for, in order of preference.
-const PYTHONS: [&str; 5] = ["python3", "python3.11", "python3.12", "python3.13", "python3.14"];
-
-/// Program whose exit status is 0 if its interpreter is suitable.
-const IS_SUITABLE: &str = "\
-import sys, sysconfig, venv, ensurepip
-is_free_threaded = sysconfig.get_config_var('Py_GIL_DISABLED')
-sys.exit(sys.version_info < (3, 11) or bool(is_free_threaded))";
 
 /// What to do with the package, once its wheel is built.
 #[derive(Clone, Copy)]
@@ -181,7 +167,7 @@ fn pack(
     build.arg(root.join("crates/kvmem-python"));
     build.env("CARGO_TARGET_DIR", &folder);
     build.env("MATURIN_PEP517_ARGS", format!("--profile={profile}"));
-    build.env("PATH", path_with(python.parent()?));
+    build.env("PATH", venv::path_with(python.parent()?));
     // A wheel of another version would be installed in place of the new one.
     let _ = fs::remove_dir_all(&wheels);
     if !report.command("python: wheel", Kind::Plain, &mut build) {
@@ -203,7 +189,7 @@ fn test(root: &Path, installed: Installed, has_engine: bool, report: &mut Report
     tests.env_remove("PYTHONDONTWRITEBYTECODE");
     tests.env("PYTHONPYCACHEPREFIX", root.join("target/python/bytecode"));
     tests.envs(installed.variables);
-    tests.envs(programs(root));
+    tests.envs(programs::variables(root));
     if has_engine {
         let folder = root.join(vllm_cpu::TESTS_OF_MODULES);
         let globs = vllm_cpu::OF_MODULES.map(|name| folder.join(format!("{name}*.py")));
@@ -217,16 +203,6 @@ fn test(root: &Path, installed: Installed, has_engine: bool, report: &mut Report
     report.check("python: the table of engines", || engines_matrix::check(root));
 }
 
-/// Returns the variables that name built programs to the tests.
-pub(crate) fn programs(root: &Path) -> Vec<(&'static str, PathBuf)> {
-    let Ok(target) = crate::workspace::target_folder(root) else { return Vec::new() };
-    [("KVMEM_COMMAND", "kvmem"), ("KVMEM_NODE_SERVER", "examples/serve")]
-        .map(|(variable, program)| (variable, target.join("debug").join(program)))
-        .into_iter()
-        .filter(|(_, program)| program.exists())
-        .collect()
-}
-
 /// Checks the format of the Python files, and lints them, by the settings in their
 /// `pyproject.toml`.
 fn lint(root: &Path, python: &Path, report: &mut Report) {
@@ -237,35 +213,5 @@ fn lint(root: &Path, python: &Path, report: &mut Report) {
         let mut ruff = Command::new(python);
         ruff.current_dir(root).args(["-m", "ruff"]).args(arguments).args(LINTED);
         report.command(name, Kind::Plain, &mut ruff);
-    }
-}
-
-/// Returns a suitable Python, after installing its Debian package if necessary.
-pub(crate) fn find() -> Option<String> {
-    let found = || {
-        PYTHONS.into_iter().find(|python| works(python, &["-c", IS_SUITABLE])).map(str::to_owned)
-    };
-    let missing = "Python with the module venv is missing";
-    setup::package(missing, "python3-venv", || found().is_some())
-        .ok()
-        .filter(|installed| *installed)
-        .and_then(|_| found())
-}
-
-/// Returns `PATH` with a folder before it.
-pub(crate) fn path_with(folder: &Path) -> std::ffi::OsString {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path));
-    std::env::join_paths(folders).unwrap_or(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_folder_comes_first() {
-        let path = path_with(Path::new("/here/first"));
-        assert_eq!(std::env::split_paths(&path).next().unwrap(), Path::new("/here/first"));
     }
 }

@@ -23,6 +23,9 @@ use std::time::Duration;
 use crate::output;
 use crate::step::Report;
 
+/// The machine's hugepages and `/dev/shm`: its tasks change them, or look for forgotten files.
+pub(crate) const MACHINE: &str = "machine";
+
 /// The work of a task: adds its steps to the report, and returns tasks to run after it.
 type Work<'a> = Box<dyn FnOnce(&mut Report) -> Vec<Task<'a>> + Send + 'a>;
 

@@ -12,10 +12,12 @@
 //! line when it begins and all its output when it ends.
 //!
 //! - [`count`] reads the results of test runners,
+//! - [`retry`] runs tests that failed once more, alone,
 //! - [`child`] runs a command and ends it with this process.
 
 pub(crate) mod child;
-pub(crate) mod count;
+mod count;
+mod retry;
 
 use std::fs::File;
 use std::io;
@@ -23,9 +25,9 @@ use std::process::{Command, ExitStatus};
 use std::time::{Duration, Instant};
 
 use crate::output;
-use crate::retry::{self, FailedTests, Retry};
 use crate::say;
 use count::Count;
+use retry::{FailedTests, Retry};
 
 /// Whether a command counts as one check or reports tests of its own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -11,9 +11,8 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
 
-use crate::python;
 use crate::say;
-use crate::setup::{by_hand, works};
+use crate::setup::{self, by_hand, works};
 use crate::step::succeeds;
 
 /// The chores' own tools. Those whose warnings are errors, and whose rules and schemas differ
@@ -34,6 +33,19 @@ const TOOLS: [&str; 13] = [
     "pytest>=8,<10",
 ];
 
+/// The arguments of a quiet installation by pip.
+pub(crate) const PIP: [&str; 6] =
+    ["-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"];
+
+/// Interpreters to look for, in order of preference.
+const PYTHONS: [&str; 5] = ["python3", "python3.11", "python3.12", "python3.13", "python3.14"];
+
+/// Program whose exit status is 0 if its interpreter is suitable.
+const IS_SUITABLE: &str = "\
+import sys, sysconfig, venv, ensurepip
+is_free_threaded = sysconfig.get_config_var('Py_GIL_DISABLED')
+sys.exit(sys.version_info < (3, 11) or bool(is_free_threaded))";
+
 /// An environment.
 #[derive(Clone)]
 pub(crate) struct Environment {
@@ -48,7 +60,7 @@ impl Environment {
 
     /// Returns a `PATH` in which its programs come first.
     pub(crate) fn path(&self) -> OsString {
-        python::path_with(&self.folder.join("bin"))
+        path_with(&self.folder.join("bin"))
     }
 }
 
@@ -63,7 +75,7 @@ pub(crate) fn make(folder: &Path, packages: &[&str]) -> Result<Environment> {
     static TURN: Mutex<()> = Mutex::new(());
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let environment = Environment { folder: folder.to_owned() };
-    let found = python::find().with_context(|| {
+    let found = find().with_context(|| {
         let package = by_hand("python3 python3-venv");
         format!("Python 3.11 or later with the modules venv and ensurepip is missing: {package}")
     })?;
@@ -79,10 +91,40 @@ pub(crate) fn make(folder: &Path, packages: &[&str]) -> Result<Environment> {
     let made = succeeds(Command::new(&found).args(["-m", "venv", "--clear"]).arg(folder));
     ensure!(made, "{found} could not make a virtual environment in {}", folder.display());
     ensure!(
-        succeeds(Command::new(&python).args(python::PIP).args(["--retries", "3"]).args(packages)),
+        succeeds(Command::new(&python).args(PIP).args(["--retries", "3"]).args(packages)),
         "pip cannot install {}: check the network, or set a mirror in pip.conf",
         packages.join(", ")
     );
     fs::write(&stamp, wanted)?;
     Ok(environment)
+}
+
+/// Returns a suitable Python, after installing its Debian package if necessary.
+pub(crate) fn find() -> Option<String> {
+    let found = || {
+        PYTHONS.into_iter().find(|python| works(python, &["-c", IS_SUITABLE])).map(str::to_owned)
+    };
+    let missing = "Python with the module venv is missing";
+    setup::package(missing, "python3-venv", || found().is_some())
+        .ok()
+        .filter(|installed| *installed)
+        .and_then(|_| found())
+}
+
+/// Returns `PATH` with a folder before it.
+pub(crate) fn path_with(folder: &Path) -> std::ffi::OsString {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::iter::once(folder.to_owned()).chain(std::env::split_paths(&path));
+    std::env::join_paths(folders).unwrap_or(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_comes_first() {
+        let path = path_with(Path::new("/here/first"));
+        assert_eq!(std::env::split_paths(&path).next().unwrap(), Path::new("/here/first"));
+    }
 }

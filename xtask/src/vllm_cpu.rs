@@ -15,9 +15,10 @@ use anyhow::{Context, Result, ensure};
 
 use crate::engines;
 use crate::engines_matrix;
-use crate::python;
+use crate::programs;
 use crate::say;
 use crate::step::{Kind, Report, succeeds};
+use crate::venv;
 
 /// What uv installs.
 const PACKAGES: [&str; 6] = [
@@ -82,17 +83,17 @@ pub(crate) fn fetch(root: &Path, report: &mut Report) -> Option<PathBuf> {
 pub(crate) fn install(root: &Path, wheel: &Path, report: &mut Report) -> Option<PathBuf> {
     let python = fetch(root, report)?;
     let mut install = Command::new(&python);
-    install.args(python::PIP).args(["--no-deps", "--force-reinstall"]).arg(wheel);
+    install.args(venv::PIP).args(["--no-deps", "--force-reinstall"]).arg(wheel);
     report.command("engine: the package", Kind::Plain, &mut install).then_some(python)
 }
 
 fn install_engine(root: &Path, python: &Path) -> Result<()> {
     let place = root.join(PLACE);
-    let found = python::find().context("Python 3.11 or later is missing")?;
+    let found = venv::find().context("Python 3.11 or later is missing")?;
     say!("vLLM on the CPU, llama.cpp, Transformers: 6 GB in {PLACE}");
     let made = succeeds(Command::new(found).args(["-m", "venv", "--clear"]).arg(&place))
         // uv alone replaces requirements, and it unpacks with all processors.
-        && succeeds(Command::new(python).args(python::PIP).arg("uv"));
+        && succeeds(Command::new(python).args(venv::PIP).arg("uv"));
     ensure!(made, "an environment with uv cannot be made in {PLACE}: see above");
     let overrides = place.join("overrides.txt");
     fs::write(&overrides, OVERRIDES)?;
@@ -133,7 +134,7 @@ pub(crate) fn test_modules(
     // Packages of engines that those tests import too, such as Mooncake's.
     engines::lend(root, &root.join(PLACE));
     let mut tests = pytest(root, python);
-    tests.envs(variables.iter().map(|(name, value)| (name, value))).envs(python::programs(root));
+    tests.envs(variables.iter().map(|(name, value)| (name, value))).envs(programs::variables(root));
     // PyTorch is among the packages, and not all that SGLang imports.
     tests.env_remove("TORCH_DIR").env_remove(engines::WITH_TORCH);
     match other_tests(root) {

@@ -13,7 +13,7 @@
 //! - `xtask/tests/wheel/links.py` rejects what needs more than libc or names a builder's folder,
 //! - [`check`] installs a wheel into clean environments, [`emulated`] one of another architecture.
 
-pub(crate) mod build;
+mod build;
 mod check;
 mod emulated;
 pub(crate) mod stage;

@@ -6,14 +6,14 @@ use std::process::Command;
 
 use anyhow::bail;
 
-use super::{BUILD, MACHINE, TARGET, cargo_in};
+use super::{BUILD, TARGET, cargo_in};
 use crate::chaos;
 use crate::deploy;
 use crate::engines;
 use crate::programs::{self, Program, ProgramKind};
 use crate::run;
 use crate::say;
-use crate::schedule::Task;
+use crate::schedule::{MACHINE, Task};
 use crate::setup;
 use crate::step::{Kind, Report};
 

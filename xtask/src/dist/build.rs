@@ -21,6 +21,9 @@ pub(super) const PACKAGES: [&str; 2] = ["kvmem-capi", "kvmem-cli"];
 /// The tools that link for another version of glibc, from the package index of pip.
 pub(crate) const ZIG: [&str; 2] = ["cargo-zigbuild==0.24.*", "ziglang==0.17.*"];
 
+/// The program that tells what compiled files need.
+pub(crate) const LINKS: &str = "xtask/tests/wheel/links.py";
+
 /// The oldest glibc with all the functions that kvmem takes: `memfd_create` is the youngest.
 const OLDEST_GLIBC: (u32, u32) = (2, 27);
 

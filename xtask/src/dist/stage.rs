@@ -6,14 +6,13 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use super::build::{PACKAGES, cargo_home};
+use super::build::{LINKS, PACKAGES, cargo_home};
 use super::{Shipment, manual};
 use crate::layout::{self, Parts};
 use crate::notices;
 use crate::run::output;
 use crate::say;
 use crate::venv;
-use crate::wheel::build::LINKS;
 
 /// The text that explains the archive, with places for the version and for what it needs.
 const README: &str = include_str!("README.md");

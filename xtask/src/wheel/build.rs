@@ -11,9 +11,10 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
+use super::stage::remove;
 use super::target::{GLIBC, Target};
 use super::{stage, tools, unwinder};
-use crate::dist::build::cargo_home;
+use crate::dist::build::{LINKS, cargo_home};
 use crate::say;
 use crate::venv::Environment;
 
@@ -77,9 +78,6 @@ pub(crate) fn build(
     Ok(to)
 }
 
-/// The program that tells what compiled files need.
-pub(crate) const LINKS: &str = "xtask/tests/wheel/links.py";
-
 /// The common part of all commands of one build.
 struct Recipe<'a> {
     root: &'a Path,
@@ -129,15 +127,5 @@ fn only_file(folder: &Path) -> Result<PathBuf> {
     match files.as_slice() {
         [file] => Ok(file.clone()),
         _ => bail!("{} holds {} files instead of one wheel", folder.display(), files.len()),
-    }
-}
-
-/// Removes a folder, if it exists.
-pub(crate) fn remove(folder: &Path) -> Result<()> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
-        }
-        _ => Ok(()),
     }
 }

@@ -58,11 +58,3 @@ fn audit(tools: &Environment, target: Target, wheel: &Path) -> Result<()> {
     }
     Ok(())
 }
-
-/// Runs a command, which must succeed.
-pub(crate) fn ensure_success(command: &mut Command) -> Result<()> {
-    let program = command.get_program().display().to_string();
-    let status = command.status().with_context(|| format!("cannot run {program}"))?;
-    ensure!(status.success(), "{program} ended with {status}");
-    Ok(())
-}

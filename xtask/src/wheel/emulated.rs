@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::build::remove;
-use super::check::ensure_success;
+use super::stage::remove;
 use super::target::{GLIBC, Target};
+use crate::run::succeed;
 use crate::say;
 use crate::setup::{self, works};
 use crate::step::Report;
@@ -82,8 +82,8 @@ fn install(tools: &Environment, target: Target, wheel: &Path, site: &Path) -> Re
         pip
     };
     let wheel = wheel.to_str().context("the path of the wheel is not Unicode")?;
-    ensure_success(&mut pip(&["--no-index", wheel]))?;
-    ensure_success(&mut pip(&["numpy"]))
+    succeed(&mut pip(&["--no-index", wheel]))?;
+    succeed(&mut pip(&["numpy"]))
 }
 
 /// The programs of another architecture, and what runs them.
@@ -104,13 +104,13 @@ impl Emulator {
     fn module(&self, site: &Path) -> Result<()> {
         let mut python = self.running(&python_of(&self.system)?);
         python.env("PYTHONHOME", self.system.join("usr")).env("PYTHONPATH", site);
-        ensure_success(python.args(["-c", MODULE]))
+        succeed(python.args(["-c", MODULE]))
     }
 
     fn command(&self, site: &Path) -> Result<()> {
         let program = site.join("bin/kvmem");
         let mut version = self.running(&program);
-        ensure_success(version.arg("--version"))?;
+        succeed(version.arg("--version"))?;
         let mut doctor = self.running(&program);
         doctor.args(["doctor", "--size", "16MiB", "--pages", "4k"]);
         // Status 1: this machine lacks something, which is no fault of the command.
@@ -124,7 +124,7 @@ impl Emulator {
             String::from_utf8_lossy(&output.stderr)
         );
         let mut mount = self.running(&program);
-        ensure_success(mount.args(["mount", "--size", "16MiB", "--pages", "4k"]))
+        succeed(mount.args(["mount", "--size", "16MiB", "--pages", "4k"]))
     }
 
     /// Compiles the C program with zig, and runs it with the wheel's library.
@@ -144,11 +144,11 @@ impl Emulator {
         compile.arg(root.join("crates/kvmem-python/tests/wheel/program.c"));
         compile.arg("-I").arg(site.join("kvmem/include"));
         compile.arg("-L").arg(site.join("kvmem/lib")).arg("-lkvmem").arg("-o").arg(&program);
-        ensure_success(&mut compile)?;
+        succeed(&mut compile)?;
         let mut run = self.running(&program);
         // The emulator passes this on to the program alone.
         let library = format!("LD_LIBRARY_PATH={}", site.join("kvmem/lib").display());
-        ensure_success(run.env("QEMU_SET_ENV", library))
+        succeed(run.env("QEMU_SET_ENV", library))
     }
 }
 
@@ -195,15 +195,15 @@ fn unpack_system(system: &Path, target: Target) -> Result<()> {
         apt.args(["--quiet", "--yes"]).args(arguments).stdin(Stdio::null()).stdout(Stdio::null());
         apt
     };
-    ensure_success(&mut apt(&["update"])).context("no package lists")?;
-    ensure_success(&mut apt(&["install", "--download-only", "python3", "libgcc-s1", "libstdc++6"]))
+    succeed(&mut apt(&["update"])).context("no package lists")?;
+    succeed(&mut apt(&["install", "--download-only", "python3", "libgcc-s1", "libstdc++6"]))
         .context("no packages")?;
     let unpacked = system.with_extension("new");
     remove(&unpacked)?;
     for entry in fs::read_dir(state.join("archives"))? {
         let package = entry?.path();
         if package.extension().is_some_and(|extension| extension == "deb") {
-            ensure_success(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&unpacked))?;
+            succeed(Command::new("dpkg-deb").arg("-x").arg(&package).arg(&unpacked))?;
         }
     }
     remove(&state)?;

@@ -11,7 +11,6 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::build::remove;
 use crate::layout::{self, Parts};
 use crate::workspace::version;
 
@@ -43,4 +42,14 @@ pub(crate) fn fill(root: &Path, command: &Path, libraries: &Path, stage: &Path) 
     fs::rename(lib.join(format!("libkvmem.so.{version}")), lib.join(&name))?;
     fs::write(lib.join("libkvmem.so"), format!("/* For the linker. */\nINPUT({name})\n"))?;
     Ok(())
+}
+
+/// Removes a folder, if it exists.
+pub(crate) fn remove(folder: &Path) -> Result<()> {
+    match fs::remove_dir_all(folder) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", folder.display()))
+        }
+        _ => Ok(()),
+    }
 }

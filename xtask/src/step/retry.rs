@@ -25,8 +25,8 @@
 
 use std::process::Command;
 
-use crate::step::Kind;
-use crate::step::count::{self, Count};
+use super::Kind;
+use super::count::{self, Count};
 
 /// How many tests of a run may fail at the first try and run again.
 pub(crate) const MAX_TESTS: usize = 8;
