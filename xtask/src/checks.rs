@@ -186,7 +186,7 @@ pub(crate) fn run(root: &Path, options: &TestOptions) -> Result<ExitCode> {
         let lanes = options.lanes.unwrap_or_else(|| {
             thread::available_parallelism().map_or(2, |processors| processors.get() + 1)
         });
-        report.append(schedule::run(tasks, lanes.max(1), &root.join("target/xtask/times.txt")));
+        report.append(schedule::run(tasks, lanes.max(1)));
     }
     report.retry();
     report.print();

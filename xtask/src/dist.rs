@@ -31,7 +31,7 @@ use clap::Args;
 
 use crate::say;
 use crate::step::Report;
-use crate::workspace::{target_folder, version};
+use crate::workspace::{VERSION, target_folder};
 
 /// The platform, and the folder of the archive.
 #[derive(Args)]
@@ -54,7 +54,7 @@ pub(crate) struct DistOptions {
 struct Shipment<'a> {
     root: &'a Path,
     triple: String,
-    version: String,
+    version: &'static str,
     /// Seconds since 1970 that all files get as their time.
     epoch: u64,
     /// The folder of everything that is made on the way.
@@ -80,7 +80,7 @@ pub(crate) fn run(root: &Path, options: &DistOptions) -> Result<ExitCode> {
     let shipment = Shipment {
         root,
         triple: options.target.clone().map_or_else(build::host, Ok)?,
-        version: version(&root.join("crates/kvmem-cli/Cargo.toml"))?,
+        version: VERSION,
         epoch: epoch(root)?,
         scratch: target.join("shipped"),
         out: options.out.clone().unwrap_or_else(|| target.join("archives")),
@@ -110,11 +110,10 @@ pub(crate) fn quick(root: &Path, built: bool, report: &mut Report) {
         manual::check(&folder)
     });
     report.check("dist: notices and list of parts", || {
-        let (triple, version) =
-            (build::host()?, version(&root.join("crates/kvmem-cli/Cargo.toml"))?);
+        let triple = build::host()?;
         stage::notices(root, &triple)?;
         let file = target_folder(root)?.join("manual/parts.cdx.json");
-        let list = parts::list(root, &triple, &version, epoch(root)?)?;
+        let list = parts::list(root, &triple, VERSION, epoch(root)?)?;
         std::fs::write(&file, list.to_string())?;
         parts::validate(root, &file)
     });

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use clap::Args;
 
 use crate::layout::{Parts, install_into};
-use crate::workspace::{cargo, target_folder, version};
+use crate::workspace::{VERSION, cargo, target_folder};
 
 /// The destination, and which parts it gets.
 #[derive(Args)]
@@ -39,10 +39,9 @@ pub(crate) fn run(root: &Path, options: &InstallOptions) -> Result<ExitCode> {
     let status = build.status().context("cannot run cargo")?;
     ensure!(status.success(), "the build ended with {status}");
     let crate_folder = root.join("crates/kvmem-capi");
-    let version = version(&crate_folder.join("Cargo.toml"))?;
     let built = target_folder(root)?.join("dist");
-    install_into(&options.prefix, &built, &crate_folder.join("include"), &version, parts)
+    install_into(&options.prefix, &built, &crate_folder.join("include"), VERSION, parts)
         .with_context(|| format!("cannot install to {}", options.prefix.display()))?;
-    println!("kvmem {version} is in {}", options.prefix.display());
+    println!("kvmem {VERSION} is in {}", options.prefix.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -21,8 +21,7 @@
 //! - [`dist`] makes the archive of command and C library that is shipped,
 //! - [`notices`] collects the licences of the crates that are compiled into the wheel,
 //! - [`wheel`] builds the Python wheels that are shipped, and tests them,
-//! - [`package`] packs the crates that are published and builds them from their packages, [`msrv`]
-//!   with the oldest toolchain,
+//! - [`package`] packs the crates that are published and builds them from their packages,
 //! - [`count`] counts instructions and mispredicted branches of the loops,
 //! - [`drop_in`] times the class for C++ beside a model of what it replaces,
 //! - [`bench_tier`] measures the disk tier beside other people's code,
@@ -46,7 +45,6 @@ mod engines_matrix;
 mod gpu;
 mod install;
 mod layout;
-mod msrv;
 mod notices;
 mod output;
 mod package;
@@ -104,13 +102,9 @@ enum Chore {
     /// Pack the crates that are published and build them from their packages; compare licences and
     /// public API where the tools for that are installed.
     Package(package::PackageOptions),
-    /// Compile with the oldest toolchain that is promised, which rustup installs.
-    Msrv,
     /// Build the Python wheels that are shipped, with the command and the C library inside, and
     /// test them in clean environments.
     Wheel(wheel::WheelOptions),
-    /// Run the long soak: a mixed sequence of operations against the interval oracle.
-    Soak(record::SoakOptions),
     /// Run the full benchmarks and file their rows as `bench/record/<date>-<machine>.json`
     /// (offset), `bench/record/<date>-<machine>-arena.json` and
     /// `bench/record/<date>-<machine>-register.json`. Rows on hugepages need free ones
@@ -181,9 +175,7 @@ fn main() -> Result<ExitCode> {
         Chore::Notices(options) => notices::run(&root, &options),
         Chore::Dist(options) => dist::run(&root, &options),
         Chore::Package(options) => package::run(&root, &options),
-        Chore::Msrv => msrv::run(&root),
         Chore::Wheel(options) => wheel::run(&root, &options),
-        Chore::Soak(options) => record::soak(&root, &options),
         Chore::BenchRecord(options) => record::bench(&root, &options),
         Chore::Count(options) => count::run(&root, &options),
         Chore::DropIn(options) => drop_in::run(&root, &options),

@@ -1,4 +1,4 @@
-//! The long runs: the soak, and benchmark records filed under their date and machine.
+//! Benchmark records, filed under their date and machine.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -7,17 +7,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use time::OffsetDateTime;
 
-use crate::step::{Kind, Report};
 use crate::workspace::cargo;
 use crate::{bench_node, bench_tier};
-
-/// The length of the soak.
-#[derive(Args)]
-pub(crate) struct SoakOptions {
-    /// Number of operations.
-    #[arg(long, value_name = "N", default_value_t = 100_000_000)]
-    ops: u64,
-}
 
 /// Which benchmarks to record.
 #[derive(Args)]
@@ -25,18 +16,6 @@ pub(crate) struct BenchOptions {
     /// Only these suites (default: all).
     #[arg(value_name = "SUITE", value_parser = SUITES.map(|(suite, _)| suite))]
     suites: Vec<String>,
-}
-
-/// Runs the library's soak test at this length, through `KVMEM_SOAK_OPS`.
-pub(crate) fn soak(root: &Path, options: &SoakOptions) -> Result<ExitCode> {
-    let mut soak = Command::new(cargo());
-    soak.current_dir(root).env("KVMEM_SOAK_OPS", options.ops.to_string());
-    soak.args(["test", "--release", "--locked", "--package", "kvmem", "--test", "it", "soak"]);
-    soak.args(["--", "--include-ignored", "--nocapture"]);
-    let mut report = Report::default();
-    report.command(&format!("soak: {} operations", options.ops), Kind::Tests, &mut soak);
-    report.print();
-    Ok(if report.total().failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The recorded suites, with the endings of their files' names.

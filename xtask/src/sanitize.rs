@@ -20,9 +20,10 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::Args;
 
+use crate::dist::build::host;
 use crate::setup::works;
 use crate::step::{Kind, Report};
 
@@ -117,6 +118,7 @@ pub(crate) fn run(root: &Path, options: &SanitizeOptions) -> Result<ExitCode> {
                 skipped.push(format!("{} is skipped; it takes: {remedy}", tool.name()))
             }
             (Tool::Miri, None) => interpret(root, &mut report),
+            // It must be named, or build scripts are built with the sanitizer too.
             (_, None) => sanitize(root, tool, &host()?, &mut report),
         }
     }
@@ -169,24 +171,6 @@ fn interpret(root: &Path, report: &mut Report) {
     report.command("Miri: unit", Kind::Tests, &mut tests);
 }
 
-/// Returns the triple of this machine. It must be named, or build scripts are built with the
-/// sanitizer too.
-fn host() -> Result<String> {
-    let output = Command::new("rustup")
-        .args(["run", "nightly", "rustc", "-vV"])
-        .output()
-        .context("cannot run rustup")?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    host_in(&text)
-        .map(str::to_owned)
-        .context("nightly's rustc does not say for which machine it is")
-}
-
-/// Reads `host: x86_64-unknown-linux-gnu` among the lines of `rustc -vV`.
-fn host_in(text: &str) -> Option<&str> {
-    text.lines().find_map(|line| line.strip_prefix("host: "))
-}
-
 fn nightly(root: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("rustup");
     command.current_dir(root).args(["run", "nightly", "cargo"]).args(args);
@@ -200,14 +184,6 @@ fn nightly(root: &Path, args: &[&str]) -> Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reads_the_host() {
-        let text = "rustc 1.97.0-nightly\nbinary: rustc\nhost: \
-                    aarch64-unknown-linux-gnu\nrelease: 1.97.0\n";
-        assert_eq!(host_in(text), Some("aarch64-unknown-linux-gnu"));
-        assert_eq!(host_in("rustc 1.97.0"), None);
-    }
 
     #[test]
     fn what_is_missing_is_a_command() {

@@ -9,16 +9,12 @@
 //! their time. Tasks in the background compute all the time: builds, model checks, fuzzers. Their
 //! commands are nice to others, and no more than one per processor runs at a time. The *last* tasks
 //! start when all others have ended, one after the other: they need all processors. Among the tasks
-//! that may start, those start first that others wait for, then those that are urgent, then the one
-//! that took longest in the last run with the tasks that it added, which is kept in a file.
+//! that may start, those start first that others wait for, then those that are urgent, because they
+//! take long.
 
-use std::collections::BTreeMap;
-use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 use crate::output;
 use crate::step::Report;
@@ -99,9 +95,6 @@ impl<'a> Task<'a> {
     }
 }
 
-/// How long a task took, and the names of the tasks that it added.
-type Took = BTreeMap<String, (Duration, Vec<String>)>;
-
 /// What a task that has not ended means for others.
 struct Claim {
     name: String,
@@ -118,7 +111,7 @@ struct State<'a> {
 
 impl<'a> State<'a> {
     /// Takes the task that should start next, if any may start.
-    fn take(&mut self, processors: usize, times: &BTreeMap<String, Duration>) -> Option<Task<'a>> {
+    fn take(&mut self, processors: usize) -> Option<Task<'a>> {
         let computing = self.running.iter().filter(|claim| claim.background).count();
         let ended = self.running.is_empty() && self.waiting.iter().all(|task| task.last);
         let may_start = |task: &Task<'_>| {
@@ -135,7 +128,7 @@ impl<'a> State<'a> {
         let rank = |task: &Task<'_>| {
             let is_awaited =
                 self.waiting.iter().any(|other| other.after.iter().any(|name| *name == task.name));
-            (is_awaited, task.urgent, times.get(&task.name).copied().unwrap_or(Duration::MAX))
+            (is_awaited, task.urgent)
         };
         let mut best: Option<usize> = None;
         for (at, task) in self.waiting.iter().enumerate().filter(|(_, task)| may_start(task)) {
@@ -152,8 +145,7 @@ impl<'a> State<'a> {
 }
 
 /// Runs all tasks, `lanes` at a time, and returns their steps in the order in which they ended.
-/// `file` keeps how long each task took.
-pub(crate) fn run(mut tasks: Vec<Task<'_>>, lanes: usize, file: &Path) -> Report {
+pub(crate) fn run(mut tasks: Vec<Task<'_>>, lanes: usize) -> Report {
     if let [only] = &mut tasks[..]
         && only.after.is_empty()
     {
@@ -163,14 +155,12 @@ pub(crate) fn run(mut tasks: Vec<Task<'_>>, lanes: usize, file: &Path) -> Report
         if more.is_empty() {
             return report;
         }
-        return finish(more, report, lanes, file);
+        return finish(more, report, lanes);
     }
-    finish(tasks, Report::default(), lanes, file)
+    finish(tasks, Report::default(), lanes)
 }
 
-fn finish(waiting: Vec<Task<'_>>, report: Report, lanes: usize, file: &Path) -> Report {
-    let mut times = read(file);
-    let took = Mutex::new(Took::new());
+fn finish(waiting: Vec<Task<'_>>, report: Report, lanes: usize) -> Report {
     let state = Mutex::new(State { waiting, running: Vec::new(), report });
     let ended = Condvar::new();
     let processors = lanes.saturating_sub(1).max(1);
@@ -180,7 +170,7 @@ fn finish(waiting: Vec<Task<'_>>, report: Report, lanes: usize, file: &Path) -> 
                 output::keep();
                 let mut all = lock(&state);
                 loop {
-                    let Some(task) = all.take(processors, &times) else {
+                    let Some(task) = all.take(processors) else {
                         // Tasks that wait for each other would wait forever: the last to look ends.
                         if all.running.is_empty() {
                             break;
@@ -196,8 +186,6 @@ fn finish(waiting: Vec<Task<'_>>, report: Report, lanes: usize, file: &Path) -> 
                         Vec::new()
                     });
                     print!("{}", output::take());
-                    let added = more.iter().map(|task| task.name.clone()).collect();
-                    lock(&took).insert(task.name.clone(), (report.elapsed(), added));
                     all = lock(&state);
                     all.report.append(report);
                     all.waiting.splice(0..0, more);
@@ -207,9 +195,6 @@ fn finish(waiting: Vec<Task<'_>>, report: Report, lanes: usize, file: &Path) -> 
             });
         }
     });
-    let took = took.into_inner().unwrap_or_else(PoisonError::into_inner);
-    times.extend(took.keys().map(|name| (name.clone(), longest(&took, name))));
-    write(file, &times);
     let mut state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
     for task in &state.waiting {
         let why = format!("it waits for {}, which cannot end", task.after.join(", "));
@@ -218,45 +203,16 @@ fn finish(waiting: Vec<Task<'_>>, report: Report, lanes: usize, file: &Path) -> 
     state.report
 }
 
-/// Returns how long a task took, with the longest chain of tasks that it added.
-fn longest(all: &Took, name: &str) -> Duration {
-    let Some((took, added)) = all.get(name) else { return Duration::ZERO };
-    let others = added.iter().filter(|added| *added != name);
-    *took + others.map(|added| longest(all, added)).max().unwrap_or_default()
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Reads how long each task took: seconds, a space, and its name.
-fn read(file: &Path) -> BTreeMap<String, Duration> {
-    let text = fs::read_to_string(file).unwrap_or_default();
-    let line = |line: &str| {
-        let (seconds, name) = line.split_once(' ')?;
-        Some((name.to_owned(), Duration::try_from_secs_f64(seconds.parse().ok()?).ok()?))
-    };
-    text.lines().filter_map(line).collect()
-}
-
-/// Writes them. A failure costs the next run its order, and nothing else.
-fn write(file: &Path, times: &BTreeMap<String, Duration>) {
-    let line = |(name, took): (&String, &Duration)| format!("{:.1} {name}\n", took.as_secs_f64());
-    let _ = file.parent().map(fs::create_dir_all);
-    let _ = fs::write(file, times.iter().map(line).collect::<String>());
 }
 
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use tempfile::TempPath;
+    use std::time::Duration;
 
     use super::*;
-
-    fn file() -> TempPath {
-        tempfile::NamedTempFile::new().unwrap().into_temp_path()
-    }
 
     fn pass(report: &mut Report) {
         report.check("step", || Ok(()));
@@ -279,14 +235,11 @@ mod tests {
         });
         let last = Task::new("last", "last", record("last")).after("two").after("build");
         let missing = Task::new("last", "missing", record("missing")).after("not there");
-        let file = file();
-        let report = run(vec![last, build, missing], 3, &file);
-        assert!(read(&file)["build"] >= read(&file)["one"]);
+        let report = run(vec![last, build, missing], 3);
         let ran = lock(&order).clone();
         let at = |name| ran.iter().position(|ran| *ran == name).unwrap();
         assert!(at("build") < at("one") && at("two") < at("last"), "{ran:?}");
         assert_eq!((report.total().passed, report.total().failed), (5, 0));
-        assert_eq!(read(&file).len(), 5);
     }
 
     #[test]
@@ -315,16 +268,12 @@ mod tests {
         };
         let mut tasks: Vec<Task<'_>> = ["a", "b", "c"].map(task).into();
         tasks.extend(["x", "y", "z"].map(beside));
-        let file = file();
-        assert_eq!(run(tasks, 3, &file).total().passed, 6);
+        assert_eq!(run(tasks, 3).total().passed, 6);
         assert_eq!(most.into_inner(), 1);
     }
 
     #[test]
-    fn the_awaited_and_then_the_longest_start_first_and_the_background_leaves_a_lane() {
-        let times = [("short", 1), ("long", 9), ("middle", 5), ("awaited", 0)];
-        let times: BTreeMap<String, Duration> =
-            times.map(|(name, seconds)| (name.to_owned(), Duration::from_secs(seconds))).into();
+    fn the_awaited_and_then_the_urgent_start_first_and_the_background_leaves_a_lane() {
         let task = |name: &str| Task::new("test", name, pass);
         let waiting = vec![
             task("short"),
@@ -336,9 +285,9 @@ mod tests {
             task("last").after("awaited"),
         ];
         let mut state = State { waiting, running: Vec::new(), report: Report::default() };
-        let mut next = || state.take(1, &times).map(|task| task.name);
+        let mut next = || state.take(1).map(|task| task.name);
         let first = [(); 5].map(|()| next().unwrap());
-        assert_eq!(first, ["awaited", "urgent", "new", "middle", "short"]);
+        assert_eq!(first, ["awaited", "urgent", "short", "long", "middle"]);
         // One task in the background is enough for one processor.
         assert_eq!(next(), None);
     }
@@ -369,8 +318,7 @@ mod tests {
             pass(report);
             vec![two, other("added")]
         });
-        let file = file();
-        let report = run(vec![one, other("a"), growing, other("b")], 3, &file);
+        let report = run(vec![one, other("a"), growing, other("b")], 3);
         assert_eq!((report.total().passed, report.total().failed), (6, 0));
     }
 
@@ -379,8 +327,7 @@ mod tests {
         let panics = Task::new("test", "panics", |_| panic!("on purpose"));
         let one = Task::new("test", "one", pass).after("two");
         let two = Task::new("test", "two", pass).after("one");
-        let file = file();
-        let report = run(vec![one, two, panics, Task::new("test", "three", pass)], 2, &file);
+        let report = run(vec![one, two, panics, Task::new("test", "three", pass)], 2);
         assert_eq!((report.total().passed, report.total().failed), (1, 3));
     }
 }

@@ -18,7 +18,7 @@ use crate::say;
 use crate::setup::{self, by_hand, works};
 use crate::step::{Kind, Report, succeeds};
 use crate::venv::{self, Environment};
-use crate::workspace::{cargo, target_folder, version};
+use crate::workspace::{VERSION, cargo, target_folder};
 
 /// The destination of the site, and what is done with it.
 #[derive(Args)]
@@ -124,9 +124,8 @@ fn build(root: &Path, tools: &Environment, out: &Path, built: bool) -> Result<()
     // Each page has the menu of all, so all are written when one changes.
     sphinx.args(["-m", "sphinx", "--builder", "html", "--quiet", "--write-all"]);
     sphinx.args(["--fail-on-warning", "--conf-dir"]).arg(root.join("docs/site"));
-    let version = version(&root.join("crates/kvmem/Cargo.toml"))?;
     for (name, value) in [
-        ("release", Path::new(&version)),
+        ("release", Path::new(VERSION)),
         ("rustdoc", &rustdoc),
         ("command", &programs.join("kvmem")),
         ("xtask", &std::env::current_exe()?),

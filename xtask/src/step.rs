@@ -95,11 +95,6 @@ impl Report {
         Report { group, background, ..Report::default() }
     }
 
-    /// Returns how long ago it was begun.
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.began.elapsed()
-    }
-
     /// Runs `command` as the step `name`, showing its output. Returns whether it passed.
     pub(crate) fn command(&mut self, name: &str, kind: Kind, command: &mut Command) -> bool {
         self.command_into(name, kind, command, None)

@@ -1,4 +1,4 @@
-//! *Workspace*: its root, and the targets of its packages, as cargo reports them.
+//! *Workspace*: its root, its version and the crates that are published.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -20,22 +20,12 @@ pub(crate) fn root() -> Result<PathBuf> {
     Ok(root.to_owned())
 }
 
+/// The version of all crates of the workspace.
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// Returns the cargo that started this program, which keeps a `+toolchain` of the caller.
 pub(crate) fn cargo() -> OsString {
     std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())
-}
-
-/// Returns the names of the targets of one kind (`bin`, `example`, …) in the package at `manifest`,
-/// in name order.
-pub(crate) fn targets(manifest: &Path, kind: &str) -> Result<Vec<String>> {
-    targets_in(&metadata(manifest)?, &canonical(manifest)?, kind)
-}
-
-/// Returns the version of the package at `manifest`.
-pub(crate) fn version(manifest: &Path) -> Result<String> {
-    let metadata = metadata(manifest)?;
-    let version = package_in(&metadata, &canonical(manifest)?)?["version"].as_str();
-    Ok(version.context("cargo metadata gives no version")?.to_owned())
 }
 
 /// Returns the target folder.
@@ -61,20 +51,6 @@ pub(crate) fn published(root: &Path) -> Result<Vec<Published>> {
     let crates = published_in(&metadata(&root.join("Cargo.toml"))?)?;
     ensure!(!crates.is_empty(), "no crate of the workspace is meant to be published");
     Ok(crates)
-}
-
-/// Returns the oldest version of Rust that the workspace promises to compile with.
-pub(crate) fn rust_version(root: &Path) -> Result<String> {
-    let metadata = metadata(&root.join("Cargo.toml"))?;
-    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
-    let mut versions: Vec<&str> =
-        packages.iter().filter_map(|package| package["rust_version"].as_str()).collect();
-    versions.sort_unstable();
-    versions.dedup();
-    match versions[..] {
-        [version] => Ok(version.to_owned()),
-        _ => bail!("the packages promise different versions of Rust: {}", versions.join(", ")),
-    }
 }
 
 fn published_in(metadata: &Value) -> Result<Vec<Published>> {
@@ -103,54 +79,10 @@ fn metadata(manifest: &Path) -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")
 }
 
-fn canonical(manifest: &Path) -> Result<PathBuf> {
-    manifest.canonicalize().with_context(|| format!("{} is missing", manifest.display()))
-}
-
-fn package_in<'a>(metadata: &'a Value, manifest: &Path) -> Result<&'a Value> {
-    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
-    packages
-        .iter()
-        .find(|package| {
-            package["manifest_path"].as_str().is_some_and(|path| Path::new(path) == manifest)
-        })
-        .with_context(|| format!("cargo metadata does not list {}", manifest.display()))
-}
-
-fn targets_in(metadata: &Value, manifest: &Path, kind: &str) -> Result<Vec<String>> {
-    let package = package_in(metadata, manifest)?;
-    let mut names: Vec<String> = package["targets"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .filter(|target| {
-            target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == kind))
-        })
-        .filter_map(|target| target["name"].as_str().map(str::to_owned))
-        .collect();
-    names.sort();
-    Ok(names)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use serde_json::json;
-
-    #[test]
-    fn picks_the_package_by_manifest_and_the_targets_by_kind() {
-        let metadata = json!({"packages": [
-            {"manifest_path": "/w/a/Cargo.toml", "targets": [{"name": "other", "kind": ["bin"]}]},
-            {"manifest_path": "/w/fuzz/Cargo.toml", "targets": [
-                {"name": "replay", "kind": ["bin"]},
-                {"name": "fuzz", "kind": ["lib"]},
-                {"name": "offset", "kind": ["bin"]},
-            ]},
-        ]});
-        let names = targets_in(&metadata, Path::new("/w/fuzz/Cargo.toml"), "bin").unwrap();
-        assert_eq!(names, ["offset", "replay"]);
-        assert!(targets_in(&metadata, Path::new("/w/b/Cargo.toml"), "bin").is_err());
-    }
 
     #[test]
     fn a_package_without_registries_is_private() {
@@ -167,13 +99,5 @@ mod tests {
         let names: Vec<&str> = crates.iter().map(|each| each.name.as_str()).collect();
         assert_eq!(names, ["named", "open"]);
         assert_eq!(crates[1].folder, Path::new("/w/open"));
-    }
-
-    #[test]
-    fn this_workspace_has_its_command() {
-        let manifest = root().unwrap().join("crates/kvmem-cli/Cargo.toml");
-        assert_eq!(targets(&manifest, "bin").unwrap(), ["kvmem"]);
-        assert_eq!(version(&manifest).unwrap(), env!("CARGO_PKG_VERSION"));
-        assert!(target_folder(&root().unwrap()).unwrap().is_absolute());
     }
 }

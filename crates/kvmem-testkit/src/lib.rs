@@ -10,7 +10,7 @@
 //! | [`driver`] | runs operations on an allocator and on the oracle, and compares them after every step | tests, fuzz targets |
 //! | `strategy` | proptest strategies for spaces and operations (feature `proptest`) | property tests |
 //! | [`codec`] | operations of bytes | fuzz targets |
-//! | [`soak`] | hundreds of millions of operations, with comparisons | `cargo xtask soak`, a test |
+//! | [`soak`] | hundreds of millions of operations, with comparisons | the test `soak` |
 //! | [`slabs`] | the same for slabs: operations, record of blocks, threads, codec, strategies | tests, a fuzz target |
 //! | [`workload`] | sizes and lifetimes that drive an allocator | benchmarks, the tour |
 //! | [`simulated`] | a machine with NICs in virtual time, with limits and faults | tests and benchmarks of registration, the C API's tests |

@@ -43,7 +43,7 @@ pub(super) fn glibc(version: &str) -> Result<String, String> {
 }
 
 /// Returns the platform of this machine.
-pub(super) fn host() -> Result<String> {
+pub(crate) fn host() -> Result<String> {
     let version = output(Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc -vV names no host")?.to_owned())

@@ -116,7 +116,7 @@ fn by_pkg_config(shipment: &Shipment<'_>, prefix: &Path) -> Result<()> {
         ask.env("PKG_CONFIG_PATH", lib.join("pkgconfig")).args(arguments).arg("kvmem");
         Ok(output(&mut ask)?.split_whitespace().map(str::to_owned).collect())
     };
-    let is_version = flags(&["--modversion"])? == [shipment.version.clone()];
+    let is_version = flags(&["--modversion"])? == [shipment.version];
     ensure!(is_version, "pkg-config knows another version than {}", shipment.version);
     let shared = flags(&["--cflags", "--libs"])?;
     // The linker prefers the shared library, so the static one is named by its file.

@@ -12,7 +12,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use crate::layout::{self, Parts};
-use crate::workspace::version;
+use crate::workspace::VERSION;
 
 /// Fills the folder `stage` with the built command and the C library in the folder `libraries`.
 pub(crate) fn fill(root: &Path, command: &Path, libraries: &Path, stage: &Path) -> Result<()> {
@@ -23,23 +23,22 @@ pub(crate) fn fill(root: &Path, command: &Path, libraries: &Path, stage: &Path) 
         .with_context(|| format!("cannot copy {}", command.display()))?;
 
     let crate_folder = root.join("crates/kvmem-capi");
-    let version = version(&crate_folder.join("Cargo.toml"))?;
     let package = stage.join("package");
     layout::install_into(
         &package,
         libraries,
         &crate_folder.join("include"),
-        &version,
+        VERSION,
         Parts::Shipped,
     )
     .with_context(|| format!("cannot lay out {}", package.display()))?;
     let lib = package.join("lib");
-    let major = version.split('.').next().unwrap_or(&version);
+    let major = VERSION.split('.').next().unwrap_or(VERSION);
     let name = format!("libkvmem.so.{major}");
     for extra in ["libkvmem.a", "libkvmem.so", &name] {
         fs::remove_file(lib.join(extra)).with_context(|| format!("cannot remove {extra}"))?;
     }
-    fs::rename(lib.join(format!("libkvmem.so.{version}")), lib.join(&name))?;
+    fs::rename(lib.join(format!("libkvmem.so.{VERSION}")), lib.join(&name))?;
     fs::write(lib.join("libkvmem.so"), format!("/* For the linker. */\nINPUT({name})\n"))?;
     Ok(())
 }
