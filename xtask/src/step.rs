@@ -224,7 +224,7 @@ impl Report {
         let second_tries = self.second_tries();
         if !second_tries.is_empty() {
             println!("\nPassed at the second try, alone on the machine; the first output is above");
-            second_tries.iter().for_each(|test| println!("  {test}"));
+            second_tries.iter().for_each(|test| println!("  {test}\n    {}", cause_of(test)));
         }
         println!("\n{}", self.total());
     }
@@ -242,6 +242,19 @@ impl Report {
             took.as_secs_f64(),
             processor.as_secs_f64()
         );
+    }
+}
+
+/// The tests that passed at the second try in earlier runs: test, date, cause, state.
+const SECOND_TRIES: &str = include_str!("../second-tries.txt");
+
+/// Returns what is known about a test that passed at the second try.
+fn cause_of(test: &str) -> String {
+    let lines = SECOND_TRIES.lines().filter(|line| !line.starts_with('#'));
+    let mut rows = lines.map(|line| line.split('\t').collect::<Vec<_>>());
+    match rows.find(|row| test.contains(row[0])).as_deref() {
+        Some([_, date, cause, state]) => format!("known since {date}: {cause} ({state})"),
+        _ => "new: find its cause, and note both in xtask/second-tries.txt".to_owned(),
     }
 }
 
@@ -380,6 +393,16 @@ mod tests {
         report.command("tests", Kind::Tests, shell.args(["-c", &format!("{text}; exit 101")]));
         assert_eq!(report.total(), Count { passed: 1, failed: 1 });
         assert_eq!(report.outcomes[0].result.note.as_deref(), Some("failed: a::b"));
+    }
+
+    #[test]
+    fn causes_of_second_tries_are_named() {
+        for line in SECOND_TRIES.lines().filter(|line| !line.starts_with('#')) {
+            let test = line.split('\t').next().unwrap();
+            assert_eq!(line.split('\t').count(), 4, "{line}");
+            assert!(cause_of(&format!("test: kvmem it: {test}")).starts_with("known since 20"));
+        }
+        assert!(cause_of("test: kvmem it: another").starts_with("new: "));
     }
 
     #[test]
