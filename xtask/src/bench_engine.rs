@@ -10,7 +10,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
-use crate::bench_tier::finish;
+use crate::bench_suite::finish;
 use crate::step::{Report, succeeds};
 use crate::workspace::{cargo, target_folder};
 use crate::{engines, python, vllm_cpu};

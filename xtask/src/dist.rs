@@ -42,7 +42,8 @@ pub(crate) struct DistOptions {
     /// The folder that gets the archive (default: `target/archives`).
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Link for this version of glibc instead of this machine's, with zig, which is installed.
+    /// Link for this version of glibc, with zig, which is installed (default: this machine's; for
+    /// another platform 2.28).
     #[arg(long, value_name = "VERSION", value_parser = build::glibc)]
     glibc: Option<String>,
     /// Then unpack the archive, run the command, and build C programs with the library.
@@ -120,7 +121,7 @@ pub(crate) fn quick(root: &Path, built: bool, report: &mut Report) {
 }
 
 /// Returns the time of all files: `SOURCE_DATE_EPOCH`, or that of the commit.
-fn epoch(root: &Path) -> Result<u64> {
+pub(crate) fn epoch(root: &Path) -> Result<u64> {
     if let Ok(epoch) = std::env::var("SOURCE_DATE_EPOCH") {
         return epoch.parse().with_context(|| {
             format!("SOURCE_DATE_EPOCH is {epoch:?}, and must be a number of seconds")

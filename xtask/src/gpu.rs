@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::Value;
 
-use crate::bench_tier::suite;
+use crate::bench_suite::suite;
 use crate::step::{Kind, Report};
 use crate::workspace::{cargo, target_folder};
 

@@ -24,16 +24,14 @@
 //! - [`package`] packs the crates that are published and builds them from their packages,
 //! - [`count`] counts instructions and mispredicted branches of the loops,
 //! - [`drop_in`] times the class for C++ beside a model of what it replaces,
-//! - [`bench_tier`] measures the disk tier beside other people's code,
-//! - [`bench_node`] measures one pool for several processes beside Redis,
+//! - [`bench_suite`] measures disk tier and node beside other people's code,
 //! - [`bench_engine`] measures vLLM on the CPU with kvmem's tiers beside others,
 //! - [`gpu`] tests and measures what needs a GPU,
 //! - [`record`] files a benchmark run under its date and machine,
 //! - [`site`] makes the documentation a site, and checks it.
 
 mod bench_engine;
-mod bench_node;
-mod bench_tier;
+mod bench_suite;
 mod chaos;
 mod checks;
 mod count;
@@ -118,10 +116,10 @@ enum Chore {
     DropIn(drop_in::DropInOptions),
     /// Measure the disk tier beside foyer and SGLang's disk path: `kvmem-lab bench tier` with these
     /// contenders, which are built and installed first.
-    BenchTier(bench_tier::BenchTierOptions),
+    BenchTier(bench_suite::BenchSuiteOptions),
     /// Measure one pool for several processes beside Redis: `kvmem-lab bench node` with this
     /// contender, whose server is installed first.
-    BenchNode(bench_node::BenchNodeOptions),
+    BenchNode(bench_suite::BenchSuiteOptions),
     /// Measure vLLM on the CPU with kvmem's tiers: seconds to the first token, tokens a second of
     /// long sessions, or a soak with kills, stops and damage. Installs 6 GB the first time.
     BenchEngine(bench_engine::BenchEngineOptions),
@@ -179,8 +177,8 @@ fn main() -> Result<ExitCode> {
         Chore::BenchRecord(options) => record::bench(&root, &options),
         Chore::Count(options) => count::run(&root, &options),
         Chore::DropIn(options) => drop_in::run(&root, &options),
-        Chore::BenchTier(options) => bench_tier::run(&root, &options),
-        Chore::BenchNode(options) => bench_node::run(&root, &options),
+        Chore::BenchTier(options) => bench_suite::tier(&root, &options),
+        Chore::BenchNode(options) => bench_suite::node(&root, &options),
         Chore::BenchEngine(options) => bench_engine::run(&root, &options),
         Chore::Gpu(options) => gpu::run(&root, &options),
         Chore::EnginesMatrix(options) => engines_matrix::run(&root, &options),

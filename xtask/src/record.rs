@@ -7,8 +7,8 @@ use anyhow::{Context, Result};
 use clap::Args;
 use time::OffsetDateTime;
 
+use crate::bench_suite::{self, BenchSuiteOptions};
 use crate::workspace::cargo;
-use crate::{bench_node, bench_tier};
 
 /// Which benchmarks to record.
 #[derive(Args)]
@@ -47,8 +47,8 @@ pub(crate) fn bench(root: &Path, options: &BenchOptions) -> Result<ExitCode> {
     for (suite, ending) in SUITES.into_iter().filter(|(suite, _)| wanted(suite)) {
         let file = folder.join(format!("{name}{ending}.json"));
         let status = match suite {
-            "tier" => bench_tier::run(root, &bench_tier::BenchTierOptions::recorded(&file))?,
-            "node" => bench_node::run(root, &bench_node::BenchNodeOptions::recorded(&file))?,
+            "tier" => bench_suite::tier(root, &BenchSuiteOptions::recorded(&file))?,
+            "node" => bench_suite::node(root, &BenchSuiteOptions::recorded(&file))?,
             _ => alone(root, suite, &file)?,
         };
         if status != ExitCode::SUCCESS {
@@ -66,7 +66,7 @@ fn alone(root: &Path, suite: &str, file: &Path) -> Result<ExitCode> {
     bench.current_dir(root).args(["run", "--profile", "bench", "--locked"]);
     bench.args(["--package", "kvmem-lab", "--features", "allocators"]);
     bench.args(["--", "bench", suite, "--json"]).arg(file);
-    bench_tier::finish(&mut bench)
+    bench_suite::finish(&mut bench)
 }
 
 /// Returns the processor's model as lower-case words joined by `-`.

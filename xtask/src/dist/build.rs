@@ -6,12 +6,11 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 
 use super::Shipment;
 use crate::run::{output, succeed};
 use crate::say;
-use crate::setup::{by_hand, package, works};
 use crate::venv;
 use crate::workspace::cargo;
 
@@ -26,6 +25,9 @@ pub(crate) const LINKS: &str = "xtask/tests/wheel/links.py";
 
 /// The oldest glibc with all the functions that kvmem takes: `memfd_create` is the youngest.
 const OLDEST_GLIBC: (u32, u32) = (2, 27);
+
+/// The glibc of an archive for another platform, unless another one is named.
+const USUAL_GLIBC: &str = "2.28";
 
 /// Checks a version of glibc, as the argument of an option.
 pub(super) fn glibc(version: &str) -> Result<String, String> {
@@ -53,10 +55,9 @@ pub(crate) fn host() -> Result<String> {
 pub(super) fn run(shipment: &Shipment<'_>, glibc: Option<&str>) -> Result<PathBuf> {
     let triple = &shipment.triple;
     standard_library(triple)?;
+    // A linker of Debian for another platform would take the glibc of this machine's release.
+    let glibc = glibc.or((*triple != host()?).then_some(USUAL_GLIBC));
     let zig = glibc.map(|_| venv::make(&shipment.scratch.join("zig"), &ZIG)).transpose()?;
-    if zig.is_none() && *triple != host()? {
-        linker(triple)?;
-    }
     // Of its own for each glibc: cargo does not link again because the linker is another.
     let folder = match glibc {
         Some(glibc) => shipment.scratch.join(format!("glibc-{glibc}")),
@@ -69,12 +70,7 @@ pub(super) fn run(shipment: &Shipment<'_>, glibc: Option<&str>) -> Result<PathBu
                 build.env("PATH", zig.path());
                 build.args(["zigbuild", "--target", &format!("{triple}.{glibc}")]);
             }
-            _ => {
-                build.args(["build", "--target", triple]);
-                if *triple != host()? {
-                    build.env(linker_variable(triple), linker_name(triple));
-                }
-            }
+            _ => drop(build.args(["build", "--target", triple])),
         }
         build.current_dir(shipment.root).args(["--locked", "--profile", "dist"]);
         build.args(["--package", package]);
@@ -86,7 +82,7 @@ pub(super) fn run(shipment: &Shipment<'_>, glibc: Option<&str>) -> Result<PathBu
 }
 
 /// Returns the flags that replace the builder's paths, separated as cargo wants.
-fn flags(root: &Path) -> Result<String> {
+pub(crate) fn flags(root: &Path) -> Result<String> {
     let flags = [(root, "/kvmem"), (&cargo_home()?, "/cargo")]
         .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
     Ok(flags.join("\u{1f}"))
@@ -102,7 +98,7 @@ pub(crate) fn cargo_home() -> Result<PathBuf> {
 }
 
 /// Makes sure that the compiler has the standard library of a platform.
-fn standard_library(triple: &str) -> Result<()> {
+pub(crate) fn standard_library(triple: &str) -> Result<()> {
     let folder =
         output(Command::new("rustc").args(["--print", "target-libdir", "--target", triple]))?;
     if Path::new(folder.trim()).is_dir() {
@@ -112,39 +108,9 @@ fn standard_library(triple: &str) -> Result<()> {
     succeed(Command::new("rustup").args(["target", "add", triple]))
 }
 
-/// Makes sure that there is a linker for another platform.
-fn linker(triple: &str) -> Result<()> {
-    let linker = linker_name(triple);
-    let debian = format!("gcc-{}", linker.trim_end_matches("-gcc"));
-    let missing = format!("the linker {linker} is missing");
-    ensure!(
-        package(&missing, &debian, || works(&linker, &["--version"]))?,
-        "{missing}: {}, or use --glibc, which takes zig",
-        by_hand(&debian)
-    );
-    Ok(())
-}
-
-/// Returns the name of the linker of a platform on Debian: `aarch64-linux-gnu-gcc`.
-fn linker_name(triple: &str) -> String {
-    format!("{}-gcc", triple.replace("-unknown", ""))
-}
-
-/// Returns the variable by which cargo learns the linker.
-fn linker_variable(triple: &str) -> String {
-    format!("CARGO_TARGET_{}_LINKER", triple.to_uppercase().replace('-', "_"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_platform_names_its_linker() {
-        let triple = "aarch64-unknown-linux-gnu";
-        assert_eq!(linker_name(triple), "aarch64-linux-gnu-gcc");
-        assert_eq!(linker_variable(triple), "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER");
-    }
 
     #[test]
     fn a_glibc_that_lacks_a_function_is_rejected() {

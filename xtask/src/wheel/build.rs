@@ -4,7 +4,6 @@
 //! builder are replaced in messages and file names (`--remap-path-prefix`), and time stamps are
 //! those of the commit (`SOURCE_DATE_EPOCH`).
 
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +12,9 @@ use anyhow::{Context, Result, bail};
 
 use super::stage::remove;
 use super::target::{GLIBC, Target};
-use super::{stage, tools, unwinder};
-use crate::dist::build::{LINKS, cargo_home};
+use super::{stage, unwinder};
+use crate::dist::build::{LINKS, cargo_home, flags, standard_library};
+use crate::dist::epoch;
 use crate::say;
 use crate::venv::Environment;
 
@@ -26,7 +26,7 @@ pub(crate) fn build(
     target: Target,
     out: &Path,
 ) -> Result<PathBuf> {
-    tools::compiler(target)?;
+    standard_library(&target.triple())?;
     let recipe = Recipe { root, work, tools };
     let machine = target.machine();
 
@@ -91,30 +91,10 @@ impl Recipe<'_> {
         let mut command = Command::new(program);
         command.current_dir(self.root).env("PATH", self.tools.path());
         command.env("CARGO_TARGET_DIR", self.work);
-        let mut flags = Vec::new();
-        for (from, to) in [(self.root.to_owned(), "/kvmem"), (cargo_home()?, "/cargo")] {
-            flags.push(format!("--remap-path-prefix={}={to}", from.display()));
-        }
-        command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
-        if env::var_os("SOURCE_DATE_EPOCH").is_none()
-            && let Some(time) = commit_time(self.root)
-        {
-            command.env("SOURCE_DATE_EPOCH", time);
-        }
+        command.env_remove("RUSTFLAGS").env("CARGO_ENCODED_RUSTFLAGS", flags(self.root)?);
+        command.env("SOURCE_DATE_EPOCH", epoch(self.root)?.to_string());
         Ok(command)
     }
-}
-
-/// Returns the time of the newest commit in seconds, if this is a repository of git.
-fn commit_time(root: &Path) -> Option<String> {
-    let output = Command::new("git")
-        .current_dir(root)
-        .args(["log", "-1", "--format=%ct"])
-        .output()
-        .ok()
-        .filter(|output| output.status.success())?;
-    let time = String::from_utf8(output.stdout).ok()?.trim().to_owned();
-    (!time.is_empty()).then_some(time)
 }
 
 fn only_file(folder: &Path) -> Result<PathBuf> {

@@ -1,9 +1,11 @@
-//! *Bench tier*: `kvmem-lab bench tier` with the contenders that are programs of other people's
-//! code.
+//! *Bench suites* with contenders that are programs of other people's code.
 //!
-//! fio, the usual generator of I/O, is run by `bench/contenders/fio.py`, from the system's package.
-//! foyer's disk cache is a program in `bench/contenders/foyer`, with its own lock file. SGLang's
-//! disk path is run by `bench/contenders/hicache_file.py`, from the wheel that the tests install.
+//! `kvmem-lab bench tier` meets fio, the usual generator of I/O, by `bench/contenders/fio.py`; foyer's
+//! disk cache, a program in `bench/contenders/foyer` with its own lock file; SGLang's disk path, by
+//! `bench/contenders/hicache_file.py` and the wheel that the tests install. `kvmem-lab bench node`
+//! meets Redis, which `bench/contenders/redis_socket.py` starts and calls, and LMCache's
+//! multi-process server, by `bench/contenders/lmcache_server.py`. That one needs PyTorch, so it
+//! takes part if `KVMEM_WITH_TORCH` is 1.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -11,26 +13,27 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result};
 use clap::Args;
 
+use crate::setup::{self, works};
 use crate::workspace::cargo;
-use crate::{engines, setup, venv};
+use crate::{engines, venv};
 
 /// What to measure.
 #[derive(Args)]
-pub(crate) struct BenchTierOptions {
-    /// Arguments of `kvmem-lab bench tier`, behind `--`.
+pub(crate) struct BenchSuiteOptions {
+    /// Arguments of the suite of `kvmem-lab bench`, behind `--`.
     #[arg(last = true)]
     args: Vec<String>,
 }
 
-impl BenchTierOptions {
+impl BenchSuiteOptions {
     /// Measures everything and writes the rows to `file`.
-    pub(crate) fn recorded(file: &Path) -> BenchTierOptions {
-        BenchTierOptions { args: vec!["--json".into(), file.display().to_string()] }
+    pub(crate) fn recorded(file: &Path) -> BenchSuiteOptions {
+        BenchSuiteOptions { args: vec!["--json".into(), file.display().to_string()] }
     }
 }
 
 /// Builds everything and runs the benchmark. A contender that cannot be had is named and left out.
-pub(crate) fn run(root: &Path, options: &BenchTierOptions) -> Result<ExitCode> {
+pub(crate) fn tier(root: &Path, options: &BenchSuiteOptions) -> Result<ExitCode> {
     let mut bench = suite(root, "tier", &options.args);
     if setup::fio() {
         beside(&mut bench, "fio", &root.join("bench/contenders/fio.py"));
@@ -47,6 +50,27 @@ pub(crate) fn run(root: &Path, options: &BenchTierOptions) -> Result<ExitCode> {
             beside(&mut bench, "hicache-file", &root.join("bench/contenders/hicache_file.py"));
         }
         None => println!("hicache-file is left out: SGLang's wheel or numpy is missing"),
+    }
+    finish(&mut bench)
+}
+
+/// Builds everything and runs the benchmark. A contender that cannot be had is named and left out.
+pub(crate) fn node(root: &Path, options: &BenchSuiteOptions) -> Result<ExitCode> {
+    let mut bench = suite(root, "node", &options.args);
+    let has_redis = || works("redis-server", &["--version"]);
+    // The check behind it shows whether it worked.
+    let _ = setup::package("redis-server is missing", "redis-server", has_redis);
+    if has_redis() && works("python3", &["--version"]) {
+        beside(&mut bench, "redis", &root.join("bench/contenders/redis_socket.py"));
+    } else {
+        println!("redis is left out: redis-server or python3 is missing");
+    }
+    match engines::lmcache_server(root) {
+        Some((python, variables)) => {
+            bench.env("PATH", venv::path_with(&python)).envs(variables);
+            beside(&mut bench, "lmcache", &root.join("bench/contenders/lmcache_server.py"));
+        }
+        None => println!("lmcache is left out: KVMEM_WITH_TORCH=1 installs it, with PyTorch"),
     }
     finish(&mut bench)
 }
