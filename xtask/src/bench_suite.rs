@@ -44,9 +44,10 @@ pub(crate) fn tier(root: &Path, options: &BenchSuiteOptions) -> Result<ExitCode>
         Some(program) => beside(&mut bench, "foyer", &program),
         None => println!("foyer is left out: it cannot be built"),
     }
-    match engines::sglang(root) {
-        Some((packages, wheel)) => {
-            bench.env("PATH", venv::path_with(&packages)).env("SGLANG_DIR", wheel);
+    // numpy comes with NIXL.
+    match engines::named(root, &["NIXL", "SGLang"]) {
+        Some((python, variables)) => {
+            bench.env("PATH", venv::path_with(&python)).envs(variables);
             beside(&mut bench, "hicache-file", &root.join("bench/contenders/hicache_file.py"));
         }
         None => println!("hicache-file is left out: SGLang's wheel or numpy is missing"),
@@ -65,7 +66,7 @@ pub(crate) fn node(root: &Path, options: &BenchSuiteOptions) -> Result<ExitCode>
     } else {
         println!("redis is left out: redis-server or python3 is missing");
     }
-    match engines::lmcache_server(root) {
+    match engines::named(root, &["LMCache", "PyTorch", "LMCache-server"]) {
         Some((python, variables)) => {
             bench.env("PATH", venv::path_with(&python)).envs(variables);
             beside(&mut bench, "lmcache", &root.join("bench/contenders/lmcache_server.py"));

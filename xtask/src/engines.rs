@@ -197,12 +197,8 @@ pub(crate) fn for_python(root: &Path, environment: &Path) -> Vec<(&'static str, 
     let place = Place::new(root);
     place.get(Engine::is_wanted);
     lend(root, environment);
-    let told = ENGINES.iter().filter(|engine| engine.is_wanted() && place.has(engine));
-    told.filter_map(|engine| match engine.found {
-        Found::Folder(variable) => Some((variable, place.apart(engine))),
-        _ => None,
-    })
-    .collect()
+    let there = ENGINES.iter().filter(|engine| engine.is_wanted() && place.has(engine));
+    place.variables(&there.collect::<Vec<_>>())
 }
 
 /// Lends the engines' packages to an environment of the same Python. Its own come first.
@@ -216,33 +212,18 @@ pub(crate) fn lend(root: &Path, environment: &Path) {
     }
 }
 
-/// Installs SGLang's wheel and numpy, if possible; returns the folder of the Python that has numpy,
-/// and the folder of the wheel.
-pub(crate) fn sglang(root: &Path) -> Option<(PathBuf, PathBuf)> {
+/// Installs these engines, if they are wanted and that is possible. Returns the folder of the Python
+/// that has them, and the variables that name their wheels.
+pub(crate) fn named(
+    root: &Path,
+    names: &[&str],
+) -> Option<(PathBuf, Vec<(&'static str, PathBuf)>)> {
     let place = Place::new(root);
-    // numpy comes with NIXL.
-    place.get(|engine| ["NIXL", "SGLang"].contains(&engine.name));
-    let sglang = ENGINES.iter().find(|engine| engine.name == "SGLang")?;
-    let found = place.has(sglang) && works(place.python(), &["-c", "import numpy"]);
-    found.then(|| (place.folder.join("bin"), place.apart(sglang)))
-}
-
-/// Installs LMCache's wheel and all that its multi-process server imports, if PyTorch is wanted and
-/// that is possible. Returns the folder of their Python, and the variables that name the wheels.
-pub(crate) fn lmcache_server(root: &Path) -> Option<(PathBuf, Vec<(&'static str, PathBuf)>)> {
-    const NEEDED: [&str; 3] = ["LMCache", "PyTorch", "LMCache-server"];
-    if !is_set(WITH_TORCH) {
-        return None;
-    }
-    let place = Place::new(root);
-    place.get(|engine| NEEDED.contains(&engine.name));
-    let engines = ENGINES.iter().filter(|engine| NEEDED.contains(&engine.name));
-    let variables = engines.filter(|engine| place.has(engine)).filter_map(|engine| {
-        let Found::Folder(variable) = engine.found else { return None };
-        Some((variable, place.apart(engine)))
-    });
-    let variables: Vec<_> = variables.collect();
-    (variables.len() == NEEDED.len()).then(|| (place.folder.join("bin"), variables))
+    let is_named = |engine: &Engine| names.contains(&engine.name) && engine.is_wanted();
+    place.get(is_named);
+    let there = ENGINES.iter().filter(|engine| is_named(engine) && place.has(engine));
+    let there: Vec<&Engine> = there.collect();
+    (there.len() == names.len()).then(|| (place.folder.join("bin"), place.variables(&there)))
 }
 
 /// The folders of the engines.
@@ -262,6 +243,15 @@ impl Place {
     /// Returns the folder of an engine that is not among the packages.
     fn apart(&self, engine: &Engine) -> PathBuf {
         self.folder.join("apart").join(engine.name.to_lowercase())
+    }
+
+    /// Returns the variables that name the folders of engines.
+    fn variables(&self, engines: &[&Engine]) -> Vec<(&'static str, PathBuf)> {
+        let of = |engine: &&Engine| match engine.found {
+            Found::Folder(variable) => Some((variable, self.apart(engine))),
+            _ => None,
+        };
+        engines.iter().filter_map(of).collect()
     }
 
     /// Installs the missing engines, and prints those that could not be installed.
@@ -424,31 +414,18 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_told_as_a_command() {
-        let commands: Vec<String> = ENGINES.iter().map(Engine::by_hand).collect();
-        assert_eq!(
-            commands[0],
-            "target/engines/bin/pip install 'mooncake-transfer-engine-non-cuda>=0.3.13,<0.4' \
-             && \
-             apt-get install --no-install-recommends libibverbs1 libnuma1 libcurl4"
-        );
-        assert_eq!(
-            commands[1],
-            "target/engines/bin/pip install --no-deps 'nixl-cu12>=1.5,<2' 'nixl>=1.5,<2' 'numpy'"
-        );
-        assert_eq!(
-            commands[5],
-            "target/engines/bin/pip install --no-deps --target \"$VLLM_DIR\" 'vllm>=0.33,<0.34'"
-        );
-        assert_eq!(
-            commands[6],
-            "target/engines/bin/pip install --no-deps --target \"$VLLM_OLDEST_DIR\" \
-             'vllm>=0.32,<0.33'"
-        );
-        assert_eq!(
-            commands[3],
-            "target/engines/bin/pip install --no-deps --target \"$LMCACHE_DIR\" \
-             'lmcache>=0.5.6,<0.6'"
-        );
+        for (at, behind) in [
+            (
+                0,
+                "'mooncake-transfer-engine-non-cuda>=0.3.13,<0.4' && apt-get install \
+                 --no-install-recommends libibverbs1 libnuma1 libcurl4",
+            ),
+            (1, "--no-deps 'nixl-cu12>=1.5,<2' 'nixl>=1.5,<2' 'numpy'"),
+            (3, "--no-deps --target \"$LMCACHE_DIR\" 'lmcache>=0.5.6,<0.6'"),
+        ] {
+            let command = format!("target/engines/bin/pip install {behind}");
+            assert_eq!(ENGINES[at].by_hand(), command);
+        }
     }
 
     #[test]
