@@ -239,17 +239,6 @@
 /// Eviction: a value that is not used again soon after its insertion goes first.
 #define KVMEM_EVICT_SCAN_RESISTANT 1
 
-/// The key has no value, and a lower tier has the latest one: fetch it, and commit it under
-/// `lease`.
-#define KVMEM_LEASED_LEASE 0
-
-/// The key has a value: `value`, pinned. This counts as a use.
-#define KVMEM_LEASED_PRESENT 1
-
-/// The key has no value, and that of a lower tier may be old: a value is on its way to the tier,
-/// the tier is being invalidated, or one of the two failed before. Treat it as a miss.
-#define KVMEM_LEASED_UNAVAILABLE 2
-
 /// The largest size of a key of a node, in bytes. An empty or longer key fails with
 /// KVMEM_ERR_INVALID_ARGUMENT; use a hash of it.
 #define KVMEM_NODE_MAX_KEY_BYTES 64
