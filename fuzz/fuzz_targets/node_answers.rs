@@ -161,7 +161,7 @@ fn put_block(block: &[u8], packet: &mut Vec<u8>) {
 
 /// Returns the answer to a greeting, with a field that is not right.
 fn welcome(id: u64, wrong: u8) -> Vec<u8> {
-    let mut fields = [1, 7, BYTES as u64, 64, 9, 1000, 5, 0, 0, 0, 0];
+    let mut fields = [1, 7, BYTES as u64, 64, 0, 9, 1000, 5, 0, 0, 0];
     if let Some(field) = fields.get_mut(usize::from(wrong % 16)) {
         *field = number(wrong / 16);
     }

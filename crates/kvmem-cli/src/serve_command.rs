@@ -7,7 +7,6 @@
 
 mod housekeeping;
 mod keeping;
-mod memory_file;
 mod mooncake;
 mod principal;
 mod report;
@@ -26,8 +25,7 @@ use kvmem::arena::{Backing, Numa, Receipt, Region};
 use kvmem::pool::observe::Exporter;
 use kvmem::tier::{Chain, Tier};
 use kvmem_node::{
-    MemoryFile, Node, NodeError, NodeOptions, NodeServer, RecoveryReport, ServerOptions, Stopper,
-    observe,
+    Node, NodeError, NodeOptions, NodeServer, RecoveryReport, ServerOptions, Stopper, observe,
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
@@ -62,12 +60,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     let metrics = MetricsServer::start(&args.metrics).map_err(Failure::usage)?;
     let tier = tier::open(args)?;
-    let (keeping, made) = match &args.memory_file {
-        Some(path) => {
-            (Keeping::File(absolute(path).map_err(Failure::usage)?), memory_file::make(args, path)?)
-        }
-        None => make_kept(args, &socket, &mut passed)?,
-    };
+    let (keeping, made) = make_kept(args, &socket, &mut passed)?;
     let memory_bytes = made.node.stats().capacity;
     let server = match passed.listener.take() {
         Some(listener) => NodeServer::on(made.node, listener, options),
@@ -122,8 +115,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         recovered: made.recovered.map(Into::into),
         receipt: made.receipt,
         seconds: started.elapsed().as_secs_f64(),
-        kept_by: kept_by(args.keep_by(), args.memory_file.is_some()),
-        memory_file: args.memory_file.as_ref().map(|path| shown(path).to_string()),
+        kept_by: kept_by(args.keep),
         keeper_pid: keeping.keeper_pid(),
         tiers: tier.as_ref().map_or_else(Vec::new, |tier| tier.files.clone()),
         tier_values,
@@ -174,8 +166,8 @@ fn make_kept(
     socket: &Path,
     passed: &mut Passed,
 ) -> Result<(Keeping, Made), Failure> {
-    let (keeping, left) = Keeping::begin(args.keep_by(), socket, passed)?;
-    let is_kept = args.keep_by() != KeepBy::None;
+    let (keeping, left) = Keeping::begin(args.keep, socket, passed)?;
+    let is_kept = args.keep != KeepBy::None;
     let is_socket = |file: std::fs::Metadata| file.file_type().is_socket();
     let had = is_kept
         && passed.listener.is_none()
@@ -221,7 +213,7 @@ fn make(
             )));
         }
     }
-    let (node, receipt) = map(args, None)?;
+    let (node, receipt) = map(args)?;
     keeping.put(&node.descriptors().map_err(failure)?)?;
     Ok(Made { node, recovered: None, receipt: Some(receipt) })
 }
@@ -260,13 +252,11 @@ fn remedy(socket: &Path) -> String {
 }
 
 /// Checks the machine, maps and populates fresh memory, and makes its index.
-fn map(args: &ServeArgs, file: Option<MemoryFile>) -> Result<(Node, Receipt), Failure> {
+fn map(args: &ServeArgs) -> Result<(Node, Receipt), Failure> {
     let size = usize::try_from(args.size).map_err(|_| {
         Failure::usage(format_args!("--size {} is more than this machine can address", args.size))
     })?;
-    let of_file = file.as_ref().map(|file| memory_file::pages(args, file)).transpose()?;
-    let pages = of_file.unwrap_or_else(|| args.pages.clone());
-    let requirements = Requirements::new(args.size, pages.clone()).map_err(Failure::usage)?;
+    let requirements = Requirements::new(args.size, args.pages.clone()).map_err(Failure::usage)?;
     let nodes = match &args.numa {
         Numa::Bind(nodes) => nodes.clone(),
         _ => Vec::new(),
@@ -285,7 +275,7 @@ fn map(args: &ServeArgs, file: Option<MemoryFile>) -> Result<(Node, Receipt), Fa
     let (shown_on, told) = (bar.clone(), std::sync::Mutex::new(None::<Instant>));
     let memory = Region::builder(size)
         .backing(Backing::Shared)
-        .ladder(pages)
+        .ladder(args.pages.clone())
         .numa(args.numa.clone())
         .populate(args.populate)
         .progress(move |progress| {
@@ -299,11 +289,8 @@ fn map(args: &ServeArgs, file: Option<MemoryFile>) -> Result<(Node, Receipt), Fa
                 let _ = sd_notify::notify(&[NotifyState::Status(&status)]);
             }
         });
-    let options = node_options(args);
-    let node = match file {
-        Some(file) => Node::create_in(file, memory, options),
-        None => memory.map().map_err(NodeError::from).and_then(|it| Node::create(it, options)),
-    };
+    let node = memory.map().map_err(NodeError::from);
+    let node = node.and_then(|memory| Node::create(memory, node_options(args)));
     bar.finish_and_clear();
     let node = node.map_err(failure)?;
     let receipt = node.memory_receipt().clone();

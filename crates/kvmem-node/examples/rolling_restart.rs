@@ -1,25 +1,27 @@
 //! A rolling restart without a lost hit: `cargo run -p kvmem-node --example rolling_restart`.
 //!
-//! The memory is in a file on a tmpfs, so nothing keeps it but its name. Two engines look up their
-//! prefixes without a pause. Meanwhile the server is replaced six times, as by an upgrade: half of
+//! A thread of the first process holds the memory. Two engines look up their prefixes without a
+//! pause. Meanwhile the server is replaced six times, as by an upgrade: half of
 //! the servers are told to end, and half are killed. Each look-up finds all blocks, and each block
 //! has its bytes.
 
 use std::io::Read;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvmem::arena::{Ladder, PageSize, Region};
+use kvmem::arena::{Backing, Region};
 use kvmem_node::{
-    ConnectOptions, MemoryFile, NewValue, Node, NodeClient, NodeOptions, NodeServer, ServerOptions,
+    ConnectOptions, Keeper, KeeperCallError, KeeperClient, KeeperError, KeeperOptions, NewValue,
+    Node, NodeClient, NodeOptions, NodeServer, ServerOptions,
 };
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const MEMORY: u64 = 64 << 20;
+const MEMORY: usize = 64 << 20;
 const BLOCKS: u32 = 64;
 const BYTES: usize = 64 << 10;
 const RESTARTS: usize = 6;
@@ -34,13 +36,15 @@ fn main() -> Outcome<()> {
 
 /// Serves until standard input is closed.
 fn serve(folder: &Path) -> Outcome<()> {
-    let file = MemoryFile::open(&folder.join("memory"))?;
-    let node = if file.has_memory() {
-        Node::recover_in(file, MEMORY, NodeOptions::default())?.0
-    } else {
-        let pages = Ladder::new([PageSize::Thp, PageSize::Base]);
-        let memory = Region::builder(MEMORY as usize).ladder(pages);
-        Node::create_in(file, memory, NodeOptions::default())?
+    let holder = KeeperClient::connect(folder.join("holder"))?;
+    let node = match <[OwnedFd; 3]>::try_from(claim(&holder)?) {
+        Ok(files) => Node::recover(files, NodeOptions::default())?.0,
+        Err(_) => {
+            let memory = Region::builder(MEMORY).backing(Backing::Shared).map()?;
+            let node = Node::create(memory, NodeOptions::default())?;
+            holder.put("node", &node.descriptors()?.each_ref().map(AsFd::as_fd))?;
+            node
+        }
     };
     let server = NodeServer::bind(node, &folder.join("socket"), ServerOptions::default())?;
     let stopper = server.stopper();
@@ -50,6 +54,18 @@ fn serve(folder: &Path) -> Outcome<()> {
     });
     server.run()?;
     Ok(())
+}
+
+/// Takes the sole use of the memory, when the server before no longer has it.
+fn claim(holder: &KeeperClient) -> Outcome<Vec<OwnedFd>> {
+    loop {
+        match holder.claim("node") {
+            Err(KeeperError::Call(KeeperCallError::Claimed { .. })) => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            files => return Ok(files?),
+        }
+    }
 }
 
 fn start(folder: &Path) -> Outcome<Child> {
@@ -84,8 +100,11 @@ impl Drop for Files {
 }
 
 fn run() -> Outcome<()> {
-    let files = Files(format!("/dev/shm/rolling-restart-{}", std::process::id()).into());
+    let folder = std::env::temp_dir().join(format!("rolling-restart-{}", std::process::id()));
+    let files = Files(folder);
     std::fs::create_dir_all(&files.0)?;
+    let holder = Keeper::bind(&files.0.join("holder"), KeeperOptions::default())?;
+    thread::spawn(move || holder.run());
     let mut server = start(&files.0)?;
     let stop = AtomicBool::new(false);
     let found = thread::scope(|scope| -> Outcome<_> {

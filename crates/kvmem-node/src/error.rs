@@ -1,7 +1,6 @@
 //! *Errors* of a node: of its index file, of its calls, and of its sockets.
 
 use std::io;
-use std::path::{Path, PathBuf};
 
 use kvmem::arena::ArenaError;
 use kvmem::offset::SpaceError;
@@ -94,77 +93,6 @@ pub enum BadIndex {
     },
 }
 
-/// Why the memory file of a node cannot be used. No file was changed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MemoryFileError {
-    /// The file system stores files elsewhere than in memory.
-    #[error(
-        "{path} is on a file system of type {kind:#x}, which is not memory: use a path on a tmpfs, \
-         such as /dev/shm, or on a hugetlbfs with pages of 2 MiB or 1 GiB"
-    )]
-    NotMemory {
-        /// The path.
-        path: PathBuf,
-        /// The type, as `statfs` tells it.
-        kind: u64,
-    },
-    /// Another server uses the file.
-    #[error("another server uses {path}: stop it, or use another file")]
-    InUse {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The file or its lock belongs to another user.
-    #[error("{path} or its lock belongs to user {uid}, and this server is user {own}")]
-    Owner {
-        /// The path.
-        path: PathBuf,
-        /// The owner.
-        uid: u32,
-        /// The user of this process.
-        own: u32,
-    },
-    /// There is a file that no node has made.
-    #[error("{path} is no memory of a node: {what}")]
-    Foreign {
-        /// The path.
-        path: PathBuf,
-        /// The difference from such memory.
-        what: &'static str,
-    },
-    /// The memory has another size.
-    #[error("the memory in {path} has {found} bytes instead of the requested {requested}")]
-    Size {
-        /// The path.
-        path: PathBuf,
-        /// The bytes of the memory.
-        found: u64,
-        /// The bytes that were requested.
-        requested: u64,
-    },
-    /// A system call failed.
-    #[error("{call} {path}: {error}")]
-    Call {
-        /// The call.
-        call: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// The error.
-        error: io::Error,
-    },
-}
-
-impl MemoryFileError {
-    pub(crate) fn of(
-        path: &Path,
-        call: &'static str,
-    ) -> impl Fn(rustix::io::Errno) -> MemoryFileError + use<> {
-        let path = path.to_owned();
-        move |errno| MemoryFileError::Call { call, path: path.clone(), error: errno.into() }
-    }
-}
-
 /// Why the users and groups of a server's options are not possible.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]
@@ -205,9 +133,6 @@ pub enum NodeError {
     /// The memory cannot be mapped.
     #[error(transparent)]
     Memory(#[from] ArenaError),
-    /// The file of the memory cannot be used.
-    #[error(transparent)]
-    MemoryFile(#[from] MemoryFileError),
     /// The space of the memory cannot be described.
     #[error("the memory's space: {0}")]
     Space(SpaceError),

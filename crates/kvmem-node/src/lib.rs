@@ -23,13 +23,13 @@ pub use client::{
     ClientError, ClientRegistrars, ConnectOptions, Interrupt, NewValue, NodeClient, NodeOperator,
     NodePin, NodeReservation, NotCommitted, ParentKey, PinBatch, PinnedValue, ValueOptions,
 };
-pub use error::{AccessError, BadIndex, CallError, MemoryFileError, NodeError, Quota, TooMany};
+pub use error::{AccessError, BadIndex, CallError, NodeError, Quota, TooMany};
 pub use keeper::{
     Keeper, KeeperCallError, KeeperClient, KeeperError, KeeperOptions, KeptListed, MAX_KEPT,
     MAX_KEPT_NAME,
 };
 pub use node::{
-    BlockHandle, Event, EventKind, Events, Eviction, Listed, Located, MAX_BATCH, MemoryFile,
+    BlockHandle, Event, EventKind, Events, Eviction, Listed, Located, MAX_BATCH,
     NO_BOUNDARY, NO_NAMESPACE, NamespaceLimits, NamespaceStats, Node, NodeOptions, NodeStats,
     RecoveryReport,
 };

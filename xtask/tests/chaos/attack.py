@@ -145,8 +145,6 @@ class Chaos:
         self.quick, self.random = quick, Random(seed)
         self.runs = 0
         self.complaints: list[str] = []
-        # What an attack does before the machine is compared with how it was.
-        self.at_end: Callable[[], None] = lambda: None
         # Every user may run the programs there, and write to the working folder.
         self.top = Path(os.environ.get("TMPDIR", "/tmp")) / f"kvmem-chaos-{os.getpid()}"
         self.folder, self.temporary = self.top / "work", self.top / "tmp"

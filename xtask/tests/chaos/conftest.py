@@ -37,7 +37,6 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     finally:
         chaos = getattr(item, "funcargs", {}).get("chaos")
         if chaos:
-            chaos.at_end()
             chaos.complaints += chaos.settings.restore()
             wrong = "\n  ".join(chaos.complaints)
             told = f"{len(chaos.complaints)} of {chaos.runs} runs, with --seed"

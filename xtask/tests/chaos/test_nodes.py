@@ -1,16 +1,14 @@
 """Servers of a node and the commands of their operators, with options that make no sense, small
-limits, sockets that are no servers, memory files that are no memory, and sudden ends."""
+limits, sockets that are no servers, and sudden ends."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import signal as signals
 import socket
 import subprocess
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,23 +58,10 @@ def alone(chaos: Chaos, *words: Any, **options: Any) -> Running:
     return ran
 
 
-@pytest.fixture
-def memory(chaos: Chaos) -> Path:
-    """A path for memory files of this run."""
-    path = Path(f"/dev/shm/memory-of-{chaos.top.name}")
-    chaos.at_end = lambda: remove(path)
-    return path
-
-
-def remove(memory: Path) -> None:
-    for path in memory.parent.glob(f"{memory.name}*"):
-        path.unlink()
-
-
 def test_options_that_make_no_sense(chaos: Chaos) -> None:
     named = "pages numa populate max-blocks align lease spin max-rings max-connections max-handles"
     named += " max-reserved allow-group namespace operator quota default-quota drain-seconds tier"
-    named += " mooncake scrub memory-file metrics json"
+    named += " mooncake scrub metrics json"
     for value in (*SENSELESS, "x=", "/no/such/folder/x"):
         for option in named.split():
             # `--pages` is there twice then, which is an error, too.
@@ -92,16 +77,12 @@ def test_options_that_make_no_sense(chaos: Chaos) -> None:
         alone(chaos, *words, ends=FAILS)
 
 
-def test_small_limits(chaos: Chaos, memory: Path) -> None:
+def test_small_limits(chaos: Chaos) -> None:
     limits = [f"ulimit -n {count}" for count in (3, 4, 5, 6, 8, 10, 12, 16, 24, 32)]
     limits += [f"ulimit -v {kib}" for kib in (400_000, 200_000, 120_000, 60_000)]
-    both = (SERVE, [*SERVE, "--memory-file", memory])
     for limit in [*limits, "ulimit -l 0", "ulimit -d 20000"]:
-        for words in both:
-            alone(chaos, *words, under=limit, ends=OR_UNLOADED)
-    remove(memory)
-    for words in both:
-        alone(chaos, *words, under="ulimit -f 8", ends=FAILS, signal=25)
+        alone(chaos, *SERVE, under=limit, ends=OR_UNLOADED)
+    alone(chaos, *SERVE, under="ulimit -f 8", ends=FAILS, signal=25)
     with contextlib.suppress(Unavailable):
         for count in (1, 2, 3, 5):
             with Cgroup.pids(count) as group:
@@ -175,57 +156,22 @@ def test_operators(chaos: Chaos) -> None:
         running.wait()
 
 
-def test_memory_files_that_are_no_memory(chaos: Chaos, memory: Path) -> None:
-    words = [*SERVE, "--memory-file", memory]
-    index = memory.with_name(f"{memory.name}.index")
-    chaos.file("plain", "a letter")
-    for path in ("plain", "node-folder", "node-loop", "/dev/null", "/proc/self/mem", "/", "a/b"):
-        alone(chaos, *SERVE, "--memory-file", path, ends=FAILS)
-    alone(chaos, *words, ends=(0,))
-    size, whole = memory.stat().st_size, index.read_bytes()
-    for turn in range(80):
-        # Most of it in the header and the tables.
-        damaged = chaos.damage(whole, (96, 4096, 70_000, len(whole))[turn % 4], 8, 4)
-        if turn % 5 == 0:
-            damaged = damaged[: chaos.random.randrange(len(damaged))]
-        index.write_bytes(damaged)
-        ran = alone(chaos, *words)
-        if ran.status and index.read_bytes() != damaged:
-            ran.complain("has changed an index that it cannot use")
-        if memory.stat().st_size != size:
-            ran.complain("has changed the size of the memory")
-        index.write_bytes(whole)
-    for length in (0, 1, 4095, size // 2):
-        os.truncate(memory, length)
-        alone(chaos, *words, ends=FAILS)
-    remove(memory)
-    memory.write_text("a letter")
-    ran = alone(chaos, *words, ends=FAILS, says=["--set-aside"])
-    if memory.read_text() != "a letter":
-        ran.complain("has destroyed a file that is no memory")
-
-
 @CAN_MOUNT
 def test_a_tiny_folder_of_shared_memory(chaos: Chaos) -> None:
-    # Memory without a name is not there.
     alone(chaos, *SERVE, by=TINY_SHM, ends=(0,))
-    says = ["of 65536", "size="]
-    alone(chaos, *SERVE, "--memory-file", "/dev/shm/node", by=TINY_SHM, ends=FAILS, says=says)
 
 
-def test_ended_at_random_moments(chaos: Chaos, memory: Path) -> None:
+def test_ended_at_random_moments(chaos: Chaos) -> None:
     words = ["serve", "--size", "64MiB", "--pages", "4k", "--socket", SOCKET]
-    in_file = [*words, "--memory-file", memory]
     for turn in range(40):
         signal = chaos.signal()
-        running = chaos.start(*(words if turn % 3 == 2 else in_file), signal=signal)
+        running = chaos.start(*words, signal=signal)
         time.sleep(chaos.random.random() * 0.15)
         if chaos.random.randrange(2):
             chaos.run(*chaos.random.choice(OPERATORS))
         running.send(signal)
         running.wait()
     # Whatever was left, the next servers use it.
-    alone(chaos, *in_file, ends=(0,))
     alone(chaos, *words, ends=(0,))
     chaos.run("keeper", "--stop", "--socket", chaos.folder / f"{SOCKET}.keeper")
 

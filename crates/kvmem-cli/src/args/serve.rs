@@ -208,17 +208,15 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub scrub: Option<u64>,
 
-    /// Keep the memory in FILE on a tmpfs, such as /dev/shm, or on a hugetlbfs, and its index in
-    /// FILE.index: they outlive all processes, and need none that keeps them. --size is that of the
-    /// file, whose file system decides the pages. A client that may write can also cut the file
-    /// short, which kills all that map it
-    #[arg(long, value_name = "FILE")]
-    pub memory_file: Option<PathBuf>,
-
     /// The process that keeps the memory while no server runs: one of keeper, systemd, none
-    /// [default: keeper; with --memory-file: none]
-    #[arg(long, value_name = "BY", value_enum, hide_possible_values = true)]
-    pub keep: Option<KeepBy>,
+    #[arg(
+        long,
+        value_name = "BY",
+        value_enum,
+        default_value = "keeper",
+        hide_possible_values = true
+    )]
+    pub keep: KeepBy,
 
     /// Start with fresh memory, and keep the memory that an earlier server left under another name
     #[arg(long)]
@@ -236,15 +234,6 @@ pub struct ServeArgs {
     /// standard output instead of the text
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     pub json: Option<PathBuf>,
-}
-
-impl ServeArgs {
-    /// Returns the process that keeps the memory.
-    #[must_use]
-    pub fn keep_by(&self) -> KeepBy {
-        let default = if self.memory_file.is_some() { KeepBy::None } else { KeepBy::Keeper };
-        self.keep.unwrap_or(default)
-    }
 }
 
 /// What keeps the memory of a server while it does not run.

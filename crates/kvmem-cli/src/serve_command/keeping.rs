@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use kvmem_node::{KeeperCallError, KeeperClient, KeeperError};
 use sd_notify::NotifyState;
 
-use super::memory_file;
 use crate::args::KeepBy;
 use crate::keeper_command;
 use crate::output::Failure;
@@ -34,13 +33,8 @@ pub(super) enum Left {
 
 /// The process that keeps the files.
 pub(super) enum Keeping {
-    Keeper {
-        path: PathBuf,
-        client: KeeperClient,
-    },
+    Keeper { path: PathBuf, client: KeeperClient },
     Systemd,
-    /// No process: the file has a name.
-    File(PathBuf),
     Nothing,
 }
 
@@ -130,7 +124,7 @@ impl Keeping {
     /// Gives the files to the process.
     pub(super) fn put(&self, files: &[OwnedFd; 3]) -> Result<(), Failure> {
         match self {
-            Keeping::Nothing | Keeping::File(_) => Ok(()),
+            Keeping::Nothing => Ok(()),
             Keeping::Keeper { client, .. } => client
                 .put(NAME, &files.each_ref().map(AsFd::as_fd))
                 .map_err(keeper_command::failure),
@@ -141,7 +135,7 @@ impl Keeping {
     /// Has the process keep what the predecessor has left under another name, which is returned.
     pub(super) fn set_aside(&self, left: &Left) -> Result<String, Failure> {
         match self {
-            Keeping::Nothing | Keeping::File(_) => Ok(String::new()),
+            Keeping::Nothing => Ok(String::new()),
             Keeping::Keeper { client, .. } => {
                 for number in 1.. {
                     let name = format!("{NAME}-aside-{number}");
@@ -170,7 +164,6 @@ impl Keeping {
     pub(super) fn forget(&self) -> Result<(), Failure> {
         match self {
             Keeping::Nothing => Ok(()),
-            Keeping::File(path) => memory_file::forget(path),
             Keeping::Keeper { client, .. } => client.forget(NAME).map_err(keeper_command::failure),
             Keeping::Systemd => unstore(),
         }
@@ -204,7 +197,6 @@ impl std::fmt::Display for Keeping {
                 write!(f, "kept by process {} at {}", client.keeper_pid(), shown(path))
             }
             Keeping::Systemd => f.write_str("kept by systemd"),
-            Keeping::File(path) => write!(f, "kept in {}", shown(path)),
             Keeping::Nothing => f.write_str("kept by nothing else: the values end with it"),
         }
     }

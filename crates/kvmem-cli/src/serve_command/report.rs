@@ -22,8 +22,6 @@ pub(super) struct ServeReport {
     /// Seconds until clients could connect, those of mapping included.
     pub(super) seconds: f64,
     pub(super) kept_by: &'static str,
-    /// The file that has the memory.
-    pub(super) memory_file: Option<String>,
     pub(super) keeper_pid: Option<u32>,
     /// The files of the disk tiers below, and how many values they had.
     pub(super) tiers: Vec<String>,
@@ -64,9 +62,8 @@ impl From<RecoveryReport> for RecoveryFigures {
     }
 }
 
-pub(super) fn kept_by(by: KeepBy, in_file: bool) -> &'static str {
+pub(super) fn kept_by(by: KeepBy) -> &'static str {
     match by {
-        KeepBy::None if in_file => "file",
         KeepBy::Keeper => "keeper",
         KeepBy::Systemd => "systemd",
         KeepBy::None => "none",

@@ -9,7 +9,6 @@ mod operators;
 mod outputs;
 mod schema;
 mod serve;
-mod serve_file;
 mod serve_folder;
 mod serve_mooncake;
 mod serving;

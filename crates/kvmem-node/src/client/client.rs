@@ -130,7 +130,7 @@ impl NodeClient {
         options: &ConnectOptions,
     ) -> Result<NodeClient, ClientError> {
         let (connection, file, welcome) = Connection::open(path.as_ref(), options)?;
-        let memory = ClientMemory::map(file, options.read_only, welcome.named)?;
+        let memory = ClientMemory::map(file, options.read_only)?;
         let (memory, registration) = prepare(memory, &welcome, options)?;
         let ConnectOptions { checksums, verify, .. } = *options;
         let connection = Arc::new(connection);

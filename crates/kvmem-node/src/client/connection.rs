@@ -829,7 +829,7 @@ fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greeted, Failure
         }
         .into());
     };
-    let view = SessionView::attach(sessions, welcome.session, welcome.named);
+    let view = SessionView::attach(sessions, welcome.session);
     let no_session = || ClientError::Protocol { what: "the server sent an invalid session number" };
     let view = view.map_err(ClientError::Memory)?.ok_or_else(no_session)?;
     Ok(Greeted { socket, file, view, welcome })

@@ -16,23 +16,12 @@ pub(super) enum ClientMemory {
 }
 
 impl ClientMemory {
-    /// Maps the memory file. The size of one with a name is not sealed: the server's user alone
-    /// keeps it from shrinking.
-    pub(super) fn map(
-        file: OwnedFd,
-        read_only: bool,
-        named: bool,
-    ) -> Result<ClientMemory, ArenaError> {
-        match (read_only, named) {
-            (true, false) => ReadOnlyRegion::attach(file, None).map(ClientMemory::ReadOnly),
-            (true, true) => ReadOnlyRegion::attach_named(file, None).map(ClientMemory::ReadOnly),
-            (false, false) => Region::attach(file, None).map(ClientMemory::of),
-            (false, true) => Region::attach_named(file, None).map(ClientMemory::of),
+    /// Maps the memory file.
+    pub(super) fn map(file: OwnedFd, read_only: bool) -> Result<ClientMemory, ArenaError> {
+        if read_only {
+            return ReadOnlyRegion::attach(file, None).map(ClientMemory::ReadOnly);
         }
-    }
-
-    fn of(region: Region) -> ClientMemory {
-        ClientMemory::ReadWrite(Arc::new(region))
+        Region::attach(file, None).map(|region| ClientMemory::ReadWrite(Arc::new(region)))
     }
 
     /// Returns the mapping, if it can be written to.

@@ -191,7 +191,6 @@ fn welcome() -> Welcome {
         session: 0,
         pin_word: 1,
         resumed: false,
-        named: false,
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use kvmem::arena::{Backing, PageSize, Populate, Region};
 use rustix::fs::fstat;
 
-use super::{MemoryFile, NO_BOUNDARY, NodeOptions};
+use super::{NO_BOUNDARY, NodeOptions};
 use crate::error::{BadIndex, NodeError};
 use crate::format::{
     ENTRIES_AT, ENTRY_BYTES, EntryCell, Header, HeaderCell, MAX_NAMESPACES, MAX_SESSIONS,
@@ -26,8 +26,6 @@ pub(crate) struct NodeMemory {
     /// for this server, also in the kernel after its end, keeps it open.
     transfers: OwnedFd,
     pub(crate) header: Header,
-    /// The names of the files, if they have any.
-    file: Option<MemoryFile>,
 }
 
 /// The position of the lock of an index file that is open for transfers.
@@ -114,7 +112,7 @@ impl NodeMemory {
             hash_key,
         };
         let (bytes, transfers) = (Arc::new(bytes), open_for_transfers(&index)?);
-        let memory = NodeMemory { bytes, index, session_file, transfers, header, file: None };
+        let memory = NodeMemory { bytes, index, session_file, transfers, header };
         memory.header_cell().write(&header);
         Ok(memory)
     }
@@ -125,22 +123,6 @@ impl NodeMemory {
             Region::attach(bytes, None)?,
             Region::attach(index, None)?,
             SessionFile::attach(sessions)?,
-        )
-    }
-
-    /// Maps the three files of an earlier server, which have names.
-    pub(crate) fn attach_named(
-        [bytes, index, sessions]: [OwnedFd; 3],
-    ) -> Result<NodeMemory, NodeError> {
-        let empty = |file: &OwnedFd| fstat(file).is_ok_and(|found| found.st_size == 0);
-        if empty(&index) || empty(&bytes) {
-            let expected = ENTRIES_AT as u64;
-            return Err(BadIndex::Length { got: 0, expected }.into());
-        }
-        NodeMemory::of_earlier(
-            Region::attach_named(bytes, None)?,
-            Region::attach_named(index, None)?,
-            SessionFile::attach_named(sessions)?,
         )
     }
 
@@ -166,8 +148,8 @@ impl NodeMemory {
         };
         let page = index.page_at(0).map_or(0, |page| page.bytes() as u64);
         let transfers = open_for_transfers(&index)?;
-        let (bytes, header, file) = (Arc::new(bytes), placeholder, None);
-        let mut memory = NodeMemory { bytes, index, session_file, transfers, header, file };
+        let (bytes, header) = (Arc::new(bytes), placeholder);
+        let mut memory = NodeMemory { bytes, index, session_file, transfers, header };
         let header = memory.header_cell().read()?;
         // The file ends at the end of a page.
         let expected = file_len(header.entries) as u64;
@@ -184,16 +166,6 @@ impl NodeMemory {
         }
         memory.header = header;
         Ok(memory)
-    }
-
-    /// Says that the files have names, and keeps their lock.
-    pub(crate) fn named_by(self, file: MemoryFile) -> NodeMemory {
-        NodeMemory { file: Some(file), ..self }
-    }
-
-    /// Returns whether the files have names. Their sizes are not sealed then.
-    pub(crate) fn is_named(&self) -> bool {
-        self.file.is_some()
     }
 
     /// Duplicates the descriptors of the memory file, the index file and the session file, for the

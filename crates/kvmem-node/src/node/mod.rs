@@ -18,7 +18,7 @@
 //! | `holders.rs` | what users and readers may pin |
 //! | `namespaces.rs`, `lists.rs` | limits, shares, and the order of eviction |
 //! | `chains.rs` | the values of a prefix: ends are evicted before starts |
-//! | `memory.rs`, `memory_file.rs` | the three files, without a name or with one |
+//! | `memory.rs` | the three files |
 //! | `recover.rs` | the state of an index file that an earlier server left |
 
 mod acquire;
@@ -34,7 +34,6 @@ mod holders;
 mod lists;
 mod local;
 mod memory;
-mod memory_file;
 mod namespaces;
 #[expect(clippy::module_inception, reason = "one noun a file")]
 mod node;
@@ -56,7 +55,6 @@ pub(crate) use evict::Evicted;
 pub use handles::BlockHandle;
 pub(crate) use handles::Granted;
 pub(crate) use memory::NodeMemory;
-pub use memory_file::MemoryFile;
 pub use node::Node;
 pub(crate) use options::PIECE_BYTES;
 pub use options::{Eviction, MAX_BATCH, NO_BOUNDARY, NamespaceLimits, NodeOptions};

@@ -23,7 +23,7 @@ pub use response::SessionListed;
 pub(crate) use response::{Answer, Response, Welcome};
 
 /// The version of the protocol.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// The most bytes of a message. A longer one is cut off by the kernel and cannot be decoded.
 pub const MAX_MESSAGE: usize = 176 << 10;

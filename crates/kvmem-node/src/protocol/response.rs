@@ -74,8 +74,6 @@ pub(crate) struct Welcome {
     pub(crate) pin_word: u64,
     /// Whether the session goes on that the greeting named.
     pub(crate) resumed: bool,
-    /// Whether the memory file has a name. Its size is not sealed then.
-    pub(crate) named: bool,
 }
 
 /// A client, for operators.

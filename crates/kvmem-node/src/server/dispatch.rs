@@ -303,7 +303,6 @@ impl NodeServer {
             session: session.number() as u16,
             pin_word: self.node.pin_word_of(session),
             resumed,
-            named: self.node.memory.is_named(),
         }))
     }
 

@@ -1,6 +1,5 @@
 //! [`SessionFile`]: the words of all sessions and the locks of their clients, in the server.
 
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 
 use kvmem::arena::{ArenaError, Backing, PageSize, Populate, Region};
@@ -26,25 +25,9 @@ impl SessionFile {
         SessionFile::created(builder.map()?)
     }
 
-    /// Makes a file that will have a name, in whole pages of its file system.
-    pub(crate) fn create_named(file: File, page: PageSize) -> Result<SessionFile, NodeError> {
-        let builder = Region::builder(FILE_BYTES).ladder(page);
-        SessionFile::created(builder.named_file(file).map()?)
-    }
-
     /// Maps the file of an earlier server.
     pub(crate) fn attach(file: OwnedFd) -> Result<SessionFile, NodeError> {
         SessionFile::of_server(Region::attach(file, None)?)
-    }
-
-    /// Maps the file of an earlier server, which has a name.
-    pub(crate) fn attach_named(file: OwnedFd) -> Result<SessionFile, NodeError> {
-        let found = fstat(&file).map_err(NodeError::system("fstat of the session file"))?;
-        if (found.st_size as u64) < FILE_BYTES as u64 {
-            let (got, expected) = (found.st_size as u64, FILE_BYTES as u64);
-            return Err(BadIndex::SessionFileLength { got, expected }.into());
-        }
-        SessionFile::of_server(Region::attach_named(file, None)?)
     }
 
     /// Keeps other users from opening a new file for writing. One of the server's own user can open

@@ -19,17 +19,9 @@ pub(crate) struct SessionView {
 }
 
 impl SessionView {
-    /// Maps the words of a session. `named` says that the file has a name, so that its size is not
-    /// sealed. `None`: there is no such session.
-    pub(crate) fn attach(
-        file: OwnedFd,
-        session: u16,
-        named: bool,
-    ) -> Result<Option<SessionView>, ArenaError> {
-        let mut memory = match named {
-            true => ReadOnlyRegion::attach_named(file, None)?,
-            false => ReadOnlyRegion::attach(file, None)?,
-        };
+    /// Maps the words of a session. `None`: there is no such session.
+    pub(crate) fn attach(file: OwnedFd, session: u16) -> Result<Option<SessionView>, ArenaError> {
+        let mut memory = ReadOnlyRegion::attach(file, None)?;
         let session = usize::from(session);
         if session >= MAX_SESSIONS || memory.len() < FILE_BYTES {
             return Ok(None);

@@ -7,15 +7,16 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use kvmem::arena::{PageSize, Region};
 use kvmem_node::{
-    AllowedGroup, ClientError, ConnectOptions, MemoryFile, NamespaceRule, NewValue, Node,
-    NodeClient, NodeOptions, NodeServer, Principal, ServerOptions,
+    AllowedGroup, ClientError, ConnectOptions, Keeper, KeeperCallError, KeeperClient, KeeperError,
+    KeeperOptions, NamespaceRule, NewValue, Node, NodeClient, NodeOptions, NodeServer, Principal,
+    ServerOptions,
 };
 
 use crate::support::{Place, connect_with};
@@ -61,22 +62,15 @@ fn is_root() -> bool {
     rustix::process::getuid().is_root()
 }
 
-/// A name on a tmpfs for the memory, which goes with the test.
-struct Memory(PathBuf);
-
-impl Memory {
-    fn new(place: &Place) -> Memory {
-        let name = place.socket().parent().and_then(Path::file_name).expect("a folder").to_owned();
-        let folder = Path::new("/dev/shm").join(name);
-        fs::create_dir_all(&folder).expect("/dev/shm is a tmpfs, which this user may write to");
-        Memory(folder)
+/// Holds the memory of the servers at a socket, as a process of their user.
+fn hold_memory(socket: &Path, user: Option<u32>) -> Life {
+    if user.is_some() {
+        let folder = socket.parent().expect("a folder");
+        std::os::unix::fs::chown(folder, user, Some(GROUP)).expect("root may");
     }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
+    let mut holder = Life::start("memory holder", socket, &[], user, || true);
+    holder.line("holding");
+    holder
 }
 
 /// A process that is killed with the test, and lines that it writes.
@@ -90,7 +84,7 @@ impl Life {
     /// Runs this program in a role, by `wrapper` and with `setup` in the new process.
     fn start(
         role: &str,
-        (socket, memory): (&Path, &Memory),
+        socket: &Path,
         wrapper: &[&str],
         user: Option<u32>,
         set_up: impl Fn() -> bool + Send + Sync + 'static,
@@ -109,7 +103,6 @@ impl Life {
             .args(["--exact", &format!("{module}::role"), "--nocapture", "--test-threads=1"])
             .env("KVMEM_TEST_ROLE", role)
             .env("KVMEM_TEST_CHILD", socket)
-            .env("KVMEM_TEST_WORDS", memory.0.join("memory"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let set_up = move || {
@@ -174,17 +167,17 @@ const IN_PID_NAMESPACE: [&str; 5] = ["unshare", "--pid", "--fork", "--kill-child
 const IN_TIME_NAMESPACE: [&str; 6] =
     ["unshare", "--time", "--fork", "--kill-child", "--boottime", "86400000"];
 
-fn start_server(life: ServerLife, paths: (&Path, &Memory)) -> Life {
+fn start_server(life: ServerLife, socket: &Path) -> Life {
     let mut server = match life {
-        ServerLife::Plain => Life::start("server", paths, &[], None, || true),
-        ServerLife::PidNamespace => Life::start("server", paths, &IN_PID_NAMESPACE, None, || true),
-        ServerLife::HidePid => Life::start("server", paths, &[], Some(SERVER), hide_processes),
+        ServerLife::Plain => Life::start("server", socket, &[], None, || true),
+        ServerLife::PidNamespace => Life::start("server", socket, &IN_PID_NAMESPACE, None, || true),
+        ServerLife::HidePid => Life::start("server", socket, &[], Some(SERVER), hide_processes),
     };
     server.line("serving");
     server
 }
 
-fn start_client(life: ClientLife, user: Option<u32>, paths: (&Path, &Memory)) -> Life {
+fn start_client(life: ClientLife, user: Option<u32>, socket: &Path) -> Life {
     let wrapper: &[&str] = match life {
         ClientLife::PidNamespace => &IN_PID_NAMESPACE,
         ClientLife::TimeNamespace => &IN_TIME_NAMESPACE,
@@ -196,7 +189,7 @@ fn start_client(life: ClientLife, user: Option<u32>, paths: (&Path, &Memory)) ->
         ClientLife::Forked => "forked",
         _ => "client",
     };
-    let mut client = Life::start(role, paths, wrapper, user, || true);
+    let mut client = Life::start(role, socket, wrapper, user, || true);
     client.line("holding");
     client
 }
@@ -205,10 +198,16 @@ fn start_client(life: ClientLife, user: Option<u32>, paths: (&Path, &Memory)) ->
 #[test]
 fn role() {
     let Ok(role) = std::env::var("KVMEM_TEST_ROLE") else { return };
-    let path = |name: &str| PathBuf::from(std::env::var_os(name).expect("a path"));
-    let (socket, memory) = (path("KVMEM_TEST_CHILD"), path("KVMEM_TEST_WORDS"));
+    let socket = PathBuf::from(std::env::var_os("KVMEM_TEST_CHILD").expect("a path"));
+    let holder = socket.with_extension("holder");
     match role.as_str() {
-        "server" | "reclaiming server" => serve(&role, &socket, &memory),
+        "server" | "reclaiming server" => serve(&role, &socket, &holder),
+        "memory holder" => {
+            let options = KeeperOptions { idle: Duration::from_secs(600) };
+            let keeper = Keeper::bind(&holder, options).expect("the socket is free");
+            println!("\nholding");
+            keeper.run().expect("poll works");
+        }
         "cyrillic" => {
             fs::write("/proc/self/comm", &CYRILLIC.as_bytes()[..15]).expect("a name");
             hold(&socket, false);
@@ -223,14 +222,22 @@ fn role() {
     }
 }
 
-fn serve(role: &str, socket: &Path, path: &Path) {
-    let file = MemoryFile::open(path).expect("a tmpfs");
-    let options = NodeOptions::default();
-    let node = if file.has_memory() {
-        Node::recover_in(file, BYTES as u64, options).expect("it is whole").0
-    } else {
-        let memory = Region::builder(BYTES).ladder(PageSize::Base);
-        Node::create_in(file, memory, options).expect("there is space")
+fn serve(role: &str, socket: &Path, holder: &Path) {
+    let holder = KeeperClient::connect(holder).expect("it listens");
+    let mut files = holder.claim("node");
+    // The connection of the server before may not have ended yet.
+    while let Err(KeeperError::Call(KeeperCallError::Claimed { .. })) = files {
+        std::thread::sleep(Duration::from_millis(5));
+        files = holder.claim("node");
+    }
+    let node = match <[_; 3]>::try_from(files.expect("it answers")) {
+        Ok(files) => Node::recover(files, NodeOptions::default()).expect("it is whole").0,
+        Err(_) => {
+            let node = crate::support::node(BYTES);
+            let files = node.descriptors().expect("descriptors are free");
+            holder.put("node", &files.each_ref().map(AsFd::as_fd)).expect("the name is free");
+            node
+        }
     };
     let allow_groups = vec![AllowedGroup { gid: GROUP, read_only: false }];
     let rule = |who| NamespaceRule { name: String::new(), who, read_only: false };
@@ -315,20 +322,14 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 /// Kills a server under a client that lives, and fills the memory of the next one.
 fn a_living_client_keeps_its_blocks(server_life: ServerLife, client_life: ClientLife) {
     let place = Place::new();
-    let memory = Memory::new(&place);
     let socket = place.socket();
     let hidden = server_life == ServerLife::HidePid;
-    if hidden {
-        for folder in [&memory.0, socket.parent().expect("a folder")] {
-            std::os::unix::fs::chown(folder, Some(SERVER), Some(GROUP)).expect("root may");
-        }
-    }
-    let paths = (socket.as_path(), &memory);
-    let mut server = start_server(server_life, paths);
-    let mut client = start_client(client_life, hidden.then_some(CLIENT), paths);
+    let _memory = hold_memory(&socket, hidden.then_some(SERVER));
+    let mut server = start_server(server_life, &socket);
+    let mut client = start_client(client_life, hidden.then_some(CLIENT), &socket);
     assert_eq!(client.say("read"), "0 wrong, valid true");
     server.kill();
-    let _server = start_server(server_life, paths);
+    let _server = start_server(server_life, &socket);
     let other = connect_with(&socket, &of_any_server());
     // Several leases, in which the client makes no call.
     let until = Instant::now() + 5 * LEASE;
@@ -417,16 +418,16 @@ fn a_client_of_another_user_behind_hidepid_keeps_its_blocks() {
 #[test]
 fn a_client_that_gave_up_waiting_resumes_its_session() {
     let place = Place::new();
-    let memory = Memory::new(&place);
-    let paths = (place.socket(), &memory);
-    let mut server = start_server(ServerLife::Plain, (&paths.0, paths.1));
+    let socket = place.socket();
+    let _memory = hold_memory(&socket, None);
+    let mut server = start_server(ServerLife::Plain, &socket);
     let answer_within = Duration::from_millis(300);
     let options = ConnectOptions {
         answer_within,
         retry_for: Duration::from_secs(30),
         ..ConnectOptions::default()
     };
-    let client = connect_with(&paths.0, &options);
+    let client = connect_with(&socket, &options);
     client.insert("pinned", b"value").expect("there is space");
     let pins = client.acquire(&["pinned"]).expect("a call");
     let mut block = client.reserve(&[BLOCK as u64]).expect("there is space").remove(0);
@@ -451,18 +452,18 @@ fn a_client_that_gave_up_waiting_resumes_its_session() {
 #[test]
 fn an_idle_client_that_holds_something_connects_again() {
     let place = Place::new();
-    let memory = Memory::new(&place);
-    let paths = (place.socket(), &memory);
+    let socket = place.socket();
+    let _memory = hold_memory(&socket, None);
     for (rings, pinned) in [(false, true), (true, true), (false, false)] {
-        let mut server = start_server(ServerLife::Plain, (&paths.0, paths.1));
+        let mut server = start_server(ServerLife::Plain, &socket);
         let options = ConnectOptions { rings, ..ConnectOptions::default() };
-        let client = connect_with(&paths.0, &options);
+        let client = connect_with(&socket, &options);
         client.insert("pinned", b"value").expect("there is space");
         let pins = pinned.then(|| client.acquire(&["pinned"]).expect("a call"));
         let block = (!pinned).then(|| client.reserve(&[100]).expect("there is space"));
         server.kill();
-        let _server = start_server(ServerLife::Plain, (&paths.0, paths.1));
-        let other = connect_with(&paths.0, &ConnectOptions::default());
+        let _server = start_server(ServerLife::Plain, &socket);
+        let other = connect_with(&socket, &ConnectOptions::default());
         let returned = || {
             let sessions = other.as_operator().sessions().expect("an operator");
             sessions.len() == 2 && sessions.iter().all(|it| it.connected)
@@ -477,12 +478,11 @@ fn an_idle_client_that_holds_something_connects_again() {
 #[test]
 fn a_pause_of_the_machine_ends_no_lease() {
     let place = Place::new();
-    let memory = Memory::new(&place);
-    let paths = (place.socket(), &memory);
-    let paths = (paths.0.as_path(), paths.1);
-    let mut server = Life::start("reclaiming server", paths, &[], None, || true);
+    let socket = place.socket();
+    let _memory = hold_memory(&socket, None);
+    let mut server = Life::start("reclaiming server", &socket, &[], None, || true);
     server.line("serving");
-    let mut client = start_client(ClientLife::Plain, None, paths);
+    let mut client = start_client(ClientLife::Plain, None, &socket);
     let processes = [&server, &client].map(|it| it.process.id() as i32);
     let signal = |process: i32, signal| {
         // SAFETY: the call sends a signal to a child that was not waited for.
@@ -496,7 +496,7 @@ fn a_pause_of_the_machine_ends_no_lease() {
     signal(processes[1], libc::SIGCONT);
     assert_eq!(client.say("read"), "0 wrong, valid true");
     assert_eq!(client.say("write"), "written");
-    let other = connect_with(paths.0, &ConnectOptions::default());
+    let other = connect_with(&socket, &ConnectOptions::default());
     let stats = other.stats().expect("a call");
     assert_eq!((stats.pinned, stats.fenced_total), (1, 0));
 }
@@ -505,20 +505,20 @@ fn a_pause_of_the_machine_ends_no_lease() {
 #[test]
 fn a_client_that_was_closed_while_its_server_was_away_leaves_nothing() {
     let place = Place::new();
-    let memory = Memory::new(&place);
-    let paths = (place.socket(), &memory);
+    let socket = place.socket();
+    let _memory = hold_memory(&socket, None);
     for rings in [false, true] {
-        let mut server = start_server(ServerLife::Plain, (&paths.0, paths.1));
+        let mut server = start_server(ServerLife::Plain, &socket);
         let options = ConnectOptions { rings, ..ConnectOptions::default() };
-        let clients: Vec<NodeClient> = (0..5).map(|_| connect_with(&paths.0, &options)).collect();
+        let clients: Vec<NodeClient> = (0..5).map(|_| connect_with(&socket, &options)).collect();
         clients[0].insert("pinned", b"value").expect("there is space");
         let pins: Vec<_> =
             clients.iter().map(|it| it.acquire(&["pinned"]).expect("a call")).collect();
         let blocks = clients[1].reserve(&[BLOCK as u64]).expect("there is space");
         server.kill();
         drop((pins, blocks, clients));
-        let _server = start_server(ServerLife::Plain, (&paths.0, paths.1));
-        let other = connect_with(&paths.0, &ConnectOptions::default());
+        let _server = start_server(ServerLife::Plain, &socket);
+        let other = connect_with(&socket, &ConnectOptions::default());
         wait_for("nothing is left", || {
             let stats = other.stats().expect("a call");
             (stats.sessions, stats.pinned, stats.reservations) == (1, 0, 0)
@@ -530,10 +530,10 @@ fn a_client_that_was_closed_while_its_server_was_away_leaves_nothing() {
 #[test]
 fn a_client_that_could_not_connect_leaves_nothing() {
     let place = Place::new();
-    let memory = Memory::new(&place);
-    let paths = (place.socket(), &memory);
-    let server = start_server(ServerLife::Plain, (&paths.0, paths.1));
-    let other = connect_with(&paths.0, &ConnectOptions::default());
+    let socket = place.socket();
+    let _memory = hold_memory(&socket, None);
+    let server = start_server(ServerLife::Plain, &socket);
+    let other = connect_with(&socket, &ConnectOptions::default());
     let pid = server.process.id() as i32;
     for rings in [false, true] {
         let options = ConnectOptions {
@@ -548,7 +548,7 @@ fn a_client_that_could_not_connect_leaves_nothing() {
         wait_for("it is stopped", || stat().contains(") T "));
         for _ in 0..50 {
             // SAFETY: the client reads and writes nothing.
-            let error = unsafe { NodeClient::connect(&paths.0, &options) }.map(drop);
+            let error = unsafe { NodeClient::connect(&socket, &options) }.map(drop);
             assert!(matches!(error, Err(ClientError::Disconnected { .. })), "{error:?}");
         }
         // SAFETY: as above.

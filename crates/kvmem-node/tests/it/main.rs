@@ -10,7 +10,6 @@ mod fixed;
 mod histories;
 mod keeper;
 mod liveness;
-mod memory_file;
 mod registrars;
 #[path = "../../../kvmem-tier/tests/it/simulated.rs"]
 #[allow(dead_code, reason = "the tests of the tier use the rest")]

@@ -119,8 +119,6 @@ pub(crate) struct FileSystem {
     pub(crate) memory: bool,
     /// Its block size in bytes: for hugetlb pages the page size.
     pub(crate) block: u64,
-    /// Its size and the free bytes for ordinary users; `None`: it has no size of its own.
-    pub(crate) space: Option<(u64, u64)>,
 }
 
 /// Returns the properties of a file's file system.
@@ -132,14 +130,10 @@ pub(crate) fn file_system(file: &File) -> Result<FileSystem> {
     // SAFETY: the call succeeded, so it has filled all of it.
     let data = unsafe { data.assume_init() };
     let huge = data.f_type == libc::HUGETLBFS_MAGIC;
-    // A tmpfs without a size says 0, and a hugetlbfs 0 or -1.
-    let limited = data.f_blocks != 0 && data.f_blocks != u64::MAX;
-    let bytes = |blocks: u64| blocks.saturating_mul(data.f_bsize as u64);
     Ok(FileSystem {
         huge,
         memory: huge || data.f_type == libc::TMPFS_MAGIC,
         block: data.f_bsize as u64,
-        space: limited.then(|| (bytes(data.f_blocks), bytes(data.f_bavail))),
     })
 }
 

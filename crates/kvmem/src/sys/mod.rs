@@ -33,7 +33,7 @@ pub use call::Call;
 pub use errno::Errno;
 
 pub(crate) use barrier::{barrier, register_barrier};
-pub(crate) use file::{FileId, FileSystem, file_id, file_number, mode, reopen_read_only};
+pub(crate) use file::{FileId, file_id, file_number, mode, reopen_read_only};
 pub(crate) use file::{
     PageRegion, StoredFile, duplicate, file_size, file_system, folder_names, get_seals, is_folder,
     link_target, memfd_create, open_pagemap, open_text, pagemap_scan, pread, read_text, set_mode,

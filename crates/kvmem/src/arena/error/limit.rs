@@ -43,13 +43,6 @@ pub enum Limit {
     },
     /// The commit limit, while `vm.overcommit_memory` is 2.
     Commit(u64),
-    /// The file system of a named memory file.
-    FileSystem {
-        /// Its size in bytes.
-        total: u64,
-        /// The bytes that are free.
-        free: u64,
-    },
     /// `vm.max_map_count`, the number of mappings of a process.
     Maps(u64),
 }
@@ -82,11 +75,6 @@ impl Limit {
                 "set vm.overcommit_memory to 0 or 1, raise vm.overcommit_ratio, or request less"
                     .to_owned()
             }
-            Limit::FileSystem { .. } => {
-                "mount it again with a larger size= (mount -o remount,size=…), remove files from \
-                 it, or request less"
-                    .to_owned()
-            }
             Limit::Maps(_) => "raise vm.max_map_count".to_owned(),
         }
     }
@@ -110,9 +98,6 @@ impl fmt::Display for Limit {
                 write!(f, "the hugetlb pool of {page} pages has {free} free")
             }
             Limit::Commit(bytes) => write!(f, "the commit limit is {bytes} bytes"),
-            Limit::FileSystem { total, free } => {
-                write!(f, "the file system has {free} bytes left of {total}")
-            }
             Limit::Maps(count) => write!(f, "vm.max_map_count is {count}"),
         }
     }

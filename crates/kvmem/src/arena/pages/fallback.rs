@@ -72,11 +72,6 @@ pub enum Fallback {
         /// The setting that turns them off.
         setting: String,
     },
-    /// The file system of a named file has other pages.
-    OtherPages {
-        /// The page size.
-        page: PageSize,
-    },
     /// The kernel did not accept the advice to use transparent hugepages.
     ThpFailed {
         /// The error number.
@@ -117,9 +112,6 @@ impl fmt::Display for Fallback {
                 write!(f, "children cannot safely inherit private {page} pages")
             }
             Fallback::ThpOff { setting } => write!(f, "transparent hugepages are off: {setting}"),
-            Fallback::OtherPages { page } => {
-                write!(f, "the file system of the file has no {page} pages")
-            }
             Fallback::ThpFailed { errno } => {
                 write!(f, "the kernel does not accept advice for transparent hugepages: {errno}")
             }

@@ -4,8 +4,6 @@
 //! not exist yet, and a receipt contains only what was found afterwards. If a step fails, the span
 //! is dropped and nothing remains mapped.
 
-use std::fs::File;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::backing::Backing;
@@ -41,7 +39,6 @@ impl RegionBuilder {
             ladder: Ladder::default(),
             numa: Numa::None,
             backing: Backing::Private,
-            named: None,
             readers_only: false,
             guard_pages: false,
             dont_fork: true,
@@ -49,12 +46,6 @@ impl RegionBuilder {
             populated: false,
         };
         RegionBuilder { options, populate: Populate::None, watch: ProgressOptions::new() }
-    }
-
-    /// Returns the size that was requested.
-    #[must_use]
-    pub fn requested_bytes(&self) -> usize {
-        self.options.requested
     }
 
     /// Sets the kinds of pages to try. Default: 2 MiB, then THP, then base pages.
@@ -90,23 +81,6 @@ impl RegionBuilder {
     /// rounded up to whole pages.
     pub fn backing(mut self, backing: Backing) -> RegionBuilder {
         self.options.backing = backing;
-        self
-    }
-
-    /// Sets the file of a shared region: an empty file on a tmpfs or a hugetlbfs, opened for
-    /// reading and writing. It outlives all processes if it has a name. Default: a sealed file
-    /// without a name.
-    ///
-    /// The rungs of the ladder that the file system has are tried. `map` populates the pages of a
-    /// tmpfs, whatever [`populate`](Self::populate) says: the file system can become full, and a
-    /// touch of a missing page would then kill the process.
-    ///
-    /// Such a file has no seals. A process that may write to it can make it shorter, and a touch
-    /// beyond its end kills every process that maps it.
-    pub fn named_file(mut self, file: File) -> RegionBuilder {
-        self.options.named = Some(Arc::new(file));
-        self.options.backing = Backing::Shared;
-        self.options.populated = true;
         self
     }
 
@@ -149,7 +123,7 @@ impl RegionBuilder {
     /// Sets whether `map` makes all pages resident, and with how many threads. Default: not at all.
     pub fn populate(mut self, populate: Populate) -> RegionBuilder {
         self.populate = populate;
-        self.options.populated = populate != Populate::None || self.options.named.is_some();
+        self.options.populated = populate != Populate::None;
         self
     }
 
@@ -218,11 +192,10 @@ impl RegionBuilder {
     }
 
     /// Populates the pages that a later touch could not safely make: hugetlb pages that are bound
-    /// to nodes, and pages of a tmpfs with a name.
+    /// to nodes.
     fn keep_promises(&self, parts: &[PopulateRange]) -> Result<Vec<Option<Populated>>, ArenaError> {
         let bound = matches!(self.options.numa, Numa::Bind(_));
-        let named = self.options.named.is_some();
-        let promised = |part: &&PopulateRange| if part.page.is_pooled() { bound } else { named };
+        let promised = |part: &&PopulateRange| part.page.is_pooled() && bound;
         let urgent: Vec<PopulateRange> = parts.iter().filter(promised).cloned().collect();
         let mut done = populate(&urgent, Populate::Auto, &self.watch, 0)?.into_iter();
         Ok(parts.iter().map(|part| if promised(&part) { done.next() } else { None }).collect())

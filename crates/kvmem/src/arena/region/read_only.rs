@@ -45,17 +45,6 @@ impl ReadOnlyRegion {
         Region::map_file(file, expected_bytes, false).map(ReadOnlyRegion)
     }
 
-    /// Maps a memory file that has a name, without seals: see [`Region::attach_named`].
-    ///
-    /// # Errors
-    /// Those of [`attach`](Self::attach), except `Unsealed`.
-    pub fn attach_named(
-        fd: impl Into<OwnedFd>,
-        expected_bytes: Option<usize>,
-    ) -> Result<Self, ArenaError> {
-        Region::map_file(File::from(fd.into()), expected_bytes, false).map(ReadOnlyRegion)
-    }
-
     /// Closes the descriptor of the memory file. The memory stays mapped, and the mapping alone
     /// keeps the open file, with the locks of its description: until this process unmaps it,
     /// executes another program or ends. A forked child has neither the descriptor nor the mapping.

@@ -33,20 +33,6 @@ impl Region {
         Region::map_file(file, expected_bytes, true)
     }
 
-    /// Maps a memory file that has a name
-    /// ([`named_file`](crate::arena::RegionBuilder::named_file)), like [`attach`](Self::attach).
-    /// The file needs no seals: nothing keeps a process that may write to it from making it
-    /// shorter, and a touch beyond its new end kills this process.
-    ///
-    /// # Errors
-    /// Those of [`attach`](Self::attach), except `Unsealed`.
-    pub fn attach_named(
-        fd: impl Into<OwnedFd>,
-        expected_bytes: Option<usize>,
-    ) -> Result<Region, ArenaError> {
-        Region::map_file(File::from(fd.into()), expected_bytes, true)
-    }
-
     /// Maps a memory file, for writing or only for reading.
     pub(super) fn map_file(
         file: File,
@@ -78,7 +64,7 @@ impl Region {
     }
 
     /// Returns the descriptor of the memory file behind a shared region, which another process can
-    /// attach. Its seals fix the size of the file, unless the file has a name.
+    /// attach. Its seals fix the size of the file.
     #[must_use]
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
         self.mapping().file().map(AsFd::as_fd)
@@ -100,7 +86,7 @@ impl Region {
     /// is no file. Uses `/proc`.
     ///
     /// A process of another user cannot open the memory for writing through it: the mode of the
-    /// file is 0644, or more strict if the file has a name. A process of the same user, or of root,
+    /// file is 0644. A process of the same user, or of root,
     /// can do so through `/proc/self/fd`, unless the region is for [readers
     /// only](crate::arena::RegionBuilder::readers_only). Such processes can also reach the memory
     /// of this process in other ways.

@@ -24,7 +24,6 @@ pub(super) fn all() -> Vec<(String, String, String)> {
         },
         Limit::Pool { page: PageSize::Huge2M, free: 16 },
         Limit::Commit(64 * MIB),
-        Limit::FileSystem { total: 64 * MIB, free: 16 * MIB },
         Limit::Maps(65_530),
     ];
     let register = [

@@ -4,7 +4,6 @@ mod map_pages;
 mod mapped_span;
 mod mapping;
 pub(super) mod memfd;
-mod named;
 mod numa_policy;
 mod options;
 mod pinned_range;

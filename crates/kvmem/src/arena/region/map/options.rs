@@ -1,8 +1,5 @@
 //! *Map options*: what a mapping is made of.
 
-use std::fs::File;
-use std::sync::Arc;
-
 use crate::arena::machine::hugetlb;
 use crate::arena::region::backing::Backing;
 use crate::arena::{ArenaError, Fallback, Ladder, Numa, PageSize};
@@ -14,8 +11,6 @@ pub(crate) struct MapOptions {
     pub(crate) ladder: Ladder,
     pub(crate) numa: Numa,
     pub(crate) backing: Backing,
-    /// The file of a shared region, which has a name; otherwise the region makes one without.
-    pub(crate) named: Option<Arc<File>>,
     /// No other mapping of a shared region can write.
     pub(crate) readers_only: bool,
     pub(crate) guard_pages: bool,

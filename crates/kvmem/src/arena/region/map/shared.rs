@@ -8,7 +8,6 @@ use std::fs::File;
 
 use super::mapped_span::{MappedSpan, Segment};
 use super::memfd;
-use super::named::NamedFile;
 use super::options::MapOptions;
 use super::span::{AddressSpan, unmap};
 use crate::arena::error::{call_failed, no_pages};
@@ -19,21 +18,16 @@ use crate::sys;
 
 pub(super) fn shared(options: &MapOptions) -> Result<MappedSpan, ArenaError> {
     let rungs = options.ladder.usable();
-    let named = options.named.as_deref().map(NamedFile::new).transpose()?;
     let mut reasons: Vec<Fallback> = Vec::new();
     for &page in rungs {
         let len = options.whole_pages(page.bytes())?;
         let mut by_collapse = false;
-        let reason = if named.as_ref().is_some_and(|named| !named.has(page)) {
-            Some(Fallback::OtherPages { page })
-        } else if page.is_pooled() {
+        let reason = if page.is_pooled() {
             let wanted = len / page.bytes();
             let (pages, reason) = options.pages_available(page, wanted);
             (pages < wanted).then_some(reason).flatten()
         } else if page == PageSize::Thp {
-            // The settings of the machine are not those of a mount.
-            let of_mount = || Some("the mount's option huge".to_owned());
-            let setting = if named.is_some() { of_mount() } else { thp::disabled_by(thp::SHARED) };
+            let setting = thp::disabled_by(thp::SHARED);
             by_collapse = setting.is_some() && options.can_collapse() && collapse_is_possible();
             setting.filter(|_| !by_collapse).map(|setting| Fallback::ThpOff { setting })
         } else {
@@ -41,7 +35,7 @@ pub(super) fn shared(options: &MapOptions) -> Result<MappedSpan, ArenaError> {
         };
         let span = match reason {
             Some(reason) => Err(reason),
-            None => shared_of(page, len, options, named.as_ref())?,
+            None => shared_of(page, len, options)?,
         };
         match span {
             Ok((span, file)) => {
@@ -72,7 +66,6 @@ fn shared_of(
     page: PageSize,
     len: usize,
     options: &MapOptions,
-    named: Option<&NamedFile<'_>>,
 ) -> Result<Result<(AddressSpan, File), Fallback>, ArenaError> {
     let step_down = |error: ArenaError| match error {
         // The next rung may have what this pool has not.
@@ -83,8 +76,7 @@ fn shared_of(
         } if page.is_pooled() => Ok(Err(Fallback::PoolFailed { page, errno })),
         error => Err(error),
     };
-    let made = named.map_or_else(|| memfd::make(page, len), |named| named.of_len(len));
-    let file = match made {
+    let file = match memfd::make(page, len) {
         Ok(file) => file,
         Err(error) => return step_down(error),
     };
@@ -92,10 +84,8 @@ fn shared_of(
         Ok(span) => span,
         Err(error) => return step_down(error),
     };
-    if named.is_none() {
-        // After kvmem's own mapping, which needs the right to write.
-        memfd::seal(&file, len, options.readers_only)?;
-    }
+    // After kvmem's own mapping, which needs the right to write.
+    memfd::seal(&file, len, options.readers_only)?;
     if page == PageSize::Thp {
         // SAFETY: the span is this call's own, and the advice changes no byte.
         if let Err(errno) = unsafe { sys::madvise(span.base(), len, libc::MADV_HUGEPAGE) } {
