@@ -6,8 +6,8 @@
 //! meanwhile. It does so whether or not the memory is kept: the server cannot know whether another
 //! server follows or the machine goes down, and only the tier outlives the machine.
 //!
-//! At the end it serves the messages that have come, and answers the calls that wait for the tier.
-//! Then it closes the connections. Sessions stay in the index, and what a client sends later, or
+//! At the end it serves the messages that have come, answers the calls that wait for the tier, and
+//! leaves the order of use of the memory's values to the tier. Then it closes the connections. Sessions stay in the index, and what a client sends later, or
 //! whose answer it has not read, its library repeats at the next server.
 
 use rustix::event::epoll;
@@ -125,6 +125,7 @@ impl NodeServer {
             }
         }
         self.finish_tier(now);
+        self.node.touch_all();
         // The requests for events are answered as if their time was over.
         self.answer_waiting(u64::MAX);
         self.node

@@ -141,3 +141,45 @@ fn what_is_left_of_a_prefix_in_a_tier_is_its_start() {
         tiered.end();
     }
 }
+
+/// A client that fetches key by key uses the start of a chain before its end. The tier still evicts the end first, after the
+/// memory that had the chain is gone.
+#[test]
+fn a_tier_that_outlives_the_memory_evicts_the_ends_of_fetched_chains_first() {
+    let place = Place::new();
+    let path = place.socket().with_extension("tier");
+    let served = |serve: &dyn Fn(&NodeClient)| {
+        // 16 chains have room below.
+        let bytes = Some(8 << 20);
+        let options =
+            kvmem_tier::DiskTierOptions { bytes, ..kvmem_tier::DiskTierOptions::default() };
+        let (disk, _) = kvmem_tier::DiskTier::open(&path, &options).expect("a file can be made");
+        let node = Node::create(memory(4 << 20), NodeOptions::default()).expect("possible");
+        let tiered = Tiered::start(Place::new(), node, Arc::new(disk));
+        let client = tiered.client();
+        serve(&client);
+        drop(client);
+        tiered.end();
+    };
+    served(&|client| {
+        (0..3).for_each(|chain| store(client, chain, 0..LENGTH));
+        // The tier has them then.
+        client.evict(4 << 20).expect("a call");
+        for chain in 0..3 {
+            for at in 0..LENGTH {
+                let pin = client.acquire(&[key(chain, at)]).expect("a call");
+                assert_eq!(pin.hits(), 1, "value {at} of chain {chain}");
+            }
+        }
+    });
+    served(&|client| {
+        let mut next = 3;
+        // Until the tier has evicted a part of the first chains.
+        while left(client, 3).0 == 3 * LENGTH {
+            store(client, next, 0..1);
+            next += 1;
+        }
+        let (left, dead) = left(client, 3);
+        assert!(left > 0 && dead == 0, "{dead} of {left} values are dead");
+    });
+}

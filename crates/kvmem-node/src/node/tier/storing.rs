@@ -149,18 +149,19 @@ impl Node {
         bytes >= self.job_bytes() || values == JOB_VALUES
     }
 
-    /// Returns each value behind its ancestors, except those that came before. They are evicted
-    /// later, and the value is dead without them: if only some are stored in time, it is to be
-    /// they.
-    fn with_ancestors<'a>(
+    /// Returns each value behind its ancestors, except those that came before, and at most `max` of
+    /// them. They are evicted later, and the value is dead without them: if only some are stored in
+    /// time, it is to be they.
+    pub(super) fn with_ancestors<'a>(
         &'a self,
         order: impl Iterator<Item = u32> + 'a,
+        max: usize,
     ) -> impl Iterator<Item = Vec<u32>> + 'a {
         let mut seen = HashSet::new();
         order.map(move |slot| {
             let mut chain = vec![slot];
             let mut next = self.parent_of(slot);
-            while let Some(parent) = next.filter(|it| chain.len() < ANCESTORS && seen.insert(*it)) {
+            while let Some(parent) = next.filter(|it| chain.len() <= max && seen.insert(*it)) {
                 chain.push(parent);
                 next = self.parent_of(parent);
             }
@@ -206,7 +207,7 @@ impl Node {
         max: usize,
     ) {
         let (mut seen_bytes, mut seen) = (0, 0);
-        for chain in self.with_ancestors(order) {
+        for chain in self.with_ancestors(order, ANCESTORS) {
             let before = seen_bytes;
             let mut goes_unstored = false;
             for slot in chain.iter().rev() {

@@ -1,6 +1,7 @@
 //! *Touching*: values that leave the memory, and the starts of their chains, count as used in the
 //! tier.
 
+use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use crate::node::Node;
@@ -28,6 +29,24 @@ impl Node {
             self.touch_in_tier(slot, now);
             next = self.parent_of(slot);
         }
+    }
+
+    /// Marks all values that the memory and the tier have as used in the tier, in the order in which
+    /// the memory would evict them. Without it, a tier that outlives the memory would evict the
+    /// starts of fetched chains first: a fetch uses the start before the end, and a value counts as
+    /// used in the tier when it leaves the memory. O(n log n) for n values.
+    pub(crate) fn touch_all(&mut self) {
+        if !self.has_tier() {
+            return;
+        }
+        let mut newest_first: Vec<u32> = self.committed_slots().collect();
+        newest_first.sort_unstable_by_key(|slot| Reverse(self.locals[*slot as usize].order));
+        let mut seen = HashSet::new();
+        let mut chains: Vec<u32> =
+            self.with_ancestors(newest_first.into_iter(), usize::MAX).flatten().collect();
+        chains.retain(|slot| seen.insert(*slot));
+        let now = self.tier.as_ref().map_or(0, |it| it.leavings);
+        chains.into_iter().rev().for_each(|slot| self.touch_in_tier(slot, now));
     }
 
     fn touch_in_tier(&mut self, slot: u32, now: u64) {
