@@ -22,7 +22,9 @@ pub use self::mooncake::{ServeMooncake, ServeMooncakeError};
 pub use self::mount::MountArgs;
 pub use self::node::{DropArgs, EvictArgs, LsArgs, ReclaimArgs, ServerArgs, StatArgs};
 pub use self::policy::Policy;
-pub use self::serve::{GroupRule, KeepBy, KeeperArgs, NamespaceAccess, NamespaceQuota, ServeArgs};
+pub use self::serve::{
+    GroupRule, HolderArgs, NamespaceAccess, NamespaceQuota, RetainBy, ServeArgs,
+};
 pub use self::serve_mooncake::ServeMooncakeArgs;
 pub use self::serve_tier::{ServeTier, ServeTierError};
 pub use self::tier::{TierArgs, TierCommand, TierInspectArgs, TierVerifyArgs};
@@ -78,7 +80,7 @@ pub enum Command {
     /// End the pins of a process that no longer reads; its client is told at once
     Reclaim(ReclaimArgs),
     /// Hold the memory of a server while it does not run; `kvmem serve` starts one itself
-    Keeper(KeeperArgs),
+    Holder(HolderArgs),
     /// Lend memory of this host to a Mooncake cluster, until a signal arrives; needs the Python
     /// package
     #[command(disable_help_flag = true)]

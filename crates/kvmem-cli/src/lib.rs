@@ -6,7 +6,7 @@
 
 pub mod args;
 mod doctor_command;
-mod keeper_command;
+mod holder_command;
 pub mod log;
 pub mod metrics_server;
 mod mount_command;
@@ -42,7 +42,7 @@ pub fn run(args: Args) -> Result<(), Failure> {
         Command::Evict(evict) => node_command::evict(&evict),
         Command::Drop(drop) => node_command::drop_values(&drop),
         Command::Reclaim(reclaim) => node_command::reclaim(&reclaim),
-        Command::Keeper(keeper) => keeper_command::run(&keeper),
+        Command::Holder(holder) => holder_command::run(&holder),
         Command::ServeMooncake(serve) => serve_mooncake_command::run(&serve),
     }
 }

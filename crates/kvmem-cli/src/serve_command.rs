@@ -1,15 +1,15 @@
 //! `kvmem serve`: one pool of KV cache memory for all engines of a host.
 //!
 //! The command finds the process that keeps the memory, recovers what an earlier server left or
-//! maps fresh memory, gives the files to the keeping process, and serves until a signal arrives.
+//! maps fresh memory, gives the files to the retention process, and serves until a signal arrives.
 //! The order matters: the name is claimed before the index is looked at, so that never two servers
-//! write to one index, and the files are kept before the first client can connect.
+//! write to one index, and the files are retained before the first client can connect.
 
 mod housekeeping;
-mod keeping;
 mod mooncake;
 mod principal;
 mod report;
+mod retention;
 mod tier;
 
 use std::os::fd::OwnedFd;
@@ -33,9 +33,9 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use self::housekeeping::Housekeeping;
-use self::keeping::{Keeping, Left, Passed};
-use self::report::{ServeReport, kept_by};
-use crate::args::{KeepBy, ServeArgs};
+use self::report::{ServeReport, retained_by};
+use self::retention::{Left, Passed, Retention};
+use crate::args::{RetainBy, ServeArgs};
 use crate::metrics_server::MetricsServer;
 use crate::mount_command;
 use crate::output::{Failure, JsonSink, progress_bar, tell};
@@ -60,7 +60,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     let metrics = MetricsServer::start(&args.metrics).map_err(Failure::usage)?;
     let tier = tier::open(args)?;
-    let (keeping, made) = make_kept(args, &socket, &mut passed)?;
+    let (retention, made) = make_retained(args, &socket, &mut passed)?;
     let memory_bytes = made.node.stats().capacity;
     let server = match passed.listener.take() {
         Some(listener) => NodeServer::on(made.node, listener, options),
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let mut server = server.map_err(|error| {
         // Fresh memory that nobody has used would take space until the next server starts.
         if made.receipt.is_some() {
-            let _ = keeping.forget();
+            let _ = retention.forget();
         }
         failure(error)
     })?;
@@ -115,25 +115,25 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         recovered: made.recovered.map(Into::into),
         receipt: made.receipt,
         seconds: started.elapsed().as_secs_f64(),
-        kept_by: kept_by(args.keep),
-        keeper_pid: keeping.keeper_pid(),
+        retained_by: retained_by(args.retain),
+        holder_pid: retention.holder_pid(),
         tiers: tier.as_ref().map_or_else(Vec::new, |tier| tier.files.clone()),
         tier_values,
         mooncake: args.mooncake.as_ref().map(|mooncake| mooncake.master.clone()),
         metrics: metrics.as_ref().map(MetricsServer::address),
-        kept: keeping.to_string(),
+        retained: retention.to_string(),
     };
     if let Some(address) = report.metrics {
         tell(format_args!("kvmem: metrics at http://{address}/metrics"));
     }
     let watch = tier.as_ref().map(tier::TierWatch::new);
-    let housekeeping = Housekeeping::start(keeping, files, socket, server.observer(), watch);
+    let housekeeping = Housekeeping::start(retention, files, socket, server.observer(), watch);
     let housekeeping = housekeeping
         .map_err(|error| Failure::new(format_args!("cannot start a thread: {error}"), 1))?;
     json.write(&report, &report)?;
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     let ended = server.run();
-    let keeping = housekeeping.end();
+    let retention = housekeeping.end();
     let stats = ended.map_err(failure)?.stats();
     // Values that wait for the cluster first: the index of the disk does not change by them.
     if let Some(cluster) = &cluster {
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     if let Some(tier) = &tier {
         tier::end(tier);
     }
-    tell(format_args!("kvmem: stopped with {} value(s), {keeping}", stats.values));
+    tell(format_args!("kvmem: stopped with {} value(s), {retention}", stats.values));
     Ok(())
 }
 
@@ -161,25 +161,25 @@ struct Made {
 }
 
 /// Finds the process that keeps the files, and makes a node of what it has, or of fresh memory.
-fn make_kept(
+fn make_retained(
     args: &ServeArgs,
     socket: &Path,
     passed: &mut Passed,
-) -> Result<(Keeping, Made), Failure> {
-    let (keeping, left) = Keeping::begin(args.keep, socket, passed)?;
-    let is_kept = args.keep != KeepBy::None;
+) -> Result<(Retention, Made), Failure> {
+    let (retention, left) = Retention::begin(args.retain, socket, passed)?;
+    let is_kept = args.retain != RetainBy::None;
     let is_socket = |file: std::fs::Metadata| file.file_type().is_socket();
     let had = is_kept
         && passed.listener.is_none()
         && std::fs::symlink_metadata(socket).is_ok_and(is_socket);
-    let made = make(args, &keeping, left, socket, had)?;
-    Ok((keeping, made))
+    let made = make(args, &retention, left, socket, had)?;
+    Ok((retention, made))
 }
 
-/// Recovers what the predecessor has left, or maps fresh memory. The files are kept afterwards.
+/// Recovers what the predecessor has left, or maps fresh memory. The files are retained afterwards.
 fn make(
     args: &ServeArgs,
-    keeping: &Keeping,
+    retention: &Retention,
     left: Left,
     socket: &Path,
     had: bool,
@@ -189,32 +189,32 @@ fn make(
             if had {
                 // The file of a socket that nobody answers stays only of a server that was killed.
                 tell(format_args!(
-                    "kvmem: the server before was killed, and its memory is gone: what kept it \
+                    "kvmem: the server before was killed, and its memory is gone: what retained it \
                      has ended, too"
                 ));
             }
         }
         left if args.set_aside => {
-            let name = keeping.set_aside(&left)?;
+            let name = retention.set_aside(&left)?;
             drop(left);
-            tell(format_args!("kvmem: the memory of the server before is kept as {name}"));
+            tell(format_args!("kvmem: the memory of the server before is retained as {name}"));
         }
         left if args.fresh => {
-            keeping.forget()?;
+            retention.forget()?;
             // The memory of before is free before the fresh memory is mapped.
             drop(left);
         }
         Left::Files(files) => return recover(args, files, socket),
         Left::Other(count) => {
             return Err(Failure::usage(format_args!(
-                "{count} descriptor(s) are kept instead of the memory file, the index and the \
+                "{count} descriptor(s) are retained instead of the memory file, the index and the \
                  session file: {}",
                 remedy(socket)
             )));
         }
     }
     let (node, receipt) = map(args)?;
-    keeping.put(&node.descriptors().map_err(failure)?)?;
+    retention.put(&node.descriptors().map_err(failure)?)?;
     Ok(Made { node, recovered: None, receipt: Some(receipt) })
 }
 

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 
 use kvmem::arena::{Backing, Region};
 use kvmem_node::{
-    ConnectOptions, Keeper, KeeperCallError, KeeperClient, KeeperError, KeeperOptions, NewValue,
-    Node, NodeClient, NodeOptions, NodeServer, ServerOptions,
+    ConnectOptions, MemoryHolder, MemoryHolderCallError, MemoryHolderClient, MemoryHolderError,
+    MemoryHolderOptions, NewValue, Node, NodeClient, NodeOptions, NodeServer, ServerOptions,
 };
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
@@ -36,7 +36,7 @@ fn main() -> Outcome<()> {
 
 /// Serves until standard input is closed.
 fn serve(folder: &Path) -> Outcome<()> {
-    let holder = KeeperClient::connect(folder.join("holder"))?;
+    let holder = MemoryHolderClient::connect(folder.join("holder"))?;
     let node = match <[OwnedFd; 3]>::try_from(claim(&holder)?) {
         Ok(files) => Node::recover(files, NodeOptions::default())?.0,
         Err(_) => {
@@ -57,10 +57,10 @@ fn serve(folder: &Path) -> Outcome<()> {
 }
 
 /// Takes the sole use of the memory, when the server before no longer has it.
-fn claim(holder: &KeeperClient) -> Outcome<Vec<OwnedFd>> {
+fn claim(holder: &MemoryHolderClient) -> Outcome<Vec<OwnedFd>> {
     loop {
         match holder.claim("node") {
-            Err(KeeperError::Call(KeeperCallError::Claimed { .. })) => {
+            Err(MemoryHolderError::Call(MemoryHolderCallError::Claimed { .. })) => {
                 thread::sleep(Duration::from_millis(5));
             }
             files => return Ok(files?),
@@ -103,7 +103,7 @@ fn run() -> Outcome<()> {
     let folder = std::env::temp_dir().join(format!("rolling-restart-{}", std::process::id()));
     let files = Files(folder);
     std::fs::create_dir_all(&files.0)?;
-    let holder = Keeper::bind(&files.0.join("holder"), KeeperOptions::default())?;
+    let holder = MemoryHolder::bind(&files.0.join("holder"), MemoryHolderOptions::default())?;
     thread::spawn(move || holder.run());
     let mut server = start(&files.0)?;
     let stop = AtomicBool::new(false);

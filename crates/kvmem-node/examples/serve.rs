@@ -1,12 +1,12 @@
-//! A node in two processes: a server, and a keeper that starts the server again when it dies.
+//! A node in two processes: a server, and a supervisor that starts the server again when it dies.
 //!
 //! ```text
 //! cargo run -p kvmem-node --example serve -- BYTES SOCKET [LEASE_IN_MILLISECONDS [BOUNDARY]]
 //! ```
 //!
-//! The keeper makes the two files of the node, and holds their descriptors. Each server inherits
-//! them and recovers the node. The keeper prints the process number of each server on a line of its
-//! own. It ends, with its server, when its standard input is closed.
+//! The supervisor makes the two files of the node, and holds their descriptors. Each server
+//! inherits them and recovers the node. The supervisor prints the process number of each server on
+//! a line of its own. It ends, with its server, when its standard input is closed.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -40,9 +40,10 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// Serves the node whose files the keeper has passed.
+/// Serves the node whose files the supervisor has passed.
 fn serve(socket: &OsString, lease_ms: u64) -> Outcome<()> {
-    // SAFETY: the keeper has passed these descriptors, and nothing else in the process owns them.
+    // SAFETY: the supervisor has passed these descriptors, and nothing else in the process owns
+    // them.
     let files = FILES.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
     let (node, _) = Node::recover(files, NodeOptions::default())?;
     let lease = Duration::from_millis(lease_ms);
@@ -85,7 +86,7 @@ fn start(socket: &OsString, lease_ms: u64, files: &[OwnedFd; 3]) -> Outcome<Chil
                 return Err(std::io::Error::last_os_error());
             }
         }
-        // The server ends with the keeper.
+        // The server ends with the supervisor.
         // SAFETY: the call is async-signal-safe, and takes two numbers.
         match unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) } {
             0 => Ok(()),

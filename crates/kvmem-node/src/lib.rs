@@ -4,7 +4,7 @@ mod client;
 mod crc;
 mod error;
 pub mod format;
-mod keeper;
+mod memory_holder;
 mod node;
 pub mod observe;
 mod protocol;
@@ -24,9 +24,9 @@ pub use client::{
     NodePin, NodeReservation, NotCommitted, ParentKey, PinBatch, PinnedValue, ValueOptions,
 };
 pub use error::{AccessError, BadIndex, CallError, NodeError, Quota, TooMany};
-pub use keeper::{
-    Keeper, KeeperCallError, KeeperClient, KeeperError, KeeperOptions, KeptListed, MAX_KEPT,
-    MAX_KEPT_NAME,
+pub use memory_holder::{
+    MAX_RETAINED, MAX_RETAINED_NAME, MemoryHolder, MemoryHolderCallError, MemoryHolderClient,
+    MemoryHolderError, MemoryHolderOptions, RetainedListed,
 };
 pub use node::{
     BlockHandle, Event, EventKind, Events, Eviction, Listed, Located, MAX_BATCH,

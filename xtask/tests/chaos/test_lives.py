@@ -74,7 +74,7 @@ def test_two_instances_at_once(chaos: Chaos) -> None:
 def test_many_silent_connections(chaos: Chaos) -> None:
     # Without the limit the server would use a thread for each connection.
     connections, most_threads = 300, 100
-    serve = "serve --metrics 127.0.0.1:0 --size 8MiB --pages 4k --socket node.sock --keep none"
+    serve = "serve --metrics 127.0.0.1:0 --size 8MiB --pages 4k --socket node.sock --retain none"
     running = chaos.start(*serve.split())
     address = re.compile(r"127\.0\.0\.1:(\d+)")
     running.until(lambda: bool(address.search(running.stderr + running.stdout)), 10)

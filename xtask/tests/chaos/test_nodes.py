@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 # The socket of all servers, in the working folder.
 SOCKET = "node.sock"
 # A small server whose memory ends with it.
-SERVE = f"serve --size 8MiB --pages 4k --socket {SOCKET} --keep none".split()
+SERVE = f"serve --size 8MiB --pages 4k --socket {SOCKET} --retain none".split()
 # What operators do.
 OPERATORS = [
     line.split()
@@ -66,14 +66,14 @@ def test_options_that_make_no_sense(chaos: Chaos) -> None:
         for option in named.split():
             # `--pages` is there twice then, which is an error, too.
             alone(chaos, *SERVE, f"--{option}={value}")
-        for option in ("--size", "--socket", "--keep"):
+        for option in ("--size", "--socket", "--retain"):
             words = list(SERVE)
             words[words.index(option) + 1] = value
             # A name with an escape character is a name.
             is_name = option == "--socket" and value and "folder" not in value
             serve(chaos, *words, **({} if is_name else {"ends": FAILS}))
     for size in ("1PiB", "16TiB", "16EiB"):
-        words = ["serve", "--size", size, "--socket", SOCKET, "--keep", "none"]
+        words = ["serve", "--size", size, "--socket", SOCKET, "--retain", "none"]
         alone(chaos, *words, ends=FAILS)
 
 
@@ -88,7 +88,7 @@ def test_small_limits(chaos: Chaos) -> None:
             with Cgroup.pids(count) as group:
                 alone(chaos, *SERVE, under=group.join())
         with Cgroup.memory(48 << 20) as group:
-            big = ["serve", "--size", "256MiB", "--socket", SOCKET, "--keep", "none"]
+            big = ["serve", "--size", "256MiB", "--socket", SOCKET, "--retain", "none"]
             alone(chaos, *big, under=group.join(), says=["cgroup.memory.max"], ends=FAILS)
             if group.killed():
                 chaos.complain("the kernel has killed a server for want of memory")
@@ -97,8 +97,8 @@ def test_small_limits(chaos: Chaos) -> None:
 def test_a_user_without_any_right(chaos: Chaos) -> None:
     closed = chaos.folder / "closed-node"
     closed.mkdir(mode=0o555)
-    words = ["serve", "--size", "8MiB", "--pages", "4k", "--socket", closed / "sock", "--keep"]
-    for keep in ("none", "keeper"):
+    words = ["serve", "--size", "8MiB", "--pages", "4k", "--socket", closed / "sock", "--retain"]
+    for keep in ("none", "holder"):
         serve(chaos, *words, keep, nobody=True, ends=FAILS, says=["Permission denied"])
     alone(chaos, *SERVE, nobody=True)
 
@@ -173,7 +173,7 @@ def test_ended_at_random_moments(chaos: Chaos) -> None:
         running.wait()
     # Whatever was left, the next servers use it.
     alone(chaos, *words, ends=(0,))
-    chaos.run("keeper", "--stop", "--socket", chaos.folder / f"{SOCKET}.keeper")
+    chaos.run("holder", "--stop", "--socket", chaos.folder / f"{SOCKET}.holder")
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def understood(command: Path, arguments: list[str]) -> None:
     if arguments[0] == "doctor":
         # The check of the machine may fail; the arguments may not.
         run(command, arguments, (0, 1))
-    elif arguments[0] in ("serve", "keeper", "stat", "ls"):
+    elif arguments[0] in ("serve", "holder", "stat", "ls"):
         # Help is shown when all arguments before have been parsed.
         run(command, [*arguments, "--help"], (0,))
     else:
@@ -196,7 +196,7 @@ def test_a_service_and_its_socket_belong_together(unit: str) -> None:
     service, socket = dict(pairs(unit)), dict(pairs(SOCKETS[unit]))
     path, group = socket["ListenSequentialPacket"], socket["SocketGroup"]
     run = service["ExecStart"]
-    assert f"--socket {path} " in run and "--keep systemd" in run
+    assert f"--socket {path} " in run and "--retain systemd" in run
     # Fewer descriptors are too few to set memory aside.
     assert int(service["FileDescriptorStoreMax"]) >= 4
     if group.endswith("%i"):
@@ -272,7 +272,7 @@ def test_containers_belong_to_their_pods(
     arguments = container["args"]
     requests, limits = container["resources"]["requests"], container["resources"]["limits"]
     assert requests["memory"] == limits["memory"]
-    if arguments[0] != "keeper":
+    if arguments[0] != "holder":
         # Pages of 2 MiB that suffice, and are requested as they are limited.
         size = next(word for word in arguments if word.startswith("--size="))[7:]
         assert requests["hugepages-2Mi"] == limits["hugepages-2Mi"] == size.removesuffix("B")

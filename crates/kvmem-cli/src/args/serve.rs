@@ -1,4 +1,4 @@
-//! Options of `kvmem serve` and `kvmem keeper`.
+//! Options of `kvmem serve` and `kvmem holder`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -208,15 +208,15 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub scrub: Option<u64>,
 
-    /// The process that keeps the memory while no server runs: one of keeper, systemd, none
+    /// The process that keeps the memory while no server runs: one of holder, systemd, none
     #[arg(
         long,
         value_name = "BY",
         value_enum,
-        default_value = "keeper",
+        default_value = "holder",
         hide_possible_values = true
     )]
-    pub keep: KeepBy,
+    pub retain: RetainBy,
 
     /// Start with fresh memory, and keep the memory that an earlier server left under another name
     #[arg(long)]
@@ -238,10 +238,10 @@ pub struct ServeArgs {
 
 /// What keeps the memory of a server while it does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum KeepBy {
-    /// A `kvmem keeper` at the path of the socket with `.keeper` behind it; started if there is
+pub enum RetainBy {
+    /// A `kvmem holder` at the path of the socket with `.holder` behind it; started if there is
     /// none
-    Keeper,
+    Holder,
     /// systemd, whose unit sets FileDescriptorStoreMax
     Systemd,
     /// Nothing: the values end with the server
@@ -393,30 +393,31 @@ fn spin(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Options of `kvmem keeper`.
+/// Options of `kvmem holder`.
 #[derive(Clone, Debug, ClapArgs)]
-pub struct KeeperArgs {
-    /// The socket of the keeper. `kvmem serve` uses the path of its own with `.keeper` behind it
+pub struct HolderArgs {
+    /// The socket of the memory holder. `kvmem serve` uses the path of its own with `.holder`
+    /// behind it
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
 
-    /// Start the keeper in the background, and return when it listens
+    /// Start the memory holder in the background, and return when it listens
     #[arg(long)]
     pub detach: bool,
 
-    /// End the keeper after this time in which it has held nothing, without a connection
+    /// End the memory holder after this time in which it has held nothing, without a connection
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub idle: Duration,
 
-    /// List what the keeper at the socket holds
+    /// List what the memory holder at the socket holds
     #[arg(long, group = "ask", conflicts_with = "detach")]
     pub list: bool,
 
-    /// Make the keeper at the socket drop the memory under NAME, as --list shows it
+    /// Make the memory holder at the socket drop the memory under NAME, as --list shows it
     #[arg(long, value_name = "NAME", group = "ask", conflicts_with = "detach")]
     pub forget: Option<String>,
 
-    /// End the keeper at the socket, which drops everything that no server uses
+    /// End the memory holder at the socket, which drops everything that no server uses
     #[arg(long, group = "ask", conflicts_with = "detach")]
     pub stop: bool,
 

@@ -1,5 +1,5 @@
 //! *Housekeeping*: a thread beside the server's: signals of life to systemd, a line about a disk
-//! tier that stores nothing any more, and a keeper that is started again when it has ended.
+//! tier that stores nothing any more, and a memory holder that is started again when it has ended.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,11 +12,11 @@ use indicatif::{BinaryBytes, HumanCount};
 use kvmem_node::{DrainProgress, NodeObserver, NodeStats};
 use sd_notify::NotifyState;
 
-use super::keeping::Keeping;
+use super::retention::Retention;
 use super::tier::TierWatch;
 use crate::output::tell;
 
-/// The longest time between two looks at the keeper.
+/// The longest time between two looks at the memory holder.
 const PERIOD: Duration = Duration::from_millis(500);
 /// The time between two lines of status for systemd.
 const STATUS: Duration = Duration::from_secs(10);
@@ -24,39 +24,39 @@ const STATUS: Duration = Duration::from_secs(10);
 /// The thread, until it is [ended](Self::end).
 pub(super) struct Housekeeping {
     stop: SyncSender<()>,
-    thread: JoinHandle<Keeping>,
+    thread: JoinHandle<Retention>,
 }
 
 impl Housekeeping {
     /// Starts the thread. `files` are the three files of the node.
     pub(super) fn start(
-        keeping: Keeping,
+        retention: Retention,
         files: [OwnedFd; 3],
         socket: PathBuf,
         observer: NodeObserver,
         mut tier: Option<TierWatch>,
     ) -> io::Result<Housekeeping> {
         let (stop, stopped) = sync_channel(1);
-        let work = move || run(keeping, &files, &socket, &observer, &mut tier, &stopped);
-        let thread = thread::Builder::new().name("kvmem-keeping".into()).spawn(work)?;
+        let work = move || run(retention, &files, &socket, &observer, &mut tier, &stopped);
+        let thread = thread::Builder::new().name("kvmem-retention".into()).spawn(work)?;
         Ok(Housekeeping { stop, thread })
     }
 
     /// Ends the thread. Returns what keeps the files; nothing if the thread has panicked.
-    pub(super) fn end(self) -> Keeping {
+    pub(super) fn end(self) -> Retention {
         let _ = self.stop.try_send(());
-        self.thread.join().unwrap_or(Keeping::Nothing)
+        self.thread.join().unwrap_or(Retention::Nothing)
     }
 }
 
 fn run(
-    mut keeping: Keeping,
+    mut retention: Retention,
     files: &[OwnedFd; 3],
     socket: &std::path::Path,
     observer: &NodeObserver,
     tier: &mut Option<TierWatch>,
     stopped: &Receiver<()>,
-) -> Keeping {
+) -> Retention {
     let watchdog = sd_notify::watchdog_enabled().map(|limit| limit / 2);
     let period = watchdog.map_or(PERIOD, |watchdog| watchdog.min(PERIOD));
     let mut beats = observer.beats();
@@ -65,7 +65,7 @@ fn run(
     loop {
         match stopped.recv_timeout(period) {
             Err(RecvTimeoutError::Timeout) => {}
-            _ => return keeping,
+            _ => return retention,
         }
         if let Some(tier) = tier {
             tier.look();
@@ -87,17 +87,19 @@ fn run(
             status_at = Some(Instant::now());
             let _ = sd_notify::notify(&[NotifyState::Status(&status(&observer.stats()))]);
         }
-        match keeping.renew(socket, files) {
+        match retention.renew(socket, files) {
             Ok(false) => {}
             Ok(true) => {
                 failed = false;
-                tell(format_args!("kvmem: the keeper has ended, and another one has the memory"));
+                tell(format_args!(
+                    "kvmem: the memory holder has ended, and another one has the memory"
+                ));
             }
             Err(error) => {
                 if !failed {
                     tell(format_args!(
-                        "kvmem: the keeper has ended, and the values now end with this server: \
-                         {error}"
+                        "kvmem: the memory holder has ended, and the values now end with this \
+                         server: {error}"
                     ));
                 }
                 failed = true;

@@ -8,7 +8,7 @@ use kvmem::arena::Receipt;
 use kvmem_node::RecoveryReport;
 use serde::Serialize;
 
-use crate::args::KeepBy;
+use crate::args::RetainBy;
 
 /// What was mapped or recovered, and where it is served.
 #[derive(Serialize)]
@@ -21,17 +21,17 @@ pub(super) struct ServeReport {
     pub(super) receipt: Option<Receipt>,
     /// Seconds until clients could connect, those of mapping included.
     pub(super) seconds: f64,
-    pub(super) kept_by: &'static str,
-    pub(super) keeper_pid: Option<u32>,
+    pub(super) retained_by: &'static str,
+    pub(super) holder_pid: Option<u32>,
     /// The files of the disk tiers below, and how many values they had.
     pub(super) tiers: Vec<String>,
     pub(super) tier_values: Option<u64>,
     /// The master of the cluster below. Its helper may not be ready yet.
     pub(super) mooncake: Option<String>,
     pub(super) metrics: Option<SocketAddr>,
-    /// `kept_by` in words.
+    /// `retained_by` in words.
     #[serde(skip)]
-    pub(super) kept: String,
+    pub(super) retained: String,
 }
 
 /// What a recovery found.
@@ -62,11 +62,11 @@ impl From<RecoveryReport> for RecoveryFigures {
     }
 }
 
-pub(super) fn kept_by(by: KeepBy) -> &'static str {
+pub(super) fn retained_by(by: RetainBy) -> &'static str {
     match by {
-        KeepBy::Keeper => "keeper",
-        KeepBy::Systemd => "systemd",
-        KeepBy::None => "none",
+        RetainBy::Holder => "holder",
+        RetainBy::Systemd => "systemd",
+        RetainBy::None => "none",
     }
 }
 
@@ -85,9 +85,9 @@ impl fmt::Display for ServeReport {
         if let Some(master) = &self.mooncake {
             writeln!(f, "the cluster of the master at {master} below, when its helper is ready")?;
         }
-        let ServeReport { socket, memory_bytes, seconds, kept, .. } = self;
+        let ServeReport { socket, memory_bytes, seconds, retained, .. } = self;
         let memory = BinaryBytes(*memory_bytes);
-        writeln!(f, "serving {memory} at {socket} after {seconds:.2} s, {kept}")
+        writeln!(f, "serving {memory} at {socket} after {seconds:.2} s, {retained}")
     }
 }
 

@@ -4,9 +4,9 @@
 //! A server of its own process, `kvmem serve`, gets values from an *engine*, another process, which
 //! then pins one of them, reserves a block, writes half of it, and is killed. Then the server is
 //! killed and started again. The tour has a client of its own all the time, and verifies every byte
-//! at the end. The keeper, which holds the memory while no server runs, is a thread of the tour,
-//! and the kernel kills the others with the tour: a tour that is killed leaves nothing but an empty
-//! folder.
+//! at the end. The memory holder, which holds the memory while no server runs, is a thread of the
+//! tour, and the kernel kills the others with the tour: a tour that is killed leaves nothing but an
+//! empty folder.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
@@ -16,7 +16,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use kvmem_node::{ConnectOptions, Keeper, KeeperClient, KeeperOptions, NewValue, NodeClient};
+use kvmem_node::{
+    ConnectOptions, MemoryHolder, MemoryHolderClient, MemoryHolderOptions, NewValue, NodeClient,
+};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use tempfile::TempDir;
 
@@ -101,20 +103,20 @@ impl Drop for Process {
     }
 }
 
-/// The folder of the sockets, with the keeper.
+/// The folder of the sockets, with the memory holder.
 struct SocketFolder {
     folder: PathBuf,
-    keeper: Option<JoinHandle<()>>,
+    holder: Option<JoinHandle<()>>,
 }
 
 impl SocketFolder {
     fn new() -> io::Result<SocketFolder> {
         // The path of a socket is short, so the folder is not that of the report.
         let folder = TempDir::with_prefix("kvmem-tour-")?.keep();
-        let mut place = SocketFolder { folder, keeper: None };
-        let keeper = Keeper::bind(&place.keeper_socket(), KeeperOptions::default());
-        let keeper = keeper.map_err(io::Error::other)?;
-        place.keeper = Some(std::thread::Builder::new().spawn(move || drop(keeper.run()))?);
+        let mut place = SocketFolder { folder, holder: None };
+        let holder = MemoryHolder::bind(&place.holder_socket(), MemoryHolderOptions::default());
+        let holder = holder.map_err(io::Error::other)?;
+        place.holder = Some(std::thread::Builder::new().spawn(move || drop(holder.run()))?);
         Ok(place)
     }
 
@@ -122,8 +124,8 @@ impl SocketFolder {
         self.folder.join("node.sock")
     }
 
-    fn keeper_socket(&self) -> PathBuf {
-        self.folder.join("node.sock.keeper")
+    fn holder_socket(&self) -> PathBuf {
+        self.folder.join("node.sock.holder")
     }
 
     fn serve(&self, bytes: u64) -> io::Result<Process> {
@@ -137,13 +139,13 @@ impl SocketFolder {
 
 impl Drop for SocketFolder {
     fn drop(&mut self) {
-        let stopped = KeeperClient::connect(self.keeper_socket()).map(|keeper| keeper.stop());
-        if let (Some(keeper), Ok(Ok(()))) = (self.keeper.take(), stopped) {
-            let _ = keeper.join();
+        let stopped = MemoryHolderClient::connect(self.holder_socket()).map(|holder| holder.stop());
+        if let (Some(holder), Ok(Ok(()))) = (self.holder.take(), stopped) {
+            let _ = holder.join();
         }
         // By name: a list of the folder needs a descriptor, and there may be none left.
         let _ = fs::remove_file(self.socket());
-        let _ = fs::remove_file(self.keeper_socket());
+        let _ = fs::remove_file(self.holder_socket());
         let _ = fs::remove_dir(&self.folder);
     }
 }

@@ -1,4 +1,5 @@
-//! `kvmem serve` and its keeper: servers, keepers and clients are killed, and values are found.
+//! `kvmem serve` and its memory holder: servers, memory holders and clients are killed, and values
+//! are found.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +11,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kvmem_node::{ClientError, ConnectOptions, KeeperClient, KeeperError, NewValue, NodeClient};
+use kvmem_node::{
+    ClientError, ConnectOptions, MemoryHolderClient, MemoryHolderError, NewValue, NodeClient,
+};
 use kvmem_tier::device::FileDevice;
 use rustix::process::Signal;
 
@@ -82,7 +85,7 @@ fn committed_values_survive_the_killed_server_and_calls_are_retried() {
     let server = place.serve("16MiB", &[]);
     assert!(server.report["recovered"].is_null(), "{}", server.report);
     assert_eq!(server.report["receipt"]["requested_bytes"], 16 << 20);
-    assert!(server.text.contains("kept by process"), "{}", server.text);
+    assert!(server.text.contains("retained by process"), "{}", server.text);
     let client = place.client();
     insert(&client, 0..300);
     let pins = client.acquire(&[7_u32.to_le_bytes()]).expect("a call");
@@ -177,40 +180,43 @@ fn acknowledged_values_survive_any_end_of_the_server() {
 }
 
 #[test]
-fn a_server_whose_keeper_ends_starts_another() {
+fn a_server_whose_memory_holder_ends_starts_another() {
     let place = Place::new();
     let mut server = place.serve("4MiB", &[]);
     insert(&place.client(), 0..50);
-    let keeper = place.keeper().keeper_pid();
-    assert_eq!(server.report["keeper_pid"], keeper);
-    signal_process(keeper, Signal::KILL);
-    eventually("another keeper has the memory", || {
-        let keeper = kvmem_node::KeeperClient::connect(place.keeper_socket());
-        keeper.is_ok_and(|keeper| {
-            keeper.list().is_ok_and(|names| {
+    let holder = place.holder().holder_pid();
+    assert_eq!(server.report["holder_pid"], holder);
+    signal_process(holder, Signal::KILL);
+    eventually("another memory holder has the memory", || {
+        let holder = kvmem_node::MemoryHolderClient::connect(place.holder_socket());
+        holder.is_ok_and(|holder| {
+            holder.list().is_ok_and(|names| {
                 names.iter().any(|it| it.name == "node" && it.claimed_by == Some(server.pid()))
             })
         })
     });
-    assert_ne!(place.keeper().keeper_pid(), keeper);
+    assert_ne!(place.holder().holder_pid(), holder);
     server.signal(Signal::TERM);
     let (_, errors) = server.wait();
-    assert!(errors.contains("the keeper has ended, and another one has the memory"), "{errors}");
+    assert!(
+        errors.contains("the memory holder has ended, and another one has the memory"),
+        "{errors}"
+    );
     let server = place.serve("4MiB", &[]);
     assert_eq!(server.report["recovered"]["values"], 50);
     check(&place.client(), 0..50);
 }
 
 #[test]
-fn without_server_and_keeper_the_memory_is_gone_and_the_next_server_says_so() {
+fn without_server_and_memory_holder_the_memory_is_gone_and_the_next_server_says_so() {
     let place = Place::new();
     let server = place.serve("4MiB", &[]);
     let client = place.client();
     insert(&client, 0..5);
     let pins = client.acquire(&[0_u32.to_le_bytes()]).expect("a call");
-    let keeper = place.keeper().keeper_pid();
+    let holder = place.holder().holder_pid();
     server.kill();
-    signal_process(keeper, Signal::KILL);
+    signal_process(holder, Signal::KILL);
     let server = place.serve("4MiB", &[]);
     assert!(server.report["recovered"].is_null());
     let error = client.get("key").expect_err("the client has the memory of before");
@@ -224,18 +230,18 @@ fn without_server_and_keeper_the_memory_is_gone_and_the_next_server_says_so() {
 #[test]
 fn nothing_keeps_values_if_nothing_is_to() {
     let place = Place::new();
-    let mut server = place.serve("4MiB", &["--keep", "none"]);
-    assert_eq!(server.report["kept_by"], "none");
+    let mut server = place.serve("4MiB", &["--retain", "none"]);
+    assert_eq!(server.report["retained_by"], "none");
     insert(&place.client(), 0..5);
-    assert!(!place.keeper_socket().exists());
+    assert!(!place.holder_socket().exists());
     server.signal(Signal::INT);
     let (status, errors) = server.wait();
     assert!(status.success() && errors.contains("the values end with it"), "{status} {errors}");
-    let server = place.serve("4MiB", &["--keep", "none"]);
+    let server = place.serve("4MiB", &["--retain", "none"]);
     assert_eq!(place.client().stats().expect("a call").values, 0);
     assert_eq!(server.kill(), "");
     // The socket of the killed server is replaced.
-    let server = place.serve("4MiB", &["--keep", "none"]);
+    let server = place.serve("4MiB", &["--retain", "none"]);
     assert_eq!(server.kill(), "");
 }
 
@@ -243,8 +249,8 @@ fn nothing_keeps_values_if_nothing_is_to() {
 fn a_second_server_is_an_error() {
     let place = Place::new();
     let server = place.serve("4MiB", &[]);
-    for keep in ["keeper", "none"] {
-        let (status, errors) = place.fails("4MiB", &["--keep", keep]);
+    for keep in ["holder", "none"] {
+        let (status, errors) = place.fails("4MiB", &["--retain", keep]);
         assert_eq!(status, Some(2), "{errors}");
         assert!(errors.contains("a server answers at") && errors.contains("--socket"), "{errors}");
     }
@@ -261,16 +267,16 @@ fn a_second_server_is_an_error() {
 
 #[test]
 fn of_several_servers_that_start_at_once_one_serves() {
-    for keep in ["keeper", "none"] {
+    for keep in ["holder", "none"] {
         start_several(&Place::new(), keep);
     }
 }
 
 fn start_several(place: &Place, keep: &str) {
-    place.serve("4MiB", &["--keep", keep]).kill();
+    place.serve("4MiB", &["--retain", keep]).kill();
     let start = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
-        command.args(place.options("4MiB", &["--keep", keep])).stdin(Stdio::null());
+        command.args(place.options("4MiB", &["--retain", keep])).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started")
     };
     let mut servers: Vec<Child> = (0..4).map(|_| start()).collect();
@@ -293,13 +299,13 @@ fn a_damaged_index_stops_the_server_and_can_be_set_aside() {
     let server = place.serve("4MiB", &[]);
     insert(&place.client(), 0..5);
     server.kill();
-    let keeper = place.keeper();
+    let holder = place.holder();
     let damage = |at: u64, bytes: &[u8]| {
-        let [_, index, _] = files(&keeper);
+        let [_, index, _] = files(&holder);
         File::from(index).write_all_at(bytes, at).expect("it can be written");
     };
     // The version and the magic number of the header.
-    let [_, index, _] = files(&keeper);
+    let [_, index, _] = files(&holder);
     let mut version = [0];
     File::from(index).read_exact_at(&mut version, 8).expect("it has a header");
     for (at, bytes, expected) in [
@@ -310,24 +316,25 @@ fn a_damaged_index_stops_the_server_and_can_be_set_aside() {
         let (status, errors) = place.fails("4MiB", &[]);
         assert_eq!(status, Some(2), "{errors}");
         assert!(errors.contains(expected) && errors.contains("--set-aside"), "{errors}");
-        assert_eq!(keeper.list().expect("a call")[0].name, "node", "it is kept");
+        assert_eq!(holder.list().expect("a call")[0].name, "node", "it is retained");
     }
 
     let server = place.serve("8MiB", &["--set-aside"]);
     assert!(server.report["recovered"].is_null());
     insert(&place.client(), 0..3);
     let mut names: Vec<String> =
-        keeper.list().expect("a call").into_iter().map(|it| it.name).collect();
+        holder.list().expect("a call").into_iter().map(|it| it.name).collect();
     names.sort();
     assert_eq!(names, ["node", "node-aside-1"]);
-    assert!(server.kill().contains("is kept as node-aside-1"));
+    assert!(server.kill().contains("is retained as node-aside-1"));
     // What was set aside is as it was: whole again, it is recovered.
-    let [_, index, _] = keeper.get("node-aside-1").expect("it is kept").try_into().expect("three");
+    let [_, index, _] =
+        holder.get("node-aside-1").expect("it is retained").try_into().expect("three");
     let index = File::from(index);
     index.write_all_at(b"KVMNODE\0", 0).expect("it can be written");
     index.write_all_at(&version, 8).expect("it can be written");
-    keeper.rename("node", "newer").expect("no server runs");
-    keeper.rename("node-aside-1", "node").expect("no server runs");
+    holder.rename("node", "newer").expect("no server runs");
+    holder.rename("node-aside-1", "node").expect("no server runs");
     let server = place.serve("4MiB", &[]);
     assert_eq!(server.report["recovered"]["values"], 5);
     check(&place.client(), 0..5);
@@ -337,22 +344,22 @@ fn a_damaged_index_stops_the_server_and_can_be_set_aside() {
 fn what_is_no_node_is_not_touched() {
     let place = Place::new();
     drop(place.serve("4MiB", &[]));
-    let keeper = place.keeper();
-    let [memory, ..] = files(&keeper);
-    keeper.forget("node").expect("no server runs");
+    let holder = place.holder();
+    let [memory, ..] = files(&holder);
+    holder.forget("node").expect("no server runs");
     use std::os::fd::AsFd;
-    keeper.put("node", &[memory.as_fd()]).expect("it has none");
+    holder.put("node", &[memory.as_fd()]).expect("it has none");
     let (status, errors) = place.fails("4MiB", &[]);
     assert_eq!(status, Some(2), "{errors}");
-    assert!(errors.contains("1 descriptor(s) are kept instead of"), "{errors}");
+    assert!(errors.contains("1 descriptor(s) are retained instead of"), "{errors}");
     // The memory file three times: its bytes are no index.
-    keeper.forget("node").expect("no server runs");
-    keeper.put("node", &[memory.as_fd(), memory.as_fd(), memory.as_fd()]).expect("it has none");
+    holder.forget("node").expect("no server runs");
+    holder.put("node", &[memory.as_fd(), memory.as_fd(), memory.as_fd()]).expect("it has none");
     let (status, errors) = place.fails("4MiB", &[]);
     assert_eq!(status, Some(2), "{errors}");
     assert!(errors.contains("the file is no index of a node"), "{errors}");
     let server = place.serve("4MiB", &["--fresh"]);
-    assert_eq!(keeper.list().expect("a call").len(), 1);
+    assert_eq!(holder.list().expect("a call").len(), 1);
     drop(server);
 }
 
@@ -367,8 +374,8 @@ fn recovered_memory_keeps_its_size_unless_it_is_dropped() {
     let server = place.serve("8MiB", &["--fresh"]);
     assert_eq!(server.report["memory_bytes"], 8 << 20);
     assert_eq!(server.kill(), "");
-    let kept = place.keeper().list().expect("a call");
-    assert_eq!((kept.len(), kept[0].bytes >> 20), (1, 8));
+    let retained = place.holder().list().expect("a call");
+    assert_eq!((retained.len(), retained[0].bytes >> 20), (1, 8));
 }
 
 #[test]
@@ -522,7 +529,7 @@ fn a_tier_is_made_of_something_else_only_by_option() {
         std::thread::sleep(Duration::from_millis(20));
     }
     drop(server);
-    // The tier that is there now is kept.
+    // The tier that is there now is retained.
     let server = place.serve("4MiB", &[&options[..], &["--fresh"]].concat());
     assert!(server.report["tier_values"].as_u64().expect("a number") > 0, "{}", server.report);
 }
@@ -579,16 +586,16 @@ fn nothing_is_left_behind() {
     assert_eq!(shared_names(), [""; 0]);
     server.signal(Signal::TERM);
     assert!(server.wait().0.success());
-    let keeper = place.keeper().keeper_pid();
+    let holder = place.holder().holder_pid();
     let run = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
-        command.arg("keeper").arg("--socket").arg(place.keeper_socket()).args(more);
+        command.arg("holder").arg("--socket").arg(place.holder_socket()).args(more);
         command.output().expect("it can be started")
     };
     let listed = String::from_utf8(run(&["--list"]).stdout).expect("text");
     assert!(listed.contains("node ") && listed.contains("4."), "{listed}");
     assert!(run(&["--stop"]).status.success());
-    eventually("the keeper ends", || !PathBuf::from(format!("/proc/{keeper}")).exists());
+    eventually("the memory holder ends", || !PathBuf::from(format!("/proc/{holder}")).exists());
     let mut left: Vec<_> = fs::read_dir(place.folder()).expect("a folder").flatten().collect();
     left.retain(|file| file.file_name() != "report.json");
     assert!(left.is_empty(), "{left:?}");
@@ -596,14 +603,14 @@ fn nothing_is_left_behind() {
     let stopped = run(&["--list"]);
     let errors = String::from_utf8_lossy(&stopped.stderr).into_owned();
     assert_eq!(stopped.status.code(), Some(2));
-    assert!(errors.contains("no keeper answers"), "{errors}");
+    assert!(errors.contains("no memory holder answers"), "{errors}");
 }
 
 #[test]
-fn a_keeper_is_no_part_of_the_server() {
+fn a_memory_holder_server() {
     let place = Place::new();
     let server = place.serve("4MiB", &[]);
-    let keeper = place.keeper().keeper_pid();
+    let holder = place.holder().holder_pid();
     let stat = |pid: u32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
         let fields = stat.rsplit_once(") ").expect("a command").1.to_owned();
@@ -611,21 +618,21 @@ fn a_keeper_is_no_part_of_the_server() {
             fields.split(' ').skip(1).take(3).map(|it| it.parse().expect("a number")).collect();
         (fields[0], fields[1], fields[2])
     };
-    let (parent, group, session) = stat(keeper);
+    let (parent, group, session) = stat(holder);
     assert_ne!(parent, server.pid(), "the server need not wait for it");
-    assert_eq!((group, session), (keeper, keeper), "it has a session of its own");
+    assert_eq!((group, session), (holder, holder), "it has a session of its own");
     for number in 0..3 {
-        let target = fs::read_link(format!("/proc/{keeper}/fd/{number}")).expect("it is open");
+        let target = fs::read_link(format!("/proc/{holder}/fd/{number}")).expect("it is open");
         assert_eq!(target, PathBuf::from("/dev/null"));
     }
     // It maps neither of the files that it keeps.
-    let maps = fs::read_to_string(format!("/proc/{keeper}/maps")).expect("it runs");
+    let maps = fs::read_to_string(format!("/proc/{holder}/maps")).expect("it runs");
     assert!(!maps.contains("/memfd:"), "{maps}");
     let stopped = Command::new(env!("CARGO_BIN_EXE_kvmem"))
-        .arg("keeper")
+        .arg("holder")
         .arg("--stop")
         .arg("--socket")
-        .arg(place.keeper_socket())
+        .arg(place.holder_socket())
         .output()
         .expect("it can be started");
     let errors = String::from_utf8_lossy(&stopped.stderr);
@@ -669,11 +676,11 @@ fn other_users_need_the_group_and_are_no_operators() {
     assert_eq!(output.status.code(), Some(2), "{errors}");
     assert!(errors.contains("Permission denied"), "{errors}");
     // Not even if the mode of the sockets is changed: the kernel says which user it is.
-    let keeper = format!("{path}.keeper");
-    for file in [&path, &keeper] {
+    let holder = format!("{path}.holder");
+    for file in [&path, &holder] {
         fs::set_permissions(file, fs::Permissions::from_mode(0o666)).expect("a file");
     }
-    for args in [&["stat", "--socket", &path][..], &["keeper", "--list", "--socket", &keeper]] {
+    for args in [&["stat", "--socket", &path][..], &["holder", "--list", "--socket", &holder]] {
         let output = as_other_user(&place, 4242, args).expect("as before");
         let errors = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(2), "{errors}");
@@ -741,14 +748,14 @@ fn the_commands_trust_servers_of_named_users_only() {
 }
 
 #[test]
-fn a_keeper_of_another_user_is_not_trusted() {
+fn a_memory_holder_trusted() {
     let place = Place::new();
     // It copies the command.
     drop(of_other_user(&place, 65534, 65534));
     fs::set_permissions(place.folder(), fs::Permissions::from_mode(0o777)).expect("a folder");
-    let keeper = place.keeper_socket().into_os_string().into_string().expect("a plain path");
+    let holder = place.holder_socket().into_os_string().into_string().expect("a plain path");
     let spawned = of_other_user(&place, 65534, 65534)
-        .args(["keeper", "--idle", "30s", "--socket", &keeper])
+        .args(["holder", "--idle", "30s", "--socket", &holder])
         .stderr(Stdio::null())
         .spawn();
     let mut foreign = match spawned {
@@ -758,10 +765,11 @@ fn a_keeper_of_another_user_is_not_trusted() {
             return;
         }
     };
-    let foreign_keeper =
-        |error: &KeeperError| matches!(error, KeeperError::ForeignKeeper { uid: 65534, .. });
+    let foreign_memory_holder = |error: &MemoryHolderError| {
+        matches!(error, MemoryHolderError::ForeignHolder { uid: 65534, .. })
+    };
     eventually("it listens", || {
-        KeeperClient::connect(&keeper).is_err_and(|error| foreign_keeper(&error))
+        MemoryHolderClient::connect(&holder).is_err_and(|error| foreign_memory_holder(&error))
     });
     let (status, errors) = place.fails("4MiB", &[]);
     foreign.kill().expect("it runs");
@@ -779,7 +787,7 @@ fn memory_that_cannot_be_served_is_not_kept() {
     assert_eq!(status, Some(1), "{errors}");
     assert!(errors.contains("is no socket"), "{errors}");
     assert_eq!(fs::read_to_string(place.socket()).expect("it is there"), "a file");
-    assert!(place.keeper().list().expect("a call").is_empty(), "nothing is kept");
+    assert!(place.holder().list().expect("a call").is_empty(), "nothing is retained");
 }
 
 #[test]
@@ -804,8 +812,8 @@ fn invalid_options_of_a_server_end_with_status_2() {
         ("4MiB", &["--namespace", "chat=no such user"], "/etc/passwd has no such user"),
         ("4MiB", &["--namespace", "chat=@no such group"], "/etc/group has no such group"),
         ("4MiB", &["--operator", "4294967295"], "/etc/passwd has no such user"),
-        ("4MiB", &["--keep", "systemd"], "NOTIFY_SOCKET is not set"),
-        ("4MiB", &["--keep", "disk"], "keeper"),
+        ("4MiB", &["--retain", "systemd"], "NOTIFY_SOCKET is not set"),
+        ("4MiB", &["--retain", "disk"], "holder"),
         ("4MiB", &["--fresh", "--set-aside"], "--set-aside"),
         ("4MiB", &["--metrics", "0.0.0.0:0"], "--metrics-anywhere"),
         ("4MiB", &["--socket", "/no/such/folder/n"], "--socket"),
@@ -823,7 +831,7 @@ fn invalid_options_of_a_server_end_with_status_2() {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && errors.contains("socket"), "{errors}");
     // More memory than any machine has: the preflight says why, before anything is mapped.
-    let (status, errors) = place.fails("64TiB", &["--keep", "none"]);
+    let (status, errors) = place.fails("64TiB", &["--retain", "none"]);
     assert_eq!(status, Some(1), "{errors}");
     assert!(errors.contains("this machine cannot give 64 TiB"), "{errors}");
 }
@@ -836,7 +844,7 @@ fn a_server_without_descriptors_turns_clients_away() {
     let mut command = Command::new("sh");
     let limited = "ulimit -Sn 20 && ulimit -Hn 80 && exec \"$0\" \"$@\"";
     command.args(["-c", limited, env!("CARGO_BIN_EXE_kvmem")]);
-    let server = place.serve_by(command, "8MiB", &["--keep", "none"]);
+    let server = place.serve_by(command, "8MiB", &["--retain", "none"]);
     let options = ConnectOptions { retry_for: Duration::ZERO, ..ConnectOptions::default() };
     let mut clients = Vec::new();
     let error = loop {

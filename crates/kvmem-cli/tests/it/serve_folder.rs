@@ -80,7 +80,7 @@ fn ran(path: &str, more: &[&str]) -> Option<Vec<String>> {
         // An empty entry of this list is the folder in which Python runs.
         .env("PYTHONPATH", format!(":{}:", installed.display()))
         .env("NOTIFY_SOCKET", "/no/such/socket");
-    let options = ["--keep", "none", "--mooncake", "127.0.0.1:1"];
+    let options = ["--retain", "none", "--mooncake", "127.0.0.1:1"];
     let options: Vec<&str> = options.iter().chain(more).copied().collect();
     let server = place.serve_by(command, "4MiB", &options);
     let mark = planted.marks.join("installed");

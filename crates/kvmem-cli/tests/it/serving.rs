@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use kvmem_node::{ClientError, ConnectOptions, KeeperClient, NodeClient};
+use kvmem_node::{ClientError, ConnectOptions, MemoryHolderClient, NodeClient};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A folder with a socket, and with the keeper that a server starts there.
+/// A folder with a socket, and with the memory holder that a server starts there.
 pub(crate) struct Place(TempDir);
 
 impl Place {
@@ -29,12 +29,12 @@ impl Place {
         self.folder().join("node.sock")
     }
 
-    pub(crate) fn keeper_socket(&self) -> PathBuf {
-        self.folder().join("node.sock.keeper")
+    pub(crate) fn holder_socket(&self) -> PathBuf {
+        self.folder().join("node.sock.holder")
     }
 
-    pub(crate) fn keeper(&self) -> KeeperClient {
-        KeeperClient::connect(self.keeper_socket()).expect("the keeper answers")
+    pub(crate) fn holder(&self) -> MemoryHolderClient {
+        MemoryHolderClient::connect(self.holder_socket()).expect("the memory holder answers")
     }
 
     /// Returns the options of a server here.
@@ -123,8 +123,8 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Ok(keeper) = KeeperClient::connect(self.keeper_socket()) {
-            let _ = keeper.stop();
+        if let Ok(holder) = MemoryHolderClient::connect(self.holder_socket()) {
+            let _ = holder.stop();
         }
     }
 }
@@ -186,6 +186,6 @@ pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// Returns duplicates of the three files of a node without a server.
-pub(crate) fn files(keeper: &KeeperClient) -> [OwnedFd; 3] {
-    keeper.get("node").expect("it is kept").try_into().expect("three files")
+pub(crate) fn files(holder: &MemoryHolderClient) -> [OwnedFd; 3] {
+    holder.get("node").expect("it is retained").try_into().expect("three files")
 }

@@ -1,5 +1,5 @@
-//! `kvmem serve --keep systemd`, with the test in the place of systemd: it reads the notifications,
-//! keeps the descriptors, and starts the server again with them.
+//! `kvmem serve --retain systemd`, with the test in the place of systemd: it reads the
+//! notifications, keeps the descriptors, and starts the server again with them.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
@@ -114,7 +114,7 @@ impl Manager {
     }
 }
 
-const SYSTEMD: [&str; 2] = ["--keep", "systemd"];
+const SYSTEMD: [&str; 2] = ["--retain", "systemd"];
 
 #[test]
 fn systemd_keeps_the_values() {
@@ -122,7 +122,7 @@ fn systemd_keeps_the_values() {
     let mut manager = Manager::new(&place);
     let command = manager.command(&[], Some(Duration::from_secs(4)));
     let server = place.serve_by(command, "4MiB", &SYSTEMD);
-    assert_eq!(server.report["kept_by"], "systemd");
+    assert_eq!(server.report["retained_by"], "systemd");
     let lines = manager.until("READY=1");
     assert!(
         lines.iter().any(|line| line.starts_with("STATUS=making memory resident")),
@@ -134,7 +134,7 @@ fn systemd_keeps_the_values() {
         lines.extend(manager.until("STATUS="));
     }
     assert!(lines.iter().any(|line| line.contains("of 4.00 MiB in use")), "{lines:?}");
-    assert!(!place.keeper_socket().exists(), "no keeper is started");
+    assert!(!place.holder_socket().exists(), "no memory holder is started");
     place.client().insert("key", b"value").expect("there is space");
     server.kill();
 
@@ -149,7 +149,7 @@ fn systemd_keeps_the_values() {
     assert!(server.wait().0.success());
 
     let server =
-        place.serve_by(manager.command(&[], None), "8MiB", &["--keep", "systemd", "--set-aside"]);
+        place.serve_by(manager.command(&[], None), "8MiB", &["--retain", "systemd", "--set-aside"]);
     manager.passed();
     manager.until("READY=1");
     let mut names = manager.names();

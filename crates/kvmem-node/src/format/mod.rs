@@ -3,7 +3,7 @@
 //! The index file has a header, a table of sessions, a table of namespaces, and entries
 //! of 192 bytes, one for each block. `docs/format/node.md` describes every byte. Only the server
 //! maps the file. Its bytes are little-endian machine words that the server changes in place, and
-//! the file survives the server: a keeper process, or systemd, holds its descriptor.
+//! the file survives the server: a memory holder process, or systemd, holds its descriptor.
 //!
 //! # Every prefix of the stores is a valid state
 //!

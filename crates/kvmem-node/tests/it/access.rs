@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use kvmem_node::{
-    AllowedGroup, CallError, ClientError, ConnectOptions, Event, Keeper, KeeperClient,
-    KeeperOptions, NamespaceRule, NodeClient, NodeError, NodeServer, Principal, ServerOptions,
+    AllowedGroup, CallError, ClientError, ConnectOptions, Event, MemoryHolder, MemoryHolderClient,
+    MemoryHolderOptions, NamespaceRule, NodeClient, NodeError, NodeServer, Principal,
+    ServerOptions,
 };
 
 use crate::support::{Place, Running, node};
@@ -360,9 +361,9 @@ fn raw_connection(path: &Path) -> std::os::fd::OwnedFd {
 
 /// The folder of the sockets is mounted into containers whose processes are root.
 #[test]
-fn a_keeper_is_for_its_own_user_alone() {
+fn a_memory_holder_alone() {
     if rustix::process::geteuid().as_raw() != 0 {
-        return println!("skipped: the keeper must be able to become another user");
+        return println!("skipped: the memory holder must be able to become another user");
     }
     let place = Place::new();
     let path = place.socket();
@@ -372,15 +373,16 @@ fn a_keeper_is_for_its_own_user_alone() {
     std::thread::scope(|scope| {
         let running = scope.spawn(|| {
             assert!(become_user(ALICE, &[]));
-            let keeper = Keeper::bind(&path, KeeperOptions::default()).expect("a new path");
+            let holder =
+                MemoryHolder::bind(&path, MemoryHolderOptions::default()).expect("a new path");
             bound.send(()).expect("it is waited for");
-            keeper.run()
+            holder.run()
         });
         is_bound.recv().expect("it listens");
         let of_root = raw_connection(&path);
         let got = rustix::net::recv(&of_root, &mut [0; 64], rustix::net::RecvFlags::empty());
         assert_eq!(got.map(|(len, _)| len), Ok(0), "it is closed at once");
-        let stop = || KeeperClient::connect(&path).and_then(|keeper| keeper.stop());
+        let stop = || MemoryHolderClient::connect(&path).and_then(|holder| holder.stop());
         as_user(ALICE, &[], stop).expect("as before").expect("its own user");
         running.join().expect("it ends").expect("epoll works");
     });

@@ -142,8 +142,8 @@ fn what_is_left_of_a_prefix_in_a_tier_is_its_start() {
     }
 }
 
-/// A client that fetches key by key uses the start of a chain before its end. The tier still evicts the end first, after the
-/// memory that had the chain is gone.
+/// A client that fetches key by key uses the start of a chain before its end. The tier still evicts
+/// the end first, after the memory that had the chain is gone.
 #[test]
 fn a_tier_that_outlives_the_memory_evicts_the_ends_of_fetched_chains_first() {
     let place = Place::new();

@@ -1,6 +1,6 @@
 //! Processes that end at any instant: clients, and the server.
 //!
-//! The test holds the descriptors of the memory and the index, as a keeper does. Servers and
+//! The test holds the descriptors of the memory and the index, as a memory holder does. Servers and
 //! clients are processes of this program: `KVMEM_TEST_ROLE` says which.
 
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};

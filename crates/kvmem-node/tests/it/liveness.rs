@@ -14,9 +14,9 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use kvmem_node::{
-    AllowedGroup, ClientError, ConnectOptions, Keeper, KeeperCallError, KeeperClient, KeeperError,
-    KeeperOptions, NamespaceRule, NewValue, Node, NodeClient, NodeOptions, NodeServer, Principal,
-    ServerOptions,
+    AllowedGroup, ClientError, ConnectOptions, MemoryHolder, MemoryHolderCallError,
+    MemoryHolderClient, MemoryHolderError, MemoryHolderOptions, NamespaceRule, NewValue, Node,
+    NodeClient, NodeOptions, NodeServer, Principal, ServerOptions,
 };
 
 use crate::support::{Place, connect_with};
@@ -203,10 +203,10 @@ fn role() {
     match role.as_str() {
         "server" | "reclaiming server" => serve(&role, &socket, &holder),
         "memory holder" => {
-            let options = KeeperOptions { idle: Duration::from_secs(600) };
-            let keeper = Keeper::bind(&holder, options).expect("the socket is free");
+            let options = MemoryHolderOptions { idle: Duration::from_secs(600) };
+            let holder = MemoryHolder::bind(&holder, options).expect("the socket is free");
             println!("\nholding");
-            keeper.run().expect("poll works");
+            holder.run().expect("poll works");
         }
         "cyrillic" => {
             fs::write("/proc/self/comm", &CYRILLIC.as_bytes()[..15]).expect("a name");
@@ -223,10 +223,10 @@ fn role() {
 }
 
 fn serve(role: &str, socket: &Path, holder: &Path) {
-    let holder = KeeperClient::connect(holder).expect("it listens");
+    let holder = MemoryHolderClient::connect(holder).expect("it listens");
     let mut files = holder.claim("node");
     // The connection of the server before may not have ended yet.
-    while let Err(KeeperError::Call(KeeperCallError::Claimed { .. })) = files {
+    while let Err(MemoryHolderError::Call(MemoryHolderCallError::Claimed { .. })) = files {
         std::thread::sleep(Duration::from_millis(5));
         files = holder.claim("node");
     }

@@ -8,8 +8,8 @@ mod chains;
 #[allow(dead_code, reason = "the tests of the library use the rest")]
 mod fixed;
 mod histories;
-mod keeper;
 mod liveness;
+mod memory_holder;
 mod registrars;
 #[path = "../../../kvmem-tier/tests/it/simulated.rs"]
 #[allow(dead_code, reason = "the tests of the tier use the rest")]

@@ -55,7 +55,7 @@ class Node:
             self.process = subprocess.Popen(
                 [
                     program,
-                    *("serve", "--size", "1MiB", "--pages", "4k", "--keep", "none"),
+                    *("serve", "--size", "1MiB", "--pages", "4k", "--retain", "none"),
                     *("--socket", str(self.socket), "--json", str(report)),
                     *("--metrics", "127.0.0.1:0", "--drain-seconds", "10"),
                     *("--mooncake", f"{cluster.address},deadline=5,staging=16MiB"),

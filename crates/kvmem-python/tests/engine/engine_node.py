@@ -82,7 +82,7 @@ class Node:
     def stop(self) -> None:
         """Ends the server and its keeper, and with them the memory."""
         self.kill()
-        keeper = [*self._command[:1], "keeper", "--stop", "--socket", f"{self.path}.keeper"]
+        keeper = [*self._command[:1], "holder", "--stop", "--socket", f"{self.path}.holder"]
         subprocess.run(keeper, capture_output=True)
 
     def stats(self) -> Any:

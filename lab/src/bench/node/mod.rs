@@ -3,7 +3,7 @@
 //! 1. *Processes.* The server is a process of its own, and so are the clients whose calls are
 //!    timed: each of them is this program, which
 //!    [acts](act) a part. The memory and the index are made here, and the server gets their
-//!    descriptors, as from a keeper.
+//!    descriptors, as from a memory holder.
 //! 2. *Calls.* A call releases the pins of 64 values and pins 64 others, of 4096 values of 256
 //!    bytes. One client calls, or four at the same time. A figure of four clients is the sum of
 //!    their rates, or the time of the slowest.

@@ -31,10 +31,10 @@ impl Node {
         }
     }
 
-    /// Marks all values that the memory and the tier have as used in the tier, in the order in which
-    /// the memory would evict them. Without it, a tier that outlives the memory would evict the
-    /// starts of fetched chains first: a fetch uses the start before the end, and a value counts as
-    /// used in the tier when it leaves the memory. O(n log n) for n values.
+    /// Marks all values that the memory and the tier have as used in the tier, in the order in
+    /// which the memory would evict them. Without it, a tier that outlives the memory would evict
+    /// the starts of fetched chains first: a fetch uses the start before the end, and a value
+    /// counts as used in the tier when it leaves the memory. O(n log n) for n values.
     pub(crate) fn touch_all(&mut self) {
         if !self.has_tier() {
             return;

@@ -1,4 +1,4 @@
-//! A keeper in a thread, well-behaved clients, and others.
+//! A memory holder in a thread, well-behaved clients, and others.
 
 use std::fs::File;
 use std::io::{IoSlice, Read, Seek, Write};
@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kvmem_node::{
-    ConnectOptions, Keeper, KeeperCallError, KeeperClient, KeeperError, KeeperOptions, MAX_KEPT,
-    Node, NodeOptions, NodeServer, ServerOptions,
+    ConnectOptions, MAX_RETAINED, MemoryHolder, MemoryHolderCallError, MemoryHolderClient,
+    MemoryHolderError, MemoryHolderOptions, Node, NodeOptions, NodeServer, ServerOptions,
 };
 use rustix::io::Errno;
 use rustix::net::{
@@ -21,37 +21,38 @@ use rustix::net::{
 
 use crate::support::{Place, Running, connect_with, node};
 
-/// A keeper that runs until it is stopped or idle.
-struct Keeping {
+/// A memory holder that runs until it is stopped or idle.
+struct Retention {
     path: PathBuf,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeping {
-    fn start(place: &Place, idle: Duration) -> Keeping {
-        let path = place.socket().with_extension("keeper");
-        let keeper = Keeper::bind(&path, KeeperOptions { idle }).expect("the socket is free");
-        let thread = std::thread::spawn(move || keeper.run().expect("poll works"));
-        Keeping { path, thread: Some(thread) }
+impl Retention {
+    fn start(place: &Place, idle: Duration) -> Retention {
+        let path = place.socket().with_extension("holder");
+        let holder =
+            MemoryHolder::bind(&path, MemoryHolderOptions { idle }).expect("the socket is free");
+        let thread = std::thread::spawn(move || holder.run().expect("poll works"));
+        Retention { path, thread: Some(thread) }
     }
 
-    fn client(&self) -> KeeperClient {
-        KeeperClient::connect(&self.path).expect("it listens")
+    fn client(&self) -> MemoryHolderClient {
+        MemoryHolderClient::connect(&self.path).expect("it listens")
     }
 
     fn join(mut self) {
-        self.thread.take().expect("it runs").join().expect("the keeper does not panic");
+        self.thread.take().expect("it runs").join().expect("the memory holder does not panic");
     }
 }
 
-impl Drop for Keeping {
+impl Drop for Retention {
     fn drop(&mut self) {
         if let Some(thread) = self.thread.take() {
-            if let Ok(client) = KeeperClient::connect(&self.path) {
+            if let Ok(client) = MemoryHolderClient::connect(&self.path) {
                 let _ = client.stop();
             }
             let ended = thread.join();
-            assert!(std::thread::panicking() || ended.is_ok(), "the keeper does not panic");
+            assert!(std::thread::panicking() || ended.is_ok(), "the memory holder does not panic");
         }
     }
 }
@@ -72,15 +73,15 @@ fn text(file: OwnedFd) -> String {
     text
 }
 
-fn call_error(error: KeeperError) -> KeeperCallError {
+fn call_error(error: MemoryHolderError) -> MemoryHolderCallError {
     match error {
-        KeeperError::Call(error) => error,
+        MemoryHolderError::Call(error) => error,
         other => panic!("{other}"),
     }
 }
 
-/// Repeats a call until the keeper has noticed the end of a connection.
-fn eventually<T>(call: impl Fn() -> Result<T, KeeperError>) -> T {
+/// Repeats a call until the memory holder has noticed the end of a connection.
+fn eventually<T>(call: impl Fn() -> Result<T, MemoryHolderError>) -> T {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         match call() {
@@ -94,10 +95,10 @@ fn eventually<T>(call: impl Fn() -> Result<T, KeeperError>) -> T {
 #[test]
 fn descriptors_come_back_from_another_connection() {
     let place = Place::new();
-    let keeping = Keeping::start(&place, LONG);
-    let mode = std::fs::metadata(&keeping.path).expect("a socket").permissions().mode();
+    let retention = Retention::start(&place, LONG);
+    let mode = std::fs::metadata(&retention.path).expect("a socket").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    let first = keeping.client();
+    let first = retention.client();
     assert!(first.claim("node").expect("it is free").is_empty());
     let (memory, index) = (file("the memory"), file("the index"));
     first.put("node", &[memory.as_fd(), index.as_fd()]).expect("it has none");
@@ -105,47 +106,47 @@ fn descriptors_come_back_from_another_connection() {
     assert_eq!((&*listed.name, listed.descriptors, listed.bytes), ("node", 2, 19));
     assert_eq!(listed.claimed_by, Some(std::process::id()));
 
-    let second = keeping.client();
+    let second = retention.client();
     let error = call_error(second.claim("node").expect_err("the first one has it"));
     let pid = std::process::id();
-    assert_eq!(error, KeeperCallError::Claimed { name: "node".to_owned(), pid });
+    assert_eq!(error, MemoryHolderCallError::Claimed { name: "node".to_owned(), pid });
     drop((first, memory, index));
     let mut found = eventually(|| second.claim("node"));
     assert_eq!(text(found.pop().expect("the second one")), "the index");
     assert_eq!(text(found.pop().expect("the first one")), "the memory");
 
     let name = "node".to_owned();
-    let in_use = KeeperCallError::NameInUse { name: name.clone() };
+    let in_use = MemoryHolderCallError::NameInUse { name: name.clone() };
     let other = file("other");
     assert_eq!(call_error(second.put("node", &[other.as_fd()]).expect_err("it has some")), in_use);
     second.rename("node", "node-aside").expect("the name is free");
     assert_eq!(
         call_error(second.get("node").expect_err("set aside")),
-        KeeperCallError::Absent { name }
+        MemoryHolderCallError::Absent { name }
     );
     second.put("node", &[other.as_fd()]).expect("it has none");
     second.forget("node-aside").expect("it is there");
     assert_eq!(second.get("node").expect("it is there").len(), 1);
     assert!(second.is_connected());
     second.stop().expect("a call");
-    keeping.join();
+    retention.join();
     assert!(!second.is_connected());
 }
 
 #[test]
-fn a_keeper_ends_when_it_is_idle_and_not_before() {
+fn a_memory_holder_before() {
     let place = Place::new();
-    let keeping = Keeping::start(&place, Duration::from_millis(50));
-    let client = keeping.client();
+    let retention = Retention::start(&place, Duration::from_millis(50));
+    let client = retention.client();
     std::thread::sleep(Duration::from_millis(100));
     client.put("a", &[file("a").as_fd()]).expect("a connected client keeps it awake");
     drop(client);
     std::thread::sleep(Duration::from_millis(100));
-    keeping.client().forget("a").expect("descriptors keep it awake");
-    let path = keeping.path.clone();
-    keeping.join();
-    assert!(!path.exists(), "the socket goes with the keeper");
-    assert!(matches!(KeeperClient::connect(&path), Err(KeeperError::NoKeeper { .. })));
+    retention.client().forget("a").expect("descriptors keep it awake");
+    let path = retention.path.clone();
+    retention.join();
+    assert!(!path.exists(), "the socket goes with the memory holder");
+    assert!(matches!(MemoryHolderClient::connect(&path), Err(MemoryHolderError::NoHolder { .. })));
 }
 
 /// Leaves a socket that nobody answers. A child that another test has just forked has the listener
@@ -164,20 +165,21 @@ fn leave_dead_socket(path: &Path) {
 }
 
 #[test]
-fn one_keeper_for_each_socket() {
+fn one_memory_holder_socket() {
     let place = Place::new();
-    let keeping = Keeping::start(&place, LONG);
-    let second = Keeper::bind(&keeping.path, KeeperOptions::default());
-    assert!(matches!(second, Err(KeeperError::KeeperInUse { .. })), "{second:?}");
-    // A socket without a listener is that of a keeper that was killed.
+    let retention = Retention::start(&place, LONG);
+    let second = MemoryHolder::bind(&retention.path, MemoryHolderOptions::default());
+    assert!(matches!(second, Err(MemoryHolderError::HolderInUse { .. })), "{second:?}");
+    // A socket without a listener is that of a memory holder that was killed.
     let dead = place.socket().with_extension("dead");
     leave_dead_socket(&dead);
-    drop(Keeper::bind(&dead, KeeperOptions::default()).expect("it is replaced"));
+    drop(MemoryHolder::bind(&dead, MemoryHolderOptions::default()).expect("it is replaced"));
     assert!(!dead.exists());
     // Another file is not: connecting to it fails in the same way.
     let other = place.socket().with_extension("other");
     std::fs::write(&other, "not a socket").expect("the path is free");
-    let error = Keeper::bind(&other, KeeperOptions::default()).expect_err("it is no socket");
+    let error =
+        MemoryHolder::bind(&other, MemoryHolderOptions::default()).expect_err("it is no socket");
     assert!(error.to_string().contains("is no socket"), "{error}");
     let bound = NodeServer::bind(node(1 << 20), &other, ServerOptions::default());
     assert!(bound.is_err_and(|error| error.to_string().contains("is no socket")));
@@ -185,14 +187,17 @@ fn one_keeper_for_each_socket() {
     // Many that start at once: one of them listens.
     let path = place.socket().with_extension("race");
     leave_dead_socket(&path);
-    let bind = || Keeper::bind(&path, KeeperOptions::default());
+    let bind = || MemoryHolder::bind(&path, MemoryHolderOptions::default());
     let made: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(bind)).collect();
         threads.into_iter().map(|thread| thread.join().expect("no panic")).collect()
     });
     let (bound, rest): (Vec<_>, Vec<_>) = made.into_iter().partition(Result::is_ok);
     assert_eq!(bound.len(), 1, "{rest:?}");
-    assert!(rest.iter().all(|it| matches!(it, Err(KeeperError::KeeperInUse { .. }))), "{rest:?}");
+    assert!(
+        rest.iter().all(|it| matches!(it, Err(MemoryHolderError::HolderInUse { .. }))),
+        "{rest:?}"
+    );
 }
 
 fn raw(path: &Path) -> OwnedFd {
@@ -220,11 +225,11 @@ fn times_open(path: &Path) -> usize {
 #[test]
 fn malformed_messages_are_answered_and_lose_nothing() {
     let place = Place::new();
-    let keeping = Keeping::start(&place, LONG);
-    let client = keeping.client();
+    let retention = Retention::start(&place, LONG);
+    let client = retention.client();
     client.put("node", &[file("the memory").as_fd()]).expect("it has none");
     let mut answer = [0; 16 << 10];
-    let hostile = raw(&keeping.path);
+    let hostile = raw(&retention.path);
     let mut random = 0x2545_F491_4F6C_DD1D_u64;
     for len in 1..400_usize {
         let mut bytes = vec![0; len];
@@ -234,7 +239,7 @@ fn malformed_messages_are_answered_and_lose_nothing() {
             random ^= random << 17;
             *byte = (random >> 32) as u8;
         }
-        // Often the right version, but never the message that stops the keeper.
+        // Often the right version, but never the message that stops the memory holder.
         bytes[0] = (len % 2) as u8;
         if bytes.get(1) == Some(&6) {
             bytes[1] = 99;
@@ -271,37 +276,37 @@ fn malformed_messages_are_answered_and_lose_nothing() {
 #[test]
 fn silent_and_greedy_clients_do_not_stop_others() {
     let place = Place::new();
-    let keeping = Keeping::start(&place, LONG);
-    let client = keeping.client();
+    let retention = Retention::start(&place, LONG);
+    let client = retention.client();
     // It never reads its answers: its connection ends, at the latest when the socket is full.
-    let deaf = raw(&keeping.path);
+    let deaf = raw(&retention.path);
     let mut sent = 0;
     while send(&deaf, &[1, 3], &[]) && sent < 100_000 {
         sent += 1;
     }
-    assert!(client.list().expect("the keeper still answers").is_empty());
+    assert!(client.list().expect("the memory holder still answers").is_empty());
     drop(deaf);
     // Names are limited, for each client that takes them.
-    for number in 0..MAX_KEPT {
+    for number in 0..MAX_RETAINED {
         client.claim(&format!("n{number}")).expect("there is space");
     }
     let error = call_error(client.claim("one-more").expect_err("too many"));
-    assert_eq!(error, KeeperCallError::TooManyNames { limit: MAX_KEPT });
+    assert_eq!(error, MemoryHolderCallError::TooManyNames { limit: MAX_RETAINED });
     let null = File::open("/dev/null").expect("it exists");
     let error = call_error(client.put("n0", &[null.as_fd(); 5]).expect_err("too many"));
-    assert_eq!(error, KeeperCallError::Descriptors { got: 5, expected: 5, limit: 4 });
+    assert_eq!(error, MemoryHolderCallError::Descriptors { got: 5, expected: 5, limit: 4 });
     // Connections are limited: others are closed, and the first ones stay.
-    let others: Vec<OwnedFd> = (0..40).map(|_| raw(&keeping.path)).collect();
+    let others: Vec<OwnedFd> = (0..40).map(|_| raw(&retention.path)).collect();
     assert!(client.list().expect("an old connection").is_empty());
     drop(others);
-    eventually(|| keeping.client().list());
+    eventually(|| retention.client().list());
 }
 
 #[test]
-fn a_node_comes_back_from_its_keeper() {
+fn a_node_comes_back_from_its_memory_holder() {
     let place = Place::new();
-    let keeping = Keeping::start(&place, LONG);
-    let first = keeping.client();
+    let retention = Retention::start(&place, LONG);
+    let first = retention.client();
     first.claim("node").expect("it is free");
     let server = NodeServer::bind(node(1 << 20), &place.socket(), ServerOptions::default());
     let server = server.expect("the socket is free");
@@ -315,13 +320,13 @@ fn a_node_comes_back_from_its_keeper() {
     stopper.stop();
     drop((thread.join().expect("no panic"), files, first));
 
-    let second = keeping.client();
+    let second = retention.client();
     let found = eventually(|| second.claim("node"));
     let files = found.try_into().expect("three descriptors");
     let (node, report) = Node::recover(files, NodeOptions::default()).expect("it is whole");
     assert_eq!((report.values, report.bytes), (1, 5));
     let _server = Running::start(node, &place.socket(), ServerOptions::default());
     let client = connect_with(&place.socket(), &ConnectOptions::default());
-    let pins = client.get("key").expect("a call").expect("it was kept");
+    let pins = client.get("key").expect("a call").expect("it was retained");
     assert_eq!(pins.bytes().expect("it is valid"), b"value");
 }

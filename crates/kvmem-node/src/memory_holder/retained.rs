@@ -1,16 +1,16 @@
-//! *Kept*: names, their descriptors, and the connections that have claimed them.
+//! *Retained*: names, their descriptors, and the connections that have claimed them.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use super::error::KeeperCallError;
-use super::messages::KeptListed;
+use super::error::MemoryHolderCallError;
+use super::messages::RetainedListed;
 use crate::socket::{MAX_DESCRIPTORS, now_ms};
 
-/// The most names of one keeper, claimed ones without descriptors included.
-pub const MAX_KEPT: usize = 64;
+/// The most names of one memory holder, claimed ones without descriptors included.
+pub const MAX_RETAINED: usize = 64;
 
 /// The most bytes of a name.
-pub const MAX_KEPT_NAME: usize = 64;
+pub const MAX_RETAINED_NAME: usize = 64;
 
 /// A connection, and the process at its other end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub(super) struct Claimant {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct Retained {
     name: String,
     /// Empty: the name is only claimed.
     descriptors: Vec<OwnedFd>,
@@ -30,12 +30,12 @@ struct Kept {
 
 /// All names. No name occurs twice, and each has descriptors or a claimant.
 #[derive(Debug, Default)]
-pub(super) struct KeptTable(Vec<Kept>);
+pub(super) struct RetainedTable(Vec<Retained>);
 
-impl KeptTable {
+impl RetainedTable {
     /// Returns whether no name has descriptors.
     pub(super) fn holds_nothing(&self) -> bool {
-        self.0.iter().all(|kept| kept.descriptors.is_empty())
+        self.0.iter().all(|retained| retained.descriptors.is_empty())
     }
 
     /// Gives a connection the sole use of a name. Returns the descriptors under it.
@@ -43,7 +43,7 @@ impl KeptTable {
         &mut self,
         name: &str,
         by: Claimant,
-    ) -> Result<Vec<BorrowedFd<'_>>, KeeperCallError> {
+    ) -> Result<Vec<BorrowedFd<'_>>, MemoryHolderCallError> {
         let at = match self.find(name, by)? {
             Some(at) => at,
             None => self.add(name)?,
@@ -59,14 +59,18 @@ impl KeptTable {
         by: Claimant,
         expected: usize,
         descriptors: Vec<OwnedFd>,
-    ) -> Result<(), KeeperCallError> {
+    ) -> Result<(), MemoryHolderCallError> {
         let got = descriptors.len();
         if got != expected || got == 0 {
-            return Err(KeeperCallError::Descriptors { got, expected, limit: MAX_DESCRIPTORS });
+            return Err(MemoryHolderCallError::Descriptors {
+                got,
+                expected,
+                limit: MAX_DESCRIPTORS,
+            });
         }
         let at = match self.find(name, by)? {
             Some(at) if self.0[at].descriptors.is_empty() => at,
-            Some(_) => return Err(KeeperCallError::NameInUse { name: name.to_owned() }),
+            Some(_) => return Err(MemoryHolderCallError::NameInUse { name: name.to_owned() }),
             None => self.add(name)?,
         };
         self.0[at].descriptors = descriptors;
@@ -79,13 +83,13 @@ impl KeptTable {
         &self,
         name: &str,
         by: Claimant,
-    ) -> Result<Vec<BorrowedFd<'_>>, KeeperCallError> {
+    ) -> Result<Vec<BorrowedFd<'_>>, MemoryHolderCallError> {
         let at = self.find_held(name, by)?;
         Ok(borrowed(&self.0[at].descriptors))
     }
 
     /// Closes the descriptors under a name. A claim stays.
-    pub(super) fn forget(&mut self, name: &str, by: Claimant) -> Result<(), KeeperCallError> {
+    pub(super) fn forget(&mut self, name: &str, by: Claimant) -> Result<(), MemoryHolderCallError> {
         let at = self.find_held(name, by)?;
         self.0[at].descriptors.clear();
         self.remove_empty();
@@ -98,11 +102,11 @@ impl KeptTable {
         from: &str,
         to: &str,
         by: Claimant,
-    ) -> Result<(), KeeperCallError> {
+    ) -> Result<(), MemoryHolderCallError> {
         let source = self.find_held(from, by)?;
         let target = match self.find(to, by)? {
             Some(at) if self.0[at].descriptors.is_empty() => at,
-            Some(_) => return Err(KeeperCallError::NameInUse { name: to.to_owned() }),
+            Some(_) => return Err(MemoryHolderCallError::NameInUse { name: to.to_owned() }),
             None => self.add(to)?,
         };
         self.0[target].descriptors = std::mem::take(&mut self.0[source].descriptors);
@@ -113,57 +117,62 @@ impl KeptTable {
 
     /// Ends the claims of a connection.
     pub(super) fn disclaim(&mut self, connection: u64) {
-        for kept in &mut self.0 {
-            kept.claimed_by.take_if(|by| by.connection == connection);
+        for retained in &mut self.0 {
+            retained.claimed_by.take_if(|by| by.connection == connection);
         }
         self.remove_empty();
     }
 
-    pub(super) fn list(&self) -> Vec<KeptListed> {
+    pub(super) fn list(&self) -> Vec<RetainedListed> {
         let now = now_ms();
         let len = |fd: &OwnedFd| rustix::fs::fstat(fd).map_or(0, |stat| stat.st_size as u64);
-        let held = self.0.iter().filter(|kept| !kept.descriptors.is_empty());
-        held.map(|kept| KeptListed {
-            name: kept.name.clone(),
-            descriptors: kept.descriptors.len() as u32,
-            bytes: kept.descriptors.iter().map(len).sum(),
-            claimed_by: kept.claimed_by.map(|by| by.pid),
-            kept_ms: now.saturating_sub(kept.since_ms),
+        let held = self.0.iter().filter(|retained| !retained.descriptors.is_empty());
+        held.map(|retained| RetainedListed {
+            name: retained.name.clone(),
+            descriptors: retained.descriptors.len() as u32,
+            bytes: retained.descriptors.iter().map(len).sum(),
+            claimed_by: retained.claimed_by.map(|by| by.pid),
+            retained_ms: now.saturating_sub(retained.since_ms),
         })
         .collect()
     }
 
-    fn find(&self, name: &str, by: Claimant) -> Result<Option<usize>, KeeperCallError> {
+    fn find(&self, name: &str, by: Claimant) -> Result<Option<usize>, MemoryHolderCallError> {
         let is_known = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if name.is_empty() || name.len() > MAX_KEPT_NAME || !name.bytes().all(is_known) {
-            return Err(KeeperCallError::BadName { len: name.len(), limit: MAX_KEPT_NAME });
+        if name.is_empty() || name.len() > MAX_RETAINED_NAME || !name.bytes().all(is_known) {
+            return Err(MemoryHolderCallError::BadName {
+                len: name.len(),
+                limit: MAX_RETAINED_NAME,
+            });
         }
-        let Some(at) = self.0.iter().position(|kept| kept.name == name) else { return Ok(None) };
+        let Some(at) = self.0.iter().position(|retained| retained.name == name) else {
+            return Ok(None);
+        };
         match self.0[at].claimed_by {
             Some(other) if other.connection != by.connection => {
-                Err(KeeperCallError::Claimed { name: name.to_owned(), pid: other.pid })
+                Err(MemoryHolderCallError::Claimed { name: name.to_owned(), pid: other.pid })
             }
             _ => Ok(Some(at)),
         }
     }
 
     /// Finds a name that has descriptors.
-    fn find_held(&self, name: &str, by: Claimant) -> Result<usize, KeeperCallError> {
+    fn find_held(&self, name: &str, by: Claimant) -> Result<usize, MemoryHolderCallError> {
         let found = self.find(name, by)?.filter(|at| !self.0[*at].descriptors.is_empty());
-        found.ok_or_else(|| KeeperCallError::Absent { name: name.to_owned() })
+        found.ok_or_else(|| MemoryHolderCallError::Absent { name: name.to_owned() })
     }
 
-    fn add(&mut self, name: &str) -> Result<usize, KeeperCallError> {
-        if self.0.len() >= MAX_KEPT {
-            return Err(KeeperCallError::TooManyNames { limit: MAX_KEPT });
+    fn add(&mut self, name: &str) -> Result<usize, MemoryHolderCallError> {
+        if self.0.len() >= MAX_RETAINED {
+            return Err(MemoryHolderCallError::TooManyNames { limit: MAX_RETAINED });
         }
         let (name, descriptors) = (name.to_owned(), Vec::new());
-        self.0.push(Kept { name, descriptors, claimed_by: None, since_ms: now_ms() });
+        self.0.push(Retained { name, descriptors, claimed_by: None, since_ms: now_ms() });
         Ok(self.0.len() - 1)
     }
 
     fn remove_empty(&mut self) {
-        self.0.retain(|kept| !kept.descriptors.is_empty() || kept.claimed_by.is_some());
+        self.0.retain(|retained| !retained.descriptors.is_empty() || retained.claimed_by.is_some());
     }
 }
 
@@ -185,9 +194,9 @@ mod tests {
 
     #[test]
     fn a_claim_is_of_one_connection_and_ends_with_it() {
-        let mut table = KeptTable::default();
+        let mut table = RetainedTable::default();
         assert!(table.claim("node", A).expect("it is free").is_empty());
-        let claimed = KeeperCallError::Claimed { name: "node".to_owned(), pid: 10 };
+        let claimed = MemoryHolderCallError::Claimed { name: "node".to_owned(), pid: 10 };
         assert_eq!(table.claim("node", B).map(drop), Err(claimed.clone()));
         assert_eq!(table.put("node", B, 1, files(1)), Err(claimed.clone()));
         table.put("node", A, 2, files(2)).expect("it has none");
@@ -208,34 +217,34 @@ mod tests {
 
     #[test]
     fn descriptors_are_never_replaced() {
-        let mut table = KeptTable::default();
+        let mut table = RetainedTable::default();
         table.put("node", A, 1, files(1)).expect("it has none");
-        let in_use = |name: &str| Err(KeeperCallError::NameInUse { name: name.to_owned() });
+        let in_use = |name: &str| Err(MemoryHolderCallError::NameInUse { name: name.to_owned() });
         assert_eq!(table.put("node", A, 1, files(1)), in_use("node"));
         table.rename("node", "aside", A).expect("the name is free");
         table.put("node", A, 1, files(1)).expect("it was set aside");
         assert_eq!(table.rename("node", "aside", A), in_use("aside"));
         assert_eq!(table.rename("node", "node", A), in_use("node"));
-        let absent = KeeperCallError::Absent { name: "none".to_owned() };
+        let absent = MemoryHolderCallError::Absent { name: "none".to_owned() };
         assert_eq!(table.forget("none", A), Err(absent));
         assert_eq!(table.list().len(), 2);
     }
 
     #[test]
     fn names_and_numbers_have_limits() {
-        let mut table = KeptTable::default();
+        let mut table = RetainedTable::default();
         for name in ["", "a/b", "a b", "é", "a\n", &"n".repeat(65)] {
-            let error = KeeperCallError::BadName { len: name.len(), limit: 64 };
+            let error = MemoryHolderCallError::BadName { len: name.len(), limit: 64 };
             assert_eq!(table.claim(name, A).map(drop), Err(error), "{name:?}");
         }
-        let error = KeeperCallError::Descriptors { got: 1, expected: 2, limit: 4 };
+        let error = MemoryHolderCallError::Descriptors { got: 1, expected: 2, limit: 4 };
         assert_eq!(table.put("node", A, 2, files(1)), Err(error));
-        let error = KeeperCallError::Descriptors { got: 0, expected: 0, limit: 4 };
+        let error = MemoryHolderCallError::Descriptors { got: 0, expected: 0, limit: 4 };
         assert_eq!(table.put("node", A, 0, files(0)), Err(error));
-        for number in 0..MAX_KEPT {
+        for number in 0..MAX_RETAINED {
             table.claim(&format!("n{number}"), A).expect("there is space");
         }
-        let error = KeeperCallError::TooManyNames { limit: MAX_KEPT };
+        let error = MemoryHolderCallError::TooManyNames { limit: MAX_RETAINED };
         assert_eq!(table.claim("one-more", A).map(drop), Err(error));
         table.disclaim(1);
         table.claim("one-more", A).expect("claims without descriptors end");

@@ -1,8 +1,9 @@
-//! `kvmem keeper`: holds the memory of a node while no server runs, or asks a keeper that does.
+//! `kvmem holder`: holds the memory of a node while no server runs, or asks a memory holder that
+//! does.
 //!
-//! A keeper in the background is a grandchild of the process that starts it, in a session of its
-//! own. Neither a signal to the server's process group nor the end of a terminal reaches it, and
-//! the machine's first process adopts it.
+//! A memory holder in the background is a grandchild of the process that starts it, in a session of
+//! its own. Neither a signal to the server's process group nor the end of a terminal reaches it,
+//! and the machine's first process adopts it.
 
 use std::fmt;
 use std::fs::File;
@@ -13,16 +14,18 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use indicatif::{BinaryBytes, HumanDuration};
-use kvmem_node::{Keeper, KeeperClient, KeeperError, KeeperOptions, KeptListed};
+use kvmem_node::{
+    MemoryHolder, MemoryHolderClient, MemoryHolderError, MemoryHolderOptions, RetainedListed,
+};
 
-use crate::args::KeeperArgs;
+use crate::args::HolderArgs;
 use crate::output::{Failure, print, tell};
 use kvmem_trace::escape::shown;
 
-/// What a keeper in the background prints when it listens.
+/// What a memory holder in the background prints when it listens.
 const READY: &str = "ready\n";
 
-/// What the service manager tells a server about itself, and not about a keeper.
+/// What the service manager tells a server about itself, and not about a memory holder.
 const OF_THE_SERVER: [&str; 8] = [
     "NOTIFY_SOCKET",
     "WATCHDOG_PID",
@@ -34,8 +37,8 @@ const OF_THE_SERVER: [&str; 8] = [
     "MAINPID",
 ];
 
-/// Keeps, or asks a keeper.
-pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {
+/// Keeps, or asks a memory holder.
+pub(crate) fn run(args: &HolderArgs) -> Result<(), Failure> {
     if args.list || args.stop || args.forget.is_some() {
         ask(args)
     } else if args.detach {
@@ -45,16 +48,16 @@ pub(crate) fn run(args: &KeeperArgs) -> Result<(), Failure> {
     }
 }
 
-fn ask(args: &KeeperArgs) -> Result<(), Failure> {
-    let client = KeeperClient::connect(&args.socket).map_err(failure)?;
+fn ask(args: &HolderArgs) -> Result<(), Failure> {
+    let client = MemoryHolderClient::connect(&args.socket).map_err(failure)?;
     if let Some(name) = &args.forget {
         return client.forget(name).map_err(failure);
     }
     let names = client.list().map_err(failure)?;
     if args.list {
-        return print(KeptTable(names));
+        return print(RetainedTable(names));
     }
-    if let Some(KeptListed { name, claimed_by: Some(pid), .. }) =
+    if let Some(RetainedListed { name, claimed_by: Some(pid), .. }) =
         names.iter().find(|it| it.claimed_by.is_some())
     {
         return Err(Failure::usage(format_args!("process {pid} uses {name}: stop that first")));
@@ -63,13 +66,14 @@ fn ask(args: &KeeperArgs) -> Result<(), Failure> {
 }
 
 /// Keeps in this process until it is told to end, or idle.
-fn keep(args: &KeeperArgs) -> Result<(), Failure> {
+fn keep(args: &HolderArgs) -> Result<(), Failure> {
     if args.session {
         // It fails if the process leads a group, which has no other process of the server then.
         let _ = rustix::process::setsid();
     }
     let path = absolute(&args.socket).map_err(Failure::usage)?;
-    let keeper = Keeper::bind(&path, KeeperOptions { idle: args.idle }).map_err(failure)?;
+    let holder =
+        MemoryHolder::bind(&path, MemoryHolderOptions { idle: args.idle }).map_err(failure)?;
     if args.session {
         let _ = io::stdout().write_all(READY.as_bytes());
         let _ = io::stdout().flush();
@@ -81,19 +85,22 @@ fn keep(args: &KeeperArgs) -> Result<(), Failure> {
         let _ = rustix::stdio::dup2_stdout(&null);
         let _ = rustix::stdio::dup2_stderr(&null);
     } else {
-        tell(format_args!("kvmem: keeping at {}", shown(&path)));
+        tell(format_args!("kvmem: retention at {}", shown(&path)));
     }
-    keeper.run().map_err(failure)
+    holder.run().map_err(failure)
 }
 
-/// Starts the keeper as a child, and returns when it listens: the caller's process ends then, and
-/// the keeper has no parent that waits for it.
-fn detach(args: &KeeperArgs) -> Result<(), Failure> {
+/// Starts the memory holder as a child, and returns when it listens: the caller's process ends
+/// then, and the memory holder has no parent that waits for it.
+fn detach(args: &HolderArgs) -> Result<(), Failure> {
     let cannot = |error: io::Error| {
-        Failure::new(format_args!("cannot start a keeper for {}: {error}", shown(&args.socket)), 1)
+        Failure::new(
+            format_args!("cannot start a memory holder for {}: {error}", shown(&args.socket)),
+            1,
+        )
     };
     let mut command = this_program().map_err(cannot)?;
-    command.arg("keeper").arg("--session").arg("--socket").arg(&args.socket);
+    command.arg("holder").arg("--session").arg("--socket").arg(&args.socket);
     command.arg("--idle").arg(format!("{}ms", args.idle.as_millis()));
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(cannot)?;
     let mut line = String::new();
@@ -106,7 +113,10 @@ fn detach(args: &KeeperArgs) -> Result<(), Failure> {
     // It has told why.
     let status = child.wait().map_err(cannot)?;
     let status = u8::try_from(status.code().unwrap_or(1)).unwrap_or(1);
-    Err(Failure::new(format_args!("no keeper listens at {}", shown(&args.socket)), status.max(1)))
+    Err(Failure::new(
+        format_args!("no memory holder listens at {}", shown(&args.socket)),
+        status.max(1),
+    ))
 }
 
 /// Returns a command that runs this program, even if its file was replaced meanwhile.
@@ -121,13 +131,13 @@ fn this_program() -> io::Result<Command> {
     Ok(command)
 }
 
-/// Starts a keeper in the background.
+/// Starts a memory holder in the background.
 ///
 /// # Errors
 /// The reason as text.
 pub(crate) fn start(socket: &Path, idle: Duration) -> Result<(), String> {
     let mut command = this_program().map_err(|error| error.to_string())?;
-    command.arg("keeper").arg("--detach").arg("--socket").arg(socket);
+    command.arg("holder").arg("--detach").arg("--socket").arg(socket);
     command.arg("--idle").arg(format!("{}ms", idle.as_millis()));
     OF_THE_SERVER.iter().for_each(|name| {
         command.env_remove(name);
@@ -140,24 +150,26 @@ pub(crate) fn start(socket: &Path, idle: Duration) -> Result<(), String> {
 }
 
 /// Status 2 for what was impossible from the start, 1 for what went wrong.
-pub(crate) fn failure(error: KeeperError) -> Failure {
+pub(crate) fn failure(error: MemoryHolderError) -> Failure {
     match error {
-        KeeperError::System { .. } | KeeperError::BadAnswer { .. } => Failure::new(error, 1),
+        MemoryHolderError::System { .. } | MemoryHolderError::BadAnswer { .. } => {
+            Failure::new(error, 1)
+        }
         _ => Failure::usage(error),
     }
 }
 
-/// What a keeper holds.
-struct KeptTable(Vec<KeptListed>);
+/// What a memory holder holds.
+struct RetainedTable(Vec<RetainedListed>);
 
-impl fmt::Display for KeptTable {
+impl fmt::Display for RetainedTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{:<24} {:>12} {:>10}  kept for", "name", "bytes", "used by")?;
-        for kept in &self.0 {
-            let KeptListed { name, bytes, claimed_by, kept_ms, .. } = kept;
+        writeln!(f, "{:<24} {:>12} {:>10}  retained for", "name", "bytes", "used by")?;
+        for retained in &self.0 {
+            let RetainedListed { name, bytes, claimed_by, retained_ms, .. } = retained;
             let bytes = BinaryBytes(*bytes).to_string();
             let user = claimed_by.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-            let kept_for = HumanDuration(Duration::from_millis(*kept_ms));
+            let kept_for = HumanDuration(Duration::from_millis(*retained_ms));
             writeln!(f, "{name:<24} {bytes:>12} {user:>10}  {kept_for}")?;
         }
         Ok(())

@@ -1,13 +1,13 @@
-//! *Errors* of a keeper and of its clients.
+//! *Errors* of a memory holder and of its clients.
 
 use std::io;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a keeper did not do what a client requested. Nothing changed.
+/// Why a memory holder did not do what a client requested. Nothing changed.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum KeeperCallError {
+pub enum MemoryHolderCallError {
     /// The name is empty, too long, or has other characters.
     #[error(
         "a name of {len} bytes is not possible: names have 1 to {limit} of letters, digits, `.`, \
@@ -20,13 +20,15 @@ pub enum KeeperCallError {
         limit: usize,
     },
     /// The name has descriptors already, which are not replaced.
-    #[error("the keeper has descriptors under {name} already: set them aside, or forget them")]
+    #[error(
+        "the memory holder has descriptors under {name} already: set them aside, or forget them"
+    )]
     NameInUse {
         /// The name.
         name: String,
     },
     /// The name has no descriptors.
-    #[error("the keeper has nothing under {name}")]
+    #[error("the memory holder has nothing under {name}")]
     Absent {
         /// The name.
         name: String,
@@ -36,11 +38,11 @@ pub enum KeeperCallError {
     Claimed {
         /// The name.
         name: String,
-        /// The process; 0: its number is not visible to the keeper.
+        /// The process; 0: its number is not visible to the memory holder.
         pid: u32,
     },
     /// There are as many names as there can be.
-    #[error("the keeper has {limit} names already, and no more are possible: forget one")]
+    #[error("the memory holder has {limit} names already, and no more are possible: forget one")]
     TooManyNames {
         /// The limit.
         limit: usize,
@@ -56,23 +58,25 @@ pub enum KeeperCallError {
         limit: usize,
     },
     /// The message cannot be decoded.
-    #[error("the message of {len} bytes cannot be decoded: use the keeper of the same release")]
+    #[error(
+        "the message of {len} bytes cannot be decoded: use the memory holder of the same release"
+    )]
     UndecodableMessage {
         /// Bytes of the message.
         len: usize,
     },
 }
 
-/// Why a keeper cannot run, or why a call of its client failed.
+/// Why a memory holder cannot run, or why a call of its client failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum KeeperError {
-    /// The keeper did not do it.
+pub enum MemoryHolderError {
+    /// The memory holder did not do it.
     #[error(transparent)]
-    Call(#[from] KeeperCallError),
-    /// Another keeper listens on the socket.
-    #[error("a keeper answers at {path} already: use it, or another --socket")]
-    KeeperInUse {
+    Call(#[from] MemoryHolderCallError),
+    /// Another memory holder listens on the socket.
+    #[error("a memory holder answers at {path} already: use it, or another --socket")]
+    HolderInUse {
         /// The path of the socket.
         path: String,
     },
@@ -84,7 +88,7 @@ pub enum KeeperError {
     Locked {
         /// The path of the socket.
         path: String,
-        /// Milliseconds that the keeper has tried.
+        /// Milliseconds that the memory holder has tried.
         waited_ms: u64,
     },
     /// A process of another user listens on the socket.
@@ -92,22 +96,22 @@ pub enum KeeperError {
         "user {uid} listens at {path}, and only this user and root may keep its memory: use \
          another folder"
     )]
-    ForeignKeeper {
+    ForeignHolder {
         /// The path of the socket.
         path: String,
         /// The user.
         uid: u32,
     },
-    /// No keeper answers.
-    #[error("no keeper answers at {path}: {error}; start `kvmem keeper`")]
-    NoKeeper {
+    /// No memory holder answers.
+    #[error("no memory holder answers at {path}: {error}; start `kvmem holder`")]
+    NoHolder {
         /// The path of the socket.
         path: String,
         /// Why not.
         error: io::Error,
     },
-    /// The keeper's answer is not one that the protocol allows.
-    #[error("the keeper's answer is not possible: {what}")]
+    /// The memory holder's answer is not one that the protocol allows.
+    #[error("the memory holder's answer is not possible: {what}")]
     BadAnswer {
         /// The rule that the answer breaks.
         what: &'static str,
@@ -122,8 +126,8 @@ pub enum KeeperError {
     },
 }
 
-impl KeeperError {
-    pub(super) fn system(call: &'static str) -> impl Fn(rustix::io::Errno) -> KeeperError {
-        move |errno| KeeperError::System { call, error: errno.into() }
+impl MemoryHolderError {
+    pub(super) fn system(call: &'static str) -> impl Fn(rustix::io::Errno) -> MemoryHolderError {
+        move |errno| MemoryHolderError::System { call, error: errno.into() }
     }
 }

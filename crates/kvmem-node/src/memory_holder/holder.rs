@@ -1,4 +1,4 @@
-//! [`Keeper`]: the loop.
+//! [`MemoryHolder`]: the loop.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -9,42 +9,42 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 
-use super::kept::{Claimant, KeptTable};
-use super::messages::{KeeperAnswer, KeeperCall, MAX_KEEPER_MESSAGE, decode, encode};
-use super::{KeeperCallError, KeeperError};
+use super::messages::{HolderAnswer, HolderCall, MAX_HOLDER_MESSAGE, decode, encode};
+use super::retained::{Claimant, RetainedTable};
+use super::{MemoryHolderCallError, MemoryHolderError};
 use crate::socket::{self, MAX_DESCRIPTORS, Peer};
 
 /// The most connections at one time.
-const MAX_KEEPER_CONNECTIONS: usize = 32;
+const MAX_HOLDER_CONNECTIONS: usize = 32;
 
-/// How a keeper runs.
+/// How a memory holder runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeeperOptions {
-    /// A keeper that has held nothing, without a connection, for this time ends.
+pub struct MemoryHolderOptions {
+    /// A memory holder that has held nothing, without a connection, for this time ends.
     pub idle: Duration,
 }
 
-impl Default for KeeperOptions {
-    fn default() -> KeeperOptions {
-        KeeperOptions { idle: Duration::from_secs(60) }
+impl Default for MemoryHolderOptions {
+    fn default() -> MemoryHolderOptions {
+        MemoryHolderOptions { idle: Duration::from_secs(60) }
     }
 }
 
 /// Holds descriptors for processes of the same user, in the thread that [runs](Self::run) it.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct MemoryHolder {
     listener: OwnedFd,
-    options: KeeperOptions,
+    options: MemoryHolderOptions,
     path: PathBuf,
     /// The device and the inode number of the socket's file.
     file: (u64, u64),
-    kept: KeptTable,
-    connections: Vec<KeeperConnection>,
+    retained: RetainedTable,
+    connections: Vec<HolderConnection>,
     next_connection: u64,
 }
 
 #[derive(Debug)]
-struct KeeperConnection {
+struct HolderConnection {
     socket: OwnedFd,
     claimant: Claimant,
 }
@@ -56,60 +56,68 @@ enum After {
     Stop,
 }
 
-impl Keeper {
+impl MemoryHolder {
     /// Listens on a new socket at `path`, mode 0600. A socket there that nobody answers is
     /// replaced.
     ///
     /// # Errors
-    /// [`KeeperError::KeeperInUse`], [`KeeperError::Locked`] and [`KeeperError::System`].
-    pub fn bind(path: &Path, options: KeeperOptions) -> Result<Keeper, KeeperError> {
-        let at = KeeperError::system;
-        let io = |call| move |error| KeeperError::System { call, error };
-        let address = SocketAddrUnix::new(path).map_err(at("the path of the keeper's socket"))?;
-        // Two keepers that start at once must not both replace the socket.
+    /// [`MemoryHolderError::HolderInUse`], [`MemoryHolderError::Locked`] and
+    /// [`MemoryHolderError::System`].
+    pub fn bind(
+        path: &Path,
+        options: MemoryHolderOptions,
+    ) -> Result<MemoryHolder, MemoryHolderError> {
+        let at = MemoryHolderError::system;
+        let io = |call| move |error| MemoryHolderError::System { call, error };
+        let address =
+            SocketAddrUnix::new(path).map_err(at("the path of the memory holder's socket"))?;
+        // Two memory holders that start at once must not both replace the socket.
         let _lock = socket::lock_folder(path).map_err(|error| match error.kind() {
             std::io::ErrorKind::TimedOut => {
                 let waited_ms = socket::LOCK_PATIENCE.as_millis() as u64;
-                KeeperError::Locked { path: path.display().to_string(), waited_ms }
+                MemoryHolderError::Locked { path: path.display().to_string(), waited_ms }
             }
-            _ => KeeperError::System { call: "flock of the socket's folder", error },
+            _ => MemoryHolderError::System { call: "flock of the socket's folder", error },
         })?;
         match socket::is_listening(path) {
-            Ok(true) => return Err(KeeperError::KeeperInUse { path: path.display().to_string() }),
+            Ok(true) => {
+                return Err(MemoryHolderError::HolderInUse { path: path.display().to_string() });
+            }
             Ok(false) => {
-                socket::remove_dead(path).map_err(io("unlink of the keeper's socket"))?;
+                socket::remove_dead(path).map_err(io("unlink of the memory holder's socket"))?;
             }
             Err(_) => {}
         }
         let listener = socket::packet_socket(SocketFlags::NONBLOCK);
         let listener = listener.map_err(at("socket(SOCK_SEQPACKET)"))?;
         // Nobody can connect before the mode is set: nobody is listened to yet.
-        bind(&listener, &address).map_err(at("bind to the path of the keeper's socket"))?;
+        bind(&listener, &address).map_err(at("bind to the path of the memory holder's socket"))?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))
-            .map_err(io("the mode of the keeper's socket"))?;
-        let file = std::fs::symlink_metadata(path).map_err(io("stat of the keeper's socket"))?;
+            .map_err(io("the mode of the memory holder's socket"))?;
+        let file =
+            std::fs::symlink_metadata(path).map_err(io("stat of the memory holder's socket"))?;
         listen(&listener, 16).map_err(at("listen"))?;
-        Ok(Keeper {
+        Ok(MemoryHolder {
             listener,
             options,
             path: path.to_path_buf(),
             file: (file.dev(), file.ino()),
-            kept: KeptTable::default(),
+            retained: RetainedTable::default(),
             connections: Vec::new(),
             next_connection: 0,
         })
     }
 
-    /// Keeps descriptors until a client stops the keeper, or until it has been idle for long
+    /// Keeps descriptors until a client stops the memory holder, or until it has been idle for long
     /// enough.
     ///
     /// # Errors
-    /// [`KeeperError::System`] if the kernel no longer reports events.
-    pub fn run(mut self) -> Result<(), KeeperError> {
+    /// [`MemoryHolderError::System`] if the kernel no longer reports events.
+    pub fn run(mut self) -> Result<(), MemoryHolderError> {
         let mut idle_since = Instant::now();
-        let mut buffer = vec![0; MAX_KEEPER_MESSAGE];
+        let mut buffer = vec![0; MAX_HOLDER_MESSAGE];
         loop {
-            if !self.connections.is_empty() || !self.kept.holds_nothing() {
+            if !self.connections.is_empty() || !self.retained.holds_nothing() {
                 idle_since = Instant::now();
             }
             let left = self.options.idle.saturating_sub(idle_since.elapsed());
@@ -133,7 +141,7 @@ impl Keeper {
 
     /// Waits until a connection, or the listener, is readable. Returns which are, the listener
     /// last.
-    fn wait(&self, left: Duration) -> Result<Vec<bool>, KeeperError> {
+    fn wait(&self, left: Duration) -> Result<Vec<bool>, MemoryHolderError> {
         let sockets = self.connections.iter().map(|it| &it.socket).chain([&self.listener]);
         let mut fds: Vec<PollFd<'_>> =
             sockets.map(|socket| PollFd::new(socket, PollFlags::IN)).collect();
@@ -142,7 +150,7 @@ impl Keeper {
         match poll(&mut fds, Some(&left)) {
             Ok(_) => Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect()),
             Err(Errno::INTR) => Ok(vec![false; fds.len()]),
-            Err(errno) => Err(KeeperError::system("poll")(errno)),
+            Err(errno) => Err(MemoryHolderError::system("poll")(errno)),
         }
     }
 
@@ -156,22 +164,22 @@ impl Keeper {
         let Ok(peer) = Peer::of(&socket) else { return };
         let own = rustix::process::geteuid().as_raw();
         // Root too: a process that is root in its container has its number.
-        if peer.uid != own || self.connections.len() >= MAX_KEEPER_CONNECTIONS {
+        if peer.uid != own || self.connections.len() >= MAX_HOLDER_CONNECTIONS {
             return;
         }
         self.next_connection += 1;
         let claimant = Claimant { connection: self.next_connection, pid: peer.pid };
-        self.connections.push(KeeperConnection { socket, claimant });
+        self.connections.push(HolderConnection { socket, claimant });
     }
 
     fn close(&mut self, at: usize) {
         let closed = self.connections.swap_remove(at);
-        self.kept.disclaim(closed.claimant.connection);
+        self.retained.disclaim(closed.claimant.connection);
     }
 
     /// Serves one message of a connection.
     fn message(&mut self, at: usize, buffer: &mut [u8]) -> After {
-        let KeeperConnection { socket, claimant } = &self.connections[at];
+        let HolderConnection { socket, claimant } = &self.connections[at];
         let packet = match socket::receive(socket, buffer, RecvFlags::DONTWAIT) {
             Ok(packet) if packet.len > 0 => packet,
             Err(Errno::AGAIN) => return After::Next,
@@ -179,35 +187,36 @@ impl Keeper {
             _ => return After::Close,
         };
         let (message, by) = (&buffer[..packet.len], *claimant);
-        let Some(call) = decode::<KeeperCall<'_>>(message) else {
-            let undecodable = KeeperCallError::UndecodableMessage { len: message.len() };
+        let Some(call) = decode::<HolderCall<'_>>(message) else {
+            let undecodable = MemoryHolderCallError::UndecodableMessage { len: message.len() };
             return answer(socket, &Err(undecodable), &[]);
         };
         let mut after = After::Next;
-        let with_descriptors = |found: Result<Vec<BorrowedFd<'_>>, KeeperCallError>| match found {
-            Ok(found) => {
-                let count = found.len() as u8;
-                answer(socket, &Ok(KeeperAnswer::Descriptors { count }), &found)
-            }
-            Err(error) => answer(socket, &Err(error), &[]),
-        };
+        let with_descriptors =
+            |found: Result<Vec<BorrowedFd<'_>>, MemoryHolderCallError>| match found {
+                Ok(found) => {
+                    let count = found.len() as u8;
+                    answer(socket, &Ok(HolderAnswer::Descriptors { count }), &found)
+                }
+                Err(error) => answer(socket, &Err(error), &[]),
+            };
         let outcome = match call {
-            KeeperCall::Claim { name } => return with_descriptors(self.kept.claim(name, by)),
-            KeeperCall::Get { name } => return with_descriptors(self.kept.get(name, by)),
-            KeeperCall::Put { name, count } => {
-                self.kept.put(name, by, count.into(), packet.descriptors)
+            HolderCall::Claim { name } => return with_descriptors(self.retained.claim(name, by)),
+            HolderCall::Get { name } => return with_descriptors(self.retained.get(name, by)),
+            HolderCall::Put { name, count } => {
+                self.retained.put(name, by, count.into(), packet.descriptors)
             }
-            KeeperCall::Forget { name } => self.kept.forget(name, by),
-            KeeperCall::Rename { from, to } => self.kept.rename(from, to, by),
-            KeeperCall::List => {
-                return answer(socket, &Ok(KeeperAnswer::Listed(self.kept.list())), &[]);
+            HolderCall::Forget { name } => self.retained.forget(name, by),
+            HolderCall::Rename { from, to } => self.retained.rename(from, to, by),
+            HolderCall::List => {
+                return answer(socket, &Ok(HolderAnswer::Listed(self.retained.list())), &[]);
             }
-            KeeperCall::Stop => {
+            HolderCall::Stop => {
                 after = After::Stop;
                 Ok(())
             }
         };
-        match answer(socket, &outcome.map(|()| KeeperAnswer::Done), &[]) {
+        match answer(socket, &outcome.map(|()| HolderAnswer::Done), &[]) {
             After::Next => after,
             // Whether or not the client hears of it.
             closed => {
@@ -221,9 +230,9 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for MemoryHolder {
     fn drop(&mut self) {
-        // Another keeper may have replaced the file.
+        // Another memory holder may have replaced the file.
         let is_own = |it: &std::fs::Metadata| (it.dev(), it.ino()) == self.file;
         if std::fs::symlink_metadata(&self.path).is_ok_and(|found| is_own(&found)) {
             let _ = std::fs::remove_file(&self.path);
@@ -234,7 +243,7 @@ impl Drop for Keeper {
 /// Sends an answer. A client that does not read its answers loses its connection.
 fn answer(
     socket: &OwnedFd,
-    outcome: &Result<KeeperAnswer, KeeperCallError>,
+    outcome: &Result<HolderAnswer, MemoryHolderCallError>,
     descriptors: &[BorrowedFd<'_>],
 ) -> After {
     let mut buffer = Vec::new();

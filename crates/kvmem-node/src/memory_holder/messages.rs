@@ -1,21 +1,21 @@
-//! *Messages* between a keeper and its clients, in postcard's encoding.
+//! *Messages* between a memory holder and its clients, in postcard's encoding.
 //!
-//! Each packet has the version of this protocol as its first byte, so that a keeper that an earlier
-//! release started tells a later one that it does not understand it.
+//! Each packet has the version of this protocol as its first byte, so that a memory holder that an
+//! earlier release started tells a later one that it does not understand it.
 
 use serde::{Deserialize, Serialize};
 
-use super::KeeperCallError;
+use super::MemoryHolderCallError;
 
 /// The first byte of each message.
 const MESSAGES_VERSION: u8 = 1;
 
 /// The most bytes of a message. The longest one is the list of all names.
-pub(super) const MAX_KEEPER_MESSAGE: usize = 16 << 10;
+pub(super) const MAX_HOLDER_MESSAGE: usize = 16 << 10;
 
-/// What a client requests of a keeper.
+/// What a client requests of a memory holder.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum KeeperCall<'a> {
+pub(super) enum HolderCall<'a> {
     Claim {
         name: &'a str,
     },
@@ -38,32 +38,32 @@ pub(super) enum KeeperCall<'a> {
     Stop,
 }
 
-/// What a keeper did.
+/// What a memory holder did.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) enum KeeperAnswer {
+pub(super) enum HolderAnswer {
     Done,
     /// The message carries `count` descriptors.
     Descriptors {
         count: u8,
     },
-    Listed(Vec<KeptListed>),
+    Listed(Vec<RetainedListed>),
 }
 
-pub(super) type KeeperOutcome = Result<KeeperAnswer, KeeperCallError>;
+pub(super) type HolderOutcome = Result<HolderAnswer, MemoryHolderCallError>;
 
-/// What a keeper has under a name.
+/// What a memory holder has under a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptListed {
+pub struct RetainedListed {
     /// The name.
     pub name: String,
     /// The number of descriptors.
     pub descriptors: u32,
     /// The sum of the lengths of the files.
     pub bytes: u64,
-    /// The process that has claimed the name; 0: its number is not visible to the keeper.
+    /// The process that has claimed the name; 0: its number is not visible to the memory holder.
     pub claimed_by: Option<u32>,
     /// Milliseconds since the descriptors came.
-    pub kept_ms: u64,
+    pub retained_ms: u64,
 }
 
 /// Encodes a message into `buffer`, which it clears first.

@@ -1,25 +1,25 @@
-//! *Keeping*: the other process that has the files of the node.
+//! *Retention*: the other process that has the files of the node.
 
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use kvmem_node::{KeeperCallError, KeeperClient, KeeperError};
+use kvmem_node::{MemoryHolderCallError, MemoryHolderClient, MemoryHolderError};
 use sd_notify::NotifyState;
 
-use crate::args::KeepBy;
-use crate::keeper_command;
+use crate::args::RetainBy;
+use crate::holder_command;
 use crate::output::Failure;
 use kvmem_trace::escape::shown;
 
-/// The name of the files in a keeper.
+/// The name of the files in a memory holder.
 const NAME: &str = "node";
 /// The names of the files in the store of systemd.
 const STORED: [&str; 3] = ["kvmem-memory", "kvmem-index", "kvmem-sessions"];
 /// How long a server waits for its predecessor, which is ending, to let go of the memory.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// After this time in which it has held nothing, a keeper ends.
+/// After this time in which it has held nothing, a memory holder ends.
 const IDLE: Duration = Duration::from_secs(60);
 
 /// What the predecessor has left.
@@ -32,8 +32,8 @@ pub(super) enum Left {
 }
 
 /// The process that keeps the files.
-pub(super) enum Keeping {
-    Keeper { path: PathBuf, client: KeeperClient },
+pub(super) enum Retention {
+    MemoryHolder { path: PathBuf, client: MemoryHolderClient },
     Systemd,
     Nothing,
 }
@@ -83,17 +83,17 @@ fn listener(descriptor: OwnedFd, name: &str) -> Result<OwnedFd, Failure> {
     )))
 }
 
-impl Keeping {
+impl Retention {
     /// Reaches the process that keeps the files, and takes what it has. No other server gets it
     /// while this process lives.
     pub(super) fn begin(
-        by: KeepBy,
+        by: RetainBy,
         socket: &Path,
         passed: &mut Passed,
-    ) -> Result<(Keeping, Left), Failure> {
+    ) -> Result<(Retention, Left), Failure> {
         match by {
-            KeepBy::None => Ok((Keeping::Nothing, Left::Nothing)),
-            KeepBy::Systemd => {
+            RetainBy::None => Ok((Retention::Nothing, Left::Nothing)),
+            RetainBy::Systemd => {
                 check_store()?;
                 let left = match std::mem::take(&mut passed.files) {
                     [Some(memory), Some(index), Some(sessions)] => {
@@ -104,11 +104,11 @@ impl Keeping {
                         count => Left::Other(count),
                     },
                 };
-                Ok((Keeping::Systemd, left))
+                Ok((Retention::Systemd, left))
             }
-            KeepBy::Keeper => {
+            RetainBy::Holder => {
                 let mut path = socket.to_path_buf().into_os_string();
-                path.push(".keeper");
+                path.push(".holder");
                 let path = PathBuf::from(path);
                 let (client, found) = claim(&path, socket)?;
                 let left = match <[OwnedFd; 3]>::try_from(found) {
@@ -116,7 +116,7 @@ impl Keeping {
                     Err(other) if other.is_empty() => Left::Nothing,
                     Err(other) => Left::Other(other.len()),
                 };
-                Ok((Keeping::Keeper { path, client }, left))
+                Ok((Retention::MemoryHolder { path, client }, left))
             }
         }
     }
@@ -124,31 +124,33 @@ impl Keeping {
     /// Gives the files to the process.
     pub(super) fn put(&self, files: &[OwnedFd; 3]) -> Result<(), Failure> {
         match self {
-            Keeping::Nothing => Ok(()),
-            Keeping::Keeper { client, .. } => client
+            Retention::Nothing => Ok(()),
+            Retention::MemoryHolder { client, .. } => client
                 .put(NAME, &files.each_ref().map(AsFd::as_fd))
-                .map_err(keeper_command::failure),
-            Keeping::Systemd => store(files, STORED),
+                .map_err(holder_command::failure),
+            Retention::Systemd => store(files, STORED),
         }
     }
 
     /// Has the process keep what the predecessor has left under another name, which is returned.
     pub(super) fn set_aside(&self, left: &Left) -> Result<String, Failure> {
         match self {
-            Keeping::Nothing => Ok(String::new()),
-            Keeping::Keeper { client, .. } => {
+            Retention::Nothing => Ok(String::new()),
+            Retention::MemoryHolder { client, .. } => {
                 for number in 1.. {
                     let name = format!("{NAME}-aside-{number}");
                     match client.rename(NAME, &name) {
-                        Err(KeeperError::Call(KeeperCallError::NameInUse { .. })) => {}
+                        Err(MemoryHolderError::Call(MemoryHolderCallError::NameInUse {
+                            ..
+                        })) => {}
                         outcome => {
-                            return outcome.map(|()| name).map_err(keeper_command::failure);
+                            return outcome.map(|()| name).map_err(holder_command::failure);
                         }
                     }
                 }
-                unreachable!("a keeper has few names")
+                unreachable!("a memory holder has few names")
             }
-            Keeping::Systemd => {
+            Retention::Systemd => {
                 let aside = ["kvmem-memory-aside", "kvmem-index-aside", "kvmem-sessions-aside"];
                 // systemd ignores a descriptor that it has already, under whatever name.
                 unstore()?;
@@ -163,24 +165,26 @@ impl Keeping {
     /// Has the process drop what the predecessor has left.
     pub(super) fn forget(&self) -> Result<(), Failure> {
         match self {
-            Keeping::Nothing => Ok(()),
-            Keeping::Keeper { client, .. } => client.forget(NAME).map_err(keeper_command::failure),
-            Keeping::Systemd => unstore(),
+            Retention::Nothing => Ok(()),
+            Retention::MemoryHolder { client, .. } => {
+                client.forget(NAME).map_err(holder_command::failure)
+            }
+            Retention::Systemd => unstore(),
         }
     }
 
-    /// Returns the number of the keeper's process.
-    pub(super) fn keeper_pid(&self) -> Option<u32> {
+    /// Returns the number of the memory holder's process.
+    pub(super) fn holder_pid(&self) -> Option<u32> {
         match self {
-            Keeping::Keeper { client, .. } => Some(client.keeper_pid()),
+            Retention::MemoryHolder { client, .. } => Some(client.holder_pid()),
             _ => None,
         }
     }
 
-    /// Starts another keeper if the present one has ended, and gives it the files. Returns whether
-    /// it did.
+    /// Starts another memory holder if the present one has ended, and gives it the files. Returns
+    /// whether it did.
     pub(super) fn renew(&mut self, socket: &Path, files: &[OwnedFd; 3]) -> Result<bool, Failure> {
-        let Keeping::Keeper { path, client } = self else { return Ok(false) };
+        let Retention::MemoryHolder { path, client } = self else { return Ok(false) };
         if client.is_connected() {
             return Ok(false);
         }
@@ -190,34 +194,34 @@ impl Keeping {
     }
 }
 
-impl std::fmt::Display for Keeping {
+impl std::fmt::Display for Retention {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Keeping::Keeper { path, client } => {
-                write!(f, "kept by process {} at {}", client.keeper_pid(), shown(path))
+            Retention::MemoryHolder { path, client } => {
+                write!(f, "retained by process {} at {}", client.holder_pid(), shown(path))
             }
-            Keeping::Systemd => f.write_str("kept by systemd"),
-            Keeping::Nothing => f.write_str("kept by nothing else: the values end with it"),
+            Retention::Systemd => f.write_str("retained by systemd"),
+            Retention::Nothing => f.write_str("retained by nothing else: the values end with it"),
         }
     }
 }
 
-/// Connects to a keeper, which is started if there is none.
-fn connect(path: &Path) -> Result<KeeperClient, Failure> {
-    match KeeperClient::connect(path) {
-        Err(KeeperError::NoKeeper { .. }) => {}
-        outcome => return outcome.map_err(keeper_command::failure),
+/// Connects to a memory holder, which is started if there is none.
+fn connect(path: &Path) -> Result<MemoryHolderClient, Failure> {
+    match MemoryHolderClient::connect(path) {
+        Err(MemoryHolderError::NoHolder { .. }) => {}
+        outcome => return outcome.map_err(holder_command::failure),
     }
     // If it fails because another server starts one at the same time, that one answers.
-    let started = keeper_command::start(path, IDLE);
-    KeeperClient::connect(path).map_err(|error| match started {
-        Ok(()) => keeper_command::failure(error),
-        Err(why) => Failure::usage(format_args!("no keeper can be started: {why}")),
+    let started = holder_command::start(path, IDLE);
+    MemoryHolderClient::connect(path).map_err(|error| match started {
+        Ok(()) => holder_command::failure(error),
+        Err(why) => Failure::usage(format_args!("no memory holder can be started: {why}")),
     })
 }
 
-/// Connects to a keeper, and claims the files. Returns those that it has.
-fn claim(path: &Path, socket: &Path) -> Result<(KeeperClient, Vec<OwnedFd>), Failure> {
+/// Connects to a memory holder, and claims the files. Returns those that it has.
+fn claim(path: &Path, socket: &Path) -> Result<(MemoryHolderClient, Vec<OwnedFd>), Failure> {
     let started = Instant::now();
     loop {
         let client = connect(path)?;
@@ -226,20 +230,21 @@ fn claim(path: &Path, socket: &Path) -> Result<(KeeperClient, Vec<OwnedFd>), Fai
             Err(error) => error,
         };
         match error {
-            // A keeper or a server that is ending answers nothing, or has the files still.
-            KeeperError::NoKeeper { .. } | KeeperError::Call(KeeperCallError::Claimed { .. })
+            // A memory holder or a server that is ending answers nothing, or has the files still.
+            MemoryHolderError::NoHolder { .. }
+            | MemoryHolderError::Call(MemoryHolderCallError::Claimed { .. })
                 if started.elapsed() < PATIENCE =>
             {
                 thread::sleep(Duration::from_millis(10));
             }
-            KeeperError::Call(KeeperCallError::Claimed { pid, .. }) => {
+            MemoryHolderError::Call(MemoryHolderCallError::Claimed { pid, .. }) => {
                 return Err(Failure::usage(format_args!(
                     "process {pid} serves the memory of {} already: stop it, or use another \
                      --socket",
                     shown(socket)
                 )));
             }
-            other => return Err(keeper_command::failure(other)),
+            other => return Err(holder_command::failure(other)),
         }
     }
 }
@@ -248,15 +253,15 @@ fn claim(path: &Path, socket: &Path) -> Result<(KeeperClient, Vec<OwnedFd>), Fai
 fn check_store() -> Result<(), Failure> {
     if std::env::var_os("NOTIFY_SOCKET").is_none() {
         return Err(Failure::usage(
-            "--keep systemd: NOTIFY_SOCKET is not set; run it as a unit with Type=notify and \
-             FileDescriptorStoreMax=8, or use --keep keeper",
+            "--retain systemd: NOTIFY_SOCKET is not set; run it as a unit with Type=notify and \
+             FileDescriptorStoreMax=8, or use --retain holder",
         ));
     }
     // Older systemd does not say it.
     let Ok(max) = std::env::var("FDSTORE") else { return Ok(()) };
     if max.parse().is_ok_and(|max: u32| max < STORED.len() as u32) {
         return Err(Failure::usage(format_args!(
-            "--keep systemd: the unit's FileDescriptorStoreMax is {max}, and the memory takes 3 \
+            "--retain systemd: the unit's FileDescriptorStoreMax is {max}, and the memory takes 3 \
              descriptors, as does each that is set aside: set FileDescriptorStoreMax=8"
         )));
     }
