@@ -2,6 +2,7 @@
 
 use kvmem::tier::{Tier, TierHints, TierRead, TierValue};
 use kvmem_tier::device::MemoryDevice;
+use kvmem_tier::format::BLOCK;
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, TierError, inspect};
 
 use crate::simulated::{Disk, kill};
@@ -79,7 +80,12 @@ fn a_flipped_byte_is_a_miss_or_an_error_and_never_wrong_bytes() {
     let (bytes, values) = small();
     assert_eq!(open(bytes.clone(), &values).unwrap(), 4);
     let (mut failed, mut missed, mut whole) = (0, 0, 0);
-    for at in 0..bytes.len() {
+    // All that has a meaning of its own stands in the first bytes of a block. Behind them a block
+    // has values, or zeros under its checksum, of which each byte is like the next.
+    let all = std::env::var_os("KVMEM_TEST_ROUNDS").is_some();
+    let is_flipped = |at: &usize| all || at % BLOCK < 512 || at % 13 == 0;
+    let of_a_block = (0..BLOCK).filter(is_flipped).count() - 1;
+    for at in (0..bytes.len()).filter(is_flipped) {
         let mut bytes = bytes.clone();
         bytes[at] ^= 1 << (at % 8);
         match open(bytes, &values) {
@@ -92,7 +98,8 @@ fn a_flipped_byte_is_a_miss_or_an_error_and_never_wrong_bytes() {
         }
     }
     // One checkpoint block; blocks of values and of the journal; unused blocks and one superblock.
-    assert!(failed >= 4096 && missed > 4096 && whole > 8192, "{failed} {missed} {whole}");
+    assert!(failed >= of_a_block && missed > of_a_block, "{failed} {missed} {whole}");
+    assert!(whole > 2 * of_a_block, "{failed} {missed} {whole}");
 }
 
 /// Every length of the file.
