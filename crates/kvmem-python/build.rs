@@ -62,6 +62,27 @@ const CLASSES: &[Class] = &[
 "#,
     },
     Class {
+        table: ("kvmem-tier/src/tier/open.rs", "OpenReport"),
+        name: "OpenReport",
+        fields: &[],
+        methods: "",
+    },
+    Class {
+        table: ("kvmem-tier/src/tier/inspection.rs", "DiskTierInspection"),
+        name: "DiskTierInspection",
+        fields: &[(
+            "identity",
+            "str",
+            "The identity of the file, chosen at random when it was made: 32 digits.",
+        )],
+        methods: r#"
+    @property
+    def utilization(self) -> float:
+        """Share of the bytes for values that values occupy, without padding."""
+        return self.value_bytes / self.capacity
+"#,
+    },
+    Class {
         table: ("kvmem-cluster/src/stats.rs", "ClusterStats"),
         name: "ClusterTierStats",
         fields: &[(
@@ -182,12 +203,14 @@ fn write_class(into: &mut String, class: &Class, text: &str) {
         if let Some(comment) = line.strip_prefix("///") {
             doc.push(comment);
         } else if let (Some((field, ty)), false) = (line.split_once(": "), doc.is_empty()) {
-            let mut ty = type_of(ty.split(" [").next().unwrap_or(ty).trim_end_matches(','));
-            if let Some(index) = own.iter().position(|(name, ..)| *name == field) {
-                let (_, own_type, meaning) = own.remove(index);
-                (ty, doc) = (own_type.to_owned(), vec![meaning]);
+            let ty = ty.split(" [").next().unwrap_or(ty).trim_end_matches(',');
+            match own.iter().position(|(name, ..)| *name == field) {
+                Some(index) => {
+                    let (_, own_type, meaning) = own.remove(index);
+                    write_field(into, field, own_type, &[meaning]);
+                }
+                None => write_field(into, field, &type_of(ty), &doc),
             }
-            write_field(into, field, &ty, &doc);
             doc.clear();
         }
     }

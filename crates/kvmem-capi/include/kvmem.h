@@ -1191,32 +1191,30 @@ typedef struct kvmem_disk_tier_options {
     uint32_t reserved;
 } kvmem_disk_tier_options;
 
-/// What opening a tier found.
+/// What opening a disk tier found.
 typedef struct kvmem_disk_tier_report {
+    /// Whether the tier was made just now.
+    uint64_t created;
     /// Values found.
     uint64_t entries;
     /// Changes that the journal had since the last checkpoint.
     uint64_t replayed;
-    /// Entries that contradict others, and were dropped.
+    /// Entries that name bytes outside of the file, or bytes of others: they were dropped.
     uint64_t dropped;
-    /// Values that KVMEM_VERIFY_ALL found damaged, and removed.
+    /// Values that the verification of all found damaged, and removed.
     uint64_t damaged;
-    /// Blocks of the journal that are damaged, or that a power cut took, although later ones are
-    /// whole. The changes of the later ones count.
+    /// Blocks of the journal that are damaged, or that a power cut took, although later ones
+    /// are whole. The changes of the later ones count.
     uint64_t journal_damaged;
-    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
-    /// it did not, a value that they removed or replaced may be found again.
+    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken.
+    /// If it did not, a value that they removed or replaced may be found again.
     uint64_t journal_unknown;
     /// Values that were dropped since such a block may have removed or replaced them.
     uint64_t in_doubt;
-    /// Whether the tier was made just now: 1 or 0.
-    uint32_t created;
-    /// Whether transfers bypass the page cache: 1 or 0.
-    uint32_t is_direct;
-    /// Whether io_uring transfers the bytes: 1; or threads, which are slower: 0.
-    uint32_t has_io_uring;
-    /// Always 0.
-    uint32_t reserved;
+    /// Whether transfers of a file bypass the page cache.
+    uint64_t direct;
+    /// Whether io_uring transfers the bytes of a file; otherwise threads do, which are slower.
+    uint64_t has_io_uring;
 } kvmem_disk_tier_report;
 
 /// A value to store. Members that are 0 select the defaults.
@@ -1328,19 +1326,17 @@ typedef struct kvmem_disk_tier_stats {
 
 /// What the file of a disk tier holds. Sizes are in bytes.
 typedef struct kvmem_disk_tier_inspection {
-    /// Bytes of the file or block device.
+    /// Length of the file or block device.
     uint64_t file_bytes;
     /// When the file was last written to, in nanoseconds since 1970. 0 for a block device.
     uint64_t modified_ns;
-    /// When the file was made, or first opened by a program that counts what it writes, in seconds
-    /// since 1970. 0: not yet.
+    /// When the file was made, or first opened by a program that counts what it writes, in
+    /// seconds since 1970. 0: not yet.
     uint64_t since;
     /// Bytes that were written to the file since then, up to the last checkpoint.
     uint64_t lifetime_bytes;
     /// Copies of the superblock that are valid, of two.
     uint64_t superblocks;
-    /// The identity of the file, chosen at random when it was made.
-    uint8_t identity[16];
     /// How often a superblock was written.
     uint64_t generation;
     /// How often a journal was begun.
@@ -1385,22 +1381,22 @@ typedef struct kvmem_disk_tier_inspection {
     uint64_t journal_blocks;
     /// Blocks of 4096 bytes that the journal can have.
     uint64_t max_journal_blocks;
-    /// Blocks of the journal that are damaged, or that a power cut took, although later ones are
-    /// whole. The changes of the later ones count.
+    /// Blocks of the journal that are damaged, or that a power cut took, although later ones
+    /// are whole. The changes of the later ones count.
     uint64_t journal_damaged;
-    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
-    /// it did not, a value that they removed or replaced may be found again.
+    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken.
+    /// If it did not, a value that they removed or replaced may be found again.
     uint64_t journal_unknown;
     /// Values that were dropped since such a block may have removed or replaced them.
     uint64_t in_doubt;
     /// The version of the file's format.
-    uint32_t format_version;
-    /// Whether transfers bypass the page cache: 1 or 0.
-    uint32_t is_direct;
-    /// Whether io_uring transfers the bytes: 1; or threads, which are slower: 0.
-    uint32_t has_io_uring;
-    /// Always 0.
-    uint32_t reserved;
+    uint64_t format_version;
+    /// Whether transfers bypass the page cache.
+    uint64_t direct;
+    /// Whether io_uring transfers the bytes; otherwise threads do, which are slower.
+    uint64_t has_io_uring;
+    /// The identity of the file, chosen at random when it was made.
+    uint8_t identity[16];
 } kvmem_disk_tier_inspection;
 
 /// What a verification has found. Sizes are in bytes.

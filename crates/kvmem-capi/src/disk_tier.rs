@@ -3,10 +3,7 @@
 use std::ffi::{c_char, c_void};
 use std::sync::Arc;
 
-use kvmem_tier::device::Engine;
-use kvmem_tier::{
-    Admission, DiskTier, DiskTierOptions, EvictionOrder, OpenReport, TierSet, Verify,
-};
+use kvmem_tier::{Admission, DiskTier, DiskTierOptions, EvictionOrder, TierSet, Verify};
 
 use crate::admit_callback::{AdmitCallback, AdmitPolicy, kvmem_disk_tier_admit_fn};
 use crate::call::{destroy, guard, on, out, some_text};
@@ -15,7 +12,7 @@ use crate::kv_value::kvmem_kv_cache_key;
 use crate::options::{self, Options, flag};
 use crate::pool::kvmem_pool;
 use crate::promise::ObjectPromise;
-use crate::stats::kvmem_disk_tier_stats;
+use crate::stats::{kvmem_disk_tier_report, kvmem_disk_tier_stats};
 use crate::status::*;
 use crate::table::{Object, object};
 use crate::tier_values::{self, kvmem_disk_tier_request, kvmem_disk_tier_value};
@@ -233,53 +230,6 @@ pub(crate) fn tier_options(
     Ok(ConvertedOptions { options, admit })
 }
 
-/// What opening a tier found.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_disk_tier_report {
-    /// Values found.
-    pub entries: u64,
-    /// Changes that the journal had since the last checkpoint.
-    pub replayed: u64,
-    /// Entries that contradict others, and were dropped.
-    pub dropped: u64,
-    /// Values that KVMEM_VERIFY_ALL found damaged, and removed.
-    pub damaged: u64,
-    /// Blocks of the journal that are damaged, or that a power cut took, although later ones are
-    /// whole. The changes of the later ones count.
-    pub journal_damaged: u64,
-    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
-    /// it did not, a value that they removed or replaced may be found again.
-    pub journal_unknown: u64,
-    /// Values that were dropped since such a block may have removed or replaced them.
-    pub in_doubt: u64,
-    /// Whether the tier was made just now: 1 or 0.
-    pub created: u32,
-    /// Whether transfers bypass the page cache: 1 or 0.
-    pub is_direct: u32,
-    /// Whether io_uring transfers the bytes: 1; or threads, which are slower: 0.
-    pub has_io_uring: u32,
-    /// Always 0.
-    pub reserved: u32,
-}
-
-/// Converts a report.
-pub(crate) fn report_of(tier: &DiskTier, found: &OpenReport) -> kvmem_disk_tier_report {
-    kvmem_disk_tier_report {
-        entries: found.entries,
-        replayed: found.replayed,
-        dropped: found.dropped,
-        damaged: found.damaged,
-        journal_damaged: found.journal_damaged,
-        journal_unknown: found.journal_unknown,
-        in_doubt: found.in_doubt,
-        created: u32::from(found.created),
-        is_direct: u32::from(tier.device().is_direct()),
-        has_io_uring: u32::from(tier.device().engine() == Engine::IoUring),
-        reserved: 0,
-    }
-}
-
 /// Opens the tier in the file or block device at `path`, and makes it if the file is new. `options`
 /// may be NULL. `out_report` (may be NULL) receives what was found.
 ///
@@ -301,13 +251,12 @@ pub unsafe extern "C" fn kvmem_disk_tier_open(
         // SAFETY: promise 1 of the C caller, for `options`.
         let converted = tier_options(&unsafe { options::read(options) }?)?;
         let (tier, found) = DiskTier::open(path, &converted.options)?;
-        let report = report_of(&tier, &found);
         let tier = TierSet::new(vec![tier])?;
         made.put(kvmem_disk_tier::table().insert(Arc::new(tier))?);
         converted.own_user_data();
         // SAFETY: promise 1 of the C caller, for `out_report`.
         if let Ok(place) = unsafe { out(out_report, "") } {
-            place.put(report);
+            place.put((&found).into());
         }
         Ok(())
     })

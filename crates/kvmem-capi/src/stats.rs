@@ -8,7 +8,7 @@ use kvmem::cache::KvCacheStats;
 use kvmem::pool::observe::Stats;
 use kvmem::tier::WriteBehindStats;
 use kvmem_node::NodeStats;
-use kvmem_tier::TierStats;
+use kvmem_tier::{DiskTierInspection, OpenReport, TierStats};
 
 /// Returns how many members the structure has.
 const fn members<S: Stats>() -> usize {
@@ -20,20 +20,23 @@ const fn members<S: Stats>() -> usize {
     count
 }
 
+/// Returns the members.
+fn numbers<S: Stats, const N: usize>(stats: &S) -> [u64; N] {
+    let mut numbers = S::FIELDS.iter().filter(|field| field.is_number);
+    std::array::from_fn(|_| numbers.next().map_or(0, |field| (field.value)(stats)))
+}
+
 macro_rules! structures {
-    ($($(#[$about:meta])* $name:ident of $stats:ty;)*) => {
+    ($($(#[$about:meta])* $name:ident of $stats:ident $(and $more:ident: $type:ty)?;)*) => {
         $(
             $(#[$about])*
             #[repr(C)]
             #[derive(Clone, Copy, Debug)]
-            pub struct $name([u64; members::<$stats>()]);
+            pub struct $name([u64; members::<$stats>()] $(, $type)?);
 
             impl From<&$stats> for $name {
                 fn from(stats: &$stats) -> Self {
-                    let mut numbers = <$stats>::FIELDS.iter().filter(|field| field.is_number);
-                    $name(std::array::from_fn(|_| {
-                        numbers.next().map_or(0, |field| (field.value)(stats))
-                    }))
+                    $name(numbers(stats) $(, stats.$more)?)
                 }
             }
         )*
@@ -49,4 +52,8 @@ structures! {
     kvmem_disk_tier_stats of TierStats;
     /// Statistics of a node.
     kvmem_node_stats of NodeStats;
+    /// What opening a disk tier found.
+    kvmem_disk_tier_report of OpenReport;
+    /// What the file of a disk tier holds.
+    kvmem_disk_tier_inspection of DiskTierInspection and identity: [u8; 16];
 }

@@ -5,11 +5,11 @@ use std::ffi::{c_char, c_void};
 use std::io;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::Instant;
 
-use kvmem_tier::device::{Engine, FileDevice};
+use kvmem_tier::device::FileDevice;
 use kvmem_tier::format::BLOCK;
-use kvmem_tier::{Damage, DamagedValue, Inspection, inspect, verify_until};
+use kvmem_tier::{Damage, DamagedValue, DiskTierInspection, Inspection, inspect, verify_until};
 
 use crate::call::{elements, guard, out, some_text};
 use crate::cancel::{kvmem_cancel, token};
@@ -19,86 +19,8 @@ use crate::progress::{
     KVMEM_PHASE_VERIFY, ProgressCallback, kvmem_progress, kvmem_progress_fn, nanoseconds,
 };
 use crate::promise::ObjectPromise;
+use crate::stats::kvmem_disk_tier_inspection;
 use crate::status::*;
-
-/// What the file of a disk tier holds. Sizes are in bytes.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct kvmem_disk_tier_inspection {
-    /// Bytes of the file or block device.
-    pub file_bytes: u64,
-    /// When the file was last written to, in nanoseconds since 1970. 0 for a block device.
-    pub modified_ns: u64,
-    /// When the file was made, or first opened by a program that counts what it writes, in seconds
-    /// since 1970. 0: not yet.
-    pub since: u64,
-    /// Bytes that were written to the file since then, up to the last checkpoint.
-    pub lifetime_bytes: u64,
-    /// Copies of the superblock that are valid, of two.
-    pub superblocks: u64,
-    /// The identity of the file, chosen at random when it was made.
-    pub identity: [u8; 16],
-    /// How often a superblock was written.
-    pub generation: u64,
-    /// How often a journal was begun.
-    pub epoch: u64,
-    /// Bytes of the tier: at most those of the file.
-    pub tier_bytes: u64,
-    /// Bytes for values.
-    pub capacity: u64,
-    /// Values.
-    pub entries: u64,
-    /// The most values that the tier can hold.
-    pub max_entries: u64,
-    /// Of the values, those in several ranges of the file.
-    pub scattered: u64,
-    /// Of the values, those that a power cut may have taken, and that were not read since.
-    pub unverified_values: u64,
-    /// The bytes of all values, without padding.
-    pub value_bytes: u64,
-    /// The bytes that values use, padding included.
-    pub used_bytes: u64,
-    /// The length of the shortest value. 0 without values.
-    pub min_bytes: u64,
-    /// Half of the values are at most this long. 0 without values.
-    pub median_bytes: u64,
-    /// The length of the longest value. 0 without values.
-    pub max_bytes: u64,
-    /// Bytes that are not in use.
-    pub free_bytes: u64,
-    /// Bytes of the longest range that is not in use.
-    pub longest_free_bytes: u64,
-    /// Parts of the file that are not used any more, because what was written there was lost.
-    pub quarantined: u64,
-    /// Bytes of these parts.
-    pub quarantined_bytes: u64,
-    /// Entries that name bytes outside of the file, or bytes of others: they are no values.
-    pub dropped: u64,
-    /// Changes in the checkpoint.
-    pub checkpoint_changes: u64,
-    /// Changes in the journal, after the checkpoint.
-    pub journal_changes: u64,
-    /// Blocks of 4096 bytes that these have.
-    pub journal_blocks: u64,
-    /// Blocks of 4096 bytes that the journal can have.
-    pub max_journal_blocks: u64,
-    /// Blocks of the journal that are damaged, or that a power cut took, although later ones are
-    /// whole. The changes of the later ones count.
-    pub journal_damaged: u64,
-    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
-    /// it did not, a value that they removed or replaced may be found again.
-    pub journal_unknown: u64,
-    /// Values that were dropped since such a block may have removed or replaced them.
-    pub in_doubt: u64,
-    /// The version of the file's format.
-    pub format_version: u32,
-    /// Whether transfers bypass the page cache: 1 or 0.
-    pub is_direct: u32,
-    /// Whether io_uring transfers the bytes: 1; or threads, which are slower: 0.
-    pub has_io_uring: u32,
-    /// Always 0.
-    pub reserved: u32,
-}
 
 /// Damage: the bytes on the drive are not those that were stored.
 pub const KVMEM_DAMAGE_CHECKSUM: u32 = 0;
@@ -156,13 +78,6 @@ fn inspected(path: &str, depth: u32) -> Result<(FileDevice, Inspection), CallErr
     Ok((device, inspection))
 }
 
-/// Returns when a file was last written to; 0 for a block device.
-fn modified_ns(path: &str) -> u64 {
-    let time = std::fs::metadata(path).ok().filter(std::fs::Metadata::is_file);
-    let time = time.and_then(|of_file| of_file.modified().ok()?.duration_since(UNIX_EPOCH).ok());
-    time.map_or(0, nanoseconds)
-}
-
 /// Reads what the file or block device at `path` holds, and writes nothing. A program that has it
 /// open as a tier must close it first; meanwhile no program can open it as one.
 ///
@@ -181,47 +96,8 @@ pub unsafe extern "C" fn kvmem_disk_tier_inspect(
         let path = unsafe { some_text(path, "path") }?;
         // Superblocks, checkpoint and journal are read one after the other.
         let (device, inspection) = inspected(path, 1)?;
-        let contents = inspection.contents?;
-        let superblock = &contents.superblock;
-        let layout = &superblock.layout;
-        let lengths = contents.lengths();
-        result.put(kvmem_disk_tier_inspection {
-            file_bytes: inspection.device_len,
-            modified_ns: modified_ns(path),
-            since: superblock.since,
-            lifetime_bytes: superblock.lifetime_bytes,
-            superblocks: inspection.superblocks.iter().flatten().count() as u64,
-            identity: superblock.file,
-            generation: superblock.generation,
-            epoch: superblock.epoch,
-            tier_bytes: superblock.len,
-            capacity: layout.data.len,
-            entries: contents.entries.len() as u64,
-            max_entries: layout.max_entries(),
-            scattered: contents.scattered() as u64,
-            unverified_values: contents.unverified_values() as u64,
-            value_bytes: contents.value_bytes(),
-            used_bytes: contents.used_bytes(),
-            min_bytes: lengths.map_or(0, |lengths| lengths.min),
-            median_bytes: lengths.map_or(0, |lengths| lengths.median),
-            max_bytes: lengths.map_or(0, |lengths| lengths.max),
-            free_bytes: contents.free_blocks * BLOCK as u64,
-            longest_free_bytes: contents.longest_free_blocks * BLOCK as u64,
-            quarantined: contents.quarantined.len() as u64,
-            quarantined_bytes: contents.quarantined_bytes(),
-            dropped: contents.dropped,
-            checkpoint_changes: contents.checkpoint_changes,
-            journal_changes: contents.journal_changes,
-            journal_blocks: contents.journal_blocks,
-            max_journal_blocks: layout.journals[0].blocks(),
-            journal_damaged: contents.journal_damaged,
-            journal_unknown: contents.journal_unknown,
-            in_doubt: contents.in_doubt,
-            format_version: superblock.version,
-            is_direct: u32::from(device.is_direct()),
-            has_io_uring: u32::from(device.engine() == Engine::IoUring),
-            reserved: 0,
-        });
+        let found = DiskTierInspection::new(path.as_ref(), &device, inspection)?;
+        result.put((&found).into());
         Ok(())
     })
 }

@@ -7,13 +7,13 @@ use std::sync::Arc;
 use kvmem_tier::{OpenReport, TierSet, TierSetError};
 
 use crate::call::{destroy, guard, list, on, out};
-use crate::disk_tier::{kvmem_disk_tier_options, kvmem_disk_tier_report, report_of, tier_options};
+use crate::disk_tier::{kvmem_disk_tier_options, tier_options};
 use crate::error::CallError;
 use crate::kv_value::kvmem_kv_cache_key;
 use crate::options;
 use crate::pool::kvmem_pool;
 use crate::promise::ObjectPromise;
-use crate::stats::kvmem_disk_tier_stats;
+use crate::stats::{kvmem_disk_tier_report, kvmem_disk_tier_stats};
 use crate::status::*;
 use crate::table::{Object, object};
 use crate::tier_values::{self, kvmem_disk_tier_request, kvmem_disk_tier_value};
@@ -53,18 +53,13 @@ unsafe fn paths_of(paths: *const *const c_char, count: u64) -> Result<Vec<PathBu
 /// # Safety
 /// Promise 1 of the C caller, for `out_reports`, which has a place for each element.
 unsafe fn write_reports<'a>(
-    set: &TierSet,
     reports: impl Iterator<Item = Option<&'a OpenReport>>,
     out_reports: *mut kvmem_disk_tier_report,
 ) {
-    let mut opened = set.in_given_order();
     for (index, report) in reports.enumerate() {
-        let Some((report, tier)) = report.and_then(|report| Some((report, opened.next()?))) else {
-            continue;
-        };
-        if !out_reports.is_null() {
+        if let (Some(report), false) = (report, out_reports.is_null()) {
             // SAFETY: the promise of the caller.
-            unsafe { out_reports.add(index).write(report_of(tier, report)) };
+            unsafe { out_reports.add(index).write(report.into()) };
         }
     }
 }
@@ -92,7 +87,7 @@ pub unsafe extern "C" fn kvmem_tier_set_open(
         let converted = tier_options(&unsafe { options::read(options) }?)?;
         let (set, reports) = TierSet::open(&paths, &converted.options)?;
         // SAFETY: promise 1 of the C caller: a place for each of `count` reports.
-        unsafe { write_reports(&set, reports.iter().map(Some), out_reports) };
+        unsafe { write_reports(reports.iter().map(Some), out_reports) };
         made.put(kvmem_tier_set::table().insert(Arc::new(set))?);
         converted.own_user_data();
         Ok(())
@@ -127,7 +122,7 @@ pub unsafe extern "C" fn kvmem_tier_set_open_available(
         let converted = tier_options(&unsafe { options::read(options) }?)?;
         let (set, results) = TierSet::open_available(&paths, &converted.options)?;
         // SAFETY: promise 1 of the C caller: a place for each of `count` reports.
-        unsafe { write_reports(&set, results.iter().map(|one| one.as_ref().ok()), out_reports) };
+        unsafe { write_reports(results.iter().map(|one| one.as_ref().ok()), out_reports) };
         let handle = kvmem_tier_set::table().insert(Arc::new(set))?;
         converted.own_user_data();
         if !out_results.is_null() {

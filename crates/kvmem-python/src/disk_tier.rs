@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, OpenReport, TierSet, Verify};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::admit::{AdmissionArgument, Admit};
 use crate::collect::{Plain, collected};
@@ -216,11 +217,7 @@ tier_methods!(PyDiskTier);
 
 /// Converts a report.
 pub(crate) fn open_report<'py>(py: Python<'py>, found: &OpenReport) -> PyResult<Bound<'py, PyAny>> {
-    let OpenReport { created, entries, replayed, dropped, damaged, .. } = *found;
-    let OpenReport { journal_damaged, journal_unknown, in_doubt, .. } = *found;
-    let values =
-        (created, entries, replayed, dropped, damaged, journal_damaged, journal_unknown, in_doubt);
-    report::named(py, "OpenReport", values)
+    report::statistics(py, "OpenReport", found, &PyDict::new(py))
 }
 
 /// Logs what makes a tier slower or smaller than it could be.

@@ -2,18 +2,19 @@
 //! were stored.
 
 use std::fmt::Write;
-use std::fs::Metadata;
 use std::ops::ControlFlow;
 use std::path::Path;
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::Instant;
 
 use kvmem::arena::CancelToken;
 use kvmem_tier::device::{Engine, FileDevice};
 use kvmem_tier::format::BLOCK;
-use kvmem_tier::{Contents, Damage, DamagedValue, TierError, inspect, verify_until};
+use kvmem_tier::{
+    Damage, DamagedValue, DiskTierInspection, Inspection, TierError, inspect, verify_until,
+};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::error;
 use crate::long;
@@ -21,27 +22,18 @@ use crate::number::Callback;
 use crate::progress::{self, Listener};
 use crate::report;
 
-/// What was read of a file: its device, its length, the valid copies of its superblock, and what
-/// the tier holds.
-struct Inspected {
-    device: FileDevice,
-    file_bytes: u64,
-    superblocks: usize,
-    contents: Contents,
-}
-
 /// Opens a file to read it, and reads its index.
-fn inspected(py: Python<'_>, path: &Path, depth: u32) -> PyResult<Inspected> {
+fn inspected<T: Send>(
+    py: Python<'_>,
+    path: &Path,
+    depth: u32,
+    then: impl FnOnce(FileDevice, Inspection) -> Result<T, TierError> + Send,
+) -> PyResult<T> {
     let read = || {
         let device = FileDevice::open_read_only(path, depth)
             .map_err(|source| TierError::Device { call: "open", at: 0, source })?;
         let inspection = inspect(&device)?;
-        Ok(Inspected {
-            device,
-            file_bytes: inspection.device_len,
-            superblocks: inspection.superblocks.iter().flatten().count(),
-            contents: inspection.contents?,
-        })
+        then(device, inspection)
     };
     py.detach(read).map_err(|error| error::tier_inspect(py, path, &error))
 }
@@ -54,13 +46,6 @@ fn hex(bytes: [u8; 16]) -> String {
     })
 }
 
-/// Returns when a file was last written to, in seconds since 1970; `None` for a block device.
-fn modified(path: &Path) -> Option<f64> {
-    let metadata = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
-    let since = metadata.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;
-    Some(since.as_secs_f64())
-}
-
 /// Collects values of several types for the constructor of a class.
 macro_rules! values {
     ($py:ident, $($value:expr,)*) => {
@@ -71,49 +56,12 @@ macro_rules! values {
 /// Inspects a file; see the method of the class.
 pub(crate) fn inspection<'py>(py: Python<'py>, path: &Path) -> PyResult<Bound<'py, PyAny>> {
     // Superblocks, checkpoint and journal are read one after the other.
-    let Inspected { device, file_bytes, superblocks, contents } = inspected(py, path, 1)?;
-    let block = BLOCK as u64;
-    let superblock = contents.superblock;
-    let layout = superblock.layout;
-    let lengths = contents.lengths();
-    let values = values!(
-        py,
-        file_bytes,
-        modified(path),
-        superblock.since,
-        superblock.lifetime_bytes,
-        superblocks,
-        hex(superblock.file),
-        superblock.generation,
-        superblock.epoch,
-        superblock.len,
-        layout.data.len,
-        contents.entries.len(),
-        layout.max_entries(),
-        contents.scattered(),
-        contents.unverified_values(),
-        contents.value_bytes(),
-        contents.used_bytes(),
-        lengths.map(|lengths| lengths.min),
-        lengths.map(|lengths| lengths.median),
-        lengths.map(|lengths| lengths.max),
-        contents.free_blocks * block,
-        contents.longest_free_blocks * block,
-        contents.quarantined.len(),
-        contents.quarantined_bytes(),
-        contents.dropped,
-        contents.checkpoint_changes,
-        contents.journal_changes,
-        contents.journal_blocks,
-        layout.journals[0].blocks(),
-        contents.journal_damaged,
-        contents.journal_unknown,
-        contents.in_doubt,
-        superblock.version,
-        device.is_direct(),
-        engine_of(&device),
-    );
-    report::named(py, "DiskTierInspection", values)
+    let found = inspected(py, path, 1, |device, inspection| {
+        DiskTierInspection::new(path, &device, inspection)
+    })?;
+    let others = PyDict::new(py);
+    others.set_item("identity", hex(found.identity))?;
+    report::statistics(py, "DiskTierInspection", &found, &others)
 }
 
 /// Verifies a file; see the method of the class.
@@ -124,7 +72,8 @@ pub(crate) fn verification<'py>(
     max_damaged_values: usize,
     progress: Option<Callback>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let Inspected { device, contents, .. } = inspected(py, path, depth)?;
+    let (device, contents) =
+        inspected(py, path, depth, |device, inspection| Ok((device, inspection.contents?)))?;
     let (entries, bytes, dropped) =
         (contents.entries.len(), contents.used_bytes(), contents.dropped);
     let data = contents.superblock.layout.data.start;

@@ -17,9 +17,9 @@ mod until;
 
 pub use allocation::allocate;
 pub use tier::{
-    Admission, AdmissionPolicy, Contents, Damage, DamagedValue, DiskTier, DiskTierOptions,
-    EvictionOrder, Fetched, Inspection, OpenReport, RepairReport, StoreError, TierError, TierStats,
-    ValueLengths, Verify, inspect, verify,
+    Admission, AdmissionPolicy, Contents, Damage, DamagedValue, DiskTier, DiskTierInspection,
+    DiskTierOptions, EvictionOrder, Fetched, Inspection, OpenReport, RepairReport, StoreError,
+    TierError, TierStats, ValueLengths, Verify, inspect, verify,
 };
 pub use tier_set::{TierSet, TierSetError};
 pub use until::verify_until;

@@ -59,7 +59,7 @@ static void watch(void *user, const kvmem_progress *progress) {
 static void alone(void) {
     kvmem_disk_tier_report report;
     kvmem_disk_tier *tier = open_tier(16 * MIB, &report);
-    CHECK(report.created == 1 && report.entries == 0 && report.is_direct <= 1);
+    CHECK(report.created == 1 && report.entries == 0 && report.direct <= 1);
     enum { COUNT = 20 };
     static unsigned char data[COUNT][16384], found[COUNT][16384];
     uint64_t keys[COUNT];
@@ -152,7 +152,7 @@ static void alone(void) {
     kvmem_disk_tier_inspection inspected;
     OK(kvmem_disk_tier_inspect(path, &inspected));
     CHECK(inspected.entries == COUNT - 1 && inspected.file_bytes == 16 * MIB);
-    CHECK(inspected.reserved == 0 && inspected.is_direct <= 1 && inspected.max_bytes < 16384);
+    CHECK(inspected.direct <= 1 && inspected.has_io_uring <= 1 && inspected.max_bytes < 16384);
     kvmem_disk_tier_verification verified;
     kvmem_disk_tier_damaged_value damaged = {0};
     struct watched watched = {NULL, 0};

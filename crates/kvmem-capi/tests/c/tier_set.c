@@ -79,7 +79,7 @@ static void set_alone(void) {
     kvmem_tier_set *set;
     OK(kvmem_tier_set_open(list, FILES, &options, &set, reports));
     for (int at = 0; at < FILES; at++)
-        CHECK(reports[at].created == 1 && reports[at].entries == 0 && reports[at].is_direct <= 1);
+        CHECK(reports[at].created == 1 && reports[at].entries == 0 && reports[at].direct <= 1);
     store(set, 0, KEYS);
     CHECK(fetch(set, 0, KEYS) == KEYS && fetch(set, KEYS, 10) == 0);
     CHECK(stats(set).entries == KEYS && stats(set).hits == KEYS);

@@ -53,9 +53,6 @@ const fn python(
     Face { language: "Python", file: DATA, begin, end, renamed }
 }
 
-const INSPECTION_OF_C: &str = "typedef struct kvmem_disk_tier_inspection {";
-const INSPECTION_OF_PYTHON: &str = "class DiskTierInspection(NamedTuple):";
-
 const STRUCTURES: &[Structure] = &[
     Structure {
         rust: ("kvmem-tier/src/tier/options.rs", "DiskTierOptions"),
@@ -72,91 +69,6 @@ const STRUCTURES: &[Structure] = &[
             arguments("class TierSet(_TierValues):"),
         ],
         absent: &[],
-    },
-    Structure {
-        rust: ("kvmem-tier/src/tier/open.rs", "OpenReport"),
-        faces: &[
-            c("typedef struct kvmem_disk_tier_report {", "} kvmem_disk_tier_report;", &[]),
-            python("class OpenReport(NamedTuple):", "\nclass ", &[]),
-        ],
-        absent: &[],
-    },
-    Structure {
-        rust: ("kvmem-tier/src/tier/inspection.rs", "Inspection"),
-        faces: &[
-            c(INSPECTION_OF_C, "}", &[("device_len", "file_bytes")]),
-            python(INSPECTION_OF_PYTHON, "@property", &[("device_len", "file_bytes")]),
-        ],
-        absent: &[("contents", "its fields are those of the structure, and its error a status")],
-    },
-    Structure {
-        rust: ("kvmem-tier/src/tier/inspection.rs", "Contents"),
-        faces: &[
-            c(
-                INSPECTION_OF_C,
-                "}",
-                &[("free_blocks", "free_bytes"), ("longest_free_blocks", "longest_free_bytes")],
-            ),
-            python(
-                INSPECTION_OF_PYTHON,
-                "@property",
-                &[("free_blocks", "free_bytes"), ("longest_free_blocks", "longest_free_bytes")],
-            ),
-        ],
-        absent: &[("superblock", "its fields are those of the structure")],
-    },
-    Structure {
-        rust: ("kvmem-tier/src/tier/inspection.rs", "ValueLengths"),
-        faces: &[
-            c(
-                INSPECTION_OF_C,
-                "}",
-                &[("min", "min_bytes"), ("median", "median_bytes"), ("max", "max_bytes")],
-            ),
-            python(
-                INSPECTION_OF_PYTHON,
-                "@property",
-                &[("min", "min_bytes"), ("median", "median_bytes"), ("max", "max_bytes")],
-            ),
-        ],
-        absent: &[],
-    },
-    Structure {
-        rust: ("kvmem-tier/src/format/superblock.rs", "Superblock"),
-        faces: &[
-            c(
-                INSPECTION_OF_C,
-                "}",
-                &[
-                    ("version", "format_version"),
-                    ("file", "identity"),
-                    ("len", "tier_bytes"),
-                    ("layout", "capacity"),
-                ],
-            ),
-            python(
-                INSPECTION_OF_PYTHON,
-                "@property",
-                &[
-                    ("version", "format_version"),
-                    ("file", "identity"),
-                    ("len", "tier_bytes"),
-                    ("layout", "capacity"),
-                ],
-            ),
-        ],
-        absent: &[
-            ("key", "it keeps the digests of files apart"),
-            ("journal", "it is a place in the file"),
-            ("checkpoint", "it is a place in the file"),
-            ("checkpoint_blocks", "it is a length in the file; the changes are counted"),
-            ("next_number", "it orders the changes"),
-            ("counted_blocks", "it belongs to lifetime_bytes"),
-            (
-                "owner",
-                "a tier that is inspected is open nowhere on this host; the command names it",
-            ),
-        ],
     },
     Structure {
         rust: ("kvmem-tier/src/tier/verification.rs", "DamagedValue"),
@@ -307,5 +219,5 @@ fn a_field_that_is_missing_is_named() {
             }
         }
     }
-    assert!(tried > 100, "{tried} fields were left out");
+    assert!(tried > 40, "{tried} fields were left out");
 }

@@ -6,7 +6,7 @@ use kvmem::cache::KvCacheStats;
 use kvmem::pool::observe::Stats;
 use kvmem::tier::WriteBehindStats;
 use kvmem_node::NodeStats;
-use kvmem_tier::TierStats;
+use kvmem_tier::{DiskTierInspection, OpenReport, TierStats};
 
 use crate::support::header as declarations;
 use crate::support::layout::{Parts, install_into};
@@ -32,20 +32,27 @@ fn the_headers_match_the_sources() {
 
 /// Returns the structures of `src/stats.rs`, with the members that the tables of statistics name.
 fn statistics_structures() -> String {
-    structure::<KvCacheStats>("kvmem_kv_cache_stats")
-        + &structure::<WriteBehindStats>("kvmem_write_behind_stats")
-        + &structure::<TierStats>("kvmem_disk_tier_stats")
-        + &structure::<NodeStats>("kvmem_node_stats")
+    structure::<KvCacheStats>("kvmem_kv_cache_stats", "")
+        + &structure::<WriteBehindStats>("kvmem_write_behind_stats", "")
+        + &structure::<TierStats>("kvmem_disk_tier_stats", "")
+        + &structure::<NodeStats>("kvmem_node_stats", "")
+        + &structure::<OpenReport>("kvmem_disk_tier_report", "")
+        + &structure::<DiskTierInspection>("kvmem_disk_tier_inspection", IDENTITY)
 }
 
-fn structure<S: Stats>(name: &str) -> String {
+/// A member that is no number.
+const IDENTITY: &str = "/// The identity of the file, chosen at random when it was made.
+pub identity: [u8; 16],
+";
+
+fn structure<S: Stats>(name: &str, more: &str) -> String {
     let comment =
         |lines: &[&str]| -> String { lines.iter().map(|line| format!("///{line}\n")).collect() };
     let members = S::FIELDS.iter().filter(|field| field.is_number);
     let members = members.map(|it| format!("{}pub {}: u64,\n", comment(it.lines), it.name));
     let about: Vec<&str> = S::ABOUT.lines().collect();
     let members = members.collect::<String>();
-    format!("{}#[repr(C)]\npub struct {name} {{\n{members}}}\n", comment(&about))
+    format!("{}#[repr(C)]\npub struct {name} {{\n{members}{more}}}\n", comment(&about))
 }
 
 /// Compares a header with the generated text. Writes it first if `KVMEM_WRITE_HEADER` is set.

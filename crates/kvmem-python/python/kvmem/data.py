@@ -6,10 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 
 from ._stats import ClusterTierStats as ClusterTierStats
+from ._stats import DiskTierInspection as DiskTierInspection
 from ._stats import DiskTierStats as DiskTierStats
 from ._stats import KvCacheStats as KvCacheStats
 from ._stats import NamespaceStats as NamespaceStats
 from ._stats import NodeStats as NodeStats
+from ._stats import OpenReport as OpenReport
 from ._stats import WriteBehindStats as WriteBehindStats
 
 
@@ -64,115 +66,6 @@ class Residency(NamedTuple):
     """Maximum error of ``resident_bytes``, in 99 cases of 100; 0 if every page was checked."""
     huge_bytes: int | None
     """Bytes that are mapped by huge pages, if the kernel reports them."""
-
-
-class OpenReport(NamedTuple):
-    """What opening a disk tier found."""
-
-    created: bool
-    """Whether the tier was made just now."""
-    entries: int
-    """Values found."""
-    replayed: int
-    """Changes that the journal had since the last checkpoint."""
-    dropped: int
-    """Entries that contradict others, and were dropped."""
-    damaged: int
-    """Values that ``verify="all"`` found damaged, and removed."""
-    journal_damaged: int
-    """Blocks of the journal that are damaged, or that a power cut took, although later ones are
-    whole. The changes of the later ones count.
-    """
-    journal_unknown: int
-    """Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
-    it did not, a value that they removed or replaced may be found again.
-    """
-    in_doubt: int
-    """Values that were dropped since such a block may have removed or replaced them."""
-
-
-class DiskTierInspection(NamedTuple):
-    """What the file of a disk tier holds. Sizes are in bytes."""
-
-    file_bytes: int
-    """Length of the file or block device."""
-    modified: float | None
-    """When the file was last written to, in seconds since 1970; None for a block device."""
-    since: int
-    """When the file was made, or first opened by a program that counts what it writes, in seconds
-    since 1970. 0: not yet.
-    """
-    lifetime_bytes: int
-    """Bytes that were written to the file since then, up to the last checkpoint."""
-    superblocks: int
-    """Copies of the superblock that are valid, of two."""
-    identity: str
-    """The identity of the file, chosen at random when it was made: 32 digits."""
-    generation: int
-    """How often a superblock was written."""
-    epoch: int
-    """How often a journal was begun."""
-    tier_bytes: int
-    """Bytes of the tier: at most those of the file."""
-    capacity: int
-    """Bytes for values."""
-    entries: int
-    """Values."""
-    max_entries: int
-    """The most values that the tier can hold."""
-    scattered: int
-    """Of the values, those in several ranges of the file."""
-    unverified_values: int
-    """Of the values, those that a power cut may have taken, and that were not read since."""
-    value_bytes: int
-    """The bytes of all values, without padding."""
-    used_bytes: int
-    """The bytes that values use, padding included."""
-    min_bytes: int | None
-    """The length of the shortest value; None without values."""
-    median_bytes: int | None
-    """Half of the values are at most this long; None without values."""
-    max_bytes: int | None
-    """The length of the longest value; None without values."""
-    free_bytes: int
-    """Bytes that are not in use."""
-    longest_free_bytes: int
-    """Bytes of the longest range that is not in use."""
-    quarantined: int
-    """Parts of the file that are not used any more, because what was written there was lost."""
-    quarantined_bytes: int
-    """Bytes of these parts."""
-    dropped: int
-    """Entries that name bytes outside of the file, or bytes of others: they are no values."""
-    checkpoint_changes: int
-    """Changes in the checkpoint."""
-    journal_changes: int
-    """Changes in the journal, after the checkpoint."""
-    journal_blocks: int
-    """Blocks of 4096 bytes that these have."""
-    max_journal_blocks: int
-    """Blocks of 4096 bytes that the journal can have."""
-    journal_damaged: int
-    """Blocks of the journal that are damaged, or that a power cut took, although later ones are
-    whole. The changes of the later ones count.
-    """
-    journal_unknown: int
-    """Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
-    it did not, a value that they removed or replaced may be found again.
-    """
-    in_doubt: int
-    """Values that were dropped since such a block may have removed or replaced them."""
-    format_version: int
-    """The version of the file's format."""
-    direct: bool
-    """Whether transfers bypass the page cache."""
-    engine: str
-    """How bytes are transferred: ``io_uring`` or ``threads``."""
-
-    @property
-    def utilization(self) -> float:
-        """Share of the bytes for values that values occupy, without padding."""
-        return self.value_bytes / self.capacity
 
 
 class DamagedValue(NamedTuple):

@@ -1,8 +1,12 @@
 //! *Inspection*: what a device holds, for people and programs that must not change it.
 
+use std::fs::Metadata;
+use std::path::Path;
+use std::time::UNIX_EPOCH;
+
 use super::error::TierError;
 use super::found::{Found, Restored, journal_damage, read_superblocks, space_of, valid_superblock};
-use crate::device::Device;
+use crate::device::{Device, Engine, FileDevice};
 use crate::format::{BLOCK, Entry, Extent, Superblock, SuperblockError};
 
 /// What a device holds, as [`inspect`] found it.
@@ -73,6 +77,139 @@ pub fn inspect(device: &impl Device) -> Result<Inspection, TierError> {
     let contents = valid_superblock(&superblocks, device.len())
         .and_then(|superblock| Contents::read(device, superblock));
     Ok(Inspection { device_len: device.len(), superblocks, contents })
+}
+
+kvmem::stats! {
+    /// What the file of a disk tier holds. Sizes are in bytes.
+    pub struct DiskTierInspection: Clone Copy Debug Default PartialEq Eq {
+        /// Length of the file or block device.
+        file_bytes: u64,
+        /// When the file was last written to, in nanoseconds since 1970. 0 for a block device.
+        modified_ns: u64,
+        /// When the file was made, or first opened by a program that counts what it writes, in
+        /// seconds since 1970. 0: not yet.
+        since: u64,
+        /// Bytes that were written to the file since then, up to the last checkpoint.
+        lifetime_bytes: u64,
+        /// Copies of the superblock that are valid, of two.
+        superblocks: u64,
+        /// The identity of the file, chosen at random when it was made.
+        identity: [u8; 16],
+        /// How often a superblock was written.
+        generation: u64,
+        /// How often a journal was begun.
+        epoch: u64,
+        /// Bytes of the tier: at most those of the file.
+        tier_bytes: u64,
+        /// Bytes for values.
+        capacity: u64,
+        /// Values.
+        entries: u64,
+        /// The most values that the tier can hold.
+        max_entries: u64,
+        /// Of the values, those in several ranges of the file.
+        scattered: u64,
+        /// Of the values, those that a power cut may have taken, and that were not read since.
+        unverified_values: u64,
+        /// The bytes of all values, without padding.
+        value_bytes: u64,
+        /// The bytes that values use, padding included.
+        used_bytes: u64,
+        /// The length of the shortest value. 0 without values.
+        min_bytes: u64,
+        /// Half of the values are at most this long. 0 without values.
+        median_bytes: u64,
+        /// The length of the longest value. 0 without values.
+        max_bytes: u64,
+        /// Bytes that are not in use.
+        free_bytes: u64,
+        /// Bytes of the longest range that is not in use.
+        longest_free_bytes: u64,
+        /// Parts of the file that are not used any more, because what was written there was lost.
+        quarantined: u64,
+        /// Bytes of these parts.
+        quarantined_bytes: u64,
+        /// Entries that name bytes outside of the file, or bytes of others: they are no values.
+        dropped: u64,
+        /// Changes in the checkpoint.
+        checkpoint_changes: u64,
+        /// Changes in the journal, after the checkpoint.
+        journal_changes: u64,
+        /// Blocks of 4096 bytes that these have.
+        journal_blocks: u64,
+        /// Blocks of 4096 bytes that the journal can have.
+        max_journal_blocks: u64,
+        /// Blocks of the journal that are damaged, or that a power cut took, although later ones
+        /// are whole. The changes of the later ones count.
+        journal_damaged: u64,
+        /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken.
+        /// If it did not, a value that they removed or replaced may be found again.
+        journal_unknown: u64,
+        /// Values that were dropped since such a block may have removed or replaced them.
+        in_doubt: u64,
+        /// The version of the file's format.
+        format_version: u32,
+        /// Whether transfers bypass the page cache.
+        direct: bool,
+        /// Whether io_uring transfers the bytes; otherwise threads do, which are slower.
+        has_io_uring: bool,
+    }
+}
+
+impl DiskTierInspection {
+    /// Returns the figures of a file or block device.
+    ///
+    /// # Errors
+    /// The error with which opening the tier would end.
+    pub fn new(
+        path: &Path,
+        device: &FileDevice,
+        inspection: Inspection,
+    ) -> Result<DiskTierInspection, TierError> {
+        let modified = std::fs::metadata(path).ok().filter(Metadata::is_file);
+        let modified =
+            modified.and_then(|file| file.modified().ok()?.duration_since(UNIX_EPOCH).ok());
+        let superblocks = inspection.superblocks.iter().flatten().count() as u64;
+        let contents = inspection.contents?;
+        let (superblock, layout) = (&contents.superblock, &contents.superblock.layout);
+        let lengths = contents.lengths().unwrap_or(ValueLengths { min: 0, median: 0, max: 0 });
+        Ok(DiskTierInspection {
+            file_bytes: inspection.device_len,
+            modified_ns: modified.map_or(0, |since| since.as_nanos() as u64),
+            since: superblock.since,
+            lifetime_bytes: superblock.lifetime_bytes,
+            superblocks,
+            identity: superblock.file,
+            generation: superblock.generation,
+            epoch: superblock.epoch,
+            tier_bytes: superblock.len,
+            capacity: layout.data.len,
+            entries: contents.entries.len() as u64,
+            max_entries: layout.max_entries(),
+            scattered: contents.scattered() as u64,
+            unverified_values: contents.unverified_values() as u64,
+            value_bytes: contents.value_bytes(),
+            used_bytes: contents.used_bytes(),
+            min_bytes: lengths.min,
+            median_bytes: lengths.median,
+            max_bytes: lengths.max,
+            free_bytes: contents.free_blocks * BLOCK as u64,
+            longest_free_bytes: contents.longest_free_blocks * BLOCK as u64,
+            quarantined: contents.quarantined.len() as u64,
+            quarantined_bytes: contents.quarantined_bytes(),
+            dropped: contents.dropped,
+            checkpoint_changes: contents.checkpoint_changes,
+            journal_changes: contents.journal_changes,
+            journal_blocks: contents.journal_blocks,
+            max_journal_blocks: layout.journals[0].blocks(),
+            journal_damaged: contents.journal_damaged,
+            journal_unknown: contents.journal_unknown,
+            in_doubt: contents.in_doubt,
+            format_version: superblock.version,
+            direct: device.is_direct(),
+            has_io_uring: device.engine() == Engine::IoUring,
+        })
+    }
 }
 
 impl Contents {

@@ -28,7 +28,7 @@ mod verification;
 pub use admission::{Admission, AdmissionPolicy};
 pub use error::{StoreError, TierError};
 pub use fetch::Fetched;
-pub use inspection::{Contents, Inspection, ValueLengths, inspect};
+pub use inspection::{Contents, DiskTierInspection, Inspection, ValueLengths, inspect};
 pub use open::OpenReport;
 pub use options::{DiskTierOptions, EvictionOrder, Verify};
 pub use repair::RepairReport;

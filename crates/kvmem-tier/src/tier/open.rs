@@ -25,28 +25,32 @@ use crate::index::seconds_now;
 use crate::process::Process;
 use crate::trace::{event, span};
 
-/// What opening a tier found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct OpenReport {
-    /// Whether the tier was made just now.
-    pub created: bool,
-    /// Values found.
-    pub entries: u64,
-    /// Changes that the journal had since the last checkpoint.
-    pub replayed: u64,
-    /// Entries that name blocks outside of the data area, or blocks of others: they were dropped.
-    pub dropped: u64,
-    /// Values that [`Verify::All`] found damaged, and removed.
-    pub damaged: u64,
-    /// Blocks of the journal that are damaged, or that a power cut took, although later ones are
-    /// whole. The changes of the later ones were made.
-    pub journal_damaged: u64,
-    /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken. If
-    /// it did not, a value that they removed or replaced may be found again.
-    pub journal_unknown: u64,
-    /// Values that were dropped since such a block may have removed or replaced them.
-    pub in_doubt: u64,
+kvmem::stats! {
+    /// What opening a disk tier found.
+    pub struct OpenReport: Clone Copy Debug Default PartialEq Eq {
+        /// Whether the tier was made just now.
+        created: bool,
+        /// Values found.
+        entries: u64,
+        /// Changes that the journal had since the last checkpoint.
+        replayed: u64,
+        /// Entries that name bytes outside of the file, or bytes of others: they were dropped.
+        dropped: u64,
+        /// Values that the verification of all found damaged, and removed.
+        damaged: u64,
+        /// Blocks of the journal that are damaged, or that a power cut took, although later ones
+        /// are whole. The changes of the later ones count.
+        journal_damaged: u64,
+        /// Of these, blocks whose keys no whole block repeats, and that a power cut may have taken.
+        /// If it did not, a value that they removed or replaced may be found again.
+        journal_unknown: u64,
+        /// Values that were dropped since such a block may have removed or replaced them.
+        in_doubt: u64,
+        /// Whether transfers of a file bypass the page cache.
+        direct: bool,
+        /// Whether io_uring transfers the bytes of a file; otherwise threads do, which are slower.
+        has_io_uring: bool,
+    }
 }
 
 impl OpenReport {
@@ -84,7 +88,9 @@ impl DiskTier<FileDevice> {
         if !device.is_direct() {
             event!(WARN, "the file system has no direct I/O: bytes go through the page cache");
         }
-        DiskTier::on(device, options)
+        let (direct, has_io_uring) = (device.is_direct(), device.engine() == Engine::IoUring);
+        let (tier, report) = DiskTier::on(device, options)?;
+        Ok((tier, OpenReport { direct, has_io_uring, ..report }))
     }
 }
 

@@ -172,6 +172,14 @@ impl FieldType for String {
     }
 }
 
+impl<const N: usize> FieldType for [u8; N] {
+    const IS_NUMBER: bool = false;
+
+    fn number(&self) -> u64 {
+        N as u64
+    }
+}
+
 impl<T> FieldType for Vec<T> {
     const IS_NUMBER: bool = false;
 
