@@ -61,7 +61,7 @@ pub enum Command {
     /// Map memory, make its pages resident, register it with devices, and print the receipt and the
     /// times
     Mount(MountArgs),
-    /// Tell what a KV-cache trace contains, and the hit rate for every size of a pool: how much
+    /// Report what a KV-cache trace contains, and the hit rate for every size of a pool: how much
     /// memory to buy
     Trace(TraceArgs),
     /// Look into the file of a disk tier, or verify its values
@@ -77,7 +77,7 @@ pub enum Command {
     Evict(EvictArgs),
     /// Drop all values of a namespace of a server, or of all; pinned ones end with their pins
     Drop(DropArgs),
-    /// End the pins of a process that no longer reads; its client is told at once
+    /// End the pins of a process that no longer reads; its client learns it at once
     Reclaim(ReclaimArgs),
     /// Hold the memory of a server while it does not run; `kvmem serve` starts one itself
     Holder(HolderArgs),

@@ -19,13 +19,13 @@ use kvmem_node::{
 };
 
 use crate::args::HolderArgs;
-use crate::output::{Failure, print, tell};
+use crate::output::{Failure, print, print_message};
 use kvmem_trace::escape::shown;
 
-/// What a memory holder in the background prints when it listens.
+/// The line that a memory holder in the background prints when it listens.
 const READY: &str = "ready\n";
 
-/// What the service manager tells a server about itself, and not about a memory holder.
+/// Variables by which the service manager talks to the server, not to the memory holder.
 const OF_THE_SERVER: [&str; 8] = [
     "NOTIFY_SOCKET",
     "WATCHDOG_PID",
@@ -65,7 +65,7 @@ fn ask(args: &HolderArgs) -> Result<(), Failure> {
     client.stop().map_err(failure)
 }
 
-/// Keeps in this process until it is told to end, or idle.
+/// Holds memory in this process until a client stops it, or it is idle.
 fn keep(args: &HolderArgs) -> Result<(), Failure> {
     if args.session {
         // It fails if the process leads a group, which has no other process of the server then.
@@ -85,7 +85,7 @@ fn keep(args: &HolderArgs) -> Result<(), Failure> {
         let _ = rustix::stdio::dup2_stdout(&null);
         let _ = rustix::stdio::dup2_stderr(&null);
     } else {
-        tell(format_args!("kvmem: retention at {}", shown(&path)));
+        print_message(format_args!("kvmem: retention at {}", shown(&path)));
     }
     holder.run().map_err(failure)
 }
@@ -110,7 +110,7 @@ fn detach(args: &HolderArgs) -> Result<(), Failure> {
     if line == READY {
         return Ok(());
     }
-    // It has told why.
+    // It has printed the reason.
     let status = child.wait().map_err(cannot)?;
     let status = u8::try_from(status.code().unwrap_or(1)).unwrap_or(1);
     Err(Failure::new(
@@ -159,7 +159,7 @@ pub(crate) fn failure(error: MemoryHolderError) -> Failure {
     }
 }
 
-/// What a memory holder holds.
+/// Table of the memory that a memory holder has.
 struct RetainedTable(Vec<RetainedListed>);
 
 impl fmt::Display for RetainedTable {

@@ -22,7 +22,7 @@ mod trace_command;
 pub mod workload;
 
 use args::{Args, Command, TourArgs};
-pub use output::{Failure, print_clap, tell};
+pub use output::{Failure, print_clap, print_message};
 
 /// Runs the subcommand.
 ///

@@ -11,7 +11,7 @@ fn main() -> ExitCode {
         Err(error) => kvmem_cli::print_clap(&error),
     };
     ExitCode::from(done.unwrap_or_else(|failure| {
-        kvmem_cli::tell(format_args!("kvmem: {failure}"));
+        kvmem_cli::print_message(format_args!("kvmem: {failure}"));
         failure.exit_status()
     }))
 }

@@ -135,7 +135,7 @@ pub fn print_clap(error: &clap::Error) -> Result<u8, Failure> {
         if safe == plain {
             let _ = error.print();
         } else {
-            tell_raw(&safe);
+            print_raw(&safe);
         }
     } else {
         wrote(error.print().and_then(|()| io::stdout().flush()))?;
@@ -153,11 +153,11 @@ fn wrote(result: io::Result<()>) -> Result<(), Failure> {
 }
 
 /// Prints a line on standard error. If that is full or closed, the line is lost.
-pub fn tell(line: impl fmt::Display) {
-    tell_raw(&(escaped(line) + "\n"));
+pub fn print_message(line: impl fmt::Display) {
+    print_raw(&(escaped(line) + "\n"));
 }
 
-fn tell_raw(text: &str) {
+fn print_raw(text: &str) {
     // One call, because lines of several threads must not mix. There is no other place to report
     // its error.
     let _ = io::stderr().lock().write_all(text.as_bytes());
@@ -168,7 +168,7 @@ pub(crate) struct Log;
 
 impl Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        tell_raw(&escaped(String::from_utf8_lossy(bytes)));
+        print_raw(&escaped(String::from_utf8_lossy(bytes)));
         Ok(bytes.len())
     }
 

@@ -8,8 +8,8 @@
 //!
 //! - **Symbolic links** stay: the file at their end is replaced.
 //! - **Mode and owner** are those of the file that is replaced, as far as this process may set
-//!   them. Where the group cannot be kept, the group gets no right that others lack. Further hard
-//!   links of the target keep the old content.
+//!   them. Where the group cannot be restored, the group gets no right that others lack. Further
+//!   hard links of the target keep the old content.
 //! - **Devices, FIFOs and descriptors** such as `/dev/stdout` cannot be replaced. They are written
 //!   directly.
 //! - **A target that cannot be renamed over**, such as a file mounted into a container or one in a

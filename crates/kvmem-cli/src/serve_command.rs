@@ -38,7 +38,7 @@ use self::retention::{Left, Passed, Retention};
 use crate::args::{RetainBy, ServeArgs};
 use crate::metrics_server::MetricsServer;
 use crate::mount_command;
-use crate::output::{Failure, JsonSink, progress_bar, tell};
+use crate::output::{Failure, JsonSink, print_message, progress_bar};
 use crate::output_file::OutputFiles;
 use kvmem_trace::escape::shown;
 
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let options = server_options(args)?;
     let socket = absolute(&args.socket).map_err(Failure::usage)?;
     check_folder(&socket)?;
-    // Populating may take minutes: a second server is told at once.
+    // Populating may take minutes: a second server learns it at once.
     if passed.listener.is_none() && NodeServer::answers_at(&socket) {
         return Err(failure(NodeError::InUse { path: shown(&socket).to_string() }));
     }
@@ -77,18 +77,18 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     // Its threads would not survive an error above.
     let cluster = mooncake::start(args)?;
     let disk = tier.as_ref().map(|tier| Arc::clone(&tier.set) as Arc<dyn Tier>);
-    let below = match (disk, &cluster) {
+    let lower = match (disk, &cluster) {
         (Some(disk), Some(cluster)) => {
             Some(Arc::new(Chain::new(disk, Arc::clone(cluster) as _)) as Arc<dyn Tier>)
         }
         (Some(disk), None) => Some(disk),
         (None, cluster) => cluster.as_ref().map(|cluster| Arc::clone(cluster) as _),
     };
-    if let Some(below) = below {
+    if let Some(lower) = lower {
         let options = kvmem_node::TierOptions::default();
-        if server.attach_tier(below, options).map_err(failure)? && tier.is_some() {
+        if server.attach_tier(lower, options).map_err(failure)? && tier.is_some() {
             tier_values = Some(0);
-            tell(
+            print_message(
                 "kvmem: --tier was cleared: a server without it has removed or evicted values of \
                  this memory",
             );
@@ -124,7 +124,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         retained: retention.to_string(),
     };
     if let Some(address) = report.metrics {
-        tell(format_args!("kvmem: metrics at http://{address}/metrics"));
+        print_message(format_args!("kvmem: metrics at http://{address}/metrics"));
     }
     let watch = tier.as_ref().map(tier::TierWatch::new);
     let housekeeping = Housekeeping::start(retention, files, socket, server.observer(), watch);
@@ -142,7 +142,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     if let Some(tier) = &tier {
         tier::end(tier);
     }
-    tell(format_args!("kvmem: stopped with {} value(s), {retention}", stats.values));
+    print_message(format_args!("kvmem: stopped with {} value(s), {retention}", stats.values));
     Ok(())
 }
 
@@ -188,7 +188,7 @@ fn make(
         Left::Nothing => {
             if had {
                 // The file of a socket that nobody answers stays only of a server that was killed.
-                tell(format_args!(
+                print_message(format_args!(
                     "kvmem: the server before was killed, and its memory is gone: what retained it \
                      has ended, too"
                 ));
@@ -197,7 +197,9 @@ fn make(
         left if args.set_aside => {
             let name = retention.set_aside(&left)?;
             drop(left);
-            tell(format_args!("kvmem: the memory of the server before is retained as {name}"));
+            print_message(format_args!(
+                "kvmem: the memory of the server before is retained as {name}"
+            ));
         }
         left if args.fresh => {
             retention.forget()?;
@@ -234,7 +236,7 @@ fn recover(args: &ServeArgs, files: [OwnedFd; 3], socket: &Path) -> Result<Made,
     // The size was rounded up to whole pages of one of the kinds.
     let pages = [1 << 30, 1 << 21, 1 << 12];
     if !pages.iter().any(|page: &u64| args.size.checked_next_multiple_of(*page) == Some(bytes)) {
-        tell(format_args!(
+        print_message(format_args!(
             "kvmem: --size {} of {sizes} pages: the memory of the server before has {} and stays; \
              --fresh drops it, --set-aside keeps it and starts with other memory",
             BinaryBytes(args.size),
@@ -264,7 +266,7 @@ fn map(args: &ServeArgs) -> Result<(Node, Receipt), Failure> {
     let requirements = requirements.shared(true).pinned(false).nodes(nodes);
     let checked = Machine::here().preflight(&requirements);
     if !checked.passes() {
-        tell(&checked);
+        print_message(&checked);
         let failed: Vec<&str> = checked.with(Verdict::Fail).map(|check| &*check.name).collect();
         return Err(Failure::new(
             format_args!("this machine cannot give {requirements}: {}", failed.join(", ")),
@@ -272,7 +274,7 @@ fn map(args: &ServeArgs) -> Result<(Node, Receipt), Failure> {
         ));
     }
     let bar = progress_bar(None, "{elapsed_precise} {wide_bar} {bytes}/{total_bytes} {msg}");
-    let (shown_on, told) = (bar.clone(), std::sync::Mutex::new(None::<Instant>));
+    let (shown_on, reported) = (bar.clone(), std::sync::Mutex::new(None::<Instant>));
     let memory = Region::builder(size)
         .backing(Backing::Shared)
         .ladder(args.pages.clone())
@@ -280,9 +282,9 @@ fn map(args: &ServeArgs) -> Result<(Node, Receipt), Failure> {
         .populate(args.populate)
         .progress(move |progress| {
             mount_command::show(&shown_on, progress);
-            let Ok(mut told) = told.try_lock() else { return };
-            if told.is_none_or(|at| at.elapsed() >= STATUS) {
-                *told = Some(Instant::now());
+            let Ok(mut reported) = reported.try_lock() else { return };
+            if reported.is_none_or(|at| at.elapsed() >= STATUS) {
+                *reported = Some(Instant::now());
                 let (done, all) =
                     (BinaryBytes(progress.done_bytes), BinaryBytes(progress.total_bytes));
                 let status = format!("making memory resident: {done} of {all}");

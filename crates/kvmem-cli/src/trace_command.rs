@@ -1,4 +1,4 @@
-//! `kvmem trace`: tells what traces contain, and the hit rate for every size of a pool.
+//! `kvmem trace`: reports what traces contain, and the hit rate for every size of a pool.
 
 use std::fmt;
 use std::path::Path;

@@ -40,7 +40,7 @@ impl StagedRange {
     }
 }
 
-/// What a helper has sent.
+/// A message of a helper.
 pub(super) enum Received {
     Answer(u64, Vec<i64>),
     /// Nothing more, for now.

@@ -18,7 +18,7 @@ pub(super) const MAX_ANSWER: usize = 12 + 8 * MAX_ITEMS;
 /// A result that says that there is nothing, or that the store failed.
 pub(super) const NO_VALUE: i64 = -1;
 
-/// What a helper is to do.
+/// A request to a helper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallKind {
     /// Return the lengths of the objects of keys.

@@ -25,7 +25,7 @@ const TICK: Duration = Duration::from_millis(100);
 const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
 /// The time between two attempts to remove keys.
 const REMOVE_AGAIN: Duration = Duration::from_secs(1);
-/// The longest wait for the end of a helper that was told to end, or killed.
+/// The longest wait for the end of a helper that was requested to end, or killed.
 const END_WAIT: Duration = Duration::from_secs(3);
 
 /// A store of several machines below a cache or a node, reached through a helper process.
@@ -38,7 +38,7 @@ pub struct ClusterTier {
     supervisor: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the supervising thread shares with the others.
+/// State that the supervising thread shares with the others.
 struct Supervised {
     options: ClusterOptions,
     state: Mutex<Calls>,
@@ -87,23 +87,23 @@ struct Batch {
     items: Vec<CallItem>,
     ranges: Vec<StagedRange>,
     /// Their places among the values of the caller.
-    places: Vec<usize>,
+    positions: Vec<usize>,
 }
 
 impl Batch {
     fn push(&mut self, key: &[u8], range: StagedRange, place: usize) {
         self.items.push(CallItem { key: key.to_vec(), offset: range.offset(), len: range.len });
         self.ranges.push(range);
-        self.places.push(place);
+        self.positions.push(place);
     }
 
     fn retain(&mut self, mut keeps: impl FnMut(&CallItem, usize) -> bool) {
         let all = std::mem::take(self);
-        for ((item, range), place) in all.items.into_iter().zip(all.ranges).zip(all.places) {
+        for ((item, range), place) in all.items.into_iter().zip(all.ranges).zip(all.positions) {
             if keeps(&item, place) {
                 self.items.push(item);
                 self.ranges.push(range);
-                self.places.push(place);
+                self.positions.push(place);
             }
         }
     }
@@ -294,15 +294,15 @@ impl Supervised {
                 }
                 next += 1;
             }
-            let Some((id, places)) = self.begin_store(&helper, batch, values, is_awaited) else {
+            let Some((id, positions)) = self.begin_store(&helper, batch, values, is_awaited) else {
                 continue;
             };
             if !is_awaited {
-                places.iter().for_each(|place| done[*place] = StoreOutcome::Stored);
+                positions.iter().for_each(|place| done[*place] = StoreOutcome::Stored);
                 continue;
             }
             let (results, _ranges) = self.wait(id);
-            for (place, result) in places.iter().zip(results.unwrap_or_default()) {
+            for (place, result) in positions.iter().zip(results.unwrap_or_default()) {
                 if result == 1 {
                     done[*place] = StoreOutcome::Stored;
                 }
@@ -336,7 +336,7 @@ impl Supervised {
             let is_busy = replaces && !is_awaited && calls.is_storing(Some(&item.key));
             !is_busy && !calls.is_stale(&item.key) && !values[place].is_superseded()
         });
-        let Batch { items, ranges, places } = batch;
+        let Batch { items, ranges, positions } = batch;
         calls.stats.dropped += (before - items.len()) as u64;
         if items.is_empty() {
             return None;
@@ -349,9 +349,9 @@ impl Supervised {
             .then(|| calls.begin(kind, items, ranges, timeout, is_awaited))
             .flatten();
         if id.is_none() {
-            calls.stats.dropped += places.len() as u64;
+            calls.stats.dropped += positions.len() as u64;
         }
-        Some((id?, places))
+        Some((id?, positions))
     }
 
     /// Returns the outcome for a value. One that was not stored leaves no older one behind.
@@ -384,7 +384,7 @@ impl Supervised {
                 }
                 next += 1;
             }
-            let Batch { items, ranges, places } = batch;
+            let Batch { items, ranges, positions } = batch;
             if items.is_empty() {
                 continue;
             }
@@ -398,8 +398,8 @@ impl Supervised {
             };
             let Some(id) = id else { break };
             let (results, ranges) = self.wait(id);
-            let results = results.unwrap_or_else(|| vec![NO_VALUE; places.len()]);
-            for ((place, range), result) in places.into_iter().zip(&ranges).zip(results) {
+            let results = results.unwrap_or_else(|| vec![NO_VALUE; positions.len()]);
+            for ((place, range), result) in positions.into_iter().zip(&ranges).zip(results) {
                 let read = &mut reads[place];
                 done[place] = self.take(&helper, range, read, result);
             }
@@ -444,25 +444,25 @@ impl Supervised {
         let mut begun = Vec::new();
         {
             let mut calls = self.calls();
-            let places: Vec<usize> =
+            let positions: Vec<usize> =
                 (0..keys.len()).filter(|at| !calls.is_stale(keys[*at])).collect();
-            for places in places.chunks(MAX_ITEMS) {
-                let items = places.iter().map(|at| CallItem::of_key(keys[*at])).collect();
+            for positions in positions.chunks(MAX_ITEMS) {
+                let items = positions.iter().map(|at| CallItem::of_key(keys[*at])).collect();
                 let timeout = self.options.call_timeout;
                 match calls.begin(CallKind::LookUp, items, Vec::new(), timeout, true) {
-                    Some(id) => begun.push((id, places.to_vec())),
-                    None => calls.stats.skipped += places.len() as u64,
+                    Some(id) => begun.push((id, positions.to_vec())),
+                    None => calls.stats.skipped += positions.len() as u64,
                 }
             }
         }
         let max = Helper::max_len(&self.options);
-        for (id, places) in begun {
+        for (id, positions) in begun {
             let (results, _) = self.wait(id);
             let Some(results) = results else {
-                self.calls().stats.skipped += places.len() as u64;
+                self.calls().stats.skipped += positions.len() as u64;
                 continue;
             };
-            for (place, result) in places.into_iter().zip(results) {
+            for (place, result) in positions.into_iter().zip(results) {
                 let len = u64::try_from(result).ok().and_then(|it| it.checked_sub(TRAILER as u64));
                 lengths[place] = len.filter(|len| (1..=max).contains(len));
                 self.calls().stats.absent += u64::from(lengths[place].is_none());
@@ -613,8 +613,9 @@ impl Supervised {
     }
 }
 
-/// Ends a process: one that was told to end has some time for it. Returns whether it has ended.
-fn end(child: &mut Child, is_told: bool) -> bool {
+/// Ends a process: one that was requested to end has some time for it. Returns whether it has
+/// ended.
+fn end(child: &mut Child, is_graceful: bool) -> bool {
     let waits = |child: &mut Child| {
         let until = Instant::now() + END_WAIT;
         loop {
@@ -624,7 +625,7 @@ fn end(child: &mut Child, is_told: bool) -> bool {
             }
         }
     };
-    if is_told && waits(child) {
+    if is_graceful && waits(child) {
         return true;
     }
     let _ = child.kill();
@@ -633,7 +634,7 @@ fn end(child: &mut Child, is_told: bool) -> bool {
 
 impl ClusterTier {
     /// Starts the thread that starts the helper. Returns at once; the tier is away until the helper
-    /// is ready. `report` is told when that changes, with the reason.
+    /// is ready. `report` is called with the reason when that changes.
     ///
     /// # Errors
     /// A thread cannot be started.

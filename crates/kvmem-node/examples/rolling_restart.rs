@@ -2,7 +2,7 @@
 //!
 //! A thread of the first process holds the memory. Two engines look up their prefixes without a
 //! pause. Meanwhile the server is replaced six times, as by an upgrade: half of
-//! the servers are told to end, and half are killed. Each look-up finds all blocks, and each block
+//! the servers are stopped, and half are killed. Each look-up finds all blocks, and each block
 //! has its bytes.
 
 use std::io::Read;
@@ -73,9 +73,9 @@ fn start(folder: &Path) -> Outcome<Child> {
     Ok(command.arg("--server").arg(folder).stdin(Stdio::piped()).spawn()?)
 }
 
-/// Ends a server, as it is told to or by `kill -9`.
-fn end(server: &mut Child, is_told: bool) -> Outcome<()> {
-    if is_told {
+/// Ends a server, by a request or by `kill -9`.
+fn end(server: &mut Child, is_graceful: bool) -> Outcome<()> {
+    if is_graceful {
         drop(server.stdin.take());
     } else {
         server.kill()?;
@@ -85,8 +85,8 @@ fn end(server: &mut Child, is_told: bool) -> Outcome<()> {
 }
 
 /// Ends a server, and starts another one.
-fn replace(server: &mut Child, is_told: bool, folder: &Path) -> Outcome<Child> {
-    end(server, is_told)?;
+fn replace(server: &mut Child, is_graceful: bool, folder: &Path) -> Outcome<Child> {
+    end(server, is_graceful)?;
     start(folder)
 }
 
@@ -136,7 +136,7 @@ fn run() -> Outcome<()> {
     Ok(())
 }
 
-/// What an engine has found.
+/// Figures of an engine.
 struct Found {
     lookups: u64,
     hits: u64,

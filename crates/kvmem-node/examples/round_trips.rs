@@ -107,7 +107,7 @@ fn start(arguments: &[&str]) -> Child {
     command.args(arguments).stdout(Stdio::piped()).spawn().expect("the program runs itself")
 }
 
-fn measure(seconds: f64, ways: &[&str], counts: &[usize]) {
+fn measure(seconds: f64, paths: &[&str], counts: &[usize]) {
     let folder = tempfile::tempdir().expect("a folder can be made");
     let socket = folder.path().join("kvmem.sock");
     let path = socket.to_str().expect("the path is Unicode");
@@ -118,11 +118,11 @@ fn measure(seconds: f64, ways: &[&str], counts: &[usize]) {
     }
     println!("way     clients   p50 µs   p99 µs   million keys/s");
     for &clients in counts {
-        for &way in ways {
+        for &path in paths {
             let seconds = seconds.to_string();
             let first: Vec<String> = (0..clients).map(|it| (it * 16).to_string()).collect();
             let processes: Vec<Child> =
-                first.iter().map(|first| start(&["client", path, way, first, &seconds])).collect();
+                first.iter().map(|first| start(&["client", path, path, first, &seconds])).collect();
             let (mut rate, mut middle, mut slow) = (0.0, 0.0_f64, 0.0_f64);
             for process in processes {
                 let output = process.wait_with_output().expect("it ends");
@@ -132,7 +132,7 @@ fn measure(seconds: f64, ways: &[&str], counts: &[usize]) {
                 rate += own_rate;
                 (middle, slow) = (middle.max(own_middle), slow.max(own_slow));
             }
-            println!("{way:6}  {clients:7}  {middle:7.1}  {slow:7.1}  {:7.2}", rate / 1e6);
+            println!("{path:6}  {clients:7}  {middle:7.1}  {slow:7.1}  {:7.2}", rate / 1e6);
         }
     }
     drop(writer);

@@ -273,7 +273,7 @@ pub enum CallError {
     /// There are as many sessions or namespaces as there can be.
     #[error("there are {limit} {what} already, and no more are possible")]
     TooMany {
-        /// What there are too many of.
+        /// The kind of things of which there are too many.
         what: TooMany,
         /// The limit.
         limit: usize,
@@ -286,7 +286,7 @@ pub enum CallError {
         /// The limit.
         limit: usize,
     },
-    /// A tier keeps digests of keys, and cannot tell those of a namespace.
+    /// A tier keeps digests of keys, and does not know those of a namespace.
     #[error("the tier cannot remove the values of one namespace: remove those of all")]
     NamespaceInTier,
     /// The message cannot be decoded.
@@ -339,7 +339,7 @@ pub enum CallError {
     },
 }
 
-/// What a [`CallError::Quota`] limits.
+/// The resource that a [`CallError::Quota`] limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Quota {
@@ -409,7 +409,7 @@ impl std::fmt::Display for Quota {
     }
 }
 
-/// What a [`CallError::TooMany`] counts.
+/// The things that a [`CallError::TooMany`] counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TooMany {

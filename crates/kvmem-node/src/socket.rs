@@ -135,8 +135,8 @@ pub(crate) fn receive(
     }
 }
 
-/// As [`receive`], from a peer that may send any descriptors: the kernel closes none of them, which
-/// the peer could make it wait for. Returns also whether the packet is longer than `buffer`.
+/// [Receives](receive) from a peer that may send any descriptors: the kernel closes none of them,
+/// which the peer could make it wait for. Returns also whether the packet is longer than `buffer`.
 pub(crate) fn receive_whole(
     socket: impl AsFd,
     buffer: &mut [u8],

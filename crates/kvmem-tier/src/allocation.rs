@@ -13,7 +13,7 @@ const MIN_ALIGNED: usize = 16 * BLOCK;
 /// of the memory is lost by that. Shorter values are copied, and begin anywhere.
 ///
 /// # Errors
-/// Those of [`Pool::allocate`].
+/// The errors of [`Pool::allocate`].
 ///
 /// ```
 /// use kvmem::arena::PageSize;

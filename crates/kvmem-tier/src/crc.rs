@@ -3,11 +3,11 @@
 use crc_fast::CrcAlgorithm::Crc32Iscsi;
 use crc_fast::{Digest, checksum_combine};
 
-/// What the state of a calculation begins with, and its end is combined with.
+/// Value with which a calculation begins, and with which its end is combined.
 const INVERTED: u64 = 0xFFFF_FFFF;
 
-/// Returns the checksum of what has the checksum `sum`, and `bytes` behind it. That of no bytes is
-/// 0.
+/// Returns the checksum of what has the checksum `sum`, and `bytes` behind it. The checksum of no
+/// bytes is 0.
 pub(crate) fn append(sum: u32, bytes: &[u8]) -> u32 {
     let mut digest = Digest::new_with_init_state(Crc32Iscsi, u64::from(sum) ^ INVERTED);
     digest.update(bytes);

@@ -49,7 +49,7 @@ pub fn checks(path: &Path, len: u64) -> Vec<Check> {
     ]
 }
 
-/// What the path is.
+/// Kind of the path.
 enum Place {
     /// A file, with its allocated bytes.
     File(PathBuf, u64),

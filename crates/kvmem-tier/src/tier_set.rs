@@ -75,7 +75,7 @@ pub struct TierSet<D: Device = FileDevice> {
     tiers: Vec<DiskTier<D>>,
     identities: Vec<[u8; 16]>,
     /// The places of the tiers, in the order in which they were given.
-    given: Vec<usize>,
+    passed: Vec<usize>,
 }
 
 impl TierSet<FileDevice> {
@@ -133,7 +133,7 @@ impl<D: Device> TierSet<D> {
     /// # Errors
     /// [`TierSetError::NoTier`], [`SameIdentity`](TierSetError::SameIdentity).
     pub fn new(mut tiers: Vec<DiskTier<D>>) -> Result<Self, TierSetError> {
-        let given: Vec<[u8; 16]> = tiers.iter().map(DiskTier::identity).collect();
+        let passed: Vec<[u8; 16]> = tiers.iter().map(DiskTier::identity).collect();
         tiers.sort_by_key(DiskTier::identity);
         let identities: Vec<[u8; 16]> = tiers.iter().map(DiskTier::identity).collect();
         if tiers.is_empty() {
@@ -143,8 +143,8 @@ impl<D: Device> TierSet<D> {
             return Err(TierSetError::SameIdentity);
         }
         let place = |identity| identities.binary_search(identity).unwrap_or_default();
-        let given = given.iter().map(place).collect();
-        Ok(TierSet { tiers, identities, given })
+        let passed = passed.iter().map(place).collect();
+        Ok(TierSet { tiers, identities, passed })
     }
 
     /// Returns the tiers.
@@ -155,8 +155,8 @@ impl<D: Device> TierSet<D> {
 
     /// Returns the tiers in the order in which they were given: that of the paths that could be
     /// opened.
-    pub fn in_given_order(&self) -> impl Iterator<Item = &DiskTier<D>> {
-        self.given.iter().map(|&place| &self.tiers[place])
+    pub fn in_this_order(&self) -> impl Iterator<Item = &DiskTier<D>> {
+        self.passed.iter().map(|&place| &self.tiers[place])
     }
 
     /// Returns the tier to which a key belongs. O(tiers).

@@ -135,14 +135,31 @@ def retired_words(file: File, words: dict[str, list[str]]) -> list[str]:
     ]
 
 
+# Folders whose documentation names its subject in every sentence.
+PLAIN = ("crates/kvmem-node/", "crates/kvmem-cli/", "crates/kvmem-cluster/", "crates/kvmem-tier/")
+VAGUE = r"Who |Whoever |What is |What a \w+ (?:has|holds|did|does)|Those of |That of |As \[`"
+# Errors and output say what was expected, what came, and what to do.
+RIDDLES = re.compile(r"(?<!there )\bis none\b|\bno word of\b|\bthat cannot be[:,.\"]")
+
+
+def riddles(file: File) -> list[str]:
+    """The strings of the product have no sentence that a reader must decode."""
+    if not file.path.startswith("crates/") or "/tests" in file.path:
+        return []
+    lines = enumerate(file.lines, 1)
+    strings = [(at, text) for at, line in lines for text in re.findall(r'"[^"]*"', line)]
+    return [f"{file.path}:{at}: {text}" for at, text in strings if RIDDLES.search(text)]
+
+
 def sentences(file: File) -> list[str]:
     """Sentences of documentation do not begin without naming what they are about."""
     found, ended = [], True
+    vague = VAGUE if file.path.startswith(PLAIN) else r"Who |Whoever |What is "
     for at, line in file.documentation():
         rest = line.lstrip("-*> #|")
         begins = ended or len(rest) < len(line) or not line
         for number, sentence in enumerate(rest.split(". ")):
-            start = re.match(r"Who |Whoever |What is ", sentence.lstrip())
+            start = re.match(vague, sentence.lstrip())
             if start and (begins or number):
                 found.append(f'{file.path}:{at + 1}: a sentence begins with "{start[0].strip()}"')
         ended = not line or line.endswith((".", ":", "|"))
@@ -293,7 +310,21 @@ def test_comments_and_strings_are_no_code() -> None:
     assert code.count("\n") == text.count("\n")
 
 
+def test_strings_are_no_riddles(files: list[File]) -> None:
+    none([finding for file in files for finding in riddles(file)])
+
+
+def test_riddles_are_found_in_strings_of_the_product_alone() -> None:
+    text = 'f("a doorbell that is none"); // a string that is none\n'
+    found = 'crates/a/src/b.rs:1: "a doorbell that is none"'
+    assert riddles(File("crates/a/src/b.rs", text)) == [found]
+    assert not riddles(File("crates/a/tests/b.rs", text))
+
+
 def test_sentences_without_a_subject_are_found() -> None:
+    plain = "/// Those of [`f`]. What a tier holds.\n"
+    assert len(sentences(File("crates/kvmem-node/src/a.rs", plain))) == 2
+    assert not sentences(File("a.rs", plain))
     text = "/// Frees it. Who waits is woken.\n/// What is in use stays. A thread\n/// Who waits.\n"
     found = sentences(File("a.rs", text + "// Who knows.\nfn f() {}\n"))
     assert [line.split()[0] for line in found] == ["a.rs:1:", "a.rs:2:"]

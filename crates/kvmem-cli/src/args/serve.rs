@@ -160,7 +160,7 @@ pub struct ServeArgs {
     pub tier_take_over: bool,
 
     /// Make a disk tier of a file or device that has something else on it, or a damaged one. All of
-    /// that is lost. A tier that is there is kept, also when the server is started again
+    /// that is lost. A tier that is there stays, also when the server is started again
     #[arg(long, requires = "tiers")]
     pub tier_format: bool,
 
@@ -208,7 +208,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub scrub: Option<u64>,
 
-    /// The process that keeps the memory while no server runs: one of holder, systemd, none
+    /// The process that holds the memory while no server runs: one of holder, systemd, none
     #[arg(
         long,
         value_name = "BY",

@@ -94,7 +94,7 @@ pub struct TraceArgs {
     pub command: TraceCommand,
 }
 
-/// What to tell about a trace.
+/// What to report about a trace.
 #[derive(Clone, Debug, Subcommand)]
 pub enum TraceCommand {
     /// Show what traces contain: format, requests, tokens, blocks, the hit rate of a pool without
@@ -124,7 +124,7 @@ pub struct SamplingArgs {
 /// Options of `kvmem trace info`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct TraceInfoArgs {
-    /// The traces, each told apart: files, folders of sessions; - for standard input
+    /// The traces, each reported separately: files, folders of sessions; - for standard input
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
@@ -165,7 +165,7 @@ pub struct TraceCurveArgs {
     #[command(flatten)]
     pub sampling: SamplingArgs,
 
-    /// Tell the hit rate of pools of these sizes, instead of powers of two
+    /// Report the hit rate of pools of these sizes, instead of powers of two
     #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size)]
     pub pools: Option<Vec<u64>>,
 

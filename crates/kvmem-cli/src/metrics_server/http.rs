@@ -65,7 +65,7 @@ impl HttpServer {
         let mut serving =
             Serving { listener, stopped, answers, connections: Vec::new(), paused: None };
         let thread = thread::Builder::new().name("kvmem-metrics".into());
-        let thread = thread.spawn(move || while serving.turn() {})?;
+        let thread = thread.spawn(move || while serving.iteration() {})?;
         Ok(HttpServer { address, stop: Some(stop), thread: Some(thread) })
     }
 
@@ -112,7 +112,7 @@ enum Exchange {
 
 impl Serving {
     /// Waits for an event and handles it. Returns false when the server is stopped.
-    fn turn(&mut self) -> bool {
+    fn iteration(&mut self) -> bool {
         let now = Instant::now();
         self.paused = self.paused.filter(|until| *until > now);
         let accepts = if self.paused.is_none() { PollFlags::IN } else { PollFlags::empty() };

@@ -55,9 +55,9 @@ pub(super) fn run(args: &MountArgs, map: &RegionBuilder, devices: &Devices) -> R
         receipt.check_hugepages().map_err(super::failure)?;
     }
     bars.begin("unregister", receipt.usable_bytes as u64 * set.outcome().devices as u64);
-    let (given_back, took) = timed(|| set.deregister());
-    bars.end(given_back.is_ok());
-    let deregistered = given_back.map_err(failure)?;
+    let (returned, took) = timed(|| set.deregister());
+    bars.end(returned.is_ok());
+    let deregistered = returned.map_err(failure)?;
     let mounted = MountReport::new(
         receipt,
         set.outcome().clone(),

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &StatArgs) -> Result<(), Failure> {
 
 /// Prints the statistics and what has changed, until standard output is closed.
 fn watch(args: &StatArgs, interval: Duration) -> Result<(), Failure> {
-    // A server that is not there is told at once, and one that restarts is waited for.
+    // A server that is not there learns it at once, and one that restarts is waited for.
     connect(&args.server)?;
     let client = connect_for(&args.server, RESTART, KNOWN_WITHIN)?;
     let clear = if io::stdout().is_terminal() { CLEAR } else { "" };

@@ -27,9 +27,9 @@ impl Rights {
         let own = file.metadata()?;
         if (own.uid(), own.gid()) != (user, group) {
             let group = Some(Gid::from_raw(group));
-            let kept = rustix::fs::fchown(file, Some(Uid::from_raw(user)), group)
+            let held = rustix::fs::fchown(file, Some(Uid::from_raw(user)), group)
                 .or_else(|_| rustix::fs::fchown(file, None, group));
-            if kept.is_err() {
+            if held.is_err() {
                 // This process is not in the group: the file's group gets the rights of others.
                 mode = mode & !0o070 | (mode & 0o007) << 3 & mode;
             }

@@ -153,7 +153,7 @@ struct TraceCounts {
 /// `distances` must be empty; they have the curve afterwards.
 ///
 /// # Errors
-/// [`ReuseError`]; nothing is told of a trace that cannot be read to its end.
+/// [`ReuseError`]; nothing is reported of a trace that cannot be read to its end.
 pub fn summarize(
     mut trace: Trace,
     path: &Path,

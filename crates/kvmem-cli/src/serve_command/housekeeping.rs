@@ -14,7 +14,7 @@ use sd_notify::NotifyState;
 
 use super::retention::Retention;
 use super::tier::TierWatch;
-use crate::output::tell;
+use crate::output::print_message;
 
 /// The longest time between two looks at the memory holder.
 const PERIOD: Duration = Duration::from_millis(500);
@@ -61,7 +61,7 @@ fn run(
     let period = watchdog.map_or(PERIOD, |watchdog| watchdog.min(PERIOD));
     let mut beats = observer.beats();
     let mut status_at: Option<Instant> = None;
-    let (mut failed, mut told_drain) = (false, false);
+    let (mut failed, mut reported_drain) = (false, false);
     loop {
         match stopped.recv_timeout(period) {
             Err(RecvTimeoutError::Timeout) => {}
@@ -70,7 +70,7 @@ fn run(
         if let Some(tier) = tier {
             tier.look();
         }
-        // The server's loop turns at least once a second. If it hangs, systemd restarts it.
+        // The server's event loop runs at least once a second. If it hangs, systemd restarts it.
         if watchdog.is_some() && observer.beats() != beats {
             beats = observer.beats();
             let _ = sd_notify::notify(&[NotifyState::Watchdog]);
@@ -78,9 +78,11 @@ fn run(
         let drain = observer.drain();
         if let Some(progress) = drain {
             let status = draining(progress);
-            if !told_drain {
-                told_drain = true;
-                tell(format_args!("kvmem: stopping: {status}; another signal ends it at once"));
+            if !reported_drain {
+                reported_drain = true;
+                print_message(format_args!(
+                    "kvmem: stopping: {status}; another signal ends it at once"
+                ));
             }
             let _ = sd_notify::notify(&[NotifyState::Status(&status)]);
         } else if status_at.is_none_or(|at| at.elapsed() >= STATUS) {
@@ -91,13 +93,13 @@ fn run(
             Ok(false) => {}
             Ok(true) => {
                 failed = false;
-                tell(format_args!(
+                print_message(format_args!(
                     "kvmem: the memory holder has ended, and another one has the memory"
                 ));
             }
             Err(error) => {
                 if !failed {
-                    tell(format_args!(
+                    print_message(format_args!(
                         "kvmem: the memory holder has ended, and the values now end with this \
                          server: {error}"
                     ));

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kvmem_cluster::{ClusterOptions, ClusterTier};
 
 use crate::args::{ServeArgs, ServeMooncake};
-use crate::output::{Failure, tell};
+use crate::output::{Failure, print_message};
 
 /// The module of the Python package that is the helper.
 const HELPER: &str = "kvmem.mooncake.node_tier";
@@ -19,7 +19,7 @@ pub(super) fn start(args: &ServeArgs) -> Result<Option<Arc<ClusterTier>>, Failur
     let python = args.mooncake_python.clone().unwrap_or_else(python);
     let mut options = ClusterOptions::new(command(python, mooncake));
     options.staging_bytes = mooncake.staging_bytes.unwrap_or(options.staging_bytes);
-    let tier = ClusterTier::start(options, |line| tell(format_args!("kvmem: {line}")));
+    let tier = ClusterTier::start(options, |line| print_message(format_args!("kvmem: {line}")));
     let tier =
         tier.map_err(|error| Failure::new(format_args!("cannot start a thread: {error}"), 1))?;
     Ok(Some(Arc::new(tier)))

@@ -10,14 +10,14 @@ use serde::Serialize;
 
 use crate::args::RetainBy;
 
-/// What was mapped or recovered, and where it is served.
+/// Report of the memory that was mapped or recovered, and of the address that serves it.
 #[derive(Serialize)]
 pub(super) struct ServeReport {
     pub(super) socket: String,
     pub(super) memory_bytes: u64,
     /// The memory of a server before; none: the memory is fresh.
     pub(super) recovered: Option<RecoveryFigures>,
-    /// What was mapped; none: the memory is that of a server before.
+    /// Receipt of fresh memory; none: the memory is that of an earlier server.
     pub(super) receipt: Option<Receipt>,
     /// Seconds until clients could connect, those of mapping included.
     pub(super) seconds: f64,
@@ -34,7 +34,7 @@ pub(super) struct ServeReport {
     pub(super) retained: String,
 }
 
-/// What a recovery found.
+/// Figures of a recovery.
 #[derive(Serialize)]
 pub(super) struct RecoveryFigures {
     values: u64,

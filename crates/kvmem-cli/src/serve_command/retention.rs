@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// After this time in which it has held nothing, a memory holder ends.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// What the predecessor has left.
+/// The memory that the predecessor has left.
 pub(super) enum Left {
     Nothing,
     /// The memory file, the index file and the session file.
@@ -38,7 +38,7 @@ pub(super) enum Retention {
     Nothing,
 }
 
-/// What systemd has passed to the process.
+/// Descriptors that systemd has passed to the process.
 #[derive(Default)]
 pub(super) struct Passed {
     /// A socket that listens.

@@ -10,7 +10,7 @@ use kvmem_tier::{DiskTier, DiskTierOptions, OpenReport, TierError, TierSet};
 use sd_notify::NotifyState;
 
 use crate::args::{ServeArgs, ServeTier};
-use crate::output::{Failure, tell};
+use crate::output::{Failure, print_message};
 use kvmem_trace::escape::shown;
 
 /// The most time for the checkpoint of a server that ends.
@@ -50,7 +50,7 @@ pub(super) fn open(args: &ServeArgs) -> Result<Option<OpenedTiers>, Failure> {
         tiers.push(opened);
         values += found.entries;
         if let Some(damage) = found.journal_damage() {
-            tell(format_args!("kvmem: --tier disk:{}: {damage}", shown(&tier.path)));
+            print_message(format_args!("kvmem: --tier disk:{}: {damage}", shown(&tier.path)));
         }
     }
     let set =
@@ -92,7 +92,7 @@ fn open_one(args: &ServeArgs, tier: &ServeTier) -> Result<(DiskTier, OpenReport)
             }
             Err(error) if is_busy(&error) && started.elapsed() < max_wait => {
                 if !std::mem::replace(&mut has_said, true) {
-                    tell(format_args!(
+                    print_message(format_args!(
                         "kvmem: --tier disk:{} is open in another process, perhaps one that was \
                          killed and whose last writes the disk has still to make: waits for up to \
                          {} s",
@@ -121,11 +121,11 @@ fn is_busy(error: &TierError) -> bool {
 pub(super) fn end(tier: &OpenedTiers) {
     match tier.set.checkpoint_within(MAX_CHECKPOINT) {
         Ok(true) => {}
-        Ok(false) => tell(format_args!(
+        Ok(false) => print_message(format_args!(
             "kvmem: no checkpoint of the tier within {} s: the next server reads its journal",
             MAX_CHECKPOINT.as_secs()
         )),
-        Err(error) => tell(format_args!(
+        Err(error) => print_message(format_args!(
             "kvmem: no checkpoint of the tier: {error}; the next server reads its journal"
         )),
     }
@@ -171,12 +171,14 @@ impl TierWatch {
     }
 
     pub(super) fn look(&mut self) {
-        for (tier, (file, has_failed)) in self.set.in_given_order().zip(&mut self.files) {
+        for (tier, (file, has_failed)) in self.set.in_this_order().zip(&mut self.files) {
             match (tier.failure(), *has_failed) {
-                (Some(cause), false) => {
-                    tell(format_args!("kvmem: --tier disk:{file} stores nothing any more: {cause}"))
+                (Some(cause), false) => print_message(format_args!(
+                    "kvmem: --tier disk:{file} stores nothing any more: {cause}"
+                )),
+                (None, true) => {
+                    print_message(format_args!("kvmem: --tier disk:{file} stores again"))
                 }
-                (None, true) => tell(format_args!("kvmem: --tier disk:{file} stores again")),
                 _ => continue,
             }
             *has_failed = !*has_failed;

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use indicatif::ProgressBar;
 use kvmem::arena::preflight::Value;
 
-use crate::output::{Failure, print, progress_bar, tell};
+use crate::output::{Failure, print, print_message, progress_bar};
 
 /// Columns of a line.
 pub(super) const WIDTH: usize = 100;
@@ -175,7 +175,7 @@ impl Going {
                 *last = Instant::now();
                 let percent = 100 * self.bar.position() / self.bar.length().unwrap_or(0).max(1);
                 let between = if message.is_empty() { "" } else { ", " };
-                tell(format_args!("    … {} {percent} %{between}{message}", self.what));
+                print_message(format_args!("    … {} {percent} %{between}{message}", self.what));
             }
         } else if !message.is_empty() {
             self.bar.set_message(message);

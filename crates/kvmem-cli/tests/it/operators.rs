@@ -17,7 +17,7 @@ fn client(place: &Place, namespace: &str) -> NodeClient {
 }
 
 /// Runs a command that must succeed, and returns what it prints.
-fn told(place: &Place, command: &str, more: &[&str]) -> String {
+fn reported(place: &Place, command: &str, more: &[&str]) -> String {
     let output = place.operator(command, more);
     assert!(output.status.success(), "{command} {more:?}: {}", text(&output.stderr));
     assert_eq!(text(&output.stderr), "");
@@ -25,7 +25,7 @@ fn told(place: &Place, command: &str, more: &[&str]) -> String {
 }
 
 fn json(place: &Place, command: &str, more: &[&str]) -> Value {
-    let printed = told(place, command, &[more, &["--json"]].concat());
+    let printed = reported(place, command, &[more, &["--json"]].concat());
     serde_json::from_str(&printed).expect("JSON alone")
 }
 
@@ -47,10 +47,10 @@ fn values_and_clients_are_listed() {
     assert_eq!(pinned.len(), 1);
     assert_eq!((&pinned[0]["namespace"], &pinned[0]["key"]), (&"chat".into(), &"0007".into()));
     assert_eq!((&pinned[0]["bytes"], &pinned[0]["priority"]), (&1000.into(), &0.into()));
-    let of_evil = told(&place, "ls", &["--namespace", "a\x1b[31m\nb"]);
+    let of_evil = reported(&place, "ls", &["--namespace", "a\x1b[31m\nb"]);
     assert!(of_evil.contains(&"ab".repeat(64)) && of_evil.contains("1 value(s)"), "{of_evil}");
     assert!(!of_evil.contains('\x1b'), "{of_evil:?}");
-    let few = told(&place, "ls", &["--limit", "10"]);
+    let few = reported(&place, "ls", &["--limit", "10"]);
     assert!(few.ends_with("10 value(s), and there are more: --limit\n"), "{few}");
 
     let sessions = json(&place, "ls", &["--sessions"]);
@@ -58,7 +58,7 @@ fn values_and_clients_are_listed() {
     assert_eq!(sessions.len(), 2, "the command itself is not shown: {sessions:?}");
     assert!(sessions.iter().all(|it| it["pid"] == std::process::id() && it["connected"] == true));
     assert_eq!(sessions.iter().map(|it| it["pins"].as_u64().expect("a number")).sum::<u64>(), 1);
-    let table = told(&place, "ls", &["--sessions"]);
+    let table = reported(&place, "ls", &["--sessions"]);
     assert!(table.contains("process") && table.ends_with("2 client(s)\n"), "{table}");
     drop(pins);
 }
@@ -72,22 +72,22 @@ fn values_are_evicted_and_dropped() {
         chat.insert([seed], &[1; 1 << 20]).expect("there is space");
         code.insert([seed], &[2; 1000]).expect("there is space");
     }
-    let evicted = told(&place, "evict", &["1500000", "--namespace", "chat"]);
+    let evicted = reported(&place, "evict", &["1500000", "--namespace", "chat"]);
     assert_eq!(evicted, "evicted 2.00 MiB (2097152 bytes)\n");
     let keys: Vec<[u8; 1]> = (0..10).map(|seed| [seed]).collect();
     assert_eq!(chat.lookup(&keys[2..]).expect("a call"), 8, "the oldest two are gone");
     assert_eq!(code.lookup(&keys).expect("a call"), 10);
     let pins = chat.acquire(&[[9_u8]]).expect("a call");
-    let evicted = told(&place, "evict", &["1GiB"]);
+    let evicted = reported(&place, "evict", &["1GiB"]);
     assert!(evicted.contains("nothing more can be evicted"), "{evicted}");
     assert_eq!(chat.stats().expect("a call").values, 1, "the pinned one stays");
     drop(pins);
 
     code.insert([0], b"new").expect("there is space");
-    assert_eq!(told(&place, "drop", &["--namespace", "none"]), "dropped 0 value(s)\n");
-    assert_eq!(told(&place, "drop", &["--namespace", "chat"]), "dropped 1 value(s)\n");
+    assert_eq!(reported(&place, "drop", &["--namespace", "none"]), "dropped 0 value(s)\n");
+    assert_eq!(reported(&place, "drop", &["--namespace", "chat"]), "dropped 1 value(s)\n");
     assert_eq!(code.lookup(&[[0_u8]]).expect("a call"), 1);
-    assert_eq!(told(&place, "drop", &["--all"]), "dropped 1 value(s)\n");
+    assert_eq!(reported(&place, "drop", &["--all"]), "dropped 1 value(s)\n");
     let stats = code.stats().expect("a call");
     assert_eq!((stats.values, stats.used), (0, 0));
 }
@@ -109,7 +109,7 @@ fn pins_are_limited_and_reclaimed() {
     let chat = client(&place, "chat");
     let pins = chat.acquire(&keys[..1]).expect("a call");
     let pid = std::process::id().to_string();
-    let said = told(&place, "reclaim", &[&pid]);
+    let said = reported(&place, "reclaim", &[&pid]);
     assert_eq!(said, format!("process {pid} has lost its pins of 1 value(s)\n"));
     assert!(!pins.is_valid(), "no call has told it");
     let output = place.operator("reclaim", &["1"]);
@@ -139,7 +139,7 @@ fn statistics_are_shown_once_and_live() {
     for (name, number) in expected {
         assert_eq!(stats[name], number, "{name} of {stats}");
     }
-    let shown = told(&place, "stat", &[]);
+    let shown = reported(&place, "stat", &[]);
     for line in [
         "memory        1.00 MiB of 16.00 MiB in use (6.2 %), 15.00 MiB in the largest free range",
         "values        1, 1 of them pinned (1.00 MiB); at most 1,024 blocks",
@@ -152,7 +152,7 @@ fn statistics_are_shown_once_and_live() {
     }
     assert!(!shown.contains("/s)"), "rates need two moments");
 
-    let live = told(&place, "stat", &["--watch", "--count", "2"]);
+    let live = reported(&place, "stat", &["--watch", "--count", "2"]);
     assert_eq!(live.matches("hit rate").count(), 2);
     let second = live.rsplit_once("memory ").expect("two screens").1;
     assert!(second.contains("hits          1 (0/s)"), "{live}");

@@ -72,11 +72,11 @@ fn ran(path: &str, more: &[&str]) -> Option<Vec<String>> {
     let environment = planted.folder.join("own");
     fs::create_dir_all(&environment).expect("a folder can be made");
     std::os::unix::fs::symlink(&python, environment.join("python")).expect("a new name");
-    let beside = python.parent().expect("a folder").display().to_string();
+    let other = python.parent().expect("a folder").display().to_string();
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
     command
         .current_dir(&planted.folder)
-        .env("PATH", path.replace("PYTHON", &beside))
+        .env("PATH", path.replace("PYTHON", &other))
         // An empty entry of this list is the folder in which Python runs.
         .env("PYTHONPATH", format!(":{}:", installed.display()))
         .env("NOTIFY_SOCKET", "/no/such/socket");

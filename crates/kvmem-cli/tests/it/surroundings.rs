@@ -185,9 +185,9 @@ fn without_threads_the_command_ends_with_a_message() {
         for args in does {
             let Some(output) = with_tasks(folder.path(), tasks, args) else { return };
             let message = String::from_utf8_lossy(&output.stderr);
-            let told = format!("{tasks} tasks, {args:?}: {:?}\n{message}", output.status);
-            assert!(matches!(output.status.code(), Some(0..=2)), "{told}");
-            assert!(!message.contains("panicked"), "{told}");
+            let reported = format!("{tasks} tasks, {args:?}: {:?}\n{message}", output.status);
+            assert!(matches!(output.status.code(), Some(0..=2)), "{reported}");
+            assert!(!message.contains("panicked"), "{reported}");
         }
     }
 }

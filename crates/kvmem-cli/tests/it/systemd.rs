@@ -211,7 +211,7 @@ fn systemd_passes_the_socket() {
 }
 
 #[test]
-fn a_unit_without_a_store_is_told_so() {
+fn a_unit_without_a_store_is_reported() {
     let place = Place::new();
     let mut manager = Manager::new(&place);
     let mut command = manager.command(&[], None);

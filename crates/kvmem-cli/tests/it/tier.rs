@@ -23,8 +23,8 @@ impl TempFile {
         TempFile(unmade.unwrap().into_temp_path())
     }
 
-    /// Makes a tier of 8 MiB with values of 10,000 bytes, each of which tells its number. The file
-    /// is as a killed process leaves it, with a journal.
+    /// Makes a tier of 8 MiB with values of 10,000 bytes, each of which contains its number. The
+    /// file is as a killed process leaves it, with a journal.
     fn tier(name: &str, values: u32) -> TempFile {
         let file = TempFile::new(name);
         let options = DiskTierOptions {

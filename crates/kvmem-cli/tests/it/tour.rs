@@ -27,7 +27,7 @@ fn folder() -> TempDir {
 
 /// Returns the printed text. The command must have succeeded.
 #[track_caller]
-fn told(output: &Output) -> String {
+fn reported(output: &Output) -> String {
     let text = String::from_utf8(output.stdout.clone()).unwrap();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
     text
@@ -49,7 +49,7 @@ fn says(text: &str, words: &[&str]) {
 #[test]
 fn each_step_is_printed() {
     let args = ["tour", "--seconds", "2", "--pool", "16MiB"];
-    let text = told(&kvmem().args(args).output().unwrap());
+    let text = reported(&kvmem().args(args).output().unwrap());
     says(
         &text,
         &[
@@ -140,7 +140,7 @@ fn as_nobody(memlock: &str) -> Option<(Output, TempDir)> {
 #[test]
 fn with_little_locked_memory_a_small_pool_is_registered() {
     let Some((output, folder)) = as_nobody("8192") else { return };
-    let text = told(&output);
+    let text = reported(&output);
     if !text.contains("    registrars") {
         println!("there are no rings here: {text}");
     } else {
@@ -162,7 +162,7 @@ fn with_little_locked_memory_a_small_pool_is_registered() {
 #[test]
 fn without_locked_memory_nothing_is_registered() {
     let Some((output, _)) = as_nobody("0") else { return };
-    let text = told(&output);
+    let text = reported(&output);
     // The limit concerns the rings or the memory to pin, unless rings fail for another reason.
     assert!(
         text.contains("RLIMIT_MEMLOCK is 0") || text.contains("missing     io_uring:"),
@@ -225,7 +225,7 @@ fn without_io_uring_the_tour_continues() {
     command.args(SHORT);
     without_rings(&mut command);
     let text = match command.output() {
-        Ok(output) => told(&output),
+        Ok(output) => reported(&output),
         Err(error) => return println!("skipped: no filter can be set here: {error}"),
     };
     says(
@@ -241,7 +241,7 @@ fn the_pool_fits_the_limit_of_address_space() {
         let limited = format!(r#"ulimit -v {kib} && exec "$0" tour --no-figures --seconds 2"#);
         let mut shell = Command::new("sh");
         shell.args(["-c", &limited, env!("CARGO_BIN_EXE_kvmem")]).stdin(Stdio::null());
-        told(&shell.output().unwrap())
+        reported(&shell.output().unwrap())
     };
     let text = tour(800 << 10);
     says(&text, &["a quarter of what rlimit.as leaves", "populated", "no mismatch"]);
@@ -263,7 +263,7 @@ fn without_a_folder_for_files_there_is_neither_disk_nor_node() {
     let output =
         kvmem().args(SHORT).current_dir("/proc").env("TMPDIR", "/no/such/folder").output().unwrap();
     says(
-        &told(&output),
+        &reported(&output),
         &["no mismatch", "4/5 Disk", "missing a disk tier", "missing a node", "done"],
     );
 }

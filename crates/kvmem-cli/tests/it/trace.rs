@@ -170,7 +170,7 @@ fn text_and_json_have_every_figure() {
     let rows = curve["curve"].as_array().unwrap();
     assert!(rows.len() > 3 && rows[0]["hit_rate"].as_f64() < Some(0.1), "{curve:#}");
     assert!(rows.last().unwrap()["of_max"].as_f64() > Some(0.999), "{curve:#}");
-    // Two traces are told apart.
+    // Two traces are reported separately.
     let output = kvmem(&["trace", "info", &trace, &trace]);
     assert_eq!(String::from_utf8(output.stdout).unwrap().matches("1,295 of 512 tokens").count(), 2);
 }

@@ -337,16 +337,16 @@ fn found(tiered: &Tiered) -> usize {
 fn another_server_finds_what_one_has_evicted() {
     let cluster = Cluster::new();
     let tier = Arc::new(cluster.working("works"));
-    let below = Arc::clone(&tier) as Arc<dyn Tier>;
-    let first = Tiered::start(small_node(), below);
+    let lower = Arc::clone(&tier) as Arc<dyn Tier>;
+    let first = Tiered::start(small_node(), lower);
     fill(&first, &tier);
     let all = found(&first);
     assert!(all >= 45, "{all}: {:?}", tier.stats());
     assert!(tier.stats().fetched > 20, "{:?}", tier.stats());
     // A look-up asks the cluster, too; the last values are in memory alone.
     let other_tier = Arc::new(cluster.working("works"));
-    let below = Arc::clone(&other_tier) as Arc<dyn Tier>;
-    let second = Tiered::start(small_node(), below);
+    let lower = Arc::clone(&other_tier) as Arc<dyn Tier>;
+    let second = Tiered::start(small_node(), lower);
     let client = second.client();
     let stored = cluster.objects();
     let keys: Vec<[u8; 1]> = (0..60_u8).map(|key| [key]).collect();
@@ -368,8 +368,8 @@ fn another_server_finds_what_one_has_evicted() {
 fn a_server_goes_on_without_its_cluster() {
     let cluster = Cluster::new();
     let tier = Arc::new(cluster.working("hangs"));
-    let below = Arc::clone(&tier) as Arc<dyn Tier>;
-    let tiered = Tiered::start(small_node(), below);
+    let lower = Arc::clone(&tier) as Arc<dyn Tier>;
+    let tiered = Tiered::start(small_node(), lower);
     let client = tiered.client();
     let mut longest = Duration::ZERO;
     for key in 0..60_u8 {
@@ -407,8 +407,8 @@ fn a_cluster_below_a_disk_has_the_values_of_both() {
     assert_eq!(tier.stats().dropped, 0);
     first.end();
     // Without the disk.
-    let below = Arc::clone(&tier) as Arc<dyn Tier>;
-    let second = Tiered::start(small_node(), below);
+    let lower = Arc::clone(&tier) as Arc<dyn Tier>;
+    let second = Tiered::start(small_node(), lower);
     assert_eq!(found(&second), cluster.objects());
     assert!(cluster.objects() >= 40);
     second.end();

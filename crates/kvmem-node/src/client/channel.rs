@@ -175,7 +175,7 @@ impl ClientRings {
         if received { self.received(&answers) } else { Err(Errno::AGAIN) }
     }
 
-    /// Tells the server of the space that a message has left, if it waits for that.
+    /// Notifies the server of the space that a message has left, if it waits for that.
     fn received(&self, answers: &Answers) -> Result<(), Errno> {
         if answers.ring.bell_is_due() { self.ring_bell() } else { Ok(()) }
     }

@@ -11,8 +11,9 @@ use std::time::Duration;
 use kvmem::arena::Region;
 use kvmem::register::{Key, Limits, RegisterError, Registrar, RegistrationSet};
 
-use super::connection::{Connection, NO_PINS};
+use super::connection::Connection;
 use super::inner::{ClientInner, UNEXPECTED};
+use super::link::NO_PINS;
 use super::memory::ClientMemory;
 use super::{
     ClientError, ClientRegistrars, ConnectOptions, NewValue, NodePin, NodeReservation,
@@ -34,19 +35,19 @@ pub struct NodeClient {
 /// Starts a thread that tells the server, three times in a lease, that this process runs, while the
 /// client has pins, and that connects again while it has any or reservations. `None`: there can be
 /// no more threads, and only calls tell it.
-fn keep_pins(connection: &Arc<Connection>, lease: Duration) -> Option<Sender<()>> {
+fn resume_pins(connection: &Arc<Connection>, lease: Duration) -> Option<Sender<()>> {
     let pause = (lease / 3).max(Duration::from_millis(5));
-    let (keeping, ended) = channel();
+    let (resuming, ended) = channel();
     // The last clone of the client closes the connection, also while the thread runs.
     let connection = Arc::downgrade(connection);
     let run = move || {
         while ended.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
             let Some(connection) = connection.upgrade() else { return };
-            connection.keep_pins();
+            connection.resume_pins();
         }
     };
     let thread = Builder::new().name("kvmem-pins".into()).stack_size(KEEPING_STACK);
-    thread.spawn(run).ok().map(|_| keeping)
+    thread.spawn(run).ok().map(|_| resuming)
 }
 
 /// Bytes of the stack of that thread, which only sends messages.
@@ -134,7 +135,7 @@ impl NodeClient {
         let (memory, registration) = prepare(memory, &welcome, options)?;
         let ConnectOptions { checksums, verify, .. } = *options;
         let connection = Arc::new(connection);
-        let _keeping = keep_pins(&connection, Duration::from_millis(welcome.lease_ms));
+        let _keeping = resume_pins(&connection, Duration::from_millis(welcome.lease_ms));
         let (boundary, unverified) = (welcome.boundary, AtomicU64::new(0));
         let inner = Arc::new(ClientInner {
             connection,
@@ -440,7 +441,7 @@ impl NodeClient {
     /// Reserves a block, copies a value into it, and commits it.
     ///
     /// # Errors
-    /// Those of [`reserve`](Self::reserve) and [`commit`](Self::commit).
+    /// The errors of [`reserve`](Self::reserve) and [`commit`](Self::commit).
     pub fn insert(&self, key: impl AsRef<[u8]>, value: &[u8]) -> Result<(), ClientError> {
         self.insert_with(key, value, ValueOptions::default())
     }

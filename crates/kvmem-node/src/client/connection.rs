@@ -1,62 +1,32 @@
-//! *Connection*: requests of many threads on one channel.
+//! [`Connection`]: the calls of many threads to a server that may be replaced.
 //!
 //! A thread sends its request and then waits for its answer. One of the waiting threads reads the
-//! channel, and gives the others their answers. Requests of several threads so overlap, and no
-//! thread of the client's own is needed.
+//! channel, and passes the others their answers. Requests of several threads overlap without a
+//! background thread.
 
-use std::collections::{HashMap, HashSet};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
 
 use super::channel::Channel;
 use super::grants::Grants;
+use super::greeting::{
+    Encoded, FORBIDDEN_FOR, Failure, Greeted, Limits, disconnected, greet, is_forbidden, leave,
+    open_channel, receive,
+};
+use super::link::{Link, Outcome, handles_of};
+use super::resume::{Named, Resumption, resume_grants};
 use super::{ClientError, ConnectOptions, farewell};
 use crate::error::CallError;
 use crate::node::{BlockHandle, MAX_BATCH};
-use crate::protocol::{
-    Answer, Call, MAX_MESSAGE, NO_ANSWER, PROTOCOL_VERSION, Response, Welcome, decode, encode,
-};
+use crate::protocol::{Answer, Call, MAX_MESSAGE, NO_ANSWER, Response, Welcome, decode, encode};
 use crate::session_file::SessionView;
-use crate::socket;
-
-/// Handles of one [`Call::Keep`].
-const KEPT_PER_MESSAGE: usize = 4096;
-
-/// The time in which a server that starts gives its socket the mode that it is to have.
-const FORBIDDEN_FOR: Duration = Duration::from_millis(200);
 
 /// The longest time between two attempts to connect.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
-
-type Outcome = Result<Answer, CallError>;
-
-/// The epoch of a release that ends reservations alone.
-pub(super) const NO_PINS: u64 = 0;
-
-/// The channel to one server, and the answers that came.
-#[derive(Debug)]
-struct Line {
-    /// Counts the connections of this client.
-    number: u64,
-    channel: Arc<Channel>,
-    /// Why no more answers come.
-    broken: Option<Errno>,
-    next_id: u32,
-    /// Requests without an answer: `None` until it comes.
-    /// There are as many as threads, so they are searched one by one.
-    waiting: Vec<(u32, Option<Outcome>)>,
-    /// Requests without an answer that no thread waits for, because their calls were interrupted.
-    abandoned: HashSet<u32>,
-    /// What their answers gave.
-    unwanted: Vec<(u64, Vec<BlockHandle>)>,
-    /// Whether a thread reads the channel.
-    reading: bool,
-}
 
 /// Memory for the messages of one call.
 #[derive(Debug, Default)]
@@ -67,15 +37,15 @@ struct Buffers {
 
 #[derive(Debug)]
 struct Shared {
-    line: Option<Line>,
+    link: Option<Link>,
     grants: Grants,
     /// The server has other memory.
     replaced: bool,
     /// Whether a thread connects again, without the lock.
     connecting: bool,
     /// Releases that the channel had no space for.
-    owed: Vec<(u64, Vec<BlockHandle>)>,
-    lines: u64,
+    pending_releases: Vec<(u64, Vec<BlockHandle>)>,
+    links: u64,
     /// The number of the connection on which the client has said goodbye; 0: none.
     said_goodbye: u64,
     token: u64,
@@ -95,11 +65,11 @@ pub(super) struct Connection {
     changed: Condvar,
     /// The process that connected.
     process: u32,
-    /// What tells whether pins are lost. Changed under the lock of `shared`.
+    /// Shows whether pins were revoked. Changed under the lock of `shared`.
     pin_state: RwLock<PinState>,
 }
 
-/// What tells a thread whether pins are lost.
+/// Shows a thread whether pins were revoked.
 #[derive(Debug)]
 struct PinState {
     /// Counts the times that the client has learnt that the server has revoked its pins.
@@ -145,14 +115,14 @@ impl Connection {
                 }
             }
         };
-        let line = Line::new(1, channel);
+        let link = Link::new(1, channel);
         let shared = Shared {
-            line: Some(line),
+            link: Some(link),
             grants: Grants::of_epoch(welcome.epoch),
             replaced: false,
             connecting: false,
-            owed: Vec::new(),
-            lines: 1,
+            pending_releases: Vec::new(),
+            links: 1,
             said_goodbye: 0,
             token: welcome.token,
             spare: Vec::new(),
@@ -224,7 +194,7 @@ impl Connection {
 
     /// Returns whether the channel is a pair of rings.
     pub(super) fn has_rings(&self) -> bool {
-        self.lock().line.as_ref().is_some_and(|line| line.channel.has_rings())
+        self.lock().link.as_ref().is_some_and(|link| link.channel.has_rings())
     }
 
     pub(super) fn is_forked(&self) -> bool {
@@ -281,44 +251,44 @@ impl Connection {
             return;
         }
         let mut shared = self.lock();
-        if shared.line.as_ref().is_some_and(|line| line.broken.is_none()) {
-            shared.owed.push((epoch, handles));
-            self.send_owed(&mut shared);
+        if shared.link.as_ref().is_some_and(|link| link.broken.is_none()) {
+            shared.pending_releases.push((epoch, handles));
+            self.send_pending_releases(&mut shared);
         }
         // A broken connection is made again by the next call, which tells what the client has.
     }
 
     /// Sends releases, as far as there is space.
-    fn send_owed(&self, shared: &mut Shared) {
-        let Some(line) = shared.line.as_ref().filter(|line| line.broken.is_none()) else { return };
-        let channel = Arc::clone(&line.channel);
+    fn send_pending_releases(&self, shared: &mut Shared) {
+        let Some(link) = shared.link.as_ref().filter(|link| link.broken.is_none()) else { return };
+        let channel = Arc::clone(&link.channel);
         let mut buffers = shared.spare.pop().unwrap_or_default();
-        while let Some((epoch, handles)) = shared.owed.pop() {
+        while let Some((epoch, handles)) = shared.pending_releases.pop() {
             let call = Call::Release { epoch, handles: handles.as_slice().into() };
             encode(&Encoded { id: NO_ANSWER, call: &call }, &mut buffers.request);
             if matches!(channel.try_send(&buffers.request), Ok(false)) {
-                shared.owed.push((epoch, handles));
+                shared.pending_releases.push((epoch, handles));
                 break;
             }
         }
         shared.spare.push(buffers);
     }
 
-    /// Tells the server that this process runs, if it has pins. If the connection is broken and the
-    /// client has pins or reservations, connects again: the next server then need not keep them for
-    /// a client of which it does not hear.
-    pub(super) fn keep_pins(&self) {
+    /// Notifies the server that this process runs, if it has pins. If the connection is broken and
+    /// the client has pins or reservations, connects again: the next server then need not keep them
+    /// for a client of which it does not hear.
+    pub(super) fn resume_pins(&self) {
         if self.is_forked() {
             return;
         }
         let mut shared = self.lock();
-        if let Some(line) = shared.line.as_mut().filter(|it| it.channel.has_ended()) {
-            line.broken.get_or_insert(Errno::CONNRESET);
+        if let Some(link) = shared.link.as_mut().filter(|it| it.channel.has_ended()) {
+            link.broken.get_or_insert(Errno::CONNRESET);
             self.changed.notify_all();
         }
         let has_pins = !shared.grants.pins.is_empty();
         let has_anything = has_pins || !shared.grants.reservations.is_empty();
-        if has_anything && shared.line.as_ref().is_none_or(|line| line.broken.is_some()) {
+        if has_anything && shared.link.as_ref().is_none_or(|link| link.broken.is_some()) {
             // The interrupt looks for signals of the thread that makes a call, which this is not.
             let options = ConnectOptions { interrupt: None, ..self.options.clone() };
             let until = Instant::now().checked_add(options.answer_within);
@@ -326,22 +296,22 @@ impl Connection {
             drop(self.reconnect(shared, Limits { options: &options, until }));
             return;
         }
-        self.send_owed(&mut shared);
+        self.send_pending_releases(&mut shared);
         drop(shared);
         if has_pins {
-            self.tell(&Call::KeepPins);
+            self.notify(&Call::KeepPins);
         }
     }
 
     /// Sends a message that has no answer, if there is a connection and space. Never waits. Returns
     /// the number of the connection that has taken it.
-    pub(super) fn tell(&self, call: &Call<'_>) -> Option<u64> {
+    pub(super) fn notify(&self, call: &Call<'_>) -> Option<u64> {
         if self.is_forked() {
             return None;
         }
         let mut shared = self.lock();
-        let line = shared.line.as_ref().filter(|line| line.broken.is_none())?;
-        let (number, channel) = (line.number, Arc::clone(&line.channel));
+        let link = shared.link.as_ref().filter(|link| link.broken.is_none())?;
+        let (number, channel) = (link.number, Arc::clone(&link.channel));
         let mut buffers = shared.spare.pop().unwrap_or_default();
         drop(shared);
         encode(&Encoded { id: NO_ANSWER, call }, &mut buffers.request);
@@ -353,7 +323,7 @@ impl Connection {
 
     /// Says that the client writes no more.
     pub(super) fn say_goodbye(&self) {
-        if let Some(number) = self.tell(&Call::Goodbye) {
+        if let Some(number) = self.notify(&Call::Goodbye) {
             self.lock().said_goodbye = number;
         }
     }
@@ -375,17 +345,17 @@ impl Connection {
         let limit = self.options.answer_within.saturating_add(waits_for);
         let limits = Limits { options: &self.options, until: Instant::now().checked_add(limit) };
         let mut shared = self.lock();
-        while shared.line.as_ref().is_none_or(|line| line.broken.is_some()) {
+        while shared.link.as_ref().is_none_or(|link| link.broken.is_some()) {
             shared = self.reconnect(shared, limits)?;
         }
-        if !shared.owed.is_empty() {
-            self.send_owed(&mut shared);
+        if !shared.pending_releases.is_empty() {
+            self.send_pending_releases(&mut shared);
         }
-        let line = shared.line.as_mut().expect("the connection was just made");
-        let (number, channel) = (line.number, Arc::clone(&line.channel));
-        line.next_id = line.next_id.checked_add(1).unwrap_or(NO_ANSWER + 1);
-        let id = line.next_id;
-        line.waiting.push((id, None));
+        let link = shared.link.as_mut().expect("the connection was just made");
+        let (number, channel) = (link.number, Arc::clone(&link.channel));
+        link.next_id = link.next_id.checked_add(1).unwrap_or(NO_ANSWER + 1);
+        let id = link.next_id;
+        link.waiting.push((id, None));
         let mut buffers = shared.spare.pop().unwrap_or_default();
         drop(shared);
         let buffer = &mut buffers.request;
@@ -399,31 +369,31 @@ impl Connection {
         };
         let mut shared = self.lock();
         if let Err(failure) = sent {
-            if let Some(line) = shared.line.as_mut().filter(|line| line.number == number) {
-                line.remove(id);
+            if let Some(link) = shared.link.as_mut().filter(|link| link.number == number) {
+                link.remove(id);
                 // Nothing of a call that has found no space was sent.
                 if let Failure::Transient(errno) = failure
                     && errno != Errno::TIMEDOUT
                 {
-                    line.broken.get_or_insert(errno);
+                    link.broken.get_or_insert(errno);
                     self.changed.notify_all();
                 }
             }
             return Err(failure);
         }
         loop {
-            let Some(line) = shared.line.as_mut().filter(|line| line.number == number) else {
+            let Some(link) = shared.link.as_mut().filter(|link| link.number == number) else {
                 return Err(Failure::Transient(Errno::CONNRESET));
             };
-            if let Some(outcome) = line.remove_answered(id) {
+            if let Some(outcome) = link.remove_answered(id) {
                 shared.spare.push(buffers);
                 return Ok((outcome, shared));
             }
-            if let Some(errno) = line.broken {
-                line.remove(id);
+            if let Some(errno) = link.broken {
+                link.remove(id);
                 return Err(Failure::Transient(errno));
             }
-            if line.reading {
+            if link.reading {
                 let (guard, interrupted) = self.wait(shared, limits);
                 shared = guard;
                 if let Err(failure) = interrupted {
@@ -432,24 +402,24 @@ impl Connection {
                 }
                 continue;
             }
-            line.reading = true;
+            link.reading = true;
             drop(shared);
             let received = receive(&channel, &mut buffers.answer, limits);
             shared = self.lock();
             let mut unwanted = Vec::new();
             let mut interrupted = None;
             let mut of_another = false;
-            if let Some(line) = shared.line.as_mut().filter(|line| line.number == number) {
-                line.reading = false;
+            if let Some(link) = shared.link.as_mut().filter(|link| link.number == number) {
+                link.reading = false;
                 match received {
-                    Ok(len) => line.take(Ok(decode::<Response>(&buffers.answer[..len]))),
+                    Ok(len) => link.take(Ok(decode::<Response>(&buffers.answer[..len]))),
                     Err(Failure::Transient(errno)) if errno != Errno::TIMEDOUT => {
-                        line.take(Err(errno));
+                        link.take(Err(errno));
                     }
                     Err(failure) => interrupted = Some(failure),
                 }
-                of_another = line.broken.is_none() && !line.is_answered(id);
-                unwanted = std::mem::take(&mut line.unwanted);
+                of_another = link.broken.is_none() && !link.is_answered(id);
+                unwanted = std::mem::take(&mut link.unwanted);
             }
             // The call costs a system call even if no thread waits.
             if shared.sleepers > 0 {
@@ -498,12 +468,12 @@ impl Connection {
 
     /// Gives up a request. What its answer gives, now or later, is released.
     fn abandon(&self, mut shared: MutexGuard<'_, Shared>, number: u64, id: u32) {
-        let Some(line) = shared.line.as_mut().filter(|line| line.number == number) else { return };
-        let unwanted = match line.remove_answered(id) {
+        let Some(link) = shared.link.as_mut().filter(|link| link.number == number) else { return };
+        let unwanted = match link.remove_answered(id) {
             Some(outcome) => handles_of(&outcome),
             None => {
-                line.remove(id);
-                line.abandoned.insert(id);
+                link.remove(id);
+                link.abandoned.insert(id);
                 None
             }
         };
@@ -513,8 +483,8 @@ impl Connection {
         }
     }
 
-    /// Connects again, and tells the server what the client has, or waits until another thread has
-    /// tried. The lock is free meanwhile: pins and reservations can be dropped.
+    /// Connects again, and names to the server what the client has, or waits until another thread
+    /// has tried. The lock is free meanwhile: pins and reservations can be dropped.
     fn reconnect<'a>(
         &'a self,
         mut shared: MutexGuard<'a, Shared>,
@@ -537,10 +507,10 @@ impl Connection {
         if let Err(Failure::Final(ClientError::MemoryReplaced)) = greeted {
             shared.replaced = true;
         }
-        let (channel, token, view, kept) = greeted?;
+        let (channel, token, view, held) = greeted?;
         // What was owed on the connection of before was not named.
-        shared.owed.clear();
-        match kept {
+        shared.pending_releases.clear();
+        match held {
             Resumption::Session { epoch, pins, pin_word } => {
                 let mut dropped = named.dropped_since(&shared.grants, pins);
                 shared.grants.epoch = epoch;
@@ -553,7 +523,7 @@ impl Connection {
                 }
                 while !dropped.is_empty() {
                     let rest = dropped.split_off(dropped.len().min(MAX_BATCH));
-                    shared.owed.push((epoch, std::mem::replace(&mut dropped, rest)));
+                    shared.pending_releases.push((epoch, std::mem::replace(&mut dropped, rest)));
                 }
             }
             Resumption::Nothing { epoch, pin_word } => {
@@ -568,8 +538,8 @@ impl Connection {
             }
         }
         shared.token = token;
-        shared.lines += 1;
-        shared.line = Some(Line::new(shared.lines, channel));
+        shared.links += 1;
+        shared.link = Some(Link::new(shared.links, channel));
         Ok(shared)
     }
 
@@ -584,13 +554,13 @@ impl Connection {
         if welcome.node_id != self.node_id {
             return Err(Failure::Final(ClientError::MemoryReplaced));
         }
-        let kept = if welcome.resumed {
-            keep(&socket, named, limits)?
+        let held = if welcome.resumed {
+            resume_grants(&socket, named, limits)?
         } else {
             Resumption::Nothing { epoch: welcome.epoch, pin_word: welcome.pin_word }
         };
         let channel = open_channel(socket, welcome.resumed, limits)?;
-        Ok((channel, welcome.token, view, kept))
+        Ok((channel, welcome.token, view, held))
     }
 }
 
@@ -603,7 +573,7 @@ impl Drop for Connection {
             return;
         }
         let has_said = |shared: &Shared| {
-            shared.line.as_ref().is_some_and(|line| line.number == shared.said_goodbye)
+            shared.link.as_ref().is_some_and(|link| link.number == shared.said_goodbye)
         };
         if !has_said(&self.lock()) {
             self.say_goodbye();
@@ -624,328 +594,9 @@ fn say_goodbye_at(path: &Path, options: &ConnectOptions, token: u64) -> Result<(
     let limits = Limits { options, until: Instant::now().checked_add(options.answer_within) };
     let Greeted { socket, welcome, .. } = greet(path, limits, token)?;
     if welcome.resumed {
-        keep(&socket, &Named::default(), limits)?;
+        resume_grants(&socket, &Named::default(), limits)?;
     }
     // A server that does not know the session has begun one.
     leave(&socket);
     Ok(())
-}
-
-/// Says goodbye on a connection that no other thread uses.
-fn leave(socket: &OwnedFd) {
-    let mut buffer = Vec::new();
-    encode(&Encoded { id: NO_ANSWER, call: &Call::Goodbye }, &mut buffer);
-    // It has space: each request has had its answer.
-    let _ = socket::send(socket, &buffer, &[], SendFlags::DONTWAIT);
-}
-
-/// What a server still has of a client that connects again.
-enum Resumption {
-    /// The session with its reservations, and either all of its pins or none.
-    Session { epoch: u64, pins: bool, pin_word: u64 },
-    /// A new session.
-    Nothing { epoch: u64, pin_word: u64 },
-}
-
-/// What a client has named to a server when it connects again.
-#[derive(Default)]
-struct Named {
-    pins: HashMap<BlockHandle, u32>,
-    reservations: Vec<BlockHandle>,
-}
-
-impl Named {
-    fn of(grants: &Grants) -> Named {
-        let reservations = grants.reservations.keys().copied().collect();
-        Named { pins: grants.pins(), reservations }
-    }
-
-    /// Returns what the client has dropped since: with the pins, if the server still has them.
-    fn dropped_since(&self, grants: &Grants, with_pins: bool) -> Vec<BlockHandle> {
-        let has = |handle: &&BlockHandle| !grants.reservations.contains_key(handle);
-        let mut dropped: Vec<BlockHandle> = self.reservations.iter().filter(has).copied().collect();
-        if with_pins {
-            let left = grants.pins();
-            for (handle, count) in &self.pins {
-                let fewer = count.saturating_sub(left.get(handle).copied().unwrap_or(0));
-                dropped.extend(std::iter::repeat_n(*handle, fewer as usize));
-            }
-        }
-        dropped
-    }
-}
-
-/// What ends a wait.
-#[derive(Clone, Copy)]
-struct Limits<'a> {
-    options: &'a ConnectOptions,
-    /// `None`: never.
-    until: Option<Instant>,
-}
-
-impl Limits<'_> {
-    /// Fails if the wait is to end, with [`Errno::TIMEDOUT`] if its time is over.
-    fn check(&self) -> Result<(), Failure> {
-        self.options.check_interrupt()?;
-        match self.until {
-            Some(until) if Instant::now() >= until => Err(Failure::Transient(Errno::TIMEDOUT)),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Receives a message, or ends because the call is to end.
-fn receive(channel: &Channel, buffer: &mut Vec<u8>, limits: Limits<'_>) -> Result<usize, Failure> {
-    loop {
-        match channel.receive(buffer) {
-            // The time of `ConnectOptions::look` is over.
-            Err(Errno::AGAIN) => limits.check()?,
-            received => return received.map_err(Failure::Transient),
-        }
-    }
-}
-
-impl Line {
-    fn new(number: u64, channel: Channel) -> Line {
-        Line {
-            number,
-            channel: Arc::new(channel),
-            broken: None,
-            next_id: NO_ANSWER,
-            waiting: Vec::new(),
-            abandoned: HashSet::new(),
-            unwanted: Vec::new(),
-            reading: false,
-        }
-    }
-
-    /// Ends the wait for an answer.
-    fn remove(&mut self, id: u32) {
-        self.waiting.retain(|(of, _)| *of != id);
-    }
-
-    /// Returns whether an answer has come.
-    fn is_answered(&self, id: u32) -> bool {
-        self.waiting.iter().any(|(of, it)| *of == id && it.is_some())
-    }
-
-    /// Ends the wait for an answer that has come.
-    fn remove_answered(&mut self, id: u32) -> Option<Outcome> {
-        let place = self.waiting.iter().position(|(of, it)| *of == id && it.is_some())?;
-        self.waiting.swap_remove(place).1
-    }
-
-    /// Gives an answer to the thread that waits for it.
-    fn take(&mut self, response: Result<Option<Response>, Errno>) {
-        match response {
-            Ok(Some(Response { id, result })) => {
-                if let Some((_, place)) = self.waiting.iter_mut().find(|(of, _)| *of == id) {
-                    *place = Some(result);
-                } else if self.abandoned.remove(&id) {
-                    self.unwanted.extend(handles_of(&result));
-                }
-                // Any other answer is that of a server that went mad.
-            }
-            Ok(None) => self.broken = Some(Errno::CONNRESET),
-            Err(errno) => self.broken = Some(errno),
-        }
-    }
-}
-
-/// Returns the pins and reservations that an answer gives, and the epoch of the pins.
-fn handles_of(outcome: &Outcome) -> Option<(u64, Vec<BlockHandle>)> {
-    match outcome {
-        Ok(Answer::Pinned { epoch, blocks, .. }) => {
-            Some((*epoch, blocks.iter().flatten().map(|it| it.handle).collect()))
-        }
-        Ok(Answer::Reserved(blocks)) => {
-            Some((NO_PINS, blocks.iter().map(|it| it.handle).collect()))
-        }
-        _ => None,
-    }
-}
-
-/// Why an attempt failed.
-enum Failure {
-    /// Another one may succeed.
-    Transient(Errno),
-    Final(ClientError),
-}
-
-impl From<ClientError> for Failure {
-    fn from(error: ClientError) -> Failure {
-        Failure::Final(error)
-    }
-}
-
-/// As [`Request`], with a borrowed call.
-#[derive(serde::Serialize)]
-struct Encoded<'a> {
-    id: u32,
-    call: &'a Call<'a>,
-}
-
-fn disconnected(path: &Path, waited: Duration, errno: Errno) -> ClientError {
-    let (path, error) = (path.display().to_string(), errno.into());
-    if is_forbidden(errno) {
-        let own = rustix::process::geteuid().as_raw();
-        return ClientError::SocketNotAllowed { path, own, error };
-    }
-    ClientError::Disconnected { path, waited_ms: waited.as_millis() as u64, error }
-}
-
-/// Returns whether the user of this process may not reach the socket.
-fn is_forbidden(errno: Errno) -> bool {
-    matches!(errno, Errno::ACCESS | Errno::PERM)
-}
-
-/// A server that has answered the greeting.
-struct Greeted {
-    socket: OwnedFd,
-    /// The memory file.
-    file: OwnedFd,
-    view: SessionView,
-    welcome: Welcome,
-}
-
-/// Connects and greets.
-fn greet(path: &Path, limits: Limits<'_>, token: u64) -> Result<Greeted, Failure> {
-    let look = limits.options.look();
-    let socket = socket::connect_within(path, look).map_err(Failure::Transient)?;
-    // Before the first byte: what the client says and stores is for this server alone.
-    let uid = socket::peer_uid(&socket).map_err(Failure::Transient)?;
-    limits.options.check_server(path, uid)?;
-    let ConnectOptions { namespace, read_only, .. } = limits.options;
-    let (version, read_only) = (PROTOCOL_VERSION, *read_only);
-    let hello = Call::Hello { version, namespace, read_only, token };
-    let (answer, descriptors) =
-        exchange(&socket, &hello, limits).map_err(|failure| reason_of_close(&socket, failure))?;
-    let Answer::Welcome(welcome) = answer else {
-        return Err(ClientError::Protocol { what: "the server did not answer the greeting" }.into());
-    };
-    let Ok([file, sessions]) = <[OwnedFd; 2]>::try_from(descriptors) else {
-        return Err(ClientError::Protocol {
-            what: "the server answered the greeting without the files of its memory",
-        }
-        .into());
-    };
-    let view = SessionView::attach(sessions, welcome.session);
-    let no_session = || ClientError::Protocol { what: "the server sent an invalid session number" };
-    let view = view.map_err(ClientError::Memory)?.ok_or_else(no_session)?;
-    Ok(Greeted { socket, file, view, welcome })
-}
-
-/// Returns the reason for which the server has closed the connection before it read the greeting,
-/// if it sent one.
-fn reason_of_close(socket: &OwnedFd, failure: Failure) -> Failure {
-    let Failure::Transient(Errno::PIPE | Errno::CONNRESET) = failure else { return failure };
-    let mut buffer = vec![0; 4096];
-    let packet = socket::receive(socket, &mut buffer, RecvFlags::DONTWAIT);
-    match packet.ok().and_then(|packet| decode::<Response>(&buffer[..packet.len])) {
-        Some(Response { result: Err(error), .. }) => ClientError::Call(error).into(),
-        _ => failure,
-    }
-}
-
-/// Asks for rings if the client wants them and the server has some. `resumed` says that the session
-/// stays if that fails.
-fn open_channel(socket: OwnedFd, resumed: bool, limits: Limits<'_>) -> Result<Channel, Failure> {
-    if !limits.options.rings {
-        return Ok(Channel::by_socket(socket));
-    }
-    let failure = match exchange(&socket, &Call::Rings, limits) {
-        Ok((Answer::Rings, descriptors)) => return Ok(Channel::by_rings(socket, descriptors)?),
-        Ok(_) => {
-            ClientError::Protocol { what: "the server did not answer the request for rings" }.into()
-        }
-        Err(Failure::Final(ClientError::Call(CallError::TooMany { .. }))) => {
-            return Ok(Channel::by_socket(socket));
-        }
-        Err(failure) => failure,
-    };
-    if !resumed {
-        // The session that was just begun is not used.
-        leave(&socket);
-    }
-    Err(failure)
-}
-
-/// Tells a server what this client has, which its predecessor gave it.
-fn keep(socket: &OwnedFd, named: &Named, limits: Limits<'_>) -> Result<Resumption, Failure> {
-    let pins: Vec<(BlockHandle, u32)> =
-        named.pins.iter().map(|(handle, count)| (*handle, *count)).collect();
-    for pins in pins.chunks(KEPT_PER_MESSAGE) {
-        let call = Call::Keep { pins: pins.to_vec(), reservations: Vec::new() };
-        exchange(socket, &call, limits)?;
-    }
-    for reservations in named.reservations.chunks(KEPT_PER_MESSAGE) {
-        let reservations = reservations.to_vec();
-        exchange(socket, &Call::Keep { pins: Vec::new(), reservations }, limits)?;
-    }
-    match exchange(socket, &Call::Kept, limits)?.0 {
-        Answer::Kept { epoch, pins_kept, pin_word } => {
-            Ok(Resumption::Session { epoch, pins: pins_kept, pin_word })
-        }
-        _ => Err(ClientError::Protocol {
-            what: "the server did not answer the request to resume the session",
-        }
-        .into()),
-    }
-}
-
-/// Sends one request on a connection that no other thread uses, and receives its answer.
-fn exchange(
-    socket: &OwnedFd,
-    call: &Call<'_>,
-    limits: Limits<'_>,
-) -> Result<(Answer, Vec<OwnedFd>), Failure> {
-    let id = NO_ANSWER + 1;
-    let mut buffer = Vec::new();
-    encode(&Encoded { id, call }, &mut buffer);
-    socket::send(socket, &buffer, &[], SendFlags::empty()).map_err(Failure::Transient)?;
-    buffer.resize(MAX_MESSAGE, 0);
-    let packet = loop {
-        match socket::receive(socket, &mut buffer, RecvFlags::empty()) {
-            Err(Errno::AGAIN) => limits.check()?,
-            received => break received.map_err(Failure::Transient)?,
-        }
-    };
-    if packet.len == 0 {
-        return Err(Failure::Transient(Errno::CONNRESET));
-    }
-    match decode::<Response>(&buffer[..packet.len]) {
-        Some(Response { result, .. }) => {
-            let answer = result.map_err(ClientError::Call)?;
-            Ok((answer, packet.descriptors))
-        }
-        None => Err(ClientError::Protocol {
-            what: "the server sent an answer that this release cannot decode",
-        }
-        .into()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::node::Granted;
-
-    #[test]
-    fn what_an_abandoned_call_is_given_is_released() {
-        let (socket, _peer) = std::os::unix::net::UnixStream::pair().expect("a pair");
-        let mut line = Line::new(1, Channel::by_socket(socket.into()));
-        let handle = BlockHandle { slot: 3, generation: 7 };
-        let granted = Granted { handle, offset: 0, len: 1, checksum: None };
-        let pinned = || {
-            let blocks = vec![None, Some(granted)];
-            Ok(Answer::Pinned { epoch: 9, blocks, pending: Vec::new() })
-        };
-        line.waiting.push((5, None));
-        line.abandoned.insert(6);
-        for id in [5, 6, 7] {
-            line.take(Ok(Some(Response { id, result: pinned() })));
-        }
-        assert!(matches!(line.remove_answered(5), Some(Ok(Answer::Pinned { .. }))));
-        assert_eq!((line.unwanted, line.abandoned.len()), (vec![(9, vec![handle])], 0));
-    }
 }

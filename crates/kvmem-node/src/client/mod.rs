@@ -9,12 +9,12 @@
 //! # When the server restarts
 //!
 //! The mapping stays, and with it all registrations with devices. A call that finds the connection
-//! broken connects again, and tells the new server which pins and reservations the client has. A
-//! client that has any and makes no call does so by a thread of its own. The server has kept them:
-//! the index file names the session, whose client still lives. The call is then sent once more. All
-//! calls may be repeated: a batch that was committed already is found so. Only if the new server
-//! has other memory are the values gone: pins keep their bytes, because the mapping keeps the old
-//! file, and reservations can no longer be committed.
+//! broken connects again, and names to the new server which pins and reservations the client has. A
+//! client that has any and makes no call does so by a thread of its own. The server has retained
+//! them: the index file names the session, whose client still lives. The call is then sent once
+//! more. All calls may be repeated: a batch that was committed already is found so. Only if the new
+//! server has other memory are the values gone: pins keep their bytes, because the mapping keeps
+//! the old file, and reservations can no longer be committed.
 
 mod channel;
 #[expect(clippy::module_inception, reason = "one noun a file")]
@@ -23,12 +23,15 @@ mod connection;
 mod error;
 mod farewell;
 mod grants;
+mod greeting;
 mod inner;
+mod link;
 mod memory;
 mod operator;
 mod options;
 mod pins;
 mod reservation;
+mod resume;
 #[cfg(all(test, not(loom)))]
 mod tests;
 

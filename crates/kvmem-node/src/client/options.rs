@@ -86,7 +86,7 @@ pub struct ConnectOptions {
     /// call then waits awake for its answer for some microseconds. A server that has no more rings
     /// to give serves the calls by the socket.
     pub rings: bool,
-    /// What the client registers the whole memory with when it connects: all of it with all of
+    /// Registrars of the whole memory, used when the client connects: all of it with all of
     /// them, or the connection fails. The registration stays while the client, its pins and its
     /// reservations do, also when the server restarts: the memory stays mapped where it is. A
     /// client that only reads has none.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::ClientError;
-use super::connection::NO_PINS;
 use super::grants::Blocks;
 use super::inner::ClientInner;
+use super::link::NO_PINS;
 use crate::crc;
 use crate::node::{BlockHandle, Granted, MAX_BATCH};
 
@@ -75,8 +75,8 @@ impl PinBatch {
 
     /// Returns whether the values are still pinned. If they are, the bytes that this thread has
     /// read before are those of the values: ask after reading, if a server may
-    /// [reclaim](crate::ServerOptions::reclaim_pins) pins. The server tells through memory, so no
-    /// call is made.
+    /// [reclaim](crate::ServerOptions::reclaim_pins) pins. The server notifies through memory, so
+    /// no call is made.
     ///
     /// A server that follows a killed one keeps the pins, and revokes them through the same memory.
     #[must_use]

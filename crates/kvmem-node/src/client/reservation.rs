@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::connection::NO_PINS;
 use super::inner::ClientInner;
+use super::link::NO_PINS;
 use super::{ClientError, ValueOptions};
 use crate::node::{BlockHandle, Granted};
 use crate::session_file;

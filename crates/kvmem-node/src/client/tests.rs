@@ -18,7 +18,7 @@ use crate::protocol::{
 use crate::session_file::SessionFile;
 use crate::{ring, socket};
 
-/// What the memory of the server has, in bytes.
+/// Length of the server's memory in bytes.
 const BYTES: usize = 64 << 10;
 
 /// How long the clients of floods wait for an answer.
@@ -89,7 +89,7 @@ fn flood(socket: &OwnedFd, packet: &[u8]) {
     }
 }
 
-/// What a hostile server gives as the doorbell of rings.
+/// Descriptor that a hostile server passes as the doorbell of rings.
 #[derive(Clone, Copy, Debug)]
 enum HostileBell {
     /// Its counter is so high that a write waits.
@@ -240,14 +240,14 @@ proptest! {
 }
 
 #[test]
-fn a_greeting_for_other_memory_is_told() {
+fn a_greeting_for_other_memory_is_reported() {
     let hostile = Hostile::start(Welcome { memory_len: 1 << 40, ..welcome() }, Vec::new());
     let error = hostile.connect().map(drop).expect_err("the file is shorter");
     assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
 }
 
 #[test]
-fn a_session_that_cannot_be_is_told() {
+fn a_session_that_cannot_be_is_reported() {
     let hostile = Hostile::start(Welcome { session: 256, ..welcome() }, Vec::new());
     let error = hostile.connect().map(drop).expect_err("there are 256 words");
     assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
@@ -285,7 +285,7 @@ fn a_reader_is_given_no_block() {
 }
 
 #[test]
-fn a_doorbell_that_is_a_pipe_is_told() {
+fn a_doorbell_that_is_a_pipe_is_reported() {
     let hostile = Hostile::start_with(welcome(), HostileBell::Pipe, Vec::new());
     let options = ConnectOptions { rings: true, ..ConnectOptions::default() };
     let error = hostile.connect_with(&options).map(drop).expect_err("a pipe is no doorbell");

@@ -25,7 +25,7 @@ pub(crate) struct SessionCell {
     rest: [AtomicU64; 3],
 }
 
-/// What a [`SessionCell`] says.
+/// The record in a [`SessionCell`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SessionRecord {
     pub(crate) token: u64,

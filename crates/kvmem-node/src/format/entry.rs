@@ -13,7 +13,7 @@ pub enum State {
     Free,
     /// A session writes to the extent. It has no key yet.
     Reserved,
-    /// As [`Reserved`](State::Reserved), with the key that a commit in progress gives it.
+    /// [`Reserved`](State::Reserved), with the key that a commit in progress assigns.
     Prepared,
     /// The value can be found under its key.
     Committed,
@@ -51,7 +51,7 @@ impl Word {
     }
 }
 
-/// What a commit adds to a reserved entry.
+/// The fields that a commit adds to a reserved entry.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Committing<'a> {
     pub(crate) key: &'a [u8],
@@ -86,7 +86,7 @@ pub(crate) struct EntryCell {
     users: [AtomicU64; WORDS_OF_BITMAP],
     /// When the value was last acquired, in milliseconds since the machine started.
     used_at: AtomicU64,
-    /// What the tier has of the value: [`CLEAN`], [`TO_REMOVE`], or 0.
+    /// State of the value in the tier: [`CLEAN`], [`TO_REMOVE`], or 0.
     tier: AtomicU64,
     /// The place of the value in the order of use: lower ones are evicted first.
     order: AtomicU64,
@@ -322,7 +322,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_other_versions_are_told() {
+    fn words_of_other_versions_are_reported() {
         for state in [State::Free, State::Reserved, State::Prepared, State::Committed] {
             let word = Word { state, key_len: 64, generation: u32::MAX };
             assert_eq!(Word::from_bits(word.bits()), Some(word));

@@ -13,7 +13,7 @@ const MESSAGES_VERSION: u8 = 1;
 /// The most bytes of a message. The longest one is the list of all names.
 pub(super) const MAX_HOLDER_MESSAGE: usize = 16 << 10;
 
-/// What a client requests of a memory holder.
+/// A request to a memory holder.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum HolderCall<'a> {
     Claim {
@@ -38,7 +38,7 @@ pub(super) enum HolderCall<'a> {
     Stop,
 }
 
-/// What a memory holder did.
+/// The answer of a memory holder.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum HolderAnswer {
     Done,
@@ -51,7 +51,7 @@ pub(super) enum HolderAnswer {
 
 pub(super) type HolderOutcome = Result<HolderAnswer, MemoryHolderCallError>;
 
-/// What a memory holder has under a name.
+/// Memory that a memory holder has under a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RetainedListed {
     /// The name.

@@ -32,7 +32,7 @@
 //!
 //! A name that has descriptors takes no others, and one message has all descriptors of a node. A
 //! server that ends in the middle leaves either both files or none. The memory holder ends when it
-//! is told to, or when it has held nothing, without a connection, for
+//! is stopped, or when it has held nothing, without a connection, for
 //! [`MemoryHolderOptions::idle`].
 
 mod client;

@@ -126,7 +126,7 @@ impl Node {
         touched
     }
 
-    /// As [`release`](Self::release), for a client that has had the pins in an epoch. If it is
+    /// [Releases](Self::release) handles of a client that has had the pins in an epoch. If it is
     /// over, only reservations end.
     pub(crate) fn release_of(
         &mut self,

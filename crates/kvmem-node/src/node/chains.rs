@@ -24,8 +24,8 @@
 //! Two values that name each other as parents would hold each other forever. The last value of a
 //! cycle that comes finds a child that waits for it and a parent in memory. Only such a value looks
 //! for itself among its ancestors. All values of a call together look at [`MAX_STEPS`] of them. A
-//! value that is its own ancestor, or cannot tell, counts as one without a parent while the server
-//! runs.
+//! value that is its own ancestor, or does not know, counts as one without a parent while the
+//! server runs.
 //!
 //! # Dead bytes
 //!

@@ -4,7 +4,7 @@
 //!
 //! A number has the *epoch* of its server in its upper bits, and counts the events of that server
 //! in the lower ones. The epoch is random, so a number of an earlier server never looks like one of
-//! this server, and a client that goes on with such a number is told that it missed events.
+//! this server, and a client that goes on with such a number learns that it missed events.
 //!
 //! | bits | what they are |
 //! |---|---|
@@ -58,7 +58,7 @@ pub struct Event {
 /// Events from a position on.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Events {
-    /// In the order of their numbers. Those of namespaces that the client may not use are left out.
+    /// In the order of their numbers, without events of namespaces that the client may not use.
     pub events: Vec<Event>,
     /// The position to go on with.
     pub next: u64,
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dropped_events_are_told() {
+    fn dropped_events_are_reported() {
         let mut log = EventLog::new(3);
         let start = log.next;
         for key in 0..5_u8 {

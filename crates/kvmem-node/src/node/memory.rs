@@ -16,7 +16,7 @@ use crate::format::{
 use crate::session_file::{self, SessionFile};
 
 /// The memory file, whose bytes are the values, the index file, which describes them, and the
-/// session file, which tells which clients live.
+/// session file, which shows which clients live.
 #[derive(Debug)]
 pub(crate) struct NodeMemory {
     pub(crate) bytes: Arc<Region>,

@@ -34,7 +34,7 @@ pub struct NodeOptions {
     pub default_limits: NamespaceLimits,
     /// The limits of single namespaces.
     pub limits: Vec<(String, NamespaceLimits)>,
-    /// The most events that are kept for [subscribers](super::Event).
+    /// The most events that are stored for [subscribers](super::Event).
     pub max_events: usize,
 }
 
@@ -70,7 +70,7 @@ pub enum Eviction {
     ScanResistant,
 }
 
-/// What a namespace may use.
+/// Limits of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NamespaceLimits {
     /// The most memory that its values and reservations take, each whole units of the

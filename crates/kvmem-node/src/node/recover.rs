@@ -34,7 +34,7 @@ use crate::error::NodeError;
 use crate::format::{MAX_SESSIONS, SessionRecord, State, TierRemovals, Word, announce};
 use crate::session_file::SessionFile;
 
-/// What a recovery found.
+/// Figures of a recovery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RecoveryReport {
@@ -46,7 +46,7 @@ pub struct RecoveryReport {
     pub completed: u64,
     /// Reservations that are free again because their client is gone.
     pub freed_reservations: u64,
-    /// Sessions whose client lives: their pins and reservations are kept.
+    /// Sessions whose client lives: their pins and reservations are resumed.
     pub orphaned_sessions: u64,
     /// Sessions whose client is gone.
     pub ended_sessions: u64,
@@ -68,8 +68,8 @@ pub(super) fn may_live(sessions: &SessionFile, record: &SessionRecord) -> bool {
 
 impl Node {
     /// Makes the state that an earlier server left in its three files, whose
-    /// [descriptors](crate::NodeServer::descriptors) were kept. O(n log n) for n entries that were
-    /// ever used.
+    /// [descriptors](crate::NodeServer::descriptors) were retained. O(n log n) for n entries that
+    /// were ever used.
     ///
     /// # Errors
     /// [`NodeError::BadIndex`]: the files cannot be used. They are not changed then.
@@ -80,8 +80,8 @@ impl Node {
         Node::recover_memory(NodeMemory::attach(files)?, options, may_live)
     }
 
-    /// Makes the state of mapped files. `may_live` tells whether the client of a session may still
-    /// live.
+    /// Makes the state of mapped files. `may_live` returns whether the client of a session may
+    /// still live.
     pub(super) fn recover_memory(
         memory: NodeMemory,
         options: NodeOptions,

@@ -62,7 +62,7 @@ impl Node {
         clearing.from == all
     }
 
-    /// As [`begin_clearing`](Self::begin_clearing), to the end. Returns how many values there were.
+    /// [Clears](Self::begin_clearing) to the end. Returns the number of values that there were.
     #[cfg(test)]
     pub(crate) fn clear(&mut self, namespace: Option<u16>) -> u64 {
         let mut clearing = self.begin_clearing(namespace);

@@ -34,7 +34,7 @@ impl SessionIndex {
     }
 }
 
-/// What a client says when it connects, and the kernel says of it.
+/// The greeting of a client, and its identity as the kernel reports it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewSession {
     pub(crate) pid: u32,
@@ -78,7 +78,7 @@ impl SessionPin {
     }
 }
 
-/// What a session has. The server chooses the numbers of entries, so their hash needs no secret.
+/// Grants of a session. The server chooses the numbers of entries, so their hash needs no secret.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) token: u64,
@@ -111,7 +111,7 @@ pub(super) struct Session {
     pub(super) pinned_bytes: u64,
     pub(super) reservations: HashMap<u32, ReservationState, FixedState>,
     pub(super) reserved_bytes: u64,
-    /// Those of fenced reservations.
+    /// Bytes of fenced reservations.
     pub(super) fenced_bytes: u64,
 }
 
@@ -332,7 +332,7 @@ impl Node {
     }
 
     /// Returns whether the client of a session may still reach the memory: a process has the lock
-    /// of the session, or the kernel cannot tell.
+    /// of the session, or the kernel does not know.
     pub(crate) fn may_live(&self, session: SessionIndex) -> bool {
         let lock_at = self.sessions.get(session).lock_at;
         self.memory.session_file.is_locked(lock_at).unwrap_or(true)

@@ -132,7 +132,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// What the sessions have, by a model without an index file.
+/// The grants of the sessions, by a model without an index file.
 #[derive(Clone, Debug, Default)]
 struct Had {
     reservations: Vec<BlockHandle>,
@@ -330,7 +330,7 @@ fn cut_off(history: &mut CallHistory, step: &Step) {
     let had = history.had.clone();
     let stores = test_stores::record(|| history.step(step));
     let after = found(&history.node);
-    let kept: Vec<BlockHandle> = had
+    let held: Vec<BlockHandle> = had
         .iter()
         .zip(&history.had)
         .flat_map(|(before, after)| {
@@ -357,7 +357,7 @@ fn cut_off(history: &mut CallHistory, step: &Step) {
             let lost = before.keys().filter(|key| !values.contains_key(*key));
             assert_eq!(lost.count(), 0, "a value is lost after {end} stores");
         }
-        for handle in &kept {
+        for handle in &held {
             assert!(node.live(*handle).is_ok(), "{handle:?} is lost after {end} stores");
         }
         // With all clients gone, nothing is in use but the values.
@@ -369,7 +369,7 @@ fn cut_off(history: &mut CallHistory, step: &Step) {
 }
 
 #[test]
-fn a_foreign_index_is_told() {
+fn a_foreign_index_is_reported() {
     let mut node = node();
     let session = begin(&mut node, 1);
     node.reserve(session, &[100, 100]).expect("there is space");
@@ -769,7 +769,7 @@ fn a_removed_value_that_is_pinned_across_a_restart_does_not_come_back() {
     assert!(tier.is_empty());
 }
 
-/// What the tier could not remove is not forgotten: the next server clears the tier.
+/// A removal that the tier failed to make is remembered: the next server clears the tier.
 #[test]
 fn a_removal_that_fails_is_made_by_the_next_server() {
     let failing: [fn(&mut Node, SessionIndex); 3] = [

@@ -45,7 +45,7 @@ pub(crate) struct Commit<'a> {
     pub(crate) ttl_ms: u64,
 }
 
-/// What a client requests.
+/// The request of a client.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Call<'a> {
     /// The first message of a connection.
@@ -58,12 +58,12 @@ pub(crate) enum Call<'a> {
     },
     /// Pins and reservations that a returning client has. Several such messages may follow the
     /// greeting.
-    Keep {
+    Resume {
         pins: Vec<(BlockHandle, u32)>,
         reservations: Vec<BlockHandle>,
     },
-    /// Ends the [`Keep`](Call::Keep) messages: everything else of the session is released.
-    Kept,
+    /// Ends the [`Resume`](Call::Resume) messages: everything else of the session is released.
+    ResumeEnd,
     Lookup {
         #[serde(borrow)]
         keys: Vec<Key<'a>>,

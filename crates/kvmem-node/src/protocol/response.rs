@@ -8,22 +8,22 @@ use crate::node::{Events, Granted, Listed, Located, NodeStats};
 /// A message of the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Response {
-    /// That of the request.
+    /// Id of the request.
     pub(crate) id: u32,
     pub(crate) result: Result<Answer, CallError>,
 }
 
-/// What the server did.
+/// The answer of the server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
     /// To a greeting. The message has two descriptors: the memory file, and the words of pins.
     Welcome(Welcome),
-    /// To [`Kept`](super::Call::Kept).
-    Kept {
-        /// That of the session's pins.
+    /// To [`ResumeEnd`](super::Call::ResumeEnd).
+    Resumed {
+        /// Epoch of the session's pins.
         epoch: u64,
         /// Whether it has all pins that were named; it has none of them otherwise.
-        pins_kept: bool,
+        pins_resumed: bool,
         /// As in the [welcome](Welcome::pin_word).
         pin_word: u64,
     },
@@ -34,7 +34,7 @@ pub(crate) enum Answer {
     Count(u64),
     /// One element for each key.
     Pinned {
-        /// That of the session's pins. A higher one says that all pins of before have ended.
+        /// Epoch of the session's pins. A higher one says that all earlier pins have ended.
         epoch: u64,
         blocks: Vec<Option<Granted>>,
         /// Positions of keys without a block whose values the tier is about to read. Empty if the
@@ -53,7 +53,7 @@ pub(crate) enum Answer {
     Located(Vec<Located>),
 }
 
-/// What a client learns when it connects.
+/// Answer to the greeting of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Welcome {
     pub(crate) version: u32,

@@ -26,7 +26,7 @@
 use std::collections::HashMap;
 
 use super::options::{AllowedGroup, Principal, ServerOptions};
-use super::turn::USER_PLACES;
+use super::quantum::USER_PLACES;
 use crate::error::{AccessError, CallError};
 use crate::format::MAX_NAMESPACE_NAME;
 
@@ -106,7 +106,7 @@ impl AccessRules {
     }
 
     /// Returns the most places of `all` that a user may have.
-    pub(super) fn places_of(&self, uid: u32, all: usize) -> usize {
+    pub(super) fn positions_of(&self, uid: u32, all: usize) -> usize {
         if self.is_operator(uid) { all } else { (all / USER_PLACES).max(1) }
     }
 

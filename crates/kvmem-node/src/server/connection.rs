@@ -29,7 +29,7 @@ pub(super) enum Stage {
         /// The handles that it has named.
         named: usize,
         /// Whether it still has all the pins that it has named.
-        pins_kept: bool,
+        pins_resumed: bool,
     },
 }
 
@@ -123,7 +123,7 @@ impl AcceptedConnection {
         }
     }
 
-    /// Returns whether a source of the connection waits for its turn.
+    /// Returns whether a source of the connection waits to be served.
     pub(super) fn is_ready(&self, source: Source) -> bool {
         match source {
             Source::Packets => self.packets_ready,
@@ -131,7 +131,7 @@ impl AcceptedConnection {
         }
     }
 
-    /// Notes whether a source of the connection waits for its turn.
+    /// Notes whether a source of the connection waits to be served.
     pub(super) fn set_ready(&mut self, source: Source, ready: bool) {
         match source {
             Source::Packets => self.packets_ready = ready,
@@ -157,7 +157,7 @@ impl AcceptedConnection {
         receive(&self.socket, buffer)
     }
 
-    /// Tells epoll what the connection waits for, if that has changed.
+    /// Registers with epoll what the connection waits for, if that has changed.
     pub(super) fn watch(&mut self, epoll: &OwnedFd) {
         let blocked = self.is_blocked();
         if blocked == self.waits_for_space {

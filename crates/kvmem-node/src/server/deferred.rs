@@ -1,13 +1,13 @@
 //! *Deferred* calls: those that wait for the tier, while others are served. An acquisition waits
 //! for values, a removal until they cannot come back, and a reservation for space.
 //!
-//! Calls that are much work wait, too, without a tier as well: each turn of the loop does a part of
-//! it, which takes less than a millisecond. These are reservations and acquisitions that must evict
-//! many values, and evictions and removals of many values by operators.
+//! Calls that are much work wait, too, without a tier as well: each iteration of the event loop
+//! does a part of it, which takes less than a millisecond. These are reservations and acquisitions
+//! that must evict many values, and evictions and removals of many values by operators.
 
 use super::connection::AcceptedConnection;
+use super::quantum::USER_RESERVED;
 use super::server::NodeServer;
-use super::turn::USER_RESERVED;
 use crate::error::{CallError, Quota};
 use crate::node::{Clearing, Evicted, Granted, MAX_BATCH, Node, SessionIndex, Waiting};
 use crate::protocol::{Answer, NO_ANSWER};
@@ -16,11 +16,12 @@ use crate::protocol::{Answer, NO_ANSWER};
 const MAX_DEFERRED: usize = 64;
 
 /// The most values that are evicted for one call, and for all calls that wait together, before
-/// others are served. The call waits, and goes on in the next turn of the loop. Some hundred
-/// evictions take less than a millisecond.
+/// others are served. The call waits, and goes on in the next iteration of the event loop. Some
+/// hundred evictions take less than a millisecond.
 const MAX_EVICTIONS: u32 = 512;
 
-/// The most pins and reservations that are over and are released in one turn of the loop.
+/// The most pins and reservations that are over and are released in one iteration of the event
+/// loop.
 const MAX_RELEASED: usize = 2048;
 
 /// The work for the moment when the tier is ready.
@@ -68,7 +69,7 @@ impl WaitingForSpace {
     }
 }
 
-/// An eviction by an operator that goes on in the next turn of the loop.
+/// An eviction by an operator that goes on in the next iteration of the event loop.
 #[derive(Debug)]
 pub(super) struct Evicting {
     connection: u32,
@@ -81,7 +82,7 @@ pub(super) struct Evicting {
     next: Evicted,
 }
 
-/// A removal of all values, which goes on in the next turn of the loop.
+/// A removal of all values, which goes on in the next iteration of the event loop.
 #[derive(Debug)]
 pub(super) struct ClearingFor {
     connection: u32,
@@ -156,7 +157,7 @@ impl NodeServer {
         self.node.evictions_left = limit;
         let result = change(&mut self.node);
         let evicted = limit - std::mem::replace(&mut self.node.evictions_left, u32::MAX);
-        self.turn.spend(evicted as usize);
+        self.quantum.spend(evicted as usize);
         (result, evicted)
     }
 
@@ -228,8 +229,8 @@ impl NodeServer {
         Ok(None)
     }
 
-    /// Returns whether a reservation that failed may succeed later: in the next turn of the loop,
-    /// which evicts more values, or when the tier has done its jobs.
+    /// Returns whether a reservation that failed may succeed later: in the next iteration of the
+    /// event loop, which evicts more values, or when the tier has done its jobs.
     fn space_will_come(&self, session: SessionIndex, error: &CallError) -> bool {
         match error {
             _ if self.evictions_ended => true,
@@ -262,7 +263,8 @@ impl NodeServer {
         (result, evicted)
     }
 
-    /// Evicts values for an operator. `None`: the call goes on in the next turn of the loop.
+    /// Evicts values for an operator. `None`: the call goes on in the next iteration of the event
+    /// loop.
     pub(super) fn evict(
         &mut self,
         connection: &mut AcceptedConnection,
@@ -283,7 +285,8 @@ impl NodeServer {
         None
     }
 
-    /// Evicts values of some bytes, as many as one turn has. Returns the bytes, and how it goes on.
+    /// Evicts values of some bytes, as many as one quantum has. Returns the bytes, and how it goes
+    /// on.
     fn evict_some(&mut self, namespace: Option<&str>, bytes: u64) -> (u64, Evicted) {
         let named = self.namespace_named(namespace);
         let Some(namespace) = named else { return (0, Evicted::Enough) };
@@ -321,7 +324,7 @@ impl NodeServer {
     }
 
     /// Removes all values of a namespace, or of all, for an operator, from the tier, too. `None`:
-    /// the call goes on in the next turn of the loop.
+    /// the call goes on in the next iteration of the event loop.
     pub(super) fn clear(
         &mut self,
         connection: &mut AcceptedConnection,
@@ -372,7 +375,7 @@ impl NodeServer {
         let (mut evictions, mut sizes) = (MAX_EVICTIONS, MAX_BATCH);
         while let Some(first) = self.waiting_for_space.pop_front() {
             if evictions == 0 || sizes == 0 {
-                // The rest has its turn when others have had theirs.
+                // The rest is done after others were served.
                 self.waiting_for_space.push_front(first);
                 self.evictions_ended = true;
                 break;
@@ -412,8 +415,8 @@ impl NodeServer {
         }
     }
 
-    /// Goes on with an acquisition that fetches more than one turn can make space for. Returns the
-    /// position to go on from, and how many values were evicted.
+    /// Goes on with an acquisition that fetches more than one quantum can make space for. Returns
+    /// the position to go on from, and how many values were evicted.
     fn fetch_more(
         &mut self,
         waiting: Waiting,
@@ -438,7 +441,7 @@ impl NodeServer {
         (goes_on, evicted)
     }
 
-    /// Returns whether calls wait whose work goes on in the next turn of the loop.
+    /// Returns whether calls wait whose work goes on in the next iteration of the event loop.
     pub(super) fn has_work(&self) -> bool {
         let evicting = self.evictions_ended && !self.waiting_for_space.is_empty();
         let clearing = !self.clearing.is_empty() && !self.node.is_clearing_tier();

@@ -3,8 +3,8 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::connection::{AcceptedConnection, MAX_WAITING, Stage, WaitingForEvents};
+use super::quantum::OWN_PLACES;
 use super::server::NodeServer;
-use super::turn::OWN_PLACES;
 use crate::error::{CallError, NodeError, Quota, TooMany};
 use crate::format::{MAX_NAMESPACES, MAX_SESSIONS};
 use crate::node::{CommitItem, MAX_BATCH, NamespaceStats, NewSession, NodeStats, SessionIndex};
@@ -34,7 +34,7 @@ impl NodeServer {
             Some(Request { id, call }) => {
                 runs_only = matches!(call, Call::KeepPins);
                 connection.knows_session |= connection.session().is_some();
-                self.turn.spend(elements_of(&call));
+                self.quantum.spend(elements_of(&call));
                 let result = self.call(connection, id, call, now);
                 let descriptors = std::mem::take(&mut self.descriptors);
                 match result.transpose() {
@@ -71,33 +71,36 @@ impl NodeServer {
         let session = match (&mut connection.stage, &call) {
             (Stage::New, _) => return Err(CallError::Greeting),
             (Stage::Open(session), _) => *session,
-            (Stage::Resuming { session, named, pins_kept }, Call::Keep { pins, reservations }) => {
+            (
+                Stage::Resuming { session, named, pins_resumed },
+                Call::Resume { pins, reservations },
+            ) => {
                 *named += pins.len() + reservations.len();
                 let (value, limit) = (*named, self.node.max_handles());
                 if value > limit {
                     let (value, limit) = (value as u64, limit as u64);
                     return Err(CallError::Quota { what: Quota::SessionHandles, value, limit });
                 }
-                *pins_kept &= self.node.name_handles(*session, pins, reservations);
+                *pins_resumed &= self.node.name_handles(*session, pins, reservations);
                 return Ok(Some(Answer::Done));
             }
-            (Stage::Resuming { session, pins_kept, .. }, Call::Kept) => {
-                let (session, pins_kept) = (*session, *pins_kept);
+            (Stage::Resuming { session, pins_resumed, .. }, Call::ResumeEnd) => {
+                let (session, pins_resumed) = (*session, *pins_resumed);
                 connection.stage = Stage::Open(session);
                 self.node.resume(session);
-                if !pins_kept {
-                    // They were reclaimed before. The client cannot tell which of its batches have
-                    // them, so it has none.
+                if !pins_resumed {
+                    // They were reclaimed before. The client does not know which of its batches
+                    // have them, so it has none.
                     self.node.reclaim_pins(session);
                 }
                 let epoch = self.node.epoch_of(session);
                 let pin_word = self.node.pin_word_of(session);
-                return Ok(Some(Answer::Kept { epoch, pins_kept, pin_word }));
+                return Ok(Some(Answer::Resumed { epoch, pins_resumed, pin_word }));
             }
             (Stage::Resuming { .. }, _) => return Err(CallError::Greeting),
         };
         match call {
-            Call::Hello { .. } | Call::Keep { .. } | Call::Kept => Err(CallError::Greeting),
+            Call::Hello { .. } | Call::Resume { .. } | Call::ResumeEnd => Err(CallError::Greeting),
             Call::Lookup { keys } => {
                 let keys = bytes_of(&keys)?;
                 if self.look_up_first(connection, id, session, &keys) {
@@ -169,7 +172,7 @@ impl NodeServer {
                 {
                     // The number 0 and those behind the end become that of the next event.
                     let from = found.next;
-                    // The time of this turn may be past, and is rounded down.
+                    // The time of this quantum may be past, and is rounded down.
                     let until = now_ms().saturating_add(u64::from(wait_ms) + 1);
                     connection.waiting.push(WaitingForEvents { id, from, max, until });
                     return Ok(None);
@@ -249,7 +252,7 @@ impl NodeServer {
                 // The client has given up the connection that it had, known to be broken or not.
                 self.disconnect(session);
                 self.node.begin_resuming(session);
-                connection.stage = Stage::Resuming { session, named: 0, pins_kept: true };
+                connection.stage = Stage::Resuming { session, named: 0, pins_resumed: true };
                 (session, token, true)
             }
             None => {
@@ -257,7 +260,7 @@ impl NodeServer {
                 if !self.access.is_operator(uid) && self.node.all_sessions().len() >= limit {
                     return Err(CallError::TooMany { what: TooMany::Sessions, limit });
                 }
-                let limit = self.access.places_of(uid, MAX_SESSIONS);
+                let limit = self.access.positions_of(uid, MAX_SESSIONS);
                 if self.node.sessions_of_user(uid) >= limit {
                     return Err(CallError::TooMany { what: TooMany::Sessions, limit });
                 }
@@ -266,7 +269,7 @@ impl NodeServer {
                 let (session, token) = if read_only {
                     self.node.begin_reading(new, namespace)?
                 } else {
-                    let most = self.access.places_of(uid, MAX_NAMESPACES);
+                    let most = self.access.positions_of(uid, MAX_NAMESPACES);
                     let namespace = self.node.namespace(namespace, uid, most)?;
                     self.node.begin_session(NewSession { namespace, ..new })?
                 };
@@ -396,7 +399,7 @@ impl NodeServer {
 /// Returns the keys, sizes, handles, values or events that a call is about: its work.
 fn elements_of(call: &Call<'_>) -> usize {
     match call {
-        Call::Keep { pins, reservations } => pins.len() + reservations.len(),
+        Call::Resume { pins, reservations } => pins.len() + reservations.len(),
         Call::Lookup { keys }
         | Call::Remove { keys }
         | Call::Touch { keys }
@@ -413,7 +416,7 @@ fn elements_of(call: &Call<'_>) -> usize {
         | Call::Stats
         | Call::Evict { .. }
         | Call::Clear { .. } => MAX_BATCH,
-        Call::Hello { .. } | Call::Rings | Call::Kept => MAX_BATCH / 16,
+        Call::Hello { .. } | Call::Rings | Call::ResumeEnd => MAX_BATCH / 16,
         Call::KeepAlive | Call::KeepPins | Call::Goodbye | Call::ReclaimPins { .. } => 1,
     }
 }

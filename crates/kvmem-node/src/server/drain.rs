@@ -3,8 +3,8 @@
 //! When it is [stopped](super::Stopper::stop), a server accepts no client any more. With a
 //! [tier](kvmem::tier::Tier) it then stores the values that the tier lacks, those that were used
 //! last first, for at most [`drain`](super::ServerOptions::drain); its clients are served
-//! meanwhile. It does so whether or not the memory is kept: the server cannot know whether another
-//! server follows or the machine goes down, and only the tier outlives the machine.
+//! meanwhile. It does so whether or not the memory is retained: the server cannot know whether
+//! another server follows or the machine goes down, and only the tier outlives the machine.
 //!
 //! At the end it serves the messages that have come, answers the calls that wait for the tier, and
 //! leaves the order of use of the memory's values to the tier. Then it closes the connections.
@@ -15,11 +15,11 @@ use rustix::event::epoll;
 use rustix::net::Shutdown;
 
 use super::connection::AcceptedConnection;
+use super::quantum::Quantum;
 use super::server::NodeServer;
-use super::turn::Turn;
 use crate::node::Node;
 
-/// What a server that ends has still to store.
+/// Values that a server has still to store before it ends.
 #[derive(Debug)]
 pub(super) struct Drain {
     /// The last one is stored next.
@@ -27,11 +27,11 @@ pub(super) struct Drain {
     left_bytes: u64,
     /// In milliseconds since the machine started.
     pub(super) until: u64,
-    /// What the tier had stored when this pass began.
+    /// Values that the tier had stored when this pass began.
     stored_before: u64,
 }
 
-/// What a server that ends has still to store.
+/// Values that a server has still to store before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DrainProgress {
@@ -64,7 +64,7 @@ impl NodeServer {
         false
     }
 
-    /// Closes the socket that is listened to. Clients that connect are told at once that no server
+    /// Closes the socket that is listened to. Clients that connect learn at once that no server
     /// answers.
     fn stop_accepting(&mut self) {
         let Some(listener) = self.listener.take() else { return };
@@ -140,7 +140,7 @@ impl NodeServer {
         }
         let mut buffer = std::mem::take(&mut self.message_buffer);
         while !connection.is_blocked() {
-            self.turn = Turn::new();
+            self.quantum = Quantum::new();
             let Ok(len) = connection.receive(&mut buffer) else { break };
             if len == 0 || self.serve(connection, &buffer[..len], now).is_err() {
                 break;

@@ -1,11 +1,12 @@
 //! *Server*: a [`Node`](crate::Node) behind a Unix socket.
 //!
 //! One thread waits with epoll for the listener, the connections, and the processes of the clients.
-//! It never blocks on a client: an answer that the socket does not take is kept, and the connection
-//! is not read until it is sent. A client that does not read its answers so holds at most one of
-//! them in the server. Of each connection at most [`MESSAGES_PER_TURN`](turn::MESSAGES_PER_TURN)
-//! messages are served before the next connection has its turn, and the [users](ready) take turns,
-//! whatever connections they have. A call that is more work is done in [parts](deferred).
+//! It never blocks on a client: an answer that the socket does not take is queued, and the
+//! connection is not read until it is sent. A client that does not read its answers so holds at
+//! most one of them in the server. Of each connection at most
+//! [`MESSAGES_PER_QUANTUM`](quantum::MESSAGES_PER_QUANTUM) messages are served before the next
+//! connection is served, and the [users](ready) are served round robin, whatever connections they
+//! have. A call that is more work is done in [parts](deferred).
 //!
 //! Clients that call often have [rings] in shared memory instead of packets. The same thread polls
 //! them while they are in use.
@@ -35,6 +36,7 @@ mod event_source;
 mod observer;
 mod options;
 mod probe;
+mod quantum;
 mod ready;
 mod rings;
 mod scrubber;
@@ -43,7 +45,6 @@ mod server;
 mod server_rings;
 #[cfg(all(test, not(loom)))]
 mod tests;
-mod turn;
 
 pub use drain::DrainProgress;
 pub use observer::NodeObserver;

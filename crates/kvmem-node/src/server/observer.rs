@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::drain::{Drain, DrainProgress};
 use crate::node::{Node, NodeStats};
 
-/// Shows other threads what a server did last: its statistics, and that it still turns.
+/// Shows other threads what a server did last: its statistics, and that it still runs.
 ///
 /// The server publishes at least once a second, between two messages. A reader never waits for the
 /// server's work, and the server never for a reader longer than a copy of the statistics takes.
@@ -43,7 +43,7 @@ impl NodeObserver {
         *self.0.drain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a number that grows at least once a second while the server's loop turns.
+    /// Returns a number that grows at least once a second while the server's event loop runs.
     #[must_use]
     pub fn beats(&self) -> u64 {
         self.0.beats.load(Ordering::Relaxed)

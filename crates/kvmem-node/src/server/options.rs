@@ -8,7 +8,7 @@ pub struct ServerOptions {
     /// After this time without a message, the reservations of a client are fenced.
     pub lease: Duration,
     /// Whether the pins of a client end, too, whose process has not run for the lease. When it runs
-    /// again, it may read bytes of other values: [`is_valid`](crate::PinBatch::is_valid) tells it
+    /// again, it may read bytes of other values: [`is_valid`](crate::PinBatch::is_valid) shows it
     /// so, without a call. A process that runs keeps its pins: the client library
     /// says so by itself.
     pub reclaim_pins: bool,

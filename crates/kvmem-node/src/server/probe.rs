@@ -1,4 +1,4 @@
-//! What a program learns before it has a server.
+//! *Probe*: whether a server answers, for a program that has none yet.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! *Ready* connections, and which of them is served next.
 //!
-//! The users take turns, and the connections of a user take turns at those of their user. A user
-//! with hundreds of connections that always have messages so makes another one wait for one turn.
+//! The users are served round robin, and so are the connections of each user. A user with hundreds
+//! of connections that always have messages so makes another one wait for one quantum.
 
 use std::collections::VecDeque;
 
@@ -28,7 +28,7 @@ struct ReadyUser {
 /// its [`AcceptedConnection`](super::connection::AcceptedConnection) knows.
 #[derive(Debug, Default)]
 pub(super) struct Ready {
-    /// The user whose turn is next comes first. None is without connections.
+    /// The user that is served next comes first. None is without connections.
     users: VecDeque<ReadyUser>,
     /// Queues of users that had nothing left, for others.
     spare: Vec<VecDeque<ReadyConnection>>,
@@ -46,7 +46,7 @@ impl Ready {
         self.users.push_back(ReadyUser { uid, connections });
     }
 
-    /// Takes the next connection of the user whose turn it is.
+    /// Takes the next connection of the user that is served next.
     pub(super) fn next(&mut self) -> Option<ReadyConnection> {
         let mut user = self.users.pop_front()?;
         let connection = user.connections.pop_front();
@@ -75,7 +75,7 @@ mod tests {
         ready.add(9, (101, Source::Packets));
         let first: Vec<u32> = (0..5).map_while(|_| Some(ready.next()?.0)).collect();
         assert_eq!(first, [0, 100, 101, 1, 2]);
-        // A user that comes back waits for one turn of each other one.
+        // A user that comes back waits for one quantum of each other one.
         ready.add(8, (102, Source::Ring));
         let next: Vec<u32> = (0..3).map_while(|_| Some(ready.next()?.0)).collect();
         assert_eq!(next, [3, 102, 4]);

@@ -24,14 +24,14 @@ use rustix::io::Errno;
 
 use super::connection::AcceptedConnection;
 use super::event_source::EventSource;
+use super::quantum::Quantum;
 use super::ready::Source;
 use super::server::NodeServer;
 use super::server_rings::{ServerRings, damaged, wake};
-use super::turn::Turn;
 use crate::error::{CallError, TooMany};
 use crate::ring;
 
-/// The most turns of a connection when the server ends.
+/// The most quanta of a connection when the server ends.
 const LAST_TURNS: usize = 16;
 
 impl NodeServer {
@@ -50,7 +50,7 @@ impl NodeServer {
             let others = self.connections.values().filter(|it| it.peer.uid == uid);
             others.filter(|it| it.rings.is_some()).count()
         };
-        if self.rings_given >= limit || of_user() >= self.access.places_of(uid, limit) {
+        if self.rings_passed >= limit || of_user() >= self.access.positions_of(uid, limit) {
             return Err(too_many);
         }
         // A process without memory or descriptors has no rings to give, either.
@@ -62,7 +62,7 @@ impl NodeServer {
         if epoll::add(&self.epoll, &bell, data, EventFlags::IN | EventFlags::ET).is_err() {
             return Err(too_many);
         }
-        self.rings_given += 1;
+        self.rings_passed += 1;
         self.hot.push(connection.key);
         let active_at = Instant::now();
         connection.rings = Some(ServerRings { ends, bell, active_at, hot: true, last: None });
@@ -74,7 +74,7 @@ impl NodeServer {
         let Some(rings) = connection.rings.take() else { return };
         // The client has a duplicate of the doorbell, so it would stay in epoll.
         let _ = epoll::delete(&self.epoll, &rings.bell);
-        self.rings_given -= 1;
+        self.rings_passed -= 1;
         self.hot.retain(|key| *key != connection.key);
     }
 
@@ -107,7 +107,7 @@ impl NodeServer {
     fn poll_ring(&mut self, key: u32, now: Instant) -> bool {
         let Some(connection) = self.connections.get_mut(&key) else { return false };
         if connection.is_ready(Source::Ring) {
-            // Its turn comes, and may leave it with more.
+            // It is served, and that may leave it with more.
             return true;
         }
         let (blocked, ended) = (connection.is_blocked(), connection.is_ended());
@@ -125,7 +125,7 @@ impl NodeServer {
         if !blocked && now.saturating_duration_since(rings.active_at) < self.options.spin {
             return true;
         }
-        // Damage is found by the turn that the true answer leads to.
+        // Damage is found by the quantum that the true answer leads to.
         rings.hot = !blocked && !rings.ends.requests.prepare_to_sleep().unwrap_or(false);
         rings.hot
     }
@@ -138,8 +138,8 @@ impl NodeServer {
     ) -> Result<(), Errno> {
         let mut buffer = std::mem::take(&mut self.ring_buffer);
         let mut outcome = Ok(true);
-        self.turn = Turn::new();
-        while self.turn.next_message() {
+        self.quantum = Quantum::new();
+        while self.quantum.next_message() {
             outcome = self.ring_message(connection, &mut buffer, now);
             if !matches!(outcome, Ok(true)) {
                 break;
@@ -150,8 +150,8 @@ impl NodeServer {
     }
 
     /// Takes note that the client has closed the connection. The requests that are in its ring are
-    /// served without an answer, some in this turn and others in further ones. The error says that
-    /// all are served.
+    /// served without an answer, some in this quantum and others in further ones. The error says
+    /// that all are served.
     pub(super) fn begin_last_messages(
         &mut self,
         connection: &mut AcceptedConnection,
@@ -165,7 +165,7 @@ impl NodeServer {
         self.ring_messages(connection, now)
     }
 
-    /// Serves the requests that are in the ring when the server ends, as many as some turns have.
+    /// Serves the requests that are in the ring when the server ends, as many as some quanta have.
     /// The client repeats others at the next server.
     pub(super) fn waiting_ring_messages(&mut self, connection: &mut AcceptedConnection, now: u64) {
         for _ in 0..LAST_TURNS {

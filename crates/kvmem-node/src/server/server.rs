@@ -21,9 +21,9 @@ use super::connection::AcceptedConnection;
 use super::deferred::{ClearingFor, Deferred, Evicting, WaitingForSpace};
 use super::drain::Drain;
 use super::event_source::EventSource;
+use super::quantum::Quantum;
 use super::ready::{Ready, Source};
 use super::scrubber::Scrubber;
-use super::turn::Turn;
 use super::{NodeObserver, ServerOptions};
 use crate::error::NodeError;
 use crate::node::{Evicted, Node, SessionIndex, Waiting};
@@ -62,8 +62,8 @@ pub struct NodeServer {
     pub(super) expire_from: u32,
     pub(super) message_buffer: Vec<u8>,
     pub(super) answer_buffer: Vec<u8>,
-    /// The rest of the turn of the connection that is served now.
-    pub(super) turn: Turn,
+    /// The rest of the quantum of the connection that is served now.
+    pub(super) quantum: Quantum,
     pub(super) ring_buffer: Vec<u8>,
     /// Descriptors of the answer that is made now.
     pub(super) descriptors: Vec<OwnedFd>,
@@ -72,7 +72,7 @@ pub struct NodeServer {
     /// The connections whose rings are polled.
     pub(super) hot: Vec<u32>,
     /// Connections with rings.
-    pub(super) rings_given: usize,
+    pub(super) rings_passed: usize,
     pub(super) observer: NodeObserver,
     pub(super) tier: Option<TierThreads>,
     pub(super) scrubber: Option<Scrubber>,
@@ -81,12 +81,12 @@ pub struct NodeServer {
     pub(super) deferred: HashMap<Waiting, Deferred>,
     pub(super) next_waiting: Waiting,
     pub(super) waiting_for_space: VecDeque<WaitingForSpace>,
-    /// Evictions and removals by operators that need more than one turn.
+    /// Evictions and removals by operators that need more than one quantum.
     pub(super) evicting: VecDeque<Evicting>,
     pub(super) clearing: VecDeque<ClearingFor>,
     /// How the emptying of a namespace goes on.
     pub(super) emptying: Evicted,
-    /// The last reservation needs more evictions than one turn has.
+    /// The last reservation needs more evictions than one quantum has.
     pub(super) evictions_ended: bool,
     /// When the last packet came.
     pub(super) packet_at: Instant,
@@ -192,12 +192,12 @@ impl NodeServer {
             expire_from: 0,
             message_buffer: vec![0; MAX_MESSAGE],
             answer_buffer: Vec::new(),
-            turn: Turn::new(),
+            quantum: Quantum::new(),
             ring_buffer: Vec::new(),
             descriptors: Vec::new(),
             ready: Ready::default(),
             hot: Vec::new(),
-            rings_given: 0,
+            rings_passed: 0,
             observer: NodeObserver::default(),
             tier: None,
             scrubber,
@@ -348,8 +348,9 @@ impl NodeServer {
         self.node.memory.descriptors()
     }
 
-    /// Watches the processes of the sessions that a recovery has kept, as far as this process sees
-    /// them. The number of a process may be that of another one by now, or in this PID namespace.
+    /// Watches the processes of the sessions that a recovery has resumed, as far as this process
+    /// sees them. The number of a process may be that of another one by now, or in this PID
+    /// namespace.
     fn watch_orphans(&mut self) {
         for (session, pid, expected) in self.node.orphan_processes() {
             let descriptor = open_process(pid).filter(|_| expected != 0);

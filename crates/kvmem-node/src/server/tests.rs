@@ -460,11 +460,11 @@ fn requests() -> impl Strategy<Value = Vec<u8>> {
                 read_only: flag,
                 token: number,
             },
-            1 => Call::Keep {
+            1 => Call::Resume {
                 pins: handles.iter().map(|handle| (*handle, number as u32)).collect(),
                 reservations: handles,
             },
-            2 => Call::Kept,
+            2 => Call::ResumeEnd,
             3 => Call::Lookup { keys: refs(&keys) },
             4 | 5 => Call::Acquire {
                 epoch: number,

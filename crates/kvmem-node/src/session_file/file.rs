@@ -75,7 +75,7 @@ impl SessionFile {
     /// a position.
     ///
     /// # Errors
-    /// The kernel cannot tell. The process may live.
+    /// The kernel does not know. The process may live.
     pub(crate) fn is_locked(&self, position: u64) -> Result<bool, Errno> {
         let file = self.0.fd().expect("the session file is shared");
         lock::is_locked_by_others(file.as_fd(), position)

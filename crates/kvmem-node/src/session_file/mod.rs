@@ -1,4 +1,4 @@
-//! *Session file*: tells the server which clients live, and tells clients what they have lost.
+//! *Session file*: shows the server which clients live, and clients what they have lost.
 //!
 //! A client reads and writes blocks in memory that it maps, so the server may give a block to
 //! another client only when the first one can no longer reach it. Two questions follow, and both

@@ -17,18 +17,18 @@ fn model(writer_fence: fn(), is: fn(&AtomicU64, u64) -> bool) {
         let word = Arc::new(AtomicU64::new(HELD));
         let block = Arc::new(AtomicU64::new(1));
         // The tail of the ring by which the writer gets the block.
-        let given = Arc::new(AtomicU64::new(0));
+        let passed = Arc::new(AtomicU64::new(0));
         let server = {
-            let (word, given) = (Arc::clone(&word), Arc::clone(&given));
+            let (word, passed) = (Arc::clone(&word), Arc::clone(&passed));
             thread::spawn(move || {
                 order::announce(&word, REVOKED);
-                given.store(1, Ordering::Release);
+                passed.store(1, Ordering::Release);
             })
         };
         let writer = {
             let block = Arc::clone(&block);
             thread::spawn(move || {
-                if given.load(Ordering::Acquire) == 1 {
+                if passed.load(Ordering::Acquire) == 1 {
                     writer_fence();
                     block.store(2, Ordering::Relaxed);
                 }

@@ -72,7 +72,7 @@ pub(crate) enum TierJob {
     Clear,
 }
 
-/// What they have done.
+/// Their outcome.
 #[derive(Debug)]
 pub(crate) enum TierDone {
     Stored(Vec<(Storing, bool)>),

@@ -25,11 +25,11 @@ pub(crate) struct TierThreads {
 struct Senders {
     store: Sender<TierJob>,
     fetch: Sender<TierJob>,
-    /// Those of a tier that does not know all its values: fetches from far, and look-ups.
+    /// Jobs of a tier that does not know all its values: fetches from far, and look-ups.
     far: Option<[Sender<TierJob>; 2]>,
 }
 
-/// What a thread works with.
+/// State of a thread.
 struct Work {
     tier: Arc<dyn Tier>,
     memory: Arc<Region>,

@@ -101,7 +101,7 @@ fn call_error<T: std::fmt::Debug>(result: Result<T, ClientError>) -> CallError {
 }
 
 #[test]
-fn a_user_of_no_rule_is_told_so() {
+fn a_user_of_no_rule_is_reported() {
     let allow_groups = vec![group(ENGINES, false), group(READERS, true)];
     let server = Open::start(ServerOptions { allow_groups, ..ServerOptions::default() });
     for groups in [&[][..], &[1, 2, 3]] {

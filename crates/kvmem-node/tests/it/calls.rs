@@ -465,10 +465,10 @@ fn a_release_of_reclaimed_pins_leaves_newer_ones() {
     let (client, operator) = (connect(&place.socket()), connect(&place.socket()));
     client.insert("key", &value(1, 1000)).expect("there is space");
     let old = client.acquire(&["key"]).expect("a call");
-    let untold = client.acquire(&["key"]).expect("a call");
+    let unreported = client.acquire(&["key"]).expect("a call");
     assert_eq!(operator.as_operator().reclaim_pins(std::process::id()).expect("an operator"), 1);
     // Released before the client knows of its loss, and after.
-    drop(untold);
+    drop(unreported);
     let new = client.acquire(&["key"]).expect("a call");
     assert!(!old.is_valid() && old.value(0).is_none() && new.is_valid());
     drop(old);

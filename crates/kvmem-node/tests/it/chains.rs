@@ -22,10 +22,10 @@ fn key(chain: u32, at: u32) -> [u8; 8] {
 }
 
 /// Stores values of a chain in one call, as many as there is space for.
-fn store(client: &NodeClient, chain: u32, places: std::ops::Range<u32>) {
+fn store(client: &NodeClient, chain: u32, positions: std::ops::Range<u32>) {
     let deadline = Instant::now() + Duration::from_secs(60);
     let reservations = loop {
-        match client.reserve(&vec![LEN as u64; places.len()]) {
+        match client.reserve(&vec![LEN as u64; positions.len()]) {
             Ok(reservations) => break reservations,
             Err(error) => assert!(Instant::now() < deadline, "{error}"),
         }
@@ -37,7 +37,7 @@ fn store(client: &NodeClient, chain: u32, places: std::ops::Range<u32>) {
         let options = ValueOptions { parent, ..ValueOptions::default() };
         NewValue { key: key(chain, at), reservation, options }
     };
-    let values: Vec<_> = places.zip(reservations).map(value).collect();
+    let values: Vec<_> = positions.zip(reservations).map(value).collect();
     client.commit(values).expect("they are reserved");
 }
 

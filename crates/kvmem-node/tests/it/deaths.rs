@@ -102,7 +102,7 @@ fn calls_of(socket: &Path, seed: u64) -> u64 {
     read.map_or(0, |()| u64::from_le_bytes(calls))
 }
 
-/// The value under a key: every eight bytes tell the key and the place.
+/// The value under a key: every eight bytes name the key and the place.
 fn value(key: u64) -> Vec<u8> {
     let words = 64 + key * 37 % 2000;
     (0..words).flat_map(|at| (key << 32 | at ^ key.wrapping_mul(0x9E37)).to_le_bytes()).collect()
@@ -328,7 +328,7 @@ fn no_call_waits_for_a_stopped_server_for_ever_and_no_drop_at_all() {
     let keys: Vec<[u8; 8]> = (0..500_u64).map(u64::to_le_bytes).collect();
     keys.iter().for_each(|key| client.insert(key, b"value").expect("there is space"));
     let pins: Vec<_> = (0..2000).map(|at| client.acquire(&keys[at % 500..][..1])).collect();
-    let kept = client.acquire(&keys[..1]).expect("a call");
+    let held = client.acquire(&keys[..1]).expect("a call");
     let stopped = Stopped::stop(&server);
     let is_timeout = |error: &ClientError| match error {
         ClientError::Disconnected { error, .. } => error.kind() == std::io::ErrorKind::TimedOut,
@@ -349,7 +349,7 @@ fn no_call_waits_for_a_stopped_server_for_ever_and_no_drop_at_all() {
     drop(stopped);
     // The releases that had no space are sent by and by, and the session is the same.
     wait_for("the pins end", || client.stats().is_ok_and(|stats| stats.pinned == 1));
-    assert!(kept.is_valid());
+    assert!(held.is_valid());
 }
 
 #[test]

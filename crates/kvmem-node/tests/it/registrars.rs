@@ -73,8 +73,8 @@ fn nics_keep_their_keys_when_the_server_restarts() {
     let open = |name| Arc::new(verbs.open(name).expect("a device")) as Arc<dyn Registrar>;
     let nics = ClientRegistrars(vec![open("mlx5_0"), open("mlx5_1")]);
     assert_eq!((nics == nics.clone(), nics == ClientRegistrars::default()), (true, false));
-    let mut kept = Kept::start();
-    let client = kept.connect(nics);
+    let mut held = Kept::start();
+    let client = held.connect(nics);
     client.insert("key", &[7; 9000]).expect("there is space");
     let pins = client.acquire(&["key"]).expect("a call");
     let offset = pins.value(0).expect("it was inserted").offset();
@@ -84,7 +84,7 @@ fn nics_keep_their_keys_when_the_server_restarts() {
     let before = keys(&client);
     assert!(before[0].rkey.is_some() && before[0] != before[1]);
     let registered = library.calls("ibv_reg_mr");
-    kept.restart();
+    held.restart();
     assert_eq!(client.lookup(&["key"]).expect("it connects again"), 1);
     assert_eq!((keys(&client), library.calls("ibv_reg_mr")), (before, registered));
     let registration = client.registration().expect("it has registrars");
@@ -105,8 +105,8 @@ fn all_is_registered_or_the_client_is_gone() {
     let library = StandIn::new("ibverbs", &[]);
     // SAFETY: the stand-in has the types of the header.
     let verbs = unsafe { Verbs::load_from(library.path()) }.expect("compiled just now");
-    let kept = Kept::start();
-    let observer = kept.connect(ClientRegistrars::default());
+    let held = Kept::start();
+    let observer = held.connect(ClientRegistrars::default());
     let sessions_end = || {
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
         while observer.stats().expect("a call").sessions != 1 {
@@ -117,12 +117,12 @@ fn all_is_registered_or_the_client_is_gone() {
     library.fail("ibv_reg_mr", 2, 100, libc::ENOMEM);
     let open = |name| Arc::new(verbs.open(name).expect("a device")) as Arc<dyn Registrar>;
     let nics = ClientRegistrars(vec![open("mlx5_0"), open("mlx5_1")]);
-    let error = kept.fail_to_connect(&options(nics.clone()));
+    let error = held.fail_to_connect(&options(nics.clone()));
     assert!(matches!(*registering(error), RegisterError::ChunkFailed { .. }));
     assert_eq!(library.get("live_regions"), 0);
     sessions_end();
     // A device may write, and this client may not.
-    let error = kept.fail_to_connect(&ConnectOptions { read_only: true, ..options(nics) });
+    let error = held.fail_to_connect(&ConnectOptions { read_only: true, ..options(nics) });
     assert!(matches!(error, ClientError::Call(CallError::ReadOnly)), "{error}");
     sessions_end();
     assert!(observer.registration().is_none());
@@ -133,9 +133,9 @@ fn a_gpu_pins_the_memory_again_in_the_next_engine() {
     let library = StandIn::new("cuda", &[]);
     // SAFETY: the stand-in has the types of the driver.
     let cuda = unsafe { Cuda::load_from(library.path()) }.expect("compiled just now");
-    let kept = Kept::start();
+    let held = Kept::start();
     for _ in 0..2 {
-        let client = kept.connect(cuda.open(0).expect("there are two").into());
+        let client = held.connect(cuda.open(0).expect("there are two").into());
         let key = client.key_for("cuda:0", 4096, 100).expect("it is registered");
         assert!(key.handle != 0 && library.get("live_ranges") > 0);
         drop(client);
@@ -241,8 +241,8 @@ fn values_do_not_cross_the_boundary_after_a_restart() {
     let server = NodeServer::bind(node, &place.socket(), ServerOptions::default());
     let server = server.expect("the socket is free");
     let files = server.descriptors().expect("there are descriptors");
-    let mut kept = Kept { place, files, server: Some(Running::of(server)) };
-    let client = kept.connect(ClientRegistrars::default());
+    let mut held = Kept { place, files, server: Some(Running::of(server)) };
+    let client = held.connect(ClientRegistrars::default());
     let check = |client: &NodeClient| {
         assert_eq!(client.boundary(), Some(64 << 10));
         let made: Vec<_> = (0..BYTES)
@@ -261,7 +261,7 @@ fn values_do_not_cross_the_boundary_after_a_restart() {
     };
     check(&client);
     // The server that starts again has other options, and the memory has its boundary.
-    kept.restart();
+    held.restart();
     check(&client);
     // Memory that is not longer than the default boundary has none.
     assert_eq!(Kept::start().connect(ClientRegistrars::default()).boundary(), None);
@@ -274,18 +274,18 @@ fn values_do_not_cross_the_boundary_after_a_restart() {
 
 #[test]
 fn locked_memory_is_a_registration_too() {
-    let kept = Kept::start();
-    match unlocked(&kept) {
+    let held = Kept::start();
+    match unlocked(&held) {
         Ok(client) => assert!(client.key_for("mlock", 0, BYTES as u64).is_ok()),
         Err(ClientError::Register(error)) => println!("skipped: {error}"),
         Err(error) => panic!("{error}"),
     }
 }
 
-fn unlocked(kept: &Kept) -> Result<NodeClient, ClientError> {
+fn unlocked(held: &Kept) -> Result<NodeClient, ClientError> {
     let options = options(Mlock::new("mlock").into());
     // SAFETY: the only client is that of this test, which writes to its reservations alone.
-    unsafe { NodeClient::connect(kept.place.socket(), &options) }
+    unsafe { NodeClient::connect(held.place.socket(), &options) }
 }
 
 /// The kernel writes a value to a file and reads one by the key alone, before and after a restart.
@@ -295,13 +295,13 @@ fn rings_transfer_by_the_keys_of_a_client() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(mut worker) = Worker::new() else { return };
     let ring: IoUring = worker.adopt(RingTable::New(16)).expect("a new ring");
-    let mut kept = Kept::start();
-    let client = kept.connect(ring.into());
+    let mut held = Kept::start();
+    let client = held.connect(ring.into());
     let mut block = client.reserve(&[10_000]).expect("there is space").remove(0);
     let key = client.key_for("ring", block.offset(), 10_000).expect("it is registered");
     let at = |block: &mut [u8]| NonNull::new(block.as_mut_ptr()).expect("mapped");
     worker.prove(key, at(block.bytes_mut().expect("it is reserved")), 10_000);
-    kept.restart();
+    held.restart();
     client.keep_alive().expect("it connects again");
     assert_eq!(client.key_for("ring", block.offset(), 10_000).expect("it stays"), key);
     worker.prove(key, at(block.bytes_mut().expect("it is reserved")), 10_000);
@@ -310,7 +310,7 @@ fn rings_transfer_by_the_keys_of_a_client() {
     let pins = client.acquire(&["key"]).expect("a call");
     assert_eq!(pins.value(0).expect("it was committed").bytes(), written);
     // Another engine reads what the ring has transferred.
-    let other = kept.connect(ClientRegistrars::default());
+    let other = held.connect(ClientRegistrars::default());
     let found = other.acquire(&["key"]).expect("a call");
     assert_eq!(found.value(0).expect("it was committed").bytes(), written);
 }

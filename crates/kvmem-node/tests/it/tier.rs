@@ -308,7 +308,7 @@ fn events_tell_that_the_tier_has_let_values_go() {
     tier.evict(&[0, 1, 2]);
     fill(&client, &tier, 40..60);
     let mut from = found.next;
-    let told = loop {
+    let reported = loop {
         let more = client.events(from, 512, Duration::from_secs(30)).expect("a call");
         assert!(more.next > from, "no event tells of it");
         from = more.next;
@@ -316,7 +316,7 @@ fn events_tell_that_the_tier_has_let_values_go() {
             break event.clone();
         }
     };
-    assert_eq!((told.namespace, told.key), (NO_NAMESPACE, Vec::new()));
+    assert_eq!((reported.namespace, reported.key), (NO_NAMESPACE, Vec::new()));
     let located = client.locate(&[[0_u8], [1], [2], [3]]).expect("a call");
     assert_eq!(
         located.iter().map(|it| it.in_tier).collect::<Vec<_>>(),
@@ -583,7 +583,7 @@ fn a_disk_keeps_values_for_other_memory() {
     let path = place.socket().with_extension("tier");
     let keys: Vec<[u8; 1]> = (0..60).map(|key| [key]).collect();
     let mut served = 0;
-    for turn in 0..2 {
+    for quantum in 0..2 {
         let options = kvmem_tier::DiskTierOptions {
             bytes: Some(32 << 20),
             ..kvmem_tier::DiskTierOptions::default()
@@ -591,7 +591,7 @@ fn a_disk_keeps_values_for_other_memory() {
         let (disk, _) = kvmem_tier::DiskTier::open(&path, &options).expect("a file can be made");
         let tiered = Tiered::start(Place::new(), node(), Arc::new(disk));
         let client = tiered.client();
-        if turn == 0 {
+        if quantum == 0 {
             for key in 0..60 {
                 client.insert([key], &value(key)).expect("there is space");
                 let stats = || client.stats().expect("a call");
@@ -605,7 +605,7 @@ fn a_disk_keeps_values_for_other_memory() {
             for ([key], found) in part.iter().zip(pins.values()) {
                 let Some(found) = found else { continue };
                 assert_eq!(found.bytes(), value(*key));
-                served += turn;
+                served += quantum;
             }
         }
     }
@@ -766,7 +766,7 @@ fn calls_that_wait_are_answered_before_the_end() {
 /// Operators see the state of the tier in the statistics: without one, with one that works, and
 /// when its disk has failed. The node goes on, and no value is wrong.
 #[test]
-fn the_state_of_the_tier_is_told() {
+fn the_state_of_the_tier_is_reported() {
     let place = Place::new();
     let plain = Running::start(node(), &place.socket(), ServerOptions::default());
     let client = connect_with(&place.socket(), &ConnectOptions::default());

@@ -8,7 +8,7 @@ use std::io;
 
 use super::transfer::Transfer;
 
-/// What the kernel answers, and in tests what it is made to answer.
+/// Answers of the kernel, or of a test in its place.
 #[derive(Default)]
 pub(super) struct Counts {
     /// Gets the number of the answer and the kernel's own, and returns another one.

@@ -47,7 +47,7 @@ impl Alignment {
 
     /// Returns what a file needs that says so: multiples of `memory` and `offset`, or that it has
     /// no direct I/O with zeros.
-    fn told(memory: u32, offset: u32) -> Result<Alignment, UnsupportedAlignment> {
+    fn reported(memory: u32, offset: u32) -> Result<Alignment, UnsupportedAlignment> {
         if memory == 0 || offset == 0 {
             return Ok(Alignment::BUFFERED);
         }
@@ -61,10 +61,10 @@ impl Alignment {
 
     /// Returns what an open file needs that has been opened for direct I/O.
     fn of(file: &File) -> io::Result<Alignment> {
-        let told = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
-        match told {
-            Ok(told) if told.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
-                Alignment::told(told.stx_dio_mem_align, told.stx_dio_offset_align)
+        let reported = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+        match reported {
+            Ok(reported) if reported.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => {
+                Alignment::reported(reported.stx_dio_mem_align, reported.stx_dio_offset_align)
                     .map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error))
             }
             _ => Ok(Alignment::BLOCKS),
@@ -103,16 +103,16 @@ mod tests {
 
     #[test]
     fn a_file_says_what_it_needs() {
-        let told = |memory, offset| Alignment::told(memory, offset).unwrap();
-        assert_eq!(told(4, 512), Alignment { direct: true, memory: 4, read: 512 });
-        assert_eq!(told(4096, 4096), Alignment::BLOCKS);
-        assert_eq!((told(0, 0), told(0, 512)), (Alignment::BUFFERED, Alignment::BUFFERED));
+        let reported = |memory, offset| Alignment::reported(memory, offset).unwrap();
+        assert_eq!(reported(4, 512), Alignment { direct: true, memory: 4, read: 512 });
+        assert_eq!(reported(4096, 4096), Alignment::BLOCKS);
+        assert_eq!((reported(0, 0), reported(0, 512)), (Alignment::BUFFERED, Alignment::BUFFERED));
     }
 
     #[test]
     fn larger_units_than_the_block_are_an_error_that_names_them() {
         for (memory, offset) in [(512, 16_384), (65_536, 4096), (3, 512)] {
-            let error = Alignment::told(memory, offset).unwrap_err();
+            let error = Alignment::reported(memory, offset).unwrap_err();
             assert_eq!((error.memory, error.offset), (memory.into(), offset.into()));
             let text = error.to_string();
             for number in [memory, offset, 4096] {

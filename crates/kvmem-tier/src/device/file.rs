@@ -42,7 +42,7 @@ pub enum Engine {
 /// The keys of memory that is registered, or why it is not.
 type Registered = Result<Vec<RegistrationSet>, FixedBuffersError>;
 
-/// What the device has registered.
+/// Registrations of the device.
 #[derive(Default)]
 struct Fixed {
     /// The first address of each pool and region, and its memory.
@@ -99,7 +99,7 @@ impl FileDevice {
     /// durable when it is complete.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub fn open_dsync(path: &Path, len: u64, depth: u32) -> io::Result<FileDevice> {
         FileDevice::open_with(path, len, depth, OFlags::DSYNC)
     }

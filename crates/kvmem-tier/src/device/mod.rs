@@ -106,7 +106,7 @@ pub trait Device: Send + Sync {
     /// known without reading; `None` if there are none. By default all bytes may be.
     ///
     /// # Errors
-    /// The system's error: the device cannot tell.
+    /// The system's error: the device does not know.
     fn next_data(&self, at: u64) -> io::Result<Option<Range<u64>>> {
         Ok((at < self.len()).then(|| at..self.len()))
     }

@@ -38,7 +38,7 @@ pub(super) struct Priority {
     reads: AtomicUsize,
     /// When the last one ended, in nanoseconds since the beginning.
     last: AtomicU64,
-    /// Held by a thread that writes without a ring, while it has its turn beside reads.
+    /// Held by a thread that writes without a ring, while it may write next to reads.
     turn: Mutex<()>,
 }
 
@@ -68,7 +68,7 @@ impl Priority {
     }
 
     /// Returns what a thread that writes without a ring may have in flight now. Beside reads it
-    /// waits for its turn, which lasts until the guard is dropped.
+    /// waits for its permission, which lasts until the guard is dropped.
     pub(super) fn turn_to_write(&self) -> (Share, Option<MutexGuard<'_, ()>>) {
         let share = self.share_of_writes();
         let turn = || self.turn.lock().unwrap_or_else(PoisonError::into_inner);

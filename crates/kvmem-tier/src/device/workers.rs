@@ -29,7 +29,7 @@ pub(super) struct Workers {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What the workers and the threads of batches share.
+/// State that the workers and the threads of batches share.
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,

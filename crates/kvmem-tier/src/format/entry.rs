@@ -111,7 +111,7 @@ pub struct Entry {
     pub unverified: bool,
 }
 
-/// What the owner of a value has said about its worth: nothing by default.
+/// Hints of the owner of a value about its worth. Default: none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Hints {
     /// When the value expires, in seconds since 1970; 0: never.

@@ -16,7 +16,7 @@
 //! ## The order of writes
 //!
 //! 1. A value's bytes are written, then the journal's block that says where they are, and then the
-//!    caller is told that it is stored. A process that is killed therefore loses nothing that was
+//!    caller learns that it is stored. A process that is killed therefore loses nothing that was
 //!    acknowledged.
 //! 2. A block of the journal is never written twice, so a torn write damages no older change.
 //! 3. A range that a removed value had is used again only after the journal's block that says so,

@@ -35,7 +35,7 @@ pub fn set_publisher<D: Device + 'static>(
     let files: Vec<String> = (0..set.tiers().len()).map(of_file).collect();
     let (name, set) = (name.to_owned(), Arc::clone(set));
     move || {
-        for (file, tier) in files.iter().zip(set.in_given_order()) {
+        for (file, tier) in files.iter().zip(set.in_this_order()) {
             publish(&tier.stats(), &[("tier", &name), ("file", file)]);
         }
     }

@@ -217,8 +217,8 @@ mod tests {
         assert!((0..1000).all(|n| filters.has_seen(&digest(n))));
         let others = (1000..3500).filter(|&n| filters.has_seen(&digest(n))).count();
         assert!(others < 150, "{others} of 2500 collide");
-        let kept = (0..1000).filter(|&n| filters.has_seen(&digest(n))).count();
-        assert!(kept < 100, "{kept} of 1000 are still known");
+        let held = (0..1000).filter(|&n| filters.has_seen(&digest(n))).count();
+        assert!(held < 100, "{held} of 1000 are still known");
     }
 
     #[test]

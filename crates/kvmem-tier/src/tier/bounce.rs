@@ -2,8 +2,8 @@
 //!
 //! Direct I/O transfers whole blocks to and from aligned memory. The last block of a value goes
 //! through a bounce buffer if the value ends within it, and all of a value if its memory is not
-//! aligned. Buffers are kept for the next calls: new memory would have to be cleared, and its pages
-//! mapped.
+//! aligned. Buffers are cached for the next calls: new memory would have to be cleared, and its
+//! pages mapped.
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -12,7 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::device::AlignedBuffer;
 use crate::format::BLOCK;
 
-/// The most bytes, and the most buffers, that are kept.
+/// The most bytes, and the most buffers, that are cached.
 const MAX_KEPT: usize = 32 << 20;
 const MAX_BUFFERS: usize = 256;
 
@@ -44,25 +44,25 @@ struct Kept {
 }
 
 impl BounceBuffers {
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn spare(&self) -> std::sync::MutexGuard<'_, Kept> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a kept buffer of at least `len` bytes, and not of much more.
+    /// Returns a cached buffer of at least `len` bytes, and not of much more.
     fn find(&self, len: usize) -> Option<AlignedBuffer> {
-        let mut kept = self.kept();
+        let mut spare = self.spare();
         let fits = |buffer: &AlignedBuffer| (len..=2 * len).contains(&buffer.len());
-        let found = kept.buffers.iter().rposition(fits)?;
-        let buffer = kept.buffers.remove(found)?;
-        kept.bytes -= buffer.len();
+        let found = spare.buffers.iter().rposition(fits)?;
+        let buffer = spare.buffers.remove(found)?;
+        spare.bytes -= buffer.len();
         Some(buffer)
     }
 
     /// Returns a buffer of `blocks` blocks. Its bytes are any.
     pub(super) fn take(&self, blocks: usize) -> Bounce<'_> {
         let len = blocks * BLOCK;
-        let kept = if len > 0 { self.find(len) } else { None };
-        Bounce { of: self, buffer: kept.unwrap_or_else(|| AlignedBuffer::new(blocks)), len }
+        let spare = if len > 0 { self.find(len) } else { None };
+        Bounce { of: self, buffer: spare.unwrap_or_else(|| AlignedBuffer::new(blocks)), len }
     }
 
     /// Returns a buffer that holds `bytes`, and zeros up to the end of the block: at least one.
@@ -80,12 +80,12 @@ impl BounceBuffers {
     }
 
     fn put(&self, buffer: AlignedBuffer) {
-        let mut kept = self.kept();
-        kept.bytes += buffer.len();
-        kept.buffers.push_back(buffer);
-        while kept.bytes > MAX_KEPT || kept.buffers.len() > MAX_BUFFERS {
-            let Some(oldest) = kept.buffers.pop_front() else { return };
-            kept.bytes -= oldest.len();
+        let mut spare = self.spare();
+        spare.bytes += buffer.len();
+        spare.buffers.push_back(buffer);
+        while spare.bytes > MAX_KEPT || spare.buffers.len() > MAX_BUFFERS {
+            let Some(oldest) = spare.buffers.pop_front() else { return };
+            spare.bytes -= oldest.len();
         }
     }
 }
@@ -172,11 +172,11 @@ mod tests {
         let buffers = BounceBuffers::default();
         let many: Vec<_> = (0..MAX_BUFFERS + 10).map(|_| buffers.take(1)).collect();
         drop(many);
-        assert_eq!(buffers.kept().buffers.len(), MAX_BUFFERS);
+        assert_eq!(buffers.spare().buffers.len(), MAX_BUFFERS);
         drop(buffers.take(MAX_KEPT / BLOCK));
-        let figures = |kept: &Kept| (kept.bytes, kept.buffers.len());
-        assert_eq!(figures(&buffers.kept()), (MAX_KEPT, 1));
+        let figures = |spare: &Kept| (spare.bytes, spare.buffers.len());
+        assert_eq!(figures(&buffers.spare()), (MAX_KEPT, 1));
         drop(buffers.take(MAX_KEPT / BLOCK + 1));
-        assert_eq!(buffers.kept().bytes, 0);
+        assert_eq!(buffers.spare().bytes, 0);
     }
 }

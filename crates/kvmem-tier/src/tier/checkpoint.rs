@@ -321,7 +321,7 @@ impl<D: Device> DiskTier<D> {
     /// Writes a checkpoint as [`checkpoint`](Self::checkpoint) does, if values were stored or
     /// removed since the last one. Returns false if `time_budget` is over before it is complete:
     /// the next process reads the journal then, and finds the same values. A tier that is dropped
-    /// does so, for at most ten seconds, and cannot tell its caller of an error.
+    /// does so, for at most ten seconds, and does not know its caller of an error.
     ///
     /// # Errors
     /// [`TierError`]: the tier is read-only then. Nothing that was stored is lost.
@@ -348,7 +348,7 @@ impl<D: Device> DiskTier<D> {
             // The changes since its begin are in the journal.
             result = self.write_checkpoint(journal, 2, until);
         }
-        self.kept(result)
+        self.held(result)
     }
 
     /// Writes the checkpoint of a tier that is dropped. A tier whose opening failed has none.
@@ -371,7 +371,7 @@ impl<D: Device> DiskTier<D> {
     pub(super) fn first_checkpoint(&self) -> Result<(), TierError> {
         let mut journal = self.journal();
         let result = self.write_checkpoint(&mut journal, 1, None).map(drop);
-        self.kept(result)
+        self.held(result)
     }
 }
 

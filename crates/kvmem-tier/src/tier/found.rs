@@ -7,8 +7,8 @@
 //! # Blocks of the journal that are damaged
 //!
 //! If a block is not whole and later ones are, the changes of the later ones are known, and are
-//! made. Those of the damaged block are not known, so each key that it may concern has no value
-//! until a later change gives it one: a tier may lose a value, and never returns one that was
+//! made. The changes of the damaged block are not known, so each key that it may concern has no
+//! value until a later change gives it one: a tier may lose a value, and never returns one that was
 //! removed or replaced.
 //!
 //! - The later block [repeats](crate::format::Repeated) the keys of those before it: just these
@@ -108,7 +108,7 @@ pub(super) struct Found {
     pub(super) lifetime_bytes: u64,
 }
 
-/// What was found, placed in a space.
+/// Values that were found, with their ranges in a space.
 pub(super) struct Restored {
     /// The values in address order, each with its place in the order of use.
     pub(super) live: Vec<(u64, Indexed)>,

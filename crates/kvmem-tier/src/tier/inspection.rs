@@ -9,7 +9,7 @@ use super::found::{Found, Restored, journal_damage, read_superblocks, space_of, 
 use crate::device::{Device, Engine, FileDevice};
 use crate::format::{BLOCK, Entry, Extent, Superblock, SuperblockError};
 
-/// What a device holds, as [`inspect`] found it.
+/// Contents of a device, as [`inspect`] found them.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -17,11 +17,11 @@ pub struct Inspection {
     pub device_len: u64,
     /// Both copies of the superblock.
     pub superblocks: [Result<Superblock, SuperblockError>; 2],
-    /// What the tier holds, or the error with which opening it would end.
+    /// Contents of the tier, or the error with which opening it would end.
     pub contents: Result<Contents, TierError>,
 }
 
-/// What a tier holds.
+/// Contents of a tier.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Contents {

@@ -49,7 +49,7 @@ impl JournalFailure {
     }
 }
 
-/// What the lock of the journal protects.
+/// State under the lock of the journal.
 pub(super) struct Journal {
     /// The superblock that is valid.
     pub(super) superblock: Superblock,
@@ -118,7 +118,7 @@ impl<D: Device> DiskTier<D> {
     }
 
     /// Keeps the error of a write to the journal: what follows it would be lost.
-    pub(super) fn kept<T>(&self, result: Result<T, TierError>) -> Result<T, TierError> {
+    pub(super) fn held<T>(&self, result: Result<T, TierError>) -> Result<T, TierError> {
         if let Err(error) = &result {
             event!(WARN, %error, "the journal failed: the tier is read-only");
             self.failed().get_or_insert_with(|| JournalFailure::new(error, PAUSES[0]));
@@ -160,13 +160,13 @@ impl<D: Device> DiskTier<D> {
         self.commit_to(&mut self.journal(), position)
     }
 
-    /// As [`commit`](Self::commit), under the lock of the journal.
+    /// [Commits](Self::commit) under the lock of the journal.
     pub(super) fn commit_to(&self, journal: &mut Journal, position: u64) -> Result<(), TierError> {
         // Most threads that waited for the lock find nothing left to write.
         if self.state().written < position {
             self.usable()?;
             let result = self.write_queued(journal, position);
-            self.kept(result)?;
+            self.held(result)?;
         }
         if self.device.writes_are_durable() {
             journal.durable = self.state().written;
@@ -194,7 +194,7 @@ impl<D: Device> DiskTier<D> {
             state.written
         };
         let begun = self.device.begin_sync().map_err(TierError::device("sync", 0));
-        self.kept(begun)?;
+        self.held(begun)?;
         journal.syncing_blocks = journal.next_block;
         self.state().syncing = Some(position);
         Ok(())
@@ -208,7 +208,7 @@ impl<D: Device> DiskTier<D> {
         synced: io::Result<()>,
     ) -> Result<(), TierError> {
         self.state().syncing = None;
-        self.kept(synced.map_err(TierError::device("sync", 0)))?;
+        self.held(synced.map_err(TierError::device("sync", 0)))?;
         journal.durable = journal.durable.max(position);
         journal.durable_blocks = journal.durable_blocks.max(journal.syncing_blocks);
         self.free_retired(journal.durable);
@@ -233,7 +233,7 @@ impl<D: Device> DiskTier<D> {
             let written = self.write_queued(&mut journal, position);
             let is_durable = self.device.writes_are_durable();
             let result = written.and_then(|()| if is_durable { Ok(()) } else { self.sync() });
-            self.kept(result)?;
+            self.held(result)?;
             // The lock of the journal is held: no more changes are in it than then.
             journal.durable = self.state().written;
             journal.durable_blocks = journal.next_block;

@@ -46,7 +46,7 @@ pub(super) struct JournalReader<'a, D> {
     superblock: &'a Superblock,
     /// The place of the next block.
     index: u32,
-    /// What was read from there on; `None` for a block that is not whole.
+    /// Blocks that were read from there on; `None` for a block that is not whole.
     ahead: VecDeque<Option<JournalBlock>>,
 }
 

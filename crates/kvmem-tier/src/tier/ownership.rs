@@ -125,7 +125,7 @@ impl<D: Device> DiskTier<D> {
             && let Ok(mut journal) = self.journal.try_lock()
         {
             // The values that follow find the tier unusable.
-            let _ = self.kept(self.check_owner_at_times(&mut journal));
+            let _ = self.held(self.check_owner_at_times(&mut journal));
         }
     }
 

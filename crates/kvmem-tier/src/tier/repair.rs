@@ -23,7 +23,7 @@ const ROUNDS: u64 = 3;
 /// Blocks that are written at once.
 const AT_ONCE: u32 = 256;
 
-/// What a repair has found.
+/// Result of a repair.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepairReport {

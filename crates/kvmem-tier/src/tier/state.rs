@@ -36,7 +36,7 @@ impl BadExtents {
     }
 }
 
-/// What the lock of the state protects.
+/// State under the lock of the tier.
 pub(super) struct State {
     pub(super) index: Index,
     /// Extents that are not used any more, with their ranges.
@@ -55,7 +55,7 @@ pub(super) struct State {
     pub(super) sync_wanted: bool,
     /// The position below which all changes are durable when the sync that has begun is complete.
     pub(super) syncing: Option<u64>,
-    /// What was used since the queue was last written for the sake of uses.
+    /// Uses since the queue was last written for the sake of uses.
     pub(super) uses: Uses,
     /// The changes since the checkpoint under way began, if one is.
     window: Option<Window>,

@@ -249,7 +249,7 @@ impl<D: Device> DiskTier<D> {
         Ok(found)
     }
 
-    /// Returns the blocks that are kept free for the values to come, while a sync makes others
+    /// Returns the blocks that stay free for the values to come, while a sync makes others
     /// free.
     fn reserve(&self) -> u64 {
         RESERVE.min(self.layout.data.blocks() / PART_OF_SPACE)

@@ -313,8 +313,8 @@ fn a_device_that_fails_is_a_miss_or_an_error() {
     assert!(error.to_string().contains("stores nothing since"), "{error}");
     assert!(tier.stats().read_only);
     let mut into = vec![0; 10_000];
-    let kept = (0..50_u32).find(|i| tier.len_of(&i.to_le_bytes()) == Some(10_000)).unwrap();
-    let key = kept.to_le_bytes();
+    let held = (0..50_u32).find(|i| tier.len_of(&i.to_le_bytes()) == Some(10_000)).unwrap();
+    let key = held.to_le_bytes();
     assert_eq!(tier.fetch(&mut [TierRead { key: &key, into: &mut into }]), [Fetched::Hit]);
 }
 

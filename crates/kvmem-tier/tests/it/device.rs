@@ -18,7 +18,7 @@ fn with_each_engine(name: &str, test: impl Fn(&FileDevice)) {
     }
 }
 
-/// Returns blocks that tell their numbers.
+/// Returns blocks that contain their numbers.
 fn numbered(blocks: usize) -> AlignedBuffer {
     let mut buffer = AlignedBuffer::new(blocks);
     for (number, block) in buffer.chunks_exact_mut(BLOCK).enumerate() {
@@ -57,7 +57,7 @@ fn read(
 }
 
 /// A batch may be longer than the depth. Each transfer has its events once, and a read its bytes
-/// when it is told to be done.
+/// when it is stopped.
 #[test]
 fn each_transfer_of_a_batch_has_its_events() {
     with_each_engine("events", |device| {
@@ -88,8 +88,8 @@ fn each_transfer_of_a_batch_has_its_own_result() {
         let mut target = AlignedBuffer::new(3);
         assert!(write(device, &source, &mut |_| {}).iter().all(Result::is_ok));
         let mut parts = target.chunks_exact_mut(BLOCK);
-        let places = [BLOCK as u64, 1 << 20, 0];
-        let mut reads: Vec<Read<'_>> = places
+        let positions = [BLOCK as u64, 1 << 20, 0];
+        let mut reads: Vec<Read<'_>> = positions
             .into_iter()
             .map(|at| Read { at, parts: [parts.next().unwrap(), &mut []] })
             .collect();
@@ -152,9 +152,9 @@ fn a_device_keeps_a_file_open() {
     for rings in [true, false] {
         let device = FileDevice::open(&place, 1 << 20, 4).expect("a new file");
         let device = if rings { device } else { device.without_rings() };
-        let kept = std::fs::File::open(&lock).expect("it is there");
-        flock(&kept, FlockOperation::NonBlockingLockExclusive).expect("it is free");
-        device.keep_open(kept.into()).expect("the ring has no other file");
+        let held = std::fs::File::open(&lock).expect("it is there");
+        flock(&held, FlockOperation::NonBlockingLockExclusive).expect("it is free");
+        device.keep_open(held.into()).expect("the ring has no other file");
         assert!(!is_free(), "rings: {rings}");
         let mut block = AlignedBuffer::new(1);
         device.read_at(0, &mut block).expect("it has these bytes");

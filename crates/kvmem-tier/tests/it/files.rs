@@ -212,7 +212,7 @@ fn what_is_no_file_is_an_error() {
 const THREADS: u64 = 3;
 const KEYS: u64 = 50;
 
-/// Returns the bytes of a version of a key. Each tells both.
+/// Returns the bytes of a version of a key. Each names both.
 fn versioned(key: u64, version: u64) -> Vec<u8> {
     (key << 32 | version).to_le_bytes().repeat(1 + (version * 37 % 1500) as usize)
 }

@@ -10,7 +10,7 @@ use crate::simulated::{Disk, kill};
 use crate::store::get;
 
 /// Returns the keys of `0..keys` that the tier has. It does not count as use.
-fn kept(tier: &DiskTier<Disk>, keys: u32) -> Vec<u32> {
+fn held(tier: &DiskTier<Disk>, keys: u32) -> Vec<u32> {
     (0..keys).filter(|key| tier.len_of(&key.to_le_bytes()).is_some()).collect()
 }
 
@@ -31,9 +31,9 @@ fn a_use_keeps_a_value_unless_the_order_is_that_of_the_stores() {
             let found = tier.fetch(&mut [TierRead { key: &first, into: &mut into }])[0];
             assert!(found == Fetched::Hit || eviction == EvictionOrder::Fifo);
         }
-        let kept = kept(&tier, 200);
-        assert!(kept.len() < 100, "{kept:?}");
-        assert_eq!(kept[0] == 0, eviction == EvictionOrder::Lru, "{kept:?}");
+        let held = held(&tier, 200);
+        assert!(held.len() < 100, "{held:?}");
+        assert_eq!(held[0] == 0, eviction == EvictionOrder::Lru, "{held:?}");
     }
 }
 
@@ -56,16 +56,16 @@ fn the_order_of_use_survives_a_killed_process() {
     kill(tier, &disk);
     disk.restart();
     let (tier, _) = DiskTier::on(disk, &options(EvictionOrder::Lru)).unwrap();
-    assert_eq!(kept(&tier, all).len() as u32, all, "a use is no store");
+    assert_eq!(held(&tier, all).len() as u32, all, "a use is no store");
     for key in 1000.. {
         tier.store(&[(&u32::to_le_bytes(key), &value)]).remove(0).unwrap();
-        if kept(&tier, all).len() as u32 <= used {
+        if held(&tier, all).len() as u32 <= used {
             break;
         }
     }
-    let kept = kept(&tier, all);
-    let of_used = kept.iter().filter(|&&key| key < used).count() as u32;
-    assert!(of_used + 64 >= used, "{of_used} of {used} used ones are left: {kept:?}");
+    let held = held(&tier, all);
+    let of_used = held.iter().filter(|&&key| key < used).count() as u32;
+    assert!(of_used + 64 >= used, "{of_used} of {used} used ones are left: {held:?}");
 }
 
 #[test]
@@ -91,16 +91,16 @@ fn values_of_low_priority_make_room_for_others_also_after_a_restart() {
         disk.restart();
         let (tier, _) = DiskTier::on(disk.clone(), &options(EvictionOrder::Lru)).unwrap();
         store(&tier, 60 + restart * 60..120 + restart * 60);
-        let kept = kept(&tier, 180);
+        let held = held(&tier, 180);
         let share = |of: i8| {
             let of = |key: &&u32| priority(**key) == of;
             let all: Vec<u32> = (0..120 + restart * 60).collect();
-            kept.iter().filter(of).count() as f64 / all.iter().filter(of).count() as f64
+            held.iter().filter(of).count() as f64 / all.iter().filter(of).count() as f64
         };
-        assert_eq!(share(5), 1.0, "{kept:?}");
-        assert!(share(-2) <= share(0), "{kept:?}");
+        assert_eq!(share(5), 1.0, "{held:?}");
+        assert!(share(-2) <= share(0), "{held:?}");
         if restart == 1 {
-            assert!(share(-2) < 0.1 && share(0) > 0.5, "{kept:?}");
+            assert!(share(-2) < 0.1 && share(0) > 0.5, "{held:?}");
         }
         tier.checkpoint().unwrap();
     }
@@ -125,22 +125,22 @@ fn a_value_that_has_expired_is_a_miss_and_goes_first() {
         let ttl = Duration::from_secs(if key % 2 == 0 { 1 } else { 3600 });
         store(&tier, key, Some(ttl));
     }
-    assert_eq!(kept(&tier, 60).len(), 60);
+    assert_eq!(held(&tier, 60).len(), 60);
     std::thread::sleep(Duration::from_millis(2100));
     let odd: Vec<u32> = (1..60).step_by(2).collect();
-    assert_eq!(kept(&tier, 60), odd);
+    assert_eq!(held(&tier, 60), odd);
     assert_eq!(get(&tier, &0_u32.to_le_bytes()), None);
     drop(tier);
     // They are there, and are not found, after a restart either.
     let (tier, found) = DiskTier::on(disk, &options(EvictionOrder::Lru)).unwrap();
-    assert_eq!((found.entries, kept(&tier, 60)), (60, odd.clone()));
+    assert_eq!((found.entries, held(&tier, 60)), (60, odd.clone()));
     for key in 60..130 {
         store(&tier, key, None);
     }
     let stats = tier.stats();
     assert_eq!(stats.expired, stats.evictions, "{stats:?}");
     assert!((15..=30).contains(&stats.expired), "{stats:?}");
-    assert_eq!(kept(&tier, 60), odd);
+    assert_eq!(held(&tier, 60), odd);
 }
 
 /// The hints have their place in the file, which is zero without hints, if writes are durable:

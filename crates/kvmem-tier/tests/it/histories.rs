@@ -23,7 +23,7 @@ struct History {
 }
 
 impl History {
-    /// What was acknowledged is certain now, and what failed has not happened.
+    /// Acknowledged changes are certain now, and failed ones have not happened.
     fn settle(&mut self) {
         for (state, acknowledged) in self.later.drain(..) {
             if acknowledged {
@@ -52,7 +52,7 @@ impl History {
     }
 }
 
-/// Returns the bytes of a version of a key: each tells both, and they are of many lengths.
+/// Returns the bytes of a version of a key: each names both, and they are of many lengths.
 fn value(key: u64, version: u64, len: usize) -> Vec<u8> {
     let word = (key << 32 | version).to_le_bytes();
     word.iter().copied().cycle().take(len.max(8)).collect()
@@ -186,9 +186,9 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64, damages: bool) -> Out
         for _ in 0..random.below(60) {
             let keys: Vec<u64> = (0..1 + random.below(4)).map(|_| random.below(KEYS)).collect();
             let names: Vec<[u8; 8]> = keys.iter().map(|key| key.to_le_bytes()).collect();
-            let mut places = Vec::new();
+            let mut positions = Vec::new();
             let mut change = |key: u64, state| {
-                places.push(histories.entry(key).or_default().change(state));
+                positions.push(histories.entry(key).or_default().change(state));
             };
             let done: Vec<bool> = match random.below(10) {
                 0..6 => {
@@ -232,7 +232,7 @@ fn lives(seed: u64, roomy: bool, dsync: bool, faults: u64, damages: bool) -> Out
                     continue;
                 }
             };
-            for ((key, place), done) in keys.iter().zip(places).zip(&done) {
+            for ((key, place), done) in keys.iter().zip(positions).zip(&done) {
                 if *done {
                     histories.entry(*key).or_default().acknowledge(place);
                 }

@@ -85,7 +85,7 @@ fn inspecting_finds_what_opening_finds() {
 }
 
 #[test]
-fn lengths_and_journal_are_told() {
+fn lengths_and_journal_are_reported() {
     let (bytes, _) = small();
     let found = contents(&Disk::holding(bytes));
     assert_eq!(found.lengths(), Some(ValueLengths { min: 100, median: 4096, max: 10_000 }));
@@ -97,7 +97,7 @@ fn lengths_and_journal_are_told() {
 }
 
 #[test]
-fn quarantined_parts_are_told() {
+fn quarantined_parts_are_reported() {
     let disk = Disk::new(1 << 20, 1);
     let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
     tier.store(&[(b"key", &[9; 3 * 4096])]).remove(0).unwrap();

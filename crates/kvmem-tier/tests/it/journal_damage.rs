@@ -171,7 +171,7 @@ fn nothing_older_is_kept_if_durable_changes_are_not_known() {
 }
 
 #[test]
-fn unknown_changes_that_were_not_durable_are_told() {
+fn unknown_changes_that_were_not_durable_are_reported() {
     let ([first, second], report, tier) = full_blocks(false);
     // The changes of the first block are as if they had not been made.
     assert_eq!((report.journal_unknown, report.in_doubt), (1, second.into()));

@@ -42,14 +42,14 @@ fn stores_hardly_delay_loads() {
             let stored_alone = store_beside(&tier, || thread::sleep(TIME)).1;
             store_wanted(&tier);
             let alone = fetch_for_a_while(&tier);
-            let (beside, stored) = store_beside(&tier, || fetch_for_a_while(&tier));
-            println!("{alone:?} {beside:?}; {stored} MB/s stored, alone {stored_alone}");
+            let (contended, stored) = store_beside(&tier, || fetch_for_a_while(&tier));
+            println!("{alone:?} {contended:?}; {stored} MB/s stored, alone {stored_alone}");
             p99s[0].push(alone[1]);
-            p99s[1].push(beside[1]);
+            p99s[1].push(contended[1]);
         }
         p99s.iter_mut().for_each(|times| times.sort_unstable());
-        let [alone, beside] = p99s.map(|times| times[ROUNDS / 2]);
-        assert!(beside <= alone * TIMES_ALONE, "{engine:?}: {beside:?}, alone {alone:?}");
+        let [alone, contended] = p99s.map(|times| times[ROUNDS / 2]);
+        assert!(contended <= alone * TIMES_ALONE, "{engine:?}: {contended:?}, alone {alone:?}");
     }
 }
 

@@ -16,8 +16,8 @@ fn cache(disk: &Disk) -> (Arc<DiskTier<Disk>>, KvCache<u64>) {
     let (tier, _) = DiskTier::on(disk.clone(), &options).unwrap();
     let tier = Arc::new(tier);
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
-    let below: Arc<DiskTier<Disk>> = Arc::clone(&tier);
-    let cache = KvCache::builder(&pool).lower_tier(below).seed(1).build().unwrap();
+    let lower: Arc<DiskTier<Disk>> = Arc::clone(&tier);
+    let cache = KvCache::builder(&pool).lower_tier(lower).seed(1).build().unwrap();
     (tier, cache)
 }
 
@@ -131,8 +131,8 @@ fn values_that_leave_memory_once_are_not_written() {
     let (tier, _) = DiskTier::on(Disk::new(16 << 20, 1), &options).unwrap();
     let tier = Arc::new(tier);
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
-    let below: Arc<DiskTier<Disk>> = Arc::clone(&tier);
-    let cache = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+    let lower: Arc<DiskTier<Disk>> = Arc::clone(&tier);
+    let cache = KvCache::builder(&pool).lower_tier(lower).build().unwrap();
     for key in 0..200 {
         cache.insert(key, &value(key, 0)).unwrap();
     }
@@ -158,8 +158,8 @@ fn the_program_chooses_what_is_written() {
     let (tier, _) = DiskTier::on(Disk::new(16 << 20, 1), &options.clone()).unwrap();
     let tier = Arc::new(tier);
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
-    let below: Arc<DiskTier<Disk>> = Arc::clone(&tier);
-    let cache = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+    let lower: Arc<DiskTier<Disk>> = Arc::clone(&tier);
+    let cache = KvCache::builder(&pool).lower_tier(lower).build().unwrap();
     for key in 0..200 {
         cache.insert(key, &value(key, 0)).unwrap();
     }
@@ -190,8 +190,8 @@ fn a_panic_of_the_policy_leaves_nothing_older() {
     let (tier, _) = DiskTier::on(Disk::new(16 << 20, 1), &options).unwrap();
     let tier = Arc::new(tier);
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
-    let below: Arc<DiskTier<Disk>> = Arc::clone(&tier);
-    let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+    let lower: Arc<DiskTier<Disk>> = Arc::clone(&tier);
+    let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(lower).build().unwrap();
     cache.insert(3, &value(3, 0)).unwrap();
     cache.evict_to(0);
     assert_eq!(tier.stats().entries, 1);
@@ -242,8 +242,8 @@ fn evicted_values_are_written_behind_in_batches() {
     let pool = Pool::builder("4 MiB").ladder(PageSize::Base).build().unwrap();
     let behind = WriteBehind::builder(&pool, tier.clone()).max_bytes(1 << 20).build().unwrap();
     let behind: Arc<WriteBehind> = Arc::new(behind);
-    let below: Arc<dyn Tier> = Arc::clone(&behind) as _;
-    let cache = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+    let lower: Arc<dyn Tier> = Arc::clone(&behind) as _;
+    let cache = KvCache::builder(&pool).lower_tier(lower).build().unwrap();
     for key in 0..300 {
         cache.insert(key, &value(key, 0)).unwrap();
     }
@@ -276,8 +276,8 @@ fn the_rate_holds_for_everything_that_is_written() {
     let (tier, _) = DiskTier::on(Disk::new(40 << 20, 1), &options).unwrap();
     let tier = Arc::new(tier);
     let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
-    let below: Arc<DiskTier<Disk>> = Arc::clone(&tier);
-    let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+    let lower: Arc<DiskTier<Disk>> = Arc::clone(&tier);
+    let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(lower).build().unwrap();
     cache.insert(0, &value(0, 0)).unwrap();
     cache.evict_to(0);
     assert_eq!((tier.stats().stored, tier.stats().not_admitted), (1, 0));

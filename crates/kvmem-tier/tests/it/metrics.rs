@@ -113,21 +113,21 @@ fn every_figure_is_published_with_its_kind_and_labels() {
     let _ = tier.fetch(&mut [TierRead { key: &[4], into: &mut into }]);
     assert!(tier.checkpoint().is_err());
     disk.fail_once_in(0);
-    let (kept, stats) = (Kept::default(), tier.stats());
+    let (held, stats) = (Kept::default(), tier.stats());
     assert!(stats.read_only && stats.io_misses == 1, "{stats:?}");
-    metrics::with_local_recorder(&kept, || {
+    metrics::with_local_recorder(&held, || {
         Exporter::new().also(publisher("kv", &tier)).publish();
     });
-    let kept = kept.0.lock().unwrap();
+    let held = held.0.lock().unwrap();
     for metric in TierStats::metrics() {
         let label = metric.label.map_or(String::new(), |(key, value)| format!(" {key}={value}"));
         let name = format!("{} {} tier=kv{label}", metric.kind, metric.name);
-        assert_eq!(kept.get(&name), Some(&((metric.value)(&stats) as f64)), "{name} in {kept:?}");
-        assert!(kept.contains_key(&format!("help {} {}", metric.name, metric.help)), "{name}");
+        assert_eq!(held.get(&name), Some(&((metric.value)(&stats) as f64)), "{name} in {held:?}");
+        assert!(held.contains_key(&format!("help {} {}", metric.name, metric.help)), "{name}");
     }
-    let figures = kept.keys().filter(|name| !name.starts_with("help")).count();
-    assert_eq!(figures, TierStats::metrics().count(), "{kept:?}");
-    let value = |name: &str| kept[name];
+    let figures = held.keys().filter(|name| !name.starts_with("help")).count();
+    assert_eq!(figures, TierStats::metrics().count(), "{held:?}");
+    let value = |name: &str| held[name];
     assert_eq!(value("gauge kvmem_tier_read_only tier=kv"), 1.0);
     assert_eq!(value("counter kvmem_tier_misses_total tier=kv kind=io"), 1.0);
     assert_eq!(value("gauge kvmem_tier_entries tier=kv"), 19.0);
@@ -143,27 +143,27 @@ fn each_file_of_a_set_has_its_own_figures() {
     for key in 0..90_u8 {
         set.store(&[(&[key], &[key; 5000])]).remove(0).unwrap();
     }
-    let kept = Kept::default();
-    metrics::with_local_recorder(&kept, || {
+    let held = Kept::default();
+    metrics::with_local_recorder(&held, || {
         let files = ["/mnt/nvme0/kv", "/mnt/nvme1/kv"];
         Exporter::new().also(set_publisher("kv", &files, &set)).publish();
     });
-    let kept = kept.0.lock().unwrap();
+    let held = held.0.lock().unwrap();
     let files = ["/mnt/nvme0/kv", "/mnt/nvme1/kv", "2"];
     let mut entries = 0.0;
-    for (file, tier) in files.into_iter().zip(set.in_given_order()) {
+    for (file, tier) in files.into_iter().zip(set.in_this_order()) {
         let stats = tier.stats();
         for metric in TierStats::metrics() {
             let label = metric.label.map_or(String::new(), |(key, name)| format!(" {key}={name}"));
             let name = format!("{} {} tier=kv file={file}{label}", metric.kind, metric.name);
-            assert_eq!(kept.get(&name), Some(&((metric.value)(&stats) as f64)), "{name}");
+            assert_eq!(held.get(&name), Some(&((metric.value)(&stats) as f64)), "{name}");
         }
-        let held = kept[&format!("gauge kvmem_tier_entries tier=kv file={file}")];
+        let held = held[&format!("gauge kvmem_tier_entries tier=kv file={file}")];
         assert!(held > 0.0, "{file}");
         entries += held;
     }
     assert_eq!(entries, 90.0);
-    let figures = kept.keys().filter(|name| !name.starts_with("help")).count();
+    let figures = held.keys().filter(|name| !name.starts_with("help")).count();
     assert_eq!(figures, 3 * TierStats::metrics().count());
 }
 
@@ -179,20 +179,20 @@ fn the_figures_of_a_queue_are_published() {
         cache.insert(key, &[key as u8; 20_000]).unwrap();
     }
     behind.flush();
-    let (kept, stats) = (Kept::default(), behind.stats());
-    metrics::with_local_recorder(&kept, || {
+    let (held, stats) = (Kept::default(), behind.stats());
+    metrics::with_local_recorder(&held, || {
         let behind = Arc::clone(&behind);
         Exporter::new().also(queue_publisher("kv", move || behind.stats())).publish();
     });
-    let kept = kept.0.lock().unwrap();
+    let held = held.0.lock().unwrap();
     for metric in WriteBehindStats::metrics() {
         let label = metric.label.map_or(String::new(), |(key, name)| format!(" {key}={name}"));
         let name = format!("{} {} tier=kv{label}", metric.kind, metric.name);
-        assert_eq!(kept.get(&name), Some(&((metric.value)(&stats) as f64)), "{name}");
+        assert_eq!(held.get(&name), Some(&((metric.value)(&stats) as f64)), "{name}");
     }
-    assert!(kept["counter kvmem_tier_queue_written_total tier=kv"] > 40.0, "{kept:?}");
-    assert!(kept["gauge kvmem_tier_queue_max_bytes tier=kv"] >= 20_000.0, "{kept:?}");
-    assert_eq!(kept["gauge kvmem_tier_queue_values tier=kv"], 0.0);
+    assert!(held["counter kvmem_tier_queue_written_total tier=kv"] > 40.0, "{held:?}");
+    assert!(held["gauge kvmem_tier_queue_max_bytes tier=kv"] >= 20_000.0, "{held:?}");
+    assert_eq!(held["gauge kvmem_tier_queue_values tier=kv"], 0.0);
 }
 
 /// The tables in the code and those in the documentation are the same.

@@ -163,7 +163,7 @@ impl Simulation {
     }
 }
 
-/// What a run has measured.
+/// Figures of a run.
 #[derive(Debug)]
 struct Row {
     /// The mean share of the space in use when a value is stored.

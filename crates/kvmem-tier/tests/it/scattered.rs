@@ -35,7 +35,7 @@ fn fragmented(disk: &Disk) -> (DiskTier<Disk>, u64) {
     (tier, odd.len() as u64 + 1)
 }
 
-/// Bytes that tell their places.
+/// Bytes that name their positions.
 fn bytes(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 3 + at / BLOCK * 31 + seed) as u8).collect()
 }

@@ -181,13 +181,13 @@ impl Disk {
         for (at, bytes) in unsynced.drain(..) {
             for (i, sector) in bytes.chunks(SECTOR).enumerate() {
                 // Whole writes, or single sectors of them.
-                let kept = match lost {
+                let held = match lost {
                     0 => true,
                     1 => random.once_in(2),
                     2 => i > 0 || random.once_in(2),
                     _ => random.once_in(20),
                 };
-                if kept {
+                if held {
                     let at = at as usize + i * SECTOR;
                     durable[at..at + sector.len()].copy_from_slice(sector);
                 }

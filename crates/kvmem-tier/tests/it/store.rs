@@ -227,7 +227,7 @@ fn threads_share_a_tier() {
             scope.spawn(move || {
                 let mut random = Random::new(u64::from(thread));
                 for _ in 0..300 {
-                    // Values tell their keys.
+                    // Values contain their keys.
                     let key = (random.below(100) as u32).to_le_bytes();
                     let value = key.repeat(1 + random.below(3000) as usize);
                     match random.below(4) {

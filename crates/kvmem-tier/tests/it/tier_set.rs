@@ -62,10 +62,10 @@ fn found(set: &TierSet<Disk>, keys: std::ops::Range<u32>) -> Vec<u32> {
 #[test]
 fn hints_go_with_the_values_to_their_devices() {
     let disks = disks(3);
-    let given: Vec<DiskTier<Disk>> = disks.iter().map(open).collect();
-    let identities: Vec<[u8; 16]> = given.iter().map(DiskTier::identity).collect();
-    let set = TierSet::new(given).unwrap();
-    let in_order: Vec<[u8; 16]> = set.in_given_order().map(DiskTier::identity).collect();
+    let passed: Vec<DiskTier<Disk>> = disks.iter().map(open).collect();
+    let identities: Vec<[u8; 16]> = passed.iter().map(DiskTier::identity).collect();
+    let set = TierSet::new(passed).unwrap();
+    let in_order: Vec<[u8; 16]> = set.in_this_order().map(DiskTier::identity).collect();
     assert_eq!(in_order, identities);
     let keys: Vec<[u8; 4]> = (0..60_u32).map(u32::to_le_bytes).collect();
     let values: Vec<Vec<u8>> = (0..60).map(value).collect();
@@ -149,15 +149,16 @@ fn a_missing_device_loses_its_own_keys_alone() {
     let rest: Vec<DiskTier<Disk>> =
         disks.iter().map(open).filter(|tier| tier.identity() != missing).collect();
     let rest = TierSet::new(rest).unwrap();
-    let kept: Vec<u32> = (0..300).filter(|key| !lost.contains(key)).collect();
-    assert_eq!(found(&rest, 0..300), kept);
+    let held: Vec<u32> = (0..300).filter(|key| !lost.contains(key)).collect();
+    assert_eq!(found(&rest, 0..300), held);
     assert!((30..100).contains(&lost.len()), "{}", lost.len());
     // They spread over all of the others.
-    let places: HashMap<[u8; 16], usize> = lost.iter().fold(HashMap::new(), |mut places, key| {
-        *places.entry(rest.tier_of(&key.to_le_bytes()).identity()).or_default() += 1;
-        places
-    });
-    assert_eq!(places.len(), 4, "{places:?}");
+    let positions: HashMap<[u8; 16], usize> =
+        lost.iter().fold(HashMap::new(), |mut positions, key| {
+            *positions.entry(rest.tier_of(&key.to_le_bytes()).identity()).or_default() += 1;
+            positions
+        });
+    assert_eq!(positions.len(), 4, "{positions:?}");
 }
 
 #[test]

@@ -107,8 +107,8 @@ fn store(tier: &dyn Tier, value: &Pinned<u64>) -> Result<StoreOutcome, BoxError>
 fn a_tier_that_was_opened_again_writes_what_memory_has() {
     let disk = Disk::new(16 << 20, 1);
     let first = tier(&disk);
-    let below: Arc<dyn Tier> = Arc::clone(&first) as _;
-    let cache = cache_above(below);
+    let lower: Arc<dyn Tier> = Arc::clone(&first) as _;
+    let cache = cache_above(lower);
     fetched(&cache, &first);
     let pinned: Vec<_> = (0..20).map(|key| cache.get_in_memory(&key).unwrap()).collect();
     let second = tier(&Disk::new(16 << 20, 2));
@@ -127,8 +127,8 @@ fn what_is_between_passes_it_on() {
     let behind = tier(&Disk::new(16 << 20, 1));
     let pool = Pool::builder("4 MiB").ladder(PageSize::Base).build().unwrap();
     let queue = Arc::new(WriteBehind::builder(&pool, behind.clone()).build().unwrap());
-    let below: Arc<dyn Tier> = Arc::clone(&queue) as _;
-    let cache = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+    let lower: Arc<dyn Tier> = Arc::clone(&queue) as _;
+    let cache = KvCache::builder(&pool).lower_tier(lower).build().unwrap();
     for _ in 0..3 {
         for key in 0..40 {
             if cache.get_batch(&[key])[0].is_none() {
@@ -195,12 +195,12 @@ fn the_latest_value_is_found_whatever_was_skipped() {
         let options = DiskTierOptions { max_entries: Some(200), ..DiskTierOptions::default() };
         let tier = Arc::new(DiskTier::on(disk, &options).unwrap().0);
         let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
-        let below: Arc<dyn Tier> = if queued {
+        let lower: Arc<dyn Tier> = if queued {
             Arc::new(WriteBehind::builder(&pool, tier.clone()).build().unwrap())
         } else {
             Arc::clone(&tier) as _
         };
-        let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(below).build().unwrap();
+        let cache: KvCache<u64> = KvCache::builder(&pool).lower_tier(lower).build().unwrap();
         std::thread::scope(|scope| {
             for thread in 0..3_u64 {
                 let (cache, tier) = (&cache, &tier);

@@ -115,12 +115,12 @@ impl ChainNode {
 /// The ways in which engines use a chain, by number.
 const WAYS: usize = 10;
 
-fn use_chain(chains: &mut ChainNode, way: usize, chain: u8) {
+fn use_chain(chains: &mut ChainNode, path: usize, chain: u8) {
     let all: Vec<ChainKey> = (0..CHAIN).map(|at| key(chain, at)).collect();
     let one_by_one = |chains: &mut ChainNode| -> Vec<Vec<Option<Granted>>> {
         all.iter().map(|key| chains.acquire(&[*key])).collect()
     };
-    match way {
+    match path {
         0..3 => {}
         3 => {
             let pins = one_by_one(chains);
@@ -152,12 +152,12 @@ fn use_chain(chains: &mut ChainNode, way: usize, chain: u8) {
 #[test]
 fn ends_go_before_starts_in_every_way_of_use() {
     let policies = [Eviction::Lru, Eviction::ScanResistant];
-    for (way, eviction) in (0..WAYS).flat_map(|way| policies.map(|policy| (way, policy))) {
+    for (path, eviction) in (0..WAYS).flat_map(|path| policies.map(|policy| (path, policy))) {
         let mut chains = ChainNode::with(48, true, eviction);
-        let step = [16, 4, 1][way.min(2)];
+        let step = [16, 4, 1][path.min(2)];
         chains.store_chain(b'a', step);
         chains.store_chain(b'b', step);
-        use_chain(&mut chains, way, b'a');
+        use_chain(&mut chains, path, b'a');
         let mut others = 0;
         while chains.left(b'a').len() > 4 {
             chains.store(&[key(b'z' - others / 100, (u32::from(others) % 100) * 2)]);
@@ -165,7 +165,7 @@ fn ends_go_before_starts_in_every_way_of_use() {
             chains.node.check().expect("the invariants hold");
             for chain in [b'a', b'b'] {
                 let left = chains.left(chain);
-                assert_eq!(left, (0..left.len() as u32).collect::<Vec<_>>(), "way {way}");
+                assert_eq!(left, (0..left.len() as u32).collect::<Vec<_>>(), "way {path}");
             }
         }
     }

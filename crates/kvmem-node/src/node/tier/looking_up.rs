@@ -35,7 +35,7 @@ impl Node {
             }
             let named = (namespace, key.to_vec());
             if self.tier.as_ref().is_some_and(|it| it.removals.contains_key(&named))
-                || !self.begin_look_up(&named, &mut unknown, |it| &mut it.asking, Some(waiting))
+                || !self.begin_look_up(&named, &mut unknown, |it| &mut it.locating, Some(waiting))
             {
                 break;
             }
@@ -84,7 +84,7 @@ impl Node {
         let named = (value.namespace, value.key);
         let queue = self.tier.as_mut().expect("there is a tier");
         let Some(look_up) = queue.look_ups.remove(&named) else { return Vec::new() };
-        let PendingLookUp { acquiring, mut asking, fetch } = look_up;
+        let PendingLookUp { acquiring, mut locating, fetch } = look_up;
         let free = !queue.fetches.contains_key(&named) && !queue.removals.contains_key(&named);
         if let Some(len) = len.filter(|_| free && queue.clearing.is_none()) {
             if queue.known.len() >= MAX_KNOWN {
@@ -93,10 +93,10 @@ impl Node {
             queue.known.insert(named.clone(), (len, now_ms() + KNOWN_MS));
             if fetch || !acquiring.is_empty() {
                 queue.found.push_back(Found { named, len, waiting: acquiring });
-                return asking;
+                return locating;
             }
         }
-        asking.extend(acquiring);
-        asking
+        locating.extend(acquiring);
+        locating
     }
 }

@@ -18,7 +18,7 @@ const MAX_NAMES: usize = 1 << 20;
 pub(super) struct TierNames {
     /// In no order. A name that is removed is replaced by the last one.
     names: Vec<NamedKey>,
-    places: HashMap<NamedKey, usize>,
+    positions: HashMap<NamedKey, usize>,
     /// The name that is looked at next.
     cursor: usize,
 }
@@ -33,17 +33,17 @@ impl TierNames {
     }
 
     pub(super) fn add(&mut self, named: NamedKey) {
-        if self.names.len() < MAX_NAMES && !self.places.contains_key(&named) {
-            self.places.insert(named.clone(), self.names.len());
+        if self.names.len() < MAX_NAMES && !self.positions.contains_key(&named) {
+            self.positions.insert(named.clone(), self.names.len());
             self.names.push(named);
         }
     }
 
     pub(super) fn remove(&mut self, named: &NamedKey) {
-        let Some(place) = self.places.remove(named) else { return };
+        let Some(place) = self.positions.remove(named) else { return };
         self.names.swap_remove(place);
         if let Some(moved) = self.names.get(place) {
-            self.places.insert(moved.clone(), place);
+            self.positions.insert(moved.clone(), place);
         }
     }
 
@@ -88,7 +88,7 @@ mod tests {
             (0..names.len()).map(|place| names.get(place).expect("it is there").1[0]).collect();
         left.sort_unstable();
         assert_eq!(left, (0..100).filter(|key| key % 3 == 1).collect::<Vec<u8>>());
-        assert_eq!(names.places.len(), names.len());
+        assert_eq!(names.positions.len(), names.len());
         names.clear();
         names.look_at(10, |_| false);
         assert_eq!((names.len(), names.get(0)), (0, None));

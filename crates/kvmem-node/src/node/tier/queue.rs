@@ -31,7 +31,7 @@ pub(super) struct PendingLookUp {
     /// Calls that want the value fetched.
     pub(super) acquiring: Vec<Waiting>,
     /// Calls that want to know whether there is one.
-    pub(super) asking: Vec<Waiting>,
+    pub(super) locating: Vec<Waiting>,
     /// Whether the value is fetched even if no call waits for it.
     pub(super) fetch: bool,
 }
@@ -66,7 +66,7 @@ pub(in crate::node) struct TierQueue {
     pub(super) storing_bytes: u64,
     /// Keys that are being removed, how often, and the calls that wait for it.
     pub(super) removals: HashMap<NamedKey, (u32, Vec<Waiting>)>,
-    /// The source of values whose turn it is to be the first of a job.
+    /// The source of values that is the first of the next job.
     pub(super) next_source: usize,
     /// Keys of values in the tier.
     pub(super) names: TierNames,

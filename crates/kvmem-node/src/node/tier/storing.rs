@@ -104,7 +104,7 @@ impl Node {
     /// Values are evicted for two reasons: the memory is needed, or their namespace is at its own
     /// limit. The values of the first kind come from all namespaces, in the order of
     /// [`Namespaces::eviction_order`](super::namespaces::Namespaces). Each namespace that is close
-    /// to its limit is a source of its own. The sources take turns at being the first of a job, so
+    /// to its limit is a source of its own. Each source in rotation is the first of a job, so
     /// one that always has values keeps no other waiting.
     fn next_to_store(&self) -> Vec<Storing> {
         let queue = self.tier.as_ref().expect("there is a tier");

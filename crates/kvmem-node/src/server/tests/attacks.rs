@@ -80,7 +80,7 @@ fn no_close_of_a_client_s_descriptor_waits() {
         drop(descriptor);
         let started = Instant::now();
         if is_read {
-            stepped.server.turn(number, now_ms());
+            stepped.server.quantum(number, now_ms());
         } else {
             drop(stepped.server.connections.remove(&number));
         }
@@ -99,7 +99,7 @@ fn no_close_of_a_client_s_descriptor_waits() {
     for _ in 0..50 {
         let (socket, number) = stepped.greet();
         assert_eq!(send_descriptor(&socket, &[0; 8], &file), Ok(8));
-        stepped.server.turn(number, now_ms());
+        stepped.server.quantum(number, now_ms());
     }
     let started = Instant::now();
     while open() > 1 {
@@ -108,7 +108,7 @@ fn no_close_of_a_client_s_descriptor_waits() {
     }
 }
 
-/// A client that closes its socket has the requests of its ring served in turns, as others have,
+/// A client that closes its socket has the requests of its ring served in quanta, as others have,
 /// and no more than it had sent by then.
 #[test]
 fn a_full_ring_is_served_in_turns_after_its_client_has_closed() {
@@ -128,23 +128,23 @@ fn a_full_ring_is_served_in_turns_after_its_client_has_closed() {
     assert!(sent >= 32, "{sent}");
     drop(socket);
     let misses = |stepped: &Stepped| stepped.server.node().stats().misses;
-    stepped.server.turn(number, now_ms());
+    stepped.server.quantum(number, now_ms());
     assert_eq!(misses(&stepped), MAX_BATCH as u64, "a turn is one full message");
-    // Messages that the client sends later have no turn.
+    // Messages that the client sends later are not served.
     assert!(fill(&mut ends) > 0);
     let mut most = 0;
     while stepped.server.connections.contains_key(&number) {
         let before = misses(&stepped);
         assert!(!stepped.server.ready.is_empty(), "the connection waits for its turn");
-        stepped.server.ring_turn(number, now_ms());
+        stepped.server.ring_quantum(number, now_ms());
         most = most.max(misses(&stepped) - before);
     }
     assert_eq!((most, misses(&stepped)), (MAX_BATCH as u64, sent * MAX_BATCH as u64));
 }
 
-/// However many connections of a user have requests, another user waits for one turn of them.
+/// However many connections of a user have requests, another user waits for one quantum of them.
 #[test]
-fn users_have_turns_whatever_connections_they_have() {
+fn users_are_served_in_turn_whatever_connections_they_have() {
     let mut stepped = Stepped::new(for_own_group());
     let hostile: Vec<(OwnedFd, u32)> =
         (0..40).map(|_| stepped.greet_as(OTHER, "", false).expect("it has place")).collect();
@@ -263,8 +263,8 @@ fn sessions_of_nobody_end() {
         let (socket, number) = stepped.connect();
         assert!(send(&socket, 1, hello()));
         drop(socket);
-        stepped.server.turn(number, now_ms());
-        stepped.server.turn(number, now_ms());
+        stepped.server.quantum(number, now_ms());
+        stepped.server.quantum(number, now_ms());
     }
     assert_eq!(stepped.server.node().stats().sessions, 0);
     // The process lives, and both know of their sessions.
@@ -275,7 +275,7 @@ fn sessions_of_nobody_end() {
     assert!(stepped.exchange(&pinning, number, acquire(vec![Key(b"key")])).0.is_ok());
     for (socket, number) in [(idle, idle_number), (pinning, number)] {
         drop(socket);
-        stepped.server.turn(number, now_ms());
+        stepped.server.quantum(number, now_ms());
     }
     stepped.server.tick(now_ms() + 4000);
     assert_eq!(stepped.server.node().stats().orphaned_sessions, 2);
@@ -323,7 +323,7 @@ impl Tier for BigTier {
 }
 
 /// Serves what waits until the client has an answer. Returns it, and the most values that left the
-/// memory between two turns of others.
+/// memory between two quanta of others.
 fn answer_of(stepped: &mut Stepped, socket: &OwnedFd) -> (Result<Answer, CallError>, u64) {
     let gone = |stepped: &Stepped| {
         let stats = stepped.server.node().stats();
@@ -344,9 +344,9 @@ fn answer_of(stepped: &mut Stepped, socket: &OwnedFd) -> (Result<Answer, CallErr
     panic!("there is no answer");
 }
 
-/// An acquisition that must evict a thousand values for one of the tier does so in turns.
+/// An acquisition that must evict a thousand values for one of the tier does so in parts.
 #[test]
-fn a_large_fetch_takes_turns() {
+fn a_large_fetch_is_done_in_parts() {
     let node = NodeOptions { max_blocks: Some(4096), ..NodeOptions::default() };
     let mut stepped = Stepped::of(ServerOptions::default(), node);
     let tier = Arc::new(BigTier::default());
@@ -359,7 +359,7 @@ fn a_large_fetch_takes_turns() {
     }
     assert!(send(&socket, 7, acquire(vec![Key(b"big")])));
     let before = stepped.server.node().stats().evicted_total;
-    stepped.server.turn(number, now_ms());
+    stepped.server.quantum(number, now_ms());
     let evicted = stepped.server.node().stats().evicted_total - before;
     assert_eq!(evicted, 512);
     let (answer, most) = answer_of(&mut stepped, &socket);
@@ -369,9 +369,9 @@ fn a_large_fetch_takes_turns() {
     stepped.server.node().check().expect("the invariants hold");
 }
 
-/// All values of a large namespace are removed in turns, and those that come later stay.
+/// All values of a large namespace are removed in parts, and those that come later stay.
 #[test]
-fn clearing_takes_turns() {
+fn clearing_is_done_in_parts() {
     for tiered in [false, true] {
         let node = NodeOptions { max_blocks: Some(4096), ..NodeOptions::default() };
         let mut stepped = Stepped::of(ServerOptions::default(), node);
@@ -386,7 +386,7 @@ fn clearing_takes_turns() {
             stepped.insert(&socket, number, &key.to_le_bytes(), 64);
         }
         assert!(send(&socket, 7, Call::Clear { namespace: None }));
-        stepped.server.turn(number, now_ms());
+        stepped.server.quantum(number, now_ms());
         assert_eq!(stepped.server.node().stats().removed_total, 512);
         let (other, number) = stepped.greet();
         stepped.insert(&other, number, b"new", 64);
@@ -403,7 +403,7 @@ fn clearing_takes_turns() {
     }
 }
 
-/// A client with thousands of pins and reservations ends, or returns without them, in turns.
+/// A client with thousands of pins and reservations ends, or returns without them, in parts.
 #[test]
 fn many_handles_end_in_turns() {
     let node = NodeOptions { align: 64, max_blocks: Some(50_000), ..NodeOptions::default() };
@@ -426,17 +426,17 @@ fn many_handles_end_in_turns() {
     stepped.insert(&socket, number, b"key", 64);
     assert!(stepped.exchange(&socket, number, acquire(vec![Key(b"key")])).0.is_ok());
     drop(socket);
-    stepped.server.turn(number, now_ms());
+    stepped.server.quantum(number, now_ms());
     // It returns with all reservations but a thousand, and without the pin. More than 36,500 of
     // them did not fit into the answer.
     let (socket, number) = stepped.connect();
     assert!(stepped.exchange(&socket, number, hello(welcome.token)).0.is_ok());
     for part in handles[1000..].chunks(4096) {
-        let call = Call::Keep { pins: Vec::new(), reservations: part.to_vec() };
+        let call = Call::Resume { pins: Vec::new(), reservations: part.to_vec() };
         assert!(stepped.exchange(&socket, number, call).0.is_ok());
     }
-    let (answer, _) = stepped.exchange(&socket, number, Call::Kept);
-    assert!(matches!(answer, Ok(Answer::Kept { pins_kept: true, .. })), "{answer:?}");
+    let (answer, _) = stepped.exchange(&socket, number, Call::ResumeEnd);
+    assert!(matches!(answer, Ok(Answer::Resumed { pins_resumed: true, .. })), "{answer:?}");
     let left = |stepped: &Stepped| stepped.server.node().stats().reservations;
     assert!(left(&stepped) > 39_000 && stepped.server.has_work());
     stepped.server.node().check().expect("the invariants hold");
@@ -454,15 +454,15 @@ fn many_handles_end_in_turns() {
     assert!(left(&stepped) > 30_000 && stepped.server.has_work());
     stepped.server.node().check().expect("the invariants hold");
     let (other, number) = stepped.greet();
-    let mut turns = 0;
+    let mut quanta = 0;
     while stepped.server.has_work() {
         let before = left(&stepped);
         stepped.server.serve_tier(now_ms());
         assert!(before - left(&stepped) <= 2048);
         assert!(stepped.exchange(&other, number, Call::KeepAlive).0.is_ok());
-        turns += 1;
+        quanta += 1;
     }
-    assert!(turns >= 15 && left(&stepped) == 0, "{turns}");
+    assert!(quanta >= 15 && left(&stepped) == 0, "{quanta}");
     let stats = stepped.server.node().stats();
     assert_eq!((stats.sessions, stats.used), (1, 64), "one client and one value are left");
     stepped.server.node().check().expect("the invariants hold");
@@ -507,7 +507,7 @@ fn what_an_operator_evicts_is_stored_first() {
         stepped.insert(&socket, number, &key.to_le_bytes(), 4096);
     }
     assert!(send(&socket, 7, Call::Evict { namespace: None, bytes: u64::MAX }));
-    stepped.server.turn(number, now_ms());
+    stepped.server.quantum(number, now_ms());
     let (answer, _) = answer_of(&mut stepped, &socket);
     assert!(matches!(answer, Ok(Answer::Count(4_096_000))), "{answer:?}");
     assert_eq!(stepped.server.node().stats().values, 0);

@@ -1,4 +1,4 @@
-//! Bounds of what a client can make the server do: work in a turn, memory, places. The tests are
+//! Bounds of what a client can make the server do: work in a quantum, memory, places. The tests are
 //! client and server in one thread, so the numbers are exact.
 
 use std::collections::VecDeque;
@@ -21,7 +21,7 @@ use crate::protocol::{
 use crate::ring;
 use crate::server::access::AccessRules;
 use crate::server::deferred::WaitingForSpace;
-use crate::server::turn::{OWN_PLACES, USER_PLACES};
+use crate::server::quantum::{OWN_PLACES, USER_PLACES};
 use crate::server::{AllowedGroup, NodeServer, ServerOptions};
 use crate::socket::{self, now_ms};
 use crate::test_heap::bytes_of_thread;
@@ -72,7 +72,7 @@ impl Stepped {
         call: Call<'_>,
     ) -> (Result<Answer, CallError>, Vec<OwnedFd>) {
         assert!(send(socket, 1, call), "the socket has space");
-        self.server.turn(number, now_ms());
+        self.server.quantum(number, now_ms());
         let mut buffer = vec![0; MAX_MESSAGE];
         let packet = socket::receive(socket, &mut buffer, RecvFlags::DONTWAIT);
         let packet = packet.expect("it has answered");
@@ -103,7 +103,7 @@ pub(super) fn acquire(keys: Vec<Key<'_>>) -> Call<'_> {
     Call::Acquire { epoch: 0, release: Vec::new(), keys, prefix_only: false, wait: true }
 }
 
-/// However much waits in its socket or ring, a client has one turn, and others have theirs.
+/// However much waits in its socket or ring, a client has one quantum, and others have theirs.
 #[test]
 fn a_turn_has_little_more_than_the_work_of_one_message() {
     let mut stepped = Stepped::new(ServerOptions::default());
@@ -111,19 +111,19 @@ fn a_turn_has_little_more_than_the_work_of_one_message() {
     let full = || acquire(vec![Key(b"x"); MAX_BATCH]);
     let sent = (0..12).take_while(|_| send(&socket, 1, full())).count() as u64;
     assert!(sent >= 4, "the socket takes {sent} messages");
-    for turn in 1..=sent {
-        stepped.server.turn(number, now_ms());
-        assert_eq!(stepped.server.node().stats().misses, turn * MAX_BATCH as u64);
+    for quantum in 1..=sent {
+        stepped.server.quantum(number, now_ms());
+        assert_eq!(stepped.server.node().stats().misses, quantum * MAX_BATCH as u64);
     }
-    // Small messages end the turn by their number.
+    // Small messages end the quantum by their number.
     let (socket, number) = stepped.greet();
     let before = stepped.server.node().stats().misses;
     for _ in 0..64 {
         assert!(send(&socket, 0, acquire(vec![Key(b"x")])), "small messages have space");
     }
-    for turn in 1..=4 {
-        stepped.server.turn(number, now_ms());
-        assert_eq!(stepped.server.node().stats().misses - before, turn * 16);
+    for quantum in 1..=4 {
+        stepped.server.quantum(number, now_ms());
+        assert_eq!(stepped.server.node().stats().misses - before, quantum * 16);
     }
     // The same by a ring.
     let (socket, number) = stepped.greet();
@@ -140,9 +140,9 @@ fn a_turn_has_little_more_than_the_work_of_one_message() {
         );
     }
     let before = stepped.server.node().stats().misses;
-    for turn in 1..=8 {
-        stepped.server.ring_turn(number, now_ms());
-        assert_eq!(stepped.server.node().stats().misses - before, turn * MAX_BATCH as u64);
+    for quantum in 1..=8 {
+        stepped.server.ring_quantum(number, now_ms());
+        assert_eq!(stepped.server.node().stats().misses - before, quantum * MAX_BATCH as u64);
     }
 }
 
@@ -193,19 +193,19 @@ fn the_memory_that_clients_take_is_bounded() {
     let (mut most, mut sent) = (0, 0_usize);
     for round in 0..64_usize {
         let (socket, number) = stepped.greet();
-        for turn in 0..150_usize {
-            let from = (round * 37 + turn * 911) % 3000;
+        for quantum in 0..150_usize {
+            let from = (round * 37 + quantum * 911) % 3000;
             let some = || keys[from..from + MAX_BATCH].iter().map(|key| Key(key)).collect();
-            let call = match turn % 8 {
+            let call = match quantum % 8 {
                 0..4 => acquire(some()),
                 4 => Call::Remove { keys: some() },
                 5 => Call::Reserve { sizes: vec![4096; 900].into(), wait: true },
                 6 => Call::Events { from: u64::MAX, max: 512, wait_ms: u32::MAX },
                 _ => Call::Lookup { keys: some() },
             };
-            sent += usize::from(send(&socket, turn as u32 + 1, call));
+            sent += usize::from(send(&socket, quantum as u32 + 1, call));
             // The threads of the tier are not served: the tier hangs.
-            stepped.server.turn(number, now_ms());
+            stepped.server.quantum(number, now_ms());
             stepped.server.answer_waiting(now_ms());
             most = most.max(bytes_of_thread() - before);
         }
@@ -214,8 +214,8 @@ fn the_memory_that_clients_take_is_bounded() {
             // The oldest one goes without a goodbye, and its process lives.
             let (socket, number) = open.pop_front().expect("there are three");
             drop(socket);
-            stepped.server.turn(number, now_ms());
-            stepped.server.turn(number, now_ms());
+            stepped.server.quantum(number, now_ms());
+            stepped.server.quantum(number, now_ms());
         }
     }
     assert!(sent > 2000, "the server takes messages: {sent}");
@@ -249,21 +249,21 @@ fn a_returning_client_cannot_make_the_server_count_for_long() {
     let (answer, _) = stepped.exchange(&socket, number, acquire(vec![Key(b"key")]));
     assert!(matches!(answer, Ok(Answer::Pinned { .. })), "{answer:?}");
     drop(socket);
-    stepped.server.turn(number, now_ms());
+    stepped.server.quantum(number, now_ms());
     // It says that it has four billion pins, and more come.
     let (socket, number) = stepped.connect();
     let (answer, _) = stepped.exchange(&socket, number, hello(welcome.token));
     assert!(matches!(answer, Ok(Answer::Welcome(welcome)) if welcome.resumed), "{answer:?}");
-    let keep = Call::Keep { pins: vec![(handle, u32::MAX)], reservations: Vec::new() };
-    assert!(stepped.exchange(&socket, number, keep).0.is_ok());
+    let resume = Call::Resume { pins: vec![(handle, u32::MAX)], reservations: Vec::new() };
+    assert!(stepped.exchange(&socket, number, resume).0.is_ok());
     let started = std::time::Instant::now();
-    assert!(stepped.exchange(&socket, number, Call::Kept).0.is_ok());
+    assert!(stepped.exchange(&socket, number, Call::ResumeEnd).0.is_ok());
     assert!(stepped.exchange(&socket, number, acquire(vec![Key(b"key"); 100])).0.is_ok());
     stepped.server.node().check().expect("the invariants hold");
     assert!(send(&socket, 1, Call::Goodbye));
-    stepped.server.turn(number, now_ms());
+    stepped.server.quantum(number, now_ms());
     drop(socket);
-    stepped.server.turn(number, now_ms());
+    stepped.server.quantum(number, now_ms());
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
     assert_eq!(stepped.server.node().stats().pinned, 0);
     stepped.server.node().check().expect("the invariants hold");
@@ -278,7 +278,7 @@ fn a_connection_that_does_not_greet_is_closed() {
     let (talks, number) = stepped.connect();
     let now = now_ms();
     assert!(send(&talks, 1, Call::KeepAlive));
-    stepped.server.turn(number, now + 90);
+    stepped.server.quantum(number, now + 90);
     stepped.server.tick(now + 90);
     assert_eq!(stepped.server.connections.len(), 3);
     stepped.server.tick(now + 250);
@@ -452,9 +452,9 @@ impl Stepped {
     /// Closes a connection whose client has said goodbye.
     pub(super) fn leave(&mut self, (socket, number): (OwnedFd, u32)) {
         assert!(send(&socket, 1, Call::Goodbye));
-        self.server.turn(number, now_ms());
+        self.server.quantum(number, now_ms());
         drop(socket);
-        self.server.turn(number, now_ms());
+        self.server.quantum(number, now_ms());
     }
 }
 
@@ -540,9 +540,9 @@ fn a_session_is_resumed_by_its_user_as_the_rules_say() {
         let hello = Call::Hello { version, namespace, read_only: false, token };
         let answer = stepped.exchange(&socket, number, hello).0;
         // A client that sends nothing more does not know of its session.
-        send(&socket, 2, Call::Kept);
+        send(&socket, 2, Call::ResumeEnd);
         drop(socket);
-        stepped.server.turn(number, now_ms());
+        stepped.server.quantum(number, now_ms());
         answer.map(|answer| match answer {
             Answer::Welcome(welcome) => (welcome.token, welcome.resumed),
             other => panic!("{other:?}"),
@@ -598,7 +598,7 @@ fn a_server_without_descriptors_sleeps() {
 
 /// One large block in memory full of small values: others are served between its evictions.
 #[test]
-fn a_reservation_that_evicts_many_values_takes_turns() {
+fn a_reservation_that_evicts_many_values_is_done_in_parts() {
     let node = NodeOptions { max_blocks: Some(4096), ..NodeOptions::default() };
     let mut stepped = Stepped::of(ServerOptions::default(), node);
     let (other, number) = stepped.greet();
@@ -609,10 +609,10 @@ fn a_reservation_that_evicts_many_values_takes_turns() {
     let second = stepped.greet();
     for (socket, number, size) in [(&socket, large, 8 << 20), (&second.0, second.1, 64)] {
         assert!(send(socket, 7, Call::Reserve { sizes: vec![size].into(), wait: true }));
-        stepped.server.turn(number, now_ms());
+        stepped.server.quantum(number, now_ms());
     }
     let mut buffer = vec![0; MAX_MESSAGE];
-    let mut turns = 0;
+    let mut quanta = 0;
     let packet = loop {
         let evicted = stepped.server.node().stats().evicted_total;
         match socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT) {
@@ -624,12 +624,12 @@ fn a_reservation_that_evicts_many_values_takes_turns() {
         stepped.server.answer_waiting(now_ms());
         let more = stepped.server.node().stats().evicted_total - evicted;
         assert!(more <= 512, "{more} evictions in a turn");
-        turns += 1;
-        assert!(turns < 100);
+        quanta += 1;
+        assert!(quanta < 100);
     };
     let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
     assert!(matches!(response.result, Ok(Answer::Reserved(_))), "{response:?}");
-    assert!(turns >= 3 && stepped.server.node().stats().evicted_total == 2000, "{turns}");
+    assert!(quanta >= 3 && stepped.server.node().stats().evicted_total == 2000, "{quanta}");
     // The one behind it has no space left.
     stepped.server.serve_tier(now_ms());
     stepped.server.answer_waiting(now_ms());
@@ -642,8 +642,8 @@ fn a_reservation_that_evicts_many_values_takes_turns() {
 
 impl Stepped {
     /// Goes on with the calls that wait, until there is an answer. Returns it, and the most values
-    /// that were evicted between two turns of others.
-    fn answer_in_turns(&mut self, socket: &OwnedFd, other: &(OwnedFd, u32)) -> (Response, u64) {
+    /// that were evicted between two quanta of others.
+    fn answer_in_parts(&mut self, socket: &OwnedFd, other: &(OwnedFd, u32)) -> (Response, u64) {
         let mut buffer = vec![0; MAX_MESSAGE];
         let mut most = 0;
         for _ in 0..100 {
@@ -676,22 +676,22 @@ impl Stepped {
     }
 }
 
-/// Reservations that wait behind each other, each with some evictions, have one turn together.
+/// Reservations that wait behind each other, each with some evictions, have one quantum together.
 #[test]
 fn reservations_that_wait_share_the_evictions_of_a_turn() {
     let (mut stepped, other) = Stepped::filled();
     let clients: Vec<(OwnedFd, u32)> = (0..5).map(|_| stepped.greet()).collect();
-    // The first one needs more evictions than a turn has. The others wait behind it.
+    // The first one needs more evictions than a quantum has. The others wait behind it.
     let sizes = [2400 << 10, 1 << 20, 1 << 20, 1 << 20, 1 << 20];
     for ((socket, number), size) in clients.iter().zip(sizes) {
         let evicted = stepped.server.node().stats().evicted_total;
         assert!(send(socket, 7, Call::Reserve { sizes: vec![size].into(), wait: true }));
-        stepped.server.turn(*number, now_ms());
+        stepped.server.quantum(*number, now_ms());
         assert!(stepped.server.node().stats().evicted_total - evicted <= 512);
     }
     assert_eq!(stepped.server.waiting_for_space.len(), 5);
     for (socket, _) in &clients {
-        let (response, most) = stepped.answer_in_turns(socket, &other);
+        let (response, most) = stepped.answer_in_parts(socket, &other);
         assert!(matches!(response.result, Ok(Answer::Reserved(_))), "{response:?}");
         assert!(most <= 512, "{most} evictions in a turn");
     }
@@ -702,7 +702,7 @@ fn reservations_that_wait_share_the_evictions_of_a_turn() {
     stepped.server.waiting_for_space.push_back(WaitingForSpace::of_nobody(session));
     for (socket, number) in &small {
         assert!(send(socket, 7, Call::Reserve { sizes: vec![1; 600].into(), wait: true }));
-        stepped.server.turn(*number, now_ms());
+        stepped.server.quantum(*number, now_ms());
     }
     let reserved = |stepped: &Stepped| stepped.server.node().stats().reserved_total;
     let before = reserved(&stepped);
@@ -714,13 +714,13 @@ fn reservations_that_wait_share_the_evictions_of_a_turn() {
 
 /// An operator evicts everything: others are served between the evictions.
 #[test]
-fn an_eviction_by_an_operator_takes_turns() {
+fn an_eviction_by_an_operator_is_done_in_parts() {
     let (mut stepped, other) = Stepped::filled();
     let (socket, number) = stepped.greet();
     assert!(send(&socket, 7, Call::Evict { namespace: None, bytes: u64::MAX }));
-    stepped.server.turn(number, now_ms());
+    stepped.server.quantum(number, now_ms());
     assert_eq!(stepped.server.node().stats().evicted_total, 512);
-    let (response, most) = stepped.answer_in_turns(&socket, &other);
+    let (response, most) = stepped.answer_in_parts(&socket, &other);
     assert!(matches!(response.result, Ok(Answer::Count(8_192_000))), "{response:?}");
     assert_eq!((most, stepped.server.node().len()), (512, 0));
     // A client that goes meanwhile leaves nothing behind.
@@ -728,7 +728,7 @@ fn an_eviction_by_an_operator_takes_turns() {
         stepped.insert(&other.0, other.1, &key.to_le_bytes(), 64);
     }
     assert!(send(&socket, 8, Call::Evict { namespace: Some(""), bytes: u64::MAX }));
-    stepped.server.turn(number, now_ms());
+    stepped.server.quantum(number, now_ms());
     stepped.leave((socket, number));
     assert!(stepped.server.evicting.is_empty() && stepped.server.node().len() == 488);
     stepped.server.node().check().expect("the invariants hold");

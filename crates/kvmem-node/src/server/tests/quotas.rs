@@ -11,7 +11,7 @@ use crate::node::BlockHandle;
 use crate::protocol::{Answer, Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Response, decode};
 use crate::server::ServerOptions;
 use crate::server::connection::MAX_WAITING;
-use crate::server::turn::USER_PLACES;
+use crate::server::quantum::USER_PLACES;
 use crate::socket::{self, now_ms};
 
 /// A user that is neither the server's own nor an operator.
@@ -34,16 +34,16 @@ fn one_user_has_a_part_of_the_connections_and_rings() {
     let mut rings = |(socket, number): &(OwnedFd, u32)| {
         stepped.exchange(socket, *number, Call::Rings).0.map(drop)
     };
-    let given: Vec<_> = open.iter().map(&mut rings).collect();
-    let given: Vec<bool> = given.iter().map(Result::is_ok).collect();
-    assert_eq!(given, (0..8).map(|at| at < 8 / USER_PLACES).collect::<Vec<_>>());
+    let passed: Vec<_> = open.iter().map(&mut rings).collect();
+    let passed: Vec<bool> = passed.iter().map(Result::is_ok).collect();
+    assert_eq!(passed, (0..8).map(|at| at < 8 / USER_PLACES).collect::<Vec<_>>());
     let error = rings(&open[7]).expect_err("the user has its part");
     assert!(matches!(error, CallError::TooMany { what: TooMany::Rings, .. }), "{error}");
     // Others have theirs, up to the limit of all.
     let own: Vec<(OwnedFd, u32)> = (0..7).map(|_| stepped.greet()).collect();
     for (at, (socket, number)) in own.iter().enumerate() {
-        let given = stepped.exchange(socket, *number, Call::Rings).0;
-        assert_eq!(given.is_ok(), at < 8 - 8 / USER_PLACES, "{given:?}");
+        let passed = stepped.exchange(socket, *number, Call::Rings).0;
+        assert_eq!(passed.is_ok(), at < 8 - 8 / USER_PLACES, "{passed:?}");
     }
 }
 
@@ -54,7 +54,7 @@ fn few_requests_for_events_wait() {
     let (socket, number) = stepped.greet();
     for id in 1..=MAX_WAITING as u32 + 3 {
         assert!(send(&socket, id, Call::Events { from: u64::MAX, max: 1, wait_ms: 1 << 30 }));
-        stepped.server.turn(number, now_ms());
+        stepped.server.quantum(number, now_ms());
     }
     let connection = &stepped.server.connections[&number];
     assert_eq!(connection.waiting.len(), MAX_WAITING);
@@ -89,15 +89,15 @@ fn pins_have_the_quota_of_handles() {
     let sizes = || Call::Reserve { sizes: vec![1, 1].into(), wait: true };
     assert_eq!(stepped.exchange(&socket, number, sizes()).0.expect_err("four"), expected);
     drop(socket);
-    stepped.server.turn(number, now_ms());
+    stepped.server.quantum(number, now_ms());
     let (socket, number) = stepped.connect();
     assert!(stepped.exchange(&socket, number, hello(welcome.token)).0.is_ok());
-    let keep = |count| {
+    let resume = |count| {
         let pins = (0..count).map(|slot| (BlockHandle { slot, generation: 1 }, 1)).collect();
-        Call::Keep { pins, reservations: Vec::new() }
+        Call::Resume { pins, reservations: Vec::new() }
     };
-    assert!(stepped.exchange(&socket, number, keep(3)).0.is_ok());
-    assert_eq!(stepped.exchange(&socket, number, keep(1)).0.expect_err("four"), expected);
+    assert!(stepped.exchange(&socket, number, resume(3)).0.is_ok());
+    assert_eq!(stepped.exchange(&socket, number, resume(1)).0.expect_err("four"), expected);
     stepped.server.node().check().expect("the invariants hold");
 }
 
@@ -107,6 +107,6 @@ fn a_packet_that_is_too_long_ends_the_connection() {
     let (socket, number) = stepped.greet();
     let long = vec![0; MAX_MESSAGE + 1];
     rustix::net::send(&socket, &long, SendFlags::DONTWAIT).expect("the socket has space");
-    stepped.server.turn(number, now_ms());
+    stepped.server.quantum(number, now_ms());
     assert!(!stepped.server.connections.contains_key(&number), "it cannot be decoded");
 }

@@ -27,7 +27,7 @@ use crate::{ConnectOptions, Node, NodeClient, NodeOptions};
 /// An attacker of the server whose socket is at a path.
 type Attack = fn(&Path);
 
-/// What an attacker does again and again until it is killed.
+/// The call that an attacker repeats until it is killed.
 const ATTACKS: [(&str, Attack); 10] = [
     ("descriptors whose close waits", descriptors),
     ("full rings of clients that close", full_rings),
@@ -75,12 +75,12 @@ fn no_attack_delays_others() {
         let alone = p99(&client, &keys);
         let attacker = Attacker::start(number, &path);
         thread::sleep(BEGINNING);
-        let beside = p99(&client, &keys);
+        let contended = p99(&client, &keys);
         assert!(attacker.is_running(), "{name}: the attacker has ended");
         drop(attacker);
-        let times = beside.as_secs_f64() / alone.as_secs_f64();
-        println!("{name:36} {:8} {:9} {times:6.1}", alone.as_micros(), beside.as_micros());
-        if beside > LIMIT || beside > TIMES_ALONE * alone {
+        let times = contended.as_secs_f64() / alone.as_secs_f64();
+        println!("{name:36} {:8} {:9} {times:6.1}", alone.as_micros(), contended.as_micros());
+        if contended > LIMIT || contended > TIMES_ALONE * alone {
             too_long.push(*name);
         }
     }
@@ -206,10 +206,10 @@ fn tiny_values(path: &Path) {
 /// Stores values of a page, and keeps the pins of all that it can.
 fn pins(path: &Path) {
     let client = connect(path);
-    let mut kept = Vec::new();
+    let mut held = Vec::new();
     for number in 0_u64.. {
         let _ = client.insert(number.to_le_bytes(), &[1; 4096]);
-        kept.extend(client.acquire(&[number.to_le_bytes()]));
+        held.extend(client.acquire(&[number.to_le_bytes()]));
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Client {
     pub(super) writing: Vec<Vec<(NodeReservation, Id)>>,
 }
 
-/// Writes the bytes of a block: every eight of them tell the block and the place.
+/// Writes the bytes of a block: every eight of them name the block and the place.
 pub(super) fn write_bytes_of(id: Id, bytes: &mut [u8]) {
     for (at, eight) in (0..).zip(bytes.chunks_mut(8)) {
         eight.copy_from_slice(&word_of(id, at)[..eight.len()]);
@@ -63,7 +63,7 @@ fn word_of(id: Id, at: u64) -> [u8; 8] {
     (id << 32 | at ^ id.wrapping_mul(0x9E37) & 0xFFFF_FFFF).to_le_bytes()
 }
 
-/// What was done, to show that each kind of call was made and had each kind of outcome.
+/// Counts of calls, to show that each kind was made and had each kind of outcome.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Done {
     pub(super) steps: u64,

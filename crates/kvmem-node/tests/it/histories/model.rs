@@ -299,7 +299,7 @@ impl Model {
         }
     }
 
-    /// Ends a session that has at most one value pinned: the order of several is not told.
+    /// Ends a session that has at most one value pinned: the order of several is not known.
     pub(super) fn end_session(&mut self, session: SessionId) {
         self.reclaim_pins(session);
         let ended = self.sessions.remove(&session).expect("it lives");
@@ -489,7 +489,7 @@ impl Model {
     /// Explains the evictions of a reservation that has failed, whose first blocks were made and
     /// freed again. Returns whether there is an explanation.
     ///
-    /// Where those blocks were is not told, so the model does not know how many evictions each one
+    /// Where those blocks were is not known, so the model does not know how many evictions each one
     /// took: it tries all numbers.
     pub(super) fn fail_to_reserve(
         &mut self,

@@ -75,7 +75,7 @@ impl Drop for OtherProcess {
     }
 }
 
-/// What the process does. In the test itself: nothing.
+/// Body of the process. Does nothing in the test itself.
 #[test]
 fn role() {
     if std::env::var("KVMEM_TEST_ROLE").as_deref() != Ok("history") {

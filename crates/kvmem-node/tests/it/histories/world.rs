@@ -254,7 +254,7 @@ impl World {
         let node = self.server.take().expect("it runs").stop();
         node.check().expect("the invariants hold");
         drop(node);
-        // The order in which one client's values are released then is not told, so it is one.
+        // The order in which one client's values are released then is not known, so it is one.
         let mut dropped = Vec::new();
         for client in &mut self.clients {
             if let Some(last) = client.held.pop_if(|held| held.pinned().len() <= 1) {

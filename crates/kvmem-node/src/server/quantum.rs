@@ -1,4 +1,4 @@
-//! *Turns*: what becomes ready is served, one connection after the other, as [`Ready`] says.
+//! *Quanta*: what becomes ready is served, one connection after the other, as [`Ready`] says.
 //!
 //! [`Ready`]: super::ready::Ready
 
@@ -18,14 +18,14 @@ use crate::node::{MAX_BATCH, SessionIndex};
 use crate::protocol::Answer;
 use crate::socket::{Peer, now_ms};
 
-/// Messages of one connection that are served before the next one has its turn.
-const MESSAGES_PER_TURN: usize = 16;
+/// Messages of one connection that are served before the next one is served.
+const MESSAGES_PER_QUANTUM: usize = 16;
 
-/// Keys, sizes and handles after which the turn of a connection ends. A turn has less than this and
-/// one message more, so it takes a fraction of a millisecond.
-const ELEMENTS_PER_TURN: usize = MAX_BATCH;
+/// Keys, sizes and handles after which the quantum of a connection ends. A quantum has less than
+/// this and one message more, so it takes a fraction of a millisecond.
+const ELEMENTS_PER_QUANTUM: usize = MAX_BATCH;
 
-/// The longest time between two looks at epoll while something is ready, and a turn.
+/// The longest time between two looks at epoll while something is ready, and a quantum.
 const LOOK_AFTER: Duration = Duration::from_micros(50);
 
 /// Of this number of connections or sessions, other users leave one to the server's own user and
@@ -42,26 +42,26 @@ pub(super) const USER_RESERVED: u64 = 2;
 /// The longest time, in milliseconds, that a connection may take to greet.
 const GREETING_MS: u64 = 10_000;
 
-/// The rest of the turn of a connection.
+/// The rest of the quantum of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
+pub(super) struct Quantum {
     messages: usize,
     elements: usize,
 }
 
-impl Turn {
-    pub(super) fn new() -> Turn {
-        Turn { messages: MESSAGES_PER_TURN, elements: ELEMENTS_PER_TURN }
+impl Quantum {
+    pub(super) fn new() -> Quantum {
+        Quantum { messages: MESSAGES_PER_QUANTUM, elements: ELEMENTS_PER_QUANTUM }
     }
 
-    /// Begins a message, if the turn has not ended.
+    /// Begins a message, if the quantum has not ended.
     pub(super) fn next_message(&mut self) -> bool {
         let goes_on = self.messages > 0 && self.elements > 0;
         self.messages = self.messages.saturating_sub(1);
         goes_on
     }
 
-    /// Takes the elements of a message off the turn.
+    /// Takes the elements of a message off the quantum.
     pub(super) fn spend(&mut self, elements: usize) {
         self.elements = self.elements.saturating_sub(elements);
     }
@@ -121,10 +121,10 @@ impl NodeServer {
         let limit = if self.access.is_operator(uid) { limit } else { limit - limit / OWN_PLACES };
         let of_user = self.connections.values().filter(|it| it.peer.uid == uid).count();
         self.connections.len() < limit
-            && of_user < self.access.places_of(uid, self.options.max_connections)
+            && of_user < self.access.positions_of(uid, self.options.max_connections)
     }
 
-    /// Takes note that a connection is to have a turn.
+    /// Takes note that a connection is to be served.
     pub(super) fn make_ready(&mut self, key: u32, source: Source) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         if !connection.is_ready(source) {
@@ -133,14 +133,14 @@ impl NodeServer {
         }
     }
 
-    /// Gives turns to the connections that are ready until it is time for a look at epoll, or
+    /// Serves the connections that are ready until it is time for a look at epoll, or
     /// nothing is ready and no ring is hot.
     pub(super) fn serve_ready(&mut self, now: u64) {
         let started = Instant::now();
         self.poll_hot(started);
         loop {
             match self.ready.next() {
-                Some((key, source)) => self.turn_of(key, source, now),
+                Some((key, source)) => self.quantum_of(key, source, now),
                 None if self.hot.is_empty() => return,
                 None => std::hint::spin_loop(),
             }
@@ -154,19 +154,19 @@ impl NodeServer {
         }
     }
 
-    fn turn_of(&mut self, key: u32, source: Source, now: u64) {
+    fn quantum_of(&mut self, key: u32, source: Source, now: u64) {
         let Some(connection) = self.connections.get_mut(&key) else { return };
         connection.set_ready(source, false);
         match source {
-            Source::Packets => self.turn(key, now),
-            // The turn begins now: an answer to a request of a ring comes within microseconds.
-            Source::Ring => self.ring_turn(key, now_ms()),
+            Source::Packets => self.quantum(key, now),
+            // The quantum begins now: an answer to a request of a ring comes within microseconds.
+            Source::Ring => self.ring_quantum(key, now_ms()),
         }
     }
 
     /// Serves the packets of a connection, or closes it.
-    pub(super) fn turn(&mut self, key: u32, now: u64) {
-        self.turn_with(key, |server, connection| {
+    pub(super) fn quantum(&mut self, key: u32, now: u64) {
+        self.quantum_with(key, |server, connection| {
             let mut outcome = server.messages(connection, now);
             // No packet is read while an answer waits, and no space in a ring tells of the end.
             if outcome.is_ok() && connection.is_blocked() && connection.has_ended() {
@@ -180,14 +180,14 @@ impl NodeServer {
     }
 
     /// Serves the ring of a connection, or closes it.
-    pub(super) fn ring_turn(&mut self, key: u32, now: u64) {
-        self.turn_with(key, |server, connection| {
+    pub(super) fn ring_quantum(&mut self, key: u32, now: u64) {
+        self.quantum_with(key, |server, connection| {
             connection.flush()?;
             server.ring_messages(connection, now)
         });
     }
 
-    fn turn_with(
+    fn quantum_with(
         &mut self,
         key: u32,
         serve: impl FnOnce(&mut NodeServer, &mut AcceptedConnection) -> Result<(), Errno>,
@@ -210,8 +210,8 @@ impl NodeServer {
         connection.flush()?;
         let mut buffer = std::mem::take(&mut self.message_buffer);
         let mut outcome = Ok(());
-        self.turn = Turn::new();
-        while self.turn.next_message() {
+        self.quantum = Quantum::new();
+        while self.quantum.next_message() {
             if connection.is_blocked() {
                 break;
             }
