@@ -25,26 +25,14 @@ use kvmem_trace::escape::shown;
 /// The line that a memory holder in the background prints when it listens.
 const READY: &str = "ready\n";
 
-/// Variables by which the service manager talks to the server, not to the memory holder.
-const OF_THE_SERVER: [&str; 8] = [
-    "NOTIFY_SOCKET",
-    "WATCHDOG_PID",
-    "WATCHDOG_USEC",
-    "LISTEN_PID",
-    "LISTEN_FDS",
-    "LISTEN_FDNAMES",
-    "FDSTORE",
-    "MAINPID",
-];
-
-/// Keeps, or asks a memory holder.
+/// Holds memory, or makes a call to a memory holder.
 pub(crate) fn run(args: &HolderArgs) -> Result<(), Failure> {
     if args.list || args.stop || args.forget.is_some() {
         ask(args)
     } else if args.detach {
         detach(args)
     } else {
-        keep(args)
+        hold(args)
     }
 }
 
@@ -66,7 +54,7 @@ fn ask(args: &HolderArgs) -> Result<(), Failure> {
 }
 
 /// Holds memory in this process until a client stops it, or it is idle.
-fn keep(args: &HolderArgs) -> Result<(), Failure> {
+fn hold(args: &HolderArgs) -> Result<(), Failure> {
     if args.session {
         // It fails if the process leads a group, which has no other process of the server then.
         let _ = rustix::process::setsid();
@@ -85,7 +73,7 @@ fn keep(args: &HolderArgs) -> Result<(), Failure> {
         let _ = rustix::stdio::dup2_stdout(&null);
         let _ = rustix::stdio::dup2_stderr(&null);
     } else {
-        print_message(format_args!("kvmem: retention at {}", shown(&path)));
+        print_message(format_args!("kvmem: holding memory at {}", shown(&path)));
     }
     holder.run().map_err(failure)
 }
@@ -139,9 +127,7 @@ pub(crate) fn start(socket: &Path, idle: Duration) -> Result<(), String> {
     let mut command = this_program().map_err(|error| error.to_string())?;
     command.arg("holder").arg("--detach").arg("--socket").arg(socket);
     command.arg("--idle").arg(format!("{}ms", idle.as_millis()));
-    OF_THE_SERVER.iter().for_each(|name| {
-        command.env_remove(name);
-    });
+    kvmem_cluster::hide_service_manager(&mut command);
     let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
     if output.status.success() {
         return Ok(());

@@ -84,15 +84,15 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         (Some(disk), None) => Some(disk),
         (None, cluster) => cluster.as_ref().map(|cluster| Arc::clone(cluster) as _),
     };
-    if let Some(lower) = lower {
-        let options = kvmem_node::TierOptions::default();
-        if server.attach_tier(lower, options).map_err(failure)? && tier.is_some() {
-            tier_values = Some(0);
-            print_message(
-                "kvmem: --tier was cleared: a server without it has removed or evicted values of \
-                 this memory",
-            );
-        }
+    if let Some(lower) = lower
+        && server.attach_tier(lower).map_err(failure)?
+        && tier.is_some()
+    {
+        tier_values = Some(0);
+        print_message(
+            "kvmem: --tier was cleared: a server without it has removed or evicted values of \
+             this memory",
+        );
     }
     let files = server.descriptors().map_err(failure)?;
     if let Some(metrics) = &metrics {
@@ -305,7 +305,6 @@ fn node_options(args: &ServeArgs) -> NodeOptions {
         align: args.align,
         boundary: args.boundary,
         eviction: args.policy.node_eviction(),
-        max_handles_per_session: args.max_handles as usize,
         max_reserved_per_session: args.max_reserved.unwrap_or(u64::MAX),
         max_pinned_bytes_per_session: args.max_pinned.unwrap_or(u64::MAX),
         default_limits: args.default_quota.unwrap_or_default(),
@@ -326,9 +325,8 @@ fn server_options(args: &ServeArgs) -> Result<ServerOptions, Failure> {
         operators: operators.collect::<Result<_, _>>()?,
         scrub_bytes_per_s: args.scrub,
         max_connections: args.max_connections.into(),
-        max_rings: args.max_rings.into(),
-        spin: args.spin,
         drain: Duration::from_secs(args.drain_seconds.into()),
+        ..ServerOptions::default()
     })
 }
 

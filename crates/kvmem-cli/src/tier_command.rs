@@ -22,9 +22,12 @@ pub(crate) fn run(args: &TierArgs) -> Result<(), Failure> {
     }
 }
 
+/// Transfers in flight at once: as many as a tier that serves has.
+const DEPTH: u32 = 32;
+
 /// Opens a file without a right to write to it, and reads its index.
-fn inspected(path: &Path, depth: u32) -> Result<(FileDevice, Inspection), Failure> {
-    let device = FileDevice::open_read_only(path, depth)
+fn inspected(path: &Path) -> Result<(FileDevice, Inspection), Failure> {
+    let device = FileDevice::open_read_only(path, DEPTH)
         .map_err(|error| Failure::usage(format_args!("cannot open {}: {error}", shown(path))))?;
     let inspection = kvmem_tier::inspect(&device).map_err(|error| failure(path, &error, 1))?;
     Ok((device, inspection))

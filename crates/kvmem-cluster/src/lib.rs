@@ -11,6 +11,7 @@ mod tier;
 mod trailer;
 
 pub use options::ClusterOptions;
+pub use program::hide_service_manager;
 pub use stats::ClusterStats;
 pub use tier::ClusterTier;
 

@@ -21,11 +21,14 @@ pub struct ClusterOptions {
     /// A helper that is not ready after this time is killed.
     pub start_timeout: Duration,
     /// The pause before the first restart. Each further one is twice as long.
+    #[doc(hidden)]
     pub first_pause: Duration,
     /// The longest pause.
+    #[doc(hidden)]
     pub max_pause: Duration,
     /// Keys that were removed and that the store still has, at most. Beyond them removals fail, or
     /// with [`replaces`](Self::replaces) all objects of the prefix count as removed.
+    #[doc(hidden)]
     pub max_stale: usize,
 }
 

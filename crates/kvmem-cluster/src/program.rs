@@ -32,10 +32,16 @@ pub(super) fn command(program: &OsStr) -> io::Result<Command> {
     // The variable is that of `python3 -P`. An older Python ignores it, and has only the root
     // folder before its packages.
     command.current_dir("/").env("PYTHONSAFEPATH", "1");
+    hide_service_manager(&mut command);
+    Ok(command)
+}
+
+/// Keeps the variables by which a service manager talks to a server from its child.
+#[doc(hidden)]
+pub fn hide_service_manager(command: &mut Command) {
     OF_THE_SERVER.iter().for_each(|name| {
         command.env_remove(name);
     });
-    Ok(command)
 }
 
 /// Returns the absolute path of a program: a name is looked up in the absolute folders of `path`, a

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use kvmem::arena::{Backing, PageSize, Region};
 use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierState, TierValue};
-use kvmem_node::{Node, NodeOptions, NodeServer, ServerOptions, TierOptions};
+use kvmem_node::{Node, NodeOptions, NodeServer, ServerOptions};
 
 /// The values, and their bytes.
 #[derive(Default)]
@@ -116,7 +116,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         read: Duration::from_millis(read_ms.parse()?),
         max_bytes: max_bytes.parse()?,
     };
-    server.attach_tier(Arc::new(tier), TierOptions::default())?;
+    server.attach_tier(Arc::new(tier))?;
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);

@@ -37,4 +37,3 @@ pub use server::{
     AllowedGroup, DrainProgress, NamespaceRule, NodeObserver, NodeServer, Principal, ServerOptions,
     Stopper,
 };
-pub use tier::TierOptions;

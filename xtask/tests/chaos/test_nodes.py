@@ -59,7 +59,7 @@ def alone(chaos: Chaos, *words: Any, **options: Any) -> Running:
 
 
 def test_options_that_make_no_sense(chaos: Chaos) -> None:
-    named = "pages numa populate max-blocks align lease spin max-rings max-connections max-handles"
+    named = "pages numa populate max-blocks align lease max-connections"
     named += " max-reserved allow-group namespace operator quota default-quota drain-seconds tier"
     named += " mooncake scrub metrics json"
     for value in (*SENSELESS, "x=", "/no/such/folder/x"):

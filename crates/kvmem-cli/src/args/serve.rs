@@ -9,7 +9,6 @@ use clap::{Args as ClapArgs, ValueEnum};
 use kvmem::arena::{ByteSize, Ladder, Numa, Populate};
 use kvmem_node::{NO_BOUNDARY, NamespaceLimits};
 
-use super::serve_tier::tier_size;
 use super::{MetricsArgs, Policy, ServeMooncake, ServeTier, size};
 
 /// Options of `kvmem serve`.
@@ -106,33 +105,12 @@ pub struct ServeArgs {
     )]
     pub default_quota: Option<NamespaceLimits>,
 
-    /// After a message, look for further ones for this time before sleeping: a number with us or
-    /// ms, up to 10ms. Calls that follow closely save tens of microseconds; meanwhile the server
-    /// takes a processor. 0us: sleep at once
-    #[arg(long, value_name = "TIME", default_value = "50us", value_parser = spin)]
-    pub spin: Duration,
-
-    /// Maximum clients that call by rings, each with half a MiB of memory. Further ones call by
-    /// their sockets
-    #[arg(
-        long, value_name = "N", default_value_t = 64,
-        value_parser = clap::value_parser!(u16).range(0..=256)
-    )]
-    pub max_rings: u16,
-
     /// Maximum connections. One of 16 is for this user and operators only
     #[arg(
         long, value_name = "N", default_value_t = 512,
         value_parser = clap::value_parser!(u16).range(1..=4096)
     )]
     pub max_connections: u16,
-
-    /// Maximum pins and reservations of one client; the server takes some 50 bytes for each
-    #[arg(
-        long, value_name = "N", default_value_t = 1 << 20,
-        value_parser = clap::value_parser!(u32).range(1..)
-    )]
-    pub max_handles: u32,
 
     /// Maximum bytes that one client has reserved at a time [default: all]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -190,10 +168,6 @@ pub struct ServeArgs {
     /// environment in which this program is, or of PATH]
     #[arg(long, value_name = "PROGRAM", requires = "mooncake")]
     pub mooncake_python: Option<PathBuf>,
-
-    /// Replaced by the SIZE of --tier.
-    #[arg(long, hide = true, value_parser = tier_size)]
-    pub tier_size: Option<u64>,
 
     /// After SIGTERM or SIGINT, store values that the tier lacks for this many seconds at most, and
     /// serve clients meanwhile. A second signal ends the server at once
@@ -380,19 +354,6 @@ fn time(text: &str) -> Result<Duration, String> {
 }
 
 /// Parses a time such as `50us`.
-fn spin(text: &str) -> Result<Duration, String> {
-    let known = || format!("{text:?} is no time: say a number with us or ms, such as 50us");
-    let (number, unit) = match text.strip_suffix("us") {
-        Some(number) => (number, 1),
-        None => (text.strip_suffix("ms").ok_or_else(known)?, 1000),
-    };
-    let number: u64 = number.parse().map_err(|_| known())?;
-    match number.checked_mul(unit) {
-        Some(us @ 0..=10_000) => Ok(Duration::from_micros(us)),
-        _ => Err(format!("{text}: times are 0us to 10ms")),
-    }
-}
-
 /// Options of `kvmem holder`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct HolderArgs {
@@ -482,16 +443,6 @@ mod tests {
         assert_eq!(namespace("model=a:b=kv:ro"), Ok(access("model=a:b", "kv", true)));
         for bad in ["chat", "chat=1:w"] {
             assert!(namespace(bad).is_err(), "{bad}");
-        }
-    }
-
-    #[test]
-    fn short_times_have_units() {
-        assert_eq!(spin("0us"), Ok(Duration::ZERO));
-        assert_eq!(spin("50us"), Ok(Duration::from_micros(50)));
-        assert_eq!(spin("10ms"), Ok(Duration::from_millis(10)));
-        for bad in ["", "50", "us", "-1us", "1.5ms", "11ms", "10001us", "1s", "99999999999999ms"] {
-            assert!(spin(bad).is_err(), "{bad}");
         }
     }
 

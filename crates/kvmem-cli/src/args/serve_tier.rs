@@ -88,13 +88,6 @@ impl ServeTier {
     }
 }
 
-/// Fails with the spelling that has replaced `--tier-size`.
-pub(super) fn tier_size(size: &str) -> Result<u64, String> {
-    Err(format!(
-        "the size is a part of --tier: say --tier disk:PATH,{size}, such as disk:/nvme/kv,2TiB"
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -42,13 +42,6 @@ pub struct TierVerifyArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// Transfers in flight at once
-    #[arg(
-        long, value_name = "N", default_value_t = 32,
-        value_parser = clap::value_parser!(u32).range(1..=1024)
-    )]
-    pub depth: u32,
-
     /// Then write to the parts that lost what was written, and read them back, three times: those
     /// that hold it are used again. No value is written to
     #[arg(long)]

@@ -20,7 +20,7 @@ pub(super) fn run(args: &TierInspectArgs) -> Result<(), Failure> {
     let mut files = OutputFiles::new().protect("the tier that is inspected", &args.file);
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
     // Superblocks, checkpoint and journal are read one after the other.
-    let (device, inspection) = inspected(&args.file, 1)?;
+    let (device, inspection) = inspected(&args.file)?;
     let report = InspectReport::new(&args.file, &device, &inspection);
     let failure = match &inspection.contents {
         Ok(_) => None,

@@ -22,7 +22,7 @@ const NAMED: usize = 20;
 pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
     let mut files = OutputFiles::new().protect("the tier that is verified", &args.file);
     let json = JsonSink::open(&mut files, args.json.as_deref())?;
-    let (device, inspection) = inspected(&args.file, args.depth)?;
+    let (device, inspection) = inspected(&args.file)?;
     let contents = match &inspection.contents {
         Ok(contents) => contents,
         Err(error) => return Err(unusable(&args.file, &inspection, error)),
@@ -70,7 +70,7 @@ pub(super) fn run(args: &TierVerifyArgs) -> Result<(), Failure> {
 
 /// Tests the parts that are quarantined.
 fn repair(args: &TierVerifyArgs, contents: &Contents) -> Result<RepairFigures, Failure> {
-    let options = DiskTierOptions { depth: Some(args.depth), ..DiskTierOptions::default() };
+    let options = DiskTierOptions::default();
     let repaired = DiskTier::open(&args.file, &options).and_then(|(tier, _)| tier.repair());
     let report = repaired.map_err(|error| failure(&args.file, &error, 1))?;
     Ok(RepairFigures::new(contents, &report))

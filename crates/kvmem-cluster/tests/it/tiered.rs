@@ -5,9 +5,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kvmem::tier::Tier;
-use kvmem_node::{
-    ConnectOptions, Node, NodeClient, NodeServer, ServerOptions, Stopper, TierOptions,
-};
+use kvmem_node::{ConnectOptions, Node, NodeClient, NodeServer, ServerOptions, Stopper};
 use tempfile::TempDir;
 
 /// A server with a tier below its node, until it is stopped or dropped.
@@ -23,7 +21,7 @@ impl Tiered {
         let options = ServerOptions { drain: Duration::ZERO, ..ServerOptions::default() };
         let socket = folder.path().join("kvmem.sock");
         let mut server = NodeServer::bind(node, &socket, options).expect("free");
-        server.attach_tier(tier, TierOptions::default()).expect("the tier works");
+        server.attach_tier(tier).expect("the tier works");
         let stopper = server.stopper();
         let thread = Some(std::thread::spawn(move || server.run().expect("epoll works")));
         Tiered { folder, stopper, thread }

@@ -24,6 +24,7 @@ pub struct NodeOptions {
     /// `align`.
     pub max_reserved_per_session: u64,
     /// The most pins and reservations of one session.
+    #[doc(hidden)]
     pub max_handles_per_session: usize,
     /// The most memory whose values one session may have pinned at a time. A value with several
     /// pins counts once.
@@ -35,6 +36,7 @@ pub struct NodeOptions {
     /// The limits of single namespaces.
     pub limits: Vec<(String, NamespaceLimits)>,
     /// The most events that are stored for [subscribers](super::Event).
+    #[doc(hidden)]
     pub max_events: usize,
 }
 

@@ -29,10 +29,12 @@ pub struct ServerOptions {
     /// The most connections at one time. One of 16 is for the server's own user and operators.
     pub max_connections: usize,
     /// The most connections with [rings](crate::ring) at one time: each takes half a MiB of memory.
+    #[doc(hidden)]
     pub max_rings: usize,
     /// How long the server polls for further messages after the last one before it sleeps. Waking
     /// an idle processor takes tens of microseconds. The server takes one processor while messages
     /// come more often than that. Zero: it sleeps at once.
+    #[doc(hidden)]
     pub spin: Duration,
     /// How long a server that is [stopped](super::Stopper::stop) stores values that its tier lacks.
     /// Zero: not at all.
@@ -49,8 +51,8 @@ impl Default for ServerOptions {
             namespaces: Vec::new(),
             operators: Vec::new(),
             max_connections: 512,
-            max_rings: 64,
-            spin: Duration::from_micros(50),
+            max_rings: 256,
+            spin: if has_one_processor() { Duration::ZERO } else { Duration::from_micros(50) },
             drain: Duration::ZERO,
         }
     }
@@ -83,4 +85,9 @@ pub struct NamespaceRule {
     pub who: Principal,
     /// Whether it only reads.
     pub read_only: bool,
+}
+
+/// Returns whether a server that polls would keep its clients from running.
+fn has_one_processor() -> bool {
+    std::thread::available_parallelism().is_ok_and(|count| count.get() == 1)
 }

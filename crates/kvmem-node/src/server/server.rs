@@ -228,7 +228,11 @@ impl NodeServer {
     /// [`NodeError::System`] if its threads cannot be started, or it cannot
     /// [keep a file open](Tier::keep_open); [`NodeError::Tier`] if the tier
     /// cannot remove what the index file says must not come back.
-    pub fn attach_tier(
+    pub fn attach_tier(&mut self, tier: Arc<dyn Tier>) -> Result<bool, NodeError> {
+        self.attach_tier_with(tier, TierOptions::default())
+    }
+
+    pub(super) fn attach_tier_with(
         &mut self,
         tier: Arc<dyn Tier>,
         options: TierOptions,

@@ -55,7 +55,7 @@ impl Place {
             NodeServer::bind(node, &folder.path().join("sock"), options).expect("a new path");
         if let Some(tier) = tier {
             let options = TierOptions { store_above: 0.0, ..TierOptions::default() };
-            server.attach_tier(tier, options).expect("it works");
+            server.attach_tier_with(tier, options).expect("it works");
         }
         let stopper = server.stopper();
         let thread = std::thread::spawn(move || {

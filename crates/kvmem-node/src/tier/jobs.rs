@@ -4,11 +4,11 @@ use kvmem::tier::TierHints;
 
 /// How a node uses its tier.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct TierOptions {
+pub(crate) struct TierOptions {
     /// The share of the memory that is in use before values are stored, from 0 to 1.
-    pub store_above: f64,
+    pub(crate) store_above: f64,
     /// The bytes of values that are stored ahead of their eviction.
-    pub ahead_bytes: u64,
+    pub(crate) ahead_bytes: u64,
 }
 
 impl Default for TierOptions {

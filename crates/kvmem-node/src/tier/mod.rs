@@ -4,7 +4,7 @@
 //! threads of the server do: one stores and removes, in the order in which the node says so, and
 //! one fetches. Two more do the same for a network.
 //!
-//! - *Storing.* While the memory is fuller than [`store_above`](TierOptions::store_above), the node
+//! - *Storing.* While the memory is fuller than `TierOptions::store_above`, one half, the node
 //!   stores the values that it would evict next. They stay in memory, marked as *clean*; evicting a
 //!   clean value takes no time. A value that must go before it was stored is lost.
 //! - *Fetching.* An acquisition of keys that only the tier has waits, without holding up other
@@ -21,6 +21,6 @@
 mod jobs;
 mod threads;
 
-pub use jobs::TierOptions;
+pub(crate) use jobs::TierOptions;
 pub(crate) use jobs::{Fetching, LookingUp, Removing, Storing, TierDone, TierJob};
 pub(crate) use threads::TierThreads;

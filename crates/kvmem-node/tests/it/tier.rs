@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierState, TierValue};
 use kvmem_node::{
     CallError, ClientError, ConnectOptions, EventKind, Located, NO_NAMESPACE, Node, NodeClient,
-    NodeOptions, NodeServer, ServerOptions, Stopper, TierOptions, ValueOptions,
+    NodeOptions, NodeServer, ServerOptions, Stopper, ValueOptions,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -126,7 +126,7 @@ impl Tiered {
     fn draining(place: Place, node: Node, tier: Arc<dyn Tier>, drain: Duration) -> Tiered {
         let options = ServerOptions { drain, ..ServerOptions::default() };
         let mut server = NodeServer::bind(node, &place.socket(), options).expect("free");
-        server.attach_tier(tier, TierOptions::default()).expect("the tier works");
+        server.attach_tier(tier).expect("the tier works");
         let stopper = server.stopper();
         let thread = Some(std::thread::spawn(move || server.run().expect("epoll works")));
         Tiered { place, stopper, thread }
@@ -528,7 +528,7 @@ fn a_key_has_its_latest_value_or_none() {
         let mut server =
             NodeServer::bind(node.take().expect("it came back"), &socket, ServerOptions::default())
                 .expect("free");
-        server.attach_tier(Arc::clone(&tier) as _, TierOptions::default()).expect("it works");
+        server.attach_tier(Arc::clone(&tier) as _).expect("it works");
         let files = server.descriptors().expect("there are descriptors");
         let stopper = server.stopper();
         let thread = std::thread::spawn(move || server.run().expect("epoll works"));

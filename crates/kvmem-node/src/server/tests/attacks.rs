@@ -352,7 +352,7 @@ fn a_large_fetch_is_done_in_parts() {
     let tier = Arc::new(BigTier::default());
     tier.lens.lock().expect("no panic").push((b"\0big".to_vec(), 5 << 20));
     let options = TierOptions { store_above: 1.0, ..TierOptions::default() };
-    stepped.server.attach_tier(Arc::clone(&tier) as _, options).expect("it works");
+    stepped.server.attach_tier_with(Arc::clone(&tier) as _, options).expect("it works");
     let (socket, number) = stepped.greet();
     for key in 0..2000_u32 {
         stepped.insert(&socket, number, &key.to_le_bytes(), 64);
@@ -379,7 +379,7 @@ fn clearing_is_done_in_parts() {
         tier.lens.lock().expect("no panic").push((b"\0below".to_vec(), 64));
         if tiered {
             let options = TierOptions::default();
-            stepped.server.attach_tier(Arc::clone(&tier) as _, options).expect("it works");
+            stepped.server.attach_tier_with(Arc::clone(&tier) as _, options).expect("it works");
         }
         let (socket, number) = stepped.greet();
         for key in 0..1500_u32 {
@@ -501,7 +501,7 @@ fn what_an_operator_evicts_is_stored_first() {
     let mut stepped = Stepped::new(ServerOptions::default());
     let tier = Arc::new(BigTier::default());
     let options = TierOptions { store_above: 1.0, ..TierOptions::default() };
-    stepped.server.attach_tier(Arc::clone(&tier) as _, options).expect("it works");
+    stepped.server.attach_tier_with(Arc::clone(&tier) as _, options).expect("it works");
     let (socket, number) = stepped.greet();
     for key in 0..1000_u32 {
         stepped.insert(&socket, number, &key.to_le_bytes(), 4096);

@@ -184,7 +184,10 @@ fn the_memory_that_clients_take_is_bounded() {
     const OF_SERVER: isize = 8 << 20;
     let node = NodeOptions { max_handles_per_session: 4096, ..NodeOptions::default() };
     let mut stepped = Stepped::of(ServerOptions::default(), node);
-    stepped.server.attach_tier(Arc::new(EndlessTier), TierOptions::default()).expect("it works");
+    stepped
+        .server
+        .attach_tier_with(Arc::new(EndlessTier), TierOptions::default())
+        .expect("it works");
     let keys: Vec<[u8; 64]> = (0..4096_u32)
         .map(|number| std::array::from_fn(|at| number.to_le_bytes()[at % 4]))
         .collect();
