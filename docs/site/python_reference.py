@@ -89,8 +89,10 @@ def directive(kind: str, declaration: str, doc: str, depth: int, *options: str) 
     return indented(text, depth * 3) + "\n\n"
 
 
-def members(kind: ast.ClassDef) -> Iterator[str]:
-    """Yields the public methods, properties and attributes of a class."""
+def members(kind: ast.ClassDef, every: dict[str, ast.ClassDef]) -> Iterator[str]:
+    """Yields the public methods, properties and attributes of a class. A method may be made of one
+    of another class: ``insert = _call(NodeCache.insert)``.
+    """
     seen: set[str] = set()
     body = kind.body
     for node, after in zip(body, [*body[1:], None], strict=True):
@@ -111,6 +113,11 @@ def members(kind: ast.ClassDef) -> Iterator[str]:
             options += [":no-index:"] if again else []
             declaration = node.name + signature(node, bound=True)
             yield directive("method", declaration, doc, 1, *options)
+        elif isinstance(node, ast.Assign) and ast.unparse(node.value).startswith("_call("):
+            owner, name = ast.unparse(node.value)[len("_call(") : -1].split(".")
+            method = next(it for it in every[owner].body if getattr(it, "name", "") == name)
+            declaration = name + signature(method, bound=True)
+            yield directive("method", declaration, f"See :meth:`{owner}.{name}`.", 1, ":async:")
         elif isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_"):
             said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             doc = str(after.value.value) if said else ""
@@ -149,8 +156,8 @@ def shown(node: ast.stmt, every: dict[str, ast.ClassDef]) -> str:
     # What all objects with memory have stands in a private base of the stub.
     for base in bases:
         if base.startswith("_") and base in every:
-            text += "".join(members(every[base]))
-    return text + "".join(members(node))
+            text += "".join(members(every[base], every))
+    return text + "".join(members(node, every))
 
 
 def module(name: str, patterns: tuple[str, ...], package: Path) -> str:

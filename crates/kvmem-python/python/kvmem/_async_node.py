@@ -8,22 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from os import PathLike
-from types import TracebackType
-from typing import Any, ParamSpec, Self, SupportsIndex, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, SupportsIndex, TypeVar
 
-from ._kvmem import NodeCache, NodeReservation, PinBatch, PinnedValue, connect
-from .data import Event, EventBatch, Listed, Located, NodeStats
+from ._kvmem import NodeCache, connect
+from .data import Event, EventBatch
 from .errors import InvalidArgumentError
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_Key = TypeVar("_Key", bound=int | bytes | str)
 
 WAIT = 0.25
 """Longest wait of the thread that waits for events, in seconds."""
+
+
+def _call(
+    method: Callable[Concatenate[NodeCache, _P], _T],
+) -> Callable[Concatenate[AsyncNodeCache, _P], Coroutine[Any, Any, _T]]:
+    """Returns the coroutine that makes a call of a :class:`NodeCache` in a thread."""
+
+    @functools.wraps(method)
+    async def call(self: AsyncNodeCache, /, *given: _P.args, **named: _P.kwargs) -> _T:
+        return await self._run(self._calls, functools.partial(method, self.cache), *given, **named)
+
+    return call
 
 
 class AsyncNodeCache:
@@ -56,111 +66,28 @@ class AsyncNodeCache:
             return call(*given, **named)
         return await result
 
-    async def insert(
-        self,
-        key: int | bytes | str,
-        value: Any,
-        *,
-        parent: int | bytes | str | None = None,
-        priority: SupportsIndex = 0,
-        ttl: float | None = None,
-    ) -> None:
-        """See :meth:`NodeCache.insert`."""
-        call = functools.partial(self.cache.insert, parent=parent, priority=priority, ttl=ttl)
-        await self._run(self._calls, call, key, value)
-
-    async def insert_batch(
-        self,
-        values: Mapping[_Key, Any] | Iterable[tuple[int | bytes | str, Any]],
-        *,
-        parents: Iterable[int | bytes | str | None] | None = None,
-        priority: SupportsIndex = 0,
-        ttl: float | None = None,
-    ) -> None:
-        """See :meth:`NodeCache.insert_batch`."""
-        call = functools.partial(
-            self.cache.insert_batch, parents=parents, priority=priority, ttl=ttl
-        )
-        await self._run(self._calls, call, values)
-
-    async def reserve(
-        self,
-        key: int | bytes | str,
-        nbytes: SupportsIndex | str,
-        *,
-        parent: int | bytes | str | None = None,
-        priority: SupportsIndex = 0,
-        ttl: float | None = None,
-    ) -> NodeReservation:
-        """See :meth:`NodeCache.reserve`."""
-        call = functools.partial(self.cache.reserve, parent=parent, priority=priority, ttl=ttl)
-        return await self._run(self._calls, call, key, nbytes)
-
-    async def reserve_batch(
-        self,
-        sizes: Mapping[_Key, SupportsIndex | str]
-        | Iterable[tuple[int | bytes | str, SupportsIndex | str]],
-        *,
-        parents: Iterable[int | bytes | str | None] | None = None,
-        priority: SupportsIndex = 0,
-        ttl: float | None = None,
-        wait: bool = True,
-    ) -> list[NodeReservation]:
-        """See :meth:`NodeCache.reserve_batch`."""
-        call = functools.partial(
-            self.cache.reserve_batch, parents=parents, priority=priority, ttl=ttl, wait=wait
-        )
-        return await self._run(self._calls, call, sizes)
-
-    async def commit(self, reservations: Iterable[NodeReservation]) -> None:
-        """See :meth:`NodeCache.commit`."""
-        await self._run(self._calls, self.cache.commit, reservations)
-
-    async def get(self, key: int | bytes | str) -> PinnedValue | None:
-        """See :meth:`NodeCache.get`."""
-        return await self._run(self._calls, self.cache.get, key)
-
-    async def acquire(self, keys: Iterable[int | bytes | str], *, wait: bool = True) -> PinBatch:
-        """See :meth:`NodeCache.acquire`."""
-        return await self._run(self._calls, self.cache.acquire, keys, wait=wait)
-
-    async def acquire_prefix(
-        self, keys: Iterable[int | bytes | str], *, wait: bool = True
-    ) -> PinBatch:
-        """See :meth:`NodeCache.acquire_prefix`."""
-        return await self._run(self._calls, self.cache.acquire_prefix, keys, wait=wait)
-
-    async def lookup(self, keys: Iterable[int | bytes | str]) -> int:
-        """See :meth:`NodeCache.lookup`."""
-        return await self._run(self._calls, self.cache.lookup, keys)
-
-    async def locate(self, keys: Iterable[int | bytes | str]) -> list[Located]:
-        """See :meth:`NodeCache.locate`."""
-        return await self._run(self._calls, self.cache.locate, keys)
+    insert = _call(NodeCache.insert)
+    insert_batch = _call(NodeCache.insert_batch)
+    reserve = _call(NodeCache.reserve)
+    reserve_batch = _call(NodeCache.reserve_batch)
+    commit = _call(NodeCache.commit)
+    get = _call(NodeCache.get)
+    acquire = _call(NodeCache.acquire)
+    acquire_prefix = _call(NodeCache.acquire_prefix)
+    lookup = _call(NodeCache.lookup)
+    locate = _call(NodeCache.locate)
+    touch = _call(NodeCache.touch)
+    remove = _call(NodeCache.remove)
+    remove_batch = _call(NodeCache.remove_batch)
+    keep_alive = _call(NodeCache.keep_alive)
+    stats = _call(NodeCache.stats)
+    evict = _call(NodeCache.evict)
+    clear = _call(NodeCache.clear)
+    list_namespace = _call(NodeCache.list_namespace)
 
     async def contains(self, key: int | bytes | str) -> bool:
         """Returns whether ``key`` has a value."""
         return await self._run(self._calls, self.cache.__contains__, key)
-
-    async def touch(self, keys: Iterable[int | bytes | str]) -> int:
-        """See :meth:`NodeCache.touch`."""
-        return await self._run(self._calls, self.cache.touch, keys)
-
-    async def remove(self, key: int | bytes | str) -> bool:
-        """See :meth:`NodeCache.remove`."""
-        return await self._run(self._calls, self.cache.remove, key)
-
-    async def remove_batch(self, keys: Iterable[int | bytes | str]) -> int:
-        """See :meth:`NodeCache.remove_batch`."""
-        return await self._run(self._calls, self.cache.remove_batch, keys)
-
-    async def keep_alive(self) -> None:
-        """See :meth:`NodeCache.keep_alive`."""
-        await self._run(self._calls, self.cache.keep_alive)
-
-    async def stats(self) -> NodeStats:
-        """See :meth:`NodeCache.stats`."""
-        return await self._run(self._calls, self.cache.stats)
 
     async def events(
         self, start: SupportsIndex = 0, *, max: SupportsIndex = 512, wait: float = 0.0
@@ -185,18 +112,6 @@ class AsyncNodeCache:
                 yield event
             start = events.next
 
-    async def evict(self, nbytes: SupportsIndex | str) -> int:
-        """See :meth:`NodeCache.evict`."""
-        return await self._run(self._calls, self.cache.evict, nbytes)
-
-    async def clear(self) -> int:
-        """See :meth:`NodeCache.clear`."""
-        return await self._run(self._calls, self.cache.clear)
-
-    async def list_namespace(self) -> list[Listed]:
-        """See :meth:`NodeCache.list_namespace`."""
-        return await self._run(self._calls, self.cache.list_namespace)
-
     async def close(self) -> None:
         """See :meth:`NodeCache.close`. Calls that are running end first."""
         if not self.cache.closed:
@@ -212,12 +127,7 @@ class AsyncNodeCache:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None = None,
-        raised: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         await self.close()
 
     def __repr__(self) -> str:
