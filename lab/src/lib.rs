@@ -12,7 +12,7 @@ mod replay;
 use std::process::ExitCode;
 
 use clap::Parser;
-use kvmem_cli::{Failure, print_clap, tell};
+use kvmem_cli::{Failure, print_clap, print_message};
 
 use self::args::{Args, Command};
 
@@ -23,7 +23,7 @@ pub fn main() -> ExitCode {
         Err(error) => print_clap(&error),
     };
     ExitCode::from(done.unwrap_or_else(|failure| {
-        tell(format_args!("kvmem-lab: {failure}"));
+        print_message(format_args!("kvmem-lab: {failure}"));
         failure.exit_status()
     }))
 }

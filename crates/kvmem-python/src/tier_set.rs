@@ -92,7 +92,7 @@ impl PyTierSet {
         let (set, results) = opened.map_err(|error| raise(&error))?;
         let mut found = Vec::with_capacity(results.len());
         {
-            let mut tiers = set.in_given_order();
+            let mut tiers = set.in_path_order();
             for (path, result) in paths.iter().zip(&results) {
                 if let Err(error) = result {
                     let line = || format!("the set goes on without a tier: {error}");

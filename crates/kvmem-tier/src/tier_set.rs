@@ -155,7 +155,7 @@ impl<D: Device> TierSet<D> {
 
     /// Returns the tiers in the order in which they were given: that of the paths that could be
     /// opened.
-    pub fn in_this_order(&self) -> impl Iterator<Item = &DiskTier<D>> {
+    pub fn in_path_order(&self) -> impl Iterator<Item = &DiskTier<D>> {
         self.passed.iter().map(|&place| &self.tiers[place])
     }
 

@@ -171,7 +171,7 @@ impl TierWatch {
     }
 
     pub(super) fn look(&mut self) {
-        for (tier, (file, has_failed)) in self.set.in_this_order().zip(&mut self.files) {
+        for (tier, (file, has_failed)) in self.set.in_path_order().zip(&mut self.files) {
             match (tier.failure(), *has_failed) {
                 (Some(cause), false) => print_message(format_args!(
                     "kvmem: --tier disk:{file} stores nothing any more: {cause}"

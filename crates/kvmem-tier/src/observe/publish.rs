@@ -23,7 +23,7 @@ pub fn publisher<D: Device + 'static>(
 
 /// Returns a function that publishes the figures of each tier of a set, under the labels `tier` and
 /// `file`: for [`Exporter::also`](kvmem::pool::observe::Exporter::also). `files` names them in the
-/// order of [`TierSet::in_given_order`]; a tier beyond them has its number. It keeps the set open.
+/// order of [`TierSet::in_path_order`]; a tier beyond them has its number. It keeps the set open.
 /// A call takes the lock of each index for some nanoseconds.
 pub fn set_publisher<D: Device + 'static>(
     name: &str,
@@ -35,7 +35,7 @@ pub fn set_publisher<D: Device + 'static>(
     let files: Vec<String> = (0..set.tiers().len()).map(of_file).collect();
     let (name, set) = (name.to_owned(), Arc::clone(set));
     move || {
-        for (file, tier) in files.iter().zip(set.in_this_order()) {
+        for (file, tier) in files.iter().zip(set.in_path_order()) {
             publish(&tier.stats(), &[("tier", &name), ("file", file)]);
         }
     }

@@ -151,7 +151,7 @@ fn each_file_of_a_set_has_its_own_figures() {
     let held = held.0.lock().unwrap();
     let files = ["/mnt/nvme0/kv", "/mnt/nvme1/kv", "2"];
     let mut entries = 0.0;
-    for (file, tier) in files.into_iter().zip(set.in_this_order()) {
+    for (file, tier) in files.into_iter().zip(set.in_path_order()) {
         let stats = tier.stats();
         for metric in TierStats::metrics() {
             let label = metric.label.map_or(String::new(), |(key, name)| format!(" {key}={name}"));

@@ -65,7 +65,7 @@ fn hints_go_with_the_values_to_their_devices() {
     let passed: Vec<DiskTier<Disk>> = disks.iter().map(open).collect();
     let identities: Vec<[u8; 16]> = passed.iter().map(DiskTier::identity).collect();
     let set = TierSet::new(passed).unwrap();
-    let in_order: Vec<[u8; 16]> = set.in_this_order().map(DiskTier::identity).collect();
+    let in_order: Vec<[u8; 16]> = set.in_path_order().map(DiskTier::identity).collect();
     assert_eq!(in_order, identities);
     let keys: Vec<[u8; 4]> = (0..60_u32).map(u32::to_le_bytes).collect();
     let values: Vec<Vec<u8>> = (0..60).map(value).collect();
