@@ -1,11 +1,11 @@
 //! *Bench suites* with contenders that are programs of other people's code.
 //!
-//! `kvmem-lab bench tier` meets fio, the usual generator of I/O, by `bench/contenders/fio.py`; foyer's
-//! disk cache, a program in `bench/contenders/foyer` with its own lock file; SGLang's disk path, by
-//! `bench/contenders/hicache_file.py` and the wheel that the tests install. `kvmem-lab bench node`
-//! meets Redis, which `bench/contenders/redis_socket.py` starts and calls, and LMCache's
-//! multi-process server, by `bench/contenders/lmcache_server.py`. That one needs PyTorch, so it
-//! takes part if `KVMEM_WITH_TORCH` is 1.
+//! `kvmem-lab bench tier` meets fio, the usual generator of I/O, by `bench/contenders/fio.py`;
+//! foyer's disk cache, a program in `bench/contenders/foyer` with its own lock file; SGLang's disk
+//! path, by `bench/contenders/hicache_file.py` and the wheel that the tests install. `kvmem-lab
+//! bench node` meets Redis, which `bench/contenders/redis_socket.py` starts and calls, and
+//! LMCache's multi-process server, by `bench/contenders/lmcache_server.py`. That one needs PyTorch,
+//! so it takes part if `KVMEM_WITH_TORCH` is 1.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};

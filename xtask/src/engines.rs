@@ -212,8 +212,8 @@ pub(crate) fn lend(root: &Path, environment: &Path) {
     }
 }
 
-/// Installs these engines, if they are wanted and that is possible. Returns the folder of the Python
-/// that has them, and the variables that name their wheels.
+/// Installs these engines, if they are wanted and that is possible. Returns the folder of the
+/// Python that has them, and the variables that name their wheels.
 pub(crate) fn named(
     root: &Path,
     names: &[&str],
