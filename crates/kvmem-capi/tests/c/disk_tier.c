@@ -322,9 +322,8 @@ struct worker {
     uint64_t first;
 };
 
-static int sink(void *user, const kvmem_kv_cache_value *value, const void *key, uint64_t bytes) {
+static void sink(void *user, const kvmem_kv_cache_value *value, const void *key, uint64_t bytes) {
     (void) user, (void) value, (void) key, (void) bytes;
-    return 0;
 }
 
 static void wrong_caches(void) {
