@@ -83,7 +83,7 @@ fn a_flipped_byte_is_a_miss_or_an_error_and_never_wrong_bytes() {
     // All that has a meaning of its own stands in the first bytes of a block. Behind them a block
     // has values, or zeros under its checksum, of which each byte is like the next.
     let all = std::env::var_os("KVMEM_TEST_ROUNDS").is_some();
-    let is_flipped = |at: &usize| all || at % BLOCK < 512 || at % 13 == 0;
+    let is_flipped = |at: &usize| all || at % BLOCK < 512 || at.is_multiple_of(13);
     let of_a_block = (0..BLOCK).filter(is_flipped).count() - 1;
     for at in (0..bytes.len()).filter(is_flipped) {
         let mut bytes = bytes.clone();
