@@ -25,8 +25,7 @@ pub(crate) struct Slots {
 
 impl Plain for Mutex<Slots> {}
 
-/// How often and when values were used, those held and those evicted lately, and which value is
-/// evicted next. Its owner orders its values by their last uses, for each kind separately.
+#[doc = doc!("History")]
 #[pyclass(name = "History", module = "kvmem._kvmem", frozen, weakref)]
 pub(crate) struct PyHistory {
     slots: Mutex<Slots>,
@@ -78,8 +77,7 @@ impl PyHistory {
         PyHistory { slots: Mutex::default() }
     }
 
-    /// Adds a value as used now, and returns its slot. The value returns with its kind if it was
-    /// evicted lately. ``key`` is hashed.
+    #[doc = doc!("History.insert")]
     fn insert(&self, key: &Bound<'_, PyAny>) -> PyResult<Slot> {
         // Python's hashes of numbers are not mixed.
         let hash = (key.hash()? as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
@@ -93,31 +91,30 @@ impl PyHistory {
         Ok(slot)
     }
 
-    /// Records a use of the value at ``slot``. Its kind may rise.
+    #[doc = doc!("History.touch")]
     fn touch(&self, py: Python<'_>, slot: Int<'_>) -> PyResult<()> {
         let (slot, mut slots) = self.at(py, slot)?;
         slots.history.touch(slot);
         Ok(())
     }
 
-    /// Removes the value at ``slot``, which was evicted and is remembered for a while.
+    #[doc = doc!("History.evict")]
     fn evict(&self, py: Python<'_>, slot: Int<'_>) -> PyResult<()> {
         self.leave(py, slot, History::evict)
     }
 
-    /// Removes the value at ``slot``, and forgets it.
+    #[doc = doc!("History.remove")]
     fn remove(&self, py: Python<'_>, slot: Int<'_>) -> PyResult<()> {
         self.leave(py, slot, History::remove)
     }
 
-    /// Returns the kind of the value at ``slot``, which is less than ``KINDS``.
+    #[doc = doc!("History.kind")]
     fn kind(&self, py: Python<'_>, slot: Int<'_>) -> PyResult<usize> {
         let (slot, slots) = self.at(py, slot)?;
         Ok(slots.history.kind(slot))
     }
 
-    /// Returns the kind whose first value is evicted next; None if there is none. ``firsts`` has
-    /// the slot of the value of each kind that was not used for the longest time, or None.
+    #[doc = doc!("History.choose")]
     fn choose(&self, firsts: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
         let py = firsts.py();
         let (mut slots, mut count) = ([None; History::KINDS], 0);

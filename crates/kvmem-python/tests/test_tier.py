@@ -356,7 +356,7 @@ def test_an_interrupt_in_a_read_or_a_removal_reaches_the_caller(
     assert type(unraisable[-1]) is ValueError
     below.fault = lambda method: None
     assert cache.stats().sink_failures == 1 and cache.get(1) is None
-    assert cache.get_or_fetch([1]) == [None]
+    assert cache.get_batch([1]) == [None]
 
 
 def test_a_signal_in_a_tier_interrupts_the_insertion(script: Callable[..., str]) -> None:

@@ -1500,8 +1500,8 @@ class KvCache(_Manager):
         """
 
     def remove(self, key: _CacheKey) -> Pinned | None:
-        """Removes the value under ``key`` from memory and from the lower tier. Returns the value that
-        memory had.
+        """Removes the value under ``key`` from memory and from the lower tier. Returns the value
+        that memory had.
         """
 
     def remove_in_memory(self, key: _CacheKey) -> Pinned | None:

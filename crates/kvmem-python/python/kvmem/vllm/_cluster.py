@@ -87,16 +87,17 @@ class ClusterRows:
     def is_down(self) -> bool:
         """Returns whether the master does not answer. The log says when that changes."""
         stats = self._tier.stats()
+        is_down = stats.state != "working"
         with self._lock:
-            if stats.works == self._is_down and not self._stopping:
-                self._is_down = not stats.works
+            if is_down != self._is_down and not self._stopping:
+                self._is_down = is_down
                 _log.warning(
                     "kvmem: %s %s: %s",
                     self.path,
-                    "answers again" if stats.works else "does not answer",
+                    "does not answer" if is_down else "answers again",
                     stats.last_report,
                 )
-        return not stats.works
+        return is_down
 
     # Look-ups.
 
