@@ -6,7 +6,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use kvmem::tier::{
-    BoxError, Lookup, StoreOutcome, Tier, TierHints, TierHit, TierRead, TierState, TierValue,
+    BoxError, Lookup, Priority, StoreOutcome, Tier, TierHints, TierHit, TierRead, TierState,
+    TierValue,
 };
 
 use crate::device::Device;
@@ -32,7 +33,7 @@ const ROUNDED_UP: u32 = 2;
 fn hints_of(Hints { expires, priority }: Hints) -> TierHints {
     let left = expires.saturating_sub(seconds_now().saturating_add(ROUNDED_UP));
     let ttl = (expires != 0).then(|| Duration::from_secs(left.into()));
-    TierHints { priority, ttl, ..TierHints::default() }
+    TierHints { priority: Priority::nearest(priority), ttl, ..TierHints::default() }
 }
 
 /// A cache's evicted values go to the disk in the thread that evicts them, or in that of a

@@ -93,7 +93,7 @@ fn new_pages(pool: &Pool) -> Figure {
     let of_cache = || {
         gb * rate(|| {
             key += 1;
-            cache.insert_with(key, PAGE, |bytes| bytes.fill(1)).expect("it evicts others");
+            cache.insert_filled(key, PAGE, |bytes| bytes.fill(1)).expect("it evicts others");
         })
     };
     let pages = pool.capacity() as usize / PAGE;
@@ -145,7 +145,7 @@ fn copies(pool: &Pool) -> Figure {
     let cache: KvCache<usize> = KvCache::new(pool);
     let keys = (pool.capacity() as usize / PAGE / 2).max(1);
     (0..keys).for_each(|key| {
-        cache.insert_with(key, PAGE, |bytes| bytes.fill(key as u8)).expect("half of the pool");
+        cache.insert_filled(key, PAGE, |bytes| bytes.fill(key as u8)).expect("half of the pool");
     });
     let plain = vec![1; keys * PAGE];
     let gb = PAGE as f64 / 1e9;

@@ -27,8 +27,8 @@ use kvmem::cache::History;
 
 use super::local::Local;
 
-/// The number of priorities. Values of priority 0 are evicted first.
-pub(super) const PRIORITIES: usize = 4;
+/// The number of [priorities](kvmem::tier::Priority). Values of priority 0 are evicted first.
+pub(super) const PRIORITIES: usize = kvmem::tier::Priority::MAX.get() as usize + 1;
 
 /// Records that a list may have at any rate, stale ones included.
 const MIN_RECORDS: usize = 64;

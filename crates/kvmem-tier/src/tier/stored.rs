@@ -22,7 +22,7 @@ fn expires(ttl: Option<Duration>, now: u32) -> u32 {
 
 /// Returns the hints of a value that is stored at `now`, in seconds since 1970.
 pub(super) fn stored_hints(hints: &TierHints, now: u32) -> Hints {
-    Hints { expires: expires(hints.ttl, now), priority: hints.priority }
+    Hints { expires: expires(hints.ttl, now), priority: hints.priority.get() as i8 }
 }
 
 impl<D: Device> DiskTier<D> {
@@ -43,15 +43,15 @@ impl<D: Device> DiskTier<D> {
     /// ```
     /// use std::time::Duration;
     ///
-    /// use kvmem::tier::{TierHints, TierValue};
+    /// use kvmem::tier::{Priority, TierHints, TierValue};
     /// use kvmem_tier::device::MemoryDevice;
     /// use kvmem_tier::{DiskTier, DiskTierOptions};
     ///
     /// let (tier, _) = DiskTier::on(MemoryDevice::new(1 << 20), &DiskTierOptions::default())?;
     /// let ttl = Some(Duration::from_secs(3600));
-    /// let hints = TierHints { ttl, priority: -1, ..TierHints::default() };
-    /// let draft = TierValue::new(b"draft", b"of little use, and for an hour").with_hints(hints);
-    /// assert!(tier.store_with(&[draft])[0].is_ok());
+    /// let hints = TierHints { ttl, priority: Priority::MAX, ..TierHints::default() };
+    /// let often = TierValue::new(b"often", b"of much use, and for an hour").with_hints(hints);
+    /// assert!(tier.store_with(&[often])[0].is_ok());
     /// # Ok::<(), kvmem_tier::TierError>(())
     /// ```
     pub fn store_with(&self, values: &[TierValue<'_>]) -> Vec<Result<(), StoreError>> {

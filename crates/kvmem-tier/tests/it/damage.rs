@@ -1,6 +1,6 @@
 //! Damaged files: every byte flipped, every length cut off.
 
-use kvmem::tier::{Tier, TierHints, TierRead, TierValue};
+use kvmem::tier::{Priority, Tier, TierHints, TierRead, TierValue};
 use kvmem_tier::device::MemoryDevice;
 use kvmem_tier::format::BLOCK;
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, TierError, inspect};
@@ -44,7 +44,7 @@ pub(crate) fn small() -> (Vec<u8>, Histories) {
     let hour = std::time::Duration::from_secs(3600);
     let of_last = TierValue::new(b"last", &last).with_hints(TierHints {
         ttl: Some(hour),
-        priority: 3,
+        priority: Priority::MAX,
         ..TierHints::default()
     });
     tier.store_with(&[of_last]).remove(0).unwrap();

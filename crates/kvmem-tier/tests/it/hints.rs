@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kvmem::tier::{TierHints, TierRead, TierValue};
+use kvmem::tier::{Priority, TierHints, TierRead, TierValue};
 use kvmem_tier::format::{BLOCK, Change, Hints, read_journal_block};
 use kvmem_tier::{DiskTier, DiskTierOptions, EvictionOrder, Fetched, inspect};
 
@@ -72,13 +72,13 @@ fn the_order_of_use_survives_a_killed_process() {
 fn values_of_low_priority_make_room_for_others_also_after_a_restart() {
     let disk = Disk::new(2 << 20, 1);
     let value = vec![1; 4 * BLOCK];
-    let priority = |key: u32| [0, 5, -2, 0][key as usize % 4];
+    let priority = |key: u32| [1, 3, 0, 1][key as usize % 4];
     let store = |tier: &DiskTier<Disk>, keys: std::ops::Range<u32>| {
         for key in keys {
             let name = key.to_le_bytes();
             let one = TierValue::new(&name, &value).with_hints(TierHints {
                 ttl: None,
-                priority: priority(key),
+                priority: Priority::new(priority(key)).unwrap(),
                 ..TierHints::default()
             });
             assert!(tier.store_with(&[one])[0].is_ok());
@@ -92,15 +92,15 @@ fn values_of_low_priority_make_room_for_others_also_after_a_restart() {
         let (tier, _) = DiskTier::on(disk.clone(), &options(EvictionOrder::Lru)).unwrap();
         store(&tier, 60 + restart * 60..120 + restart * 60);
         let held = held(&tier, 180);
-        let share = |of: i8| {
+        let share = |of: u8| {
             let of = |key: &&u32| priority(**key) == of;
             let all: Vec<u32> = (0..120 + restart * 60).collect();
             held.iter().filter(of).count() as f64 / all.iter().filter(of).count() as f64
         };
-        assert_eq!(share(5), 1.0, "{held:?}");
-        assert!(share(-2) <= share(0), "{held:?}");
+        assert_eq!(share(3), 1.0, "{held:?}");
+        assert!(share(0) <= share(1), "{held:?}");
         if restart == 1 {
-            assert!(share(-2) < 0.1 && share(0) > 0.5, "{held:?}");
+            assert!(share(0) < 0.1 && share(1) > 0.5, "{held:?}");
         }
         tier.checkpoint().unwrap();
     }
@@ -116,7 +116,7 @@ fn a_value_that_has_expired_is_a_miss_and_goes_first() {
         // Even if it has a high priority.
         let one = TierValue::new(&name, &value).with_hints(TierHints {
             ttl,
-            priority: 100,
+            priority: Priority::MAX,
             ..TierHints::default()
         });
         assert!(tier.store_with(&[one])[0].is_ok());
@@ -152,7 +152,7 @@ fn hints_have_their_bytes_in_the_file() {
     tier.store(&[(b"plain", b"value")]).remove(0).unwrap();
     let hinted = TierValue::new(b"hinted", b"v").with_hints(TierHints {
         ttl: Some(Duration::from_secs(1000)),
-        priority: -7,
+        priority: Priority::MAX,
         ..TierHints::default()
     });
     assert!(tier.store_with(&[hinted])[0].is_ok());
@@ -175,7 +175,7 @@ fn hints_have_their_bytes_in_the_file() {
     assert_eq!(changes[0].1[48..], [0; 16]);
     let Hints { expires, priority } = hints(&changes[1].0);
     assert_eq!(changes[1].1[48..52], expires.to_le_bytes());
-    assert_eq!((changes[1].1[52], priority, &changes[1].1[53..]), (0xF9, -7, &[0; 11][..]));
+    assert_eq!((changes[1].1[52], priority, &changes[1].1[53..]), (3, 3, &[0; 11][..]));
     let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
     assert!((now + 990..=now + 1001).contains(&u64::from(expires)), "{expires} at {now}");
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use kvmem::arena::PageSize;
 use kvmem::cache::KvCache;
 use kvmem::pool::Pool;
-use kvmem::tier::{Tier, TierHints, TierRead, TierValue, WriteBehind};
+use kvmem::tier::{Priority, Tier, TierHints, TierRead, TierValue, WriteBehind};
 use kvmem_testkit::random::Random;
 use kvmem_tier::device::{Device, Read, Write};
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, TierSet, TierSetError};
@@ -75,7 +75,7 @@ fn hints_go_with_the_values_to_their_devices() {
         .map(|(key, value)| {
             TierValue::new(key, value).with_hints(TierHints {
                 ttl: Some(Duration::MAX),
-                priority: 1,
+                priority: Priority::MAX,
                 ..TierHints::default()
             })
         })

@@ -5,10 +5,11 @@ use std::hash::Hash;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use super::index::CacheLimits;
 use super::source::Source;
-use super::state::{Below, EvictionSink, LowerTier, Spread};
+use super::state::{Below, EvictionFn, EvictionSink, LowerTier, Spread};
 use super::{Eviction, KvCache, KvCacheSetupError, Pinned};
 use crate::pool::{Block, Pool, PoolError};
 use crate::tier::{Tier, TierKey};
@@ -34,7 +35,8 @@ pub struct KvCacheBuilder<K> {
     seed: Option<u64>,
     source: Source,
     sink: EvictionSink<K>,
-    lower_tier: Option<LowerTier<K>>,
+    /// The tier, and the sink that fills it.
+    lower_tier: Option<(LowerTier<K>, Arc<EvictionFn<K>>)>,
     fetch_threads: usize,
     keys: PhantomData<fn() -> K>,
 }
@@ -143,7 +145,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// Sets the callback that gets each evicted value. Default: none, and the bytes are free at
     /// once. Values that are removed, replaced or cleared
     /// are not passed on; but if there is no space beside the value that a key has already,
-    /// that value is evicted first.
+    /// that value is evicted first. Not with a [lower tier](Self::lower_tier).
     ///
     /// It runs in the thread that inserts, trims or [evicts](KvCache::evict_to), under no lock of
     /// the cache, and may make calls that do not evict. It should refer to the cache by a
@@ -171,14 +173,13 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         sink: impl Fn(Pinned<K>) -> bool + Send + Sync + 'static,
     ) -> Self {
         self.sink = Some(Arc::new(sink));
-        self.lower_tier = None;
         self
     }
 
     /// Attaches a lower tier, such as a disk: it gets each evicted value, and
-    /// [`get`](KvCache::get) looks there for what the cache does not have. It
-    /// takes the place of a [callback](Self::on_evict), and a callback set later takes its place.
-    /// Default: none.
+    /// [`get`](KvCache::get) looks there for what the cache does not have. A value whose time to
+    /// live has passed is removed there instead. Default: none. A cache with a tier has no
+    /// [callback](Self::on_evict).
     ///
     /// The tier is called in the thread that inserts, trims or [evicts](KvCache::evict_to), under
     /// no lock of the cache. A [`WriteBehind`](crate::tier::WriteBehind) around it writes from
@@ -187,12 +188,17 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     where
         K: TierKey + Send + Sync + 'static,
     {
-        let sink = Arc::clone(&tier);
-        self = self.passing_to(move |pinned| {
+        let above = Arc::clone(&tier);
+        let store = move |pinned: Pinned<K>| {
             let key = pinned.key().key_bytes();
-            sink.store(&[pinned.for_tier(&key)]).pop().is_some_and(|outcome| outcome.is_ok())
-        });
-        self.lower_tier = Some(LowerTier { tier, key_bytes: K::key_bytes });
+            let value = pinned.for_tier(&key);
+            if value.hints.ttl == Some(Duration::ZERO) {
+                return above.remove(&[&key]).is_ok();
+            }
+            above.store(&[value]).pop().is_some_and(|outcome| outcome.is_ok())
+        };
+        let lower_tier = LowerTier { tier, key_bytes: K::key_bytes };
+        self.lower_tier = Some((lower_tier, Arc::new(store)));
         self
     }
 
@@ -208,6 +214,9 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// # Errors
     /// [`KvCacheSetupError`] names the settings that contradict each other or exceed a limit.
     pub fn build(&self) -> Result<KvCache<K>, KvCacheSetupError> {
+        if self.sink.is_some() && self.lower_tier.is_some() {
+            return Err(KvCacheSetupError::TwoSinks);
+        }
         for (limit, of) in [(self.bytes, "bytes"), (self.blocks, "blocks")] {
             if limit == Some(0) {
                 return Err(KvCacheSetupError::ZeroLimit { of });
@@ -244,11 +253,9 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
 
 impl<K> KvCacheBuilder<K> {
     fn below(&self) -> Below<K> {
-        Below {
-            sink: self.sink.clone(),
-            lower_tier: self.lower_tier.clone(),
-            fetch_threads: self.fetch_threads,
-        }
+        let (lower_tier, filled) = self.lower_tier.clone().unzip();
+        let (sink, fetch_threads) = (filled.or_else(|| self.sink.clone()), self.fetch_threads);
+        Below { sink, lower_tier, fetch_threads }
     }
 }
 

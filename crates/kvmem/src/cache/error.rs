@@ -99,6 +99,12 @@ pub enum KvCacheSetupError {
         /// The limit of bytes: the cache's own, or the pool's capacity.
         limit: u64,
     },
+    /// Both `on_evict` and `lower_tier` are set.
+    #[error(
+        "on_evict and lower_tier are both set, and evicted values go to one of them: set one, or \
+         call the function from a tier of your own"
+    )]
+    TwoSinks,
     /// The number of shards is 0 or too large.
     #[error("a cache cannot have {requested} shards: set 1 to {limit}")]
     Shards {

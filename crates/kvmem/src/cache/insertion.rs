@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hash};
 use std::sync::Arc;
 
 use super::{KvCache, KvCacheError, Reservation};
+use crate::tier::TierHints;
 
 impl<K: Hash + Eq> KvCache<K> {
     /// Copies `value` into a block and inserts it under `key`, replacing the value of the key if it
@@ -12,20 +13,37 @@ impl<K: Hash + Eq> KvCache<K> {
     /// # Errors
     /// The errors of [`reserve`](Self::reserve).
     pub fn insert(&self, key: K, value: &[u8]) -> Result<(), KvCacheError> {
-        self.insert_with(key, value.len(), |bytes| bytes.copy_from_slice(value))
+        self.insert_filled(key, value.len(), |bytes| bytes.copy_from_slice(value))
     }
 
-    /// Inserts as [`insert`](Self::insert) does, and tells the policy that `depth` blocks of the
-    /// prefix come before the value. See
-    /// [`Reservation::set_depth`].
+    /// Inserts as [`insert`](Self::insert) does, with hints about the worth of the value: see
+    /// [`Reservation::set_hints`].
     ///
     /// # Errors
     /// The errors of [`reserve`](Self::reserve).
-    pub fn insert_at_depth(&self, key: K, value: &[u8], depth: u32) -> Result<(), KvCacheError> {
-        let mut room = self.reserve(key, value.len())?;
-        room.set_depth(depth);
-        room.bytes_mut().copy_from_slice(value);
-        if room.put() { Ok(()) } else { Err(KvCacheError::Forked) }
+    pub fn insert_with(&self, key: K, value: &[u8], hints: TierHints) -> Result<(), KvCacheError> {
+        self.insert_batch([(key, value, hints)])
+    }
+
+    /// Inserts several values with the hints of each, all of them or none. Space for all of them is
+    /// reserved before the first is committed. Of several values of one key the last one stays.
+    ///
+    /// # Errors
+    /// The errors of [`reserve`](Self::reserve). No value is inserted then, but others may have
+    /// been evicted.
+    pub fn insert_batch<'a>(
+        &self,
+        values: impl IntoIterator<Item = (K, &'a [u8], TierHints)>,
+    ) -> Result<(), KvCacheError> {
+        let reserve = |(key, value, hints): (K, &[u8], TierHints)| {
+            let mut room = self.reserve(key, value.len())?;
+            room.set_hints(hints);
+            room.bytes_mut().copy_from_slice(value);
+            Ok(room)
+        };
+        let rooms = values.into_iter().map(reserve).collect::<Result<Vec<_>, KvCacheError>>()?;
+        let are_put = rooms.into_iter().all(Reservation::put);
+        if are_put { Ok(()) } else { Err(KvCacheError::Forked) }
     }
 
     /// Inserts a value of `len` bytes that `fill` writes in place. No lock is held while `fill`
@@ -33,7 +51,7 @@ impl<K: Hash + Eq> KvCache<K> {
     ///
     /// # Errors
     /// The errors of [`reserve`](Self::reserve).
-    pub fn insert_with(
+    pub fn insert_filled(
         &self,
         key: K,
         len: usize,

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::hash::Hash;
 use std::sync::Arc;
+use std::time::Instant;
 
-use super::index::{CacheEntry, Charged, Pinned};
+use super::index::{CacheEntry, Charged, Extra, Pinned};
 use super::leases::Lease;
 use super::state::CacheState;
 use crate::pool::Block;
-use crate::tier::TierOrigin;
+use crate::tier::{Priority, TierHints, TierOrigin};
 
 /// Space for one value, to be written in place: by the processor through
 /// [`bytes_mut`](Self::bytes_mut), or by a device through the keys of the [`block`](Self::block).
@@ -27,6 +28,7 @@ pub struct Reservation<K> {
     padding: u32,
     /// Blocks before it in its prefix.
     depth: u32,
+    extra: Option<Box<Extra>>,
     charge: Charge<K>,
 }
 
@@ -55,7 +57,7 @@ impl<K: Hash + Eq> Reservation<K> {
         padding: u32,
     ) -> Self {
         let charge = Charge { cache: Some(cache), len: block.len() as u64 };
-        Reservation { hash, key, block, padding, depth: 0, charge }
+        Reservation { hash, key, block, padding, depth: 0, extra: None, charge }
     }
 
     /// Makes the bytes the value of the key, and returns it pinned. A value that the key had is
@@ -65,8 +67,8 @@ impl<K: Hash + Eq> Reservation<K> {
     /// one. O(1) otherwise. In a forked child the cache does not hold the value; its bytes are free
     /// when the pin is dropped.
     pub fn commit(self) -> Pinned<K> {
-        let Reservation { hash, key, block, padding, depth, mut charge } = self;
-        let held = Arc::new(CacheEntry::new(key, block, padding, depth, None));
+        let Reservation { hash, key, block, padding, depth, extra, mut charge } = self;
+        let held = Arc::new(CacheEntry::new(key, block, padding, depth, extra));
         let pinned = Pinned(Arc::clone(&held));
         if let Some(cache) = charge.cache.take() {
             cache.commit(hash, Charged::taken(held, &cache.usage));
@@ -74,21 +76,17 @@ impl<K: Hash + Eq> Reservation<K> {
         pinned
     }
 
-    /// Commits a value that a lower tier has read, which is its value of this origin, if nothing
+    /// Commits a value that a lower tier has read, if nothing
     /// was inserted, removed or cleared under the key since the lease was taken. A value of a tier
     /// therefore never replaces a newer one. The lease ends.
     ///
     /// # Errors
     /// The lease was broken, or this process is a forked child: the value that the key has now, if
     /// any, which does not count as used.
-    pub(super) fn commit_fetched(
-        self,
-        lease: Lease<K>,
-        origin: Option<TierOrigin>,
-    ) -> Result<Pinned<K>, Option<Pinned<K>>> {
-        let Reservation { hash, key, block, padding, depth, mut charge } = self;
+    pub(super) fn commit_fetched(self, lease: Lease<K>) -> Result<Pinned<K>, Option<Pinned<K>>> {
+        let Reservation { hash, key, block, padding, depth, extra, mut charge } = self;
         debug_assert_eq!(lease.hash(), hash, "the lease is one of the reservation's key");
-        let held = Arc::new(CacheEntry::new(key, block, padding, depth, origin));
+        let held = Arc::new(CacheEntry::new(key, block, padding, depth, extra));
         let Some(cache) = charge.cache.take() else {
             unreachable!("only `commit` takes it, with the reservation")
         };
@@ -98,8 +96,8 @@ impl<K: Hash + Eq> Reservation<K> {
 
     /// Commits the value without pinning it. Returns false in a forked child.
     pub(super) fn put(self) -> bool {
-        let Reservation { hash, key, block, padding, depth, mut charge } = self;
-        let held = Arc::new(CacheEntry::new(key, block, padding, depth, None));
+        let Reservation { hash, key, block, padding, depth, extra, mut charge } = self;
+        let held = Arc::new(CacheEntry::new(key, block, padding, depth, extra));
         charge
             .cache
             .take()
@@ -130,6 +128,27 @@ impl<K> Reservation<K> {
     /// are committed and looked up. See [the order of a request](super#order-of-a-request).
     pub fn set_depth(&mut self, depth: u32) {
         self.depth = depth;
+    }
+
+    /// Sets the hints of the value: its depth, as [`set_depth`](Self::set_depth) does, and what a
+    /// lower tier gets with it when it is evicted or written behind. The cache's own policy ignores
+    /// the priority. After the time to live, which begins now, the value is a miss; its memory is
+    /// free when it is evicted, or looked up in a cache with a lower tier. O(1).
+    pub fn set_hints(&mut self, TierHints { priority, ttl, depth }: TierHints) {
+        self.depth = depth;
+        if ttl.is_some() || priority != Priority::default() || self.extra.is_some() {
+            let extra = self.extra.get_or_insert_default();
+            extra.priority = priority;
+            // A time that no clock reaches is forever.
+            extra.expires = ttl.and_then(|ttl| Instant::now().checked_add(ttl));
+        }
+    }
+
+    /// Sets the value of a lower tier that was read into the bytes.
+    pub(super) fn set_origin(&mut self, origin: Option<TierOrigin>) {
+        if origin.is_some() {
+            self.extra.get_or_insert_default().origin = origin;
+        }
     }
 
     /// Returns the block of the bytes: address, offset, keys. It is longer than the value if

@@ -13,9 +13,9 @@ crate::stats! {
         blocks: u64 [Gauge "kvmem_cache_blocks" "blocks"],
         /// Bytes of these blocks.
         bytes: u64 [Gauge "kvmem_cache_bytes" "bytes"],
-        /// Calls of `get` that found their key.
+        /// Look-ups that found their key in memory.
         hits: u64 [Counter "kvmem_cache_hits_total" "look-ups"],
-        /// Calls of `get` that did not find their key.
+        /// Look-ups that did not find their key in memory.
         misses: u64 [Counter "kvmem_cache_misses_total" "look-ups"],
         /// Values committed.
         insertions: u64 [Counter "kvmem_cache_insertions_total" "blocks"],
@@ -35,7 +35,7 @@ crate::stats! {
 }
 
 impl KvCacheStats {
-    /// Returns the hits divided by the calls of `get`; 0 before the first call.
+    /// Returns the hits divided by the look-ups; 0 before the first call.
     #[must_use]
     pub fn hit_rate(&self) -> f64 {
         let calls = self.hits + self.misses;

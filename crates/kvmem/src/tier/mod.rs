@@ -4,6 +4,7 @@ mod chain;
 mod key;
 mod origin;
 mod pinned_value;
+mod priority;
 mod state;
 #[allow(clippy::module_inception)]
 mod tier;
@@ -14,6 +15,7 @@ pub use chain::Chain;
 pub use key::TierKey;
 pub use origin::TierOrigin;
 pub use pinned_value::PinnedValue;
+pub use priority::Priority;
 pub use state::TierState;
 pub use tier::{BoxError, Lookup, StoreOutcome, Tier};
 pub use value::{TierHints, TierHit, TierRead, TierValue};

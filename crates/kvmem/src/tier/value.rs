@@ -5,13 +5,13 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{PinnedValue, TierOrigin};
+use super::{PinnedValue, Priority, TierOrigin};
 
 /// Hints about the worth of a value. A tier uses those that it understands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TierHints {
-    /// Values of lower priority are evicted first. By default 0.
-    pub priority: i8,
+    /// The tier evicts values of a lower priority first.
+    pub priority: Priority,
     /// How long the value is of use, from the call on. Afterwards it is a miss. `None`: forever.
     pub ttl: Option<Duration>,
     /// Number of blocks before this one in its prefix; 0 if it is not known.

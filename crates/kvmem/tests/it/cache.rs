@@ -4,6 +4,7 @@ mod below;
 mod evicted;
 mod fetch;
 mod fork;
+mod hints;
 mod limits;
 mod model;
 mod origin;

@@ -52,7 +52,7 @@ impl Insert for KvCache<u64> {
 
     #[inline]
     fn insert(&self, key: u64) -> Result<(), CacheMeasureError> {
-        Ok(self.insert_with(key, VALUE_BYTES, |bytes| bytes.fill(key as u8))?)
+        Ok(self.insert_filled(key, VALUE_BYTES, |bytes| bytes.fill(key as u8))?)
     }
 }
 

@@ -8,7 +8,6 @@ use super::Waiting;
 use super::names::NamedKey;
 use super::queue::{Found, PendingFetch};
 use crate::format::{Committing, put};
-use crate::node::lists::PRIORITIES;
 use crate::node::sessions::NOWHERE;
 use crate::node::{EventKind, Node, SessionIndex};
 use crate::tier::{Fetching, TierJob};
@@ -222,7 +221,7 @@ impl Node {
                 let batch = self.next_batch();
                 let until = |ttl: Duration| now.saturating_add(ttl.as_millis() as u64).max(1);
                 let expires_at = hints.ttl.map_or(0, until);
-                let priority = hints.priority.clamp(0, PRIORITIES as i8 - 1) as u8;
+                let priority = hints.priority.get();
                 let checksum = Some(checksum);
                 let parent = value.parent;
                 let what =

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use kvmem::tier::{Lookup, TierHints};
+use kvmem::tier::{Lookup, Priority, TierHints};
 
 use crate::format::State;
 use crate::node::namespaces::Namespace;
@@ -245,7 +245,7 @@ impl Node {
         let entry = self.entry(slot);
         let left = |until: u64| Duration::from_millis(until.saturating_sub(now_ms()));
         let ttl = Some(entry.expires_at()).filter(|it| *it != 0).map(left);
-        let priority = entry.priority() as i8;
+        let priority = Priority::new(entry.priority()).unwrap_or(Priority::MAX);
         let hints = TierHints { priority, ttl, ..TierHints::default() };
         Storing { slot, key, offset, len: self.len_of(slot), checksum, hints }
     }

@@ -136,9 +136,11 @@ impl<K: Hash + Eq> KvCache<K> {
         let below = self.inner.lower_tier.as_ref().filter(|_| !self.is_forked());
         below.is_some_and(|LowerTier { tier, key_bytes }| {
             let hash = self.inner.hasher.hash_one(key);
-            let shard = self.inner.shard(hash);
-            shard.change_leases(|leases| leases.may_lease(hash))
-                && tier.ask(&[&key_bytes(&K::from(key.to_owned()))]).pop().flatten().is_some()
+            // An expired value in memory is later than the one of the tier.
+            let is_open = self.inner.state(self.inner.shard(hash)).is_some_and(|state| {
+                state.find(hash, key).is_none() && state.leases.may_lease(hash)
+            });
+            is_open && tier.ask(&[&key_bytes(&K::from(key.to_owned()))]).pop().flatten().is_some()
         })
     }
 }

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, Hash};
+use std::time::Duration;
 
 use crate::cache::leases::{Lease, Leased};
 use crate::cache::state::{FetchId, LowerTier};
@@ -99,9 +100,12 @@ impl<K: Hash + Eq + Clone> KvCache<K> {
             .collect();
         let hits = tier.fetch(&mut reads);
         drop(reads);
-        for ((index, lease, room), hit) in rooms.into_iter().zip(hits) {
-            if let Some(hit) = hit {
-                found[index] = match room.commit_fetched(lease, hit.origin) {
+        for ((index, lease, mut room), hit) in rooms.into_iter().zip(hits) {
+            // A tier may find a value for some seconds after its time: see `TierHints::ttl`.
+            if let Some(hit) = hit.filter(|hit| hit.hints.ttl != Some(Duration::ZERO)) {
+                room.set_hints(hit.hints);
+                room.set_origin(hit.origin);
+                found[index] = match room.commit_fetched(lease) {
                     Ok(pinned) => Some(pinned),
                     Err(newer) => newer,
                 };

@@ -3,15 +3,31 @@
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::cache::Slot;
 use crate::pool::Block;
 use crate::sync::{AtomicU32, Ordering};
-use crate::tier::{PinnedValue, TierHints, TierOrigin, TierValue};
+use crate::tier::{PinnedValue, Priority, TierHints, TierOrigin, TierValue};
 
 /// The slot of a block whose value was replaced or removed. No live block has this slot: the limit
 /// of blocks excludes it.
 const SUPERSEDED: Slot = Slot::MAX;
+
+/// The number of changes that is stored in a block with a time to live. It is even, and the numbers
+/// of changes of a shard are odd: each look-up of the block finds that it is not recorded, and only
+/// then checks the time.
+const TIMED: u32 = 2;
+
+/// Facts that few values have. An entry without them is as long as one cache line.
+#[derive(Debug, Default)]
+pub(in crate::cache) struct Extra {
+    /// The value of a lower tier that this one was fetched from.
+    pub(in crate::cache) origin: Option<TierOrigin>,
+    pub(in crate::cache) priority: Priority,
+    /// The end of the time to live. `None`: forever.
+    pub(in crate::cache) expires: Option<Instant>,
+}
 
 /// A block under its key. The index of its shard has one reference to it, and each pin has one: so
 /// it is pinned exactly while there are two or more, and the thread that drops the last frees it.
@@ -31,8 +47,7 @@ pub(in crate::cache) struct CacheEntry<K> {
     padding: u32,
     /// Number of blocks before this one in its prefix; 0 if the caller set no depth.
     depth: u32,
-    /// The value of a lower tier that this one was fetched from.
-    origin: Option<TierOrigin>,
+    extra: Option<Box<Extra>>,
 }
 
 impl<K> CacheEntry<K> {
@@ -41,10 +56,14 @@ impl<K> CacheEntry<K> {
         block: Block,
         padding: u32,
         depth: u32,
-        origin: Option<TierOrigin>,
+        extra: Option<Box<Extra>>,
     ) -> Self {
-        let zero = || AtomicU32::new(0);
-        CacheEntry { key, block, slot: zero(), noted: zero(), padding, depth, origin }
+        let noted = match &extra {
+            Some(extra) if extra.expires.is_some() => TIMED,
+            _ => 0,
+        };
+        let (slot, noted) = (AtomicU32::new(0), AtomicU32::new(noted));
+        CacheEntry { key, block, slot, noted, padding, depth, extra }
     }
 
     /// Returns the number of blocks before this one in its prefix; 0 if the caller set no depth.
@@ -55,6 +74,33 @@ impl<K> CacheEntry<K> {
     /// Returns the bytes that are charged: all of the block.
     pub(in crate::cache) fn charge(&self) -> u64 {
         self.block.len() as u64
+    }
+
+    /// Returns whether the value has a time to live that has passed.
+    #[inline]
+    pub(in crate::cache) fn has_expired(&self) -> bool {
+        self.has_expired_as(self.last_noted())
+    }
+
+    /// Returns what [`has_expired`](Self::has_expired) does, by the number that was read before.
+    #[inline]
+    pub(in crate::cache) fn has_expired_as(&self, last_noted: u32) -> bool {
+        // The number is set before the block is shared, and never changes if it is this one.
+        last_noted == TIMED && self.is_past()
+    }
+
+    #[cold]
+    fn is_past(&self) -> bool {
+        let expires = self.extra.as_ref().and_then(|extra| extra.expires);
+        expires.is_some_and(|expires| expires <= Instant::now())
+    }
+
+    /// Returns the hints; the time to live is what is left of it.
+    fn hints(&self) -> TierHints {
+        let depth = self.depth;
+        let Some(extra) = &self.extra else { return TierHints { depth, ..TierHints::default() } };
+        let left = |expires: Instant| expires.saturating_duration_since(Instant::now());
+        TierHints { priority: extra.priority, ttl: extra.expires.map(left), depth }
     }
 
     #[inline]
@@ -79,14 +125,23 @@ impl<K> CacheEntry<K> {
     /// Returns whether a use since the shard's latest change was recorded.
     #[inline]
     pub(in crate::cache) fn is_noted(&self, changes: u32) -> bool {
-        // Relaxed: it guards nothing; at worst two concurrent look-ups both record the use.
-        self.noted.load(Ordering::Relaxed) == changes
+        self.last_noted() == changes
     }
 
+    /// Returns the number of changes after which a use was last recorded.
+    #[inline]
+    pub(in crate::cache) fn last_noted(&self) -> u32 {
+        // Relaxed: it guards nothing; at worst two concurrent look-ups both record the use.
+        self.noted.load(Ordering::Relaxed)
+    }
+
+    /// Records a use, unless the block has a time to live.
     #[inline]
     pub(in crate::cache) fn noted(&self, changes: u32) {
         // Relaxed: as in `is_noted`.
-        self.noted.store(changes, Ordering::Relaxed);
+        if self.noted.load(Ordering::Relaxed) != TIMED {
+            self.noted.store(changes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -140,7 +195,14 @@ impl<K> Pinned<K> {
     /// if it was inserted. A tier that still has just that value need not store this one. O(1).
     #[must_use]
     pub fn origin(&self) -> Option<TierOrigin> {
-        self.0.origin
+        self.0.extra.as_ref()?.origin
+    }
+
+    /// Returns the hints that the value was inserted with, or that the lower tier returned with it;
+    /// the time to live is what is left of it. O(1).
+    #[must_use]
+    pub fn hints(&self) -> TierHints {
+        self.0.hints()
     }
 
     /// Returns the key that the value was inserted under.
@@ -162,8 +224,7 @@ impl<K> Pinned<K> {
 impl<K: Send + Sync + 'static> Pinned<K> {
     /// Returns the value as a tier takes it, under the bytes of its key.
     pub(in crate::cache) fn for_tier<'a>(&'a self, key: &'a [u8]) -> TierValue<'a> {
-        let hints = TierHints { depth: self.0.depth(), ..TierHints::default() };
-        TierValue::pinned(key, self).with_hints(hints).with_origin(self.origin())
+        TierValue::pinned(key, self).with_hints(self.hints()).with_origin(self.origin())
     }
 }
 

@@ -14,7 +14,7 @@ mod usage;
 pub use entry::Pinned;
 
 pub(super) use charged::Charged;
-pub(super) use entry::CacheEntry;
+pub(super) use entry::{CacheEntry, Extra};
 pub(super) use leases::UntrustedKeys;
 pub(super) use shard::{Shard, StripeState};
 pub(super) use shard_state::ShardState;

@@ -10,7 +10,8 @@
 //! A block that is used repeatedly while no block comes or goes is recorded once: the policy is not
 //! called meanwhile. Each block stores the number of changes of the shard after which it was last
 //! recorded, and uses between two changes count once. A cache that is only read records nothing. An
-//! exact cache marks no block, and records every use.
+//! exact cache marks no block, and records every use. Nor is a block with a time to live marked: only
+//! a look-up that finds no mark checks the time.
 
 use std::borrow::Borrow;
 use std::hash::Hash;
@@ -63,9 +64,15 @@ impl<K> Shard<K> {
             stripe_state.misses.more();
             return None;
         };
+        let last_noted = held.last_noted();
+        let known = last_noted == state.changes;
+        if !known && held.has_expired_as(last_noted) {
+            stripe_state.misses.more();
+            return None;
+        }
         let found = Arc::clone(held);
         stripe_state.hits.more();
-        let known = held.is_noted(state.changes) || {
+        let known = known || {
             let noted = stripe_state.uses.note(held.slot());
             if noted && !state.exact {
                 held.noted(state.changes);
@@ -90,7 +97,7 @@ impl<K> Shard<K> {
     where
         K: Borrow<Q> + Eq,
     {
-        self.state.read(thread_number()).find(hash, key).is_some()
+        self.state.read(thread_number()).find(hash, key).is_some_and(|held| !held.has_expired())
     }
 
     /// Returns what `map` makes of the key of each block. It runs under the lock.

@@ -33,7 +33,7 @@ pub(in crate::cache) struct ShardState<K> {
     /// Blocks by the hash of the key. One pointer per block: the index of 100,000 blocks takes
     /// 1 MB.
     pub(super) index: HashTable<Arc<CacheEntry<K>>>,
-    /// Counts insertions, removals and attempts to evict; uses between two of these count once.
+    /// Counts insertions, removals and attempts to evict, by two; uses between two of these count once.
     pub(super) changes: u32,
     /// All uses count: no block is ever marked as recorded.
     pub(super) exact: bool,
@@ -95,15 +95,20 @@ impl<K> ShardState<K> {
         });
     }
 
-    /// Counts a change: from now on the first use of each block is recorded again.
+    /// Counts a change: from now on the first use of each block is recorded again. The number stays
+    /// odd, for blocks with a time to live; see `entry.rs`.
     fn changed(&mut self) {
-        self.changes = self.changes.wrapping_add(1);
+        self.changes = self.changes.wrapping_add(2);
     }
 }
 
 impl<K: Eq> ShardState<K> {
     #[inline]
-    pub(super) fn find<Q: Eq + ?Sized>(&self, hash: u64, key: &Q) -> Option<&Arc<CacheEntry<K>>>
+    pub(in crate::cache) fn find<Q: Eq + ?Sized>(
+        &self,
+        hash: u64,
+        key: &Q,
+    ) -> Option<&Arc<CacheEntry<K>>>
     where
         K: Borrow<Q>,
     {
@@ -244,6 +249,19 @@ impl<K: Eq> ShardState<K> {
     ) -> Option<(Slot, Charged<'a, K>)> {
         let entry =
             self.index.find_entry(hash, |held| held.key == *key && !is_pinned(held)).ok()?;
+        let held = entry.remove().0;
+        Some((self.vacate(&held), Charged::taken(held, usage)))
+    }
+
+    /// Removes a block, pinned or not, if it is still in the index. The caller
+    /// [informs](Self::inform_removed) the policy.
+    pub(in crate::cache) fn remove_entry<'a>(
+        &mut self,
+        hash: u64,
+        held: &Arc<CacheEntry<K>>,
+        usage: &'a Usage,
+    ) -> Option<(Slot, Charged<'a, K>)> {
+        let entry = self.index.find_entry(hash, |other| Arc::ptr_eq(other, held)).ok()?;
         let held = entry.remove().0;
         Some((self.vacate(&held), Charged::taken(held, usage)))
     }

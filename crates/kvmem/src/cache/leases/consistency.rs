@@ -56,11 +56,22 @@ impl<K: Hash + Eq> KvCache<K> {
         K: Borrow<Q>,
     {
         let hash = self.inner.hasher.hash_one(key);
-        let Some(mut state) = self.inner.state(self.inner.shard(hash)) else {
-            return Leased::Unavailable;
-        };
+        let shard = self.inner.shard(hash);
+        let Some(mut state) = self.inner.state(shard) else { return Leased::Unavailable };
         if let Some(held) = state.used(hash, key) {
-            return Leased::Present(Pinned(held));
+            if !held.has_expired() {
+                return Leased::Present(Pinned(held));
+            }
+            self.inner.evict_expired(shard, state, hash, &held);
+            // The sink may have forked.
+            state = match self.inner.state(shard) {
+                Some(state) => state,
+                None => return Leased::Unavailable,
+            };
+            // Another thread may have inserted a value meanwhile.
+            if let Some(held) = state.used(hash, key).filter(|held| !held.has_expired()) {
+                return Leased::Present(Pinned(held));
+            }
         }
         match state.leases.lease(hash) {
             Some(number) => Leased::Lease(Lease::new(Arc::clone(&self.inner), hash, number)),

@@ -83,7 +83,7 @@ impl<K: Hash + Eq> CacheState<K> {
         shard.counts.removals.more();
         state.inform_removed(slot);
         shard.publish(state);
-        Some(Pinned(charged.uncharged()))
+        Some(Pinned(charged.uncharged())).filter(|pinned| !pinned.0.has_expired())
     }
 
     /// Removes all values of a shard.

@@ -12,5 +12,5 @@ mod victim;
 
 pub(super) use cache_state::{CacheState, Spread};
 pub(super) use pending_fetches::FetchId;
-pub(super) use sink::{Below, EvictionSink, LowerTier};
+pub(super) use sink::{Below, EvictionFn, EvictionSink, LowerTier};
 pub(super) use victim::Turn;

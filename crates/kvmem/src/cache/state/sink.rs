@@ -9,7 +9,8 @@ use crate::tier::Tier;
 
 /// The callback that receives each evicted value, if there is one. Returns whether it has stored
 /// the value.
-pub(in crate::cache) type EvictionSink<K> = Option<Arc<dyn Fn(Pinned<K>) -> bool + Send + Sync>>;
+pub(in crate::cache) type EvictionSink<K> = Option<Arc<EvictionFn<K>>>;
+pub(in crate::cache) type EvictionFn<K> = dyn Fn(Pinned<K>) -> bool + Send + Sync;
 
 /// A tier below a cache, and how the cache's keys become bytes.
 pub(in crate::cache) struct LowerTier<K> {

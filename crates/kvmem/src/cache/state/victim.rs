@@ -1,10 +1,11 @@
 //! *Victim*: the search for a block to evict, over all shards.
 
 use std::hash::Hash;
+use std::sync::Arc;
 
 use super::cache_state::CacheState;
 use super::sink::HandOverGuard;
-use crate::cache::index::{Charged, Pinned, Shard, ShardState, StripeState};
+use crate::cache::index::{CacheEntry, Charged, Pinned, Shard, ShardState, StripeState};
 use crate::cache::policy::{Across, Candidates, NONE, ORDERS, Rank};
 use crate::sync::{AtomicBool, Ordering, StripedWriteGuard};
 
@@ -152,6 +153,22 @@ impl<K: Hash + Eq> CacheState<K> {
         let _trimming = Trimming(&self.trimming);
         let mut turn = Turn { next: from, begun: true };
         while self.usage.bytes() > self.usage.limits.low && self.evict(&mut turn, None) {}
+    }
+
+    /// Evicts a block whose time to live has passed, pinned or not.
+    #[cold]
+    pub(in crate::cache) fn evict_expired(
+        &self,
+        shard: &Shard<K>,
+        mut state: StripedWriteGuard<'_, ShardState<K>, StripeState>,
+        hash: u64,
+        held: &Arc<CacheEntry<K>>,
+    ) {
+        if let Some((slot, charged)) = state.remove_entry(hash, held, &self.usage) {
+            shard.counts.evictions.more();
+            state.inform_removed(slot);
+            self.evicted(shard, state, charged);
+        }
     }
 
     /// Frees an evicted block, or passes it to the eviction sink. Without a sink the block is freed

@@ -21,7 +21,7 @@ fn the_sink_receives_each_evicted_value_once() {
         })
     });
     for key in 0..10 {
-        cache.insert_with(key, 1000, |bytes| bytes.fill(key as u8)).unwrap();
+        cache.insert_filled(key, 1000, |bytes| bytes.fill(key as u8)).unwrap();
     }
     assert_eq!(held(&cache, 0..10), [6, 7, 8, 9]);
     for key in 0..6 {
@@ -48,7 +48,7 @@ fn watermarks_and_evict_to_call_the_sink_too() {
         })
     });
     for key in 0..31 {
-        cache.insert_with(key, 1000, |_| ()).unwrap();
+        cache.insert_filled(key, 1000, |_| ()).unwrap();
     }
     assert_eq!((given.load(Ordering::Relaxed), cache.len()), (21, 10));
     assert_eq!(cache.evict_to(0), 0);
@@ -70,10 +70,10 @@ fn a_kept_pin_keeps_its_bytes_and_the_insertion_evicts_further() {
         })
     });
     for key in 0..16 {
-        cache.insert_with(key, 4096, |bytes| bytes.fill(key as u8)).unwrap();
+        cache.insert_filled(key, 4096, |bytes| bytes.fill(key as u8)).unwrap();
     }
     // The first three evictions free nothing; the fourth does.
-    cache.insert_with(16, 4096, |_| ()).unwrap();
+    cache.insert_filled(16, 4096, |_| ()).unwrap();
     assert_eq!(held(&cache, 0..17), (4..17).collect::<Vec<u64>>());
     assert_eq!((cache.bytes(), pool.metrics().allocated), (13 * 4096, 16 * 4096));
     for (key, pinned) in kept.lock().unwrap().drain(..).enumerate() {
@@ -92,12 +92,12 @@ fn an_insertion_fails_if_the_sink_keeps_every_pin() {
         builder.on_evict(move |pinned| keep.lock().unwrap().push(pinned))
     });
     for key in 0..16 {
-        cache.insert_with(key, 4096, |_| ()).unwrap();
+        cache.insert_filled(key, 4096, |_| ()).unwrap();
     }
-    let failed = cache.insert_with(16, 4096, |_| ());
+    let failed = cache.insert_filled(16, 4096, |_| ());
     assert!(matches!(failed, Err(KvCacheError::NothingToEvict { blocks: 0, .. })), "{failed:?}");
     kept.lock().unwrap().clear();
-    cache.insert_with(16, 4096, |_| ()).unwrap();
+    cache.insert_filled(16, 4096, |_| ()).unwrap();
     cache.check().unwrap();
 }
 
@@ -152,7 +152,7 @@ fn threads_lose_nothing() {
             putting.push(scope.spawn(move || {
                 for n in 0..each {
                     let key = thread * each + n;
-                    cache.insert_with(key, 3000, |bytes| bytes.fill(key as u8)).unwrap();
+                    cache.insert_filled(key, 3000, |bytes| bytes.fill(key as u8)).unwrap();
                 }
             }));
         }

@@ -78,7 +78,7 @@ fn calls_in_a_child_return_whatever_the_threads_of_its_parent_did() {
                         (0..KEYS).all(|key| !cache.contains(&key)),
                         (0..KEYS).all(|key| cache.get(&key).is_none()),
                         cache.insert(key, &[1; VALUE]) == Err(KvCacheError::Forked),
-                        cache.insert_with(key, VALUE, |_| ()) == Err(KvCacheError::Forked),
+                        cache.insert_filled(key, VALUE, |_| ()) == Err(KvCacheError::Forked),
                         cache.reserve(key, VALUE).is_err_and(|error| error == KvCacheError::Forked),
                         cache.remove_in_memory(&key).is_none(),
                         matches!(cache.remove(&key), Ok(None)),

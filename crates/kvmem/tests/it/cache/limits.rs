@@ -34,7 +34,9 @@ fn limits_are_never_exceeded_by_any_number_of_shards() {
         let cache = builder.build().unwrap();
         assert_eq!(cache.shards(), shards);
         for key in 0..2000 {
-            cache.insert_with(key, 1 + (key as usize * 37) % 3000, |bytes| bytes.fill(1)).unwrap();
+            cache
+                .insert_filled(key, 1 + (key as usize * 37) % 3000, |bytes| bytes.fill(1))
+                .unwrap();
             assert!(cache.len() <= 70 && cache.bytes() <= 50_000);
             assert!(cache.contains(&key));
         }
@@ -56,7 +58,7 @@ fn one_large_value_evicts_evenly_from_all_shards() {
     // Consecutive numbers are avoided: some seeds of the hash spread them unevenly over the shards.
     let key = |number: u64| number.wrapping_mul(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for number in 1..=800 {
-        cache.insert_with(key(number), 1000, |bytes| bytes.fill(1)).unwrap();
+        cache.insert_filled(key(number), 1000, |bytes| bytes.fill(1)).unwrap();
     }
     drop(cache.reserve(0, 400_000).unwrap().commit());
     assert_eq!(cache.stats().evictions, 400, "of 800, for half of the bytes");

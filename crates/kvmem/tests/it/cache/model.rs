@@ -160,7 +160,7 @@ impl Model {
             Step::Insert(key, len) => {
                 let value = self.value(key, len);
                 let fits = self.room(key, len);
-                let done = cache.insert_with(key, len, |bytes| value.fill(bytes));
+                let done = cache.insert_filled(key, len, |bytes| value.fill(bytes));
                 self.check_insertion(fits, len, done.err());
                 if fits {
                     self.commit(value);
@@ -328,7 +328,7 @@ proptest! {
         let mut order: Vec<u64> = Vec::new();
         let mut pins: Vec<Pinned<u64>> = Vec::new();
         for (key, len, pin) in steps {
-            let done = cache.insert_with(key, len, |bytes| bytes.fill(key as u8));
+            let done = cache.insert_filled(key, len, |bytes| bytes.fill(key as u8));
             if done.is_ok() {
                 // The value that they pin has been replaced.
                 pins.retain(|pin| *pin.key() != key);

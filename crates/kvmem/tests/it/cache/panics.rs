@@ -215,7 +215,7 @@ fn script(cache: &KvCache<Key>, between: &mut dyn FnMut()) {
         &|| (4..8).for_each(|number| drop(cache.get_in_memory(&key(number)))),
         &|| {
             cache
-                .insert_with(key(7), VALUE / 2, |bytes| {
+                .insert_filled(key(7), VALUE / 2, |bytes| {
                     call("fill");
                     bytes.fill(7)
                 })

@@ -101,7 +101,7 @@ fn a_fill_that_panics_leaves_nothing() {
     let cache = one_shard(&pool, |builder| builder);
     cache.insert(1, &[1; 10]).unwrap();
     let done =
-        catch_unwind(AssertUnwindSafe(|| cache.insert_with(1, 1000, |_| panic!("as meant"))));
+        catch_unwind(AssertUnwindSafe(|| cache.insert_filled(1, 1000, |_| panic!("as meant"))));
     assert!(done.is_err());
     assert_eq!((cache.len(), cache.bytes(), pool.metrics().allocated), (1, 10, 10));
     assert_eq!(cache.get(&1).unwrap().bytes(), [1; 10]);

@@ -23,7 +23,7 @@ fn the_allocator_decides_length_and_alignment() {
         })
     });
     for key in 0..100 {
-        cache.insert_with(key, 5000, |bytes| bytes.fill(key as u8)).unwrap();
+        cache.insert_filled(key, 5000, |bytes| bytes.fill(key as u8)).unwrap();
         // The length of the block is charged, not the requested length.
         assert_eq!(cache.bytes(), 8192 * cache.len());
         assert!(cache.bytes() <= 40_000);
@@ -53,14 +53,14 @@ fn the_allocator_is_called_after_each_eviction_and_may_return_its_own_errors() {
         })
     });
     for key in 0..16 {
-        cache.insert_with(key, 4096, |_| ()).unwrap();
+        cache.insert_filled(key, 4096, |_| ()).unwrap();
     }
     assert_eq!(calls.swap(0, Ordering::Relaxed), 16);
-    cache.insert_with(16, 3 * 4096, |_| ()).unwrap();
+    cache.insert_filled(16, 3 * 4096, |_| ()).unwrap();
     assert_eq!(calls.swap(0, Ordering::Relaxed), 4);
     assert_eq!(held(&cache, 0..17), (3..17).collect::<Vec<u64>>());
     // An error that an eviction cannot resolve evicts nothing.
-    assert!(cache.insert_with(17, 1, |_| ()).is_err());
+    assert!(cache.insert_filled(17, 1, |_| ()).is_err());
     assert_eq!((calls.load(Ordering::Relaxed), cache.len()), (1, 14));
 }
 
@@ -135,17 +135,17 @@ fn a_key_is_dropped_before_its_bytes_are_free() {
     };
     let cache = KvCache::builder(&pool).shards(1).build().unwrap();
     let whole = pool.capacity() as usize;
-    cache.insert_with(key(1), whole, |_| ()).unwrap();
+    cache.insert_filled(key(1), whole, |_| ()).unwrap();
     // Evicted, dropped as a reservation, replaced, removed while pinned, and cleared.
-    cache.insert_with(key(2), whole, |_| ()).unwrap();
+    cache.insert_filled(key(2), whole, |_| ()).unwrap();
     drop(cache.reserve(key(3), whole).unwrap());
-    cache.insert_with(key(4), whole / 2, |_| ()).unwrap();
-    cache.insert_with(key(4), whole / 2, |_| ()).unwrap();
+    cache.insert_filled(key(4), whole / 2, |_| ()).unwrap();
+    cache.insert_filled(key(4), whole / 2, |_| ()).unwrap();
     let probe = key(4);
     let pin = cache.get_in_memory(&probe).unwrap();
     drop(cache.remove_in_memory(&probe));
     drop(pin);
-    cache.insert_with(key(5), whole, |_| ()).unwrap();
+    cache.insert_filled(key(5), whole, |_| ()).unwrap();
     cache.clear_in_memory();
     assert_eq!(free_when_dropped.load(Ordering::Relaxed), 0);
     drop(probe);

@@ -82,7 +82,7 @@ fn work(cache: &KvCache<u64>, me: u64) {
         let len = 24 + dice.roll(2000) as usize;
         match kind {
             50..80 => {
-                cache.insert_with(key, len, |bytes| write(bytes, key, step)).unwrap();
+                cache.insert_filled(key, len, |bytes| write(bytes, key, step)).unwrap();
                 (versions[at], present[at]) = (step, true);
             }
             80..88 => {
@@ -159,7 +159,7 @@ fn eight_threads_share_a_pool_that_is_full() {
                         Some(pinned) => drop(read(&pinned, key)),
                         None => {
                             let len = 24 + dice.roll(3000) as usize;
-                            cache.insert_with(key, len, |bytes| write(bytes, key, step)).unwrap();
+                            cache.insert_filled(key, len, |bytes| write(bytes, key, step)).unwrap();
                         }
                     }
                 }

@@ -246,7 +246,7 @@ impl World {
         assert_eq!(is_valid(self.cache(), &fetch.lease), !broken);
         let mut room = self.cache().reserve(key, 8).unwrap();
         room.bytes_mut().copy_from_slice(&found.to_le_bytes());
-        let committed = room.commit_fetched(fetch.lease, None);
+        let committed = room.commit_fetched(fetch.lease);
         assert_eq!(committed.is_err(), broken, "key {key}");
         match committed {
             Ok(_) => {
@@ -360,7 +360,7 @@ impl Tiers {
         dawdle(dice);
         let mut room = self.cache.reserve(key, 8).unwrap();
         room.bytes_mut().copy_from_slice(&found.to_le_bytes());
-        match room.commit_fetched(lease, None) {
+        match room.commit_fetched(lease) {
             Ok(pinned) => {
                 *fetched += 1;
                 Some(version(&pinned))

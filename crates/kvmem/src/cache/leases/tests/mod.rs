@@ -65,11 +65,11 @@ fn a_fetched_value_is_inserted_under_a_valid_lease() {
     drop(cache.remove(&2));
     let room = fetched(&cache, 1, b"fetched");
     let late = fetched(&cache, 1, b"fetched, too");
-    let pinned = room.commit_fetched(mine, None).unwrap();
+    let pinned = room.commit_fetched(mine).unwrap();
     assert_eq!(pinned.bytes(), b"fetched");
     // The first commit breaks the other leases; their commits return its value.
     assert!(!is_valid(&cache, &others));
-    let superseded = late.commit_fetched(others, None).unwrap_err();
+    let superseded = late.commit_fetched(others).unwrap_err();
     assert_eq!(superseded.unwrap().bytes(), b"fetched");
     assert_eq!(cache.len(), 1, "neither the reservation nor the removed value counts");
     assert!(matches!(cache.lease(&1), Leased::Present(pinned) if pinned.bytes() == b"fetched"));
@@ -120,17 +120,14 @@ fn every_insertion_and_removal_breaks_a_lease() {
         let room = fetched(&cache, 1, b"fetched");
         change(&cache);
         assert!(!is_valid(&cache, &lease), "{what}");
-        let superseded = room.commit_fetched(lease, None).unwrap_err();
+        let superseded = room.commit_fetched(lease).unwrap_err();
         assert_eq!(superseded.as_ref().map(Pinned::bytes), left, "{what}");
         drop(superseded);
         assert_eq!(cache.get(&1).as_ref().map(Pinned::bytes), left, "{what}");
         // The next lease is valid again.
         drop(cache.remove(&1));
         let lease = self::lease(&cache, &1);
-        assert_eq!(
-            fetched(&cache, 1, b"again").commit_fetched(lease, None).unwrap().bytes(),
-            b"again"
-        );
+        assert_eq!(fetched(&cache, 1, b"again").commit_fetched(lease).unwrap().bytes(), b"again");
         cache.check().unwrap();
     }
 }
@@ -142,7 +139,7 @@ fn a_lease_keeps_the_cache() {
     let last = lease(&cache, &1);
     let room = fetched(&cache, 1, b"one");
     drop(cache);
-    assert_eq!(room.commit_fetched(last, None).unwrap().bytes(), b"one");
+    assert_eq!(room.commit_fetched(last).unwrap().bytes(), b"one");
     assert_eq!(pool.metrics().allocated, 0);
 }
 
@@ -312,7 +309,7 @@ fn keys_of_one_hash_break_more_leases_and_supersede_no_other_values() {
     let lease = lease(&cache, &Same(2));
     let room = fetched(&cache, Same(10), b"fetched");
     assert_eq!(
-        room.commit_fetched(lease, None).unwrap_err().unwrap().bytes(),
+        room.commit_fetched(lease).unwrap_err().unwrap().bytes(),
         b"10",
         "it takes no value's place"
     );

@@ -195,7 +195,7 @@ impl Holders {
         match *step {
             Step::Insert(key, len) => {
                 let mut kept = Ok(());
-                let _ = self.cache.insert_with(key, len, |bytes| {
+                let _ = self.cache.insert_filled(key, len, |bytes| {
                     if bytes.iter().any(|byte| *byte != 0) {
                         kept = Err(format!("insert_with of {len} bytes finds others' bytes"));
                     }

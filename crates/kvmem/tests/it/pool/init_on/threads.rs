@@ -55,7 +55,7 @@ fn evicted_values_leave_zeros_while_threads_insert() {
                     for round in 0..ROUNDS as u64 {
                         let (key, len) =
                             (round * 3 % 200 + thread, 2000 + round as usize % 5 * 3000);
-                        let inserted = cache.insert_with(key, len, |bytes| {
+                        let inserted = cache.insert_filled(key, len, |bytes| {
                             assert!(bytes.iter().all(|byte| *byte == 0), "{init_on}");
                             bytes.fill(thread as u8 + 1);
                         });
