@@ -1227,11 +1227,11 @@ typedef struct kvmem_disk_tier_value {
     const void *data;
     /// Number of bytes of the value.
     uint64_t bytes;
-    /// How long the value is of use, in nanoseconds; at least so long, rounded up to whole seconds
+    /// How long the value is of use, in milliseconds; at least so long, rounded up to whole seconds
     /// of the wall clock. Afterwards it is a miss, and is evicted before all others. 0: forever.
-    uint64_t ttl_ns;
-    /// Values of lower priority are evicted first. From -128 to 127.
-    int32_t priority;
+    uint64_t ttl_ms;
+    /// 0 to 3: values of a lower priority are evicted first.
+    uint32_t priority;
     /// 0.
     uint32_t reserved;
 } kvmem_disk_tier_value;
@@ -1509,6 +1509,33 @@ typedef struct kvmem_kv_cache_options {
     /// 0.
     uint32_t reserved;
 } kvmem_kv_cache_options;
+
+/// Hints about the worth of a value of a cache. All 0: none.
+typedef struct kvmem_value_hints {
+    /// After this many milliseconds the value is a miss, also in the lower tier. 0: it stays until
+    /// it is evicted.
+    uint64_t ttl_ms;
+    /// 0 to 3: the lower tier evicts values of a lower priority first. The cache's own policy
+    /// ignores it.
+    uint32_t priority;
+    /// Number of blocks of the prefix that come before the value. Blocks at the end of a prefix are
+    /// evicted before those at its start, in whatever order they are inserted and looked up.
+    uint32_t depth;
+} kvmem_value_hints;
+
+/// A value to insert, with its key and its hints.
+typedef struct kvmem_kv_cache_new_value {
+    /// The bytes of the key; may be NULL if there are none.
+    const void *key;
+    /// Number of bytes of the key.
+    uint64_t key_bytes;
+    /// The bytes of the value.
+    const void *data;
+    /// Number of bytes of the value.
+    uint64_t bytes;
+    /// Its hints; all 0: none.
+    struct kvmem_value_hints hints;
+} kvmem_kv_cache_new_value;
 
 /// A block for a value that is written in place.
 typedef struct kvmem_kv_cache_reserved {
@@ -2787,13 +2814,21 @@ kvmem_status kvmem_kv_cache_prefetch(const struct kvmem_kv_cache *cache,
                                      uint64_t count);
 
 /// Copies `bytes` bytes at `data` into a block and puts it under a key, replacing the key's value.
-/// Evicts values until the new one fits. Fails with KVMEM_ERR_NOTHING_TO_EVICT, KVMEM_ERR_TOO_LARGE
-/// or KVMEM_ERR_ZERO_SIZE.
+/// Evicts values until the new one fits. `hints` may be NULL; the lower tier gets them with the
+/// value. Fails with KVMEM_ERR_NOTHING_TO_EVICT, KVMEM_ERR_TOO_LARGE or KVMEM_ERR_ZERO_SIZE.
 kvmem_status kvmem_kv_cache_insert(const struct kvmem_kv_cache *cache,
                                    const void *key,
                                    uint64_t key_bytes,
                                    const void *data,
-                                   uint64_t bytes);
+                                   uint64_t bytes,
+                                   const struct kvmem_value_hints *hints);
+
+/// Inserts `count` values as kvmem_kv_cache_insert does, all of them or none. Blocks for all of
+/// them are reserved before the first value is put under its key. If the call fails, other values
+/// may have been evicted.
+kvmem_status kvmem_kv_cache_insert_batch(const struct kvmem_kv_cache *cache,
+                                         const struct kvmem_kv_cache_new_value *values,
+                                         uint64_t count);
 
 /// Reserves a block of `bytes` bytes for a value under a key. The processor or a device writes the
 /// value in place; kvmem_kv_cache_reservation_commit puts it under the key. Evicts values until the
@@ -2809,11 +2844,9 @@ kvmem_status kvmem_kv_cache_reserve(const struct kvmem_kv_cache *cache,
 kvmem_status kvmem_kv_cache_reservation_commit(struct kvmem_kv_cache_reservation *reservation,
                                                struct kvmem_kv_cache_value *out_value);
 
-/// Sets the number of blocks of the prefix that come before the value; the default is 0. Blocks at
-/// the end of a prefix are evicted before those at its start, in whatever order they are committed
-/// and looked up.
-kvmem_status kvmem_kv_cache_reservation_set_depth(struct kvmem_kv_cache_reservation *reservation,
-                                                  uint32_t depth);
+/// Sets the hints of the value; the default is none. Its time to live begins now.
+kvmem_status kvmem_kv_cache_reservation_set_hints(struct kvmem_kv_cache_reservation *reservation,
+                                                  const struct kvmem_value_hints *hints);
 
 /// Frees the block. The reservation is invalid afterwards.
 kvmem_status kvmem_kv_cache_reservation_release(struct kvmem_kv_cache_reservation *reservation);

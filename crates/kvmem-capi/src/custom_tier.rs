@@ -13,6 +13,7 @@ use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierV
 
 use crate::call::{guard, out, read};
 use crate::error::CallError;
+use crate::hints::kvmem_value_hints;
 use crate::kv_value::kvmem_kv_cache_key;
 use crate::lower_tier::{SharedLowerTier, kvmem_lower_tier};
 use crate::status::kvmem_status;
@@ -41,10 +42,8 @@ pub struct kvmem_tier_value {
     pub bytes: u64,
     /// For kvmem_tier_value_is_superseded.
     pub value: *const c_void,
-    /// Number of blocks before this one in its prefix; 0 if it is not known.
-    pub depth: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Its hints, with what is left of its time to live.
+    pub hints: kvmem_value_hints,
 }
 
 /// A value that a cache wants from a tier of the program. Valid during the call.
@@ -217,8 +216,7 @@ impl Tier for CustomTier {
             data: value.bytes.as_ptr().cast(),
             bytes: value.bytes.len() as u64,
             value: std::ptr::from_ref(value).cast(),
-            depth: value.hints.depth,
-            reserved: 0,
+            hints: value.hints.into(),
         };
         let passed: Vec<kvmem_tier_value> = values.iter().map(value).collect();
         let mut outcomes = vec![KVMEM_TIER_FAILED; values.len()];

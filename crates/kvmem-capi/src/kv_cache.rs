@@ -7,9 +7,10 @@ use kvmem::cache::{Eviction, KvCache, Reservation};
 use kvmem::pool::Pool;
 use kvmem::tier::{OnDrop, Tier, WhenFull, WriteBehind};
 
-use crate::call::{destroy, guard, list, on, out, size, some_text, value_bytes};
+use crate::call::{destroy, guard, list, on, out, read, size, some_text, value_bytes};
 use crate::error::CallError;
 use crate::evict_callback::{EvictCallback, kvmem_kv_cache_evict_fn};
+use crate::hints::kvmem_value_hints;
 use crate::key::kvmem_key;
 use crate::lower_tier::kvmem_lower_tier;
 use crate::options::{self, Options, check_reserved};
@@ -194,11 +195,6 @@ pub unsafe extern "C" fn kvmem_kv_cache_create(
         let tier = if wanted.lower_tier.is_null() {
             None
         } else {
-            if evict_callback.is_some() {
-                return Err(CallError::invalid(
-                    "on_evict and lower_tier are both set: evicted values go to one of them",
-                ));
-            }
             Some(kvmem_lower_tier::table().get(&promise, wanted.lower_tier)?)
         };
         let queue = queue(memory, &wanted, tier)?;
@@ -245,8 +241,8 @@ pub unsafe extern "C" fn kvmem_kv_cache_prefetch(
 }
 
 /// Copies `bytes` bytes at `data` into a block and puts it under a key, replacing the key's value.
-/// Evicts values until the new one fits. Fails with KVMEM_ERR_NOTHING_TO_EVICT, KVMEM_ERR_TOO_LARGE
-/// or KVMEM_ERR_ZERO_SIZE.
+/// Evicts values until the new one fits. `hints` may be NULL; the lower tier gets them with the
+/// value. Fails with KVMEM_ERR_NOTHING_TO_EVICT, KVMEM_ERR_TOO_LARGE or KVMEM_ERR_ZERO_SIZE.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_insert(
     cache: *const kvmem_kv_cache,
@@ -254,13 +250,59 @@ pub unsafe extern "C" fn kvmem_kv_cache_insert(
     key_bytes: u64,
     data: *const c_void,
     bytes: u64,
+    hints: *const kvmem_value_hints,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let promise = unsafe { ObjectPromise::of_caller() };
     on(&promise, cache, |cache| {
         // SAFETY: promise 1 of the C caller, for `key`.
         let (key, value) = unsafe { (key_at(key, key_bytes)?, value_bytes(data, bytes)?) };
-        Ok(cache.insert(copy_key(key)?, value)?)
+        if hints.is_null() {
+            return Ok(cache.insert(copy_key(key)?, value)?);
+        }
+        // SAFETY: promise 1 of the C caller, for `hints`.
+        let hints = unsafe { read(hints, "hints") }?.read()?;
+        Ok(cache.insert_with(copy_key(key)?, value, hints)?)
+    })
+}
+
+/// A value to insert, with its key and its hints.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct kvmem_kv_cache_new_value {
+    /// The bytes of the key; may be NULL if there are none.
+    pub key: *const c_void,
+    /// Number of bytes of the key.
+    pub key_bytes: u64,
+    /// The bytes of the value.
+    pub data: *const c_void,
+    /// Number of bytes of the value.
+    pub bytes: u64,
+    /// Its hints; all 0: none.
+    pub hints: kvmem_value_hints,
+}
+
+/// Inserts `count` values as kvmem_kv_cache_insert does, all of them or none. Blocks for all of
+/// them are reserved before the first value is put under its key. If the call fails, other values
+/// may have been evicted.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_kv_cache_insert_batch(
+    cache: *const kvmem_kv_cache,
+    values: *const kvmem_kv_cache_new_value,
+    count: u64,
+) -> kvmem_status {
+    // SAFETY: promise 2 of the C caller.
+    let promise = unsafe { ObjectPromise::of_caller() };
+    on(&promise, cache, |cache| {
+        let new_value = |one: &kvmem_kv_cache_new_value| {
+            // SAFETY: promise 1 of the C caller, for the key and the bytes of each value.
+            let (key, value) =
+                unsafe { (key_at(one.key, one.key_bytes)?, value_bytes(one.data, one.bytes)?) };
+            Ok((copy_key(key)?, value, one.hints.read()?))
+        };
+        // SAFETY: promise 1 of the C caller, for `values`.
+        let values = unsafe { list(values, count, "values") }?.iter().map(new_value);
+        Ok(cache.insert_batch(values.collect::<Result<Vec<_>, CallError>>()?)?)
     })
 }
 
@@ -324,19 +366,18 @@ pub unsafe extern "C" fn kvmem_kv_cache_reservation_commit(
     })
 }
 
-/// Sets the number of blocks of the prefix that come before the value; the default is 0. Blocks at
-/// the end of a prefix are evicted before those at its start, in whatever order they are committed
-/// and looked up.
+/// Sets the hints of the value; the default is none. Its time to live begins now.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn kvmem_kv_cache_reservation_set_depth(
+pub unsafe extern "C" fn kvmem_kv_cache_reservation_set_hints(
     reservation: *mut kvmem_kv_cache_reservation,
-    depth: u32,
+    hints: *const kvmem_value_hints,
 ) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.
     let mut promise = unsafe { ObjectPromise::of_caller() };
     guard(|| {
         kvmem_kv_cache_reservation::table().exclusive(&mut promise, reservation, |reservation| {
-            reservation.set_depth(depth);
+            // SAFETY: promise 1 of the C caller, for `hints`.
+            reservation.set_hints(unsafe { read(hints, "hints") }?.read()?);
             Ok(())
         })
     })

@@ -97,6 +97,7 @@ mod attached;
 
 mod evict_callback;
 
+mod hints;
 mod tier_values;
 
 mod admit_callback;
@@ -150,6 +151,7 @@ pub use disk_tier::*;
 pub use evict_callback::*;
 pub use fetching::*;
 pub use gslice::*;
+pub use hints::*;
 pub use key::*;
 pub use kv_cache::*;
 pub use kv_value::*;

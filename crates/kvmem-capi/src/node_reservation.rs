@@ -5,7 +5,6 @@
 
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
 
 use kvmem_node::{
     CallError as ServerError, ClientError, NewValue, NodeClient, NodeReservation, ParentKey,
@@ -14,6 +13,7 @@ use kvmem_node::{
 
 use crate::call::{destroy, guard_for, on, out};
 use crate::error::CallError;
+use crate::hints;
 use crate::node_client::{batch, kvmem_node_client, node_key};
 use crate::options::check_reserved;
 use crate::promise::ObjectPromise;
@@ -182,22 +182,13 @@ pub struct kvmem_node_commit {
     pub parent_bytes: u64,
 }
 
-/// The highest priority of a value.
-const MAX_PRIORITY: u32 = 3;
-
 /// Reads the hints for a value.
 ///
 /// # Safety
 /// The bytes of the parent's key are valid during the call.
 unsafe fn value_options(wanted: &kvmem_node_commit) -> Result<ValueOptions, CallError> {
     check_reserved(wanted.reserved, "reserved")?;
-    if wanted.priority > MAX_PRIORITY {
-        return Err(CallError::invalid(format_args!(
-            "priority is {}: use 0 to {MAX_PRIORITY}",
-            wanted.priority
-        )));
-    }
-    let ttl = (wanted.ttl_ms != 0).then(|| Duration::from_millis(wanted.ttl_ms));
+    let (priority, ttl) = (hints::priority(wanted.priority)?.get(), hints::ttl(wanted.ttl_ms));
     let parent = match (wanted.parent.is_null(), wanted.parent_bytes) {
         (true, 0) => None,
         // SAFETY: the caller promises what `node_key` requires, of the same pointer and length.
@@ -206,7 +197,7 @@ unsafe fn value_options(wanted: &kvmem_node_commit) -> Result<ValueOptions, Call
                 .map_err(ClientError::from)?,
         ),
     };
-    Ok(ValueOptions { parent, priority: wanted.priority as u8, ttl })
+    Ok(ValueOptions { parent, priority, ttl })
 }
 
 /// Reservations that were taken out of their objects.

@@ -4,7 +4,7 @@
 //! These functions are declared in `kvmem/testing.h`, not in `kvmem.h`. Only a library that is
 //! built with the feature `testing` has them.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 use std::sync::{Arc, LazyLock};
 
 use kvmem::arena::Errno;
@@ -13,6 +13,8 @@ use kvmem_testkit::simulated::{Fault, NicLimits, SimulatedMachine, SimulatedNic}
 
 use crate::call::{guard, on, out, size, write_text};
 use crate::error::CallError;
+use crate::hints::kvmem_value_hints;
+use crate::kv_cache::key_at;
 use crate::lower_tier::kvmem_lower_tier;
 use crate::promise::ObjectPromise;
 use crate::registrars::{Registrars, kvmem_registrars};
@@ -139,4 +141,21 @@ pub unsafe extern "C" fn kvmem_lower_tier_calls(
 ) -> kvmem_status {
     // SAFETY: promise 1 of the C caller, for `buffer` and `out_needed`.
     guard(|| unsafe { write_text(&COUNTING.take_calls(), buffer, capacity, out_needed) })
+}
+
+/// Returns the hints with which that tier has the value of a key. KVMEM_ERR_NOT_FOUND if it has
+/// none.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvmem_lower_tier_hints(
+    key: *const c_void,
+    key_bytes: u64,
+    out_hints: *mut kvmem_value_hints,
+) -> kvmem_status {
+    guard(|| {
+        // SAFETY: promise 1 of the C caller, for `out_hints` and `key`.
+        let (found, key) = unsafe { (out(out_hints, "out_hints")?, key_at(key, key_bytes)?) };
+        let hints = COUNTING.hints(key).ok_or(CallError::NotFound)?;
+        found.put(hints.into());
+        Ok(())
+    })
 }

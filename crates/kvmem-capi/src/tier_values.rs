@@ -1,13 +1,13 @@
 //! *Tier values*: storing and fetching on a set of disk tiers. A single one is a set of one.
 
 use std::ffi::c_void;
-use std::time::Duration;
 
 use kvmem::tier::{TierHints, TierRead, TierValue};
 use kvmem_tier::{Fetched, TierSet};
 
 use crate::call::{list, out, size, value_bytes};
 use crate::error::CallError;
+use crate::hints;
 use crate::kv_value::{key_at, kvmem_kv_cache_key};
 use crate::stats::kvmem_disk_tier_stats;
 use crate::status::*;
@@ -24,11 +24,11 @@ pub struct kvmem_disk_tier_value {
     pub data: *const c_void,
     /// Number of bytes of the value.
     pub bytes: u64,
-    /// How long the value is of use, in nanoseconds; at least so long, rounded up to whole seconds
+    /// How long the value is of use, in milliseconds; at least so long, rounded up to whole seconds
     /// of the wall clock. Afterwards it is a miss, and is evicted before all others. 0: forever.
-    pub ttl_ns: u64,
-    /// Values of lower priority are evicted first. From -128 to 127.
-    pub priority: i32,
+    pub ttl_ms: u64,
+    /// 0 to 3: values of a lower priority are evicted first.
+    pub priority: u32,
     /// 0.
     pub reserved: u32,
 }
@@ -80,17 +80,11 @@ unsafe fn stored<'a>(value: &kvmem_disk_tier_value) -> Result<TierValue<'a>, Cal
             value.reserved
         )));
     }
-    let priority = i8::try_from(value.priority).map_err(|_| {
-        CallError::invalid(format_args!(
-            "priority of a value is {}: use -128 to 127",
-            value.priority
-        ))
-    })?;
+    let priority = hints::priority(value.priority)?;
     // SAFETY: the promise of the caller.
     let (key, bytes) =
         unsafe { (key_at(value.key, value.key_bytes)?, value_bytes(value.data, value.bytes)?) };
-    let ttl = (value.ttl_ns != 0).then(|| Duration::from_nanos(value.ttl_ns));
-    let hints = TierHints { ttl, priority, ..TierHints::default() };
+    let hints = TierHints { ttl: hints::ttl(value.ttl_ms), priority, ..TierHints::default() };
     Ok(TierValue::new(key, bytes).with_hints(hints))
 }
 

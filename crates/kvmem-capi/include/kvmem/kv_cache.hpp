@@ -219,14 +219,27 @@ public:
     }
 
     /// Copies bytes into a block and puts it under a key, replacing the key's value. Evicts values
-    /// until the new one fits; returns false if it cannot.
-    bool insert(std::string_view key, bytes_view value) {
+    /// until the new one fits; returns false if it cannot. The lower tier gets the hints with it.
+    bool insert(std::string_view key, bytes_view value, const KvHints &hints = {}) {
+        const kvmem_value_hints native = hints.native();
         return detail::allocated(kvmem_kv_cache_insert(native_handle(), key.data(), key.size(),
-                                                       value.data(), value.size()));
+                                                       value.data(), value.size(), &native));
     }
 
-    bool insert(std::string_view key, const void *value, std::size_t bytes) {
-        return insert(key, detail::bytes_of(value, bytes));
+    bool insert(std::string_view key, const void *value, std::size_t bytes,
+                const KvHints &hints = {}) {
+        return insert(key, detail::bytes_of(value, bytes), hints);
+    }
+
+    /// Inserts values as `insert` does, all of them or none; returns false if they cannot fit.
+    bool insert_batch(const std::vector<KvNewValue> &values) {
+        std::vector<kvmem_kv_cache_new_value> list;
+        for (const KvNewValue &one : values) {
+            list.push_back({one.key.data(), one.key.size(), one.bytes.data(), one.bytes.size(),
+                            one.hints.native()});
+        }
+        return detail::allocated(
+            kvmem_kv_cache_insert_batch(native_handle(), list.data(), list.size()));
     }
 
     /// Reserves a block of `bytes` bytes for a value that is written in place and then committed.

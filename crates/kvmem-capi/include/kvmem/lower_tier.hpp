@@ -37,7 +37,7 @@ public:
     bytes_view bytes() const noexcept { return detail::bytes_of(value_->data, value_->bytes); }
 
     /// Number of blocks before this one in its prefix; 0 if it is not known.
-    std::uint32_t depth() const noexcept { return value_->depth; }
+    std::uint32_t depth() const noexcept { return value_->hints.depth; }
 
     /// Returns whether the key has received another value since, or was removed or cleared. Only in
     /// the thread in which `Tier::store` was called.

@@ -1,5 +1,6 @@
 /*
- * kvmem, functions for tests: simulated registrars and injected failures.
+ * kvmem, functions for tests: simulated registrars and injected failures, and a tier that records its
+ * calls.
  * https://www.apache.org/licenses/LICENSE-2.0
  *
  * This file is generated from crates/kvmem-capi/src/testing.rs by the crate's tests; change it
@@ -45,6 +46,12 @@ kvmem_status kvmem_lower_tier_counting(kvmem_lower_tier **out_lower_tier);
 /// NUL; "-" if there were none. `out_needed` (may be NULL) receives the number of bytes with the
 /// NUL. KVMEM_ERR_BUFFER_TOO_SMALL: the text was truncated.
 kvmem_status kvmem_lower_tier_calls(char *buffer, uint64_t capacity, uint64_t *out_needed);
+
+/// Returns the hints with which that tier has the value of a key. KVMEM_ERR_NOT_FOUND if it has
+/// none.
+kvmem_status kvmem_lower_tier_hints(const void *key,
+                                    uint64_t key_bytes,
+                                    kvmem_value_hints *out_hints);
 
 #ifdef __cplusplus
 }  // extern "C"

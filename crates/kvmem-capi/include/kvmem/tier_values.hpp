@@ -41,9 +41,9 @@ struct DiskTierValue {
     bytes_view bytes;
     /// How long the value is of use, at least; rounded up to whole seconds of the wall clock.
     /// Afterwards it is a miss, and is evicted before all others. 0: forever.
-    std::chrono::nanoseconds ttl{};
-    /// Values of lower priority are evicted first. From -128 to 127.
-    std::int32_t priority = 0;
+    std::chrono::milliseconds ttl{};
+    /// 0 to 3: values of a lower priority are evicted first.
+    std::uint32_t priority = 0;
 };
 
 /// A value to fetch: its key, and memory for it, at least as long as the value. Memory that begins
@@ -89,7 +89,7 @@ public:
             const auto ttl = one.ttl.count();
             if (ttl < 0) {
                 throw error(KVMEM_ERR_INVALID_ARGUMENT,
-                            "ttl of a value is " + std::to_string(ttl) + " ns: use at least 0");
+                            "ttl of a value is " + std::to_string(ttl) + " ms: use at least 0");
             }
             list.push_back({one.key.data(), one.key.size(), one.bytes.data(), one.bytes.size(),
                             static_cast<std::uint64_t>(ttl), one.priority, 0});

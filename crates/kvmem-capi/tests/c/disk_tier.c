@@ -272,7 +272,7 @@ static kvmem_kv_cache *cache_over(kvmem_disk_tier *tier) {
 static void insert(kvmem_kv_cache *cache, uint64_t key, unsigned char version) {
     unsigned char bytes[16384];
     fill(bytes, key, version);
-    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, bytes, length(key)));
+    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, bytes, length(key), NULL));
 }
 
 /* The program chooses what is written, and its data are released with the tier. */

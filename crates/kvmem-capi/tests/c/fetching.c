@@ -37,7 +37,7 @@ static kvmem_kv_cache *make(const kvmem_kv_cache_options *options) {
 static void insert(kvmem_kv_cache *cache, uint64_t key) {
     unsigned char bytes[BYTES];
     fill(bytes, key);
-    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, bytes, BYTES));
+    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, bytes, BYTES, NULL));
 }
 
 /* Checks values, and releases them. Returns how many there are. */

@@ -35,7 +35,7 @@ static void *work(void *argument) {
             OK(kvmem_kv_cache_remove(cache, &key, sizeof key, NULL));
             break;
         default:
-            OK(kvmem_kv_cache_insert(cache, &key, sizeof key, value, sizeof value));
+            OK(kvmem_kv_cache_insert(cache, &key, sizeof key, value, sizeof value, NULL));
         }
         turns++;
     }
@@ -53,7 +53,7 @@ static void in_child(kvmem_kv_cache_reserved reserved) {
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_get(cache, &key, sizeof key, &found));
     const kvmem_kv_cache_key one = {&key, sizeof key};
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_prefetch(cache, &one, 1));
-    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_insert(cache, &key, sizeof key, value, sizeof value));
+    IS(KVMEM_ERR_FORKED, kvmem_kv_cache_insert(cache, &key, sizeof key, value, sizeof value, NULL));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_reserve(cache, &key, sizeof key, BYTES, &other));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_remove(cache, &key, sizeof key, NULL));
     IS(KVMEM_ERR_FORKED, kvmem_kv_cache_clear(cache));

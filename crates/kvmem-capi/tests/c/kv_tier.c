@@ -17,7 +17,7 @@ static kvmem_pool *small_pool(void) {
 
 /* Keys and values are numbers. */
 static void put(kvmem_kv_cache *cache, uint64_t key, uint64_t value) {
-    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, &value, sizeof value));
+    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, &value, sizeof value, NULL));
 }
 
 static kvmem_kv_cache_reservation *written(kvmem_kv_cache *cache, uint64_t key, uint64_t value) {

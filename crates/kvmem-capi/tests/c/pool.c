@@ -226,9 +226,9 @@ static void cache(void) {
     OK(kvmem_kv_cache_create(pool, &options, &cache));
 
     uint64_t key = 7;
-    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, "value", 6));
-    OK(kvmem_kv_cache_insert(cache, "a text", 6, "other", 6));
-    OK(kvmem_kv_cache_insert(cache, NULL, 0, "of no key", 10));
+    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, "value", 6, NULL));
+    OK(kvmem_kv_cache_insert(cache, "a text", 6, "other", 6, NULL));
+    OK(kvmem_kv_cache_insert(cache, NULL, 0, "of no key", 10, NULL));
     kvmem_kv_cache_value value, again;
     OK(kvmem_kv_cache_get(cache, &key, sizeof key, &value));
     CHECK(value.bytes == 6 && strcmp(value.data, "value") == 0);
@@ -257,7 +257,7 @@ static void cache(void) {
     IS(KVMEM_ERR_NOT_FOUND, kvmem_kv_cache_get(cache, "a text", 6, &again));
 
     /* A pinned value stays, whatever happens to its key. */
-    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, "newer", 6));
+    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, "newer", 6, NULL));
     CHECK(strcmp(value.data, "value") == 0);
     OK(kvmem_kv_cache_get(cache, &key, sizeof key, &again));
     CHECK(strcmp(again.data, "newer") == 0);
@@ -269,8 +269,9 @@ static void cache(void) {
     kvmem_kv_cache_reserved reserved;
     OK(kvmem_kv_cache_reserve(cache, "reserved", 8, 1000, &reserved));
     memset(reserved.data, 5, reserved.bytes);
-    OK(kvmem_kv_cache_reservation_set_depth(reserved.reservation, 3));
-    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_reservation_set_depth(NULL, 1));
+    const kvmem_value_hints third = {.depth = 3};
+    OK(kvmem_kv_cache_reservation_set_hints(reserved.reservation, &third));
+    IS(KVMEM_ERR_NULL_ARGUMENT, kvmem_kv_cache_reservation_set_hints(NULL, NULL));
     IS(KVMEM_ERR_NO_SUCH_DEVICE,
        kvmem_kv_cache_reservation_key(reserved.reservation, "none", &device_key));
     OK(kvmem_kv_cache_reservation_commit(reserved.reservation, &value));
@@ -285,7 +286,7 @@ static void cache(void) {
 
     static char bytes[10000];
     for (key = 100; key < 200; key++)
-        OK(kvmem_kv_cache_insert(cache, &key, sizeof key, bytes, sizeof bytes));
+        OK(kvmem_kv_cache_insert(cache, &key, sizeof key, bytes, sizeof bytes, NULL));
     kvmem_kv_cache_stats stats;
     OK(kvmem_kv_cache_get_stats(cache, &stats));
     CHECK(stats.bytes <= 100000 && stats.evictions >= 90 && stats.hits == 2 && stats.misses == 1);
@@ -297,7 +298,7 @@ static void cache(void) {
 
     /* A pin outlives its cache, and a cache its pool. */
     OK(kvmem_pool_destroy(pool));
-    OK(kvmem_kv_cache_insert(cache, "last", 4, "one", 4));
+    OK(kvmem_kv_cache_insert(cache, "last", 4, "one", 4, NULL));
     OK(kvmem_kv_cache_get(cache, "last", 4, &value));
     OK(kvmem_kv_cache_destroy(cache));
     CHECK(strcmp(value.data, "one") == 0 && strcmp(again.data, "newer") == 0);
@@ -333,7 +334,7 @@ static void the_last_user_ends_the_pool(void) {
         OK(kvmem_pool_get_info(pool, &info));
         kvmem_kv_cache *cache;
         OK(kvmem_kv_cache_create(pool, NULL, &cache));
-        OK(kvmem_kv_cache_insert(cache, "key", 3, "value", 6));
+        OK(kvmem_kv_cache_insert(cache, "key", 3, "value", 6, NULL));
         kvmem_block block;
         kvmem_kv_cache_value value;
         kvmem_kv_cache_reserved reserved;

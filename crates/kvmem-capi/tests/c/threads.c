@@ -48,7 +48,7 @@ static void *work(void *argument) {
             OK(kvmem_kv_cache_pin_release(value.pin));
         } else {
             IS(KVMEM_ERR_NOT_FOUND, found);
-            OK(kvmem_kv_cache_insert(cache, &key, sizeof key, &key, sizeof key));
+            OK(kvmem_kv_cache_insert(cache, &key, sizeof key, &key, sizeof key, NULL));
         }
 
         /* Error texts belong to the thread. */

@@ -149,7 +149,7 @@ static kvmem_kv_cache *cache_over(kvmem_lower_tier *lower) {
 static void insert(kvmem_kv_cache *cache, uint64_t key) {
     unsigned char bytes[BYTES];
     fill(bytes, key);
-    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, bytes, BYTES));
+    OK(kvmem_kv_cache_insert(cache, &key, sizeof key, bytes, BYTES, NULL));
 }
 
 static int has(kvmem_kv_cache *cache, uint64_t key) {

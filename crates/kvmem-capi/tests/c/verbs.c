@@ -66,7 +66,7 @@ static uint64_t call(kvmem_kv_cache *cache, const char *verb) {
     } else if (IS_VERB("clear_in_memory")) {
         OK(kvmem_kv_cache_clear_in_memory(cache));
     } else if (IS_VERB("insert")) {
-        OK(kvmem_kv_cache_insert(cache, &key, sizeof key, "another", 7));
+        OK(kvmem_kv_cache_insert(cache, &key, sizeof key, "another", 7, NULL));
     } else if (IS_VERB("evict_to")) {
         OK(kvmem_kv_cache_evict_to(cache, 0, NULL));
     } else if (IS_VERB("prefetch")) {
@@ -77,9 +77,7 @@ static uint64_t call(kvmem_kv_cache *cache, const char *verb) {
     return number;
 }
 
-static void check(kvmem_pool *pool, const char *verb, int place, const char *answer,
-                  const char *calls) {
-    enum { MEMORY, TIER, BOTH, MISSING };
+static kvmem_kv_cache *above(kvmem_pool *pool) {
     kvmem_kv_cache_options options;
     OK(kvmem_kv_cache_options_init(&options, sizeof options));
     kvmem_lower_tier *tier;
@@ -90,8 +88,15 @@ static void check(kvmem_pool *pool, const char *verb, int place, const char *ans
     OK(kvmem_kv_cache_create(pool, &options, &cache));
     OK(kvmem_lower_tier_destroy(tier));
     OK(kvmem_kv_cache_clear(cache));
+    return cache;
+}
+
+static void check(kvmem_pool *pool, const char *verb, int place, const char *answer,
+                  const char *calls) {
+    enum { MEMORY, TIER, BOTH, MISSING };
+    kvmem_kv_cache *cache = above(pool);
     if (place != MISSING)
-        OK(kvmem_kv_cache_insert(cache, &key, sizeof key, "value", 5));
+        OK(kvmem_kv_cache_insert(cache, &key, sizeof key, "value", 5, NULL));
     if (place == TIER || place == BOTH)
         OK(kvmem_kv_cache_evict_to(cache, 0, NULL));
     if (place == BOTH)
@@ -107,6 +112,48 @@ static void check(kvmem_pool *pool, const char *verb, int place, const char *ans
                 (unsigned long long) returned, made, answer, calls);
         exit(1);
     }
+    OK(kvmem_kv_cache_destroy(cache));
+}
+
+static int has(kvmem_kv_cache *cache, uint64_t number) {
+    uint32_t contains;
+    OK(kvmem_kv_cache_contains(cache, &number, sizeof number, &contains));
+    return contains == 1;
+}
+
+/* Hints reach the tier, by each call that takes them. */
+static void check_hints(kvmem_pool *pool) {
+    kvmem_kv_cache *cache = above(pool);
+    const kvmem_value_hints hints = {.ttl_ms = 3600000, .priority = 3, .depth = 5};
+    const kvmem_value_hints bad = {.priority = 4}, brief = {.ttl_ms = 1};
+    kvmem_value_hints got;
+    kvmem_kv_cache_reserved reserved;
+    uint64_t one = 1, other = 2, last = 3;
+    OK(kvmem_kv_cache_insert(cache, &one, sizeof one, "one", 3, &hints));
+    kvmem_kv_cache_new_value values[] = {{&other, sizeof other, "other", 5, hints},
+                                         {&last, sizeof last, "last", 4, bad}};
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_insert_batch(cache, values, 2));
+    SAYS("priority is 4: use 0 to 3");
+    CHECK(!has(cache, other));
+    values[1].hints = brief;
+    OK(kvmem_kv_cache_insert_batch(cache, values, 2));
+    OK(kvmem_kv_cache_insert_batch(cache, NULL, 0));
+    OK(kvmem_kv_cache_reserve(cache, &key, sizeof key, 3, &reserved));
+    memcpy(reserved.data, "key", 3);
+    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_reservation_set_hints(reserved.reservation, &bad));
+    OK(kvmem_kv_cache_reservation_set_hints(reserved.reservation, &hints));
+    OK(kvmem_kv_cache_reservation_commit(reserved.reservation, NULL));
+    while (has(cache, last))
+        ;
+    CHECK(has(cache, one) && has(cache, other) && has(cache, key));
+    OK(kvmem_kv_cache_evict_to(cache, 0, NULL));
+    const uint64_t hinted[] = {one, other, key};
+    for (int at = 0; at < 3; at++) {
+        OK(kvmem_lower_tier_hints(&hinted[at], sizeof hinted[at], &got));
+        CHECK(got.ttl_ms <= 3600000 && got.ttl_ms > 1800000 && got.priority == 3);
+        CHECK(got.depth == 5);
+    }
+    IS(KVMEM_ERR_NOT_FOUND, kvmem_lower_tier_hints(&last, sizeof last, &got));
     OK(kvmem_kv_cache_destroy(cache));
 }
 
@@ -131,6 +178,7 @@ int main(void) {
         rows++;
     }
     CHECK(rows >= 16 && fclose(table) == 0);
+    check_hints(pool);
     OK(kvmem_pool_destroy(pool));
     return 0;
 }

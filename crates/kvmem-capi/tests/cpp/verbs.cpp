@@ -105,6 +105,33 @@ void check(const kvmem::Pool &pool, const Verb &verb, const std::string &place,
     }
 }
 
+// Hints reach the tier, by each call that takes them.
+void check_hints(const kvmem::Pool &pool) {
+    Counting tier;
+    kvmem::KvCacheOptions options;
+    options.lower_tier = &tier;
+    kvmem::KvCache cache(pool, options);
+    const kvmem::KvHints hints = {1h, 3, 5};
+    CHECK(cache.insert("one", "1", 1, hints));
+    CHECK(cache.insert_batch({{"other", kvmem::detail::bytes_of("2", 1), hints},
+                              {"plain", kvmem::detail::bytes_of("3", 1)}}));
+    auto reserved = cache.reserve("last", 1);
+    reserved->set_hints(hints);
+    (void)std::move(*reserved).commit();
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "priority is 4: use 0 to 3",
+           cache.insert("bad", "4", 1, {0s, 4, 0}));
+    THROWS(KVMEM_ERR_INVALID_ARGUMENT, "ttl is -1 ms", cache.insert("bad", "4", 1, {-1ms}));
+    cache.evict_to(0);
+    for (const std::string name : {"one", "other", "last", "plain"}) {
+        kvmem_value_hints got;
+        CHECK(kvmem_lower_tier_hints(name.data(), name.size(), &got) == KVMEM_OK);
+        const bool plain = name == "plain";
+        CHECK((got.ttl_ms == 0) == plain && got.priority == (plain ? 0 : 3) &&
+              got.depth == (plain ? 0 : 5));
+    }
+    CHECK(!cache.contains("bad"));
+}
+
 } // namespace
 
 int main() {
@@ -129,4 +156,5 @@ int main() {
         rows++;
     }
     CHECK(rows == verbs.size());
+    check_hints(pool);
 }

@@ -57,7 +57,7 @@ static void *work(void *argument) {
             memset(mine.data, 1, mine.bytes);
             OK(kvmem_block_free(&mine));
         }
-        OK(kvmem_kv_cache_insert(live_kvmem_kv_cache, "key", 3, "value", 5));
+        OK(kvmem_kv_cache_insert(live_kvmem_kv_cache, "key", 3, "value", 5, NULL));
     }
     return NULL;
 }
@@ -77,7 +77,7 @@ static void own(void) {
     OK(kvmem_pool_create(65536, &shared, &pool));
     kvmem_kv_cache *cache;
     OK(kvmem_kv_cache_create(pool, NULL, &cache));
-    OK(kvmem_kv_cache_insert(cache, "key", 3, "value", 5));
+    OK(kvmem_kv_cache_insert(cache, "key", 3, "value", 5, NULL));
     kvmem_kv_cache_value value;
     OK(kvmem_kv_cache_get(cache, "key", 3, &value));
     CHECK(memcmp(value.data, "value", 5) == 0);

@@ -130,7 +130,7 @@ pub(crate) fn beginning() -> String {
         "
 static kvmem_status make_pin(kvmem_kv_cache_pin **out) {
     kvmem_kv_cache_value value;
-    OK(kvmem_kv_cache_insert(live_kvmem_kv_cache, \"pin\", 3, \"value\", 5));
+    OK(kvmem_kv_cache_insert(live_kvmem_kv_cache, \"pin\", 3, \"value\", 5, NULL));
     kvmem_status status = kvmem_kv_cache_get(live_kvmem_kv_cache, \"pin\", 3, &value);
     *out = value.pin;
     return status;
