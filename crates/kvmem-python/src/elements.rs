@@ -4,6 +4,8 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyIterator, PyString};
 
+use crate::cache_key::CacheKey;
+
 /// Returns the elements of the argument `name`, each of which is one of `what`. A text and bytes
 /// are errors: that of one key is often meant as the key, and its letters as keys never. So is what
 /// cannot be iterated over.
@@ -23,6 +25,21 @@ pub(crate) fn elements<'py>(
         return Err(PyTypeError::new_err(message));
     }
     given.try_iter()
+}
+
+/// Returns what `convert` makes of each key of the argument `name`. A `TypeError` about a key names
+/// its place.
+pub(crate) fn each_key<'py, T>(
+    given: &Bound<'py, PyAny>,
+    name: &str,
+    convert: impl Fn(CacheKey<'_>) -> PyResult<T>,
+) -> PyResult<Vec<T>> {
+    let convert = |(at, key): (usize, PyResult<Bound<'py, PyAny>>)| {
+        let key = key?;
+        let placed = |error| named(key.py(), error, &format!("{name}[{at}]"));
+        convert(key.extract().map_err(placed)?)
+    };
+    elements(given, name, "keys")?.enumerate().map(convert).collect()
 }
 
 /// A key and what the caller passes for it.

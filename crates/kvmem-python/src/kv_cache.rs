@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use kvmem::cache::KvCache;
 use kvmem::cache::{Eviction, Reservation};
-use kvmem::tier::WriteBehind;
+use kvmem::tier::{TierHints, WriteBehind};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -19,11 +19,12 @@ use crate::buffer::{Bytes, Source, Span};
 use crate::cache_key::{AsCacheKey, Cache, CacheKey, OwnedKey};
 use crate::collect::{Link, Plain, collected};
 use crate::context::context_manager;
-use crate::elements::{elements, named};
+use crate::elements::{at_key, each_key, elements, items, named};
 use crate::error;
 use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::interrupt::{SIGNAL_INTERVAL, evicting};
 use crate::memory_methods::memory_methods;
+use crate::node_values::worth;
 use crate::number::{Exactly, Int, Seconds};
 use crate::options;
 use crate::pinned::PyPinned;
@@ -110,6 +111,34 @@ impl PyKvCache {
         };
         reservation.map_err(|error| error::cache(py, &error))
     }
+
+    /// Reserves space for a value and copies it there.
+    fn filled(
+        &self,
+        py: Python<'_>,
+        key: CacheKey<'_>,
+        source: &Source<'_>,
+        hints: TierHints,
+    ) -> PyResult<Reservation<OwnedKey>> {
+        let mut reservation = self.reservation(py, key, source.len())?;
+        reservation.set_hints(hints);
+        // SAFETY: `copy_to` requires room for the source at the target: the reserved block has
+        // `source.len()` bytes, mapped while `reservation` lives. Only this thread knows the block
+        // before the commit, so no other access overlaps.
+        unsafe { source.copy_to(py, reservation.block().as_ptr().cast_mut()) };
+        Ok(reservation)
+    }
+}
+
+/// Converts hints about a value.
+fn hints<'py>(
+    py: Python<'py>,
+    depth: Int<'py>,
+    priority: Int<'py>,
+    ttl: Option<Seconds<'py>>,
+) -> PyResult<TierHints> {
+    let (priority, ttl) = worth(py, priority, ttl)?;
+    Ok(TierHints { priority, ttl, depth: depth.u32(py, "depth")? })
 }
 
 impl Plain for Cache {}
@@ -185,8 +214,8 @@ impl PyKvCache {
 
     #[doc = doc!("KvCache.insert")]
     #[pyo3(
-        signature = (key, value, *, depth=Int::usual(0)),
-        text_signature = "($self, key, value, *, depth=0)"
+        signature = (key, value, *, depth=Int::usual(0), priority=Int::usual(0), ttl=None),
+        text_signature = "($self, key, value, *, depth=0, priority=0, ttl=None)"
     )]
     fn insert(
         &self,
@@ -194,35 +223,73 @@ impl PyKvCache {
         key: CacheKey<'_>,
         value: &Bound<'_, PyAny>,
         depth: Int<'_>,
+        priority: Int<'_>,
+        ttl: Option<Seconds<'_>>,
     ) -> PyResult<()> {
-        let depth = depth.u32(py, "depth")?;
+        let hints = hints(py, depth, priority, ttl)?;
         let source = Source::of(value).map_err(|error| named(py, error, "value"))?;
-        let mut reservation = self.reservation(py, key, source.len())?;
-        reservation.set_depth(depth);
-        // SAFETY: `copy_to` requires room for the source at the target: the reserved block has
-        // `source.len()` bytes, mapped while `reservation` lives. Only this thread knows the block
-        // before the commit, so no other access overlaps.
-        unsafe { source.copy_to(py, reservation.block().as_ptr().cast_mut()) };
+        let reservation = self.filled(py, key, &source, hints)?;
         if self.has_tier() {
             return evicting(|| py.detach(|| drop(reservation.commit())));
         }
         evicting(|| drop(reservation.commit()))
     }
 
+    #[doc = doc!("KvCache.insert_batch")]
+    #[pyo3(
+        signature = (values, *, depths=None, priority=Int::usual(0), ttl=None),
+        text_signature = "($self, values, *, depths=None, priority=0, ttl=None)"
+    )]
+    fn insert_batch(
+        &self,
+        py: Python<'_>,
+        values: &Bound<'_, PyAny>,
+        depths: Option<&Bound<'_, PyAny>>,
+        priority: Int<'_>,
+        ttl: Option<Seconds<'_>>,
+    ) -> PyResult<()> {
+        let items = items(values, "values", "bytes")?;
+        let all = hints(py, Int::usual(0), priority, ttl)?;
+        let mut each = vec![all; items.len()];
+        if let Some(depths) = depths {
+            let depths = elements(depths, "depths", "numbers")?
+                .map(|depth| {
+                    let depth = depth?.extract::<Int<'_>>();
+                    depth.map_err(|error| named(py, error.into(), "depths"))?.u32(py, "depths")
+                })
+                .collect::<PyResult<Vec<u32>>>()?;
+            if depths.len() != items.len() {
+                let (given, count) = (depths.len(), items.len());
+                let message = format!("{given} depths for {count} values: give one for each");
+                return Err(error::bad_number(py, message, given, count));
+            }
+            each.iter_mut().zip(depths).for_each(|(hints, depth)| hints.depth = depth);
+        }
+        let mut reservations = Vec::with_capacity(items.len());
+        for ((key, value), hints) in items.iter().zip(each) {
+            let source = Source::of(value).map_err(|error| at_key(error, "values", key))?;
+            let key = key.extract().map_err(|error| named(py, error, "a key of values"))?;
+            reservations.push(self.filled(py, key, &source, hints)?);
+        }
+        evicting(|| py.detach(|| reservations.into_iter().for_each(|it| drop(it.commit()))))
+    }
+
     #[doc = doc!("KvCache.reserve")]
     #[pyo3(
-        signature = (key, nbytes, *, depth=Int::usual(0)),
-        text_signature = "($self, key, nbytes, *, depth=0)"
+        signature = (key, nbytes, *, depth=Int::usual(0), priority=Int::usual(0), ttl=None),
+        text_signature = "($self, key, nbytes, *, depth=0, priority=0, ttl=None)"
     )]
     fn reserve(
         slf: &Bound<'_, Self>,
         key: CacheKey<'_>,
         nbytes: Size,
         depth: Int<'_>,
+        priority: Int<'_>,
+        ttl: Option<Seconds<'_>>,
     ) -> PyResult<PyReservation> {
-        let depth = depth.u32(slf.py(), "depth")?;
+        let hints = hints(slf.py(), depth, priority, ttl)?;
         let mut reservation = slf.get().reservation(slf.py(), key, nbytes.bytes())?;
-        reservation.set_depth(depth);
+        reservation.set_hints(hints);
         Ok(PyReservation {
             held: Holder::new(reservation),
             cache: Link::new(Some(slf.clone().unbind())),
@@ -272,11 +339,13 @@ impl PyKvCache {
 
     #[doc = doc!("KvCache.prefetch")]
     fn prefetch(&self, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = keys.py();
         let objects = elements(keys, "keys", "keys")?.collect::<PyResult<Vec<_>>>()?;
-        let keys = objects
-            .iter()
-            .map(|key| key.extract::<CacheKey<'_>>())
-            .collect::<PyResult<Vec<_>>>()?;
+        let mut keys = Vec::with_capacity(objects.len());
+        for (at, key) in objects.iter().enumerate() {
+            let placed = |error| named(py, error, &format!("keys[{at}]"));
+            keys.push(key.extract::<CacheKey<'_>>().map_err(placed)?);
+        }
         self.held.with(|cache| cache.prefetch(keys.iter().map(|key| key as &dyn AsCacheKey)))
     }
 
@@ -457,9 +526,7 @@ context_manager!(PyKvCache, PyKvCache::close);
 
 /// Returns the keys of an iterable.
 pub(crate) fn owned_keys(keys: &Bound<'_, PyAny>) -> PyResult<Vec<OwnedKey>> {
-    let owned =
-        |key: PyResult<Bound<'_, PyAny>>| Ok(key?.extract::<CacheKey<'_>>()?.to_owned_key());
-    elements(keys, "keys", "keys")?.map(owned).collect()
+    each_key(keys, "keys", |key| Ok(key.to_owned_key()))
 }
 
 /// Returns a time that no program reaches.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kvmem::tier::Priority;
 use kvmem_node::format::MAX_KEY;
 use kvmem_node::{CallError, MAX_BATCH, NodeReservation, ParentKey, ValueOptions};
 use pyo3::prelude::*;
@@ -13,9 +14,6 @@ use crate::elements::elements;
 use crate::error;
 use crate::node_error::node_error;
 use crate::number::{Int, Seconds};
-
-/// Highest priority of a value.
-const MAX_PRIORITY: u64 = 3;
 
 /// Longest time to live in seconds: 136 years.
 const MAX_TTL: u64 = u32::MAX as u64;
@@ -68,9 +66,19 @@ pub(crate) fn hints<'py>(
     priority: Int<'py>,
     ttl: Option<Seconds<'py>>,
 ) -> PyResult<ValueOptions> {
-    let priority = priority.within(py, "priority", 0..=MAX_PRIORITY)? as u8;
-    let ttl = ttl.map(|ttl| bounded(py, ttl, "ttl", MAX_TTL)).transpose()?;
-    Ok(ValueOptions { parent: None, priority, ttl })
+    let (priority, ttl) = worth(py, priority, ttl)?;
+    Ok(ValueOptions { parent: None, priority: priority.get(), ttl })
+}
+
+/// Converts the arguments `priority` and `ttl`.
+pub(crate) fn worth<'py>(
+    py: Python<'py>,
+    priority: Int<'py>,
+    ttl: Option<Seconds<'py>>,
+) -> PyResult<(Priority, Option<Duration>)> {
+    let level = priority.within(py, "priority", 0..=Priority::MAX.get().into())?;
+    let priority = Priority::new(level as u8).unwrap_or(Priority::MAX);
+    Ok((priority, ttl.map(|ttl| bounded(py, ttl, "ttl", MAX_TTL)).transpose()?))
 }
 
 /// Converts the key of a parent.

@@ -70,20 +70,6 @@ impl<'py> Int<'py> {
             .map(|number| u32::try_from(number).unwrap_or(u32::MAX))
     }
 
-    /// Converts a number of 7 bits and a sign.
-    pub(crate) fn i8(self, py: Python<'py>, name: &str) -> PyResult<i8> {
-        let given = match self.0 {
-            Ok(number) => number.into_pyobject(py)?.into_any(),
-            Err(given) => given,
-        };
-        given.extract::<i8>().map_err(|_| {
-            let limit = if given.lt(0).unwrap_or(false) { i8::MIN } else { i8::MAX };
-            let (low, high) = (i8::MIN, i8::MAX);
-            let message = format!("{name} is {given}: give a number from {low} to {high}");
-            error::bad_number(py, message, &given, limit)
-        })
-    }
-
     /// Converts the number of a descriptor.
     pub(crate) fn fd(self, py: Python<'py>) -> PyResult<c_int> {
         let given = match self.0 {

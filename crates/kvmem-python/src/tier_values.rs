@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvmem::tier::{TierHints, TierRead, TierValue};
+use kvmem::tier::{Priority, TierHints, TierRead, TierValue};
 use kvmem_tier::{Fetched, TierSet};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -18,7 +18,7 @@ use crate::cache_key::CacheKey;
 use crate::collect::Plain;
 use crate::disk_key::disk_key;
 use crate::disk_memory::{bytes_of, bytes_of_mut, targets};
-use crate::elements::{at_key, elements, items};
+use crate::elements::{at_key, each_key, items, named};
 use crate::error;
 use crate::holder::Held;
 use crate::report;
@@ -35,10 +35,7 @@ impl Plain for SharedTier {}
 
 /// Returns the keys of a call, as the tier knows them.
 pub(crate) fn keys_of(keys: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
-    let key = |key: PyResult<Bound<'_, PyAny>>| {
-        Ok(disk_key(key?.extract::<CacheKey<'_>>()?).into_owned())
-    };
-    elements(keys, "keys", "keys")?.map(key).collect()
+    each_key(keys, "keys", |key| Ok(disk_key(key).into_owned()))
 }
 
 /// Stores values; see the method of [`tier_methods`].
@@ -47,13 +44,15 @@ pub(crate) fn store(
     tier: &TierSet,
     values: &Bound<'_, PyAny>,
     ttl: Option<Duration>,
-    priority: i8,
+    priority: Priority,
 ) -> PyResult<()> {
     let pairs = items(values, "values", "bytes")?;
     let mut keys = Vec::with_capacity(pairs.len());
     let mut sources = Vec::with_capacity(pairs.len());
     for (key, value) in &pairs {
-        keys.push(disk_key(key.extract::<CacheKey<'_>>()?).into_owned());
+        let name =
+            key.extract::<CacheKey<'_>>().map_err(|error| named(py, error, "a key of values"))?;
+        keys.push(disk_key(name).into_owned());
         sources.push(Source::of(value).map_err(|error| at_key(error, "values", key))?);
     }
     let spans: Vec<Span> = sources.iter().map(Source::span).collect();
@@ -227,8 +226,7 @@ macro_rules! tier_methods {
                 priority: $crate::number::Int<'_>,
             ) -> PyResult<()> {
                 let tier = self.tier()?;
-                let ttl = $crate::options::seconds(py, "ttl", ttl)?;
-                let priority = priority.i8(py, "priority")?;
+                let (priority, ttl) = $crate::node_values::worth(py, priority, ttl)?;
                 $crate::tier_values::store(py, &**tier, values, ttl, priority)
             }
 

@@ -184,6 +184,55 @@ def test_verbs_return_and_call_what_the_table_says(pool: kvmem.Pool) -> None:
                 assert (got, made) == (int(answer), calls), f"{verb} of {place}"
 
 
+def test_hints_of_values(pool: kvmem.Pool, tmp_path: Path) -> None:
+    """Values expire in memory, and their priority and time reach the tier."""
+    with (
+        kvmem.DiskTier(tmp_path / "tier", bytes="1MiB") as tier,
+        kvmem.KvCache(pool, lower_tier=tier) as cache,
+    ):
+        cache.insert_batch({"little": b"1", "short": b"2"}, ttl=0.2)
+        cache.insert_batch([("deep", b"3"), ("hour", b"4")], depths=[7, 8], priority=3, ttl=3600)
+        with cache.reserve("room", 1, depth=9, priority=3, ttl=3600) as room:
+            room.write(b"5")
+        cache.insert("plain", b"6", priority=0)
+        until(lambda: cache.get("short") is None)
+        assert "little" not in cache and "hour" in cache
+        cache.evict_to(0)
+        assert "short" not in tier and "little" not in tier
+        for key in range(300):
+            tier.store({key: value(key) * 4})
+        assert tier.stats().evictions > 50 and "plain" not in tier
+        assert all(key in tier for key in ("deep", "hour", "room"))
+        found = cache.get("hour")
+        assert found is not None and bytes(found) == b"4"
+        found.release()
+        with pytest.raises(kvmem.InvalidArgumentError, match="1 depths for 2 values"):
+            cache.insert_batch({1: b"1", 2: b"2"}, depths=[1])
+        with pytest.raises(kvmem.OutOfSpaceError):
+            cache.insert_batch({1: b"1", 2: bytes(9 * MIB)})
+        assert 1 not in cache
+
+
+def test_errors_name_the_argument_and_the_element(cache: kvmem.KvCache) -> None:
+    bad: Any = cache
+    for words, call in (
+        ("keys is an iterable of keys, such as a list, not one of type int", bad.get_batch),
+        ("keys is an iterable of keys, such as a list, not one of type int", bad.prefetch),
+        ("values is an iterable of pairs", bad.insert_batch),
+    ):
+        with pytest.raises(TypeError, match=words):
+            call(5)
+    for call in (bad.get_batch, bad.start_fetch, bad.prefetch):
+        with pytest.raises(TypeError, match=r"keys\[1\]: a key is an int, bytes or a str, not float"):
+            call([1, 1.5])
+    with pytest.raises(TypeError, match="a key of values: a key is an int"):
+        bad.insert_batch({1.5: b"1"})
+    with pytest.raises(TypeError, match=r"values\['a'\]: a bytes-like object is required"):
+        bad.insert_batch({"a": 5})
+    with pytest.raises(TypeError, match="depths: 'str' object"):
+        bad.insert_batch({"a": b"1"}, depths=["x"])
+
+
 def test_a_chain_of_memory_disk_and_python(
     tmp_path: Path, pool: kvmem.Pool, below: Dictionary
 ) -> None:

@@ -250,7 +250,7 @@ static void store_values(void *user, const kvmem_tier_value *values, uint64_t co
                          uint32_t *outcomes) {
     store *store = user;
     for (uint64_t at = 0; at < count; at++) {
-        CHECK(values[at].key_bytes == 8 && values[at].bytes == 8 && values[at].depth == 0);
+        CHECK(values[at].key_bytes == 8 && values[at].bytes == 8 && values[at].hints.depth == 0);
         CHECK(outcomes[at] == KVMEM_TIER_FAILED);
         uint64_t key = number(values[at].key);
         uint32_t old = 2;

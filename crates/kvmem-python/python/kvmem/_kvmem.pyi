@@ -153,8 +153,7 @@ class _TierValues(_Manager):
 
         The values are of use for ``ttl`` seconds at least, rounded up to whole seconds of
         the wall clock; None: forever. Afterwards they are misses, and are evicted before
-        all others. Values of lower ``priority``, a number from -128 to 127, are evicted
-        first.
+        all others. Values of a lower ``priority``, 0 to 3, are evicted first.
 
         A stored value is found again after the process was killed, and after a power cut
         once :meth:`sync` has returned. Values that begin at a multiple of 4096 bytes in
@@ -1418,21 +1417,54 @@ class KvCache(_Manager):
         write_behind_writers: SupportsIndex = 1,
         write_behind_on_drop: str = "write",
     ) -> Self: ...
-    def insert(self, key: _CacheKey, value: _Buffer, *, depth: SupportsIndex = 0) -> None:
+    def insert(
+        self,
+        key: _CacheKey,
+        value: _Buffer,
+        *,
+        depth: SupportsIndex = 0,
+        priority: SupportsIndex = 0,
+        ttl: float | None = None,
+    ) -> None:
         """Copies a value into a block and stores it under ``key``. Evicts until the value fits.
 
-        ``depth`` is the number of blocks of the prefix that come before the value. Blocks at the
-        end of a prefix are evicted before those at its start, in whatever order they are inserted
-        and looked up.
+        - ``depth``: number of blocks of the prefix that come before the value. Blocks at the end of
+          a prefix are evicted before those at its start, in whatever order they are inserted and
+          looked up.
+        - ``priority``: 0 to 3; the lower tier evicts values of a lower priority first.
+        - ``ttl``: the value is a miss after this number of seconds, also in the lower tier. None: it
+          stays until it is evicted.
 
         Raises :class:`OutOfSpaceError` if the value cannot fit. Passes on what a lower tier raises
         that is no ``Exception``, such as ``KeyboardInterrupt``. The value is not stored then,
         unless the tier was called to evict down to the low watermark, which follows the insertion.
         """
 
-    def reserve(self, key: _CacheKey, nbytes: _Size, *, depth: SupportsIndex = 0) -> Reservation:
+    def insert_batch(
+        self,
+        values: Mapping[_Key, _Buffer] | Iterable[tuple[_CacheKey, _Buffer]],
+        *,
+        depths: Iterable[SupportsIndex] | None = None,
+        priority: SupportsIndex = 0,
+        ttl: float | None = None,
+    ) -> None:
+        """Copies several values into blocks and stores them under their keys, all of them or none.
+        ``values`` is a mapping, or pairs of a key and its bytes. ``depths`` has a number for each of
+        them; None: 0. The other hints are as for :meth:`insert`, which it raises as.
+        """
+
+    def reserve(
+        self,
+        key: _CacheKey,
+        nbytes: _Size,
+        *,
+        depth: SupportsIndex = 0,
+        priority: SupportsIndex = 0,
+        ttl: float | None = None,
+    ) -> Reservation:
         """Reserves space for a value of ``nbytes`` bytes, to be written in place and then
-        committed. Evicts until the value fits. ``depth`` is as for :meth:`insert`.
+        committed. Evicts until the value fits. The hints are as for :meth:`insert`; the time to
+        live begins now.
 
         Raises as ``insert``.
         """
