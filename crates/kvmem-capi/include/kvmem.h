@@ -2954,8 +2954,8 @@ kvmem_status kvmem_kv_cache_get_batch(const struct kvmem_kv_cache *cache,
                                       uint64_t count,
                                       struct kvmem_kv_cache_value *out_values);
 
-/// Returns whether a key has a value, in memory or in the lower tier: 1 or 0. This does not count as
-/// a use. The tier is asked if memory has none, and may wait for a network.
+/// Returns whether a key has a value, in memory or in the lower tier: 1 or 0. This does not count
+/// as a use. The tier is asked if memory has none, and may wait for a network.
 kvmem_status kvmem_kv_cache_contains(const struct kvmem_kv_cache *cache,
                                      const void *key,
                                      uint64_t key_bytes,

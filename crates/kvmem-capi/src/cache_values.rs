@@ -12,9 +12,10 @@ use crate::kv_cache::{key_at, kvmem_kv_cache, kvmem_kv_cache_key, kvmem_kv_cache
 use crate::promise::ObjectPromise;
 use crate::status::*;
 
-/// Returns the value under a key, pinned: from memory, or else from the lower tier, which is fetched
-/// and put into the cache. This counts as a use. KVMEM_ERR_NOT_FOUND if neither has a value, if the
-/// tier's is damaged, or if no block could be reserved for it. Blocks while the tier reads.
+/// Returns the value under a key, pinned: from memory, or else from the lower tier, which is
+/// fetched and put into the cache. This counts as a use. KVMEM_ERR_NOT_FOUND if neither has a
+/// value, if the tier's is damaged, or if no block could be reserved for it. Blocks while the tier
+/// reads.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_get(
     cache: *const kvmem_kv_cache,
@@ -83,8 +84,8 @@ pub unsafe extern "C" fn kvmem_kv_cache_get_batch(
     })
 }
 
-/// Returns whether a key has a value, in memory or in the lower tier: 1 or 0. This does not count as
-/// a use. The tier is asked if memory has none, and may wait for a network.
+/// Returns whether a key has a value, in memory or in the lower tier: 1 or 0. This does not count
+/// as a use. The tier is asked if memory has none, and may wait for a network.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_contains(
     cache: *const kvmem_kv_cache,

@@ -223,7 +223,7 @@ def test_errors_name_the_argument_and_the_element(cache: kvmem.KvCache) -> None:
         with pytest.raises(TypeError, match=words):
             call(5)
     for call in (bad.get_batch, bad.start_fetch, bad.prefetch):
-        with pytest.raises(TypeError, match=r"keys\[1\]: a key is an int, bytes or a str, not float"):
+        with pytest.raises(TypeError, match=r"keys\[1\]: a key is an int, bytes or a str, not"):
             call([1, 1.5])
     with pytest.raises(TypeError, match="a key of values: a key is an int"):
         bad.insert_batch({1.5: b"1"})

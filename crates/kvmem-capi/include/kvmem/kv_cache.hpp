@@ -121,8 +121,8 @@ public:
         return found(&kvmem_kv_cache_get, key);
     }
 
-    /// Returns the value that memory has under a key, pinned; empty if it has none. This counts as a
-    /// use, and calls no lower tier.
+    /// Returns the value that memory has under a key, pinned; empty if it has none. This counts as
+    /// a use, and calls no lower tier.
     std::optional<KvValue> get_in_memory(std::string_view key) const {
         return found(&kvmem_kv_cache_get_in_memory, key);
     }

@@ -1,5 +1,5 @@
 /*
- * kvmem, functions for tests: simulated registrars and injected failures, and a tier that records its
+ * kvmem, functions for tests: simulated registrars, injected failures, and a tier that records its
  * calls.
  * https://www.apache.org/licenses/LICENSE-2.0
  *

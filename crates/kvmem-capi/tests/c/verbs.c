@@ -140,7 +140,8 @@ static void check_hints(kvmem_pool *pool) {
     OK(kvmem_kv_cache_insert_batch(cache, NULL, 0));
     OK(kvmem_kv_cache_reserve(cache, &key, sizeof key, 3, &reserved));
     memcpy(reserved.data, "key", 3);
-    IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_reservation_set_hints(reserved.reservation, &bad));
+    IS(KVMEM_ERR_INVALID_ARGUMENT,
+       kvmem_kv_cache_reservation_set_hints(reserved.reservation, &bad));
     OK(kvmem_kv_cache_reservation_set_hints(reserved.reservation, &hints));
     OK(kvmem_kv_cache_reservation_commit(reserved.reservation, NULL));
     while (has(cache, last))

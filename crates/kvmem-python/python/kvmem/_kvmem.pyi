@@ -1432,8 +1432,8 @@ class KvCache(_Manager):
           a prefix are evicted before those at its start, in whatever order they are inserted and
           looked up.
         - ``priority``: 0 to 3; the lower tier evicts values of a lower priority first.
-        - ``ttl``: the value is a miss after this number of seconds, also in the lower tier. None: it
-          stays until it is evicted.
+        - ``ttl``: the value is a miss after this number of seconds, also in the lower tier. None:
+          it stays until it is evicted.
 
         Raises :class:`OutOfSpaceError` if the value cannot fit. Passes on what a lower tier raises
         that is no ``Exception``, such as ``KeyboardInterrupt``. The value is not stored then,
@@ -1449,8 +1449,8 @@ class KvCache(_Manager):
         ttl: float | None = None,
     ) -> None:
         """Copies several values into blocks and stores them under their keys, all of them or none.
-        ``values`` is a mapping, or pairs of a key and its bytes. ``depths`` has a number for each of
-        them; None: 0. The other hints are as for :meth:`insert`, which it raises as.
+        ``values`` is a mapping, or pairs of a key and its bytes. ``depths`` has a number for each
+        of them; None: 0. The other hints are as for :meth:`insert`, which it raises as.
         """
 
     def reserve(

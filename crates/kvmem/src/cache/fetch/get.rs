@@ -151,8 +151,8 @@ impl<K> KvCache<K> {
     ///
     /// With a tier it is exact while no thread changes the cache or the tier, and while the tier
     /// [knows](crate::tier::Tier::values) how many values it has: values of a tier that does not
-    /// know, such as a cluster, are not counted. The tier is asked about each key in memory: O(values
-    /// in memory).
+    /// know, such as a cluster, are not counted. The tier is asked about each key in memory:
+    /// O(values in memory).
     #[must_use]
     pub fn len(&self) -> u64 {
         let below = self.inner.lower_tier.as_ref().filter(|_| !self.is_forked());

@@ -10,8 +10,8 @@
 //! A block that is used repeatedly while no block comes or goes is recorded once: the policy is not
 //! called meanwhile. Each block stores the number of changes of the shard after which it was last
 //! recorded, and uses between two changes count once. A cache that is only read records nothing. An
-//! exact cache marks no block, and records every use. Nor is a block with a time to live marked: only
-//! a look-up that finds no mark checks the time.
+//! exact cache marks no block, and records every use. Nor is a block with a time to live marked:
+//! only a look-up that finds no mark checks the time.
 
 use std::borrow::Borrow;
 use std::hash::Hash;

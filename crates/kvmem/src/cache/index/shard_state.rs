@@ -33,7 +33,8 @@ pub(in crate::cache) struct ShardState<K> {
     /// Blocks by the hash of the key. One pointer per block: the index of 100,000 blocks takes
     /// 1 MB.
     pub(super) index: HashTable<Arc<CacheEntry<K>>>,
-    /// Counts insertions, removals and attempts to evict, by two; uses between two of these count once.
+    /// Counts insertions, removals and attempts to evict, by two; uses between two of these count
+    /// once.
     pub(super) changes: u32,
     /// All uses count: no block is ever marked as recorded.
     pub(super) exact: bool,
