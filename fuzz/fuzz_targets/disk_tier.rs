@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use kvmem::tier::{TierHints, TierRead, TierValue};
+use kvmem::tier::{Priority, TierHints, TierRead, TierValue};
 use kvmem_tier::device::{Device, MemoryDevice};
 use kvmem_tier::format::BLOCK;
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetched};
@@ -38,7 +38,7 @@ fn original() -> Result<Vec<u8>> {
     let stored = |index: usize| {
         TierValue::new(&keys[index], &values[index]).with_hints(TierHints {
             ttl: index.is_multiple_of(3).then_some(Duration::from_secs(1 << 20)),
-            priority: index as i8 % 4 - 2,
+            priority: Priority::nearest(index as i8 % 4),
             ..TierHints::default()
         })
     };
