@@ -689,6 +689,19 @@ typedef struct kvmem_registrar_callbacks {
     void (*release)(void *user);
 } kvmem_registrar_callbacks;
 
+/// Hints about the worth of a value of a cache. All 0: none.
+typedef struct kvmem_value_hints {
+    /// After this many milliseconds the value is a miss, also in the lower tier. 0: it stays until
+    /// it is evicted.
+    uint64_t ttl_ms;
+    /// 0 to 3: the lower tier evicts values of a lower priority first. The cache's own policy
+    /// ignores it.
+    uint32_t priority;
+    /// Number of blocks of the prefix that come before the value. Blocks at the end of a prefix are
+    /// evicted before those at its start, in whatever order they are inserted and looked up.
+    uint32_t depth;
+} kvmem_value_hints;
+
 /// A value that a cache passes to a tier of the program. Valid during the call.
 typedef struct kvmem_tier_value {
     /// The bytes of the key.
@@ -701,10 +714,8 @@ typedef struct kvmem_tier_value {
     uint64_t bytes;
     /// For kvmem_tier_value_is_superseded.
     const void *value;
-    /// Number of blocks before this one in its prefix; 0 if it is not known.
-    uint32_t depth;
-    /// 0.
-    uint32_t reserved;
+    /// Its hints, with what is left of its time to live.
+    struct kvmem_value_hints hints;
 } kvmem_tier_value;
 
 /// A key in a list of keys.
@@ -1510,19 +1521,6 @@ typedef struct kvmem_kv_cache_options {
     uint32_t reserved;
 } kvmem_kv_cache_options;
 
-/// Hints about the worth of a value of a cache. All 0: none.
-typedef struct kvmem_value_hints {
-    /// After this many milliseconds the value is a miss, also in the lower tier. 0: it stays until
-    /// it is evicted.
-    uint64_t ttl_ms;
-    /// 0 to 3: the lower tier evicts values of a lower priority first. The cache's own policy
-    /// ignores it.
-    uint32_t priority;
-    /// Number of blocks of the prefix that come before the value. Blocks at the end of a prefix are
-    /// evicted before those at its start, in whatever order they are inserted and looked up.
-    uint32_t depth;
-} kvmem_value_hints;
-
 /// A value to insert, with its key and its hints.
 typedef struct kvmem_kv_cache_new_value {
     /// The bytes of the key; may be NULL if there are none.
@@ -1557,9 +1555,9 @@ typedef struct kvmem_kv_cache_stats {
     uint64_t blocks;
     /// Bytes of these blocks.
     uint64_t bytes;
-    /// Calls of `get` that found their key.
+    /// Look-ups that found their key in memory.
     uint64_t hits;
-    /// Calls of `get` that did not find their key.
+    /// Look-ups that did not find their key in memory.
     uint64_t misses;
     /// Values committed.
     uint64_t insertions;
@@ -2927,9 +2925,10 @@ kvmem_status kvmem_kv_cache_write_behind_error(const struct kvmem_kv_cache *cach
                                                uint64_t capacity,
                                                uint64_t *out_needed);
 
-/// Returns the value under a key, pinned: from memory, or else from the lower tier, which is fetched
-/// and put into the cache. This counts as a use. KVMEM_ERR_NOT_FOUND if neither has a value, if the
-/// tier's is damaged, or if no block could be reserved for it. Blocks while the tier reads.
+/// Returns the value under a key, pinned: from memory, or else from the lower tier, which is
+/// fetched and put into the cache. This counts as a use. KVMEM_ERR_NOT_FOUND if neither has a
+/// value, if the tier's is damaged, or if no block could be reserved for it. Blocks while the tier
+/// reads.
 kvmem_status kvmem_kv_cache_get(const struct kvmem_kv_cache *cache,
                                 const void *key,
                                 uint64_t key_bytes,
