@@ -39,7 +39,7 @@ def within(limit: float, true: Callable[[], object]) -> None:
 
 
 class Node:
-    """``kvmem serve`` with its keeper, which keeps the memory while no server runs."""
+    """``kvmem serve`` with its memory holder, which has the memory while no server runs."""
 
     def __init__(self, folder: Path, size: int, *options: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,10 +80,10 @@ class Node:
         self._server.wait()
 
     def stop(self) -> None:
-        """Ends the server and its keeper, and with them the memory."""
+        """Ends the server and its memory holder, and with them the memory."""
         self.kill()
-        keeper = [*self._command[:1], "holder", "--stop", "--socket", f"{self.path}.holder"]
-        subprocess.run(keeper, capture_output=True)
+        holder = [*self._command[:1], "holder", "--stop", "--socket", f"{self.path}.holder"]
+        subprocess.run(holder, capture_output=True)
 
     def stats(self) -> Any:
         """Returns the server's figures."""
