@@ -457,7 +457,8 @@ typedef struct kvmem_kv_cache_fetching kvmem_kv_cache_fetching;
 typedef struct kvmem_kv_cache_pin kvmem_kv_cache_pin;
 
 /// A block for a value that is being written. Owned by the caller:
-/// kvmem_kv_cache_reservation_commit or kvmem_kv_cache_reservation_release. Any thread, one at a time.
+/// kvmem_kv_cache_reservation_commit or kvmem_kv_cache_reservation_release. Any thread, one at a
+/// time.
 typedef struct kvmem_kv_cache_reservation kvmem_kv_cache_reservation;
 
 /// Storage for what a cache evicts: a disk tier, a set of them, functions of the program

@@ -43,7 +43,8 @@ pub struct kvmem_kv_cache {
 }
 
 /// A block for a value that is being written. Owned by the caller:
-/// kvmem_kv_cache_reservation_commit or kvmem_kv_cache_reservation_release. Any thread, one at a time.
+/// kvmem_kv_cache_reservation_commit or kvmem_kv_cache_reservation_release. Any thread, one at a
+/// time.
 pub struct kvmem_kv_cache_reservation {
     _opaque: [u8; 0],
 }

@@ -253,10 +253,10 @@ public:
         return KvReservation(reserved);
     }
 
-    /// Removes the value under a key from memory and from the lower tier. Returns whether memory had
-    /// one. Its bytes are freed when its last pin is released. Throws KVMEM_ERR_INVALIDATE_FAILED if
-    /// the tier failed: the value is removed from memory nevertheless, and the key is not fetched
-    /// until `clear` succeeds.
+    /// Removes the value under a key from memory and from the lower tier. Returns whether memory
+    /// had one. Its bytes are freed when its last pin is released. Throws
+    /// KVMEM_ERR_INVALIDATE_FAILED if the tier failed: the value is removed from memory
+    /// nevertheless, and the key is not fetched until `clear` succeeds.
     bool remove(std::string_view key) {
         std::uint32_t removed = 0;
         detail::check(kvmem_kv_cache_remove(native_handle(), key.data(), key.size(), &removed));

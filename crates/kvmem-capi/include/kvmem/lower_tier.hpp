@@ -13,8 +13,8 @@
 namespace kvmem {
 
 /// Storage for what a cache evicts: a `DiskTier`, a `TierSet`, a `CustomTier`, or a `Chain` of two
-/// lower tiers. See `KvCacheOptions::lower_tier`. Caches and chains keep what they need of it. Can be moved and not
-/// copied. Any thread.
+/// lower tiers. See `KvCacheOptions::lower_tier`. Caches and chains keep what they need of it. Can
+/// be moved and not copied. Any thread.
 class LowerTier {
 public:
     kvmem_lower_tier *native_lower_tier() const noexcept { return lower_tier_.get(); }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use io_uring::IoUring;
 use kvmem::register;
 
-/// What a device has done with fixed buffers.
+/// Counts of the transfers of a device through fixed buffers.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct FixedBufferStats {

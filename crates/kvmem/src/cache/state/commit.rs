@@ -17,8 +17,9 @@ impl<K: Hash + Eq> CacheState<K> {
         true
     }
 
-    /// Inserts a charged block if the lease with this number is valid; otherwise drops the block and
-    /// returns the value that the key has. The lease leaves the table, and then `ended` is called.
+    /// Inserts a charged block if the lease with this number is valid; otherwise drops the block
+    /// and returns the value that the key has. The lease leaves the table, and then `ended` is
+    /// called.
     pub(in crate::cache) fn commit_leased<'a>(
         &'a self,
         hash: u64,
