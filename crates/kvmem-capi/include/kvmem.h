@@ -1456,7 +1456,7 @@ typedef struct kvmem_kv_cache_value {
     uint64_t offset;
 } kvmem_kv_cache_value;
 
-/// Eviction callback: receives each value that is evicted for space or by the watermarks. Values
+/// Eviction callback: receives each value that is evicted. Values
 /// that are removed, replaced or cleared are not passed to it. One exception: if a key's new value
 /// does not fit beside the old one, the old one is evicted first.
 ///
@@ -1483,16 +1483,6 @@ typedef struct kvmem_kv_cache_options {
     uint64_t max_bytes;
     /// Limits the number of values. UINT64_MAX (the default): about 2^32.
     uint64_t max_blocks;
-    /// If an insertion leaves more than `high_watermark_bytes` bytes in the cache, the cache
-    /// evicts down to this many. Both UINT64_MAX (the default): no watermarks.
-    uint64_t low_watermark_bytes;
-    /// The upper watermark; see `low_watermark_bytes`.
-    uint64_t high_watermark_bytes;
-    /// KVMEM_EVICT_LRU (the default) or KVMEM_EVICT_SCAN_RESISTANT.
-    uint32_t eviction;
-    /// Number of shards that keys are divided into. 1 makes LRU exact. 0 (the default): several
-    /// for each processor.
-    uint32_t shards;
     /// Receives each evicted value. NULL (the default): evicted bytes are freed at once.
     kvmem_kv_cache_evict_fn on_evict;
     /// Passed to `on_evict` and `on_evict_release`.
@@ -1518,8 +1508,8 @@ typedef struct kvmem_kv_cache_options {
     /// What happens to the values in the queue when the cache and all its reservations and fetches
     /// are gone: KVMEM_ON_DROP_WRITE (the default) or KVMEM_ON_DROP_DISCARD.
     uint32_t write_behind_on_drop;
-    /// 0.
-    uint32_t reserved;
+    /// KVMEM_EVICT_LRU (the default) or KVMEM_EVICT_SCAN_RESISTANT.
+    uint32_t eviction;
 } kvmem_kv_cache_options;
 
 /// A value to insert, with its key and its hints.
@@ -1564,7 +1554,7 @@ typedef struct kvmem_kv_cache_stats {
     uint64_t insertions;
     /// Committed values that replaced another value under the same key.
     uint64_t replacements;
-    /// Blocks evicted, for space or by the watermarks.
+    /// Blocks evicted.
     uint64_t evictions;
     /// Blocks removed by their key.
     uint64_t removals;

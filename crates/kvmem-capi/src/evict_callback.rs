@@ -13,7 +13,7 @@ use crate::kv_value::{Key, kvmem_kv_cache_pin, kvmem_kv_cache_value, value};
 use crate::promise::ObjectPromise;
 use crate::table::Object;
 
-/// Eviction callback: receives each value that is evicted for space or by the watermarks. Values
+/// Eviction callback: receives each value that is evicted. Values
 /// that are removed, replaced or cleared are not passed to it. One exception: if a key's new value
 /// does not fit beside the old one, the old one is evicted first.
 ///

@@ -13,7 +13,7 @@ use crate::evict_callback::{EvictCallback, kvmem_kv_cache_evict_fn};
 use crate::hints::kvmem_value_hints;
 use crate::key::kvmem_key;
 use crate::lower_tier::kvmem_lower_tier;
-use crate::options::{self, Options, check_reserved};
+use crate::options::{self, Options};
 use crate::pool::kvmem_pool;
 use crate::promise::ObjectPromise;
 use crate::stats::kvmem_kv_cache_stats;
@@ -67,16 +67,6 @@ pub struct kvmem_kv_cache_options {
     pub max_bytes: u64,
     /// Limits the number of values. UINT64_MAX (the default): about 2^32.
     pub max_blocks: u64,
-    /// If an insertion leaves more than `high_watermark_bytes` bytes in the cache, the cache
-    /// evicts down to this many. Both UINT64_MAX (the default): no watermarks.
-    pub low_watermark_bytes: u64,
-    /// The upper watermark; see `low_watermark_bytes`.
-    pub high_watermark_bytes: u64,
-    /// KVMEM_EVICT_LRU (the default) or KVMEM_EVICT_SCAN_RESISTANT.
-    pub eviction: u32,
-    /// Number of shards that keys are divided into. 1 makes LRU exact. 0 (the default): several
-    /// for each processor.
-    pub shards: u32,
     /// Receives each evicted value. NULL (the default): evicted bytes are freed at once.
     pub on_evict: kvmem_kv_cache_evict_fn,
     /// Passed to `on_evict` and `on_evict_release`.
@@ -102,8 +92,8 @@ pub struct kvmem_kv_cache_options {
     /// What happens to the values in the queue when the cache and all its reservations and fetches
     /// are gone: KVMEM_ON_DROP_WRITE (the default) or KVMEM_ON_DROP_DISCARD.
     pub write_behind_on_drop: u32,
-    /// 0.
-    pub reserved: u32,
+    /// KVMEM_EVICT_LRU (the default) or KVMEM_EVICT_SCAN_RESISTANT.
+    pub eviction: u32,
 }
 
 // SAFETY: `Options` requires a `u64` size first, no padding, and that all bits are valid: the
@@ -114,10 +104,6 @@ unsafe impl Options for kvmem_kv_cache_options {
             struct_size: size_of::<Self>() as u64,
             max_bytes: u64::MAX,
             max_blocks: u64::MAX,
-            low_watermark_bytes: u64::MAX,
-            high_watermark_bytes: u64::MAX,
-            eviction: KVMEM_EVICT_LRU,
-            shards: 0,
             on_evict: None,
             on_evict_user: std::ptr::null_mut(),
             on_evict_release: None,
@@ -126,7 +112,7 @@ unsafe impl Options for kvmem_kv_cache_options {
             write_behind_when_full: KVMEM_WHEN_FULL_WAIT,
             write_behind_writers: 1,
             write_behind_on_drop: KVMEM_ON_DROP_WRITE,
-            reserved: 0,
+            eviction: KVMEM_EVICT_LRU,
         }
     }
 }
@@ -171,12 +157,6 @@ pub unsafe extern "C" fn kvmem_kv_cache_create(
         }
         if wanted.max_blocks != u64::MAX {
             builder = builder.max_blocks(wanted.max_blocks);
-        }
-        if (wanted.low_watermark_bytes, wanted.high_watermark_bytes) != (u64::MAX, u64::MAX) {
-            builder = builder.watermarks(wanted.low_watermark_bytes, wanted.high_watermark_bytes);
-        }
-        if wanted.shards != 0 {
-            builder = builder.shards(wanted.shards as usize);
         }
         let evict_callback =
             EvictCallback::new(wanted.on_evict, wanted.on_evict_user, wanted.on_evict_release)
@@ -581,7 +561,6 @@ fn queue(
     wanted: &kvmem_kv_cache_options,
     tier: Option<&SharedLowerTier>,
 ) -> Result<Option<Arc<WriteBehind>>, CallError> {
-    check_reserved(wanted.reserved, "reserved")?;
     let when_full = match wanted.write_behind_when_full {
         KVMEM_WHEN_FULL_WAIT => WhenFull::Wait,
         KVMEM_WHEN_FULL_DROP => WhenFull::Drop,

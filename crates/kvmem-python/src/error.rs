@@ -520,12 +520,6 @@ pub(crate) fn cache_setup(py: Python<'_>, error: &KvCacheSetupError) -> PyErr {
         KvCacheSetupError::TooManyBlocks { requested, limit } => {
             raised.with("value", requested).with("limit", limit)
         }
-        KvCacheSetupError::Watermarks { low, high, limit } => {
-            raised.with("value", low.max(high)).with("limit", if low > high { high } else { limit })
-        }
-        KvCacheSetupError::Shards { requested, limit } => {
-            raised.with("value", requested).with("limit", if requested == 0 { 1 } else { limit })
-        }
         _ => raised,
     }
     .err()

@@ -25,7 +25,7 @@ use crate::holder::{Held, Holder, Lent, drop_value};
 use crate::interrupt::{SIGNAL_INTERVAL, evicting};
 use crate::memory_methods::memory_methods;
 use crate::node_values::worth;
-use crate::number::{Exactly, Int, Seconds};
+use crate::number::{Int, Seconds};
 use crate::options;
 use crate::pinned::PyPinned;
 use crate::pool::PyPool;
@@ -155,20 +155,17 @@ collected!(PyKvCache { held, pool, below }, |it, py| {
 impl PyKvCache {
     #[new]
     #[pyo3(signature = (
-        pool, *, max_bytes=None, max_blocks=None, watermarks=None, eviction="lru", shards=None,
-        lower_tier=None, write_behind=None, write_behind_when_full="wait",
+        pool, *, max_bytes=None, max_blocks=None, eviction="lru", lower_tier=None, write_behind=None, write_behind_when_full="wait",
         write_behind_writers=Int::usual(1), write_behind_on_drop="write"
-    ), text_signature = "(pool, *, max_bytes=None, max_blocks=None, watermarks=None, \
-        eviction='lru', shards=None, lower_tier=None, write_behind=None, \
+    ), text_signature = "(pool, *, max_bytes=None, max_blocks=None, \
+        eviction='lru', lower_tier=None, write_behind=None, \
         write_behind_when_full='wait', write_behind_writers=1, write_behind_on_drop='write')")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create<'py>(
         pool: Bound<'py, PyPool>,
         max_bytes: Option<Size>,
         max_blocks: Option<Int<'py>>,
-        watermarks: Option<Exactly<Size, 2>>,
         eviction: &str,
-        shards: Option<Int<'py>>,
         lower_tier: Option<Bound<'py, PyAny>>,
         write_behind: Option<Size>,
         write_behind_when_full: &str,
@@ -191,12 +188,6 @@ impl PyKvCache {
         }
         if let Some(blocks) = max_blocks {
             builder = builder.max_blocks(blocks.u64(py, "max_blocks")?);
-        }
-        if let Some(Exactly([Size(low), Size(high)])) = watermarks {
-            builder = builder.watermarks(low, high);
-        }
-        if let Some(shards) = shards {
-            builder = builder.shards(shards.index(py, "shards")?);
         }
         let settings = QueueSettings {
             bytes: write_behind,
@@ -230,9 +221,11 @@ impl PyKvCache {
         let source = Source::of(value).map_err(|error| named(py, error, "value"))?;
         let reservation = self.filled(py, key, &source, hints)?;
         if self.has_tier() {
-            return evicting(|| py.detach(|| drop(reservation.commit())));
+            py.detach(|| drop(reservation.commit()));
+            return Ok(());
         }
-        evicting(|| drop(reservation.commit()))
+        drop(reservation.commit());
+        Ok(())
     }
 
     #[doc = doc!("KvCache.insert_batch")]
@@ -271,7 +264,8 @@ impl PyKvCache {
             let key = key.extract().map_err(|error| named(py, error, "a key of values"))?;
             reservations.push(self.filled(py, key, &source, hints)?);
         }
-        evicting(|| py.detach(|| reservations.into_iter().for_each(|it| drop(it.commit()))))
+        py.detach(|| reservations.into_iter().for_each(|it| drop(it.commit())));
+        Ok(())
     }
 
     #[doc = doc!("KvCache.reserve")]
@@ -595,7 +589,7 @@ impl PyReservation {
     #[doc = doc!("Reservation.commit")]
     fn commit(&self, py: Python<'_>) -> PyResult<PyPinned> {
         let reservation = self.held.take()?;
-        evicting(|| py.detach(|| reservation.commit())).map(PyPinned::new)
+        Ok(PyPinned::new(py.detach(|| reservation.commit())))
     }
 
     #[doc = doc!("Reservation.discard")]
@@ -619,7 +613,8 @@ impl PyReservation {
     ) -> PyResult<()> {
         match self.held.take_if_any()? {
             Some(reservation) if kind.is_none() => {
-                evicting(|| py.detach(|| drop(reservation.commit())))
+                py.detach(|| drop(reservation.commit()));
+                Ok(())
             }
             reservation => {
                 drop_value(py, reservation);

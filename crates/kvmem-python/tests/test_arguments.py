@@ -331,7 +331,7 @@ def test_errors_have_the_value_and_the_limit(scene: Scene) -> None:
             "time_budget is -1.0: give a number of seconds",
         ),
         (lambda: pool.wait_ready(timeout=10**400), 10**400, 2**64 - 1, "timeout is 1000"),
-        (lambda: kvmem.KvCache(pool, shards=-1), -1, 0, "shards is -1"),
+        (lambda: kvmem.KvCache(pool, max_blocks=-1), -1, 0, "max_blocks is -1"),
         (
             lambda: kvmem.KvCache(pool, max_blocks=2**40),
             2**40,

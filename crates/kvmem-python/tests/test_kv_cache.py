@@ -13,7 +13,7 @@ from conftest import MIB
 
 
 def test_fetching_ahead_changes_nothing(pool: kvmem.Pool) -> None:
-    cache = kvmem.KvCache(pool, shards=1)
+    cache = kvmem.KvCache(pool)
     for key in range(100):
         cache.insert(key, bytes(1000))
     before = cache.stats()
@@ -42,7 +42,7 @@ def test_fetching_ahead_changes_nothing(pool: kvmem.Pool) -> None:
 
 @pytest.mark.parametrize("eviction", ["lru", "scan-resistant"])
 def test_eviction_makes_space(pool: kvmem.Pool, eviction: str) -> None:
-    cache = kvmem.KvCache(pool, max_bytes="1MiB", eviction=eviction, shards=1)
+    cache = kvmem.KvCache(pool, max_bytes="1MiB", max_blocks=100, eviction=eviction)
     for key in range(100):
         cache.insert(key, bytes(100_000))
     assert len(cache) == 10 and cache.nbytes <= MIB
@@ -103,7 +103,7 @@ def test_a_reservation_is_committed_by_its_with(pool: kvmem.Pool) -> None:
 
 
 def test_keys_and_settings_are_checked(pool: kvmem.Pool) -> None:
-    cache = kvmem.KvCache(pool, watermarks=("1MiB", "2MiB"))
+    cache = kvmem.KvCache(pool)
     assert cache.pool is pool
     for wrong in (1.5, None, (1,)):
         with pytest.raises(TypeError):
@@ -116,8 +116,7 @@ def test_keys_and_settings_are_checked(pool: kvmem.Pool) -> None:
     for settings_ in (
         {"eviction": "random"},
         {"max_bytes": 0},
-        {"shards": 0},
-        {"watermarks": (5, 4)},
+        {"max_blocks": 0},
     ):
         with pytest.raises(kvmem.InvalidArgumentError):
             kvmem.KvCache(pool, **settings_)  # type: ignore[arg-type, unused-ignore]

@@ -31,7 +31,7 @@ def present(cache: kvmem.KvCache) -> list[int]:
 def test_the_end_of_a_prefix_is_evicted_first(
     pool: kvmem.Pool, store: Any, eviction: str, forward: bool, used: bool
 ) -> None:
-    cache = kvmem.KvCache(pool, shards=1, eviction=eviction)
+    cache = kvmem.KvCache(pool, max_blocks=100, eviction=eviction)
     blocks = range(BLOCKS) if forward else range(BLOCKS)[::-1]
     for block in blocks:
         store(cache, block, block)
@@ -42,7 +42,7 @@ def test_the_end_of_a_prefix_is_evicted_first(
 
 
 def test_without_depths_the_start_is_evicted_first(pool: kvmem.Pool) -> None:
-    cache = kvmem.KvCache(pool, shards=1)
+    cache = kvmem.KvCache(pool, max_blocks=100)
     for block in range(BLOCKS):
         cache.insert(block, bytes(1000))
     cache.evict_to(HALF * 1000)

@@ -74,7 +74,7 @@ def test_every_call_fails_in_a_child_forked_while_threads_use_a_cache(script: Sc
     out = script("""
         import os, signal, threading, kvmem
         pool = kvmem.Pool("1MiB", pages="4k")
-        cache = kvmem.KvCache(pool, max_blocks=100, shards=1)
+        cache = kvmem.KvCache(pool, max_blocks=100)
         done, rounds = threading.Event(), [0]
         def work(seed):
             while not done.is_set():

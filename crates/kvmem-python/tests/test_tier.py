@@ -171,7 +171,7 @@ def test_verbs_return_and_call_what_the_table_says(pool: kvmem.Pool) -> None:
         places = zip(("memory", "tier", "both", "missing"), cells[::2], cells[1::2], strict=True)
         for place, answer, calls in places:
             below = Counted()
-            with kvmem.KvCache(pool, lower_tier=below, shards=1) as cache:
+            with kvmem.KvCache(pool, lower_tier=below) as cache:
                 if place != "missing":
                     cache.insert(7, b"value")
                 if place in ("tier", "both"):
@@ -328,18 +328,10 @@ def test_what_a_removal_raises_is_raised(cache: kvmem.KvCache, below: Dictionary
 Evicting = Callable[[kvmem.KvCache], object]
 
 
-def with_watermarks(cache: kvmem.KvCache) -> object:
-    """The commit of one value evicts others."""
-    with cache.reserve("last", 1000) as room:
-        return room.write(b"x")
-
-
 EVICTING: dict[str, Evicting] = {
     "insert": lambda cache: cache.insert("last", bytes(2000)),
     "reserve": lambda cache: cache.reserve("last", 2000),
     "evict_to": lambda cache: cache.evict_to(0),
-    "commit": lambda cache: cache.reserve("last", 1000).commit(),
-    "the end of a with": with_watermarks,
 }
 
 
@@ -352,7 +344,6 @@ def test_an_interrupt_in_store_reaches_the_caller(
     evict: str,
     raised: type[BaseException],
 ) -> None:
-    watermarks = (1000, 3500) if evict.startswith(("commit", "the end")) else None
     calls: list[str] = []
 
     def fault(method: str) -> None:
@@ -360,9 +351,7 @@ def test_an_interrupt_in_store_reaches_the_caller(
         if method == "store":
             raise raised
 
-    with kvmem.KvCache(
-        pool, max_bytes=4000, shards=1, lower_tier=below, watermarks=watermarks
-    ) as cache:
+    with kvmem.KvCache(pool, max_bytes=4000, max_blocks=100, lower_tier=below) as cache:
         for key in range(3):
             cache.insert(key, bytes(1000))
         below.fault = fault

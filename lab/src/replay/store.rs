@@ -130,7 +130,7 @@ impl Store {
         if threads == 1 {
             builder = builder.shards(1).exact_recency(true);
         }
-        let cache = builder.build().expect("one shard, without limits and watermarks, is valid");
+        let cache = builder.build().expect("one shard, without limits, is valid");
         Store { cache, tiered }
     }
 

@@ -48,14 +48,7 @@ struct KvCacheOptions {
     std::optional<std::uint64_t> max_bytes;
     /// Limits the number of values; empty: about 2^32.
     std::optional<std::uint64_t> max_blocks;
-    /// If an insertion leaves more bytes than the high watermark, the cache evicts down to the low
-    /// one. Set both or neither.
-    std::optional<std::uint64_t> low_watermark;
-    std::optional<std::uint64_t> high_watermark;
     Eviction eviction = Eviction::lru;
-    /// Number of shards that keys are divided into. 1 makes LRU exact; 0: several for each
-    /// processor.
-    std::uint32_t shards = 0;
     /// Receives each evicted value. Empty: evicted bytes are freed at once. Called by the thread
     /// that inserts, reserves or evicts, by several threads at once; the cache holds no lock during
     /// the call. A value that the function keeps stays in use in the pool. Its exceptions are
@@ -90,10 +83,7 @@ public:
         detail::check(kvmem_kv_cache_options_init(&wanted, sizeof wanted));
         wanted.max_bytes = options.max_bytes.value_or(wanted.max_bytes);
         wanted.max_blocks = options.max_blocks.value_or(wanted.max_blocks);
-        wanted.low_watermark_bytes = options.low_watermark.value_or(wanted.low_watermark_bytes);
-        wanted.high_watermark_bytes = options.high_watermark.value_or(wanted.high_watermark_bytes);
         wanted.eviction = static_cast<std::uint32_t>(options.eviction);
-        wanted.shards = options.shards;
         auto kept = options.on_evict ? std::make_unique<KvEvictFn>(options.on_evict) : nullptr;
         if (kept) {
             wanted.on_evict = &evicted;

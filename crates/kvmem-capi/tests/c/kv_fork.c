@@ -73,7 +73,6 @@ int main(void) {
     OK(kvmem_pool_create(1 << 20, &wanted, &pool));
     OK(kvmem_kv_cache_options_init(&options, sizeof options));
     options.max_blocks = HELD;
-    options.shards = 1;
     OK(kvmem_kv_cache_create(pool, &options, &cache));
 
     pthread_t threads[THREADS];

@@ -102,7 +102,6 @@ static kvmem_kv_cache *cache_over(kvmem_pool *pool, sink *sink, uint64_t max_blo
     CHECK(options.on_evict == NULL && options.on_evict_user == NULL &&
           options.on_evict_release == NULL);
     options.max_blocks = max_blocks;
-    options.shards = 1;
     options.on_evict = take;
     options.on_evict_user = sink;
     options.on_evict_release = gone;
@@ -111,11 +110,11 @@ static kvmem_kv_cache *cache_over(kvmem_pool *pool, sink *sink, uint64_t max_blo
     return cache;
 }
 
-/* An options structure that ends with `shards`, as in older versions, and one that is longer. */
+/* An options structure that ends with `max_blocks`, as in older versions, and one that is longer. */
 static void options_of_other_versions(void) {
     kvmem_pool *pool = small_pool();
     kvmem_kv_cache *cache;
-    uint64_t older[6];
+    uint64_t older[3];
     CHECK(sizeof older == offsetof(kvmem_kv_cache_options, on_evict));
     OK(kvmem_kv_cache_options_init((kvmem_kv_cache_options *) (void *) older, sizeof older));
     CHECK(older[0] == sizeof older);
@@ -151,11 +150,10 @@ static void options_of_other_versions(void) {
     options.eviction = 9;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &options, &cache));
     options.eviction = KVMEM_EVICT_LRU;
-    options.low_watermark_bytes = 2;
-    options.high_watermark_bytes = 1;
+    options.max_bytes = 0;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &options, &cache));
     CHECK(sink.released == 0);
-    options.low_watermark_bytes = 1;
+    options.max_bytes = UINT64_MAX;
     options.on_evict_release = NULL;
     OK(kvmem_kv_cache_create(pool, &options, &cache));
     OK(kvmem_kv_cache_destroy(cache));
@@ -347,7 +345,6 @@ static void a_tier_of_the_program(void) {
     kvmem_kv_cache_options options;
     OK(kvmem_kv_cache_options_init(&options, sizeof options));
     options.max_blocks = 2;
-    options.shards = 1;
     kvmem_lower_tier *tier;
     OK(kvmem_lower_tier_custom(&callbacks, &tier));
     options.lower_tier = tier;

@@ -221,7 +221,7 @@ static void cache(void) {
     kvmem_kv_cache_options options;
     OK(kvmem_kv_cache_options_init(&options, sizeof options));
     options.max_bytes = 100000;
-    options.shards = 1;
+    options.max_blocks = 100;
     kvmem_kv_cache *cache;
     OK(kvmem_kv_cache_create(pool, &options, &cache));
 
@@ -309,8 +309,7 @@ static void cache(void) {
     options.eviction = 5;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &options, &cache));
     options.eviction = KVMEM_EVICT_SCAN_RESISTANT;
-    options.low_watermark_bytes = 9;
-    options.high_watermark_bytes = 8;
+    options.max_bytes = 0;
     IS(KVMEM_ERR_INVALID_ARGUMENT, kvmem_kv_cache_create(pool, &options, &cache));
     OK(kvmem_pool_destroy(pool));
 }

@@ -83,7 +83,6 @@ static kvmem_kv_cache *above(kvmem_pool *pool) {
     kvmem_lower_tier *tier;
     OK(kvmem_lower_tier_counting(&tier));
     options.lower_tier = tier;
-    options.shards = 1;
     kvmem_kv_cache *cache;
     OK(kvmem_kv_cache_create(pool, &options, &cache));
     OK(kvmem_lower_tier_destroy(tier));

@@ -24,7 +24,6 @@ int main() {
         small.registrars = &nics;
         kvmem::KvCacheOptions options;
         options.max_bytes = 64 * KIB;
-        options.shards = 1;
         std::optional<kvmem::Pool> pool(std::in_place, MIB, small);
         kvmem::KvCache cache(*pool, options);
         CHECK(!cache.get("one") && !cache.contains("one") && !cache.remove("one"));
@@ -98,8 +97,7 @@ int main() {
         THROWS(KVMEM_ERR_NULL_ARGUMENT, "", cache.get("one"));
         CHECK(!same.get("one"));
         kvmem::KvCacheOptions wrong;
-        wrong.low_watermark = 10;
-        wrong.high_watermark = 5;
+        wrong.max_bytes = 0;
         THROWS(KVMEM_ERR_INVALID_ARGUMENT, "", kvmem::KvCache(kvmem::Pool(MIB, small), wrong));
     }
     // Pin and reservation outlive the cache and the pool.

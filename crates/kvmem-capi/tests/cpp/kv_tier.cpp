@@ -29,7 +29,6 @@ static bool put(kvmem::KvCache &cache, std::string_view key, std::string_view va
 static kvmem::KvCacheOptions few(std::uint64_t blocks) {
     kvmem::KvCacheOptions options;
     options.max_blocks = blocks;
-    options.shards = 1;
     return options;
 }
 
@@ -50,8 +49,7 @@ static void the_eviction_callback() {
         {
             // Without a cache, nothing is kept.
             kvmem::KvCacheOptions wrong = options;
-            wrong.low_watermark = 5;
-            wrong.high_watermark = 4;
+            wrong.max_bytes = 0;
             THROWS(KVMEM_ERR_INVALID_ARGUMENT, "", kvmem::KvCache(pool, wrong));
         }
         kvmem::KvCache cache(pool, options);

@@ -82,7 +82,6 @@ void check(const kvmem::Pool &pool, const Verb &verb, const std::string &place,
     Counting tier;
     kvmem::KvCacheOptions options;
     options.lower_tier = &tier;
-    options.shards = 1;
     kvmem::KvCache cache(pool, options);
     cache.clear();
     if (place != "missing") {

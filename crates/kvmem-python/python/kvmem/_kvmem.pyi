@@ -1381,11 +1381,7 @@ class KvCache(_Manager):
     - ``pool``: pool that the blocks are allocated from. Other users may share it.
     - ``max_bytes``: maximum number of bytes held. None: limited by the pool.
     - ``max_blocks``: maximum number of values held. None means about 2**32.
-    - ``watermarks``: ``(low, high)`` in bytes. An insertion that leaves more than ``high`` bytes
-      evicts down to ``low``. None: an insertion evicts only to make space for its value.
     - ``eviction``: ``lru`` or ``scan-resistant``.
-    - ``shards``: number of parts that the keys are divided into, rounded up to a power of two.
-      None means four per processor, at least 16, and fewer if ``max_blocks`` is small.
     - ``lower_tier``: receives evicted values and is asked for missing ones: a :class:`DiskTier`,
       a :class:`TierSet`, a :class:`kvmem.mooncake.ClusterTier`, a :class:`Chain`, or an object of
       Python: see :mod:`kvmem.tier`.
@@ -1408,9 +1404,7 @@ class KvCache(_Manager):
         *,
         max_bytes: _Size | None = None,
         max_blocks: int | None = None,
-        watermarks: tuple[_Size, _Size] | None = None,
         eviction: str = "lru",
-        shards: int | None = None,
         lower_tier: TierFactory | DiskTier | TierSet | ClusterTier | Chain | None = None,
         write_behind: _Size | None = None,
         write_behind_when_full: str = "wait",
@@ -1436,8 +1430,7 @@ class KvCache(_Manager):
           it stays until it is evicted.
 
         Raises :class:`OutOfSpaceError` if the value cannot fit. Passes on what a lower tier raises
-        that is no ``Exception``, such as ``KeyboardInterrupt``. The value is not stored then,
-        unless the tier was called to evict down to the low watermark, which follows the insertion.
+        that is no ``Exception``, such as ``KeyboardInterrupt``. The value is not stored then.
         """
 
     def insert_batch(
@@ -1665,9 +1658,6 @@ class Reservation(_Memory, _Manager):
     def commit(self) -> Pinned:
         """Stores the value under its key and returns it pinned. Raises :class:`ExportedError` while
         views exist.
-
-        ``KeyboardInterrupt`` may come from a lower tier that receives the values above the high
-        watermark; the value is in the cache then, too.
         """
 
     def discard(self) -> None:

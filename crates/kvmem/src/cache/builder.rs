@@ -28,7 +28,6 @@ pub struct KvCacheBuilder<K> {
     pool: Pool,
     bytes: Option<u64>,
     blocks: Option<u64>,
-    watermarks: Option<(u64, u64)>,
     eviction: Eviction,
     shards: Option<usize>,
     exact: bool,
@@ -62,7 +61,6 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             pool,
             bytes: None,
             blocks: None,
-            watermarks: None,
             eviction,
             shards: None,
             exact: false,
@@ -88,41 +86,33 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
         self
     }
 
-    /// Makes an insertion that leaves more than `high` bytes evict down to `low` at once. This
-    /// makes space for many insertions together, and free ranges coalesce before the pool is
-    /// full. Both are bytes, `low ≤ high ≤` the limit of bytes. Default: none; an insertion
-    /// evicts only what it needs.
-    pub fn watermarks(mut self, low: u64, high: u64) -> Self {
-        self.watermarks = Some((low, high));
-        self
-    }
-
     /// Sets the eviction policy. Default: [`Eviction::Lru`].
     pub fn eviction(mut self, eviction: Eviction) -> Self {
         self.eviction = eviction;
         self
     }
 
-    /// Sets the number of shards, rounded up to a power of two. With 1, LRU is exact over the whole
-    /// cache. Default: four for each processor and at least 16, but no more than leave 64 blocks of
-    /// a limit of blocks to each.
+    /// Sets the number of shards, rounded up to a power of two, for tests and measurements. With 1,
+    /// the policy's order is exact over the whole cache. Default: four for each processor and at
+    /// least 16, but no more than leave 64 blocks of a limit of blocks to each.
+    #[doc(hidden)]
     pub fn shards(mut self, shards: usize) -> Self {
         self.shards = Some(shards);
         self
     }
 
     /// Passes every use to the policy, also one that follows another while no block came or went in
-    /// the shard. Default: off; of such uses only the first counts. Exact uses make a
-    /// difference if most blocks of a shard are used between two changes. They cost every hit
-    /// some nanoseconds, and more if threads look up at once.
+    /// the shard, for tests and measurements. Default: off; of such uses only the first counts.
+    #[doc(hidden)]
     pub fn exact_recency(mut self, exact: bool) -> Self {
         self.exact = exact;
         self
     }
 
-    /// Seeds the hash function that spreads keys over shards. With the same seed, the same calls by
-    /// one thread evict the same blocks in every process, for tests and measurements. Default: a
-    /// random seed. If the seed is known, keys from outside can be chosen to collide.
+    /// Seeds the hash function that spreads keys over shards, for tests and measurements: the same
+    /// calls by one thread evict the same blocks in every process. Default: a random seed. If the
+    /// seed is known, keys from outside can be chosen to collide.
+    #[doc(hidden)]
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
@@ -147,7 +137,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// are not passed on; but if there is no space beside the value that a key has already,
     /// that value is evicted first. Not with a [lower tier](Self::lower_tier).
     ///
-    /// It runs in the thread that inserts, trims or [evicts](KvCache::evict_to), under no lock of
+    /// It runs in the thread that inserts or [evicts](KvCache::evict_to), under no lock of
     /// the cache, and may make calls that do not evict. It should refer to the cache by a
     /// [`Weak`](std::sync::Weak) pointer: a cache that its own callback keeps alive is never
     /// dropped.
@@ -181,7 +171,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
     /// live has passed is removed there instead. Default: none. A cache with a tier has no
     /// [callback](Self::on_evict).
     ///
-    /// The tier is called in the thread that inserts, trims or [evicts](KvCache::evict_to), under
+    /// The tier is called in the thread that inserts or [evicts](KvCache::evict_to), under
     /// no lock of the cache. A [`WriteBehind`](crate::tier::WriteBehind) around it writes from
     /// another thread.
     pub fn lower_tier(mut self, tier: Arc<dyn Tier>) -> Self
@@ -227,11 +217,6 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             return Err(KvCacheSetupError::TooManyBlocks { requested: blocks, limit: MOST_BLOCKS });
         }
         let bytes = self.bytes.unwrap_or(u64::MAX);
-        let (low, high) = self.watermarks.unwrap_or((u64::MAX, u64::MAX));
-        let limit = self.bytes.unwrap_or(self.pool.capacity());
-        if self.watermarks.is_some() && !(low <= high && high <= limit) {
-            return Err(KvCacheSetupError::Watermarks { low, high, limit });
-        }
         let shards = match self.shards {
             Some(requested) if !(1..=MOST_SHARDS).contains(&requested) => {
                 return Err(KvCacheSetupError::Shards { requested, limit: MOST_SHARDS });
@@ -239,7 +224,7 @@ impl<K: Hash + Eq> KvCacheBuilder<K> {
             Some(requested) => requested.next_power_of_two(),
             None => usual_shards(blocks),
         };
-        let limits = CacheLimits { bytes, blocks, high, low };
+        let limits = CacheLimits { bytes, blocks };
         Ok(KvCache::with_parts(
             self.pool.clone(),
             self.source.clone(),
@@ -272,7 +257,6 @@ impl<K> fmt::Debug for KvCacheBuilder<K> {
         f.debug_struct("KvCacheBuilder")
             .field("bytes", &self.bytes)
             .field("blocks", &self.blocks)
-            .field("watermarks", &self.watermarks)
             .field("eviction", &self.eviction)
             .field("shards", &self.shards)
             .finish_non_exhaustive()

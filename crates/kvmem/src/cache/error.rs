@@ -86,19 +86,6 @@ pub enum KvCacheSetupError {
         /// The maximum.
         limit: u64,
     },
-    /// The watermarks are in the wrong order.
-    #[error(
-        "the watermarks are {low} and {high} bytes, and the limit is {limit} bytes: set \
-         watermarks with low ≤ high ≤ limit"
-    )]
-    Watermarks {
-        /// Low watermark: bytes at which evicting ends.
-        low: u64,
-        /// High watermark: bytes above which evicting begins.
-        high: u64,
-        /// The limit of bytes: the cache's own, or the pool's capacity.
-        limit: u64,
-    },
     /// Both `on_evict` and `lower_tier` are set.
     #[error(
         "on_evict and lower_tier are both set, and evicted values go to one of them: set one, or \

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::index::{CacheLimits, Pinned};
 use super::source::Source;
-use super::state::{Below, CacheState, Spread, Turn};
+use super::state::{Below, CacheState, Spread, VictimSearch};
 use super::{Eviction, KvCacheStats};
 use crate::offset::CheckError;
 use crate::pool::Pool;
@@ -156,8 +156,8 @@ impl<K: Hash + Eq> KvCache<K> {
     /// then. With this a thread can make space ahead of time.
     pub fn evict_to(&self, bytes: u64) -> u64 {
         let inner = &self.inner;
-        let mut turn = Turn::default();
-        while inner.usage.bytes() > bytes && inner.evict(&mut turn, None) {}
+        let mut search = VictimSearch::default();
+        while inner.usage.bytes() > bytes && inner.evict(&mut search, None) {}
         inner.usage.bytes()
     }
 

@@ -63,9 +63,8 @@ impl<K: Hash + Eq> Reservation<K> {
     /// Makes the bytes the value of the key, and returns it pinned. A value that the key had is
     /// replaced; pins on that value stay valid.
     ///
-    /// If more bytes are held then than the high watermark allows, the call evicts down to the low
-    /// one. O(1) otherwise. In a forked child the cache does not hold the value; its bytes are free
-    /// when the pin is dropped.
+    /// O(1). In a forked child the cache does not hold the value; its bytes are free when the pin is
+    /// dropped.
     pub fn commit(self) -> Pinned<K> {
         let Reservation { hash, key, block, padding, depth, extra, mut charge } = self;
         let held = Arc::new(CacheEntry::new(key, block, padding, depth, extra));

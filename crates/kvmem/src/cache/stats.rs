@@ -21,7 +21,7 @@ crate::stats! {
         insertions: u64 [Counter "kvmem_cache_insertions_total" "blocks"],
         /// Committed values that replaced another value under the same key.
         replacements: u64 [Counter "kvmem_cache_replacements_total" "blocks"],
-        /// Blocks evicted, for space or by the watermarks.
+        /// Blocks evicted.
         evictions: u64 [Counter "kvmem_cache_evictions_total" "blocks"],
         /// Blocks removed by their key.
         removals: u64 [Counter "kvmem_cache_removals_total" "blocks"],

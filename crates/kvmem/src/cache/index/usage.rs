@@ -12,10 +12,6 @@ use crate::sync::{AtomicU64, Ordering};
 pub(in crate::cache) struct CacheLimits {
     pub(in crate::cache) bytes: u64,
     pub(in crate::cache) blocks: u64,
-    /// High watermark: evicting begins above this number of bytes.
-    pub(in crate::cache) high: u64,
-    /// Low watermark: evicting ends at this number of bytes.
-    pub(in crate::cache) low: u64,
 }
 
 /// The charged blocks and bytes. On cache lines of its own: every insertion writes here.
@@ -97,7 +93,7 @@ mod tests {
     use super::*;
 
     fn usage(bytes: u64, blocks: u64) -> Usage {
-        Usage::new(CacheLimits { bytes, blocks, high: bytes, low: bytes })
+        Usage::new(CacheLimits { bytes, blocks })
     }
 
     #[test]

@@ -15,8 +15,7 @@ use super::scan_resistant::ScanResistant;
 pub enum Eviction {
     /// Evicts the least recently used block. A pinned block on the way counts as used then. Within
     /// a shard the order is exact for blocks used between different changes. Blocks used since
-    /// the latest change are in the order of their first use since, thread by thread. With
-    /// [`exact`](crate::cache::KvCacheBuilder::exact_recency) every use counts.
+    /// the latest change are in the order of their first use since, thread by thread.
     #[default]
     Lru,
     /// Evicts the block that is worth least, by its number of uses and the time since the last one.
@@ -45,7 +44,7 @@ impl Eviction {
         match self {
             Eviction::Lru => Across::Age,
             Eviction::ScanResistant => Across::Worth(Arc::default()),
-            Eviction::Custom(_) => Across::Turns,
+            Eviction::Custom(_) => Across::RoundRobin,
         }
     }
 
@@ -67,7 +66,7 @@ impl Eviction {
 #[derive(Debug)]
 pub(in crate::cache) enum Across {
     /// In turn: the order of the policy is unknown.
-    Turns,
+    RoundRobin,
     /// The shard with the least recently used block.
     Age,
     /// By age and worth; see [`super::scan_resistant`].

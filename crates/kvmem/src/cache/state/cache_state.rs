@@ -14,7 +14,7 @@ use crate::cache::index::{CacheLimits, Pinned, Shard, ShardState, StripeState, U
 use crate::cache::policy::Across;
 use crate::cache::source::Source;
 use crate::pool::Pool;
-use crate::sync::{AtomicBool, StripedWriteGuard};
+use crate::sync::StripedWriteGuard;
 use crate::sys::Process;
 
 /// The state that clones and reservations share.
@@ -29,8 +29,6 @@ pub(in crate::cache) struct CacheState<K> {
     pub(in crate::cache) eviction: Eviction,
     pub(super) across: Across,
     pub(in crate::cache) usage: Usage,
-    /// Whether a thread is evicting down to the low watermark.
-    pub(super) trimming: AtomicBool,
     /// Reads of the lower tier. Threads in the background share it.
     pub(in crate::cache) fetches: Arc<PendingFetches<K, Pinned<K>>>,
     pub(in crate::cache) fetch_threads: FetchThreads,
@@ -56,7 +54,7 @@ impl<K> CacheState<K> {
         Spread { shards, exact, seed }: Spread,
     ) -> Self {
         let (across, usage) = (eviction.across(), Usage::new(limits));
-        let compared = shards > 1 && !matches!(across, Across::Turns);
+        let compared = shards > 1 && !matches!(across, Across::RoundRobin);
         let shard = |_| Shard::new(eviction.make(&across), exact, compared, usage.commits.clone());
         CacheState {
             shards: (0..shards).map(shard).collect(),
@@ -71,7 +69,6 @@ impl<K> CacheState<K> {
             lower_tier,
             eviction: eviction.clone(),
             usage,
-            trimming: AtomicBool::new(false),
             fetches: Arc::new(PendingFetches::new(fetch_threads)),
             fetch_threads: FetchThreads::default(),
         }

@@ -64,9 +64,6 @@ impl<K: Hash + Eq> CacheState<K> {
         // The old block is freed under the lock of the shard; see `evicted`.
         drop(old);
         drop(state);
-        if self.usage.bytes() > self.usage.limits.high {
-            self.trim(self.place(hash));
-        }
     }
 
     /// Removes the value under `key` and returns it.

@@ -13,4 +13,4 @@ mod victim;
 pub(super) use cache_state::{CacheState, Spread};
 pub(super) use pending_fetches::FetchId;
 pub(super) use sink::{Below, EvictionFn, EvictionSink, LowerTier};
-pub(super) use victim::Turn;
+pub(super) use victim::VictimSearch;

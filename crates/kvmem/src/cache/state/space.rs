@@ -3,7 +3,7 @@
 use std::hash::Hash;
 
 use super::cache_state::CacheState;
-use super::victim::Turn;
+use super::victim::VictimSearch;
 use crate::cache::KvCacheError;
 use crate::offset::AllocError;
 use crate::pool::{Block, PoolError};
@@ -25,10 +25,10 @@ impl<K: Hash + Eq> CacheState<K> {
         if requested > limit {
             return Err(KvCacheError::TooLarge { requested, limit });
         }
-        let mut turn = Turn { next: self.place(hash), begun: false };
+        let mut search = VictimSearch { next: self.place(hash), begun: false };
         let own = Some((hash, key));
         // The pool comes first: it detects at once a request that can never succeed.
-        let block = self.until(&mut turn, own, requested, || {
+        let block = self.until(&mut search, own, requested, || {
             match self.source.allocate(&self.pool, len) {
                 Ok(block) => Ok(Some(block)),
                 Err(PoolError::Allocate(
@@ -47,14 +47,14 @@ impl<K: Hash + Eq> CacheState<K> {
             let limit = limit.min(requested.saturating_add(u64::from(u32::MAX)));
             return Err(KvCacheError::WrongLength { requested, returned: got, limit });
         };
-        self.until(&mut turn, own, got, || Ok(self.usage.charge(got).then_some(())))?;
+        self.until(&mut search, own, got, || Ok(self.usage.charge(got).then_some(())))?;
         Ok((block, padding))
     }
 
     /// Attempts and evicts in turn, until an attempt succeeds or no block can be evicted.
     fn until<T>(
         &self,
-        turn: &mut Turn,
+        search: &mut VictimSearch,
         own: Option<(u64, &K)>,
         requested: u64,
         mut attempt: impl FnMut() -> Result<Option<T>, KvCacheError>,
@@ -69,7 +69,7 @@ impl<K: Hash + Eq> CacheState<K> {
                 return Err(KvCacheError::Forked);
             }
             let commits = self.usage.commits.now();
-            if self.evict(turn, own) {
+            if self.evict(search, own) {
                 continue;
             }
             // Blocks that other threads evicted while this search passed their shards are free by

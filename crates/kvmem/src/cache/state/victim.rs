@@ -7,11 +7,11 @@ use super::cache_state::CacheState;
 use super::sink::HandOverGuard;
 use crate::cache::index::{CacheEntry, Charged, Pinned, Shard, ShardState, StripeState};
 use crate::cache::policy::{Across, Candidates, NONE, ORDERS, Rank};
-use crate::sync::{AtomicBool, Ordering, StripedWriteGuard};
+use crate::sync::StripedWriteGuard;
 
 /// The progress of an insertion in its search for a block to evict.
 #[derive(Debug, Default)]
-pub(in crate::cache) struct Turn {
+pub(in crate::cache) struct VictimSearch {
     /// The shard that gives the next block.
     pub(super) next: usize,
     /// Whether the search has already tried the value under the insertion's own key.
@@ -40,9 +40,13 @@ impl<K: Hash + Eq> CacheState<K> {
     /// Evicts one block. It tries the block under the insertion's own key, then the best victim of
     /// several shards, then a block of each shard in turn. Returns false if a whole round over the
     /// shards found no block that can be evicted.
-    pub(in crate::cache) fn evict(&self, turn: &mut Turn, own: Option<(u64, &K)>) -> bool {
-        if let Some((hash, key)) = own.filter(|_| !turn.begun) {
-            turn.begun = true;
+    pub(in crate::cache) fn evict(
+        &self,
+        search: &mut VictimSearch,
+        own: Option<(u64, &K)>,
+    ) -> bool {
+        if let Some((hash, key)) = own.filter(|_| !search.begun) {
+            search.begun = true;
             let shard = self.shard(hash);
             let Some(mut state) = self.state(shard) else { return false };
             if let Some((slot, charged)) = state.remove_unpinned(hash, key, &self.usage) {
@@ -57,7 +61,7 @@ impl<K: Hash + Eq> CacheState<K> {
             }
         }
         for attempt in 1..=ATTEMPTS {
-            let Some(choice) = self.choose(turn) else { break };
+            let Some(choice) = self.choose(search) else { break };
             let shard = &self.shards[choice.shard];
             let Some(state) = self.state(shard) else { return false };
             // A use meanwhile, or one that the policy learned of only now, may have made a block of
@@ -71,8 +75,8 @@ impl<K: Hash + Eq> CacheState<K> {
             break;
         }
         for _ in 0..self.shards.len() {
-            let shard = &self.shards[turn.next & (self.shards.len() - 1)];
-            turn.next = turn.next.wrapping_add(1);
+            let shard = &self.shards[search.next & (self.shards.len() - 1)];
+            search.next = search.next.wrapping_add(1);
             let Some(state) = self.state(shard) else { return false };
             if self.evict_from(shard, state, None) {
                 return true;
@@ -98,17 +102,17 @@ impl<K: Hash + Eq> CacheState<K> {
 
     /// Chooses the shard that gives the next block, of the [`COMPARED`] next ones. Returns `None`
     /// if there is nothing to compare.
-    fn choose(&self, turn: &mut Turn) -> Option<VictimShard> {
+    fn choose(&self, search: &mut VictimSearch) -> Option<VictimShard> {
         let mask = self.shards.len() - 1;
         let looked_at = self.shards.len().min(COMPARED);
-        let first = turn.next;
+        let first = search.next;
         if mask >= COMPARED {
-            turn.next = first.wrapping_add(COMPARED);
+            search.next = first.wrapping_add(COMPARED);
         }
         let all = (0..looked_at).map(|further| first.wrapping_add(further) & mask);
         match &self.across {
             _ if mask == 0 => None,
-            Across::Turns => None,
+            Across::RoundRobin => None,
             Across::Age => {
                 let aged = all.map(|shard| (shard, self.shards[shard].oldest.ranks()));
                 let (shard, ranks) =
@@ -141,18 +145,6 @@ impl<K: Hash + Eq> CacheState<K> {
                 Some(VictimShard { shard, ranks, other: Some(candidates.oldest.worth) })
             }
         }
-    }
-
-    /// Evicts down to the low watermark, unless another thread is doing so.
-    #[cold]
-    pub(super) fn trim(&self, from: usize) {
-        // Acquire pairs with the Release in `Trimming`: one thread trims at a time.
-        if self.trimming.swap(true, Ordering::Acquire) {
-            return;
-        }
-        let _trimming = Trimming(&self.trimming);
-        let mut turn = Turn { next: from, begun: true };
-        while self.usage.bytes() > self.usage.limits.low && self.evict(&mut turn, None) {}
     }
 
     /// Evicts a block whose time to live has passed, pinned or not.
@@ -188,15 +180,5 @@ impl<K: Hash + Eq> CacheState<K> {
         drop(state);
         let mut in_flight = HandOverGuard::new(self.process, shard, number);
         in_flight.taken = sink(Pinned(held));
-    }
-}
-
-/// Lets other threads trim again when it is dropped, also after a panic of a policy.
-struct Trimming<'a>(&'a AtomicBool);
-
-impl Drop for Trimming<'_> {
-    fn drop(&mut self) {
-        // Release pairs with the Acquire in `trim`.
-        self.0.store(false, Ordering::Release);
     }
 }

@@ -38,18 +38,19 @@ fn the_sink_receives_each_evicted_value_once() {
 }
 
 #[test]
-fn watermarks_and_evict_to_call_the_sink_too() {
+fn evict_to_calls_the_sink_too() {
     let pool = pool(64 << 10);
     let given = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&given);
     let cache = one_shard(&pool, |builder| {
-        builder.max_bytes(40_000).watermarks(10_000, 30_000).on_evict(move |_| {
+        builder.on_evict(move |_| {
             count.fetch_add(1, Ordering::Relaxed);
         })
     });
     for key in 0..31 {
         cache.insert_filled(key, 1000, |_| ()).unwrap();
     }
+    assert_eq!(cache.evict_to(10_000), 10_000);
     assert_eq!((given.load(Ordering::Relaxed), cache.len()), (21, 10));
     assert_eq!(cache.evict_to(0), 0);
     assert_eq!(given.load(Ordering::Relaxed), 31);

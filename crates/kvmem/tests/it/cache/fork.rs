@@ -62,7 +62,6 @@ fn calls_in_a_child_return_whatever_the_threads_of_its_parent_did() {
         let pool = pool(1 << 20);
         let cache = KvCache::<u64>::builder(&pool)
             .max_blocks(KEYS / 2)
-            .watermarks(20_000, 40_000)
             .shards(shards)
             .on_evict(|_| ())
             .build()

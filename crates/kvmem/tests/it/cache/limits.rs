@@ -1,4 +1,4 @@
-//! Limits, watermarks, and settings that are errors.
+//! Limits, and settings that are errors.
 
 use kvmem::cache::KvCache;
 use kvmem::cache::{KvCacheBuilder, KvCacheError, KvCacheSetupError};
@@ -68,23 +68,6 @@ fn one_large_value_evicts_evenly_from_all_shards() {
 }
 
 #[test]
-fn watermarks_make_room_for_many_at_once() {
-    let pool = pool(1 << 20);
-    let settings =
-        |builder: KvCacheBuilder<u64>| builder.max_bytes(10_000).watermarks(4_000, 9_000);
-    let cache = one_shard(&pool, settings);
-    let bytes: Vec<u64> = (0..20)
-        .map(|key| {
-            cache.insert(key, &[0; 1000]).unwrap();
-            cache.bytes()
-        })
-        .collect();
-    let expected = (1..=9).chain([4, 5, 6, 7, 8, 9]).chain([4, 5, 6, 7, 8]).map(|kilo| kilo * 1000);
-    assert_eq!(bytes, expected.collect::<Vec<u64>>());
-    assert_eq!(held(&cache, 0..20), (12..20).collect::<Vec<_>>());
-}
-
-#[test]
 fn invalid_settings_are_errors() {
     let pool = pool(64 << 10);
     let error = |settings: fn(KvCacheBuilder<u64>) -> KvCacheBuilder<u64>| {
@@ -96,14 +79,6 @@ fn invalid_settings_are_errors() {
     assert_eq!(
         error(|it| it.max_blocks(u64::from(u32::MAX))),
         KvCacheSetupError::TooManyBlocks { requested, limit: requested - 1 }
-    );
-    assert_eq!(
-        error(|it| it.max_bytes(100).watermarks(50, 101)),
-        KvCacheSetupError::Watermarks { low: 50, high: 101, limit: 100 }
-    );
-    assert_eq!(
-        error(|it| it.watermarks(3, 2)),
-        KvCacheSetupError::Watermarks { low: 3, high: 2, limit: pool.capacity() }
     );
     assert!(matches!(error(|it| it.shards(0)), KvCacheSetupError::Shards { requested: 0, .. }));
     assert!(error(|it| it.shards(1 << 20)).to_string().contains("1048576"));

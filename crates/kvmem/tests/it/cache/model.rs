@@ -72,8 +72,6 @@ impl Value {
 struct Limits {
     bytes: u64,
     blocks: u64,
-    low: u64,
-    high: u64,
 }
 
 /// A naive cache.
@@ -142,14 +140,6 @@ impl Model {
         self.held.push(value);
     }
 
-    /// Applies the watermarks. The value just written must be fully committed by now, because a pin
-    /// on it counts.
-    fn trim(&mut self) {
-        if self.charged().1 > self.limits.high {
-            while self.charged().1 > self.limits.low && self.evict() {}
-        }
-    }
-
     fn value(&mut self, key: u64, len: usize) -> Value {
         self.numbers += 1;
         Value { key, len, number: self.numbers }
@@ -164,7 +154,6 @@ impl Model {
                 self.check_insertion(fits, len, done.err());
                 if fits {
                     self.commit(value);
-                    self.trim();
                 }
             }
             Step::Reserve(key, len) => {
@@ -186,7 +175,6 @@ impl Model {
                 self.commit(value);
                 // The value is pinned during the commit.
                 self.pins.push((value, pinned));
-                self.trim();
                 if !pin {
                     self.pins.pop();
                 }
@@ -268,13 +256,7 @@ fn run(limits: Limits, exact: bool, steps: &[Step]) {
     // The pool is much larger than the limit and never fails; other tests cover its failures.
     let pool = pool(1 << 20);
     let cache = one_shard(&pool, |builder| {
-        let builder =
-            builder.max_bytes(limits.bytes).max_blocks(limits.blocks).exact_recency(exact);
-        if limits.high < limits.bytes {
-            builder.watermarks(limits.low, limits.high)
-        } else {
-            builder
-        }
+        builder.max_bytes(limits.bytes).max_blocks(limits.blocks).exact_recency(exact)
     });
     let (held, pins, writing) = (Vec::new(), Vec::new(), Vec::new());
     let mut model = Model {
@@ -304,17 +286,12 @@ proptest! {
 
     #[test]
     fn lru_of_one_shard_orders_by_first_uses_between_changes(steps in vec(step(), 1..120)) {
-        run(Limits { bytes: 10_000, blocks: 12, low: u64::MAX, high: u64::MAX }, false, &steps);
+        run(Limits { bytes: 10_000, blocks: 12 }, false, &steps);
     }
 
     #[test]
     fn exact_lru_orders_by_last_uses(steps in vec(step(), 1..120)) {
-        run(Limits { bytes: 10_000, blocks: 12, low: u64::MAX, high: u64::MAX }, true, &steps);
-    }
-
-    #[test]
-    fn watermarks_evict_in_the_same_order(steps in vec(step(), 1..120)) {
-        run(Limits { bytes: 10_000, blocks: 100, low: 5_000, high: 8_000 }, false, &steps);
+        run(Limits { bytes: 10_000, blocks: 12 }, true, &steps);
     }
 
     /// The pool is fragmented, so its requests fail. The number of evicted values depends on the

@@ -115,7 +115,7 @@ fn own_policy(builder: KvCacheBuilder<Key>) -> KvCacheBuilder<Key> {
 }
 
 fn lru(builder: KvCacheBuilder<Key>) -> KvCacheBuilder<Key> {
-    builder.watermarks(2 * VALUE as u64, 5 * VALUE as u64)
+    builder.max_bytes(5 * VALUE as u64)
 }
 
 fn scan_resistant(builder: KvCacheBuilder<Key>) -> KvCacheBuilder<Key> {

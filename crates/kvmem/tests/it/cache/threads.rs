@@ -109,19 +109,14 @@ fn work(cache: &KvCache<u64>, me: u64) {
 
 #[test]
 fn eight_threads_find_whole_values_and_the_right_ones() {
-    for (eviction, shards, watermarks) in [
-        (Eviction::Lru, 16, None),
-        (Eviction::Lru, 1, Some((60_000, 100_000))),
-        (Eviction::ScanResistant, 4, None),
-    ] {
+    for (eviction, shards) in
+        [(Eviction::Lru, 16), (Eviction::Lru, 1), (Eviction::ScanResistant, 4)]
+    {
         // A value has at most 2 KiB. A thread has at most 4 values that are pinned, being written,
         // or removed and not dropped yet: 64 KiB in total, in a pool of twice the limit.
         let pool = pool(256 << 10);
         let mut builder = KvCache::<u64>::builder(&pool).eviction(eviction).shards(shards);
         builder = builder.max_bytes(128 << 10);
-        if let Some((low, high)) = watermarks {
-            builder = builder.watermarks(low, high);
-        }
         let cache = builder.build().unwrap();
         thread::scope(|scope| {
             for me in 0..THREADS {

@@ -7,7 +7,7 @@ use kvmem::arena::{
     ArenaError, BumpError, ByteSize, Call, Errno, Fallback, FreeError, Ladder, Limit, Nodes, Numa,
     PageSize, Populate, ProcessAllocError, SettingError, SetupError, SizeFault,
 };
-use kvmem::cache::{KvCacheError, KvCacheSetupError};
+use kvmem::cache::{KvCacheError, KvCacheSetupError, LowerTierError};
 use kvmem::offset::{AllocError, CheckError, RawError, SpaceError};
 use kvmem::pool::PoolError;
 use kvmem::register::{
@@ -256,8 +256,10 @@ fn caches() -> Vec<Row> {
         row(KvCacheError::Forked),
         row(KvCacheSetupError::ZeroLimit { of: "bytes" }),
         row(KvCacheSetupError::TooManyBlocks { requested: 1 << 40, limit: 1 << 30 }),
-        row(KvCacheSetupError::Watermarks { low: 3 << 20, high: 2 << 20, limit: 4 << 20 }),
+        row(KvCacheSetupError::TwoSinks),
         row(KvCacheSetupError::Shards { requested: 0, limit: 4096 }),
+        row(LowerTierError::Remove("the disk is away".into())),
+        row(LowerTierError::Clear("the disk is away".into())),
     ]
 }
 

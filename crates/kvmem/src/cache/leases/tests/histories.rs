@@ -429,7 +429,6 @@ fn threads_never_find_a_version_older_than_one_that_was_put() {
             .shards(shards)
             // Each thread holds one more value.
             .max_blocks(blocks + WRITERS + READERS)
-            .watermarks(blocks / 2 * 8, blocks * 8)
             .on_evict(move |pinned| {
                 let mut dice = version(&pinned);
                 dawdle(&mut dice);
