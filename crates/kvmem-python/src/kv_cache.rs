@@ -155,11 +155,12 @@ collected!(PyKvCache { held, pool, below }, |it, py| {
 impl PyKvCache {
     #[new]
     #[pyo3(signature = (
-        pool, *, max_bytes=None, max_blocks=None, eviction="lru", lower_tier=None, write_behind=None, write_behind_when_full="wait",
-        write_behind_writers=Int::usual(1), write_behind_on_drop="write"
-    ), text_signature = "(pool, *, max_bytes=None, max_blocks=None, \
-        eviction='lru', lower_tier=None, write_behind=None, \
-        write_behind_when_full='wait', write_behind_writers=1, write_behind_on_drop='write')")]
+        pool, *, max_bytes=None, max_blocks=None, eviction="lru", lower_tier=None,
+        write_behind=None, write_behind_when_full="wait", write_behind_writers=Int::usual(1),
+        write_behind_on_drop="write"
+    ), text_signature = "(pool, *, max_bytes=None, max_blocks=None, eviction='lru', \
+        lower_tier=None, write_behind=None, write_behind_when_full='wait', \
+        write_behind_writers=1, write_behind_on_drop='write')")]
     #[allow(clippy::too_many_arguments, reason = "keyword arguments")]
     fn create<'py>(
         pool: Bound<'py, PyPool>,

@@ -110,7 +110,7 @@ static kvmem_kv_cache *cache_over(kvmem_pool *pool, sink *sink, uint64_t max_blo
     return cache;
 }
 
-/* An options structure that ends with `max_blocks`, as in older versions, and one that is longer. */
+/* An options structure that ends with `max_blocks`, as an older one may, and a longer one. */
 static void options_of_other_versions(void) {
     kvmem_pool *pool = small_pool();
     kvmem_kv_cache *cache;

@@ -106,13 +106,13 @@ pub enum KvCacheSetupError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum LowerTierError {
-    /// The value of a key. The key is not fetched until the cache is cleared.
+    /// A value was not removed. Its key is not fetched until the cache is cleared.
     #[error(
         "the lower tier may still have the value that was removed, so its key is not fetched any \
          more: {0}; clear the cache when the tier works again"
     )]
     Remove(#[source] BoxError),
-    /// All values. No key is fetched until the cache is cleared.
+    /// The values were not removed. No key is fetched until the cache is cleared.
     #[error(
         "the lower tier may still have the values that were removed, so no key is fetched any \
          more: {0}; clear the cache again when the tier works"

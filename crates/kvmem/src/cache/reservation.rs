@@ -63,8 +63,8 @@ impl<K: Hash + Eq> Reservation<K> {
     /// Makes the bytes the value of the key, and returns it pinned. A value that the key had is
     /// replaced; pins on that value stay valid.
     ///
-    /// O(1). In a forked child the cache does not hold the value; its bytes are free when the pin is
-    /// dropped.
+    /// O(1). In a forked child the cache does not hold the value; its bytes are free when the pin
+    /// is dropped.
     pub fn commit(self) -> Pinned<K> {
         let Reservation { hash, key, block, padding, depth, extra, mut charge } = self;
         let held = Arc::new(CacheEntry::new(key, block, padding, depth, extra));
