@@ -6,6 +6,7 @@ The page is reStructuredText, because docstrings are.
 from __future__ import annotations
 
 import ast
+import builtins
 import copy
 import inspect
 from collections.abc import Iterator
@@ -121,8 +122,10 @@ def members(kind: ast.ClassDef, every: dict[str, ast.ClassDef]) -> Iterator[str]
         elif isinstance(node, ast.AnnAssign) and not ast.unparse(node.target).startswith("_"):
             said = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             doc = str(after.value.value) if said else ""
-            kind_of = f":type: {ast.unparse(node.annotation)}"
-            yield directive("attribute", ast.unparse(node.target), doc, 1, kind_of)
+            options = [f":type: {ast.unparse(node.annotation)}"]
+            # The type of this name is meant where annotations have it.
+            options += [":no-index:"] if ast.unparse(node.target) in vars(builtins) else []
+            yield directive("attribute", ast.unparse(node.target), doc, 1, *options)
 
 
 def constant(node: ast.stmt) -> str:

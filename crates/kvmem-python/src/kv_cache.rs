@@ -249,7 +249,7 @@ impl PyKvCache {
             let depths = elements(depths, "depths", "numbers")?
                 .map(|depth| {
                     let depth = depth?.extract::<Int<'_>>();
-                    depth.map_err(|error| named(py, error.into(), "depths"))?.u32(py, "depths")
+                    depth.map_err(|error| named(py, error, "depths"))?.u32(py, "depths")
                 })
                 .collect::<PyResult<Vec<u32>>>()?;
             if depths.len() != items.len() {

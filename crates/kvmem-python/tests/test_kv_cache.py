@@ -13,7 +13,7 @@ from conftest import MIB
 
 
 def test_fetching_ahead_changes_nothing(pool: kvmem.Pool) -> None:
-    cache = kvmem.KvCache(pool)
+    cache = kvmem.KvCache(pool, max_blocks=100)
     for key in range(100):
         cache.insert(key, bytes(1000))
     before = cache.stats()

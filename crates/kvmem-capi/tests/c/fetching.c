@@ -204,7 +204,7 @@ static void write_behind(void) {
         {&options.write_behind_on_drop, 2, "use KVMEM_ON_DROP_WRITE or"},
         {&options.write_behind_writers, 0, "write_behind_writers is 0: use 1 to 64"},
         {&options.write_behind_writers, 65, "write_behind_writers is 65"},
-        {&options.reserved, 1, "reserved is 1"},
+        {&options.eviction, 2, "use KVMEM_EVICT_LRU or"},
     };
     for (size_t at = 0; at < sizeof wrong / sizeof *wrong; at++) {
         uint32_t right = *wrong[at].member;

@@ -327,6 +327,8 @@ struct Tiers {
     tier: Arc<Mutex<HashMap<u64, u64>>>,
     /// The last version of each key; versions rise across removals too.
     latest: Vec<std::sync::atomic::AtomicU64>,
+    /// A thread that finds more bytes held evicts half of them.
+    high: u64,
 }
 
 /// Yields to other threads, sometimes.
@@ -391,6 +393,9 @@ impl Tiers {
                 1..4 => {
                     self.cache.insert(key, &step.to_le_bytes()).unwrap();
                     self.set_latest(key, step);
+                    if self.cache.bytes() > self.high {
+                        self.cache.evict_to(self.high / 2);
+                    }
                 }
                 _ => {
                     let known = self.latest(key);
@@ -440,7 +445,7 @@ fn threads_never_find_a_version_older_than_one_that_was_put() {
             .build()
             .unwrap();
         let latest = (0..EACH * WRITERS).map(|_| Default::default()).collect();
-        let tiers = Tiers { cache, tier, latest };
+        let tiers = Tiers { cache, tier, latest, high: blocks * 8 };
         let fetched: u64 = thread::scope(|scope| {
             let tiers = &tiers;
             let writers: Vec<_> =
