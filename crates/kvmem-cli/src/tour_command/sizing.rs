@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(
             pinned(1 << 30, false),
             (Pin::Some(448 << 20), 1 << 30),
-            "what was asked for stays"
+            "the requested size stays"
         );
         assert_eq!(pinned(8 << 20, true), (Pin::Some(3 << 20), 1 << 30));
         assert_eq!(pinned(64 << 10, true), (Pin::None, 1 << 30));

@@ -8,11 +8,11 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum AllocError {
     /// The requested size is 0.
-    #[error("size 0 was asked for: ask for at least 1 byte")]
+    #[error("size 0 was requested: ask for at least 1 byte")]
     ZeroSize,
     /// The request can never succeed in this space, even if it is empty.
     #[error(
-        "{requested} bytes were asked for, but no range here can be longer than {limit} bytes: \
+        "{requested} bytes were requested, but no range here can be longer than {limit} bytes: \
          grow the space, widen its boundary, or ask for several ranges"
     )]
     TooLarge {
@@ -25,7 +25,7 @@ pub enum AllocError {
     /// The request is longer than every shard of a space that is cut into
     /// [shards](super::OffsetAllocatorBuilder::shards), even if the space is empty.
     #[error(
-        "{requested} bytes were asked for, but no shard of this space is longer than {shard} \
+        "{requested} bytes were requested, but no shard of this space is longer than {shard} \
          bytes: create the space with fewer shards, or ask for several ranges"
     )]
     ShardTooShort {
@@ -43,7 +43,7 @@ pub enum AllocError {
     /// No range of this space is long enough to contain such an alignment, even if the space is
     /// empty.
     #[error(
-        "{requested} bytes at a multiple of {align} were asked for, but no range here can be \
+        "{requested} bytes at a multiple of {align} were requested, but no range here can be \
          longer than \
          {limit} bytes and reach from one multiple to the next: ask for a smaller alignment"
     )]
@@ -57,7 +57,7 @@ pub enum AllocError {
     },
     /// The request fits into the empty space, but not into what is free now.
     #[error(
-        "{requested} bytes were asked for; {free} bytes are free, the longest free range is at \
+        "{requested} bytes were requested; {free} bytes are free, the longest free range is at \
          most {largest_free}: free something, or ask for several ranges"
     )]
     OutOfSpace {
@@ -70,7 +70,7 @@ pub enum AllocError {
     },
     /// The requested range is not wholly free, or not within the space, or crosses a boundary.
     #[error(
-        "[{start}, {end}) was asked for, which is not one free range of the {capacity} bytes here: \
+        "[{start}, {end}) was requested, which is not one free range of the {capacity} bytes here: \
          allocate without a place, or free what is in it"
     )]
     NotFree {
@@ -93,7 +93,7 @@ pub enum AllocError {
         max: u64,
     },
     /// A scattered request allows no range at all.
-    #[error("{requested} bytes were asked for in at most 0 ranges: allow at least 1")]
+    #[error("{requested} bytes were requested in at most 0 ranges: allow at least 1")]
     NoRanges {
         /// Requested bytes.
         requested: u64,
@@ -210,7 +210,7 @@ pub enum SpaceError {
     },
     /// A space cannot be cut into that many shards.
     #[error(
-        "{requested} shards were asked for, but this space can have 1 to {max}: ask for as many, \
+        "{requested} shards were requested, but this space can have 1 to {max}: ask for as many, \
          or lower its boundary if it has one"
     )]
     Shards {

@@ -43,7 +43,7 @@ fn populate(facts: &Facts<'_>) -> Read<Check> {
 /// The kernel's answer decides; the setting only explains it.
 fn io_uring(facts: &Facts<'_>) -> Read<Check> {
     let answer = facts.system.io_uring;
-    let answer = answer.ok_or_else(|| Unread::new("the kernel was not asked for an io_uring"))?;
+    let answer = answer.ok_or_else(|| Unread::new("the kernel was not queried for io_uring"))?;
     let check = |word: &str| Check::new("kernel.io_uring", Value::Text(word.into()));
     let Err(errno) = answer else {
         return Ok(check("allowed").judge(Verdict::Ok, "this process may make an io_uring"));
