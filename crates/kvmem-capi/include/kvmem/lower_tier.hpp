@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "handle.hpp"
+#include "kv_hints.hpp"
 #include "span.hpp"
 
 namespace kvmem {
@@ -36,8 +37,11 @@ public:
     }
     bytes_view bytes() const noexcept { return detail::bytes_of(value_->data, value_->bytes); }
 
-    /// Number of blocks before this one in its prefix; 0 if it is not known.
-    std::uint32_t depth() const noexcept { return value_->hints.depth; }
+    /// Its hints, with what is left of its time to live.
+    KvHints hints() const noexcept {
+        const kvmem_value_hints &hints = value_->hints;
+        return {std::chrono::milliseconds(hints.ttl_ms), hints.priority, hints.depth};
+    }
 
     /// Returns whether the key has received another value since, or was removed or cleared. Only in
     /// the thread in which `Tier::store` was called.

@@ -81,6 +81,9 @@ public:
         std::vector<bool> stored;
         for (const kvmem::TierValue &value : values) {
             stored.push_back(!value.is_superseded());
+            if (value.key() == "hinted") {
+                hinted = value.hints();
+            }
             if (stored.back()) {
                 map[std::string(value.key())] = text(value.bytes());
             }
@@ -130,6 +133,7 @@ public:
     }
 
     bool broken = false;
+    kvmem::KvHints hinted;
     std::mutex mutex;
     std::map<std::string, std::string> map;
 
@@ -165,6 +169,12 @@ static void a_tier_of_the_program() {
         CHECK(find(cache, "20") == "none");
         CHECK(!cache.remove("3") && find(cache, "3") == "none");
         CHECK(map->map.count("3") == 0);
+
+        // Hints reach the tier.
+        CHECK(cache.insert("hinted", "hinted", 6, {std::chrono::hours(1), 2, 7}));
+        cache.evict_to(0);
+        CHECK(map->hinted.priority == 2 && map->hinted.depth == 7);
+        CHECK(map->hinted.ttl > std::chrono::minutes(59) && map->hinted.ttl <= std::chrono::hours(1));
 
         // A tier that throws: misses, and what it may still have is not fetched until it is
         // cleared.
