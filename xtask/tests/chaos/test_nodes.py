@@ -163,7 +163,7 @@ def test_a_tiny_folder_of_shared_memory(chaos: Chaos) -> None:
 
 def test_ended_at_random_moments(chaos: Chaos) -> None:
     words = ["serve", "--size", "64MiB", "--pages", "4k", "--socket", SOCKET]
-    for turn in range(40):
+    for _ in range(40):
         signal = chaos.signal()
         running = chaos.start(*words, signal=signal)
         time.sleep(chaos.random.random() * 0.15)

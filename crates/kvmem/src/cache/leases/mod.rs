@@ -4,7 +4,7 @@ mod consistency;
 mod invalidation;
 mod lease;
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests;
 
 pub(super) use lease::{Lease, Leased};
