@@ -2971,8 +2971,7 @@ kvmem_status kvmem_kv_cache_len_in_memory(const struct kvmem_kv_cache *cache, ui
 /// receives whether memory had a value: 1 or 0. Its bytes are freed when its last pin is released.
 ///
 /// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The value is removed from memory nevertheless, and
-/// the key is not fetched until kvmem_kv_cache_clear succeeds. A cache with `on_evict` uses
-/// kvmem_kv_cache_remove_with.
+/// the key is not fetched until kvmem_kv_cache_clear succeeds.
 kvmem_status kvmem_kv_cache_remove(const struct kvmem_kv_cache *cache,
                                    const void *key,
                                    uint64_t key_bytes,
@@ -2989,8 +2988,7 @@ kvmem_status kvmem_kv_cache_remove_in_memory(const struct kvmem_kv_cache *cache,
 /// were not fetched because of an earlier failure are fetched again.
 ///
 /// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The values are removed from memory nevertheless,
-/// and no key is fetched until this call succeeds. A cache with `on_evict` uses
-/// kvmem_kv_cache_clear_with.
+/// and no key is fetched until this call succeeds.
 kvmem_status kvmem_kv_cache_clear(const struct kvmem_kv_cache *cache);
 
 /// Removes all values from memory alone. Pins and the values of the lower tier stay.

@@ -168,8 +168,7 @@ fn failed(error: &LowerTierError) -> CallError {
 /// receives whether memory had a value: 1 or 0. Its bytes are freed when its last pin is released.
 ///
 /// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The value is removed from memory nevertheless, and
-/// the key is not fetched until kvmem_kv_cache_clear succeeds. A cache with `on_evict` uses
-/// kvmem_kv_cache_remove_with.
+/// the key is not fetched until kvmem_kv_cache_clear succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_remove(
     cache: *const kvmem_kv_cache,
@@ -218,8 +217,7 @@ pub unsafe extern "C" fn kvmem_kv_cache_remove_in_memory(
 /// were not fetched because of an earlier failure are fetched again.
 ///
 /// KVMEM_ERR_INVALIDATE_FAILED: the tier failed. The values are removed from memory nevertheless,
-/// and no key is fetched until this call succeeds. A cache with `on_evict` uses
-/// kvmem_kv_cache_clear_with.
+/// and no key is fetched until this call succeeds.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvmem_kv_cache_clear(cache: *const kvmem_kv_cache) -> kvmem_status {
     // SAFETY: promise 2 of the C caller.

@@ -483,7 +483,7 @@ impl PyKvCache {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.held.end(py)?;
         if let Below::Tier { parts, queue, writes_at_end, .. } = &self.below {
-            // A fetch, a lease or another call may have the library's cache still, and its queue.
+            // A fetch or another call may have the library's cache still, and its queue.
             if let Some(queue) = queue.upgrade() {
                 py.detach(|| {
                     if *writes_at_end {
