@@ -24,6 +24,7 @@ int main() {
         small.registrars = &nics;
         kvmem::KvCacheOptions options;
         options.max_bytes = 64 * KIB;
+        options.max_blocks = 100;
         std::optional<kvmem::Pool> pool(std::in_place, MIB, small);
         kvmem::KvCache cache(*pool, options);
         CHECK(!cache.get("one") && !cache.contains("one") && !cache.remove("one"));

@@ -174,7 +174,8 @@ static void a_tier_of_the_program() {
         CHECK(cache.insert("hinted", "hinted", 6, {std::chrono::hours(1), 2, 7}));
         cache.evict_to(0);
         CHECK(map->hinted.priority == 2 && map->hinted.depth == 7);
-        CHECK(map->hinted.ttl > std::chrono::minutes(59) && map->hinted.ttl <= std::chrono::hours(1));
+        const auto ttl = map->hinted.ttl;
+        CHECK(ttl > std::chrono::minutes(59) && ttl <= std::chrono::hours(1));
 
         // A tier that throws: misses, and what it may still have is not fetched until it is
         // cleared.

@@ -327,7 +327,7 @@ struct Tiers {
     tier: Arc<Mutex<HashMap<u64, u64>>>,
     /// The last version of each key; versions rise across removals too.
     latest: Vec<std::sync::atomic::AtomicU64>,
-    /// A thread that finds more bytes held evicts half of them.
+    /// The number of bytes above which a thread evicts.
     high: u64,
 }
 
@@ -365,9 +365,17 @@ impl Tiers {
         match room.commit_fetched(lease) {
             Ok(pinned) => {
                 *fetched += 1;
+                self.trim();
                 Some(version(&pinned))
             }
             Err(superseded) => superseded.as_ref().map(version),
+        }
+    }
+
+    /// Evicts half of the values if there are many.
+    fn trim(&self) {
+        if self.cache.bytes() > self.high {
+            self.cache.evict_to(self.high / 2);
         }
     }
 
@@ -393,9 +401,7 @@ impl Tiers {
                 1..4 => {
                     self.cache.insert(key, &step.to_le_bytes()).unwrap();
                     self.set_latest(key, step);
-                    if self.cache.bytes() > self.high {
-                        self.cache.evict_to(self.high / 2);
-                    }
+                    self.trim();
                 }
                 _ => {
                     let known = self.latest(key);
