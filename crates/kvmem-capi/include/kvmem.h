@@ -1269,7 +1269,7 @@ typedef struct kvmem_disk_tier_request {
     uint32_t reserved;
 } kvmem_disk_tier_request;
 
-/// What a disk tier holds, and what it has done since it was opened; of a set, the sums of all
+/// Contents of a disk tier, and counts since it was opened; of a set, the sums of those of all
 /// its tiers. Sizes are in bytes.
 typedef struct kvmem_disk_tier_stats {
     /// Values held.
@@ -1336,7 +1336,7 @@ typedef struct kvmem_disk_tier_stats {
     uint64_t read_only;
 } kvmem_disk_tier_stats;
 
-/// What the file of a disk tier holds. Sizes are in bytes.
+/// Contents of the file of a disk tier. Sizes are in bytes.
 typedef struct kvmem_disk_tier_inspection {
     /// Length of the file or block device.
     uint64_t file_bytes;
@@ -1566,7 +1566,7 @@ typedef struct kvmem_kv_cache_stats {
     uint64_t superseded;
 } kvmem_kv_cache_stats;
 
-/// What the queue between a cache and its lower tier holds, and what it has done.
+/// State and counts of the queue between a cache and its lower tier.
 ///
 /// Every value that the cache evicted is `written`, `replaced`, `dropped`, `failed`, `rejected`
 /// or still in the queue.

@@ -219,7 +219,7 @@ pub(crate) unsafe fn list<'a, T>(
 /// Borrows a list of at most `max` elements.
 ///
 /// # Safety
-/// Those of [`list`].
+/// The caller keeps the promises of [`list`].
 pub(crate) unsafe fn short_list<'a, T>(
     pointer: *const T,
     count: u64,

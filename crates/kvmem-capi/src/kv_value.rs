@@ -19,7 +19,7 @@ pub const KVMEM_MAX_KEY_BYTES: u64 = 1 << 20;
 /// Borrows a key for a lookup.
 ///
 /// # Safety
-/// Those of [`list`], for `key_bytes` bytes.
+/// The caller keeps the promises of [`list`], for `key_bytes` bytes.
 pub(crate) unsafe fn key_at<'a>(key: *const c_void, key_bytes: u64) -> Result<&'a [u8], CallError> {
     if key_bytes > KVMEM_MAX_KEY_BYTES {
         return Err(CallError::invalid(format_args!(

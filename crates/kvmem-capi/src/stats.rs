@@ -54,6 +54,6 @@ structures! {
     kvmem_node_stats of NodeStats;
     /// What opening a disk tier found.
     kvmem_disk_tier_report of OpenReport;
-    /// What the file of a disk tier holds.
+    /// Contents of the file of a disk tier.
     kvmem_disk_tier_inspection of DiskTierInspection and identity: [u8; 16];
 }

@@ -210,7 +210,7 @@ fn a_crate_uses_only_those_before_it() {
             match section {
                 _ if line.starts_with('[') => section = line,
                 "[package]" if word == "name" => name = line.split('"').nth(1).expect("a name"),
-                // What is optional is for features of tests.
+                // An optional dependency belongs to a feature for tests.
                 "[dependencies]" if CRATES.contains(&word) && !line.contains("optional") => {
                     used.push(word.to_owned());
                 }

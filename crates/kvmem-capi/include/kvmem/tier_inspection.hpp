@@ -10,7 +10,7 @@
 
 namespace kvmem {
 
-/// What the file of a disk tier holds.
+/// Contents of the file of a disk tier.
 using DiskTierInspection = kvmem_disk_tier_inspection;
 
 /// A value that is not what was stored.

@@ -153,7 +153,7 @@ struct TraceCounts {
 /// `distances` must be empty; they have the curve afterwards.
 ///
 /// # Errors
-/// [`ReuseError`]; nothing is reported of a trace that cannot be read to its end.
+/// [`ReuseError`]: the trace cannot be read to its end, and no summary is made.
 pub fn summarize(
     mut trace: Trace,
     path: &Path,

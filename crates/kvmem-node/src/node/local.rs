@@ -1,10 +1,10 @@
-//! [`Local`]: what the server has of an entry beside the index file.
+//! [`Local`]: the server's own state of an entry, which the index file lacks.
 
 use kvmem::offset::RawHandle;
 
 use super::chains::NONE;
 
-/// What the server keeps of an entry beside the index file.
+/// The server's own state of an entry, which the index file lacks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Local {
     /// The extent's allocation.

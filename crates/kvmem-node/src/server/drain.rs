@@ -7,7 +7,7 @@
 //! another server follows or the machine goes down, and only the tier outlives the machine.
 //!
 //! At the end it serves the messages that have come, answers the calls that wait for the tier, and
-//! leaves the order of use of the memory's values to the tier. Then it closes the connections.
+//! passes the order of use of the values in memory to the tier. Then it closes the connections.
 //! Sessions stay in the index, and what a client sends later, or whose answer it has not read, its
 //! library repeats at the next server.
 

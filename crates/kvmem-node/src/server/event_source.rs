@@ -1,6 +1,6 @@
 //! [`EventSource`]: the sources of events.
 
-/// What an event of epoll is for.
+/// Source of an event of epoll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EventSource {
     Listener,

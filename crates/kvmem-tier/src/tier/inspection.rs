@@ -80,7 +80,7 @@ pub fn inspect(device: &impl Device) -> Result<Inspection, TierError> {
 }
 
 kvmem::stats! {
-    /// What the file of a disk tier holds. Sizes are in bytes.
+    /// Contents of the file of a disk tier. Sizes are in bytes.
     pub struct DiskTierInspection: Clone Copy Debug Default PartialEq Eq {
         /// Length of the file or block device.
         file_bytes: u64,

@@ -1,7 +1,7 @@
 //! *Statistics* of a tier.
 
 kvmem::stats! {
-    /// What a disk tier holds, and what it has done since it was opened; of a set, the sums of all
+    /// Contents of a disk tier, and counts since it was opened; of a set, the sums of those of all
     /// its tiers. Sizes are in bytes.
     pub struct TierStats: Clone Copy Debug Default PartialEq Eq {
         /// Values held.

@@ -1,7 +1,7 @@
 //! *Statistics* of a queue of evicted values.
 
 crate::stats! {
-    /// What the queue between a cache and its lower tier holds, and what it has done.
+    /// State and counts of the queue between a cache and its lower tier.
     ///
     /// Every value that the cache evicted is `written`, `replaced`, `dropped`, `failed`, `rejected`
     /// or still in the queue.
