@@ -20,7 +20,9 @@ mod team;
 mod tracker;
 
 pub(crate) use budget::{Interruption, WorkBudget};
-pub(crate) use calibration::{ROUNDS, ThreadProbe, choose_threads, ladder};
+pub(crate) use calibration::{
+    ROUNDS, ThreadProbe, WindowedWork, choose_threads, do_windows, ladder,
+};
 pub(crate) use clock::{now, seconds};
 pub(crate) use team::{RealTime, TeamHost, TeamRun, ThreadTeam, with_team};
 pub(crate) use tracker::WorkTracker;

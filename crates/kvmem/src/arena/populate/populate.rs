@@ -7,10 +7,10 @@
 //! kernel touches each page for us by an atomic addition of 0 (see [`sys::touch`]). The addition
 //! changes nothing, loses no store of another thread, and returns an error as well.
 //!
-//! The threads divide the range evenly, on page boundaries. None begins before all have started.
-//! Each works in chunks, and checks between two chunks whether to continue. The best number of
-//! threads is measured: the limit can be memory bandwidth, the kernel's own locks, or a host that
-//! has to find the pages first.
+//! The threads divide each window of the range evenly, on page boundaries. None begins before all
+//! have started. Each works in chunks, and checks between two chunks whether to continue. The best
+//! number of threads is measured while the work goes on: the limit can be memory bandwidth, the
+//! kernel's own locks, or a host that has to find the pages first.
 
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -26,10 +26,10 @@ use super::touch::{make_resident, remedy};
 use crate::arena::error::limit_behind;
 use crate::arena::machine::{hugetlb, usable_cores};
 use crate::arena::pages::address_at;
-use crate::arena::{ArenaError, Limit, PageSize, ProgressTracker};
+use crate::arena::{ArenaError, Limit, ProgressTracker};
 use crate::sys;
 use crate::threads::{
-    ProgressOptions, ROUNDS, RealTime, ThreadProbe, choose_threads, now, seconds, with_team,
+    ProgressOptions, RealTime, ThreadTeam, WindowedWork, do_windows, now, seconds, with_team,
 };
 use crate::trace::span;
 
@@ -44,6 +44,10 @@ const NEAR: u64 = 256 << 20;
 const CREDIT: u64 = 1 << 30;
 /// Below this size, starting threads costs more than they gain.
 const MIN_MEASURED: usize = 16 << 20;
+/// The bytes for which a thread is started: some hundred microseconds of hugepages.
+const MIN_SHARE: usize = 2 << 20;
+/// The longest window on which a number of threads is measured.
+const MAX_SAMPLE: usize = 256 << 20;
 
 /// Populates all ranges one after the other. `resident` is the number of their bytes that are
 /// resident already.
@@ -65,6 +69,7 @@ pub(crate) fn populate(
     let tracker = ProgressTracker::begin(watch, bytes(&mut parts.iter()));
     headroom.reserve(ordinary.saturating_sub(resident), &|| tracker.go_on())?;
     let job = PopulateJob {
+        parts,
         headroom,
         ordinary: AtomicU64::new(ordinary),
         near: AtomicBool::new(false),
@@ -72,20 +77,19 @@ pub(crate) fn populate(
         tracker,
         has_populate_write: sys::has_populate_write(),
         cores: usable_cores(),
+        window: Mutex::new((0, 0..0)),
         stop: AtomicBool::new(false),
         error: Mutex::new(None),
     };
     job.tracker.go_on()?;
-    parts
-        .iter()
-        .map(|part| match how {
-            Populate::Threads(threads) => job.populate_window(part, 0..part.len(), threads.get()),
-            _ => job.populate_measured(part),
-        })
-        .collect()
+    let work = |number, threads| job.populate_share(number, threads);
+    with_team("kvmem-populate", &RealTime, &work, |team| {
+        (0..parts.len()).map(|index| job.populate_range(index, how, team)).collect()
+    })
 }
 
 struct PopulateJob<'a> {
+    parts: &'a [PopulateRange],
     headroom: Headroom,
     /// Bytes of ordinary pages that are not populated yet.
     ordinary: AtomicU64,
@@ -97,58 +101,41 @@ struct PopulateJob<'a> {
     /// Whether the kernel supports `MADV_POPULATE_WRITE`.
     has_populate_write: bool,
     cores: usize,
+    /// The window that the threads populate, in the range with this index. Only the leader replaces it, between two runs.
+    window: Mutex<(usize, Range<usize>)>,
     /// Set with the first error; the other threads then stop too.
     stop: AtomicBool,
     error: Mutex<Option<ArenaError>>,
 }
 
 impl PopulateJob<'_> {
-    /// Populates a range with the number of threads that is fastest on its first slices. Each slice
-    /// is real work, so a wrong guess costs only the difference on this slice.
-    fn populate_measured(&self, part: &PopulateRange) -> Result<Populated, ArenaError> {
-        let mut probe = SliceProbe::new(self, part);
-        let page = part.page.bytes();
-        // A few pages of 1 GiB cannot be compared, but clearing one takes long enough for a thread
-        // of its own.
-        let start =
-            if part.page == PageSize::Huge1G && part.len() / 16 < page { self.cores } else { 1 };
-        let choice = choose_threads(start, self.cores, &mut probe)?;
-        let remaining = part.len() - probe.at;
-        if remaining > 0 {
-            probe.populate(choice.map_or(1, |choice| choice.threads), remaining)?;
-        }
-        Ok(probe.total)
-    }
-
-    /// Populates a window of a range with `threads` threads, or fewer if no more can be started.
-    fn populate_window(
+    /// Populates a range with a fixed number of threads, or with the number that is fastest.
+    fn populate_range(
         &self,
-        part: &PopulateRange,
-        window: Range<usize>,
-        threads: usize,
+        index: usize,
+        how: Populate,
+        team: &mut ThreadTeam<'_, '_>,
     ) -> Result<Populated, ArenaError> {
-        let pages = window.len().div_ceil(part.page.bytes());
-        let threads = threads.min(self.cores).min(pages).max(1);
-        let work = |number, threads| {
-            self.populate_share(part, part.share(&window, number, threads), number, threads)
-        };
-        let run = with_team("kvmem-populate", &RealTime, &work, |team| team.run(threads));
-        // The end of the helpers counts, too: every window has its own.
-        let seconds = seconds(now().saturating_sub(run.began));
-        match self.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            Some(error) => Err(error),
-            None => Ok(Populated { bytes: window.len() as u64, seconds, threads: run.threads }),
+        let part = &self.parts[index];
+        let total = Populated::default();
+        let mut work = Windows { job: self, index, team, at: 0, longest: 0, total };
+        match how {
+            Populate::Threads(threads) => {
+                work.run(threads.get().min(self.cores), part.len())?;
+            }
+            _ if part.len() < MIN_MEASURED.max(part.page.bytes()) => {
+                work.run(1, part.len())?;
+            }
+            _ => do_windows(self.cores.min(part.len() / MIN_SHARE), &mut work)?,
         }
+        Ok(work.total)
     }
 
-    /// Does the work of one thread.
-    fn populate_share(
-        &self,
-        part: &PopulateRange,
-        share: Range<usize>,
-        number: usize,
-        threads: usize,
-    ) {
+    /// Does the work of one thread in the current window.
+    fn populate_share(&self, number: usize, threads: usize) {
+        let (index, window) = self.window.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let part = &self.parts[index];
+        let share = part.share(&window, number, threads);
         span!(DEBUG, "populate_range", thread = number, threads, bytes = share.len());
         let mut at = share.start;
         // Relaxed: the flag only says that more work is useless; the error itself is under a lock.
@@ -231,55 +218,62 @@ impl PopulateJob<'_> {
     }
 }
 
-/// Populates a range slice by slice while numbers of threads are compared on it.
-struct SliceProbe<'a> {
+/// A range that is populated window by window.
+struct Windows<'a, 't, 'scope, 'env> {
     job: &'a PopulateJob<'a>,
-    part: &'a PopulateRange,
-    /// Bytes of a slice.
-    slice: usize,
+    /// The index of the range.
+    index: usize,
+    team: &'t mut ThreadTeam<'scope, 'env>,
     /// The offset up to which the range is populated.
     at: usize,
+    /// The bytes of the longest window so far, whose threads are reported.
+    longest: usize,
     total: Populated,
 }
 
-impl<'a> SliceProbe<'a> {
-    fn new(job: &'a PopulateJob<'a>, part: &'a PopulateRange) -> SliceProbe<'a> {
-        let slice = (part.len() / 16).clamp(4 << 20, 256 << 20);
-        let slice = slice.next_multiple_of(part.page.bytes());
-        SliceProbe { job, part, slice, at: 0, total: Populated::default() }
-    }
-
-    /// Returns the bytes of a slice for a comparison up to `more` threads: each thread needs a
-    /// page.
-    fn slice_for(&self, more: usize) -> usize {
-        self.slice.max(more * self.part.page.bytes())
-    }
-
-    /// Populates the next `len` bytes; returns the speed in GiB/s.
-    fn populate(&mut self, threads: usize, len: usize) -> Result<f64, ArenaError> {
-        let (part, page) = (self.part, self.part.page.bytes());
-        let to = part.boundary((self.at + len).min(part.len()), self.at);
-        let to = if part.len() - to < page { part.len() } else { to };
-        let done = self.job.populate_window(part, self.at..to, threads)?;
-        self.at = to;
-        self.total.bytes += done.bytes;
-        self.total.seconds += done.seconds;
-        self.total.threads = done.threads;
-        Ok(done.gib_per_s())
+impl<'a> Windows<'a, '_, '_, '_> {
+    fn part(&self) -> &'a PopulateRange {
+        &self.job.parts[self.index]
     }
 }
 
-impl ThreadProbe for SliceProbe<'_> {
+impl WindowedWork for Windows<'_, '_, '_, '_> {
     type Error = ArenaError;
 
-    /// The rest of the range must justify the comparison.
-    fn rounds(&self, more: usize) -> usize {
-        let remaining = self.part.len() - self.at;
-        let enough = self.part.len() >= MIN_MEASURED && remaining / 8 >= self.slice_for(more);
-        if enough { ROUNDS } else { 0 }
+    fn remaining(&self) -> usize {
+        self.part().len() - self.at
     }
 
-    fn measure(&mut self, threads: usize, more: usize) -> Result<Option<f64>, ArenaError> {
-        self.populate(threads, self.slice_for(more)).map(Some)
+    /// Each thread needs a page, and enough of them to hide its start.
+    fn sample(&self, threads: usize) -> usize {
+        let page = self.part().page.bytes();
+        let share = threads * page.max(MIN_SHARE / 2);
+        (self.part().len() / 64).next_multiple_of(page).min(MAX_SAMPLE).max(share)
+    }
+
+    fn run(&mut self, threads: usize, len: usize) -> Result<f64, ArenaError> {
+        let (job, part) = (self.job, self.part());
+        let page = part.page.bytes();
+        let to = part.boundary(self.at.saturating_add(len).min(part.len()), self.at);
+        let to = if part.len() - to < page { part.len() } else { to };
+        let window = self.at..to;
+        let (began, bytes) = (now(), window.len());
+        let threads = threads.min(bytes.div_ceil(page)).max(1);
+        *job.window.lock().unwrap_or_else(PoisonError::into_inner) = (self.index, window);
+        // Threads that wait would wait awake, for the whole of a long window.
+        if bytes > MAX_SAMPLE {
+            self.team.shrink(threads);
+        }
+        let run = self.team.run(threads);
+        if let Some(error) = job.error.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            return Err(error);
+        }
+        self.at = to;
+        self.total.bytes += bytes as u64;
+        self.total.seconds += seconds(now().saturating_sub(began));
+        if bytes >= self.longest {
+            (self.longest, self.total.threads) = (bytes, run.threads);
+        }
+        Ok(bytes as f64 / f64::from(1 << 30) / run.seconds)
     }
 }

@@ -16,7 +16,7 @@ pub enum Populate {
     None,
     /// With this number of threads, but at most one per core that the process may use.
     Threads(NonZeroUsize),
-    /// With the number of threads that is fastest on the first slices.
+    /// With the number of threads that is fastest, measured while the work goes on.
     Auto,
 }
 
