@@ -84,8 +84,9 @@ impl RegistrationBuilder {
     }
 
     /// Sets whether each chunk is populated and registered before the next one, in order of
-    /// addresses, which makes the beginning usable early. Default: `false`, which populates the
-    /// whole region and then registers it.
+    /// addresses, which makes the beginning usable early. Default: `false`, which registers
+    /// chunks while later ones are populated, or, where registering may use every core, after all
+    /// are.
     pub fn by_range(mut self, by_range: bool) -> RegistrationBuilder {
         self.by_range = by_range;
         self

@@ -10,6 +10,7 @@ mod io_uring;
 mod lifetimes;
 mod mlock;
 mod nixl;
+mod pipeline;
 mod plan;
 mod policy;
 mod rollback;

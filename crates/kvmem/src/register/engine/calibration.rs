@@ -21,19 +21,20 @@ use crate::register::{Calibration, CalibrationPlan, ChunkError, Deregistered, Re
 use crate::threads::{ThreadProbe, ThreadTeam, choose_threads};
 
 /// Returns the number of threads to register with, at most `max_threads`, and the figures behind
-/// it.
+/// it. The first `populated` bytes of the first region are populated.
 pub(super) fn calibrate(
     run: &ChunkRun<'_>,
     team: &mut ThreadTeam<'_, '_>,
     plan: CalibrationPlan,
     max_threads: usize,
+    populated: usize,
 ) -> Result<(usize, Option<Calibration>), RegisterError> {
     let work = run.shared();
     let start = work.host.now();
     let (rounds, slices) = match plan {
         CalibrationPlan::Chunks { rounds } => (rounds, None),
         CalibrationPlan::Slices { rounds, slice_bytes } => {
-            (rounds, Some(SliceCursor::new(work, slice_bytes as usize)))
+            (rounds, Some(SliceCursor::new(work, slice_bytes as usize, populated)))
         }
     };
     let mut probe = RegisterProbe { run, team, rounds, slices };
@@ -106,9 +107,7 @@ struct SliceCursor<'a> {
 }
 
 impl SliceCursor<'_> {
-    fn new(work: &ChunkWork, bytes: usize) -> SliceCursor<'_> {
-        // Only the first step is certain to be populated.
-        let end = work.schedule.first().plan().steps[0].end;
+    fn new(work: &ChunkWork, bytes: usize, end: usize) -> SliceCursor<'_> {
         SliceCursor { work, bytes, next: 0, end }
     }
 

@@ -1,22 +1,24 @@
 //! *Engine*: one run, from the plans of its regions to their keys, or back.
 
 use std::any::Any;
-use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::calibration::calibrate;
 use super::chunk_work::{ChunkRun, ChunkWork};
 use super::outcome::{Calibration, Outcome};
 use super::progress::{RegisterListener, RunOptions, RunProgress};
 use super::release::IssuedKeys;
-use super::schedule::{RegionJob, Schedule};
+use super::schedule::{EngineStep, MIN_STEP, RegionJob, Schedule};
 use super::team::with_team;
 use crate::arena::{Populate, Populated, Region};
 use crate::register::plan::{CallStrategy, check_keys, check_memlock};
 use crate::register::{
-    ChunkError, Key, Limits, PlanOptions, Platform, Policy, RegisterError, Registrar,
+    CalibrationPlan, ChunkError, Key, Limits, PlanOptions, Platform, Policy, RegisterError,
+    Registrar,
 };
-use crate::threads::ThreadTeam;
+use crate::threads::{ThreadTeam, ladder};
 use crate::trace::span;
 
 /// If registering took longer than this many seconds, several threads deregister. Deregistering is
@@ -43,10 +45,69 @@ pub(in crate::register) struct EngineResult {
     pub(in crate::register) release_threads: usize,
 }
 
+/// The figures of populating, and the number of threads that was the fastest for a long range:
+/// measuring it again in each step would take a part of each.
+#[derive(Clone, Copy, Debug, Default)]
+struct Populating {
+    sum: Populated,
+    threads: Option<NonZeroUsize>,
+}
+
+/// A step that a thread populates while the others register the one before.
+struct Ahead<'a> {
+    /// Taken by the thread that populates it.
+    step: Mutex<Option<&'a EngineStep>>,
+    /// The figures so far, or why populating failed.
+    populating: Mutex<Result<Populating, RegisterError>>,
+    /// The time when the last thread had registered its chunks.
+    registered: Mutex<Duration>,
+}
+
+impl<'a> Ahead<'a> {
+    fn new(populating: Populating, start: Duration) -> Ahead<'a> {
+        let (populating, registered) = (Mutex::new(Ok(populating)), Mutex::new(start));
+        Ahead { step: Mutex::new(None), populating, registered }
+    }
+
+    fn set(&self, step: Option<&'a EngineStep>) {
+        *lock(&self.step) = step;
+    }
+
+    /// Populates the step, if there is one that no thread has taken. After a failure no more chunks
+    /// are registered.
+    fn populate(&self, engine: &Engine) -> bool {
+        let Some(step) = lock(&self.step).take() else { return false };
+        let mut populating = lock(&self.populating);
+        if let Ok(figures) = &mut *populating
+            && let Err(error) = engine.populate(step, figures)
+        {
+            *populating = Err(error);
+            engine.work.lanes.stop();
+        }
+        true
+    }
+
+    fn has_registered(&self, now: Duration) {
+        let mut registered = lock(&self.registered);
+        *registered = now.max(*registered);
+    }
+
+    /// Returns the figures of populating, and the time when the chunks were registered.
+    fn end(self) -> Result<(Populating, Duration), RegisterError> {
+        let registered = self.registered.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let populating = self.populating.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok((populating?, registered))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The figures collected during a run.
 #[derive(Debug, Default)]
 struct RunFigures {
-    populated: Populated,
+    populating: Populating,
     threads: usize,
     calibration: Option<Calibration>,
     register_seconds: f64,
@@ -137,62 +198,113 @@ impl Engine {
         }
     }
 
+    /// Populates and registers step by step. In a pipeline, a step is registered while the next one
+    /// is populated by a thread of the same team.
     fn run_steps(&self, run: &ChunkRun<'_>) -> Result<RunFigures, RegisterError> {
+        let (steps, pipelined) = self.steps();
+        let host = &*self.work.host;
         let mut figures = RunFigures::default();
         let mut chosen = None;
-        let host = &*self.work.host;
-        for step in self.work.schedule.steps() {
-            for (job, range) in step.populate {
-                self.populate(&self.jobs()[job], range, &mut figures.populated)?;
+        for (at, step) in steps.iter().enumerate() {
+            if at == 0 || !pipelined {
+                self.populate(step, &mut figures.populating)?;
             }
             let start = host.now();
+            let ahead = Ahead::new(figures.populating, start);
+            let work = |number: usize, threads: usize| {
+                // Thread 0 leads, and the others wait for it: the last thread populates.
+                if number + 1 == threads && ahead.populate(self) && threads > 1 {
+                    return;
+                }
+                run.work();
+                ahead.has_registered(host.now());
+            };
             let lead = |team: &mut ThreadTeam<'_, '_>| {
                 let threads = match chosen {
                     Some(threads) => threads,
                     None => {
-                        let (threads, calibration) = self.choose_threads(run, team)?;
+                        let (threads, calibration) = self.choose_threads(run, team, step)?;
                         figures.calibration = calibration;
                         *chosen.insert(threads)
                     }
                 };
-                team.shrink(threads);
-                self.work.lanes.open(step.open_chunks);
-                run.run(team, threads)
+                self.work.lanes.open(step.open_chunks.iter().copied());
+                let next = steps.get(at + 1).filter(|_| pipelined);
+                ahead.set(next);
+                let all = threads + usize::from(next.is_some());
+                team.shrink(all);
+                let run = run.run(team, all)?;
+                Ok::<_, RegisterError>(run.threads.saturating_sub(all - threads).max(1))
             };
-            figures.threads = with_team(host, || run.work(), lead)?.threads;
-            figures.register_seconds += host.now().saturating_sub(start).as_secs_f64();
+            figures.threads = with_team(host, work, lead)?;
+            let registered;
+            (figures.populating, registered) = ahead.end()?;
+            figures.register_seconds += registered.saturating_sub(start).as_secs_f64();
         }
         Ok(figures)
     }
 
-    /// Returns the number of threads to register with, and the figures behind it.
+    /// Returns the steps, and whether one is populated while the one before is registered. That
+    /// needs a core that registering leaves free.
+    fn steps(&self) -> (Vec<EngineStep>, bool) {
+        let schedule = &self.work.schedule;
+        if schedule.is_by_range() {
+            return (schedule.by_range(), false);
+        }
+        if self.strategy.threads >= self.work.host.cores() || schedule.populated_bytes() == 0 {
+            return (schedule.whole(), false);
+        }
+        let sampled = match self.strategy.calibration {
+            Some(CalibrationPlan::Chunks { rounds }) => {
+                2 * rounds * ladder(self.strategy.threads).count()
+            }
+            _ => 1,
+        };
+        (schedule.pipeline(sampled), true)
+    }
+
+    /// Returns the number of threads to register with, and the figures behind it. The chunks of
+    /// `step` are populated.
     fn choose_threads(
         &self,
         run: &ChunkRun<'_>,
         team: &mut ThreadTeam<'_, '_>,
+        step: &EngineStep,
     ) -> Result<(usize, Option<Calibration>), RegisterError> {
         let threads = self.strategy.threads;
         match self.strategy.calibration {
-            Some(plan) => calibrate(run, team, plan, threads),
+            Some(plan) => {
+                let chunks = &self.work.schedule.first().plan().devices[0].chunks;
+                let populated = step.open_chunks[0].min(chunks.len());
+                let populated = chunks[..populated].last().map_or(0, |chunk| chunk.end);
+                calibrate(run, team, plan, threads, populated)
+            }
             None => Ok((threads, None)),
         }
     }
 
-    fn populate(
-        &self,
-        job: &RegionJob,
-        range: Range<usize>,
-        sum: &mut Populated,
-    ) -> Result<(), RegisterError> {
+    /// Populates the ranges of a step.
+    fn populate(&self, step: &EngineStep, all: &mut Populating) -> Result<(), RegisterError> {
         let tracker = &self.work.tracker;
-        tracker.check()?;
-        let options = tracker.populate_options(sum.bytes);
-        let how = if self.populate == Populate::None { Populate::Auto } else { self.populate };
-        let done = self.work.host.populate(job.region(), range, how, &options);
-        let done = done.map_err(|error| tracker.convert_error(error))?;
-        sum.bytes += done.bytes;
-        sum.seconds += done.seconds;
-        sum.threads = sum.threads.max(done.threads);
+        for (job, range) in &step.populate {
+            tracker.check()?;
+            let is_long = range.len() >= MIN_STEP;
+            let how = match (self.populate, all.threads) {
+                (Populate::Threads(threads), _) => Populate::Threads(threads),
+                (_, Some(threads)) if is_long => Populate::Threads(threads),
+                _ => Populate::Auto,
+            };
+            let options = tracker.populate_options(all.sum.bytes);
+            let region = self.jobs()[*job].region();
+            let done = self.work.host.populate(region, range.clone(), how, &options);
+            let done = done.map_err(|error| tracker.convert_error(error))?;
+            all.sum.bytes += done.bytes;
+            all.sum.seconds += done.seconds;
+            all.sum.threads = all.sum.threads.max(done.threads);
+            if is_long {
+                all.threads = NonZeroUsize::new(done.threads);
+            }
+        }
         Ok(())
     }
 
@@ -214,7 +326,7 @@ impl Engine {
             resident_bytes: schedule.resident_bytes(),
             devices: self.registrars(),
             policy: self.strategy.policy,
-            populated: figures.populated,
+            populated: figures.populating.sum,
             threads: figures.threads,
             calibration: figures.calibration,
             register_seconds: figures.register_seconds,

@@ -4,6 +4,7 @@
 //!  for each step:   populate missing pages                                     (engine.rs)
 //!                   the first time: measure which strategy is faster           (calibration.rs)
 //!                   threads take turns at the registrars                       (chunk_work.rs)
+//!                   and meanwhile, if a core is free, one populates the next step
 //!  on any failure:  all threads stop, every key is deregistered, the first failure is returned
 //! ```
 //!

@@ -26,7 +26,8 @@ pub struct Outcome {
     /// The measurements behind that number; `None` if there was nothing to decide or too little
     /// work to measure.
     pub calibration: Option<Calibration>,
-    /// Seconds spent registering, calibration included.
+    /// Seconds spent registering, calibration included. They overlap with those of populating where
+    /// chunks were registered while later ones were populated.
     pub register_seconds: f64,
     /// The number of keys issued.
     pub keys: usize,

@@ -54,7 +54,12 @@ impl RegionJob {
     }
 }
 
-/// The work done before the next step begins.
+/// A step populates at least this much, so that starting its threads does not count.
+pub(super) const MIN_STEP: usize = 256 << 20;
+/// A region has at most this many steps: the last one is registered while nothing is populated.
+const MAX_STEPS: usize = 32;
+
+/// Ranges that are populated, and the chunks that can be registered then.
 pub(super) struct EngineStep {
     /// The ranges to populate, each with the index of its job.
     pub(super) populate: Vec<(usize, Range<usize>)>,
@@ -128,23 +133,61 @@ impl Schedule {
         self.chunks_before.iter().map(|before| before[self.jobs.len()])
     }
 
-    /// Returns the steps. By default all regions are populated before any is registered; with
-    /// `by_range`, each range is populated and then registered.
-    pub(super) fn steps(&self) -> Vec<EngineStep> {
-        let by_range = self.jobs.iter().any(|job| job.plan.steps.len() > 1);
-        if !by_range {
-            let populate =
-                self.jobs.iter().enumerate().flat_map(|(job, RegionJob { plan, .. })| {
-                    plan.populate.iter().map(move |range| (job, range.clone()))
-                });
-            return vec![EngineStep {
-                populate: populate.collect(),
-                open_chunks: self.chunk_counts().collect(),
-            }];
+    /// Returns whether each range is registered before the next is populated.
+    pub(super) fn is_by_range(&self) -> bool {
+        self.jobs.iter().any(|job| job.plan.steps.len() > 1)
+    }
+
+    /// Returns one step: all regions are populated before any is registered.
+    pub(super) fn whole(&self) -> Vec<EngineStep> {
+        let populate = self.jobs.iter().enumerate().flat_map(|(job, RegionJob { plan, .. })| {
+            plan.populate.iter().map(move |range| (job, range.clone()))
+        });
+        vec![EngineStep {
+            populate: populate.collect(),
+            open_chunks: self.chunk_counts().collect(),
+        }]
+    }
+
+    /// Returns the steps of the plans.
+    pub(super) fn by_range(&self) -> Vec<EngineStep> {
+        self.cut(|job| job.plan.steps.clone())
+    }
+
+    /// Returns steps of which one can be populated while the one before is registered. The first
+    /// has at least `sampled` chunks in each lane; if the first region has fewer, there is one step.
+    pub(super) fn pipeline(&self, sampled: usize) -> Vec<EngineStep> {
+        let devices = &self.first().plan.devices;
+        if devices.iter().any(|device| device.chunks.len() < sampled) {
+            return self.whole();
         }
+        let sampled = devices.iter().map(|device| device.chunks[..sampled].last());
+        let mut first = sampled.flatten().map(|chunk| chunk.end).max().unwrap_or(0);
+        self.cut(|job| {
+            let (len, mut start) = (job.plan.len_bytes as usize, 0);
+            let least = MIN_STEP.max(len / MAX_STEPS);
+            // A chunk of another registrar, with other ends, opens with the step in which it ends.
+            let longest = job.plan.devices.iter().min_by_key(|device| device.chunks.len());
+            let mut steps = Vec::new();
+            for end in longest.into_iter().flat_map(|device| &device.chunks).map(|chunk| chunk.end)
+            {
+                let is_long = end - start >= least && len - end >= least;
+                if end == len || is_long && end >= first {
+                    steps.push(start..end);
+                    start = end;
+                }
+            }
+            first = 0;
+            steps
+        })
+    }
+
+    /// Cuts each job at the steps that `steps` returns.
+    fn cut(&self, mut steps_of: impl FnMut(&RegionJob) -> Vec<Range<usize>>) -> Vec<EngineStep> {
         let mut steps = Vec::new();
-        for (job, RegionJob { plan, .. }) in self.jobs.iter().enumerate() {
-            for step in &plan.steps {
+        for (job, region_job) in self.jobs.iter().enumerate() {
+            let plan = &region_job.plan;
+            for step in &steps_of(region_job) {
                 let common =
                     |range: &Range<usize>| range.start.max(step.start)..range.end.min(step.end);
                 let populate = plan.populate.iter().map(common).filter(|range| !range.is_empty());

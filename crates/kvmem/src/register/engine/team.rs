@@ -26,16 +26,17 @@ impl TeamHost for PlatformHost<'_> {
     }
 }
 
-/// Calls `lead` with a team on this platform whose threads do `work` in each run.
+/// Calls `lead` with a team on this platform whose threads do `work` in each run; see
+/// [`threads::with_team`](crate::threads::with_team).
 pub(super) fn with_team<R>(
     host: &dyn Platform,
-    work: impl Fn() + Sync,
+    work: impl Fn(usize, usize) + Sync,
     lead: impl FnOnce(&mut ThreadTeam<'_, '_>) -> R,
 ) -> R {
-    crate::threads::with_team("kvmem-register", &PlatformHost(host), &|_, _| work(), lead)
+    crate::threads::with_team("kvmem-register", &PlatformHost(host), &work, lead)
 }
 
 /// Runs `work` once on a team of `threads` threads; see [`ThreadTeam::run`].
 pub(super) fn run_on_team(host: &dyn Platform, threads: usize, work: impl Fn() + Sync) -> TeamRun {
-    with_team(host, work, |team| team.run(threads))
+    with_team(host, |_, _| work(), |team| team.run(threads))
 }
