@@ -6,11 +6,11 @@
 //! *Registering* begins with one thread, because calls of several can be far slower:
 //! [`choose_threads`] doubles the number until that gains nothing, and its caller does the rest.
 //!
-//! *Populating* begins with all threads, because most machines are fastest then, and a range of half
-//! a GiB is populated in 15 ms: while one thread is measured, fifteen others would wait.
+//! *Populating* begins with all threads, because most machines are fastest then, and a range of
+//! half a GiB is populated in 15 ms: while one thread is measured, fifteen others would wait.
 //! [`do_windows`] halves the number as long as fewer threads are as fast. Where one number is 15 %
-//! faster than the other, one round decides. The rest of the work follows in windows, each a quarter
-//! of what remains. Between two of them a number that lost in one round is tried again, and
+//! faster than the other, one round decides. The rest of the work follows in windows, each a
+//! quarter of what remains. Between two of them a number that lost in one round is tried again, and
 //! one that is near: a choice made in noise is taken back.
 
 /// The number of rounds in which two numbers of threads are compared.
@@ -117,16 +117,16 @@ pub(crate) trait WindowedWork {
 
 /// A number of threads, and its speed.
 #[derive(Clone, Copy)]
-struct Rung {
+struct MeasuredThreads {
     threads: usize,
     /// The fastest round of the comparison; later the last one.
     gib_per_s: f64,
     rounds: usize,
 }
 
-impl Rung {
+impl MeasuredThreads {
     /// Returns whether this number is better: more threads must bring a speed-up.
-    fn beats(self, other: Rung) -> bool {
+    fn beats(self, other: MeasuredThreads) -> bool {
         if self.threads > other.threads {
             self.gib_per_s >= other.gib_per_s * MIN_SPEEDUP
         } else {
@@ -135,7 +135,7 @@ impl Rung {
     }
 
     /// Returns whether this number is so much faster that the other need not be tried again.
-    fn is_decisively_above(self, other: Rung) -> bool {
+    fn is_decisively_above(self, other: MeasuredThreads) -> bool {
         self.gib_per_s > other.gib_per_s * DECISIVE
     }
 
@@ -152,8 +152,8 @@ impl Rung {
 /// # Errors
 /// The first error of the work.
 pub(crate) fn do_windows<W: WindowedWork>(max: usize, work: &mut W) -> Result<(), W::Error> {
-    let rung = |threads| Rung { threads, gib_per_s: 0.0, rounds: 0 };
-    let mut rungs: Vec<Rung> = std::iter::once(max).chain(halves(max)).map(rung).collect();
+    let unmeasured = |threads| MeasuredThreads { threads, gib_per_s: 0.0, rounds: 0 };
+    let mut rungs: Vec<_> = std::iter::once(max).chain(halves(max)).map(unmeasured).collect();
     let mut best = descend(&mut rungs, work)?;
     while work.remaining() > 0 {
         let other = neighbour(&rungs, best);
@@ -178,7 +178,10 @@ pub(crate) fn do_windows<W: WindowedWork>(max: usize, work: &mut W) -> Result<()
 
 /// Compares each number of threads with the next, which is half of it, as long as fewer are as
 /// fast. Returns the index of the best.
-fn descend<W: WindowedWork>(rungs: &mut [Rung], work: &mut W) -> Result<usize, W::Error> {
+fn descend<W: WindowedWork>(
+    rungs: &mut [MeasuredThreads],
+    work: &mut W,
+) -> Result<usize, W::Error> {
     let mut best = 0;
     while let [more, fewer, ..] = &mut rungs[best..] {
         let both = work.sample(more.threads) + work.sample(fewer.threads);
@@ -202,7 +205,7 @@ fn descend<W: WindowedWork>(rungs: &mut [Rung], work: &mut W) -> Result<usize, W
 
 /// Returns the number to try beside the best: half or twice as many threads, if one round alone has
 /// decided against it, or if it is near.
-fn neighbour(rungs: &[Rung], best: usize) -> Option<usize> {
+fn neighbour(rungs: &[MeasuredThreads], best: usize) -> Option<usize> {
     let near = |other: &usize| {
         rungs.get(*other).is_some_and(|other| {
             other.rounds == 1 || other.rounds > 1 && !rungs[best].is_decisively_above(*other)

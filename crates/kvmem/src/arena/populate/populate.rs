@@ -101,7 +101,8 @@ struct PopulateJob<'a> {
     /// Whether the kernel supports `MADV_POPULATE_WRITE`.
     has_populate_write: bool,
     cores: usize,
-    /// The window that the threads populate, in the range with this index. Only the leader replaces it, between two runs.
+    /// The window that the threads populate, in the range with this index. Only the leader replaces
+    /// it, between two runs.
     window: Mutex<(usize, Range<usize>)>,
     /// Set with the first error; the other threads then stop too.
     stop: AtomicBool,

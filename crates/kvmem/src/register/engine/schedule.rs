@@ -155,7 +155,8 @@ impl Schedule {
     }
 
     /// Returns steps of which one can be populated while the one before is registered. The first
-    /// has at least `sampled` chunks in each lane; if the first region has fewer, there is one step.
+    /// has at least `sampled` chunks in each lane; if the first region has fewer, there is one
+    /// step.
     pub(super) fn pipeline(&self, sampled: usize) -> Vec<EngineStep> {
         let devices = &self.first().plan.devices;
         if devices.iter().any(|device| device.chunks.len() < sampled) {
