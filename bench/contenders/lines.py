@@ -33,6 +33,6 @@ def serve(make: Callable[..., Any]) -> None:
 
 
 def spent(start: float, cpu: float) -> dict[str, float]:
-    """Returns the wall time and the processor time since a moment, which is given by both."""
+    """Returns the wall time and the processor time since a moment, in both clocks."""
     seconds, cpu_seconds = time.perf_counter() - start, time.process_time() - cpu
     return {"seconds": seconds, "cpu_seconds": cpu_seconds}

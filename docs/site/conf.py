@@ -1,6 +1,6 @@
 """Settings of the documentation site: Sphinx reads them when ``cargo xtask site`` runs it.
 
-:mod:`pages` copies the pages of the repository to ``target/site/source``, beside generated ones:
+:mod:`pages` copies the pages of the repository to ``target/site/source``, with generated ones:
 the references of the command, of Rust, of Python, and of C and C++ as Doxygen reads the headers.
 """
 
@@ -162,19 +162,19 @@ def doxygenfile(header: str) -> str:
     return f"```{{doxygenfile}} {header}\n:sections: {SECTIONS}\n```\n"
 
 
-def beside(app: Sphinx, tree: nodes.document) -> None:
-    """Leads the links that lead to no page to the files beside the pages."""
+def to_files(app: Sphinx, tree: nodes.document) -> None:
+    """Leads the links that lead to no page to other files."""
     links = list(tree.findall(addnodes.pending_xref))
     for link in links:
         if link.get("reftype") == "myst" and not link["refdomain"]:
-            target = app.kvmem.beside(f"{link['refdoc']}.md", link["reftarget"])
+            target = app.kvmem.target_of(f"{link['refdoc']}.md", link["reftarget"])
             if target is not None:
                 new = nodes.reference("", "", *link.children, refuri=target)
                 link.replace_self(new if target else link.children)
 
 
 def resolve(app: Sphinx, tree: nodes.document, page: str) -> None:
-    """Makes links to files beside the pages relative to the page.
+    """Makes links to other files relative to the page.
 
     Sphinx knows pages only. The pages of rustdoc and copied files are written
     into the site after it, so their links carry a scheme of their own until here.
@@ -191,7 +191,7 @@ def resolve(app: Sphinx, tree: nodes.document, page: str) -> None:
 
 
 def finish(app: Sphinx, error: Exception | None) -> None:
-    """Writes what lies beside the pages, and the front page under the name that browsers open."""
+    """Writes the other files, and the front page under the name that browsers open."""
     if error is None:
         shutil.copytree(app.config.rustdoc, app.outdir / "rust", dirs_exist_ok=True)
         for path in (path for path in app.kvmem.linked if (ROOT / path).is_file()):
@@ -204,7 +204,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_config_value("command", "", "", str)
     app.add_config_value("xtask", "", "", str)
     app.connect("config-inited", generate)
-    app.connect("doctree-read", beside)
+    app.connect("doctree-read", to_files)
     app.connect("doctree-resolved", resolve)
     app.connect("build-finished", finish)
     # The files that are linked are collected in one process.

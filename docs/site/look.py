@@ -2,7 +2,7 @@
 
 ``cargo xtask site --check`` runs it as ``python look.py SITE SHOTS``. A page must have a title and
 a heading, must not be wider than the window, must be readable in both colour schemes, and must load
-everything from the site without a complaint. Pictures of some pages are kept in the folder SHOTS,
+everything from the site without a complaint. Pictures of some pages go to the folder SHOTS,
 for people to look at. First the browser looks at pages with known faults: it must see them.
 """
 
@@ -51,7 +51,7 @@ BAD = {
 
 
 class Tab:
-    """A tab of the browser, which keeps the faults that it has seen."""
+    """A tab of the browser, with the faults that it has seen."""
 
     def __init__(self, tab: Page) -> None:
         self.tab, self.name = tab, ""

@@ -28,7 +28,7 @@ from sphinx.errors import ExtensionError
 
 CHAPTERS = "docs/site/chapters.txt"
 TESTED = "docs/site/tested.txt"
-# Links to files beside the pages: `conf.py` makes them relative.
+# Links to other files: `conf.py` makes them relative.
 SCHEME = "site:"
 # Languages of blocks that do not run.
 DATA = {"text", "json", "toml", "yaml", "ini", "diff", "dockerfile", "xml", "csv"}
@@ -90,7 +90,7 @@ class Repository:
         self.parts = self.chapters((root / CHAPTERS).read_text(encoding="utf-8"))
         self.pages = list(flat(page for _, pages in self.parts for page in pages))
         self.paths = {page.path for page in self.pages}
-        # The files beside the pages that pages link.
+        # The other files that pages link.
         self.linked: set[str] = set()
 
     def chapters(self, text: str) -> list[tuple[str, list[Page]]]:
@@ -183,20 +183,20 @@ class Repository:
 
     def write(self, source: Path) -> None:
         """Writes what Sphinx reads in place of the pages: what is unchanged keeps its time."""
-        kept = set()
+        written = set()
         for page in (page for page in self.pages if not page.is_generated):
             menus = self.parts if page is self.pages[0] else [("", page.below)]
             text = self.read(page) + "".join(menu(name, pages, page) for name, pages in menus)
-            kept.add(put(source / page.path, text))
+            written.add(put(source / page.path, text))
         tracked = ["git", "ls-files", "-z", "*.png", "*.svg"]
         pictures = subprocess.run(
             tracked, cwd=self.root, check=True, capture_output=True, text=True
         )
         for path in pictures.stdout.split("\0"):
             if path and (self.root / path).is_file():
-                kept.add(put(source / path, (self.root / path).read_bytes()))
+                written.add(put(source / path, (self.root / path).read_bytes()))
         for file in source.rglob("*"):
-            if file.is_file() and file not in kept and source / "reference" not in file.parents:
+            if file.is_file() and file not in written and source / "reference" not in file.parents:
                 file.unlink()
 
     def read(self, page: Page) -> str:
@@ -262,7 +262,7 @@ class Repository:
             best = max(best, found, key=lambda each: sum(map(bool, each)))
         return best
 
-    def beside(self, page: str, target: str) -> str | None:
+    def target_of(self, page: str, target: str) -> str | None:
         """Returns where a link of a page leads that leads to no page: ``None`` if nowhere."""
         path, _, anchor = target.partition("#")
         path = normal(Path(page).parent / path)

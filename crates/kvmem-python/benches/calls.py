@@ -6,7 +6,7 @@ A row is allocate and free together, or one call of a cache.
     valgrind --tool=callgrind python crates/kvmem-python/benches/calls.py --count ROW CALLS
 
 All rows take turns, REPETITIONS times. The figure of a row is the minimum of its turns, because
-other programs can only slow it down; the median and the maximum are printed beside it. Measure an
+other programs can only slow it down; the median and the maximum are printed as well. Measure an
 installed wheel of the release profile (`pip install ./crates/kvmem-python`).
 
 The second form makes CALLS calls of one row, for a tool that counts instructions. Two runs with

@@ -402,9 +402,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--tokens", default="2048,8192,16384", help="lengths of the prompts")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument(
-        "--groups", default=",".join(GROUPS), help="what is measured beside computing"
-    )
+    parser.add_argument("--groups", default=",".join(GROUPS), help="measured next to computing")
     engine_record.add_options(parser)
     options = parser.parse_args()
     lengths = [int(it) for it in options.tokens.split(",")]

@@ -320,7 +320,7 @@ class Soak:
         self._end = time.monotonic() + self._minutes * 60
         for replica in self.replicas:
             replica.start()
-        told = time.monotonic()
+        reported = time.monotonic()
         while not self.is_over():
             time.sleep(min(self._draw.expovariate(1 / self._pause), 4 * self._pause))
             (event,) = self._draw.choices([*EVENTS], [*EVENTS.values()])
@@ -328,11 +328,11 @@ class Soak:
                 break
             if self._happens(event):
                 self.counts[event] += 1
-            if time.monotonic() - told > 30:
-                told = time.monotonic()
+            if time.monotonic() - reported > 30:
+                reported = time.monotonic()
                 outputs = sum(each.counts["outputs"] for each in self.replicas)
                 print(
-                    f"{self._end - told:.0f} s left: {outputs} outputs, "
+                    f"{self._end - reported:.0f} s remain: {outputs} outputs, "
                     f"{self.counts.total()} events, {len(self.faults.found)} faults",
                     file=sys.stderr,
                     flush=True,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import kvmem
 import pytest
-from kvmem.size import size
+from kvmem.mooncake.command import size
 
 TABLE = Path(__file__).parents[2] / "kvmem/tests/data/sizes.tsv"
 FAULTS = {

@@ -82,10 +82,10 @@ def _build(hook: str, folder: str, settings: Settings, metadata: str | None) -> 
 
 @contextlib.contextmanager
 def _stage(settings: Settings, watch: progress.Progress) -> Iterator[Path]:
-    """Gives the folder with the files that the wheel gets beside maturin's."""
-    given = (settings or {}).get("stage")
-    if given:
-        yield Path(given)
+    """Yields the folder with the files that are added to maturin's."""
+    named = (settings or {}).get("stage")
+    if named:
+        yield Path(named)
         return
     with tempfile.TemporaryDirectory(prefix="kvmem-stage-") as made:
         scripts = Path(made) / "scripts"

@@ -102,7 +102,7 @@ class Progress:
         if self._done:
             of = f" of {self._crates}" if self._done <= self._crates else ""
             text += f", crate {self._done}{of}: {self._name}"
-        # A line that wraps could not be erased. A terminal that does not tell its width says 0.
+        # A line that wraps could not be erased. A terminal that does not know its width says 0.
         width = 0
         if self._terminal is not None:
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """*Async node*: a node's calls for tasks of an event loop.
 
 A call blocks for some tens of microseconds, and for seconds while the server starts again. So calls
-run in threads of the cache, a few for all tasks. Another thread waits for events, in short turns.
+run in threads of the cache, a few for all tasks. Another thread waits for events.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ def _call(
     """Returns the coroutine that makes a call of a :class:`NodeCache` in a thread."""
 
     @functools.wraps(method)
-    async def call(self: AsyncNodeCache, /, *given: _P.args, **named: _P.kwargs) -> _T:
-        return await self._run(self._calls, functools.partial(method, self.cache), *given, **named)
+    async def call(self: AsyncNodeCache, /, *arguments: _P.args, **named: _P.kwargs) -> _T:
+        return await self._run(
+            self._calls, functools.partial(method, self.cache), *arguments, **named
+        )
 
     return call
 
@@ -54,16 +56,16 @@ class AsyncNodeCache:
         self._waits = ThreadPoolExecutor(1, "kvmem-node-events")
 
     async def _run(
-        self, where: Executor, call: Callable[_P, _T], *given: _P.args, **named: _P.kwargs
+        self, where: Executor, call: Callable[_P, _T], *arguments: _P.args, **named: _P.kwargs
     ) -> _T:
         loop = asyncio.get_running_loop()
         try:
-            result = loop.run_in_executor(where, functools.partial(call, *given, **named))
+            result = loop.run_in_executor(where, functools.partial(call, *arguments, **named))
         except RuntimeError:
             if not self.cache.closed:
                 raise
             # The threads have ended. A closed cache says so without waiting.
-            return call(*given, **named)
+            return call(*arguments, **named)
         return await result
 
     insert = _call(NodeCache.insert)
@@ -95,12 +97,12 @@ class AsyncNodeCache:
         """See :meth:`NodeCache.events`."""
         loop = asyncio.get_running_loop()
         end = loop.time() + wait
-        turn = min(wait, WAIT)
+        part = min(wait, WAIT)
         while True:
             where = self._waits if wait > 0 else self._calls
-            events = await self._run(where, self.cache.events, start, max=max, wait=turn)
-            turn = min(end - loop.time(), WAIT)
-            if events or events.lost or turn <= 0:
+            events = await self._run(where, self.cache.events, start, max=max, wait=part)
+            part = min(end - loop.time(), WAIT)
+            if events or events.lost or part <= 0:
                 return events
             start = events.next
 

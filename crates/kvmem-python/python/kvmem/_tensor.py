@@ -1,12 +1,9 @@
 """*Tensor*: kvmem's memory as a tensor of PyTorch that holds it.
 
-``torch.frombuffer`` takes the address of a buffer and releases the buffer at once. It keeps a
-reference to the object, but the object counts no view: ``close`` unmaps the memory, and ``release``
-ends the pin, while the tensor reads it. A tensor of :func:`tensor` counts as a view until the last
-tensor that shares its storage is gone. Importing this module does not import PyTorch.
-
-PyTorch keeps the object that it got the memory from as long as the storage. That object is an array
-of ctypes here, which nothing can close, and the array keeps the view.
+``torch.frombuffer`` refers to the object, but the object counts no view: ``close`` unmaps the
+memory while the tensor reads it. PyTorch holds the object that it got the memory from as long as
+the storage. That object is an array of ctypes here, which nothing can close, and the array holds a
+view. Importing this module does not import PyTorch.
 """
 
 from __future__ import annotations
@@ -54,7 +51,7 @@ def tensor(
     try:
         return _over(torch, memory, view, kind, shape, offset, strides, read_only)
     except BaseException:
-        # The traceback would keep it.
+        # The traceback would hold it.
         view.release()
         raise
 
@@ -88,7 +85,7 @@ def _over(
             limit=size,
         )
     array: Any = (ctypes.c_ubyte * (elements * size)).from_address(address)
-    # The view ends with the array, and PyTorch keeps the array.
+    # The view ends with the array, and PyTorch holds the array.
     array.view = view
     flat = torch.frombuffer(array, dtype=torch.uint8).view(kind)
     if strides is not None:
@@ -101,8 +98,7 @@ def _torch() -> Any:
         return importlib.import_module("torch")
     except ImportError as error:
         raise NotInstalledError(
-            f"PyTorch cannot be imported ({error}): pip install torch",
-            remedy="pip install torch",
+            f"PyTorch cannot be imported ({error}): pip install torch", remedy="pip install torch"
         ) from error
 
 

@@ -13,17 +13,15 @@ _FOLDER = Path(__file__).resolve().parent
 
 
 def get_include() -> str:
-    """Returns the folder of ``kvmem.h`` and ``kvmem.hpp``.
-
-    Raises :class:`NotInstalledError` if this installation has no C library.
+    """Returns the folder of ``kvmem.h`` and ``kvmem.hpp``. Raises :class:`NotInstalledError` if
+    this installation has no C library.
     """
     return _present("include", "kvmem.h")
 
 
 def get_library_dir() -> str:
-    """Returns the folder of ``libkvmem.so``, with ``pkgconfig`` and ``cmake/kvmem`` in it.
-
-    Raises :class:`NotInstalledError` if this installation has no C library.
+    """Returns the folder of ``libkvmem.so``, with ``pkgconfig`` and ``cmake/kvmem`` in it. Raises
+    :class:`NotInstalledError` if this installation has no C library.
     """
     return _present("lib", "libkvmem.so")
 

@@ -36,10 +36,10 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Prints what the options name. Returns 2 if there are none, 1 if there is no C library."""
-    options = parser()
-    given = options.parse_args(arguments)
-    if not any(vars(given).values()):
-        options.print_usage(sys.stderr)
+    commands = parser()
+    options = commands.parse_args(arguments)
+    if not any(vars(options).values()):
+        commands.print_usage(sys.stderr)
         return 2
     try:
         include, library = get_include(), get_library_dir()
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "pkgconfigdir": [f"{library}/pkgconfig"],
         "cmakedir": [f"{library}/cmake/kvmem"],
     }
-    chosen = [word for name, words in printed.items() if getattr(given, name) for word in words]
+    chosen = [word for name, words in printed.items() if getattr(options, name) for word in words]
     print(shlex.join(chosen))
     return 0
 

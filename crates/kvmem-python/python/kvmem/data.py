@@ -14,6 +14,30 @@ from ._stats import NodeStats as NodeStats
 from ._stats import OpenReport as OpenReport
 from ._stats import WriteBehindStats as WriteBehindStats
 
+__all__ = [
+    "BlockReference",
+    "BumpStats",
+    "DamagedValue",
+    "Diagnosis",
+    "DiskTierInspection",
+    "DiskTierStats",
+    "DiskTierVerification",
+    "Event",
+    "EventBatch",
+    "Key",
+    "KvCacheStats",
+    "Listed",
+    "Located",
+    "Metrics",
+    "NamespaceStats",
+    "NodeStats",
+    "OpenReport",
+    "Report",
+    "Residency",
+    "SessionListed",
+    "WriteBehindStats",
+]
+
 
 class Metrics(NamedTuple):
     """Figures of a space or pool. Sizes are in bytes."""
@@ -138,7 +162,7 @@ class Event(NamedTuple):
     kind: Literal["stored", "replaced", "removed", "evicted", "damaged", "tier_evicted"]
     """What happened. ``evicted``: its memory was needed, or its time was over. ``damaged``: it was
     removed, because its bytes did not have their checksum. ``tier_evicted``: the tier has let
-    values go whose keys it does not know; :meth:`NodeCache.locate` tells which are left.
+    values go whose keys it does not know; :meth:`NodeCache.locate` says which remain.
     """
     namespace: int
     """Number of the namespace of the key: the index in ``NodeStats.namespaces``. 65535: the event
@@ -154,7 +178,7 @@ class Located(NamedTuple):
     in_memory: bool
     """In the memory of the node."""
     in_tier: bool
-    """In the tier below it, as far as that answers without waiting for a network."""
+    """In its tier, if that answers without waiting for a network."""
 
 
 class EventBatch(Sequence[Event]):
@@ -167,7 +191,7 @@ class EventBatch(Sequence[Event]):
         self.next = next
         """Number of the next event: where the next call starts."""
         self.lost = lost
-        """Whether events after the start were lost: the server keeps the latest ones, and one that
+        """Whether events after the start were missed: the server has the latest ones, and one that
         has restarted has none of those before. Look at what
         ``list_namespace()`` returns then, and go on."""
 
@@ -220,10 +244,8 @@ class SessionListed(NamedTuple):
 
 
 class Report(Mapping[str, Any]):
-    """The result of an operation or examination.
-
-    It is a mapping with the names that the ``kvmem`` command writes as JSON, and prints like that
-    command.
+    """The result of an operation or examination. It is a mapping with the names that the ``kvmem``
+    command writes as JSON, and prints like that command.
     """
 
     __slots__ = ("data", "text")
@@ -254,12 +276,7 @@ class Diagnosis(Report):
     __slots__ = ("failed", "fix_script", "requirements")
 
     def __init__(
-        self,
-        data: dict[str, Any],
-        text: str,
-        requirements: str,
-        failed: list[str],
-        fix_script: str,
+        self, data: dict[str, Any], text: str, requirements: str, failed: list[str], fix_script: str
     ) -> None:
         super().__init__(data, text)
         self.requirements = requirements

@@ -10,14 +10,50 @@ import inspect
 from pathlib import Path
 from typing import Any, ClassVar
 
+__all__ = [
+    "CancelledError",
+    "ClosedError",
+    "DamagedValueError",
+    "DiskTierError",
+    "ExportedError",
+    "ForkedError",
+    "HeapFullError",
+    "InUseError",
+    "InvalidArgumentError",
+    "InvalidBatchError",
+    "InvalidBufferError",
+    "InvalidDescriptorError",
+    "KvmemError",
+    "MappingError",
+    "NodeDisconnectedError",
+    "NodeError",
+    "NodePermissionError",
+    "NodeReplacedError",
+    "NotAvailableError",
+    "NotInstalledError",
+    "NotReadyError",
+    "OutOfSpaceError",
+    "PinRevokedError",
+    "RegistrationError",
+    "ReservationLostError",
+    "TimeBudgetError",
+    "UnverifiedValueError",
+]
+
 
 class KvmemError(Exception):
-    """Base class of all exceptions. ``details`` has the numbers that apply, by name.
-
-    A subclass declares the attributes that it has more than its bases.
+    """Base class of all exceptions. ``details`` has the attributes that apply, by name. A subclass
+    declares the attributes that it has more than its bases.
     """
 
-    _numbers: ClassVar[tuple[str, ...]] = ()
+    value: Any
+    """The value at fault, if there is one."""
+    limit: Any
+    """The bound that it exceeds, or the limit that was reached."""
+    remedy: str | None
+    """What to do about it."""
+
+    _numbers: ClassVar[tuple[str, ...]] = ("value", "limit", "remedy")
 
     def __init_subclass__(cls) -> None:
         cls._numbers = (*cls._numbers, *inspect.get_annotations(cls))
@@ -65,9 +101,8 @@ class HeapFullError(OutOfSpaceError, RuntimeError):
 
 
 class NotReadyError(OutOfSpaceError):
-    """The initialized part of the pool is full, and more is being initialized.
-
-    ``Pool.wait_ready`` waits for it.
+    """The initialized part of the pool is full, and more is being initialized. ``Pool.wait_ready``
+    waits for it.
     """
 
     ready: int | None
@@ -87,19 +122,10 @@ class MappingError(KvmemError, MemoryError):
     """End of the range that failed."""
     errno: int | None
     """Error number of the kernel."""
-    limit: str | None
-    """Limit that was reached."""
-    remedy: str | None
-    """How to raise the limit."""
 
 
 class InvalidArgumentError(KvmemError, ValueError):
     """An argument is invalid."""
-
-    value: Any
-    """The value, if one value is at fault."""
-    limit: int | None
-    """The bound that a number exceeds."""
 
 
 class InvalidBufferError(InvalidArgumentError, BufferError):
@@ -114,9 +140,8 @@ class InvalidDescriptorError(InvalidArgumentError, OSError):
 
 
 class InvalidBatchError(InvalidArgumentError, RuntimeError):
-    """The size of a batch for :class:`kvmem.lmcache.AddressManager` is negative.
-
-    LMCache expects a ``RuntimeError``.
+    """The size of a batch for :class:`kvmem.lmcache.AddressManager` is negative. LMCache expects a
+    ``RuntimeError``.
     """
 
 
@@ -177,10 +202,6 @@ class RegistrationError(KvmemError):
     """Call that failed."""
     errno: int | None
     """Error number of the call."""
-    limit: str | None
-    """Limit that was reached."""
-    remedy: str | None
-    """How to raise the limit."""
     boundary: int | None
     """Boundary between two keys that the range crosses."""
     still_registered: int | None
@@ -200,21 +221,12 @@ class DiskTierError(KvmemError, OSError):
     """Bytes requested of the file."""
     errno: int | None
     """Error number of the kernel."""
-    remedy: str | None
-    """What to do about it."""
     failed: list[int | bytes | str] | None
     """Keys of the values that were not stored."""
 
 
 class NodeError(KvmemError):
     """A call of a node failed."""
-
-    value: int | None
-    """The number at fault, if there is one."""
-    limit: int | None
-    """The bound that it exceeds."""
-    remedy: str | None
-    """What to do about it."""
 
 
 class NodeDisconnectedError(NodeError, ConnectionError):
@@ -236,7 +248,7 @@ class NodePermissionError(NodeError, PermissionError):
     path: str | None
     """Path of the socket, unless the server has answered."""
     errno: int | None
-    """Error number of the kernel, if it keeps the user from the socket."""
+    """Error number of the kernel, if it denies the socket to the user."""
 
 
 class NodeReplacedError(NodeError, ConnectionError):
@@ -264,6 +276,3 @@ class UnverifiedValueError(NodeError, ValueError):
 
 class NotInstalledError(KvmemError, FileNotFoundError):
     """This installation lacks a part of the package, such as the C library."""
-
-    remedy: str
-    """How to install it."""

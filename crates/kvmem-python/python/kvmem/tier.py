@@ -32,18 +32,15 @@ if TYPE_CHECKING:
 
 
 class Tier(Protocol):
-    """A lower tier. Any thread may call any method: threads of the cache do.
-
-    A tier may also have ``__len__``, the number of its values: ``len`` of a cache above it counts
-    them then.
+    """A lower tier. Any thread may call any method: threads of the cache do. A tier may also have
+    ``__len__``, the number of its values: ``len`` of a cache above it counts them then.
     """
 
     def store(self, values: list[Pinned], /) -> None:
-        """Stores evicted values of different keys, unless they are superseded.
-
-        Without ``write_behind`` the thread that inserts into the cache calls this and waits. If it
-        raises, ``remove`` is called for the keys, and the values are lost. The bytes become free
-        when the pins are released.
+        """Stores evicted values of different keys, unless they are superseded. Without
+        ``write_behind`` the thread that inserts into the cache calls this and waits. If it raises,
+        ``remove`` is called for the keys, and the values are lost. The bytes become free when the
+        pins are released.
         """
 
     def ask(self, keys: list[int | bytes | str], /) -> Sequence[int | None]:

@@ -464,9 +464,9 @@ def test_what_is_wrong_is_an_error_at_the_start(server: Server) -> None:
     missing = {"kvmem": {"socket": "/nowhere/kvmem.sock", "connect_timeout": 0.3}}
     with pytest.raises(EngineError, match="NodeDisconnectedError"):
         Engine(SPEC, missing)
-    with pytest.raises(EngineError, match="socket is not given"):
+    with pytest.raises(EngineError, match="socket is missing"):
         Engine(SPEC, {})
-    with pytest.raises(EngineError, match="has no path: its names are socket"):
+    with pytest.raises(EngineError, match="has no option 'path': its names are socket"):
         Engine(SPEC, {"kvmem": {"path": "x"}})
     with pytest.raises(EngineError, match="longer than the memory of the node"):
         engine(server, page=1 << 24, gpu_chunks=1)

@@ -9,8 +9,7 @@ process, such as the one that ``llama-cpp-python`` or ``xllamacpp`` brings. Impo
 loads no library.
 """
 
-from .errors import StateError
-from .library import LlamaLibrary, find_library
+from .library import LlamaLibrary, StateError, find_library
 from .prefix_cache import PrefixCache, PrefixCacheStats
 
 __all__ = ["LlamaLibrary", "PrefixCache", "PrefixCacheStats", "StateError", "find_library"]

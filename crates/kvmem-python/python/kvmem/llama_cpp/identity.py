@@ -1,15 +1,13 @@
-"""*Identity*: what decides the bytes of a state, apart from the tokens."""
+"""*Identity*: all that decides the bytes of a state, apart from the tokens."""
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from ..storage.weights import digest, fingerprint, warn_unseen
+from ..storage.weights import digest, digest_of, fingerprint, warn_unseen
 from .library import LlamaLibrary
 
 _SPLIT = re.compile(r"(.*)-\d{5}-of-(\d{5})\.gguf")
@@ -48,5 +46,4 @@ def identity(
         "weights": parts,
         "settings": {str(name): repr(value) for name, value in settings.items()},
     }
-    text = json.dumps(fields, sort_keys=True)
-    return blake2b(text.encode(), digest_size=32).digest()
+    return digest_of(fields, 32)

@@ -16,7 +16,7 @@ from ctypes import c_bool, c_char_p, c_int32, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 from typing import Any
 
-from ..errors import InvalidArgumentError, NotInstalledError
+from ..errors import InvalidArgumentError, KvmemError, NotInstalledError
 
 _REMEDY = "pip install xllamacpp, or pass the path of libllama.so"
 
@@ -44,13 +44,18 @@ _OPTIONAL: dict[str, tuple[Any, tuple[Any, ...]]] = {
 """Functions that older releases lack."""
 
 
+class StateError(KvmemError, RuntimeError):
+    """``libllama`` has no state of a sequence, or has not written the ``limit`` bytes that it has
+    announced, but ``value``.
+    """
+
+
 class LlamaLibrary:
     """``libllama``, with the functions that :class:`PrefixCache` calls.
 
     ``library``: a loaded library of :mod:`ctypes`, or the path of a file. A process that has loaded
-    the file already gets the same library.
-
-    Raises :class:`~kvmem.NotInstalledError` if it cannot be loaded, or lacks a function.
+    the file already gets the same library. Raises :class:`~kvmem.NotInstalledError` if it cannot be
+    loaded, or lacks a function.
     """
 
     def __init__(self, library: ctypes.CDLL | str | Path) -> None:
@@ -124,7 +129,6 @@ def _text(function: Any, model: int, at: int) -> str:
 def find_library() -> LlamaLibrary:
     """Returns the ``libllama`` of this process: that of ``llama_cpp`` (llama-cpp-python) if it is
     imported, and otherwise that of ``xllamacpp``, whose extension exports the same functions.
-
     Raises :class:`~kvmem.NotInstalledError` if there is none.
     """
     for path in _candidates():

@@ -2,13 +2,12 @@
 
 The state of a sequence is one value: ``libllama`` reads and writes it as a whole. Its key is a hash
 of all its tokens. For each complete block of these tokens there is a small second value, a
-*locator*: its key is that of the block's prefix, and it names the state. A prompt that has the
-first blocks in common with the state finds the locator of the last common block, restores the whole
-state, and removes the tokens behind the common ones from the sequence.
+*locator*: its key is that of the block's prefix, and it names the state. A prompt finds the locator
+of the last common block, restores the whole state, and removes the tokens behind the common ones.
 
-This is exact where a context has the keys and values of each position, since those of a position
-depend on the tokens up to it alone. A recurrent state, or a cache with sliding windows, cannot be
-cut. Models with those restore a state only if the prompt has all its tokens.
+This is exact where a context has the keys and values of each position. A recurrent state, or a
+cache with sliding windows, cannot be cut: such models restore a state only if the prompt has all
+its tokens.
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ from typing import Any
 
 from .._kvmem import NodeCache, prefix_keys
 from ..errors import InvalidArgumentError, NodeError, OutOfSpaceError
-from .errors import StateError
 from .identity import identity
-from .library import LlamaLibrary, address_of, find_library
+from .library import LlamaLibrary, StateError, address_of, find_library
 
 _log = logging.getLogger("kvmem")
 
@@ -155,16 +153,15 @@ class PrefixCache:
         """Stores the state of a sequence, and returns the number of its tokens; 0 if it has no
         complete block, or the node had no space. ``tokens`` are those of the sequence from its
         start on, the prompt and what was generated; more are ignored. A state that the node has
-        already is not written again.
-
-        Raises :class:`StateError` if ``libllama`` does not write the state, and
-        :class:`~kvmem.InvalidArgumentError` if the sequence has more tokens than ``tokens``.
+        already is not written again. Raises :class:`StateError` if ``libllama`` does not write the
+        state, and :class:`~kvmem.InvalidArgumentError` if the sequence has more tokens than
+        ``tokens``.
         """
         count = int(self._library.llama_memory_seq_pos_max(self._memory, seq_id)) + 1
         if count > len(tokens):
             raise InvalidArgumentError(
-                f"the sequence {seq_id} has {count} tokens, and {len(tokens)} are given: pass all "
-                "tokens of the sequence",
+                f"the sequence {seq_id} has {count} tokens, and {len(tokens)} were passed: pass "
+                "all tokens of the sequence",
                 value=len(tokens),
                 limit=count,
             )
@@ -284,9 +281,7 @@ class PrefixCache:
                 yield state
 
     def _cut(self, common: int, seq_id: int) -> bool:
-        """Removes the tokens behind the common ones. Returns whether the sequence has just those
-        now.
-        """
+        """Removes the tokens behind the common ones. Returns whether only those are left."""
         count = int(self._library.llama_memory_seq_pos_max(self._memory, seq_id)) + 1
         if count > common:
             self._library.llama_memory_seq_rm(self._memory, seq_id, common, -1)

@@ -1,23 +1,18 @@
 """*LMCache*: host memory and addresses for LMCache, written against 0.5.6.
 
-The module has two parts that work independently:
-
 - A device backend (:mod:`kvmem.lmcache.device`). LMCache finds it through the entry point group
   ``lmcache.device_plugins``, and ``LMCACHE_DEVICE_BACKEND=kvmem`` chooses it. LMCache's pinned,
   NUMA, huge-page and shared memory are then regions of kvmem (:class:`HostMemory`).
 - :class:`AddressManager` does what LMCache's class of this name does, in constant or nearly
   constant time. :func:`replace_address_manager` replaces that class; the backend does so by itself.
 
-Importing this module does not import LMCache; calling its functions does. :func:`check_backend`
-raises :class:`BackendUnusedError` with the reason if LMCache's host memory is not kvmem's.
+Importing this module does not import LMCache; calling its functions does.
 """
 
 from __future__ import annotations
 
 from .._kvmem import AddressManager
-from ._replace import replace_address_manager
-from .device import check_backend
-from .errors import BackendUnusedError
+from .device import BackendUnusedError, check_backend, replace_address_manager
 from .memory import HostMemory
 
 __all__ = [

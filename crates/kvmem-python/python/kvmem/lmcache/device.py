@@ -3,18 +3,13 @@
 It is the backend of the machine's accelerator (CUDA if there is one, otherwise the CPU) with other
 host memory. Transfers, kernels, streams and interprocess handles are the ones that LMCache ships.
 
-Importing this module does not import LMCache. The first access to :data:`KvmemDeviceSpec`, which
-the entry point names, imports it: LMCache reads the attribute when it detects devices, during its
-own import. If a program reads the attribute first, that import reads it again, recursively. The
-inner access then creates the class, and both accesses return it.
+LMCache reads :data:`KvmemDeviceSpec` when it detects devices, during its own import. If a program
+reads the attribute first, that import reads it again, recursively: the inner access creates the
+class, and both accesses return it. If LMCache is configured to use this backend and cannot, the
+access raises :class:`BackendUnusedError`, which LMCache logs as a warning.
 
-If LMCache is configured to use this backend and cannot, the access raises
-:class:`BackendUnusedError`, which LMCache logs as a warning. :func:`check_backend` checks that
-the backend is used.
+Environment variables, other than ``LMCACHE_DEVICE_BACKEND``:
 
-Environment variables:
-
-- ``LMCACHE_DEVICE_BACKEND=kvmem`` chooses this backend.
 - ``KVMEM_LMCACHE_BASE``: name of another LMCache backend to build upon.
 - ``KVMEM_LMCACHE_DEVICES`` and ``KVMEM_LMCACHE_PAGES``: ``devices`` and ``pages`` of
   :class:`~kvmem.lmcache.HostMemory`.
@@ -31,17 +26,40 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..storage.errors import UnsupportedVersionError
-from ..storage.versions import check_version
-from ._replace import HOME, replace_address_manager
-from ._version import SUPPORTED
-from .errors import BackendUnusedError
+from .._kvmem import AddressManager
+from ..errors import KvmemError
+from ..storage.versions import UnsupportedVersionError, check_version
 from .memory import HostMemory
 
 _log = logging.getLogger("kvmem")
 
 NAME = "kvmem"
 """Value of ``LMCACHE_DEVICE_BACKEND`` that chooses this backend."""
+HOME = "lmcache.v1.memory_management"
+"""The module of LMCache's AddressManager."""
+SUPPORTED = ("0.5.6", "0.6")
+"""First supported version of LMCache, and the first one that is not."""
+
+
+class BackendUnusedError(KvmemError, ImportError):
+    """LMCache's host memory is not kvmem's, although kvmem's was requested."""
+
+
+def replace_address_manager() -> int:
+    """Replaces LMCache's class by :class:`AddressManager`, in its module and in every module that
+    has imported it from there. Returns the number of modules: 0 if the class was replaced before.
+    Existing heaps do not change. Raises ``ImportError`` without LMCache.
+    """
+    theirs = importlib.import_module(HOME).AddressManager
+    if theirs is AddressManager:
+        return 0
+    replaced = 0
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "lmcache" and vars(module).get("AddressManager") is theirs:
+            vars(module)["AddressManager"] = AddressManager
+            replaced += 1
+    _log.info("LMCache's AddressManager replaced in %d modules", replaced)
+    return replaced
 
 
 def is_chosen() -> bool:
@@ -50,9 +68,7 @@ def is_chosen() -> bool:
 
 
 def base_spec() -> type[Any]:
-    """Returns the DeviceSpec to build upon: the one that the environment names, otherwise CUDA's if
-    it is available, otherwise the CPU's.
-    """
+    """Returns the DeviceSpec that the environment names, or else CUDA's, or else the CPU's."""
     from lmcache.v1.platform.base.device_spec import DeviceSpec
 
     named = os.environ.get("KVMEM_LMCACHE_BASE", "").strip().lower()
@@ -79,9 +95,7 @@ def base_spec() -> type[Any]:
 
 
 class MemoryOps:
-    """LMCache's operations that allocate and free host memory, by a :class:`HostMemory`. A mixin
-    for the operations of another backend.
-    """
+    """A mixin of LMCache's operations that allocate and free host memory."""
 
     host_memory: HostMemory
 
@@ -114,23 +128,11 @@ class MemoryOps:
     def alloc_shm_pinned_ptr(self, size: int, shm_name: str = "") -> int:
         return self._allocate(lambda: self.host_memory.allocate_shared(size, shm_name))
 
-    def free_pinned_ptr(self, ptr: int) -> None:
+    def free_pinned_ptr(self, ptr: int, size: int | None = None, shm_name: str = "") -> None:
         self.host_memory.free(ptr)
 
-    def free_pinned_numa_ptr(self, ptr: int, size: int | None = None) -> None:
-        self.host_memory.free(ptr)
-
-    def free_numa_ptr(self, ptr: int, size: int | None = None) -> None:
-        self.host_memory.free(ptr)
-
-    def free_hugepage_pinned_ptr(self, ptr: int, size: int = 0) -> None:
-        self.host_memory.free(ptr)
-
-    def free_hugepage_pinned_numa_ptr(self, ptr: int, size: int = 0) -> None:
-        self.host_memory.free(ptr)
-
-    def free_shm_pinned_ptr(self, ptr: int, size: int = 0, shm_name: str = "") -> None:
-        self.host_memory.free(ptr)
+    free_pinned_numa_ptr = free_numa_ptr = free_hugepage_pinned_ptr = free_pinned_ptr
+    free_hugepage_pinned_numa_ptr = free_shm_pinned_ptr = free_pinned_ptr
 
 
 OPERATIONS = [name for name in vars(MemoryOps) if name.startswith(("alloc_", "free_"))]
@@ -204,8 +206,7 @@ def _make() -> type[Any]:
         return made
     if is_chosen() and not _has_torch():
         raise BackendUnusedError(
-            f"LMCACHE_DEVICE_BACKEND={NAME} is set, but PyTorch cannot be imported. Without "
-            "PyTorch "
+            f"LMCACHE_DEVICE_BACKEND={NAME} is set, but PyTorch cannot be imported. Without it "
             "LMCache uses no backend, so its host memory is NOT kvmem's: install PyTorch, or unset "
             "the variable",
             remedy="pip install torch",
@@ -230,9 +231,7 @@ def __getattr__(name: str) -> Any:
 
 
 def check_backend() -> None:
-    """Raises :class:`BackendUnusedError`, with the reason, unless LMCache's host memory in this
-    process is kvmem's.
-    """
+    """Raises :class:`BackendUnusedError` unless LMCache's host memory here is kvmem's."""
     if not is_chosen():
         chosen = os.environ.get("LMCACHE_DEVICE_BACKEND")
         raise BackendUnusedError(
@@ -244,8 +243,7 @@ def check_backend() -> None:
     operations = getattr(lmcache, "device_ops", None)
     if not isinstance(operations, MemoryOps):
         raise BackendUnusedError(
-            "LMCache uses its own host memory: it was imported before "
-            f"LMCACHE_DEVICE_BACKEND={NAME} "
-            f"was set, or rejected the backend (its operations are {type(operations).__name__})",
+            f"LMCache uses its own host memory: LMCACHE_DEVICE_BACKEND={NAME} was set after its "
+            f"import, or it rejected the backend (its operations are {type(operations).__name__})",
             remedy="set the variable before LMCache is imported, and see LMCache's log",
         )

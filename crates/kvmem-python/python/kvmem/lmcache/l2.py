@@ -1,40 +1,21 @@
 """*L2*: LMCache's second level in kvmem's stores. Importing this module imports LMCache.
 
-LMCache's server loads the class by its type ``plugin``:
+LMCache's server loads the class by its type ``plugin``, with ``adapter_params``: the options of
+:class:`kvmem.storage.StorageOptions`, and ``threads``, the number of threads for each of stores,
+look-ups and loads. docs/distributed/lmcache.md describes keys, locks and weights.
 
-.. code-block:: json
+**Completion.** LMCache submits a task and waits for a descriptor of its kind to become readable. A
+thread of the adapter makes the call, notes the result, and then writes to the descriptor. The
+descriptors of the library's rings cannot stand for tasks: a result needs checksums afterwards.
 
-    {"type": "plugin", "module_path": "kvmem.lmcache.l2", "class_name": "KvmemL2Adapter",
-     "adapter_params": {"disk": "/mnt/nvme/lmcache", "disk_bytes": "1TiB"}}
-
-``adapter_params`` has the options of :class:`kvmem.storage.StorageOptions`; ``threads`` is the
-number of threads for each of stores, look-ups and loads.
-
-**Completion.** LMCache submits a task and waits for a descriptor of its kind to become readable.
-A thread of the adapter makes the call of the store, notes the result, and then writes to the
-descriptor. The library's own rings have descriptors of their own, one for each thread that
-transfers, and a result needs checksums after the transfer. So no descriptor of a ring can stand
-for a task.
-
-**Memory.** LMCache keeps the memory of a task until it has the result. Values of a disk are
-therefore transferred from and to that memory directly. Its whole range is registered with the
-rings of the file, shared memory included, and transfers are those of fixed buffers.
-
-**Locks.** A look-up on a node pins the values that it finds until LMCache unlocks them. A disk
-evicts in the order of last use, and a value that is evicted before its load is a miss.
-
-**Keys.** The key of an object is a digest of all fields of LMCache's key: model, rank, group, salt
-and hash; and of the model's weights (see :mod:`kvmem.storage.weights`), by the files of the model
-as this server sees them, or by the option ``weights``: a text, or an object with a text for each
-model. LMCache's keys have neither the data type of the cache nor an adapter: servers whose engines
-differ in these need different ``weights`` or ``namespace``, and requests for adapters a salt.
+**Memory.** LMCache holds the memory of a task until it has the result. Values of a disk are
+therefore transferred from and to that memory directly, by fixed buffers.
 """
 
 from __future__ import annotations
 
 import ctypes
 import hashlib
-import json
 import logging
 import threading
 import time
@@ -51,8 +32,8 @@ from ..errors import ClosedError, InvalidArgumentError
 from ..storage import StorageOptions, Value, ValueStore, check_version, open_store
 from ..storage.disk import DiskStore
 from ..storage.parents import KnownParents
-from ..storage.weights import fingerprint, warn_unseen
-from ._version import SUPPORTED
+from ..storage.weights import digest_of, weights_of
+from .device import SUPPORTED
 
 _log = logging.getLogger("kvmem")
 _T = TypeVar("_T")
@@ -80,17 +61,11 @@ class WeightsByModel:
             since, known = self._known.get(model, (0.0, ""))
         if known and now - since < _FRESH:
             return known
-        found = self._options.weights_of(model)
-        if found is None:
-            found = fingerprint(model)
-            if found is None:
-                warn_unseen(
-                    model,
-                    'set "weights" of "adapter_params" to a text that changes with them, or to '
-                    '{"MODEL": "TEXT"}',
-                )
-        text = json.dumps(found).encode()
-        known = hashlib.blake2b(text, digest_size=16).hexdigest()
+        remedy = (
+            'set "weights" of "adapter_params" to a text that changes with them, or to '
+            '{"MODEL": "TEXT"}'
+        )
+        known = digest_of(weights_of(model, self._options.weights_of(model), remedy), 16).hex()
         with self._lock:
             self._known[model] = (now, known)
         return known
@@ -172,9 +147,8 @@ class Tasks:
 
 
 class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
-    """LMCache's adapter over a :class:`~kvmem.storage.ValueStore`.
-
-    Raises :class:`~kvmem.InvalidArgumentError`, :class:`~kvmem.DiskTierError` and
+    """LMCache's adapter over a :class:`~kvmem.storage.ValueStore`. Raises
+    :class:`~kvmem.InvalidArgumentError`, :class:`~kvmem.DiskTierError` and
     :class:`~kvmem.storage.UnsupportedVersionError` when LMCache starts.
     """
 
@@ -232,9 +206,7 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return [digest(key, weights[key.model_name]) for key in keys]
 
     def _note(self, keys: list[Any], digests: list[bytes]) -> None:
-        """Notes the order of the objects of a prompt: those of each rank and group of layers follow
-        each other.
-        """
+        """Notes the order of the objects of a prompt, for each rank and group of layers."""
         chains: dict[Any, list[bytes]] = {}
         for key, each in zip(keys, digests, strict=True):
             of = (key.model_name, key.kv_rank, key.object_group_id, key.cache_salt)
@@ -329,15 +301,11 @@ class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
         return self._loads.take(task_id)
 
     def _submit(
-        self,
-        tasks: Tasks,
-        work: Callable[[], _T],
-        failed: Callable[[], _T],
-        memory: object = None,
+        self, tasks: Tasks, work: Callable[[], _T], failed: Callable[[], _T], memory: object = None
     ) -> int:
-        """Submits a task, whose memory is kept until it has ended."""
+        """Submits a task, whose memory is held until it has ended."""
 
-        def run(kept: object = memory) -> _T:
+        def run(held: object = memory) -> _T:
             return work()
 
         task = self._number()

@@ -1,8 +1,5 @@
 """*Host memory*: regions by address, as LMCache allocates and frees them.
 
-An engine with a C-style interface identifies memory by a pointer alone. This module therefore keeps
-the region, its registration and the name of a shared segment under the pointer until it is freed.
-
 A shared segment must have a name under ``/dev/shm``, by which LMCache's other processes open it.
 kvmem's own shared memory has no name, so this module creates the segment, reserves all of its pages
 at once, and makes it a region. A full ``/dev/shm`` is then an error, and not a ``SIGBUS`` later.
@@ -54,9 +51,8 @@ class HostMemory:
         self, size: int, *, numa: int | None = None, hugepages: bool = False, pinned: bool = True
     ) -> int:
         """Allocates ``size`` zeroed bytes and returns their address. ``numa``: node that they must
-        come from. ``hugepages``: fail unless all pages have 2 MiB.
-
-        Raises :class:`InvalidArgumentError`, :class:`MappingError`, :class:`RegistrationError` and
+        come from. ``hugepages``: fail unless all pages have 2 MiB. Raises
+        :class:`InvalidArgumentError`, :class:`MappingError`, :class:`RegistrationError` and
         :class:`NotAvailableError`. After an error nothing is left mapped.
         """
         region = Region(
@@ -70,9 +66,8 @@ class HostMemory:
 
     def allocate_shared(self, size: int, name: str) -> int:
         """Allocates ``size`` zeroed bytes that other processes can open as ``/dev/shm/NAME``, and
-        returns their address. An existing segment of that name loses it.
-
-        Raises :class:`InvalidArgumentError`, :class:`MappingError`, :class:`RegistrationError`,
+        returns their address. An existing segment of that name loses it. Raises
+        :class:`InvalidArgumentError`, :class:`MappingError`, :class:`RegistrationError`,
         :class:`NotAvailableError`, and ``OSError`` if there is no space for the segment.
         """
         plain = name.lstrip("/")
@@ -100,9 +95,8 @@ class HostMemory:
             os.close(fd)
 
     def free(self, pointer: int) -> None:
-        """Frees the memory at ``pointer``, and removes the name of a shared segment.
-
-        Raises :class:`InvalidArgumentError` if no memory was allocated there. Raises
+        """Frees the memory at ``pointer``, and removes the name of a shared segment. Raises
+        :class:`InvalidArgumentError` if no memory was allocated there. Raises
         :class:`~kvmem.ExportedError`, and keeps the memory, while views exist.
         """
         with self._lock:

@@ -1,6 +1,4 @@
-"""*Circuit*: stops calls to processes that have failed recently.
-
-A call to a process that hangs or is gone costs its deadline. It must not be repeated all the time.
+"""*Circuit*: stops calls to processes that have failed recently: each costs its deadline.
 
 *The master.* When a call to it fails, the circuit *opens*: further calls fail at once, and one
 thread probes in the background, ``retry`` seconds after each failed probe. The first answer closes
@@ -72,12 +70,6 @@ class Circuit:
         with self._lock:
             self._listeners.append(listener)
 
-    def unlisten(self, listener: Callable[[], object]) -> None:
-        """Removes a listener."""
-        with self._lock:
-            if listener in self._listeners:
-                self._listeners.remove(listener)
-
     def stop(self) -> None:
         """Stops probing."""
         self._stopped.set()
@@ -133,9 +125,8 @@ class SegmentBackoff:
 
     def allow(self, names: Iterable[str], *, trying: bool = True) -> str | None:
         """Returns None if one of the segments may be called now; otherwise the name of one, and how
-        long it is still skipped.
-
-        ``trying``: the caller does call it. After a pause only the first such caller is allowed to.
+        long it is still skipped. ``trying``: the caller does call it. After a pause only the first
+        such caller is allowed to.
         """
         now = self._clock()
         blocked: str | None = None

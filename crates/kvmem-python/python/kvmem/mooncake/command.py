@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from .. import InvalidArgumentError, KvmemError, NodeCache, Pool, connect, doctor
-from ..size import size
+from .._kvmem import parse_size
 from . import engine
 from .segment import serve
 
@@ -21,48 +21,63 @@ def parser() -> argparse.ArgumentParser:
     options = argparse.ArgumentParser(
         prog="kvmem serve-mooncake",
         description="Map and populate memory of this host, mount it as a segment of a Mooncake "
-        "cluster, "
-        "and unmount it on Ctrl-C or SIGTERM",
+        "cluster, and unmount it on Ctrl-C or SIGTERM",
     )
+    for name, metavar, kind, default, about in (
+        ("node", "SOCKET", str, None, "lend memory of the node whose server answers at SOCKET"),
+        (
+            "server-users",
+            "UID,…",
+            _users,
+            (),
+            "users whose node is trusted (default: this user and root)",
+        ),
+        ("master", "HOST:PORT", str, engine.MASTER, "master of the cluster (default: %(default)s)"),
+        (
+            "host",
+            "ADDRESS",
+            str,
+            engine.LOCAL,
+            "address by which others reach this host, and the only one that the engine's ports "
+            "answer on (default: %(default)s)",
+        ),
+        (
+            "peers",
+            "NETWORK,…",
+            str,
+            "",
+            "networks to answer to, such as 10.0.0.0/24 (default: any peer that reaches ADDRESS)",
+        ),
+        (
+            "pages",
+            "PAGES,…",
+            str,
+            None,
+            f"page sizes to try, of 1G, 2M, thp, 4k (default: {_PAGES})",
+        ),
+        (
+            "numa",
+            "POLICY",
+            str,
+            None,
+            "NUMA placement: bind:0 or interleave:0-1 (default: any node)",
+        ),
+        ("timeout", "SECONDS", float, 10.0, "time to wait for the master (default: %(default)s)"),
+        (
+            "deadline",
+            "SECONDS",
+            float,
+            engine.DEADLINE,
+            "deadline of each call to the master (default: %(default)s)",
+        ),
+        ("every", "SECONDS", float, 60.0, "time between two status lines (default: %(default)s)"),
+    ):
+        options.add_argument(f"--{name}", metavar=metavar, type=kind, default=default, help=about)
     options.add_argument(
         "--size",
         type=size,
         required=True,
-        help="amount of memory, in bytes or with a unit: 64GiB (GiB is 2^30 bytes, GB is 10^9, G "
-        "is "
-        "GiB)",
-    )
-    options.add_argument(
-        "--node",
-        metavar="SOCKET",
-        help="lend memory of the node whose server answers at SOCKET, such as kvmem serve, instead "
-        "of own memory",
-    )
-    options.add_argument(
-        "--server-users",
-        type=_users,
-        default=(),
-        metavar="UID,…",
-        help="users whose node is trusted (default: this user and root)",
-    )
-    options.add_argument(
-        "--master",
-        default=engine.MASTER,
-        metavar="HOST:PORT",
-        help="master of the cluster (default: %(default)s)",
-    )
-    options.add_argument(
-        "--host",
-        default=engine.LOCAL,
-        metavar="ADDRESS",
-        help="address by which others reach this host, and the only one that the engine's ports "
-        "answer on (default: %(default)s)",
-    )
-    options.add_argument(
-        "--peers",
-        default="",
-        metavar="NETWORK,…",
-        help="networks to answer to, such as 10.0.0.0/24 (default: any peer that reaches ADDRESS)",
+        help="amount of memory, in bytes or with a unit: 64GiB (GiB is 2^30 bytes, GB is 10^9)",
     )
     options.add_argument(
         "--expose",
@@ -70,39 +85,15 @@ def parser() -> argparse.ArgumentParser:
         help="let the engine's ports answer on every address of this machine: every process that "
         "reaches one can read and write the memory",
     )
-    options.add_argument(
-        "--pages",
-        metavar="PAGES,…",
-        help="page sizes to try, in order of preference, of 1G, 2M, thp and 4k (default: "
-        f"{_PAGES})",
-    )
-    options.add_argument(
-        "--numa",
-        metavar="POLICY",
-        help="NUMA placement: bind:0 or interleave:0-1 (default: any node)",
-    )
-    options.add_argument(
-        "--timeout",
-        type=float,
-        default=10.0,
-        metavar="SECONDS",
-        help="time to wait for the master (default: %(default)s)",
-    )
-    options.add_argument(
-        "--deadline",
-        type=float,
-        default=engine.DEADLINE,
-        metavar="SECONDS",
-        help="deadline of each call to the master (default: %(default)s)",
-    )
-    options.add_argument(
-        "--every",
-        type=float,
-        default=60.0,
-        metavar="SECONDS",
-        help="time between two status lines (default: %(default)s)",
-    )
     return options
+
+
+def size(text: str) -> int:
+    """Parses a number of bytes: ``64GiB`` and ``64G`` are the same, ``64GB`` is less."""
+    try:
+        return parse_size(text)
+    except InvalidArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _users(text: str) -> tuple[int, ...]:
@@ -116,32 +107,29 @@ def _users(text: str) -> tuple[int, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command. Returns its exit status: 0 after a signal, 1 if it failed, 2 if the options
-    are invalid.
-    """
-    given = parser().parse_args(arguments)
+    """Runs the command. Returns 0 after a signal, 1 if it failed, 2 if the options are invalid."""
+    options = parser().parse_args(arguments)
     try:
-        engine.address(given.master)
+        engine.address(options.master)
         engine.module()
-        if given.node is None and not _can_give(given):
+        if options.node is None and not _can_give(options):
             return 1
-        with _memory(given) as memory:
-            if given.expose:
+        with _memory(options) as memory:
+            if options.expose:
                 print(
                     "kvmem: --expose: every process that reaches any address of this machine can "
-                    "read "
-                    "and write the lent memory",
+                    "read and write the lent memory",
                     file=sys.stderr,
                 )
             lent = serve(
                 memory,
-                given.master,
-                nbytes=given.size if isinstance(memory, NodeCache) else None,
-                host=given.host,
-                timeout=given.timeout,
-                deadline=given.deadline,
-                expose=given.expose,
-                peers=given.peers,
+                options.master,
+                nbytes=options.size if isinstance(memory, NodeCache) else None,
+                host=options.host,
+                timeout=options.timeout,
+                deadline=options.deadline,
+                expose=options.expose,
+                peers=options.peers,
             )
             with lent as segment:
                 if isinstance(memory, Pool):
@@ -154,11 +142,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     seconds = time.monotonic() - start
                     print(
                         f"kvmem: {segment.nbytes} bytes at {segment.name} for {seconds:.0f} s, "
-                        f"the master at {given.master} {answers}",
+                        f"the master at {options.master} {answers}",
                         flush=True,
                     )
 
-                number = segment.wait(every=given.every, status=status)
+                number = segment.wait(every=options.every, status=status)
                 print(f"kvmem: unmounted, after signal {number}", flush=True)
     except ValueError as error:
         print(f"kvmem: {error}", file=sys.stderr)
@@ -171,9 +159,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _can_give(given: argparse.Namespace) -> bool:
+def _can_give(options: argparse.Namespace) -> bool:
     """Asks the doctor for a pool; prints what is missing."""
-    found = doctor(given.size, pages=given.pages or _PAGES, shared=True, pinned=False)
+    found = doctor(options.size, pages=options.pages or _PAGES, shared=True, pinned=False)
     if not found.passes:
         print(found, end="", file=sys.stderr)
         print(
@@ -184,22 +172,22 @@ def _can_give(given: argparse.Namespace) -> bool:
 
 
 @contextlib.contextmanager
-def _memory(given: argparse.Namespace) -> Iterator[Pool | NodeCache]:
+def _memory(options: argparse.Namespace) -> Iterator[Pool | NodeCache]:
     """Makes a pool, or connects to the node whose memory is lent."""
-    if given.node is None:
-        pages = given.pages or _PAGES
+    if options.node is None:
+        pages = options.pages or _PAGES
         with Pool(
-            given.size, pages=pages, numa=given.numa, shared=True, progress=_ProgressLine()
+            options.size, pages=pages, numa=options.numa, shared=True, progress=_ProgressLine()
         ) as pool:
             yield pool
         return
     for name in ("pages", "numa"):
-        if getattr(given, name) is not None:
+        if getattr(options, name) is not None:
             raise InvalidArgumentError(
-                f"--{name} is {getattr(given, name)}, and the memory of a node has its pages "
+                f"--{name} is {getattr(options, name)}, and the memory of a node has its pages "
                 f"already: give --{name} to its server"
             )
-    with connect(given.node, server_users=given.server_users) as node:
+    with connect(options.node, server_users=options.server_users) as node:
         yield node
 
 

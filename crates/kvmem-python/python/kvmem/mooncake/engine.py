@@ -3,19 +3,15 @@
 This module hides five properties of the wheel from its users.
 
 - Its first connection to a master that is gone or hangs is retried for up to a minute and a half,
-  and holds the GIL all the time. Therefore this module first checks that the master answers, and
-  limits the retries.
-- Its calls wait half a minute for a peer that hangs, and Ctrl-C does not interrupt them. Therefore
-  worker threads make the calls, with a deadline (see :mod:`.calls`), and a peer that failed is
-  skipped for a while (see :mod:`.circuit`). The engine's own limits are set to twice the deadline
-  by ``MC_RPC_TIMEOUT_MS`` and its siblings, unless the environment sets them. An abandoned call
-  then ends soon, and its memory becomes free.
-- Its ports answer on every address of the host. Therefore they are limited to one address (see
-  :mod:`.ports`).
-- The address that it announces to its peers is any address of the host. Therefore
-  ``MC_TCP_BIND_ADDRESS`` names the address.
-- In a forked child its threads do not exist. Therefore calls in a child raise
-  :class:`~kvmem.ForkedError`.
+  and holds the GIL all the time. This module first checks that the master answers, and limits the
+  retries.
+- Its calls wait half a minute for a peer that hangs, and Ctrl-C does not interrupt them. Worker
+  threads make the calls, with a deadline (:mod:`kvmem._calls`), and a peer that failed is skipped
+  for a while (:mod:`.circuit`). The engine's own limits are set to twice the deadline, unless the
+  environment sets them: an abandoned call then ends soon, and its memory becomes free.
+- Its ports answer on every address of the host. They are limited to one (:mod:`.ports`).
+- It announces any address of the host to its peers. ``MC_TCP_BIND_ADDRESS`` names the address.
+- In a forked child its threads do not exist: calls raise :class:`~kvmem.ForkedError` there.
 """
 
 from __future__ import annotations
@@ -31,13 +27,13 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypedDict
 
-from ..errors import ClosedError, ForkedError, InvalidArgumentError
+from .._calls import CLOSED, Call, CallQueue, HeldViews
+from ..errors import ClosedError, ForkedError, InvalidArgumentError, KvmemError
 from ..storage.versions import check_version
 from . import errors
-from .calls import CLOSED, Call, CallQueue, HeldViews
 from .circuit import Circuit, SegmentBackoff, circuit_open
 from .ports import Ports
 
@@ -74,12 +70,9 @@ _LIMITS = {
     "MC_TCP_STATUS_TIMEOUT_SEC": 1,
     "MC_HANDSHAKE_CONNECT_TIMEOUT": 1,
 }
-"""The engine's own limits, and their units per second. Each is set to twice the deadline, so the
-deadline passes first.
-"""
+"""The engine's own limits, and their units per second. Each is set to twice the deadline."""
 _SETUP_TRIES = "3"
-"""Number of times that the engine tries to connect, each time on another port. Its default is 20.
-"""
+"""Number of times that the engine tries to connect, each time on another port."""
 
 
 def module() -> Any:
@@ -111,11 +104,9 @@ def address(master: str) -> tuple[str, int]:
 
 
 def answers(master: str, timeout: float = 1.0) -> bool:
-    """Returns whether a master answers at an address.
-
-    A listening socket proves too little: the kernel still accepts connections for a process that
-    hangs. The function therefore sends bytes that are no request, upon which a master closes the
-    connection.
+    """Returns whether a master answers at an address. A listening socket proves too little: the
+    kernel still accepts connections for a process that hangs. The function therefore sends bytes
+    that are no request, upon which a master closes the connection.
     """
     try:
         with socket.create_connection(address(master), timeout) as connection:
@@ -151,14 +142,10 @@ def wait_for(master: str, timeout: float) -> None:
 
 
 class EngineOptions(TypedDict, total=False):
-    """How an engine connects to its cluster: keyword arguments of :func:`serve` and
-    :class:`Store`.
-    """
+    """How :func:`serve` and :class:`Store` connect to a cluster: their keyword arguments."""
 
     host: str
-    """Address by which others reach this host, and the only one that the engine's ports answer on.
-    Default: 127.0.0.1.
-    """
+    """Address of this host for others, the only one that the ports answer on: 127.0.0.1."""
     protocol: str
     """Transport of the bytes. Default: ``tcp``."""
     devices: str
@@ -172,9 +159,7 @@ class EngineOptions(TypedDict, total=False):
     expose: bool
     """Leave the ports open on every address of this machine. Default: no."""
     peers: str | Iterable[str]
-    """Networks, such as ``10.0.0.0/24``, that the ports answer to. Default: any peer that reaches
-    ``host``.
-    """
+    """Networks, such as ``10.0.0.0/24``, that the ports answer to. Default: any."""
 
 
 class Engine:
@@ -261,8 +246,7 @@ class Engine:
         if not self.is_ours():
             raise ForkedError(
                 "the connection to the cluster was made before this process was forked, and stays "
-                "with "
-                "the parent: make another one here"
+                "with the parent: make another one here"
             )
         return self._client
 
@@ -286,9 +270,8 @@ class Engine:
         nbytes: int | None = None,
     ) -> Any:
         """Calls ``work`` with the client and returns its result. ``nbytes`` is the number of bytes
-        that it transfers; None means that it only calls the master.
-
-        Raises :class:`~kvmem.ClosedError`, :class:`CircuitOpenError` and :class:`DeadlineError`.
+        that it transfers; None means that it only calls the master. Raises
+        :class:`~kvmem.ClosedError`, :class:`CircuitOpenError` and :class:`DeadlineError`.
         """
         client = self.client
         if self._calls.closed:
@@ -314,15 +297,11 @@ class Engine:
         held: HeldViews | None = None,
         nbytes: int | None = None,
     ) -> int:
-        """Makes a :meth:`call` whose result is a code. Returns the code, or raises if it is an
-        error.
-        """
+        """Makes a :meth:`call` whose result is a code. Returns it, or raises if it is an error."""
         return self.check(self.call(doing, work, key, held, nbytes), doing, key)
 
     def call_without_deadline(self, work: Callable[[Any], Any]) -> Any:
-        """Calls ``work`` without a deadline, for long work such as registering memory. Ctrl-C ends
-        the wait.
-        """
+        """Calls ``work`` without a deadline, such as to register memory. Ctrl-C ends the wait."""
         client = self.client
         return self._calls.submit(lambda: work(client)).wait()
 
@@ -336,8 +315,7 @@ class Engine:
         what = doing if key is None else f"{doing} {key!r}"
         raise errors.DeadlineError(
             f"cannot {what}: the call took longer than {deadline:.3g} s (code {errors.TIMED_OUT}); "
-            "the engine's call goes on, and its "
-            "result is dropped: try again, or raise the deadline",
+            "the engine's call goes on, and its result is dropped: try again, or set a later one",
             code=errors.TIMED_OUT,
             key=key,
             seconds=deadline,
@@ -361,6 +339,19 @@ class Engine:
                 self.report(one)
             raise
 
+    def replicas(self, keys: list[str]) -> dict[str, tuple[list[str], int | None]]:
+        """Returns the segments of objects that exist, and their lengths in bytes."""
+        found = self.call("look for", lambda it: it.batch_get_replica_desc(keys), keys[0])
+        return {key: _replicas(replicas) for key, replicas in found.items()}
+
+    def blame(self, keys: list[str]) -> None:
+        """Skips the segments of objects for a while, because a transfer failed."""
+        if keys:
+            # The master may be at fault.
+            with contextlib.suppress(KvmemError):
+                for segments, _ in self.replicas(keys).values():
+                    self.segments.fail(segments)
+
     def report(self, error: errors.StoreError) -> errors.StoreError:
         """Opens the circuit or starts a probe, if the error is of that kind. Returns the error."""
         if errors.is_master(error.code):
@@ -370,9 +361,7 @@ class Engine:
         return error
 
     def probe(self) -> None:
-        """Makes a call to the master. Raises :class:`UnreachableError` if it does not answer within
-        the deadline.
-        """
+        """Calls the master. Raises :class:`UnreachableError` if it misses the deadline."""
         doing = f"reach the master at {self.master}"
         if not answers(self.master, self.deadline):
             raise errors.error(errors.MASTER_GONE, doing)
@@ -394,10 +383,8 @@ class Engine:
         self, before: Callable[[], object] = lambda: None, then: Callable[[], object] = lambda: None
     ) -> bool:
         """Closes the engine when the last call has ended: calls ``before``, closes the client, and
-        calls ``then``. Does nothing in a forked child.
-
-        Waits some seconds and returns whether the engine is closed. If not, a worker closes it
-        later.
+        calls ``then``. Does nothing in a forked child. Waits some seconds and returns whether the
+        engine is closed. If not, a worker closes it later.
         """
         if not self.is_ours():
             return True
@@ -420,10 +407,20 @@ class Engine:
             # The client's destructor must not run before its calls have ended.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
             _log.warning(
-                "the engine has %d call(s) that have not ended: its memory is kept until they have",
+                "the engine has %d call(s) that have not ended: its memory is held until they have",
                 max(self.abandoned, 1),
             )
         return done
+
+
+def _replicas(replicas: Sequence[Any]) -> tuple[list[str], int | None]:
+    """Returns the segments of an object, and its length."""
+    memory = [one.get_memory_descriptor() for one in replicas if one.is_memory_replica()]
+    parts = [one.buffer_descriptor for one in memory]
+    if parts:
+        return [one.transport_endpoint for one in parts], int(parts[0].size)
+    disks = [one.get_disk_descriptor() for one in replicas if one.is_disk_replica()]
+    return [], int(disks[0].object_size) if disks else None
 
 
 _environment_lock = threading.Lock()
@@ -434,9 +431,8 @@ _set: dict[str, str] = {}
 @contextlib.contextmanager
 def _environment(host: str, deadline: float) -> Iterator[str]:
     """Sets the variables that the engine reads, except those that the user has set. They stay set,
-    because the engine reads some of them with the first transfer.
-
-    Yields the address that the engine announces to its peers.
+    because the engine reads some of them with the first transfer. Yields the address that the
+    engine announces to its peers.
     """
     wanted = {name: str(max(1, math.ceil(2 * deadline * unit))) for name, unit in _LIMITS.items()}
     wanted["MC_STORE_CLIENT_SETUP_RETRIES"] = _SETUP_TRIES

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import KvmemError
 
 if TYPE_CHECKING:
-    from .calls import Call
+    from .._calls import Call
 
 
 class EngineMissingError(KvmemError, ImportError):
@@ -36,10 +36,8 @@ class UnreachableError(StoreError, ConnectionError):
 
 
 class DeadlineError(UnreachableError, TimeoutError):
-    """A call took longer than its deadline.
-
-    The engine's call goes on and its result is dropped. Until it ends, the blocks that it reads or
-    writes cannot be freed.
+    """A call took longer than its deadline. The engine's call goes on and its result is dropped.
+    Until it ends, the blocks that it reads or writes cannot be freed.
     """
 
     seconds: float | None
@@ -53,9 +51,7 @@ class DeadlineError(UnreachableError, TimeoutError):
 
 
 class CircuitOpenError(UnreachableError):
-    """The call was not made: the master, or the segment that has the bytes, failed recently and is
-    skipped for a while.
-    """
+    """The call was not made: the master or the segment has failed, and is skipped for a while."""
 
 
 class ExposedError(StoreError):
@@ -72,6 +68,8 @@ class BatchError(StoreError):
     """The errors, by key."""
 
 
+MISSING = (-703, -704, -710, -712)
+"""Codes of objects that do not exist, or cannot be read."""
 MASTER_GONE = -900
 """Code of a master that does not answer."""
 TIMED_OUT = -901
@@ -106,7 +104,7 @@ _MEANINGS: dict[int, tuple[type[StoreError], str]] = {
     -705: (StoreError, "the object exists already"),
     -706: (
         StoreError,
-        "the object was read recently and is kept for its readers; force=True removes it anyway",
+        "the object was read recently and stays for its readers; force=True removes it anyway",
     ),
     -707: (UnreachableError, "the transfer took longer than the lease on the object"),
     -708: (StoreError, "the object is being copied to another segment"),

@@ -1,4 +1,4 @@
-"""The helper of a cluster below a node or a cache: stores and fetches values by Mooncake's engine.
+"""The client process of a cluster: stores and fetches values by Mooncake's engine.
 
 ``kvmem serve --mooncake`` and :class:`kvmem.mooncake.ClusterTier` start this module as a process
 of its own, because the engine has threads, may hang and may crash. The standard input is a socket
@@ -8,13 +8,12 @@ registered with the engine once. Each later packet is a call, and has one answer
 kills this process if it does not answer.
 
 A transfer that missed its deadline goes on in the engine. Its call is answered when it has ended,
-because the answer gives its memory back.
+because the answer releases its memory.
 """
 
 from __future__ import annotations
 
 import argparse
-import array
 import contextlib
 import ctypes
 import mmap
@@ -43,7 +42,6 @@ LOOK_UP, STORE, FETCH, REMOVE, CLEAR, REPLACE = range(1, 7)
 FAILED = -1
 _THREADS = {LOOK_UP: 4, STORE: 4, FETCH: 4, REMOVE: 1}
 """Calls of each kind at once. Clearing is a removal, and replacing is storing."""
-_MISSING = (-703, -704, -710, -712)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -79,12 +77,10 @@ class Tier:
         here = [name for name, code in zip(names, exist) if code == 1]
         found = {}
         if here:
-            found = self._engine.call(
-                "look for", lambda it: it.batch_get_replica_desc(here), here[0]
-            )
+            found = self._engine.replicas(here)
         lengths = []
         for name in names:
-            segments, nbytes = _replicas(found.get(name, ()))
+            segments, nbytes = found.get(name, ([], None))
             # A segment that failed is skipped for a while.
             blocked = segments and self._engine.segments.allow(segments, trying=False)
             lengths.append(FAILED if blocked or nbytes is None else nbytes)
@@ -117,7 +113,7 @@ class Tier:
         names = [item.name for item in items]
         codes = self._engine.call("remove", lambda it: it.batch_remove(names, True), names[0])
         self._report(codes)
-        return [1 if code >= 0 or code in _MISSING else FAILED for code in codes]
+        return [1 if code >= 0 or code in errors.MISSING else FAILED for code in codes]
 
     def clear(self, _items: list[Item]) -> list[int]:
         """Removes all objects of the prefix."""
@@ -143,24 +139,13 @@ class Tier:
         try:
             codes: list[int] = self._engine.call(doing, work, names[0], nbytes=sum(lengths))
         except errors.DeadlineError as error:
-            self._blame(names)
+            self._engine.blame(names)
             while error.call is not None and not error.call.wait_ended(1.0):
                 pass
             raise
         self._report(codes)
-        self._blame([name for name, code in zip(names, codes) if errors.is_transfer(code)])
+        self._engine.blame([name for name, code in zip(names, codes) if errors.is_transfer(code)])
         return codes
-
-    def _blame(self, names: list[str]) -> None:
-        """Skips the segments of objects for a while, because a transfer failed."""
-        if not names:
-            return
-        with contextlib.suppress(KvmemError):
-            found = self._engine.call(
-                "look for", lambda it: it.batch_get_replica_desc(names), names[0]
-            )
-            for replicas in found.values():
-                self._engine.segments.fail(_replicas(replicas)[0])
 
     def _report(self, codes: Sequence[int]) -> None:
         """Opens the circuit, or starts a probe, if the master or a segment failed."""
@@ -170,16 +155,6 @@ class Tier:
                 return
 
 
-def _replicas(replicas: Sequence[Any]) -> tuple[list[str], int | None]:
-    """Returns the segments of an object, and its length."""
-    memory = [one.get_memory_descriptor() for one in replicas if one.is_memory_replica()]
-    parts = [one.buffer_descriptor for one in memory]
-    if parts:
-        return [one.transport_endpoint for one in parts], int(parts[0].size)
-    disks = [one.get_disk_descriptor() for one in replicas if one.is_disk_replica()]
-    return [], int(disks[0].object_size) if disks else None
-
-
 class Server:
     """Answers the calls on a socket."""
 
@@ -187,7 +162,7 @@ class Server:
         self._connection = connection
         self._tier = tier
         self._lock = threading.Lock()
-        calls = {
+        self._calls: dict[int, Callable[[list[Item]], list[int]]] = {
             LOOK_UP: tier.look_up,
             STORE: tier.store,
             FETCH: tier.fetch,
@@ -195,7 +170,6 @@ class Server:
             CLEAR: tier.clear,
             REPLACE: tier.replace,
         }
-        self._calls: dict[int, Callable[[list[Item]], list[int]]] = dict(calls)
         self._pools = {kind: ThreadPoolExecutor(count) for kind, count in _THREADS.items()}
         self._pools[CLEAR] = self._pools[REMOVE]
         self._pools[REPLACE] = self._pools[STORE]
@@ -242,13 +216,7 @@ class Server:
 
 def _hello(connection: socket.socket) -> mmap.mmap:
     """Receives the memory."""
-    descriptors = array.array("i")
-    packet, ancillary, _flags, _address = connection.recvmsg(
-        _HELLO.size, socket.CMSG_SPACE(descriptors.itemsize)
-    )
-    for level, kind, content in ancillary:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            descriptors.frombytes(content[: descriptors.itemsize])
+    packet, descriptors, _flags, _address = socket.recv_fds(connection, _HELLO.size, 1)
     magic, nbytes = _HELLO.unpack(packet)
     if magic != MAGIC or len(descriptors) != 1:
         raise ValueError(f"the server speaks {magic!r} and this helper {MAGIC!r}: update both")
@@ -262,21 +230,20 @@ def parser() -> argparse.ArgumentParser:
     """Returns the parser of the arguments."""
     options = argparse.ArgumentParser(prog="python3 -m kvmem.mooncake.node_tier")
     options.add_argument("--master", default=engines.MASTER)
-    options.add_argument("--host", default=engines.LOCAL)
-    options.add_argument("--peers", default="")
-    options.add_argument("--protocol", default="tcp")
-    options.add_argument("--devices", default="")
-    options.add_argument("--metadata", default="P2PHANDSHAKE")
     options.add_argument("--prefix", default="kvmem-node/")
-    options.add_argument("--deadline", type=float, default=engines.DEADLINE)
-    options.add_argument("--timeout", type=float, default=10.0)
+    # The others are those of an engine, which has their defaults.
+    for name in ("host", "peers", "protocol", "devices", "metadata"):
+        options.add_argument(f"--{name}", default=argparse.SUPPRESS)
+    for name in ("deadline", "timeout"):
+        options.add_argument(f"--{name}", type=float, default=argparse.SUPPRESS)
     options.add_argument("--expose", action="store_true")
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serves a node until it closes the connection. Returns the exit status."""
-    given = parser().parse_args(arguments)
+    options = vars(parser().parse_args(arguments))
+    prefix = options.pop("prefix")
     # A node that is killed takes this process with it, whatever its threads wait for.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The signals of a terminal and of systemd are the server's, which still stores values then. It
@@ -295,23 +262,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     nbytes = len(memory)
     try:
-        engine = engines.Engine(
-            given.master,
-            host=given.host,
-            protocol=given.protocol,
-            devices=given.devices,
-            metadata=given.metadata,
-            timeout=given.timeout,
-            deadline=given.deadline,
-            expose=given.expose,
-            peers=given.peers,
-        )
+        engine = engines.Engine(**options)
         code = engine.call_without_deadline(lambda it: it.register_buffer(address, nbytes))
         errors.check(-abs(code), f"register {nbytes} bytes")
     except (KvmemError, OSError, ValueError) as error:
         print(f"kvmem: {error}", file=sys.stderr, flush=True)
         return 1
-    server = Server(connection, Tier(engine, address, nbytes, given.prefix))
+    server = Server(connection, Tier(engine, address, nbytes, prefix))
     engine.circuit.listen(lambda: server.notify(not engine.circuit.is_open))
     server.notify(not engine.circuit.is_open)
     with contextlib.suppress(OSError):
@@ -321,7 +278,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _end(status: int) -> NoReturn:
-    """Ends the process. Threads of the engine may be anywhere; they do not keep it."""
+    """Ends the process. Threads of the engine may be anywhere; they do not delay it."""
     sys.stderr.flush()
     os._exit(status)
 

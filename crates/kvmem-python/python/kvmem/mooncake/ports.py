@@ -1,29 +1,18 @@
 """*Ports*: limits the addresses that the engine's ports answer on.
 
-The engine opens one port for handshakes and one for bytes. It binds both to every address of the
-host (``0.0.0.0`` and ``::``), and no setting changes that. Over TCP it asks for no credentials: a
-connection is enough to read and write lent memory.
+The engine binds its ports to every address of the host, and over TCP it asks for no credentials: a
+connection is enough to read and write lent memory. kvmem limits the ports from outside:
 
-kvmem therefore limits the ports from outside, in two ways:
-
-- *A packet filter* of the kernel (``SO_ATTACH_FILTER``) on each listening socket. It drops every
-  packet whose destination is not the address named by ``host``, or whose source is not in
-  ``peers``. The kernel runs it before a connection exists, so ``connect`` from other addresses
-  times out; accepted connections inherit it. Recent kernels require ``CAP_NET_ADMIN`` for it (Linux
-  6.18 does), older ones require nothing.
-- *The loopback interface* (``SO_BINDTODEVICE``), if ``host`` is an address of it. No packet of
-  another host reaches the socket then. This needs no privilege.
-
-If the filter cannot be attached, the loopback interface suffices for a ``host`` on it, and a
-machine whose only address is ``host`` needs no limit. Otherwise :class:`ExposedError` is raised.
-``ss`` shows the interface, but neither the filter nor the address.
+- *A packet filter* of the kernel (``SO_ATTACH_FILTER``) on each listening socket drops every packet
+  whose destination is not ``host``, or whose source is not in ``peers``. Accepted connections
+  inherit it. Recent kernels require ``CAP_NET_ADMIN`` for it (Linux 6.18 does).
+- *The loopback interface* (``SO_BINDTODEVICE``), if ``host`` is an address of it, without any
+  privilege.
 
 The sockets appear during the engine's setup, some 50 ms before :meth:`Ports.limit` sees them (the
-setup holds the GIL). No memory is lent yet. :meth:`Ports.check` then reads every limit back. It
-fails if a connection from another address was accepted before the filter was attached and still
-exists. Memory is registered or mounted only after that.
-
-``expose=True`` leaves the ports as the engine opens them.
+setup holds the GIL). No memory is lent yet. :meth:`Ports.check` then reads every limit back, and
+fails if a connection from another address was accepted before. Memory is registered or mounted only
+after that. docs/distributed.md says what happens where the filter cannot be attached.
 """
 
 from __future__ import annotations
@@ -49,14 +38,13 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _ATTACH_FILTER = 26
-"""``SO_ATTACH_FILTER``. With ``getsockopt`` the same number reads the filter (``SO_GET_FILTER``).
-"""
+"""``SO_ATTACH_FILTER``, and ``SO_GET_FILTER`` of ``getsockopt``."""
 _LOOPBACK = b"lo"
 _LISTEN, _TIME_WAIT = 0x0A, 0x06
 _RANGE = (15000, 17000)
 """Range of the engine's ports unless ``MC_MIN_RPC_PORT`` and ``MC_MAX_RPC_PORT`` change it."""
 _HANDSHAKE = 12001
-"""The engine's handshake port if a server keeps the metadata."""
+"""The engine's handshake port if a server has the metadata."""
 
 
 def local_addresses(host: str) -> list[_Address]:
@@ -115,9 +103,7 @@ def other_addresses(hosts: Iterable[_Address]) -> list[_Address]:
 
 
 def networks(peers: str | Iterable[str]) -> list[_Network]:
-    """Parses ``10.0.0.0/24,fd00::/64``, or a list of such texts. Raises
-    :class:`~kvmem.InvalidArgumentError`.
-    """
+    """Parses ``10.0.0.0/24,fd00::/64``, or a list. Raises :class:`InvalidArgumentError`."""
     texts = peers.split(",") if isinstance(peers, str) else list(peers)
     try:
         return [ipaddress.ip_network(text.strip(), strict=False) for text in texts if text.strip()]
@@ -164,9 +150,7 @@ def _matches(at: int, network: _Network) -> list[_Instruction]:
 
 
 def _any_of(at: int, wanted: list[_Network], last: list[_Instruction]) -> list[_Instruction]:
-    """Runs ``last`` if the address at an offset is in one of the networks; otherwise drops the
-    packet.
-    """
+    """Runs ``last`` if the address at an offset is in a network, or drops the packet."""
     code: list[_Instruction] = [_DROP, *last]
     for network in reversed(wanted):
         # The jump leads to the first instruction of `last`.
@@ -175,9 +159,7 @@ def _any_of(at: int, wanted: list[_Network], last: list[_Instruction]) -> list[_
 
 
 def program(hosts: Iterable[_Address], peers: Iterable[_Network]) -> bytes:
-    """Returns the filter, which passes packets to ``hosts`` from ``peers``, or from any address if
-    there are none.
-    """
+    """Returns the filter: it passes packets to ``hosts`` from ``peers``, or from any address."""
     hosts, peers = list(hosts), list(peers)
 
     def family(version: int, source: int, destination: int) -> list[_Instruction]:
@@ -217,9 +199,7 @@ class _Socket(NamedTuple):
 
 
 def _sockets() -> list[_Socket]:
-    """Returns the TCP sockets of this network namespace. A socket that no process has accepted yet
-    has the inode 0.
-    """
+    """Returns the TCP sockets of this network namespace. One that waits has the inode 0."""
     found: list[_Socket] = []
     for table in ("tcp", "tcp6"):
         try:
@@ -329,9 +309,7 @@ class Ports:
         )
 
     def check(self) -> None:
-        """Limits new ports, reads every limit back, and searches for connections from before.
-        Raises :class:`ExposedError`.
-        """
+        """Limits new ports, and checks all limits and connections. Raises :class:`ExposedError`."""
         self.limit()
         mine = {inode: fd for fd, inode in _own_sockets()}
         for inode, (port, filtered, loopback) in self._limited.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import logging
 import os
 import signal
@@ -12,9 +11,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Self, Unpack
 
-from .._kvmem import Block, NodeCache, NodeReservation, Pool
+from .._kvmem import Block, NodeCache, NodeReservation, Pool, parse_size
 from ..errors import ClosedError, InvalidArgumentError, KvmemError
-from ..size import size
 from . import errors
 from .engine import MASTER, Engine, EngineOptions
 
@@ -42,21 +40,21 @@ class _Lent:
 
 
 class _LentByNode:
-    """A reservation in a node that is lent to a cluster. A thread keeps it."""
+    """A reservation in a node that is lent to a cluster. A thread keeps it alive."""
 
     def __init__(self, node: NodeCache, room: NodeReservation, page: int, nbytes: int) -> None:
         self.ranges = [(-(-room.offset // page) * page, nbytes)]
         self._room = room
         self._ended = threading.Event()
-        self._keeper = threading.Thread(
-            target=_keep, args=(node, self._ended), name="kvmem-segment", daemon=True
+        self._thread = threading.Thread(
+            target=_keep_alive, args=(node, self._ended), name="kvmem-segment", daemon=True
         )
-        self._keeper.start()
+        self._thread.start()
 
     def free(self) -> None:
         """Returns the bytes. No peer can write to them any more."""
         self._ended.set()
-        self._keeper.join()
+        self._thread.join()
         try:
             self._room.discard()
         except KvmemError as error:
@@ -64,7 +62,7 @@ class _LentByNode:
             _log.warning("the bytes return to the node when this process ends: %s", error)
 
 
-def _keep(node: NodeCache, ended: threading.Event) -> None:
+def _keep_alive(node: NodeCache, ended: threading.Event) -> None:
     """Reports to the node's server that this process lives, until it is stopped."""
     works = True
     while not ended.wait(_KEEP_ALIVE):
@@ -78,9 +76,8 @@ def _keep(node: NodeCache, ended: threading.Event) -> None:
 
 
 class Segment:
-    """Memory of a pool or a node that is mounted in a cluster, made by :func:`serve`.
-
-    Leaving a ``with`` block unmounts it, and so does dropping it or the end of the interpreter.
+    """Memory of a pool or a node that is mounted in a cluster, made by :func:`serve`. Leaving a
+    ``with`` block unmounts it, and so does dropping it or the end of the interpreter.
     """
 
     def __init__(
@@ -132,10 +129,8 @@ class Segment:
         status: Callable[[], object] | None = None,
     ) -> int:
         """Serves until one of the signals arrives, unmounts, and returns the signal's number. Must
-        run in the main thread.
-
-        ``status`` is called at once, when a signal already ends the wait, and then every ``every``
-        seconds.
+        run in the main thread. ``status`` is called at once, when a signal already ends the wait,
+        and then every ``every`` seconds.
         """
         arrived = threading.Event()
         received: list[int] = []
@@ -182,7 +177,7 @@ def serve(
     have the same pages, huge ones included; this function fills the page tables of the second one.
 
     Memory of a node belongs to its server, such as ``kvmem serve``, and outlives this process. The
-    node evicts until ``nbytes`` bytes, which must be given, are free in one piece, and reserves
+    node evicts until ``nbytes`` bytes, which must be named, are free in one piece, and reserves
     them for this process. It gets them back when the segment is closed or the process has ended. A
     server that starts again leaves them to the segment.
 
@@ -193,16 +188,14 @@ def serve(
     ``options``: see :class:`EngineOptions`. Any process that reaches the engine's ports can read
     and write the memory without credentials. The ports therefore answer on ``host`` only, and only
     to ``peers`` if any are named; ``expose=True`` leaves them open on every address (see
-    :mod:`kvmem.mooncake.ports`).
-
-    Raises :class:`~kvmem.KvmemError` if the pool is private, :class:`~kvmem.OutOfSpaceError` if the
-    pool or the node cannot have ``nbytes`` free bytes, :class:`UnreachableError` if the master does
-    not answer, :class:`ExposedError` if the ports cannot be limited, :class:`EngineMissingError`
-    and :class:`StoreError`.
+    :mod:`kvmem.mooncake.ports`). Raises :class:`~kvmem.KvmemError` if the pool is private,
+    :class:`~kvmem.OutOfSpaceError` if the pool or the node cannot have ``nbytes`` free bytes,
+    :class:`UnreachableError` if the master does not answer, :class:`ExposedError` if the ports
+    cannot be limited, :class:`EngineMissingError` and :class:`StoreError`.
     """
     fd = memory.fileno()
     page = os.fstat(fd).st_blksize  # size of the huge pages, if the file has them
-    lent = _lend(memory, None if nbytes is None else _bytes(nbytes), page)
+    lent = _lend(memory, parse_size(nbytes) if isinstance(nbytes, str) else nbytes, page)
     try:
         engine = Engine(master, **options)
     except BaseException:
@@ -229,15 +222,6 @@ def serve(
         len(lent.ranges),
     )
     return segment
-
-
-def _bytes(wanted: int | str) -> int:
-    if isinstance(wanted, int):
-        return wanted
-    try:
-        return size(wanted)
-    except argparse.ArgumentTypeError as error:
-        raise InvalidArgumentError(str(error)) from error
 
 
 def _lend(memory: Pool | NodeCache, nbytes: int | None, page: int) -> _Lent | _LentByNode:

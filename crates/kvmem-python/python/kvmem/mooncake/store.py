@@ -12,10 +12,10 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Self, Unpack
 
+from .._calls import HeldViews
 from .._kvmem import Block, KvCache, Pinned, Pool, Reservation
 from ..errors import ExportedError, InvalidArgumentError
 from . import errors
-from .calls import HeldViews
 from .circuit import Circuit
 from .engine import MASTER, Engine, EngineOptions
 
@@ -47,8 +47,8 @@ class StoreStats(NamedTuple):
 class Store:
     """A cluster of Mooncake Store as storage for the blocks of one pool.
 
-    Keys are texts. **Objects do not change**: a put under an existing key keeps the existing object
-    and is no error, unless ``replace`` is true. Any thread may call any method; calls release the
+    Keys are texts. **Objects do not change**: a put under an existing key changes nothing and
+    is no error, unless ``replace`` is true. Any thread may call any method; calls release the
     GIL. ``options``: see :class:`EngineOptions`. Raises :class:`UnreachableError`,
     :class:`EngineMissingError` and :class:`ExposedError`.
 
@@ -58,7 +58,7 @@ class Store:
     :class:`CircuitOpenError` at once. A block whose call missed its deadline cannot be freed until
     the engine has ended the call; :attr:`StoreStats.abandoned` counts such calls.
 
-    The registration keeps the pool's memory. It ends with :meth:`close`, with a ``with`` block,
+    The registration holds the pool's memory. It ends with :meth:`close`, with a ``with`` block,
     when the store is dropped, or with the interpreter: always before the memory is unmapped.
     """
 
@@ -67,21 +67,21 @@ class Store:
     ) -> None:
         self._ptr = pool.ptr
         self._nbytes = pool.capacity
-        # An empty cache keeps the pool's memory and allocates nothing: `pool.close()` then does not
+        # An empty cache holds the pool's memory and allocates nothing: `pool.close()` then does not
         # unmap registered memory.
-        keeper = KvCache(pool)
+        holder = KvCache(pool)
         engine = Engine(master, **options)
         ptr, nbytes = self._ptr, self._nbytes
         try:
             code = engine.call_without_deadline(lambda client: client.register_buffer(ptr, nbytes))
             errors.check(-abs(code), f"register {nbytes} bytes of the pool")
         except BaseException:
-            _unregister(engine, ptr, keeper)
+            _unregister(engine, ptr, holder)
             raise
         self._pool = pool
         self._engine = engine
         self.master = master
-        self._end = weakref.finalize(self, _unregister, engine, self._ptr, keeper)
+        self._end = weakref.finalize(self, _unregister, engine, self._ptr, holder)
 
     @property
     def pool(self) -> Pool:
@@ -115,18 +115,10 @@ class Store:
 
     def _segments_of(self, key: str) -> list[str]:
         """Returns the segments that have the object; none if they are unknown."""
-        found = self._engine.call("look for", lambda client: client.get_replica_desc(key), key)
-        memory = [
-            one.get_memory_descriptor().buffer_descriptor
-            for one in found
-            if one.is_memory_replica()
-        ]
-        return [one.transport_endpoint for one in memory]
+        return self._engine.replicas([key]).get(key, ([], None))[0]
 
     def _check_segment(self, key: str, *, trying: bool = True) -> None:
-        """Raises :class:`CircuitOpenError` if the segment that has the object failed recently.
-        Costs nothing if no segment has failed.
-        """
+        """Raises :class:`CircuitOpenError` if the segment of the object failed recently."""
         segments = self._engine.segments
         if len(segments):
             names = self._segments_of(key)
@@ -134,8 +126,7 @@ class Store:
             if blocked is not None:
                 raise errors.CircuitOpenError(
                     f"cannot get {key!r}: the call was not made, because the object lies on the "
-                    "segment "
-                    f"{blocked}: try again later",
+                    f"segment {blocked}: try again later",
                     code=errors.TRANSFER_FAILED,
                     key=key,
                 )
@@ -149,29 +140,19 @@ class Store:
         try:
             code: int = self._engine.call("get", work, key, held, nbytes)
         except errors.DeadlineError:
-            self._blame(key)
+            self._engine.blame([key])
             raise
         if errors.is_transfer(code):
-            self._blame(key)
+            self._engine.blame([key])
         elif code >= 0 and len(segments):
             segments.succeed(self._segments_of(key))
         return code
-
-    def _blame(self, key: str) -> None:
-        """Skips the segment of an object for a while, because a transfer failed."""
-        try:
-            names = self._segments_of(key)
-        except errors.UnreachableError:  # The master may be at fault.
-            return
-        self._engine.segments.fail(names)
 
     # One object, one block.
 
     def put(self, key: str, block: _Bytes, *, replace: bool = False) -> None:
         """Puts the bytes of a block under ``key``. With ``replace`` they replace an existing
-        object.
-
-        Raises :class:`ClusterFullError` and :class:`UnreachableError`.
+        object. Raises :class:`ClusterFullError` and :class:`UnreachableError`.
         """
         with self._places([block]) as (held, [at], [nbytes]):
             self._put(key, at, nbytes, replace, held)
@@ -202,19 +183,15 @@ class Store:
 
     def put_from(self, key: str, offset: int, nbytes: int, *, replace: bool = False) -> None:
         """Puts ``nbytes`` bytes at an offset of the pool under ``key``. With ``replace`` they
-        replace an existing object.
-
-        The bytes must stay allocated meanwhile, which is not checked. After :class:`DeadlineError`
-        or Ctrl-C this means until :attr:`StoreStats.abandoned` is 0.
+        replace an existing object. The bytes must stay allocated meanwhile, which is not checked.
+        After :class:`DeadlineError` or Ctrl-C this means until :attr:`StoreStats.abandoned` is 0.
         """
         self._put(key, self._at(offset, nbytes), nbytes, replace, None)
 
     def get_into(self, key: str, offset: int, nbytes: int) -> int:
         """Copies the object to an offset of the pool and returns its length. The ``nbytes`` bytes
-        there must belong to the caller and be long enough.
-
-        After :class:`DeadlineError` or Ctrl-C they may be written until
-        :attr:`StoreStats.abandoned` is 0.
+        there must belong to the caller and be long enough. After :class:`DeadlineError` or Ctrl-C
+        they may be written until :attr:`StoreStats.abandoned` is 0.
         """
         at = self._at(offset, nbytes)
         code = self._fetch(key, lambda client: client.get_into(key, at, nbytes), None, nbytes)
@@ -230,9 +207,7 @@ class Store:
     # Many objects: one round trip to the master.
 
     def put_batch(self, keys: Iterable[str], blocks: Iterable[_Bytes]) -> None:
-        """Puts each block under its key. Raises :class:`BatchError` if some of them fail; the
-        others are put.
-        """
+        """Puts each block under its key. Raises :class:`BatchError` for those that fail."""
         keys = list(keys)
         with self._places(blocks) as (held, places, lengths):
             _check_lengths("keys", keys, "blocks", places)
@@ -246,10 +221,9 @@ class Store:
             self._engine.check_all(codes, "put", keys)
 
     def get_batch(self, keys: Iterable[str]) -> list[Block | None]:
-        """Returns each object in a new block, and None for keys without an object.
-
-        It gets all of them or none: it raises :class:`BatchError`, or :class:`CircuitOpenError` if
-        one of them lies on a segment that failed recently.
+        """Returns each object in a new block, and None for keys without an object. It gets all of
+        them or none: it raises :class:`BatchError`, or :class:`CircuitOpenError` if one of them
+        lies on a segment that failed recently.
         """
         keys = list(keys)
         lengths = [self._size(key) for key in keys]
@@ -260,10 +234,8 @@ class Store:
             wanted = [(key, block) for key, block in zip(keys, blocks) if block is not None]
             names = [key for key, _ in wanted]
             if wanted:
-                places, sizes = (
-                    [block.ptr for _, block in wanted],
-                    [block.nbytes for _, block in wanted],
-                )
+                places = [block.ptr for _, block in wanted]
+                sizes = [block.nbytes for _, block in wanted]
                 with HeldViews(block for _, block in wanted) as held:
                     try:
                         codes = self._engine.call(
@@ -273,10 +245,11 @@ class Store:
                             nbytes=sum(sizes),
                         )
                     except errors.DeadlineError:
-                        self._blame(names[0])
+                        self._engine.blame(names[:1])
                         raise
-                for name in (name for name, code in zip(names, codes) if errors.is_transfer(code)):
-                    self._blame(name)
+                self._engine.blame(
+                    [name for name, code in zip(names, codes) if errors.is_transfer(code)]
+                )
                 self._engine.check_all(codes, "get", names)
         except BaseException:
             for block in blocks:
@@ -302,9 +275,8 @@ class Store:
         self, key: str, blocks: Sequence[Block | Reservation], *, keep: object = None
     ) -> int:
         """Copies one object into several blocks, one after the other, and returns its length. The
-        blocks must have that length together.
-
-        ``keep`` is kept alive until the engine's call has ended.
+        blocks must have that length together. ``keep`` is kept alive until the engine's call has
+        ended.
         """
         with self._places(blocks, keep) as (held, places, lengths):
             total = sum(lengths)
@@ -312,8 +284,7 @@ class Store:
             if found != total:
                 raise InvalidArgumentError(
                     f"cannot get {key!r} into blocks of {total} bytes: the object has {found}; "
-                    "pass "
-                    "blocks of that length together"
+                    "pass blocks of that length together"
                 )
 
             def work(client: Any) -> int:
@@ -324,9 +295,7 @@ class Store:
     # Look-ups and removals.
 
     def exists(self, key: str) -> bool:
-        """Returns whether the object exists. An object on a segment that died recently still
-        counts.
-        """
+        """Returns whether the object exists, also on a segment that died recently."""
         return self._engine.checked_call("look for", lambda client: client.is_exist(key), key) == 1
 
     def exists_batch(self, keys: Iterable[str]) -> list[bool]:
@@ -340,10 +309,8 @@ class Store:
         return self._engine.checked_call("look for", lambda client: client.get_size(key), key)
 
     def available_size(self, key: str) -> int:
-        """Returns the object's length in bytes, if its segment can be called now.
-
-        Raises :class:`ObjectMissingError`, and :class:`CircuitOpenError` if the segment failed
-        recently.
+        """Returns the object's length in bytes, if its segment can be called now. Raises
+        :class:`ObjectMissingError`, and :class:`CircuitOpenError` if the segment failed recently.
         """
         nbytes = self.size(key)
         self._check_segment(key, trying=False)
@@ -369,16 +336,12 @@ class Store:
         """Removes the objects that exist. Raises :class:`BatchError`."""
         keys = list(keys)
         codes = self._engine.call("remove", lambda client: client.batch_remove(keys, force))
-        self._engine.check_all(codes, "remove", keys, but=(-703, -704, -710, -712))
+        self._engine.check_all(codes, "remove", keys, but=errors.MISSING)
 
     def remove_matching(self, pattern: str, *, force: bool = False) -> int:
-        """Removes all objects whose keys match a regular expression (ECMAScript's). Returns their
-        number.
-        """
+        """Removes all objects whose keys match a regular expression. Returns their number."""
         return self._engine.checked_call(
-            "remove what matches",
-            lambda client: client.remove_by_regex(pattern, force),
-            pattern,
+            "remove what matches", lambda client: client.remove_by_regex(pattern, force), pattern
         )
 
     # End.
@@ -448,9 +411,7 @@ class _Places:
 
 
 def _free(block: Block) -> None:
-    """Frees a block of this module. If an abandoned call still writes to it, the block is freed
-    when that call ends.
-    """
+    """Frees a block, if need be when the abandoned call that writes to it ends."""
     if not block.freed:
         with contextlib.suppress(ExportedError):
             block.free()
@@ -463,7 +424,7 @@ def _check_lengths(one: str, ones: Sequence[object], other: str, others: Sequenc
         )
 
 
-def _unregister(engine: Engine, ptr: int, keeper: KvCache) -> None:
+def _unregister(engine: Engine, ptr: int, holder: KvCache) -> None:
     if engine.is_ours():
         client = engine.client
-        engine.close(before=lambda: client.unregister_buffer(ptr), then=keeper.close)
+        engine.close(before=lambda: client.unregister_buffer(ptr), then=holder.close)

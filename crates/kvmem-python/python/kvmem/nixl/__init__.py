@@ -3,21 +3,15 @@
 An :class:`Agent` is one party. It registers a whole pool once. :attr:`Agent.metadata` is what its
 peers must know about the pool, and :meth:`Agent.descriptors` what they must know about some blocks.
 Both are bytes, to be sent by any means. :meth:`Agent.connect` makes a peer from metadata. A
-:class:`Transfer` is one copy between blocks of this pool and blocks of a peer.
+:class:`Transfer` is one copy between blocks of this pool and blocks of a peer. ``pip install
+--no-deps nixl-cu12 nixl`` and NumPy are needed when an agent is made, not before.
 
-``pip install --no-deps nixl-cu12 nixl`` and NumPy are needed when an agent is made, not before.
-CUDA is not needed.
-
-Keep in mind:
-
-- **Peers are trusted.** A peer that has the metadata can read and write the whole pool. Over shared
-  memory and TCP nothing checks whether this right still holds, so no call here claims to revoke it.
-  The pool cannot be closed or shortened while it has an agent. Before the agent is closed, its
-  peers must have forgotten it (:meth:`Peer.close`) or have ended.
+- **Peers are trusted.** A peer that has the metadata can read and write the whole pool. Before the
+  agent is closed, its peers must have forgotten it (:meth:`Peer.close`) or have ended.
 - **A transfer cannot be cancelled.** NIXL can release a running transfer, but goes on to read and
-  write its memory when the peer wakes up. Therefore no such call exists here: blocks stay viewed
-  and cannot be freed until NIXL reports that the transfer is over, or the agent has ended.
-- **Descriptors do not keep blocks.** The sender keeps the blocks until the peer has reported that
+  write its memory. Blocks stay viewed and cannot be freed until NIXL reports that the transfer is
+  over, or the agent has ended.
+- **Descriptors do not hold blocks.** The sender holds the blocks until the peer has reported that
   it is done, by a notification for example.
 """
 

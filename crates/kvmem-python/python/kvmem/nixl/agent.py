@@ -18,6 +18,8 @@ from .errors import raised
 from .transfer import Transfer
 
 _count = itertools.count()
+_NO_METADATA = ("nixlMismatchError", "nixlInvalidParamError", "nixlNotFoundError")
+"""Errors of bytes that are no agent's metadata."""
 
 
 class Notification(NamedTuple):
@@ -34,7 +36,6 @@ class Agent:
     ``name`` must differ from the names of all peers; None generates one. ``backend`` is one of
     NIXL's. Any thread may use the agent; it makes one call at a time. The pool cannot be closed or
     shortened until the agent is closed. If the pool grows later, the new memory is not registered.
-
     Raises :class:`NotAvailableError` if NIXL is not installed or lacks the backend,
     :class:`NotReadyError` if the pool is still being initialized, and :class:`TransferError` if it
     cannot be registered.
@@ -56,27 +57,18 @@ class Agent:
 
     @property
     def engine(self) -> Any:
-        """NIXL's own agent (``nixl_agent``), for calls that this class lacks. It takes one call at
-        a time; the caller has to ensure that.
-        """
+        """NIXL's own agent (``nixl_agent``), for other calls. The caller makes one at a time."""
         with self._engine.lock:
             return self._engine.use()
 
     @property
     def metadata(self) -> bytes:
-        """Bytes for the :meth:`connect` of a peer. A process that has them can read and write the
-        whole pool.
-        """
-        with self._engine.lock:
-            agent = self._engine.use()
-            try:
-                return bytes(agent.get_agent_metadata())
-            except Exception as error:
-                raise raised("cannot get the metadata", error) from error
+        """Bytes for the :meth:`connect` of a peer, which can then read and write the whole pool."""
+        with self._engine.calling("cannot get the metadata") as agent:
+            return bytes(agent.get_agent_metadata())
 
     def connect(self, metadata: bytes) -> Peer:
         """Returns the peer whose agent has these metadata. The first transfer makes the connection.
-
         Raises :class:`InvalidArgumentError` if the bytes are no metadata. Running transfers with an
         agent of that name fail, and their blocks stay viewed until this agent is closed. Therefore
         close the old :class:`Peer` first.
@@ -87,14 +79,10 @@ class Agent:
             try:
                 name = agent.add_remote_agent(metadata)
             except Exception as error:
-                if type(error).__name__ in (
-                    "nixlMismatchError",
-                    "nixlInvalidParamError",
-                    "nixlNotFoundError",
-                ):
+                if type(error).__name__ in _NO_METADATA:
                     message = (
                         f"{len(metadata)} bytes are no agent's metadata: pass what "
-                        "Agent.metadata of the peer has given, unchanged"
+                        "Agent.metadata of the peer has returned, unchanged"
                     )
                     raise InvalidArgumentError(message) from error
                 raise raised("cannot add the peer", error) from error
@@ -104,7 +92,7 @@ class Agent:
 
     def descriptors(self, blocks: Blocks) -> bytes:
         """Returns the positions of blocks: bytes for the :meth:`read` and :meth:`write` of a peer.
-        They do not keep the blocks.
+        They do not hold the blocks.
 
         ``blocks`` is a block, a batch, another object with the buffer protocol in the pool (a value
         pinned in a :class:`KvCache`, an array), or an iterable of those. Raises
@@ -129,9 +117,7 @@ class Agent:
         return self._begin("WRITE", blocks, peer, descriptors, notify)
 
     def read(self, blocks: Blocks, peer: Peer, descriptors: bytes, notify: bytes = b"") -> Transfer:
-        """Starts to copy blocks of the peer into blocks of this pool. Arguments and errors are
-        those of :meth:`write`.
-        """
+        """Starts to copy blocks of the peer into blocks of this pool, as :meth:`write` does."""
         return self._begin("READ", blocks, peer, descriptors, notify)
 
     def _begin(
@@ -154,8 +140,7 @@ class Agent:
                 raise InvalidArgumentError(
                     f"{len(here.spans)} block(s) of {here.nbytes} bytes here, {len(there)} of "
                     f"{sum(nbytes for _, nbytes in there)} at the peer: pass as many blocks, each "
-                    "as "
-                    "long as its counterpart"
+                    "as long as its counterpart"
                 )
             what = (
                 f"{operation.lower()} of {here.nbytes} bytes in {len(there)} block(s), "
@@ -212,17 +197,11 @@ class Agent:
             engine.finish(transfer, None)
 
     def notifications(self, timeout: float = 0.0) -> list[Notification]:
-        """Returns the messages from peers since the last call. Waits at most ``timeout`` seconds
-        for the first one.
-        """
+        """Returns new messages from peers. Waits at most ``timeout`` seconds for the first."""
         deadline = time.monotonic() + timeout
         while True:
-            with self._engine.lock:
-                agent = self._engine.use()
-                try:
-                    found = agent.get_new_notifs([self.backend])
-                except Exception as error:
-                    raise raised("cannot get notifications", error) from error
+            with self._engine.calling("cannot get notifications") as agent:
+                found = agent.get_new_notifs([self.backend])
             if found or time.monotonic() >= deadline:
                 return [
                     Notification(str(peer), bytes(message))
@@ -233,10 +212,8 @@ class Agent:
 
     def close(self, timeout: float = 5.0) -> int:
         """Closes the agent: waits at most ``timeout`` seconds for running transfers, ends the
-        others, deregisters the pool and releases it.
-
-        Returns how many transfers were ended. Peers must have forgotten the agent before. A second
-        call does nothing.
+        others, deregisters the pool and releases it. Returns how many transfers were ended. Peers
+        must have forgotten the agent before. A second call does nothing.
         """
         self._end.detach()
         return self._engine.end(timeout)
@@ -278,25 +255,18 @@ class Peer:
 
     def notify(self, message: bytes) -> None:
         """Sends a message, which the peer's :meth:`Agent.notifications` returns."""
-        engine = self._agent._engine
-        with engine.lock:
-            agent = engine.use()
+        with self._agent._engine.calling(f"cannot notify {self.name}") as agent:
             self._check()
-            try:
-                agent.send_notif(self.name, message)
-            except Exception as error:
-                raise raised(f"cannot notify {self.name}", error) from error
+            agent.send_notif(self.name, message)
 
     def close(self) -> None:
-        """Forgets the peer. Raises :class:`InUseError` while transfers with it are running. A
-        second call does nothing.
-        """
+        """Forgets the peer. Raises :class:`InUseError` while transfers with it are running."""
         engine = self._agent._engine
         with engine.lock:
             if self._closed or engine.agent is None:
                 self._closed = True
                 return
-            agent = engine.use()
+            engine.use()
             running = sum(
                 not engine.is_over(transfer)
                 for transfer in list(engine.active)
@@ -309,10 +279,8 @@ class Peer:
                 )
             self._closed = True
             engine.peers.discard(self.name)
-            try:
+            with engine.calling(f"cannot forget {self.name}") as agent:
                 agent.remove_remote_agent(self.name)
-            except Exception as error:
-                raise raised(f"cannot forget {self.name}", error) from error
 
     def __enter__(self) -> Self:
         return self

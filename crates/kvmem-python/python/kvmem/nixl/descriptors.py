@@ -26,12 +26,11 @@ _MAGIC = b"kvmem-nixl-1"
 _HEAD = struct.Struct("<12sII")
 
 Blocks: TypeAlias = Any
-"""A block, a batch, another object with the buffer protocol in the pool, or an iterable of those.
-"""
+"""A block, a batch, another object of the pool with a buffer, or an iterable of those."""
 
 
 class TransferViews(NamedTuple):
-    """Address ranges, with the views that keep them."""
+    """Address ranges, with the views that hold them."""
 
     spans: list[tuple[int, int]]
     """Address and length of each range."""
@@ -63,9 +62,8 @@ def transfer_views(
             if not (start <= address and address + nbytes <= stop):
                 raise NotInPoolError(
                     f"{nbytes} bytes at {address:#x} lie outside the {stop - start} registered "
-                    "bytes "
-                    f"of the pool, {start:#x}..{stop:#x}: pass blocks of the agent's own pool, in "
-                    "the part that it had when the agent was made",
+                    f"bytes of the pool, {start:#x}..{stop:#x}: pass blocks of the agent's own "
+                    "pool, in the part that it had when the agent was made",
                     address=address,
                     nbytes=nbytes,
                     start=start,
@@ -139,5 +137,5 @@ def unpack(data: bytes) -> tuple[str, list[tuple[int, int]]]:
             return name, list(zip(numbers[::2], numbers[1::2], strict=True))
     raise InvalidArgumentError(
         f"{len(data)} bytes are no descriptors: pass what Agent.descriptors() of the peer has "
-        "given, unchanged"
+        "returned, unchanged"
     )

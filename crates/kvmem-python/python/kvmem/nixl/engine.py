@@ -1,11 +1,12 @@
 """*Engine*: NIXL's own agent: one call at a time, from its creation to its end.
 
 In a forked child NIXL's agent must not even be destroyed: its threads do not exist there, and its
-connections belong to the parent. Therefore a child keeps it forever.
+connections belong to the parent. A child therefore never frees it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib
 import logging
@@ -14,6 +15,7 @@ import re
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -128,9 +130,7 @@ class Engine:
         _engines.add(self)
 
     def use(self) -> Any:
-        """Returns NIXL's agent. Raises :class:`ForkedError` or :class:`ClosedError`. The caller
-        holds the lock.
-        """
+        """Returns NIXL's agent. Raises :class:`ForkedError` or :class:`ClosedError`."""
         if os.getpid() != self.pid:
             raise ForkedError(
                 "the agent was made before this process was forked, and stays with the parent: "
@@ -139,6 +139,16 @@ class Engine:
         if self.agent is None:
             raise ClosedError("the agent has been closed")
         return self.agent
+
+    @contextlib.contextmanager
+    def calling(self, doing: str) -> Iterator[Any]:
+        """Yields NIXL's agent under the lock, and converts its errors."""
+        with self.lock:
+            agent = self.use()
+            try:
+                yield agent
+            except Exception as error:
+                raise raised(doing, error) from error
 
     def is_over(self, transfer: ActiveTransfer) -> bool:
         """Polls a transfer and returns whether it is over. Its blocks are then released."""
@@ -265,12 +275,12 @@ _engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 def _keep_for_ever() -> None:
     """Keeps the objects of every engine alive forever, in a forked child."""
     for engine in list(_engines):
-        kept = [
+        objects = [
             getattr(engine.agent, "agent", None),
             *(transfer.handle for transfer in engine.active),
         ]
         engine.lock = threading.RLock()  # the owner of the old one may not exist here
-        for value in kept:
+        for value in objects:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 

@@ -10,14 +10,11 @@ class TransferError(KvmemError):
 
     code: str | None
     """NIXL's name of the error, such as ``nixlBackendError``."""
-    remedy: str | None
-    """What to do about the error."""
 
 
 class UnregisteredError(TransferError):
-    """Memory of a transfer is not registered, in this process or with the peer.
-
-    NIXL calls the error ``nixlNotFoundError``.
+    """Memory of a transfer is not registered, in this process or with the peer. NIXL calls the
+    error ``nixlNotFoundError``.
     """
 
 
@@ -48,10 +45,7 @@ _MESSAGES: dict[str, tuple[str, str]] = {
         "the memory is not registered, or NIXL no longer knows the peer",
         "send descriptors made by the peer's agent, and connect again if that agent has changed",
     ),
-    "nixlRemoteDisconnectError": (
-        "the peer has gone",
-        "close it, and connect to its replacement",
-    ),
+    "nixlRemoteDisconnectError": ("the peer has gone", "close it, and connect to its replacement"),
     "nixlInvalidParamError": (
         "NIXL rejects these values",
         "compare the versions of NIXL here and at the peer",

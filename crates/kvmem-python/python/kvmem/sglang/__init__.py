@@ -1,27 +1,19 @@
 """*SGLang*: the host pools of HiCache in regions of kvmem, written against SGLang 0.5.23.
 
 SGLang finds :func:`register` through the entry point group ``sglang.srt.plugins``, in every process
-that it starts. A host pool whose memory would come from SGLang's default allocator then comes from
-a :class:`kvmem.Region`: on the best available pages, populated by several threads. Shared host
-pools (``shm``) come from shared regions, which may have huge pages, as SGLang's may not. Allocators
-that bring their own memory (``mooncake``, ``mori``, ``tensorcast``) keep it, and so do pools that
-HIP must own. SGLang registers the memory with the GPU afterwards, as it does with its own.
-
-:class:`KvmemStorage` is the storage backend: see :mod:`kvmem.sglang.storage`. The first access to
-it imports SGLang.
+that it starts. The memory of host pools then comes from a :class:`kvmem.Region` in place of
+SGLang's default allocator, and shared host pools (``shm``) from shared regions, which may have huge
+pages. Allocators that bring their own memory keep it. SGLang registers the memory with the GPU
+afterwards, as it does with its own. :class:`KvmemStorage` is the storage backend.
 
 Environment variables:
 
-- ``SGLANG_PLUGINS``: SGLang's own list of plugins to load. This plugin is called ``kvmem``.
-- ``KVMEM_SGLANG=0`` keeps SGLang's allocators.
-- ``KVMEM_SGLANG_SHARED=0`` keeps SGLang's allocator of shared host pools.
-- ``KVMEM_SGLANG_PAGES``: page sizes to try, in order of preference (``1G,2M,thp,4k``).
-- ``KVMEM_SGLANG_NUMA``: ``numa`` of :class:`kvmem.Region`.
+- ``KVMEM_SGLANG=0`` and ``KVMEM_SGLANG_SHARED=0`` keep SGLang's allocators, of all host pools or of
+  shared ones.
+- ``KVMEM_SGLANG_PAGES`` and ``KVMEM_SGLANG_NUMA``: ``pages`` and ``numa`` of :class:`kvmem.Region`.
 
-If SGLang keeps its own memory, the log says so: as a warning if ``SGLANG_PLUGINS`` names kvmem.
-:func:`check_hook` raises :class:`HookUnusedError` with the reason.
-
-Importing this module imports neither SGLang nor PyTorch; calling its functions does.
+If SGLang keeps its own memory, the log says so: as a warning if ``SGLANG_PLUGINS``, its list of
+plugins to load, names kvmem. Importing this module imports neither SGLang nor PyTorch.
 """
 
 from __future__ import annotations
@@ -35,10 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from .._kvmem import Region
 from .._tensor import tensor
-from ..errors import InvalidArgumentError
-from ..storage.errors import UnsupportedVersionError
-from ..storage.versions import check_version
-from .errors import HookUnusedError
+from ..errors import InvalidArgumentError, KvmemError
+from ..storage.versions import UnsupportedVersionError, check_version
 
 if TYPE_CHECKING:
     from .storage import KvmemStorage
@@ -52,6 +42,10 @@ SUPPORTED = ("0.5.23", "0.6")
 
 TARGET = "sglang.srt.mem_cache.pool_host.common.get_allocator_from_storage"
 """The hooked function, which chooses the allocator of a host pool."""
+
+
+class HookUnusedError(KvmemError, RuntimeError):
+    """SGLang's host pools are not kvmem's."""
 
 
 def __getattr__(name: str) -> Any:
@@ -71,21 +65,15 @@ def region_tensor(
     shared: bool = False,
 ) -> Any:
     """Returns a tensor of zeros in a region of its own, which other processes can map if it is
-    ``shared``. The region is unmapped with the last view. Needs PyTorch.
-
-    Raises :class:`~kvmem.MappingError`, which is a ``MemoryError``, and
+    ``shared``. The region is unmapped with the last view. Needs PyTorch. Raises
+    :class:`~kvmem.MappingError`, which is a ``MemoryError``, and
     :class:`~kvmem.InvalidArgumentError`.
     """
-    return tensor_and_region(dims, dtype, pages=pages, numa=numa, shared=shared)[0]
+    return tensor_and_region(dims, dtype, pages, numa, shared)[0]
 
 
 def tensor_and_region(
-    dims: Sequence[int],
-    dtype: Any,
-    *,
-    pages: str | None = None,
-    numa: str | None = None,
-    shared: bool = False,
+    dims: Sequence[int], dtype: Any, pages: str | None, numa: str | None, shared: bool
 ) -> tuple[Any, Region | None]:
     """Does what :func:`region_tensor` does, and returns the region, too; None for no bytes."""
     import torch
@@ -97,13 +85,8 @@ def tensor_and_region(
         return torch.empty(tuple(dims), dtype=dtype), None
     nbytes = count * dtype.itemsize
     region = Region(nbytes, pages=pages, numa=numa, populate="auto", shared=shared)
-    _log.info(
-        "SGLang: %s of %s in a region of %d bytes: %s",
-        tuple(dims),
-        dtype,
-        region.nbytes,
-        region.receipt,
-    )
+    about = tuple(dims), dtype, region.nbytes, region.receipt
+    _log.info("SGLang: %s of %s in a region of %d bytes: %s", *about)
     # The tensor holds the region.
     return tensor(region, dtype, tuple(dims)), region
 
@@ -171,9 +154,7 @@ def register() -> None:
 
 
 def check_hook() -> None:
-    """Raises :class:`HookUnusedError`, with the reason, unless SGLang's default host pools in this
-    process are kvmem's. Imports SGLang.
-    """
+    """Raises :class:`HookUnusedError` unless SGLang's default host pools here are kvmem's."""
     if os.environ.get("KVMEM_SGLANG") == "0":
         raise HookUnusedError(
             "KVMEM_SGLANG=0 keeps SGLang's allocator", remedy="unset KVMEM_SGLANG"
@@ -198,8 +179,7 @@ def check_hook() -> None:
         plugins = os.environ.get("SGLANG_PLUGINS")
         raise HookUnusedError(
             f"SGLang's default allocator is {type(chosen).__name__}, its own: its plugins have not "
-            "been loaded in this process, or "
-            f"SGLANG_PLUGINS={plugins!r} leaves kvmem out",
+            f"been loaded in this process, or SGLANG_PLUGINS={plugins!r} leaves kvmem out",
             remedy="call sglang.srt.plugins.load_plugins(), and let SGLANG_PLUGINS be unset or "
             "name kvmem",
         )

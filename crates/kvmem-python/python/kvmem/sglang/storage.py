@@ -1,33 +1,20 @@
 """*Storage*: SGLang's third level of HiCache in kvmem's stores. Importing this module imports
 SGLang.
 
-SGLang builds :class:`KvmemStorage` by its backend ``dynamic``, from the extra configuration:
-
-.. code-block:: json
-
-    {"backend_name": "kvmem", "module_path": "kvmem.sglang",
-     "class_name": "KvmemStorage", "interface_v1": 1, "kvmem": {"node": "/run/kvmem.sock"}}
-
+SGLang builds :class:`KvmemStorage` by its backend ``dynamic``, from the extra configuration, whose
 ``kvmem`` has the options of :class:`kvmem.storage.StorageOptions`. With ``"interface_v1": 1``
 pages are copied between the host pool and the store; otherwise SGLang makes tensors of them first.
 
 **Keys.** The key of a page is a digest of SGLang's hash of its tokens, and of everything that the
-bytes depend on: model, weights, quantization and data types, adapters that the engine starts with,
-ranks of the tensor, pipeline and context parallelism as in the names of SGLang's own files, the
-pool, and its layout, type, page size and shape. MLA's cache is the same on all ranks of the tensor
-parallelism, so its keys have no rank. Engines that differ in any of these never share a page.
-
-**Weights.** See :mod:`kvmem.storage.weights`: the option ``weights`` replaces what the files say.
-SGLang's page hashes name an adapter by its name and path, or by a random number if it is loaded
-later, so the files of the adapters on the command line are part of the keys. An engine that
-replaces its weights while it runs uses other keys from then on: see :func:`weights_replaced`.
+bytes depend on: docs/distributed/sglang.md lists it. SGLang's page hashes name an adapter by its
+name and path, or by a random number if it is loaded later, so the files of the adapters on the
+command line are part of the keys.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-import json
 import logging
 import os
 import sys
@@ -46,7 +33,7 @@ from sglang.srt.mem_cache.hicache_storage import (
 from ..errors import InvalidArgumentError
 from ..storage import StorageOptions, Value, ValueStore, ValueStoreStats, check_version, open_store
 from ..storage.parents import KnownParents
-from ..storage.weights import fingerprint, warn_unseen
+from ..storage.weights import digest_of, fingerprint, weights_of
 from . import SUPPORTED
 
 _log = logging.getLogger("kvmem")
@@ -117,10 +104,11 @@ def weights_identity(config: Any, options: StorageOptions, args: Any) -> tuple[s
     pages of the model, and for those of its draft model. ``args``: the server's arguments.
     """
     model = getattr(args, "model_path", None) or config.model_name or ""
+    scales = getattr(args, "quantization_param_path", None)
     target = {
         "weights": _weights(model, getattr(args, "revision", None), options),
         "types": [str(getattr(args, name, None)) for name in _TYPES],
-        "scales": _weights_of_file(getattr(args, "quantization_param_path", None)),
+        "scales": fingerprint(scales) if scales else None,
         "adapters": sorted(
             [str(it.lora_name), str(it.lora_path), fingerprint(str(it.lora_path))]
             for it in getattr(args, "lora_paths", None) or ()
@@ -132,26 +120,12 @@ def weights_identity(config: Any, options: StorageOptions, args: Any) -> tuple[s
         revision = getattr(args, "speculative_draft_model_revision", None)
         quantization = getattr(args, "speculative_draft_model_quantization", None)
         both["draft"] = [draft, _weights(draft, revision, options), str(quantization)]
-    return _digest(target), _digest(both)
+    return digest_of(target, 16).hex(), digest_of(both, 16).hex()
 
 
 def _weights(model: str, revision: str | None, options: StorageOptions) -> Any:
-    given = options.weights_of(model)
-    if given is not None:
-        return given
-    found = fingerprint(model, revision)
-    if found is None:
-        warn_unseen(model, 'set "weights" of "kvmem" to a text that changes with them')
-    return found
-
-
-def _weights_of_file(path: str | None) -> Any:
-    return fingerprint(path) if path else None
-
-
-def _digest(fields: Any) -> str:
-    text = json.dumps(fields, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    remedy = 'set "weights" of "kvmem" to a text that changes with them'
+    return weights_of(model, options.weights_of(model), remedy, revision)
 
 
 _storages: weakref.WeakSet[KvmemStorage] = weakref.WeakSet()
@@ -215,9 +189,7 @@ def rank_of(config: Any) -> str:
 
 
 def checked(options: StorageOptions, config: Any) -> StorageOptions:
-    """Raises :class:`~kvmem.InvalidArgumentError` if a disk cannot serve an engine of several
-    processes: a file belongs to one of them.
-    """
+    """Raises :class:`~kvmem.InvalidArgumentError` if several processes had one file."""
     ranks = config.tp_size * config.pp_size * config.attn_cp_size
     several = ranks > 1 or config.dp_rank > 0
     if options.disk and several and not all("{rank}" in str(path) for path in options.disk):
@@ -298,11 +270,10 @@ class HostPool:
 
 
 class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
-    """SGLang's storage backend over a :class:`~kvmem.storage.ValueStore`.
-
-    Raises :class:`~kvmem.InvalidArgumentError` and
-    :class:`~kvmem.storage.UnsupportedVersionError` when SGLang starts. A node that does not answer
-    yet is not an error: its pages are misses until it does.
+    """SGLang's storage backend over a :class:`~kvmem.storage.ValueStore`. Raises
+    :class:`~kvmem.InvalidArgumentError` and :class:`~kvmem.storage.UnsupportedVersionError` when
+    SGLang starts. A node that does not answer yet is not an error: its pages are misses until it
+    does.
     """
 
     def __init__(self, storage_config: Any, kwargs: Mapping[str, Any] | None = None) -> None:

@@ -1,9 +1,8 @@
 """*Cluster store*: values in a Mooncake cluster, for engines on several machines.
 
-The values pass through a cache in a pool of this process, whose lower tier is a
-:class:`~kvmem.mooncake.ClusterTier`, below a :class:`~kvmem.DiskTier` if one is named. A stored
-value is evicted at once into a queue, which threads write to the tiers. Therefore a store never
-waits for the cluster. If the queue is full, the value is dropped.
+The values pass through a cache in a pool of this process, whose tier is a
+:class:`~kvmem.mooncake.ClusterTier`, after a :class:`~kvmem.DiskTier` if one is named. A stored
+value is evicted at once into a queue, so a store never waits for the cluster.
 """
 
 from __future__ import annotations
@@ -24,9 +23,8 @@ from .store import Budget, Value, ValueStore
 def connected_tier(
     master: str, namespace: str, engine: Mapping[str, Any], **options: Any
 ) -> ClusterTier:
-    """Returns a tier in a cluster that answers. Keys name their contents.
-
-    Raises :class:`kvmem.mooncake.UnreachableError`, :class:`kvmem.mooncake.EngineMissingError` and
+    """Returns a tier in a cluster that answers. Keys name their contents. Raises
+    :class:`kvmem.mooncake.UnreachableError`, :class:`kvmem.mooncake.EngineMissingError` and
     :class:`InvalidArgumentError`.
     """
     tier = ClusterTier(
@@ -141,9 +139,7 @@ class ClusterStore(ValueStore):
         self._cache.clear()
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Waits until all stored values are in the cluster, or were dropped. Returns False after
-        ``timeout`` seconds.
-        """
+        """Waits until all values are in the cluster or dropped; False after ``timeout`` seconds."""
         return self._cache.flush(timeout) and self._tier.flush(timeout)
 
     def tier_stats(self) -> ClusterTierStats:

@@ -1,13 +1,11 @@
 """*Disk store*: values in files of this process, which finds them again after a restart.
 
 **Staged.** The engine's pages are copied to and from blocks of a small pool, whose memory is
-registered with the rings of the files. A transfer that misses its deadline keeps its blocks, and
-the engine's memory is free at once. The copy costs the speed of memory, which is several times that
-of a drive.
+registered with the rings of the files. A transfer that misses its deadline holds its blocks, and
+the engine's memory is free at once.
 
 **Direct.** The files are read into and written from the engine's memory, if each value is one
-part of it. A call then takes as long as the drive does. This is for engines that call from threads
-of their own, and wait for the end of each call before they reuse memory.
+part of it. This is for engines that wait for the end of each call before they reuse memory.
 """
 
 from __future__ import annotations
@@ -21,14 +19,8 @@ from functools import partial
 from pathlib import Path
 
 from .._kvmem import Block, DiskTier, Pool, Region, TierSet, parse_size
-from ..errors import (
-    DiskTierError,
-    InvalidBufferError,
-    KvmemError,
-    OutOfSpaceError,
-)
-from .errors import StoreUnavailableError
-from .store import Budget, Value, ValueStore
+from ..errors import DiskTierError, InvalidBufferError, KvmemError, OutOfSpaceError
+from .store import Budget, StoreUnavailableError, Value, ValueStore
 
 _log = logging.getLogger("kvmem.storage")
 
@@ -37,12 +29,12 @@ _ALIGN = 4096
 
 def view(value: Value) -> memoryview:
     """Returns the only part of a value as writable memory."""
-    [(address, nbytes)] = value.parts
-    return memory_at(address, nbytes)
+    [part] = value.parts
+    return memory_at(*part)
 
 
 def memory_at(address: int, nbytes: int) -> memoryview:
-    """Returns memory that the caller keeps."""
+    """Returns memory that the caller holds."""
     return memoryview((ctypes.c_ubyte * nbytes).from_address(address)).cast("B")
 
 
@@ -50,7 +42,7 @@ class DiskStore(ValueStore):
     """Values in one or more files.
 
     - ``paths``: files or block devices.
-    - ``nbytes``: length of each; None keeps the length of existing ones.
+    - ``nbytes``: length of each; None leaves the length of existing ones.
     - ``staging``: bytes of memory for the copies, half of them for loads; 0: direct transfers,
       without a deadline.
     - ``deadline``, ``retry``: as for :class:`ValueStore`.
@@ -92,9 +84,8 @@ class DiskStore(ValueStore):
 
     def register(self, address: int, nbytes: int) -> bool:
         """Registers the memory of an engine with the rings of the files, for direct transfers.
-        Returns whether that was possible; otherwise transfers work as before.
-
-        The memory must stay mapped until :meth:`close`.
+        Returns whether that was possible; otherwise transfers work as before. The memory must stay
+        mapped until :meth:`close`.
         """
         if not (self._direct and address and nbytes):
             return False
@@ -110,9 +101,8 @@ class DiskStore(ValueStore):
 
     @contextmanager
     def _staging(self, direction: str, budget: Budget) -> Iterator[Pool]:
-        """Lends the staging memory of a direction to one call at a time.
-
-        Raises :class:`StoreUnavailableError` if another call keeps it until the deadline.
+        """Lends the staging memory of a direction to one call at a time. Raises
+        :class:`StoreUnavailableError` if another call uses it until the deadline.
         """
         pool, lock = self._pools[direction]
         if not lock.acquire(timeout=budget.left()):
@@ -126,9 +116,7 @@ class DiskStore(ValueStore):
             lock.release()
 
     def _rounds(self, pool: Pool, values: Sequence[Value]) -> Iterator[tuple[slice, list[Block]]]:
-        """Yields as many values as staging memory is free for, and a block for each. The caller has
-        the memory for itself.
-        """
+        """Yields as many values as staging memory is free for, and a block for each."""
         start = 0
         while start < len(values):
             blocks: list[Block] = []
@@ -137,23 +125,21 @@ class DiskStore(ValueStore):
                     blocks.append(pool.allocate(value.nbytes, align=_ALIGN))
             except OutOfSpaceError as error:
                 if not blocks:
-                    self._too_small(values[start].nbytes, pool.capacity, error)
+                    nbytes = values[start].nbytes
+                    if nbytes > pool.capacity:
+                        _log.error(
+                            "a page of %d bytes cannot be staged, because %d bytes are for each "
+                            'direction: set "staging" to at least %d',
+                            nbytes,
+                            pool.capacity,
+                            4 * nbytes,
+                        )
+                    else:
+                        _log.debug("a page is a miss: %s", error)
                     start += 1
                     continue
             yield slice(start, start + len(blocks)), blocks
             start += len(blocks)
-
-    def _too_small(self, nbytes: int, capacity: int, error: OutOfSpaceError) -> None:
-        if nbytes > capacity:
-            _log.error(
-                "a page of %d bytes cannot be staged, because %d bytes are for each direction: "
-                'set "staging" to at least %d',
-                nbytes,
-                capacity,
-                4 * nbytes,
-            )
-        else:
-            _log.debug("a page is a miss: %s", error)
 
     def _get(self, values: Sequence[Value], found: list[bool], budget: Budget) -> None:
         if self._direct:
@@ -189,33 +175,28 @@ class DiskStore(ValueStore):
             return lengths
 
     def _put(self, values: Sequence[Value], done: list[int | None], budget: Budget) -> None:
-        missing: dict[bytes, int] = {}
+        todo = []
         for index, value in enumerate(values):
             if self._tier.len_of(value.key) == value.nbytes:
                 done[index] = 0
             else:
-                missing.setdefault(value.key, index)
-        todo = list(missing.values())
+                todo.append(index)
         chosen = [values[index] for index in todo]
         if self._direct:
-            lost = self._write([value.key for value in chosen], [view(v) for v in chosen])
+            failed = self._write([value.key for value in chosen], [view(v) for v in chosen])
             for index in todo:
-                done[index] = None if values[index].key in lost else values[index].nbytes
+                done[index] = None if values[index].key in failed else values[index].nbytes
         else:
             with self._staging("put", budget) as pool:
                 for part, blocks in self._rounds(pool, chosen):
                     for value, block in zip(chosen[part], blocks, strict=True):
                         value.copy_to(block.ptr)
                     keys = [value.key for value in chosen[part]]
-                    lost = self.backend.call(partial(self._write, keys, blocks), budget)
+                    failed = self.backend.call(partial(self._write, keys, blocks), budget)
                     for index in todo[part]:
-                        done[index] = None if values[index].key in lost else values[index].nbytes
+                        done[index] = None if values[index].key in failed else values[index].nbytes
                     for block in blocks:
                         block.free()
-        # Equal keys in one call are one value.
-        for index, value in enumerate(values):
-            if done[index] is None and (same := missing.get(value.key, index)) != index:
-                done[index] = None if done[same] is None else 0
 
     def _write(
         self, keys: list[bytes], buffers: Sequence[Block | memoryview]

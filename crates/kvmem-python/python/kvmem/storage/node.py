@@ -23,8 +23,7 @@ from ..errors import (
     OutOfSpaceError,
     ReservationLostError,
 )
-from .errors import StoreUnavailableError
-from .store import Budget, Value, ValueStore
+from .store import Budget, StoreUnavailableError, Value, ValueStore
 
 _log = logging.getLogger("kvmem.storage")
 _T = TypeVar("_T")
@@ -134,14 +133,14 @@ class NodeStore(ValueStore):
     def _put(self, values: Sequence[Value], done: list[int | None], budget: Budget) -> None:
         for part in batches(len(values)):
             with self._acquire([value.key for value in values[part]], budget) as pins:
-                missing = {}
+                missing = []
                 for index, pinned in enumerate(pins, part.start):
                     if pinned is not None and pinned.nbytes == values[index].nbytes:
                         done[index] = 0
                     else:
-                        missing[values[index].key] = index
+                        missing.append(index)
             # Half of them at a time if the node has no space for all.
-            todo = [list(missing.values())]
+            todo = [missing]
             while todo:
                 indices = todo.pop()
                 if not indices:
@@ -156,10 +155,6 @@ class NodeStore(ValueStore):
                 else:
                     for index in indices:
                         done[index] = values[index].nbytes
-            # Equal keys in one call are one value.
-            for index in range(part.start, part.stop):
-                if done[index] is None and (same := missing.get(values[index].key)) is not None:
-                    done[index] = None if done[same] is None else 0
 
     def _insert(self, values: list[Value], budget: Budget) -> None:
         sizes = [(value.key, value.nbytes) for value in values]
@@ -261,6 +256,6 @@ class NodeStore(ValueStore):
 
 
 _RESTART = 0.05
-"""Seconds for which a call waits for a server that a keeper starts again."""
+"""Seconds for which a call waits for a server that its memory holder starts again."""
 _DENIED = (1, 13)
 """``EPERM`` and ``EACCES``: waiting for the server does not help."""

@@ -1,9 +1,8 @@
 """*Parents*: which key comes before another one in the prompts that an engine has looked up.
 
 A node evicts the end of a prefix before its start if each value names its parent, the value before
-it. An engine names keys in the order of a prompt when it looks them up, and stores them later, in
-parts and in other orders. A key of a prefix is a hash of all that is before it, so it has one
-parent, whatever call shows it.
+it. An engine looks keys up in the order of a prompt, and stores them later, in parts and in other
+orders. A key is a hash of everything before it, so it has one parent, whatever call shows it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """*Store*: values by key, for engines whose memory must not be touched late.
 
-An engine lends the memory of its pages for one call, and reuses it afterwards. A call that misses
-its deadline returns, but the transfer behind it may go on. Therefore a store with a deadline never
-transfers from or to the memory of an engine in another thread: it transfers from and to memory of
-its own, which the abandoned transfer keeps, and the calling thread copies.
+An engine lends the memory of its pages for one call. A call that misses its deadline returns, but
+the transfer behind it may go on. Therefore a store with a deadline transfers from and to memory of
+its own, which the abandoned transfer holds, and the calling thread copies (decision 0102).
 
 While an abandoned call has not ended, and for ``retry`` seconds after a failure, further calls
 miss at once: a backend that hangs costs one deadline, and not one for each page.
@@ -21,12 +20,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from .._calls import CallQueue
 from ..errors import KvmemError
-from ..mooncake.calls import CallQueue
-from .errors import StoreUnavailableError
 
 _log = logging.getLogger("kvmem.storage")
 _T = TypeVar("_T")
+
+
+class StoreUnavailableError(KvmemError, ConnectionError):
+    """The store makes no call now, or the call missed its deadline: ``limit`` seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +38,7 @@ class Value:
     key: bytes
     """Key, of at most 64 bytes."""
     parts: tuple[tuple[int, int], ...]
-    """Addresses and lengths in bytes of the parts of the value, in order. The caller keeps the
-    memory until the call returns.
-    """
+    """Addresses and lengths in bytes of its parts, in order. The caller holds the memory."""
     parent: bytes | None = None
     """Key of the value before it in a prompt. A node evicts that one later."""
 
@@ -118,9 +118,8 @@ class Backend:
         return not self._calls.abandoned and time.monotonic() >= self._paused_until
 
     def call(self, work: Callable[[], _T], budget: Budget) -> _T:
-        """Makes a call in another thread, and waits for it as long as the budget lasts.
-
-        Raises what ``work`` raises, and :class:`StoreUnavailableError`.
+        """Makes a call in another thread, and waits for it as long as the budget lasts. Raises what
+        ``work`` raises, and :class:`StoreUnavailableError`.
         """
         if not self.reachable:
             raise StoreUnavailableError(f"{self.name} failed before: {self.last_error}")
@@ -164,7 +163,6 @@ class Backend:
 
 class ValueStore(ABC):
     """Values by key. Any thread may call any method; none raises because of its backend.
-
     ``deadline``: seconds that a call may take. ``retry``: seconds without calls after a failure.
     """
 
@@ -198,9 +196,17 @@ class ValueStore(ABC):
         """Does what :meth:`put` does. Returns the bytes that were stored for each value: 0 for one
         that the store had already, None for one that it has not now.
         """
-        done: list[int | None] = [None] * len(values)
+        # Equal keys in one call are one value, which the first of them stores.
+        first = {value.key: at for at, value in reversed(list(enumerate(values)))}
+        chosen = [values[at] for at in sorted(first.values())]
+        put: list[int | None] = [None] * len(chosen)
         with self._guarded():
-            self._put(values, done, Budget(self.deadline))
+            self._put(chosen, put, Budget(self.deadline))
+        of_key = {value.key: nbytes for value, nbytes in zip(chosen, put, strict=True)}
+        done = [
+            of_key[value.key] and (of_key[value.key] if first[value.key] == at else 0)
+            for at, value in enumerate(values)
+        ]
         stored = [nbytes for nbytes in done if nbytes]
         self._count(
             stored=len(stored),
@@ -223,13 +229,11 @@ class ValueStore(ABC):
         return found.index(None) if None in found else len(found)
 
     def lock(self, keys: Sequence[bytes]) -> list[bool]:
-        """Returns which keys have values, and keeps these values if the backend can, until
-        :meth:`unlock` is called once for each of them.
-        """
+        """Returns which keys have values, and holds them until :meth:`unlock`, if it can."""
         return [nbytes is not None for nbytes in self.lengths(keys)]
 
     def unlock(self, keys: Sequence[bytes]) -> None:  # noqa: B027
-        """Gives up what :meth:`lock` keeps for keys. Most backends keep nothing."""
+        """Releases the values that :meth:`lock` holds. Most backends hold none."""
 
     def remove(self, keys: Sequence[bytes]) -> None:
         """Removes the values of keys."""
@@ -275,7 +279,7 @@ class ValueStore(ABC):
 
     @abstractmethod
     def _put(self, values: Sequence[Value], done: list[int | None], budget: Budget) -> None:
-        """Stores values, and notes the bytes of each; 0 for values that exist."""
+        """Stores values of different keys, and notes the bytes of each; 0 for those that exist."""
 
     @abstractmethod
     def _lengths(self, keys: Sequence[bytes], found: list[int | None], budget: Budget) -> None: ...

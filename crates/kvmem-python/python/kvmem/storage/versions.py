@@ -7,9 +7,15 @@ import logging
 import re
 from collections.abc import Iterable, Sequence
 
-from .errors import UnsupportedVersionError
+from ..errors import KvmemError
 
 _log = logging.getLogger("kvmem")
+
+
+class UnsupportedVersionError(KvmemError, ImportError):
+    """The installed version of an engine, ``value``, is not one that the plug-in supports, which
+    are ``limit``. ``remedy`` is the command that installs one of them.
+    """
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -28,14 +34,16 @@ def installed(names: Iterable[str]) -> tuple[str, str] | None:
     return None
 
 
-def check_version(engine: str | Sequence[str], first: str, below: str) -> None:
-    """Raises :class:`UnsupportedVersionError` unless the installed version of ``engine`` is
-    ``first`` or later, and before ``below``. An engine that has several distributions is the first
-    of them that is installed. An engine without metadata, such as a source tree, is used with a
-    warning.
+def check_version(
+    engine: str | Sequence[str], first: str, below: str, version: str | None = None
+) -> None:
+    """Raises :class:`UnsupportedVersionError` unless the installed version of ``engine``, or the
+    ``version`` if it is known, is ``first`` or later, and before ``below``. An engine that has
+    several distributions is the first of them that is installed. An engine without metadata, such
+    as a source tree, is used with a warning.
     """
     names = [engine] if isinstance(engine, str) else engine
-    found = installed(names)
+    found = installed(names) if version is None else (names[0], version)
     engine, version = found or (names[0], "")
     if found is None:
         _log.warning(

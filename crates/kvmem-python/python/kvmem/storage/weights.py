@@ -1,23 +1,21 @@
-"""*Weights*: what distinguishes the weights of a model, without reading all of them.
+"""*Weights*: distinguishes the weights of a model, without reading all of them.
 
-The bytes of a stored page depend on the weights, and an engine's key names the model alone. Two
-engines may use one name for different weights: a folder whose files were replaced, another
-revision, a fine-tuned copy in another container. :func:`fingerprint` describes the files, and a
-store adds the description to its keys.
+The bytes of a stored page depend on the weights, and an engine's key names the model alone, which
+may be the name of several. Integrations add :func:`fingerprint` to their keys (decision 0137):
 
 - A folder or a file: the name and the length of each file, the time of its last change, and a
-  digest of samples of its bytes. Images of containers often give all files one time, and
-  fine-tuning changes nearly every weight and no length: the samples differ then.
+  digest of samples of its bytes. Fine-tuning changes nearly every weight and no length.
 - Files of the hub's cache are links, and a link names the digest of its contents: this takes the
   place of time and samples, and is the same on all machines.
 - A name such as ``org/model``: the commit of the revision in the hub's cache.
 
-A small change between the samples that keeps the length and the time of a file is not seen. Set a
-text of your own then: every integration has an option ``weights``.
+A small change between the samples that leaves the length and the time of a file is not seen: set
+the option ``weights`` then, which every integration has.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -43,7 +41,6 @@ _warned: set[tuple[str, str]] = set()
 
 def fingerprint(model: str, revision: str | None = None) -> Any:
     """Returns a description of a model's weights, for JSON; None if this process cannot see them.
-
     ``model``: path of a folder or a file, or a name of the hub. ``revision``: branch, tag or commit
     of a name; None means ``main``.
     """
@@ -57,6 +54,22 @@ def fingerprint(model: str, revision: str | None = None) -> Any:
     except (OSError, ValueError):
         pass
     return None
+
+
+def weights_of(model: str, text: Any, remedy: str, revision: str | None = None) -> Any:
+    """Returns ``text``, which an option has for the weights of a model, or else the fingerprint of
+    the files. None: this process cannot see them, which the log says once, with the ``remedy``.
+    """
+    found = fingerprint(model, revision) if text is None else text
+    if found is None:
+        warn_unseen(model, remedy)
+    return found
+
+
+def digest_of(fields: Any, nbytes: int) -> bytes:
+    """Returns a digest of values that have a form in JSON."""
+    text = json.dumps(fields, sort_keys=True, default=str)
+    return blake2b(text.encode(), digest_size=nbytes).digest()
 
 
 def warn_unseen(model: str, remedy: str) -> None:

@@ -5,7 +5,7 @@ written against Transformers 5.19.
 has of the prompt, and ``store`` writes the others.
 
 Importing this module imports neither Transformers nor PyTorch. The first access to the class
-imports both, and raises :class:`~kvmem.storage.errors.UnsupportedVersionError` for another release
+imports both, and raises :class:`~kvmem.storage.UnsupportedVersionError` for another release
 of Transformers.
 """
 
@@ -14,9 +14,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ..storage.errors import UnsupportedVersionError
-from ..storage.versions import check_version
-from .errors import UnsupportedModelError
+from ..storage.versions import UnsupportedVersionError, check_version
+from .identity import UnsupportedModelError
 
 if TYPE_CHECKING:
     from .cache import KvmemCache

@@ -18,8 +18,7 @@ from transformers.cache_utils import DynamicCache, DynamicLayer
 from .._kvmem import NodeCache, NodeReservation, prefix_keys
 from .._tensor import tensor
 from ..errors import ExportedError, InvalidArgumentError, NodeError, OutOfSpaceError
-from .errors import UnsupportedModelError
-from .identity import check_rope, identity
+from .identity import UnsupportedModelError, check_rope, identity
 from .layout import Layout
 
 _log = logging.getLogger("kvmem")
@@ -98,7 +97,6 @@ class KvmemCache(DynamicCache):  # type: ignore[misc]
     def load(self, input_ids: Any) -> int:
         """Takes the longest prefix of a prompt that the node has, and returns its length in tokens.
         The last token of the prompt is never among them: the model computes the next one from it.
-
         Raises :class:`~kvmem.InvalidArgumentError` unless the cache is empty.
         """
         if self.get_seq_length():
@@ -127,10 +125,9 @@ class KvmemCache(DynamicCache):  # type: ignore[misc]
     def store(self, input_ids: Any = None) -> int:
         """Stores the complete blocks that the node does not have, and returns how many tokens it
         has then. ``input_ids``: all tokens, such as the output of ``generate``. None: those of the
-        prompt. Tokens whose keys and values the cache does not have are left out.
-
-        Raises :class:`~kvmem.InvalidArgumentError` if the cache has several sequences, or if
-        ``input_ids`` does not begin with the prompt.
+        prompt. Tokens whose keys and values the cache does not have are left out. Raises
+        :class:`~kvmem.InvalidArgumentError` if the cache has several sequences, or if ``input_ids``
+        does not begin with the prompt.
         """
         tokens = self._prompt if input_ids is None else _tokens(input_ids)
         if tokens[: len(self._prompt)] != self._prompt:
@@ -156,9 +153,7 @@ class KvmemCache(DynamicCache):  # type: ignore[misc]
             return 0
 
     def _found(self, keys: Sequence[bytes]) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Returns keys and values of each layer, copied from the blocks that the node has; nothing
-        if it has none.
-        """
+        """Returns keys and values of each layer, copied from the blocks that the node has."""
         with self._node.acquire_prefix(keys) as pins:
             values = [pin for pin in pins if pin is not None]
             found = self._copied(values)
@@ -183,10 +178,8 @@ class KvmemCache(DynamicCache):  # type: ignore[misc]
 
     def _write(self, keys: Sequence[bytes]) -> int:
         """Writes the blocks that the node does not have, and returns how many it has then, without
-        a gap.
-
-        The last blocks are written first, so they are the oldest, and a node that is full evicts
-        the end of a prompt before its start.
+        a gap. The last blocks are written first, so they are the oldest, and a node that is full
+        evicts the end of a prompt before its start.
         """
         present, last = self._node.lookup(keys), len(keys)
         layout, at_once = self._layout(), _AT_ONCE

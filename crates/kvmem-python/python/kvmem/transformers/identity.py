@@ -12,14 +12,20 @@ from collections.abc import Iterator, Mapping
 from hashlib import blake2b
 from typing import Any
 
-from ..errors import InvalidArgumentError
-from .errors import UnsupportedModelError
+from ..errors import InvalidArgumentError, KvmemError
+from ..storage.weights import digest_of
 
 SAMPLES = 64
 """Elements of a tensor that are read."""
 
 _CHANGING = ("dynamic", "longrope")
 """Types of RoPE whose angles depend on the length of the whole prompt."""
+
+
+class UnsupportedModelError(KvmemError, ValueError):
+    """The KV cache of the model cannot be cut into blocks: it does not keep the keys and values of
+    each token, or they depend on later tokens.
+    """
 
 
 def identity(model: Any, weights: str | None, settings: Mapping[str, Any]) -> bytes:
@@ -40,8 +46,7 @@ def identity(model: Any, weights: str | None, settings: Mapping[str, Any]) -> by
     # Paths, and the release that has written the files.
     for name in ("_name_or_path", "transformers_version"):
         fields["config"].pop(name, None)
-    text = json.dumps(fields, sort_keys=True, default=str)
-    return blake2b(text.encode(), digest_size=32).digest()
+    return digest_of(fields, 32)
 
 
 def _samples(torch: Any, model: Any) -> str:
@@ -51,8 +56,8 @@ def _samples(torch: Any, model: Any) -> str:
     for name, tensor in _tensors(model):
         if tensor.is_meta:
             raise InvalidArgumentError(
-                f"the tensor {name} has no elements in this process, so its weights cannot be told "
-                "from others: pass weights=, a text that changes with them",
+                f"the tensor {name} has no elements in this process, so its weights look like "
+                "others: pass weights=, a text that changes with them",
                 value=name,
             )
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)};".encode())

@@ -44,9 +44,7 @@ class Layout:
 
     @staticmethod
     def of(torch: Any, shapes: Sequence[tuple[str, int, int, int]]) -> Layout:
-        """Returns the layout of blocks: for each part the type, the heads, the tokens and the
-        width.
-        """
+        """Returns the layout of blocks: of each part the type, heads, tokens and width."""
         text = json.dumps([list(shape) for shape in shapes], separators=(",", ":")).encode()
         head = _HEAD.pack(_MAGIC, len(text)) + text
         head = head.ljust(_padded(len(head)), b"\0")

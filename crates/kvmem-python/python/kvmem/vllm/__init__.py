@@ -1,21 +1,17 @@
 """*vLLM*: the host memory and the tiers of vLLM's KV offloading, written against 0.32 and 0.33.
 
-vLLM's ``OffloadingConnector`` has a place for each of these classes, which its options name:
+Options of vLLM's ``OffloadingConnector`` name these classes:
 
 - :class:`KvmemOffloadingSpec` and :class:`KvmemTieringOffloadingSpec`: vLLM's CPU tier in a
   :class:`kvmem.Region`, which the processes of an engine share by its descriptor.
 - :class:`KvmemPolicy`: an eviction policy that one long scan does not empty.
-- :class:`KvmemTier`: a :class:`kvmem.DiskTier` below the CPU tier.
+- :class:`KvmemTier`: a disk or a Mooncake cluster as a tier after the CPU tier.
 - :class:`KvmemSharedSpec`: the CPU tier in the memory of ``kvmem serve``, which several engines
   share.
 
 vLLM finds :func:`register` through the entry point group ``vllm.general_plugins``, in every process
-that it starts. The classes can then be named without a module path. With ``KVMEM_VLLM=1`` the
-names of vLLM's own specs stand for kvmem's: the short option ``--kv-offloading-size`` then uses
-kvmem.
-
-Importing this module imports neither vLLM nor PyTorch. The first access to a class imports both,
-and raises :class:`UnsupportedVersionError` for another release of vLLM.
+that it starts. Importing this module imports neither vLLM nor PyTorch. The first access to a class
+imports both, and raises :class:`UnsupportedVersionError` for another release of vLLM.
 """
 
 from __future__ import annotations
@@ -25,6 +21,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from ..storage.versions import UnsupportedVersionError
 from ._version import check_version
 from .errors import (
     HandoverError,
@@ -33,7 +30,6 @@ from .errors import (
     PinLostError,
     PlacementError,
     SpecUnusedError,
-    UnsupportedVersionError,
 )
 
 if TYPE_CHECKING:
@@ -95,10 +91,8 @@ def __getattr__(name: str) -> Any:
 
 def register() -> None:
     """Makes the classes known to vLLM by their names. vLLM calls this in every process; it may be
-    called several times.
-
-    A release of vLLM that is not supported is a warning if ``KVMEM_VLLM`` is 1, and otherwise
-    nothing: an installed plugin must not keep an engine from starting.
+    called several times. A release of vLLM that is not supported is a warning if ``KVMEM_VLLM`` is
+    1, and otherwise nothing: an installed plugin must not keep an engine from starting.
     """
     wanted = os.environ.get("KVMEM_VLLM") == "1"
     try:
@@ -132,9 +126,8 @@ def _register(*, replace: bool) -> None:
 
 def check_registered() -> None:
     """Raises :class:`SpecUnusedError`, with the reason, unless vLLM's plugins have made kvmem known
-    in this process. Imports vLLM.
-
-    Raises :class:`UnsupportedVersionError` for another release of vLLM.
+    in this process. Imports vLLM. Raises :class:`UnsupportedVersionError` for another release of
+    vLLM.
     """
     check_version()
     from vllm.v1.kv_offload.factory import OffloadingSpecFactory

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm.distributed.kv_events import BlockRemoved, BlockStored
-from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash
+from vllm.v1.core.kv_cache_utils import maybe_convert_block_hash as _external
 
+from ._answers import GROUP
 from ._description import Description, decode
 
-GROUP = 4
-"""Bytes behind the hash in a key of vLLM: the number of its group of layers."""
 _LOCALITY = "LOCAL"
 
 
@@ -27,20 +26,13 @@ class Announced:
     """Where the hash begins in its key: behind the prefix of a reset."""
 
 
-def _external(block_hash: bytes) -> Any:
-    """Returns a hash as vLLM announces it."""
-    return maybe_convert_block_hash(block_hash)
-
-
 def _of_key(key: bytes, hash_at: int) -> tuple[list[bytes], int]:
     """Returns what a key alone says: the hash of the last block, and the group."""
     return [key[hash_at:-GROUP]], int.from_bytes(key[-GROUP:], "big")
 
 
 def stored_event(key: bytes, chunk: Announced, it: Description | None) -> Any:
-    """Returns vLLM's event of a chunk that is there. One without a description has its hash alone,
-    as vLLM's own events have then.
-    """
+    """Returns vLLM's event of a chunk. One without a description has its hash alone."""
     if it is None:
         hashes, group = _of_key(key, chunk.hash_at)
         return BlockStored(

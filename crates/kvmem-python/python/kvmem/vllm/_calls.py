@@ -1,20 +1,19 @@
 """*Calls*: calls to the server of a node for a thread that must not wait, such as a scheduler.
 
-Two threads make the calls: one for the questions that the scheduler has now, and one for what may
-take longer, such as commits with their checksums. The scheduler waits for an answer for a fraction
-of a millisecond, which is usually enough. Later it looks whether the answer has come. The answer of
-a question that it has abandoned is dropped: its pins and reservations end.
+Two threads make the calls: one for the questions that the scheduler has now, and one for those that
+may take longer, such as commits with their checksums. The answer of a question that the scheduler
+has abandoned is dropped: its pins and reservations end.
 
 A call that fails is the last one until a further thread has found that the server answers (see
-:mod:`~kvmem.vllm._outage`). Until then, questions have no answers, and the scheduler asks none. A
-server with other memory than before ends the calls.
+:mod:`~kvmem.vllm._outage`). Until then, questions have no answers. A server with other memory than
+before ends the calls.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
@@ -27,6 +26,12 @@ _T = TypeVar("_T")
 
 MAX_LATER = 256
 """Calls that may take longer and can be left out are left out if this number waits."""
+
+
+def parts(items: Sequence[_T], length: int) -> Iterator[Sequence[_T]]:
+    """Yields a sequence in parts: a call with all of it would hold the interpreter for long."""
+    for start in range(0, len(items), length):
+        yield items[start : start + length]
 
 
 class Question(Generic[_T]):

@@ -1,16 +1,12 @@
 """*Cluster*: the chunks of a tier in a Mooncake cluster, for engines of several machines.
 
-:class:`kvmem.mooncake.ClusterTier` stores, verifies and reads the chunks. A client that hangs is
-its child process, so no thread of the engine waits for longer than ``call_timeout``, and a call
-that takes too long touches no row of the CPU tier.
+:class:`kvmem.mooncake.ClusterTier` stores, verifies and reads the chunks. Its client is a child
+process, so no thread of the engine waits for longer than ``call_timeout``, and a call that takes
+too long touches no row of the CPU tier.
 
-*Look-ups.* The scheduler must not wait for the master. A look-up of an unknown name puts it into a
-queue and says that it will be known later; vLLM looks it up again in its next step. One thread asks
-the master for all names of the queue together. An answer holds from when it is first read on, for a
-short time: other engines store and the cluster evicts meanwhile.
-
-*A master that is gone* makes look-ups misses and stores fail at once, until it answers again. The
-log says both.
+*Look-ups.* The scheduler must not wait for the master (decision 0122). A look-up of an unknown name
+puts it into a queue; vLLM looks it up again in its next step. One thread asks the master for all
+names of the queue together. An answer holds from when it is first read on, for a short time.
 """
 
 from __future__ import annotations
@@ -52,10 +48,8 @@ class _Answer:
 
 class ClusterRows:
     """Chunks of ``row_bytes`` bytes in a cluster. ``options`` has ``master``, ``namespace``, and
-    those of :class:`kvmem.mooncake.EngineOptions`.
-
-    Raises :class:`kvmem.mooncake.UnreachableError`, :class:`kvmem.mooncake.EngineMissingError` and
-    :class:`InvalidArgumentError`.
+    those of :class:`kvmem.mooncake.EngineOptions`. Raises :class:`kvmem.mooncake.UnreachableError`,
+    :class:`kvmem.mooncake.EngineMissingError` and :class:`InvalidArgumentError`.
     """
 
     def __init__(self, row_bytes: int, options: Mapping[str, Any]) -> None:
@@ -152,9 +146,7 @@ class ClusterRows:
     # Transfers.
 
     def store(self, values: Sequence[tuple[bytes, memoryview]], **_: Any) -> list[Any]:
-        """Stores rows under their names. Returns the names of those that were not. The cluster has
-        neither priorities nor times to live.
-        """
+        """Stores rows. Returns the names of those that were not. A cluster takes no hints."""
         failed: list[Any] = self._tier.store(values)
         stored = {name for name, _ in values}.difference(failed)
         for name in stored:

@@ -1,16 +1,11 @@
 """*Descriptions*: the tokens behind a stored chunk, as another value of the node.
 
-A key of vLLM is a hash, and a router needs what was hashed: tokens, the block before, the adapter.
-The engine that stores a chunk knows all of that, and the others do not. It commits the description
-together with the chunk, under the chunk's key and :data:`SUFFIX`. The description then outlives the
-engine and the server, goes to the disk and comes back as any value does, and has a checksum.
-Reading it is no use of the chunk, so routers do not change what is evicted.
-
-A key names what was hashed, so all descriptions of a key are equal. It does not matter which engine
-has written one, or when.
+A key of vLLM is a hash, and a router needs its input. The engine that stores a chunk commits the
+description with it, under the chunk's key and :data:`SUFFIX`. A key names its input, so all
+descriptions of a key are equal, whichever engine has written one.
 
 =========  ========================================================================================
-bytes      what they are
+bytes      content
 =========  ========================================================================================
 0          the version of this format, 1
 1 to 4     number of the group of layers
@@ -61,9 +56,7 @@ class Description:
     sliding_window: int | None
 
     def encode(self) -> bytes:
-        """Returns the bytes of the value in the node. Raises :class:`ValueError` for numbers and
-        keys that the format has no place for.
-        """
+        """Returns the value in the node. Raises :class:`ValueError` if the format has no place."""
         extra = None if self.extra_keys is None else json.dumps(self.extra_keys).encode()
         window = -1 if self.sliding_window is None else self.sliding_window
         lora = -1 if self.lora_id is None else self.lora_id

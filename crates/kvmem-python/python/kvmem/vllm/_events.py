@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from .._kvmem import NodeCache, NodeReservation
-from ..errors import InvalidArgumentError
 
 
 class NoEvents:
@@ -22,9 +21,7 @@ class NoEvents:
         return []
 
     def described(self, keys: Collection[bytes]) -> dict[bytes, bytes]:
-        """Returns the descriptions of chunks whose stores end now, by the names of their values,
-        and forgets them.
-        """
+        """Removes and returns the descriptions of chunks whose stores end, by their names."""
         return {}
 
     def reserve(
@@ -34,9 +31,7 @@ class NoEvents:
         described: dict[bytes, bytes],
         priority: int = 0,
     ) -> list[NodeReservation]:
-        """Returns reservations with the descriptions of chunks, to be committed before them in one
-        batch: they are evicted after them then.
-        """
+        """Returns reservations with the descriptions of chunks, for the same batch."""
         return []
 
     def reset(self, prefix: bytes) -> None:
@@ -54,10 +49,6 @@ def make_events(spec: Any, announce: str, connect: Callable[[], NodeCache], path
     for its manager makes its tracker afterwards, and it is the one for them. ``connect`` opens a
     connection for a thread, to the server whose socket ``path`` is.
     """
-    if announce not in ("engine", "node", "off"):
-        raise InvalidArgumentError(
-            f'kvmem.announce is {announce!r}: give "engine", "node" or "off"'
-        )
     if announce == "off" or not spec.kv_events_config.enable_kv_cache_events:
         return NoEvents()
     # They import the scheduler of vLLM's connector.

@@ -1,26 +1,20 @@
 """*Handover*: one region for all processes of an engine, passed by its descriptor.
 
 The processes of an engine start in any order and share nothing but the engine's name. The first one
-binds an abstract Unix socket of that name, makes the region, and becomes its *creator*. Binding is
-atomic, so there is one creator. The others connect and receive the descriptor. The kernel drops an
-abstract name when the process that has bound it ends, however it ends. Nothing is left in
-``/dev/shm`` or anywhere else, and the next start finds no leftovers.
+binds an abstract Unix socket of that name, makes the region, and becomes its *creator*. The others
+connect and receive the descriptor. Binding is atomic, and the kernel drops the name when the
+process ends, however it ends. Decision 0096 has the reasons.
 
-Both ends check the user of the other by ``SO_PEERCRED``: abstract names have no permissions. The
-creator closes the connections of other users at once, without a thread, and logs the first one
-alone. A user that binds the name of an engine before the engine does keeps it from starting: the
-error names that user and its process.
+Abstract names have no permissions, so both ends check the user of the other by ``SO_PEERCRED``.
 
 A process is a *member*: the scheduler, or the worker of a rank. Each member joins once. A second
-process that says it is the same member belongs to another engine of the same name, and must not
-share its memory. It waits for the first engine to end, and fails with the process id of the creator
-after the time limit. A creator whose parent has ended gives the name up: its engine was killed, and
-it will soon end, too.
+process that says it is the same member belongs to another engine of the same name: it waits for the
+first engine to end, and fails after the time limit. A creator whose parent has ended closes the
+socket: its engine was killed, and it will soon end, too.
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
 import errno
 import json
@@ -49,9 +43,7 @@ _CREDENTIALS = struct.Struct("3i")
 
 
 def socket_name(engine_id: str) -> bytes:
-    """Returns the abstract name of an engine's socket. Names that are long or have unusual
-    characters are hashed.
-    """
+    """Returns the abstract name of an engine's socket. Unusual names are hashed."""
     plain = re.fullmatch(r"[\w.:-]{1,64}", engine_id, re.ASCII) is not None
     name = engine_id if plain else sha256(engine_id.encode()).hexdigest()
     return f"\0kvmem-vllm-{os.getuid()}-{name}".encode()
@@ -65,22 +57,12 @@ def _peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def _send(connection: socket.socket, message: dict[str, Any], fd: int | None = None) -> None:
-    rights = []
-    if fd is not None:
-        rights.append((socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd])))
-    connection.sendmsg([json.dumps(message).encode()], rights)
+    socket.send_fds(connection, [json.dumps(message).encode()], [] if fd is None else [fd])
 
 
 def _receive(connection: socket.socket) -> tuple[dict[str, Any], int | None]:
     """Returns a message and its descriptor. Raises ``ConnectionError`` if the other end is gone."""
-    size = array.array("i").itemsize
-    data, rights, _, _ = connection.recvmsg(
-        _LONGEST, socket.CMSG_SPACE(size), socket.MSG_CMSG_CLOEXEC
-    )
-    fds = array.array("i")
-    for level, kind, body in rights:
-        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-            fds.frombytes(body[: len(body) - len(body) % size])
+    data, fds, _, _ = socket.recv_fds(connection, _LONGEST, 1, socket.MSG_CMSG_CLOEXEC)
     for extra in fds[1:]:
         os.close(extra)
     if not data:
@@ -119,7 +101,7 @@ class Creator:
         self._made.set()
 
     def fail(self, reason: str) -> None:
-        """Tells the members that wait why there is no region, and gives the name up."""
+        """Notifies the members that wait why there is no region, and releases the name."""
         self._failed = reason
         self._made.set()
         # Connected members get the reason before the name is free.
@@ -127,7 +109,7 @@ class Creator:
         self.close()
 
     def close(self) -> None:
-        """Gives the name up. Members that have the memory keep it."""
+        """Releases the name. Members still have the memory."""
         if not self._closed:
             self._closed = True
             self._made.set()
@@ -214,7 +196,7 @@ class Creator:
             self._made.wait()
             region = self._region
             if region is None:
-                return _send(connection, {"failed": self._failed or "the creator has given it up"})
+                return _send(connection, {"failed": self._failed or "the creator has ended it"})
             # Before the message is sent: a member that dies with it has joined.
             with self._lock:
                 taken = self._joined.get(member)
@@ -234,13 +216,17 @@ def join(
     timeout: float,
 ) -> tuple[Region, Creator | None]:
     """Returns the region of an engine: made by ``make`` if this process is the first one, and then
-    with the :class:`Creator` to close at the end.
-
-    Raises :class:`HandoverError`, and what ``make`` raises.
+    with the :class:`Creator` to close at the end. Raises :class:`HandoverError`, and what ``make``
+    raises.
     """
     name = socket_name(engine_id)
     end = time.monotonic() + timeout
     reason, other = "no process answers", None
+
+    def fails(why: str, kind: type[HandoverError] = HandoverError, **more: Any) -> HandoverError:
+        text = f"engine {engine_id}: {why}"
+        return kind(text, engine_id=engine_id, member=member, pid=other, **more)
+
     while True:
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -260,32 +246,18 @@ def join(
             finally:
                 os.close(fd)
         if "layout" in answer:
-            raise LayoutMismatchError(
-                f"engine {engine_id}: {member} needs {layout}, but process {other} has made "
-                f"{answer['layout']}: start all its processes with the same options",
-                engine_id=engine_id,
-                member=member,
-                pid=other,
-                wanted=layout,
-                found=answer["layout"],
-            )
+            found = answer["layout"]
+            why = f"{member} needs {layout}, but process {other} has made {found}: start all its "
+            why += "processes with the same options"
+            raise fails(why, LayoutMismatchError, wanted=layout, found=found)
         if "failed" in answer:
-            raise HandoverError(
-                f"engine {engine_id}: process {other} could not make the region: "
-                f"{answer['failed']}",
-                engine_id=engine_id,
-                member=member,
-                pid=other,
-            )
+            raise fails(f"process {other} could not make the region: {answer['failed']}")
         if "taken" in answer:
             reason = f"{member} has joined before, as process {answer['taken']}"
         if time.monotonic() >= end:
-            raise HandoverError(
-                f"engine {engine_id}: no region within {timeout} s, because {reason}. Another "
-                f"engine of this name runs: end process {other}, or set another engine_id",
-                engine_id=engine_id,
-                member=member,
-                pid=other,
+            raise fails(
+                f"no region within {timeout} s, because {reason}. Another engine of this name "
+                f"runs: end process {other}, or set another engine_id"
             )
         time.sleep(_PAUSE)
 
@@ -311,9 +283,7 @@ def _create(
 def _ask(
     name: bytes, engine_id: str, member: str, layout: dict[str, int], end: float
 ) -> tuple[dict[str, Any], int | None, int | None]:
-    """Asks the creator. Returns its answer, which is empty if it is gone, its descriptor, and its
-    process id.
-    """
+    """Asks the creator. Returns its answer, empty if it is gone, descriptor and process id."""
     pid = None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:

@@ -2,13 +2,8 @@
 
 vLLM's connector passes two things of a request to its offloading, ``kv_transfer_params`` and
 ``kv_hints``. Hints of kvmem are the key ``kvmem`` of the first one, or the payload of an action of
-type ``kvmem`` in the second. Actions come later, so their values replace the others.
-
-vLLM passes nothing else: neither its own priority of a request, nor its user, LoRA adapter or
-``cache_salt``. The last two are part of the hashes that make the keys.
-
-Any client of the engine can send hints. Wrong ones are ignored, with a warning: a request must not
-end an engine.
+type ``kvmem`` in the second. Actions come later, so their values replace the others. Any client of
+the engine can send hints. Wrong ones are ignored, with a warning: a request must not end an engine.
 """
 
 from __future__ import annotations

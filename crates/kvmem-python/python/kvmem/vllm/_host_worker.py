@@ -1,16 +1,14 @@
 """*Host worker*: copies between the KV cache of vLLM on the CPU and rows of kvmem. Importing this
 module imports vLLM and PyTorch.
 
-vLLM's own worker copies with the streams and events of a device, and its specs refuse a platform
-without one. On the CPU platform the KV cache and the rows are both host memory: a transfer is a
-row of ``memmove``, and it ends within the call that submits it. The model runs in the same thread.
-All that it has written before the call is copied, and all that the call has copied is there when
-the model runs again, so no event is needed.
+vLLM's own worker copies with the streams and events of a device. On the CPU platform the KV cache
+and the rows are both host memory: a transfer is a row of ``memmove``, and it ends within the call
+that submits it, in the thread that runs the model, so no event is needed.
 
 The arithmetic is that of vLLM's worker: blocks of the KV cache and chunks of rows, of which the
 first and the last may be used in part, for each group of layers. In the canonical layout a page
 of the KV cache lies in fragments in a row that all workers share, and the workers with the same
-bytes take turns in writing them.
+bytes write them in rotation.
 """
 
 from __future__ import annotations
@@ -62,9 +60,7 @@ def make_worker(
     region: Rows,
     canonical_layout: bool = False,
 ) -> Any:
-    """Returns the worker for the device of the KV cache. The worker owns the region from then on:
-    nothing has happened to it if this raises.
-    """
+    """Returns the worker for the device of the KV cache. It owns the region from then on."""
     if on_host(kv_caches):
         return HostOffloadingWorker(kv_caches, blocks_per_chunk, region, canonical_layout)
     return CPUOffloadingWorker(
@@ -86,9 +82,7 @@ class _Pages:
     page: int
 
     def addresses(self, numbers: np.ndarray, skip: int, count: int) -> np.ndarray:
-        """Returns the addresses of ``count`` pages of numbered strides, without the first
-        ``skip``.
-        """
+        """Returns addresses of ``count`` pages of numbered strides, from page ``skip`` on."""
         starts = self.base + numbers.astype(np.int64) * self.stride
         within = np.arange(self.blocks, dtype=np.int64) * self.page
         return (starts[:, None] + within).ravel()[skip : skip + count]
@@ -156,9 +150,7 @@ class HostOffloadingWorker(OffloadingWorker):  # type: ignore[misc]
     def submit_load(
         self, job_id: int, src_spec: Any, dst_spec: Any, expedited: bool = False
     ) -> bool:
-        """Copies rows into blocks of the KV cache. There is no queue that ``expedited`` could
-        pass.
-        """
+        """Copies rows into blocks of the KV cache."""
         return self._transfer(job_id, dst_spec, src_spec, store=False)
 
     def get_finished(self) -> list[Any]:

@@ -1,20 +1,16 @@
-"""*Identity*: what decides the bytes of a chunk, apart from its key.
+"""*Identity*: all that decides the bytes of a chunk, apart from its key.
 
 vLLM's keys are hashes of tokens. Two engines may share a stored chunk only if they would have
-written the same bytes under its key: the same model and weights, type, groups of layers, sizes and
-places of workers, and the same release of vLLM, because layouts change between releases. The
-identity is a digest of all that. It stands before every key on a disk, and names the namespace in a
-node.
+written the same bytes under its key. The identity stands before every key on a disk, and names the
+namespace in a node.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any
 
-from ..storage.weights import fingerprint, warn_unseen
+from ..storage.weights import digest_of, weights_of
 from ._version import check_version
 
 NBYTES = 12
@@ -22,18 +18,11 @@ NBYTES = 12
 
 
 def weights(model: str, extra_config: Mapping[str, Any]) -> Any:
-    """Returns what distinguishes the weights of a model: the option ``weights`` of ``kvmem``, or
-    the :func:`~kvmem.storage.weights.fingerprint` of the files. None: nothing is known, with a
-    warning in the log.
-    """
+    """Returns what distinguishes the weights of a model, by the option ``weights``."""
     options = extra_config.get("kvmem")
-    given = options.get("weights") if isinstance(options, Mapping) else None
-    if given is not None:
-        return given
-    found = fingerprint(model)
-    if found is None:
-        warn_unseen(model, 'set "weights" of the option "kvmem" to a text that changes with them')
-    return found
+    text = options.get("weights") if isinstance(options, Mapping) else None
+    remedy = 'set "weights" of the option "kvmem" to a text that changes with them'
+    return weights_of(model, text, remedy)
 
 
 def identity(spec: Any) -> bytes:
@@ -41,6 +30,7 @@ def identity(spec: Any) -> bytes:
     config = spec.config
     parallel = config.parallel
     fields = {
+        # Layouts change between releases.
         "vllm": ".".join(check_version().split(".")[:2]),
         "model": config.model.name,
         "weights": weights(config.model.name, config.extra_config),
@@ -54,12 +44,8 @@ def identity(spec: Any) -> bytes:
         "canonical": config.canonical_layout,
         "layout": config.kv_cache_layout,
         "workers": [
-            parallel.world_size,
-            parallel.tp_size,
-            parallel.pp_size,
-            parallel.pcp_size,
-            parallel.dcp_size,
+            getattr(parallel, name)
+            for name in ("world_size", "tp_size", "pp_size", "pcp_size", "dcp_size")
         ],
     }
-    text = json.dumps(fields, sort_keys=True)
-    return blake2b(text.encode(), digest_size=NBYTES).digest()
+    return digest_of(fields, NBYTES)

@@ -36,9 +36,7 @@ class Lease:
         self._until = 0.0
 
     def has(self, cache: NodeCache) -> bool:
-        """Returns whether this engine announces. Takes the lease if no engine has it, and waits for
-        a while if another one does.
-        """
+        """Returns whether this engine announces. Takes a free lease; waits if another has it."""
         now = time.monotonic()
         if now < self._until - TTL / 2:
             return True

@@ -1,50 +1,26 @@
 """*Manager*: vLLM's manager over the index of a node. Importing this module imports vLLM.
 
 The scheduler asks the server of the node where vLLM's own manager would look into its tables: a
-look-up pins a value, a store reserves one. The first look-up of a request asks for all keys of its
-prompt in one call, and the others take their answers from it. The scheduler passes numbers of
-chunks to vLLM's workers, which copy as always: :class:`~kvmem.vllm.region.NodeRegion` says which
-bytes a number names. Replicas therefore have one copy of a prefix, and an engine that restarts
-finds what it has stored.
+look-up pins values, a store reserves rows. It passes numbers of chunks to vLLM's workers, which
+copy as always: :class:`~kvmem.vllm.region.NodeRegion` says which bytes a number names.
 
-*No step waits.* Threads make the calls (see :mod:`~kvmem.vllm._calls`). A step waits for an answer
-for half a millisecond, and not at all for the rows of many chunks. If it has not come by then, a
-look-up is RETRY, and a store fails for this step; vLLM repeats both. Values that only a tier below
-the node has are RETRY while the server fetches them, and misses if none comes for ``fetch_timeout``
-seconds.
+*No step waits.* Threads make the calls (:mod:`~kvmem.vllm._calls`). A step waits for an answer for
+half a millisecond, and not at all for the rows of many chunks. Without an answer a look-up is
+RETRY, and a store fails for this step; vLLM repeats both.
 
-*Pins.* Other engines store and evict meanwhile, so what a look-up has found is pinned until the end
-of the next step, and what is loaded until the load ends, or the request. A server that takes a
-living engine for ended ends its pins. A look-up then pins the chunks again. If the pin of a load
-has ended, :class:`~kvmem.vllm.PinLostError` ends the engine: vLLM's connector asserts that every
-load succeeds, so there is no other way to keep a request from using the bytes.
+*Pins.* A chunk that a look-up has found is pinned until the end of the next step, and a chunk that
+is loaded until the load ends, or the request. If the server has revoked the pin of a load,
+:class:`~kvmem.vllm.PinLostError` ends the engine: vLLM's connector asserts that every load
+succeeds, so there is no other way to keep a request from using the bytes.
 
-*Verification.* The checksum of each chunk is calculated when its store ends, unless the option
-``checksums`` is false. With the option ``verify``, it is compared in each look-up that pins the
-chunk. A damaged chunk is a miss, and the server removes it. A chunk without a checksum is a miss,
-too, and the next store of the chunk replaces it. Without ``verify`` nothing is compared: pins alone
-keep bytes right.
+*Outages* make look-ups misses, and no store is tried. Chunks that a request computes meanwhile are
+not stored later: vLLM would ask for all of them again in each step, and log a line each time.
 
-*A server that is gone or hangs* makes every look-up a miss, and no store is tried, as soon as a
-call has found out: after ``call_timeout`` seconds, or ``answer_timeout`` if it is there and does
-not answer. Until then, look-ups are RETRY. From then on a thread probes the server until it
-answers, and the scheduler does nothing for it. Chunks that a request computes meanwhile are not
-stored later: vLLM would ask for all of them again in each step, and log a line each time.
-A server with other memory than before ends the sharing of this engine: its workers have mapped the
-old memory.
+*The same memory.* Each worker holds a pin of a value of its own. The scheduler looks for these
+values before its first call: a worker whose value is missing has mapped other memory.
 
-*The same memory.* Each worker keeps a value of its own pinned. The scheduler looks for them before
-its first call: a worker whose value is missing has mapped other memory.
-
-*Hints.* A request's priority and time to live become those of the values that it stores (see
-:mod:`~kvmem.vllm._hints`). With the option ``tenants``, the chunks of each tenant are in a
-namespace of its own: it finds nothing of the others, and the server's limits of the namespace
-bound it.
-
-*Events.* What the node holds goes to vLLM's stream of events: see :mod:`~kvmem.vllm._node_events`.
-
-*Reset.* vLLM resets its cache when the weights may have changed. The engine's keys get a random
-prefix then: it finds nothing of before, and other engines with the old weights find nothing of it.
+*Reset.* vLLM resets its cache when the weights may have changed. The keys of the engine get a
+random prefix then: the engine no longer sees older values, and other engines do not see its values.
 """
 
 from __future__ import annotations
@@ -54,7 +30,7 @@ import logging
 import os
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.offloading.metrics import OffloadingConnectorStats
@@ -70,7 +46,7 @@ from vllm.v1.metrics.cache_hit_source import CacheHitSource
 from .._kvmem import NodeCache, NodeReservation, PinBatch
 from ..errors import KvmemError, OutOfSpaceError
 from ._answers import Answers, Pins, next_keys
-from ._calls import MAX_LATER, NodeCalls, Question
+from ._calls import MAX_LATER, NodeCalls, Question, parts
 from ._events import NoEvents
 from ._hints import hints_of
 from ._order import order_of, parents_of
@@ -231,9 +207,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         if answers.found:
             keys = [it for it in keys if it not in answers.found]
         names = [self._prefix + it for it in keys] if self._prefix else keys
-        answers.question = self._calls.ask(
-            lambda: _acquire(cache, names, is_prefix), _release_batches
-        )
+        answers.question = self._calls.ask(lambda: _acquire(cache, names, is_prefix), _drop)
         answers.requested, answers.is_prefix = keys, is_prefix
         self._active[id(answers)] = answers
         if not answers.question.wait(self._patience):
@@ -252,8 +226,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             return
         found: dict[Any, Pins] = {}
         pending: list[Any] = []
-        for start, batch in zip(range(0, len(keys), _BATCH), batches):
-            part = keys[start : start + _BATCH]
+        for part, batch in zip(parts(keys, _BATCH), batches):
             chunks = self._chunks_of(batch, part)
             if chunks:
                 pins = Pins(batch, chunks)
@@ -278,7 +251,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             known = answers.pending
             answers.missing.update(it for it in keys if it not in found and it not in known)
 
-    def _chunks_of(self, batch: PinBatch, keys: list[Any]) -> dict[Any, int]:
+    def _chunks_of(self, batch: PinBatch, keys: Sequence[Any]) -> dict[Any, int]:
         """Returns the number of the chunk of each key that has a value. A value of another
         length or alignment than this engine's rows counts as missing.
         """
@@ -311,9 +284,8 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         return CPULoadStoreSpec(chunks)
 
     def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
-        """Ends the pins of loaded chunks.
-
-        Raises :class:`PinLostError` if one of them has ended before.
+        """Ends the pins of loaded chunks. Raises :class:`PinLostError` if one of them has ended
+        before.
         """
         answers = req_context.get_state(Answers)
         loaded = [it for it in answers.pins if it.loads and any(key in it.chunks for key in keys)]
@@ -363,7 +335,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         if unknown and not self._ask_for_rows(unknown, req_context, answers):
             return None
         rows = {key: row for key in wanted if (row := answers.rows.pop(key)) is not None}
-        self._drop([row for row in answers.rows.values() if row is not None])
+        _drop(answers.rows.values())
         answers.rows.clear()
         if rows:
             self._allocations.append(len(rows))
@@ -372,9 +344,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         return PrepareStoreOutput(list(rows), CPULoadStoreSpec(chunks), [])
 
     def _ask_for_rows(self, keys: list[Any], req_context: Any, answers: Answers) -> bool:
-        """Asks the server which of the keys have no value, and for rows for these. Returns whether
-        the rows are there.
-        """
+        """Asks the server for rows for the keys without values. Returns whether they are there."""
         cache = self._cache_of(answers.tenant)
         if cache is None:
             return False
@@ -385,7 +355,8 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         ]
         hints = hints_of(req_context)
         answers.storing = self._calls.ask(
-            lambda: self._reserve(cache, keys, names, parents, hints), _discard_rows
+            lambda: self._reserve(cache, keys, names, parents, hints),
+            lambda rows: _drop((rows or {}).values()),
         )
         self._active[id(answers)] = answers
         patience = self._patience if len(keys) <= _FEW else self._patience_with_many
@@ -402,12 +373,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         return question.answer is not None
 
     def _reserve(
-        self,
-        cache: NodeCache,
-        keys: list[Any],
-        names: list[Any],
-        parents: list[Any],
-        hints: Any,
+        self, cache: NodeCache, keys: list[Any], names: list[Any], parents: list[Any], hints: Any
     ) -> dict[Any, NodeReservation | None] | None:
         """Reserves a row for each key without a value, with the hints of the request, or none at
         all. The keys that have values count as used.
@@ -433,19 +399,19 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                     )
                 except OutOfSpaceError:
                     if not may_never_fit:
-                        self._drop(reserved)
+                        _drop(reserved)
                         return None
                     if len(part) == 1:
                         break
                     count = len(part) // 2
         except BaseException:
-            self._drop(reserved)
+            _drop(reserved)
             raise
         if missing and not reserved:
             return None
         wrong = next((it.offset for it in reserved if it.offset % GRANULE), None)
         if wrong is not None:
-            self._drop(reserved)
+            _drop(reserved)
             error = NodeLayoutError(
                 f"the node has reserved a row at offset {wrong}, which is no multiple of "
                 f"{GRANULE}: run kvmem serve with an alignment of {GRANULE} bytes or more",
@@ -458,9 +424,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         return {key: None if has else next(rows, None) for key, has in zip(keys, has_value)}
 
     def _have_values(self, cache: NodeCache, names: list[Any]) -> list[bool]:
-        """Returns for each name whether it has a value that a look-up would find, and counts these
-        values as used.
-        """
+        """Returns for each name whether a look-up would find a value, and counts that as a use."""
         if self._verify:
             # Only what is verified is found.
             with cache.acquire(names, wait=False) as batch:
@@ -481,7 +445,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         names = [(tenant, key) for key in keys]
         if not success:
             self._events.described(keys)
-            self._drop([self._writing.pop(name) for name in names if name in self._writing])
+            _drop([self._writing.pop(name, None) for name in names])
             return
         # The namespace stays open while it has reservations.
         cache = self._cache if tenant is None else self._tenants.get(tenant)
@@ -504,8 +468,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         priority: int,
     ) -> bool:
         """Stores rows with their descriptions, as many in one call as it takes."""
-        for start in range(0, len(rows), _STORED):
-            part = rows[start : start + _STORED]
+        for part in parts(rows, _STORED):
             cache.commit([*self._events.reserve(cache, part, described, priority), *part])
         return True
 
@@ -520,7 +483,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
                 # The warning of the outage says so.
                 level = logging.WARNING if self._calls.is_usable() else logging.DEBUG
                 _log.log(level, "kvmem: %d chunks are not stored", len(rows))
-                self._drop(rows)
+                _drop(rows)
 
     def on_new_request(self, req_context: Any) -> Any:
         """Wants new chunks only."""
@@ -542,7 +505,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         for answers in list(self._active.values()):
             self._release_unused(answers)
         while self._stale and self._stale[0][0] <= now:
-            self._drop(self._stale.pop(0)[1])
+            _drop(self._stale.pop(0)[1])
         if self._writing and now - self._alive > _ALIVE and self._calls.is_usable():
             self._alive = now
             for tenant in {tenant for tenant, _ in self._writing}:
@@ -581,7 +544,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     def on_reset_flushed(self) -> None:
         """Ends the pins of before the reset: the workers have ended their copies."""
         for _, held in self._stale:
-            self._drop(held)
+            _drop(held)
         self._stale.clear()
 
     def get_stats(self) -> Any:
@@ -608,12 +571,12 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         for answers in self._active.values():
             self._end_question(answers)
             self._end_storing(answers)
-            self._drop([pins.batch for pins in answers.pins])
+            _drop(pins.batch for pins in answers.pins)
         self._active.clear()
         self.on_reset_flushed()
         self._calls.close()
         self._take_commits()
-        self._drop(list(self._writing.values()))
+        _drop(self._writing.values())
         self._writing.clear()
         for question in self._connecting.values():
             question.abandon()
@@ -627,9 +590,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         return None if self._open_tenant is None else hints_of(req_context).tenant
 
     def _cache_of(self, tenant: str | None) -> NodeCache | None:
-        """Returns the connection to the namespace of a tenant; None if there cannot be one now, or
-        it is still made.
-        """
+        """Returns the connection to the namespace of a tenant; None if there is none yet."""
         if tenant is None:
             return self._cache
         cache = self._tenants.get(tenant)
@@ -653,9 +614,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         return question.answer
 
     def _has_place_for_tenant(self) -> bool:
-        """Returns whether the namespace of one more tenant may be open. Closes another one for it
-        if need be.
-        """
+        """Returns whether one more namespace may be open. Closes an idle one if need be."""
         open_ones = len(self._tenants) + len(self._connecting)
         if open_ones < self._max_tenants or self._close_idle():
             return True
@@ -694,7 +653,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
             answers.pins = [pins for pins in answers.pins if pins not in ended]
             found = ((key, pins) for pins in answers.pins for key in pins.chunks)
             answers.found = dict(found)
-            self._drop([pins.batch for pins in ended])
+            _drop(pins.batch for pins in ended)
         if not (answers.pins or answers.question or answers.storing or answers.rows):
             self._active.pop(id(answers), None)
 
@@ -721,39 +680,25 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         if answers.storing is not None:
             answers.storing.abandon()
         answers.storing = None
-        self._drop([row for row in answers.rows.values() if row is not None])
+        _drop(answers.rows.values())
         answers.rows.clear()
 
-    @staticmethod
-    def _drop(held: list[Any]) -> None:
-        for it in held:
-            # A server that is gone ends them by itself.
-            with contextlib.suppress(KvmemError):
+
+def _drop(held: Iterable[Any]) -> None:
+    """Ends pins and reservations. None stands for nothing."""
+    for it in held:
+        # A server that is gone ends them by itself.
+        with contextlib.suppress(KvmemError):
+            if it is not None:
                 it.discard() if isinstance(it, NodeReservation) else it.release()
 
 
 def _acquire(cache: NodeCache, names: list[Any], is_prefix: bool) -> list[PinBatch]:
-    """Pins values, in calls of :data:`_BATCH` names. Those of a prefix end with the first value
-    that memory does not have.
-    """
+    """Pins values, up to the first one that memory does not have if the names are a prefix."""
     acquire = cache.acquire_prefix if is_prefix else cache.acquire
     batches = []
-    for start in range(0, len(names), _BATCH):
-        part = names[start : start + _BATCH]
+    for part in parts(names, _BATCH):
         batches.append(acquire(part, wait=False))
         if is_prefix and batches[-1].hits < len(part):
             break
     return batches
-
-
-def _release_batches(batches: list[PinBatch]) -> None:
-    for batch in batches:
-        with contextlib.suppress(KvmemError):
-            batch.release()
-
-
-def _discard_rows(rows: dict[Any, NodeReservation | None] | None) -> None:
-    for row in (rows or {}).values():
-        if row is not None:
-            with contextlib.suppress(KvmemError):
-                row.discard()

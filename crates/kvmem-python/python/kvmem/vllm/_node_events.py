@@ -1,37 +1,18 @@
-"""*Events of a node*: what it holds, in vLLM's own stream of events. Importing this module imports
-vLLM.
+"""*Events of a node*: its values, in vLLM's stream of events. Importing this module imports vLLM.
 
 A thread of each announcing engine reads the node's log and asks the server where the values of the
-named keys are now. What has changed since it was announced goes to a queue, from which the
-scheduler takes it: no step waits for the server. The answer of the server decides, not the kind of
-an event, so it does not matter in which order events are read or whether one is read twice.
+named keys are now. It queues the difference to what was announced, and the scheduler takes it from
+there. The answer of the server decides, not the kind of an event, so neither the order of events
+nor reading one twice matters. A removal comes before a store in its place, and a chunk after the
+one that it continues. docs/distributed/vllm.md has the table of events, decision 0150 the reasons.
 
-====================================  ==============================================================
-a chunk is                            is announced as
-====================================  ==============================================================
-stored by any engine of the node      ``BlockStored``, medium ``CPU``
-evicted, and in the tier below        ``BlockRemoved`` of ``CPU``, ``BlockStored`` of ``STORAGE``
-fetched from there                    ``BlockRemoved`` of ``STORAGE``, ``BlockStored`` of ``CPU``
-gone                                  ``BlockRemoved`` of its medium
-====================================  ==============================================================
+*Completeness.* An engine that attaches, or has missed events, examines everything that the node
+lists. Nothing is ever cleared: vLLM's ``AllBlocksCleared`` concerns the blocks of the GPU as well.
+The tier does not name evicted keys, so the thread then asks for all chunks there. Once a minute it
+asks for every announced chunk, because expiry has no event, and uses the descriptions of these
+chunks, so they are evicted later.
 
-A removal comes before what is stored in its place, and a chunk after the one that it continues.
-Descriptions of chunks are values of the node: see :mod:`~kvmem.vllm._description`.
-
-*Completeness.* An engine that attaches announces what the node holds: the values in memory, and
-those of the disk whose names the server knows, or that have a description in memory. After lost
-events it does the same, and announces the difference. Nothing is ever cleared, because vLLM's
-``AllBlocksCleared`` concerns the blocks of the GPU as well. The tier does not name what it evicts,
-so the thread asks for all chunks there when the log says so. Once a minute it asks for every
-announced chunk: one whose time to live is over has no event. In the same round it uses the
-descriptions of these chunks. Those of chunks that are gone are removed, or are evicted before long
-if no engine announces.
-
-*Announcing engines.* By default every engine announces. With ``announce: "node"`` one engine of the
-node does: the one that has a lease, see :mod:`~kvmem.vllm._lease`.
-
-*Back-pressure.* A thread whose queue is full waits. The log is then ahead of it, and at worst it
-announces the difference.
+*Back-pressure.* A thread whose queue is full waits. At worst it announces the difference later.
 """
 
 from __future__ import annotations
@@ -48,7 +29,9 @@ from vllm.distributed.kv_events import MEDIUM_CPU, MEDIUM_STORAGE
 
 from .._kvmem import NodeCache, NodeReservation
 from ..errors import KvmemError, NodeReplacedError, OutOfSpaceError
-from ._announced import GROUP, Announced, removed_events, stored_event
+from ._announced import Announced, removed_events, stored_event
+from ._answers import GROUP
+from ._calls import parts
 from ._description import SUFFIX, Description, decode, parents_first
 from ._events import NoEvents
 from ._lease import Lease
@@ -75,17 +58,10 @@ _HASHES = (16, 32)
 
 
 class NodeEvents(NoEvents):
-    """The events of a node, for one engine. ``connect`` opens a connection for its thread, and
-    ``path`` is the server's socket.
-    """
+    """The events of a node, for one engine. ``path`` is the socket of the server."""
 
     def __init__(
-        self,
-        connect: Callable[[], NodeCache],
-        path: str,
-        *,
-        one_of_node: bool,
-        describes: bool,
+        self, connect: Callable[[], NodeCache], path: str, *, one_of_node: bool, describes: bool
     ) -> None:
         self._connect = connect
         self._outage = Outage(path, "events")
@@ -232,9 +208,7 @@ class NodeEvents(NoEvents):
             self._lease.end(cache)
 
     def _follow(self, cache: NodeCache, at: int) -> int | None:
-        """Announces what the next events say. Returns the position to go on at; None: events were
-        lost.
-        """
+        """Announces the next events. Returns the next position; None: events were missed."""
         wait = 0.01 if self._to_check else _WAIT
         keys: dict[bytes, None] = {}
         while True:
@@ -318,8 +292,7 @@ class NodeEvents(NoEvents):
         gone: list[bytes] = []
         there: dict[bytes, str] = {}
         # What another engine's commit or a reset adds meanwhile has an event of its own.
-        for start in range(0, len(keys), 2 * _BATCH):
-            part = keys[start : start + 2 * _BATCH]
+        for part in parts(keys, 2 * _BATCH):
             for key, place in zip(part, cache.locate(part)):
                 held = self._held.get(key)
                 wanted = self._chunk_of(key) is not None
@@ -345,8 +318,7 @@ class NodeEvents(NoEvents):
             if (about := abouts.get(key)) is not None and (description := decode(about)) is not None
         }
         ordered = parents_first(list(there), descriptions)
-        for start in range(0, len(ordered), _BATCH):
-            part = ordered[start : start + _BATCH]
+        for part in parts(ordered, _BATCH):
             hash_at = len(self._following)
             events = []
             for key in part:
@@ -356,17 +328,13 @@ class NodeEvents(NoEvents):
             self._publish(events)
 
     def _refresh(self, cache: NodeCache, keys: list[bytes]) -> None:
-        """Uses the descriptions of announced chunks, so that they are not evicted before them, and
-        puts those back that have been.
-        """
+        """Uses the descriptions of announced chunks, and restores evicted ones."""
         held = {
             key + SUFFIX: it.about
             for key in keys
             if (it := self._held.get(key)) is not None and it.about is not None
         }
-        names = list(held)
-        for start in range(0, len(names), _BATCH):
-            part = names[start : start + _BATCH]
+        for part in parts(list(held), _BATCH):
             if cache.touch(part) < len(part):
                 places = zip(part, cache.locate(part))
                 back = [(name, held[name]) for name, place in places if not place.in_memory]
@@ -378,8 +346,7 @@ class NodeEvents(NoEvents):
         found: dict[bytes, bytes | None] = {}
         if not self._describes:
             return found
-        for start in range(0, len(keys), _BATCH):
-            part = keys[start : start + _BATCH]
+        for part in parts(keys, _BATCH):
             with cache.acquire([key + SUFFIX for key in part]) as values:
                 for key, value in zip(part, values):
                     if value is not None:
@@ -390,9 +357,7 @@ class NodeEvents(NoEvents):
         """Removes the descriptions of chunks that are gone. Another engine may store one of them
         again at this moment: its description is put back.
         """
-        keys = list(abouts)
-        for start in range(0, len(keys), _BATCH):
-            part = keys[start : start + _BATCH]
+        for part in parts(list(abouts), _BATCH):
             cache.remove_batch([key + SUFFIX for key in part])
             back = [
                 (key + SUFFIX, abouts[key])

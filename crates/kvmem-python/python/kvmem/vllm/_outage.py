@@ -36,10 +36,9 @@ class Outage:
         self._socket: tuple[int, int] | None = None
 
     def begin(self, error: BaseException) -> None:
-        """Begins an outage, with a warning. Does nothing during one.
-
-        The pauses of an outage that follows closely on another one go on to double: a server that
-        answers probes and fails calls is not called every second.
+        """Begins an outage, with a warning. Does nothing during one. The pauses of an outage that
+        follows closely on another one go on to double: a server that answers probes and fails calls
+        is not called every second.
         """
         if self._began is not None:
             return

@@ -1,11 +1,8 @@
 """*Placement*: a NUMA node for the slot of each worker.
 
-The kernel keeps the policy of a memory file with the file, page by page: a process that maps the
-file elsewhere, and sets a policy there, sets it for all mappings. A worker therefore binds its
-slots through a mapping of its own that it gives up afterwards. The mapping that it copies through
-stays in one piece, whatever the number of rows is.
-
-A page belongs to one node. The page that two slots share belongs to the second one of them.
+The kernel stores the policy of a memory file with the file, page by page. A worker therefore binds
+its slots through a mapping of its own that it unmaps afterwards: the mapping that it copies through
+stays in one piece (decision 0121). The page that two slots share belongs to the second one of them.
 """
 
 from __future__ import annotations
@@ -35,9 +32,7 @@ _MAX_NODE = 1024
 _CALLS = {"x86_64": (237, 239), "aarch64": (235, 236)}
 """Numbers of ``mbind`` and ``get_mempolicy``."""
 _ROWS_AT_ONCE = 8192
-"""Rows that are bound through one mapping. The kernel cuts it in three pieces for each row, of
-which a process has 65,530.
-"""
+"""Rows that are bound through one mapping, of which the kernel makes three for each."""
 
 
 def _ids(text: str) -> list[int]:
@@ -175,9 +170,8 @@ def policy_of(address: int) -> tuple[int, int]:
 
 
 def bind(region: Region, ranges: Sequence[tuple[int, int]], node: int, member: str) -> None:
-    """Binds ranges of a shared region, which are not resident yet, to a node.
-
-    Raises :class:`PlacementError` if the kernel does not allow it.
+    """Binds ranges of a shared region, which are not resident yet, to a node. Raises
+    :class:`PlacementError` if the kernel does not allow it.
     """
     if not ranges:
         return

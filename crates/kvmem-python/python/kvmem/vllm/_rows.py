@@ -1,12 +1,9 @@
 """*Rows*: memory as vLLM sees it, a row for each chunk and a slot for each worker in it.
 
-*Pinning.* As a rule vLLM pins a worker's memory itself: it takes the ranges from
-``total_size_bytes`` or ``iter_worker_slot_ranges``, and notes them in ``pinned_addresses`` and
-``is_pinned``. After :meth:`Rows.register` the first is 0 and the second yields nothing. vLLM then
-makes no call to the driver, and finds the memory pinned.
-
 vLLM has no abstract class for its region. :class:`Rows` has every member that vLLM 0.32 and 0.33
-touch, and the same arithmetic: the tests compare both. Memory comes from a subclass.
+touch, and the same arithmetic: the tests compare both. vLLM pins the ranges of
+``total_size_bytes`` or ``iter_worker_slot_ranges``. After :meth:`Rows.register` the first is 0 and
+the second yields nothing: vLLM then makes no call to the driver, and finds the memory pinned.
 """
 
 from __future__ import annotations
@@ -70,7 +67,6 @@ class Rows:
 
     def register(self, registrar: str, tensor: Any, chunk: int | str | None = None) -> None:
         """Pins the memory for the GPU of a tensor, in place of vLLM. No chunk lies in two pieces.
-
         Raises :class:`kvmem.NotAvailableError` without a driver, and
         :class:`kvmem.RegistrationError`; nothing is pinned then. That is also so where the driver
         pins less with one call than a piece has: leave ``kvmem.registrar`` out, and vLLM pins the
@@ -138,9 +134,8 @@ class Rows:
 
     def create_next_worker_view(self, tensor_page_size: int) -> Any:
         """Returns the rows of the worker's next tensor: ``tensor_page_size`` bytes of its slot in
-        each row. The slot is used from its start on.
-
-        Raises :class:`InvalidArgumentError` if the slot is full.
+        each row. The slot is used from its start on. Raises :class:`InvalidArgumentError` if the
+        slot is full.
         """
         if self.rank is None:
             raise InvalidArgumentError("the scheduler has no slot: only workers make views of one")
@@ -156,9 +151,8 @@ class Rows:
 
     def create_next_canonical_view(self, tensor_page_size: int) -> Any:
         """Returns the rows of the next tensor that all workers share: ``tensor_page_size`` bytes of
-        each row, from the start of the row on.
-
-        Raises :class:`InvalidArgumentError` if the row is full.
+        each row, from the start of the row on. Raises :class:`InvalidArgumentError` if the row is
+        full.
         """
         offset = self._canonical_offset
         if offset + tensor_page_size > self._row_bytes():

@@ -1,12 +1,9 @@
 """*Tracker*: what vLLM's scheduler says of a chunk. Importing this module imports vLLM.
 
-A manager of vLLM sees keys alone. The scheduler of the connector has the tokens, and says them to
-its tracker of events, which translates a manager's events. The tracker here keeps what describes a
-chunk until the chunk is committed to the node, and passes the events of the node on.
-
-The scheduler makes its tracker by a name of its module, from the configuration of events that the
-spec has. :func:`use_tracker` replaces that name by a function, which makes this tracker for a spec
-with :class:`NodeEventsConfig`, and vLLM's for every other one.
+A manager of vLLM sees keys alone. The scheduler of the connector has the tokens, and passes them to
+its tracker of events, which it makes by a name of its module. :func:`use_tracker` replaces that
+name by a function, which makes this tracker for a spec with :class:`NodeEventsConfig`, and vLLM's
+for every other one.
 """
 
 from __future__ import annotations

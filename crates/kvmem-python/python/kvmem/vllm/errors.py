@@ -5,20 +5,8 @@ from __future__ import annotations
 from ..errors import KvmemError
 
 
-class UnsupportedVersionError(KvmemError, ImportError):
-    """This release of vLLM has other interfaces than the supported ones."""
-
-    found: str | None
-    """Version of the installed vLLM."""
-    remedy: str | None
-    """Command that installs a supported one."""
-
-
 class SpecUnusedError(KvmemError, RuntimeError):
     """vLLM would not use kvmem's memory, although kvmem is installed."""
-
-    remedy: str | None
-    """How to make vLLM use kvmem."""
 
 
 class HandoverError(KvmemError, RuntimeError):
@@ -47,9 +35,7 @@ class PlacementError(KvmemError, RuntimeError):
     node: int | None
     """The node."""
     requested: int | None
-    """Bytes that the worker's slots need."""
-    limit: int | None
-    """Bytes that the node has."""
+    """Bytes that the worker's slots need. ``limit`` has those of the node."""
 
 
 class PinLostError(KvmemError, RuntimeError):
@@ -59,7 +45,7 @@ class PinLostError(KvmemError, RuntimeError):
     """
 
     chunks: int | None
-    """Number of chunks of the load that lost their pins."""
+    """Number of chunks of the load without their pins."""
 
 
 class NodeLayoutError(KvmemError, ValueError):
@@ -67,5 +53,3 @@ class NodeLayoutError(KvmemError, ValueError):
 
     requested: int | None
     """The number that does not fit: bytes, or an offset."""
-    limit: int | None
-    """Its limit."""

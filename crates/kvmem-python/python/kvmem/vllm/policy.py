@@ -1,30 +1,18 @@
-"""*Policy*: evicts the chunk that is worth least, by what became of others like it. Importing this
+"""*Policy*: evicts the chunk of the least worth, by the history of others like it. Importing this
 module imports vLLM.
 
-Chunks of one *kind* have been used about as often. Each kind is a ring in the order of last uses,
-so its first chunk is worth least. Which of these first chunks is evicted, kvmem's scan-resistant
-policy says (``kvmem::cache::History``, in Rust): the oldest of all, which LRU would evict, unless
-another one is worth clearly less. Worths are learned from the ages at which chunks were used again.
-A scan fills the ring of chunks used once and evicts from there; chunks that requests come back to
-stay. An evicted chunk that is stored again returns with its kind.
+Chunks of one *kind* have been used about as often. Each kind is a ring in the order of last uses.
+kvmem's scan-resistant policy (``kvmem::cache::History``, in Rust) chooses among the first chunks of
+the rings. An evicted chunk that is stored again returns with its kind.
 
 *Pins.* A chunk that is being copied stays in its ring. The first eviction that meets it moves it
-aside, and it returns to the front of its ring when the copy ends. A transfer therefore does not
-change the order.
+aside, and it returns to the front of its ring when the copy ends, so a transfer does not change the
+order. The chunks of a request are used tail first, so a prefix is evicted from its end.
 
-*Prefixes.* The chunks of a request are used tail first, so a prefix is evicted from its end.
-
-*Hints* of requests (:mod:`~kvmem.vllm._hints`) go before worths, in this order:
-
-- A chunk whose time to live is over is evicted first, and so is one of a session that has ended,
-  if no other request has used it. A later use makes it a usual chunk again, and the latest request
-  decides its time to live.
-- *Tenants* have equal shares of the capacity. While one of them has more than its share, the
-  others lose nothing. A tenant without a use for four times the capacity has no share. All requests
-  without a tenant are one.
-- Chunks of a lower *priority* go before all of a higher one. A use raises the priority of a chunk.
-
-Each priority of each tenant has rings of its own, and all of them share one history.
+*Hints* of requests (:mod:`~kvmem.vllm._hints`) go before worths, in this order: chunks whose time
+to live or session is over and that no other request has used since; chunks of tenants above their
+equal share (a tenant without a use for four times the capacity has none); chunks of a lower
+priority. Each priority of each tenant has rings of its own, and all of them share one history.
 
 Time: every call takes O(1) for each key, amortised, and O(log n) if it has a time to live;
 ``evict`` takes O(n * tenants + protected keys). Memory: about 300 bytes for each chunk.
@@ -174,9 +162,7 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
                 self._spend(key, entry)
 
     def evict(self, n: int, protected: set[Any]) -> list[tuple[Any, Any]] | None:
-        """Evicts ``n`` chunks that are neither protected nor pinned; None, and nothing has changed,
-        if there are fewer.
-        """
+        """Evicts ``n`` chunks that are neither protected nor pinned; None if there are fewer."""
         self._expire()
         taken: list[tuple[Any, _Ring, _Entry]] = []
         skipped: list[tuple[Any, _Ring, _Entry]] = []

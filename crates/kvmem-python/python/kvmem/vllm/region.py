@@ -26,10 +26,9 @@ GRANULE = 4096
 
 
 class OffloadRegion(Rows):
-    """The rows of one engine in a region that its processes share.
-
-    It takes the place of vLLM's ``SharedOffloadRegion``. The first process of the engine maps the
-    memory and makes it resident; the others receive its descriptor.
+    """The rows of one engine in a region that its processes share. It takes the place of vLLM's
+    ``SharedOffloadRegion``. The first process of the engine maps the memory and makes it resident;
+    the others receive its descriptor.
     """
 
     def __init__(
@@ -156,11 +155,10 @@ def _tell_limits(nbytes: int, options: RegionOptions) -> None:
 
 
 class NodeRegion(Rows):
-    """All memory of a node, of which an engine uses some ranges as its rows.
-
-    A chunk may begin at every multiple of :data:`GRANULE`, its number is the quotient, and rows
-    overlap: only those that the scheduler has reserved or pinned are used. vLLM computes the
-    address of a chunk as base + number * stride of the view, which is right for such rows.
+    """All memory of a node, of which an engine uses some ranges as its rows. A chunk may begin at
+    every multiple of :data:`GRANULE`, its number is the quotient, and rows overlap: only those that
+    the scheduler has reserved or pinned are used. vLLM computes the address of a chunk as base +
+    number * stride of the view, which is right for such rows.
     """
 
     def __init__(self, cache: NodeCache, rank: int | None, row_bytes: int, slot: int) -> None:

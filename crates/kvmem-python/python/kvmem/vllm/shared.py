@@ -1,9 +1,5 @@
 """*Shared*: vLLM's CPU tier in the memory of ``kvmem serve``, for all engines of a node. Importing
 this module imports vLLM.
-
-The scheduler asks the server of the node where vLLM's own manager would look into its tables (see
-:mod:`~kvmem.vllm._manager`), and the workers copy as always. Replicas have one copy of a prefix,
-and an engine that restarts finds what it has stored.
 """
 
 from __future__ import annotations
@@ -80,11 +76,7 @@ class KvmemSharedSpec(CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
         options = read(NodeOptions, config.extra_config)
         if not options.socket:
             raise InvalidArgumentError(
-                'kvmem.socket is not given: give the path of the socket of "kvmem serve"'
-            )
-        if options.max_tenants < 1:
-            raise InvalidArgumentError(
-                f"kvmem.max_tenants is {options.max_tenants}: give 1 or more"
+                'kvmem.socket is missing: give the path of the socket of "kvmem serve"'
             )
         if options.verify and not options.checksums:
             raise InvalidArgumentError(

@@ -1,9 +1,8 @@
-"""*Specs*: vLLM's CPU tier and its tiers below, in memory of kvmem. Importing this module imports
+"""*Specs*: vLLM's CPU tier and its further tiers, in memory of kvmem. Importing this module imports
 vLLM.
 
-Only the memory differs. The managers, the workers, their copies and their registrations with the
-device are vLLM's. On the CPU, where vLLM has no such tier, the worker is kvmem's, too (see
-:mod:`~kvmem.vllm._host_worker`).
+Only the memory differs: managers, workers, copies and registrations with the device are vLLM's. On
+the CPU, where vLLM has no such tier, the worker is kvmem's, too (:mod:`~kvmem.vllm._host_worker`).
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ from .region import OffloadRegion
 _log = logging.getLogger("vllm.kvmem")
 
 
-class _RegionOfKvmem:
-    """Makes the region of an engine, for both specs."""
+class _RegionOfKvmem(CpuPlatform):
+    """Makes the region of an engine and its workers, for both specs."""
 
     config: Any
     extra_config: Any
@@ -40,6 +39,21 @@ class _RegionOfKvmem:
     replicated_layout: bool
     blocks_per_chunk: int
     _manager: Any
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)  # type: ignore[call-arg]
+        read(RegionOptions, self.extra_config)
+
+    def _make_worker(self, kv_caches: Any, canonical_layout: bool = False) -> Any:
+        """Returns a worker whose host memory is the engine's region."""
+        with ExitStack() as undo:
+            region = self._region(self.config.parallel.rank, kv_caches)
+            undo.callback(region.cleanup)
+            worker = make_worker(
+                kv_caches, self.blocks_per_chunk, self.num_chunks, region, canonical_layout
+            )
+            undo.pop_all()
+        return worker
 
     def _region(self, rank: int | None, kv_caches: Any = None) -> OffloadRegion:
         """Returns the engine's region for the scheduler (None) or for a worker of this rank."""
@@ -73,17 +87,11 @@ class _RegionOfKvmem:
         )
 
 
-class KvmemOffloadingSpec(_RegionOfKvmem, CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
+class KvmemOffloadingSpec(_RegionOfKvmem, CPUOffloadingSpec):  # type: ignore[misc]
     """vLLM's CPU tier in memory of kvmem. Options: those of ``CPUOffloadingSpec``, and ``kvmem``
-    (see :class:`~kvmem.vllm._options.RegionOptions`).
-
-    On a platform where vLLM shares no memory between workers (ROCm), the memory is vLLM's, with a
-    warning.
+    (see :class:`~kvmem.vllm._options.RegionOptions`). On a platform where vLLM shares no memory
+    between workers (ROCm), the memory is vLLM's, with a warning.
     """
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        read(RegionOptions, self.extra_config)
 
     def create_worker(self, kv_caches: Any) -> Any:
         """Returns a worker of vLLM whose host memory is the engine's region."""
@@ -93,26 +101,13 @@ class KvmemOffloadingSpec(_RegionOfKvmem, CpuPlatform, CPUOffloadingSpec):  # ty
                 "no chunk: its memory is not kvmem's"
             )
             return super().create_worker(kv_caches)
-        with ExitStack() as undo:
-            region = self._region(self.config.parallel.rank, kv_caches)
-            undo.callback(region.cleanup)
-            worker = make_worker(kv_caches, self.blocks_per_chunk, self.num_chunks, region)
-            undo.pop_all()
-        return worker
+        return self._make_worker(kv_caches)
 
 
-class KvmemTieringOffloadingSpec(
-    _RegionOfKvmem,
-    CpuPlatform,
-    TieringOffloadingSpec,  # type: ignore[misc]
-):
-    """vLLM's CPU tier with tiers below it, in memory of kvmem. The scheduler and all workers have
+class KvmemTieringOffloadingSpec(_RegionOfKvmem, TieringOffloadingSpec):  # type: ignore[misc]
+    """vLLM's CPU tier with further tiers, in memory of kvmem. The scheduler and all workers have
     the same region. Options: those of ``TieringOffloadingSpec``, and ``kvmem``.
     """
-
-    def __init__(self, config: Any) -> None:
-        super().__init__(config)
-        read(RegionOptions, self.extra_config)
 
     def get_manager(self) -> Any:
         """Returns vLLM's manager of tiers, over the engine's region."""
@@ -156,17 +151,6 @@ class KvmemTieringOffloadingSpec(
 
     def create_worker(self, kv_caches: Any) -> Any:
         """Returns a worker of vLLM whose host memory is the engine's region."""
-        with ExitStack() as undo:
-            region = self._region(self.config.parallel.rank, kv_caches)
-            undo.callback(region.cleanup)
-            if self.config.canonical_layout:
-                self._validate_canonical_refs(kv_caches)
-            worker = make_worker(
-                kv_caches,
-                self.blocks_per_chunk,
-                self.num_chunks,
-                region,
-                self.config.canonical_layout,
-            )
-            undo.pop_all()
-        return worker
+        if self.config.canonical_layout:
+            self._validate_canonical_refs(kv_caches)
+        return self._make_worker(kv_caches, self.config.canonical_layout)

@@ -1,17 +1,13 @@
-"""*Tier*: a disk, or a Mooncake cluster, below vLLM's CPU tier. Importing this module imports vLLM.
+"""*Tier*: a disk, or a Mooncake cluster, after vLLM's CPU tier. Importing this module imports vLLM.
 
 The scheduler's process owns the tier. Its calls only look into the index in memory and append to
 two queues. One thread stores and one loads, each a job at a time; a job of many chunks is one call
-of :class:`kvmem.DiskTier`, which has up to ``depth`` transfers in flight, from and to the rows of
-the CPU tier without a copy.
+of :class:`kvmem.DiskTier`, from and to the rows of the CPU tier without a copy.
 
 Every load is verified. A damaged chunk is a failed load of that chunk: vLLM computes it again, and
 its key is a miss from then on. A call that fails as a whole is a failed load of its chunks, which
-stay on the disk: the call says nothing about them.
-
-*Back-pressure.* Stores wait in a queue of limited length. A store that does not fit is dropped,
-which the job's result says, and vLLM's detector counts if it counts failures. Loads are not
-limited: vLLM allocates their rows first.
+stay on the disk. A store that does not fit into its queue is dropped, and the result of the job
+says so. Loads are not limited: vLLM allocates their rows first.
 """
 
 from __future__ import annotations
@@ -242,9 +238,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             self._lock.wait_for(lambda: not (self._stores or self._loads or self._running))
 
     def shutdown(self) -> None:
-        """Ends the threads after the jobs that run, writes the index, and closes the file. Jobs
-        that wait fail.
-        """
+        """Ends the threads after the jobs that run, and the tier. Jobs that wait fail."""
         with self._lock:
             waiting = [*self._stores, *self._loads]
             self._stores.clear()

@@ -1,17 +1,9 @@
-"""*Calls*: worker threads make the engine's blocking calls; the caller waits with a deadline.
+"""*Calls*: worker threads make blocking calls; the caller waits with a deadline.
 
-A call of the engine cannot be interrupted. If its peer hangs, the call returns when the engine
-gives up. A worker thread therefore makes the call, and the calling thread waits for the result
-until the deadline passes or Ctrl-C ends the wait. In both cases the caller *abandons* the call. The
-call goes on and its result is dropped. The memory that the call may still read or write stays
-*held* until the call has ended (:class:`HeldViews`): it can neither be freed nor reused.
-
-There are at most ``limit`` workers. Further calls wait in a queue for a free worker, and the wait
-counts against their deadline. A call that is abandoned before a worker has started it is removed
-from the queue and never made.
-
-:meth:`CallQueue.close` runs one final function when the last call has ended, however late. That
-function closes the engine.
+When the deadline passes, or Ctrl-C ends the wait, the caller *abandons* the call: it goes on, and
+its result is dropped. The memory that it may still read or write stays *held* until it has ended
+(:class:`HeldViews`): it can neither be freed nor reused. A call that waits for a free worker is
+removed from the queue and never made.
 """
 
 from __future__ import annotations
@@ -22,17 +14,16 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
-from ..errors import ClosedError
+from .errors import ClosedError
 
 WORKERS = 16
-"""Maximum number of concurrent calls of an engine."""
+"""Maximum number of concurrent calls."""
 CLOSED = "the connection to the cluster is closed: make another one"
 
 
 class HeldViews:
-    """Reference-counted views of memory. The views are released with the last reference.
-
-    ``also`` is an object that is kept alive with them.
+    """Reference-counted views of memory. The views are released with the last reference. ``also``
+    is an object that is kept alive with them.
     """
 
     def __init__(self, objects: Iterable[Any] = (), also: object = None) -> None:
@@ -80,12 +71,10 @@ class Call:
         self.started = self._abandoned = False
         self._result: Any = None
         self._error: BaseException | None = None
-        self._callbacks: list[Callable[[], object]] = []
 
     def wait(self, seconds: float | None = None) -> Any:
-        """Waits at most ``seconds`` for the result. Raises what the call raised.
-
-        Raises ``TimeoutError`` after that time. The call is then abandoned, and so it is on Ctrl-C.
+        """Waits at most ``seconds`` for the result. Raises what the call raised. Raises
+        ``TimeoutError`` after that time. The call is then abandoned, and so it is on Ctrl-C.
         """
         try:
             ended = self._ended.wait(seconds)
@@ -107,23 +96,10 @@ class Call:
         with self._calls.lock:
             self._calls.lock.wait_for(lambda: self.started, seconds)
 
-    @property
-    def ended(self) -> bool:
-        """Whether the call has ended, or was removed from the queue."""
-        return self._ended.is_set()
-
-    def on_end(self, callback: Callable[[], object]) -> None:
-        """Calls ``callback`` when the call has ended: at once if it has, otherwise in a worker."""
-        with self._calls.lock:
-            if not self.ended:
-                self._callbacks.append(callback)
-                return
-        callback()
-
     def _abandon(self) -> bool:
-        """Gives up the result, unless the call has ended. Returns whether it has ended."""
+        """Abandons the result, unless the call has ended. Returns whether it has ended."""
         with self._calls.lock:
-            if self.ended and not self._abandoned:
+            if self._ended.is_set() and not self._abandoned:
                 return True
             if self.started:
                 self._calls.abandoned += not self._abandoned
@@ -156,14 +132,11 @@ class Call:
                 self._result, self._error = result, error
             elif self.started:
                 self._calls.abandoned -= 1
-            callbacks, self._callbacks = self._callbacks, []
             self._ended.set()
-        for callback in callbacks:
-            callback()
 
 
 class CallQueue:
-    """The calls of one engine."""
+    """The calls of one engine or backend, by at most ``limit`` workers."""
 
     def __init__(self, name: str, limit: int = WORKERS) -> None:
         self.name = name
@@ -179,9 +152,8 @@ class CallQueue:
         """Whether the queue is closed: it accepts no further calls."""
 
     def submit(self, work: Callable[[], Any], held: HeldViews | None = None) -> Call:
-        """Queues a call for a worker. ``held`` stays held until the call has ended.
-
-        Raises :class:`~kvmem.ClosedError` if the queue is closed.
+        """Queues a call for a worker. ``held`` stays held until the call has ended. Raises
+        :class:`~kvmem.ClosedError` if the queue is closed.
         """
         with self.lock:
             if self.closed:
@@ -192,9 +164,8 @@ class CallQueue:
             return call
 
     def close(self, work: Callable[[], Any]) -> Call:
-        """Closes the queue and makes ``work`` the last call, when all others have ended.
-
-        A second call of this method returns the first one's :class:`Call`.
+        """Closes the queue and makes ``work`` the last call, when all others have ended. A second
+        call of this method returns the first one's :class:`Call`.
         """
         with self.lock:
             if self._last is None:
