@@ -22,13 +22,10 @@ CLOSED = "the connection to the cluster is closed: make another one"
 
 
 class HeldViews:
-    """Reference-counted views of memory. The views are released with the last reference. ``also``
-    is an object that is kept alive with them.
-    """
+    """Reference-counted views of memory, which the last reference releases."""
 
-    def __init__(self, objects: Iterable[Any] = (), also: object = None) -> None:
+    def __init__(self, objects: Iterable[Any] = ()) -> None:
         self._lock = threading.Lock()
-        self._also = also
         self._references = 1
         self._views: list[memoryview] = []
         try:

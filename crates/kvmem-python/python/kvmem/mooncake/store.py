@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Self, Unpack
 
 from .._calls import HeldViews
@@ -210,7 +210,10 @@ class Store:
         """Puts each block under its key. Raises :class:`BatchError` for those that fail."""
         keys = list(keys)
         with self._places(blocks) as (held, places, lengths):
-            _check_lengths("keys", keys, "blocks", places)
+            if len(keys) != len(places):
+                raise InvalidArgumentError(
+                    f"{len(keys)} keys and {len(places)} blocks: give as many of each"
+                )
             codes = self._engine.call(
                 "put",
                 lambda client: client.batch_put_from(keys, places, lengths),
@@ -260,25 +263,20 @@ class Store:
 
     # One object in several blocks.
 
-    def put_parts(self, key: str, blocks: Sequence[_Bytes], *, keep: object = None) -> None:
-        """Puts the bytes of several blocks, one after the other, as one object. ``keep`` is kept
-        alive until the engine's call has ended.
-        """
-        with self._places(blocks, keep) as (held, places, lengths):
+    def put_parts(self, key: str, blocks: Sequence[_Bytes]) -> None:
+        """Puts the bytes of several blocks, one after the other, as one object."""
+        with self._places(blocks) as (held, places, lengths):
 
             def work(client: Any) -> int:
                 return int(client.batch_put_from_multi_buffers([key], [places], [lengths])[0])
 
             self._engine.checked_call("put", work, key, held, sum(lengths))
 
-    def get_parts(
-        self, key: str, blocks: Sequence[Block | Reservation], *, keep: object = None
-    ) -> int:
+    def get_parts(self, key: str, blocks: Sequence[Block | Reservation]) -> int:
         """Copies one object into several blocks, one after the other, and returns its length. The
-        blocks must have that length together. ``keep`` is kept alive until the engine's call has
-        ended.
+        blocks must have that length together.
         """
-        with self._places(blocks, keep) as (held, places, lengths):
+        with self._places(blocks) as (held, places, lengths):
             total = sum(lengths)
             found = self.size(key)
             if found != total:
@@ -374,40 +372,24 @@ class Store:
             )
         return self._ptr + offset
 
-    def _places(self, blocks: Iterable[_Bytes], keep: object = None) -> _Places:
-        """Returns the positions of blocks, which cannot be freed until they are released."""
+    @contextlib.contextmanager
+    def _places(self, blocks: Iterable[_Bytes]) -> Iterator[tuple[HeldViews, list[int], list[int]]]:
+        """Yields views, addresses and lengths of blocks, which cannot be freed meanwhile."""
         blocks = list(blocks)
         for block in blocks:
             if not isinstance(block, _Bytes):
                 raise TypeError(
                     f"blocks must be Block, Pinned or Reservation, not {type(block).__name__}"
                 )
-        return _Places(blocks, self._ptr, self._nbytes, keep)
-
-
-class _Places:
-    """Addresses and lengths of blocks that are held for a call."""
-
-    def __init__(self, blocks: list[_Bytes], ptr: int, nbytes: int, keep: object) -> None:
-        self._held = HeldViews(blocks, keep)
-        try:
-            self._places = [block.ptr for block in blocks]
-            self._lengths = [block.nbytes for block in blocks]
+        end = self._ptr + self._nbytes
+        with HeldViews(blocks) as held:
             for block in blocks:
-                if not ptr <= block.ptr <= block.ptr + block.nbytes <= ptr + nbytes:
+                if not self._ptr <= block.ptr <= block.ptr + block.nbytes <= end:
                     raise InvalidArgumentError(
-                        f"{block!r} lies outside the {nbytes} registered bytes of the pool: pass "
-                        "blocks of the store's own pool"
+                        f"{block!r} lies outside the {self._nbytes} registered bytes of the pool: "
+                        "pass blocks of the store's own pool"
                     )
-        except BaseException:
-            self._held.release()
-            raise
-
-    def __enter__(self) -> tuple[HeldViews, list[int], list[int]]:
-        return self._held, self._places, self._lengths
-
-    def __exit__(self, *_raised: object) -> None:
-        self._held.release()
+            yield held, [block.ptr for block in blocks], [block.nbytes for block in blocks]
 
 
 def _free(block: Block) -> None:
@@ -415,13 +397,6 @@ def _free(block: Block) -> None:
     if not block.freed:
         with contextlib.suppress(ExportedError):
             block.free()
-
-
-def _check_lengths(one: str, ones: Sequence[object], other: str, others: Sequence[object]) -> None:
-    if len(ones) != len(others):
-        raise InvalidArgumentError(
-            f"{len(ones)} {one} and {len(others)} {other}: give as many of each"
-        )
 
 
 def _unregister(engine: Engine, ptr: int, holder: KvCache) -> None:
