@@ -4,8 +4,6 @@
 the references of the command, of Rust, of Python, and of C and C++ as Doxygen reads the headers.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -6,8 +6,6 @@ everything from the site without a complaint. Pictures of some pages go to the f
 for people to look at. First the browser looks at pages with known faults: it must see them.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

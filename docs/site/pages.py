@@ -14,8 +14,6 @@ Each code block runs in a test, which ``tested.txt`` names, or a comment above i
 commands in blocks must exist: :func:`faults_of_commands` looks into the helps of ``kvmem``.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -44,7 +42,7 @@ class Page(NamedTuple):
 
     path: str
     title: str
-    below: list[Page]
+    below: "list[Page]"
 
     @property
     def is_generated(self) -> bool:

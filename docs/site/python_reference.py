@@ -3,8 +3,6 @@
 The page is reStructuredText, because docstrings are.
 """
 
-from __future__ import annotations
-
 import ast
 import builtins
 import copy

@@ -13,8 +13,6 @@ The second form makes CALLS calls of one row, for a tool that counts instruction
 different numbers of calls differ by what the calls cost.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import statistics

@@ -5,8 +5,6 @@ and what was left out with the reason. ``--record`` files both in ``bench/record
 the machine and the suite.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import datetime

@@ -21,8 +21,6 @@ kernel moves pages of other files to make room for hugepages: the worst round sh
 ``--pages`` sets kvmem's kinds of pages.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import importlib.metadata

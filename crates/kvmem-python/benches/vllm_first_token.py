@@ -29,8 +29,6 @@ rounds. *cached* is the least number of tokens of the prompt that were not compu
 compared with that of the first engine, and differing ones are counted.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -26,8 +26,6 @@ the last, medians of the rounds. *cached* is the share of the prompts' tokens th
 computed. *wrong* counts answers that differ from those without a tier.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import random

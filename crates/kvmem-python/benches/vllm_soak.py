@@ -24,8 +24,6 @@ It checks that
 The status is 1 if there is a fault.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import random
@@ -171,7 +169,7 @@ class Prompts:
 class Replica(threading.Thread):
     """An engine, which starts again when it was killed, and what it is asked."""
 
-    def __init__(self, soak: Soak, number: int) -> None:
+    def __init__(self, soak: "Soak", number: int) -> None:
         super().__init__(name=f"replica {number}", daemon=True)
         self._soak = soak
         self._draw = random.Random(f"{soak.seed}/{number}")

@@ -12,8 +12,6 @@ the time of the 8,192 look-ups of a prompt, all of which are hits: the first sca
 after a step.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import sys

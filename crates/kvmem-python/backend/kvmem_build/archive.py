@@ -5,8 +5,6 @@ names and one time stamp (``SOURCE_DATE_EPOCH``, or that of the archive's format
 files give the same bytes.
 """
 
-from __future__ import annotations
-
 import base64
 import csv
 import hashlib

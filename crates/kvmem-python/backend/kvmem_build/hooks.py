@@ -6,8 +6,6 @@ added to the package. ``cargo xtask wheel`` passes its stage by the setting ``st
 the stage is the ``kvmem`` command, compiled here.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import os

@@ -6,8 +6,6 @@ controls the process. The line stands below ``pip``'s own and is erased at the e
 terminal (in CI, in a container) nothing is written.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -29,7 +27,7 @@ PERIOD = 1.0
 
 
 @contextlib.contextmanager
-def shown(terminal: str = "/dev/tty") -> Iterator[Progress]:
+def shown(terminal: str = "/dev/tty") -> Iterator["Progress"]:
     """Gives a progress that writes to the terminal, or to nothing if there is none."""
     with contextlib.ExitStack() as stack:
         out: int | None = None

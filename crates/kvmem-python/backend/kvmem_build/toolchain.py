@@ -1,7 +1,5 @@
 """*Toolchain*: cargo, its version, and what it compiles."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -5,8 +5,6 @@ its environment. This module starts it, so ``python -m kvmem`` works where that 
 ``PATH``. ``serve-mooncake`` is written in Python and runs in this interpreter.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import sysconfig

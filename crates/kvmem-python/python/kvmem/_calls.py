@@ -6,8 +6,6 @@ its result is dropped. The memory that it may still read or write stays *held* u
 removed from the queue and never made.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections import deque
@@ -58,7 +56,7 @@ class HeldViews:
 class Call:
     """A call that is queued, running or ended."""
 
-    def __init__(self, calls: CallQueue, work: Callable[[], Any], held: HeldViews | None) -> None:
+    def __init__(self, calls: "CallQueue", work: Callable[[], Any], held: HeldViews | None) -> None:
         if held is not None:
             held.retain()
         self._held = held

@@ -1,7 +1,5 @@
 """*Options*: fields of a dataclass, read from the mapping that an engine's configuration has."""
 
-from __future__ import annotations
-
 import difflib
 import math
 from collections.abc import Callable, Mapping

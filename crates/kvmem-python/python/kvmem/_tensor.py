@@ -6,8 +6,6 @@ the storage. That object is an array of ctypes here, which nothing can close, an
 view. Importing this module does not import PyTorch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

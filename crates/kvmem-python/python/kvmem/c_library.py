@@ -3,8 +3,6 @@
 ``python -m kvmem.config`` prints them as options of a compiler.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from .errors import NotInstalledError

@@ -4,8 +4,6 @@
 finds the library of this installation by its run path.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """*Data*: figures and reports as plain values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, overload
 

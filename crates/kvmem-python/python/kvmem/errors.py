@@ -4,8 +4,6 @@ Every exception is a :class:`KvmemError` and a standard exception of its kind. A
 does not apply is ``None``.
 """
 
-from __future__ import annotations
-
 import inspect
 from pathlib import Path
 from typing import Any, ClassVar

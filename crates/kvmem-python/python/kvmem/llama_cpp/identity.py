@@ -1,7 +1,5 @@
 """*Identity*: all that decides the bytes of a state, apart from the tokens."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from pathlib import Path

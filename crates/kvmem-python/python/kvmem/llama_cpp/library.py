@@ -4,8 +4,6 @@ Only functions with plain arguments are used. ``llama.h`` changes its structures
 and these functions have been the same since the middle of 2025.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

@@ -10,8 +10,6 @@ cache with sliding windows, cannot be cut: such models restore a state only if t
 its tokens.
 """
 
-from __future__ import annotations
-
 import array
 import logging
 import struct

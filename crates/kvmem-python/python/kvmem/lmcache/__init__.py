@@ -9,8 +9,6 @@
 Importing this module does not import LMCache; calling its functions does.
 """
 
-from __future__ import annotations
-
 from .._kvmem import AddressManager
 from .device import BackendUnusedError, check_backend, replace_address_manager
 from .memory import HostMemory

@@ -16,8 +16,6 @@ Environment variables, other than ``LMCACHE_DEVICE_BACKEND``:
 - ``KVMEM_LMCACHE_ADDRESS_MANAGER=0`` keeps LMCache's own class.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import logging
@@ -243,7 +241,8 @@ def check_backend() -> None:
     operations = getattr(lmcache, "device_ops", None)
     if not isinstance(operations, MemoryOps):
         raise BackendUnusedError(
-            f"LMCache uses its own host memory: LMCACHE_DEVICE_BACKEND={NAME} was set after its "
-            f"import, or it rejected the backend (its operations are {type(operations).__name__})",
+            "LMCache uses its own host memory: it was imported before "
+            f"LMCACHE_DEVICE_BACKEND={NAME} was set, or rejected the backend (its operations are "
+            f"{type(operations).__name__})",
             remedy="set the variable before LMCache is imported, and see LMCache's log",
         )

@@ -12,8 +12,6 @@ descriptors of the library's rings cannot stand for tasks: a result needs checks
 therefore transferred from and to that memory directly, by fixed buffers.
 """
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import logging

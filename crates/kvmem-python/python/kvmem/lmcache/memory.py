@@ -5,8 +5,6 @@ kvmem's own shared memory has no name, so this module creates the segment, reser
 at once, and makes it a region. A full ``/dev/shm`` is then an error, and not a ``SIGBUS`` later.
 """
 
-from __future__ import annotations
-
 import logging
 import mmap
 import os

@@ -9,8 +9,6 @@ It only starts a probe, and the circuit opens if the probe fails.
 minute. After each pause one call tries the segment, and its success ends the back-off.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Iterable

@@ -1,7 +1,5 @@
 """``kvmem serve-mooncake``: lends memory of this host to a Mooncake cluster."""
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import sys

@@ -14,8 +14,6 @@ This module hides five properties of the wheel from its users.
 - In a forked child its threads do not exist: calls raise :class:`~kvmem.ForkedError` there.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

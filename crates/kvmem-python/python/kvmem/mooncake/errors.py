@@ -1,13 +1,8 @@
 """*Errors*: the engine's error codes as exceptions with messages."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import KvmemError
-
-if TYPE_CHECKING:
-    from .._calls import Call
 
 
 class EngineMissingError(KvmemError, ImportError):
@@ -42,7 +37,7 @@ class DeadlineError(UnreachableError, TimeoutError):
 
     seconds: float | None
     """Deadline in seconds."""
-    call: Call | None
+    call: Any
     """The call, which goes on."""
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -11,8 +11,6 @@ A transfer that missed its deadline goes on in the engine. Its call is answered 
 because the answer releases its memory.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import ctypes

@@ -15,8 +15,6 @@ fails if a connection from another address was accepted before. Memory is regist
 after that. docs/distributed.md says what happens where the filter cannot be attached.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

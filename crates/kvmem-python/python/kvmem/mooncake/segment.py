@@ -1,7 +1,5 @@
 """*Segment*: memory of a pool, or of a node, that the cluster stores objects in."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -5,8 +5,6 @@ and the segment. The engine's TCP path silently accepts memory that is not regis
 therefore raises :class:`~kvmem.InvalidArgumentError` for memory outside the pool.
 """
 
-from __future__ import annotations
-
 import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -11,8 +11,6 @@ and a name::
 All numbers are little-endian.
 """
 
-from __future__ import annotations
-
 import importlib
 import struct
 from collections.abc import Callable, Iterable

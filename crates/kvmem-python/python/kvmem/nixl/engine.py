@@ -4,8 +4,6 @@ In a forked child NIXL's agent must not even be destroyed: its threads do not ex
 connections belong to the parent. A child therefore never frees it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import importlib

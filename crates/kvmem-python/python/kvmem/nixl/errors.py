@@ -1,7 +1,5 @@
 """*Errors*: NIXL's errors as exceptions with messages."""
 
-from __future__ import annotations
-
 from ..errors import InvalidArgumentError, KvmemError
 
 

@@ -16,8 +16,6 @@ If SGLang keeps its own memory, the log says so: as a warning if ``SGLANG_PLUGIN
 plugins to load, names kvmem. Importing this module imports neither SGLang nor PyTorch.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import math

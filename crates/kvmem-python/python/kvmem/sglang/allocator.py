@@ -1,7 +1,5 @@
 """*Allocators*: SGLang's host tensors in regions. Importing this module imports SGLang."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from typing import Any

@@ -11,8 +11,6 @@ name and path, or by a random number if it is loaded later, so the files of the 
 command line are part of the keys.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import logging
@@ -128,7 +126,7 @@ def _weights(model: str, revision: str | None, options: StorageOptions) -> Any:
     return weights_of(model, options.weights_of(model), remedy, revision)
 
 
-_storages: weakref.WeakSet[KvmemStorage] = weakref.WeakSet()
+_storages: weakref.WeakSet["KvmemStorage"] = weakref.WeakSet()
 
 
 def weights_replaced() -> None:

@@ -10,8 +10,6 @@ length, a server that has ended, and a call that misses its deadline are misses.
 tries again by itself.
 """
 
-from __future__ import annotations
-
 from .node import NodeStore
 from .options import StorageOptions, open_store
 from .store import StoreUnavailableError, Value, ValueStore, ValueStoreStats

@@ -5,8 +5,6 @@ The values pass through a cache in a pool of this process, whose tier is a
 value is evicted at once into a queue, so a store never waits for the cluster.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack

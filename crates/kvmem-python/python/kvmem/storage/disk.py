@@ -8,8 +8,6 @@ the engine's memory is free at once.
 part of it. This is for engines that wait for the end of each call before they reuse memory.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import threading

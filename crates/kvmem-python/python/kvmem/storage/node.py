@@ -5,8 +5,6 @@ and each reader of a value verifies it. A reader copies a value while it is pinn
 afterwards whether the pin was valid all the time.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

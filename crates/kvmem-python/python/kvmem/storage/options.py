@@ -1,7 +1,5 @@
 """*Options*: where the values of an engine are, as the engine's configuration says it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -73,7 +71,7 @@ class StorageOptions:
         return self.weights.get(model) if isinstance(self.weights, Mapping) else self.weights
 
     @classmethod
-    def parse(cls, options: Mapping[str, Any], where: str) -> StorageOptions:
+    def parse(cls, options: Mapping[str, Any], where: str) -> "StorageOptions":
         """Returns the options that a mapping from JSON has. ``where`` names it in errors. Raises
         :class:`~kvmem.InvalidArgumentError` with the value, its limit and the remedy.
         """

@@ -5,8 +5,6 @@ it. An engine looks keys up in the order of a prompt, and stores them later, in 
 orders. A key is a hash of everything before it, so it has one parent, whatever call shows it.
 """
 
-from __future__ import annotations
-
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence

@@ -8,8 +8,6 @@ While an abandoned call has not ended, and for ``retry`` seconds after a failure
 miss at once: a backend that hangs costs one deadline, and not one for each page.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import logging

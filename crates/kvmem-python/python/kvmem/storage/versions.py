@@ -1,7 +1,5 @@
 """*Versions*: the versions of an engine that a plug-in is written against."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import logging
 import re

@@ -13,8 +13,6 @@ A small change between the samples that leaves the length and the time of a file
 the option ``weights`` then, which every integration has.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -9,8 +9,6 @@ imports both, and raises :class:`~kvmem.storage.UnsupportedVersionError` for ano
 of Transformers.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Any
 

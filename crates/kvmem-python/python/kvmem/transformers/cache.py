@@ -5,8 +5,6 @@ of :func:`kvmem.prefix_keys`. Tensors over the shared memory are the sources and
 copies, so each byte is copied once in each direction.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ adapter or quantized since its files were read. A change that spares all samples
 seen; the option ``weights`` replaces them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from hashlib import blake2b

@@ -6,8 +6,6 @@ aligns the elements of every type. Keys of a layer have the shape (heads, tokens
 its values, whose width may be another.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Sequence
@@ -43,7 +41,7 @@ class Layout:
     nbytes: int
 
     @staticmethod
-    def of(torch: Any, shapes: Sequence[tuple[str, int, int, int]]) -> Layout:
+    def of(torch: Any, shapes: Sequence[tuple[str, int, int, int]]) -> "Layout":
         """Returns the layout of blocks: of each part the type, heads, tokens and width."""
         text = json.dumps([list(shape) for shape in shapes], separators=(",", ":")).encode()
         head = _HEAD.pack(_MAGIC, len(text)) + text
@@ -56,7 +54,7 @@ class Layout:
         return Layout(head, tuple(parts), offset)
 
     @staticmethod
-    def read(torch: Any, value: memoryview) -> Layout | None:
+    def read(torch: Any, value: memoryview) -> "Layout | None":
         """Returns the layout of a stored block; None if its head is not one."""
         if len(value) < _HEAD.size:
             return None

@@ -14,8 +14,6 @@ that it starts. Importing this module imports neither vLLM nor PyTorch. The firs
 imports both, and raises :class:`UnsupportedVersionError` for another release of vLLM.
 """
 
-from __future__ import annotations
-
 import importlib
 import logging
 import os

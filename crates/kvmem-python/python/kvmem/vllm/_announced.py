@@ -1,7 +1,5 @@
 """*Announced*: a chunk of a node in vLLM's events. Importing this module imports vLLM."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any

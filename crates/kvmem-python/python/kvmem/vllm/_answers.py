@@ -1,7 +1,5 @@
 """*Answers*: what a scheduler knows about the keys of a request."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -9,8 +9,6 @@ A call that fails is the last one until a further thread has found that the serv
 before ends the calls.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence

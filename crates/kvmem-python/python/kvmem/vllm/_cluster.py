@@ -9,8 +9,6 @@ puts it into a queue; vLLM looks it up again in its next step. One thread asks t
 names of the queue together. An answer holds from when it is first read on, for a short time.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

@@ -21,8 +21,6 @@ others     fields, each behind its length in four bytes, and 0xFFFFFFFF for one 
 All numbers are little-endian.
 """
 
-from __future__ import annotations
-
 import json
 import struct
 from dataclasses import dataclass

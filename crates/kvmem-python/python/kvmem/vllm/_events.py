@@ -1,7 +1,5 @@
 """*Events*: what an engine announces of the chunks that it shares with others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 

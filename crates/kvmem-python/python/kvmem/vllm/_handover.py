@@ -13,8 +13,6 @@ first engine to end, and fails after the time limit. A creator whose parent has 
 socket: its engine was killed, and it will soon end, too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

@@ -6,8 +6,6 @@ type ``kvmem`` in the second. Actions come later, so their values replace the ot
 the engine can send hints. Wrong ones are ignored, with a warning: a request must not end an engine.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Callable, Mapping

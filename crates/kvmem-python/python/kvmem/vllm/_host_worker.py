@@ -11,8 +11,6 @@ of the KV cache lies in fragments in a row that all workers share, and the worke
 bytes write them in rotation.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import time

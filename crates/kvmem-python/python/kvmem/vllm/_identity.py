@@ -5,8 +5,6 @@ written the same bytes under its key. The identity stands before every key on a 
 namespace in a node.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

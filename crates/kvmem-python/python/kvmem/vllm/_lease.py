@@ -5,8 +5,6 @@ finds no such value stores its own. Of several that do so at once, the last one 
 lease; each looks again after a moment, and with every renewal.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

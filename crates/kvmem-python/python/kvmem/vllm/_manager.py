@@ -23,8 +23,6 @@ values before its first call: a worker whose value is missing has mapped other m
 random prefix then: the engine no longer sees older values, and other engines do not see its values.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

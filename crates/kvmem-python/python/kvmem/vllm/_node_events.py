@@ -15,8 +15,6 @@ chunks, so they are evicted later.
 *Back-pressure.* A thread whose queue is full waits. At worst it announces the difference later.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import threading

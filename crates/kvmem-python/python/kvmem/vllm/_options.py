@@ -1,7 +1,5 @@
 """*Options*: the key ``kvmem`` of ``kv_connector_extra_config``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar

@@ -2,8 +2,6 @@
 prefix before its start.
 """
 
-from __future__ import annotations
-
 import bisect
 import dataclasses
 import itertools

@@ -5,8 +5,6 @@ double from :data:`FIRST_PAUSE` to :data:`LONGEST_PAUSE`. A server that starts m
 file anew: a pause ends when the file changes.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import time

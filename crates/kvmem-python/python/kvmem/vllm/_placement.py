@@ -5,8 +5,6 @@ its slots through a mapping of its own that it unmaps afterwards: the mapping th
 stays in one piece (decision 0121). The page that two slots share belongs to the second one of them.
 """
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import logging

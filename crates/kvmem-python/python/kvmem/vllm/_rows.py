@@ -6,8 +6,6 @@ touch, and the same arithmetic: the tests compare both. vLLM pins the ranges of
 the second yields nothing: vLLM then makes no call to the driver, and finds the memory pinned.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import mmap

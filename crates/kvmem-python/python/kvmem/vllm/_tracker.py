@@ -6,8 +6,6 @@ name by a function, which makes this tracker for a spec with :class:`NodeEventsC
 for every other one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterable
 from typing import Any

@@ -5,8 +5,6 @@ the range every class of this package raises, because a wrong guess about an int
 wrong bytes and not as an exception.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import sys

@@ -1,7 +1,5 @@
 """*Errors*: why vLLM's host memory is not kvmem's, or cannot be."""
 
-from __future__ import annotations
-
 from ..errors import KvmemError
 
 

@@ -18,8 +18,6 @@ Time: every call takes O(1) for each key, amortised, and O(log n) if it has a ti
 ``evict`` takes O(n * tenants + protected keys). Memory: about 300 bytes for each chunk.
 """
 
-from __future__ import annotations
-
 import heapq
 import time
 from collections import OrderedDict

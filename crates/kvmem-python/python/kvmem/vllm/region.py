@@ -2,8 +2,6 @@
 imports vLLM and PyTorch.
 """
 
-from __future__ import annotations
-
 import ctypes
 import logging
 import mmap

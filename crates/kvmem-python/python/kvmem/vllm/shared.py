@@ -2,8 +2,6 @@
 this module imports vLLM.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import logging

@@ -5,8 +5,6 @@ Only the memory differs: managers, workers, copies and registrations with the de
 the CPU, where vLLM has no such tier, the worker is kvmem's, too (:mod:`~kvmem.vllm._host_worker`).
 """
 
-from __future__ import annotations
-
 import logging
 from contextlib import ExitStack
 from typing import Any

@@ -10,8 +10,6 @@ stay on the disk. A store that does not fit into its queue is dropped, and the r
 says so. Loads are not limited: vLLM allocates their rows first.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time
