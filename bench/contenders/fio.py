@@ -6,8 +6,7 @@ as long as that of the tier: io_uring, direct I/O, fixed buffers, blocks as long
 padding, and as many in flight. Stores are writes one behind the other, fetches are reads at random
 places. fio counts milliseconds, so a pass transfers at least 128 MiB and its time is divided. fio's
 own figures count: its start and the layout of the file are no part of them, and its processor time
-is that of its thread, without the kernel's workers.
-"""
+is that of its thread, without the kernel's workers."""
 
 import json
 import os

@@ -5,8 +5,7 @@ The head of lab/src/bench/tier/mod.rs says how the two talk. The class is that o
 unchanged; SGLANG_DIR names the folder with the unpacked wheel. It is loaded without the packages
 around it, which need PyTorch and a GPU, and gets numpy arrays in place of tensors: it only asks
 them for their bytes. As the other contenders: what is written counts when it is on the device, and
-files leave the page cache before they are read.
-"""
+files leave the page cache before they are read."""
 
 import ctypes
 import importlib

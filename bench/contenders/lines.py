@@ -1,8 +1,7 @@
 """The loop of a contender: one line of JSON for each call, and one for each answer.
 
 The heads of lab/src/bench/tier/mod.rs and node/mod.rs have the calls. `open` makes the contender of
-the call's arguments; every other call is a method of it.
-"""
+the call's arguments; every other call is a method of it."""
 
 import json
 import sys

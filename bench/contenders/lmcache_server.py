@@ -13,8 +13,7 @@ copy into the server's memory, and commit. A value under the key of an earlier o
 because the key is the content. The server evicts the earlier ones by a clock of its own, and
 refuses values until then, so it has several times the memory of the values, and a store that was
 refused counts for nothing. A look-up asks for the prefix, waits for the answer, and releases the
-locks that it takes. The ends of sessions are outside of the time.
-"""
+locks that it takes. The ends of sessions are outside of the time."""
 
 import itertools
 import os

@@ -4,8 +4,7 @@
 The head of lab/src/bench/node/mod.rs says how the two talk. The program starts `redis-server` of
 the path and is its only client. It does less than any client library: it knows the length of every
 answer beforehand, so a call of N values is one system call to send N requests (pipelined), and as
-few to receive as the socket allows, straight into the memory of the values.
-"""
+few to receive as the socket allows, straight into the memory of the values."""
 
 import os
 import socket

@@ -1,8 +1,7 @@
 """Settings of the documentation site: Sphinx reads them when ``cargo xtask site`` runs it.
 
 :mod:`pages` copies the pages of the repository to ``target/site/source``, with generated ones:
-the references of the command, of Rust, of Python, and of C and C++ as Doxygen reads the headers.
-"""
+the references of the command, of Rust, of Python, and of C and C++ as Doxygen reads the headers."""
 
 import re
 import shutil
@@ -175,8 +174,7 @@ def resolve(app: Sphinx, tree: nodes.document, page: str) -> None:
     """Makes links to other files relative to the page.
 
     Sphinx knows pages only. The pages of rustdoc and copied files are written
-    into the site after it, so their links carry a scheme of their own until here.
-    """
+    into the site after it, so their links carry a scheme of their own until here."""
     up = "../" * page.count("/")
     for link in tree.findall(nodes.reference):
         target = link.get("refuri", "")

@@ -3,8 +3,7 @@
 ``cargo xtask site --check`` runs it as ``python look.py SITE SHOTS``. A page must have a title and
 a heading, must not be wider than the window, must be readable in both colour schemes, and must load
 everything from the site without a complaint. Pictures of some pages go to the folder SHOTS,
-for people to look at. First the browser looks at pages with known faults: it must see them.
-"""
+for people to look at. First the browser looks at pages with known faults: it must see them."""
 
 import shutil
 import sys

@@ -11,8 +11,7 @@ pages keep their paths, so links between them work unchanged. Five things differ
 - links to files that are no page lead to rustdoc's page of a source file, or to a copy.
 
 Each code block runs in a test, which ``tested.txt`` names, or a comment above it says why not. The
-commands in blocks must exist: :func:`faults_of_commands` looks into the helps of ``kvmem``.
-"""
+commands in blocks must exist: :func:`faults_of_commands` looks into the helps of ``kvmem``."""
 
 import re
 import subprocess

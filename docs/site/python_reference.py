@@ -1,7 +1,6 @@
 """Writes the reference of the Python package, from its stubs and sources: nothing is imported.
 
-The page is reStructuredText, because docstrings are.
-"""
+The page is reStructuredText, because docstrings are."""
 
 import ast
 import builtins
@@ -93,8 +92,7 @@ def directive(kind: str, declaration: str, doc: str, depth: int, *options: str) 
 
 def members(kind: ast.ClassDef, every: dict[str, ast.ClassDef]) -> Iterator[str]:
     """Yields the public methods, properties and attributes of a class. A method may be made of one
-    of another class: ``insert = _call(NodeCache.insert)``.
-    """
+    of another class: ``insert = _call(NodeCache.insert)``."""
     seen: set[str] = set()
     body = kind.body
     for node, after in zip(body, [*body[1:], None], strict=True):

@@ -10,8 +10,7 @@ other programs can only slow it down; the median and the maximum are printed as 
 installed wheel of the release profile (`pip install ./crates/kvmem-python`).
 
 The second form makes CALLS calls of one row, for a tool that counts instructions. Two runs with
-different numbers of calls differ by what the calls cost.
-"""
+different numbers of calls differ by what the calls cost."""
 
 import hashlib
 import itertools

@@ -2,8 +2,7 @@
 
 The JSON has the shape of the records of ``kvmem-lab bench``: the suite, the machine, rows, goals,
 and what was left out with the reason. ``--record`` files both in ``bench/record``, under the date,
-the machine and the suite.
-"""
+the machine and the suite."""
 
 import argparse
 import contextlib
@@ -50,8 +49,7 @@ def processor(cpuinfo: str) -> str:
 
 def file_name(cpuinfo: str, processors: int, suite: str, day: datetime.date) -> str:
     """Returns the name of a record: date, machine and suite, as ``cargo xtask bench-record`` names
-    records.
-    """
+    records."""
     model = processor(cpuinfo).replace("(R)", " ").replace("(TM)", " ")
     words = re.findall(r"[a-z0-9]+", model.lower())
     return "-".join([day.isoformat(), *words, f"{processors}c", suite])

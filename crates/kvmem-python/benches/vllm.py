@@ -18,8 +18,7 @@ tests/distributed/vllm_standins.py. What is measured needs neither.
 
 The rounds of both alternate. Without reserved hugepages, kvmem's first round may wait while the
 kernel moves pages of other files to make room for hugepages: the worst round shows that.
-``--pages`` sets kvmem's kinds of pages.
-"""
+``--pages`` sets kvmem's kinds of pages."""
 
 import argparse
 import dataclasses
@@ -83,8 +82,7 @@ def start(spec: str, nbytes: int, workers: int, pages: str) -> Start:
 
 def ready(nbytes: int, workers: int, pages: str, rounds: int) -> list[list[Start]]:
     """Returns the starts of all rounds, the fastest first: of vLLM's spec and of kvmem's. Their
-    page tables are less those of the same workers with 1 MiB.
-    """
+    page tables are less those of the same workers with 1 MiB."""
     specs = ("CPUOffloadingSpec", "KvmemOffloadingSpec")
     small = [start(spec, 1 << 20, workers, pages).page_tables for spec in specs]
     found = [[start(spec, nbytes, workers, pages) for spec in specs] for _ in range(rounds)]

@@ -26,8 +26,7 @@ flatter every cache. A token has 24 KiB of KV.
 
 Engines take turns within a round, and a round has prompts of its own. Figures are medians of the
 rounds. *cached* is the least number of tokens of the prompt that were not computed. Each output is
-compared with that of the first engine, and differing ones are counted.
-"""
+compared with that of the first engine, and differing ones are counted."""
 
 import argparse
 import os
@@ -147,8 +146,7 @@ def lines(rows: list[dict[str, Any]]) -> list[str]:
 
 def of_round(turn: int, tokens: int) -> list[int]:
     """Returns the prompt of this length of a round, with a token more: an engine computes at least
-    one, and a whole block if the prompt ends with one.
-    """
+    one, and a whole block if the prompt ends with one."""
     return prompt(turn * 100_000 + tokens, tokens + 1)
 
 
@@ -168,8 +166,7 @@ def evict(node: Node) -> None:
     """Moves all values that are not pinned from the memory of a node to its disk.
 
     Other values of their namespace push them out, slowly: a node stores what it would evict next,
-    and a value that must go before it is stored is lost. The other values are removed then.
-    """
+    and a value that must go before it is stored is lost. The other values are removed then."""
     filling = bytes(FILLING)
     with kvmem.connect(node.path) as client:
         largest = max(client.stats().namespaces, key=lambda each: each.bytes)

@@ -23,8 +23,7 @@ next turn. A block of 512 tokens becomes one of ``--block`` tokens.
 Ways take turns within a round, each with an engine and a tier of its own that start empty. A round
 has sessions of its own. *tokens/s* counts prompts and answers, over the time from the first turn to
 the last, medians of the rounds. *cached* is the share of the prompts' tokens that were not
-computed. *wrong* counts answers that differ from those without a tier.
-"""
+computed. *wrong* counts answers that differ from those without a tier."""
 
 import argparse
 import json
@@ -78,8 +77,7 @@ class Session:
 
 def synthetic(seed: int, sessions: int, turns: int, step: int, answer: int) -> list[Session]:
     """Returns sessions that grow by ``step`` tokens with each turn, the answer included. All begin
-    with the same block.
-    """
+    with the same block."""
     made = []
     for number in range(sessions):
         draw = random.Random(f"{seed}/{number}")
@@ -97,8 +95,7 @@ def of_trace(
     lines: Iterable[str], seed: int, sessions: int, turns: int, block: int, answer: int, most: int
 ) -> list[Session]:
     """Cuts sessions of at least two turns from a trace: the first ``sessions`` ones, each of at
-    most ``turns`` turns and ``most`` tokens.
-    """
+    most ``turns`` turns and ``most`` tokens."""
     open_sessions: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
     chains: list[list[tuple[int, ...]]] = []
     for line in lines:
@@ -134,8 +131,7 @@ def of_trace(
 
 def batches(sessions: list[Session], size: int) -> list[list[tuple[int, Turn]]]:
     """Returns the turns in the order in which they are sent: the first turn of all sessions, the
-    second of all, and so on; ``size`` at a time. A turn has the number of its session.
-    """
+    second of all, and so on; ``size`` at a time. A turn has the number of its session."""
     longest = max(len(session.turns) for session in sessions)
     order = []
     for at in range(longest):

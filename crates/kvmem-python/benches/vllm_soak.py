@@ -21,8 +21,7 @@ It checks that
 - nothing is left at the end: no sessions, pins, reservations or bytes of the node, no descriptors
   and memory of its server, no processes, sockets and files in ``/dev/shm``.
 
-The status is 1 if there is a fault.
-"""
+The status is 1 if there is a fault."""
 
 import argparse
 import os

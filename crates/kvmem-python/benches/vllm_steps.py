@@ -9,8 +9,7 @@ get the same requests, in turns.
 
 *a step* is the time of all calls of the manager in a step, *a call* that of one. *128K tokens* is
 the time of the 8,192 look-ups of a prompt, all of which are hits: the first scan of the prompt
-after a step.
-"""
+after a step."""
 
 import argparse
 import statistics

@@ -2,8 +2,7 @@
 
 A wheel is a zip archive with a ``RECORD`` of its files and their hashes. It is written with sorted
 names and one time stamp (``SOURCE_DATE_EPOCH``, or that of the archive's format), so the same
-files give the same bytes.
-"""
+files give the same bytes."""
 
 import base64
 import csv

@@ -3,8 +3,7 @@
 A wheel is made by maturin, which compiles the extension module, and completed with files of a
 *stage*: a folder with ``scripts``, whose files become commands, and ``package``, whose files are
 added to the package. ``cargo xtask wheel`` passes its stage by the setting ``stage``. Without one,
-the stage is the ``kvmem`` command, compiled here.
-"""
+the stage is the ``kvmem`` command, compiled here."""
 
 import contextlib
 import importlib

@@ -3,8 +3,7 @@
 ``pip`` keeps the output of a build to itself and shows a turning line for minutes. This module
 reads what cargo writes to standard error, passes it on, and writes one line to the terminal that
 controls the process. The line stands below ``pip``'s own and is erased at the end. Without such a
-terminal (in CI, in a container) nothing is written.
-"""
+terminal (in CI, in a container) nothing is written."""
 
 import contextlib
 import os

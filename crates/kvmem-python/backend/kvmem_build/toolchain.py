@@ -22,8 +22,7 @@ REMEDY = (
 
 def check() -> None:
     """Ends the build unless there is a Rust toolchain that is new enough, and an interpreter that
-    loads what is built.
-    """
+    loads what is built."""
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         raise SystemExit(

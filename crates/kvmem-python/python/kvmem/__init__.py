@@ -16,8 +16,7 @@ Conventions:
   exception is also a :class:`KvmemError` and has the numbers as attributes.
 - Long calls release the GIL, can be interrupted with Ctrl-C, and report their progress by
   ``progress(done, total)``.
-- The logger is ``logging.getLogger("kvmem")``.
-"""
+- The logger is ``logging.getLogger("kvmem")``."""
 
 import logging as _logging
 

@@ -2,8 +2,7 @@
 
 The package installs ``kvmem``, the same program that ``cargo install`` builds, among the scripts of
 its environment. This module starts it, so ``python -m kvmem`` works where that folder is not in
-``PATH``. ``serve-mooncake`` is written in Python and runs in this interpreter.
-"""
+``PATH``. ``serve-mooncake`` is written in Python and runs in this interpreter."""
 
 import os
 import sys

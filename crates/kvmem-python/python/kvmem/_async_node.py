@@ -1,8 +1,7 @@
 """*Async node*: a node's calls for tasks of an event loop.
 
 A call blocks for some tens of microseconds, and for seconds while the server starts again. So calls
-run in threads of the cache, a few for all tasks. Another thread waits for events.
-"""
+run in threads of the cache, a few for all tasks. Another thread waits for events."""
 
 from __future__ import annotations
 
@@ -46,8 +45,7 @@ class AsyncNodeCache:
     cache.commit([…])``: the end of its own ``with`` block would wait for the server in the loop's
     thread.
 
-    A task that is cancelled leaves its call to the thread, which releases what the call returns.
-    """
+    A task that is cancelled leaves its call to the thread, which releases what the call returns."""
 
     def __init__(self, cache: NodeCache, *, threads: int = 4) -> None:
         self.cache = cache
@@ -193,8 +191,7 @@ def connect_async(
     threads: int = 4,
 ) -> _Connecting:
     """Does what :func:`connect` does, for asyncio: ``cache = await kvmem.connect_async(path)``, or
-    ``async with kvmem.connect_async(path) as cache:``. At most ``threads`` calls run at a time.
-    """
+    ``async with kvmem.connect_async(path) as cache:``. At most ``threads`` calls run at a time."""
     if isinstance(threads, bool) or not isinstance(threads, int):
         raise TypeError(f"threads is an int, not {type(threads).__name__}")
     if threads < 1:

@@ -3,8 +3,7 @@
 When the deadline passes, or Ctrl-C ends the wait, the caller *abandons* the call: it goes on, and
 its result is dropped. The memory that it may still read or write stays *held* until it has ended
 (:class:`HeldViews`): it can neither be freed nor reused. A call that waits for a free worker is
-removed from the queue and never made.
-"""
+removed from the queue and never made."""
 
 import contextlib
 import threading
@@ -69,8 +68,7 @@ class Call:
 
     def wait(self, seconds: float | None = None) -> Any:
         """Waits at most ``seconds`` for the result. Raises what the call raised. Raises
-        ``TimeoutError`` after that time. The call is then abandoned, and so it is on Ctrl-C.
-        """
+        ``TimeoutError`` after that time. The call is then abandoned, and so it is on Ctrl-C."""
         try:
             ended = self._ended.wait(seconds)
         except BaseException:
@@ -148,8 +146,7 @@ class CallQueue:
 
     def submit(self, work: Callable[[], Any], held: HeldViews | None = None) -> Call:
         """Queues a call for a worker. ``held`` stays held until the call has ended. Raises
-        :class:`~kvmem.ClosedError` if the queue is closed.
-        """
+        :class:`~kvmem.ClosedError` if the queue is closed."""
         with self.lock:
             if self.closed:
                 raise ClosedError(CLOSED)
@@ -160,8 +157,7 @@ class CallQueue:
 
     def close(self, work: Callable[[], Any]) -> Call:
         """Closes the queue and makes ``work`` the last call, when all others have ended. A second
-        call of this method returns the first one's :class:`Call`.
-        """
+        call of this method returns the first one's :class:`Call`."""
         with self.lock:
             if self._last is None:
                 self.closed = True

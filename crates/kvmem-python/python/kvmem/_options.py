@@ -22,8 +22,7 @@ def option(read: Reader, default: Any = None) -> Any:
 
 def parse(kind: type[_T], options: Mapping[str, Any], where: str, prefix: str) -> _T:
     """Returns the dataclass of options. Errors name the mapping ``where``, and an option by its
-    name behind ``prefix``. Raises :class:`InvalidArgumentError` with the value and the remedy.
-    """
+    name behind ``prefix``. Raises :class:`InvalidArgumentError` with the value and the remedy."""
     readers: dict[str, Reader] = {it.name: it.metadata["read"] for it in fields(kind)}  # type: ignore[arg-type]
     for name in options:
         if name not in readers:
@@ -41,8 +40,7 @@ def checked(
     optional: bool = False,
 ) -> Reader:
     """Returns the reader of values that a function accepts; ``right`` says which these are. None
-    is accepted as well if the option is ``optional``.
-    """
+    is accepted as well if the option is ``optional``."""
 
     def read(value: Any, name: str) -> Any:
         if value is None and optional:

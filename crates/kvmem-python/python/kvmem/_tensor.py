@@ -3,8 +3,7 @@
 ``torch.frombuffer`` refers to the object, but the object counts no view: ``close`` unmaps the
 memory while the tensor reads it. PyTorch holds the object that it got the memory from as long as
 the storage. That object is an array of ctypes here, which nothing can close, and the array holds a
-view. Importing this module does not import PyTorch.
-"""
+view. Importing this module does not import PyTorch."""
 
 import contextlib
 import ctypes
@@ -41,8 +40,7 @@ def tensor(
 
     Raises :class:`InvalidArgumentError` if the tensor does not fit into the bytes or its elements
     are not aligned, :class:`InvalidBufferError` for read-only memory without ``read_only`` and for
-    buffers that cannot be used, and :class:`NotInstalledError` without PyTorch.
-    """
+    buffers that cannot be used, and :class:`NotInstalledError` without PyTorch."""
     torch = _torch()
     kind = _dtype(torch, dtype)
     view = _view(memory)

@@ -1,7 +1,6 @@
 """*C library*: the folders of ``libkvmem`` and its headers, which a wheel contains.
 
-``python -m kvmem.config`` prints them as options of a compiler.
-"""
+``python -m kvmem.config`` prints them as options of a compiler."""
 
 from pathlib import Path
 
@@ -12,15 +11,13 @@ _FOLDER = Path(__file__).resolve().parent
 
 def get_include() -> str:
     """Returns the folder of ``kvmem.h`` and ``kvmem.hpp``. Raises :class:`NotInstalledError` if
-    this installation has no C library.
-    """
+    this installation has no C library."""
     return _present("include", "kvmem.h")
 
 
 def get_library_dir() -> str:
     """Returns the folder of ``libkvmem.so``, with ``pkgconfig`` and ``cmake/kvmem`` in it. Raises
-    :class:`NotInstalledError` if this installation has no C library.
-    """
+    :class:`NotInstalledError` if this installation has no C library."""
     return _present("lib", "libkvmem.so")
 
 

@@ -1,8 +1,7 @@
 """``python -m kvmem.config``: options by which a C or C++ program is compiled with ``libkvmem``.
 
 ``cc program.c $(python -m kvmem.config --cflags --libs)`` compiles and links a program, which then
-finds the library of this installation by its run path.
-"""
+finds the library of this installation by its run path."""
 
 import argparse
 import shlex

@@ -103,14 +103,12 @@ class DamagedValue(NamedTuple):
     """In how many ranges of the file it lies."""
     damage: Literal["checksum", "device"]
     """``checksum``: the bytes on the drive are not those that were stored. ``device``: the drive
-    failed to read them.
-    """
+    failed to read them."""
     errno: int | None
     """Error number of the kernel, if the drive failed."""
     unverified: bool
     """Whether a power cut may have taken the value before a sync. If so, the drive is sound, and a
-    fetch makes its bytes free again.
-    """
+    fetch makes its bytes free again."""
 
 
 class DiskTierVerification(NamedTuple):
@@ -160,12 +158,10 @@ class Event(NamedTuple):
     kind: Literal["stored", "replaced", "removed", "evicted", "damaged", "tier_evicted"]
     """What happened. ``evicted``: its memory was needed, or its time was over. ``damaged``: it was
     removed, because its bytes did not have their checksum. ``tier_evicted``: the tier has let
-    values go whose keys it does not know; :meth:`NodeCache.locate` says which remain.
-    """
+    values go whose keys it does not know; :meth:`NodeCache.locate` says which remain."""
     namespace: int
     """Number of the namespace of the key: the index in ``NodeStats.namespaces``. 65535: the event
-    concerns all of them.
-    """
+    concerns all of them."""
     key: int | bytes | str
     """The key; empty if the event has none."""
 
@@ -243,8 +239,7 @@ class SessionListed(NamedTuple):
 
 class Report(Mapping[str, Any]):
     """The result of an operation or examination. It is a mapping with the names that the ``kvmem``
-    command writes as JSON, and prints like that command.
-    """
+    command writes as JSON, and prints like that command."""
 
     __slots__ = ("data", "text")
 

@@ -1,8 +1,7 @@
 """*Errors*: the exceptions of kvmem, with the numbers as attributes.
 
 Every exception is a :class:`KvmemError` and a standard exception of its kind. An attribute that
-does not apply is ``None``.
-"""
+does not apply is ``None``."""
 
 import inspect
 from pathlib import Path
@@ -41,8 +40,7 @@ __all__ = [
 
 class KvmemError(Exception):
     """Base class of all exceptions. ``details`` has the attributes that apply, by name. A subclass
-    declares the attributes that it has more than its bases.
-    """
+    declares the attributes that it has more than its bases."""
 
     value: Any
     """The value at fault, if there is one."""
@@ -100,8 +98,7 @@ class HeapFullError(OutOfSpaceError, RuntimeError):
 
 class NotReadyError(OutOfSpaceError):
     """The initialized part of the pool is full, and more is being initialized. ``Pool.wait_ready``
-    waits for it.
-    """
+    waits for it."""
 
     ready: int | None
     """Initialized bytes, used or free."""
@@ -139,8 +136,7 @@ class InvalidDescriptorError(InvalidArgumentError, OSError):
 
 class InvalidBatchError(InvalidArgumentError, RuntimeError):
     """The size of a batch for :class:`kvmem.lmcache.AddressManager` is negative. LMCache expects a
-    ``RuntimeError``.
-    """
+    ``RuntimeError``."""
 
 
 class ClosedError(KvmemError, ValueError):
@@ -240,8 +236,7 @@ class NodeDisconnectedError(NodeError, ConnectionError):
 
 class NodePermissionError(NodeError, PermissionError):
     """The server does not serve this user so, or belongs to a user that this process does not
-    trust, or this user may not reach its socket. ``value`` is the number of that user.
-    """
+    trust, or this user may not reach its socket. ``value`` is the number of that user."""
 
     path: str | None
     """Path of the socket, unless the server has answered."""

@@ -19,8 +19,7 @@ counted in ``KvCacheStats.sink_failures``, and the exception goes to ``sys.unrai
 exception that is no ``Exception``, such as ``KeyboardInterrupt``, is raised to the caller of the
 cache instead. Further values that the same call evicts are then dropped, counted and removed, and
 ``store`` is not called for them. Exceptions of ``ask`` and ``fetch_into`` go the same ways, and the
-keys count as missing. Those of ``remove`` and ``clear`` are raised by the call that removes.
-"""
+keys count as missing. Those of ``remove`` and ``clear`` are raised by the call that removes."""
 
 from __future__ import annotations
 
@@ -33,15 +32,13 @@ if TYPE_CHECKING:
 
 class Tier(Protocol):
     """A lower tier. Any thread may call any method: threads of the cache do. A tier may also have
-    ``__len__``, the number of its values: ``len`` of a cache above it counts them then.
-    """
+    ``__len__``, the number of its values: ``len`` of a cache above it counts them then."""
 
     def store(self, values: list[Pinned], /) -> None:
         """Stores evicted values of different keys, unless they are superseded. Without
         ``write_behind`` the thread that inserts into the cache calls this and waits. If it raises,
         ``remove`` is called for the keys, and the values are lost. The bytes become free when the
-        pins are released.
-        """
+        pins are released."""
 
     def ask(self, keys: list[int | bytes | str], /) -> Sequence[int | None]:
         """Returns the length of the value under each key in bytes; None where there is none."""
@@ -54,13 +51,11 @@ class Tier(Protocol):
         are not right.
 
         The buffers are the cache's memory, which waits until nobody uses them any more: neither a
-        view of one nor a transfer may outlive the call.
-        """
+        view of one nor a transfer may outlive the call."""
 
     def remove(self, keys: list[int | bytes | str], /) -> None:
         """Forgets the values under keys. They must not be fetched again. If it raises, the cache
-        does not fetch the keys any more until it is cleared.
-        """
+        does not fetch the keys any more until it is cleared."""
 
     def clear(self) -> None:
         """Forgets all values. They must not be fetched again."""

@@ -6,8 +6,7 @@ nothing else does. A prompt that begins as an earlier one did then skips the com
 
 The functions are those of ``llama.h``, called through :mod:`ctypes`: the library is that of the
 process, such as the one that ``llama-cpp-python`` or ``xllamacpp`` brings. Importing this module
-loads no library.
-"""
+loads no library."""
 
 from .library import LlamaLibrary, StateError, find_library
 from .prefix_cache import PrefixCache, PrefixCacheStats

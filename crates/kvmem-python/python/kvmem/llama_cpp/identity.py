@@ -28,8 +28,7 @@ def identity(
     settings: Mapping[str, Any],
 ) -> bytes:
     """Returns a digest of all that the states of a context depend on: the library, the metadata of
-    the loaded model, its weights and the settings.
-    """
+    the loaded model, its weights and the settings."""
     if weights is None:
         parts = [fingerprint(str(file)) for file in files(Path(model))]
         if not all(parts):

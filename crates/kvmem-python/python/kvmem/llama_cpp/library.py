@@ -1,8 +1,7 @@
 """*Library*: the functions of ``llama.h`` that concern the state of a sequence.
 
 Only functions with plain arguments are used. ``llama.h`` changes its structures between releases,
-and these functions have been the same since the middle of 2025.
-"""
+and these functions have been the same since the middle of 2025."""
 
 import contextlib
 import ctypes
@@ -44,8 +43,7 @@ _OPTIONAL: dict[str, tuple[Any, tuple[Any, ...]]] = {
 
 class StateError(KvmemError, RuntimeError):
     """``libllama`` has no state of a sequence, or has not written the ``limit`` bytes that it has
-    announced, but ``value``.
-    """
+    announced, but ``value``."""
 
 
 class LlamaLibrary:
@@ -53,8 +51,7 @@ class LlamaLibrary:
 
     ``library``: a loaded library of :mod:`ctypes`, or the path of a file. A process that has loaded
     the file already gets the same library. Raises :class:`~kvmem.NotInstalledError` if it cannot be
-    loaded, or lacks a function.
-    """
+    loaded, or lacks a function."""
 
     def __init__(self, library: ctypes.CDLL | str | Path) -> None:
         if not isinstance(library, ctypes.CDLL):
@@ -93,8 +90,7 @@ class LlamaLibrary:
     def keeps_all_positions(self, model: int) -> bool:
         """Returns whether a context of the model has the keys and values of each token of a
         sequence, for as long as the sequence lasts. A recurrent model has one state for all
-        tokens, and one with sliding windows forgets the tokens behind them.
-        """
+        tokens, and one with sliding windows forgets the tokens behind them."""
         is_hybrid = getattr(self, "llama_model_is_hybrid", None)
         return not (
             self.llama_model_is_recurrent(model)
@@ -127,8 +123,7 @@ def _text(function: Any, model: int, at: int) -> str:
 def find_library() -> LlamaLibrary:
     """Returns the ``libllama`` of this process: that of ``llama_cpp`` (llama-cpp-python) if it is
     imported, and otherwise that of ``xllamacpp``, whose extension exports the same functions.
-    Raises :class:`~kvmem.NotInstalledError` if there is none.
-    """
+    Raises :class:`~kvmem.NotInstalledError` if there is none."""
     for path in _candidates():
         return LlamaLibrary(path)
     raise NotInstalledError(f"no libllama is found: {_REMEDY}", remedy=_REMEDY)

@@ -7,8 +7,7 @@ of the last common block, restores the whole state, and removes the tokens behin
 
 This is exact where a context has the keys and values of each position. A recurrent state, or a
 cache with sliding windows, cannot be cut: such models restore a state only if the prompt has all
-its tokens.
-"""
+its tokens."""
 
 import array
 import logging
@@ -83,8 +82,7 @@ class PrefixCache:
 
     A sequence is one of tokens alone: positions from 0 on, without images. No other thread uses the
     context during a call. A node that is full, that has ended or that does not answer costs misses:
-    see :meth:`stats`.
-    """
+    see :meth:`stats`."""
 
     def __init__(
         self,
@@ -133,8 +131,7 @@ class PrefixCache:
 
         The last token of the prompt is never among them: decoding it gives the logits of the next
         one. Takes one call of the node for the look-up, one for the state, and a copy of the whole
-        state, also if only a part of it is used.
-        """
+        state, also if only a part of it is used."""
         tokens = _copied(tokens)
         self._count(loads=1)
         self._clear(seq_id)
@@ -153,8 +150,7 @@ class PrefixCache:
         start on, the prompt and what was generated; more are ignored. A state that the node has
         already is not written again. Raises :class:`StateError` if ``libllama`` does not write the
         state, and :class:`~kvmem.InvalidArgumentError` if the sequence has more tokens than
-        ``tokens``.
-        """
+        ``tokens``."""
         count = int(self._library.llama_memory_seq_pos_max(self._memory, seq_id)) + 1
         if count > len(tokens):
             raise InvalidArgumentError(

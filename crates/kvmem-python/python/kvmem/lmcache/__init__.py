@@ -6,8 +6,7 @@
 - :class:`AddressManager` does what LMCache's class of this name does, in constant or nearly
   constant time. :func:`replace_address_manager` replaces that class; the backend does so by itself.
 
-Importing this module does not import LMCache; calling its functions does.
-"""
+Importing this module does not import LMCache; calling its functions does."""
 
 from .._kvmem import AddressManager
 from .device import BackendUnusedError, check_backend, replace_address_manager

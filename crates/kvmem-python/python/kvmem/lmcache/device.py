@@ -13,8 +13,7 @@ Environment variables, other than ``LMCACHE_DEVICE_BACKEND``:
 - ``KVMEM_LMCACHE_BASE``: name of another LMCache backend to build upon.
 - ``KVMEM_LMCACHE_DEVICES`` and ``KVMEM_LMCACHE_PAGES``: ``devices`` and ``pages`` of
   :class:`~kvmem.lmcache.HostMemory`.
-- ``KVMEM_LMCACHE_ADDRESS_MANAGER=0`` keeps LMCache's own class.
-"""
+- ``KVMEM_LMCACHE_ADDRESS_MANAGER=0`` keeps LMCache's own class."""
 
 import importlib
 import importlib.util
@@ -46,8 +45,7 @@ class BackendUnusedError(KvmemError, ImportError):
 def replace_address_manager() -> int:
     """Replaces LMCache's class by :class:`AddressManager`, in its module and in every module that
     has imported it from there. Returns the number of modules: 0 if the class was replaced before.
-    Existing heaps do not change. Raises ``ImportError`` without LMCache.
-    """
+    Existing heaps do not change. Raises ``ImportError`` without LMCache."""
     theirs = importlib.import_module(HOME).AddressManager
     if theirs is AddressManager:
         return 0

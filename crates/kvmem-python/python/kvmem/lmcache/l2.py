@@ -9,8 +9,7 @@ thread of the adapter makes the call, notes the result, and then writes to the d
 descriptors of the library's rings cannot stand for tasks: a result needs checksums afterwards.
 
 **Memory.** LMCache holds the memory of a task until it has the result. Values of a disk are
-therefore transferred from and to that memory directly, by fixed buffers.
-"""
+therefore transferred from and to that memory directly, by fixed buffers."""
 
 import ctypes
 import hashlib
@@ -147,8 +146,7 @@ class Tasks:
 class KvmemL2Adapter(L2AdapterInterface):  # type: ignore[misc]
     """LMCache's adapter over a :class:`~kvmem.storage.ValueStore`. Raises
     :class:`~kvmem.InvalidArgumentError`, :class:`~kvmem.DiskTierError` and
-    :class:`~kvmem.storage.UnsupportedVersionError` when LMCache starts.
-    """
+    :class:`~kvmem.storage.UnsupportedVersionError` when LMCache starts."""
 
     def __init__(self, params: Mapping[str, Any], l1_memory_desc: Any = None) -> None:
         check_version("lmcache", *SUPPORTED)

@@ -2,8 +2,7 @@
 
 A shared segment must have a name under ``/dev/shm``, by which LMCache's other processes open it.
 kvmem's own shared memory has no name, so this module creates the segment, reserves all of its pages
-at once, and makes it a region. A full ``/dev/shm`` is then an error, and not a ``SIGBUS`` later.
-"""
+at once, and makes it a region. A full ``/dev/shm`` is then an error, and not a ``SIGBUS`` later."""
 
 import logging
 import mmap
@@ -36,8 +35,7 @@ class HostMemory:
     ``pages``: page sizes to try for memory that is not requested in huge pages, as for
     :class:`kvmem.Region`. ``devices``: devices to register pinned memory with, as for
     :class:`kvmem.Registration`. None means ``mlock`` if the limits allow it; otherwise the memory
-    stays unpinned, with a warning.
-    """
+    stays unpinned, with a warning."""
 
     def __init__(self, *, pages: str | None = None, devices: str | None = None) -> None:
         self._pages = pages
@@ -51,8 +49,7 @@ class HostMemory:
         """Allocates ``size`` zeroed bytes and returns their address. ``numa``: node that they must
         come from. ``hugepages``: fail unless all pages have 2 MiB. Raises
         :class:`InvalidArgumentError`, :class:`MappingError`, :class:`RegistrationError` and
-        :class:`NotAvailableError`. After an error nothing is left mapped.
-        """
+        :class:`NotAvailableError`. After an error nothing is left mapped."""
         region = Region(
             self._checked(size),
             pages="2M" if hugepages else self._pages,
@@ -66,8 +63,7 @@ class HostMemory:
         """Allocates ``size`` zeroed bytes that other processes can open as ``/dev/shm/NAME``, and
         returns their address. An existing segment of that name loses it. Raises
         :class:`InvalidArgumentError`, :class:`MappingError`, :class:`RegistrationError`,
-        :class:`NotAvailableError`, and ``OSError`` if there is no space for the segment.
-        """
+        :class:`NotAvailableError`, and ``OSError`` if there is no space for the segment."""
         plain = name.lstrip("/")
         if not plain or "/" in plain or plain in (".", ".."):
             raise InvalidArgumentError(
@@ -95,8 +91,7 @@ class HostMemory:
     def free(self, pointer: int) -> None:
         """Frees the memory at ``pointer``, and removes the name of a shared segment. Raises
         :class:`InvalidArgumentError` if no memory was allocated there. Raises
-        :class:`~kvmem.ExportedError`, and keeps the memory, while views exist.
-        """
+        :class:`~kvmem.ExportedError`, and keeps the memory, while views exist."""
         with self._lock:
             held = self._held.pop(pointer, None)
         if held is None:

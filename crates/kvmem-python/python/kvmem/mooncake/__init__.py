@@ -9,8 +9,7 @@
 
 The engine is the wheel ``mooncake-transfer-engine-non-cuda`` (the extra ``mooncake``) and three
 system libraries. It is imported when it is first needed. If something is missing, the error names
-it.
-"""
+it."""
 
 from .._kvmem import ClusterTier
 from ..data import ClusterTierStats

@@ -6,8 +6,7 @@ the circuit. A failed transfer proves nothing about the master, since the segmen
 It only starts a probe, and the circuit opens if the probe fails.
 
 *Segments.* A segment that fails a transfer is skipped for one second, then two, four, up to a
-minute. After each pause one call tries the segment, and its success ends the back-off.
-"""
+minute. After each pause one call tries the segment, and its success ends the back-off."""
 
 import threading
 import time
@@ -124,8 +123,7 @@ class SegmentBackoff:
     def allow(self, names: Iterable[str], *, trying: bool = True) -> str | None:
         """Returns None if one of the segments may be called now; otherwise the name of one, and how
         long it is still skipped. ``trying``: the caller does call it. After a pause only the first
-        such caller is allowed to.
-        """
+        such caller is allowed to."""
         now = self._clock()
         blocked: str | None = None
         with self._lock:

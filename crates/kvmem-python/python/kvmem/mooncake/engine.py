@@ -11,8 +11,7 @@ This module hides five properties of the wheel from its users.
   environment sets them: an abandoned call then ends soon, and its memory becomes free.
 - Its ports answer on every address of the host. They are limited to one (:mod:`.ports`).
 - It announces any address of the host to its peers. ``MC_TCP_BIND_ADDRESS`` names the address.
-- In a forked child its threads do not exist: calls raise :class:`~kvmem.ForkedError` there.
-"""
+- In a forked child its threads do not exist: calls raise :class:`~kvmem.ForkedError` there."""
 
 import contextlib
 import ctypes
@@ -75,8 +74,7 @@ _SETUP_TRIES = "3"
 
 def module() -> Any:
     """Imports the wheel's module. Raises :class:`EngineMissingError` with the remedy, and
-    :class:`~kvmem.storage.UnsupportedVersionError` if the wheel's version is not supported.
-    """
+    :class:`~kvmem.storage.UnsupportedVersionError` if the wheel's version is not supported."""
     try:
         found = importlib.import_module("mooncake.store")
     except ImportError as error:
@@ -104,8 +102,7 @@ def address(master: str) -> tuple[str, int]:
 def answers(master: str, timeout: float = 1.0) -> bool:
     """Returns whether a master answers at an address. A listening socket proves too little: the
     kernel still accepts connections for a process that hangs. The function therefore sends bytes
-    that are no request, upon which a master closes the connection.
-    """
+    that are no request, upon which a master closes the connection."""
     try:
         with socket.create_connection(address(master), timeout) as connection:
             connection.settimeout(timeout)
@@ -121,8 +118,7 @@ def answers(master: str, timeout: float = 1.0) -> bool:
 def check(master: str, timeout: float) -> None:
     """Checks without a client that one could connect: that the wheel is installed, and that the
     master answers within ``timeout`` seconds. Raises as :func:`module`, and
-    :class:`UnreachableError`.
-    """
+    :class:`UnreachableError`."""
     if "mooncake.store" not in sys.modules and importlib.util.find_spec("mooncake") is not None:
         check_version(WHEELS, *SUPPORTED)
     else:
@@ -269,8 +265,7 @@ class Engine:
     ) -> Any:
         """Calls ``work`` with the client and returns its result. ``nbytes`` is the number of bytes
         that it transfers; None means that it only calls the master. Raises
-        :class:`~kvmem.ClosedError`, :class:`CircuitOpenError` and :class:`DeadlineError`.
-        """
+        :class:`~kvmem.ClosedError`, :class:`CircuitOpenError` and :class:`DeadlineError`."""
         client = self.client
         if self._calls.closed:
             raise ClosedError(CLOSED)
@@ -382,8 +377,7 @@ class Engine:
     ) -> bool:
         """Closes the engine when the last call has ended: calls ``before``, closes the client, and
         calls ``then``. Does nothing in a forked child. Waits some seconds and returns whether the
-        engine is closed. If not, a worker closes it later.
-        """
+        engine is closed. If not, a worker closes it later."""
         if not self.is_ours():
             return True
         self.circuit.stop()
@@ -430,8 +424,7 @@ _set: dict[str, str] = {}
 def _environment(host: str, deadline: float) -> Iterator[str]:
     """Sets the variables that the engine reads, except those that the user has set. They stay set,
     because the engine reads some of them with the first transfer. Yields the address that the
-    engine announces to its peers.
-    """
+    engine announces to its peers."""
     wanted = {name: str(max(1, math.ceil(2 * deadline * unit))) for name, unit in _LIMITS.items()}
     wanted["MC_STORE_CLIENT_SETUP_RETRIES"] = _SETUP_TRIES
     wanted["MC_TCP_BIND_ADDRESS"] = host

@@ -32,8 +32,7 @@ class UnreachableError(StoreError, ConnectionError):
 
 class DeadlineError(UnreachableError, TimeoutError):
     """A call took longer than its deadline. The engine's call goes on and its result is dropped.
-    Until it ends, the blocks that it reads or writes cannot be freed.
-    """
+    Until it ends, the blocks that it reads or writes cannot be freed."""
 
     seconds: float | None
     """Deadline in seconds."""

@@ -8,8 +8,7 @@ registered with the engine once. Each later packet is a call, and has one answer
 kills this process if it does not answer.
 
 A transfer that missed its deadline goes on in the engine. Its call is answered when it has ended,
-because the answer releases its memory.
-"""
+because the answer releases its memory."""
 
 import argparse
 import contextlib

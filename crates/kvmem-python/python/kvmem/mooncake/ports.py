@@ -12,8 +12,7 @@ connection is enough to read and write lent memory. kvmem limits the ports from 
 The sockets appear during the engine's setup, some 50 ms before :meth:`Ports.limit` sees them (the
 setup holds the GIL). No memory is lent yet. :meth:`Ports.check` then reads every limit back, and
 fails if a connection from another address was accepted before. Memory is registered or mounted only
-after that. docs/distributed.md says what happens where the filter cannot be attached.
-"""
+after that. docs/distributed.md says what happens where the filter cannot be attached."""
 
 import contextlib
 import ctypes
@@ -47,8 +46,7 @@ _HANDSHAKE = 12001
 
 def local_addresses(host: str) -> list[_Address]:
     """Returns the addresses of this machine that ``host`` names. Raises
-    :class:`~kvmem.InvalidArgumentError` if it names none.
-    """
+    :class:`~kvmem.InvalidArgumentError` if it names none."""
     name = (
         host.strip("[]") if host.startswith("[") or host.count(":") != 1 else host.partition(":")[0]
     )
@@ -121,8 +119,7 @@ _Instruction = tuple[int, int, int, int]
 
 def _matches(at: int, network: _Network) -> list[_Instruction]:
     """Returns code that falls through to its last instruction, a jump over the next one, if the
-    address at an offset is in the network.
-    """
+    address at an offset is in the network."""
     width = network.max_prefixlen
     address, mask = int(network.network_address), int(network.netmask)
     tests: list[tuple[_Instruction, ...]] = []

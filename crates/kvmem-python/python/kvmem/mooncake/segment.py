@@ -75,16 +75,14 @@ def _keep_alive(node: NodeCache, ended: threading.Event) -> None:
 
 class Segment:
     """Memory of a pool or a node that is mounted in a cluster, made by :func:`serve`. Leaving a
-    ``with`` block unmounts it, and so does dropping it or the end of the interpreter.
-    """
+    ``with`` block unmounts it, and so does dropping it or the end of the interpreter."""
 
     def __init__(
         self, lent: _Lent | _LentByNode, engine: Engine, name: str, ids: list[str]
     ) -> None:
         self.ranges = lent.ranges
         """Offset and length of each part in the pool or the node's memory, in bytes. There is one
-        part unless the pool has a ``boundary``.
-        """
+        part unless the pool has a ``boundary``."""
         self.offset = self.ranges[0][0]
         """Offset of the first part."""
         self.nbytes = sum(nbytes for _, nbytes in self.ranges)
@@ -97,8 +95,7 @@ class Segment:
 
     def close(self) -> None:
         """Unmounts the segment. The cluster loses the objects in it, and the bytes return to the
-        pool or the node. A second call does nothing.
-        """
+        pool or the node. A second call does nothing."""
         self._end()
 
     @property
@@ -128,8 +125,7 @@ class Segment:
     ) -> int:
         """Serves until one of the signals arrives, unmounts, and returns the signal's number. Must
         run in the main thread. ``status`` is called at once, when a signal already ends the wait,
-        and then every ``every`` seconds.
-        """
+        and then every ``every`` seconds."""
         arrived = threading.Event()
         received: list[int] = []
 
@@ -189,8 +185,7 @@ def serve(
     :mod:`kvmem.mooncake.ports`). Raises :class:`~kvmem.KvmemError` if the pool is private,
     :class:`~kvmem.OutOfSpaceError` if the pool or the node cannot have ``nbytes`` free bytes,
     :class:`UnreachableError` if the master does not answer, :class:`ExposedError` if the ports
-    cannot be limited, :class:`EngineMissingError` and :class:`StoreError`.
-    """
+    cannot be limited, :class:`EngineMissingError` and :class:`StoreError`."""
     fd = memory.fileno()
     page = os.fstat(fd).st_blksize  # size of the huge pages, if the file has them
     lent = _lend(memory, parse_size(nbytes) if isinstance(nbytes, str) else nbytes, page)

@@ -2,8 +2,7 @@
 
 The whole pool is registered with the engine once, so each transfer goes directly between the block
 and the segment. The engine's TCP path silently accepts memory that is not registered. This module
-therefore raises :class:`~kvmem.InvalidArgumentError` for memory outside the pool.
-"""
+therefore raises :class:`~kvmem.InvalidArgumentError` for memory outside the pool."""
 
 import contextlib
 import weakref
@@ -26,8 +25,7 @@ class StoreStats(NamedTuple):
 
     circuit: str
     """``closed``: calls go to the master. ``open``: the master did not answer, calls fail at once,
-    and it is probed in the background.
-    """
+    and it is probed in the background."""
     opened: int
     """Number of times that the circuit opened."""
     probes: int
@@ -57,8 +55,7 @@ class Store:
     the engine has ended the call; :attr:`StoreStats.abandoned` counts such calls.
 
     The registration holds the pool's memory. It ends with :meth:`close`, with a ``with`` block,
-    when the store is dropped, or with the interpreter: always before the memory is unmapped.
-    """
+    when the store is dropped, or with the interpreter: always before the memory is unmapped."""
 
     def __init__(
         self, pool: Pool, *, master: str = MASTER, **options: Unpack[EngineOptions]
@@ -150,15 +147,13 @@ class Store:
 
     def put(self, key: str, block: _Bytes, *, replace: bool = False) -> None:
         """Puts the bytes of a block under ``key``. With ``replace`` they replace an existing
-        object. Raises :class:`ClusterFullError` and :class:`UnreachableError`.
-        """
+        object. Raises :class:`ClusterFullError` and :class:`UnreachableError`."""
         with self._places([block]) as (held, [at], [nbytes]):
             self._put(key, at, nbytes, replace, held)
 
     def get(self, key: str) -> Block:
         """Returns the object in a new block. Raises :class:`ObjectMissingError`,
-        :class:`~kvmem.OutOfSpaceError` and :class:`UnreachableError`.
-        """
+        :class:`~kvmem.OutOfSpaceError` and :class:`UnreachableError`."""
         while True:
             block = self._pool.allocate(self.available_size(key))
             at, nbytes = block.ptr, block.nbytes
@@ -189,8 +184,7 @@ class Store:
     def get_into(self, key: str, offset: int, nbytes: int) -> int:
         """Copies the object to an offset of the pool and returns its length. The ``nbytes`` bytes
         there must belong to the caller and be long enough. After :class:`DeadlineError` or Ctrl-C
-        they may be written until :attr:`StoreStats.abandoned` is 0.
-        """
+        they may be written until :attr:`StoreStats.abandoned` is 0."""
         at = self._at(offset, nbytes)
         code = self._fetch(key, lambda client: client.get_into(key, at, nbytes), None, nbytes)
         return self._engine.check(code, "get", key)
@@ -224,8 +218,7 @@ class Store:
     def get_batch(self, keys: Iterable[str]) -> list[Block | None]:
         """Returns each object in a new block, and None for keys without an object. It gets all of
         them or none: it raises :class:`BatchError`, or :class:`CircuitOpenError` if one of them
-        lies on a segment that failed recently.
-        """
+        lies on a segment that failed recently."""
         keys = list(keys)
         lengths = [self._size(key) for key in keys]
         blocks: list[Block | None] = []
@@ -272,8 +265,7 @@ class Store:
 
     def get_parts(self, key: str, blocks: Sequence[Block | Reservation]) -> int:
         """Copies one object into several blocks, one after the other, and returns its length. The
-        blocks must have that length together.
-        """
+        blocks must have that length together."""
         with self._places(blocks) as (held, places, lengths):
             total = sum(lengths)
             found = self.size(key)
@@ -320,8 +312,7 @@ class Store:
 
     def remove(self, key: str, *, force: bool = False) -> bool:
         """Removes the object and returns whether there was one. The cluster keeps objects that were
-        read in the last seconds for their readers, unless ``force`` is true.
-        """
+        read in the last seconds for their readers, unless ``force`` is true."""
         try:
             self._engine.checked_call("remove", lambda client: client.remove(key, force), key)
         except errors.ObjectMissingError:

@@ -12,8 +12,7 @@ Both are bytes, to be sent by any means. :meth:`Agent.connect` makes a peer from
   write its memory. Blocks stay viewed and cannot be freed until NIXL reports that the transfer is
   over, or the agent has ended.
 - **Descriptors do not hold blocks.** The sender holds the blocks until the peer has reported that
-  it is done, by a notification for example.
-"""
+  it is done, by a notification for example."""
 
 from .agent import Agent, Notification, Peer
 from .errors import NotInPoolError, PeerLostError, TransferError, UnregisteredError

@@ -38,8 +38,7 @@ class Agent:
     shortened until the agent is closed. If the pool grows later, the new memory is not registered.
     Raises :class:`NotAvailableError` if NIXL is not installed or lacks the backend,
     :class:`NotReadyError` if the pool is still being initialized, and :class:`TransferError` if it
-    cannot be registered.
-    """
+    cannot be registered."""
 
     def __init__(self, pool: Pool, name: str | None = None, backend: str = "UCX") -> None:
         if name is None:
@@ -71,8 +70,7 @@ class Agent:
         """Returns the peer whose agent has these metadata. The first transfer makes the connection.
         Raises :class:`InvalidArgumentError` if the bytes are no metadata. Running transfers with an
         agent of that name fail, and their blocks stay viewed until this agent is closed. Therefore
-        close the old :class:`Peer` first.
-        """
+        close the old :class:`Peer` first."""
         with self._engine.lock:
             agent = self._engine.use()
             self._engine.poll_abandoned()
@@ -96,8 +94,7 @@ class Agent:
 
         ``blocks`` is a block, a batch, another object with the buffer protocol in the pool (a value
         pinned in a :class:`KvCache`, an array), or an iterable of those. Raises
-        :class:`NotInPoolError`.
-        """
+        :class:`NotInPoolError`."""
         with self._engine.lock:
             self._engine.use()
         views = transfer_views(blocks, self._engine.start, self._engine.stop)
@@ -213,8 +210,7 @@ class Agent:
     def close(self, timeout: float = 5.0) -> int:
         """Closes the agent: waits at most ``timeout`` seconds for running transfers, ends the
         others, deregisters the pool and releases it. Returns how many transfers were ended. Peers
-        must have forgotten the agent before. A second call does nothing.
-        """
+        must have forgotten the agent before. A second call does nothing."""
         self._end.detach()
         return self._engine.end(timeout)
 

@@ -8,8 +8,7 @@ and a name::
     name            UTF-8
     address nbytes  for each block: 64 bits each
 
-All numbers are little-endian.
-"""
+All numbers are little-endian."""
 
 import importlib
 import struct

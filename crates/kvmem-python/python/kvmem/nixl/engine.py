@@ -1,8 +1,7 @@
 """*Engine*: NIXL's own agent: one call at a time, from its creation to its end.
 
 In a forked child NIXL's agent must not even be destroyed: its threads do not exist there, and its
-connections belong to the parent. A child therefore never frees it.
-"""
+connections belong to the parent. A child therefore never frees it."""
 
 import contextlib
 import ctypes
@@ -41,8 +40,7 @@ def avoid_ib(cards: Path = CARDS) -> bool:
     The wheels of NIXL 1.5.1 contain their own ``libibverbs``. If the system's drivers for it are
     installed (Debian's ``ibverbs-providers``), every process that has made an agent ends with
     SIGSEGV. If there is a device, or ``UCX_MODULES`` is set, nothing changes. Call this before UCX
-    is loaded.
-    """
+    is loaded."""
     if "UCX_MODULES" in os.environ or (cards.is_dir() and any(cards.iterdir())):
         return False
     os.environ["UCX_MODULES"] = "^ib"
@@ -193,8 +191,7 @@ class Engine:
 
     def end(self, timeout: float) -> int:
         """Waits at most ``timeout`` seconds for the active transfers, then ends the agent. Returns
-        how many transfers were ended; 0 on a second call.
-        """
+        how many transfers were ended; 0 on a second call."""
         if self.agent is None or os.getpid() != self.pid:
             return 0
         deadline = time.monotonic() + timeout

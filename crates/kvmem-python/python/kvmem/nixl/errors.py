@@ -12,8 +12,7 @@ class TransferError(KvmemError):
 
 class UnregisteredError(TransferError):
     """Memory of a transfer is not registered, in this process or with the peer. NIXL calls the
-    error ``nixlNotFoundError``.
-    """
+    error ``nixlNotFoundError``."""
 
 
 class PeerLostError(TransferError):

@@ -20,8 +20,7 @@ _MIN_PAUSE, _MAX_PAUSE = 20e-6, 1e-3
 class Transfer:
     """A copy that :meth:`Agent.write` or :meth:`Agent.read` has started. Its blocks in this process
     cannot be freed until it is over. :meth:`wait` and :attr:`done` detect that; after this object
-    is dropped, the agent's next transfer does.
-    """
+    is dropped, the agent's next transfer does."""
 
     def __init__(self, agent: Agent, active: ActiveTransfer) -> None:
         self._agent = agent  # the agent would close with its last reference
@@ -38,8 +37,7 @@ class Transfer:
         """Waits at most ``timeout`` seconds until the transfer is over. Raises
         :class:`TimeBudgetError` if it is not over by then; it goes on, and can be waited for again.
         Raises :class:`PeerLostError` if the peer has gone, and :class:`TransferError` for any other
-        failure.
-        """
+        failure."""
         active, is_over = self._active, self._agent._engine.is_over
         if not is_over(active):
             started, pause = time.monotonic(), _MIN_PAUSE

@@ -13,8 +13,7 @@ Environment variables:
 - ``KVMEM_SGLANG_PAGES`` and ``KVMEM_SGLANG_NUMA``: ``pages`` and ``numa`` of :class:`kvmem.Region`.
 
 If SGLang keeps its own memory, the log says so: as a warning if ``SGLANG_PLUGINS``, its list of
-plugins to load, names kvmem. Importing this module imports neither SGLang nor PyTorch.
-"""
+plugins to load, names kvmem. Importing this module imports neither SGLang nor PyTorch."""
 
 import importlib
 import logging
@@ -65,8 +64,7 @@ def region_tensor(
     """Returns a tensor of zeros in a region of its own, which other processes can map if it is
     ``shared``. The region is unmapped with the last view. Needs PyTorch. Raises
     :class:`~kvmem.MappingError`, which is a ``MemoryError``, and
-    :class:`~kvmem.InvalidArgumentError`.
-    """
+    :class:`~kvmem.InvalidArgumentError`."""
     return tensor_and_region(dims, dtype, pages, numa, shared)[0]
 
 
@@ -136,8 +134,7 @@ def _unused(reason: str) -> None:
 def register() -> None:
     """Registers the hook, unless ``KVMEM_SGLANG`` is 0 or SGLang's version is not supported, which
     the log says: an installed plugin must not keep an engine from starting. SGLang calls this, and
-    applies registered hooks before its engine starts. Needs SGLang.
-    """
+    applies registered hooks before its engine starts. Needs SGLang."""
     if os.environ.get("KVMEM_SGLANG") == "0":
         _unused("KVMEM_SGLANG=0 keeps SGLang's allocator")
         return

@@ -41,8 +41,7 @@ class RegionHostTensorAllocator(HostTensorAllocator):  # type: ignore[misc]
 class SharedRegionHostTensorAllocator(ShmHostTensorAllocator):  # type: ignore[misc]
     """Allocates each tensor in a shared region of its own, on huge pages if there are any. SGLang's
     own allocator of shared memory has no huge pages. ``fds`` has a descriptor of each region, which
-    the allocator owns; ``mms`` the regions.
-    """
+    the allocator owns; ``mms`` the regions."""
 
     def allocate(self, dims: Sequence[int], dtype: Any, device: str = "cpu") -> Any:
         """Returns a tensor of zeros that other processes can map by its descriptor."""

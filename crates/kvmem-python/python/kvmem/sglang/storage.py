@@ -8,8 +8,7 @@ pages are copied between the host pool and the store; otherwise SGLang makes ten
 **Keys.** The key of a page is a digest of SGLang's hash of its tokens, and of everything that the
 bytes depend on: docs/distributed/sglang.md lists it. SGLang's page hashes name an adapter by its
 name and path, or by a random number if it is loaded later, so the files of the adapters on the
-command line are part of the keys.
-"""
+command line are part of the keys."""
 
 import functools
 import hashlib
@@ -55,8 +54,7 @@ _SHAPE = (
 
 def identity(config: Any) -> tuple[str, str]:
     """Returns what names the engine in keys: for pools that are split among ranks, and for those
-    that are the same on all ranks of the tensor parallelism.
-    """
+    that are the same on all ranks of the tensor parallelism."""
     extra = config.extra_config or {}
     model = (config.model_name or "").replace("/", "-")
     shard = f"_{config.pp_size}_{config.pp_rank}" if config.pp_size > 1 else ""
@@ -99,8 +97,7 @@ def server_args() -> Any:
 
 def weights_identity(config: Any, options: StorageOptions, args: Any) -> tuple[str, str]:
     """Returns digests of the weights and of all else that changes the values of pages: for the
-    pages of the model, and for those of its draft model. ``args``: the server's arguments.
-    """
+    pages of the model, and for those of its draft model. ``args``: the server's arguments."""
     model = getattr(args, "model_path", None) or config.model_name or ""
     scales = getattr(args, "quantization_param_path", None)
     target = {
@@ -155,8 +152,7 @@ UPDATED = "flush_cache_after_weight_update"
 
 def _watch_updates() -> None:
     """Makes the updates of weights in this process call :func:`weights_replaced`. A process that
-    has not imported the updater replaces no weights.
-    """
+    has not imported the updater replaces no weights."""
     updater = getattr(sys.modules.get(UPDATER[0]), UPDATER[1], None)
     original = getattr(updater, UPDATED, None)
     if original is None or hasattr(original, "__wrapped__"):
@@ -271,8 +267,7 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
     """SGLang's storage backend over a :class:`~kvmem.storage.ValueStore`. Raises
     :class:`~kvmem.InvalidArgumentError` and :class:`~kvmem.storage.UnsupportedVersionError` when
     SGLang starts. A node that does not answer yet is not an error: its pages are misses until it
-    does.
-    """
+    does."""
 
     def __init__(self, storage_config: Any, kwargs: Mapping[str, Any] | None = None) -> None:
         check_version("sglang", *SUPPORTED)
@@ -337,16 +332,14 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
 
     def _note(self, keys: Sequence[str], extra_info: Any = None) -> None:
         """Notes the order of the pages of a prompt. SGLang says what is before them if its option
-        ``hicache_storage_pass_prefix_keys`` is true.
-        """
+        ``hicache_storage_pass_prefix_keys`` is true."""
         before = getattr(extra_info, "prefix_keys", None)
         self._parents.note(keys, before[-1] if before else None)
 
     def _parent_keys(self, pool: HostPool, keys: Sequence[str], flat: bool) -> list[bytes | None]:
         """Returns the store's keys of the parents of pages: of the page before each, in its pool.
         Another pool than the model's may store the last pages alone: the first one of a call goes
-        with the model's page of the same tokens.
-        """
+        with the model's page of the same tokens."""
         names = self._parents.of(keys)
         parents: list[bytes | None] = [
             None if name is None else pool.keys([name], flat=flat)[0] for name in names

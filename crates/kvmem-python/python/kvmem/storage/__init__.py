@@ -7,8 +7,7 @@ is named. :class:`StorageOptions` chooses it.
 
 A store may always lose a value and never returns a wrong one: damaged bytes, a value of another
 length, a server that has ended, and a call that misses its deadline are misses. After a failure it
-tries again by itself.
-"""
+tries again by itself."""
 
 from .node import NodeStore
 from .options import StorageOptions, open_store

@@ -2,8 +2,7 @@
 
 The values pass through a cache in a pool of this process, whose tier is a
 :class:`~kvmem.mooncake.ClusterTier`, after a :class:`~kvmem.DiskTier` if one is named. A stored
-value is evicted at once into a queue, so a store never waits for the cluster.
-"""
+value is evicted at once into a queue, so a store never waits for the cluster."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,7 @@ def connected_tier(
 ) -> ClusterTier:
     """Returns a tier in a cluster that answers. Keys name their contents. Raises
     :class:`kvmem.mooncake.UnreachableError`, :class:`kvmem.mooncake.EngineMissingError` and
-    :class:`InvalidArgumentError`.
-    """
+    :class:`InvalidArgumentError`."""
     tier = ClusterTier(
         master, prefix=f"{namespace}/", replace=False, engine=dict(engine), **options
     )
@@ -53,8 +51,7 @@ class ClusterStore(ValueStore):
     - ``deadline``, ``retry``: as for :class:`ValueStore`.
 
     Raises :class:`kvmem.mooncake.StoreError` if the cluster cannot be reached, and
-    :class:`kvmem.mooncake.EngineMissingError`.
-    """
+    :class:`kvmem.mooncake.EngineMissingError`."""
 
     def __init__(
         self,

@@ -5,8 +5,7 @@ registered with the rings of the files. A transfer that misses its deadline hold
 the engine's memory is free at once.
 
 **Direct.** The files are read into and written from the engine's memory, if each value is one
-part of it. This is for engines that wait for the end of each call before they reuse memory.
-"""
+part of it. This is for engines that wait for the end of each call before they reuse memory."""
 
 import ctypes
 import logging
@@ -45,8 +44,7 @@ class DiskStore(ValueStore):
       without a deadline.
     - ``deadline``, ``retry``: as for :class:`ValueStore`.
 
-    Raises :class:`~kvmem.DiskTierError` if a file cannot be used.
-    """
+    Raises :class:`~kvmem.DiskTierError` if a file cannot be used."""
 
     def __init__(
         self,
@@ -83,8 +81,7 @@ class DiskStore(ValueStore):
     def register(self, address: int, nbytes: int) -> bool:
         """Registers the memory of an engine with the rings of the files, for direct transfers.
         Returns whether that was possible; otherwise transfers work as before. The memory must stay
-        mapped until :meth:`close`.
-        """
+        mapped until :meth:`close`."""
         if not (self._direct and address and nbytes):
             return False
         region = Region.from_buffer(memory_at(address, nbytes))
@@ -100,8 +97,7 @@ class DiskStore(ValueStore):
     @contextmanager
     def _staging(self, direction: str, budget: Budget) -> Iterator[Pool]:
         """Lends the staging memory of a direction to one call at a time. Raises
-        :class:`StoreUnavailableError` if another call uses it until the deadline.
-        """
+        :class:`StoreUnavailableError` if another call uses it until the deadline."""
         pool, lock = self._pools[direction]
         if not lock.acquire(timeout=budget.left()):
             raise StoreUnavailableError(

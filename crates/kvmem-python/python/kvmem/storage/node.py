@@ -2,8 +2,7 @@
 
 The connection is made again when it is needed. Values carry checksums: their writer computes one,
 and each reader of a value verifies it. A reader copies a value while it is pinned, and looks
-afterwards whether the pin was valid all the time.
-"""
+afterwards whether the pin was valid all the time."""
 
 import contextlib
 import logging
@@ -44,8 +43,7 @@ class NodeStore(ValueStore):
     - ``deadline``, ``retry``: as for :class:`ValueStore`.
     - ``rings``, ``server_users``: as for :func:`kvmem.connect`.
 
-    Raises :class:`~kvmem.NodeError` if the server rejects this process.
-    """
+    Raises :class:`~kvmem.NodeError` if the server rejects this process."""
 
     def __init__(
         self,

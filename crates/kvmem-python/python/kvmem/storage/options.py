@@ -63,8 +63,7 @@ class StorageOptions:
     """Users whose nodes the engine trusts. Empty: its own user and root."""
     weights: str | Mapping[str, str] | None = option(_weights)
     """Text that changes with the weights, for the keys: for all models, or by the model's name.
-    None: by the files, see :mod:`kvmem.storage.weights`.
-    """
+    None: by the files, see :mod:`kvmem.storage.weights`."""
 
     def weights_of(self, model: str) -> str | None:
         """Returns the text that is set for the weights of a model, if one is."""
@@ -73,8 +72,7 @@ class StorageOptions:
     @classmethod
     def parse(cls, options: Mapping[str, Any], where: str) -> "StorageOptions":
         """Returns the options that a mapping from JSON has. ``where`` names it in errors. Raises
-        :class:`~kvmem.InvalidArgumentError` with the value, its limit and the remedy.
-        """
+        :class:`~kvmem.InvalidArgumentError` with the value, its limit and the remedy."""
         parsed = parse(cls, options, where, f"{where}: ")
         stores = [name for name in ("node", "disk", "mooncake") if options.get(name)]
         if stores not in (["node"], ["disk"], ["mooncake"], ["disk", "mooncake"]):
@@ -96,8 +94,7 @@ class StorageOptions:
 def open_store(options: StorageOptions, rank: str = "", *, direct: bool = False) -> ValueStore:
     """Opens the store that options name. ``rank`` names the engine process in paths of files.
     ``direct``: the engine waits for the end of each call, so values of a disk are not copied.
-    Raises what the stores raise.
-    """
+    Raises what the stores raise."""
     shared = {"deadline": options.deadline, "retry": options.retry}
     paths = [Path(str(path).replace("{rank}", rank)) for path in options.disk]
     if options.node is not None:

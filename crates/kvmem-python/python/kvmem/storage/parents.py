@@ -2,8 +2,7 @@
 
 A node evicts the end of a prefix before its start if each value names its parent, the value before
 it. An engine looks keys up in the order of a prompt, and stores them later, in parts and in other
-orders. A key is a hash of everything before it, so it has one parent, whatever call shows it.
-"""
+orders. A key is a hash of everything before it, so it has one parent, whatever call shows it."""
 
 import threading
 from collections import OrderedDict

@@ -5,8 +5,7 @@ the transfer behind it may go on. Therefore a store with a deadline transfers fr
 its own, which the abandoned transfer holds, and the calling thread copies (decision 0102).
 
 While an abandoned call has not ended, and for ``retry`` seconds after a failure, further calls
-miss at once: a backend that hangs costs one deadline, and not one for each page.
-"""
+miss at once: a backend that hangs costs one deadline, and not one for each page."""
 
 import contextlib
 import ctypes
@@ -117,8 +116,7 @@ class Backend:
 
     def call(self, work: Callable[[], _T], budget: Budget) -> _T:
         """Makes a call in another thread, and waits for it as long as the budget lasts. Raises what
-        ``work`` raises, and :class:`StoreUnavailableError`.
-        """
+        ``work`` raises, and :class:`StoreUnavailableError`."""
         if not self.reachable:
             raise StoreUnavailableError(f"{self.name} failed before: {self.last_error}")
         call = self._calls.submit(work)
@@ -161,8 +159,7 @@ class Backend:
 
 class ValueStore(ABC):
     """Values by key. Any thread may call any method; none raises because of its backend.
-    ``deadline``: seconds that a call may take. ``retry``: seconds without calls after a failure.
-    """
+    ``deadline``: seconds that a call may take. ``retry``: seconds without calls after a failure."""
 
     def __init__(self, name: str, deadline: float, retry: float) -> None:
         self.deadline = deadline
@@ -174,8 +171,7 @@ class ValueStore(ABC):
 
     def get(self, values: Sequence[Value]) -> list[bool]:
         """Loads values into the memory of an engine, all in one call of the backend. Returns which
-        were loaded. The memory of the others is as before, or has bytes that mean nothing.
-        """
+        were loaded. The memory of the others is as before, or has bytes that mean nothing."""
         found = [False] * len(values)
         with self._guarded():
             self._get(values, found, Budget(self.deadline))
@@ -186,14 +182,12 @@ class ValueStore(ABC):
 
     def put(self, values: Sequence[Value]) -> list[bool]:
         """Stores values from the memory of an engine, all in one call of the backend. Values that
-        the store has are left alone: a key means one value. Returns which the store has now.
-        """
+        the store has are left alone: a key means one value. Returns which the store has now."""
         return [nbytes is not None for nbytes in self.put_sizes(values)]
 
     def put_sizes(self, values: Sequence[Value]) -> list[int | None]:
         """Does what :meth:`put` does. Returns the bytes that were stored for each value: 0 for one
-        that the store had already, None for one that it has not now.
-        """
+        that the store had already, None for one that it has not now."""
         # Equal keys in one call are one value, which the first of them stores.
         first = {value.key: at for at, value in reversed(list(enumerate(values)))}
         chosen = [values[at] for at in sorted(first.values())]

@@ -12,8 +12,7 @@ _log = logging.getLogger("kvmem")
 
 class UnsupportedVersionError(KvmemError, ImportError):
     """The installed version of an engine, ``value``, is not one that the plug-in supports, which
-    are ``limit``. ``remedy`` is the command that installs one of them.
-    """
+    are ``limit``. ``remedy`` is the command that installs one of them."""
 
 
 def numbers(version: str) -> tuple[int, ...]:
@@ -38,8 +37,7 @@ def check_version(
     """Raises :class:`UnsupportedVersionError` unless the installed version of ``engine``, or the
     ``version`` if it is known, is ``first`` or later, and before ``below``. An engine that has
     several distributions is the first of them that is installed. An engine without metadata, such
-    as a source tree, is used with a warning.
-    """
+    as a source tree, is used with a warning."""
     names = [engine] if isinstance(engine, str) else engine
     found = installed(names) if version is None else (names[0], version)
     engine, version = found or (names[0], "")

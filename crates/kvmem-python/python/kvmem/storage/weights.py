@@ -10,8 +10,7 @@ may be the name of several. Integrations add :func:`fingerprint` to their keys (
 - A name such as ``org/model``: the commit of the revision in the hub's cache.
 
 A small change between the samples that leaves the length and the time of a file is not seen: set
-the option ``weights`` then, which every integration has.
-"""
+the option ``weights`` then, which every integration has."""
 
 import json
 import logging
@@ -40,8 +39,7 @@ _warned: set[tuple[str, str]] = set()
 def fingerprint(model: str, revision: str | None = None) -> Any:
     """Returns a description of a model's weights, for JSON; None if this process cannot see them.
     ``model``: path of a folder or a file, or a name of the hub. ``revision``: branch, tag or commit
-    of a name; None means ``main``.
-    """
+    of a name; None means ``main``."""
     path = Path(model)
     try:
         if path.exists():
@@ -56,8 +54,7 @@ def fingerprint(model: str, revision: str | None = None) -> Any:
 
 def weights_of(model: str, text: Any, remedy: str, revision: str | None = None) -> Any:
     """Returns ``text``, which an option has for the weights of a model, or else the fingerprint of
-    the files. None: this process cannot see them, which the log says once, with the ``remedy``.
-    """
+    the files. None: this process cannot see them, which the log says once, with the ``remedy``."""
     found = fingerprint(model, revision) if text is None else text
     if found is None:
         warn_unseen(model, remedy)

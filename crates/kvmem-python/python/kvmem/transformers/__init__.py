@@ -6,8 +6,7 @@ has of the prompt, and ``store`` writes the others.
 
 Importing this module imports neither Transformers nor PyTorch. The first access to the class
 imports both, and raises :class:`~kvmem.storage.UnsupportedVersionError` for another release
-of Transformers.
-"""
+of Transformers."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -2,8 +2,7 @@
 
 The keys and values of a block of tokens, of all layers, are one value of the node. Its key is that
 of :func:`kvmem.prefix_keys`. Tensors over the shared memory are the sources and targets of the
-copies, so each byte is copied once in each direction.
-"""
+copies, so each byte is copied once in each direction."""
 
 import contextlib
 import logging
@@ -50,8 +49,7 @@ class KvmemCache(DynamicCache):  # type: ignore[misc]
 
     Raises :class:`UnsupportedModelError` if a layer does not keep the keys and values of each
     token, as sliding windows and recurrent layers do not, or if RoPE depends on the length of the
-    prompt.
-    """
+    prompt."""
 
     def __init__(
         self,
@@ -95,8 +93,7 @@ class KvmemCache(DynamicCache):  # type: ignore[misc]
     def load(self, input_ids: Any) -> int:
         """Takes the longest prefix of a prompt that the node has, and returns its length in tokens.
         The last token of the prompt is never among them: the model computes the next one from it.
-        Raises :class:`~kvmem.InvalidArgumentError` unless the cache is empty.
-        """
+        Raises :class:`~kvmem.InvalidArgumentError` unless the cache is empty."""
         if self.get_seq_length():
             raise InvalidArgumentError(
                 f"the cache has {self.get_seq_length()} tokens: load a prompt into a new cache",
@@ -125,8 +122,7 @@ class KvmemCache(DynamicCache):  # type: ignore[misc]
         has then. ``input_ids``: all tokens, such as the output of ``generate``. None: those of the
         prompt. Tokens whose keys and values the cache does not have are left out. Raises
         :class:`~kvmem.InvalidArgumentError` if the cache has several sequences, or if ``input_ids``
-        does not begin with the prompt.
-        """
+        does not begin with the prompt."""
         tokens = self._prompt if input_ids is None else _tokens(input_ids)
         if tokens[: len(self._prompt)] != self._prompt:
             raise InvalidArgumentError(
@@ -177,8 +173,7 @@ class KvmemCache(DynamicCache):  # type: ignore[misc]
     def _write(self, keys: Sequence[bytes]) -> int:
         """Writes the blocks that the node does not have, and returns how many it has then, without
         a gap. The last blocks are written first, so they are the oldest, and a node that is full
-        evicts the end of a prompt before its start.
-        """
+        evicts the end of a prompt before its start."""
         present, last = self._node.lookup(keys), len(keys)
         layout, at_once = self._layout(), _AT_ONCE
         while last > present:

@@ -2,8 +2,7 @@
 
 Samples of the tensors themselves distinguish weights: a model may have been trained, merged with an
 adapter or quantized since its files were read. A change that spares all samples is not
-seen; the option ``weights`` replaces them.
-"""
+seen; the option ``weights`` replaces them."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -22,8 +21,7 @@ _CHANGING = ("dynamic", "longrope")
 
 class UnsupportedModelError(KvmemError, ValueError):
     """The KV cache of the model cannot be cut into blocks: it does not keep the keys and values of
-    each token, or they depend on later tokens.
-    """
+    each token, or they depend on later tokens."""
 
 
 def identity(model: Any, weights: str | None, settings: Mapping[str, Any]) -> bytes:

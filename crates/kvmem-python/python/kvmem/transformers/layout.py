@@ -3,8 +3,7 @@
 The head says what follows, so a reader needs no model to know the shapes, and two blocks fit
 together if their heads are equal. It is padded to a multiple of 64 bytes, as is each part, which
 aligns the elements of every type. Keys of a layer have the shape (heads, tokens, width); so have
-its values, whose width may be another.
-"""
+its values, whose width may be another."""
 
 import json
 import struct

@@ -11,8 +11,7 @@ Options of vLLM's ``OffloadingConnector`` name these classes:
 
 vLLM finds :func:`register` through the entry point group ``vllm.general_plugins``, in every process
 that it starts. Importing this module imports neither vLLM nor PyTorch. The first access to a class
-imports both, and raises :class:`UnsupportedVersionError` for another release of vLLM.
-"""
+imports both, and raises :class:`UnsupportedVersionError` for another release of vLLM."""
 
 import importlib
 import logging
@@ -90,8 +89,7 @@ def __getattr__(name: str) -> Any:
 def register() -> None:
     """Makes the classes known to vLLM by their names. vLLM calls this in every process; it may be
     called several times. A release of vLLM that is not supported is a warning if ``KVMEM_VLLM`` is
-    1, and otherwise nothing: an installed plugin must not keep an engine from starting.
-    """
+    1, and otherwise nothing: an installed plugin must not keep an engine from starting."""
     wanted = os.environ.get("KVMEM_VLLM") == "1"
     try:
         check_version()
@@ -125,8 +123,7 @@ def _register(*, replace: bool) -> None:
 def check_registered() -> None:
     """Raises :class:`SpecUnusedError`, with the reason, unless vLLM's plugins have made kvmem known
     in this process. Imports vLLM. Raises :class:`UnsupportedVersionError` for another release of
-    vLLM.
-    """
+    vLLM."""
     check_version()
     from vllm.v1.kv_offload.factory import OffloadingSpecFactory
 

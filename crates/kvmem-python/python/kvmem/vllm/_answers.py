@@ -72,8 +72,7 @@ def next_keys(
     """Returns the keys that vLLM is about to look up for a request, ``key`` first, and whether it
     stops at the first one that is missing. vLLM looks a group of layers up from the start of the
     prompt on, until a key is missing. Only a group with a sliding window is looked up from the end
-    backwards, until a window is complete.
-    """
+    backwards, until a window is complete."""
     # The keys of the whole prompt, by the number of tokens at their ends: the scheduler notes them
     # before it looks any up.
     positions = getattr(req_context, "_offload_key_positions", None) or {}

@@ -6,8 +6,7 @@ has abandoned is dropped: its pins and reservations end.
 
 A call that fails is the last one until a further thread has found that the server answers (see
 :mod:`~kvmem.vllm._outage`). Until then, questions have no answers. A server with other memory than
-before ends the calls.
-"""
+before ends the calls."""
 
 import logging
 import threading
@@ -86,8 +85,7 @@ class Question(Generic[_T]):
 
 class NodeCalls:
     """The threads that call one server. ``check`` is called once, before the first call: it returns
-    why there can be none, or None. ``on_end`` is called when there are no more.
-    """
+    why there can be none, or None. ``on_end`` is called when there are no more."""
 
     def __init__(
         self,
@@ -120,8 +118,7 @@ class NodeCalls:
         later: bool = False,
     ) -> Question[_T]:
         """Lets a thread make a call. ``drop`` ends what the call returns if its question is
-        abandoned. Calls that may take ``later`` than others have a thread of their own.
-        """
+        abandoned. Calls that may take ``later`` than others have a thread of their own."""
         question = Question(call, drop)
         if not self._threads:
             self._start()

@@ -6,8 +6,7 @@ too long touches no row of the CPU tier.
 
 *Look-ups.* The scheduler must not wait for the master (decision 0122). A look-up of an unknown name
 puts it into a queue; vLLM looks it up again in its next step. One thread asks the master for all
-names of the queue together. An answer holds from when it is first read on, for a short time.
-"""
+names of the queue together. An answer holds from when it is first read on, for a short time."""
 
 import logging
 import threading
@@ -47,8 +46,7 @@ class _Answer:
 class ClusterRows:
     """Chunks of ``row_bytes`` bytes in a cluster. ``options`` has ``master``, ``namespace``, and
     those of :class:`kvmem.mooncake.EngineOptions`. Raises :class:`kvmem.mooncake.UnreachableError`,
-    :class:`kvmem.mooncake.EngineMissingError` and :class:`InvalidArgumentError`.
-    """
+    :class:`kvmem.mooncake.EngineMissingError` and :class:`InvalidArgumentError`."""
 
     def __init__(self, row_bytes: int, options: Mapping[str, Any]) -> None:
         if not isinstance(options, Mapping) or not options.get("master"):
@@ -155,8 +153,7 @@ class ClusterRows:
 
     def fetch_into(self, names: Sequence[bytes], rows: Sequence[memoryview]) -> list[int | None]:
         """Reads chunks into rows, and verifies them. Returns their lengths; None for those that
-        were not read, which are misses for a while.
-        """
+        were not read, which are misses for a while."""
         found: list[int | None] = self._tier.fetch_into(names, rows)
         # A master that is back may have them all.
         seconds = _MISS_SECONDS if self.is_down() else _FAILED_SECONDS

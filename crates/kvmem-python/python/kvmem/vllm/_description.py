@@ -18,8 +18,7 @@ others     fields, each behind its length in four bytes, and 0xFFFFFFFF for one 
            and further keys of the hashes, as JSON
 =========  ========================================================================================
 
-All numbers are little-endian.
-"""
+All numbers are little-endian."""
 
 import json
 import struct

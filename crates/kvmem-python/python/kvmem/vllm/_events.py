@@ -45,8 +45,7 @@ class NoEvents:
 def make_events(spec: Any, announce: str, connect: Callable[[], NodeCache], path: str) -> NoEvents:
     """Returns the events of a node for an engine, from its spec. The scheduler that asks the spec
     for its manager makes its tracker afterwards, and it is the one for them. ``connect`` opens a
-    connection for a thread, to the server whose socket ``path`` is.
-    """
+    connection for a thread, to the server whose socket ``path`` is."""
     if announce == "off" or not spec.kv_events_config.enable_kv_cache_events:
         return NoEvents()
     # They import the scheduler of vLLM's connector.

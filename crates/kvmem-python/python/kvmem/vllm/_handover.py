@@ -10,8 +10,7 @@ Abstract names have no permissions, so both ends check the user of the other by 
 A process is a *member*: the scheduler, or the worker of a rank. Each member joins once. A second
 process that says it is the same member belongs to another engine of the same name: it waits for the
 first engine to end, and fails after the time limit. A creator whose parent has ended closes the
-socket: its engine was killed, and it will soon end, too.
-"""
+socket: its engine was killed, and it will soon end, too."""
 
 import contextlib
 import errno
@@ -70,8 +69,7 @@ def _receive(connection: socket.socket) -> tuple[dict[str, Any], int | None]:
 
 class Creator:
     """The creator's end: gives the descriptor to each member, until it is closed. A thread answers
-    each connection, so a process that connects and says nothing delays no other.
-    """
+    each connection, so a process that connects and says nothing delays no other."""
 
     def __init__(
         self, bound: socket.socket, engine_id: str, member: str, layout: dict[str, int]
@@ -215,8 +213,7 @@ def join(
 ) -> tuple[Region, Creator | None]:
     """Returns the region of an engine: made by ``make`` if this process is the first one, and then
     with the :class:`Creator` to close at the end. Raises :class:`HandoverError`, and what ``make``
-    raises.
-    """
+    raises."""
     name = socket_name(engine_id)
     end = time.monotonic() + timeout
     reason, other = "no process answers", None

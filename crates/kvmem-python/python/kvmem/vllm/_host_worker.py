@@ -8,8 +8,7 @@ that submits it, in the thread that runs the model, so no event is needed.
 The arithmetic is that of vLLM's worker: blocks of the KV cache and chunks of rows, of which the
 first and the last may be used in part, for each group of layers. In the canonical layout a page
 of the KV cache lies in fragments in a row that all workers share, and the workers with the same
-bytes write them in rotation.
-"""
+bytes write them in rotation."""
 
 import ctypes
 import logging

@@ -2,8 +2,7 @@
 
 vLLM's keys are hashes of tokens. Two engines may share a stored chunk only if they would have
 written the same bytes under its key. The identity stands before every key on a disk, and names the
-namespace in a node.
-"""
+namespace in a node."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -2,8 +2,7 @@
 
 The engine has a value with a short time to live in the node, and renews it. Another engine that
 finds no such value stores its own. Of several that do so at once, the last one to store has the
-lease; each looks again after a moment, and with every renewal.
-"""
+lease; each looks again after a moment, and with every renewal."""
 
 import contextlib
 import os

@@ -78,8 +78,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     """vLLM's manager over the index of a node. ``open_tenant`` connects to the namespace of a
     tenant; without it, tenants are not distinguished. ``groups`` is the number of groups of layers,
     ``fetch_timeout`` the number of seconds that a request waits for values of a tier without
-    getting any, and ``verify`` says that the connection verifies the values that it acquires.
-    """
+    getting any, and ``verify`` says that the connection verifies the values that it acquires."""
 
     def __init__(
         self,
@@ -127,8 +126,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def lookup(self, key: Any, req_context: Any) -> Any:
         """Returns HIT for a chunk of any engine, HIT_PENDING for one that this engine stores now,
-        RETRY for one that the server has not answered for or fetches from its tier, or MISS.
-        """
+        RETRY for one that the server has not answered for or fetches from its tier, or MISS."""
         answers = req_context.get_state(Answers)
         if answers is None or answers.step != self._step:
             answers = self._begin_step(answers, req_context)
@@ -183,8 +181,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     def _defer(self, key: Any, answers: Answers) -> Any:
         """Returns RETRY, which defers the request to a later step, for the first such key of a
         step. Another key then gets a result that ends the scan of the prompt soon: with one group
-        of layers, MISS does. Keys that are being fetched get RETRY.
-        """
+        of layers, MISS does. Keys that are being fetched get RETRY."""
         if answers.deferred_at != self._steps:
             answers.deferred_at, answers.deferred_key = self._steps, key
         if self._has_groups or key == answers.deferred_key or key in answers.pending:
@@ -194,8 +191,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     def _ask(self, key: Any, req_context: Any, answers: Answers) -> bool | None:
         """Asks the server for a key and for those that vLLM will look up next, in one call that
         pins their values. Returns whether the answer has come; None: the server is not worth a
-        call, or there is no connection for the tenant.
-        """
+        call, or there is no connection for the tenant."""
         if not self._calls.is_usable():
             return None
         cache = self._cache_of(answers.tenant)
@@ -251,8 +247,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def _chunks_of(self, batch: PinBatch, keys: Sequence[Any]) -> dict[Any, int]:
         """Returns the number of the chunk of each key that has a value. A value of another
-        length or alignment than this engine's rows counts as missing.
-        """
+        length or alignment than this engine's rows counts as missing."""
         hits = batch.hits
         if not hits:
             return {}
@@ -283,8 +278,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def complete_load(self, keys: Collection[Any], req_context: Any) -> None:
         """Ends the pins of loaded chunks. Raises :class:`PinLostError` if one of them has ended
-        before.
-        """
+        before."""
         answers = req_context.get_state(Answers)
         loaded = [it for it in answers.pins if it.loads and any(key in it.chunks for key in keys)]
         lost = 0
@@ -313,8 +307,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
     def prepare_store(self, keys: Collection[Any], req_context: Any) -> Any:
         """Reserves rows for chunks that no engine has stored. Returns None if there is no space, or
         no answer yet: vLLM asks again in the next step. Returns no rows while there is no server:
-        vLLM does not ask for these chunks again.
-        """
+        vLLM does not ask for these chunks again."""
         if not self._calls.is_usable():
             return PrepareStoreOutput([], CPULoadStoreSpec([]), [])
         answers = req_context.get_state(Answers)
@@ -378,8 +371,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
         More keys than half of the memory has room for may never find it all free. The first of
         them get rows then, as many as there is room for, and the others none: of a prefix that does
-        not fit, the start is of use.
-        """
+        not fit, the start is of use."""
         has_value = self._have_values(cache, names)
         missing = [at for at, has in enumerate(has_value) if not has]
         may_never_fit = len(missing) * self._row_bytes > cache.memory_len // 2
@@ -437,8 +429,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def complete_store(self, keys: Collection[Any], req_context: Any, success: bool = True) -> None:
         """Makes stored chunks known to all engines, or frees their rows. Until the server has
-        answered, look-ups of this engine find them pending.
-        """
+        answered, look-ups of this engine find them pending."""
         tenant = self._tenant_of(req_context)
         names = [(tenant, key) for key in keys]
         if not success:
@@ -657,8 +648,7 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
 
     def _release_unused(self, answers: Answers) -> None:
         """Ends what a request has if it has ended, or has not used it in this step or the one
-        before: pins and questions for values by look-ups, rows and questions for them by stores.
-        """
+        before: pins and questions for values by look-ups, rows and questions for them by stores."""
         if answers.has_ended or self._steps - answers.stored > 1:
             self._end_storing(answers)
         if answers.has_ended or self._steps - answers.used > 1:

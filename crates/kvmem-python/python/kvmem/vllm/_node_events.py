@@ -12,8 +12,7 @@ The tier does not name evicted keys, so the thread then asks for all chunks ther
 asks for every announced chunk, because expiry has no event, and uses the descriptions of these
 chunks, so they are evicted later.
 
-*Back-pressure.* A thread whose queue is full waits. At worst it announces the difference later.
-"""
+*Back-pressure.* A thread whose queue is full waits. At worst it announces the difference later."""
 
 import contextlib
 import logging
@@ -230,8 +229,7 @@ class NodeEvents(NoEvents):
 
     def _resynchronise(self, cache: NodeCache) -> int:
         """Announces the difference between what is announced and what the node holds. Returns the
-        position in the log from which later changes are read.
-        """
+        position in the log from which later changes are read."""
         self._following = self._prefix
         at = cache.events(1 << 63, max=0).next
         names = [it.key for it in cache.list_namespace()]
@@ -285,8 +283,7 @@ class NodeEvents(NoEvents):
         self, cache: NodeCache, keys: list[bytes], orphans: Collection[bytes] = ()
     ) -> None:
         """Asks where chunks are, and announces what has changed. ``orphans`` are chunks whose
-        descriptions are in memory, wherever they are.
-        """
+        descriptions are in memory, wherever they are."""
         gone: list[bytes] = []
         there: dict[bytes, str] = {}
         # What another engine's commit or a reset adds meanwhile has an event of its own.
@@ -353,8 +350,7 @@ class NodeEvents(NoEvents):
 
     def _remove_abouts(self, cache: NodeCache, abouts: dict[bytes, bytes]) -> None:
         """Removes the descriptions of chunks that are gone. Another engine may store one of them
-        again at this moment: its description is put back.
-        """
+        again at this moment: its description is put back."""
         for part in parts(list(abouts), _BATCH):
             cache.remove_batch([key + SUFFIX for key in part])
             back = [

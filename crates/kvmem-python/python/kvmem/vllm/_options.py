@@ -36,8 +36,7 @@ class RegionOptions:
     """Fail unless the first page size backs the whole region."""
     numa: str | list[int] | None = option(_numa)
     """``bind:0`` or ``interleave:0-1`` for the whole region. ``auto``, or a list of nodes: a node
-    for the slots of each worker.
-    """
+    for the slots of each worker."""
     registrar: str | None = option(_registrar)
     """``cuda``: kvmem pins the memory, for the worker's GPU. None: vLLM does."""
     registrar_chunk: int | str | None = option(_count)
@@ -87,16 +86,14 @@ class NodeOptions:
     ``node``, one engine of the node at a time; ``off``, this engine does not."""
     tenants: bool = option(flag, False)
     """Store the chunks of each tenant, which requests name in their hints, in a namespace of its
-    own: the engine's name of a namespace, ``@``, and the tenant.
-    """
+    own: the engine's name of a namespace, ``@``, and the tenant."""
     max_tenants: int = option(_one_or_more, 32)
     """Tenants whose namespaces are open at a time. Others find and store nothing meanwhile."""
 
 
 def read(kind: type[_T], extra_config: Mapping[str, Any]) -> _T:
     """Returns the options of a kind from vLLM's extra config. Raises :class:`InvalidArgumentError`
-    for unknown names and wrong values.
-    """
+    for unknown names and wrong values."""
     options = extra_config.get("kvmem") or {}
     if not isinstance(options, Mapping):
         raise InvalidArgumentError(f"the option kvmem is {options!r}: give a mapping")

@@ -1,6 +1,5 @@
 """*Order*: which chunk comes before which in the prompt of a request. The node evicts the end of a
-prefix before its start.
-"""
+prefix before its start."""
 
 import bisect
 import dataclasses
@@ -30,8 +29,7 @@ class _Order:
 
     def see(self, keys: list[Any], positions: dict[Any, int]) -> None:
         """Takes in further keys of the prompt, until these are among them. A prompt may have
-        thousands more, which are taken in when they are stored.
-        """
+        thousands more, which are taken in when they are stored."""
         unseen = {key for key in keys if key not in self.before and key in positions}
         if not unseen:
             return
@@ -65,8 +63,7 @@ def order_of(req_context: Any) -> _Order:
 def parents_of(keys: list[Any], req_context: Any) -> list[Any]:
     """Returns the parent of each key: the one before it in the prompt, of the same group of layers.
     Of a group that stores the last chunks of a window alone, the first one goes with the chunk of
-    the first group for the same tokens. None: there is none, or it is not known.
-    """
+    the first group for the same tokens. None: there is none, or it is not known."""
     positions = getattr(req_context, "_offload_key_positions", None) or {}
     order = order_of(req_context)
     order.see(keys, positions)

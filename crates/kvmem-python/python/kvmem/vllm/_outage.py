@@ -2,8 +2,7 @@
 
 An outage has one warning when it begins and one line when it ends. The pauses between two probes
 double from :data:`FIRST_PAUSE` to :data:`LONGEST_PAUSE`. A server that starts makes its socket's
-file anew: a pause ends when the file changes.
-"""
+file anew: a pause ends when the file changes."""
 
 import logging
 import os
@@ -22,8 +21,7 @@ _LOOK = 0.25
 
 class Outage:
     """The outages of a server, one after the other. ``path`` is its socket, and ``missing`` says in
-    the log what the engine has none of meanwhile. One thread at a time calls the methods.
-    """
+    the log what the engine has none of meanwhile. One thread at a time calls the methods."""
 
     def __init__(self, path: str, missing: str) -> None:
         self._path = path
@@ -36,8 +34,7 @@ class Outage:
     def begin(self, error: BaseException) -> None:
         """Begins an outage, with a warning. Does nothing during one. The pauses of an outage that
         follows closely on another one go on to double: a server that answers probes and fails calls
-        is not called every second.
-        """
+        is not called every second."""
         if self._began is not None:
             return
         self._began = time.monotonic()
@@ -48,8 +45,7 @@ class Outage:
 
     def wait(self, sleep: Callable[[float], object], has_ended: Callable[[], bool]) -> None:
         """Waits until the next probe. ``sleep`` waits for a number of seconds, or shorter, and
-        ``has_ended`` returns whether the engine needs no probe any more.
-        """
+        ``has_ended`` returns whether the engine needs no probe any more."""
         until = time.monotonic() + self._pause
         while not has_ended() and (left := until - time.monotonic()) > 0:
             sleep(min(left, _LOOK))

@@ -77,8 +77,7 @@ def _bus_id(device: Any) -> str | None:
 
 def near_node(tensor: Any) -> int | None:
     """Returns the node that a worker's slot should be on: that of its GPU, else the only one whose
-    processors the process may use. None: there is no such node.
-    """
+    processors the process may use. None: there is no such node."""
     bus = _bus_id(getattr(tensor, "device", None))
     node = None if bus is None else _node_of_pci(bus)
     if node is not None:
@@ -112,8 +111,7 @@ def check(numa: Sequence[int], workers: int) -> None:
 
 def pages_for(pages: str | None, row_bytes: int, slot: int) -> str | None:
     """Returns the page sizes that leave each slot pages of its own. Raises
-    :class:`InvalidArgumentError` if the requested ones do not.
-    """
+    :class:`InvalidArgumentError` if the requested ones do not."""
     if row_bytes % HUGEPAGE == 0 and slot % HUGEPAGE == 0:
         if pages is not None and "1G" in pages.split(","):
             raise InvalidArgumentError(
@@ -169,8 +167,7 @@ def policy_of(address: int) -> tuple[int, int]:
 
 def bind(region: Region, ranges: Sequence[tuple[int, int]], node: int, member: str) -> None:
     """Binds ranges of a shared region, which are not resident yet, to a node. Raises
-    :class:`PlacementError` if the kernel does not allow it.
-    """
+    :class:`PlacementError` if the kernel does not allow it."""
     if not ranges:
         return
     mbind = _numbers()[0]
@@ -221,8 +218,7 @@ def free_bytes(node: int) -> int | None:
 
 def check_free(node: int, nbytes: int, member: str) -> None:
     """Raises :class:`PlacementError` if a node has less memory than a worker's slots need: bound
-    memory that a node cannot give would end in a kill.
-    """
+    memory that a node cannot give would end in a kill."""
     free = free_bytes(node)
     if free is not None and free < nbytes:
         raise PlacementError(

@@ -3,8 +3,7 @@
 vLLM has no abstract class for its region. :class:`Rows` has every member that vLLM 0.32 and 0.33
 touch, and the same arithmetic: the tests compare both. vLLM pins the ranges of
 ``total_size_bytes`` or ``iter_worker_slot_ranges``. After :meth:`Rows.register` the first is 0 and
-the second yields nothing: vLLM then makes no call to the driver, and finds the memory pinned.
-"""
+the second yields nothing: vLLM then makes no call to the driver, and finds the memory pinned."""
 
 import logging
 import math
@@ -68,8 +67,7 @@ class Rows:
         Raises :class:`kvmem.NotAvailableError` without a driver, and
         :class:`kvmem.RegistrationError`; nothing is pinned then. That is also so where the driver
         pins less with one call than a piece has: leave ``kvmem.registrar`` out, and vLLM pins the
-        memory.
-        """
+        memory."""
         index = getattr(getattr(tensor, "device", None), "index", None)
         device = registrar if index is None else f"{registrar}:{index}"
         start = time.monotonic()
@@ -133,8 +131,7 @@ class Rows:
     def create_next_worker_view(self, tensor_page_size: int) -> Any:
         """Returns the rows of the worker's next tensor: ``tensor_page_size`` bytes of its slot in
         each row. The slot is used from its start on. Raises :class:`InvalidArgumentError` if the
-        slot is full.
-        """
+        slot is full."""
         if self.rank is None:
             raise InvalidArgumentError("the scheduler has no slot: only workers make views of one")
         offset = self._worker_offset
@@ -150,8 +147,7 @@ class Rows:
     def create_next_canonical_view(self, tensor_page_size: int) -> Any:
         """Returns the rows of the next tensor that all workers share: ``tensor_page_size`` bytes of
         each row, from the start of the row on. Raises :class:`InvalidArgumentError` if the row is
-        full.
-        """
+        full."""
         offset = self._canonical_offset
         if offset + tensor_page_size > self._row_bytes():
             raise InvalidArgumentError(

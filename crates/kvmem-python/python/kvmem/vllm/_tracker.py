@@ -3,8 +3,7 @@
 A manager of vLLM sees keys alone. The scheduler of the connector has the tokens, and passes them to
 its tracker of events, which it makes by a name of its module. :func:`use_tracker` replaces that
 name by a function, which makes this tracker for a spec with :class:`NodeEventsConfig`, and vLLM's
-for every other one.
-"""
+for every other one."""
 
 import dataclasses
 from collections.abc import Iterable

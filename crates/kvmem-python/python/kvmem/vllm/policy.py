@@ -15,8 +15,7 @@ equal share (a tenant without a use for four times the capacity has none); chunk
 priority. Each priority of each tenant has rings of its own, and all of them share one history.
 
 Time: every call takes O(1) for each key, amortised, and O(log n) if it has a time to live;
-``evict`` takes O(n * tenants + protected keys). Memory: about 300 bytes for each chunk.
-"""
+``evict`` takes O(n * tenants + protected keys). Memory: about 300 bytes for each chunk."""
 
 import heapq
 import time
@@ -71,8 +70,7 @@ class _Tenant:
 
 class KvmemPolicy(CachePolicy):  # type: ignore[misc]
     """A scan-resistant eviction policy for vLLM's CPU tier: ``"eviction_policy": "KvmemPolicy"``,
-    ``"cache_policy_module_path": "kvmem.vllm"``.
-    """
+    ``"cache_policy_module_path": "kvmem.vllm"``."""
 
     def __init__(self, cache_capacity: int) -> None:
         super().__init__(cache_capacity)
@@ -149,8 +147,7 @@ class KvmemPolicy(CachePolicy):  # type: ignore[misc]
     ) -> None:
         """Counts one use of each chunk that the request has reused, and puts all its chunks into
         the order of its prefix. If its session ends, the chunks that only that session has used
-        are evicted first.
-        """
+        are evicted first."""
         hints = hints_of(req_context)
         for key in reversed(order_request_keys(key_groups, req_context)):
             self._use(key, hints if key in reused_keys else None)

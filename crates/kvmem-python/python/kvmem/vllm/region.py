@@ -1,6 +1,5 @@
 """*Region*: the memory of an engine, or of a node, as the rows of vLLM. Importing this module
-imports vLLM and PyTorch.
-"""
+imports vLLM and PyTorch."""
 
 import ctypes
 import logging
@@ -26,8 +25,7 @@ GRANULE = 4096
 class OffloadRegion(Rows):
     """The rows of one engine in a region that its processes share. It takes the place of vLLM's
     ``SharedOffloadRegion``. The first process of the engine maps the memory and makes it resident;
-    the others receive its descriptor.
-    """
+    the others receive its descriptor."""
 
     def __init__(
         self,
@@ -126,8 +124,7 @@ class OffloadRegion(Rows):
 
     def cleanup(self) -> None:
         """Releases the memory, and the engine's name if this process has made the memory. Memory
-        that something else still views stays mapped, with a warning.
-        """
+        that something else still views stays mapped, with a warning."""
         self._release()
         if self._creator is not None:
             self._creator.close()
@@ -156,8 +153,7 @@ class NodeRegion(Rows):
     """All memory of a node, of which an engine uses some ranges as its rows. A chunk may begin at
     every multiple of :data:`GRANULE`, its number is the quotient, and rows overlap: only those that
     the scheduler has reserved or pinned are used. vLLM computes the address of a chunk as base +
-    number * stride of the view, which is right for such rows.
-    """
+    number * stride of the view, which is right for such rows."""
 
     def __init__(self, cache: NodeCache, rank: int | None, row_bytes: int, slot: int) -> None:
         length = cache.memory_len

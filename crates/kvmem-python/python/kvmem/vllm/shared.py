@@ -1,6 +1,5 @@
 """*Shared*: vLLM's CPU tier in the memory of ``kvmem serve``, for all engines of a node. Importing
-this module imports vLLM.
-"""
+this module imports vLLM."""
 
 import contextlib
 import dataclasses
@@ -65,8 +64,7 @@ def _connect(options: NodeOptions, namespace: str, *, populate: bool) -> NodeCac
 class KvmemSharedSpec(CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
     """vLLM's CPU tier in the memory of a node. Options: ``kvmem`` with ``socket``, the path of the
     server's socket, and those of :class:`~kvmem.vllm._options.NodeOptions`. ``cpu_bytes_to_use``
-    is not needed: the server has the memory.
-    """
+    is not needed: the server has the memory."""
 
     _manager: Any
 

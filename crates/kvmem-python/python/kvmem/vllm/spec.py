@@ -88,8 +88,7 @@ class _RegionOfKvmem(CpuPlatform):
 class KvmemOffloadingSpec(_RegionOfKvmem, CPUOffloadingSpec):  # type: ignore[misc]
     """vLLM's CPU tier in memory of kvmem. Options: those of ``CPUOffloadingSpec``, and ``kvmem``
     (see :class:`~kvmem.vllm._options.RegionOptions`). On a platform where vLLM shares no memory
-    between workers (ROCm), the memory is vLLM's, with a warning.
-    """
+    between workers (ROCm), the memory is vLLM's, with a warning."""
 
     def create_worker(self, kv_caches: Any) -> Any:
         """Returns a worker of vLLM whose host memory is the engine's region."""
@@ -104,8 +103,7 @@ class KvmemOffloadingSpec(_RegionOfKvmem, CPUOffloadingSpec):  # type: ignore[mi
 
 class KvmemTieringOffloadingSpec(_RegionOfKvmem, TieringOffloadingSpec):  # type: ignore[misc]
     """vLLM's CPU tier with further tiers, in memory of kvmem. The scheduler and all workers have
-    the same region. Options: those of ``TieringOffloadingSpec``, and ``kvmem``.
-    """
+    the same region. Options: those of ``TieringOffloadingSpec``, and ``kvmem``."""
 
     def get_manager(self) -> Any:
         """Returns vLLM's manager of tiers, over the engine's region."""

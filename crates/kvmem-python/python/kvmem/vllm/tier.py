@@ -7,8 +7,7 @@ of :class:`kvmem.DiskTier`, from and to the rows of the CPU tier without a copy.
 Every load is verified. A damaged chunk is a failed load of that chunk: vLLM computes it again, and
 its key is a miss from then on. A call that fails as a whole is a failed load of its chunks, which
 stay on the disk. A store that does not fit into its queue is dropped, and the result of the job
-says so. Loads are not limited: vLLM allocates their rows first.
-"""
+says so. Loads are not limited: vLLM allocates their rows first."""
 
 import logging
 import threading
@@ -67,8 +66,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
     - ``max_queued_bytes``: bytes of stores that wait at most; others are dropped.
     - ``format``: make a new tier of a file with something else in it.
     - ``enable_kv_events``: report stored chunks as events, if events are enabled at all.
-    - ``locality``: ``LOCAL`` or ``REMOTE``, for vLLM's filters.
-    """
+    - ``locality``: ``LOCAL`` or ``REMOTE``, for vLLM's filters."""
 
     medium: ClassVar[Medium] = Medium.STORAGE
 
@@ -161,8 +159,7 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
 
     def lookup(self, key: Any, req_context: Any) -> Any:
         """Returns HIT, RETRY while the chunk is being stored or the cluster has not answered, or
-        MISS. Touches no disk, and waits for nothing.
-        """
+        MISS. Touches no disk, and waits for nothing."""
         if self._cluster is not None:
             if key in self._storing:
                 return LookupResult.RETRY
