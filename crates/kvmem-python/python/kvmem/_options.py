@@ -23,7 +23,8 @@ def option(read: Reader, default: Any = None) -> Any:
 def parse(kind: type[_T], options: Mapping[str, Any], where: str, prefix: str) -> _T:
     """Returns the dataclass of options. Errors name the mapping ``where``, and an option by its
     name behind ``prefix``. Raises :class:`InvalidArgumentError` with the value and the remedy."""
-    readers: dict[str, Reader] = {it.name: it.metadata["read"] for it in fields(kind)}  # type: ignore[arg-type]
+    declared: Any = kind
+    readers: dict[str, Reader] = {it.name: it.metadata["read"] for it in fields(declared)}
     for name in options:
         if name not in readers:
             near = difflib.get_close_matches(str(name), readers, 1)

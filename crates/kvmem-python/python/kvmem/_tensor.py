@@ -33,14 +33,13 @@ def tensor(
     - ``shape``: lengths of the dimensions. None: one dimension with all elements from ``offset``
       on.
     - ``offset``: first byte of the tensor.
-    - ``strides``: for each dimension, the number of elements from one index to the next. None: the
-      elements are contiguous.
+    - ``strides``: elements from one index to the next, for each dimension. None: contiguous.
     - ``read_only``: required for read-only memory, such as pinned values. PyTorch has no read-only
-      tensors: the caller must not write to this one. Other processes read the same bytes.
+      tensors: the caller must not write to this one.
 
     Raises :class:`InvalidArgumentError` if the tensor does not fit into the bytes or its elements
-    are not aligned, :class:`InvalidBufferError` for read-only memory without ``read_only`` and for
-    buffers that cannot be used, and :class:`NotInstalledError` without PyTorch."""
+    are not aligned, :class:`InvalidBufferError` for buffers that cannot be used, and
+    :class:`NotInstalledError` without PyTorch."""
     torch = _torch()
     kind = _dtype(torch, dtype)
     view = _view(memory)

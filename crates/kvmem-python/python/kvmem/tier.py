@@ -1,8 +1,8 @@
-"""*Tier*: the interface between a cache and storage below it, for tiers that are written in Python.
+"""*Tier*: the interface between a cache and its lower tier, for tiers that are written in Python.
 
 A :class:`~kvmem.KvCache` with a lower tier gives it evicted values and asks it for missing ones.
-:mod:`kvmem.mooncake` implements one over a cluster; any object with the methods of :class:`Tier`
-works, alone, below ``write_behind``, and as a part of a :class:`~kvmem.Chain`.
+Any object with the methods of :class:`Tier` works, alone, with ``write_behind``, and as a part of a
+:class:`~kvmem.Chain`.
 
 A lower tier must never return a value older than the latest. The cache does its half: while
 ``store``, ``remove`` or ``clear`` runs, it fetches none of the keys concerned; it stores what it
@@ -14,12 +14,11 @@ whether it is ``superseded``. The tier does the other half:
   bring several values of one key in any order.
 - If ``store`` drops a value that is not superseded, it removes any older one under the key.
 
-An exception of ``store`` does not fail the insertion that evicts. The values are dropped and
-counted in ``KvCacheStats.sink_failures``, and the exception goes to ``sys.unraisablehook``. An
-exception that is no ``Exception``, such as ``KeyboardInterrupt``, is raised to the caller of the
-cache instead. Further values that the same call evicts are then dropped, counted and removed, and
-``store`` is not called for them. Exceptions of ``ask`` and ``fetch_into`` go the same ways, and the
-keys count as missing. Those of ``remove`` and ``clear`` are raised by the call that removes."""
+Exceptions of ``store``, ``ask`` and ``fetch_into`` do not fail the call of the cache: they go to
+``sys.unraisablehook``, the values are dropped and counted in ``KvCacheStats.sink_failures``, and
+the keys count as missing. An exception that is no ``Exception``, such as ``KeyboardInterrupt``, is
+raised to the caller of the cache, and ``store`` is not called for further values of that call.
+Exceptions of ``remove`` and ``clear`` are raised by the call that removes."""
 
 from __future__ import annotations
 

@@ -65,24 +65,20 @@ class _State:
 class PrefixCache:
     """The states of a context's sequences, in a node.
 
-    - ``cache``: connection to the node, of :func:`kvmem.connect`. Connect with ``verify=True`` to
-      have the bytes of each state compared with their checksum before they are restored.
+    - ``cache``: connection to the node. With ``verify=True`` the bytes of each state are compared
+      with their checksum before they are restored.
     - ``context``: the ``llama_context``: its address, or a pointer of :mod:`ctypes`. It must live
       as long as this object is used.
-    - ``model``: path of the model's file, the first one of a split model. Its contents distinguish
-      weights: see :mod:`kvmem.storage.weights`.
-    - ``block``: tokens in a block. Prompts share states at multiples of it. Each block of a state
-      takes a page of the node's memory, usually 4 KiB.
+    - ``model``: path of the model's file, the first one of a split model.
+    - ``block``: tokens in a block. Prompts share states at multiples of it.
     - ``settings``: parameters of the context and of requests that change the KV cache and are not
-      in the model's file: types of K and V, flash attention, RoPE scaling, adapters. Contexts with
-      different settings share nothing.
+      in the model's file. Contexts with different settings share nothing.
     - ``weights``: a text that changes with the weights, in place of the file's contents.
     - ``library``: the ``libllama`` of the context. None: :func:`find_library`.
     - ``priority``, ``ttl``: hints for states, as for :meth:`kvmem.NodeCache.insert`.
 
     A sequence is one of tokens alone: positions from 0 on, without images. No other thread uses the
-    context during a call. A node that is full, that has ended or that does not answer costs misses:
-    see :meth:`stats`."""
+    context during a call. Failures of the node cost misses: see :meth:`stats`."""
 
     def __init__(
         self,

@@ -167,23 +167,18 @@ def serve(
     """Mounts memory of a shared pool, or of a node, as a segment of a cluster, without a copy.
 
     ``nbytes`` bytes (default: the whole pool) are allocated from the pool and belong to the cluster
-    until the segment is closed. The engine maps the memory file a second time, so both mappings
-    have the same pages, huge ones included; this function fills the page tables of the second one.
-
-    Memory of a node belongs to its server, such as ``kvmem serve``, and outlives this process. The
-    node evicts until ``nbytes`` bytes, which must be named, are free in one piece, and reserves
-    them for this process. It gets them back when the segment is closed or the process has ended. A
-    server that starts again leaves them to the segment.
+    until the segment is closed. The engine maps the memory file a second time; this function fills
+    the page tables of that mapping. A node evicts until ``nbytes`` bytes, which must be named, are
+    free in one piece, and reserves them until the segment is closed or the process has ended.
 
     If the pool has a ``boundary``, each part between two multiples of it becomes a segment of its
-    own for the cluster. All parts are mounted, or none, and they are unmounted together. An object
-    must fit into one part.
+    own for the cluster. All parts are mounted, or none. An object must fit into one part.
 
     ``options``: see :class:`EngineOptions`. Any process that reaches the engine's ports can read
-    and write the memory without credentials. The ports therefore answer on ``host`` only, and only
-    to ``peers`` if any are named; ``expose=True`` leaves them open on every address (see
-    :mod:`kvmem.mooncake.ports`). Raises :class:`~kvmem.KvmemError` if the pool is private,
-    :class:`~kvmem.OutOfSpaceError` if the pool or the node cannot have ``nbytes`` free bytes,
+    and write the memory without credentials: the ports answer on ``host`` only, and only to
+    ``peers`` if any are named, unless ``expose`` is true.
+
+    Raises :class:`~kvmem.KvmemError` if the pool is private, :class:`~kvmem.OutOfSpaceError`,
     :class:`UnreachableError` if the master does not answer, :class:`ExposedError` if the ports
     cannot be limited, :class:`EngineMissingError` and :class:`StoreError`."""
     fd = memory.fileno()

@@ -43,19 +43,16 @@ class StoreStats(NamedTuple):
 class Store:
     """A cluster of Mooncake Store as storage for the blocks of one pool.
 
-    Keys are texts. **Objects do not change**: a put under an existing key changes nothing and
-    is no error, unless ``replace`` is true. Any thread may call any method; calls release the
-    GIL. ``options``: see :class:`EngineOptions`. Raises :class:`UnreachableError`,
+    Keys are texts. **Objects do not change**: a put under an existing key changes nothing and is no
+    error, unless ``replace`` is true. Any thread may call any method; calls release the GIL.
+    ``options``: see :class:`EngineOptions`. Raises :class:`UnreachableError`,
     :class:`EngineMissingError` and :class:`ExposedError`.
 
     Each call ends within ``deadline`` seconds, plus one second for every 32 MiB that it transfers,
-    or raises :class:`DeadlineError`. A master that did not answer is probed in the background, and
-    a segment that failed is skipped for a while. Calls that need either raise
-    :class:`CircuitOpenError` at once. A block whose call missed its deadline cannot be freed until
-    the engine has ended the call; :attr:`StoreStats.abandoned` counts such calls.
-
-    The registration holds the pool's memory. It ends with :meth:`close`, with a ``with`` block,
-    when the store is dropped, or with the interpreter: always before the memory is unmapped."""
+    or raises :class:`DeadlineError`. Calls that need a master or a segment that failed raise
+    :class:`CircuitOpenError` at once for a while. A block whose call missed its deadline cannot be
+    freed until the engine has ended the call; :attr:`StoreStats.abandoned` counts such calls. The
+    registration holds the pool's memory until the store is closed or dropped."""
 
     def __init__(
         self, pool: Pool, *, master: str = MASTER, **options: Unpack[EngineOptions]

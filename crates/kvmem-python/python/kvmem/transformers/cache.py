@@ -33,23 +33,18 @@ class KvmemCache(DynamicCache):  # type: ignore[misc]
         output = model.generate(input_ids, past_key_values=cache)
         cache.store(output)
 
-    - ``node``: connection to the node, of :func:`kvmem.connect`. Connect with ``verify=True`` to
-      have the bytes of each block compared with their checksum.
-    - ``model``: the model, whose configuration and weights distinguish the blocks of models.
+    - ``node``: connection to the node. With ``verify=True`` the bytes of each block are compared
+      with their checksum.
     - ``input_ids``: tokens of the prompt, of shape ``(tokens,)`` or ``(1, tokens)``, without
       padding. None: ``load`` has them later.
     - ``block``: tokens in a block. Prompts share whole blocks.
     - ``weights``: a text that changes with the weights. None: samples of all tensors.
-    - ``settings``: all else that changes the KV cache, such as the active adapters. Caches with
-      different settings share nothing.
+    - ``settings``: all else that changes the KV cache, such as the active adapters.
     - ``priority``, ``ttl``: hints for the blocks, as for :meth:`kvmem.NodeCache.insert`.
 
     The tokens alone must decide the keys and values: without images, and with causal attention.
-    A node that is full, that has ended or that does not answer costs misses, and a line in the log.
-
-    Raises :class:`UnsupportedModelError` if a layer does not keep the keys and values of each
-    token, as sliding windows and recurrent layers do not, or if RoPE depends on the length of the
-    prompt."""
+    Failures of the node cost misses. Raises :class:`UnsupportedModelError` if a layer does not hold
+    the keys and values of each token, or if RoPE depends on the length of the prompt."""
 
     def __init__(
         self,

@@ -52,21 +52,10 @@ class _Job:
 
 class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
     """Chunks in a :class:`kvmem.DiskTier`: verified, found again after a restart, evicted when the
-    file is full. Or chunks in a Mooncake cluster, which engines of several machines share: see
-    :mod:`~kvmem.vllm._cluster`. For both, give two tiers. Options, other than ``type``,
-    ``module_path`` and ``backpressure``:
-
-    - ``mooncake``: ``master`` of a cluster, ``namespace``, and the names of
-      :class:`kvmem.mooncake.EngineOptions`. In place of ``path``, ``bytes``, ``depth``,
-      ``max_entries`` and ``format``.
-    - ``path``: file or block device. Replica 1 of several has the suffix ``.dp1``, and so on.
-    - ``bytes``: length of the file, such as ``"500GiB"``.
-    - ``depth``: transfers in flight of one call.
-    - ``max_entries``: chunks at most. None: as many as rows of this engine fit into the file.
-    - ``max_queued_bytes``: bytes of stores that wait at most; others are dropped.
-    - ``format``: make a new tier of a file with something else in it.
-    - ``enable_kv_events``: report stored chunks as events, if events are enabled at all.
-    - ``locality``: ``LOCAL`` or ``REMOTE``, for vLLM's filters."""
+    file is full. Or chunks in a Mooncake cluster, with ``mooncake``: ``master``, ``namespace``, and
+    the names of :class:`kvmem.mooncake.EngineOptions`, in place of ``path`` (of a file or block
+    device), ``bytes``, ``depth``, ``max_entries`` and ``format``. For both, give two tiers.
+    docs/distributed/vllm.md describes the options."""
 
     medium: ClassVar[Medium] = Medium.STORAGE
 
