@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, Self, Unpack
 
-from .._kvmem import Block, NodeCache, NodeReservation, Pool, parse_size
+from .._kvmem import Block, NodeCache, Pool, parse_size
 from ..errors import ClosedError, InvalidArgumentError, KvmemError
 from . import errors
 from .engine import MASTER, Engine, EngineOptions
@@ -23,41 +23,9 @@ _KEEP_ALIVE = 5.0
 """Seconds between two signs of life to a node. Its lease is longer."""
 
 
-class _Lent:
-    """Blocks of a pool that are lent to a cluster."""
-
-    def __init__(self, blocks: list[Block]) -> None:
-        self.ranges = sorted((block.offset, block.nbytes) for block in blocks)
-        self._blocks = blocks
-
-    def free(self) -> None:
-        """Returns the bytes. No peer can write to them any more."""
-        for block in self._blocks:
-            if not block.freed:
-                block.free()
-
-
-class _LentByNode:
-    """A reservation in a node that is lent to a cluster. A thread keeps it alive."""
-
-    def __init__(self, node: NodeCache, room: NodeReservation, page: int, nbytes: int) -> None:
-        self.ranges = [(-(-room.offset // page) * page, nbytes)]
-        self._room = room
-        self._ended = threading.Event()
-        self._thread = threading.Thread(
-            target=_keep_alive, args=(node, self._ended), name="kvmem-segment", daemon=True
-        )
-        self._thread.start()
-
-    def free(self) -> None:
-        """Returns the bytes. No peer can write to them any more."""
-        self._ended.set()
-        self._thread.join()
-        try:
-            self._room.discard()
-        except KvmemError as error:
-            # The server takes back what a process had that has ended.
-            _log.warning("the bytes return to the node when this process ends: %s", error)
+_Ranges = list[tuple[int, int]]
+_Free = Callable[[], None]
+"""Returns lent bytes. No peer can write to them any more."""
 
 
 def _keep_alive(node: NodeCache, ended: threading.Event) -> None:
@@ -78,9 +46,9 @@ class Segment:
     ``with`` block unmounts it, and so does dropping it or the end of the interpreter."""
 
     def __init__(
-        self, lent: _Lent | _LentByNode, engine: Engine, name: str, ids: list[str]
+        self, ranges: _Ranges, free: _Free, engine: Engine, name: str, ids: list[str]
     ) -> None:
-        self.ranges = lent.ranges
+        self.ranges = ranges
         """Offset and length of each part in the pool or the node's memory, in bytes. There is one
         part unless the pool has a ``boundary``."""
         self.offset = self.ranges[0][0]
@@ -91,7 +59,7 @@ class Segment:
         """Name of the segment in the cluster."""
         self.master = engine.master
         self._engine = engine
-        self._end = weakref.finalize(self, _unmount, lent.free, engine, ids)
+        self._end = weakref.finalize(self, _unmount, free, engine, ids)
 
     def close(self) -> None:
         """Unmounts the segment. The cluster loses the objects in it, and the bytes return to the
@@ -183,45 +151,71 @@ def serve(
     cannot be limited, :class:`EngineMissingError` and :class:`StoreError`."""
     fd = memory.fileno()
     page = os.fstat(fd).st_blksize  # size of the huge pages, if the file has them
-    lent = _lend(memory, parse_size(nbytes) if isinstance(nbytes, str) else nbytes, page)
+    ranges, free = _lend(memory, parse_size(nbytes) if isinstance(nbytes, str) else nbytes, page)
     try:
         engine = Engine(master, **options)
     except BaseException:
-        lent.free()
+        free()
         raise
     ids: list[str] = []
     try:
-        for start, length in lent.ranges:
+        for start, length in ranges:
             mounted = engine.call_without_deadline(
                 lambda client: _mount(client, fd, start, length, engine.protocol, ids)
             )
             errors.check(-abs(mounted), f"mount {length} bytes of the memory from {start} on")
         # The engine has its own mapping of the file: otherwise the first put to each page faults.
         memory.populate_aliases()
-        segment = Segment(lent, engine, engine.client.get_hostname(), ids)
+        segment = Segment(ranges, free, engine, engine.client.get_hostname(), ids)
     except BaseException:
-        _unmount(lent.free, engine, ids)
+        _unmount(free, engine, ids)
         raise
     _log.info(
         "%d bytes on pages of %d are a segment at %s, in %d parts",
         segment.nbytes,
         page,
         master,
-        len(lent.ranges),
+        len(ranges),
     )
     return segment
 
 
-def _lend(memory: Pool | NodeCache, nbytes: int | None, page: int) -> _Lent | _LentByNode:
+def _lend(memory: Pool | NodeCache, nbytes: int | None, page: int) -> tuple[_Ranges, _Free]:
+    """Takes bytes from a pool or a node. Returns their ranges, and the function that frees them."""
     if isinstance(memory, Pool):
-        return _Lent(_allocate(memory, memory.capacity if nbytes is None else nbytes, page))
+        return _lend_blocks(_allocate(memory, memory.capacity if nbytes is None else nbytes, page))
     if nbytes is None or nbytes < 1:
         raise InvalidArgumentError(
             f"nbytes is {nbytes}, and a node has values of others: give the number of bytes to lend"
         )
     # Whole pages of the file: a reservation may begin and end within huge ones.
     nbytes = -(-nbytes // page) * page
-    return _LentByNode(memory, memory.reserve(_RESERVED, nbytes + page), page, nbytes)
+    room = memory.reserve(_RESERVED, nbytes + page)
+    ended = threading.Event()
+    thread = threading.Thread(
+        target=_keep_alive, args=(memory, ended), name="kvmem-segment", daemon=True
+    )
+    thread.start()
+
+    def free() -> None:
+        ended.set()
+        thread.join()
+        try:
+            room.discard()
+        except KvmemError as error:
+            # The server takes back the reservations of a process that has ended.
+            _log.warning("the bytes return to the node when this process ends: %s", error)
+
+    return [(-(-room.offset // page) * page, nbytes)], free
+
+
+def _lend_blocks(blocks: list[Block]) -> tuple[_Ranges, _Free]:
+    def free() -> None:
+        for block in blocks:
+            if not block.freed:
+                block.free()
+
+    return sorted((block.offset, block.nbytes) for block in blocks), free
 
 
 def _allocate(pool: Pool, nbytes: int, page: int) -> list[Block]:

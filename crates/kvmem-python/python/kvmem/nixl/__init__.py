@@ -14,9 +14,8 @@ Both are bytes, to be sent by any means. :meth:`Agent.connect` makes a peer from
 - **Descriptors do not hold blocks.** The sender holds the blocks until the peer has reported that
   it is done, by a notification for example."""
 
-from .agent import Agent, Notification, Peer
+from .agent import Agent, Notification, Peer, Transfer
 from .errors import NotInPoolError, PeerLostError, TransferError, UnregisteredError
-from .transfer import Transfer
 
 __all__ = [
     "Agent",

@@ -409,6 +409,15 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
 
     # Pages as flat tensors.
 
+    def _put_pages(self, pool: HostPool, keys: Sequence[str], pages: Sequence[Any]) -> list[bool]:
+        names = pool.keys(keys, flat=True), self._parent_keys(pool, keys, flat=True)
+        pairs = zip(*names, pages, strict=True)
+        return self.store.put([Value(key, (memory_of(page),), it) for key, it, page in pairs])
+
+    def _get_pages(self, pool: HostPool, keys: Sequence[str], pages: Sequence[Any]) -> list[bool]:
+        pairs = zip(pool.keys(keys, flat=True), pages, strict=True)
+        return self.store.get([Value(key, (memory_of(page),)) for key, page in pairs])
+
     def _put_flat(self, pool: HostPool, keys: Sequence[str], indices: Any) -> list[bool]:
         if not pool.matches(keys, indices):
             return [False] * len(keys)
@@ -416,22 +425,13 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
             pool.pool.get_data_page(int(indices[at * pool.page_size]), flat=True).contiguous()
             for at in range(len(keys))
         ]
-        names = pool.keys(keys, flat=True), self._parent_keys(pool, keys, flat=True)
-        values = [
-            Value(key, (memory_of(page),), parent)
-            for key, parent, page in zip(*names, pages, strict=True)
-        ]
-        return self.store.put(values)
+        return self._put_pages(pool, keys, pages)
 
     def _get_flat(self, pool: HostPool, keys: Sequence[str], indices: Any) -> list[bool]:
         if not pool.matches(keys, indices):
             return [False] * len(keys)
         pages = [pool.pool.get_dummy_flat_data_page() for _ in keys]
-        values = [
-            Value(key, (memory_of(page),))
-            for key, page in zip(pool.keys(keys, flat=True), pages, strict=True)
-        ]
-        found = self.store.get(values)
+        found = self._get_pages(pool, keys, pages)
         for at, (page, hit) in enumerate(zip(pages, found, strict=True)):
             if hit:
                 pool.pool.set_from_flat_data_page(int(indices[at * pool.page_size]), page)
@@ -450,14 +450,7 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
                 f"{len(keys)} pages are to be read into no tensors: give one for each",
                 value=target_locations,
             )
-        found = self.store.get(
-            [
-                Value(key, (memory_of(target),))
-                for key, target in zip(
-                    self._pool().keys(keys, flat=True), target_locations, strict=True
-                )
-            ]
-        )
+        found = self._get_pages(self._pool(), keys, target_locations)
         return [
             target if hit else None for target, hit in zip(target_locations, found, strict=True)
         ]
@@ -474,17 +467,8 @@ class KvmemStorage(HiCacheStorage):  # type: ignore[misc]
         target_locations: Any = None,
         target_sizes: Any = None,
     ) -> bool:
-        pages = [value.contiguous() for value in values]
         self._note(keys)
-        pool = self._pool()
-        names = pool.keys(keys, flat=True), self._parent_keys(pool, keys, flat=True)
-        stored = self.store.put(
-            [
-                Value(key, (memory_of(page),), parent)
-                for key, parent, page in zip(*names, pages, strict=True)
-            ]
-        )
-        return all(stored)
+        return all(self._put_pages(self._pool(), keys, [value.contiguous() for value in values]))
 
     # Which pages there are.
 

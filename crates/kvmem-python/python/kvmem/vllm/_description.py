@@ -33,8 +33,6 @@ _VERSION = 1
 _HEAD = struct.Struct("<BIIqq")
 _LEN = struct.Struct("<I")
 _MISSING = 0xFFFF_FFFF
-_MAX_HASHES = 1 << 16
-"""Blocks of a chunk. A greater number is a damaged description's."""
 
 
 @dataclass(frozen=True)
@@ -83,66 +81,41 @@ def _tuples(value: Any) -> Any:
     return tuple(_tuples(it) for it in value) if isinstance(value, list) else value
 
 
-class _Fields:
-    """The fields of a description, one after the other."""
-
-    def __init__(self, data: bytes, at: int) -> None:
-        self._data = data
-        self._at = at
-
-    def next(self) -> bytes | None:
-        (length,) = _LEN.unpack_from(self._data, self._at)
-        self._at += _LEN.size
-        if length == _MISSING:
-            return None
-        value = self._data[self._at : self._at + length]
-        if len(value) < length:
-            raise ValueError("a field is longer than the description")
-        self._at += length
-        return value
-
-    def text(self) -> str | None:
-        value = self.next()
-        return None if value is None else value.decode()
-
-    def at_end(self) -> bool:
-        return self._at == len(self._data)
-
-
 def decode(data: bytes) -> Description | None:
     """Returns the description that bytes are; None if they are none of this version."""
     try:
         return _decode(data)
-    except (ValueError, struct.error):
+    except (TypeError, ValueError, struct.error):
         return None
 
 
 def _decode(data: bytes) -> Description | None:
     version, group, block_size, window, lora = _HEAD.unpack_from(data)
-    if version != _VERSION:
-        return None
-    fields = _Fields(data, _HEAD.size)
-    tokens = fields.next() or b""
-    if len(tokens) % 4:
-        return None
-    parent = fields.next()
-    (count,) = _LEN.unpack(fields.next() or b"")
-    if count > _MAX_HASHES:
-        return None
-    hashes = tuple(fields.next() or b"" for _ in range(count))
-    lora_name, kind, extra = fields.text(), fields.text(), fields.next()
-    if not hashes or not all(hashes) or not fields.at_end():
+    fields: list[bytes | None] = []
+    at = _HEAD.size
+    while at < len(data):
+        (length,) = _LEN.unpack_from(data, at)
+        at += _LEN.size
+        if length == _MISSING:
+            fields.append(None)
+        else:
+            fields.append(data[at : at + length])
+            at += length
+    tokens, parent, number, *others = fields
+    *hashes, lora_name, kind, extra = others
+    is_whole = version == _VERSION and at == len(data) and len(tokens or b"") % 4 == 0
+    if not (is_whole and hashes and all(hashes) and _LEN.pack(len(hashes)) == number):
         return None
     return Description(
-        block_hashes=hashes,
+        block_hashes=tuple(it for it in hashes if it is not None),
         parent=parent,
-        token_ids=struct.unpack(f"<{len(tokens) // 4}I", tokens),
+        token_ids=struct.unpack(f"<{len(tokens or b'') // 4}I", tokens or b""),
         block_size=block_size,
         lora_id=None if lora < 0 else lora,
-        lora_name=lora_name,
+        lora_name=None if lora_name is None else lora_name.decode(),
         extra_keys=None if extra is None else [_tuples(it) for it in json.loads(extra)],
         group=group,
-        kind=kind,
+        kind=None if kind is None else kind.decode(),
         sliding_window=None if window < 0 else window,
     )
 
