@@ -56,15 +56,12 @@ class Aliases(ast.NodeTransformer):
         return self.visit(ast.parse(file.read_text(encoding="utf-8")))
 
 
-def exported(file: Path) -> list[str]:
-    """Returns the names in ``__all__`` of a module, which may add those of others."""
-    names: list[str] = []
-    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+def exported(tree: ast.Module) -> list[str]:
+    """Returns the names in ``__all__``."""
+    for node in tree.body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
-            names += ast.literal_eval(node.value)
-        elif isinstance(node, ast.AugAssign) and ast.unparse(node.target) == "__all__":
-            names += exported(file.with_name(f"{ast.unparse(node.value).partition('.')[0]}.py"))
-    return names
+            return [str(name) for name in ast.literal_eval(node.value)]
+    return []
 
 
 def signature(function: Function, *, bound: bool) -> str:
@@ -167,7 +164,7 @@ def module(name: str, patterns: tuple[str, ...], package: Path) -> str:
     aliases = Aliases(package / "_kvmem.pyi")
     folder = package / name.replace(".", "/").removeprefix("kvmem").strip("/")
     head = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
-    public = exported(folder / "__init__.py")
+    public = exported(head)
     found: dict[str, ast.stmt] = {}
     every: dict[str, ast.ClassDef] = {}
     for file in (file for pattern in patterns for file in sorted(package.glob(pattern))):

@@ -355,7 +355,7 @@ def test_a_failed_call_gives_its_staging_memory_up(
 
 def test_a_call_that_waits_for_staging_memory_has_a_deadline(tmp_path: Path) -> None:
     store = DiskStore([tmp_path / "tier"], nbytes="16MiB", deadline=0.05)
-    with store._staging("put", Budget(LIMIT)):
+    with store._pools["put"][1]:
         assert store.put(Memory(2, 1).values()) == [False, False]
     store.deadline = LIMIT
     assert store.put(Memory(2, 1).values()) == [True, True]

@@ -12,30 +12,6 @@ from ._stats import NodeStats as NodeStats
 from ._stats import OpenReport as OpenReport
 from ._stats import WriteBehindStats as WriteBehindStats
 
-__all__ = [
-    "BlockReference",
-    "BumpStats",
-    "DamagedValue",
-    "Diagnosis",
-    "DiskTierInspection",
-    "DiskTierStats",
-    "DiskTierVerification",
-    "Event",
-    "EventBatch",
-    "Key",
-    "KvCacheStats",
-    "Listed",
-    "Located",
-    "Metrics",
-    "NamespaceStats",
-    "NodeStats",
-    "OpenReport",
-    "Report",
-    "Residency",
-    "SessionListed",
-    "WriteBehindStats",
-]
-
 
 class Metrics(NamedTuple):
     """Figures of a space or pool. Sizes are in bytes."""

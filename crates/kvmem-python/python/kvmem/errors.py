@@ -7,36 +7,6 @@ import inspect
 from pathlib import Path
 from typing import Any, ClassVar
 
-__all__ = [
-    "CancelledError",
-    "ClosedError",
-    "DamagedValueError",
-    "DiskTierError",
-    "ExportedError",
-    "ForkedError",
-    "HeapFullError",
-    "InUseError",
-    "InvalidArgumentError",
-    "InvalidBatchError",
-    "InvalidBufferError",
-    "InvalidDescriptorError",
-    "KvmemError",
-    "MappingError",
-    "NodeDisconnectedError",
-    "NodeError",
-    "NodePermissionError",
-    "NodeReplacedError",
-    "NotAvailableError",
-    "NotInstalledError",
-    "NotReadyError",
-    "OutOfSpaceError",
-    "PinRevokedError",
-    "RegistrationError",
-    "ReservationLostError",
-    "TimeBudgetError",
-    "UnverifiedValueError",
-]
-
 
 class KvmemError(Exception):
     """Base class of all exceptions. ``details`` has the attributes that apply, by name. A subclass
@@ -269,3 +239,5 @@ class UnverifiedValueError(NodeError, ValueError):
 
 class NotInstalledError(KvmemError, FileNotFoundError):
     """This installation lacks a part of the package, such as the C library."""
+
+    remedy: str

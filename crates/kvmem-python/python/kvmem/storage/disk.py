@@ -10,10 +10,11 @@ part of it. This is for engines that wait for the end of each call before they r
 import ctypes
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from .._kvmem import Block, DiskTier, Pool, Region, TierSet, parse_size
 from ..errors import DiskTierError, InvalidBufferError, KvmemError, OutOfSpaceError
@@ -22,6 +23,9 @@ from .store import Budget, StoreUnavailableError, Value, ValueStore
 _log = logging.getLogger("kvmem.storage")
 
 _ALIGN = 4096
+_T = TypeVar("_T")
+_Buffers = Sequence[Block | memoryview]
+_Transfer = Callable[[list[bytes], _Buffers], _T]
 
 
 def view(value: Value) -> memoryview:
@@ -94,10 +98,16 @@ class DiskStore(ValueStore):
         self._region = region
         return True
 
-    @contextmanager
-    def _staging(self, direction: str, budget: Budget) -> Iterator[Pool]:
-        """Lends the staging memory of a direction to one call at a time. Raises
-        :class:`StoreUnavailableError` if another call uses it until the deadline."""
+    def _transfers(
+        self, direction: str, values: Sequence[Value], budget: Budget, transfer: _Transfer[_T]
+    ) -> Iterator[tuple[slice, list[Block], _T]]:
+        """Transfers values, staged ones as many at a time as memory is free for. Yields each part
+        with its blocks, none for a direct transfer, and the result. Raises
+        :class:`StoreUnavailableError` if another call uses the memory until the deadline."""
+        if self._direct:
+            result = transfer([value.key for value in values], [view(value) for value in values])
+            yield slice(0, len(values)), [], result
+            return
         pool, lock = self._pools[direction]
         if not lock.acquire(timeout=budget.left()):
             raise StoreUnavailableError(
@@ -105,7 +115,14 @@ class DiskStore(ValueStore):
                 limit=budget.seconds,
             )
         try:
-            yield pool
+            for part, blocks in self._rounds(pool, values):
+                keys = [value.key for value in values[part]]
+                if direction == "put":
+                    for value, block in zip(values[part], blocks, strict=True):
+                        value.copy_to(block.ptr)
+                yield part, blocks, self.backend.call(partial(transfer, keys, blocks), budget)
+                for block in blocks:
+                    block.free()
         finally:
             lock.release()
 
@@ -136,23 +153,14 @@ class DiskStore(ValueStore):
             start += len(blocks)
 
     def _get(self, values: Sequence[Value], found: list[bool], budget: Budget) -> None:
-        if self._direct:
-            lengths = self._read([value.key for value in values], [view(v) for v in values])
-            for index, (value, length) in enumerate(zip(values, lengths, strict=True)):
-                found[index] = length == value.nbytes
-            return
-        with self._staging("get", budget) as pool:
-            for part, blocks in self._rounds(pool, values):
-                keys = [value.key for value in values[part]]
-                lengths = self.backend.call(partial(self._read, keys, blocks), budget)
-                pairs = zip(blocks, lengths, strict=True)
-                for index, (block, length) in enumerate(pairs, part.start):
-                    if length == values[index].nbytes:
-                        values[index].copy_from(block.ptr)
-                        found[index] = True
-                    block.free()
+        for part, blocks, lengths in self._transfers("get", values, budget, self._read):
+            for at, (value, length) in enumerate(zip(values[part], lengths, strict=True)):
+                if length == value.nbytes:
+                    if blocks:
+                        value.copy_from(blocks[at].ptr)
+                    found[part.start + at] = True
 
-    def _read(self, keys: list[bytes], buffers: Sequence[Block | memoryview]) -> list[int | None]:
+    def _read(self, keys: list[bytes], buffers: _Buffers) -> list[int | None]:
         try:
             return self._tier.fetch_into(keys, buffers)
         except InvalidBufferError:
@@ -176,25 +184,11 @@ class DiskStore(ValueStore):
             else:
                 todo.append(index)
         chosen = [values[index] for index in todo]
-        if self._direct:
-            failed = self._write([value.key for value in chosen], [view(v) for v in chosen])
-            for index in todo:
+        for part, _, failed in self._transfers("put", chosen, budget, self._write):
+            for index in todo[part]:
                 done[index] = None if values[index].key in failed else values[index].nbytes
-        else:
-            with self._staging("put", budget) as pool:
-                for part, blocks in self._rounds(pool, chosen):
-                    for value, block in zip(chosen[part], blocks, strict=True):
-                        value.copy_to(block.ptr)
-                    keys = [value.key for value in chosen[part]]
-                    failed = self.backend.call(partial(self._write, keys, blocks), budget)
-                    for index in todo[part]:
-                        done[index] = None if values[index].key in failed else values[index].nbytes
-                    for block in blocks:
-                        block.free()
 
-    def _write(
-        self, keys: list[bytes], buffers: Sequence[Block | memoryview]
-    ) -> set[int | bytes | str]:
+    def _write(self, keys: list[bytes], buffers: _Buffers) -> set[int | bytes | str]:
         """Stores values, and returns the keys of those that were not stored."""
         try:
             self._tier.store(zip(keys, buffers, strict=True))

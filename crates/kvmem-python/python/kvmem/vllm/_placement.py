@@ -33,6 +33,14 @@ _ROWS_AT_ONCE = 8192
 """Rows that are bound through one mapping, of which the kernel makes three for each."""
 
 
+def _read(path: str) -> str:
+    """Returns the text of a file of sysfs; empty if there is none."""
+    try:
+        return (SYSFS / path).read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""
+
+
 def _ids(text: str) -> list[int]:
     """Converts a list of the kernel, such as ``0-1,4``."""
     found: list[int] = []
@@ -44,20 +52,12 @@ def _ids(text: str) -> list[int]:
 
 def online_nodes() -> list[int]:
     """Returns the nodes that have memory; none if the kernel knows no nodes."""
-    for name in ("has_memory", "online"):
-        try:
-            return _ids((SYSFS / "devices/system/node" / name).read_text(encoding="ascii"))
-        except (OSError, ValueError):
-            continue
-    return []
+    folder = "devices/system/node"
+    return _ids(_read(f"{folder}/has_memory") or _read(f"{folder}/online"))
 
 
 def _node_of_pci(bus_id: str) -> int | None:
-    try:
-        path = SYSFS / "bus/pci/devices" / bus_id.lower() / "numa_node"
-        node = int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):
-        return None
+    node = int(_read(f"bus/pci/devices/{bus_id.lower()}/numa_node") or -1)
     return node if node >= 0 else None
 
 
@@ -83,14 +83,8 @@ def near_node(tensor: Any) -> int | None:
     if node is not None:
         return node
     allowed = os.sched_getaffinity(0)
-    nodes = []
-    for node in online_nodes():
-        try:
-            path = SYSFS / f"devices/system/node/node{node}/cpulist"
-            if allowed & set(_ids(path.read_text(encoding="ascii"))):
-                nodes.append(node)
-        except (OSError, ValueError):
-            continue
+    cpus = "devices/system/node/node{}/cpulist"
+    nodes = [node for node in online_nodes() if allowed & {*_ids(_read(cpus.format(node)))}]
     return nodes[0] if len(nodes) == 1 else None
 
 
@@ -204,11 +198,7 @@ def bind(region: Region, ranges: Sequence[tuple[int, int]], node: int, member: s
 
 def free_bytes(node: int) -> int | None:
     """Returns the bytes that a node has free or in caches of files; None if that is unknown."""
-    try:
-        path = SYSFS / f"devices/system/node/node{node}/meminfo"
-        lines = path.read_text(encoding="ascii")
-    except OSError:
-        return None
+    lines = _read(f"devices/system/node/node{node}/meminfo")
     found = dict(re.findall(r"(\w[\w()]*):\s+(\d+) kB", lines))
     if "MemFree" not in found:
         return None
