@@ -36,8 +36,7 @@ class Tier(Protocol):
     def store(self, values: list[Pinned], /) -> None:
         """Stores evicted values of different keys, unless they are superseded. Without
         ``write_behind`` the thread that inserts into the cache calls this and waits. If it raises,
-        ``remove`` is called for the keys, and the values are lost. The bytes become free when the
-        pins are released."""
+        ``remove`` is called for the keys. The bytes become free when the pins are released."""
 
     def ask(self, keys: list[int | bytes | str], /) -> Sequence[int | None]:
         """Returns the length of the value under each key in bytes; None where there is none."""

@@ -76,7 +76,7 @@ def _ignore(why: str) -> None:
         _log.warning("kvmem: a request has a wrong hint (%d so far): %s", _ignored, why)
 
 
-def _given(req_context: Any) -> list[Any]:
+def _mappings(req_context: Any) -> list[Any]:
     """Returns the mappings of hints that a request has, in order."""
     found = []
     params = getattr(req_context, "kv_transfer_params", None)
@@ -92,11 +92,11 @@ def _given(req_context: Any) -> list[Any]:
 def parse(req_context: Any) -> Hints:
     """Returns the hints of a request, without those that are wrong."""
     good: dict[str, Any] = {}
-    for given in _given(req_context):
-        if not isinstance(given, Mapping):
-            _ignore(f"the hints are {given!r}: give a mapping")
+    for hints in _mappings(req_context):
+        if not isinstance(hints, Mapping):
+            _ignore(f"the hints are {hints!r}: give a mapping")
             continue
-        for name, value in given.items():
+        for name, value in hints.items():
             check = _CHECKS.get(name)
             if check is None:
                 _ignore(f"there is no hint {name!r:.80}: the names are {', '.join(_CHECKS)}")

@@ -281,18 +281,18 @@ class NodeOffloadingManager(OffloadingManager):  # type: ignore[misc]
         before."""
         answers = req_context.get_state(Answers)
         loaded = [it for it in answers.pins if it.loads and any(key in it.chunks for key in keys)]
-        lost = 0
+        revoked = 0
         for pins in loaded:
             pins.loads -= 1
             if not pins.batch.is_valid:
-                lost += sum(key in pins.chunks for key in keys)
+                revoked += sum(key in pins.chunks for key in keys)
         self._release_unused(answers)
-        if lost:
+        if revoked:
             raise PinLostError(
-                f"the server of the node at {self._cache.path} ended the pins of {lost} chunks "
+                f"the server of the node at {self._cache.path} ended the pins of {revoked} chunks "
                 "while they were loaded, so their bytes may be other chunks': the engine must "
                 "start again",
-                chunks=lost,
+                chunks=revoked,
             )
 
     def touch(self, keys: Collection[Any], req_context: Any) -> None:

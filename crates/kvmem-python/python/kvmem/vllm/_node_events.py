@@ -196,7 +196,7 @@ class NodeEvents(NoEvents):
                 # The workers of this engine have mapped the old memory.
                 return
             except KvmemError as error:
-                # The position of before tells whether events were lost meanwhile. What was being
+                # The position of before tells whether events were missed meanwhile. What was being
                 # examined is not known: all of it is examined again.
                 at = None
                 self._outage.begin(error)

@@ -89,8 +89,8 @@ class KvmemSharedSpec(CpuPlatform, CPUOffloadingSpec):  # type: ignore[misc]
         self._options = options
 
     def _namespace(self) -> str:
-        given = self._options.namespace
-        return f"vllm-{identity(self).hex()}" if given is None else str(given)
+        named = self._options.namespace
+        return f"vllm-{identity(self).hex()}" if named is None else str(named)
 
     def _open_tenant(self, tenant: str) -> NodeCache:
         """Connects to the namespace of a tenant, within the time of a call."""

@@ -322,15 +322,15 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             for row in rows:
                 row.release()
         loaded = [key for key, nbytes in zip(job.keys, found) if nbytes == self._row_bytes]
-        lost = [key for key, nbytes in zip(job.keys, found) if nbytes != self._row_bytes]
-        if lost:
+        failed = [key for key, nbytes in zip(job.keys, found) if nbytes != self._row_bytes]
+        if failed:
             # Evicted meanwhile, or damaged. A damaged one must not be found again.
-            self._tier.remove([self._key(key) for key in lost])
-            _log.warning("kvmem: %d of %d chunks not loaded", len(lost), len(job.keys))
+            self._tier.remove([self._key(key) for key in failed])
+            _log.warning("kvmem: %d of %d chunks not loaded", len(failed), len(job.keys))
         return JobResult(
             job_id=job.number,
-            success=not lost,
-            successful_keys=tuple(loaded) if lost and loaded else None,
+            success=not failed,
+            successful_keys=tuple(loaded) if failed and loaded else None,
             transfer_time=time.monotonic() - start,
             transfer_bytes=len(loaded) * self._row_bytes,
         )
