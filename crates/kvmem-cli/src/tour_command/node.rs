@@ -23,7 +23,7 @@ use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal
 use tempfile::TempDir;
 
 use super::disk::Phase;
-use super::telling::Missing;
+use super::printer::Missing;
 
 /// Values that are stored.
 const VALUES: u64 = 64;
@@ -54,7 +54,7 @@ pub(super) struct OnNode {
     /// The values that it found.
     pub(super) found: u64,
     /// The faults that were found.
-    pub(super) wrong: Vec<String>,
+    pub(super) mismatches: Vec<String>,
 }
 
 /// Returns the memory of a node for values of this size.
@@ -171,10 +171,9 @@ fn fill(bytes: &mut [u8], number: u64) {
 /// # Errors
 /// The server or an engine cannot be started, or does not answer.
 pub(super) fn show(pool_bytes: u64) -> Result<OnNode, Missing> {
-    shown(pool_bytes).map_err(|error| Missing {
-        what: "a node".to_owned(),
-        why: format!("`kvmem serve` cannot be shown: {error}"),
-        remedies: vec!["kvmem serve --size 128MiB --socket PATH".to_owned()],
+    shown(pool_bytes).map_err(|error| {
+        let why = format!("`kvmem serve` cannot be shown: {error}");
+        Missing::new("a node", why, &["kvmem serve --size 128MiB --socket PATH"])
     })
 }
 
@@ -184,7 +183,7 @@ fn shown(pool_bytes: u64) -> io::Result<OnNode> {
     let place = SocketFolder::new()?;
     let mut server = place.serve(memory_bytes)?;
     let client = connect(&place.socket())?;
-    let mut wrong = Vec::new();
+    let mut mismatches = Vec::new();
 
     let socket = place.socket();
     let socket = socket.to_str().ok_or_else(|| io::Error::other("the folder is no UTF-8"))?;
@@ -193,7 +192,7 @@ fn shown(pool_bytes: u64) -> io::Result<OnNode> {
     let stored = Phase { bytes: VALUES * value_bytes, seconds };
     let stats = client.stats().map_err(io::Error::other)?;
     if (stats.reservations, stats.pinned) != (1, 1) {
-        wrong.push(format!(
+        mismatches.push(format!(
             "the engine has {} reservation(s) and {} pin(s)",
             stats.reservations, stats.pinned
         ));
@@ -207,7 +206,7 @@ fn shown(pool_bytes: u64) -> io::Result<OnNode> {
             break waited.as_secs_f64();
         }
         if waited > LONGEST {
-            wrong.push("what a killed engine had did not come back".to_owned());
+            mismatches.push("what a killed engine had did not come back".to_owned());
             break waited.as_secs_f64();
         }
     };
@@ -219,10 +218,10 @@ fn shown(pool_bytes: u64) -> io::Result<OnNode> {
     let server_seconds = started.elapsed().as_secs_f64();
     let mut found = 0;
     if hits == 1 {
-        found = verify(&client, value_bytes, &mut wrong).map_err(io::Error::other)?;
+        found = verify(&client, value_bytes, &mut mismatches).map_err(io::Error::other)?;
     }
     if found != VALUES {
-        wrong.push(format!("{found} of {VALUES} values were found after the restart"));
+        mismatches.push(format!("{found} of {VALUES} values were found after the restart"));
     }
     drop(client);
     end(server)?;
@@ -235,7 +234,7 @@ fn shown(pool_bytes: u64) -> io::Result<OnNode> {
         engine_seconds,
         server_seconds,
         found,
-        wrong,
+        mismatches,
     })
 }
 
@@ -243,7 +242,7 @@ fn shown(pool_bytes: u64) -> io::Result<OnNode> {
 fn verify(
     client: &NodeClient,
     value_bytes: u64,
-    wrong: &mut Vec<String>,
+    mismatches: &mut Vec<String>,
 ) -> Result<u64, kvmem_node::ClientError> {
     let mut found = 0;
     let mut expected = vec![0; value_bytes as usize];
@@ -255,7 +254,7 @@ fn verify(
             found += 1;
             fill(&mut expected, number);
             if value.bytes() != expected {
-                wrong.push(format!("value {number} has other bytes than were stored"));
+                mismatches.push(format!("value {number} has other bytes than were stored"));
             }
         }
     }

@@ -130,7 +130,7 @@ fn number(id: ObjectId) -> usize {
 
 /// The output function of SplitMix64 (Steele, Lea, Flood: *Fast splittable pseudorandom number
 /// generators*, 2014).
-fn mix(mut z: u64) -> u64 {
+pub(crate) fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)

@@ -1,9 +1,10 @@
-//! *Telling*: the output of the tour: numbered steps, their results, what is missing, and progress.
+//! *Printer*: the output of the tour: numbered steps, their results, what is missing, and progress.
 //!
 //! Results go to standard output, in lines of at most [`WIDTH`] columns. Progress goes to standard
 //! error: a bar on a terminal, otherwise a line every few seconds, which shows in a log that the
 //! tour goes on.
 
+use std::fmt;
 use std::io::IsTerminal;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use crate::output::{Failure, print, print_message, progress_bar};
 pub(super) const WIDTH: usize = 100;
 /// The indentation of everything but the steps' titles.
 const INDENT: usize = 4;
-/// Remedies that are printed; the report has all of them.
+/// Remedies that are printed, at most.
 const REMEDIES: usize = 2;
 /// Columns of the names of findings.
 const NAME: usize = 12;
@@ -42,17 +43,24 @@ pub(super) struct Missing {
     pub(super) remedies: Vec<String>,
 }
 
+impl Missing {
+    pub(super) fn new(what: &str, why: impl Into<String>, remedies: &[&str]) -> Missing {
+        let remedies = remedies.iter().map(|&remedy| remedy.to_owned()).collect();
+        Missing { what: what.to_owned(), why: why.into(), remedies }
+    }
+}
+
 /// Prints the steps of the tour.
-pub(super) struct Telling {
+pub(super) struct Printer {
     step: u32,
     steps: u32,
     remarks: u32,
 }
 
-impl Telling {
+impl Printer {
     /// Begins a tour of this many steps.
-    pub(super) fn new(steps: u32) -> Telling {
-        Telling { step: 0, steps, remarks: 0 }
+    pub(super) fn new(steps: u32) -> Printer {
+        Printer { step: 0, steps, remarks: 0 }
     }
 
     /// Begins the next step.
@@ -62,21 +70,15 @@ impl Telling {
     }
 
     /// Prints a result behind its name.
-    pub(super) fn found(&self, name: &str, text: &str) -> Result<(), Failure> {
+    pub(super) fn found(&self, name: &str, text: impl fmt::Display) -> Result<(), Failure> {
         let head = format!("{:INDENT$}{name:<NAME$}", "");
-        print(wrap(&head, INDENT + NAME, text.split_whitespace()))
+        print(wrap(&head, INDENT + NAME, text.to_string().split_whitespace()))
     }
 
-    /// Prints a row of figures behind its title. Lines break between two figures.
-    pub(super) fn row(&self, what: &str, figures: &[String]) -> Result<(), Failure> {
+    /// Prints two figures behind their title. The line breaks between them.
+    pub(super) fn row(&self, what: &str, [one, other]: [String; 2]) -> Result<(), Failure> {
         let head = format!("{:INDENT$}{what:<ROW$}", "");
-        let between = |at| if at + 1 < figures.len() { " ·" } else { "" };
-        let figures: Vec<String> = figures
-            .iter()
-            .enumerate()
-            .map(|(at, figure)| format!("{figure}{}", between(at)))
-            .collect();
-        print(wrap(&head, INDENT + ROW, figures.iter().map(String::as_str)))
+        print(wrap(&head, INDENT + ROW, [&*format!("{one} ·"), &other]))
     }
 
     /// Prints what is missing, why it matters, and the remedies.
@@ -92,7 +94,7 @@ impl Telling {
     fn remark(&mut self, kind: &str, missing: &Missing) -> Result<(), Failure> {
         self.remarks += 1;
         let Missing { what, why, remedies } = missing;
-        self.found(kind, &format!("{what}: {why}"))?;
+        self.found(kind, format_args!("{what}: {why}"))?;
         for (at, remedy) in remedies.iter().take(REMEDIES).enumerate() {
             self.found(if at == 0 { "  remedy" } else { "      or" }, remedy)?;
         }
@@ -156,9 +158,9 @@ impl Going {
     }
 
     /// Sets the units done, and the message.
-    pub(super) fn at(&self, units: u64, message: impl Into<String>) {
+    pub(super) fn at(&self, units: u64, message: String) {
         self.bar.set_position(units);
-        self.say(message.into());
+        self.say(message);
     }
 
     /// Adds units to those done.
@@ -168,7 +170,7 @@ impl Going {
     }
 
     /// Sets the message.
-    pub(super) fn say(&self, message: String) {
+    fn say(&self, message: String) {
         if let Some(last) = &self.lines {
             let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
             if last.elapsed() >= BETWEEN {
@@ -208,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_longer_than_a_line_is_kept() {
+    fn a_word_that_is_longer_than_a_line_is_not_broken() {
         let path = "/a".repeat(100);
         assert_eq!(wrap("    page  ", 4, [path.as_str()]), format!("    page  {path}\n"));
         assert_eq!(wrap("    page  ", 4, []), "    page\n");
