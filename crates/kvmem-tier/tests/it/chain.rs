@@ -104,26 +104,3 @@ fn a_tier_that_fails_brings_nothing_older_back() {
         }
     }
 }
-
-#[test]
-fn trait_objects_are_chained_and_have_a_queue() {
-    let (upper, lower) = (tier(2 << 20, 1).1, tier(16 << 20, 2).1);
-    let (above, below): (Arc<dyn Tier>, Arc<dyn Tier>) =
-        (Arc::clone(&upper) as _, Arc::clone(&lower) as _);
-    let chain: Arc<dyn Tier> = Arc::new(Chain::new(above, below));
-    let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
-    let queue = Arc::new(WriteBehind::builder(&pool, chain).writers(2).build().unwrap());
-    let cache: KvCache<u64> =
-        KvCache::builder(&pool).lower_tier(Arc::clone(&queue) as _).build().unwrap();
-    for key in 0..200 {
-        cache.insert(key, &value(key, 1)).unwrap();
-    }
-    cache.evict_to(0);
-    queue.flush();
-    assert_eq!((queue.stats().failed, lower.stats().entries), (0, 200));
-    for key in (0..200).rev() {
-        let found = cache.get_batch(&[key]);
-        assert_eq!(found[0].as_ref().expect("it is below").bytes(), value(key, 1));
-    }
-    assert!(upper.stats().hits > 0 && lower.stats().hits > 0);
-}

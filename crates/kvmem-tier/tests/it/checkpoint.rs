@@ -11,63 +11,6 @@ use kvmem_tier::{DiskTier, DiskTierOptions, Fetched};
 
 use crate::simulated::Disk;
 
-/// The longest call of each kind while a tier of many entries writes checkpoints. Prints it.
-#[test]
-#[ignore = "a measurement"]
-fn longest_calls_beside_a_checkpoint() {
-    const ENTRIES: u32 = 300_000;
-    let options =
-        DiskTierOptions { max_entries: Some(2 * ENTRIES as u64), ..DiskTierOptions::default() };
-    let (tier, _) = DiskTier::on(MemoryDevice::new(2 << 30), &options).unwrap();
-    for first in (0..ENTRIES).step_by(1000) {
-        let keys: Vec<[u8; 4]> = (first..first + 1000).map(u32::to_le_bytes).collect();
-        let batch: Vec<(&[u8], &[u8])> = keys.iter().map(|key| (&key[..], &key[..])).collect();
-        assert!(tier.store(&batch).iter().all(Result::is_ok));
-    }
-    let before = tier.stats();
-    let ends = AtomicBool::new(false);
-    let longest = |mut call: Box<dyn FnMut(u32) + '_>| {
-        let (mut longest, mut count) = (Duration::ZERO, 0);
-        while !ends.load(Ordering::Relaxed) {
-            let start = Instant::now();
-            call(count);
-            longest = longest.max(start.elapsed());
-            count += 1;
-        }
-        (longest, count)
-    };
-    let (fetch, store) = std::thread::scope(|scope| {
-        let fetches = scope.spawn(|| {
-            longest(Box::new(|n| {
-                let mut into = [0; 4];
-                let key = (n.wrapping_mul(7919) % ENTRIES).to_le_bytes();
-                let found = tier.fetch(&mut [TierRead { key: &key, into: &mut into }]);
-                assert!(found == [Fetched::Hit] && into == key);
-            }))
-        });
-        let stores = scope.spawn(|| {
-            longest(Box::new(|n| {
-                let key = (n.wrapping_mul(104_729) % ENTRIES).to_le_bytes();
-                tier.store(&[(&key, &key)]).remove(0).unwrap();
-            }))
-        });
-        while tier.stats().checkpoints < before.checkpoints + 2 {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        ends.store(true, Ordering::Relaxed);
-        (fetches.join().unwrap(), stores.join().unwrap())
-    });
-    let after = tier.stats();
-    let metadata = after.metadata_bytes - before.metadata_bytes;
-    let stored = after.stored - before.stored;
-    println!(
-        "longest fetch {:?}, longest store {:?}; {stored} stores, {} bytes of metadata for each",
-        fetch.0,
-        store.0,
-        metadata / stored.max(1)
-    );
-}
-
 /// A process that is killed while it writes a checkpoint leaves changes in the other journal. The
 /// next process uses that journal, and nothing of them comes back.
 #[test]

@@ -125,19 +125,6 @@ fn a_panic_in_a_batch_leaves_the_device_usable() {
     });
 }
 
-/// A file without a name, opened through its descriptor, has none that would be durable.
-#[test]
-fn a_file_without_a_name_can_be_a_device() {
-    use std::os::fd::AsRawFd;
-    let place = temp_path("nameless");
-    let mut options = std::fs::File::options();
-    let file = options.read(true).write(true).create_new(true).open(&place).expect("a new file");
-    std::fs::remove_file(&place).expect("it is there");
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let device = FileDevice::open(path.as_ref(), 1 << 20, 4).expect("it can be opened again");
-    assert_eq!(device.len(), 1 << 20);
-}
-
 /// A file is open as long as a transfer can be in flight, and not longer.
 #[test]
 fn a_device_keeps_a_file_open() {

@@ -205,30 +205,3 @@ fn a_journal_that_failed_is_begun_anew() {
         assert!(failures > 0 || matches!(failing, Failing::Blocks(Range { end: 1, .. })));
     }
 }
-
-/// A sync that was begun and fails ends the journal, as one that a call waits for.
-#[test]
-fn a_failed_sync_ends_the_journal() {
-    let disk = Disk::new(4 << 20, 3);
-    let options = DiskTierOptions { max_entries: Some(500), ..DiskTierOptions::default() };
-    let tier = DiskTier::on(disk.clone(), &options).unwrap().0;
-    let value = vec![7; 8192];
-    let mut key = 0_u32;
-    let mut store = || {
-        key += 1;
-        tier.store(&[(&key.to_le_bytes(), &value)]).remove(0)
-    };
-    while tier.stats().evictions == 0 {
-        store().unwrap();
-    }
-    disk.fail_syncs(true);
-    let error = (0..1000).find_map(|_| store().err()).unwrap();
-    assert!(error.to_string().contains("sync"), "{error}");
-    disk.fail_syncs(false);
-    let later = store().unwrap_err();
-    assert!(matches!(later, StoreError::Tier(TierError::ReadOnly { .. })), "{later}");
-    let newest = (0..key).rev().find(|key| tier.len_of(&key.to_le_bytes()).is_some()).unwrap();
-    let mut into = vec![0; value.len()];
-    let found = tier.fetch(&mut [TierRead { key: &newest.to_le_bytes(), into: &mut into }]);
-    assert!(found == [Fetched::Hit] && into == value);
-}

@@ -27,27 +27,6 @@ pub(crate) fn open(path: &Path) -> (DiskTier, kvmem_tier::OpenReport) {
     DiskTier::open(path, &sized(8 << 20)).unwrap()
 }
 
-#[test]
-fn values_are_there_after_a_restart() {
-    let file = temp_path("restart");
-    let values: Vec<Vec<u8>> = (0..50_u8).map(|i| vec![i; 3000 * usize::from(i)]).collect();
-    {
-        let (tier, found) = open(&file);
-        assert!(found.created);
-        let keys: Vec<[u8; 1]> = (0..50).map(|i| [i]).collect();
-        let batch: Vec<(&[u8], &[u8])> =
-            keys.iter().zip(&values).map(|(key, value)| (&key[..], &value[..])).collect();
-        assert!(tier.store(&batch).iter().all(Result::is_ok));
-    }
-    let (tier, found) = open(&file);
-    assert_eq!((found.created, found.entries, found.replayed), (false, 50, 0));
-    for (i, value) in values.iter().enumerate() {
-        let mut into = vec![0; value.len()];
-        let found = tier.fetch(&mut [TierRead { key: &[i as u8], into: &mut into }]);
-        assert!(found == [Fetched::Hit] && into == *value, "{i}: {found:?}");
-    }
-}
-
 /// `O_DSYNC` is a property of the file as it is opened, and files are the same with it and without.
 #[test]
 fn a_file_is_opened_with_dsync_or_without() {

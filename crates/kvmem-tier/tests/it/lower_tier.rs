@@ -26,60 +26,6 @@ fn value(key: u64, version: u64) -> Vec<u8> {
     (key << 32 | version).to_le_bytes().into_iter().cycle().take(len).collect()
 }
 
-#[test]
-fn evicted_values_are_fetched_again() {
-    let disk = Disk::new(16 << 20, 1);
-    let (tier, cache) = cache(&disk);
-    for key in 0..500 {
-        cache.insert(key, &value(key, 0)).unwrap();
-    }
-    let in_memory = (0..500).filter(|key| cache.contains_in_memory(key)).count();
-    assert!(in_memory < 120, "{in_memory}");
-    // All of them are found, some at a time.
-    for keys in (0..500).collect::<Vec<u64>>().chunks(32) {
-        for (key, found) in keys.iter().zip(cache.get_batch(keys)) {
-            assert_eq!(found.expect("it is in the tier").bytes(), value(*key, 0), "{key}");
-        }
-    }
-    let stats = tier.stats();
-    assert!(stats.hits >= 380 && stats.checksum_misses == 0, "{stats:?}");
-    assert!(cache.get_batch(&[1000])[0].is_none());
-    cache.check().unwrap();
-}
-
-/// A key twice in a call, and keys in memory among others.
-#[test]
-fn keys_may_be_given_twice() {
-    let disk = Disk::new(16 << 20, 1);
-    let (_, cache) = cache(&disk);
-    for key in 0..200 {
-        cache.insert(key, &value(key, 0)).unwrap();
-    }
-    let found = cache.get_batch(&[3, 199, 3, 500, 3]);
-    for (key, found) in [3, 199, 3].into_iter().zip(&found) {
-        assert_eq!(found.as_ref().unwrap().bytes(), value(key, 0));
-    }
-    assert!(found[3].is_none() && found[4].is_some());
-}
-
-#[test]
-fn a_restarted_process_finds_what_was_evicted() {
-    let disk = Disk::new(16 << 20, 1);
-    let (_, first) = cache(&disk);
-    for key in 0..300 {
-        first.insert(key, &value(key, 0)).unwrap();
-    }
-    first.evict_to(0);
-    drop(first);
-    let (_, second) = cache(&disk);
-    let keys: Vec<u64> = (0..300).collect();
-    for keys in keys.chunks(20) {
-        for (key, found) in keys.iter().zip(second.get_batch(keys)) {
-            assert_eq!(found.unwrap().bytes(), value(*key, 0));
-        }
-    }
-}
-
 /// Threads insert, remove, clear and look up: what is found is never older than what its thread
 /// knows to be the latest.
 #[test]
@@ -121,33 +67,6 @@ fn a_value_that_was_replaced_or_removed_never_comes_back() {
     let keys: Vec<u64> = (0..160).collect();
     assert!(cache.get_batch(&keys).iter().all(Option::is_none));
     cache.check().unwrap();
-}
-
-/// With the second eviction, what is inserted once is not written.
-#[test]
-fn values_that_leave_memory_once_are_not_written() {
-    let options =
-        DiskTierOptions { admission: Admission::SecondEviction, ..DiskTierOptions::default() };
-    let (tier, _) = DiskTier::on(Disk::new(16 << 20, 1), &options).unwrap();
-    let tier = Arc::new(tier);
-    let pool = Pool::builder("1 MiB").ladder(PageSize::Base).build().unwrap();
-    let lower: Arc<DiskTier<Disk>> = Arc::clone(&tier);
-    let cache = KvCache::builder(&pool).lower_tier(lower).build().unwrap();
-    for key in 0..200 {
-        cache.insert(key, &value(key, 0)).unwrap();
-    }
-    cache.evict_to(0);
-    let once = tier.stats();
-    assert!(once.stored < 10 && once.not_admitted >= 190, "{once:?}");
-    for key in 0..100 {
-        cache.insert(key, &value(key, 1)).unwrap();
-    }
-    cache.evict_to(0);
-    assert!(tier.stats().entries >= 100);
-    let keys: Vec<u64> = (0..100).collect();
-    for (key, found) in keys.iter().zip(cache.get_batch(&keys[..50])) {
-        assert_eq!(found.unwrap().bytes(), value(*key, 1));
-    }
 }
 
 /// The program chooses by key and value. An older value of a key that it rejects is not found.

@@ -16,7 +16,6 @@ mod loads_first;
 mod lower_tier;
 mod metrics;
 mod ownership;
-mod placement;
 mod power_cut;
 mod read_only;
 mod scattered;

@@ -174,18 +174,6 @@ fn a_value_that_replaces_a_lost_one_is_not_lost() {
 }
 
 #[test]
-fn with_dsync_no_value_is_unverified() {
-    let disk = Disk::new(4 << 20, 4).with_dsync();
-    let tier = open(&disk);
-    store(&tier, 1..3);
-    kill(tier, &disk);
-    lose_values(&disk);
-    assert_eq!(inspected(&disk), 0);
-    let tier = open(&disk);
-    assert_eq!((fetch(&tier, 1), fetch(&tier, 2)), (Fetched::Hit, Fetched::Hit));
-}
-
-#[test]
 fn verifying_all_values_removes_the_lost_ones_and_leaves_none_unverified() {
     let disk = Disk::new(4 << 20, 5);
     let tier = open(&disk);

@@ -172,46 +172,6 @@ fn a_fragmented_file_holds_more() {
     assert!(more / f64::from(scattered) > 0.02, "{more} of {scattered}");
 }
 
-/// Everything that is stored in a full tier of values of all lengths is whole, and its blocks are
-/// never those of another value.
-#[test]
-fn a_full_tier_of_all_lengths_stays_consistent() {
-    let mut scattered = 0;
-    for seed in 0..10 {
-        let mut random = Random::new(seed);
-        let disk = Disk::new(1 << 20, seed);
-        let (mut tier, _) = DiskTier::on(disk.clone(), &options()).unwrap();
-        let mut lengths = vec![0; 60];
-        for step in 0..600 {
-            let key = random.below(60);
-            let longest = if random.once_in(4) { 60_000 } else { 9000 };
-            let len = random.below(longest) as usize;
-            let value = bytes(len, key as usize);
-            tier.store(&[(&key.to_le_bytes(), &value)]).remove(0).unwrap();
-            lengths[key as usize] = len;
-            if step % 50 == 0 {
-                for (key, &len) in lengths.iter().enumerate() {
-                    if let Some(value) = get(&tier, &(key as u64).to_le_bytes()) {
-                        assert_eq!(value, bytes(len, key), "seed {seed}, key {key}");
-                    }
-                }
-                scattered += tier.stats().scattered;
-                let before = tier.stats();
-                drop(tier);
-                disk.restart();
-                // Extents that overlapped would be dropped.
-                let (again, found) = DiskTier::on(disk.clone(), &options()).unwrap();
-                assert_eq!((found.dropped, found.entries), (0, before.entries), "seed {seed}");
-                assert_eq!(again.stats().scattered, before.scattered, "seed {seed}");
-                tier = again;
-            }
-        }
-        let stats = tier.stats();
-        assert_eq!((stats.checksum_misses, stats.io_misses), (0, 0), "seed {seed}");
-    }
-    assert!(scattered > 50, "{scattered} values in several extents");
-}
-
 /// Of a value that the device fails to read, only that part is lost; of one whose bytes have
 /// changed all, since its checksum does not say where.
 #[test]

@@ -21,37 +21,6 @@ fn put(tier: &DiskTier<Disk>, key: &[u8], value: &[u8]) {
     tier.store(&[(key, value)]).remove(0).unwrap();
 }
 
-#[test]
-fn values_of_any_length_come_back() {
-    let tier = tier(1 << 20);
-    for len in [0, 1, 511, 4095, 4096, 4097, 100_000] {
-        let value: Vec<u8> = (0..len).map(|i| (i * 7) as u8).collect();
-        let key = format!("key {len}");
-        put(&tier, key.as_bytes(), &value);
-        assert_eq!(get(&tier, key.as_bytes()), Some(value), "{len}");
-    }
-    assert_eq!(tier.len_of(b"another"), None);
-    assert_eq!((tier.stats().entries, tier.stats().stored), (7, 7));
-}
-
-/// Memory in the middle of a block is copied, aligned memory is used in place; both have the same
-/// effect.
-#[test]
-fn memory_may_begin_anywhere() {
-    let tier = tier(1 << 20);
-    let bytes: Vec<u8> = (0..20_000_u32).map(|i| i as u8).collect();
-    for start in [0, 1, 64, 4000, 4096] {
-        let value = &bytes[start..start + 9000];
-        put(&tier, b"key", value);
-        let mut into = vec![0; 10_000];
-        for target in [0, 3, 64] {
-            let into = &mut into[target..target + 9000];
-            assert_eq!(tier.fetch(&mut [TierRead { key: b"key", into }]), [Fetched::Hit]);
-            assert_eq!(into, value);
-        }
-    }
-}
-
 /// The reads of a fetch are in the order of the file, also those of values in several ranges, and
 /// whatever the order of the keys.
 #[test]
@@ -139,22 +108,6 @@ fn a_later_value_replaces_an_earlier_one() {
 }
 
 #[test]
-fn a_full_tier_evicts_what_was_used_least_recently() {
-    let tier = tier(1 << 20);
-    let value = vec![1; 4096];
-    put(&tier, b"often", &value);
-    let mut random = Random::new(3);
-    for i in 0..1000_u32 {
-        put(&tier, &i.to_le_bytes(), &value[..1 + random.below(4096) as usize]);
-        assert!(get(&tier, b"often").is_some(), "after {i}");
-    }
-    let stats = tier.stats();
-    assert!(stats.evictions > 500 && stats.entries <= 252, "{stats:?}");
-    assert!(get(&tier, &999_u32.to_le_bytes()).is_some());
-    assert!(get(&tier, &0_u32.to_le_bytes()).is_none());
-}
-
-#[test]
 fn what_cannot_be_stored_has_a_reason() {
     let tier = tier(1 << 20);
     let capacity = tier.stats().capacity;
@@ -216,35 +169,6 @@ fn a_cleared_tier_is_empty_after_a_restart_too() {
     disk.cut_power();
     let (tier, found) = DiskTier::on(disk, &DiskTierOptions::default()).unwrap();
     assert_eq!((get(&tier, b"key"), found.entries), (None, 0));
-}
-
-#[test]
-fn threads_share_a_tier() {
-    let tier = tier(4 << 20);
-    std::thread::scope(|scope| {
-        for thread in 0..4_u32 {
-            let tier = &tier;
-            scope.spawn(move || {
-                let mut random = Random::new(u64::from(thread));
-                for _ in 0..300 {
-                    // Values contain their keys.
-                    let key = (random.below(100) as u32).to_le_bytes();
-                    let value = key.repeat(1 + random.below(3000) as usize);
-                    match random.below(4) {
-                        0 => drop(tier.remove(&[&key]).unwrap()),
-                        1 => put(tier, &key, &value),
-                        _ => {
-                            if let Some(found) = get(tier, &key) {
-                                assert!(found.chunks(4).all(|part| part == key));
-                            }
-                        }
-                    }
-                }
-            });
-        }
-    });
-    let stats = tier.stats();
-    assert_eq!((stats.checksum_misses, stats.io_misses, stats.quarantined), (0, 0, 0));
 }
 
 /// The error names the length with which the same options work.
