@@ -1,4 +1,4 @@
-//! *Lower tier*: disk tiers below a [`KvCache`](kvmem::cache::KvCache) or a node.
+//! *Lower tier*: disk tiers as the [`Tier`] of a cache or a node.
 
 use std::io;
 use std::os::fd::OwnedFd;

@@ -286,7 +286,7 @@ fn fallocate(place: &Place, probe: &io::Result<File>) -> Check {
         Ok(()) => yes("the space of a file is allocated when the tier is made"),
         Err(Errno::OPNOTSUPP) => Check::new(name, Value::Text("no".into()))
             .judge(Verdict::Warn, "a full file system is noticed only when a value is written")
-            .fix("give a path on ext4 or xfs; keep enough space free"),
+            .fix("name a path on ext4 or xfs with enough free space"),
         Err(error) => Check::new(name, Value::Text("no".into()))
             .judge(Verdict::Fail, format!("no block can be allocated: {error}"))
             .fix("make space on the file system; raise the user's quota"),

@@ -74,7 +74,7 @@ pub struct TierSet<D: Device = FileDevice> {
     /// In the order of their identities.
     tiers: Vec<DiskTier<D>>,
     identities: Vec<[u8; 16]>,
-    /// The places of the tiers, in the order in which they were given.
+    /// The positions of the tiers, in the order of the arguments.
     passed: Vec<usize>,
 }
 
@@ -105,13 +105,13 @@ impl TierSet<FileDevice> {
         options: &DiskTierOptions,
     ) -> Result<(Self, Vec<Result<OpenReport, TierSetError>>), TierSetError> {
         let mut tiers = Vec::new();
-        let mut keep = |opened: Result<(DiskTier, OpenReport), TierSetError>| {
+        let mut add = |opened: Result<(DiskTier, OpenReport), TierSetError>| {
             opened.map(|(tier, report)| {
                 tiers.push(tier);
                 report
             })
         };
-        let reports = open_all(paths, options).into_iter().map(&mut keep).collect();
+        let reports = open_all(paths, options).into_iter().map(&mut add).collect();
         Ok((TierSet::new(tiers)?, reports))
     }
 }
@@ -153,7 +153,7 @@ impl<D: Device> TierSet<D> {
         &self.tiers
     }
 
-    /// Returns the tiers in the order in which they were given: that of the paths that could be
+    /// Returns the tiers in the order of the arguments: that of the paths that could be
     /// opened.
     pub fn in_path_order(&self) -> impl Iterator<Item = &DiskTier<D>> {
         self.passed.iter().map(|&place| &self.tiers[place])

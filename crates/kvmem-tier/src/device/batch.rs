@@ -16,7 +16,7 @@ pub(super) trait BatchEvents {
     fn done(&mut self, index: usize, result: io::Result<()>);
 }
 
-/// Works on the bytes of writes while they are in flight, and keeps the results.
+/// Works on the bytes of writes while they are in flight, and collects the results.
 pub(super) struct Writing<'a> {
     pub(super) meanwhile: &'a mut dyn FnMut(usize),
     pub(super) results: Vec<io::Result<()>>,

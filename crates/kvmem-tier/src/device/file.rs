@@ -67,7 +67,7 @@ pub struct FileDevice {
     fixed: Mutex<Fixed>,
     syncing: Mutex<Sync>,
     /// A file that is open as long as the device, if it has no rings.
-    kept_open: Mutex<Option<OwnedFd>>,
+    held_open: Mutex<Option<OwnedFd>>,
     process: Process,
 }
 
@@ -82,8 +82,8 @@ const MAX_THREADS: u32 = 16;
 
 impl FileDevice {
     /// Opens a file or block device that is not open as a tier, and makes a new or shorter
-    /// file `len` bytes long, with its space allocated. A length of 0 keeps that of the file. A
-    /// thread has up to `depth` transfers in flight.
+    /// file `len` bytes long, with its space allocated. A length of 0 stands for that of the file.
+    /// A thread has up to `depth` transfers in flight.
     ///
     /// # Errors
     /// The system's error; [`io::ErrorKind::WouldBlock`] if it is open already, as a tier or
@@ -168,7 +168,7 @@ impl FileDevice {
             counts: Counts::default(),
             fixed: Mutex::default(),
             syncing: Mutex::default(),
-            kept_open: Mutex::default(),
+            held_open: Mutex::default(),
             process: Process::this(),
         }
     }
@@ -253,7 +253,7 @@ impl FileDevice {
 
     /// Registers the memory of a region, as [`register_memory`](Self::register_memory) does for a
     /// pool. Memory that another allocator divides, such as an engine's, is a region. The device
-    /// keeps the region until it is [deregistered](Self::deregister_region) or the device is
+    /// holds the region until it is [deregistered](Self::deregister_region) or the device is
     /// dropped.
     ///
     /// # Errors
@@ -300,16 +300,16 @@ impl FileDevice {
 
     /// Keeps a file open until no transfer of the device can read or write memory any more, also
     /// after this process was killed: the kernel completes what is in flight, and closes the file
-    /// then. A lock of the open file tells other processes. Called once.
+    /// then. A lock of the open file shows it to other processes. Called once.
     ///
     /// # Errors
     /// The system's error.
     pub fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
         match &self.rings {
             Some(rings) => rings.keep_open(file),
-            // A thread in a system call keeps the descriptors of its process open.
+            // The descriptors of a process stay open while one of its threads is in a system call.
             None => {
-                self.kept_open.lock().unwrap_or_else(PoisonError::into_inner).replace(file);
+                self.held_open.lock().unwrap_or_else(PoisonError::into_inner).replace(file);
                 Ok(())
             }
         }
@@ -389,8 +389,8 @@ impl FileDevice {
     unsafe fn transfer_one(&self, transfer: &mut Transfer) -> io::Result<()> {
         while transfer.len() > 0 {
             let (file, at) = (self.file.as_raw_fd(), transfer.at as libc::off_t);
-            let (share, turn) = match transfer.write {
-                true => self.priority.turn_to_write(),
+            let (share, write_lock) = match transfer.write {
+                true => self.priority.begin_write(),
                 false => (Share::READS, None),
             };
             // SAFETY: the caller lends the memory of the transfer.
@@ -410,7 +410,7 @@ impl FileDevice {
                     }
                 }
             };
-            drop(turn);
+            drop(write_lock);
             let answer = match done {
                 0.. => done as i64,
                 _ => -i64::from(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EIO)),
@@ -477,7 +477,7 @@ fn may_be_shared(file: &File) -> io::Result<bool> {
 /// Locks the file against other tiers, or fails with the error `busy`.
 ///
 /// The kernel completes what a killed process had in flight, and closes the file only then: until
-/// that is done, the lock keeps the next process from what the last one still writes.
+/// that is done, the lock prevents the next process from reading what the last one still writes.
 fn lock(file: &File, operation: FlockOperation, busy: &'static str) -> io::Result<()> {
     let end = Instant::now() + MAX_WAIT;
     loop {
@@ -650,9 +650,9 @@ mod tests {
         bytes
     }
 
-    /// A write goes in pieces, short ones beside a read, and arrives whole. Reads are not divided.
+    /// A write goes in pieces, short ones during a read, and arrives whole. Reads are not divided.
     #[test]
-    fn writes_go_in_pieces_that_are_short_beside_reads() {
+    fn writes_go_in_pieces_that_are_short_during_reads() {
         const LEN: usize = 700 * BLOCK;
         let place = temp_path("pieces");
         for has_rings in [true, false] {
@@ -758,7 +758,7 @@ mod tests {
     fn transfers_that_do_not_go_on_are_misses_and_errors() {
         use std::sync::atomic::{AtomicI64, Ordering};
         static MOST: AtomicI64 = AtomicI64::new(i64::MAX);
-        // Relaxed, here and below: one thread after the other changes and reads it.
+        // Relaxed, here as at the next uses: one thread after the other changes and reads it.
         let change: Change = |_, answer| answer.min(MOST.load(Ordering::Relaxed));
         for has_rings in [true, false] {
             for most in [0, 100] {

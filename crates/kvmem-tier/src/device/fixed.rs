@@ -6,7 +6,7 @@
 //! nothing is submitted, registers the memory; the others clone its table (Linux 6.12), which pins
 //! nothing again. A ring is brought up to date when a thread takes it.
 //!
-//! Registered memory stays mapped, and keeps its pages, since `kvmem` holds its region and forbids
+//! Registered memory stays mapped, with its pages, since `kvmem` holds its region and forbids
 //! to discard them until it is deregistered.
 //!
 //! A transfer of two parts, or of memory that is not all in one buffer, is made as before.
@@ -101,7 +101,7 @@ impl Registrar for FixedBuffers {
 
     fn deregister(&self, key: Key) -> Result<(), RegistrarError> {
         // First the clones, so that the memory is not pinned any more when this returns. A ring in
-        // use keeps its table until its batch is done, which uses other memory.
+        // use has its table until its batch is done, which uses other memory.
         self.change(|buffers| buffers.retain(|buffer| buffer.handle != key.handle));
         self.source.deregister(key)
     }

@@ -2,7 +2,7 @@
 //!
 //! An engine waits for a read, and hardly any thread waits for a write. A drive queues everything
 //! that is in flight, so a read behind 32 MiB of writes waits for all of them. The device therefore
-//! writes in pieces. Together they have a few MiB in flight, which keep a drive busy. While a read
+//! writes in pieces. Together they have a few MiB in flight, which occupy a drive. While a read
 //! is in flight, and a moment longer, the device writes one short piece at a time: a thread that
 //! reads one value after the other finds the same drive each time.
 
@@ -24,8 +24,8 @@ impl Share {
     pub(super) const READS: Share = Share { piece: 1 << 30, bytes: usize::MAX };
     /// Of writes alone. The fastest drives have 1 MiB in flight when they are busy.
     pub(super) const ALONE: Share = Share { piece: 1 << 20, bytes: 4 << 20 };
-    /// Of writes beside reads.
-    const BESIDE_READS: Share = Share { piece: 256 << 10, bytes: 256 << 10 };
+    /// Of writes during reads.
+    const DURING_READS: Share = Share { piece: 256 << 10, bytes: 256 << 10 };
 }
 
 /// How long after a read the next one is expected.
@@ -39,13 +39,13 @@ pub(super) struct Priority {
     /// When the last one ended, in nanoseconds since the beginning.
     last: AtomicU64,
     /// Held by a thread that writes without a ring, while it may write next to reads.
-    turn: Mutex<()>,
+    write_lock: Mutex<()>,
 }
 
 impl Priority {
     pub(super) fn new() -> Priority {
         let (reads, last) = (AtomicUsize::new(0), AtomicU64::new(0));
-        Priority { began: Instant::now(), reads, last, turn: Mutex::new(()) }
+        Priority { began: Instant::now(), reads, last, write_lock: Mutex::new(()) }
     }
 
     fn now(&self) -> u64 {
@@ -54,7 +54,8 @@ impl Priority {
 
     /// Notes that a batch of reads is in flight, until the result is dropped.
     pub(super) fn reading(&self) -> ReadInFlight<'_> {
-        // Relaxed, here and below: writes that miss a change are only paced a little later.
+        // Relaxed, here as at the next uses: writes that miss a change are only paced a little
+        // later.
         self.reads.fetch_add(1, Ordering::Relaxed);
         ReadInFlight(self)
     }
@@ -64,15 +65,15 @@ impl Priority {
         let last = self.last.load(Ordering::Relaxed);
         let is_reading = self.reads.load(Ordering::Relaxed) > 0
             || last > 0 && self.now().saturating_sub(last) < MOMENT.as_nanos() as u64;
-        if is_reading { Share::BESIDE_READS } else { Share::ALONE }
+        if is_reading { Share::DURING_READS } else { Share::ALONE }
     }
 
     /// Returns what a thread that writes without a ring may have in flight now. Beside reads it
     /// waits for its permission, which lasts until the guard is dropped.
-    pub(super) fn turn_to_write(&self) -> (Share, Option<MutexGuard<'_, ()>>) {
+    pub(super) fn begin_write(&self) -> (Share, Option<MutexGuard<'_, ()>>) {
         let share = self.share_of_writes();
-        let turn = || self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        (share, (share == Share::BESIDE_READS).then(turn))
+        let lock = || self.write_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        (share, (share == Share::DURING_READS).then(lock))
     }
 }
 
@@ -94,18 +95,18 @@ mod tests {
     fn writes_have_less_while_a_read_is_in_flight_and_a_moment_longer() {
         let priority = Priority::new();
         assert_eq!(priority.share_of_writes(), Share::ALONE);
-        assert!(priority.turn_to_write().1.is_none());
+        assert!(priority.begin_write().1.is_none());
         let (one, other) = (priority.reading(), priority.reading());
         drop(one);
-        assert_eq!(priority.share_of_writes(), Share::BESIDE_READS);
+        assert_eq!(priority.share_of_writes(), Share::DURING_READS);
         std::thread::sleep(2 * MOMENT);
-        assert_eq!(priority.share_of_writes(), Share::BESIDE_READS);
-        let turn = priority.turn_to_write();
-        assert!(priority.turn.try_lock().is_err());
-        drop((turn, other));
+        assert_eq!(priority.share_of_writes(), Share::DURING_READS);
+        let lock = priority.begin_write();
+        assert!(priority.write_lock.try_lock().is_err());
+        drop((lock, other));
         // The next read is expected for a moment.
         let ended = Duration::from_nanos(priority.last.load(Ordering::Relaxed));
-        while priority.share_of_writes() == Share::BESIDE_READS {
+        while priority.share_of_writes() == Share::DURING_READS {
             std::thread::yield_now();
         }
         assert!(priority.began.elapsed() - ended >= MOMENT);

@@ -1,6 +1,6 @@
 //! *Rings*: transfers by io_uring, many at once for one thread.
 //!
-//! A thread that has a batch takes a ring of its own from the pool, keeps it filled until the batch
+//! A thread that has a batch takes a ring of its own from the pool, refills it until the batch
 //! is done, and puts it back. Threads therefore share nothing while they wait, and a batch is done
 //! when its call returns.
 //!
@@ -40,8 +40,8 @@ struct Idle {
     rings: Vec<Ring>,
     /// The fixed buffers that a ring has from the next batch on.
     table: Arc<BufferTable>,
-    /// A file that each ring keeps open while it has transfers in flight.
-    kept_open: Option<Arc<OwnedFd>>,
+    /// A file that each ring has open while it has transfers in flight.
+    held_open: Option<Arc<OwnedFd>>,
 }
 
 /// A ring, with memory for the batches on it.
@@ -50,7 +50,7 @@ pub(super) struct Ring {
     /// The table that it was to have last, and whether it has it.
     table: Arc<BufferTable>,
     has_table: bool,
-    /// Whether the ring keeps a file open.
+    /// Whether the ring has such a file open.
     keeps_open: bool,
     transfers: Vec<Transfer>,
     /// Transfers to submit again, after a short or interrupted one.
@@ -63,7 +63,7 @@ impl RingPool {
         let depth = depth.clamp(1, 4096);
         let table = Arc::default();
         let rings = vec![Ring::new(depth, &table)?];
-        let idle = Mutex::new(Idle { rings, table, kept_open: None });
+        let idle = Mutex::new(Idle { rings, table, held_open: None });
         Ok(RingPool { idle, depth, fixed_transfers: AtomicU64::new(0) })
     }
 
@@ -78,12 +78,12 @@ impl RingPool {
 
     /// Takes a ring; `None` if none is idle and the kernel creates none.
     pub(super) fn take(&self) -> Option<Ring> {
-        let (taken, table, kept_open) = {
+        let (taken, table, held_open) = {
             let mut idle = self.idle();
-            (idle.rings.pop(), Arc::clone(&idle.table), idle.kept_open.clone())
+            (idle.rings.pop(), Arc::clone(&idle.table), idle.held_open.clone())
         };
         let mut ring = taken.or_else(|| Ring::new(self.depth, &Arc::default()).ok())?;
-        ring.keep_open(kept_open.as_deref()).ok()?;
+        ring.keep_open(held_open.as_deref()).ok()?;
         ring.set_table(&table);
         Some(ring)
     }
@@ -98,13 +98,13 @@ impl RingPool {
         idle.rings.push(ring);
     }
 
-    /// Makes each ring keep a file open until none of its transfers is in flight. The kernel
+    /// Makes each ring hold a file open until none of its transfers is in flight. The kernel
     /// completes the transfers of a killed process after the end of the process, and closes the
     /// file only then.
     pub(super) fn keep_open(&self, file: OwnedFd) -> io::Result<()> {
         let mut idle = self.idle();
         idle.rings.iter_mut().try_for_each(|ring| ring.keep_open(Some(&file)))?;
-        idle.kept_open = Some(Arc::new(file));
+        idle.held_open = Some(Arc::new(file));
         Ok(())
     }
 
@@ -241,8 +241,8 @@ impl Ring {
     }
 
     /// Submits and completes the transfers, `depth` at a time, and no more bytes than their `share`
-    /// at the time; short ones go on at multiples of the alignment beside `counts`. Returns, or
-    /// unwinds, when none is in flight. Returns how many used a fixed buffer.
+    /// at the time; short ones go on at multiples of the alignment, counted in `counts`. Returns,
+    /// or unwinds, when none is in flight. Returns how many used a fixed buffer.
     ///
     /// # Safety
     /// The memory of the transfers is valid for their direction until this returns or unwinds, and

@@ -2,9 +2,9 @@
 //!
 //! A device has a bounded number of threads, however many threads use it, and they stay until the
 //! device is dropped: starting a thread takes longer than a short transfer. Transfers wait for them
-//! in a bounded queue, those of all batches in turn. A thread whose batch finds the queue full
+//! in a bounded queue, those of all batches alternately. A thread whose batch finds the queue full
 //! makes the transfer itself, so it waits for the drive, and the queue grows no further. Reads
-//! overtake writes. The workers have a few MiB of writes in flight, which keep a drive busy, and
+//! overtake writes. The workers have a few MiB of writes in flight, which occupy a drive, and
 //! the other workers stay free for reads.
 //!
 //! The thread that has begun a batch works on its events; the workers only transfer.
@@ -137,7 +137,7 @@ impl Job {
     /// Makes the transfer, and passes on its result.
     fn make(self) {
         let Job { run, index, done, .. } = self;
-        // SAFETY: the thread of the batch waits for the result, which is passed on below, and keeps
+        // SAFETY: the thread of the batch waits for the result, which is passed on later, and holds
         // the function and all that it borrows until then.
         let run = unsafe { &*run };
         let result = catch_unwind(AssertUnwindSafe(|| run(index)))

@@ -20,7 +20,8 @@ const HEADER: usize = 128;
 /// Where the owner begins.
 const OF_OWNER: usize = 256;
 
-/// A superblock. There are two copies, written in turns; the one with the higher generation counts.
+/// A superblock. There are two copies, written alternately; the one with the higher generation
+/// counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Superblock {
     /// The version of the format that the block had. It is written as [`VERSION`].

@@ -3,6 +3,16 @@
 //! Each priority has a list of its values, of which the first one goes first: the one used least
 //! recently, or stored first. An entry takes 60 bytes in its slot and two in the table. A value
 //! that has expired is not found any more, and goes before all others.
+//!
+//! # Why this is not the policy of a cache
+//!
+//! A cache's [`History`](kvmem::cache::History) takes some 50 bytes for each value and for each
+//! evicted one that it remembers, and more memory for its orders. A tier has a hundred times as
+//! many values, so its order is two links in the entry. The order must also survive the process: a
+//! checkpoint writes the entries of each list from the first to the last, and the journal has the
+//! uses since. Scans do not reach a tier that stores a value at its
+//! [second eviction](crate::Admission::SecondEviction): the filter of keys is the tier's list of
+//! ghosts. Without it, the policy of the cache has seen the uses of every value that arrives here.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,7 +1,7 @@
 //! *Scattered values*: the second and later extents of values that have several.
 //!
 //! Nearly all values have one extent, which their [slot](super::slots) has. The others are in a
-//! table beside the slots, which takes no memory while there are none.
+//! table apart from the slots, which takes no memory while there are none.
 
 use std::hash::RandomState;
 

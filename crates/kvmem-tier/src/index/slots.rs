@@ -5,11 +5,11 @@
 //!
 //! Three fields are shorter than in the file. A length has 48 bits, since a value has less than
 //! 2^32 blocks. Of a range's handle the lower half differs between ranges of one allocator. Of the
-//! number of a change the lower half is kept: the upper half is that of the highest number, or one
-//! less. An entry that is older than 2^32 changes gets a higher number than it had, which is still
-//! lower than that of any later change: the order of an entry and its removal stays. That holds for
-//! a checkpoint that is written in pieces, too: the number that an entry has in a piece is at most
-//! that of the last change before the piece was copied, and its removal comes later.
+//! number of a change the slot has the lower half: the upper half is that of the highest number, or
+//! one less. An entry that is older than 2^32 changes gets a higher number than it had, which is
+//! still lower than that of any later change: the order of an entry and its removal stays. That
+//! holds for a checkpoint that is written in pieces, too: the number that an entry has in a piece
+//! is at most that of the last change before the piece was copied, and its removal comes later.
 
 use kvmem::offset::RawHandle;
 

@@ -2,7 +2,8 @@
 //!
 //! A table of chains that grows by one bucket at a time (*linear hashing*; Litwin 1980), so that it
 //! is never copied and is always as full as it may be: two entries a bucket, which makes two bytes
-//! an entry and one more hop for half of the look-ups. Both are little beside a read of a disk.
+//! an entry and one more hop for half of the look-ups. Both are little compared with a read of a
+//! disk.
 
 use super::slots::{NIL, Slots};
 use crate::format::Digest;

@@ -11,8 +11,8 @@ use crate::tier::DiskTier;
 use crate::tier_set::TierSet;
 
 /// Returns a function that publishes the figures of a tier, under the label `tier`: for
-/// [`Exporter::also`](kvmem::pool::observe::Exporter::also). It keeps the tier open. A call takes
-/// the lock of the tier's index for some nanoseconds.
+/// [`Exporter::also`](kvmem::pool::observe::Exporter::also). It holds a reference to the tier. A
+/// call takes the lock of the tier's index for some nanoseconds.
 pub fn publisher<D: Device + 'static>(
     name: &str,
     tier: &Arc<DiskTier<D>>,
@@ -23,8 +23,8 @@ pub fn publisher<D: Device + 'static>(
 
 /// Returns a function that publishes the figures of each tier of a set, under the labels `tier` and
 /// `file`: for [`Exporter::also`](kvmem::pool::observe::Exporter::also). `files` names them in the
-/// order of [`TierSet::in_path_order`]; a tier beyond them has its number. It keeps the set open.
-/// A call takes the lock of each index for some nanoseconds.
+/// order of [`TierSet::in_path_order`]; a tier beyond them has its number. It holds a reference to
+/// the set. A call takes the lock of each index for some nanoseconds.
 pub fn set_publisher<D: Device + 'static>(
     name: &str,
     files: &[&str],

@@ -13,7 +13,7 @@ use crate::device::AlignedBuffer;
 use crate::format::BLOCK;
 
 /// The most bytes, and the most buffers, that are cached.
-const MAX_KEPT: usize = 32 << 20;
+const MAX_RETAINED: usize = 32 << 20;
 const MAX_BUFFERS: usize = 256;
 
 /// Returns how many bytes of `value` the device can transfer in place, if memory and lengths have
@@ -34,17 +34,17 @@ pub(super) fn blocks_of_rest(in_place: &[u8], rest: &[u8]) -> usize {
 
 /// Bounce buffers that are not in use.
 #[derive(Default)]
-pub(super) struct BounceBuffers(Mutex<Kept>);
+pub(super) struct BounceBuffers(Mutex<RetainedMemory>);
 
 #[derive(Default)]
-struct Kept {
+struct RetainedMemory {
     /// The one that was used last is behind all others.
     buffers: VecDeque<AlignedBuffer>,
     bytes: usize,
 }
 
 impl BounceBuffers {
-    fn spare(&self) -> std::sync::MutexGuard<'_, Kept> {
+    fn spare(&self) -> std::sync::MutexGuard<'_, RetainedMemory> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -83,7 +83,7 @@ impl BounceBuffers {
         let mut spare = self.spare();
         spare.bytes += buffer.len();
         spare.buffers.push_back(buffer);
-        while spare.bytes > MAX_KEPT || spare.buffers.len() > MAX_BUFFERS {
+        while spare.bytes > MAX_RETAINED || spare.buffers.len() > MAX_BUFFERS {
             let Some(oldest) = spare.buffers.pop_front() else { return };
             spare.bytes -= oldest.len();
         }
@@ -168,15 +168,15 @@ mod tests {
     }
 
     #[test]
-    fn no_more_than_some_memory_is_kept() {
+    fn no_more_than_some_memory_is_retained() {
         let buffers = BounceBuffers::default();
         let many: Vec<_> = (0..MAX_BUFFERS + 10).map(|_| buffers.take(1)).collect();
         drop(many);
         assert_eq!(buffers.spare().buffers.len(), MAX_BUFFERS);
-        drop(buffers.take(MAX_KEPT / BLOCK));
-        let figures = |spare: &Kept| (spare.bytes, spare.buffers.len());
-        assert_eq!(figures(&buffers.spare()), (MAX_KEPT, 1));
-        drop(buffers.take(MAX_KEPT / BLOCK + 1));
+        drop(buffers.take(MAX_RETAINED / BLOCK));
+        let figures = |spare: &RetainedMemory| (spare.bytes, spare.buffers.len());
+        assert_eq!(figures(&buffers.spare()), (MAX_RETAINED, 1));
+        drop(buffers.take(MAX_RETAINED / BLOCK + 1));
         assert_eq!(buffers.spare().bytes, 0);
     }
 }

@@ -43,8 +43,8 @@
 //! # When the changes are too many
 //!
 //! If more changes come than the other journal has room for, such as those of a call that removes
-//! everything, the checkpoint is given up. A *snapshot* takes its place: the entries of one moment,
-//! copied at once, with the epoch *n* + 1 and no changes behind them.
+//! everything, the checkpoint is abandoned. A *snapshot* takes its place: the entries of one
+//! moment, copied at once, with the epoch *n* + 1 and no changes behind them.
 
 use std::mem::take;
 use std::time::{Duration, Instant};
@@ -248,7 +248,7 @@ impl<D: Device> DiskTier<D> {
     }
 
     /// Makes `superblock` the valid one, whose checkpoint and first `next_block` blocks of the
-    /// journal have all changes below `position`. `recent` are the keys of these blocks.
+    /// journal have all changes before `position`. `recent` are the keys of these blocks.
     fn switch(
         &self,
         journal: &mut Journal,
@@ -393,7 +393,7 @@ mod tests {
         assert_eq!(tier.remove(&[b"skip"]).unwrap(), 1);
     }
 
-    /// The index keeps the lower 32 bits of a number. Entries get higher ones when these bits wrap,
+    /// The index has the lower 32 bits of a number. Entries get higher ones when these bits wrap,
     /// and are removed and replaced before, while and after a checkpoint is written. The process
     /// ends at any moment.
     #[test]

@@ -129,7 +129,7 @@ impl TierError {
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The value is longer than the tier, or its length is not below 2^32 blocks.
+    /// The value is longer than the tier, or as long as 2^32 blocks.
     #[error("the value has {len} bytes, the tier holds values of at most {limit}")]
     TooLarge {
         /// Bytes of the value.

@@ -16,7 +16,7 @@
 //! - No whole block repeats the keys, and the damaged one was durable: no value from before it is
 //!   kept.
 //! - No whole block repeats the keys, and a power cut may have taken the block: the changes were
-//!   not durable, and none of them is made. If it was no power cut, the block may have given the
+//!   not durable, and none of them is made. If it was no power cut, the block may have released the
 //!   blocks of older values to others, so all older values become *unverified*.
 //!
 //! Opening a tier and [inspecting](super::inspect()) one both read it here.

@@ -55,7 +55,7 @@ pub(super) struct Journal {
     pub(super) superblock: Superblock,
     /// The next block of the journal in use.
     pub(super) next_block: u32,
-    /// The position below which all changes are durable.
+    /// All changes before this position are durable.
     pub(super) durable: u64,
     /// The first blocks of the journal in use that are durable, and those that are when the sync
     /// that has begun is complete.
@@ -155,7 +155,7 @@ impl<D: Device> DiskTier<D> {
         }
     }
 
-    /// Returns once all changes below `position` are in the journal: they survive the process.
+    /// Returns once all changes before `position` are in the journal: they survive the process.
     pub(super) fn commit(&self, position: u64) -> Result<(), TierError> {
         self.commit_to(&mut self.journal(), position)
     }
@@ -224,7 +224,7 @@ impl<D: Device> DiskTier<D> {
         Ok(true)
     }
 
-    /// Returns once all changes below `position` are durable, and frees the ranges that wait for
+    /// Returns once all changes before `position` are durable, and frees the ranges that wait for
     /// them.
     pub(super) fn flush(&self, position: u64) -> Result<(), TierError> {
         let mut journal = self.journal();
@@ -252,7 +252,7 @@ impl<D: Device> DiskTier<D> {
         }
     }
 
-    /// Writes the queued changes, until all below `position` are in the journal in use. If it is
+    /// Writes the queued changes, until all before `position` are in the journal in use. If it is
     /// full, a checkpoint has them.
     fn write_queued(&self, journal: &mut Journal, position: u64) -> Result<(), TierError> {
         loop {

@@ -27,11 +27,11 @@ pub enum EvictionOrder {
 #[derive(Clone, Debug, Default)]
 pub struct DiskTierOptions {
     /// Bytes of the file: a new or shorter one becomes as long, with its space allocated. By
-    /// default a file or block device keeps its length.
+    /// default the length of a file or block device does not change.
     pub bytes: Option<u64>,
     /// Transfers that one thread has in flight, at most. By default 32.
     pub depth: Option<u32>,
-    /// The most values that it can hold; fixed when the file is made. The file keeps 260 bytes for
+    /// The most values that it can hold; fixed when the file is made. The file has 260 bytes for
     /// each. By default one for each 32 KiB of the device.
     pub max_entries: Option<u64>,
     /// Bytes of each of the two journals; fixed when the file is made. A checkpoint is written when
@@ -55,7 +55,7 @@ pub struct DiskTierOptions {
     /// second time, or those that a function of the program chooses. Values that a program
     /// [stores](super::DiskTier::store) itself are always written.
     pub admission: Admission,
-    /// Which values a full tier evicts first. The file does not keep it.
+    /// Which values a full tier evicts first. The file does not contain it.
     pub eviction: EvictionOrder,
     /// Limits the bytes that are written per second: of values, journal, checkpoints and
     /// superblocks. An evicted value that comes when they are used up is dropped. Values that a

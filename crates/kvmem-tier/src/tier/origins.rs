@@ -1,11 +1,11 @@
 //! *Origins*: names of values for the caches above a tier.
 //!
 //! A value that a cache has fetched and evicts unchanged is on the disk already. Its length and
-//! checksum do not show that: another value may have the same ones. The cache therefore keeps the
+//! checksum do not show that: another value may have the same ones. The cache therefore stores the
 //! *origin* of a value that it fetches: the number of the tier, and that of the change that stored
 //! the value. As long as the tier has the value of that change under the key, it has these bytes.
 //!
-//! Numbers of changes only grow. The index keeps their lower halves, so an old entry may get a
+//! Numbers of changes only grow. The index has their lower halves, so an old entry may get a
 //! higher number than it had. It is still lower than that of any later change, and thus never one
 //! that another value of the key had.
 

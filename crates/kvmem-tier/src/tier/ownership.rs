@@ -162,7 +162,7 @@ impl<D: Device> DiskTier<D> {
     }
 }
 
-/// Returns random bytes. They keep apart what two files wrote, and the digests of their keys; no
+/// Returns random bytes. They distinguish what two files wrote, and the digests of their keys; no
 /// secret depends on them.
 pub(super) fn random() -> [u8; 16] {
     let word = || RandomState::new().hash_one(std::process::id()).to_le_bytes();

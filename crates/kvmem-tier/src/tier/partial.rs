@@ -32,6 +32,6 @@ pub(super) struct Switch {
     /// The blocks of changes in its journal, and the keys of the last ones.
     pub(super) next_block: u32,
     pub(super) recent: RecentKeys,
-    /// It has all changes below.
+    /// It has all changes before this position.
     pub(super) position: u64,
 }

@@ -6,7 +6,7 @@
 //! Each part is therefore written and read back several times, with other bytes each time, and
 //! other ones in each block: a drive that returns another block, or one from before, is noticed.
 //! The device is synced in between. A file without direct I/O is read from the page cache, which
-//! tells nothing about the drive.
+//! says nothing about the drive.
 //!
 //! The journal has no change that gives a part back, so a checkpoint without the part comes before
 //! its blocks are free.

@@ -47,13 +47,13 @@ pub(super) struct State {
     pub(super) queue: VecDeque<Change>,
     /// The position of the first change in the queue: all before it are in the journal.
     pub(super) written: u64,
-    /// Ranges that are free once all changes below a position are durable, with their blocks.
+    /// Ranges that are free once all changes before a position are durable, with their blocks.
     retired: VecDeque<(u64, u32, RawHandle)>,
     /// The blocks of these ranges together.
     retired_blocks: u64,
     /// Values were evicted ahead: their ranges are needed before long.
     pub(super) sync_wanted: bool,
-    /// The position below which all changes are durable when the sync that has begun is complete.
+    /// All changes before this position are durable when the sync that has begun is complete.
     pub(super) syncing: Option<u64>,
     /// Uses since the queue was last written for the sake of uses.
     pub(super) uses: Uses,
@@ -271,7 +271,7 @@ impl State {
         self.retired.push_back((self.position(), blocks, range));
     }
 
-    /// Returns the next range that is free when all changes below `durable` are.
+    /// Returns the next range that is free when all changes before `durable` are.
     pub(super) fn next_free(&mut self, durable: u64) -> Option<RawHandle> {
         let &(position, blocks, range) = self.retired.front()?;
         if position > durable {
@@ -311,7 +311,7 @@ impl State {
         self.window = Some(Window { changes: Vec::new(), has_overflowed: true });
     }
 
-    /// Ends the window. Returns the changes that are in it still; `None` if it was given up.
+    /// Ends the window. Returns the changes that are in it still; `None` if it was abandoned.
     pub(super) fn end_window(&mut self) -> Option<Vec<Change>> {
         let window = self.window.take().filter(|window| !window.has_overflowed)?;
         Some(window.changes)

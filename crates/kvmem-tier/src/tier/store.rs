@@ -5,7 +5,7 @@
 //! block follows when all are written.
 //!
 //! A full tier evicts values to make room, and their ranges are free only after a sync, which
-//! takes milliseconds. It therefore keeps a *reserve* of free blocks. When less is free, it evicts
+//! takes milliseconds. It therefore has a *reserve* of free blocks. When less is free, it evicts
 //! as many again, and begins a sync for which no thread waits. A store that finds the reserve used
 //! up waits for that sync, or evicts and syncs itself.
 

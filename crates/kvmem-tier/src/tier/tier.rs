@@ -97,7 +97,8 @@ impl<D: Device> DiskTier<D> {
         admits
     }
 
-    /// Returns what a cache keeps with a value that it has fetched, of the change `number`.
+    /// Returns the mark that a cache stores with a value that it has fetched, of the change
+    /// `number`.
     pub(crate) fn origin(&self, number: u64) -> Option<TierOrigin> {
         self.origins.of(number)
     }

@@ -1,12 +1,9 @@
-//! Checkpoints: what they cost, and whom they keep waiting.
+//! Checkpoints that are written while threads change values, and that a process does not finish.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use kvmem::tier::TierRead;
 use kvmem_testkit::random::Random;
-use kvmem_tier::device::MemoryDevice;
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetched};
 
 use crate::simulated::Disk;

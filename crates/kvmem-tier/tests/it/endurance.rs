@@ -19,7 +19,7 @@ fn written(stats: &TierStats) -> u64 {
     stats.written_bytes + stats.metadata_bytes
 }
 
-/// The superblock has the bytes up to the checkpoint, and the journal tells those after it: nothing
+/// The superblock has the bytes up to the checkpoint, and the journal those after it: nothing
 /// counts twice, and only what an unfinished checkpoint wrote is left out.
 #[test]
 fn what_is_written_adds_up_over_the_lives_of_a_file() {

@@ -4,10 +4,9 @@ use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
 
-use kvmem::tier::TierRead;
 use kvmem_testkit::random::Random;
 use kvmem_tier::format::SuperblockError;
-use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, StoreError, TierError, inspect};
+use kvmem_tier::{DiskTier, DiskTierOptions, StoreError, TierError, inspect};
 
 use crate::simulated::{Disk, kill};
 use crate::store::get;

@@ -114,17 +114,6 @@ fn small_index() -> DiskTierOptions {
     }
 }
 
-#[test]
-fn a_file_has_one_owner() {
-    let file = temp_path("owner");
-    let first = open(&file);
-    let error = DiskTier::open(&file, &sized(8 << 20)).err().unwrap();
-    let message = error.to_string();
-    assert!(message.contains("cannot open") && message.contains("open already"), "{message}");
-    drop(first);
-    open(&file);
-}
-
 /// A file that is cut off beneath a tier loses values; what is left is found, and the process
 /// lives.
 #[test]

@@ -1,10 +1,9 @@
 //! Inspecting and verifying without a change.
 
-use kvmem::tier::TierRead;
 use kvmem_testkit::random::Random;
 use kvmem_tier::format::SuperblockError;
 use kvmem_tier::{
-    Contents, Damage, DiskTier, DiskTierOptions, Fetched, TierError, ValueLengths, inspect, verify,
+    Contents, Damage, DiskTier, DiskTierOptions, TierError, ValueLengths, inspect, verify,
 };
 
 use crate::damage::small;
@@ -97,28 +96,6 @@ fn lengths_and_journal_are_reported() {
 }
 
 #[test]
-fn quarantined_parts_are_reported() {
-    let disk = Disk::new(1 << 20, 1);
-    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
-    tier.store(&[(b"key", &[9; 3 * 4096])]).remove(0).unwrap();
-    tier.checkpoint().unwrap();
-    drop(tier);
-    let mut bytes = disk.bytes();
-    let at = bytes.windows(4096).position(|block| block == [9; 4096]).unwrap();
-    bytes[at] ^= 1;
-    let disk = Disk::holding(bytes);
-    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
-    let mut into = [0; 3 * 4096];
-    assert_eq!(tier.fetch(&mut [TierRead { key: b"key", into: &mut into }]), [Fetched::Damaged]);
-    tier.sync_all().unwrap();
-    drop(tier);
-    let found = contents(&disk);
-    assert_eq!((found.entries.len(), found.quarantined.len()), (0, 1));
-    assert_eq!((found.quarantined[0].blocks, found.quarantined_bytes()), (3, 3 * 4096));
-    assert_eq!(found.free_blocks + 3, found.superblock.layout.data.blocks());
-}
-
-#[test]
 fn each_part_that_is_damaged_is_named() {
     let (bytes, _) = small();
     let layout = contents(&Disk::holding(bytes.clone())).superblock.layout;
@@ -208,23 +185,4 @@ fn long_values_are_verified_piece_by_piece() {
     let damaged = verify(&Disk::holding(bytes), &found, |_| {});
     let named: Vec<u32> = damaged.iter().map(|damaged| damaged.entry.start()).collect();
     assert_eq!(named, [2, 7, 15].map(|value: usize| found.entries[long[value]].start()));
-}
-
-#[test]
-fn a_value_that_cannot_be_read_is_damaged() {
-    let disk = Disk::new(4 << 20, 5);
-    let (tier, _) = DiskTier::on(disk.clone(), &DiskTierOptions::default()).unwrap();
-    for i in 0..50_u32 {
-        tier.store(&[(&i.to_le_bytes(), &[1; 10_000])]).remove(0).unwrap();
-    }
-    drop(tier);
-    let found = contents(&disk);
-    disk.fail_once_in(3);
-    let damaged = verify(&disk, &found, |_| {});
-    assert!(!damaged.is_empty() && damaged.len() < 50);
-    for value in damaged {
-        assert!(value.damage.to_string().starts_with("it cannot be read: "), "{value:?}");
-    }
-    disk.fail_once_in(1);
-    assert!(matches!(inspect(&disk), Err(TierError::Device { call: "read", .. })));
 }

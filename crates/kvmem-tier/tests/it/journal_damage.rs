@@ -164,7 +164,7 @@ fn full_blocks(sync: bool) -> ([u16; 2], OpenReport, DiskTier<Disk>) {
 }
 
 #[test]
-fn nothing_older_is_kept_if_durable_changes_are_not_known() {
+fn nothing_older_is_found_if_durable_changes_are_not_known() {
     let (_, report, tier) = full_blocks(true);
     assert_eq!((report.journal_unknown, report.in_doubt, report.entries), (0, 600, 21));
     assert!((0..600).all(|key| seed_of(&tier, key).is_none()));
@@ -205,7 +205,7 @@ fn blocks_that_the_superblock_counts_are_not_a_torn_end() {
 }
 
 /// Programs of before repeat no keys and say nothing about what is durable. The changes behind a
-/// damaged block are made, and values whose blocks it may have given to others are not quarantined.
+/// damaged block are made, and values whose blocks other values may have got are not quarantined.
 #[test]
 fn a_journal_of_before_is_read_behind_a_damaged_block() {
     let disk = removed_and_used_again();

@@ -24,7 +24,7 @@ const FETCHED: u64 = 64;
 /// How long each of the two is measured, and how often.
 const TIME: Duration = Duration::from_secs(1);
 const ROUNDS: usize = 5;
-/// How many times the p99 of fetches alone that beside stores may be.
+/// The limit of the p99 of fetches during stores, as a multiple of that of fetches alone.
 const TIMES_ALONE: u32 = 3;
 
 #[test]
@@ -36,13 +36,13 @@ fn stores_hardly_delay_loads() {
         let device = if engine == Engine::Threads { device.without_rings() } else { device };
         let engine = device.engine();
         let (tier, _) = DiskTier::on(device, &DiskTierOptions::default()).expect("a new file");
-        println!("{engine:?}: p50, p99 and longest of a fetch alone, and beside stores");
+        println!("{engine:?}: p50, p99 and longest of a fetch alone, and during stores");
         let mut p99s = [Vec::new(), Vec::new()];
         for _ in 0..ROUNDS {
-            let stored_alone = store_beside(&tier, || thread::sleep(TIME)).1;
+            let stored_alone = store_during(&tier, || thread::sleep(TIME)).1;
             store_wanted(&tier);
             let alone = fetch_for_a_while(&tier);
-            let (contended, stored) = store_beside(&tier, || fetch_for_a_while(&tier));
+            let (contended, stored) = store_during(&tier, || fetch_for_a_while(&tier));
             println!("{alone:?} {contended:?}; {stored} MB/s stored, alone {stored_alone}");
             p99s[0].push(alone[1]);
             p99s[1].push(contended[1]);
@@ -79,7 +79,7 @@ fn fetch_for_a_while(tier: &DiskTier) -> [Duration; 3] {
 }
 
 /// Stores as fast as possible until `work` is done. Returns its result, and the MB/s.
-fn store_beside<R>(tier: &DiskTier, work: impl FnOnce() -> R) -> (R, u64) {
+fn store_during<R>(tier: &DiskTier, work: impl FnOnce() -> R) -> (R, u64) {
     /// Ends the other thread, by a panic too.
     struct Ends<'a>(&'a AtomicBool);
     impl Drop for Ends<'_> {

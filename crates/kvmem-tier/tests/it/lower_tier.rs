@@ -6,7 +6,6 @@ use kvmem::arena::PageSize;
 use kvmem::cache::KvCache;
 use kvmem::pool::Pool;
 use kvmem::tier::{Tier, WriteBehind};
-use kvmem_testkit::random::Random;
 use kvmem_tier::{Admission, DiskTier, DiskTierOptions};
 
 use crate::simulated::Disk;
@@ -24,49 +23,6 @@ fn cache(disk: &Disk) -> (Arc<DiskTier<Disk>>, KvCache<u64>) {
 fn value(key: u64, version: u64) -> Vec<u8> {
     let len = 10_000 + (key * 777 % 5000) as usize;
     (key << 32 | version).to_le_bytes().into_iter().cycle().take(len).collect()
-}
-
-/// Threads insert, remove, clear and look up: what is found is never older than what its thread
-/// knows to be the latest.
-#[test]
-fn a_value_that_was_replaced_or_removed_never_comes_back() {
-    let disk = Disk::new(16 << 20, 1);
-    let (_, cache) = cache(&disk);
-    std::thread::scope(|scope| {
-        for thread in 0..4_u64 {
-            let cache = &cache;
-            scope.spawn(move || {
-                let mut random = Random::new(thread);
-                // Each thread has keys of its own, so it knows the latest version.
-                let mut latest = [None; 40];
-                for version in 1..=400 {
-                    let i = random.below(40) as usize;
-                    let key = thread * 40 + i as u64;
-                    match random.below(8) {
-                        0 => {
-                            cache.remove(&key).unwrap();
-                            latest[i] = None;
-                        }
-                        1..4 => {
-                            cache.insert(key, &value(key, version)).unwrap();
-                            latest[i] = Some(version);
-                        }
-                        _ => match (&cache.get_batch(&[key])[0], latest[i]) {
-                            (None, _) => {}
-                            (Some(found), Some(latest)) => {
-                                assert_eq!(found.bytes(), value(key, latest), "{key}");
-                            }
-                            (Some(_), None) => panic!("{key} was removed"),
-                        },
-                    }
-                }
-            });
-        }
-    });
-    cache.clear().unwrap();
-    let keys: Vec<u64> = (0..160).collect();
-    assert!(cache.get_batch(&keys).iter().all(Option::is_none));
-    cache.check().unwrap();
 }
 
 /// The program chooses by key and value. An older value of a key that it rejects is not found.
@@ -121,35 +77,6 @@ fn a_panic_of_the_policy_leaves_nothing_older() {
     cache.insert(4, &value(4, 0)).unwrap();
     cache.evict_to(0);
     assert_eq!(cache.get_batch(&[4])[0].as_ref().unwrap().bytes(), value(4, 0));
-}
-
-/// Damaged values are misses, and a tier that stores nothing any more gives up older values.
-#[test]
-fn a_failing_disk_is_a_smaller_cache() {
-    let disk = Disk::new(16 << 20, 1);
-    let (tier, cache) = cache(&disk);
-    for key in 0..200 {
-        cache.insert(key, &value(key, 0)).unwrap();
-    }
-    disk.fail_once_in(4);
-    let mut found = 0;
-    for key in 0..200 {
-        if let Some(pinned) = &cache.get_batch(&[key])[0] {
-            assert_eq!(pinned.bytes(), value(key, 0));
-            found += 1;
-        }
-    }
-    assert!((20..200).contains(&found), "{found}");
-    for key in 0..200 {
-        cache.insert(key, &value(key, 1)).unwrap();
-    }
-    disk.fail_once_in(0);
-    for key in 0..200 {
-        if let Some(pinned) = &cache.get_batch(&[key])[0] {
-            assert_eq!(pinned.bytes(), value(key, 1));
-        }
-    }
-    assert!(tier.stats().io_misses > 0);
 }
 
 /// A queue above the tier: values are written in batches, and a restart finds all of them.

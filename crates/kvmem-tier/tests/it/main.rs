@@ -19,6 +19,7 @@ mod ownership;
 mod power_cut;
 mod read_only;
 mod scattered;
+mod seccomp;
 mod simulated;
 mod store;
 mod surroundings;

@@ -1,6 +1,9 @@
 //! Published figures, spans and events.
 
-use std::collections::BTreeMap;
+#[path = "../../../kvmem/tests/it/pool/metrics/memory_recorder.rs"]
+#[allow(dead_code, reason = "the tests of the library use the rest")]
+mod memory_recorder;
+
 use std::fmt::{self, Write as _};
 use std::sync::{Arc, LazyLock, Mutex};
 
@@ -12,90 +15,27 @@ use kvmem::tier::{TierRead, WriteBehind, WriteBehindStats};
 use kvmem_tier::device::MemoryDevice;
 use kvmem_tier::observe::{publisher, queue_publisher, set_publisher};
 use kvmem_tier::{DiskTier, DiskTierOptions, TierSet, TierStats};
-use metrics::{
-    Counter, CounterFn, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, Recorder, SharedString,
-    Unit,
-};
 use tracing::Dispatch;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt as _};
 
+use self::memory_recorder::MemoryRecorder;
 use crate::files::temp_path;
 use crate::simulated::Disk;
 
-/// Keeps what is published, by name and labels.
-#[derive(Clone, Default)]
-struct Kept(Arc<Mutex<BTreeMap<String, f64>>>);
-
-/// One metric of a recorder.
-struct Cell(Kept, String);
-
-impl Cell {
-    fn put(&self, value: f64) {
-        self.0.0.lock().unwrap().insert(self.1.clone(), value);
+/// Compares what was published under these labels with statistics.
+fn check<S: Stats>(published: &MemoryRecorder, stats: &S, labels: &[(&str, &str)]) {
+    for metric in S::metrics() {
+        let labels: Vec<(&str, &str)> = labels.iter().copied().chain(metric.label).collect();
+        let value = published.value(metric.name, &labels);
+        assert_eq!(value, (metric.value)(stats) as f64, "{} {labels:?}", metric.name);
+        assert_eq!(published.kind(metric.name), metric.kind.to_string(), "{}", metric.name);
+        assert_eq!(published.described(metric.name).as_deref(), Some(metric.help));
     }
 }
 
-impl CounterFn for Cell {
-    fn increment(&self, _: u64) {
-        unreachable!("counters are set");
-    }
-
-    fn absolute(&self, value: u64) {
-        self.put(value as f64);
-    }
-}
-
-impl GaugeFn for Cell {
-    fn increment(&self, _: f64) {
-        unreachable!("gauges are set");
-    }
-
-    fn decrement(&self, _: f64) {
-        unreachable!("gauges are set");
-    }
-
-    fn set(&self, value: f64) {
-        self.put(value);
-    }
-}
-
-impl Kept {
-    fn cell(&self, kind: &str, key: &Key) -> Arc<Cell> {
-        let mut name = format!("{kind} {}", key.name());
-        for label in key.labels() {
-            write!(name, " {}={}", label.key(), label.value()).unwrap();
-        }
-        Arc::new(Cell(self.clone(), name))
-    }
-
-    fn describe(&self, name: &KeyName, help: &str) {
-        self.0.lock().unwrap().insert(format!("help {} {help}", name.as_str()), 0.0);
-    }
-}
-
-impl Recorder for Kept {
-    fn describe_counter(&self, name: KeyName, _: Option<Unit>, help: SharedString) {
-        self.describe(&name, &help);
-    }
-
-    fn describe_gauge(&self, name: KeyName, _: Option<Unit>, help: SharedString) {
-        self.describe(&name, &help);
-    }
-
-    // The exporter describes those of pools.
-    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-    fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::from_arc(self.cell("counter", key))
-    }
-
-    fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::from_arc(self.cell("gauge", key))
-    }
-
-    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-        unreachable!("a tier has no histogram");
-    }
+/// Returns the number of series that were published.
+fn series(published: &MemoryRecorder) -> usize {
+    published.names().iter().map(|name| published.of(name).len()).sum()
 }
 
 #[test]
@@ -113,24 +53,17 @@ fn every_figure_is_published_with_its_kind_and_labels() {
     let _ = tier.fetch(&mut [TierRead { key: &[4], into: &mut into }]);
     assert!(tier.checkpoint().is_err());
     disk.fail_once_in(0);
-    let (held, stats) = (Kept::default(), tier.stats());
+    let (held, stats) = (MemoryRecorder::default(), tier.stats());
     assert!(stats.read_only && stats.io_misses == 1, "{stats:?}");
     metrics::with_local_recorder(&held, || {
         Exporter::new().also(publisher("kv", &tier)).publish();
     });
-    let held = held.0.lock().unwrap();
-    for metric in TierStats::metrics() {
-        let label = metric.label.map_or(String::new(), |(key, value)| format!(" {key}={value}"));
-        let name = format!("{} {} tier=kv{label}", metric.kind, metric.name);
-        assert_eq!(held.get(&name), Some(&((metric.value)(&stats) as f64)), "{name} in {held:?}");
-        assert!(held.contains_key(&format!("help {} {}", metric.name, metric.help)), "{name}");
-    }
-    let figures = held.keys().filter(|name| !name.starts_with("help")).count();
-    assert_eq!(figures, TierStats::metrics().count(), "{held:?}");
-    let value = |name: &str| held[name];
-    assert_eq!(value("gauge kvmem_tier_read_only tier=kv"), 1.0);
-    assert_eq!(value("counter kvmem_tier_misses_total tier=kv kind=io"), 1.0);
-    assert_eq!(value("gauge kvmem_tier_entries tier=kv"), 19.0);
+    check(&held, &stats, &[("tier", "kv")]);
+    assert_eq!(series(&held), TierStats::metrics().count());
+    let value = |name, labels| held.value(name, labels);
+    assert_eq!(value("kvmem_tier_read_only", &[]), 1.0);
+    assert_eq!(value("kvmem_tier_misses_total", &[("kind", "io")]), 1.0);
+    assert_eq!(value("kvmem_tier_entries", &[]), 19.0);
 }
 
 #[test]
@@ -143,28 +76,22 @@ fn each_file_of_a_set_has_its_own_figures() {
     for key in 0..90_u8 {
         set.store(&[(&[key], &[key; 5000])]).remove(0).unwrap();
     }
-    let held = Kept::default();
+    let held = MemoryRecorder::default();
     metrics::with_local_recorder(&held, || {
         let files = ["/mnt/nvme0/kv", "/mnt/nvme1/kv"];
         Exporter::new().also(set_publisher("kv", &files, &set)).publish();
     });
-    let held = held.0.lock().unwrap();
     let files = ["/mnt/nvme0/kv", "/mnt/nvme1/kv", "2"];
     let mut entries = 0.0;
     for (file, tier) in files.into_iter().zip(set.in_path_order()) {
-        let stats = tier.stats();
-        for metric in TierStats::metrics() {
-            let label = metric.label.map_or(String::new(), |(key, name)| format!(" {key}={name}"));
-            let name = format!("{} {} tier=kv file={file}{label}", metric.kind, metric.name);
-            assert_eq!(held.get(&name), Some(&((metric.value)(&stats) as f64)), "{name}");
-        }
-        let held = held[&format!("gauge kvmem_tier_entries tier=kv file={file}")];
-        assert!(held > 0.0, "{file}");
-        entries += held;
+        let labels = [("tier", "kv"), ("file", file)];
+        check(&held, &tier.stats(), &labels);
+        let of_file = held.value("kvmem_tier_entries", &labels);
+        assert!(of_file > 0.0, "{file}");
+        entries += of_file;
     }
     assert_eq!(entries, 90.0);
-    let figures = held.keys().filter(|name| !name.starts_with("help")).count();
-    assert_eq!(figures, 3 * TierStats::metrics().count());
+    assert_eq!(series(&held), 3 * TierStats::metrics().count());
 }
 
 #[test]
@@ -179,20 +106,15 @@ fn the_figures_of_a_queue_are_published() {
         cache.insert(key, &[key as u8; 20_000]).unwrap();
     }
     behind.flush();
-    let (held, stats) = (Kept::default(), behind.stats());
+    let (held, stats) = (MemoryRecorder::default(), behind.stats());
     metrics::with_local_recorder(&held, || {
         let behind = Arc::clone(&behind);
         Exporter::new().also(queue_publisher("kv", move || behind.stats())).publish();
     });
-    let held = held.0.lock().unwrap();
-    for metric in WriteBehindStats::metrics() {
-        let label = metric.label.map_or(String::new(), |(key, name)| format!(" {key}={name}"));
-        let name = format!("{} {} tier=kv{label}", metric.kind, metric.name);
-        assert_eq!(held.get(&name), Some(&((metric.value)(&stats) as f64)), "{name}");
-    }
-    assert!(held["counter kvmem_tier_queue_written_total tier=kv"] > 40.0, "{held:?}");
-    assert!(held["gauge kvmem_tier_queue_max_bytes tier=kv"] >= 20_000.0, "{held:?}");
-    assert_eq!(held["gauge kvmem_tier_queue_values tier=kv"], 0.0);
+    check(&held, &stats, &[("tier", "kv")]);
+    let value = |name: &str| held.value(&format!("kvmem_tier_queue_{name}"), &[]);
+    assert!(value("written_total") > 40.0 && value("max_bytes") >= 20_000.0);
+    assert_eq!(value("values"), 0.0);
 }
 
 /// The tables in the code and those in the documentation are the same.
@@ -203,7 +125,7 @@ fn the_tables_match_the_documentation() {
     assert_eq!(documented, [rows::<TierStats>("–"), rows::<WriteBehindStats>("–")].concat());
 }
 
-/// Keeps the names of spans and the texts of events.
+/// Collects the names of spans and the texts of events.
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<String>>);
 

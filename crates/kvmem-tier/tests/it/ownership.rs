@@ -1,4 +1,4 @@
-//! Two processes with one tier: the kernel tells those of one host apart, the superblocks all.
+//! Two processes with one tier: the kernel distinguishes those of one host, the superblocks all.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -235,7 +235,7 @@ fn a_value_is_stored_whole_or_not_at_all() {
     let (tier, _) = fragmented(&disk);
     let before = tier.stats().used;
     let data = inspect(&disk).unwrap().contents.unwrap().superblock.layout.data;
-    // Each free block in turn.
+    // Each free block fails once.
     for block in (1..21).step_by(2) {
         let at = data.start + block * BLOCK as u64;
         disk.fail_at(at..at + 1, libc::ENOSPC);

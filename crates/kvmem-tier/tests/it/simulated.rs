@@ -335,7 +335,7 @@ impl Device for Disk {
         self.platter().shared
     }
 
-    /// Writes them in their order, in turns with the caller's work.
+    /// Writes them in their order, alternately with the caller's work.
     fn write(&self, batch: &[Write<'_>], meanwhile: &mut dyn FnMut(usize)) -> Vec<io::Result<()>> {
         let mut results = Vec::new();
         for (index, write) in batch.iter().enumerate() {

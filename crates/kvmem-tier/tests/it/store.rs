@@ -121,7 +121,7 @@ fn what_cannot_be_stored_has_a_reason() {
     put(&tier, b"whole", &long[..capacity as usize]);
     put(&tier, b"small", b"small");
     assert_eq!(get(&tier, b"whole"), None);
-    // Two values of one call that do not fit together: the first one keeps its place.
+    // Two values of one call that do not fit together: the first one stays.
     let results = tier.store(&[(b"a", &long[..capacity as usize]), (b"b", b"b")]);
     assert!(results[0].is_ok() && matches!(results[1], Err(StoreError::NoRoom { len: 1 })));
 }

@@ -17,6 +17,7 @@ use kvmem_tier::device::{Device, Engine, FileDevice};
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetched, StoreError, TierError};
 
 use crate::files::{open, temp_path};
+use crate::seccomp::{check, forbid_rings};
 
 /// The file that the child uses.
 const FILE: &str = "KVMEM_TEST_CHILD";
@@ -30,7 +31,7 @@ fn child(
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", &format!("surroundings::{name}"), "--nocapture", "--ignored"]);
     command.env(FILE, file);
-    // SAFETY: the closures given here make system calls, and take no lock.
+    // SAFETY: the closures make system calls, and take no lock.
     unsafe { command.pre_exec(prepare) };
     command.output()
 }
@@ -46,37 +47,8 @@ fn file() -> PathBuf {
     std::env::var_os(FILE).unwrap().into()
 }
 
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
 fn bytes(bytes: u64) -> DiskTierOptions {
     DiskTierOptions { bytes: Some(bytes), ..DiskTierOptions::default() }
-}
-
-/// Forbids `io_uring_setup`, as the default profile of container engines does.
-fn forbid_rings(errno: i32) -> io::Result<()> {
-    const fn statement(code: u32, jt: u8, jf: u8, k: u32) -> libc::sock_filter {
-        libc::sock_filter { code: code as u16, jt, jf, k }
-    }
-    let mut program = [
-        // The number of the call is the first field of `struct seccomp_data`.
-        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        statement(
-            libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
-            0,
-            1,
-            libc::SYS_io_uring_setup as u32,
-        ),
-        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
-        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
-    // SAFETY: the calls read the program, which lives until they return.
-    unsafe {
-        check(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0))?;
-        check(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const filter))
-    }
 }
 
 #[test]
@@ -311,7 +283,7 @@ fn in_the_child(tier: &DiskTier) {
     assert!(device.sync().is_err() && device.begin_sync().is_err());
 }
 
-/// A child that lives on does not keep the file locked after its parent has closed the tier.
+/// The file is not locked after a process has closed the tier, although a forked child lives on.
 #[test]
 fn a_forked_child_does_not_keep_the_file() {
     let file = temp_path("kept");
