@@ -60,8 +60,8 @@ fn hold(args: &HolderArgs) -> Result<(), Failure> {
         let _ = rustix::process::setsid();
     }
     let path = absolute(&args.socket).map_err(Failure::usage)?;
-    let holder =
-        MemoryHolder::bind(&path, MemoryHolderOptions { idle: args.idle }).map_err(failure)?;
+    let options = MemoryHolderOptions { idle: args.idle, ends_after_use: args.session };
+    let holder = MemoryHolder::bind(&path, options).map_err(failure)?;
     if args.session {
         let _ = io::stdout().write_all(READY.as_bytes());
         let _ = io::stdout().flush();
@@ -155,8 +155,8 @@ impl fmt::Display for RetainedTable {
             let RetainedListed { name, bytes, claimed_by, retained_ms, .. } = retained;
             let bytes = BinaryBytes(*bytes).to_string();
             let user = claimed_by.map_or_else(|| "-".to_owned(), |pid| pid.to_string());
-            let kept_for = HumanDuration(Duration::from_millis(*retained_ms));
-            writeln!(f, "{name:<24} {bytes:>12} {user:>10}  {kept_for}")?;
+            let retained_for = HumanDuration(Duration::from_millis(*retained_ms));
+            writeln!(f, "{name:<24} {bytes:>12} {user:>10}  {retained_for}")?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use super::{MetricsArgs, Policy, ServeMooncake, ServeTier, size};
 #[derive(Clone, Debug, ClapArgs)]
 pub struct ServeArgs {
     /// Size of the memory in bytes, or with a unit: 64GiB, 1TiB (GiB is 2^30 bytes, GB is 10^9, G
-    /// is GiB). Memory that is recovered keeps its own size
+    /// is GiB). Memory that is recovered has its own size
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: u64,
 
@@ -56,7 +56,7 @@ pub struct ServeArgs {
 
     /// No value crosses a multiple of this length, nor is longer: a power of two, or none. A GPU
     /// cannot copy a value that lies in two of the pieces in which it registers the memory, which
-    /// are 1 GiB long, or as long as the boundary if that is longer. Memory that is recovered keeps
+    /// are 1 GiB long, or as long as the boundary if that is longer. Memory that is recovered has
     /// its boundary
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = boundary)]
     pub boundary: u64,
@@ -65,7 +65,7 @@ pub struct ServeArgs {
     #[arg(long, value_enum, default_value = "lru")]
     pub policy: Policy,
 
-    /// After this time without a message, the reservations of a client are lost: a number with ms,
+    /// After this time without a message, the reservations of a client end: a number with ms,
     /// s, min or h
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub lease: Duration,
@@ -75,26 +75,26 @@ pub struct ServeArgs {
     pub reclaim_pins: bool,
 
     /// Let members of this group use all namespaces without a --namespace of their own: a name of
-    /// /etc/group, or a number. With :ro they only read, which the kernel enforces. May be given
-    /// several times. Without it, --namespace and --operator, only this user may connect, and not
+    /// /etc/group, or a number. With :ro they only read, which the kernel enforces. May be
+    /// repeated. Without it, --namespace and --operator, only this user may connect, and not
     /// root
     #[arg(long = "allow-group", value_name = "GROUP[:ro]")]
     pub allow_groups: Vec<GroupRule>,
 
     /// Let this user, or the members of this group, use namespace NAME, and close it to all others:
-    /// names of /etc/passwd and /etc/group, or numbers. With :ro they only read. May be given
-    /// several times, also for one NAME. A client that may write in one namespace can write to all
+    /// names of /etc/passwd and /etc/group, or numbers. With :ro they only read. May be
+    /// repeated, also for one NAME. A client that may write in one namespace can write to all
     /// bytes of the memory: tenants that do not trust each other have servers of their own
     #[arg(long = "namespace", value_name = "NAME=USER|@GROUP[:ro]")]
     pub namespaces: Vec<NamespaceAccess>,
 
     /// Let this user, besides this server's own, list, evict, drop and reclaim, without the quota
     /// of a user: a name of /etc/passwd, or a number. 0 is root, and every process that is root in
-    /// its container. May be given several times
+    /// its container. May be repeated
     #[arg(long = "operator", value_name = "USER")]
     pub operators: Vec<String>,
 
-    /// Limits of a namespace; may be given several times. NAME is empty for clients without a
+    /// Limits of a namespace; may be repeated. NAME is empty for clients without a
     /// namespace, BYTES is a size or `max`; pins and pinned limit the pinned values and their bytes
     #[arg(long = "quota", value_name = "NAME=BYTES[,pins=N][,pinned=BYTES][,share=N]")]
     pub quotas: Vec<NamespaceQuota>,
@@ -120,12 +120,12 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_pinned: Option<u64>,
 
-    /// Put a disk tier below the memory, in a file or on a block device: values that are evicted
+    /// Use a disk tier for the memory, in a file or on a block device: values that are evicted
     /// are found there, also by servers with other memory. A file that is new or shorter becomes
-    /// SIZE bytes long; without SIZE it keeps its length, and a new one has four times the memory.
-    /// Given several times, the files share the values, each on a device of its own. A PATH with
-    /// commas is followed by a comma, also without SIZE. A tier is cleared if a server without it
-    /// has removed or evicted values of the same memory
+    /// SIZE bytes long; without SIZE its length does not change, and a new one has four times the
+    /// memory. Given several times, the files share the values, each on a device of its own. A PATH
+    /// with commas is followed by a comma, also without SIZE. A tier is cleared if a server without
+    /// it has removed or evicted values of the same memory
     #[arg(
         long = "tier", value_name = "disk:PATH[,SIZE]",
         value_parser = OsStringValueParser::new().try_map(ServeTier::parse)
@@ -152,7 +152,7 @@ pub struct ServeArgs {
     #[arg(long, requires = "tiers")]
     pub tier_dsync: bool,
 
-    /// Use a Mooncake cluster as the tier below the memory, or below the disk tier: servers with
+    /// Use a Mooncake cluster as the tier of the memory, or of the disk tier: servers with
     /// one cluster share the values, whose keys must name their contents. OPTIONs: host=ADDRESS of
     /// this machine, peers=NETWORK[+NETWORK…], prefix=NAME of the keys, protocol=tcp, devices=NAME,
     /// metadata=URL, deadline=SECONDS of a call, staging=SIZE of the memory through which values
@@ -192,7 +192,8 @@ pub struct ServeArgs {
     )]
     pub retain: RetainBy,
 
-    /// Start with fresh memory, and keep the memory that an earlier server left under another name
+    /// Start with fresh memory, and retain the memory that an earlier server left under another
+    /// name
     #[arg(long)]
     pub set_aside: bool,
 
@@ -210,7 +211,7 @@ pub struct ServeArgs {
     pub json: Option<PathBuf>,
 }
 
-/// What keeps the memory of a server while it does not run.
+/// The process that retains the memory of a server while it does not run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RetainBy {
     /// A `kvmem holder` at the path of the socket with `.holder` behind it; started if there is
@@ -353,7 +354,6 @@ fn time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a time such as `50us`.
 /// Options of `kvmem holder`.
 #[derive(Clone, Debug, ClapArgs)]
 pub struct HolderArgs {
@@ -366,7 +366,8 @@ pub struct HolderArgs {
     #[arg(long)]
     pub detach: bool,
 
-    /// End the memory holder after this time in which it has held nothing, without a connection
+    /// End the memory holder after this time in which it has held nothing, without a connection.
+    /// One in the background also ends when its server leaves nothing
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = time)]
     pub idle: Duration,
 

@@ -17,16 +17,23 @@ use crate::socket::{self, MAX_DESCRIPTORS, Peer};
 /// The most connections at one time.
 const MAX_HOLDER_CONNECTIONS: usize = 32;
 
+/// The longest time between two looks whether the socket's file still leads to a memory holder
+/// without connections.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
 /// How a memory holder runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryHolderOptions {
-    /// A memory holder that has held nothing, without a connection, for this time ends.
+    /// A memory holder without memory and connections ends after this time.
     pub idle: Duration,
+    /// Whether it ends at once when the last process that claimed a name has left nothing. A server
+    /// that starts a memory holder for itself sets this.
+    pub ends_after_use: bool,
 }
 
 impl Default for MemoryHolderOptions {
     fn default() -> MemoryHolderOptions {
-        MemoryHolderOptions { idle: Duration::from_secs(60) }
+        MemoryHolderOptions { idle: Duration::from_secs(60), ends_after_use: false }
     }
 }
 
@@ -41,6 +48,8 @@ pub struct MemoryHolder {
     retained: RetainedTable,
     connections: Vec<HolderConnection>,
     next_connection: u64,
+    /// Whether a connection that had claimed a name has ended.
+    was_used: bool,
 }
 
 #[derive(Debug)]
@@ -105,11 +114,13 @@ impl MemoryHolder {
             retained: RetainedTable::default(),
             connections: Vec::new(),
             next_connection: 0,
+            was_used: false,
         })
     }
 
-    /// Keeps descriptors until a client stops the memory holder, or until it has been idle for long
-    /// enough.
+    /// Holds descriptors until a client stops the memory holder, or until nothing needs it. Without
+    /// connections it ends when it holds nothing, as the [options](MemoryHolderOptions) say, and
+    /// when its socket's file is gone, because no process can reach the memory any more.
     ///
     /// # Errors
     /// [`MemoryHolderError::System`] if the kernel no longer reports events.
@@ -117,13 +128,20 @@ impl MemoryHolder {
         let mut idle_since = Instant::now();
         let mut buffer = vec![0; MAX_HOLDER_MESSAGE];
         loop {
-            if !self.connections.is_empty() || !self.retained.holds_nothing() {
+            let holds_nothing = self.retained.holds_nothing();
+            let is_alone = self.connections.is_empty();
+            let is_used_up = holds_nothing && self.was_used && self.options.ends_after_use;
+            if is_alone && (is_used_up || !self.is_reachable()) {
+                return Ok(());
+            }
+            if !is_alone || !holds_nothing {
                 idle_since = Instant::now();
             }
             let left = self.options.idle.saturating_sub(idle_since.elapsed());
             if left.is_zero() {
                 return Ok(());
             }
+            let left = if is_alone { left.min(LOOK_EVERY) } else { left };
             let ready = self.wait(left)?;
             // The listener is the last one: its connection has no place among the ready ones.
             for at in (0..self.connections.len()).rev().filter(|at| ready[*at]) {
@@ -174,7 +192,13 @@ impl MemoryHolder {
 
     fn close(&mut self, at: usize) {
         let closed = self.connections.swap_remove(at);
-        self.retained.disclaim(closed.claimant.connection);
+        self.was_used |= self.retained.disclaim(closed.claimant.connection);
+    }
+
+    /// Returns whether the socket's file is the one that this memory holder has made.
+    fn is_reachable(&self) -> bool {
+        let found = std::fs::symlink_metadata(&self.path);
+        found.is_ok_and(|found| (found.dev(), found.ino()) == self.file)
     }
 
     /// Serves one message of a connection.
@@ -233,14 +257,13 @@ impl MemoryHolder {
 impl Drop for MemoryHolder {
     fn drop(&mut self) {
         // Another memory holder may have replaced the file.
-        let is_own = |it: &std::fs::Metadata| (it.dev(), it.ino()) == self.file;
-        if std::fs::symlink_metadata(&self.path).is_ok_and(|found| is_own(&found)) {
+        if self.is_reachable() {
             let _ = std::fs::remove_file(&self.path);
         }
     }
 }
 
-/// Sends an answer. A client that does not read its answers loses its connection.
+/// Sends an answer. The connection of a client that does not read its answers ends.
 fn answer(
     socket: &OwnedFd,
     outcome: &Result<HolderAnswer, MemoryHolderCallError>,

@@ -38,7 +38,7 @@ impl RetainedTable {
         self.0.iter().all(|retained| retained.descriptors.is_empty())
     }
 
-    /// Gives a connection the sole use of a name. Returns the descriptors under it.
+    /// Grants a connection the sole use of a name. Returns the descriptors under it.
     pub(super) fn claim(
         &mut self,
         name: &str,
@@ -52,7 +52,7 @@ impl RetainedTable {
         Ok(borrowed(&self.0[at].descriptors))
     }
 
-    /// Keeps descriptors under a name that has none.
+    /// Puts descriptors under a name that has none.
     pub(super) fn put(
         &mut self,
         name: &str,
@@ -115,12 +115,14 @@ impl RetainedTable {
         Ok(())
     }
 
-    /// Ends the claims of a connection.
-    pub(super) fn disclaim(&mut self, connection: u64) {
+    /// Ends the claims of a connection. Returns whether it had any.
+    pub(super) fn disclaim(&mut self, connection: u64) -> bool {
+        let mut had_any = false;
         for retained in &mut self.0 {
-            retained.claimed_by.take_if(|by| by.connection == connection);
+            had_any |= retained.claimed_by.take_if(|by| by.connection == connection).is_some();
         }
         self.remove_empty();
+        had_any
     }
 
     pub(super) fn list(&self) -> Vec<RetainedListed> {
@@ -208,9 +210,9 @@ mod tests {
             assert_eq!(failed, Err(claimed.clone()));
         }
         assert_eq!(table.list()[0].claimed_by, Some(10));
-        table.disclaim(1);
+        assert!(table.disclaim(1) && !table.disclaim(1));
         assert_eq!(table.claim("node", B).expect("the claim has ended").len(), 2);
-        table.disclaim(2);
+        assert!(table.disclaim(2));
         table.forget("node", A).expect("no claim is left");
         assert!(table.holds_nothing() && table.0.is_empty());
     }
@@ -246,7 +248,7 @@ mod tests {
         }
         let error = MemoryHolderCallError::TooManyNames { limit: MAX_RETAINED };
         assert_eq!(table.claim("one-more", A).map(drop), Err(error));
-        table.disclaim(1);
+        assert!(table.disclaim(1));
         table.claim("one-more", A).expect("claims without descriptors end");
     }
 }

@@ -10,8 +10,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kvmem_node::{
-    ConnectOptions, MAX_RETAINED, MemoryHolder, MemoryHolderCallError, MemoryHolderClient,
-    MemoryHolderError, MemoryHolderOptions, Node, NodeOptions, NodeServer, ServerOptions,
+    MAX_RETAINED, MemoryHolder, MemoryHolderCallError, MemoryHolderClient, MemoryHolderError,
+    MemoryHolderOptions, NodeServer, ServerOptions,
 };
 use rustix::io::Errno;
 use rustix::net::{
@@ -19,7 +19,7 @@ use rustix::net::{
     SocketType, recv, sendmsg, socket,
 };
 
-use crate::support::{Place, Running, connect_with, node};
+use crate::support::{Place, node};
 
 /// A memory holder that runs until it is stopped or idle.
 struct Retention {
@@ -30,8 +30,8 @@ struct Retention {
 impl Retention {
     fn start(place: &Place, idle: Duration) -> Retention {
         let path = place.socket().with_extension("holder");
-        let holder =
-            MemoryHolder::bind(&path, MemoryHolderOptions { idle }).expect("the socket is free");
+        let options = MemoryHolderOptions { idle, ends_after_use: true };
+        let holder = MemoryHolder::bind(&path, options).expect("the socket is free");
         let thread = std::thread::spawn(move || holder.run().expect("poll works"));
         Retention { path, thread: Some(thread) }
     }
@@ -134,7 +134,7 @@ fn descriptors_come_back_from_another_connection() {
 }
 
 #[test]
-fn a_memory_holder_before() {
+fn a_memory_holder_ends_when_it_is_idle() {
     let place = Place::new();
     let retention = Retention::start(&place, Duration::from_millis(50));
     let client = retention.client();
@@ -147,6 +147,31 @@ fn a_memory_holder_before() {
     retention.join();
     assert!(!path.exists(), "the socket goes with the memory holder");
     assert!(matches!(MemoryHolderClient::connect(&path), Err(MemoryHolderError::NoHolder { .. })));
+}
+
+/// The server that used it has ended and left nothing, or the socket's folder is gone.
+#[test]
+fn a_memory_holder_ends_when_nothing_needs_it() {
+    let place = Place::new();
+    let ends = |retention: Retention| {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !retention.thread.as_ref().expect("it runs").is_finished() {
+            assert!(Instant::now() < deadline, "it stays");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        retention.join();
+    };
+    let used = Retention::start(&place, LONG);
+    // A look at the list is no use of it.
+    assert!(used.client().list().expect("a call").is_empty());
+    let client = used.client();
+    assert!(client.claim("node").expect("it is free").is_empty());
+    drop(client);
+    ends(used);
+    let unreachable = Retention::start(&place, Duration::from_millis(50));
+    unreachable.client().put("node", &[file("memory").as_fd()]).expect("it has none");
+    std::fs::remove_file(&unreachable.path).expect("it is there");
+    ends(unreachable);
 }
 
 /// Leaves a socket that nobody answers. A child that another test has just forked has the listener
@@ -300,33 +325,4 @@ fn silent_and_greedy_clients_do_not_stop_others() {
     assert!(client.list().expect("an old connection").is_empty());
     drop(others);
     eventually(|| retention.client().list());
-}
-
-#[test]
-fn a_node_comes_back_from_its_memory_holder() {
-    let place = Place::new();
-    let retention = Retention::start(&place, LONG);
-    let first = retention.client();
-    first.claim("node").expect("it is free");
-    let server = NodeServer::bind(node(1 << 20), &place.socket(), ServerOptions::default());
-    let server = server.expect("the socket is free");
-    let files = server.descriptors().expect("descriptors can be duplicated");
-    first.put("node", &files.each_ref().map(AsFd::as_fd)).expect("it has none");
-    let stopper = server.stopper();
-    let thread = std::thread::spawn(move || server.run().expect("epoll works"));
-    connect_with(&place.socket(), &ConnectOptions::default())
-        .insert("key", b"value")
-        .expect("there is space");
-    stopper.stop();
-    drop((thread.join().expect("no panic"), files, first));
-
-    let second = retention.client();
-    let found = eventually(|| second.claim("node"));
-    let files = found.try_into().expect("three descriptors");
-    let (node, report) = Node::recover(files, NodeOptions::default()).expect("it is whole");
-    assert_eq!((report.values, report.bytes), (1, 5));
-    let _server = Running::start(node, &place.socket(), ServerOptions::default());
-    let client = connect_with(&place.socket(), &ConnectOptions::default());
-    let pins = client.get("key").expect("a call").expect("it was retained");
-    assert_eq!(pins.bytes().expect("it is valid"), b"value");
 }
