@@ -390,7 +390,7 @@ enum kvmem_status
     /// The server has other memory than the one before: all values are gone. Destroy the client,
     /// and connect again.
     KVMEM_ERR_MEMORY_REPLACED = 40,
-    /// The client was silent for longer than the server's lease: the reservation is lost. Release
+    /// The client was silent for longer than the server's lease: the reservation has ended. Release
     /// it.
     KVMEM_ERR_FENCED = 41,
     /// The bytes of the value do not have the checksum that its writer has calculated.

@@ -91,7 +91,7 @@ pub(crate) fn reclaim(args: &ReclaimArgs) -> Result<(), Failure> {
     }
     let reclaimed = client.as_operator().reclaim_pins(pid).map_err(failure)?;
     let values = HumanCount(reclaimed as u64);
-    print(format_args!("process {pid} has lost its pins of {values} value(s)\n"))
+    print(format_args!("{values} value(s) of process {pid} are no longer pinned\n"))
 }
 
 /// The name of a namespace in a table.

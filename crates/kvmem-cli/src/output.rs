@@ -105,7 +105,7 @@ impl JsonSink {
 ///
 /// # Errors
 /// It cannot be written.
-pub fn complete(mut file: OutputFile, content: &str) -> Result<(), Failure> {
+fn complete(mut file: OutputFile, content: &str) -> Result<(), Failure> {
     let written = file.write_all(content.as_bytes()).map_err(|error| file.failed(error));
     written.and_then(|()| file.commit()).map_err(|error| Failure::new(error, 1))
 }

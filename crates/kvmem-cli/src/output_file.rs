@@ -9,7 +9,7 @@
 //! - **Symbolic links** stay: the file at their end is replaced.
 //! - **Mode and owner** are those of the file that is replaced, as far as this process may set
 //!   them. Where the group cannot be restored, the group gets no right that others lack. Further
-//!   hard links of the target keep the old content.
+//!   hard links of the target still lead to the old content.
 //! - **Devices, FIFOs and descriptors** such as `/dev/stdout` cannot be replaced. They are written
 //!   directly.
 //! - **A target that cannot be renamed over**, such as a file mounted into a container or one in a
@@ -126,7 +126,7 @@ impl OutputFiles {
                 self.targets.push((option, target.clone()));
                 let staged = Staged::new(&target, existing.is_some());
                 let (file, staged) = staged.map_err(|source| cannot(option, path, source))?;
-                let target = Some(Target { path: target, existing, staged, is_fresh: false });
+                let target = Some(Target { path: target, existing, staged });
                 OutputFile { option, path: path.to_owned(), file, target }
             }
         };
@@ -163,29 +163,9 @@ struct Target {
     path: PathBuf,
     existing: Option<(File, Rights)>,
     staged: Staged,
-    /// Whether an existing file is kept and the commit fails.
-    is_fresh: bool,
 }
 
 impl OutputFile {
-    /// Opens a file that must not exist yet, for folders that other users write to.
-    ///
-    /// # Errors
-    /// The error of the system.
-    pub fn fresh(path: &Path) -> io::Result<OutputFile> {
-        if fs::symlink_metadata(path).is_ok() {
-            return Err(io::ErrorKind::AlreadyExists.into());
-        }
-        let (file, staged) = Staged::new(path, false)?;
-        let target = Some(Target { path: path.to_owned(), existing: None, staged, is_fresh: true });
-        Ok(OutputFile { option: "--html", path: path.to_owned(), file, target })
-    }
-
-    /// Returns the file's path as the option names it.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
     /// Puts the complete content in the place of the file that the option names.
     ///
     /// # Errors
@@ -223,7 +203,6 @@ impl Target {
         file.sync_data()?;
         let renamed = match &self.staged {
             Staged::OtherFolder => Err(io::ErrorKind::PermissionDenied.into()),
-            _ if self.is_fresh => return self.staged.link(file, &self.path),
             _ => self.staged.rename(file, &self.path),
         };
         match (renamed, &mut self.existing) {

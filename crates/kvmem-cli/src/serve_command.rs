@@ -1,6 +1,6 @@
 //! `kvmem serve`: one pool of KV cache memory for all engines of a host.
 //!
-//! The command finds the process that keeps the memory, recovers what an earlier server left or
+//! The command finds the process that retains the memory, recovers what an earlier server left or
 //! maps fresh memory, gives the files to the retention process, and serves until a signal arrives.
 //! The order matters: the name is claimed before the index is looked at, so that never two servers
 //! write to one index, and the files are retained before the first client can connect.
@@ -147,7 +147,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 }
 
 /// Raises the limit of open files as far as this user may: each client takes some, and a server
-/// that has none left turns clients away.
+/// that has none left rejects clients.
 fn raise_file_limit() {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
@@ -160,16 +160,16 @@ struct Made {
     receipt: Option<Receipt>,
 }
 
-/// Finds the process that keeps the files, and makes a node of what it has, or of fresh memory.
+/// Finds the process that retains the files, and makes a node of what it has, or of fresh memory.
 fn make_retained(
     args: &ServeArgs,
     socket: &Path,
     passed: &mut Passed,
 ) -> Result<(Retention, Made), Failure> {
     let (retention, left) = Retention::begin(args.retain, socket, passed)?;
-    let is_kept = args.retain != RetainBy::None;
+    let is_retained = args.retain != RetainBy::None;
     let is_socket = |file: std::fs::Metadata| file.file_type().is_socket();
-    let had = is_kept
+    let had = is_retained
         && passed.listener.is_none()
         && std::fs::symlink_metadata(socket).is_ok_and(is_socket);
     let made = make(args, &retention, left, socket, had)?;
@@ -238,7 +238,7 @@ fn recover(args: &ServeArgs, files: [OwnedFd; 3], socket: &Path) -> Result<Made,
     if !pages.iter().any(|page: &u64| args.size.checked_next_multiple_of(*page) == Some(bytes)) {
         print_message(format_args!(
             "kvmem: --size {} of {sizes} pages: the memory of the server before has {} and stays; \
-             --fresh drops it, --set-aside keeps it and starts with other memory",
+             --fresh drops it, --set-aside retains it and starts with other memory",
             BinaryBytes(args.size),
             BinaryBytes(bytes)
         ));
@@ -248,7 +248,7 @@ fn recover(args: &ServeArgs, files: [OwnedFd; 3], socket: &Path) -> Result<Made,
 
 fn remedy(socket: &Path) -> String {
     format!(
-        "start with --set-aside to keep it under another name, or with --fresh to drop it ({})",
+        "start with --set-aside to retain it under another name, or with --fresh to drop it ({})",
         shown(socket)
     )
 }

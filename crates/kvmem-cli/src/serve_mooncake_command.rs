@@ -1,8 +1,8 @@
 //! `kvmem serve-mooncake`: starts the program of this name that the Python package installs.
 //!
 //! Mooncake's engine is a Python wheel, so the command that lends memory to it is part of the
-//! Python package. The package installs it as `kvmem-serve-mooncake` beside `kvmem`. The process
-//! becomes that program, so signals and the exit status are the program's own.
+//! Python package. The package installs it as `kvmem-serve-mooncake` in the folder of `kvmem`. The
+//! process becomes that program, so signals and the exit status are the program's own.
 
 use std::env;
 use std::fs;
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &ServeMooncakeArgs) -> Result<(), Failure> {
     let folders = env::split_paths(&path).filter(|folder| folder.is_absolute());
     let Some(program) = find(here.into_iter().chain(folders)) else {
         return Err(Failure::usage(format_args!(
-            "serve-mooncake needs {PROGRAM}, which is neither beside this program nor in an \
+            "serve-mooncake needs {PROGRAM}, which is neither in this program's folder nor in an \
              absolute folder of PATH: it is part of the Python package, which `pip install \
              ./crates/kvmem-python` installs from kvmem's repository"
         )));

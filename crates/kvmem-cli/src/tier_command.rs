@@ -7,8 +7,9 @@ use std::fmt;
 use std::path::Path;
 
 use kvmem_tier::device::{Engine, FileDevice};
-use kvmem_tier::format::{BLOCK, Digest, SuperblockError};
+use kvmem_tier::format::{BLOCK, Digest, Extent, SuperblockError};
 use kvmem_tier::{Contents, Inspection, TierError};
+use serde::Serialize;
 
 use crate::args::{TierArgs, TierCommand};
 use crate::output::Failure;
@@ -49,6 +50,24 @@ fn failure(path: &Path, error: &TierError, exit_status: u8) -> Failure {
 /// Where a value or a part begins in the file, in bytes.
 fn offset(contents: &Contents, block: u32) -> u64 {
     contents.superblock.layout.data.start + u64::from(block) * BLOCK as u64
+}
+
+/// A range of the file.
+#[derive(Debug, Serialize)]
+struct ExtentFigures {
+    /// Where it begins in the file.
+    offset: u64,
+    bytes: u64,
+}
+
+impl ExtentFigures {
+    fn of(contents: &Contents, extents: &[Extent]) -> Vec<ExtentFigures> {
+        let figures = |extent: &Extent| ExtentFigures {
+            offset: offset(contents, extent.start),
+            bytes: u64::from(extent.blocks) * BLOCK as u64,
+        };
+        extents.iter().map(figures).collect()
+    }
 }
 
 /// How the file is reached.

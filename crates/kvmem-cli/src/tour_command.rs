@@ -332,7 +332,7 @@ fn node(printer: &mut Printer, pool_bytes: u64) -> Result<Mismatches, Failure> {
              {}",
             1e3 * node.server_seconds,
             HumanCount(node.found),
-            tally(&node.mismatches, "no call lost, no mismatch")
+            tally(&node.mismatches, "no call failed, no mismatch")
         ),
     )?;
     Ok(node.mismatches.into_iter().map(|it| ("node", it)).collect())

@@ -1,6 +1,6 @@
 #![doc = include_str!("../docs/metrics.md")]
 
-/// Returns a function that publishes the figures of a cluster below a node to the current recorder
+/// Returns a function that publishes the figures of the cluster of a node to the current recorder
 /// of the [`metrics`](https://docs.rs/metrics) facade, under the label `node`: for
 /// [`Exporter::also`](kvmem::pool::observe::Exporter::also).
 #[cfg(feature = "metrics")]

@@ -28,7 +28,7 @@ const REMOVE_AGAIN: Duration = Duration::from_secs(1);
 /// The longest wait for the end of a helper that was requested to end, or killed.
 const END_WAIT: Duration = Duration::from_secs(3);
 
-/// A store of several machines below a cache or a node, reached through a helper process.
+/// The tier of a cache or a node in a store of several machines, reached through a helper process.
 ///
 /// All tiers with one cluster and one prefix share its values, so a key must mean the same in all
 /// of them. Unless the options say that values [replace](ClusterOptions::replaces) others, keys
@@ -97,10 +97,10 @@ impl Batch {
         self.positions.push(place);
     }
 
-    fn retain(&mut self, mut keeps: impl FnMut(&CallItem, usize) -> bool) {
+    fn retain(&mut self, mut stays: impl FnMut(&CallItem, usize) -> bool) {
         let all = std::mem::take(self);
         for ((item, range), place) in all.items.into_iter().zip(all.ranges).zip(all.positions) {
-            if keeps(&item, place) {
+            if stays(&item, place) {
                 self.items.push(item);
                 self.ranges.push(range);
                 self.positions.push(place);
@@ -522,7 +522,7 @@ impl Supervised {
                 pause = self.options.first_pause;
             }
             report(&format!(
-                "the cluster below is away: {why}; the next attempt is in {:.1} s",
+                "the cluster does not answer: {why}; the next attempt is in {:.1} s",
                 pause.as_secs_f64()
             ));
             let calls = self.calls();
@@ -566,9 +566,9 @@ impl Supervised {
                         drop(calls);
                         self.changed.notify_all();
                         match (was, is) {
-                            (false, true) => report("the cluster below works"),
+                            (false, true) => report("the cluster works"),
                             (true, false) => {
-                                report("the cluster below is away: its master does not answer");
+                                report("the cluster does not answer: its master is not reachable");
                             }
                             _ => {}
                         }

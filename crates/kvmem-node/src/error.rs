@@ -77,7 +77,7 @@ pub enum BadIndex {
         /// The bytes of the words of all sessions.
         expected: u64,
     },
-    /// The session file is not the one of the index: no server could tell which clients live.
+    /// The session file is not the one of the index: no server could determine which clients live.
     #[error("the index belongs to session file {expected_id}, and the session file is {got_id}")]
     OtherSessionFile {
         /// The inode number in the header.
@@ -157,7 +157,7 @@ pub enum NodeError {
     /// The options name users or groups that are not possible.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// The tier below cannot be used.
+    /// The tier cannot be used.
     #[error("the tier cannot remove values that were removed before: its journal is broken")]
     Tier,
     /// Another server listens on the socket.
@@ -233,8 +233,8 @@ pub enum CallError {
         /// The generation.
         generation: u32,
     },
-    /// The session did not answer for longer than its lease: its reservations are lost.
-    #[error("the reservation is lost: the client was silent for longer than its lease")]
+    /// The session did not answer for longer than its lease: its reservations have ended.
+    #[error("the reservation has ended: the client was silent for longer than its lease")]
     Fenced,
     /// The namespace, the session or the user would exceed a limit.
     #[error("{what} would be {value}, and the limit is {limit}: {}", what.remedy())]
@@ -256,8 +256,8 @@ pub enum CallError {
     )]
     NotOperator,
     /// The first message of a connection must be the greeting, and no other one may be. Rings are
-    /// given once.
-    #[error("the connection was not greeted, or greeted or given rings twice")]
+    /// passed once.
+    #[error("the connection was not greeted, or greeted or passed rings twice")]
     Greeting,
     /// The client speaks another version of the protocol.
     #[error(
@@ -286,7 +286,7 @@ pub enum CallError {
         /// The limit.
         limit: usize,
     },
-    /// A tier keeps digests of keys, and does not know those of a namespace.
+    /// A tier has digests of keys, and does not know those of a namespace.
     #[error("the tier cannot remove the values of one namespace: remove those of all")]
     NamespaceInTier,
     /// The message cannot be decoded.

@@ -217,8 +217,8 @@ pub(crate) fn peer_uid(socket: impl AsFd) -> Result<u32, Errno> {
 }
 
 /// Returns the number, the user and the group of the process that has connected. The number is 0,
-/// which the types of `rustix` exclude, if the process is in a PID namespace that is not below this
-/// one's.
+/// which the types of `rustix` exclude, if the process is in a PID namespace that is no descendant
+/// of this one's.
 fn credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred, Errno> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -243,7 +243,7 @@ fn credentials(socket: BorrowedFd<'_>) -> Result<libc::ucred, Errno> {
 const MAX_GROUPS: usize = 65_536;
 
 /// Returns the supplementary groups of the process that has connected, as they were then. None if
-/// the kernel does not tell: it does since Linux 4.13.
+/// the kernel does not report it: it does since Linux 4.13.
 fn supplementary_groups(socket: BorrowedFd<'_>) -> Vec<u32> {
     let mut groups = vec![0_u32; 32];
     loop {

@@ -75,7 +75,7 @@ def test_values_are_stored_and_read(tier: ClusterTier, folder: Path) -> None:
     stats = tier.stats()
     assert (stats.state, stats.stored, stats.dropped, stats.corrupt) == ("working", 6, 2, 0)
     assert stats.fetched == 4 and stats.fetched_bytes == 10_015 and stats.starts == 1
-    assert stats.last_report == "the cluster below works"
+    assert stats.last_report == "the cluster works"
     tier.clear()
     assert not list(folder.iterdir()) and tier.ask(values) == [None] * 4
     assert "6 stored, 4 fetched" in repr(tier)

@@ -65,7 +65,8 @@ impl Tier for CountingTier {
         let state = self.called("fetch");
         let fetch = |read: &mut TierRead<'_>| {
             let (value, hints) = state.values.get(read.key)?;
-            read.into.copy_from_slice(value);
+            // Another thread may have replaced the value since the caller looked it up.
+            (value.len() == read.into.len()).then(|| read.into.copy_from_slice(value))?;
             Some(TierHit { hints: *hints, ..TierHit::default() })
         };
         reads.iter_mut().map(fetch).collect()

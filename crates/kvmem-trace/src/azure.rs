@@ -8,12 +8,12 @@
 //! The header names the columns, in any order; further columns are ignored. A time has a fraction
 //! of any length, and `Z` or an offset such as `+00:00`; a plain number counts seconds. The files
 //! have no hashes: every request gets blocks of its own, `ContextTokens` over 64 tokens, rounded
-//! up. They tell sizes, and nothing about reuse.
+//! up. They have sizes, and nothing about reuse.
 
 use super::text::TraceLines;
 use super::{Request, TraceError};
 
-/// Tokens of a block, unless another number is given.
+/// Tokens of a block by default.
 pub const BLOCK_TOKENS: u64 = 64;
 
 const TIMESTAMP: &str = "TIMESTAMP";

@@ -88,7 +88,7 @@ pub enum TraceError {
     /// Some sessions have hash ids of their own, and others share theirs.
     #[error(
         "{}:{line}: hash_id_scope is {scope:?}, unlike that of the sessions before it: local and \
-         global ids cannot be told apart; read them as two traces",
+         global ids cannot be distinguished; read them as two traces",
         shown(.path)
     )]
     MixedScopes {

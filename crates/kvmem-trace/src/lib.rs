@@ -9,9 +9,9 @@
 //! | [`azure`] | a CSV file, one request a line | none: each request has blocks of its own |
 //!
 //! A [`Trace`] yields [`Request`]s whose ids are comparable throughout. The format follows from the
-//! first bytes, unless it is given. A trace is streamed: no more is in memory than a line, or the
-//! sessions that run at one time. [`reuse`] computes the hit rates of a trace for all sizes of a
-//! pool. [`escape`] makes text from files safe to print.
+//! first bytes, unless the caller names it. A trace is streamed: no more is in memory than a line,
+//! or the sessions that run at one time. [`reuse`] computes the hit rates of a trace for all sizes
+//! of a pool. [`escape`] makes text from files safe to print.
 //!
 //! ```
 //! use std::io::Cursor;
@@ -90,7 +90,7 @@ pub struct TraceOptions {
     pub sessions: u32,
 }
 
-/// Sessions that run at one time, unless another number is given.
+/// Sessions that run at one time, by default.
 pub const SESSIONS: u32 = 50;
 
 impl Default for TraceOptions {
@@ -202,7 +202,7 @@ impl Trace {
         TraceFile::open(path, options.sessions)?.requests(options)
     }
 
-    /// Reads requests from `stream`; `path` names the trace in errors. Without a given format the
+    /// Reads requests from `stream`; `path` names the trace in errors. Without a format the
     /// first bytes are read.
     ///
     /// # Errors

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use kvmem::arena::ByteSize;
 use thiserror::Error;
 
-/// A Mooncake cluster below the memory.
+/// A Mooncake cluster as the tier of the memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServeMooncake {
     /// The address of the master, as HOST:PORT.

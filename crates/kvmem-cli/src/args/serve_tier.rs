@@ -8,13 +8,13 @@ use kvmem::arena::ByteSize;
 use kvmem_trace::escape::shown;
 use thiserror::Error;
 
-/// A file or block device that holds values below the memory.
+/// A file or block device that holds values that memory has no room for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServeTier {
     /// The file or block device.
     pub path: PathBuf,
-    /// The bytes of the file; `None`: a file keeps its length, and a new one has four times the
-    /// memory.
+    /// The bytes of the file; `None`: the length of a file does not change, and a new one has four
+    /// times the memory.
     pub bytes: Option<u64>,
 }
 

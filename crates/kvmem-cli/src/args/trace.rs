@@ -9,7 +9,7 @@ use crate::workload::model::{BlockLayout, LayoutError, Model};
 use kvmem_trace::session::BLOCK_TOKENS_MAX;
 use kvmem_trace::{SESSIONS, TraceFormat, TraceOptions};
 
-/// Tokens of a page, unless another number is given.
+/// Tokens of a page by default.
 const PAGE_TOKENS: u64 = 64;
 
 /// How a trace is read.

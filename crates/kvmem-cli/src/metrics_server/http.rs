@@ -254,7 +254,7 @@ impl Connection {
     }
 }
 
-/// Answers a request, given its head.
+/// Answers a request with this head.
 fn respond(head: &[u8], answers: &mut Answers) -> Vec<u8> {
     let line =
         head.split(|byte| *byte == b'\r').next().and_then(|line| std::str::from_utf8(line).ok());

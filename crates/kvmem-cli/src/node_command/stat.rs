@@ -135,7 +135,7 @@ impl fmt::Display for Screen<'_> {
         line(
             "reservations",
             format!(
-                "{} of {}, {} of them lost by silent clients",
+                "{} of {}, {} of them ended for silent clients",
                 HumanCount(stats.reservations),
                 BinaryBytes(stats.reserved_bytes),
                 BinaryBytes(stats.fenced_bytes)

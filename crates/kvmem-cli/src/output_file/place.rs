@@ -61,7 +61,7 @@ impl Place {
 /// A terminal that is opened does not become the one that controls this process.
 const NO_TERMINAL: i32 = OFlags::NOCTTY.bits().cast_signed();
 
-/// A descriptor, named by a path below `/proc`. The first three are shared with this process's own,
+/// A descriptor, named by a path in `/proc`. The first three are shared with this process's own,
 /// so that text and output follow each other; others are written at their end.
 fn descriptor(path: &Path) -> io::Result<File> {
     let own = Path::new("/proc/self/fd").canonicalize()?;

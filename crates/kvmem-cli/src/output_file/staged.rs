@@ -1,4 +1,4 @@
-//! *Staged*: content that waits in a file beside its target until it is complete.
+//! *Staged*: content that waits in a file in the folder of its target until it is complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -56,7 +56,7 @@ impl Staged {
     }
 
     /// Links the file under an unused name.
-    pub(super) fn link(&self, file: &File, name: &Path) -> io::Result<()> {
+    fn link(&self, file: &File, name: &Path) -> io::Result<()> {
         match self {
             Staged::Named(staged) => fs::hard_link(staged, name),
             _ => {

@@ -1,5 +1,6 @@
-//! *Housekeeping*: a thread beside the server's: signals of life to systemd, a line about a disk
-//! tier that stores nothing any more, and a memory holder that is started again when it has ended.
+//! *Housekeeping*: a thread of the server's process: signals of life to systemd, a line about a
+//! disk tier that stores nothing any more, and a memory holder that is started again when it has
+//! ended.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -42,7 +43,8 @@ impl Housekeeping {
         Ok(Housekeeping { stop, thread })
     }
 
-    /// Ends the thread. Returns what keeps the files; nothing if the thread has panicked.
+    /// Ends the thread. Returns the process that retains the files; nothing if the thread has
+    /// panicked.
     pub(super) fn end(self) -> Retention {
         let _ = self.stop.try_send(());
         self.thread.join().unwrap_or(Retention::Nothing)

@@ -1,4 +1,4 @@
-//! *Mooncake*: a cluster below the node, through a helper in Python.
+//! *Mooncake*: a cluster as the tier of the node, through a helper in Python.
 
 use std::env;
 use std::ffi::OsString;

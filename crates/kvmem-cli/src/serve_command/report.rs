@@ -23,10 +23,10 @@ pub(super) struct ServeReport {
     pub(super) seconds: f64,
     pub(super) retained_by: &'static str,
     pub(super) holder_pid: Option<u32>,
-    /// The files of the disk tiers below, and how many values they had.
+    /// The files of the disk tiers, and the number of their values.
     pub(super) tiers: Vec<String>,
     pub(super) tier_values: Option<u64>,
-    /// The master of the cluster below. Its helper may not be ready yet.
+    /// The master of the cluster. Its helper may not be ready yet.
     pub(super) mooncake: Option<String>,
     pub(super) metrics: Option<SocketAddr>,
     /// `retained_by` in words.
@@ -83,7 +83,10 @@ impl fmt::Display for ServeReport {
             writeln!(f, "disk tier in {files} with {} value(s)", HumanCount(values))?;
         }
         if let Some(master) = &self.mooncake {
-            writeln!(f, "the cluster of the master at {master} below, when its helper is ready")?;
+            writeln!(
+                f,
+                "the cluster of the master at {master} as a tier, when its helper is ready"
+            )?;
         }
         let ServeReport { socket, memory_bytes, seconds, retained, .. } = self;
         let memory = BinaryBytes(*memory_bytes);

@@ -31,7 +31,7 @@ pub(super) enum Left {
     Other(usize),
 }
 
-/// The process that keeps the files.
+/// The process that retains the files.
 pub(super) enum Retention {
     MemoryHolder { path: PathBuf, client: MemoryHolderClient },
     Systemd,
@@ -84,7 +84,7 @@ fn listener(descriptor: OwnedFd, name: &str) -> Result<OwnedFd, Failure> {
 }
 
 impl Retention {
-    /// Reaches the process that keeps the files, and takes what it has. No other server gets it
+    /// Reaches the process that retains the files, and takes what it has. No other server gets it
     /// while this process lives.
     pub(super) fn begin(
         by: RetainBy,
@@ -132,7 +132,7 @@ impl Retention {
         }
     }
 
-    /// Has the process keep what the predecessor has left under another name, which is returned.
+    /// Moves the files of the predecessor to another name in that process, which is returned.
     pub(super) fn set_aside(&self, left: &Left) -> Result<String, Failure> {
         match self {
             Retention::Nothing => Ok(String::new()),

@@ -1,4 +1,4 @@
-//! *Tier*: disks below the node.
+//! *Tier*: the disks of a node.
 
 use std::io::ErrorKind;
 use std::path::absolute;
@@ -19,10 +19,10 @@ const MAX_CHECKPOINT: Duration = Duration::from_secs(10);
 /// How much longer systemd is asked to wait, after each attempt to open a disk.
 const MORE_TIME: Duration = Duration::from_secs(15);
 
-/// The disk tiers below a server.
+/// The disk tiers of a server.
 pub(super) struct OpenedTiers {
     pub(super) set: Arc<TierSet>,
-    /// Their files, in the order in which they were given.
+    /// Their files, in the order of the options.
     pub(super) files: Vec<String>,
     /// The values that they have.
     pub(super) values: u64,
@@ -84,7 +84,7 @@ fn open_one(args: &ServeArgs, tier: &ServeTier) -> Result<(DiskTier, OpenReport)
     let (started, mut has_said) = (Instant::now(), false);
     loop {
         match DiskTier::open(&tier.path, &options) {
-            // A tier that is there is never made anew: a server that starts again keeps its values.
+            // A tier that is there is never made anew: a server that starts again finds its values.
             Err(TierError::Superblocks { .. } | TierError::Checkpoint { .. })
                 if args.tier_format && !options.format =>
             {
@@ -186,7 +186,7 @@ impl TierWatch {
     }
 }
 
-/// Returns the bytes of the file; `None`: a tier that is there keeps its length.
+/// Returns the bytes of the file; `None`: the length of a tier that exists does not change.
 fn len(args: &ServeArgs, tier: &ServeTier) -> Option<u64> {
     let default = || (!tier.path.exists()).then(|| args.size.saturating_mul(4));
     tier.bytes.or_else(default)

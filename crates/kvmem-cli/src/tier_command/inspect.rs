@@ -10,7 +10,7 @@ use kvmem_tier::format::{BLOCK, Superblock, SuperblockError};
 use kvmem_tier::{Contents, Inspection};
 use serde::Serialize;
 
-use super::{Hex, access, inspected, offset, unusable};
+use super::{ExtentFigures, Hex, access, inspected, unusable};
 use crate::args::TierInspectArgs;
 use crate::output::{Failure, JsonSink};
 use crate::output_file::OutputFiles;
@@ -42,7 +42,6 @@ pub(super) fn run(args: &TierInspectArgs) -> Result<(), Failure> {
 struct InspectReport {
     /// The path.
     file: String,
-    /// Bytes of the file.
     file_bytes: u64,
     /// How it is read.
     access: String,
@@ -77,13 +76,11 @@ pub(super) enum CopyFigures {
 struct TierFigures {
     /// The identity of the tier.
     identity: String,
-    /// The version of the format.
     format_version: u32,
     /// The generation of the superblock.
     generation: u64,
     /// How often it was opened.
     epoch: u64,
-    /// Its bytes.
     bytes: u64,
     /// When the file was made, or first opened by a program that counts what it writes, in seconds
     /// since 1970. 0: not yet.
@@ -94,7 +91,6 @@ struct TierFigures {
     owner: Option<String>,
     /// The parts of the file.
     parts: Vec<PartFigures>,
-    /// The values.
     values: ValueFigures,
     /// The last checkpoint.
     checkpoint: ChangeFigures,
@@ -127,11 +123,9 @@ struct TierFigures {
 /// A part of the file.
 #[derive(Debug, Serialize)]
 struct PartFigures {
-    /// The name.
     name: &'static str,
     /// Where it begins in the file.
     offset: u64,
-    /// Its bytes.
     bytes: u64,
     /// Whether the tier uses it now.
     in_use: bool,
@@ -140,7 +134,6 @@ struct PartFigures {
 /// The values.
 #[derive(Debug, Serialize)]
 struct ValueFigures {
-    /// How many there are.
     count: u64,
     /// How many there may be.
     max_count: u64,
@@ -148,7 +141,6 @@ struct ValueFigures {
     scattered: u64,
     /// Of them, values that a power cut may have taken, and that were not read since.
     unverified: u64,
-    /// Its bytes.
     bytes: u64,
     /// Bytes behind the ends of values.
     padding_bytes: u64,
@@ -163,23 +155,11 @@ struct ValueFigures {
 /// Blocks of changes: checkpoint or journal.
 #[derive(Debug, Serialize)]
 struct ChangeFigures {
-    /// Its number.
     number: u32,
-    /// Changes in it.
     changes: u64,
-    /// Blocks of it.
     blocks: u64,
     /// Blocks that it may have.
     max_blocks: u64,
-}
-
-/// A range of the file.
-#[derive(Debug, Serialize)]
-struct ExtentFigures {
-    /// Where it begins in the file.
-    offset: u64,
-    /// Its bytes.
-    bytes: u64,
 }
 
 impl InspectReport {
@@ -248,14 +228,7 @@ impl TierFigures {
             journal_unknown: contents.journal_unknown,
             in_doubt: contents.in_doubt,
             journal_damage: contents.journal_damage(),
-            quarantined: contents
-                .quarantined
-                .iter()
-                .map(|extent| ExtentFigures {
-                    offset: offset(contents, extent.start),
-                    bytes: u64::from(extent.blocks) * block,
-                })
-                .collect(),
+            quarantined: ExtentFigures::of(contents, &contents.quarantined),
             quarantined_bytes: contents.quarantined_bytes(),
             free_bytes: contents.free_blocks * block,
             longest_free_bytes: contents.longest_free_blocks * block,

@@ -5,11 +5,10 @@ use std::fmt;
 use std::time::Instant;
 
 use indicatif::{BinaryBytes, HumanCount};
-use kvmem_tier::format::{BLOCK, Extent};
 use kvmem_tier::{Contents, DamagedValue, DiskTier, DiskTierOptions, RepairReport, verify};
 use serde::Serialize;
 
-use super::{Hex, access, failure, inspected, offset, unusable};
+use super::{ExtentFigures, Hex, access, failure, inspected, offset, unusable};
 use crate::args::TierVerifyArgs;
 use crate::output::{Failure, JsonSink, progress_bar};
 use crate::output_file::OutputFiles;
@@ -80,37 +79,21 @@ fn repair(args: &TierVerifyArgs, contents: &Contents) -> Result<RepairFigures, F
 #[derive(Debug, Serialize)]
 struct RepairFigures {
     /// Those that are used again.
-    returned: Vec<RepairedPart>,
+    returned: Vec<ExtentFigures>,
     /// The bytes of those.
     returned_bytes: u64,
     /// Those that do not hold what is written to them.
-    left: Vec<RepairedPart>,
+    left: Vec<ExtentFigures>,
     /// The bytes of those.
     left_bytes: u64,
 }
 
-/// A part of the file.
-#[derive(Debug, Serialize)]
-struct RepairedPart {
-    /// Where it begins in the file.
-    offset: u64,
-    /// Its bytes.
-    bytes: u64,
-}
-
 impl RepairFigures {
     fn new(contents: &Contents, report: &RepairReport) -> RepairFigures {
-        let figures = |parts: &[Extent]| {
-            let figures = |part: &Extent| RepairedPart {
-                offset: offset(contents, part.start),
-                bytes: u64::from(part.blocks) * BLOCK as u64,
-            };
-            parts.iter().map(figures).collect()
-        };
         RepairFigures {
-            returned: figures(&report.returned),
+            returned: ExtentFigures::of(contents, &report.returned),
             returned_bytes: report.returned_bytes(),
-            left: figures(&report.left),
+            left: ExtentFigures::of(contents, &report.left),
             left_bytes: report.left_bytes(),
         }
     }
@@ -136,7 +119,6 @@ struct VerifyReport {
     file: String,
     /// How it is read.
     access: String,
-    /// The values.
     values: u64,
     /// Bytes read, with padding.
     bytes: u64,

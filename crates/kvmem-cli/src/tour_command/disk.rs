@@ -1,13 +1,13 @@
 //! *Disk*: values that memory has no room for go to a disk tier, and are there after it is opened
 //! again.
 //!
-//! A cache of a sixteenth of the pool gets three times as many bytes as it holds. The tier below it
+//! A cache of a sixteenth of the pool gets three times as many bytes as it holds. Its tier
 //! has room for all, also for those that leave memory again after they were fetched. Then all
 //! values are fetched twice: while the tier is open, and after cache and tier were closed and the
 //! tier was opened again, as after a restart. Every byte is verified.
 //!
-//! The file loses its name as soon as it is made, so a tour that is killed leaves nothing. The tier
-//! opens it by its descriptor.
+//! The tour removes the file's name as soon as it is made, so a tour that is killed leaves nothing.
+//! The tier opens it by its descriptor.
 
 use std::fs::{File, OpenOptions};
 use std::io;

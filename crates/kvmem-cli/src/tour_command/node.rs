@@ -158,7 +158,7 @@ fn connect(socket: &Path) -> io::Result<NodeClient> {
     unsafe { NodeClient::connect(socket, &options) }.map_err(io::Error::other)
 }
 
-/// Fills a value with words that tell its number and their place.
+/// Fills a value with words of its number and their position.
 fn fill(bytes: &mut [u8], number: u64) {
     for (at, eight) in (0_u64..).zip(bytes.chunks_mut(8)) {
         let word = (number << 32 | at).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();

@@ -1,4 +1,4 @@
-//! *Model*: the objects that a store keeps for one block of tokens, and their sizes.
+//! *Model*: the objects that a store has for one block of tokens, and their sizes.
 //!
 //! Serving engines move KV cache in *pages* of a few tokens, and a store sees one object (or a few)
 //! per page. A block of N tokens is `N / page_tokens` pages, and its objects are, page by

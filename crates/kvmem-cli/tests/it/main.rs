@@ -7,7 +7,8 @@ mod metrics;
 mod mount;
 mod operators;
 mod outputs;
-mod schema;
+#[path = "../../../kvmem-tier/tests/it/seccomp.rs"]
+mod seccomp;
 mod serve;
 mod serve_folder;
 mod serve_mooncake;

@@ -24,7 +24,8 @@ fn send(address: SocketAddr, request: &str) -> (String, String) {
     (head.to_owned(), body.to_owned())
 }
 
-fn scrape(address: SocketAddr) -> String {
+/// Returns the page of metrics of a server.
+pub(crate) fn scrape(address: SocketAddr) -> String {
     let (head, body) = send(address, "GET /metrics");
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     assert!(head.to_lowercase().contains("content-type: text/plain; version=0.0.4"), "{head}");

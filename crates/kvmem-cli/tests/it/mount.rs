@@ -7,6 +7,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use crate::command::copied_to;
+
 fn mount(args: &[&str]) -> Output {
     mount_with(args, &[])
 }
@@ -59,15 +61,6 @@ fn the_receipt_lists_the_mapped_pages() {
     let resident: u64 = ranges.iter().map(|range| range["resident_bytes"].as_u64().unwrap()).sum();
     assert!(resident >= 10 << 20, "{receipt}");
     assert!(ranges.iter().all(|range| range["requested"] == "thp"), "{receipt}");
-}
-
-#[test]
-fn standard_output_has_json_alone() {
-    let output = mount(&["--size", "1MiB", "--pages", "4k", "--populate", "none", "--json"]);
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let receipt: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((&receipt["usable_bytes"], &receipt["threads"]), (&(1 << 20).into(), &0.into()));
-    assert_eq!(receipt["ranges"][0]["resident_bytes"], 0);
 }
 
 #[test]
@@ -207,18 +200,8 @@ fn populating_can_be_disabled() {
 #[test]
 fn too_little_locked_memory_fails_before_any_work() {
     let open = std::fs::Permissions::from_mode(0o755);
-    let folder = tempfile::Builder::new().permissions(open.clone()).tempdir().unwrap();
-    let command = folder.path().join("kvmem");
-    // Another process copies the file: see the tests of `doctor`.
-    assert!(
-        Command::new("cp")
-            .arg(env!("CARGO_BIN_EXE_kvmem"))
-            .arg(&command)
-            .status()
-            .unwrap()
-            .success()
-    );
-    std::fs::set_permissions(&command, open).unwrap();
+    let folder = tempfile::Builder::new().permissions(open).tempdir().unwrap();
+    let command = copied_to(folder.path());
     let limited = r#"ulimit -l 64 && exec "$0" mount --size 64MiB --pages 4k --devices mlock"#;
     let nobody =
         Command::new("sh").args(["-c", limited]).arg(&command).uid(65534).gid(65534).output();

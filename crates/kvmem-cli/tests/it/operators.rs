@@ -1,7 +1,6 @@
 //! `kvmem ls`, `stat`, `evict`, `drop` and `reclaim`, and the metrics of `kvmem serve`.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::process::Stdio;
 
 use kvmem::pool::observe::Stats;
@@ -9,6 +8,7 @@ use kvmem_node::{ConnectOptions, NamespaceStats, NodeClient, NodeStats};
 use serde_json::Value;
 
 use crate::command::text;
+use crate::metrics::scrape;
 use crate::serving::Place;
 
 fn client(place: &Place, namespace: &str) -> NodeClient {
@@ -110,8 +110,8 @@ fn pins_are_limited_and_reclaimed() {
     let pins = chat.acquire(&keys[..1]).expect("a call");
     let pid = std::process::id().to_string();
     let said = reported(&place, "reclaim", &[&pid]);
-    assert_eq!(said, format!("process {pid} has lost its pins of 1 value(s)\n"));
-    assert!(!pins.is_valid(), "no call has told it");
+    assert_eq!(said, format!("1 value(s) of process {pid} are no longer pinned\n"));
+    assert!(!pins.is_valid(), "no call has reported it");
     let output = place.operator("reclaim", &["1"]);
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{errors}");
@@ -172,7 +172,7 @@ fn statistics_are_shown_once_and_live() {
 }
 
 #[test]
-fn operators_are_told_what_is_wrong() {
+fn operators_get_the_reason_of_an_error() {
     let place = Place::new();
     for (command, more) in [
         ("ls", &[][..]),
@@ -215,14 +215,7 @@ fn prometheus_reads_the_figures_of_a_server() {
     let chat = client(&place, "chat");
     chat.insert("key", &[1; 1 << 20]).expect("there is space");
     let _pins = chat.acquire(&["key", "none"]).expect("a call");
-    let scrape = || {
-        let mut stream = TcpStream::connect(address).expect("it listens");
-        write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
-            .expect("it reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it answers");
-        answer
-    };
+    let scrape = || scrape(address);
     // The figures are at most a second old.
     crate::serving::eventually("the value is published", || {
         scrape().contains("kvmem_node_values{node=")

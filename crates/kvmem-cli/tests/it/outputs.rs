@@ -177,7 +177,7 @@ fn a_replaced_file_keeps_its_mode_and_owner() {
     symlink("sub", folder.path("nowhere")).unwrap();
     assert!(curve(&trace, &folder.path("nowhere")).output().unwrap().status.success());
     assert!(folder.names().contains(&"sub".to_owned()));
-    // A file of another user keeps its owner, if this process may set it.
+    // The owner of a file of another user stays, if this process may set it.
     if std::os::unix::fs::chown(&target, Some(12345), Some(54321)).is_ok() {
         assert!(curve(&trace, &target).output().unwrap().status.success());
         let metadata = fs::metadata(&target).unwrap();

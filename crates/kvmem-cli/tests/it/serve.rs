@@ -2,14 +2,14 @@
 //! are found.
 
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvmem_node::{
     ClientError, ConnectOptions, MemoryHolderClient, MemoryHolderError, NewValue, NodeClient,
@@ -17,6 +17,8 @@ use kvmem_node::{
 use kvmem_tier::device::FileDevice;
 use rustix::process::Signal;
 
+use crate::command::{copied_to, run};
+use crate::metrics::scrape;
 use crate::serving::{Place, eventually, files, signal_process};
 
 fn value(seed: u32, len: usize) -> Vec<u8> {
@@ -249,8 +251,8 @@ fn nothing_keeps_values_if_nothing_is_to() {
 fn a_second_server_is_an_error() {
     let place = Place::new();
     let server = place.serve("4MiB", &[]);
-    for keep in ["holder", "none"] {
-        let (status, errors) = place.fails("4MiB", &["--retain", keep]);
+    for by in ["holder", "none"] {
+        let (status, errors) = place.fails("4MiB", &["--retain", by]);
         assert_eq!(status, Some(2), "{errors}");
         assert!(errors.contains("a server answers at") && errors.contains("--socket"), "{errors}");
     }
@@ -267,16 +269,16 @@ fn a_second_server_is_an_error() {
 
 #[test]
 fn of_several_servers_that_start_at_once_one_serves() {
-    for keep in ["holder", "none"] {
-        start_several(&Place::new(), keep);
+    for by in ["holder", "none"] {
+        start_several(&Place::new(), by);
     }
 }
 
-fn start_several(place: &Place, keep: &str) {
-    place.serve("4MiB", &["--retain", keep]).kill();
+fn start_several(place: &Place, by: &str) {
+    place.serve("4MiB", &["--retain", by]).kill();
     let start = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
-        command.args(place.options("4MiB", &["--retain", keep])).stdin(Stdio::null());
+        command.args(place.options("4MiB", &["--retain", by])).stdin(Stdio::null());
         command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it can be started")
     };
     let mut servers: Vec<Child> = (0..4).map(|_| start()).collect();
@@ -401,41 +403,6 @@ fn quotas_and_leases_are_those_of_the_options() {
 }
 
 #[test]
-fn a_disk_below_the_memory_has_what_was_evicted() {
-    let place = Place::new();
-    let file = place.folder().join("tier").into_os_string().into_string().expect("a plain path");
-    let tier = format!("disk:{file},64MiB");
-    let options = ["--tier", &tier, "--metrics", "127.0.0.1:0"];
-    let server = place.serve("4MiB", &options);
-    assert_eq!(
-        (&server.report["tiers"], &server.report["tier_values"]),
-        (&serde_json::json!([file]), &0.into())
-    );
-    assert_eq!(fs::metadata(&file).expect("the file").len(), 64 << 20);
-    let client = place.client();
-    for seed in 0..900_u32 {
-        client.insert(seed.to_le_bytes(), &value(seed, 8192)).expect("there is space");
-        // The memory has space for 512, and stores from 256 on. A value that must go before it was
-        // stored is lost.
-        eventually("values are stored ahead", || {
-            let stats = client.stats().expect("a call");
-            stats.tier_stored_total + 320 >= stats.committed_total
-        });
-    }
-    assert!(found_pages(&client) >= 580, "what was stored is found");
-    assert!(client.stats().expect("a call").tier_fetched_total > 0);
-    drop(client);
-    server.kill();
-    // Other memory finds them, too.
-    let (status, errors) = place.fails("4MiB", &["--fresh", "--tier", "disk:/dev/null"]);
-    assert_eq!(status, Some(2), "{errors}");
-    assert!(errors.contains("--tier disk:/dev/null: "), "{errors}");
-    let server = place.serve("4MiB", &["--fresh", "--tier", &format!("disk:{file}")]);
-    assert!(server.report["tier_values"].as_u64().expect("a number") >= 580, "{}", server.report);
-    assert!(found_pages(&place.client()) >= 580, "what was stored is found");
-}
-
-#[test]
 fn several_disks_below_the_memory_share_the_values() {
     let place = Place::new();
     // Paths with commas and colons are paths.
@@ -456,7 +423,7 @@ fn several_disks_below_the_memory_share_the_values() {
         });
     }
     assert!(found_pages(&client) >= 580, "what was stored is found");
-    let page = metrics_at(address);
+    let page = scrape(address);
     for file in &files {
         let line = page
             .lines()
@@ -523,11 +490,9 @@ fn a_tier_is_made_of_something_else_only_by_option() {
     let options = ["--tier", &tier, "--tier-format"];
     let server = place.serve("4MiB", &options);
     insert(&place.client(), 0..900);
-    let until = Instant::now() + Duration::from_secs(20);
-    while place.client().stats().expect("a call").tier_stored_total == 0 {
-        assert!(Instant::now() < until, "nothing is stored");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    eventually("something is stored", || {
+        place.client().stats().expect("a call").tier_stored_total > 0
+    });
     drop(server);
     // The tier that is there now is retained.
     let server = place.serve("4MiB", &[&options[..], &["--fresh"]].concat());
@@ -544,16 +509,6 @@ fn a_tier_in_the_spelling_of_before_is_an_error_that_names_the_new_one() {
         assert_eq!(status, Some(2), "{errors}");
         assert!(errors.contains("disk:/nvme/kv"), "{errors}");
     }
-}
-
-/// Returns the page of metrics of a server.
-fn metrics_at(address: SocketAddr) -> String {
-    let mut stream = TcpStream::connect(address).expect("it answers");
-    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n")
-        .expect("it listens");
-    let mut page = String::new();
-    stream.read_to_string(&mut page).expect("text");
-    page
 }
 
 /// Returns how many values of two pages there are, and checks their bytes.
@@ -584,20 +539,18 @@ fn nothing_is_left_behind() {
     server.signal(Signal::TERM);
     assert!(server.wait().0.success());
     let holder = place.holder().holder_pid();
-    let run = |more: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
-        command.arg("holder").arg("--socket").arg(place.holder_socket()).args(more);
-        command.output().expect("it can be started")
-    };
-    let listed = String::from_utf8(run(&["--list"]).stdout).expect("text");
+    let socket = place.holder_socket();
+    let socket = socket.to_str().expect("a plain path");
+    let run = |option| run("holder", &[option, "--socket", socket]);
+    let listed = String::from_utf8(run("--list").stdout).expect("text");
     assert!(listed.contains("node ") && listed.contains("4."), "{listed}");
-    assert!(run(&["--stop"]).status.success());
+    assert!(run("--stop").status.success());
     eventually("the memory holder ends", || !PathBuf::from(format!("/proc/{holder}")).exists());
     let mut left: Vec<_> = fs::read_dir(place.folder()).expect("a folder").flatten().collect();
     left.retain(|file| file.file_name() != "report.json");
     assert!(left.is_empty(), "{left:?}");
     assert_eq!(shared_names(), [""; 0]);
-    let stopped = run(&["--list"]);
+    let stopped = run("--list");
     let errors = String::from_utf8_lossy(&stopped.stderr).into_owned();
     assert_eq!(stopped.status.code(), Some(2));
     assert!(errors.contains("no memory holder answers"), "{errors}");
@@ -622,16 +575,11 @@ fn a_memory_holder_server() {
         let target = fs::read_link(format!("/proc/{holder}/fd/{number}")).expect("it is open");
         assert_eq!(target, PathBuf::from("/dev/null"));
     }
-    // It maps neither of the files that it keeps.
+    // It maps neither of the files that it holds.
     let maps = fs::read_to_string(format!("/proc/{holder}/maps")).expect("it runs");
     assert!(!maps.contains("/memfd:"), "{maps}");
-    let stopped = Command::new(env!("CARGO_BIN_EXE_kvmem"))
-        .arg("holder")
-        .arg("--stop")
-        .arg("--socket")
-        .arg(place.holder_socket())
-        .output()
-        .expect("it can be started");
+    let socket = place.holder_socket();
+    let stopped = run("holder", &["--stop", "--socket", socket.to_str().expect("a plain path")]);
     let errors = String::from_utf8_lossy(&stopped.stderr);
     assert_eq!(stopped.status.code(), Some(2));
     assert!(errors.contains(&format!("process {} uses node", server.pid())), "{errors}");
@@ -639,14 +587,8 @@ fn a_memory_holder_server() {
 
 /// Returns the command as another user runs it.
 fn of_other_user(place: &Place, user: u32, group: u32) -> Command {
-    let command = place.folder().join("kvmem");
-    if !command.exists() {
-        // Another process copies the file: see the tests of `doctor`.
-        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status();
-        assert!(copied.expect("it can be started").success());
-        fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).expect("a file");
-        fs::set_permissions(place.folder(), fs::Permissions::from_mode(0o755)).expect("a folder");
-    }
+    let command = copied_to(place.folder());
+    fs::set_permissions(place.folder(), fs::Permissions::from_mode(0o755)).expect("a folder");
     let mut run = Command::new(&command);
     run.current_dir("/").stdin(Stdio::null()).uid(user).gid(group);
     run
@@ -747,11 +689,10 @@ fn the_commands_trust_servers_of_named_users_only() {
 #[test]
 fn a_memory_holder_trusted() {
     let place = Place::new();
-    // It copies the command.
-    drop(of_other_user(&place, 65534, 65534));
+    let mut command = of_other_user(&place, 65534, 65534);
     fs::set_permissions(place.folder(), fs::Permissions::from_mode(0o777)).expect("a folder");
     let holder = place.holder_socket().into_os_string().into_string().expect("a plain path");
-    let spawned = of_other_user(&place, 65534, 65534)
+    let spawned = command
         .args(["holder", "--idle", "30s", "--socket", &holder])
         .stderr(Stdio::null())
         .spawn();
@@ -776,7 +717,7 @@ fn a_memory_holder_trusted() {
 }
 
 #[test]
-fn memory_that_cannot_be_served_is_not_kept() {
+fn memory_that_cannot_be_served_is_not_retained() {
     let place = Place::new();
     // Nothing can be bound to the path, and no server answers there.
     fs::write(place.socket(), "a file").expect("the path is free");
@@ -784,7 +725,7 @@ fn memory_that_cannot_be_served_is_not_kept() {
     assert_eq!(status, Some(1), "{errors}");
     assert!(errors.contains("is no socket"), "{errors}");
     assert_eq!(fs::read_to_string(place.socket()).expect("it is there"), "a file");
-    assert!(place.holder().list().expect("a call").is_empty(), "nothing is retained");
+    eventually("the memory holder ends, too", || !place.holder_socket().exists());
 }
 
 #[test]
@@ -833,10 +774,10 @@ fn invalid_options_of_a_server_end_with_status_2() {
     assert!(errors.contains("this machine cannot give 64 TiB"), "{errors}");
 }
 
-/// A server without free descriptors turns clients away, with an error that says so. Those that it
+/// A server without free descriptors rejects clients, with an error that says so. Those that it
 /// has stay, and it takes as many as the user's limit allows, whatever the soft limit is.
 #[test]
-fn a_server_without_descriptors_turns_clients_away() {
+fn a_server_without_descriptors_rejects_clients() {
     let place = Place::new();
     let mut command = Command::new("sh");
     let limited = "ulimit -Sn 20 && ulimit -Hn 80 && exec \"$0\" \"$@\"";

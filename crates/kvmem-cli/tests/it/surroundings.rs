@@ -10,6 +10,8 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
+use crate::command::copied_to;
+
 fn kvmem() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kvmem"));
     command.stdin(Stdio::null());
@@ -150,13 +152,7 @@ fn control_characters_in_names_are_escaped() {
 fn with_tasks(folder: &Path, tasks: u32, args: &[&str]) -> Option<Output> {
     // The kernel counts the processes of each user number separately.
     let user = 200_000 + std::process::id() % 100_000;
-    let command = folder.join("kvmem");
-    if !command.exists() {
-        // Another process copies the file: see the tests of the tour.
-        let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_kvmem")).arg(&command).status();
-        assert!(copied.unwrap().success());
-        fs::set_permissions(&command, fs::Permissions::from_mode(0o755)).unwrap();
-    }
+    let command = copied_to(folder);
     let mut limited = Command::new("bash");
     limited.args([
         "-c",

@@ -1,5 +1,5 @@
 //! `kvmem serve --retain systemd`, with the test in the place of systemd: it reads the
-//! notifications, keeps the descriptors, and starts the server again with them.
+//! notifications, holds the descriptors, and starts the server again with them.
 
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;

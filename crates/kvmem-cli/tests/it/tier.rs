@@ -240,7 +240,7 @@ fn damage_of_the_journal_is_shown() {
     }
 }
 
-/// Parts that were quarantined and are sound are given back, and the report says which.
+/// Parts that were quarantined and are sound are used again, and the report says which.
 #[test]
 fn sound_parts_are_given_back_on_request() {
     let file = TempFile::tier("repair", 5);

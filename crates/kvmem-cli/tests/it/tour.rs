@@ -7,6 +7,9 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
+use crate::command::copied_to;
+use crate::seccomp::forbid_rings;
+
 /// A tour of some seconds.
 const SHORT: [&str; 6] = ["tour", "--no-figures", "--seconds", "2", "--pool", "16MiB"];
 /// Columns of a line.
@@ -76,7 +79,7 @@ fn each_step_is_printed() {
             "by an engine in a node of",
             "the engine in the middle of a write",
             "64 of 64 in all",
-            "no call lost, no mismatch",
+            "no call failed, no mismatch",
             "done",
         ],
     );
@@ -108,18 +111,7 @@ fn the_command_without_arguments_runs_the_tour() {
 /// the folder for temporary files can be written. Returns `None` if this is not possible here.
 fn as_nobody(memlock: &str) -> Option<(Output, TempDir)> {
     let folder = folder();
-    let command = folder.path().join("kvmem");
-    // Another process copies the file. A copy that this process writes could be inherited, open, by
-    // a process that another test starts at that moment; running it then fails with ETXTBSY.
-    assert!(
-        Command::new("cp")
-            .arg(env!("CARGO_BIN_EXE_kvmem"))
-            .arg(&command)
-            .status()
-            .unwrap()
-            .success()
-    );
-    std::fs::set_permissions(&command, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let command = copied_to(folder.path());
     let limited = format!(r#"ulimit -l {memlock} || exit 126; exec "$0" {}"#, SHORT.join(" "));
     let mut nobody = Command::new("sh");
     nobody
@@ -157,58 +149,12 @@ fn with_too_little_locked_memory_nothing_is_registered() {
     }
 }
 
-/// Makes the system call that sets up rings fail for a command, as the default profiles of
-/// containers do.
-fn without_rings(command: &mut Command) {
-    let filter = [
-        // Loads the number of the call, the first field of `seccomp_data`.
-        libc::sock_filter {
-            code: (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16,
-            jt: 0,
-            jf: 0,
-            k: 0,
-        },
-        libc::sock_filter {
-            code: (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16,
-            jt: 0,
-            jf: 1,
-            k: libc::SYS_io_uring_setup as u32,
-        },
-        libc::sock_filter {
-            code: (libc::BPF_RET | libc::BPF_K) as u16,
-            jt: 0,
-            jf: 0,
-            k: libc::SECCOMP_RET_ERRNO | libc::EPERM as u32,
-        },
-        libc::sock_filter {
-            code: (libc::BPF_RET | libc::BPF_K) as u16,
-            jt: 0,
-            jf: 0,
-            k: libc::SECCOMP_RET_ALLOW,
-        },
-    ];
-    let install = move || {
-        let mut filter = filter;
-        let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
-        // SAFETY: the first call takes only numbers. The second reads `program` and the filter
-        // behind it, which has the length that `program` states; both live until the call returns.
-        let failing = unsafe {
-            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0
-                || libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program)
-                    != 0
-        };
-        if failing { Err(std::io::Error::last_os_error()) } else { Ok(()) }
-    };
-    // SAFETY: between fork and exec the closure makes two system calls. It allocates nothing and
-    // takes no lock, so it is safe in the child of a process with several threads.
-    unsafe { command.pre_exec(install) };
-}
-
 #[test]
 fn without_io_uring_the_tour_continues() {
     let mut command = kvmem();
     command.args(SHORT);
-    without_rings(&mut command);
+    // SAFETY: the function makes two system calls, allocates nothing and takes no lock.
+    unsafe { command.pre_exec(|| forbid_rings(libc::EPERM)) };
     let text = match command.output() {
         Ok(output) => reported(&output),
         Err(error) => return println!("skipped: no filter can be set here: {error}"),

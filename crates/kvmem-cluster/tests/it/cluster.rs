@@ -16,7 +16,7 @@ use kvmem_node::{Node, NodeOptions};
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags};
 use tempfile::TempDir;
 
-use crate::tiered::{Tiered, wait_for};
+use crate::support::{Place, Tiered, wait_for};
 
 /// A folder that stands in for a cluster.
 struct Cluster(TempDir);
@@ -158,7 +158,7 @@ fn a_helper_that_dies_is_started_again() {
     assert_eq!((tier.stats().starts, tier.stats().failed), (2, 1));
     let said = said.lock().expect("no panic");
     assert!(said[1].contains("has ended; the next attempt is in 0.0 s"), "{said:?}");
-    assert_eq!((&*said[0], &*said[2]), ("the cluster below works", "the cluster below works"));
+    assert_eq!((&*said[0], &*said[2]), ("the cluster works", "the cluster works"));
 }
 
 #[test]
@@ -197,7 +197,9 @@ fn a_helper_that_is_never_ready_is_killed_and_nothing_waits_for_it() {
     let saying = Arc::clone(&said);
     let tier = ClusterTier::start(options, move |line| saying.lock().unwrap().push_str(line));
     let tier = tier.expect("a thread can be started");
-    wait_for("it is told", || said.lock().unwrap().contains("/no/such/program cannot be started"));
+    wait_for("it is reported", || {
+        said.lock().unwrap().contains("/no/such/program cannot be started")
+    });
     assert_eq!((tier.state(), tier.clear().is_ok()), (TierState::Away, false));
 }
 
@@ -264,7 +266,10 @@ fn values_replace_others_if_they_are_to() {
             let tier = &tier;
             scope.spawn(move || {
                 for _ in 0..20 {
-                    assert!(store(tier, b"busy", &value(seed, 900)), "each waits for its turn");
+                    assert!(
+                        store(tier, b"busy", &value(seed, 900)),
+                        "each waits for the one before"
+                    );
                 }
             });
         }
@@ -338,7 +343,7 @@ fn another_server_finds_what_one_has_evicted() {
     let cluster = Cluster::new();
     let tier = Arc::new(cluster.working("works"));
     let lower = Arc::clone(&tier) as Arc<dyn Tier>;
-    let first = Tiered::start(small_node(), lower);
+    let first = Tiered::start(Place::new(), small_node(), lower);
     fill(&first, &tier);
     let all = found(&first);
     assert!(all >= 45, "{all}: {:?}", tier.stats());
@@ -346,7 +351,7 @@ fn another_server_finds_what_one_has_evicted() {
     // A look-up asks the cluster, too; the last values are in memory alone.
     let other_tier = Arc::new(cluster.working("works"));
     let lower = Arc::clone(&other_tier) as Arc<dyn Tier>;
-    let second = Tiered::start(small_node(), lower);
+    let second = Tiered::start(Place::new(), small_node(), lower);
     let client = second.client();
     let stored = cluster.objects();
     let keys: Vec<[u8; 1]> = (0..60_u8).map(|key| [key]).collect();
@@ -369,7 +374,7 @@ fn a_server_goes_on_without_its_cluster() {
     let cluster = Cluster::new();
     let tier = Arc::new(cluster.working("hangs"));
     let lower = Arc::clone(&tier) as Arc<dyn Tier>;
-    let tiered = Tiered::start(small_node(), lower);
+    let tiered = Tiered::start(Place::new(), small_node(), lower);
     let client = tiered.client();
     let mut longest = Duration::ZERO;
     for key in 0..60_u8 {
@@ -399,7 +404,7 @@ fn a_cluster_below_a_disk_has_the_values_of_both() {
     let disk = Arc::new(disk.expect("it is new").0);
     let upper = Arc::clone(&disk) as Arc<dyn Tier>;
     let chain = Chain::new(upper, Arc::clone(&tier) as Arc<dyn Tier>);
-    let first = Tiered::start(small_node(), Arc::new(chain));
+    let first = Tiered::start(Place::new(), small_node(), Arc::new(chain));
     fill(&first, &tier);
     assert!(found(&first) >= 45 && disk.stats().hits > 20, "{:?}", disk.stats());
     assert_eq!(tier.stats().fetched, 0, "the disk has them");
@@ -408,7 +413,7 @@ fn a_cluster_below_a_disk_has_the_values_of_both() {
     first.end();
     // Without the disk.
     let lower = Arc::clone(&tier) as Arc<dyn Tier>;
-    let second = Tiered::start(small_node(), lower);
+    let second = Tiered::start(Place::new(), small_node(), lower);
     assert_eq!(found(&second), cluster.objects());
     assert!(cluster.objects() >= 40);
     second.end();

@@ -9,7 +9,8 @@
 //! Waiting awake is worthwhile if the answer comes sooner than a sleep and a wake-up would take. A
 //! thread waits awake for at most [`SPIN`]. If the answer has not come by then, the next wait
 //! begins asleep, and after a further failure the next 2, 4, … [`MAX_ASLEEP`] waits do. How long a
-//! sleep was tells nothing: waking an idle processor takes longer than the server does.
+//! sleep was says nothing about the next one: waking an idle processor takes longer than the server
+//! does.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, PoisonError};
@@ -130,7 +131,7 @@ impl Channel {
     pub(super) fn receive(&self, buffer: &mut Vec<u8>) -> Result<usize, Errno> {
         match &self.rings {
             None => {
-                // Cleared once: the buffer keeps its length.
+                // Cleared once: the length of the buffer stays.
                 buffer.resize(MAX_MESSAGE, 0);
                 self.receive_packet(buffer)
             }

@@ -32,9 +32,9 @@ pub struct NodeClient {
     verify: bool,
 }
 
-/// Starts a thread that tells the server, three times in a lease, that this process runs, while the
-/// client has pins, and that connects again while it has any or reservations. `None`: there can be
-/// no more threads, and only calls tell it.
+/// Starts a thread that reports to the server, three times in a lease, that this process runs,
+/// while the client has pins, and that connects again while it has any or reservations. `None`:
+/// there can be no more threads, and only calls report it.
 fn resume_pins(connection: &Arc<Connection>, lease: Duration) -> Option<Sender<()>> {
     let pause = (lease / 3).max(Duration::from_millis(5));
     let (resuming, ended) = channel();
@@ -46,12 +46,12 @@ fn resume_pins(connection: &Arc<Connection>, lease: Duration) -> Option<Sender<(
             connection.resume_pins();
         }
     };
-    let thread = Builder::new().name("kvmem-pins".into()).stack_size(KEEPING_STACK);
+    let thread = Builder::new().name("kvmem-pins".into()).stack_size(KEEPALIVE_STACK);
     thread.spawn(run).ok().map(|_| resuming)
 }
 
 /// Bytes of the stack of that thread, which only sends messages.
-const KEEPING_STACK: usize = 128 << 10;
+const KEEPALIVE_STACK: usize = 128 << 10;
 
 /// The scope of an acquisition, and whether it waits.
 #[derive(Clone, Copy, Debug)]
@@ -86,7 +86,7 @@ fn prepare(
     if registrars.is_empty() {
         return Ok((memory, None));
     }
-    // A device that reads alone cannot be told from one that writes.
+    // A device that reads alone cannot be distinguished from one that writes.
     let region = memory.region().ok_or(ClientError::Call(CallError::ReadOnly))?;
     let mut builder = RegistrationSet::builder().registrars(registrars.iter().cloned());
     if let Some(chunk) = chunk_bytes(welcome.boundary, registrars) {
@@ -121,7 +121,7 @@ impl NodeClient {
     /// if the server does not let the client in; [`ClientError::Memory`].
     ///
     /// # Safety
-    /// All processes that have the memory mapped for writing keep to the protocol: they write to
+    /// All processes that have the memory mapped for writing follow the protocol: they write to
     /// their own reservations and to nothing else. The server gives the memory to its own user, to
     /// root, and to members of the group that it allows.
     ///
@@ -202,7 +202,7 @@ impl NodeClient {
     }
 
     /// Returns whether the calls go through [rings](crate::ring): the client has
-    /// [asked](ConnectOptions::rings) for them, and the server has given it some.
+    /// [asked](ConnectOptions::rings) for them, and the server has granted it some.
     #[must_use]
     pub fn has_rings(&self) -> bool {
         self.inner.connection.has_rings()
@@ -488,7 +488,7 @@ impl NodeClient {
         Ok(NodePin::of(self.acquire(&[key])?))
     }
 
-    /// Removes the values of keys. Pinned ones keep their bytes until the last pin is dropped.
+    /// Removes the values of keys. The bytes of pinned ones stay until the last pin is dropped.
     /// Returns how many there were.
     ///
     /// # Errors
@@ -532,8 +532,8 @@ impl NodeClient {
     /// the position of the oldest event that the server has, and 2^63 and above are that of the
     /// next one. Waits for the first event for at most `wait`.
     ///
-    /// The server keeps the latest events, and a restarted one has none of those before. Events
-    /// that are missing are [told](Events::lost), and the call returns at once then: the caller
+    /// The server has the latest events, and a restarted one has none of those before. Events
+    /// that are missing are [reported](Events::lost), and the call returns at once then: the caller
     /// looks at what there is, by [`list_namespace`](Self::list_namespace), and goes on.
     ///
     /// # Errors
@@ -562,7 +562,7 @@ impl NodeClient {
     /// Lists at most `max` values of the client's own namespace, from entry `from` on: those in
     /// memory, and those in the tier that this server has stored there or fetched, which have no
     /// pins, priority and time of use. Returns the entry to go on with. Values that come and go
-    /// between two calls may be missing, and events tell of them.
+    /// between two calls may be missing, and events report them.
     ///
     /// # Errors
     /// [`ClientError`].
@@ -578,7 +578,7 @@ impl NodeClient {
     }
 
     /// Removes all values of the client's own namespace. Returns how many there were. Pinned ones
-    /// keep their bytes until the last pin is dropped.
+    /// stay readable until the last pin is dropped.
     ///
     /// # Errors
     /// [`ClientError::Call`] with [`NamespaceInTier`](crate::CallError::NamespaceInTier) if the

@@ -160,7 +160,7 @@ impl Connection {
         self.pin_state().revocations
     }
 
-    /// Returns whether the server still has the pins that were given after a number of revocations.
+    /// Returns whether the server still has the pins that it granted after a number of revocations.
     /// The loads of their bytes that this thread has made before were loads of the values then.
     pub(super) fn has_pins_of(&self, revocations: u64) -> bool {
         let state = self.pin_state();
@@ -230,7 +230,7 @@ impl Connection {
     }
 
     /// Takes note of the epoch in an answer. Returns whether the pins of the answer are still
-    /// there: they are not if the answer was given before a loss that is known.
+    /// there: they are not if the server answered before a revocation that is known.
     pub(super) fn note_epoch(&self, grants: &mut Grants, epoch: u64) -> bool {
         if epoch > grants.epoch {
             let rise = epoch - grants.epoch;
@@ -255,7 +255,7 @@ impl Connection {
             shared.pending_releases.push((epoch, handles));
             self.send_pending_releases(&mut shared);
         }
-        // A broken connection is made again by the next call, which tells what the client has.
+        // A broken connection is made again by the next call, which names the grants of the client.
     }
 
     /// Sends releases, as far as there is space.
@@ -275,7 +275,7 @@ impl Connection {
     }
 
     /// Notifies the server that this process runs, if it has pins. If the connection is broken and
-    /// the client has pins or reservations, connects again: the next server then need not keep them
+    /// the client has pins or reservations, connects again: the next server then need not hold them
     /// for a client of which it does not hear.
     pub(super) fn resume_pins(&self) {
         if self.is_forked() {
@@ -508,7 +508,7 @@ impl Connection {
             shared.replaced = true;
         }
         let (channel, token, view, held) = greeted?;
-        // What was owed on the connection of before was not named.
+        // The pending releases of the earlier connection were not named.
         shared.pending_releases.clear();
         match held {
             Resumption::Session { epoch, pins, pin_word } => {

@@ -76,19 +76,19 @@ pub enum ClientError {
     /// it, or do it yet. Pins and reservations that it then gives are released.
     #[error("the call was interrupted: the server may have done it")]
     Interrupted,
-    /// More bytes were given than the reservation has.
+    /// The caller passed more bytes than the reservation has.
     #[error("{len} bytes do not fit at {at} into a reservation of {capacity}")]
     TooLong {
-        /// Bytes that were given.
+        /// Bytes that the caller passed.
         len: usize,
         /// Where they begin.
         at: usize,
         /// Bytes of the reservation.
         capacity: usize,
     },
-    /// The server has ended the session in which it had given the reservation, and may have given
-    /// the block to another client.
-    #[error("the reservation is lost: the server has ended its session; reserve again")]
+    /// The server has ended the session in which it had granted the reservation, and may have
+    /// granted the block to another client.
+    #[error("the reservation has ended: the server has ended its session; reserve again")]
     ReservationLost,
     /// The server has revoked the pins: the bytes may be those of another value.
     #[error("the pins are revoked: the server has reclaimed them; acquire the values again")]

@@ -1,8 +1,8 @@
 //! *Farewell*: clients that were closed while their server was away.
 //!
-//! Such a client cannot say goodbye, and its process lives. The next server would keep its session,
-//! with the pins and reservations that it had, until the process ends. A thread of the process
-//! therefore says goodbye for it as soon as a server answers.
+//! Such a client cannot say goodbye, and its process lives. The next server would resume its
+//! session, with the pins and reservations that it had, until the process ends. A thread of the
+//! process therefore says goodbye for it as soon as a server answers.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};

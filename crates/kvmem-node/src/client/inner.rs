@@ -15,7 +15,7 @@ use crate::node::BlockHandle;
 #[derive(Debug)]
 pub(super) struct ClientInner {
     pub(super) connection: Arc<Connection>,
-    /// Ends the thread that keeps the pins, when it is dropped.
+    /// Ends the keepalive thread when it is dropped.
     pub(super) _keeping: Option<Sender<()>>,
     /// The memory with the client's registrars.
     pub(super) registration: Option<RegistrationSet>,

@@ -13,8 +13,8 @@
 //! client that has any and makes no call does so by a thread of its own. The server has retained
 //! them: the index file names the session, whose client still lives. The call is then sent once
 //! more. All calls may be repeated: a batch that was committed already is found so. Only if the new
-//! server has other memory are the values gone: pins keep their bytes, because the mapping keeps
-//! the old file, and reservations can no longer be committed.
+//! server has other memory are the values gone: the bytes of pins stay readable, because the
+//! mapping keeps alive the old file, and reservations can no longer be committed.
 
 mod channel;
 #[expect(clippy::module_inception, reason = "one noun a file")]

@@ -78,7 +78,8 @@ impl PinBatch {
     /// [reclaim](crate::ServerOptions::reclaim_pins) pins. The server notifies through memory, so
     /// no call is made.
     ///
-    /// A server that follows a killed one keeps the pins, and revokes them through the same memory.
+    /// The pins stay when another server follows a killed one, which revokes them through the same
+    /// memory.
     #[must_use]
     pub fn is_valid(&self) -> bool {
         self.inner.connection.has_pins_of(self.revocations)
@@ -115,7 +116,7 @@ impl PinBatch {
     pub fn value(&self, index: usize) -> Option<PinnedValue<'_>> {
         let block = (*self.blocks.get(index)?).filter(|_| self.is_valid())?;
         // SAFETY: the range lies in the mapping, which was checked when the answer came. The value
-        // is pinned while `self` lives, so no process writes to it: all keep to the protocol, as
+        // is pinned while `self` lives, so no process writes to it: all follow the protocol, as
         // the caller of `connect` has promised.
         let bytes = unsafe {
             let first = self.inner.memory.base().add(block.offset as usize);

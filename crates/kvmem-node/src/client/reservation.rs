@@ -15,7 +15,7 @@ pub struct NodeReservation {
     /// `None` once it is committed.
     inner: Option<Arc<ClientInner>>,
     block: Granted,
-    /// The number of the session in which the server has given it.
+    /// The number of the session in which the server has granted it.
     session: u64,
 }
 

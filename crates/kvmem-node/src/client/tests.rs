@@ -1,4 +1,4 @@
-//! Servers that do not keep to the protocol: a client gets errors, and trusts no length.
+//! Servers that violate the protocol: a client gets errors, and trusts no length.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::thread::JoinHandle;
@@ -247,13 +247,13 @@ fn a_greeting_for_other_memory_is_reported() {
 }
 
 #[test]
-fn a_session_that_cannot_be_is_reported() {
+fn an_impossible_session_is_reported() {
     let hostile = Hostile::start(Welcome { session: 256, ..welcome() }, Vec::new());
     let error = hostile.connect().map(drop).expect_err("there are 256 words");
     assert!(matches!(error, ClientError::Protocol { .. }), "{error}");
 }
 
-/// A server gives pins of an epoch that is over, although the client has lost none.
+/// A server gives pins of an epoch that is over, although it has revoked none of the client's.
 #[test]
 fn pins_of_an_earlier_epoch_are_not_valid() {
     let answers = vec![Answered::Epoch(5), Answered::Epoch(3), Answered::Epoch(5)];
@@ -265,18 +265,18 @@ fn pins_of_an_earlier_epoch_are_not_valid() {
 
 /// A call ends in time, also while its server sends and sends.
 #[test]
-fn answers_to_other_requests_do_not_keep_a_call() {
+fn answers_to_other_requests_do_not_delay_a_call() {
     ends_in_time(&Hostile::start(welcome(), vec![Answered::Flood]), false);
 }
 
 /// Nor do doorbells without a message, nor a doorbell that cannot be rung.
 #[test]
-fn doorbells_do_not_keep_a_call() {
+fn doorbells_do_not_delay_a_call() {
     ends_in_time(&Hostile::start(welcome(), Vec::new()), true);
 }
 
 #[test]
-fn a_reader_is_given_no_block() {
+fn a_reader_accepts_no_block() {
     let hostile = Hostile::start(welcome(), vec![Answered::Reserved(vec![(0, 10)])]);
     let options = ConnectOptions { read_only: true, ..ConnectOptions::default() };
     let client = hostile.connect_with(&options).expect("the greeting is whole");

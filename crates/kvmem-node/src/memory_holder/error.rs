@@ -93,7 +93,7 @@ pub enum MemoryHolderError {
     },
     /// A process of another user listens on the socket.
     #[error(
-        "user {uid} listens at {path}, and only this user and root may keep its memory: use \
+        "user {uid} listens at {path}, and only this user and root may hold its memory: use \
          another folder"
     )]
     ForeignHolder {

@@ -1,7 +1,7 @@
 //! *Messages* between a memory holder and its clients, in postcard's encoding.
 //!
 //! Each packet has the version of this protocol as its first byte, so that a memory holder that an
-//! earlier release started tells a later one that it does not understand it.
+//! earlier release started answers a later one that it does not understand the message.
 
 use serde::{Deserialize, Serialize};
 

@@ -14,7 +14,7 @@
 //! | message | what the memory holder does |
 //! |---|---|
 //! | claim NAME | gives the connection the sole use of a name, and the descriptors under it |
-//! | put NAME, with descriptors | keeps up to four descriptors under a name that has none |
+//! | put NAME, with descriptors | holds up to four descriptors under a name that has none |
 //! | get NAME | answers with duplicates of the descriptors |
 //! | list | names all that it holds, and the process that has claimed each |
 //! | forget NAME | closes the descriptors |

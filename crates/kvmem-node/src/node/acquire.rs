@@ -208,7 +208,7 @@ impl Node {
     }
 
     /// Adds a pin to an entry that is committed. A session has up to 2^32 - 1 of them: a client
-    /// that wants more loses count of its own pins alone.
+    /// that requests more receives wrong counts of its own pins alone.
     pub(super) fn pin(&mut self, session: SessionIndex, slot: u32) {
         let space = self.space_of(slot);
         let pinning = self.sessions.get_mut(session);

@@ -16,8 +16,8 @@
 //! The children of one parent are *siblings*. What they share is known by the hash of the parent's
 //! namespace and key, whether or not the parent is in memory: how many they are, their bytes, and
 //! the parent's entry. Parents and children therefore come and go in any order, in O(1). The hash
-//! has a secret key, which the index file keeps, and so does each entry with the hash of its parent
-//! (0: it has none).
+//! has a secret key, which the index file contains, as each entry contains it with the hash of its
+//! parent (0: it has none).
 //!
 //! # No cycles
 //!
@@ -175,7 +175,7 @@ impl Node {
         }
     }
 
-    /// Unlinks a value that can no longer be found. `below` says whether the tier has it.
+    /// Unlinks a value that can no longer be found. `in_tier` says whether the tier has it.
     pub(super) fn unlink(&mut self, slot: u32, in_tier: bool) {
         let local = &mut self.locals[slot as usize];
         local.queued = false;
@@ -265,8 +265,8 @@ impl Node {
         parent != NONE && self.closes_cycle_above(slot, parent)
     }
 
-    /// Returns whether a value is among an entry and its ancestors, or these are too many to tell.
-    /// A value without children has no descendants, and is not.
+    /// Returns whether a value is among an entry and its ancestors, or these are too many to
+    /// search. A value without children has no descendants, and is not.
     fn closes_cycle_above(&mut self, slot: u32, parent: u32) -> bool {
         let mut next = Some(parent).filter(|_| self.locals[slot as usize].children != NONE);
         while let Some(ancestor) = next {

@@ -3,7 +3,7 @@
 //! A client may have a million of them when it ends, and each release changes an entry. A thread
 //! that released them all in one go would let every other client wait for half a second. What is
 //! over is therefore noted in one step, and [released](Node::release_ended) in many, between which
-//! others are served. Until then the session has it: its blocks are neither evicted nor given to
+//! others are served. Until then the session has it: its blocks are neither evicted nor granted to
 //! others. The place of a session that ends is free when its last block is.
 
 use std::collections::VecDeque;

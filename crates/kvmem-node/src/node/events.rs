@@ -33,7 +33,8 @@ pub enum EventKind {
     Damaged,
     /// The tier has let values go whose keys it does not know: it was full, their bytes were
     /// damaged, or an operator has cleared it. The event has no key, and the namespace
-    /// [`NO_NAMESPACE`]. [`NodeClient::locate`](crate::NodeClient::locate) tells which are left.
+    /// [`NO_NAMESPACE`]. [`NodeClient::locate`](crate::NodeClient::locate) returns which values the
+    /// tier still has.
     TierEvicted,
 }
 
@@ -63,7 +64,7 @@ pub struct Events {
     /// The position to go on with.
     pub next: u64,
     /// Whether events between the requested position and the first one of `events` were lost: the
-    /// server keeps the latest ones, and those of an earlier server are gone. What the caller knows
+    /// server has the latest ones, and none of an earlier server. What the caller knows
     /// from earlier events may be wrong then. Position 0 is that of the oldest event, so a request
     /// for it never loses any.
     pub lost: bool,
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_of_another_server_is_told_whatever_its_number() {
+    fn a_position_of_another_server_is_reported_whatever_its_number() {
         for _ in 0..100 {
             let (mut before, mut log) = (EventLog::new(9), EventLog::new(9));
             (0..3).for_each(|key| before.add(EventKind::Stored, 0, &[key]));

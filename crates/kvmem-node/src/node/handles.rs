@@ -12,7 +12,7 @@ pub struct BlockHandle {
     pub generation: u32,
 }
 
-/// A block that a client was given: pinned or reserved.
+/// A block that a client has pinned or reserved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Granted {
     pub(crate) handle: BlockHandle,

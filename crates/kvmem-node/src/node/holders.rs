@@ -1,6 +1,6 @@
 //! *Holders*: users and readers, who may pin a part of the memory and no more.
 //!
-//! A pinned value cannot be evicted, so a client that pins everything keeps all others from
+//! A pinned value cannot be evicted, so a client that pins everything prevents all others from
 //! storing. The server's own user and operators may do so. All sessions of another user together
 //! pin at most one in [`PART_PINNED`] of the bytes and of the entries, and so do all sessions
 //! together that only read. A value that several sessions of one holder have pinned counts once.

@@ -1,8 +1,9 @@
 //! *Lists*: values that can be evicted, in the order of their last use.
 //!
 //! Each namespace has one list for each priority. A value is a *candidate* while it is committed,
-//! nobody has it pinned, and no child of it in memory holds it: see [`chains`](super::chains). Each
-//! use gives a value a higher place in the order of use, and the first candidate is the victim.
+//! no client has it pinned, and no child of it in memory holds it: see [`chains`](super::chains).
+//! Each use gives a value a higher place in the order of use, and the first candidate is the
+//! victim.
 //!
 //! A node with the scan-resistant policy has one list for each [kind](History) of value, and the
 //! history of its values says which list gives up its first candidate.
@@ -10,16 +11,26 @@
 //! # Why a use takes O(1)
 //!
 //! A use adds a *record*, the value with its place, to the end of a queue, and takes out nothing.
-//! The record of an earlier use is stale then: the value has another place. A value that is pinned
-//! or held keeps its record. When the search for a victim meets a stale record, or that of a value
-//! that is no candidate, it drops the record. It meets each record once, so the search takes O(1)
-//! for each use before it. When more than half of the records may be stale, all of these go.
+//! The record of an earlier use is stale then: the value has another place. The record of
+//! a value that is pinned or held stays. When the search for a victim meets a stale record, or that
+//! of a value that is no candidate, it drops the record. It meets each record once, so the search
+//! takes O(1) for each use before it. When more than half of the records may be stale, all of these
+//! go.
 //!
 //! A value that becomes a candidate again after its record was dropped does so at its own place: it
 //! is *late*. Late values are in a tree. There are few: the parents of evicted values, which go
 //! next, and values whose pins were older than everything in the queue.
 //!
-//! The records are beside the entries, not in the index file, which has the places alone.
+//! The records are in the server's own memory. The index file has the positions alone.
+//!
+//! # Why these are not the rings of a cache
+//!
+//! The decision is the same code: cache and node pass the first candidate of each kind to
+//! [`History::victim`]. The orders differ. A cache moves a block to the end of a linked ring at
+//! each use, and counts a pinned block that the search meets as used. In a node a pinned value
+//! stays at its position: clients hold pins for seconds, also across restarts, and the position is
+//! in the index file. A value also becomes a candidate when its last child is evicted, at a
+//! position that a ring finds only by walking.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -210,83 +221,17 @@ mod tests {
 
     use super::*;
 
-    /// Values that are used, pinned and released.
-    struct Values {
-        list: List,
-        locals: Vec<Local>,
-        next: u64,
-    }
-
-    impl Values {
-        fn new(count: u32) -> Values {
-            let locals = vec![Local::new(RawHandle::from_bits(0)); count as usize];
-            let mut values = Values { list: List::default(), locals, next: 1 };
-            (0..count).for_each(|slot| values.use_value(slot));
-            values
-        }
-
-        fn use_value(&mut self, slot: u32) {
-            self.locals[slot as usize].order = self.next;
-            self.next += 1;
-            self.list.add(&mut self.locals, slot);
-        }
-
-        fn release(&mut self, slot: u32) {
-            self.locals[slot as usize].pins = 0;
-            if !self.locals[slot as usize].queued {
-                self.list.add(&mut self.locals, slot);
-            }
-        }
-
-        fn evict(&mut self) -> Option<u32> {
-            let victim = self.list.victim(&mut self.locals)?;
-            self.locals[victim as usize].queued = false;
-            Some(victim)
-        }
-
-        fn rest(&mut self) -> Vec<u32> {
-            let order: Vec<u32> = self.list.candidates(&self.locals).collect();
-            let evicted: Vec<u32> = std::iter::from_fn(|| self.evict()).collect();
-            assert_eq!(evicted, order);
-            evicted
-        }
-    }
-
-    #[test]
-    fn values_go_in_the_order_of_their_use() {
-        let mut values = Values::new(5);
-        values.use_value(0);
-        values.use_value(3);
-        assert_eq!(values.rest(), [1, 2, 4, 0, 3]);
-    }
-
-    #[test]
-    fn a_value_that_was_pinned_keeps_its_place() {
-        for releases in [[1, 2], [2, 1]] {
-            let mut values = Values::new(5);
-            values.locals[1].pins = 1;
-            values.locals[2].pins = 1;
-            assert_eq!((values.evict(), values.evict()), (Some(0), Some(3)));
-            releases.into_iter().for_each(|slot| values.release(slot));
-            assert_eq!(values.rest(), [1, 2, 4], "{releases:?}");
-        }
-    }
-
-    #[test]
-    fn a_value_that_another_thread_reads_is_no_victim_and_keeps_its_place() {
-        let mut values = Values::new(4);
-        values.locals[0].storing = true;
-        assert_eq!(values.evict(), Some(1));
-        assert_eq!(values.list.candidates(&values.locals).collect::<Vec<_>>(), [0, 2, 3]);
-        values.locals[0].storing = false;
-        assert_eq!(values.rest(), [0, 2, 3]);
-    }
-
+    /// The histories of a whole node judge every victim.
     #[test]
     fn stale_records_take_no_memory() {
-        let mut values = Values::new(10);
-        (0..10_000).for_each(|at| values.use_value(at % 10));
-        assert!(values.list.uses.len() <= MIN_RECORDS, "{}", values.list.uses.len());
-        assert_eq!(values.rest(), (0..10).collect::<Vec<_>>());
+        let mut list = List::default();
+        let mut locals = vec![Local::new(RawHandle::from_bits(0)); 10];
+        for order in 1..=10_000 {
+            let slot = (order % 10) as u32;
+            locals[slot as usize].order = order;
+            list.add(&mut locals, slot);
+        }
+        assert!(list.uses.len() <= MIN_RECORDS, "{}", list.uses.len());
+        assert!(list.candidates(&locals).eq((1..10).chain([0])));
     }
 }

@@ -21,7 +21,8 @@ pub(super) struct Local {
     pub(super) holding: u32,
     /// Its list has a record of it at this place.
     pub(super) queued: bool,
-    /// The number of values that had left the memory when the tier was told of a use of this one.
+    /// The number of values that had left the memory when the server reported a use of this one to
+    /// the tier.
     pub(super) touched_at: u64,
     /// Children of it have left the memory, and the tier has them.
     pub(super) has_stored_children: bool,
@@ -29,7 +30,7 @@ pub(super) struct Local {
     pub(super) storing: bool,
     /// The tier has not taken the value.
     pub(super) store_failed: bool,
-    /// The scrubber is verifying the value, which keeps its place in its list: it is no victim.
+    /// The scrubber is verifying the value: it stays at its position in its list, and is no victim.
     pub(super) verifying: bool,
 }
 

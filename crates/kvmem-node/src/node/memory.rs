@@ -23,7 +23,7 @@ pub(crate) struct NodeMemory {
     index: Region,
     pub(crate) session_file: SessionFile,
     /// An open index file of this server alone, with a lock: whatever may still write to the memory
-    /// for this server, also in the kernel after its end, keeps it open.
+    /// for this server, also in the kernel after its end, has it open.
     transfers: OwnedFd,
     pub(crate) header: Header,
 }
@@ -169,21 +169,21 @@ impl NodeMemory {
     }
 
     /// Duplicates the descriptors of the memory file, the index file and the session file, for the
-    /// process that keeps them.
+    /// process that retains them.
     pub(crate) fn descriptors(&self) -> Result<[OwnedFd; 3], NodeError> {
         let shared = |file: Option<OwnedFd>| file.expect("the files of a node are shared");
         let [bytes, index] = [self.bytes.share()?, self.index.share()?].map(shared);
         Ok([bytes, index, self.session_file.share()?])
     }
 
-    /// Returns the open file that everything keeps open that may write to the memory for this
+    /// Returns the open file that everything has open that may write to the memory for this
     /// server.
     pub(crate) fn transfers(&self) -> BorrowedFd<'_> {
         self.transfers.as_fd()
     }
 
-    /// Returns whether transfers of earlier servers may still write to the memory. "Cannot tell" is
-    /// yes.
+    /// Returns whether transfers of earlier servers may still write to the memory. An unknown state
+    /// is yes.
     pub(crate) fn has_earlier_transfers(&self) -> bool {
         session_file::is_locked_by_others(&self.transfers, TRANSFERS).unwrap_or(true)
     }

@@ -23,7 +23,7 @@ use super::{BlockHandle, Eviction, Granted, NO_BOUNDARY, NodeMemory, NodeOptions
 use crate::error::{BadIndex, CallError, NodeError};
 use crate::format::{EntryCell, Header, MAX_KEY, State, Word};
 
-/// Values under keys in the memory of a node, as the server keeps them.
+/// Values under keys in the memory of a node, in the state of the server.
 ///
 /// # Time complexity
 ///
@@ -333,7 +333,7 @@ impl Node {
         self.next_order += 1;
     }
 
-    /// Notes that a value that can be found was used after all others. It keeps its record while it
+    /// Notes that a value that can be found was used after all others. Its record stays while it
     /// is pinned, so the end of the pin does not change its place.
     pub(super) fn note_use(&mut self, slot: u32, now: u64) {
         self.entry(slot).set_used_at(now);

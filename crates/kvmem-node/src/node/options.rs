@@ -82,8 +82,8 @@ pub struct NamespaceLimits {
     pub max_pins: u64,
     /// The most memory that pinned values take at a time.
     pub max_pinned_bytes: u64,
-    /// The share of the memory and of the blocks, beside the shares of the others: the namespace
-    /// that exceeds its share of either most gives up values first.
+    /// The share of the memory and of the blocks, relative to the shares of the others: the
+    /// namespace that exceeds its share of either most gives up values first.
     pub share: u32,
 }
 

@@ -18,7 +18,7 @@
 //!
 //! A killed server may have reads of its tier in flight: the kernel completes them after the
 //! process is gone. Until then their blocks stay reserved. Everything that may write to the memory
-//! for a server keeps a locked index file open, so the next server knows when they are over.
+//! for a server has a locked index file open, so the next server knows when they are over.
 //!
 //! No value's bytes are read. An entry that no server wrote, or whose checksum does not match, is
 //! counted and becomes free.

@@ -6,7 +6,7 @@ use crate::error::CallError;
 use crate::format::State;
 
 impl Node {
-    /// Removes the values of keys. Pinned ones keep their bytes until the last pin ends. Returns
+    /// Removes the values of keys. The bytes of pinned ones stay until the last pin ends. Returns
     /// how many there were.
     pub(crate) fn remove(
         &mut self,

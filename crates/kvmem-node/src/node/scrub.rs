@@ -5,7 +5,8 @@ use super::{BlockHandle, EventKind, SessionIndex};
 use crate::error::CallError;
 use crate::format::State;
 
-/// A value to verify. It keeps its place in the order of eviction, and is not evicted meanwhile.
+/// A value to verify. It stays at its position in the order of eviction, and is not evicted
+/// meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scrubbing {
     pub(crate) slot: u32,

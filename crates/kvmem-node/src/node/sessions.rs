@@ -102,8 +102,8 @@ pub(super) struct Session {
     is_ending: bool,
     /// Counts the times that the client has returned.
     resumption: u32,
-    /// Names the time since the session began, was resumed or lost its pins. A release of an
-    /// earlier time does not end pins of this one.
+    /// Names the time since the session began, was resumed, or its pins were revoked. A release of
+    /// an earlier time does not end pins of this one.
     pub(super) epoch: u64,
     /// Pinned entries.
     pub(super) pins: HashMap<u32, SessionPin, FixedState>,
@@ -416,7 +416,7 @@ impl Node {
     }
 
     /// Returns whether the client of a session has neither pins nor reservations, and has not
-    /// returned for some milliseconds. It loses nothing with the session.
+    /// returned for some milliseconds. The session has no pins and no reservations.
     pub(crate) fn is_abandoned(&self, session: SessionIndex, after: u64, now: u64) -> bool {
         let it = self.sessions.get(session);
         let has_nothing = it.pins.is_empty() && it.reservations.is_empty();
@@ -488,7 +488,7 @@ impl Node {
         self.sessions.0[session.number()] = None;
     }
 
-    /// Ends the pins of a session, which keeps its reservations. For operators who know that the
+    /// Ends the pins of a session, and no reservation. For operators who know that the
     /// client does not read any more.
     pub(crate) fn reclaim_pins(&mut self, session: SessionIndex) -> usize {
         let pins = self.sessions.get_mut(session).end_pins(|_| true);

@@ -65,6 +65,13 @@ pub(super) fn recovered(
     Node::recover_memory(memory, options(), |_, record| alive(record.pid))
 }
 
+/// Recovers the memory of a node, as the next server does whose clients live or do not.
+fn next_server(node: &Node, alive: bool) -> (Node, super::RecoveryReport) {
+    let files = node.memory.descriptors().expect("there are descriptors");
+    let memory = NodeMemory::attach(files).expect("it is whole");
+    Node::recover_memory(memory, options(), |_, _| alive).expect("it is whole")
+}
+
 /// The values that can be found: key to length.
 fn found(node: &Node) -> BTreeMap<Vec<u8>, u64> {
     let values = node.list(None, 0, u32::MAX, 0).0;
@@ -392,7 +399,7 @@ fn a_foreign_index_is_reported() {
     assert_eq!(order, BadIndex::ByteOrder { order: 0x0403_0201 });
     assert_eq!(error(&|index| index[16] ^= 1), BadIndex::HeaderChecksum);
     assert_eq!(error(&|index| index[96 + 2] ^= 1), BadIndex::HeaderChecksum);
-    // One entry less, and its value would be lost without a word.
+    // One entry less, and its value would be lost without an error.
     let used = |word: u64| error(&|index| index[80..88].copy_from_slice(&word.to_le_bytes()));
     for word in [0, 1, u64::MAX, u64::from_le_bytes(whole[80..88].try_into().unwrap()) ^ 1] {
         assert_eq!(used(word), BadIndex::EntriesUsed { word, entries: 48 });
@@ -424,37 +431,6 @@ fn a_key_with_bytes_behind_its_end_is_damaged() {
     entry[56..64].copy_from_slice(&sum.to_le_bytes());
     let (node, report) = recovered(&node, &index, &[], |_| true).expect("one entry is damaged");
     assert_eq!((report.damaged, report.values), (1, 0));
-    node.check().expect("the invariants hold");
-}
-
-#[test]
-fn a_returning_client_goes_on() {
-    let mut node = node();
-    let session = begin(&mut node, 7);
-    let token = node.memory.sessions()[session.number()].read().expect("it began").token;
-    let blocks = node.reserve(session, &[100, 200, 300]).expect("there is space");
-    let commit = |at: usize, key: &'static [u8]| {
-        let handle = blocks[at].handle;
-        CommitItem { key, checksum: Some(9), priority: 1, ..item_of(handle) }
-    };
-    node.commit(session, &[commit(0, b"a"), commit(1, b"b")], 5).expect("its own");
-    node.acquire(session, &[b"a", b"a", b"b"], false, 6).expect("no limit");
-    let index = node.memory.index_bytes();
-    let (mut node, report) = recovered(&node, &index, &[], |pid| pid == 7).expect("valid");
-    assert_eq!((report.values, report.orphaned_sessions), (2, 1));
-    assert_eq!(node.stats().pinned, 2);
-    assert_eq!(node.find_resumable(token, 8), None, "another user");
-    assert_eq!(node.find_resumable(token + 1, 0), None, "another session");
-    let session = node.find_resumable(token, 0).expect("it lives");
-    // It still has two pins of `a`; it dropped that of `b` while there was no server.
-    node.begin_resuming(session);
-    assert!(node.name_handles(session, &[(blocks[0].handle, 2)], &[blocks[2].handle]));
-    node.resume(session);
-    node.check().expect("the invariants hold");
-    assert_eq!(node.stats().pinned, 1);
-    node.commit(session, &[commit(2, b"c")], 7).expect("its own");
-    node.release(session, &[blocks[0].handle, blocks[0].handle]).expect("its own");
-    assert_eq!((node.stats().pinned, node.len()), (0, 3));
     node.check().expect("the invariants hold");
 }
 
@@ -538,11 +514,7 @@ fn a_removal_that_is_under_way_is_made_by_the_next_server_with_a_tier() {
         assert_eq!(node.remove(session, &[b"key"]), Ok(1));
         (node, tier)
     };
-    let next = |node: &Node| {
-        let files = node.memory.descriptors().expect("there are descriptors");
-        let memory = NodeMemory::attach(files).expect("it is whole");
-        Node::recover_memory(memory, options(), |_, _| false).expect("it is whole").0
-    };
+    let next = |node: &Node| next_server(node, false).0;
     // The next server has the tier: it removes the key alone.
     let (node, tier) = begun();
     let mut node = next(&node);
@@ -573,7 +545,11 @@ fn a_tier_that_comes_later_is_cleared_if_it_may_have_old_values() {
         ("nothing", |_, _| {}, false),
         ("a look-up", |node, session| assert_eq!(node.lookup(session, &[b"a"], 6), 1), false),
         ("a removal", |node, session| assert_eq!(node.remove(session, &[b"a"]), Ok(1)), true),
-        ("a removal below", |node, session| assert_eq!(node.remove(session, &[b"x"]), Ok(0)), true),
+        (
+            "a removal in the tier",
+            |node, session| assert_eq!(node.remove(session, &[b"x"]), Ok(0)),
+            true,
+        ),
         ("an eviction", |node, _| assert_eq!(node.evict_bytes(None, 1).0, 4096), true),
         ("a clearing", |node, _| assert_eq!(node.clear(None), 2), true),
     ];
@@ -633,7 +609,7 @@ fn insert(node: &mut Node, session: SessionIndex, key: &[u8], len: u64) {
     node.commit(session, &[item], 5).expect("its own");
 }
 
-/// A namespace that was made first and is full keeps no other from the tier.
+/// A full namespace does not delay the values of others, also if it was made first.
 #[test]
 fn the_values_that_are_evicted_next_are_stored_first_in_all_namespaces() {
     let tier = KeyTier::storing();
@@ -742,11 +718,7 @@ fn a_removed_value_that_is_pinned_across_a_restart_does_not_come_back() {
         assert_eq!(node.remove(session, &[b"key"]), Ok(1));
         (node, tier)
     };
-    let next = |node: &Node| {
-        let files = node.memory.descriptors().expect("there are descriptors");
-        let memory = NodeMemory::attach(files).expect("it is whole");
-        Node::recover_memory(memory, options(), |_, _| true).expect("it is whole").0
-    };
+    let next = |node: &Node| next_server(node, true).0;
     // The next server has the tier, and then the client ends.
     let (node, tier) = begun();
     let mut node = next(&node);
@@ -774,7 +746,9 @@ fn a_removed_value_that_is_pinned_across_a_restart_does_not_come_back() {
 fn a_removal_that_fails_is_made_by_the_next_server() {
     let failing: [fn(&mut Node, SessionIndex); 3] = [
         |node, session| assert_eq!(node.remove(session, &[b"key"]), Ok(1)),
-        |node, session| assert_eq!(node.remove_only_in_tier(session, &[b"below"], Some(0)), (1, 1)),
+        |node, session| {
+            assert_eq!(node.remove_only_in_tier(session, &[b"in tier"], Some(0)), (1, 1))
+        },
         |node, _| node.clear_tier(),
     ];
     for remove in failing {
@@ -782,7 +756,7 @@ fn a_removal_that_fails_is_made_by_the_next_server() {
         let session = begin(&mut node, 7);
         insert(&mut node, session, b"key", 100);
         let tier = KeyTier::storing();
-        let keys = [b"\x05modelkey".to_vec(), b"\x05modelbelow".to_vec()];
+        let keys = [b"\x05modelkey".to_vec(), b"\x05modelin tier".to_vec()];
         tier.keys.lock().expect("no panic").extend(keys);
         assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(false));
         tier.fails.store(true, Ordering::Relaxed);
@@ -790,10 +764,7 @@ fn a_removal_that_fails_is_made_by_the_next_server() {
         run_jobs(&mut node, &tier);
         node.check().expect("the invariants hold");
         tier.fails.store(false, Ordering::Relaxed);
-        let files = node.memory.descriptors().expect("there are descriptors");
-        let memory = NodeMemory::attach(files).expect("it is whole");
-        let (mut node, _) =
-            Node::recover_memory(memory, options(), |_, _| false).expect("it is whole");
+        let (mut node, _) = next_server(&node, false);
         assert_eq!(node.attach_tier(Arc::clone(&tier) as _, TierOptions::default()), Some(true));
         assert!(tier.keys.lock().expect("no panic").is_empty());
     }
@@ -801,7 +772,7 @@ fn a_removal_that_fails_is_made_by_the_next_server() {
 
 /// Scrubbing is no use: the order of eviction stays as it was.
 #[test]
-fn scrubbing_keeps_the_order_of_eviction() {
+fn scrubbing_does_not_change_the_order_of_eviction() {
     let mut node = node();
     let session = begin(&mut node, 7);
     for key in [b"a", b"b", b"c"] {
@@ -827,7 +798,7 @@ fn scrubbing_keeps_the_order_of_eviction() {
         node.evict(victim);
     }
     assert_eq!((round.len(), order.as_slice()), (2, b"abc".as_slice()));
-    // A value that goes meanwhile keeps its bytes until it is verified.
+    // The bytes of a value that is removed meanwhile stay until it is verified.
     insert(&mut node, session, b"d", 4096);
     let (value, _) = node.next_to_scrub(0, 16);
     let value = value.expect("it has a checksum");
@@ -882,7 +853,7 @@ fn an_empty_namespace_is_used_again_when_there_are_no_others() {
 /// A restart changes nothing in which value is evicted next: within a batch the last key goes
 /// first, also if all were used in the same millisecond.
 #[test]
-fn a_recovery_keeps_the_order_of_use() {
+fn the_order_of_use_is_the_same_after_a_recovery() {
     let evicted_first = |node: &mut Node| -> Vec<u8> {
         let before = found(node);
         assert!(node.evict_bytes(None, 1).0 > 0);
@@ -897,14 +868,7 @@ fn a_recovery_keeps_the_order_of_use() {
         let items: Vec<CommitItem<'_>> = blocks
             .iter()
             .zip(keys)
-            .map(|(block, key)| CommitItem {
-                handle: block.handle,
-                key,
-                parent: None,
-                checksum: None,
-                priority: 0,
-                ttl_ms: 0,
-            })
+            .map(|(block, key)| CommitItem { key, ..item_of(block.handle) })
             .collect();
         node.commit(session, &items, now).expect("they are reserved");
     };
@@ -955,10 +919,7 @@ fn blocks_of_unfinished_reads_stay_reserved() {
     node.attach_tier(KeyTier::with(b"a"), TierOptions::default()).expect("nothing is removed");
     assert_eq!(node.fetch_from_tier(session, &[b"a"], false, Some(1), 0), (vec![0], None));
     let len = node.stats().used;
-    let files = node.memory.descriptors().expect("there are descriptors");
-    let memory = NodeMemory::attach(files).expect("it is whole");
-    let (mut next, report) =
-        Node::recover_memory(memory, options(), |_, _| false).expect("it is whole");
+    let (mut next, report) = next_server(&node, false);
     assert_eq!((report.unfinished_reads, report.freed_reservations), (1, 0));
     assert_eq!((next.stats().used, next.stats().fenced_bytes), (len, len));
     next.end_unfinished_reads();
@@ -966,7 +927,7 @@ fn blocks_of_unfinished_reads_stay_reserved() {
     let session = begin(&mut next, 2);
     let all = BYTES as u64;
     assert!(next.reserve(session, &[all]).is_err(), "the block is not free");
-    // The last transfer is over when nothing keeps the file open.
+    // The last transfer is over when no process has the file open.
     drop(node);
     next.end_unfinished_reads();
     assert_eq!((next.stats().used, next.stats().fenced_bytes), (0, 0));

@@ -1,7 +1,7 @@
 //! *Protocol*: the messages between a client and the server.
 //!
-//! A message is one packet of a `SOCK_SEQPACKET` Unix socket: the kernel keeps the boundaries, so
-//! there is no framing to get wrong, and no partial message. Its bytes are a [`Request`] or a
+//! A message is one packet of a `SOCK_SEQPACKET` Unix socket: the kernel preserves the boundaries,
+//! so there is no framing to get wrong, and no partial message. Its bytes are a [`Request`] or a
 //! [`Response`] in postcard's encoding. The answers of one connection come in the order of its
 //! requests, except that of [`Call::Events`], and a client need not wait for one before it sends
 //! the next.

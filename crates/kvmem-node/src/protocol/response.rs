@@ -70,7 +70,8 @@ pub(crate) struct Welcome {
     pub(crate) epoch: u64,
     /// The place of the session's [words](crate::session_file).
     pub(crate) session: u16,
-    /// The value of that word at `epoch`. Both rise by one when the session loses its pins.
+    /// The value of that word at `epoch`. Both rise by one when the server revokes the pins of the
+    /// session.
     pub(crate) pin_word: u64,
     /// Whether the session goes on that the greeting named.
     pub(crate) resumed: bool,

@@ -128,7 +128,7 @@ fn copy((first, rest): (&[AtomicU64], &[AtomicU64]), len: usize, into: &mut Vec<
     let (eights, _) = into.spare_capacity_mut().as_chunks_mut::<8>();
     for (eight, word) in eights.iter_mut().zip(first.iter().chain(rest)) {
         // Relaxed: the Acquire of the tail has ordered it. A hostile producer may change the word
-        // at any time; then the copy has some value, and keeps it.
+        // at any time; then the copy has some value, which does not change.
         let word = word.load(Ordering::Relaxed).to_le_bytes();
         for (to, byte) in eight.iter_mut().zip(word) {
             to.write(byte);

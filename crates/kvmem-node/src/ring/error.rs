@@ -1,6 +1,6 @@
 //! *Errors* of a ring.
 
-/// Why a ring can no longer be used. The other side does not keep to the protocol, or its memory
+/// Why a ring can no longer be used. The other side violates the protocol, or its memory
 /// was overwritten: close the connection, and make another one.
 #[derive(Clone, Copy, Debug, thiserror::Error, PartialEq, Eq)]
 #[non_exhaustive]

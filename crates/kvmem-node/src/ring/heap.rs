@@ -54,7 +54,7 @@ impl HeapRing {
         let memory = &*self.0;
         let area = NonNull::from(&memory.area[..]).cast();
         let words = memory.area.len();
-        // SAFETY: both are parts of the memory that the view keeps, and accessed as atomics.
+        // SAFETY: both are parts of the memory that the view owns, and accessed as atomics.
         unsafe { RingView::new((&memory.header).into(), area, words, Arc::clone(&self.0) as _) }
     }
 

@@ -54,7 +54,7 @@ pub(super) struct RingView {
     _memory: Arc<dyn std::any::Any + Send + Sync>,
 }
 
-// SAFETY: the header and the area are atomics, and the memory that keeps them is `Send + Sync`.
+// SAFETY: the header and the area are atomics, and the memory that contains them is `Send + Sync`.
 unsafe impl Send for RingView {}
 
 impl RingView {

@@ -1,4 +1,4 @@
-//! A ring beside a queue, and beside a process that stores what it likes.
+//! A ring compared with a queue, and with another side that stores any words.
 
 use std::collections::VecDeque;
 

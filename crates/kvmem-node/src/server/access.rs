@@ -18,10 +18,10 @@
 //! # What this does not do
 //!
 //! The memory is one file. A client that may write in one namespace can write to all bytes, and one
-//! that may read can read all bytes. Rules keep apart keys, events and figures. Only *reading* is a
+//! that may read can read all bytes. Rules separate keys, events and figures. Only *reading* is a
 //! boundary for bytes: the descriptor of such a client is opened for reading, and the mode of the
-//! file keeps other users from opening it again for writing. Tenants that do not trust each other
-//! have servers of their own.
+//! file prevents other users from opening it again for writing. Tenants that do not trust each
+//! other have servers of their own.
 
 use std::collections::HashMap;
 

@@ -1,7 +1,7 @@
 //! *Closing* in other threads.
 //!
 //! The last close of a descriptor may take as long as its owner likes: that of a TCP socket with
-//! `SO_LINGER` waits until its bytes are sent. A client could send such a descriptor beside a
+//! `SO_LINGER` waits until its bytes are sent. A client could send such a descriptor with a
 //! message, close its own duplicate, and so stop the thread that closes the packet's. Since Linux
 //! 6.16 the kernel refuses such packets if a socket says so: [`pass_descriptors`]. On earlier
 //! kernels [`ClosingThreads`] close the descriptors of packets, and the sockets of clients, whose
@@ -25,7 +25,7 @@ const STACK_BYTES: usize = 64 << 10;
 /// Says whether peers of a socket, and of those that it accepts, may send descriptors.
 pub(super) fn pass_descriptors(socket: impl AsFd, may: bool) -> Result<(), Errno> {
     let may = libc::c_int::from(may);
-    // SAFETY: the pointer is to an integer of the given size, which lives during the call.
+    // SAFETY: the pointer is to an integer of the passed size, which lives during the call.
     let failed = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),

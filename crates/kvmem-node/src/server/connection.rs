@@ -192,7 +192,7 @@ impl AcceptedConnection {
         self.ended
     }
 
-    /// Sends an answer, or keeps it until the socket or the ring takes it.
+    /// Sends an answer, or queues it until the socket or the ring takes it.
     pub(super) fn answer(
         &mut self,
         id: u32,

@@ -206,7 +206,7 @@ impl NodeServer {
     }
 
     /// Reserves blocks. If there is no space yet and the call may `wait`, it waits until the tier
-    /// has done what keeps values from being evicted. `None`: it waits.
+    /// has done what prevents values from being evicted. `None`: it waits.
     pub(super) fn reserve(
         &mut self,
         connection: &mut AcceptedConnection,

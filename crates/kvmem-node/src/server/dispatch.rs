@@ -111,7 +111,7 @@ impl NodeServer {
             }
             Call::Acquire { epoch, release, keys, prefix_only, wait } => {
                 check_batch(release.len())?;
-                // A stale handle among them does not keep the others from being released.
+                // The server releases the others also if a handle among them is stale.
                 let _ = self.node.release_of(session, epoch, &release);
                 let keys = bytes_of(&keys)?;
                 if wait && self.fetch_first(connection, id, session, &keys, prefix_only) {
@@ -249,7 +249,7 @@ impl NodeServer {
         }
         let (session, token, resumed) = match found {
             Some(session) => {
-                // The client has given up the connection that it had, known to be broken or not.
+                // The client has abandoned its earlier connection, known to be broken or not.
                 self.disconnect(session);
                 self.node.begin_resuming(session);
                 connection.stage = Stage::Resuming { session, named: 0, pins_resumed: true };
@@ -345,7 +345,7 @@ impl NodeServer {
     }
 
     /// Returns the statistics, without the names and figures of namespaces that the client may not
-    /// use. Each keeps its place, which is its number.
+    /// use. The position of each is its number.
     fn stats_for(&self, connection: &AcceptedConnection) -> NodeStats {
         let Peer { uid, groups, .. } = &connection.peer;
         let mut stats = self.node.stats();

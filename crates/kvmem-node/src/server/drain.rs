@@ -35,7 +35,7 @@ pub(super) struct Drain {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DrainProgress {
-    /// Values that are not yet given to the tier.
+    /// Values that the tier has not received yet.
     pub values: u64,
     /// Their bytes.
     pub bytes: u64,

@@ -9,7 +9,7 @@ pub struct ServerOptions {
     pub lease: Duration,
     /// Whether the pins of a client end, too, whose process has not run for the lease. When it runs
     /// again, it may read bytes of other values: [`is_valid`](crate::PinBatch::is_valid) shows it
-    /// so, without a call. A process that runs keeps its pins: the client library
+    /// so, without a call. The pins of a process that runs stay: the client library
     /// says so by itself.
     pub reclaim_pins: bool,
     /// The rate at which values with checksums are verified in the background, and removed if they
@@ -87,7 +87,7 @@ pub struct NamespaceRule {
     pub read_only: bool,
 }
 
-/// Returns whether a server that polls would keep its clients from running.
+/// Returns whether a server that polls would prevent its clients from running.
 fn has_one_processor() -> bool {
     std::thread::available_parallelism().is_ok_and(|count| count.get() == 1)
 }

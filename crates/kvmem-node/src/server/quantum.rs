@@ -168,7 +168,7 @@ impl NodeServer {
     pub(super) fn quantum(&mut self, key: u32, now: u64) {
         self.quantum_with(key, |server, connection| {
             let mut outcome = server.messages(connection, now);
-            // No packet is read while an answer waits, and no space in a ring tells of the end.
+            // No packet is read while an answer waits, and no event of a ring reports the end.
             if outcome.is_ok() && connection.is_blocked() && connection.has_ended() {
                 outcome = Err(Errno::PIPE);
             }
@@ -201,7 +201,7 @@ impl NodeServer {
         let is_ended = connection.is_ended();
         self.connections.insert(key, connection);
         if is_ended {
-            // Nothing else tells that its ring has more.
+            // No other event reports that its ring has more.
             self.make_ready(key, Source::Ring);
         }
     }

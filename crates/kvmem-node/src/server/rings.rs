@@ -2,8 +2,9 @@
 //!
 //! A connection with [rings](crate::ring) is *hot* from a message, or from its doorbell, until no
 //! message has come for [`spin`](super::ServerOptions::spin). The server polls the rings of hot
-//! connections in turn, and looks at epoll in between. Before a connection cools down the server
-//! says so in the ring, and the next message rings the doorbell, an eventfd that epoll watches.
+//! connections one after the other, and looks at epoll in between. Before a connection cools down
+//! the server says so in the ring, and the next message rings the doorbell, an eventfd that epoll
+//! watches.
 //!
 //! The doorbell of the client is its socket: a packet wakes the thread that reads it.
 //!
@@ -32,7 +33,7 @@ use crate::error::{CallError, TooMany};
 use crate::ring;
 
 /// The most quanta of a connection when the server ends.
-const LAST_TURNS: usize = 16;
+const LAST_QUANTA: usize = 16;
 
 impl NodeServer {
     /// Makes rings for a connection. Returns the descriptors for the client.
@@ -168,7 +169,7 @@ impl NodeServer {
     /// Serves the requests that are in the ring when the server ends, as many as some quanta have.
     /// The client repeats others at the next server.
     pub(super) fn waiting_ring_messages(&mut self, connection: &mut AcceptedConnection, now: u64) {
-        for _ in 0..LAST_TURNS {
+        for _ in 0..LAST_QUANTA {
             let waits = connection.rings.as_mut().is_some_and(ServerRings::has_request);
             if !waits || self.ring_messages(connection, now).is_err() {
                 break;

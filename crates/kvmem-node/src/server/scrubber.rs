@@ -87,7 +87,7 @@ fn sum(memory: &Region, offset: u64, len: u64) -> u32 {
     let all = memory.len() as u64;
     assert!(offset.checked_add(len).is_some_and(|end| end <= all), "the node said so");
     // SAFETY: the block lies in the region, as was just checked. The value was
-    // committed, and keeps its bytes until it is verified, so no client that keeps to the protocol
+    // committed, and its bytes stay until it is verified, so no client that follows the protocol
     // writes to it.
     let bytes = unsafe {
         let first = memory.base().as_ptr().add(offset as usize);

@@ -217,7 +217,7 @@ impl NodeServer {
         Ok(server)
     }
 
-    /// Puts a tier below the node: values that memory has no room for go there, and come back when
+    /// Attaches a tier: values that memory has no room for go there, and come back when
     /// they are acquired. See [the module](kvmem::tier::Tier).
     ///
     /// A tier that was not attached while values of this memory were removed, or were evicted
@@ -344,7 +344,7 @@ impl NodeServer {
     }
 
     /// Returns the descriptors of the memory file, the index file and the session file. A process
-    /// that holds them keeps the values, and [recovers](Node::recover) them.
+    /// that holds them has the values, and [recovers](Node::recover) them.
     ///
     /// # Errors
     /// [`NodeError::Memory`] if the process has no free descriptors.
@@ -377,7 +377,7 @@ impl NodeServer {
     }
 
     /// Watches the process of a session that a connection has begun or resumed, if the kernel has
-    /// given a descriptor of it.
+    /// passed a descriptor of it.
     pub(super) fn watch_process(
         &mut self,
         session: SessionIndex,

@@ -24,7 +24,7 @@ pub(super) struct ServerRings {
 }
 
 impl ServerRings {
-    /// Returns whether a request is there. Damage counts as one: receiving it tells.
+    /// Returns whether a request is there. Damage counts as one: receiving it returns the error.
     pub(super) fn has_request(&mut self) -> bool {
         self.ends.requests.has_message().unwrap_or(true)
     }

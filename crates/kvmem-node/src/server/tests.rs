@@ -1,19 +1,19 @@
-//! Clients that do not keep to the protocol, of messages or of rings: each one hurts itself alone.
+//! Clients that violate the protocol, of messages or of rings: each one hurts itself alone.
 
 mod attacks;
 mod bounds;
 mod quotas;
 mod service_level;
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kvmem::arena::{Backing, PageSize, Region};
-use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
+use kvmem::tier::Tier;
+use kvmem_testkit::counting_tier::CountingTier;
 use proptest::prelude::*;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -30,7 +30,7 @@ use crate::ring::{self, ClientEnds};
 use crate::tier::TierOptions;
 use crate::{ConnectOptions, Node, NodeClient, NodeOptions, socket};
 
-/// A server in a thread, and a client that keeps to the protocol.
+/// A server in a thread, and a client that follows the protocol.
 struct Place {
     folder: TempDir,
     stopper: Stopper,
@@ -142,8 +142,8 @@ impl Raw {
         sent
     }
 
-    /// Sends requests until both rings are full: the server keeps one answer, and reads no further
-    /// request. Returns how many.
+    /// Sends requests until both rings are full: the server has one answer left, and reads no
+    /// further request. Returns how many.
     fn fill(&mut self) -> u32 {
         let deadline = Instant::now() + Duration::from_secs(20);
         let (mut sent, mut full_since) = (0, Instant::now());
@@ -194,7 +194,7 @@ fn is_read(socket: &OwnedFd) -> bool {
         // SAFETY: the pointer is to an integer, which the call stores.
         let failed =
             unsafe { libc::ioctl(socket.as_raw_fd(), libc::TIOCOUTQ, &raw mut unread) } != 0;
-        assert!(!failed && unread >= 0, "the socket tells what is unread");
+        assert!(!failed && unread >= 0, "the socket reports what is unread");
         if unread == 0 || Instant::now() > deadline {
             return unread == 0;
         }
@@ -357,7 +357,7 @@ fn an_answer_for_events_waits_for_space_in_the_socket() {
 }
 
 #[test]
-fn a_doorbell_that_never_rests_keeps_nobody_waiting() {
+fn a_doorbell_that_never_rests_delays_no_other_client() {
     let place = Place::new(ServerOptions { spin: Duration::ZERO, ..ServerOptions::default() });
     let raw = Raw::new(&place);
     // A client may make the descriptor blocking and fill its counter: the server does not touch it.
@@ -376,53 +376,6 @@ fn a_server_without_rings_serves_by_the_socket() {
     assert_eq!(second.lookup(&["key"]).expect("a call"), 1);
     drop(second);
     place.check_honest();
-}
-
-/// A tier in other memory.
-#[derive(Default)]
-struct Slow(Mutex<HashMap<Vec<u8>, Vec<u8>>>);
-
-impl Tier for Slow {
-    fn store(&self, values: &[TierValue<'_>]) -> Vec<Result<StoreOutcome, BoxError>> {
-        let mut held = self.0.lock().expect("no panic");
-        values.iter().for_each(|it| drop(held.insert(it.key.to_vec(), it.bytes.to_vec())));
-        values.iter().map(|_| Ok(StoreOutcome::Stored)).collect()
-    }
-
-    fn look_up(&self, keys: &[&[u8]]) -> Vec<Lookup> {
-        keys.iter().map(|key| self.len_of(key)).collect()
-    }
-
-    fn len_of(&self, key: &[u8]) -> Lookup {
-        self.0
-            .lock()
-            .expect("no panic")
-            .get(key)
-            .map_or(Lookup::Missing, |value| Lookup::Found(value.len() as u64))
-    }
-
-    fn fetch(&self, reads: &mut [TierRead<'_>]) -> Vec<Option<TierHit>> {
-        let held = self.0.lock().expect("no panic");
-        let fetch = |read: &mut TierRead<'_>| match held.get(read.key) {
-            Some(value) if value.len() == read.into.len() => {
-                read.into.copy_from_slice(value);
-                Some(TierHit::default())
-            }
-            _ => None,
-        };
-        reads.iter_mut().map(fetch).collect()
-    }
-
-    fn remove(&self, keys: &[&[u8]]) -> Result<(), BoxError> {
-        let mut held = self.0.lock().expect("no panic");
-        keys.iter().for_each(|key| drop(held.remove(*key)));
-        Ok(())
-    }
-
-    fn clear(&self) -> Result<(), BoxError> {
-        self.0.lock().expect("no panic").clear();
-        Ok(())
-    }
 }
 
 /// Any handle: of an entry in use, of one that never was, and of a use that is over.
@@ -532,7 +485,7 @@ proptest! {
         greeted in any::<bool>(),
         tiered in any::<bool>(),
     ) {
-        let tier = tiered.then(|| Arc::new(Slow::default()) as Arc<dyn Tier>);
+        let tier = tiered.then(|| Arc::new(CountingTier::default()) as Arc<dyn Tier>);
         let place = Place::with_tier(ServerOptions::default(), tier);
         let ungreeted = || socket::connect(&place.folder.path().join("sock")).expect("it listens");
         let mut socket = if greeted { greet(&place) } else { ungreeted() };

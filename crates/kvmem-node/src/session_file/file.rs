@@ -54,7 +54,7 @@ impl SessionFile {
         Ok(found.st_ino)
     }
 
-    /// Duplicates the descriptor of the file, for the process that keeps it.
+    /// Duplicates the descriptor of the file, for the process that retains it.
     pub(crate) fn share(&self) -> Result<OwnedFd, ArenaError> {
         self.0.share().map(|file| file.expect("the session file is shared"))
     }

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 
 /// Takes a shared lock of one byte at `position`, which need not exist in the file, for the open
-/// file of a descriptor. Other shared locks do not keep it from being taken.
+/// file of a descriptor. The thread gets it also while other shared locks exist.
 pub(crate) fn lock(file: impl AsFd, position: u64) -> Result<(), Errno> {
     let mut lock = at(libc::F_RDLCK, position);
     control(file, libc::F_OFD_SETLK, &mut lock)

@@ -1,9 +1,10 @@
-//! *Session file*: shows the server which clients live, and clients what they have lost.
+//! *Session file*: shows the server which clients live, and clients whether their pins were
+//! revoked.
 //!
 //! A client reads and writes blocks in memory that it maps, so the server may give a block to
 //! another client only when the first one can no longer reach it. Two questions follow, and both
 //! must have their answers also after the server was killed. One file answers them. It has one page
-//! of words, no client can open it for writing, and it is kept beside the memory file and the
+//! of words, no client can open it for writing, and it is retained with the memory file and the
 //! index file, so it outlives every server.
 //!
 //! # Does the client live? The lock
@@ -21,10 +22,10 @@
 //! and time namespace, for every user, and for a process whose first thread has ended. A forked
 //! child has neither the mapping nor the memory (`MADV_DONTFORK`); a child of `vfork`, which has
 //! both, holds the lock as well. A client cannot give up the lock of another one. It can hold it
-//! longer than that one lives, and so keep blocks of a client that is gone: see *Security* in
+//! longer than that one lives, and so retain blocks of a client that is gone: see *Security* in
 //! [the crate's page](crate#security).
 //!
-//! # Has the client lost anything? The words
+//! # Were pins revoked? The words
 //!
 //! A session has two words. The *pin word* changes before the server takes back the blocks of the
 //! session's pins, and the *session word* becomes 0 before it takes back all that the session has.

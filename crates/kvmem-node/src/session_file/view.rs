@@ -39,7 +39,7 @@ impl SessionView {
         order::is(self.word(pin_word_at(self.session)), value)
     }
 
-    /// Returns whether the server still has the session: it has given no block of it to others
+    /// Returns whether the server still has the session: it has granted no block of it to others
     /// before the loads that this thread has made before.
     pub(crate) fn has_session(&self) -> bool {
         order::is(self.word(session_word_at(self.session)), self.identity)

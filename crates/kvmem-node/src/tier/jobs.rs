@@ -17,7 +17,8 @@ impl Default for TierOptions {
     }
 }
 
-/// A value that is being stored. It keeps its place in its list, and is not evicted meanwhile.
+/// A value that is being stored. It stays at its position in its list, and is not evicted
+/// meanwhile.
 #[derive(Clone, Debug)]
 pub(crate) struct Storing {
     pub(crate) slot: u32,
@@ -52,7 +53,7 @@ pub(crate) struct LookingUp {
 /// A value that must not come back.
 #[derive(Clone, Debug)]
 pub(crate) struct Removing {
-    /// The detached entry that is kept until then.
+    /// The detached entry, which stays until then.
     pub(crate) slot: Option<u32>,
     pub(crate) namespace: u16,
     pub(crate) key: Vec<u8>,

@@ -1,4 +1,4 @@
-//! *Tier*: values that memory has no room for, on a disk below the node.
+//! *Tier*: values that memory has no room for, on a disk or in a cluster.
 //!
 //! The server's thread never waits for a disk, except when an operator removes all values. Two
 //! threads of the server do: one stores and removes, in the order in which the node says so, and
@@ -6,7 +6,8 @@
 //!
 //! - *Storing.* While the memory is fuller than `TierOptions::store_above`, one half, the node
 //!   stores the values that it would evict next. They stay in memory, marked as *clean*; evicting a
-//!   clean value takes no time. A value that must go before it was stored is lost.
+//!   clean value takes no time. A value that must go before it was stored is in neither of them
+//!   then.
 //! - *Fetching.* An acquisition of keys that only the tier has waits, without holding up other
 //!   calls, until they are in memory. Several that want one key share one read. Values are verified
 //!   by the tier.

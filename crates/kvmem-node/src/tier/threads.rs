@@ -86,7 +86,7 @@ impl TierThreads {
 }
 
 impl TierThreads {
-    /// Waits for the jobs that were given, and ends the threads. Returns what was done.
+    /// Waits for the submitted jobs, and ends the threads. Returns what was done.
     pub(crate) fn finish(mut self) -> Vec<TierDone> {
         self.join();
         self.take_done()
@@ -101,13 +101,13 @@ impl TierThreads {
 }
 
 impl Drop for TierThreads {
-    /// Waits for the jobs that were given.
+    /// Waits for the submitted jobs.
     fn drop(&mut self) {
         self.join();
     }
 }
 
-/// Memory of the server alone for the values of a job. It is kept for the next job.
+/// Memory of the server alone for the values of a job. The next job uses it again.
 #[derive(Default)]
 struct Copies {
     memory: Vec<u8>,
@@ -229,7 +229,7 @@ impl Work {
                 TierRead { key: &it.key, into }
             })
             .collect();
-        // The block may be one whose pins a session has lost.
+        // The block may be one whose pins were revoked.
         session_file::before_writing();
         let hits = self.tier.fetch(&mut reads);
         let fetched: Vec<_> = reads
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!((held(0), held(1), held(2)), (Some(block(0)), None, Some(block(2))));
     }
 
-    /// The node keeps the checksum of what was stored, not of what a client makes of it.
+    /// The node has the checksum of what was stored, not of what a client makes of it.
     #[test]
     fn a_fetched_value_has_the_checksum_of_the_tier() {
         let (work, tier) = work();
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_long_job_is_not_kept_for_short_ones() {
+    fn memory_of_a_long_job_is_not_used_again_for_short_ones() {
         let mut copies = Copies::default();
         for lens in [&[5, 4096, 0, 70_000][..], &[10_000_000], &[100], &[]] {
             let parts = copies.parts(lens.iter().copied());

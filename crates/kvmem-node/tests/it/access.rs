@@ -1,6 +1,6 @@
 //! Users: which of them a server lets in, what they reach then, and which servers they trust.
 //!
-//! A thread of the test has the user and the groups of another process: the kernel keeps them for
+//! A thread of the test has the user and the groups of another process: the kernel has them for
 //! each thread. Changing them takes root.
 
 use std::path::Path;
@@ -420,6 +420,6 @@ fn a_reader_cannot_punch_holes_and_a_writer_can() {
     assert_eq!(value.bytes(), [7; 4096]);
     let write = || remove(&server.connect("", false).expect("it writes"));
     assert_eq!(as_user(BOB, &[ENGINES], write).expect("as before"), Ok(()));
-    // Bytes of a pinned value are zeros, which a checksum would tell.
+    // Bytes of a pinned value are zeros, which a checksum would show.
     assert_eq!(value.bytes(), [0; 4096]);
 }

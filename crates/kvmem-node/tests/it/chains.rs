@@ -4,14 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvmem_node::{
-    ConnectOptions, NewValue, Node, NodeClient, NodeOptions, NodeReservation, ParentKey,
-    ServerOptions, ValueOptions,
+    NewValue, Node, NodeClient, NodeOptions, NodeReservation, ParentKey, ValueOptions,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::support::{Place, Running, connect_with, memory};
-use crate::tier::Tiered;
+use crate::support::{Place, Tiered, memory};
 
 /// Values of a chain, and bytes of a value.
 const LENGTH: u32 = 16;
@@ -100,24 +98,11 @@ fn serve_chains(
 }
 
 #[test]
-fn what_is_left_of_a_prefix_is_its_start() {
-    let place = Place::new();
-    let node = Node::create(memory(4 << 20), NodeOptions::default()).expect("possible");
-    let _server = Running::start(node, &place.socket(), ServerOptions::default());
-    let client = connect_with(&place.socket(), &ConnectOptions::default());
-    let mut random = ChaCha8Rng::seed_from_u64(1);
-    serve_chains(&client, &mut random, 30, true, 1);
-    let (left, dead) = left(&client, 30);
-    assert!(left > 100 && dead == 0, "{dead} of {left} values are dead");
-    assert_eq!(client.stats().expect("a call").dead_bytes, 0);
-}
-
-#[test]
 fn what_is_left_of_a_prefix_in_a_tier_is_its_start() {
     let place = Place::new();
     let path = place.socket().with_extension("tier");
     let mut random = ChaCha8Rng::seed_from_u64(2);
-    // The tier keeps no parents: after a restart, the calls for a prefix show them. A value that
+    // The tier stores no parents: after a restart, the calls for a prefix show them. A value that
     // the disk evicts while its child is stored leaves a dead one.
     const MAX_DEAD: u32 = 1;
     for round in 0..3 {

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kvmem_node::{
     CallError, ClientError, ConnectOptions, NewValue, Node, NodeClient, NodeOptions, NodeServer,
@@ -17,7 +17,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng as StdRng;
 
 use super::RINGS;
-use crate::support::{self, Place, memory};
+use crate::support::{self, Place, memory, wait_for};
 
 fn connect(path: &Path) -> NodeClient {
     support::connect_with(path, &ConnectOptions { rings: RINGS, ..ConnectOptions::default() })
@@ -210,14 +210,6 @@ fn idle_listener() -> OwnedFd {
     one.into()
 }
 
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
 struct Killed(Child);
 
 impl Killed {
@@ -231,27 +223,6 @@ impl Drop for Killed {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-#[test]
-fn a_killed_client_gives_back_all_it_has_and_nothing_else() {
-    let place = Place::new();
-    let files = files();
-    let _server = Killed(start("server", &place.socket(), 0, Some(&files)));
-    let client = connect(&place.socket());
-    client.insert("other", b"value").expect("there is space");
-    let pins = client.acquire(&["other"]).expect("a call");
-    let mut writer = Killed(start("writer", &place.socket(), 0, None));
-    wait_for("the writer hangs", || client.lookup(&["ready"]).expect("a call") == 1);
-    let stats = client.stats().expect("a call");
-    assert_eq!((stats.reservations, stats.reserved_bytes, stats.pinned), (1, 1 << 20, 2));
-    writer.kill();
-    wait_for("its reservation and its pin end", || {
-        let stats = client.stats().expect("a call");
-        (stats.reservations, stats.pinned, stats.sessions) == (0, 1, 1)
-    });
-    assert_eq!(client.lookup(&["pinned", "other", "ready"]).expect("a call"), 3);
-    assert_eq!(pins.value(0).expect("it is pinned").bytes(), b"value");
 }
 
 #[test]
@@ -350,47 +321,6 @@ fn no_call_waits_for_a_stopped_server_for_ever_and_no_drop_at_all() {
     // The releases that had no space are sent by and by, and the session is the same.
     wait_for("the pins end", || client.stats().is_ok_and(|stats| stats.pinned == 1));
     assert!(held.is_valid());
-}
-
-#[test]
-fn a_client_goes_on_when_the_server_was_killed() {
-    let place = Place::new();
-    let files = files();
-    let mut server = Killed(start("server", &place.socket(), 0, Some(&files)));
-    let client = connect(&place.socket());
-    for key in 0..100_u64 {
-        client.insert(key.to_le_bytes(), &value(key)).expect("there is space");
-    }
-    let pins = client.acquire(&[7_u64.to_le_bytes()]).expect("a call");
-    let mut block = client.reserve(&[5]).expect("there is space").remove(0);
-    block.write(0, b"ab").expect("it fits");
-    server.kill();
-    // The mapping and the pin stay without a server.
-    assert_eq!(pins.value(0).expect("it is pinned").bytes(), value(7));
-    block.write(2, b"cde").expect("it fits");
-    let fast = ConnectOptions { retry_for: Duration::ZERO, ..ConnectOptions::default() };
-    // SAFETY: it does not connect.
-    let failed = unsafe { NodeClient::connect(place.socket(), &fast) };
-    assert!(matches!(failed, Err(ClientError::Disconnected { .. })));
-
-    let waiting = {
-        let client = client.clone();
-        std::thread::spawn(move || client.lookup(&[0_u64.to_le_bytes()]))
-    };
-    let _server = Killed(start("server", &place.socket(), 0, Some(&files)));
-    assert_eq!(waiting.join().expect("no panic").expect("it is repeated"), 1);
-    client.commit(vec![NewValue::new("late", block)]).expect("the reservation is kept");
-    let late = client.acquire(&["late"]).expect("a call");
-    assert_eq!(late.value(0).expect("it was committed").bytes(), b"abcde");
-    drop(late);
-    let keys: Vec<[u8; 8]> = (0..100_u64).map(u64::to_le_bytes).collect();
-    let all = client.acquire(&keys).expect("a call");
-    for (key, found) in (0..).zip(all.values()) {
-        assert_eq!(found.expect("it was committed").bytes(), value(key));
-    }
-    assert!(pins.is_valid() && client.stats().expect("a call").pinned == 100);
-    drop((all, pins));
-    assert_eq!(client.stats().expect("a call").pinned, 0);
 }
 
 #[test]

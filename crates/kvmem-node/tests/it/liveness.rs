@@ -19,7 +19,7 @@ use kvmem_node::{
     NodeClient, NodeOptions, NodeServer, Principal, ServerOptions,
 };
 
-use crate::support::{Place, connect_with};
+use crate::support::{Place, connect_with, wait_for};
 
 const BYTES: usize = 8 << 20;
 const BLOCK: usize = 1 << 20;
@@ -203,7 +203,8 @@ fn role() {
     match role.as_str() {
         "server" | "reclaiming server" => serve(&role, &socket, &holder),
         "memory holder" => {
-            let options = MemoryHolderOptions { idle: Duration::from_secs(600) };
+            let options =
+                MemoryHolderOptions { idle: Duration::from_secs(600), ..Default::default() };
             let holder = MemoryHolder::bind(&holder, options).expect("the socket is free");
             println!("\nholding");
             holder.run().expect("poll works");
@@ -311,16 +312,8 @@ fn reserve_all(client: &NodeClient) -> Vec<kvmem_node::NodeReservation> {
     std::iter::from_fn(|| client.reserve(&[BLOCK as u64]).ok()).flatten().collect()
 }
 
-fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
-
 /// Kills a server under a client that lives, and fills the memory of the next one.
-fn a_living_client_keeps_its_blocks(server_life: ServerLife, client_life: ClientLife) {
+fn check_living_client(server_life: ServerLife, client_life: ClientLife) {
     let place = Place::new();
     let socket = place.socket();
     let hidden = server_life == ServerLife::HidePid;
@@ -358,60 +351,30 @@ fn a_living_client_keeps_its_blocks(server_life: ServerLife, client_life: Client
 }
 
 #[test]
-fn a_plain_client_keeps_its_blocks() {
-    a_living_client_keeps_its_blocks(ServerLife::Plain, ClientLife::Plain);
-}
-
-#[test]
-fn a_client_with_a_cyrillic_name_keeps_its_blocks() {
-    a_living_client_keeps_its_blocks(ServerLife::Plain, ClientLife::Cyrillic);
-}
-
-#[test]
-fn a_client_without_its_first_thread_keeps_its_blocks() {
-    a_living_client_keeps_its_blocks(ServerLife::Plain, ClientLife::WithoutFirstThread);
-}
-
-/// The child has neither the memory nor the lock: it keeps nothing when its parent has ended.
-#[test]
-fn a_forked_child_keeps_nothing() {
-    a_living_client_keeps_its_blocks(ServerLife::Plain, ClientLife::Forked);
-}
-
-#[test]
-fn a_client_in_a_pid_namespace_keeps_its_blocks() {
-    if !is_root() {
-        return println!("skipped: only root makes a PID namespace");
-    }
-    a_living_client_keeps_its_blocks(ServerLife::Plain, ClientLife::PidNamespace);
-}
-
-/// The server and the client are in two PID namespaces, as in two pods.
-#[test]
-fn a_client_that_the_server_cannot_see_keeps_its_blocks() {
-    if !is_root() {
-        return println!("skipped: only root makes a PID namespace");
-    }
-    a_living_client_keeps_its_blocks(ServerLife::PidNamespace, ClientLife::PidNamespace);
-}
-
-#[test]
-fn a_client_in_a_time_namespace_keeps_its_blocks() {
-    if !is_root() {
-        return println!("skipped: only root makes a time namespace");
-    }
-    if !Path::new("/proc/self/ns/time").exists() {
-        return println!("skipped: the kernel has no time namespaces");
-    }
-    a_living_client_keeps_its_blocks(ServerLife::Plain, ClientLife::TimeNamespace);
-}
-
-#[test]
-fn a_client_of_another_user_behind_hidepid_keeps_its_blocks() {
-    if !is_root() {
-        return println!("skipped: only root changes users");
-    }
-    a_living_client_keeps_its_blocks(ServerLife::HidePid, ClientLife::Plain);
+fn the_blocks_of_living_clients_stay() {
+    let has_time_namespaces = Path::new("/proc/self/ns/time").exists();
+    let cases = [
+        (ServerLife::Plain, ClientLife::Plain, true),
+        (ServerLife::Plain, ClientLife::Cyrillic, true),
+        (ServerLife::Plain, ClientLife::WithoutFirstThread, true),
+        // The child has neither the memory nor the lock: it holds nothing when its parent has
+        // ended.
+        (ServerLife::Plain, ClientLife::Forked, true),
+        (ServerLife::Plain, ClientLife::PidNamespace, is_root()),
+        // The server and the client are in two PID namespaces, as in two pods.
+        (ServerLife::PidNamespace, ClientLife::PidNamespace, is_root()),
+        (ServerLife::Plain, ClientLife::TimeNamespace, is_root() && has_time_namespaces),
+        (ServerLife::HidePid, ClientLife::Plain, is_root()),
+    ];
+    std::thread::scope(|scope| {
+        for (server, client, is_possible) in cases {
+            if is_possible {
+                scope.spawn(move || check_living_client(server, client));
+            } else {
+                println!("skipped: {server:?} and {client:?} take root and a kernel that has them");
+            }
+        }
+    });
 }
 
 /// A client whose connection the server does not yet know to be broken comes back.

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use kvmem::register::cuda::Cuda;
 use kvmem::register::verbs::Verbs;
@@ -14,26 +14,26 @@ use kvmem_node::{
 
 use crate::fixed::Worker;
 use crate::standin::StandIn;
-use crate::support::{Place, Running, connect_with, memory};
+use crate::support::{Place, Running, connect_with, memory, wait_for};
 
 /// A limit of 8 MiB on pinned memory holds for all rings of the user.
 const BYTES: usize = 1 << 20;
 
 /// A server whose memory outlives it.
-struct Kept {
+struct RestartableServer {
     place: Place,
     files: [OwnedFd; 3],
     server: Option<Running>,
 }
 
-impl Kept {
-    fn start() -> Kept {
+impl RestartableServer {
+    fn start() -> RestartableServer {
         let place = Place::new();
         let node = Node::create(memory(BYTES), NodeOptions::default()).expect("possible");
         let server = NodeServer::bind(node, &place.socket(), ServerOptions::default());
         let server = server.expect("the socket is free");
         let files = server.descriptors().expect("there are descriptors");
-        Kept { place, files, server: Some(Running::of(server)) }
+        RestartableServer { place, files, server: Some(Running::of(server)) }
     }
 
     fn restart(&mut self) {
@@ -73,7 +73,7 @@ fn nics_keep_their_keys_when_the_server_restarts() {
     let open = |name| Arc::new(verbs.open(name).expect("a device")) as Arc<dyn Registrar>;
     let nics = ClientRegistrars(vec![open("mlx5_0"), open("mlx5_1")]);
     assert_eq!((nics == nics.clone(), nics == ClientRegistrars::default()), (true, false));
-    let mut held = Kept::start();
+    let mut held = RestartableServer::start();
     let client = held.connect(nics);
     client.insert("key", &[7; 9000]).expect("there is space");
     let pins = client.acquire(&["key"]).expect("a call");
@@ -93,7 +93,7 @@ fn nics_keep_their_keys_when_the_server_restarts() {
     assert!(matches!(*registering(unknown), RegisterError::NoSuchDevice { .. }));
     let behind = client.key_for("mlx5_0", BYTES as u64, 1).expect_err("it ends there");
     assert!(matches!(*registering(behind), RegisterError::OutOfBounds { .. }));
-    // Pins keep the registration: a transfer may be under way.
+    // The registration lives as long as the pins: a transfer may be under way.
     drop(client);
     assert_eq!(library.get("live_regions"), 2);
     drop(pins);
@@ -105,15 +105,10 @@ fn all_is_registered_or_the_client_is_gone() {
     let library = StandIn::new("ibverbs", &[]);
     // SAFETY: the stand-in has the types of the header.
     let verbs = unsafe { Verbs::load_from(library.path()) }.expect("compiled just now");
-    let held = Kept::start();
+    let held = RestartableServer::start();
     let observer = held.connect(ClientRegistrars::default());
-    let sessions_end = || {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-        while observer.stats().expect("a call").sessions != 1 {
-            assert!(std::time::Instant::now() < deadline, "a session stays");
-            std::thread::yield_now();
-        }
-    };
+    let sessions_end =
+        || wait_for("a session ends", || observer.stats().expect("a call").sessions == 1);
     library.fail("ibv_reg_mr", 2, 100, libc::ENOMEM);
     let open = |name| Arc::new(verbs.open(name).expect("a device")) as Arc<dyn Registrar>;
     let nics = ClientRegistrars(vec![open("mlx5_0"), open("mlx5_1")]);
@@ -133,7 +128,7 @@ fn a_gpu_pins_the_memory_again_in_the_next_engine() {
     let library = StandIn::new("cuda", &[]);
     // SAFETY: the stand-in has the types of the driver.
     let cuda = unsafe { Cuda::load_from(library.path()) }.expect("compiled just now");
-    let held = Kept::start();
+    let held = RestartableServer::start();
     for _ in 0..2 {
         let client = held.connect(cuda.open(0).expect("there are two").into());
         let key = client.key_for("cuda:0", 4096, 100).expect("it is registered");
@@ -152,7 +147,7 @@ struct Copies<'a> {
 
 impl Copies<'_> {
     fn new(library: &StandIn) -> Copies<'_> {
-        // SAFETY: the type is that of cuda.c, which keeps the address alone.
+        // SAFETY: the type is that of cuda.c, which stores the address alone.
         let push = unsafe {
             library.function::<unsafe extern "C" fn(*const u8) -> i32>("cuCtxPushCurrent_v2")
         };
@@ -180,9 +175,6 @@ impl Copies<'_> {
 
 /// Fills memory that is longer than two pieces with values of odd lengths, and copies each.
 fn copy_all(boundary: u64, pieces: u64) {
-    // One after the other: each takes 2 GiB.
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     const LONG: usize = (2 << 30) + (96 << 20);
     let library = StandIn::new("cuda", &[]);
     // SAFETY: the stand-in has the types of the driver.
@@ -226,10 +218,7 @@ fn copy_all(boundary: u64, pieces: u64) {
 #[test]
 fn a_gpu_copies_every_value_of_memory_that_is_longer_than_a_piece() {
     copy_all(NodeOptions::default().boundary, 3);
-}
-
-#[test]
-fn a_gpu_registers_memory_without_a_boundary_in_one_piece() {
+    // Memory without a boundary is registered in one piece.
     copy_all(kvmem_node::NO_BOUNDARY, 1);
 }
 
@@ -241,7 +230,7 @@ fn values_do_not_cross_the_boundary_after_a_restart() {
     let server = NodeServer::bind(node, &place.socket(), ServerOptions::default());
     let server = server.expect("the socket is free");
     let files = server.descriptors().expect("there are descriptors");
-    let mut held = Kept { place, files, server: Some(Running::of(server)) };
+    let mut held = RestartableServer { place, files, server: Some(Running::of(server)) };
     let client = held.connect(ClientRegistrars::default());
     let check = |client: &NodeClient| {
         assert_eq!(client.boundary(), Some(64 << 10));
@@ -264,7 +253,7 @@ fn values_do_not_cross_the_boundary_after_a_restart() {
     held.restart();
     check(&client);
     // Memory that is not longer than the default boundary has none.
-    assert_eq!(Kept::start().connect(ClientRegistrars::default()).boundary(), None);
+    assert_eq!(RestartableServer::start().connect(ClientRegistrars::default()).boundary(), None);
     for boundary in [1, 2048, 4097, 3 << 20] {
         let options = NodeOptions { boundary, ..NodeOptions::default() };
         let error = Node::create(memory(BYTES), options).expect_err("no power of two");
@@ -274,7 +263,7 @@ fn values_do_not_cross_the_boundary_after_a_restart() {
 
 #[test]
 fn locked_memory_is_a_registration_too() {
-    let held = Kept::start();
+    let held = RestartableServer::start();
     match unlocked(&held) {
         Ok(client) => assert!(client.key_for("mlock", 0, BYTES as u64).is_ok()),
         Err(ClientError::Register(error)) => println!("skipped: {error}"),
@@ -282,7 +271,7 @@ fn locked_memory_is_a_registration_too() {
     }
 }
 
-fn unlocked(held: &Kept) -> Result<NodeClient, ClientError> {
+fn unlocked(held: &RestartableServer) -> Result<NodeClient, ClientError> {
     let options = options(Mlock::new("mlock").into());
     // SAFETY: the only client is that of this test, which writes to its reservations alone.
     unsafe { NodeClient::connect(held.place.socket(), &options) }
@@ -291,11 +280,9 @@ fn unlocked(held: &Kept) -> Result<NodeClient, ClientError> {
 /// The kernel writes a value to a file and reads one by the key alone, before and after a restart.
 #[test]
 fn rings_transfer_by_the_keys_of_a_client() {
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let Some(mut worker) = Worker::new() else { return };
     let ring: IoUring = worker.adopt(RingTable::New(16)).expect("a new ring");
-    let mut held = Kept::start();
+    let mut held = RestartableServer::start();
     let client = held.connect(ring.into());
     let mut block = client.reserve(&[10_000]).expect("there is space").remove(0);
     let key = client.key_for("ring", block.offset(), 10_000).expect("it is registered");
@@ -306,7 +293,7 @@ fn rings_transfer_by_the_keys_of_a_client() {
     assert_eq!(client.key_for("ring", block.offset(), 10_000).expect("it stays"), key);
     worker.prove(key, at(block.bytes_mut().expect("it is reserved")), 10_000);
     let written = block.bytes().to_vec();
-    client.commit(vec![NewValue::new("key", block)]).expect("the reservation is kept");
+    client.commit(vec![NewValue::new("key", block)]).expect("it is still reserved");
     let pins = client.acquire(&["key"]).expect("a call");
     assert_eq!(pins.value(0).expect("it was committed").bytes(), written);
     // Another engine reads what the ring has transferred.

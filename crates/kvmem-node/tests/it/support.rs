@@ -3,9 +3,12 @@
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use kvmem::arena::{Backing, PageSize, Region};
+use kvmem::tier::Tier;
 use kvmem_node::{
     ConnectOptions, Node, NodeClient, NodeOptions, NodeServer, ServerOptions, Stopper,
 };
@@ -42,7 +45,7 @@ pub(crate) fn node(bytes: usize) -> Node {
 
 /// A server that runs until it is stopped or dropped.
 pub(crate) struct Running {
-    stopper: Stopper,
+    pub(crate) stopper: Stopper,
     thread: Option<JoinHandle<Node>>,
 }
 
@@ -74,6 +77,47 @@ impl Drop for Running {
             let ended = thread.join();
             assert!(std::thread::panicking() || ended.is_ok(), "the server does not panic");
         }
+    }
+}
+
+/// A server with a tier, until it is stopped or dropped.
+pub(crate) struct Tiered {
+    pub(crate) place: Place,
+    pub(crate) running: Running,
+}
+
+impl Tiered {
+    pub(crate) fn start(place: Place, node: Node, tier: Arc<dyn Tier>) -> Tiered {
+        Tiered::draining(place, node, tier, Duration::ZERO)
+    }
+
+    pub(crate) fn draining(
+        place: Place,
+        node: Node,
+        tier: Arc<dyn Tier>,
+        drain: Duration,
+    ) -> Tiered {
+        let options = ServerOptions { drain, ..ServerOptions::default() };
+        let mut server = NodeServer::bind(node, &place.socket(), options).expect("free");
+        server.attach_tier(tier).expect("the tier works");
+        Tiered { place, running: Running::of(server) }
+    }
+
+    pub(crate) fn client(&self) -> NodeClient {
+        connect_with(&self.place.socket(), &ConnectOptions::default())
+    }
+
+    /// Stops the server, and returns when it has ended.
+    pub(crate) fn end(self) {
+        self.running.stop().check().expect("the invariants hold");
+    }
+}
+
+pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

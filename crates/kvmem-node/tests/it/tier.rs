@@ -1,4 +1,4 @@
-//! A tier below the node: values that memory has no room for come back, and old ones never do.
+//! The tier of a node: values that memory has no room for come back, and old ones never do.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierState, TierValue};
 use kvmem_node::{
     CallError, ClientError, ConnectOptions, EventKind, Located, NO_NAMESPACE, Node, NodeClient,
-    NodeOptions, NodeServer, ServerOptions, Stopper, ValueOptions,
+    NodeOptions, NodeServer, ServerOptions, ValueOptions,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::simulated::Disk;
-use crate::support::{Place, Running, connect_with, memory};
+use crate::support::{Place, Running, Tiered, connect_with, memory, wait_for};
 
 /// A tier in memory, as slow as a test wants it to be.
 #[derive(Default)]
@@ -112,62 +112,12 @@ impl Tier for MapTier {
     }
 }
 
-pub(crate) struct Tiered {
-    place: Place,
-    stopper: Stopper,
-    thread: Option<std::thread::JoinHandle<Node>>,
-}
-
-impl Tiered {
-    pub(crate) fn start(place: Place, node: Node, tier: Arc<dyn Tier>) -> Tiered {
-        Tiered::draining(place, node, tier, Duration::ZERO)
-    }
-
-    fn draining(place: Place, node: Node, tier: Arc<dyn Tier>, drain: Duration) -> Tiered {
-        let options = ServerOptions { drain, ..ServerOptions::default() };
-        let mut server = NodeServer::bind(node, &place.socket(), options).expect("free");
-        server.attach_tier(tier).expect("the tier works");
-        let stopper = server.stopper();
-        let thread = Some(std::thread::spawn(move || server.run().expect("epoll works")));
-        Tiered { place, stopper, thread }
-    }
-
-    pub(crate) fn client(&self) -> NodeClient {
-        connect_with(&self.place.socket(), &ConnectOptions::default())
-    }
-}
-
-impl Tiered {
-    /// Stops the server, and returns when it has ended.
-    pub(crate) fn end(mut self) {
-        self.stopper.stop();
-        let thread = self.thread.take().expect("it runs");
-        thread.join().expect("no panic").check().expect("the invariants hold");
-    }
-}
-
-impl Drop for Tiered {
-    fn drop(&mut self) {
-        self.stopper.stop();
-        let ended = self.thread.take().map(std::thread::JoinHandle::join);
-        assert!(std::thread::panicking() || ended.is_none_or(|it| it.is_ok()));
-    }
-}
-
 fn node() -> Node {
     Node::create(memory(1 << 20), NodeOptions::default()).expect("possible")
 }
 
 fn value(key: u8) -> Vec<u8> {
     vec![key ^ 0x5A; 60_000 + usize::from(key)]
-}
-
-pub(crate) fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !done() {
-        assert!(Instant::now() < deadline, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
 }
 
 /// Stores more than fits, slowly enough for the tier to take all of it.
@@ -292,7 +242,7 @@ fn values_are_located_in_memory_and_in_the_tier_without_being_used() {
 }
 
 #[test]
-fn events_tell_that_the_tier_has_let_values_go() {
+fn events_report_that_the_tier_has_let_values_go() {
     let tier = Arc::new(MapTier::default());
     let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
     let client = tiered.client();
@@ -310,7 +260,7 @@ fn events_tell_that_the_tier_has_let_values_go() {
     let mut from = found.next;
     let reported = loop {
         let more = client.events(from, 512, Duration::from_secs(30)).expect("a call");
-        assert!(more.next > from, "no event tells of it");
+        assert!(more.next > from, "no event reports it");
         from = more.next;
         if let Some(event) = more.events.iter().find(|it| it.kind == EventKind::TierEvicted) {
             break event.clone();
@@ -323,6 +273,8 @@ fn events_tell_that_the_tier_has_let_values_go() {
         [false, false, false, true]
     );
 
+    let error = client.as_operator().clear(Some("")).expect_err("the tier has no namespaces");
+    assert!(matches!(error, ClientError::Call(CallError::NamespaceInTier)), "{error}");
     // So does a tier that an operator has cleared.
     let end = client.events(u64::MAX, 0, Duration::ZERO).expect("a call").next;
     client.as_operator().clear(None).expect("a call");
@@ -487,20 +439,6 @@ fn a_removed_or_replaced_value_does_not_come_back() {
 }
 
 #[test]
-fn all_values_are_removed_from_both() {
-    let tier = Arc::new(MapTier::default());
-    let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
-    let client = tiered.client();
-    fill(&client, &tier, 0..40);
-    let error = client.as_operator().clear(Some("")).expect_err("the tier has no namespaces");
-    assert!(matches!(error, ClientError::Call(CallError::NamespaceInTier)), "{error}");
-    client.as_operator().clear(None).expect("a call");
-    let keys: Vec<[u8; 1]> = (0..40).map(|key| [key]).collect();
-    assert_eq!(client.acquire(&keys).expect("a call").hits(), 0);
-    wait_for("the space is free", || client.stats().expect("a call").used == 0);
-}
-
-#[test]
 fn a_tier_that_fails_is_a_miss() {
     let tier = Arc::new(MapTier::default());
     let tiered = Tiered::start(Place::new(), node(), Arc::clone(&tier) as _);
@@ -574,42 +512,6 @@ fn a_key_has_its_latest_value_or_none() {
         node = Some(next);
     }
     assert!(fetched > 100, "only {fetched} values came back from the tier");
-}
-
-/// A real file: values come back to a node whose memory is new, as after a restart of the machine.
-#[test]
-fn a_disk_keeps_values_for_other_memory() {
-    let place = Place::new();
-    let path = place.socket().with_extension("tier");
-    let keys: Vec<[u8; 1]> = (0..60).map(|key| [key]).collect();
-    let mut served = 0;
-    for quantum in 0..2 {
-        let options = kvmem_tier::DiskTierOptions {
-            bytes: Some(32 << 20),
-            ..kvmem_tier::DiskTierOptions::default()
-        };
-        let (disk, _) = kvmem_tier::DiskTier::open(&path, &options).expect("a file can be made");
-        let tiered = Tiered::start(Place::new(), node(), Arc::new(disk));
-        let client = tiered.client();
-        if quantum == 0 {
-            for key in 0..60 {
-                client.insert([key], &value(key)).expect("there is space");
-                let stats = || client.stats().expect("a call");
-                wait_for("values are stored ahead", || {
-                    stats().tier_stored_total + 10 >= stats().committed_total
-                });
-            }
-        }
-        for part in keys.chunks(6) {
-            let pins = client.acquire(part).expect("a call");
-            for ([key], found) in part.iter().zip(pins.values()) {
-                let Some(found) = found else { continue };
-                assert_eq!(found.bytes(), value(*key));
-                served += quantum;
-            }
-        }
-    }
-    assert!(served >= 40, "only {served} values came back");
 }
 
 /// A tier has values of other memory, which had no boundary or a longer one.
@@ -712,7 +614,7 @@ fn a_server_that_is_stopped_stores_for_a_limited_time_and_serves_meanwhile() {
             client.insert([key], &value(key)).expect("there is space");
         }
         tier.hangs.store(true, Ordering::Relaxed);
-        tiered.stopper.stop();
+        tiered.running.stopper.stop();
         let socket = tiered.place.socket();
         // SAFETY: it does not connect.
         wait_for("no client is accepted", || unsafe {
@@ -720,7 +622,7 @@ fn a_server_that_is_stopped_stores_for_a_limited_time_and_serves_meanwhile() {
         });
         if limit > Duration::from_secs(60) {
             assert_eq!(client.lookup(&[[7_u8]]).expect("it is served"), 1);
-            tiered.stopper.stop();
+            tiered.running.stopper.stop();
         }
         wait_for("it serves no more", || client.lookup(&[[7_u8]]).is_err());
         tier.hangs.store(false, Ordering::Relaxed);
@@ -755,7 +657,7 @@ fn calls_that_wait_are_answered_before_the_end() {
     // Both have come: a call by the same thread of the server follows them.
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(client.lookup(&[[39_u8]]).expect("a call"), 1);
-    tiered.stopper.stop();
+    tiered.running.stopper.stop();
     tier.hangs.store(false, Ordering::Relaxed);
     assert_eq!(fetching.join().expect("no panic"), Some(value(3)));
     let events = events.join().expect("no panic").expect("it is answered");
@@ -794,7 +696,9 @@ fn the_state_of_the_tier_is_reported() {
     for key in 40..80 {
         client.insert([key], &value(key)).expect("values are evicted without being stored");
     }
-    // The disk answers again. What the tier has is found, or is a miss.
+    assert_eq!(stats().tier_state, TierState::ReadOnly);
+    // The disk answers again, and the tier may begin its journal anew. What the tier has is found,
+    // or is a miss.
     disk.fail_at(0..0, libc::EIO);
     let mut found = 0;
     for key in 0..80 {
@@ -805,5 +709,4 @@ fn the_state_of_the_tier_is_reported() {
         }
     }
     assert!(found > 0 && stats().tier_fetched_total > 0 && removed > 0);
-    assert_eq!(stats().tier_state, TierState::ReadOnly);
 }

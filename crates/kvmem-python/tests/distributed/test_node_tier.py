@@ -192,7 +192,7 @@ def test_a_server_goes_on_without_its_master(
             os.kill(cluster.master.pid, signal.SIGCONT)
         node.wait_ready()
         log = node.log.read_text()
-        assert "the cluster below is away: its master does not answer" in log, log
+        assert "the cluster does not answer: its master is not reachable" in log, log
         node.end()
     # Without the disk, and with other memory.
     with Node(tmp_path / "b", cluster) as node:

@@ -25,7 +25,7 @@
 //! covers 95 % of cases (Student's t with seven degrees of freedom). Uses from before the first
 //! halving have none.
 //!
-//! Distances are kept in steps of at most 0.2 % of the size, rounded up.
+//! Distances are counted in steps of at most 0.2 % of the size, rounded up.
 //!
 //! [`distances`] puts these together, over the order of [`recency`] and the steps of [`histogram`].
 

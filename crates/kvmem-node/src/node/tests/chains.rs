@@ -112,8 +112,8 @@ impl ChainNode {
     }
 }
 
-/// The ways in which engines use a chain, by number.
-const WAYS: usize = 10;
+/// The number of patterns in which engines use a chain.
+const PATTERNS: usize = 10;
 
 fn use_chain(chains: &mut ChainNode, path: usize, chain: u8) {
     let all: Vec<ChainKey> = (0..CHAIN).map(|at| key(chain, at)).collect();
@@ -150,9 +150,9 @@ fn use_chain(chains: &mut ChainNode, path: usize, chain: u8) {
 }
 
 #[test]
-fn ends_go_before_starts_in_every_way_of_use() {
+fn ends_go_before_starts_in_every_pattern_of_use() {
     let policies = [Eviction::Lru, Eviction::ScanResistant];
-    for (path, eviction) in (0..WAYS).flat_map(|path| policies.map(|policy| (path, policy))) {
+    for (path, eviction) in (0..PATTERNS).flat_map(|path| policies.map(|policy| (path, policy))) {
         let mut chains = ChainNode::with(48, true, eviction);
         let step = [16, 4, 1][path.min(2)];
         chains.store_chain(b'a', step);
@@ -165,7 +165,7 @@ fn ends_go_before_starts_in_every_way_of_use() {
             chains.node.check().expect("the invariants hold");
             for chain in [b'a', b'b'] {
                 let left = chains.left(chain);
-                assert_eq!(left, (0..left.len() as u32).collect::<Vec<_>>(), "way {path}");
+                assert_eq!(left, (0..left.len() as u32).collect::<Vec<_>>(), "pattern {path}");
             }
         }
     }
@@ -192,7 +192,7 @@ fn a_scan_evicts_everything_under_lru_and_little_under_scan_resistant() {
         chains.node.check().expect("the invariants hold");
         (b'a'..=b'e').map(|chain| chains.left(chain).len()).sum::<usize>()
     });
-    assert_eq!(left[0], 0, "LRU keeps none of 80");
+    assert_eq!(left[0], 0, "with LRU none of 80 are left");
     assert!(left[1] >= 48, "{} of 80 outlive a scan of five times the memory", left[1]);
 }
 
@@ -381,39 +381,4 @@ fn a_long_chain_is_used_and_evicted_one_by_one() {
         assert_eq!(chains.node.stats().dead_bytes, 0);
     }
     chains.node.check().expect("the invariants hold");
-}
-
-/// Prints the nanoseconds of a call for each value: `cargo test -p kvmem-node --release --lib
-/// cost_of_calls -- --ignored --nocapture`.
-#[test]
-#[ignore = "it measures"]
-fn cost_of_calls() {
-    const VALUES: u32 = 100_000;
-    const LENGTH: u32 = 100;
-    for linked in [false, true] {
-        let mut chains = ChainNode::new(VALUES, linked);
-        let keys: Vec<ChainKey> = (0..VALUES)
-            .map(|at| key((at / LENGTH % 200) as u8, at / LENGTH / 200 * LENGTH + at % LENGTH))
-            .collect();
-        let each = |what: &str, started: std::time::Instant| {
-            let nanos = started.elapsed().as_nanos() / u128::from(VALUES);
-            println!("parents {linked}: {what} {nanos} ns");
-        };
-        let started = std::time::Instant::now();
-        keys.chunks(LENGTH as usize).for_each(|keys| chains.store(keys));
-        each("reserve and commit", started);
-        for one_by_one in [false, true] {
-            let step = if one_by_one { 1 } else { LENGTH as usize };
-            let started = std::time::Instant::now();
-            let mut pins: Vec<Vec<Option<Granted>>> = Vec::new();
-            for keys in keys.chunks(step) {
-                pins.push(chains.acquire(keys));
-            }
-            pins.iter().for_each(|pins| chains.release(pins));
-            each(if one_by_one { "get and release" } else { "acquire and release" }, started);
-        }
-        let started = std::time::Instant::now();
-        chains.node.evict_bytes(None, u64::MAX);
-        each("evict", started);
-    }
 }

@@ -53,7 +53,7 @@ impl Node {
             if self.find(namespace, key).is_some() {
                 continue;
             }
-            // The tier keeps no parents. The key before it in a prefix is one, unless the node
+            // The tier stores no parents. The key before it in a prefix is one, unless the node
             // knows better.
             let before = index.checked_sub(1).filter(|_| prefix_only).map(|it| keys[it]);
             let parent = before.map_or(0, |before| self.hash_of_key(namespace, before));

@@ -1,4 +1,4 @@
-//! *The tier below a node*: which values go to it, come back from it, and must not come back.
+//! *The tier of a node*: which values go to it, come back from it, and must not come back.
 //!
 //! [`TierQueue`] has the tier and what is under way. The methods of [`Node`](super::Node) are in
 //! files by what they do: [`storing`], [`fetching`], [`looking_up`], [`removing`], [`touching`] the

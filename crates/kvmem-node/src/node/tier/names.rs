@@ -1,9 +1,9 @@
 //! *Names* of values in the tier: which keys this server has stored there, or fetched.
 //!
-//! A tier finds values by keys and names none. A client that follows events and has lost some asks
-//! for what there is, and this table has the names for that. It is bounded, and begins empty: what
-//! an earlier server stored has a name once it was fetched. It may name values that the tier has
-//! evicted since; a few names are looked at whenever the tier has done a job.
+//! A tier finds values by keys and names none. A client that follows events and has missed some
+//! asks for what there is, and this table has the names for that. It is bounded, and begins empty:
+//! what an earlier server stored has a name once it was fetched. It may name values that the tier
+//! has evicted since; a few names are looked at whenever the tier has done a job.
 
 use std::collections::HashMap;
 

@@ -1,4 +1,4 @@
-//! *Parents* of values that only the tier has, which does not keep them.
+//! *Parents* of values that only the tier has, which does not store them.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use crate::node::Node;
 /// The most parents of each of the two maps of [`TierParents`].
 const MAX_PARENTS: usize = 1 << 19;
 
-/// The parents of values that only the tier has, which does not keep them: hashes of keys. Those
+/// The parents of values that only the tier has, which does not store them: hashes of keys. Those
 /// that were noted last are known, and of the others half.
 #[derive(Default)]
 pub(super) struct TierParents {

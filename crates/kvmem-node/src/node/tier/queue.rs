@@ -107,7 +107,7 @@ fn tier_key(namespace: &str, key: &[u8]) -> Vec<u8> {
 }
 
 impl Node {
-    /// Puts a tier below the node. What the index file says must not come back is removed from it
+    /// Attaches a tier. Values that the index file marks as removed are removed from it
     /// first: single keys, or everything if the keys are not known. Returns whether the tier was
     /// cleared; `None`: the tier cannot do it.
     pub(crate) fn attach_tier(

@@ -33,7 +33,7 @@ impl Node {
         }
         let (namespace, key) = self.named_key(slot);
         // A value that is evicted is not older than one that only a look-up would find. A tier that
-        // is being cleared loses all but what it stores later.
+        // is being cleared removes all but what it stores later.
         self.locals[slot as usize].storing
             || queue.clearing.is_none() && self.is_known_in_tier(queue, kind, namespace, &key)
     }

@@ -88,7 +88,7 @@ impl Node {
         self.is_ending() || self.tier.is_some() && (held() || !self.server_pins.is_empty())
     }
 
-    /// Returns whether a namespace that is over its limit will be below it when the tier has done
+    /// Returns whether a namespace that is over its limit will meet it when the tier has done
     /// its jobs, or what is [over](super::ending) is released.
     pub(crate) fn namespace_space_will_come(&self, session: SessionIndex) -> bool {
         let namespace = self.sessions.get(session).namespace;
@@ -105,7 +105,7 @@ impl Node {
     /// limit. The values of the first kind come from all namespaces, in the order of
     /// [`Namespaces::eviction_order`](super::namespaces::Namespaces). Each namespace that is close
     /// to its limit is a source of its own. Each source in rotation is the first of a job, so
-    /// one that always has values keeps no other waiting.
+    /// one that always has values does not delay the others.
     fn next_to_store(&self) -> Vec<Storing> {
         let queue = self.tier.as_ref().expect("there is a tier");
         let ahead_bytes = queue.options.ahead_bytes;
@@ -172,7 +172,7 @@ impl Node {
 
     /// Stores a value that is to be evicted, if the tier has evicted its copy since it was stored,
     /// or has descendants of it that are dead without it. Returns whether it does: the value is no
-    /// victim then. If too much is being stored already, the value is lost.
+    /// victim then. If too much is being stored already, the value is evicted without being stored.
     pub(in crate::node) fn store_first(&mut self, slot: u32) -> bool {
         let Some(queue) = &self.tier else { return false };
         let is_wanted = if self.entry(slot).is_clean() {

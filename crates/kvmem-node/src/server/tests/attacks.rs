@@ -1,4 +1,4 @@
-//! Attacks: what one client sends, pins or leaves behind keeps no other one from being served. The
+//! Attacks: the server serves the others whatever one client sends, pins or leaves behind. The
 //! tests are client and server in one thread, so the numbers are exact.
 
 use std::io::{IoSlice, Write};
@@ -10,26 +10,24 @@ use std::time::{Duration, Instant};
 
 use kvmem::tier::{BoxError, Lookup, StoreOutcome, Tier, TierHit, TierRead, TierValue};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
-use super::bounds::{Stepped, acquire, for_own_group, send};
+use super::bounds::{Stepped, acquire, answer_at, for_own_group, send};
 use crate::NodeOptions;
 use crate::error::{CallError, Quota, TooMany};
 use crate::node::MAX_BATCH;
-use crate::protocol::{
-    Answer, Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, decode, encode,
-};
+use crate::protocol::{Answer, Call, Key, PROTOCOL_VERSION, Request, encode};
 use crate::ring;
 use crate::server::ServerOptions;
 use crate::server::closer::pass_descriptors;
 use crate::server::ready::Source;
-use crate::socket::{self, now_ms};
+use crate::socket::now_ms;
 use crate::tier::TierOptions;
 
 /// A user that is neither the server's own nor an operator.
 pub(super) const OTHER: u32 = 54_321;
 
-/// Returns a descriptor whose last close waits for `seconds`, and what keeps it so.
+/// Returns a descriptor whose last close waits for `seconds`, and the sockets that make it wait.
 pub(super) fn lingering(seconds: u64) -> (OwnedFd, (TcpListener, TcpStream)) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("there is a port");
     let address = listener.local_addr().expect("it is bound");
@@ -63,7 +61,7 @@ fn no_close_of_a_client_s_descriptor_waits() {
     let mut stepped = Stepped::new(ServerOptions::default());
     if stepped.server.closing_threads.is_none() {
         let (socket, number) = stepped.greet();
-        let (descriptor, _kept) = lingering(30);
+        let (descriptor, _sockets) = lingering(30);
         assert_eq!(send_descriptor(&socket, b"x", &descriptor), Err(Errno::PERM));
         assert!(stepped.exchange(&socket, number, Call::KeepAlive).0.is_ok());
         rustix::net::sockopt::set_socket_linger(&descriptor, None).expect("it is a socket");
@@ -72,10 +70,10 @@ fn no_close_of_a_client_s_descriptor_waits() {
         pass_descriptors(listener, true).expect("the kernel can");
         stepped.server.closing_threads = Some(Arc::default());
     }
-    // Beside a message that is read, and beside one that is not: the server closes the socket.
+    // With a message that is read, and with one that is not: the server closes the socket.
     for is_read in [true, false] {
         let (socket, number) = stepped.greet();
-        let (descriptor, _kept) = lingering(30);
+        let (descriptor, _sockets) = lingering(30);
         assert_eq!(send_descriptor(&socket, &[0; 8], &descriptor), Ok(8));
         drop(descriptor);
         let started = Instant::now();
@@ -111,13 +109,10 @@ fn no_close_of_a_client_s_descriptor_waits() {
 /// A client that closes its socket has the requests of its ring served in quanta, as others have,
 /// and no more than it had sent by then.
 #[test]
-fn a_full_ring_is_served_in_turns_after_its_client_has_closed() {
+fn a_full_ring_is_served_in_quanta_after_its_client_has_closed() {
     let mut stepped = Stepped::new(ServerOptions::default());
     let (socket, number) = stepped.greet();
-    let (answer, descriptors) = stepped.exchange(&socket, number, Call::Rings);
-    assert!(matches!(answer, Ok(Answer::Rings)));
-    let [file, _bell] = <[OwnedFd; 2]>::try_from(descriptors).expect("two descriptors");
-    let mut ends = ring::attach(file).expect("it is sealed");
+    let mut ends = stepped.rings(&socket, number);
     let mut bytes = Vec::new();
     encode(&Request { id: 0, call: acquire(vec![Key(b"x"); MAX_BATCH]) }, &mut bytes);
     let fill = |ends: &mut ring::ClientEnds| {
@@ -129,13 +124,13 @@ fn a_full_ring_is_served_in_turns_after_its_client_has_closed() {
     drop(socket);
     let misses = |stepped: &Stepped| stepped.server.node().stats().misses;
     stepped.server.quantum(number, now_ms());
-    assert_eq!(misses(&stepped), MAX_BATCH as u64, "a turn is one full message");
+    assert_eq!(misses(&stepped), MAX_BATCH as u64, "a quantum is one full message");
     // Messages that the client sends later are not served.
     assert!(fill(&mut ends) > 0);
     let mut most = 0;
     while stepped.server.connections.contains_key(&number) {
         let before = misses(&stepped);
-        assert!(!stepped.server.ready.is_empty(), "the connection waits for its turn");
+        assert!(!stepped.server.ready.is_empty(), "the connection waits for its quantum");
         stepped.server.ring_quantum(number, now_ms());
         most = most.max(misses(&stepped) - before);
     }
@@ -144,7 +139,7 @@ fn a_full_ring_is_served_in_turns_after_its_client_has_closed() {
 
 /// However many connections of a user have requests, another user waits for one quantum of them.
 #[test]
-fn users_are_served_in_turn_whatever_connections_they_have() {
+fn users_are_served_alternately_whatever_connections_they_have() {
     let mut stepped = Stepped::new(for_own_group());
     let hostile: Vec<(OwnedFd, u32)> =
         (0..40).map(|_| stepped.greet_as(OTHER, "", false).expect("it has place")).collect();
@@ -155,10 +150,9 @@ fn users_are_served_in_turn_whatever_connections_they_have() {
     }
     assert!(send(&good, 9, Call::KeepAlive));
     stepped.server.make_ready(number, Source::Packets);
-    let mut buffer = vec![0; MAX_MESSAGE];
     for _ in 0..40 {
         stepped.server.serve_ready(now_ms());
-        if socket::receive(&good, &mut buffer, RecvFlags::DONTWAIT).is_ok() {
+        if answer_at(&good).is_some() {
             break;
         }
     }
@@ -200,10 +194,7 @@ fn a_limit_counts_what_values_take() {
         stepped.insert(&socket, number, &key.to_le_bytes(), 1);
     }
     assert_eq!(stepped.server.node().stats().values, 10);
-    let sizes = vec![1; 11];
-    let (answer, _) =
-        stepped.exchange(&socket, number, Call::Reserve { sizes: sizes.into(), wait: true });
-    let error = answer.expect_err("eleven pages");
+    let error = stepped.reserve(&socket, number, vec![1; 11]).expect_err("eleven pages");
     assert!(matches!(error, CallError::Quota { what: Quota::NamespaceBytes, .. }), "{error}");
 }
 
@@ -329,11 +320,9 @@ fn answer_of(stepped: &mut Stepped, socket: &OwnedFd) -> (Result<Answer, CallErr
         let stats = stepped.server.node().stats();
         stats.evicted_total + stats.removed_total
     };
-    let mut buffer = vec![0; MAX_MESSAGE];
     let (mut most, started) = (0, Instant::now());
     while started.elapsed() < Duration::from_secs(60) {
-        if let Ok(packet) = socket::receive(socket, &mut buffer, RecvFlags::DONTWAIT) {
-            let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
+        if let Some(response) = answer_at(socket) {
             return (response.result, most);
         }
         let before = gone(stepped);
@@ -376,7 +365,7 @@ fn clearing_is_done_in_parts() {
         let node = NodeOptions { max_blocks: Some(4096), ..NodeOptions::default() };
         let mut stepped = Stepped::of(ServerOptions::default(), node);
         let tier = Arc::new(BigTier::default());
-        tier.lens.lock().expect("no panic").push((b"\0below".to_vec(), 64));
+        tier.lens.lock().expect("no panic").push((b"\0in tier".to_vec(), 64));
         if tiered {
             let options = TierOptions::default();
             stepped.server.attach_tier_with(Arc::clone(&tier) as _, options).expect("it works");
@@ -393,7 +382,7 @@ fn clearing_is_done_in_parts() {
         let (answer, most) = answer_of(&mut stepped, &socket);
         assert!(matches!(answer, Ok(Answer::Count(1500))), "{answer:?}");
         assert!(most <= 512, "{most}");
-        for (key, count) in [(&b"new"[..], 1), (b"below", 0)] {
+        for (key, count) in [(&b"new"[..], 1), (b"in tier", 0)] {
             let keys = vec![Key(key)];
             let (answer, _) = stepped.exchange(&other, number, Call::Lookup { keys });
             assert!(matches!(answer, Ok(Answer::Count(found)) if found == count), "{answer:?}");
@@ -405,23 +394,14 @@ fn clearing_is_done_in_parts() {
 
 /// A client with thousands of pins and reservations ends, or returns without them, in parts.
 #[test]
-fn many_handles_end_in_turns() {
+fn many_handles_end_in_parts() {
     let node = NodeOptions { align: 64, max_blocks: Some(50_000), ..NodeOptions::default() };
     let mut stepped = Stepped::of(ServerOptions::default(), node);
-    let (socket, number) = stepped.connect();
-    let hello = |token| {
-        let (version, namespace) = (PROTOCOL_VERSION, "");
-        Call::Hello { version, namespace, read_only: false, token }
-    };
-    let (answer, _) = stepped.exchange(&socket, number, hello(0));
-    let Ok(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
+    let (socket, number, welcome) = stepped.greet_again(0);
     let mut handles = Vec::new();
     for _ in 0..40 {
-        let sizes = vec![64; 1000];
-        let (answer, _) =
-            stepped.exchange(&socket, number, Call::Reserve { sizes: sizes.into(), wait: true });
-        let Ok(Answer::Reserved(blocks)) = answer else { panic!("{answer:?}") };
-        handles.extend(blocks.into_iter().map(|block| block.handle));
+        let blocks = stepped.reserve(&socket, number, vec![64; 1000]);
+        handles.extend(blocks.expect("there is space"));
     }
     stepped.insert(&socket, number, b"key", 64);
     assert!(stepped.exchange(&socket, number, acquire(vec![Key(b"key")])).0.is_ok());
@@ -429,8 +409,7 @@ fn many_handles_end_in_turns() {
     stepped.server.quantum(number, now_ms());
     // It returns with all reservations but a thousand, and without the pin. More than 36,500 of
     // them did not fit into the answer.
-    let (socket, number) = stepped.connect();
-    assert!(stepped.exchange(&socket, number, hello(welcome.token)).0.is_ok());
+    let (socket, number, _) = stepped.greet_again(welcome.token);
     for part in handles[1000..].chunks(4096) {
         let call = Call::Resume { pins: Vec::new(), reservations: part.to_vec() };
         assert!(stepped.exchange(&socket, number, call).0.is_ok());
@@ -495,7 +474,7 @@ fn idle_namespaces_are_emptied_for_others() {
     stepped.server.node().check().expect("the invariants hold");
 }
 
-/// An operator that evicts loses no value that the tier takes.
+/// The tier has every value that it takes when an operator has evicted it.
 #[test]
 fn what_an_operator_evicts_is_stored_first() {
     let mut stepped = Stepped::new(ServerOptions::default());

@@ -14,9 +14,10 @@ use tempfile::TempDir;
 
 use crate::crc;
 use crate::error::CallError;
-use crate::node::MAX_BATCH;
+use crate::node::{BlockHandle, MAX_BATCH};
 use crate::protocol::{
-    Answer, Call, Commit, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, decode, encode,
+    Answer, Call, Commit, Key, MAX_MESSAGE, PROTOCOL_VERSION, Request, Response, Welcome, decode,
+    encode,
 };
 use crate::ring;
 use crate::server::access::AccessRules;
@@ -57,12 +58,40 @@ impl Stepped {
     }
 
     pub(super) fn greet(&mut self) -> (OwnedFd, u32) {
+        let (socket, number, _) = self.greet_again(0);
+        (socket, number)
+    }
+
+    /// Greets with the token of a session, or with 0.
+    pub(super) fn greet_again(&mut self, token: u64) -> (OwnedFd, u32, Welcome) {
         let (socket, number) = self.connect();
         let (version, namespace) = (PROTOCOL_VERSION, "");
-        let hello = Call::Hello { version, namespace, read_only: false, token: 0 };
-        let (answer, _) = self.exchange(&socket, number, hello);
-        assert!(matches!(answer, Ok(Answer::Welcome(_))), "{answer:?}");
-        (socket, number)
+        let hello = Call::Hello { version, namespace, read_only: false, token };
+        match self.exchange(&socket, number, hello).0 {
+            Ok(Answer::Welcome(welcome)) => (socket, number, welcome),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Returns the client's ends of new rings.
+    pub(super) fn rings(&mut self, socket: &OwnedFd, number: u32) -> ring::ClientEnds {
+        let (answer, descriptors) = self.exchange(socket, number, Call::Rings);
+        assert!(matches!(answer, Ok(Answer::Rings)), "{answer:?}");
+        let [file, _bell] = <[OwnedFd; 2]>::try_from(descriptors).expect("two descriptors");
+        ring::attach(file).expect("it is sealed")
+    }
+
+    /// Reserves blocks, and waits for space.
+    pub(super) fn reserve(
+        &mut self,
+        socket: &OwnedFd,
+        number: u32,
+        sizes: Vec<u64>,
+    ) -> Result<Vec<BlockHandle>, CallError> {
+        match self.exchange(socket, number, Call::Reserve { sizes: sizes.into(), wait: true }).0? {
+            Answer::Reserved(blocks) => Ok(blocks.into_iter().map(|it| it.handle).collect()),
+            other => panic!("{other:?}"),
+        }
     }
 
     pub(super) fn exchange(
@@ -78,6 +107,18 @@ impl Stepped {
         let packet = packet.expect("it has answered");
         let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
         (response.result, packet.descriptors)
+    }
+}
+
+/// Returns the next answer, if there is one.
+pub(super) fn answer_at(socket: &OwnedFd) -> Option<Response> {
+    let mut buffer = vec![0; MAX_MESSAGE];
+    match socket::receive(socket, &mut buffer, RecvFlags::DONTWAIT) {
+        Ok(packet) => Some(decode(&buffer[..packet.len]).expect("an answer")),
+        Err(error) => {
+            assert_eq!(error, Errno::AGAIN);
+            None
+        }
     }
 }
 
@@ -105,7 +146,7 @@ pub(super) fn acquire(keys: Vec<Key<'_>>) -> Call<'_> {
 
 /// However much waits in its socket or ring, a client has one quantum, and others have theirs.
 #[test]
-fn a_turn_has_little_more_than_the_work_of_one_message() {
+fn a_quantum_has_little_more_than_the_work_of_one_message() {
     let mut stepped = Stepped::new(ServerOptions::default());
     let (socket, number) = stepped.greet();
     let full = || acquire(vec![Key(b"x"); MAX_BATCH]);
@@ -127,10 +168,7 @@ fn a_turn_has_little_more_than_the_work_of_one_message() {
     }
     // The same by a ring.
     let (socket, number) = stepped.greet();
-    let (answer, descriptors) = stepped.exchange(&socket, number, Call::Rings);
-    assert!(matches!(answer, Ok(Answer::Rings)));
-    let [file, _bell] = <[OwnedFd; 2]>::try_from(descriptors).expect("two descriptors");
-    let mut ends = ring::attach(file).expect("it is sealed");
+    let mut ends = stepped.rings(&socket, number);
     let mut bytes = Vec::new();
     encode(&Request { id: 0, call: full() }, &mut bytes);
     for _ in 0..8 {
@@ -230,33 +268,16 @@ fn the_memory_that_clients_take_is_bounded() {
 #[test]
 fn a_returning_client_cannot_make_the_server_count_for_long() {
     let mut stepped = Stepped::new(ServerOptions::default());
-    let (socket, number) = stepped.connect();
-    let (version, namespace) = (PROTOCOL_VERSION, "");
-    let hello = |token| Call::Hello { version, namespace, read_only: false, token };
-    let (answer, _) = stepped.exchange(&socket, number, hello(0));
-    let Ok(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
-    let reserved =
-        stepped.exchange(&socket, number, Call::Reserve { sizes: vec![64].into(), wait: true }).0;
-    let Ok(Answer::Reserved(blocks)) = reserved else { panic!("{reserved:?}") };
-    let handle = blocks[0].handle;
-    let item = crate::protocol::Commit {
-        handle,
-        key: Key(b"key"),
-        parent: None,
-        checksum: None,
-        priority: 0,
-        ttl_ms: 0,
-    };
-    let (answer, _) = stepped.exchange(&socket, number, Call::Commit { items: vec![item] });
-    assert!(matches!(answer, Ok(Answer::Done)), "{answer:?}");
+    let (socket, number, welcome) = stepped.greet_again(0);
+    stepped.insert(&socket, number, b"key", 64);
     let (answer, _) = stepped.exchange(&socket, number, acquire(vec![Key(b"key")]));
-    assert!(matches!(answer, Ok(Answer::Pinned { .. })), "{answer:?}");
+    let Ok(Answer::Pinned { blocks, .. }) = answer else { panic!("{answer:?}") };
+    let handle = blocks[0].expect("it was inserted").handle;
     drop(socket);
     stepped.server.quantum(number, now_ms());
     // It says that it has four billion pins, and more come.
-    let (socket, number) = stepped.connect();
-    let (answer, _) = stepped.exchange(&socket, number, hello(welcome.token));
-    assert!(matches!(answer, Ok(Answer::Welcome(welcome)) if welcome.resumed), "{answer:?}");
+    let (socket, number, welcome) = stepped.greet_again(welcome.token);
+    assert!(welcome.resumed);
     let resume = Call::Resume { pins: vec![(handle, u32::MAX)], reservations: Vec::new() };
     assert!(stepped.exchange(&socket, number, resume).0.is_ok());
     let started = std::time::Instant::now();
@@ -336,9 +357,7 @@ fn reservations_have_quotas() {
     };
     let mut stepped = Stepped::of(ServerOptions::default(), node);
     let (socket, number) = stepped.greet();
-    let mut reserve = |sizes: Vec<u64>| {
-        stepped.exchange(&socket, number, Call::Reserve { sizes: sizes.into(), wait: true }).0
-    };
+    let mut reserve = |sizes| stepped.reserve(&socket, number, sizes);
     assert!(reserve(vec![1000; 60]).is_ok());
     let error = reserve(vec![1000; 41]).expect_err("too many");
     assert!(matches!(error, CallError::Quota { value: 101, limit: 100, .. }), "{error}");
@@ -348,22 +367,14 @@ fn reservations_have_quotas() {
     assert!(reserve(vec![1]).is_err());
     // Another session has its own.
     let (socket, number) = stepped.greet();
-    let sizes = vec![1 << 20];
-    assert!(
-        stepped
-            .exchange(&socket, number, Call::Reserve { sizes: sizes.into(), wait: true })
-            .0
-            .is_ok()
-    );
+    assert!(stepped.reserve(&socket, number, vec![1 << 20]).is_ok());
 }
 
 impl Stepped {
     /// Stores a value, with a checksum.
     pub(super) fn insert(&mut self, socket: &OwnedFd, number: u32, key: &[u8], len: u64) {
-        let sizes = vec![len].into();
-        let reserved = self.exchange(socket, number, Call::Reserve { sizes, wait: true }).0;
-        let Ok(Answer::Reserved(blocks)) = reserved else { panic!("{reserved:?}") };
-        let (handle, checksum) = (blocks[0].handle, Some(crc::of(&vec![0; len as usize])));
+        let handle = self.reserve(socket, number, vec![len]).expect("there is space")[0];
+        let checksum = Some(crc::of(&vec![0; len as usize]));
         let item = Commit { handle, key: Key(key), parent: None, checksum, priority: 0, ttl_ms: 0 };
         let (answer, _) = self.exchange(socket, number, Call::Commit { items: vec![item] });
         assert!(matches!(answer, Ok(Answer::Done)), "{answer:?}");
@@ -407,10 +418,7 @@ fn what_was_received_is_served_before_the_end() {
     let mut stepped = Stepped::new(ServerOptions::default());
     let (socket, _) = stepped.greet();
     let (by_ring, number) = stepped.greet();
-    let (answer, descriptors) = stepped.exchange(&by_ring, number, Call::Rings);
-    assert!(matches!(answer, Ok(Answer::Rings)));
-    let [file, _bell] = <[OwnedFd; 2]>::try_from(descriptors).expect("two descriptors");
-    let mut ends = ring::attach(file).expect("it is sealed");
+    let mut ends = stepped.rings(&by_ring, number);
     for id in 1..=40 {
         assert!(send(&socket, id, acquire(vec![Key(b"x")])), "small messages have space");
         let mut bytes = Vec::new();
@@ -423,12 +431,9 @@ fn what_was_received_is_served_before_the_end() {
     let node = server.run().expect("epoll works");
     assert_eq!(node.stats().misses, 80);
     assert!(!path.exists());
-    // A ring makes its vector as long as the message.
     let (mut buffer, mut message) = (vec![0; MAX_MESSAGE], Vec::new());
     for id in 1..=40 {
-        let packet = socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT);
-        let packet = packet.expect("it was answered");
-        assert_eq!(decode::<Response>(&buffer[..packet.len]).expect("an answer").id, id);
+        assert_eq!(answer_at(&socket).expect("it was answered").id, id);
         let answered = ends.answers.try_receive(&mut message).expect("the server is honest");
         assert!(answered, "answer {id}");
     }
@@ -569,7 +574,7 @@ fn one_user_cannot_reserve_everything() {
     let clients = [greet(OTHER), greet(OTHER), greet(own)];
     let mut reserve = |at: usize, size: u64| {
         let (socket, number) = &clients[at];
-        stepped.exchange(socket, *number, Call::Reserve { sizes: vec![size].into(), wait: true }).0
+        stepped.reserve(socket, *number, vec![size])
     };
     assert!(reserve(0, 3 << 20).is_ok());
     let error = reserve(1, 2 << 20).expect_err("more than half of 8 MiB");
@@ -602,43 +607,20 @@ fn a_server_without_descriptors_sleeps() {
 /// One large block in memory full of small values: others are served between its evictions.
 #[test]
 fn a_reservation_that_evicts_many_values_is_done_in_parts() {
-    let node = NodeOptions { max_blocks: Some(4096), ..NodeOptions::default() };
-    let mut stepped = Stepped::of(ServerOptions::default(), node);
-    let (other, number) = stepped.greet();
-    for key in 0..2000_u32 {
-        stepped.insert(&other, number, &key.to_le_bytes(), 64);
-    }
-    let (socket, large) = stepped.greet();
-    let second = stepped.greet();
-    for (socket, number, size) in [(&socket, large, 8 << 20), (&second.0, second.1, 64)] {
+    let (mut stepped, other) = Stepped::filled();
+    let (large, second) = (stepped.greet(), stepped.greet());
+    for ((socket, number), size) in [(&large, 8 << 20), (&second, 64)] {
         assert!(send(socket, 7, Call::Reserve { sizes: vec![size].into(), wait: true }));
-        stepped.server.quantum(number, now_ms());
+        stepped.server.quantum(*number, now_ms());
     }
-    let mut buffer = vec![0; MAX_MESSAGE];
-    let mut quanta = 0;
-    let packet = loop {
-        let evicted = stepped.server.node().stats().evicted_total;
-        match socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT) {
-            Ok(packet) => break packet,
-            Err(error) => assert_eq!(error, Errno::AGAIN),
-        }
-        assert!(stepped.exchange(&other, number, Call::KeepAlive).0.is_ok());
-        stepped.server.serve_tier(now_ms());
-        stepped.server.answer_waiting(now_ms());
-        let more = stepped.server.node().stats().evicted_total - evicted;
-        assert!(more <= 512, "{more} evictions in a turn");
-        quanta += 1;
-        assert!(quanta < 100);
-    };
-    let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
+    let (response, most) = stepped.answer_in_parts(&large.0, &other);
     assert!(matches!(response.result, Ok(Answer::Reserved(_))), "{response:?}");
-    assert!(quanta >= 3 && stepped.server.node().stats().evicted_total == 2000, "{quanta}");
+    assert!((1..=512).contains(&most), "{most} evictions in a quantum");
+    assert_eq!(stepped.server.node().stats().evicted_total, 2000);
     // The one behind it has no space left.
     stepped.server.serve_tier(now_ms());
     stepped.server.answer_waiting(now_ms());
-    let packet = socket::receive(&second.0, &mut buffer, RecvFlags::DONTWAIT);
-    let packet = packet.expect("it was answered");
-    let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
+    let response = answer_at(&second.0).expect("it was answered");
     assert!(matches!(response.result, Err(CallError::OutOfSpace { .. })), "{response:?}");
     stepped.server.node().check().expect("the invariants hold");
 }
@@ -647,15 +629,10 @@ impl Stepped {
     /// Goes on with the calls that wait, until there is an answer. Returns it, and the most values
     /// that were evicted between two quanta of others.
     fn answer_in_parts(&mut self, socket: &OwnedFd, other: &(OwnedFd, u32)) -> (Response, u64) {
-        let mut buffer = vec![0; MAX_MESSAGE];
         let mut most = 0;
         for _ in 0..100 {
-            match socket::receive(socket, &mut buffer, RecvFlags::DONTWAIT) {
-                Ok(packet) => {
-                    let response = decode::<Response>(&buffer[..packet.len]).expect("an answer");
-                    return (response, most);
-                }
-                Err(error) => assert_eq!(error, Errno::AGAIN),
+            if let Some(response) = answer_at(socket) {
+                return (response, most);
             }
             assert!(self.server.is_awake(), "the loop would sleep");
             let evicted = self.server.node().stats().evicted_total;
@@ -681,7 +658,7 @@ impl Stepped {
 
 /// Reservations that wait behind each other, each with some evictions, have one quantum together.
 #[test]
-fn reservations_that_wait_share_the_evictions_of_a_turn() {
+fn reservations_that_wait_share_the_evictions_of_a_quantum() {
     let (mut stepped, other) = Stepped::filled();
     let clients: Vec<(OwnedFd, u32)> = (0..5).map(|_| stepped.greet()).collect();
     // The first one needs more evictions than a quantum has. The others wait behind it.
@@ -696,7 +673,7 @@ fn reservations_that_wait_share_the_evictions_of_a_turn() {
     for (socket, _) in &clients {
         let (response, most) = stepped.answer_in_parts(socket, &other);
         assert!(matches!(response.result, Ok(Answer::Reserved(_))), "{response:?}");
-        assert!(most <= 512, "{most} evictions in a turn");
+        assert!(most <= 512, "{most} evictions in a quantum");
     }
     clients.into_iter().for_each(|client| stepped.leave(client));
     // Many blocks count as many evictions do.
@@ -711,7 +688,7 @@ fn reservations_that_wait_share_the_evictions_of_a_turn() {
     let before = reserved(&stepped);
     stepped.server.serve_tier(now_ms());
     let more = reserved(&stepped) - before;
-    assert_eq!(more, 1200, "two of three have their turn");
+    assert_eq!(more, 1200, "two of three are served");
     stepped.server.node().check().expect("the invariants hold");
 }
 

@@ -2,17 +2,17 @@
 
 use std::os::fd::OwnedFd;
 
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 
-use super::bounds::{Stepped, acquire, for_own_group, send};
+use super::bounds::{Stepped, acquire, answer_at, for_own_group, send};
 use crate::NodeOptions;
 use crate::error::{CallError, Quota, TooMany};
 use crate::node::BlockHandle;
-use crate::protocol::{Answer, Call, Key, MAX_MESSAGE, PROTOCOL_VERSION, Response, decode};
+use crate::protocol::{Answer, Call, Key, MAX_MESSAGE, Response};
 use crate::server::ServerOptions;
 use crate::server::connection::MAX_WAITING;
 use crate::server::quantum::USER_PLACES;
-use crate::socket::{self, now_ms};
+use crate::socket::now_ms;
 
 /// A user that is neither the server's own nor an operator.
 const OTHER: u32 = 54_321;
@@ -58,14 +58,11 @@ fn few_requests_for_events_wait() {
     }
     let connection = &stepped.server.connections[&number];
     assert_eq!(connection.waiting.len(), MAX_WAITING);
-    let mut buffer = vec![0; MAX_MESSAGE];
     for id in 65..=67 {
-        let packet = socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT);
-        let packet = packet.expect("it was answered at once");
-        let Response { id: found, result } = decode(&buffer[..packet.len]).expect("an answer");
+        let Response { id: found, result } = answer_at(&socket).expect("it was answered at once");
         assert!(found == id && matches!(result, Ok(Answer::Events(_))), "{found}: {result:?}");
     }
-    assert!(socket::receive(&socket, &mut buffer, RecvFlags::DONTWAIT).is_err());
+    assert!(answer_at(&socket).is_none());
 }
 
 /// Pins count as reservations do, also those that a returning client names.
@@ -73,11 +70,7 @@ fn few_requests_for_events_wait() {
 fn pins_have_the_quota_of_handles() {
     let node = NodeOptions { max_handles_per_session: 3, ..NodeOptions::default() };
     let mut stepped = Stepped::of(ServerOptions::default(), node);
-    let (socket, number) = stepped.connect();
-    let (version, namespace) = (PROTOCOL_VERSION, "");
-    let hello = |token| Call::Hello { version, namespace, read_only: false, token };
-    let (answer, _) = stepped.exchange(&socket, number, hello(0));
-    let Ok(Answer::Welcome(welcome)) = answer else { panic!("{answer:?}") };
+    let (socket, number, welcome) = stepped.greet_again(0);
     for key in [b"a", b"b", b"c"] {
         stepped.insert(&socket, number, key, 64);
     }
@@ -86,12 +79,10 @@ fn pins_have_the_quota_of_handles() {
     let error = stepped.exchange(&socket, number, acquire(two)).0.expect_err("four");
     let expected = CallError::Quota { what: Quota::SessionHandles, value: 4, limit: 3 };
     assert_eq!(error, expected);
-    let sizes = || Call::Reserve { sizes: vec![1, 1].into(), wait: true };
-    assert_eq!(stepped.exchange(&socket, number, sizes()).0.expect_err("four"), expected);
+    assert_eq!(stepped.reserve(&socket, number, vec![1, 1]).expect_err("four"), expected);
     drop(socket);
     stepped.server.quantum(number, now_ms());
-    let (socket, number) = stepped.connect();
-    assert!(stepped.exchange(&socket, number, hello(welcome.token)).0.is_ok());
+    let (socket, number, _) = stepped.greet_again(welcome.token);
     let resume = |count| {
         let pins = (0..count).map(|slot| (BlockHandle { slot, generation: 1 }, 1)).collect();
         Call::Resume { pins, reservations: Vec::new() }

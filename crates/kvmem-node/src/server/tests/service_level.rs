@@ -44,7 +44,7 @@ const ATTACKS: [(&str, Attack); 10] = [
 /// The keys of a call, and the bytes of a value.
 const KEYS: u32 = 64;
 const VALUE: usize = 16 << 10;
-/// How long the client calls beside each attack, and before it. The attack has begun by then.
+/// How long the client calls during each attack, and before it. The attack has begun by then.
 const TIME: Duration = Duration::from_millis(1500);
 const BEGINNING: Duration = Duration::from_millis(500);
 /// The limits of the p99: so many times that of the client alone, and an absolute one.
@@ -69,7 +69,7 @@ fn no_attack_delays_others() {
     let client = connect(&path);
     let keys: Vec<[u8; 4]> = (0..KEYS).map(u32::to_le_bytes).collect();
     keys.iter().for_each(|key| client.insert(key, &[key[0]; VALUE]).expect("there is space"));
-    println!("{:36} alone µs  beside µs  times", "attack");
+    println!("{:36} alone µs attacked µs times", "attack");
     let mut too_long = Vec::new();
     for (number, (name, _)) in ATTACKS.iter().enumerate() {
         let alone = p99(&client, &keys);
@@ -87,7 +87,7 @@ fn no_attack_delays_others() {
     drop(client);
     stopper.stop();
     server.join().expect("it ended well");
-    assert!(too_long.is_empty(), "too long beside: {}", too_long.join(", "));
+    assert!(too_long.is_empty(), "too long during: {}", too_long.join(", "));
 }
 
 /// Returns the time that all but one call of a hundred take at most.
@@ -137,7 +137,7 @@ impl Drop for Attacker {
     }
 }
 
-/// Connects and greets; `None` if the server turns the client away.
+/// Connects and greets; `None` if the server rejects the client.
 fn greet(path: &Path, namespace: &str) -> Option<OwnedFd> {
     let socket = socket::connect(path).ok()?;
     let (version, read_only, token) = (PROTOCOL_VERSION, false, 0);
@@ -159,7 +159,7 @@ fn full_message() -> Vec<u8> {
 }
 
 fn descriptors(path: &Path) {
-    let (descriptor, _kept) = lingering(30);
+    let (descriptor, _sockets) = lingering(30);
     loop {
         if let Ok(socket) = socket::connect(path) {
             let _ = send_descriptor(&socket, &[0; 8], &descriptor);
@@ -203,7 +203,7 @@ fn tiny_values(path: &Path) {
     }
 }
 
-/// Stores values of a page, and keeps the pins of all that it can.
+/// Stores values of a page, and pins all that it can.
 fn pins(path: &Path) {
     let client = connect(path);
     let mut held = Vec::new();

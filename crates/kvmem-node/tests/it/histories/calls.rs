@@ -44,8 +44,7 @@ impl World {
             86..90 => self.lookup(client),
             90 => self.evict(),
             91 if self.random.once_in(4) => self.clear(),
-            91..96 => self.other_process(),
-            96..98 => {
+            92..96 => {
                 self.call = format!("client {client} is replaced");
                 self.replace_client(client);
             }
@@ -340,68 +339,6 @@ impl World {
         let left =
             self.model.committed().filter(|(_, id)| self.model.blocks[id].namespace == namespace);
         assert_eq!(left.count(), 0);
-    }
-
-    /// The client of another process calls, or is killed.
-    fn other_process(&mut self) {
-        let Some(mut other) = self.other.take() else {
-            self.call = "another process connects".to_owned();
-            return self.start_other();
-        };
-        let (len, name) = (1 + self.random.below(8000), key(self.random.below(KEYS)));
-        let text = String::from_utf8(name.clone()).expect("it is text");
-        match self.random.below(8) {
-            0..2 if other.pinned.is_none() => {
-                self.call = format!("the other process acquires {text}");
-                let found = other.call(&format!("acquire {text}"));
-                self.events().end(&mut self.model);
-                let outcome = self.model.acquire(other.session, &[name], false);
-                let id = outcome.expect("it has no other pin")[0];
-                assert_eq!(found, format!("{:?}", id.map(|id| self.model.blocks[&id].offset)));
-                other.pinned = id;
-            }
-            2..4 if other.reserved.is_none() => {
-                let (space, align) = (&self.model.space, self.model.options.align);
-                let most = self.model.options.max_blocks.expect("it is set") as usize;
-                if space.fits(len, align) && self.model.blocks.len() < most {
-                    self.call = format!("the other process reserves {len} bytes");
-                    let offset = other.call(&format!("reserve {len}")).parse().expect("an offset");
-                    let mut events = self.events();
-                    let made = self.model.reserve(other.session, &[(offset, len)], &mut events);
-                    events.end(&mut self.model);
-                    other.reserved = Some(made[0]);
-                }
-            }
-            4..6 => {
-                if let Some(id) = other.reserved.take() {
-                    self.call = format!("the other process commits {text}");
-                    assert_eq!(other.call(&format!("commit {text} {id}")), "true");
-                    let mut events = self.events();
-                    self.model.commit(other.session, &[(name, id, 0)], &mut events);
-                    events.end(&mut self.model);
-                } else if let Some(id) = other.pinned {
-                    self.call = "the other process verifies".to_owned();
-                    assert_eq!(other.call(&format!("is {id}")), "true");
-                }
-            }
-            6 => {
-                self.call = "an operator ends the pins of the other process".to_owned();
-                let had = u64::from(other.pinned.is_some());
-                let ended =
-                    self.observer.as_operator().reclaim_pins(other.id()).expect("an operator");
-                assert_eq!(ended as u64, had);
-                self.model.reclaim_pins(other.session);
-                if let Some(id) = other.pinned.take() {
-                    assert_eq!(other.call(&format!("is {id}")), "false");
-                }
-            }
-            _ => {
-                self.call = "the other process is killed".to_owned();
-                self.other = Some(other);
-                return self.kill_other();
-            }
-        }
-        self.other = Some(other);
     }
 }
 

@@ -78,11 +78,10 @@ pub(super) struct Done {
     pub(super) out_of_space: u64,
     pub(super) restarts: u64,
     pub(super) left: u64,
-    pub(super) killed: u64,
 }
 
 impl Done {
-    fn each(&mut self) -> [&mut u64; 13] {
+    fn each(&mut self) -> [&mut u64; 12] {
         [
             &mut self.steps,
             &mut self.pinned,
@@ -96,7 +95,6 @@ impl Done {
             &mut self.out_of_space,
             &mut self.restarts,
             &mut self.left,
-            &mut self.killed,
         ]
     }
 

@@ -1,17 +1,15 @@
 //! Random histories of a whole node, compared with a model of it.
 //!
 //! Several clients, by sockets and by rings, in several namespaces, call a server that is replaced
-//! again and again over the memory that is retained. Another process is a client, too, and is
-//! killed. One thread makes all calls, one after the other, so the [`model`] knows the answer to
-//! each: it learns from the events which values were evicted, and judges whether they were the
-//! right ones.
+//! again and again over the memory that is retained. One thread makes all calls, one after the
+//! other, so the [`model`] knows the answer to each: it learns from the events which values were
+//! evicted, and judges whether they were the right ones.
 //!
 //! `KVMEM_TEST_ROUNDS` is the number of histories, and `KVMEM_TEST_SEED` the seed of the first one.
 
 mod calls;
 mod client;
 mod model;
-mod other_process;
 mod world;
 
 use world::World;

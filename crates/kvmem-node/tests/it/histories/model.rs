@@ -1,4 +1,4 @@
-//! [`Model`]: the state of a node, as its documentation tells it. It has no memory and no index.
+//! [`Model`]: the state of a node, by its documentation. It has no memory and no index.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -97,7 +97,7 @@ impl Explained {
         assert!(next.as_ref().is_some_and(is), "{kind:?} of {key:?} instead of {next:?}");
     }
 
-    /// Takes the eviction of the value that is first in turn.
+    /// Takes the eviction of the next victim.
     fn evict(&mut self, model: &mut Model, victim: Option<Id>, cause: &str) {
         let next = self.events.front().cloned();
         let evicted = self.take_eviction(model, victim);
@@ -105,7 +105,7 @@ impl Explained {
         self.take_expired(model);
     }
 
-    /// Takes the eviction of the value that is first in turn, if that is the next event.
+    /// Takes the eviction of the next victim, if that is the next event.
     fn take_eviction(&mut self, model: &mut Model, victim: Option<Id>) -> Option<u64> {
         let event = self.events.front().filter(|event| event.kind == EventKind::Evicted)?;
         let id = model.find(event.namespace.into(), &event.key)?;
@@ -299,21 +299,10 @@ impl Model {
         }
     }
 
-    /// Ends a session that has at most one value pinned: the order of several is not known.
+    /// Ends a session whose client has released all that it had.
     pub(super) fn end_session(&mut self, session: SessionId) {
-        self.reclaim_pins(session);
         let ended = self.sessions.remove(&session).expect("it lives");
-        ended.reservations.into_keys().for_each(|id| self.free(id));
-    }
-
-    /// Ends the pins of a session that has at most one value pinned.
-    pub(super) fn reclaim_pins(&mut self, session: SessionId) {
-        let pins: Vec<(Id, u32)> =
-            self.sessions[&session].pins.iter().map(|(id, count)| (*id, *count)).collect();
-        assert!(pins.len() <= 1, "the order of several is not told");
-        for (id, count) in pins {
-            (0..count).for_each(|_| self.unpin(session, id));
-        }
+        assert!(ended.pins.is_empty() && ended.reservations.is_empty());
     }
 
     fn check_handles(&self, session: SessionId, more: usize) -> Result<(), CallError> {

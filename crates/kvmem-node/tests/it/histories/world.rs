@@ -12,7 +12,6 @@ use kvmem_testkit::random::Random;
 
 use super::client::{Client, Done};
 use super::model::{Explained, Model, Session, SessionId};
-use super::other_process::OtherProcess;
 use crate::support::{Place, Running, connect_with, memory};
 
 /// Clients of this process, apart from the one that observes.
@@ -39,7 +38,6 @@ pub(super) struct World {
     /// The position of the next event.
     position: u64,
     pub(super) clients: Vec<Client>,
-    pub(super) other: Option<OtherProcess>,
     pub(super) done: Done,
     sessions: SessionId,
     step: u64,
@@ -104,7 +102,6 @@ impl World {
             observer,
             position: 0,
             clients: Vec::new(),
-            other: None,
             done: Done::default(),
             sessions: 0,
             step: 0,
@@ -145,13 +142,6 @@ impl World {
         let namespace = self.model.namespace(name);
         let session = self.new_session(namespace, read_only);
         self.clients.push(Client { client, session, held: Vec::new(), writing: Vec::new() });
-    }
-
-    /// Starts the other process, which writes in the first namespace.
-    pub(super) fn start_other(&mut self) {
-        let session = self.new_session(0, false);
-        let rings = self.random.once_in(2);
-        self.other = Some(OtherProcess::start(&self.place.socket(), rings, session));
     }
 
     pub(super) fn run(mut self) -> Done {
@@ -284,9 +274,6 @@ impl World {
                 self.model.release(session, ids);
             }
         }
-        if let Some(other) = &mut self.other {
-            assert_eq!(other.call("return"), "true");
-        }
     }
 
     /// Waits until the server has as many sessions as the model.
@@ -327,16 +314,6 @@ impl World {
     fn leave_all(&mut self) {
         while !self.clients.is_empty() {
             self.leave(0);
-        }
-        self.kill_other();
-    }
-
-    pub(super) fn kill_other(&mut self) {
-        if let Some(mut other) = self.other.take() {
-            self.done.killed += 1;
-            other.kill();
-            self.model.end_session(other.session);
-            self.wait_for_sessions();
         }
     }
 }
