@@ -382,6 +382,31 @@ tier.shutdown()
     )
 
 
+def test_a_load_of_a_missing_chunk_removes_no_chunk_that_is_stored_meanwhile() -> None:
+    vllm(
+        ALONE
+        + """
+class Late(Gate):
+    # The store ends between the read of a load and the end of the load.
+    def fetch_into(self, keys, buffers):
+        found = self._tier.fetch_into(keys, buffers)
+        self.open.set()
+        while tier._storing:
+            time.sleep(0.001)
+        return found
+
+tier = make()
+tier._tier = Late(tier._tier)
+tier.submit_store(job(0, [0], [0]))
+tier.submit_load(job(1, [0], [9], load=True))
+results = wait(tier, 2)
+assert results[0].success and not results[1].success, results
+assert tier.lookup(key(0), context) is base.LookupResult.HIT
+tier.shutdown()
+"""
+    )
+
+
 def test_jobs_that_wait_at_the_end_fail() -> None:
     vllm(
         ALONE

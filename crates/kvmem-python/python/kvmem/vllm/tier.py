@@ -313,7 +313,8 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             found = self._tier.fetch_into([self._key(key) for key in job.keys], rows)
         except InvalidBufferError as error:
             _log.warning("kvmem: %d chunks not loaded: %s", len(job.keys), error)
-            self._remove_longer(job.keys)
+            # One that is longer than a row fails every call that it is part of.
+            self._remove_other_lengths(job.keys)
             return JobResult(job_id=job.number, success=False)
         except KvmemError as error:
             _log.warning("kvmem: %d chunks not loaded: %s", len(job.keys), error)
@@ -322,11 +323,12 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             for row in rows:
                 row.release()
         loaded = [key for key, nbytes in zip(job.keys, found) if nbytes == self._row_bytes]
-        failed = [key for key, nbytes in zip(job.keys, found) if nbytes != self._row_bytes]
+        failed = len(job.keys) - len(loaded)
         if failed:
-            # Evicted meanwhile, or damaged. A damaged one must not be found again.
-            self._tier.remove([self._key(key) for key in failed])
-            _log.warning("kvmem: %d of %d chunks not loaded", len(failed), len(job.keys))
+            # The tier itself removes a damaged chunk. One that is missing may just be stored again,
+            # so only a chunk of another length is removed.
+            self._remove_other_lengths(job.keys)
+            _log.warning("kvmem: %d of %d chunks not loaded", failed, len(job.keys))
         return JobResult(
             job_id=job.number,
             success=not failed,
@@ -335,10 +337,14 @@ class KvmemTier(SecondaryTierManager):  # type: ignore[misc]
             transfer_bytes=len(loaded) * self._row_bytes,
         )
 
-    def _remove_longer(self, keys: list[Any]) -> None:
-        """Removes the chunks that are longer than a row: no engine of this identity stored them."""
-        names = [self._key(key) for key in keys]
-        self._tier.remove([it for it in names if (self._tier.len_of(it) or 0) > self._row_bytes])
+    def _remove_other_lengths(self, keys: list[Any]) -> None:
+        """Removes the chunks that are not as long as a row: no engine of this identity stored
+        them. A cluster removes them itself.
+        """
+        if self._cluster is None:
+            names = [self._key(key) for key in keys]
+            right = (None, self._row_bytes)
+            self._tier.remove([name for name in names if self._tier.len_of(name) not in right])
 
     def _row(self, job: _Job, at: int) -> memoryview:
         first = job.rows[at] * self._row_bytes
