@@ -36,8 +36,8 @@ torchaudio ; python_version < '3'
 torchvision ; python_version < '3'
 torchcodec ; python_version < '3'
 ";
-/// What uv adds: imports of LMCache's modules that vLLM lacks.
-const ADDED: [&str; 4] = ["aiofile", "aiofiles", "nvtx", "sortedcontainers"];
+/// What uv adds: imports of LMCache's modules that vLLM lacks, and a second process of pytest.
+const ADDED: [&str; 5] = ["aiofile", "aiofiles", "nvtx", "sortedcontainers", "pytest-xdist"];
 /// The environment.
 const PLACE: &str = "target/vllm-cpu";
 /// The task that installs vLLM.
@@ -140,6 +140,8 @@ pub(crate) fn test_modules(
     match other_tests(root) {
         Ok(files) => {
             tests.args(files.iter().map(|file| format!("--ignore={}", file.display())));
+            // Most tests wait for something: two processes of pytest, each with whole files.
+            tests.args(["--numprocesses", "2", "--dist", "loadfile"]);
             // The last argument: failed tests that run once more replace it.
             tests.arg(root.join(TESTS_OF_MODULES));
             report.command("engine: tests with PyTorch", Kind::Pytest, &mut tests);

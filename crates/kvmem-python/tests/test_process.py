@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from multiprocessing import shared_memory
 from pathlib import Path
 
 import kvmem
 import numpy as np
 import pytest
 from conftest import LIMIT
+from leftovers import in_shm, remove_unused
 
 Script = Callable[..., str]
 
@@ -384,3 +386,27 @@ def test_large_arrays_are_copied_without_the_gil() -> None:
         for thread in threads:
             thread.join()
         assert (np.from_dlpack(block) == source).all()
+
+
+def test_shared_memory_of_killed_processes_is_removed(script: Script) -> None:
+    """As the tests of engines do, which kill processes together with their resource trackers."""
+    code = """
+        import os, signal
+        from multiprocessing import resource_tracker, shared_memory
+        memory = shared_memory.SharedMemory(create=True, size=4096)
+        print(memory.name, flush=True)
+        os.kill(resource_tracker._resource_tracker._pid, signal.SIGKILL)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    before = in_shm()
+    mapped = shared_memory.SharedMemory(create=True, size=4096)
+    try:
+        with pytest.raises(AssertionError) as killed:
+            script(code)
+        name = next(word for word in str(killed.value).split() if word.startswith("psm_"))
+        assert name in in_shm()
+        removed = remove_unused(before)
+        assert name in removed and name not in in_shm() and mapped.name in in_shm() - removed
+    finally:
+        mapped.close()
+        mapped.unlink()

@@ -153,24 +153,24 @@ class ForkServer:
 
 
 @functools.cache
-def _servers(prelude: str) -> Iterator[ForkServer]:
-    return itertools.cycle([ForkServer(prelude), ForkServer(prelude)])
+def _servers(prelude: str, count: int) -> Iterator[ForkServer]:
+    return itertools.cycle([ForkServer(prelude) for _ in range(count)])
 
 
 def start(
-    prelude: str, program: str, arguments: list[str], environment: dict[str, str]
+    prelude: str, program: str, arguments: list[str], environment: dict[str, str], servers: int = 2
 ) -> ForkedProcess:
     """Starts a program in a process that has run a prelude. Each prelude has two servers."""
-    return next(_servers(prelude)).start(program, arguments, environment)
+    return next(_servers(prelude, servers)).start(program, arguments, environment)
 
 
 def run(
     prelude: str, program: str, arguments: list[str], environment: dict[str, str], limit: float
 ) -> str:
     """Runs a program, which must succeed within a limit in seconds, and returns what it has
-    written.
+    written. Its process works alone, so one server is enough.
     """
-    process = start(prelude, program, arguments, environment)
+    process = start(prelude, program, arguments, environment, servers=1)
     try:
         out, errors = process.communicate(limit)
     except subprocess.TimeoutExpired:

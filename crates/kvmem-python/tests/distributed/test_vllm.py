@@ -70,19 +70,17 @@ def test_the_scheduler_may_be_the_first(script: Callable[..., str]) -> None:
 
 @with_oldest
 @pytest.mark.parametrize("spec", SPECS)
-@pytest.mark.parametrize("when", ["in a store", "in a load", "at the start"])
-def test_a_killed_engine_starts_again_with_the_same_name(spec: str, when: str) -> None:
+def test_a_killed_engine_starts_again_with_the_same_name(spec: str) -> None:
     before = in_shm()
     name = new_id()
-    for round in range(3):
+    for start, when in enumerate(["at the start", "store", "at the start", "load"]):
+        engine = Engine(spec, SMALL, engine_id=name, wait=when != "at the start")
         if when == "at the start":
-            engine = Engine(spec, SMALL, engine_id=name, wait=False)
-            time.sleep(0.02 + 0.06 * round)
+            time.sleep(0.02 + 0.06 * start)
         else:
-            engine = Engine(spec, SMALL, engine_id=name)
             engine("store", NAMES)
             engine("reserve", ["open"])
-            engine.send("store" if when == "in a store" else "load", NAMES)
+            engine.send(when, NAMES)
         engine.kill()
         assert none_is_new(before)
     with Engine(spec, SMALL, engine_id=name) as engine:

@@ -336,8 +336,10 @@ def test_hints_of_requests_reach_a_node(tmp_path: Path) -> None:
     if not command:
         pytest.skip("KVMEM_COMMAND does not name the built command")
     path = tmp_path / "kvmem.sock"
+    # Nothing outlives the server.
     serve = [command, "serve", "--size", "8MiB", "--socket", str(path), "--pages", "4k"]
-    server = subprocess.Popen([*serve, "--quota", f"engine@small={6 * 8192 + 4096}"])
+    serve += ["--retain", "none", "--quota", f"engine@small={6 * 8192 + 4096}"]
+    server = subprocess.Popen(serve)
     try:
         until(path.exists)
         extra = {

@@ -9,6 +9,7 @@ import model
 import pytest
 from engine_node import MIB, Node
 from engine_process import Engines
+from leftovers import in_shm, remove_unused
 
 
 @pytest.fixture(scope="session")
@@ -18,9 +19,12 @@ def small_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engines]:
+    before = in_shm()
     engines = Engines(tmp_path_factory.mktemp("engines"))
     yield engines
     engines.stop()
+    # Tests kill engines with all of their processes.
+    print("removed from /dev/shm:", sorted(remove_unused(before)))
     print(engines.log.read_text(encoding="utf-8", errors="replace")[-20_000:])
 
 

@@ -48,7 +48,12 @@ class Node:
         self._command = [program, "serve", "--size", str(size), "--socket", str(self.path)]
         self._command += ["--pages", "4k", "--json", "-", *options]
         self._errors = folder / "serve.log"
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            # A memory holder may run already.
+            self.stop()
+            raise
 
     def start(self) -> dict[str, Any]:
         """Starts a server, and returns its report once it serves."""
