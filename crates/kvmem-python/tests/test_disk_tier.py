@@ -93,36 +93,6 @@ def test_values_are_read_into_memory_of_the_caller(tier: kvmem.DiskTier, pool: k
     assert (caught.value.value, caught.value.limit) == (1, 2)
 
 
-def test_a_restarted_process_finds_the_values(
-    path: Path, tier: kvmem.DiskTier, script: Callable[..., str]
-) -> None:
-    assert tier.report.created and tier.report.entries == 0
-    tier.close()
-    # Killed at once: what `store` has returned from is there.
-    script(
-        f"""
-        import kvmem, os
-        tier = kvmem.DiskTier({str(path)!r})
-        tier.store({{n: str(n).encode() * 1000 for n in range(200)}})
-        tier.remove(range(100, 200))
-        os.kill(os.getpid(), 9)
-        """,
-        status=-9,
-    )
-    with kvmem.DiskTier(path) as again:
-        assert not again.report.created and again.report.entries == 100
-        assert again.report.replayed >= 200 and (again.report.dropped, again.report.damaged) == (
-            0,
-            0,
-        )
-        assert again.fetch(range(100)) == [str(n).encode() * 1000 for n in range(100)]
-        assert again.fetch([150]) == [None]
-        again.sync()
-        again.checkpoint()
-    with kvmem.DiskTier(path) as again:
-        assert again.report[:8] == (False, 100, 0, 0, 0, 0, 0, 0)
-
-
 def store_and_die(script: Callable[..., str], path: Path, values: str) -> None:
     """Stores values in a process that is killed before it closes the tier."""
     script(
@@ -142,34 +112,6 @@ def damage(path: Path, value: bytes) -> None:
     at = content.index(value)
     content[at + len(value) // 2] ^= 1
     path.write_bytes(content)
-
-
-def test_a_damaged_value_is_a_miss(
-    path: Path, tier: kvmem.DiskTier, script: Callable[..., str]
-) -> None:
-    tier.store({"damaged": b"some bytes" * 1000, "whole": b"other bytes" * 1000})
-    tier.close()
-    damage(path, b"some bytes" * 1000)
-    with kvmem.DiskTier(path) as tier:
-        into = bytearray(10_000)
-        assert tier.fetch_into(["damaged"], [into]) == [None]
-        assert tier.fetch(["damaged", "whole"]) == [None, b"other bytes" * 1000]
-        stats = tier.stats()
-        assert (stats.checksum_misses, stats.misses, stats.hits) == (1, 1, 1)
-        assert stats.quarantined >= 10_000 and stats.hit_rate == 1 / 3
-        tier.store({"damaged": b"some bytes" * 1000})
-    damage(path, b"some bytes" * 1000)
-    with kvmem.DiskTier(path, verify="all") as tier:
-        assert tier.report.damaged == 1 and "damaged" not in tier and "whole" in tier
-        assert tier.stats().checksum_misses == 1
-        quarantined = tier.stats().quarantined
-    store_and_die(script, path, '{"lost": b"late bytes" * 1000}')
-    damage(path, b"late bytes" * 1000)
-    with kvmem.DiskTier(path) as tier:
-        assert tier.stats().unverified_values == 1 and tier.fetch(["lost"]) == [None]
-        stats = tier.stats()
-        assert (stats.lost_misses, stats.checksum_misses, stats.unverified_values) == (1, 0, 0)
-        assert stats.quarantined == quarantined and stats.hit_rate == 0
 
 
 def test_a_file_that_is_no_tier_is_not_overwritten(path: Path) -> None:
@@ -436,40 +378,6 @@ def test_admission_is_a_word_or_a_callable(path: Path, wrong: Any) -> None:
     assert not path.exists()
 
 
-def test_a_forked_child_cannot_use_the_tier(path: Path, script: Callable[..., str]) -> None:
-    output = script(
-        f"""
-        import kvmem, os
-        pool = kvmem.Pool("1MiB", pages="4k")
-        tier = kvmem.DiskTier({str(path)!r}, bytes="16MiB")
-        cache = kvmem.KvCache(pool, lower_tier=tier)
-        tier.store({{"key": b"value"}})
-        child = os.fork()
-        if child == 0:
-            for use in (
-                lambda: tier.fetch(["key"]),
-                lambda: tier.store({{"key": b"another"}}),
-                lambda: tier.stats(),
-                lambda: cache.get_batch(["key"]),
-                lambda: cache.get("key"),
-                lambda: kvmem.KvCache(pool, lower_tier=tier),
-            ):
-                try:
-                    use()
-                except kvmem.ForkedError as error:
-                    print(str(error).split(" was made")[0], flush=True)
-            tier.close()
-            cache.close()
-            os._exit(0)
-        os.waitpid(child, 0)
-        assert tier.fetch(["key"]) == [b"value"]
-        print("parent")
-        """
-    )
-    assert output.count("the disk tier") == 3 and output.count("the cache") == 2, output
-    assert output.endswith("parent\n") and output.count("the pool") == 1, output
-
-
 def test_a_tier_in_use_is_not_collected(path: Path, pool: kvmem.Pool) -> None:
     cache = kvmem.KvCache(pool, lower_tier=kvmem.DiskTier(path, bytes="16MiB"))
     gc.collect()
@@ -482,17 +390,6 @@ def test_a_tier_in_use_is_not_collected(path: Path, pool: kvmem.Pool) -> None:
     gc.collect()
     # The file is free again.
     kvmem.DiskTier(path).close()
-
-
-def test_get_batch_without_a_tier(pool: kvmem.Pool) -> None:
-    with kvmem.KvCache(pool) as cache:
-        cache.insert("a", b"1")
-        for timeout in (None, 0):
-            first, second = cache.get_batch(["a", "b"], timeout=timeout)
-            assert first is not None and bytes(first) == b"1" and second is None
-            first.release()
-        assert cache.remove("b") is None
-        cache.clear()
 
 
 def test_the_doctor_examines_a_path(path: Path, tier: kvmem.DiskTier) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, cast
 
 import kvmem
 import numpy as np
 import pytest
-from conftest import MIB
 
 
 def test_fetching_ahead_changes_nothing(pool: kvmem.Pool) -> None:
@@ -38,23 +36,6 @@ def test_fetching_ahead_changes_nothing(pool: kvmem.Pool) -> None:
     cache.close()
     with pytest.raises(kvmem.ClosedError):
         cache.prefetch([1])
-
-
-@pytest.mark.parametrize("eviction", ["lru", "scan-resistant"])
-def test_eviction_makes_space(pool: kvmem.Pool, eviction: str) -> None:
-    cache = kvmem.KvCache(pool, max_bytes="1MiB", max_blocks=100, eviction=eviction)
-    for key in range(100):
-        cache.insert(key, bytes(100_000))
-    assert len(cache) == 10 and cache.nbytes <= MIB
-    assert eviction != "lru" or (99 in cache and 89 not in cache)
-    stats = cache.stats()
-    assert stats.insertions == 100 and stats.evictions == 90 and stats.hit_rate == 0
-    assert cache.evict_to("300000") == 300_000
-    with pytest.raises(kvmem.OutOfSpaceError) as caught:
-        cache.insert("large", bytes(2 * MIB))
-    assert (caught.value.requested, caught.value.limit) == (2 * MIB, MIB)
-    cache.clear()
-    assert len(cache) == 0 == pool.metrics().live
 
 
 def test_pinned_values_are_not_evicted(pool: kvmem.Pool) -> None:
@@ -126,47 +107,6 @@ def test_keys_and_settings_are_checked(pool: kvmem.Pool) -> None:
     assert [bytes(cache.get(key) or b"") for key in (1, "1", b"1")] == [b"int", b"str", b"bytes"]
 
 
-def test_threads_share_a_cache(pool: kvmem.Pool) -> None:
-    cache = kvmem.KvCache(pool, max_bytes="4MiB")
-    failures: list[BaseException] = []
-
-    def work(seed: int) -> None:
-        try:
-            random = np.random.default_rng(seed)
-            for key in random.integers(0, 60, 300):
-                pinned = cache.get(int(key))
-                if pinned is None:
-                    cache.insert(int(key), bytes([key]) * 100_000)
-                else:
-                    assert set(bytes(pinned)) == {key}
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    assert cache.stats().hits > 0 and cache.nbytes <= 4 * MIB
-
-
-def test_a_pin_says_whether_it_is_superseded(pool: kvmem.Pool) -> None:
-    cache = kvmem.KvCache(pool)
-    changes: list[Callable[[], object]] = [
-        lambda: cache.insert("k", b"new"),
-        lambda: cache.remove("k"),
-        cache.clear,
-        lambda: cache.reserve("k", 3).commit(),
-    ]
-    for change in changes:
-        cache.insert("k", b"old")
-        found = cache.get("k")
-        assert found is not None and not found.superseded
-        change()
-        assert found.superseded and bytes(found) == b"old"
-
-
 def test_a_cache_is_true(pool: kvmem.Pool) -> None:
     cache = kvmem.KvCache(pool)
     assert len(cache) == 0 and bool(cache) and (cache or None) is cache
@@ -211,3 +151,31 @@ def test_equal_keys_of_several_types_are_one_key(pool: kvmem.Pool) -> None:
     for wrong in (bytearray(b"7"), 7.0, None):
         with pytest.raises(TypeError, match="a key is an int, bytes or a str, not"):
             cache.get(cast(Any, wrong))
+
+
+def insert(cache: kvmem.KvCache, block: int, depth: int) -> None:
+    cache.insert(block, bytes(1000), depth=depth)
+
+
+def reserve(cache: kvmem.KvCache, block: int, depth: int) -> None:
+    with cache.reserve(block, 1000, depth=depth) as reservation:
+        reservation.write(bytes(1000))
+
+
+@pytest.mark.parametrize("store", [insert, reserve])
+@pytest.mark.parametrize("eviction", ["lru", "scan-resistant"])
+def test_the_end_of_a_prefix_is_evicted_first(pool: kvmem.Pool, store: Any, eviction: str) -> None:
+    cache = kvmem.KvCache(pool, max_blocks=100, eviction=eviction)
+    for block in range(8):
+        store(cache, block, block)
+    assert cache.evict_to(4000) == 4000
+    assert [block for block in range(8) if block in cache] == [0, 1, 2, 3]
+    store(cache, 0, 2**32 - 1)
+    for depth in (-1, 2**32):
+        with pytest.raises(kvmem.InvalidArgumentError, match="depth"):
+            store(cache, 1, depth)
+    for wrong in (1.5, "1", None):
+        with pytest.raises(TypeError, match="depth"):
+            store(cache, 1, cast(Any, wrong))
+    with pytest.raises(TypeError):
+        cache.insert(1, b"value", 1)  # type: ignore[misc, unused-ignore]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import resource
-import threading
 from array import array
 
 import kvmem
@@ -144,27 +143,3 @@ def test_many_allocations_leak_nothing() -> None:
     assert resident() - before < 2 << 20
     assert space.metrics().live == 0
     space.check()
-
-
-def test_threads_share_a_space() -> None:
-    space = kvmem.OffsetAllocator("1GiB")
-    seen: list[tuple[int, int]] = []
-    failures: list[BaseException] = []
-
-    def work(size: int) -> None:
-        try:
-            mine = [space.allocate(size) for _ in range(500)]
-            seen.extend((one.offset, one.offset + size) for one in mine)
-            for one in mine[::2]:
-                one.free()
-        except BaseException as error:
-            failures.append(error)
-
-    threads = [threading.Thread(target=work, args=(1000 + 8 * n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    space.check()
-    assert len(seen) == 4000 and space.metrics().live == 0, "what was not freed was forgotten"

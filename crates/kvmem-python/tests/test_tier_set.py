@@ -103,31 +103,6 @@ def test_wrong_options_of_a_set(paths: list[Path], tmp_path: Path) -> None:
         kvmem.TierSet(paths[:1])
 
 
-def fill(path: Path, used: int | str, **options: Any) -> kvmem.DiskTier:
-    """Stores much in a small tier, and fetches ``used`` all the time."""
-    path.unlink(missing_ok=True)
-    tier = kvmem.DiskTier(path, bytes="1MiB", max_entries=1000, **options)
-    tier.store({used: b"used"})
-    for key in range(300):
-        tier.store({key: value(key)})
-        tier.fetch([used])
-    assert tier.stats().evictions > 50
-    return tier
-
-
-def test_what_a_full_tier_evicts_first(tmp_path: Path) -> None:
-    path = tmp_path / "tier"
-    with fill(path, "used") as tier:
-        assert "used" in tier
-    with fill(path, "used", eviction="fifo") as tier:
-        assert "used" not in tier
-        tier.store({"important": b"1"}, priority=3)
-        tier.store([("little", b"2")], priority=0)
-        for key in range(300):
-            tier.store({key: value(key)}, priority=1 if key == 1 else 0)
-        assert "important" in tier and 1 in tier and "little" not in tier
-
-
 def test_a_value_is_a_miss_after_its_time(tmp_path: Path) -> None:
     with kvmem.DiskTier(tmp_path / "tier", bytes="1MiB") as tier:
         tier.store({"draft": b"1"}, ttl=0.5)
