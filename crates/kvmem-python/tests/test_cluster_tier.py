@@ -53,10 +53,6 @@ def tier(make: Callable[..., ClusterTier]) -> ClusterTier:
     return tier
 
 
-def value(key: int, version: int = 0) -> bytes:
-    return (key << 32 | version).to_bytes(8, "little") * (300 + key % 7)
-
-
 def test_values_are_stored_and_read(tier: ClusterTier, folder: Path) -> None:
     values: dict[Key, bytes] = {1: b"an int", b"1": b"bytes", "1": b"a str", "ü": b"x" * 9999}
     assert tier.store(values) == [] and tier.store([("pair", bytearray(3))]) == []
@@ -118,31 +114,6 @@ def test_the_engine_gets_its_options(make: Callable[..., ClusterTier], tmp_path:
     until(lambda: told.read_text().splitlines()[:1] == [expected])
     until(lambda: "has ended" in str(tier.stats().last_report))
     assert tier.stats().state != "working" and not tier.wait(0.01)
-
-
-def test_a_cache_above(tier: ClusterTier, pool: kvmem.Pool) -> None:
-    with kvmem.KvCache(pool, max_bytes=20_000, lower_tier=tier, write_behind=MIB) as cache:
-        assert cache.lower_tier is tier
-        for key in range(100):
-            cache.insert(key, value(key))
-        cache.evict_to(0)
-        assert cache.flush(LIMIT) and tier.stats().stored == 100
-        found = cache.get_batch(range(100, -1, -20))
-        assert [one and bytes(one) for one in found] == [
-            value(key) if key < 100 else None for key in range(100, -1, -20)
-        ]
-        del found
-        cache.insert(5, b"newer")
-        cache.evict_to(0)
-        with cache.get(5) or pytest.fail() as newer:
-            assert bytes(newer) == b"newer"
-        cache.remove(6)
-        assert cache.get(6) is None
-        fetching = cache.start_fetch([7, 8])
-        assert [bytes(one or b"") for one in fetching.result(LIMIT)] == [value(7), value(8)]
-        cache.clear()
-        assert cache.get_batch(range(10)) == [None] * 10
-    assert not tier.closed, "it is the program's"
 
 
 def test_existing_objects_stay_without_replacement(

@@ -114,20 +114,6 @@ def damage(path: Path, value: bytes) -> None:
     path.write_bytes(content)
 
 
-def test_a_file_that_is_no_tier_is_not_overwritten(path: Path) -> None:
-    path.write_bytes(b"something else" * 100_000)
-    with pytest.raises(kvmem.DiskTierError, match="it is no disk tier") as caught:
-        kvmem.DiskTier(path)
-    assert caught.value.path == path and "format=True" in (caught.value.remedy or "")
-    assert path.read_bytes() == b"something else" * 100_000
-    with kvmem.DiskTier(path, format=True) as tier:
-        assert tier.report.created
-    # Half of it is gone.
-    os.truncate(path, 700_000)
-    with pytest.raises(kvmem.DiskTierError, match="it was cut off"):
-        kvmem.DiskTier(path)
-
-
 def test_wrong_options_name_value_limit_and_remedy(path: Path) -> None:
     cases: list[tuple[dict[str, Any], object, object, str]] = [
         ({"bytes": 5000}, 5000, None, "5000 bytes, which leaves no block for values: enlarge it"),

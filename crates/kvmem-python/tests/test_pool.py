@@ -248,24 +248,6 @@ def test_an_exception_of_the_callback_in_the_background_is_reported(
     assert [str(error) for error in reported] == ["in a callback"]
 
 
-def test_growing_and_shrinking() -> None:
-    with kvmem.Pool("2MiB", max_size="8MiB", boundary="1MiB", pages="4k") as pool:
-        assert (pool.capacity, pool.nbytes) == (2 * MIB, 8 * MIB)
-        pool.grow_to("5MiB")
-        blocks = [pool.allocate(MIB) for _ in range(5)]
-        with pytest.raises(kvmem.OutOfSpaceError) as caught:
-            pool.grow_to("9MiB")
-        assert caught.value.limit == 8 * MIB
-        with pytest.raises(kvmem.InUseError):
-            pool.shrink_to(MIB)
-        blocks.sort(key=lambda block: block.offset)
-        for block in blocks[1:]:
-            block.free()
-        assert pool.shrink() == 4 * MIB and pool.capacity == MIB
-        with pytest.raises(kvmem.InvalidArgumentError):
-            pool.grow_to(1000)
-
-
 def test_quarantined_bytes_are_not_used(pool: kvmem.Pool) -> None:
     pool.quarantine_block(pool.allocate(MIB), "an error of the device")
     (bad,) = pool.report()["quarantined"]
@@ -330,18 +312,6 @@ def test_registrations() -> None:
     assert registration.close() == 0
     with pytest.raises(kvmem.ClosedError):
         registration.key_for("mlock")
-
-
-@needs_mlock
-def test_rings_give_keys_too() -> None:
-    region = kvmem.Region(MIB, pages="4k")
-    try:
-        registration = kvmem.Registration(region, ["io_uring:2", "mlock"])
-    except kvmem.RegistrationError as error:
-        pytest.skip(f"no ring can be had here: {error}")
-    assert registration.devices == ["io_uring:0", "io_uring:1", "mlock"]
-    assert {registration.key_for(device).lkey for device in registration.devices} >= {0}
-    assert registration.close() >= 3
 
 
 @needs_mlock

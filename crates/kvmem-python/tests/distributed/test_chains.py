@@ -1,14 +1,12 @@
-"""What is left of prompts in a node that is too small for them: their starts, and nothing that is
-dead, whatever way an engine stores and uses them.
+"""What is left of prompts in a node that is too small for them, whose engines name parents: their
+starts, and nothing that is dead.
 """
 
 from __future__ import annotations
 
 import ctypes
-import itertools
-import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import kvmem
@@ -16,7 +14,7 @@ import pytest
 from conftest import MIB
 from kvmem.storage import NodeStore, Value
 from kvmem.storage.parents import KnownParents
-from node_server import ROOT, Server
+from node_server import Server
 from vllm_process import (
     release,  # noqa: F401 (release)
     vllm,
@@ -25,9 +23,6 @@ from vllm_process import (
 
 PAGE = 64 << 10
 """Bytes of a value."""
-
-TRACE = ROOT.parent / "shared" / "traces" / "conversation_trace.jsonl"
-"""Prompts of a service, as lists of numbers of blocks. It is not part of the repository."""
 
 
 @pytest.fixture
@@ -51,23 +46,6 @@ def sessions(count: int) -> Iterator[list[bytes]]:
         yield list(prompt)
 
 
-def trace() -> Iterator[list[bytes]]:
-    """Yields the prompts of the trace."""
-    with TRACE.open() as lines:
-        for line in itertools.islice(lines, 400):
-            # A block of the trace has 512 tokens; all of a prompt fit into the node.
-            yield [b"block %d" % it for it in json.loads(line)["hash_ids"]][:200]
-
-
-PROMPTS = {"sessions": lambda: sessions(400), "trace": trace}
-
-
-def prompts(kind: str) -> Iterator[list[bytes]]:
-    if kind == "trace" and not TRACE.is_file():
-        pytest.skip(f"{TRACE} is not here: put the trace there")
-    return PROMPTS[kind]()
-
-
 class Dead:
     """The values without their parents, by what the node lists, and by what it counts."""
 
@@ -89,49 +67,7 @@ class Dead:
             assert not dead, f"{len(dead)} of {len(there)} values are dead"
 
 
-def key_by_key(node: kvmem.NodeCache, prompt: list[bytes]) -> None:
-    pins = list(itertools.takewhile(lambda pin: pin is not None, map(node.get, prompt)))
-    for pin in set(pins):
-        assert pin is not None
-        pin.release()
-    for at in range(len(pins), len(prompt)):
-        node.insert(prompt[at], bytes(PAGE), parent=prompt[at - 1] if at else None)
-
-
-def in_steps(node: kvmem.NodeCache, prompt: list[bytes]) -> None:
-    found = node.lookup(prompt)
-    node.touch(prompt[:found])
-    for start in range(found, len(prompt), 4):
-        part = prompt[start : start + 4]
-        parents = [prompt[at - 1] if at else None for at in range(start, start + len(part))]
-        node.insert_batch([(key, bytes(PAGE)) for key in part], parents=parents)
-
-
-def in_the_order_of_a_set(node: kvmem.NodeCache, prompt: list[bytes]) -> None:
-    parents = dict(zip(prompt[1:], prompt, strict=False))
-    pins = [pin for pin in node.acquire(prompt) if pin is not None]
-    missing = {key for key in prompt if key not in node}
-    reserved = [node.reserve(key, PAGE, parent=parents.get(key)) for key in missing]
-    node.commit(reserved)
-    for pin in set(pins):
-        pin.release()
-
-
-@pytest.mark.parametrize("way", [key_by_key, in_steps, in_the_order_of_a_set])
-@pytest.mark.parametrize("kind", PROMPTS)
-def test_of_prompts_the_starts_stay(
-    server: Server, kind: str, way: Callable[[kvmem.NodeCache, list[bytes]], None]
-) -> None:
-    with kvmem.connect(server.path) as node:
-        dead = Dead(node)
-        for prompt in prompts(kind):
-            way(node, prompt)
-            dead.check(prompt)
-        assert node.stats().evicted_total > 100
-
-
-@pytest.mark.parametrize("kind", PROMPTS)
-def test_stores_of_engines_keep_starts(server: Server, kind: str) -> None:
+def test_stores_of_engines_keep_starts(server: Server) -> None:
     """SGLang and LMCache: a look-up of all pages of a prompt, and batches that are stored later."""
     parents: KnownParents[bytes] = KnownParents()
     page = ctypes.create_string_buffer(PAGE)
@@ -139,7 +75,7 @@ def test_stores_of_engines_keep_starts(server: Server, kind: str) -> None:
     store = NodeStore(server.path, deadline=60.0)
     with kvmem.connect(server.path) as node:
         dead = Dead(node)
-        for prompt in prompts(kind):
+        for prompt in sessions(400):
             parents.note(prompt)
             locked = store.lock(prompt)
             missing = [key for key, hit in zip(prompt, locked, strict=True) if not hit]

@@ -298,32 +298,6 @@ def test_unallocated_ranges_are_not_freed() -> None:
     assert manager.map() == [(0, MIB, False)]
 
 
-def test_one_free_spans_ranges_and_parts_of_them() -> None:
-    manager = AddressManager(10 * 4096)
-    assert [address for address, _ in manager.batched_allocate(8192, 5)] == [
-        0,
-        8192,
-        16384,
-        24576,
-        32768,
-    ]
-    manager.free(4096, 5 * 4096)  # half of the first, the second, the third
-    assert manager.total_allocated_size == 5 * 4096
-    assert manager.map() == [
-        (0, 4096, True),
-        (4096, 20480, False),
-        (24576, 8192, True),
-        (32768, 8192, True),
-    ]
-    manager.free(0, 4096)
-    manager.free(28672, 4096)  # the middle of the rest: what is before and behind it stays
-    manager.free(24576, 4096)
-    with pytest.raises(ValueError):
-        manager.free(24576, 4096)
-    manager.free(32768, 8192)
-    assert manager.map() == [(0, 40960, False)] and manager.check_consistency()
-
-
 def test_errors_have_the_free_bytes() -> None:
     manager = AddressManager(4 * 4096)
     manager.free(4096, 4096) if manager.batched_allocate(4096, 4) else None
@@ -351,19 +325,6 @@ def uniform(n: int, chunk: int = 8192) -> tuple[AddressManager, list[int]]:
     starts = [manager.allocate(chunk)[0] for _ in range(n)]
     assert sorted(starts) == list(range(0, n * chunk, chunk))
     return manager, starts
-
-
-def test_the_chunk_freed_last_is_reused_first() -> None:
-    manager, starts = uniform(100)
-    for start in starts[:50]:
-        manager.free(start, 8192)
-    assert manager.get_free_size() == 50 * 8192 and manager.total_allocated_size == 50 * 8192
-    assert manager.allocate(8192) == (starts[49], 8192)
-    assert manager.allocate(8000) == (starts[48], 8192)
-    assert {manager.allocate(4097)[0] for _ in range(48)} == set(starts[:48])
-    with pytest.raises(kvmem.HeapFullError):
-        manager.allocate(8192)
-    assert manager.get_free_size() == 0 and manager.check_consistency()
 
 
 @pytest.mark.parametrize("n", [1, 31, 32, 33, 64, 65, 100])
@@ -404,19 +365,6 @@ def test_chunks_of_one_size_are_free_for_everything_else(n: int) -> None:
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
-
-
-def test_parts_and_spans_of_chunks_of_one_size() -> None:
-    manager, _ = uniform(10)
-    manager.free(8192, 8192)
-    with pytest.raises(kvmem.InvalidArgumentError):
-        manager.free(0, 3 * 8192)  # the one in the middle is free
-    manager.free(2 * 8192, 2 * 8192)
-    assert manager.allocate(3 * 8192) == (8192, 3 * 8192)
-    manager.free(5 * 8192, 8192)
-    manager.free(4 * 8192 + 4096, 4096)
-    assert manager.allocate(3 * 4096) == (4 * 8192 + 4096, 3 * 4096)
-    assert manager.get_free_size() == 0 and manager.check_consistency()
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -468,20 +416,6 @@ def test_the_length_is_an_integer_of_its_own_kind() -> None:
     for size in (Size(4096), True, 4096, 4095):
         _, length = manager.allocate(size)
         assert type(length) is int and length == 4096
-
-
-def test_a_heap_of_any_length_takes_no_memory_in_advance() -> None:
-    import resource
-
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    manager = AddressManager(64 << 40)
-    a, b = manager.allocate(32 << 40), manager.allocate((32 << 40) - 4096)
-    last = manager.allocate(4096)
-    assert sorted([a[0], b[0], last[0]])[0] == 0 and manager.get_free_size() == 0
-    for range_ in (a, last, b):
-        manager.free(*range_)
-    assert manager.map() == [(0, 64 << 40, False)]
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4 * KIB  # KiB: 4 MiB
 
 
 def test_threads_never_get_the_same_range() -> None:
