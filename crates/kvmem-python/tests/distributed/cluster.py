@@ -4,7 +4,6 @@ benchmarks of them.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
@@ -13,7 +12,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import pytest
 from conftest import LIMIT, until
@@ -50,7 +49,6 @@ def master_command(port: int) -> list[str]:
     ]
 
 
-CLIENT = Path(__file__).with_name("client.py")
 ENVIRONMENT = {
     **os.environ,
     "MC_TCP_BIND_ADDRESS": LOCAL,
@@ -130,9 +128,6 @@ class Cluster:
         assert "answers" in line, line + (self.folder / "server.log").read_text(encoding="utf-8")
         return server
 
-    def client(self) -> Client:
-        return Client(self.start("client", sys.executable, str(CLIENT), self.address))
-
     def segments(self) -> set[str]:
         """Returns the names of the mounted segments. Those of a killed process are among them until
         the master considers its client dead.
@@ -171,30 +166,6 @@ class Cluster:
                 if pipe is not None:
                     pipe.close()
         assert all(process.poll() is not None for process in self.processes)
-
-
-class Client:
-    """A process with a pool and a store, which executes commands: see client.py."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self.process = process
-        assert self.receive() == "ready"
-
-    def send(self, verb: str, *arguments: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([verb, *arguments]) + "\n")
-        self.process.stdin.flush()
-
-    def receive(self) -> Any:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, "the client has died"
-        return json.loads(line)
-
-    def do(self, verb: str, *arguments: Any) -> Any:
-        """Returns its answer: the result, or the name of the exception."""
-        self.send(verb, *arguments)
-        return self.receive()
 
 
 @pytest.fixture(scope="module")

@@ -1,145 +1,189 @@
-"""A master, two servers, three clients: real processes. Data compared byte for byte, and each kind
-killed in the middle of a transfer.
+"""A master, two servers and clients: each kind is killed in the middle of a transfer, and data are
+compared byte for byte.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import random
 import signal
-import subprocess
+import sys
+import textwrap
+import threading
 import time
 from collections.abc import Iterator
 
+import kvmem
 import pytest
-from cluster import Client, Cluster
+from cluster import Cluster
 from conftest import LIMIT, until
 from engines import require
+from kvmem.mooncake import ClusterFullError, ObjectMissingError, Store, UnreachableError
 from leftovers import in_shm, none_is_new
 
 MIB = 1 << 20
 SIZES = [1, 4096, 70_001, MIB]
+AWAY = (UnreachableError, ObjectMissingError, ClusterFullError)
+"""What calls raise until the master knows the segments again."""
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """A cluster whose master soon detects that a process is gone."""
+    """A cluster with two servers, whose master soon detects that a process is gone."""
     require("mooncake")
     before = in_shm()
     with Cluster(tmp_path_factory.mktemp("processes"), client_ttl=4) as cluster:
+        cluster.servers = [cluster.serve(), cluster.serve()]
         yield cluster
     assert none_is_new(before)
 
 
 @pytest.fixture(scope="module")
-def servers(cluster: Cluster) -> list[subprocess.Popen[str]]:
-    return [cluster.serve(), cluster.serve()]
+def stores(cluster: Cluster) -> Iterator[list[Store]]:
+    """Two clients, with a deadline that a busy machine keeps as well."""
+    with contextlib.ExitStack() as stack:
+        pools = [stack.enter_context(kvmem.Pool("16MiB", pages="4k")) for _ in range(2)]
+        yield [
+            stack.enter_context(Store(pool, master=cluster.address, deadline=30)) for pool in pools
+        ]
+        # A call that missed its deadline keeps its block until it has ended.
+        gc.collect()
+        until(lambda: not any(pool.metrics().allocated for pool in pools))
 
 
-@pytest.fixture(scope="module")
-def clients(cluster: Cluster, servers: list[subprocess.Popen[str]]) -> list[Client]:
-    return [cluster.client() for _ in range(3)]
+def data(key: str, nbytes: int) -> bytes:
+    return random.Random(key).randbytes(nbytes)
 
 
-def works(client: Client, key: str, nbytes: int = 70_001) -> bool:
-    """Puts an object and gets it back."""
-    return client.do("put", key, nbytes, True) is None and client.do("same", key, nbytes) is True
+def put(store: Store, key: str, nbytes: int = 70_001) -> None:
+    with store.pool.allocate(nbytes) as block:
+        block.write(data(key, nbytes))
+        store.put(key, block, replace=True)
 
 
-def test_each_client_finds_the_objects_of_all(clients: list[Client]) -> None:
-    for number, client in enumerate(clients):
-        for nbytes in SIZES:
-            assert client.do("put", f"{number}-{nbytes}", nbytes) is None
-        assert client.do("put_batch", [f"{number}-batch-{n}" for n in range(8)], 65_536) is None
-        assert client.do("put_parts", f"{number}-parts", [1000, 65_536, 17]) is None
-    for client in clients:
-        for number in range(3):
-            for nbytes in SIZES:
-                assert client.do("same", f"{number}-{nbytes}", nbytes) is True
-            keys = [f"{number}-batch-{n}" for n in range(9)]
-            assert client.do("same_batch", keys, 65_536) == [True] * 8 + [None]
-            assert client.do("same_parts", f"{number}-parts", [66_000, 553]) is True
-            assert client.do("same_parts", f"{number}-parts", [66_000]) == "InvalidArgumentError"
-    one, other, _ = clients
-    assert one.do("exists", ["0-1", "none"]) == [True, False]
-    assert one.do("remove", "0-1") is True and one.do("remove", "0-1") is False
-    assert other.do("same", "0-1", 1) == "ObjectMissingError"
+def same(store: Store, key: str, nbytes: int = 70_001) -> bool:
+    with store.get(key) as block:
+        return bytes(block) == data(key, nbytes)
 
 
-def test_a_killed_client_affects_no_other(cluster: Cluster, clients: list[Client]) -> None:
-    victim = cluster.client()
-    victim.send("spin", "victim", MIB)
-    assert victim.receive() == "spinning"
+def works(store: Store, key: str) -> bool:
+    """Puts an object and gets it back. Returns False if a peer does not answer."""
+    with contextlib.suppress(*AWAY):
+        put(store, key)
+        assert same(store, key), key
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def transfers(store: Store, name: str) -> Iterator[None]:
+    """Puts and gets large objects during the block, until a peer is away: the master may place
+    everything on a server that lives.
+    """
+    ended, began = threading.Event(), threading.Event()
+    equal: list[bool] = []
+
+    def spin() -> None:
+        with contextlib.suppress(*AWAY):
+            while not ended.is_set():
+                put(store, f"{name}{len(equal) % 8}", MIB)
+                equal.append(same(store, f"{name}{len(equal) % 8}", MIB))
+                began.set()
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    assert began.wait(LIMIT)
+    yield
+    ended.set()
+    thread.join(LIMIT)
+    assert not thread.is_alive() and all(equal)
+
+
+def test_each_client_finds_the_objects_of_all(stores: list[Store]) -> None:
+    one, other = stores
+    for nbytes in SIZES:
+        put(one, f"{nbytes}", nbytes)
+        assert same(other, f"{nbytes}", nbytes)
+    keys = [f"batch {n}" for n in range(8)]
+    blocks = one.pool.allocate_batch(65_536, 8).split()
+    for key, block in zip(keys, blocks, strict=True):
+        block.write(data(key, 65_536))
+    one.put_batch(keys, blocks)
+    found = other.get_batch([*keys, "none"])
+    assert [each and bytes(each) for each in found] == [*(bytes(each) for each in blocks), None]
+    one.put_parts("parts", blocks[:3])
+    parts = [other.pool.allocate(nbytes) for nbytes in (100_000, 96_608)]
+    other.get_parts("parts", parts)
+    assert b"".join(map(bytes, parts)) == b"".join(map(bytes, blocks[:3]))
+    with pytest.raises(kvmem.InvalidArgumentError):
+        other.get_parts("parts", parts[:1])
+    one.pool.free_batch(blocks)
+    other.pool.free_batch([*parts, *filter(None, found)])
+    assert one.remove("1", force=True) and not one.remove("1", force=True)
+    with pytest.raises(ObjectMissingError):
+        other.get("1")
+
+
+def test_a_killed_client_affects_no_other(cluster: Cluster, stores: list[Store]) -> None:
+    program = f"""
+        import kvmem
+        from kvmem.mooncake import Store
+        pool = kvmem.Pool("4MiB", pages="4k")
+        store, block = Store(pool, master={cluster.address!r}, deadline=30), pool.allocate({MIB})
+        while True:
+            store.put("half written", block, replace=True)
+            print(flush=True)
+    """
+    victim = cluster.start("victim", sys.executable, "-c", textwrap.dedent(program))
+    assert victim.stdout is not None
+    victim.stdout.readline()
     time.sleep(0.1)
-    cluster.kill(victim.process)
-    assert all(works(client, f"after-client-{n}") for n, client in enumerate(clients))
-    # Another client can reuse a key that it left half written.
-    successor = cluster.client()
-    assert works(successor, "successor")
+    cluster.kill(victim)
+    assert all(works(store, f"after a client {n}") for n, store in enumerate(stores))
+    assert works(stores[0], "half written"), "its keys are usable"
 
 
 def test_a_killed_server_is_missing_until_another_starts(
-    cluster: Cluster, servers: list[subprocess.Popen[str]], clients: list[Client]
+    cluster: Cluster, stores: list[Store]
 ) -> None:
-    one, other, third = clients
-    keys = [f"kept-{n}" for n in range(16)]
+    one, other = stores
+    keys = [f"kept {n}" for n in range(16)]
     for key in keys:
-        assert one.do("put", key, 65_536) is None
-    third.send("spin", "server", MIB)
-    assert third.receive() == "spinning"
-    time.sleep(0.1)
-    cluster.kill(servers.pop())
-    # The client detects it during a transfer, and survives.
-    assert third.receive() >= 0
+        put(one, key)
+    with transfers(one, "server"):
+        cluster.kill(cluster.servers.pop())
     # Objects on it are lost, objects on the other server are not, and no wrong bytes are returned.
-    found = [other.do("same", key, 65_536) for key in keys]
-    assert set(found) <= {
-        True,
-        "UnreachableError",
-        "DeadlineError",
-        "CircuitOpenError",
-        "ObjectMissingError",
-    }, found
-    assert True in found
-    servers.append(cluster.serve())
-    until(lambda: all(works(client, f"after-server-{n}") for n, client in enumerate(clients)))
+    found = 0
     for key in keys:
-        until(lambda: one.do("put", key, 65_536, True) is None)
-    assert [other.do("same", key, 65_536) for key in keys] == [True] * len(keys)
+        with contextlib.suppress(*AWAY):
+            assert same(other, key)
+            found += 1
+    assert found
+    cluster.servers.append(cluster.serve())
+    until(lambda: all(works(store, f"after a server {n}") for n, store in enumerate(stores)))
+    for key in keys:
+        until(lambda: works(one, key))
+    assert all(same(other, key) for key in keys)
 
 
-def test_clients_wait_for_a_killed_master(cluster: Cluster, clients: list[Client]) -> None:
-    one, other, third = clients
-    third.send("spin", "master", MIB)
-    assert third.receive() == "spinning"
-    time.sleep(0.1)
-    cluster.kill(cluster.master)
-    assert third.receive() >= 0
-    assert one.do("put", "while it is gone", 4096) in (
-        "UnreachableError",
-        "DeadlineError",
-        "CircuitOpenError",
-    )
+def test_clients_wait_for_a_killed_master(cluster: Cluster, stores: list[Store]) -> None:
+    one, other = stores
+    with transfers(other, "master"):
+        cluster.kill(cluster.master)
+    with pytest.raises(UnreachableError):
+        put(one, "while it is gone")
     cluster.master = cluster.start_master()
     # Servers mount their segments again by themselves.
-    until(lambda: all(works(client, f"after-master-{n}") for n, client in enumerate(clients)))
-    assert other.do("same", "after-master-0", 70_001) is True
+    until(lambda: all(works(store, f"after a master {n}") for n, store in enumerate(stores)))
+    assert same(other, "after a master 0")
 
 
-def test_all_blocks_are_free_in_the_end(clients: list[Client]) -> None:
-    # A call that missed its deadline keeps its block until it has ended.
-    until(lambda: [client.do("used") for client in clients] == [0, 0, 0])
-
-
-def test_a_server_unmounts_on_a_signal(
-    cluster: Cluster, servers: list[subprocess.Popen[str]], clients: list[Client]
-) -> None:
-    # After the first one ends, no object of the other is lost; after the last one ends there is no
-    # space.
-    for server in servers:
+def test_a_server_unmounts_on_a_signal(cluster: Cluster, stores: list[Store]) -> None:
+    # After the last one ends there is no space.
+    for server in cluster.servers:
         server.send_signal(signal.SIGTERM)
         assert server.wait(LIMIT) == 0
         assert server.stdout is not None and "unmounted" in server.stdout.read()
-    assert clients[0].do("put", "no room", 4096) == "ClusterFullError"
-    for client in clients:
-        assert client.process.stdin is not None
-        client.process.stdin.close()
-        assert client.process.wait(LIMIT) == 0
+    with pytest.raises(ClusterFullError):
+        put(stores[0], "no room")
