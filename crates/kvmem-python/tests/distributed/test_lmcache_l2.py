@@ -4,15 +4,16 @@ stores by the adapter of the second level.
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import store_contract
 from conftest import MIB
 from engines import run_forked
 from node_server import Server
+from store_contract import Adapter
 
 TESTS = Path(__file__).parents[1]
 PRELUDE = f"sys.path.append({str(TESTS)!r}); import standins; standins.lmcache_l2()"
@@ -32,21 +33,59 @@ def lmcache(program: str) -> str:
     return run_forked("lmcache", PRELUDE, IMPORTS, program)
 
 
+STORED = """
+class Stored:
+    def __init__(self, **options):
+        self.memory = Memory(region())
+        self.engine = Server(self.memory, **options)
+
+    def objects(self, count, fill):
+        self.memory.next = self.memory.region.ptr
+        made = self.memory.allocate(count)
+        for n, each in enumerate(made):
+            each.byte_array[:] = bytes(CHUNK) if fill is None else content(fill + n)
+        return made
+
+    def store(self, count, first=0):
+        result = self.engine.store_result(keys(count, first), self.objects(count, first))
+        return result.bytes_transferred() // CHUNK if result.is_successful() else None
+
+    def load(self, count):
+        target = self.objects(count, None)
+        self.engine.look_up(keys(count))
+        found = self.engine.load(keys(count), target)
+        self.engine.adapter.submit_unlock(keys(count))
+        for n, each in enumerate(target):
+            assert each.byte_array == (content(n) if n in found else bytes(CHUNK)), n
+        return found
+
+    def fill(self, turn):
+        self.store(8, first=turn * 100)
+
+    def page(self, number):
+        return content(number)
+
+    def status(self):
+        return self.engine.adapter.report_status()
+
+    def close(self):
+        self.engine.adapter.close()
+"""
+ADAPTER = Adapter(lmcache, STORED, ("lmcache", "0.5.5", "lmcache>=0.5.6,<0.6"))
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server(64 * MIB) as server:
         yield server
 
 
-def node(server: Server, **more: object) -> str:
-    return ", ".join(
-        f"{k}={v!r}" for k, v in {"node": str(server.path), "deadline": 60.0, **more}.items()
-    )
+def node(server: Server) -> str:
+    return f"**{store_contract.node(server)}"
 
 
 def disk(folder: Path, **more: object) -> str:
-    options = {"disk": str(folder / "tier"), "disk_bytes": "64MiB", **more}
-    return ", ".join(f"{name}={value!r}" for name, value in options.items())
+    return f"**{store_contract.disk(folder, **more)}"
 
 
 @pytest.mark.parametrize("kind", ["node", "disk"])
@@ -224,40 +263,7 @@ assert finds(unseen, "org/unseen") and finds(server(), "org/unseen")
 
 
 def test_two_servers_share_one_node_and_a_restart_finds_it_warm(server: Server) -> None:
-    write = f"""
-engine = Server(Memory(region()), {node(server)})
-engine.store(keys(10), fill=3)
-assert engine.look_up(keys(10)) == list(range(10))
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    with pytest.raises(AssertionError, match="-9"):
-        lmcache(write)
-    read = f"""
-memory = Memory(region())
-engine = Server(memory, {node(server)})
-other = Server(memory, {node(server)})
-target = memory.allocate(10)
-assert engine.look_up(keys(10)) == other.look_up(keys(10)) == list(range(10))
-assert other.load(keys(10), target) == list(range(10))
-assert all(each.byte_array == content(3 + n) for n, each in enumerate(target))
-engine.adapter.close()
-other.adapter.close()
-"""
-    for _ in range(2):
-        lmcache(read)
-    # The pins of the killed process are gone with it.
-    out = lmcache(
-        f"""
-import time
-with kvmem.connect({str(server.path)!r}) as cache:
-    end = time.monotonic() + 60
-    while cache.stats().pinned:
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    print("pinned", cache.stats().pinned)
-"""
-    )
-    assert "pinned 0" in out
+    store_contract.share_a_node(ADAPTER, server)
 
 
 def test_a_locked_object_is_not_evicted(server: Server) -> None:
@@ -285,96 +291,20 @@ engine.adapter.close()
 
 
 def test_a_server_killed_while_it_stores_starts_again_with_its_disk(tmp_path: Path) -> None:
-    store = f"""
-import threading
-engine = Server(Memory(region()), {disk(tmp_path)})
-engine.store(keys(5), fill=3)
-source = engine.memory.allocate(8)
-threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-# More would evict the first keys, if the timer is late.
-for turn in range(1, 20):
-    engine.store_result(keys(8, first=turn * 100), source)
-signal.pause()
-"""
-    with pytest.raises(AssertionError, match="-9"):
-        lmcache(store)
-    lmcache(
-        f"""
-memory = Memory(region())
-engine = Server(memory, {disk(tmp_path)})
-target = memory.allocate(5)
-assert engine.look_up(keys(5)) == engine.load(keys(5), target) == [0, 1, 2, 3, 4]
-assert all(each.byte_array == content(3 + n) for n, each in enumerate(target))
-assert engine.adapter.get_usage().total_bytes_used >= 5 * CHUNK
-engine.adapter.close()
-"""
-    )
+    store_contract.killed_while_it_stores(ADAPTER, tmp_path)
 
 
 def test_a_server_outlives_its_node(server: Server) -> None:
-    options = node(server, deadline=20.0, retry=0.05)
-    out = lmcache(
-        f"""
-import time
-memory = Memory(region())
-engine = Server(memory, {options})
-engine.store(keys(5), fill=3)
-os.kill({server.pid}, signal.SIGKILL)
-target = memory.allocate(5)
-end = time.monotonic() + 60
-while engine.load(keys(5), target) != [0, 1, 2, 3, 4]:
-    assert time.monotonic() < end
-    time.sleep(0.02)
-assert all(each.byte_array == content(3 + n) for n, each in enumerate(target))
-print(engine.adapter.report_status()["is_healthy"])
-engine.adapter.close()
-"""
-    )
-    # The keeper's line about the next server is still to be read.
-    server._next()
-    assert "True" in out
+    store_contract.outlives_its_node(ADAPTER, server)
 
 
 def test_without_a_node_tasks_end_and_the_status_says_why(tmp_path: Path) -> None:
-    out = lmcache(
-        f"""
-memory = Memory(region())
-engine = Server(memory, node={str(tmp_path / "none.sock")!r}, deadline=0.2, retry=30)
-assert not engine.store_result(keys(2), memory.allocate(2)).is_successful()
-assert engine.look_up(keys(2)) == [] and engine.load(keys(2), memory.allocate(2)) == []
-engine.adapter.submit_unlock(keys(2))
-print(engine.adapter.report_status())
-engine.adapter.close()
-"""
-    )
+    out = store_contract.misses_without_a_node(ADAPTER, tmp_path)
     assert "'is_healthy': False" in out and "does not answer yet" in out
 
 
 def test_a_damaged_object_is_a_miss(tmp_path: Path) -> None:
-    lmcache(
-        f"""
-engine = Server(Memory(region()), {disk(tmp_path)})
-engine.store(keys(3), fill=3)
-engine.adapter.close()
-"""
-    )
-    path = tmp_path / "tier"
-    content = bytearray(path.read_bytes())
-    page = hashlib.shake_128(b"4").digest(2048)
-    content[content.index(page) + 1000] ^= 8
-    path.write_bytes(content)
-    lmcache(
-        f"""
-memory = Memory(region())
-engine = Server(memory, {disk(tmp_path)})
-assert engine.look_up(keys(3)) == [0, 1, 2]
-target = memory.allocate(3)
-assert engine.load(keys(3), target) == [0, 2]
-assert target[0].byte_array == content(3) and target[2].byte_array == content(5)
-assert engine.look_up(keys(3)) == [0, 2]
-engine.adapter.close()
-"""
-    )
+    store_contract.damage_is_a_miss(ADAPTER, tmp_path, left=[0, *range(2, 10)])
 
 
 def test_a_full_tier_stores_what_fits(tmp_path: Path) -> None:
@@ -420,47 +350,4 @@ else:
 
 
 def test_versions_and_permissions_are_errors_that_name_the_remedy(tmp_path: Path) -> None:
-    folder = tmp_path / "closed"
-    folder.mkdir(0o700)
-    os.chmod(tmp_path, 0o755)
-    out = lmcache(
-        f"""
-import importlib.metadata
-import kvmem.lmcache.l2, kvmem.storage
-real = importlib.metadata.version
-importlib.metadata.version = lambda name: "0.5.5" if name == "lmcache" else real(name)
-try:
-    create_l2_adapter(config_of({disk(tmp_path)}))
-except kvmem.storage.UnsupportedVersionError as error:
-    print(error, error.remedy)
-importlib.metadata.version = real
-# After the remedy it starts: the error has left nothing.
-memory = Memory(region())
-engine = Server(memory, {disk(tmp_path)})
-assert engine.store_result(keys(2), memory.allocate(2)).is_successful()
-engine.adapter.close()
-if os.getuid() == 0:
-    os.setgid(65534)
-    os.setuid(65534)
-for options in ({{"disk": {str(folder / "tier")!r}, "disk_bytes": "16MiB"}},
-    {{"node": {str(folder / "kvmem.sock")!r}}}):
-    try:
-        create_l2_adapter(config_of(**options))
-    except (kvmem.DiskTierError, kvmem.NodeError) as error:
-        print(type(error).__name__, error.errno, error)
-    else:
-        print("no error")
-"""
-    )
-    assert "lmcache 0.5.5 is installed" in out and "pip install 'lmcache>=0.5.6,<0.6'" in out
-    assert "no error" not in out and "DiskTierError 13" in out, out
-    assert "NodePermissionError 13" in out, out
-    # The owner of the folder starts there without cleaning up.
-    lmcache(
-        f"""
-memory = Memory(region())
-engine = Server(memory, disk={str(folder / "tier")!r}, disk_bytes="16MiB")
-assert engine.store_result(keys(2), memory.allocate(2)).is_successful()
-engine.adapter.close()
-"""
-    )
+    store_contract.errors_name_the_remedy(ADAPTER, tmp_path)

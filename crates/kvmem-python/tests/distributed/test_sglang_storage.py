@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import store_contract
 from cluster import Cluster, cluster
 from conftest import MIB
 from engines import run_forked, run_with
 from node_server import Server
+from store_contract import Adapter, disk, node
 
 __all__ = ["cluster"]
 
@@ -33,20 +35,51 @@ def sglang(program: str) -> str:
     return run_forked("sglang", PRELUDE, IMPORTS, program)
 
 
+STORED = """
+class Stored:
+    def __init__(self, **options):
+        self.source = HostPool(64 * PAGE, seed=1)
+        self.engine = Engine(self.source, **MODULE, kvmem=options)
+        self.backend = self.engine.storage_backend
+
+    def use(self, pool):
+        self.engine.mem_pool_host = self.engine.storage_host_pool = pool
+        self.backend.register_mem_pool_host(pool)
+        return pool
+
+    def store(self, count):
+        self.use(self.source)
+        before = self.backend.stats().stored
+        tokens = self.engine.back_up(prompt[: count * PAGE])
+        return self.backend.stats().stored - before if tokens == count * PAGE else None
+
+    def load(self, count):
+        target = self.use(HostPool(64 * PAGE))
+        tokens = self.engine.prefetch_tokens(prompt[: count * PAGE])
+        assert target.tokens(0, tokens) == self.source.tokens(0, tokens)
+        assert not any(target.tokens(tokens, PAGE))
+        return list(range(tokens // PAGE))
+
+    def fill(self, turn):
+        self.use(self.source)
+        self.engine.back_up([turn] * len(prompt))
+
+    def page(self, number):
+        return self.source.tokens(number * PAGE, PAGE)
+
+    def status(self):
+        return self.backend.stats()
+
+    def close(self):
+        self.engine.detach_storage_backend()
+"""
+ADAPTER = Adapter(sglang, STORED, ("sglang", "0.6.1", "sglang>=0.5.23,<0.6"))
+
+
 @pytest.fixture
 def server() -> Iterator[Server]:
     with Server(64 * MIB) as server:
         yield server
-
-
-def node(server: Server, **more: object) -> str:
-    """Returns the option that names a node, as Python's text."""
-    return repr({"node": str(server.path), "deadline": 60.0, **more})
-
-
-def disk(folder: Path, **more: object) -> str:
-    path = str(folder / "tier-{rank}")
-    return repr({"disk": path, "disk_bytes": "64MiB", "deadline": 60.0, **more})
 
 
 @pytest.mark.parametrize("interface", [0, 1])
@@ -365,81 +398,19 @@ engine.detach_storage_backend()
 def test_two_engines_share_one_node_and_one_that_starts_again_finds_its_pages(
     server: Server,
 ) -> None:
-    write = f"""
-source = HostPool(64 * PAGE, seed=1)
-engine = Engine(source, **MODULE, kvmem={node(server)})
-assert engine.back_up(prompt) == len(prompt)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    with pytest.raises(AssertionError, match="-9"):
-        sglang(write)
-    read = f"""
-target = HostPool(64 * PAGE)
-engine = Engine(target, **MODULE, kvmem={node(server)})
-assert engine.prefetch_tokens(prompt) == len(prompt)
-assert target.tokens(0, len(prompt)) == HostPool(64 * PAGE, seed=1).tokens(0, len(prompt))
-assert engine.back_up(prompt) == len(prompt)
-print(engine.storage_backend.stats())
-"""
-    for _ in range(2):
-        assert "stored=0, existing=40" in sglang(read)
+    store_contract.share_a_node(ADAPTER, server)
 
 
 def test_an_engine_killed_while_it_stores_starts_again_with_a_disk(tmp_path: Path) -> None:
-    store = f"""
-import threading
-source = HostPool(64 * PAGE, seed=1)
-engine = Engine(source, **MODULE, kvmem={disk(tmp_path)})
-assert engine.back_up(prompt[: 5 * PAGE]) == 5 * PAGE
-threading.Timer(0.05, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
-for turn in range(100_000):
-    engine.back_up([turn] * len(prompt))
-"""
-    with pytest.raises(AssertionError, match="-9"):
-        sglang(store)
-    sglang(
-        f"""
-target = HostPool(64 * PAGE)
-engine = Engine(target, **MODULE, kvmem={disk(tmp_path)})
-assert engine.prefetch_tokens(prompt) == 5 * PAGE
-assert target.tokens(0, 5 * PAGE) == HostPool(64 * PAGE, seed=1).tokens(0, 5 * PAGE)
-engine.detach_storage_backend()
-"""
-    )
+    store_contract.killed_while_it_stores(ADAPTER, tmp_path)
 
 
 def test_an_engine_outlives_its_node(server: Server) -> None:
-    options = node(server, deadline=20.0, retry=0.05)
-    out = sglang(
-        f"""
-import time
-source, target = HostPool(64 * PAGE, seed=1), HostPool(64 * PAGE)
-engine = Engine(source, **MODULE, kvmem={options})
-assert engine.back_up(prompt) == len(prompt)
-os.kill({server.pid}, signal.SIGKILL)
-end = time.monotonic() + 60
-while engine.prefetch_tokens(prompt) != len(prompt):
-    assert time.monotonic() < end
-    time.sleep(0.02)
-print("after the kill:", engine.storage_backend.stats().reachable)
-engine.detach_storage_backend()
-"""
-    )
-    # The keeper's line about the next server is still to be read.
-    server._next()
-    assert "after the kill: True" in out
+    store_contract.outlives_its_node(ADAPTER, server)
 
 
 def test_without_a_node_an_engine_starts_and_misses(tmp_path: Path) -> None:
-    out = sglang(
-        f"""
-engine = Engine(HostPool(64 * PAGE, seed=1), **MODULE,
-    kvmem={{"node": {str(tmp_path / "none.sock")!r}, "deadline": 0.2}})
-assert engine.prefetch_tokens(prompt) == 0 and engine.back_up(prompt) == 0
-print(engine.storage_backend.stats())
-engine.detach_storage_backend()
-"""
-    )
+    out = store_contract.misses_without_a_node(ADAPTER, tmp_path)
     assert "does not answer yet" in out and "reachable=False" in out
 
 
@@ -486,91 +457,11 @@ except kvmem.InvalidArgumentError as error:
 
 
 def test_versions_and_permissions_are_errors_that_name_the_remedy(tmp_path: Path) -> None:
-    out = sglang(
-        f"""
-import importlib.metadata
-real = importlib.metadata.version
-importlib.metadata.version = lambda name: "0.6.1" if name == "sglang" else real(name)
-try:
-    Engine(HostPool(PAGE), **MODULE, kvmem={disk(tmp_path)})
-except kvmem.storage.UnsupportedVersionError as error:
-    print(error, error.remedy)
-# After the remedy it starts: the error has left nothing.
-importlib.metadata.version = real
-engine = Engine(HostPool(64 * PAGE, seed=1), **MODULE, kvmem={disk(tmp_path)})
-assert engine.back_up(prompt) == len(prompt)
-engine.detach_storage_backend()
-"""
-    )
-    assert "sglang 0.6.1 is installed" in out and "pip install 'sglang>=0.5.23,<0.6'" in out
-    folder = tmp_path / "closed"
-    folder.mkdir(0o700)
-    os.chmod(tmp_path, 0o755)
-    out = sglang(
-        f"""
-# The other user may have no access to the interpreter's modules, so the version is read before.
-import importlib.metadata
-importlib.metadata.version("sglang")
-if os.getuid() == 0:
-    os.setgid(65534)
-    os.setuid(65534)
-for options in ({{"disk": {str(folder / "tier")!r}, "disk_bytes": "16MiB"}},
-    {{"node": {str(folder / "kvmem.sock")!r}}}):
-    try:
-        Engine(HostPool(PAGE), **MODULE, kvmem=options)
-    except (kvmem.DiskTierError, kvmem.NodeError) as error:
-        print(type(error).__name__, error.errno, error)
-    else:
-        print("no error")
-"""
-    )
-    assert "no error" not in out and "DiskTierError 13" in out, out
-    assert "NodePermissionError 13" in out, out
-    # The owner of the folder starts there without cleaning up.
-    options = {"disk": str(folder / "tier"), "disk_bytes": "16MiB", "deadline": 60.0}
-    sglang(
-        f"""
-engine = Engine(HostPool(64 * PAGE, seed=1), **MODULE, kvmem={options})
-assert engine.back_up(prompt[: 5 * PAGE]) == 5 * PAGE
-engine.detach_storage_backend()
-"""
-    )
+    store_contract.errors_name_the_remedy(ADAPTER, tmp_path)
 
 
 def test_a_damaged_page_ends_the_prefix(tmp_path: Path) -> None:
-    sglang(
-        f"""
-source = HostPool(64 * PAGE, seed=1)
-engine = Engine(source, **MODULE, kvmem={disk(tmp_path)})
-assert engine.back_up(prompt) == len(prompt)
-engine.detach_storage_backend()
-"""
-    )
-    [path] = tmp_path.glob("tier-*")
-    content = bytearray(path.read_bytes())
-    out = sglang(
-        "at = HostPool(64 * PAGE, seed=1).tokens(7 * PAGE, PAGE)\nprint('page', at[:64].hex())"
-    )
-    at = content.index(bytes.fromhex(out.split()[1]))
-    content[at + 5] ^= 4
-    path.write_bytes(content)
-    sglang(
-        f"""
-target = HostPool(64 * PAGE)
-engine = Engine(target, **MODULE, kvmem={disk(tmp_path)})
-assert engine.prefetch_tokens(prompt) == 7 * PAGE
-source = HostPool(64 * PAGE, seed=1)
-assert target.tokens(0, 7 * PAGE) == source.tokens(0, 7 * PAGE)
-assert not any(target.tokens(7 * PAGE, PAGE))
-# It is stored anew.
-for page in (7,):
-    engine.mem_pool_host = engine.storage_host_pool = source
-    engine.storage_backend.register_mem_pool_host(source)
-    assert engine.back_up(prompt) == len(prompt)
-    assert engine.prefetch_tokens(prompt) == len(prompt)
-engine.detach_storage_backend()
-"""
-    )
+    store_contract.damage_is_a_miss(ADAPTER, tmp_path, left=[0])
 
 
 def test_a_cluster_holds_pages_for_other_machines(cluster: Cluster, tmp_path: Path) -> None:
