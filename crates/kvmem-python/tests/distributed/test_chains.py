@@ -103,17 +103,10 @@ def test_vllms_chunks_name_the_chunk_before(server: Server) -> None:
     """In whatever order the chunks of several groups of layers are stored."""
     vllm(
         f"""
-        import random, vllm_engine, kvmem
+        import random, vllm_engine
         from vllm.v1.kv_offload import base
-        from kvmem.vllm import KvmemSharedSpec
-        from kvmem.vllm.shared import worker_key
-        options = dict(workers=1, page=8192, blocks_per_chunk=2, engine_id="chains",
-            extra={{"kvmem": {{"socket": {str(server.path)!r}}}}})
-        spec = KvmemSharedSpec(vllm_engine.config(options, 0))
-        manager = vllm_engine.patient(spec.get_manager())
-        node = kvmem.connect({str(server.path)!r}, namespace=spec._namespace())
-        node.insert(worker_key("chains", 0), b"here", priority=3)
-        worker = node.get(worker_key("chains", 0))
+        path = {str(server.path)!r}
+        spec, manager, node, worker = vllm_engine.node_manager(path, "chains", priority=3)
         step = base.ScheduleEndContext((), ())
         draw = random.Random(3)
         grown = [[] for _ in range(40)]

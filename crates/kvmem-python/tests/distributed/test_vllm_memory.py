@@ -276,29 +276,6 @@ def test_the_log_names_limits_of_pinning() -> None:
     assert "kvmem doctor: pins: too long (fix: shorter)" in out
 
 
-def test_memory_of_an_engine_stays_mapped_while_a_tensor_views_it() -> None:
-    """PyTorch keeps the object that it got memory from, and exports no buffer of it."""
-    out = vllm(
-        """
-        import gc, logging
-        logging.basicConfig(level=logging.WARNING)
-        from kvmem.vllm import OffloadRegion
-        from kvmem.vllm._options import RegionOptions
-        region = OffloadRegion("views", 4, 0, 8192, 8192, options=RegionOptions(pages="4k"))
-        view = region.create_next_worker_view(4096)
-        view[:] = 7
-        memory = region.region
-        region.cleanup()
-        assert not memory.closed and int(view[3, 4095]) == 7
-        del view, region
-        gc.collect()
-        memory.close()
-        print("closed:", memory.closed)
-        """
-    )
-    assert "stays mapped" in out and "closed: True" in out
-
-
 def test_memory_of_a_node_stays_mapped_while_a_tensor_views_it() -> None:
     with Server(4 * MIB) as server:
         out = vllm(

@@ -63,17 +63,11 @@ def test_the_look_ups_of_a_request_are_one_call(server: Server) -> None:
     """Whatever is there, and in both directions, look-ups say what the node has."""
     vllm(
         f"""
-        import random, vllm_engine, kvmem
+        import random, vllm_engine
         from vllm.v1.kv_offload import base
-        from kvmem.vllm import KvmemSharedSpec
         from kvmem.vllm.shared import worker_key
-        options = dict(workers=1, page=8192, blocks_per_chunk=2, engine_id="calls",
-            extra={{"kvmem": {{"socket": {str(server.path)!r}}}}})
-        spec = KvmemSharedSpec(vllm_engine.config(options, 0))
-        manager = vllm_engine.patient(spec.get_manager())
-        node = kvmem.connect({str(server.path)!r}, namespace=spec._namespace())
-        node.insert(worker_key("calls", 0), b"here")
-        worker = node.get(worker_key("calls", 0))
+        path = {str(server.path)!r}
+        spec, manager, node, worker = vllm_engine.node_manager(path, "calls")
         row = bytes(spec.kv_bytes_per_chunk)
         calls = []
 
@@ -156,16 +150,6 @@ def test_the_look_ups_of_a_request_are_one_call(server: Server) -> None:
     )
 
 
-def test_an_engine_that_restarts_finds_what_it_has_stored(server: Server) -> None:
-    with engine(server) as first:
-        first("store", NAMES)
-        first.kill()
-    with engine(server) as second:
-        assert second("load", NAMES) == len(NAMES) * ROW
-    with engine(server) as third:
-        assert third("load", NAMES) == len(NAMES) * ROW
-
-
 def test_an_engine_killed_in_a_store_leaves_nothing_behind(server: Server) -> None:
     with engine(server) as other, kvmem.connect(server.path) as node:
         other("store", NAMES[:10])
@@ -230,76 +214,13 @@ def test_a_full_node_evicts_chunks_that_no_engine_uses() -> None:
         assert one("store", ["a", "b"]) == ["a", "b"]
 
 
-@with_oldest
-def test_a_chunk_that_is_being_loaded_is_not_evicted() -> None:
-    with Server(16 * MIB) as server:
-        out = vllm(
-            f"""
-            import json, time, vllm_engine, kvmem
-            from vllm.v1.kv_offload import base
-            from kvmem.vllm import KvmemSharedSpec
-            from kvmem.vllm.shared import worker_key
-            options = dict(workers=1, page=8192, blocks_per_chunk=2, engine_id="pins",
-                extra={{"kvmem": {{"socket": {str(server.path)!r}}}}})
-            spec = KvmemSharedSpec(vllm_engine.config(options, 0))
-            key = vllm_engine.offload_key
-            context = base.ReqContext("r")
-            manager = vllm_engine.patient(spec.get_manager())
-            node = kvmem.connect({str(server.path)!r}, namespace=spec._namespace())
-            node.insert(worker_key("pins", 0), b"here")
-            worker = node.get(worker_key("pins", 0))
-            stored = manager.prepare_store([key("a"), key("b"), key("a")], context)
-            assert stored.keys_to_store == [key("a"), key("b")]
-            assert manager.lookup(key("a"), context) is base.LookupResult.HIT_PENDING
-            manager.complete_store([key("a")], context)
-            manager.complete_store([key("b")], context, success=False)
-            vllm_engine.settle_stores(manager)
-            assert manager.lookup(key("b"), context) is base.LookupResult.MISS
-            assert manager.lookup(key("a"), context) is base.LookupResult.HIT
-            step = base.ScheduleEndContext((), ())
-            manager.on_schedule_end(step)
-            chunks = manager.prepare_load([key("a")], context).block_ids.tolist()
-            assert manager.prepare_load([key("a")], context).block_ids.tolist() == chunks
-            for _ in range(3):
-                manager.on_schedule_end(step)
-            def pinned(number):
-                # A release is a message without an answer.
-                end = time.monotonic() + 60
-                while node.stats().pinned != number:
-                    assert time.monotonic() < end, node.stats()
-                    time.sleep(0.001)
-            pinned(2)
-            assert node.evict("16MiB") == 0
-            assert chunks == [node.get(key("a")).offset // 4096]
-            manager.complete_load([key("a")], context)
-            pinned(2)
-            manager.complete_load([key("a")], context)
-            pinned(1)
-            assert node.evict("16MiB") == spec.kv_bytes_per_chunk
-            assert manager.lookup(key("a"), context) is base.LookupResult.MISS
-            stats = manager.get_stats()
-            print(manager.config_info())
-            manager.shutdown()
-            """
-        )
-    assert "cpu_num_chunks" in out or out.strip() == "[{}]"
-
-
 MANAGER = """
-import json, os, sys, time, vllm_engine, kvmem
+import json, sys, time, vllm_engine
 from vllm.v1.kv_offload import base
-from kvmem.vllm import KvmemSharedSpec
-from kvmem.vllm.shared import worker_key
-path = sys.argv[1]
-options = dict(workers=1, page=8192, blocks_per_chunk=2, engine_id="pins",
-    extra={"kvmem": {"socket": path, **json.loads(sys.argv[2])}})
-spec = KvmemSharedSpec(vllm_engine.config(options, 0))
+spec, manager, node, worker = vllm_engine.node_manager(
+    sys.argv[1], "pins", **json.loads(sys.argv[2]))
 key = vllm_engine.offload_key
 context = base.ReqContext("r")
-manager = vllm_engine.patient(spec.get_manager())
-node = kvmem.connect(path, namespace=spec._namespace())
-node.insert(worker_key("pins", 0), b"here")
-worker = node.get(worker_key("pins", 0))
 HIT, MISS = base.LookupResult.HIT, base.LookupResult.MISS
 
 def store(name):
@@ -307,6 +228,51 @@ def store(name):
     manager.complete_store([key(name)], context)
     vllm_engine.settle_stores(manager)
 """
+
+
+@with_oldest
+def test_a_chunk_that_is_being_loaded_is_not_evicted() -> None:
+    with Server(16 * MIB) as server:
+        out = vllm(
+            MANAGER
+            + """
+stored = manager.prepare_store([key("a"), key("b"), key("a")], context)
+assert stored.keys_to_store == [key("a"), key("b")]
+assert manager.lookup(key("a"), context) is base.LookupResult.HIT_PENDING
+manager.complete_store([key("a")], context)
+manager.complete_store([key("b")], context, success=False)
+vllm_engine.settle_stores(manager)
+assert manager.lookup(key("b"), context) is MISS
+assert manager.lookup(key("a"), context) is HIT
+step = base.ScheduleEndContext((), ())
+manager.on_schedule_end(step)
+chunks = manager.prepare_load([key("a")], context).block_ids.tolist()
+assert manager.prepare_load([key("a")], context).block_ids.tolist() == chunks
+for _ in range(3):
+    manager.on_schedule_end(step)
+def pinned(number):
+    # A release is a message without an answer.
+    end = time.monotonic() + 60
+    while node.stats().pinned != number:
+        assert time.monotonic() < end, node.stats()
+        time.sleep(0.001)
+pinned(2)
+assert node.evict("16MiB") == 0
+assert chunks == [node.get(key("a")).offset // 4096]
+manager.complete_load([key("a")], context)
+pinned(2)
+manager.complete_load([key("a")], context)
+pinned(1)
+assert node.evict("16MiB") == spec.kv_bytes_per_chunk
+assert manager.lookup(key("a"), context) is MISS
+stats = manager.get_stats()
+print(manager.config_info())
+manager.shutdown()
+""",
+            str(server.path),
+            "{}",
+        )
+    assert "cpu_num_chunks" in out or out.strip() == "[{}]"
 
 
 def test_a_load_whose_pin_has_ended_fails(server: Server) -> None:
@@ -420,25 +386,6 @@ def test_other_models_find_nothing(server: Server) -> None:
         assert one("load", NAMES) == len(NAMES) * ROW
     with engine(server, workers=2) as half:
         assert half("lookup", NAMES[:2]) == [False, False]
-
-
-def test_values_of_all_lengths_may_lie_between_the_rows(server: Server) -> None:
-    """A row begins at any multiple of 4096 bytes, so nothing has to be cut into rows."""
-    with kvmem.connect(server.path, namespace="other") as node, engine(server) as one:
-        for i in range(40):
-            node.insert(i, bytes(1 + 5000 * i))
-            names = [f"{i}"]
-            assert one("store", names) == names
-        for i in range(0, 40, 3):
-            node.remove(i)
-        more = [f"more {i}" for i in range(20)]
-        assert one("store", more) == more
-        assert one("load", more) == 20 * ROW
-        assert one("load", [f"{i}" for i in range(30)]) == 30 * ROW
-        with kvmem.connect(server.path, namespace="other") as again:
-            for i in range(1, 40, 3):
-                value = again.get(i)
-                assert value is not None and bytes(value) == bytes(1 + 5000 * i)
 
 
 def test_workers_of_other_memory_are_noticed(server: Server) -> None:

@@ -77,40 +77,34 @@ def test_a_small_cpu_tier_serves_a_large_disk(tmp_path: Path) -> None:
             assert small("load", NAMES[at : at + 4]) == 4 * ROW
 
 
+def damage(path: Path, name: str, worker: int, tensor: int) -> None:
+    """Changes a bit of a chunk in the file of a tier."""
+    first = vllm_engine.content(name, worker, tensor, 2 * PAGE).tobytes()
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as bytes_:
+        at = bytes_.find(first[:64])
+        assert at > 0, "the bytes are not in the file"
+        bytes_[at + 40] ^= 1
+
+
+@with_oldest
 def test_a_damaged_chunk_is_never_loaded(tmp_path: Path) -> None:
     path = tmp_path / "tier"
     with engine(path) as writer:
         writer("store", NAMES)
         writer("settle")
     damaged = NAMES[4]
-    first = vllm_engine.content(damaged, 1, 0, 2 * PAGE).tobytes()
-    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as bytes_:
-        at = bytes_.find(first[:64])
-        assert at > 0, "the bytes are not in the file"
-        bytes_[at + 40] ^= 1
+    damage(path, damaged, worker=1, tensor=0)
+    damage(path, NAMES[7], worker=0, tensor=1)
     with engine(path) as reader:
         # The promotion fails, and the chunk is a miss from then on. The others are right.
         assert reader("lookup", [damaged]) == [False]
-        assert reader("load", NAMES[:4] + NAMES[5:]) == (len(NAMES) - 1) * ROW
-        assert reader("store", [damaged]) == [damaged]
+        # Another fails alone, in one job with others, which are loaded.
+        assert reader("load", NAMES[:4] + NAMES[5:]) == -1
+        assert reader("lookup", NAMES) == [name not in (damaged, NAMES[7]) for name in NAMES]
+        assert reader("store", [damaged, NAMES[7]]) == [damaged, NAMES[7]]
         reader("settle")
         reader("reset")
         assert reader("load", NAMES) == len(NAMES) * ROW
-
-
-@with_oldest
-def test_a_damaged_chunk_fails_alone(tmp_path: Path) -> None:
-    """In one job with others, which are loaded."""
-    path = tmp_path / "tier"
-    with engine(path) as writer:
-        writer("store", NAMES)
-        writer("settle")
-    first = vllm_engine.content(NAMES[7], 0, 1, 2 * PAGE).tobytes()
-    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0) as bytes_:
-        bytes_[bytes_.find(first[:64])] ^= 128
-    with engine(path) as reader:
-        assert reader("load", NAMES) == -1
-        assert reader("lookup", NAMES) == [name != NAMES[7] for name in NAMES]
 
 
 def test_a_full_disk_evicts_and_serves_what_it_has(tmp_path: Path) -> None:

@@ -47,6 +47,22 @@ def config(options: dict[str, Any], rank: int) -> Any:
     )
 
 
+def node_manager(path: str, engine_id: str, priority: int = 0, **node: Any) -> tuple[Any, ...]:
+    """Returns a spec with the memory of a node, its manager, a client of the node, and the value by
+    which the manager knows that its worker lives.
+    """
+    import kvmem
+    from kvmem.vllm import KvmemSharedSpec
+    from kvmem.vllm.shared import worker_key
+
+    options = {"workers": 1, "page": 8192, "blocks_per_chunk": 2, "engine_id": engine_id}
+    spec = KvmemSharedSpec(config({**options, "extra": {"kvmem": {"socket": path, **node}}}, 0))
+    manager = patient(spec.get_manager())
+    client = kvmem.connect(path, namespace=spec._namespace())
+    client.insert(worker_key(engine_id, 0), b"here", priority=priority)
+    return spec, manager, client, client.get(worker_key(engine_id, 0))
+
+
 def offload_key(name: str) -> bytes:
     return sha256(name.encode()).digest() + bytes(4)
 
