@@ -18,6 +18,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import textwrap
 from pathlib import Path
 
@@ -76,6 +77,18 @@ def torch_folder() -> list[str]:
             "PyTorch is not here: KVMEM_WITH_TORCH=1 cargo xtask test python, or pip install torch"
         )
     return [folder] if REAL and folder else []
+
+
+def examples(page: str, section: str = "") -> str:
+    """Returns the examples of a page, or of a section of it, as one program."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    if section:
+        _, heading, text = text.partition(f"\n## {section}\n")
+        assert heading, f"{page} has no section {section}"
+        text = text.partition("\n## ")[0]
+    found = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    assert found, page
+    return "\n".join(found)
 
 
 def paths(engine: str) -> str:

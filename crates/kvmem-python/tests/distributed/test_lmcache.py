@@ -11,7 +11,6 @@ import gc
 import importlib
 import logging
 import os
-import re
 import subprocess
 import sys
 import textwrap
@@ -25,7 +24,7 @@ from typing import Any
 import kvmem
 import pytest
 from conftest import LIMIT
-from engines import DOCS, HAS_TORCH, run_with, unpacked, with_torch
+from engines import HAS_TORCH, examples, run_with, unpacked, with_torch
 from kvmem.lmcache import AddressManager, HostMemory
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -1007,8 +1006,4 @@ def test_its_address_manager_is_replaced_with_the_first_memory() -> None:
 
 def test_the_page_of_documentation_runs() -> None:
     unpacked("lmcache")
-    examples = re.findall(
-        r"^```python\n(.*?)^```$", (DOCS / "lmcache.md").read_text(encoding="utf-8"), re.M | re.S
-    )
-    assert examples
-    lmcache("\n".join(examples), KVMEM_LMCACHE_PAGES="4k")
+    lmcache(examples("lmcache.md"), KVMEM_LMCACHE_PAGES="4k")

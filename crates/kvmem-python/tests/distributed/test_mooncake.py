@@ -17,6 +17,7 @@ import kvmem
 import pytest
 from cluster import ENVIRONMENT, Cluster, cluster
 from conftest import LIMIT
+from engines import examples
 from kvmem.mooncake import (
     BatchError,
     ClusterFullError,
@@ -510,6 +511,17 @@ def test_nothing_need_be_closed_at_exit(cluster: Cluster, segment: Segment) -> N
     name = done.stdout.strip()
     # The master would have the segment of a process that ended without unmounting it.
     assert segment.name in cluster.segments() and name not in cluster.segments()
+
+
+def test_the_example_of_the_page_runs(cluster: Cluster, tmp_path: Path) -> None:
+    program = tmp_path / "example.py"
+    program.write_text(examples("../distributed.md", "Mooncake Store"), encoding="utf-8")
+    environment = {**ENVIRONMENT, "MASTER": cluster.address}
+    command = [sys.executable, str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "cannot look for 'never put': the object does not exist" in done.stdout
+    assert "ClusterTierStats(" in done.stdout
 
 
 # The command.

@@ -6,7 +6,6 @@ import gc
 import hashlib
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ import kvmem.nixl
 import numpy as np
 import pytest
 from conftest import LIMIT, until
-from engines import missing
+from engines import examples, missing
 from kvmem.nixl.descriptors import pack
 from kvmem.nixl.engine import CARDS, avoid_ib, library
 
@@ -803,23 +802,10 @@ print("alive")
     assert done.returncode == 0 and done.stdout == "alive\n", done.stdout + done.stderr
 
 
-PAGE = next(
-    (
-        folder / "docs/distributed/nixl.md"
-        for folder in HERE.parents
-        if (folder / "docs/distributed/nixl.md").exists()
-    ),
-    None,
-)
-
-
 @needs_nixl
 def test_the_page_runs(tmp_path: Path) -> None:
-    assert PAGE, "docs/distributed/nixl.md is missing"
-    examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-    assert examples
     program = tmp_path / "page.py"
-    program.write_text("\n".join(examples), encoding="utf-8")
+    program.write_text(examples("nixl.md"), encoding="utf-8")
     done = subprocess.run(
         [sys.executable, str(program)], capture_output=True, text=True, timeout=LIMIT, cwd=tmp_path
     )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 
 import cuda_driver
 import pytest
-from engines import DOCS, run_with, unpacked, with_all_imports, with_torch
+from engines import examples, run_with, unpacked, with_all_imports, with_torch
 
 PRELUDE = "import standins; standins.sglang(sys.path[1])"
 
@@ -355,8 +354,4 @@ def test_invalid_pages_raise() -> None:
 
 def test_the_page_of_documentation_runs() -> None:
     unpacked("sglang")
-    examples = re.findall(
-        r"^```python\n(.*?)^```$", (DOCS / "sglang.md").read_text(encoding="utf-8"), re.M | re.S
-    )
-    assert examples
-    sglang("\n".join(examples))
+    sglang(examples("sglang.md"))
