@@ -50,6 +50,8 @@ INTERNAL = re.compile(
 class Scene:
     """One object of each class, and a good value for each parameter."""
 
+    module: Any = kvmem
+
     def __init__(self) -> None:
         self.region = kvmem.Region(MIB, pages="4k", shared=True)
         self.pool = kvmem.Pool(MIB, pages="4k", shared=True, max_size=2 * MIB)
@@ -410,80 +412,35 @@ def test_errors_of_private_and_read_only_memory(scene: Scene) -> None:
 
 
 NOT_BYTES = "a bytes-like object is required, not 'int'"
+PAIR = "an iterable of pairs of a key and its"
+NAMED = {
+    "node.insert('k', 5)": f"value: {NOT_BYTES}",
+    "node.insert_batch({'k': b'v', 'm': 5})": f"values['m']: {NOT_BYTES}",
+    "node.insert_batch([('k', b'v'), 5])": f"values is a mapping, or {PAIR} bytes: element 1 is no "
+    "pair, but of type int",
+    "node.reserve_batch([('k', None)])": "sizes['k']: a size is an int or a str such as "
+    '"64GiB", not NoneType',
+    "node.reserve_batch([5])": f"sizes is a mapping, or {PAIR} number of bytes: element 0 is no "
+    "pair, but of type int",
+    "node.reserve_batch('text')": f"sizes is {PAIR} number of bytes, such as a list, not one of "
+    "type str",
+    "node.commit([it.node.reserve('r', 8), 5])": "reservations[1]: 'int' object is not an instance "
+    "of 'NodeReservation'",
+    "node.reserve('w', 8).write(5)": f"source: {NOT_BYTES}",
+    "cache.insert('k', 5)": f"value: {NOT_BYTES}",
+    "block.write(5)": f"source: {NOT_BYTES}",
+    "tier.store({b'k': b'v', b'm': 5})": f"values[b'm']: {NOT_BYTES}",
+    "tier.store([5])": f"values is a mapping, or {PAIR} bytes: element 0 is no pair, but of type "
+    "int",
+    "tier.fetch_into(['k', 'm'], [bytearray(1), 5])": f"buffers[1]: {NOT_BYTES}",
+    "module.prefix_keys([1], 1, 5)": f"salt: {NOT_BYTES}",
+    "module.Region.from_buffer(5)": f"buffer: {NOT_BYTES}",
+    "module.connect_async('nowhere', threads='4')": "threads is an int, not str",
+}
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        pytest.param(lambda it: it.node.insert("k", 5), f"value: {NOT_BYTES}", id="node-insert"),
-        pytest.param(
-            lambda it: it.node.insert_batch({"k": b"v", "m": 5}),
-            f"values['m']: {NOT_BYTES}",
-            id="node-insert-batch",
-        ),
-        pytest.param(
-            lambda it: it.node.insert_batch([("k", b"v"), 5]),
-            "values is a mapping, or an iterable of pairs of a key and its bytes: element 1 is no "
-            "pair, but of type int",
-            id="node-insert-batch-pair",
-        ),
-        pytest.param(
-            lambda it: it.node.reserve_batch([("k", None)]),
-            "sizes['k']: a size is an int or a str such as \"64GiB\", not NoneType",
-            id="node-reserve-batch",
-        ),
-        pytest.param(
-            lambda it: it.node.reserve_batch([5]),
-            "sizes is a mapping, or an iterable of pairs of a key and its number of bytes: element "
-            "0 is no pair, but of type int",
-            id="node-reserve-batch-pair",
-        ),
-        pytest.param(
-            lambda it: it.node.reserve_batch("text"),
-            "sizes is an iterable of pairs of a key and its number of bytes, such as a list, not "
-            "one of type str",
-            id="node-reserve-batch-text",
-        ),
-        pytest.param(
-            lambda it: it.node.commit([it.node.reserve("r", 8), 5]),
-            "reservations[1]: 'int' object is not an instance of 'NodeReservation'",
-            id="node-commit",
-        ),
-        pytest.param(
-            lambda it: it.node.reserve("w", 8).write(5), f"source: {NOT_BYTES}", id="node-write"
-        ),
-        pytest.param(lambda it: it.cache.insert("k", 5), f"value: {NOT_BYTES}", id="cache-insert"),
-        pytest.param(lambda it: it.block.write(5), f"source: {NOT_BYTES}", id="block-write"),
-        pytest.param(
-            lambda it: it.tier.store({b"k": b"v", b"m": 5}),
-            f"values[b'm']: {NOT_BYTES}",
-            id="tier-store",
-        ),
-        pytest.param(
-            lambda it: it.tier.store([5]),
-            "values is a mapping, or an iterable of pairs of a key and its bytes: element 0 is no "
-            "pair, but of type int",
-            id="tier-store-pair",
-        ),
-        pytest.param(
-            lambda it: it.tier.fetch_into(["k", "m"], [bytearray(1), 5]),
-            f"buffers[1]: {NOT_BYTES}",
-            id="tier-fetch-into",
-        ),
-        pytest.param(lambda it: kvmem.prefix_keys([1], 1, 5), f"salt: {NOT_BYTES}", id="salt"),
-        pytest.param(
-            lambda it: kvmem.Region.from_buffer(5), f"buffer: {NOT_BYTES}", id="from-buffer"
-        ),
-        pytest.param(
-            lambda it: kvmem.connect_async("nowhere", threads=cast(Any, "4")),
-            "threads is an int, not str",
-            id="connect-async",
-        ),
-    ],
-)
-def test_the_argument_and_the_key_are_named(
-    call: Callable[[Any], object], message: str, scene: Scene
-) -> None:
+@pytest.mark.parametrize("expression", NAMED)
+def test_the_argument_and_the_key_are_named(expression: str, scene: Scene) -> None:
     with pytest.raises(TypeError) as raised:
-        call(scene)
-    assert str(raised.value) == message
+        eval(f"it.{expression}", {"it": scene})
+    assert str(raised.value) == NAMED[expression]

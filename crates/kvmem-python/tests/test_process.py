@@ -15,7 +15,6 @@ from multiprocessing import shared_memory
 from pathlib import Path
 
 import kvmem
-import numpy as np
 import pytest
 from conftest import LIMIT
 from leftovers import in_shm, remove_unused
@@ -369,23 +368,6 @@ def test_doctor_as_a_function() -> None:
     assert str(found) == found.text and found["requirements"]["size_bytes"] == 1 << 60
     with pytest.raises(kvmem.InvalidArgumentError):
         kvmem.doctor(0)
-
-
-def test_large_arrays_are_copied_without_the_gil() -> None:
-    with kvmem.Pool("64MiB", pages="4k") as pool:
-        source = np.random.default_rng(1).integers(0, 255, 32 << 20, np.uint8)
-        block = pool.allocate(source.nbytes)
-        threads = [
-            threading.Thread(
-                target=block.write, args=(source[part << 23 : part + 1 << 23], part << 23)
-            )
-            for part in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert (np.from_dlpack(block) == source).all()
 
 
 def test_shared_memory_of_killed_processes_is_removed(script: Script) -> None:
