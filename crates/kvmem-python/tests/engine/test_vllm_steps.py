@@ -1,7 +1,7 @@
 """The time that a step of vLLM's real scheduler spends in kvmem's manager, whatever is wrong with
 the node: a call is a fraction of a millisecond, and no step waits for a server, a disk or a lock.
 
-A thousand steps for each fault, with new requests, aborted ones and some that share prefixes. The
+Hundreds of steps for each fault, with new requests, aborted ones and some that share prefixes. The
 machine may take the processor away from the test, so the limits are those of a fault: a call that
 waits for a server takes a quarter of a second or more. The printed figures are those of the
 machine; ``cargo xtask bench-engine steps`` measures them.
@@ -23,7 +23,8 @@ from engine_node import MIB, Node, prompt, within
 from engine_steps import NodeSteps, fill, run_mixed
 from node_server import program
 
-STEPS = 1000
+STEPS = 500
+MORE_STEPS = 1000
 USUAL = 0.001
 """Seconds that 98 % of the calls take at most."""
 WORST = 0.1
@@ -112,7 +113,7 @@ def test_a_stopped_server(small_model: Path, node: Nodes, capfd: Any) -> None:
     fill(engine.steps, 2, 4096)
     engine.run(200)
     server.signal(signal.SIGSTOP)
-    engine.run(STEPS)
+    engine.run()
     server.signal(signal.SIGCONT)
     engine.check("stopped", capfd)
     within(60, engine.manager._calls.is_usable)
@@ -198,7 +199,7 @@ def test_a_tier_that_takes_50_ms_a_read(
     server = own_tier(size=16 * MIB, read_ms=50, max_bytes=1024 * MIB)
     engine = Engine(small_model, server)
     fill(engine.steps, 12, 4096)
-    engine.run()
+    engine.run(MORE_STEPS)
     engine.check("50 ms a read", capfd)
     stats = engine.node.stats()
     assert stats.tier_fetched_total > 100 and engine.timed.results["HIT"] > 1000, stats
@@ -302,7 +303,7 @@ def test_a_server_with_half_a_core(small_model: Path, node: Nodes, capfd: Any) -
 
     thread = threading.Thread(target=throttle)
     thread.start()
-    engine.run()
+    engine.run(MORE_STEPS)
     ended.set()
     thread.join()
     engine.check("half a core", capfd)
