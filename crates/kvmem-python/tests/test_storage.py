@@ -48,7 +48,8 @@ class Memory:
     def __init__(self, count: int, fill: int | None = None) -> None:
         def pages(nbytes: int, modulus: int) -> list[Any]:
             fills = [0 if fill is None else (fill + n) % modulus for n in range(count)]
-            return [(ctypes.c_ubyte * nbytes)(*([each] * nbytes)) for each in fills]
+            kind = ctypes.c_ubyte * nbytes
+            return [kind.from_buffer_copy(bytes([each]) * nbytes) for each in fills]
 
         self.bytes, self.more = pages(30_000, 251), pages(40_000, 239)
 
