@@ -63,7 +63,7 @@ def test_an_engine_finds_what_another_has_stored(served: Cluster, tmp_path: Path
 
 
 def test_an_engine_killed_in_a_store_leaves_whole_chunks_only(served: Cluster) -> None:
-    for round in range(3):
+    for round in range(2):
         names = [f"{name}, {round}" for name in NAMES]
         with engine(served, "victim", engine_id="a cluster's victim") as victim:
             if round:
