@@ -18,7 +18,6 @@ struct contender {
     void (*destroy)(void *space);
     bool (*allocate)(void *space, uint64_t size, void *handle);
     void (*free)(void *handle);
-    uint64_t (*offset)(const void *handle);
     uint64_t (*size)(const void *handle);
 };
 
@@ -74,9 +73,6 @@ constexpr contender class_for_cpp = {
         return true;
     },
     [](void *handle) { static_cast<OffsetAllocationHandle *>(handle)->~OffsetAllocationHandle(); },
-    [](const void *handle) {
-        return static_cast<const OffsetAllocationHandle *>(handle)->address();
-    },
     [](const void *handle) { return static_cast<const OffsetAllocationHandle *>(handle)->size(); },
 };
 
@@ -118,7 +114,6 @@ const contender c_interface = {
         auto *range = static_cast<c_range *>(handle);
         kvmem_offset_allocator_free(range->space, &range->range);
     },
-    [](const void *handle) { return static_cast<const c_range *>(handle)->range.offset; },
     [](const void *handle) { return static_cast<const c_range *>(handle)->range.bytes; },
 };
 
@@ -139,7 +134,6 @@ const contender loaded_null = {
         auto *range = static_cast<counted_range *>(handle);
         range->space->live -= range->size;
     },
-    [](const void *) { return uint64_t{0}; },
     [](const void *handle) { return static_cast<const counted_range *>(handle)->size; },
 };
 

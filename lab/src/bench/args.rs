@@ -4,12 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use kvmem_cli::args::size;
+use serde::de::DeserializeOwned;
 
 use super::beside::Beside;
 use super::node::NodeRole;
 use super::slab::SlabTask;
 use super::suite::SuiteArgs;
-use super::tier::TierArgs;
 
 /// Options of `bench`.
 #[derive(Clone, Debug, Args)]
@@ -51,10 +51,20 @@ pub enum Suite {
     Gpu(GpuArgs),
     /// Measure a heap in this process; the suite `slab` starts its processes this way
     #[command(hide = true)]
-    SlabTask { task: SlabTask },
+    SlabTask {
+        #[arg(value_parser = json::<SlabTask>)]
+        task: SlabTask,
+    },
     /// Be the server or a client; the suite `node` starts its processes this way
     #[command(hide = true)]
-    NodeRole { role: NodeRole },
+    NodeRole {
+        #[arg(value_parser = json::<NodeRole>)]
+        role: NodeRole,
+    },
+}
+
+fn json<T: DeserializeOwned>(text: &str) -> serde_json::Result<T> {
+    serde_json::from_str(text)
 }
 
 /// Options of `bench cache`.
@@ -95,4 +105,33 @@ pub struct GpuArgs {
     /// with --quick
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub size: Option<u64>,
+}
+
+/// Options of `bench tier`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct TierArgs {
+    #[command(flatten)]
+    pub run: SuiteArgs,
+
+    /// A directory on the device to measure (default: the one for temporary files). The files of
+    /// the run take --size for each contender, and are removed at the end
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+
+    /// Bytes that each contender may store, instead of 4GiB, or 512MiB with --quick
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub size: Option<u64>,
+
+    /// Bytes of the values, instead of 64KiB, 1MiB and 3274752
+    #[arg(long, value_name = "SIZE,…", value_delimiter = ',', value_parser = size)]
+    pub value_bytes: Vec<u64>,
+
+    /// Transfers in flight, instead of 32
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub depth: Option<u32>,
+
+    /// A program that takes part, under a name; repeatable. The head of lab/src/bench/tier has its
+    /// protocol
+    #[arg(long, value_name = "NAME=PROGRAM")]
+    pub beside: Vec<Beside>,
 }

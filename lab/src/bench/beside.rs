@@ -4,12 +4,14 @@
 //! line. An answer `{"error":"…"}` ends the run. Lines that do not begin with `{` are ignored. The
 //! program ends at the end of its input. Each suite has calls of its own.
 
+use std::fmt::Display;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
+use anyhow::{Context, Error, Result, anyhow, ensure};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// A contender that is a program of its own.
@@ -26,44 +28,26 @@ impl Beside {
     ///
     /// # Errors
     /// A program has the name of one of `ours`.
-    pub(crate) fn names<'a>(
-        ours: &[&'a str],
-        beside: &'a [Beside],
-    ) -> Result<Vec<&'a str>, BesideError> {
-        if let Some(Beside { name, .. }) = beside.iter().find(|one| ours.contains(&&*one.name)) {
-            let message = "this is a contender in this program: give yours another name";
-            return Err(BesideError { name: name.clone(), message: message.to_owned() });
+    pub(crate) fn names<'a>(ours: &[&'a str], beside: &'a [Beside]) -> Result<Vec<&'a str>> {
+        for Beside { name, .. } in beside {
+            let taken = ours.contains(&&**name);
+            ensure!(!taken, "{name}: this is a contender in this program: give yours another name");
         }
         Ok(ours.iter().copied().chain(beside.iter().map(|one| &*one.name)).collect())
     }
 }
 
-/// The text is no `NAME=PROGRAM`.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no NAME=PROGRAM")]
-pub struct NoBesideError(pub String);
-
 impl std::str::FromStr for Beside {
-    type Err = NoBesideError;
+    type Err = Error;
 
-    fn from_str(text: &str) -> Result<Self, NoBesideError> {
+    fn from_str(text: &str) -> Result<Self> {
         match text.split_once('=') {
             Some((name, program)) if !name.is_empty() && !program.is_empty() => {
                 Ok(Beside { name: name.to_owned(), program: program.into() })
             }
-            _ => Err(NoBesideError(text.to_owned())),
+            _ => Err(anyhow!("{text:?} is no NAME=PROGRAM")),
         }
     }
-}
-
-/// A program that takes part failed.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{name}: {message}")]
-pub struct BesideError {
-    /// Its name.
-    pub name: String,
-    /// What it said.
-    pub message: String,
 }
 
 /// A program that runs.
@@ -75,42 +59,25 @@ pub(crate) struct BesideProgram {
     answers: BufReader<ChildStdout>,
 }
 
-/// Why a call failed, if the program says so.
-#[derive(Deserialize)]
-struct SaidError {
-    error: Option<String>,
-}
-
 impl BesideProgram {
-    /// Starts a contender.
-    pub(crate) fn start(beside: &Beside) -> Result<BesideProgram, BesideError> {
-        BesideProgram::run(&beside.name, &mut Command::new(&beside.program))
-    }
-
     /// Starts a program that is called `name` in errors.
-    pub(crate) fn run(name: &str, program: &mut Command) -> Result<BesideProgram, BesideError> {
-        let failed = |message| BesideError { name: name.to_owned(), message };
-        let mut child = program
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(|error| failed(format!("{}: {error}", program.get_program().display())))?;
+    pub(crate) fn run(name: &str, program: &mut Command) -> Result<BesideProgram> {
+        let child = program.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child =
+            child.with_context(|| format!("{name}: {}", program.get_program().display()))?;
         let (calls, answers) = (child.stdin.take(), child.stdout.take());
         let answers = BufReader::new(answers.expect("the output is a pipe"));
         Ok(BesideProgram { name: name.to_owned(), child, calls, answers })
     }
 
     /// Returns an error of this program.
-    pub(crate) fn failed(&self, message: impl ToString) -> BesideError {
-        BesideError { name: self.name.clone(), message: message.to_string() }
+    pub(crate) fn failed(&self, message: impl Display) -> Error {
+        anyhow!("{}: {message}", self.name)
     }
 
     /// Sends a call, and waits for its answer.
-    pub(crate) fn call<A: DeserializeOwned>(
-        &mut self,
-        call: &impl Serialize,
-    ) -> Result<A, BesideError> {
-        let line = serde_json::to_string(call).expect("a call has only numbers and text");
+    pub(crate) fn call<A: DeserializeOwned>(&mut self, call: &impl Serialize) -> Result<A> {
+        let line = serde_json::to_string(call)?;
         let calls = self.calls.as_mut().expect("the input is open until the program is dropped");
         // A program that has ended says why in its answer, or not at all.
         let told = writeln!(calls, "{line}").and_then(|()| calls.flush());
@@ -120,27 +87,24 @@ impl BesideProgram {
     }
 
     /// Waits for the next answer.
-    pub(crate) fn answer<A: DeserializeOwned>(&mut self) -> Result<A, BesideError> {
+    pub(crate) fn answer<A: DeserializeOwned>(&mut self) -> Result<A> {
         let mut answer = String::new();
         // Libraries print what they like; an answer is an object.
         while !answer.starts_with('{') {
             answer.clear();
-            match self.answers.read_line(&mut answer) {
-                Ok(0) => return Err(self.failed("it ended without an answer")),
-                Ok(_) => {}
-                Err(error) => return Err(self.failed(error)),
-            }
+            let read = self.answers.read_line(&mut answer).map_err(|error| self.failed(error))?;
+            ensure!(read > 0, self.failed("it ended without an answer"));
         }
         let odd = |error| self.failed(format_args!("{error} in its answer {answer:?}"));
         let value: Value = serde_json::from_str(&answer).map_err(odd)?;
-        if let Ok(SaidError { error: Some(error) }) = SaidError::deserialize(&value) {
-            return Err(self.failed(error));
+        match value["error"].as_str() {
+            Some(error) => Err(self.failed(error)),
+            None => serde_json::from_value(value).map_err(odd),
         }
-        serde_json::from_value(value).map_err(odd)
     }
 
     /// Ends the program by SIGKILL, and waits for its end.
-    pub(crate) fn kill(mut self) -> Result<(), BesideError> {
+    pub(crate) fn kill(mut self) -> Result<()> {
         let killed = self.child.kill().and_then(|()| self.child.wait().map(drop));
         killed.map_err(|error| self.failed(error))
     }

@@ -7,9 +7,9 @@ use anyhow::Result;
 use kvmem::register::cuda::Cuda;
 use kvmem_cli::output::{Failure, JsonSink, print};
 use kvmem_cli::output_file::OutputFiles;
+use serde::Serialize;
 
 use super::args::{BenchArgs, CacheArgs, Suite};
-use super::node::NodeRole;
 use super::suite::{Report, Run, SuiteArgs};
 use super::{arena, cache, concurrency, gpu, node, offset, register, slab, tier};
 
@@ -45,9 +45,7 @@ fn one(suite: &Suite) -> Result<(), Failure> {
         Suite::Register(args) => reported("register", args, register::run),
         Suite::Offset(args) => reported("offset", args, offset::run),
         Suite::Slab(args) => reported("slab", args, |run| {
-            slab::run(run, |task| {
-                slab::in_child(this_program(&["bench", "slab-task", &task.to_string()]))
-            })
+            slab::run(run, |task| slab::in_child(this_program("slab-task", task)))
         }),
         Suite::Concurrency(args) => reported("concurrency", args, concurrency::run),
         Suite::Cache(args) if args.policy => {
@@ -56,20 +54,23 @@ fn one(suite: &Suite) -> Result<(), Failure> {
         Suite::Cache(args) => reported("cache", &args.run, cache::run),
         Suite::Tier(args) => reported("tier", &args.run, |run| tier::run(run, args)),
         Suite::Node(args) => {
-            reported("node", &args.run, |run| node::run(run, &args.beside, acting))
+            let child = |role: &_| this_program("node-role", role);
+            reported("node", &args.run, |run| node::run(run, &args.beside, child))
         }
         Suite::Gpu(args) => reported("gpu", &args.run, |run| {
             // SAFETY: the library is the driver's, by its name.
             unsafe { gpu::run(run, OsStr::new(Cuda::LIBRARY), args.size) }
         }),
         Suite::SlabTask { task } => {
-            let seen = slab::measure(task).map_err(|error| Failure::new(error, 1))?;
-            print(format_args!("{seen}\n"))
+            let seen = slab::measure(task).map_err(failed)?;
+            print(format_args!("{}\n", serde_json::json!(seen)))
         }
-        Suite::NodeRole { role } => {
-            node::act(role, &mut std::io::stdout()).map_err(|error| Failure::new(error, 1))
-        }
+        Suite::NodeRole { role } => node::act(role, &mut std::io::stdout()).map_err(failed),
     }
+}
+
+fn failed(error: anyhow::Error) -> Failure {
+    Failure::new(format_args!("{error:#}"), 1)
 }
 
 /// Runs a suite, and shows its report.
@@ -81,18 +82,15 @@ fn reported(
     let json = JsonSink::open(&mut OutputFiles::new(), args.json.as_deref())?;
     let mut run = Run::new(name, args);
     let report: Result<Report> = suite(&mut run).and_then(|()| run.finish());
-    let report = report.map_err(|error| Failure::new(format_args!("{error:#}"), 1))?;
+    let report = report.map_err(failed)?;
     json.write(&report, &report)
 }
 
-/// The command of a process of a node's measurement.
-fn acting(role: &NodeRole) -> Command {
-    this_program(&["bench", "node-role", &role.to_string()])
-}
-
-fn this_program(args: &[&str]) -> Command {
+/// Returns the command that runs this program with a hidden subcommand of `bench`, which takes
+/// `what` as JSON.
+fn this_program(subcommand: &str, what: &impl Serialize) -> Command {
     // The link leads to the running program, even if its file was replaced.
     let mut command = Command::new("/proc/self/exe");
-    command.args(args);
+    command.args(["bench", subcommand, &serde_json::json!(what).to_string()]);
     command
 }

@@ -47,14 +47,3 @@ pub fn hugepages_missing(bytes: u64) -> Option<String> {
         format!("{free} of {need} hugepages of 2 MiB are free: sysctl vm.nr_hugepages={need}")
     })
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn available_memory_is_no_more_than_the_machine_has() {
-        let all = crate::bench::machine::Machine::here().memory_bytes;
-        assert!(available_bytes().is_none_or(|bytes| bytes <= all));
-    }
-}

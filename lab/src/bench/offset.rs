@@ -13,14 +13,12 @@ use anyhow::Result;
 use kvmem_testkit::workload::{Bimodal, Lifetimes};
 
 use super::contender::kvmem::Sharded;
-use super::contender::{Contender, ContenderId, Visitor};
-use super::loops::{
-    LoopError, Outcome, bimodal, churn, impossible, memory, pair, paired, random, scatter, shift,
-    uniform,
-};
+use super::contender::{Contender, ContenderId, with_contender};
+use super::loops::random::Scattered;
+use super::loops::{Outcome, bimodal, memory, paired, random, shift, short, uniform};
 use super::published;
 use super::stats::mean;
-use super::suite::{Figures, Run, SMALLEST, Stop, Turns};
+use super::suite::{Figures, Run, SMALLEST, Turns};
 
 use ContenderId::{BestFit, Binned, BinnedUnrounded, Kvmem, KvmemCached, Null, OffsetAllocator};
 
@@ -49,16 +47,13 @@ enum Job<'a> {
     Paired { seed: u64, rounds: (u64, u64) },
     Rl { events: &'a Bimodal },
     Shift { ratio: f64, seeds: u64 },
-    Scatter { max_ranges: usize, ops: u64 },
     Churn { ops: u64 },
     Pair { ops: u64 },
     Impossible { ops: u64 },
 }
 
-impl Visitor for Job<'_> {
-    type Output = Result<Figures, LoopError>;
-
-    fn visit<C: Contender>(self) -> Self::Output {
+impl Job<'_> {
+    fn run<C: Contender>(self) -> Result<Figures> {
         Ok(match self {
             Job::Metadata { churn } => {
                 // First, while no memory of a freed space is reused.
@@ -72,17 +67,13 @@ impl Visitor for Job<'_> {
                 }
             }
             Job::Uniform { size, ops } => {
-                let found = uniform::run::<C>(SEED, size, uniform::pool_for(size), ops)?;
-                Figures::of("util", found.util_avg)
-                    .with("min", found.util_min)
-                    .with("ns", found.ns_per_op)
+                let Outcome { util, ns_per_op } =
+                    uniform::run::<C>(SEED, size, uniform::pool_for(size), ops)?;
+                Figures::of("util", util.avg).with("min", util.min).with("ns", ns_per_op)
             }
-            Job::Random { seed, ops } => {
-                mixed(random::run::<C>(seed, &random::sizes(), random::POOL, ops)?)
-            }
+            Job::Random { seed, ops } => mixed(random::run::<C>(seed, &random::sizes(), ops)?),
             Job::Mix { seed, index, ops } => {
-                let (_, sizes) = &random::mixes()[index];
-                mixed(random::run::<C>(seed, sizes, random::POOL, ops)?)
+                mixed(random::run::<C>(seed, &random::mixes()[index].1, ops)?)
             }
             Job::Paired { seed, rounds: (warm, measured) } => {
                 mixed(paired::run::<C>(seed, paired::POOL, warm, measured)?)
@@ -95,23 +86,16 @@ impl Visitor for Job<'_> {
                     .with("failures at 0.95", bimodal::fail_rate::<C>(events, pool)?)
             }
             Job::Shift { ratio, seeds } => {
-                let plan = shift::ShiftPlan::standard;
-                let all = (0..seeds).map(|seed| shift::run::<C>(SEED + seed, plan(ratio)));
-                let all = all.collect::<Result<Vec<_>, _>>()?;
-                let of = |pick: fn(&shift::ShiftOutcome) -> f64| {
-                    mean(&all.iter().map(pick).collect::<Vec<_>>()).unwrap_or_default()
+                let all = (0..seeds).map(|seed| shift::run::<C>(SEED + seed, ratio));
+                let all = all.collect::<Result<Vec<_>>>()?;
+                let of = |at: usize| {
+                    mean(&all.iter().map(|one| one[at]).collect::<Vec<_>>()).unwrap_or_default()
                 };
-                Figures::of("during", of(|one| one.during))
-                    .with("util", of(|one| one.early))
-                    .with("late", of(|one| one.late))
+                Figures::of("during", of(0)).with("util", of(1)).with("late", of(2))
             }
-            Job::Scatter { max_ranges, ops } => {
-                let sizes = random::sizes();
-                mixed(scatter::run::<C>(SEED, &sizes, random::POOL, ops, max_ranges)?)
-            }
-            Job::Churn { ops } => Figures::of("ns", churn::run::<C>(SEED, ops)?),
-            Job::Pair { ops } => Figures::of("ns", pair::run::<C>(ops)?),
-            Job::Impossible { ops } => Figures::of("ns", impossible::run::<C>(ops)?),
+            Job::Churn { ops } => Figures::of("ns", short::churn::<C>(SEED, ops)?),
+            Job::Pair { ops } => Figures::of("ns", short::pair::<C>(ops)?),
+            Job::Impossible { ops } => Figures::of("ns", short::impossible::<C>(ops)?),
         })
     }
 }
@@ -160,7 +144,7 @@ pub fn run(run: &mut Run) -> Result<()> {
     // The goal of `random` is a mean of three seeds.
     let three = Turns::of(reps.max(3));
     let (timed, once) = (Turns::of(reps), Turns::of(1));
-    let measure = |job: Job<'_>, id: ContenderId| id.visit(job).map_err(Stop::from);
+    let measure = |job: Job<'_>, id: ContenderId| with_contender!(id, C => job.run::<C>());
 
     for (line, churn) in [("packed", false), ("churned", true)] {
         run.turns(("metadata", line), &[Kvmem, Binned], once, |id, _| {
@@ -187,13 +171,12 @@ pub fn run(run: &mut Run) -> Result<()> {
         }
         measure(Job::Paired { seed: seed(rep), rounds }, id)
     })?;
-    for (table, id, published) in [
+    for (table, id, outcome) in [
         ("random", Binned, published::RANDOM_ROUNDED),
         ("random", BinnedUnrounded, published::RANDOM_EXACT),
         ("paired", Binned, published::PAIRED_ROUNDED),
     ] {
-        let published::Mixed { util, ns } = published;
-        run.row(table, table, Published(id), mixed(Outcome { util, ns_per_op: ns, live: 0 }));
+        run.row(table, table, Published(id), mixed(outcome));
     }
     for lifetimes in [Lifetimes::Object, Lifetimes::Batch] {
         for producers in [1, 2, 8].into_iter().filter(|_| run.wants("rl")).collect::<Vec<_>>() {
@@ -224,24 +207,25 @@ pub fn run(run: &mut Run) -> Result<()> {
     let scatter_ops = run.length(250_000, 50_000, 5_000);
     for max_ranges in [2, 4] {
         let line = format!("ranges<={max_ranges}");
-        run.turns(("scatter", &line), &[Kvmem, BestFit], timed, |id, _| {
-            measure(Job::Scatter { max_ranges, ops: scatter_ops }, id)
+        let job = Job::Random { seed: SEED, ops: scatter_ops };
+        run.turns(("scatter", &line), &[Kvmem, BestFit], timed, |id, _| match max_ranges {
+            2 => with_contender!(id, C => job.run::<Scattered<C, 2>>()),
+            _ => with_contender!(id, C => job.run::<Scattered<C, 4>>()),
         })?;
     }
     let shards = [1, 2, 8, 32].map(Shards);
     run.turns(("shards", "random"), &shards, three, |shards, rep| {
-        Ok(sharded(shards, Job::Random { seed: seed(rep), ops })?)
+        sharded(shards, Job::Random { seed: seed(rep), ops })
     })?;
     run.turns(("shards", "paired"), &shards, timed, |shards, rep| {
-        Ok(sharded(shards, Job::Paired { seed: seed(rep), rounds })?)
+        sharded(shards, Job::Paired { seed: seed(rep), rounds })
     })?;
     let ops = run.length(3_000_000, 500_000, 10_000);
-    for job in [Job::Churn { ops }, Job::Pair { ops }, Job::Impossible { ops }] {
-        let line = match job {
-            Job::Churn { .. } => "churn",
-            Job::Pair { .. } => "pair",
-            _ => "impossible",
-        };
+    for (line, job) in [
+        ("churn", Job::Churn { ops }),
+        ("pair", Job::Pair { ops }),
+        ("impossible", Job::Impossible { ops }),
+    ] {
         run.turns(("short", line), &LARGE, timed, |id, _| measure(job, id))?;
     }
     goals(run);
@@ -278,12 +262,12 @@ fn describe(run: &mut Run) {
 }
 
 /// Runs a job in a space with shards.
-fn sharded(Shards(shards): Shards, job: Job<'_>) -> Result<Figures, LoopError> {
+fn sharded(Shards(shards): Shards, job: Job<'_>) -> Result<Figures> {
     match shards {
-        1 => job.visit::<Sharded<1>>(),
-        2 => job.visit::<Sharded<2>>(),
-        8 => job.visit::<Sharded<8>>(),
-        _ => job.visit::<Sharded<32>>(),
+        1 => job.run::<Sharded<1>>(),
+        2 => job.run::<Sharded<2>>(),
+        8 => job.run::<Sharded<8>>(),
+        _ => job.run::<Sharded<32>>(),
     }
 }
 
@@ -303,14 +287,13 @@ fn uniform_row(run: &mut Run, size: u64, ops: u64, turns: Turns) -> Result<()> {
         if rep > 0 && matches!(id, BestFit | BinnedUnrounded | OffsetAllocator) {
             return Ok(Figures::default());
         }
-        Ok(id.visit(Job::Uniform { size, ops })?)
+        with_contender!(id, C => Job::Uniform { size, ops }.run::<C>())
     })?;
     let bound = uniform::bound(size, pool);
     run.row("uniform", &line, "bound", Figures::of("util", bound).with("min", bound));
     for id in [Binned, BinnedUnrounded] {
-        if let Some(of) = published::uniform(id, size) {
-            let figures =
-                Figures::of("util", of.util_avg).with("min", of.util_min).with("ns", of.ns);
+        if let Some([min, mean, ns]) = published::uniform(id, size) {
+            let figures = Figures::of("util", mean).with("min", min).with("ns", ns);
             run.row("uniform", &line, Published(id), figures);
         }
     }

@@ -1,7 +1,9 @@
 //! Utilization samples and their summary.
 
+use anyhow::{Context, Result};
+
 /// Shares of the pool, in 0..=1. Percentiles are defined as in the published table: 99 % of the
-/// samples are at least p99, so `min ≤ p99 ≤ p90 ≤ p50 ≤ max`.
+/// samples are at least p99, so `min ≤ p99 ≤ p90 ≤ p50`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Utilization {
     /// Smallest sample.
@@ -12,27 +14,26 @@ pub struct Utilization {
     pub p90: f64,
     /// Half of the samples are at least this.
     pub p50: f64,
-    /// Largest sample.
-    pub max: f64,
     /// Mean.
     pub avg: f64,
 }
 
 impl Utilization {
-    /// Summarizes samples in bytes of a pool of `pool` bytes, and sorts them. `None` without
-    /// samples.
-    pub fn of(samples: &mut [u64], pool: u64) -> Option<Self> {
+    /// Summarizes samples in bytes of a pool of `pool` bytes, and sorts them.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn of(samples: &mut [u64], pool: u64) -> Result<Self> {
         samples.sort_unstable();
-        let (&min, &max) = (samples.first()?, samples.last()?);
+        let min = *samples.first().context("the loop ended without a sample")?;
         let share = |bytes: u64| bytes as f64 / pool as f64;
         let reached_by = |percent: usize| share(samples[samples.len() * (100 - percent) / 100]);
         let sum: u128 = samples.iter().map(|&bytes| u128::from(bytes)).sum();
-        Some(Self {
+        Ok(Self {
             min: share(min),
             p99: reached_by(99),
             p90: reached_by(90),
             p50: reached_by(50),
-            max: share(max),
             avg: sum as f64 / samples.len() as f64 / pool as f64,
         })
     }
@@ -58,12 +59,9 @@ mod tests {
     fn percentiles_count_from_the_top() {
         let mut samples: Vec<u64> = (0..1000).rev().collect();
         let util = Utilization::of(&mut samples, 1000).unwrap();
-        assert_eq!(
-            (util.min, util.p99, util.p90, util.p50, util.max),
-            (0.0, 0.01, 0.1, 0.5, 0.999)
-        );
+        assert_eq!((util.min, util.p99, util.p90, util.p50), (0.0, 0.01, 0.1, 0.5));
         assert!((util.avg - 0.4995).abs() < 1e-12);
-        assert_eq!(Utilization::of(&mut [], 1), None);
+        assert!(Utilization::of(&mut [], 1).is_err());
     }
 
     #[test]

@@ -39,9 +39,13 @@ impl ThreadLoop {
     }
 }
 
-/// Returns the million calls per second of all threads together; `None` if there were none.
-pub(crate) fn mops(threads: &[ThreadLoop]) -> Option<f64> {
+/// Returns the million calls per second of all threads together.
+///
+/// # Errors
+/// There were none.
+pub(crate) fn mops(threads: &[ThreadLoop]) -> anyhow::Result<f64> {
     let per_ns: f64 =
         threads.iter().map(|thread| thread.calls as f64 / thread.nanoseconds.max(1.0)).sum();
-    (per_ns > 0.0).then_some(per_ns * 1e3)
+    anyhow::ensure!(per_ns > 0.0, "no call returned in the given time: increase it");
+    Ok(per_ns * 1e3)
 }

@@ -4,12 +4,13 @@
 //! a function of the library, and handles are moved as bytes. The library's contender `null` shows
 //! what that costs.
 
-use std::error::Error;
 use std::ffi::c_void;
 use std::sync::OnceLock;
 
-use crate::bench::contender::{Contender, ContenderId, CreateError, RangeHandle, Space};
+use anyhow::{Result, anyhow, ensure};
 use libloading::Library;
+
+use crate::bench::contender::{Contender, RangeHandle, Space};
 
 /// The functions of a contender. As `struct contender` in `contenders.cpp`.
 #[repr(C)]
@@ -22,7 +23,6 @@ pub(crate) struct Functions {
     pub(crate) allocate:
         unsafe extern "C" fn(space: *mut c_void, size: u64, handle: *mut LoadedHandle) -> bool,
     pub(crate) free: unsafe extern "C" fn(handle: *mut LoadedHandle),
-    pub(crate) offset: unsafe extern "C" fn(handle: *const LoadedHandle) -> u64,
     pub(crate) size: unsafe extern "C" fn(handle: *const LoadedHandle) -> u64,
 }
 
@@ -33,12 +33,12 @@ fn functions() -> &'static Functions {
 }
 
 /// Makes these functions those of the loaded contender, once in a process.
-pub(crate) fn load(functions: Functions) -> Result<(), Box<dyn Error>> {
-    FUNCTIONS.set(functions).map_err(|_| "a contender is loaded already".into())
+pub(crate) fn load(functions: Functions) -> Result<()> {
+    FUNCTIONS.set(functions).map_err(|_| anyhow!("a contender is loaded already"))
 }
 
 /// Returns the contender `name` of a library.
-pub(crate) fn find(library: &str, name: &str) -> Result<Functions, Box<dyn Error>> {
+pub(crate) fn find(library: &str, name: &str) -> Result<Functions> {
     // SAFETY: the library is the one that `cargo xtask` built. Its initializers are those of
     // the C++ runtime and of kvmem.
     let library = unsafe { Library::new(library) }?;
@@ -67,12 +67,6 @@ pub(crate) const HANDLE_WORDS: usize = 5;
 
 impl RangeHandle for LoadedHandle {
     #[inline]
-    fn offset(&self) -> u64 {
-        // SAFETY: `allocate` wrote the handle, and only `drop` frees it.
-        unsafe { (functions().offset)(self) }
-    }
-
-    #[inline]
     fn size(&self) -> u64 {
         // SAFETY: `allocate` wrote the handle, and only `drop` frees it.
         unsafe { (functions().size)(self) }
@@ -88,17 +82,12 @@ impl Drop for LoadedHandle {
 }
 
 impl Contender for Loaded {
-    // Each is a face of the library, or nothing.
-    const ID: ContenderId = ContenderId::Kvmem;
     type Handle = LoadedHandle;
 
-    fn create(space: Space) -> Result<Self, CreateError> {
+    fn create(space: Space) -> Result<Self> {
         // SAFETY: any numbers are valid.
         let created = unsafe { (functions().create)(space.capacity, space.max_live as u64) };
-        if created.is_null() {
-            let reason = "the loaded contender failed".to_owned();
-            return Err(CreateError { contender: Self::ID, capacity: space.capacity, reason });
-        }
+        ensure!(!created.is_null(), "the loaded contender cannot manage {} bytes", space.capacity);
         Ok(Loaded(created))
     }
 

@@ -12,12 +12,13 @@
 mod loaded;
 mod model;
 
-use std::error::Error;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use anyhow::{Result, bail};
+
 use crate::bench::concurrency::{ConcurrencyScenario, rate};
-use crate::bench::contender::ContenderId;
+use crate::bench::contender::{ContenderId, with_contender};
 use crate::bench::loops::counted::CountedLoop;
 
 /// Does what the arguments say; returns the exit status.
@@ -29,37 +30,39 @@ pub fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("count: {error}");
+            eprintln!("count: {error:#}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn measure(arguments: &[String]) -> Result<f64, Box<dyn Error>> {
+fn measure(arguments: &[String]) -> Result<f64> {
     match arguments {
         [which, contender, ops] => {
             let (which, contender): (CountedLoop, ContenderId) =
                 (which.parse()?, contender.parse()?);
-            Ok(which.run(contender, ops.parse()?)?)
+            let ops = ops.parse()?;
+            with_contender!(contender, C => which.run::<C>(ops))
         }
         [which, contender, ops, library] => {
             let which: CountedLoop = which.parse()?;
             load(library, contender)?;
-            Ok(which.run_with::<loaded::Loaded>(ops.parse()?)?)
+            which.run::<loaded::Loaded>(ops.parse()?)
         }
         [scenario, contender, threads, milliseconds, library] => {
             let scenario: ConcurrencyScenario = scenario.parse()?;
             let time = Duration::from_millis(milliseconds.parse()?);
             load(library, contender)?;
-            Ok(rate::<loaded::Loaded>(scenario, threads.parse()?, time)?)
+            rate::<loaded::Loaded>(scenario, threads.parse()?, time)
         }
-        _ => Err("usage: count LOOP CONTENDER OPERATIONS [LIBRARY] | \
-                  count SCENARIO CONTENDER THREADS MILLISECONDS LIBRARY"
-            .into()),
+        _ => bail!(
+            "usage: count LOOP CONTENDER OPERATIONS [LIBRARY] | \
+             count SCENARIO CONTENDER THREADS MILLISECONDS LIBRARY"
+        ),
     }
 }
 
 /// Loads the contender `name` of a library, or the model.
-fn load(library: &str, name: &str) -> Result<(), Box<dyn Error>> {
+fn load(library: &str, name: &str) -> Result<()> {
     loaded::load(if name == model::NAME { model::MODEL } else { loaded::find(library, name)? })
 }

@@ -17,7 +17,7 @@ type Handle = <Binned as Contender>::Handle;
 
 const _: () = assert!(size_of::<Handle>() <= HANDLE_WORDS * 8 && align_of::<Handle>() <= 8);
 
-pub(crate) const MODEL: Functions = Functions { create, destroy, allocate, free, offset, size };
+pub(crate) const MODEL: Functions = Functions { create, destroy, allocate, free, size };
 
 extern "C" fn create(capacity: u64, max_live: u64) -> *mut c_void {
     let space = Space { capacity, max_live: max_live as usize };
@@ -42,11 +42,6 @@ unsafe extern "C" fn allocate(space: *mut c_void, size: u64, handle: *mut Loaded
 unsafe extern "C" fn free(handle: *mut LoadedHandle) {
     // SAFETY: `allocate` wrote the handle, and the caller frees it once.
     unsafe { handle.cast::<Handle>().drop_in_place() };
-}
-
-unsafe extern "C" fn offset(handle: *const LoadedHandle) -> u64 {
-    // SAFETY: `allocate` wrote the handle, which is not yet freed.
-    unsafe { &*handle.cast::<Handle>() }.offset()
 }
 
 unsafe extern "C" fn size(handle: *const LoadedHandle) -> u64 {

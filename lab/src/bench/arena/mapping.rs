@@ -148,27 +148,3 @@ pub(crate) fn touch(pages: Pages, bytes: usize) -> Result<Duration, Errno> {
     drop(mapping);
     Ok(took)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn baselines_populate_what_they_map() {
-        for pages in [Pages::Base, Pages::Thp, Pages::Shared] {
-            assert!(map_populate(pages, 4 << 20).unwrap() > Duration::ZERO);
-            assert!(touch(pages, 4 << 20).unwrap() > Duration::ZERO);
-        }
-    }
-
-    #[test]
-    fn a_reservation_takes_no_memory() {
-        let before = crate::bench::machine::resident_bytes();
-        let mapping = Mapping::reserve(8 << 30).unwrap();
-        let after = crate::bench::machine::resident_bytes();
-        assert_eq!(mapping.len(), 8 << 30);
-        if let (Some(before), Some(after)) = (before, after) {
-            assert!(after < before + (256 << 20), "{} bytes", after - before);
-        }
-    }
-}

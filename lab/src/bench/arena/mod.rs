@@ -19,13 +19,13 @@ mod bump;
 pub mod mapping;
 mod region;
 
-use anyhow::Result;
-use kvmem::arena::ArenaError;
+use anyhow::{Error, Result};
+use rustix::io::Errno;
 
 use self::bump::{Bump, Bumpalo, KvmemArena, MutexArena, PublishedArena};
 pub use self::region::page_size;
 use super::limits;
-use super::suite::{Figures, Run, Stop, Turns, names};
+use super::suite::{Figures, Run, Skip, Turns, names};
 
 /// Sizes of a bump allocation, in bytes.
 const SIZES: [usize; 2] = [64, 4096];
@@ -37,13 +37,11 @@ const MIN_POPULATED: u64 = 64 << 20;
 names! {
     /// Bump arenas by name.
     pub enum BumpId ("arena") {
-        /// The library under test.
         Kvmem = "kvmem",
         /// A model of the published arena that kvmem's descends from.
         PublishedArena = "published-arena",
-        /// A bump pointer behind a mutex.
         Mutex = "mutex",
-        /// The crate `bumpalo`, for one thread.
+        /// The crate of that name, for one thread.
         Bumpalo = "bumpalo",
     }
 }
@@ -140,7 +138,7 @@ pub fn run(run: &mut Run) -> Result<()> {
     }
     run.turns(("map", "1 TiB"), &["kvmem"], Turns::of(page_reps), |_, _| {
         // A limit forbids the mapping; this says nothing about a contender's speed.
-        let (ms, resident) = region::map(MAPPED).map_err(|error| Stop::Skip(error.to_string()))?;
+        let (ms, resident) = region::map(MAPPED).map_err(|error| Skip(error.to_string()))?;
         Ok(Figures::of("ms", ms).with("bytes resident", resident as f64))
     })?;
     pages(run, page_reps)?;
@@ -148,7 +146,7 @@ pub fn run(run: &mut Run) -> Result<()> {
     Ok(())
 }
 
-fn bumped<B: Bump + Sync>(size: usize, ops: u64, threads: u32) -> Result<f64, ArenaMeasureError> {
+fn bumped<B: Bump + Sync>(size: usize, ops: u64, threads: u32) -> Result<f64> {
     if threads == 1 { bump::alone::<B>(size, ops) } else { bump::together::<B>(size, ops, threads) }
 }
 
@@ -190,9 +188,9 @@ fn pages(run: &mut Run, reps: u32) -> Result<()> {
                 PopulateId::Touch => mapping::touch(pages, size)?.as_secs_f64(),
             })
         };
-        let skip = |error: ArenaMeasureError| match error {
-            ArenaMeasureError::System(_) => Stop::Skip(error.to_string()),
-            error => error.into(),
+        let skip = |error: Error| match error.downcast::<Errno>() {
+            Ok(errno) => Skip(format!("cannot map or populate memory: {errno}")).into(),
+            Err(error) => error,
         };
         run.turns(("populate", &line), &PopulateId::ALL, Turns::of(reps), |id, _| {
             // Creating hugepages for a memory file after a turn that used base pages would also pay
@@ -239,31 +237,4 @@ fn goals(run: &mut Run) {
     run.at_most("map: ms for 1 TiB, untouched", 5.0, run.values("map", "kvmem", "ms", all));
     let resident = run.values("map", "kvmem", "bytes resident", all);
     run.at_most("map: bytes resident after 1 TiB", ((1 << 20) - 1) as f64, resident);
-}
-
-/// The error of one measurement.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ArenaMeasureError {
-    #[error("the system could not map or populate memory: {0}")]
-    System(#[from] rustix::io::Errno),
-    #[error("{0}")]
-    Library(String),
-    #[error("cannot allocate a chunk of {capacity} bytes from the system's allocator")]
-    NoChunk { capacity: usize },
-    #[error("{ops} allocations of {size} bytes exceed the address space")]
-    TooLarge { size: usize, ops: u64 },
-    #[error("only {served} of {ops} allocations succeeded in an arena with space for all")]
-    Failed { served: u64, ops: u64 },
-    #[error("{served} of {ops} allocations succeeded in a full arena")]
-    Served { served: u64, ops: u64 },
-    #[error("cannot open /dev/null: {0}")]
-    Sink(String),
-    #[error(transparent)]
-    Team(#[from] crate::bench::team::TeamError),
-}
-
-impl From<ArenaError> for ArenaMeasureError {
-    fn from(error: ArenaError) -> Self {
-        Self::Library(error.to_string())
-    }
 }

@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
+use anyhow::{Result, ensure};
 use kvmem::arena::{Backing, Ladder, PageSize, Populate, Region, RegionBuilder};
 
-use super::{ArenaMeasureError, Pages};
+use super::Pages;
 use crate::bench::machine::resident_bytes;
 
 /// Converts to the library's page size.
@@ -29,7 +30,7 @@ fn builder(pages: Pages, bytes: usize) -> RegionBuilder {
 
 /// Maps `bytes` and leaves them untouched; returns milliseconds and the growth of the process's
 /// resident bytes.
-pub(super) fn map(bytes: usize) -> Result<(f64, u64), ArenaMeasureError> {
+pub(super) fn map(bytes: usize) -> Result<(f64, u64)> {
     let before = resident_bytes().unwrap_or(0);
     let start = Instant::now();
     let region = builder(Pages::Thp, bytes).populate(Populate::None).map()?;
@@ -41,11 +42,7 @@ pub(super) fn map(bytes: usize) -> Result<(f64, u64), ArenaMeasureError> {
 
 /// Maps `bytes` and populates them with `threads` threads, or with as many as the library chooses.
 /// Returns the seconds until the region and its receipt exist.
-pub(super) fn populate(
-    pages: Pages,
-    bytes: usize,
-    threads: Option<usize>,
-) -> Result<f64, ArenaMeasureError> {
+pub(super) fn populate(pages: Pages, bytes: usize, threads: Option<usize>) -> Result<f64> {
     let workers = threads.map_or(Populate::Auto, Populate::threads);
     let start = Instant::now();
     let region = builder(pages, bytes).populate(workers).map()?;
@@ -53,15 +50,13 @@ pub(super) fn populate(
     let receipt = region.receipt();
     let error: u64 = receipt.ranges.iter().map(|range| range.resident_error_bytes).sum();
     let resident = receipt.resident_bytes();
-    if resident + error < bytes as u64 {
-        let why = format!("only {resident} of {bytes} bytes became resident");
-        return Err(ArenaMeasureError::Library(why));
-    }
+    let all = resident + error >= bytes as u64;
+    ensure!(all, "only {resident} of {bytes} bytes became resident");
     Ok(took.as_secs_f64())
 }
 
 /// Returns the seconds in which the pages of a resident region of `bytes` are returned.
-pub(super) fn discard(pages: Pages, bytes: usize) -> Result<f64, ArenaMeasureError> {
+pub(super) fn discard(pages: Pages, bytes: usize) -> Result<f64> {
     let region = builder(pages, bytes).populate(Populate::Auto).map()?;
     let start = Instant::now();
     region.discard(0..bytes)?;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::hint::black_box;
 use std::sync::Arc;
 
+use anyhow::{Context, Result};
 use kvmem::cache::Eviction;
 use kvmem::cache::KvCache;
 use kvmem::pool::Pool;
@@ -12,7 +13,7 @@ use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use tempfile::TempDir;
 
-use super::{CacheContenderId, CacheMeasureError, KEYS, VALUE_BYTES};
+use super::{CacheContenderId, KEYS, VALUE_BYTES};
 
 /// Bytes of the file of a tier.
 const TIER_BYTES: u64 = 16 << 20;
@@ -28,10 +29,10 @@ pub(super) trait LookUp: Sync {
 /// A table that can be changed and evicts values itself.
 pub(super) trait Insert: LookUp + Sized {
     /// Creates an empty table.
-    fn create(id: CacheContenderId) -> Result<Self, CacheMeasureError>;
+    fn create(id: CacheContenderId) -> Result<Self>;
 
     /// Inserts a value of [`VALUE_BYTES`] bytes.
-    fn insert(&self, key: u64) -> Result<(), CacheMeasureError>;
+    fn insert(&self, key: u64) -> Result<()>;
 }
 
 impl LookUp for KvCache<u64> {
@@ -42,7 +43,7 @@ impl LookUp for KvCache<u64> {
 }
 
 impl Insert for KvCache<u64> {
-    fn create(id: CacheContenderId) -> Result<Self, CacheMeasureError> {
+    fn create(id: CacheContenderId) -> Result<Self> {
         let eviction =
             if id == CacheContenderId::KvmemScan { Eviction::ScanResistant } else { Eviction::Lru };
         // Twice the size: threads also write values and keep released ones for a moment.
@@ -51,7 +52,7 @@ impl Insert for KvCache<u64> {
     }
 
     #[inline]
-    fn insert(&self, key: u64) -> Result<(), CacheMeasureError> {
+    fn insert(&self, key: u64) -> Result<()> {
         Ok(self.insert_filled(key, VALUE_BYTES, |bytes| bytes.fill(key as u8))?)
     }
 }
@@ -71,19 +72,18 @@ impl LookUp for TieredCache {
 }
 
 impl Insert for TieredCache {
-    fn create(_: CacheContenderId) -> Result<Self, CacheMeasureError> {
-        let failed = |what: &dyn std::fmt::Display| CacheMeasureError::Tier(what.to_string());
-        let folder = TempDir::with_prefix("kvmem-bench-").map_err(|it| failed(&it))?;
+    fn create(_: CacheContenderId) -> Result<Self> {
+        let folder = TempDir::with_prefix("kvmem-bench-")?;
         let options = DiskTierOptions { bytes: Some(TIER_BYTES), ..DiskTierOptions::default() };
-        let (tier, _) =
-            DiskTier::open(folder.path().join("tier"), &options).map_err(|error| failed(&error))?;
+        let (tier, _) = DiskTier::open(folder.path().join("tier"), &options)
+            .context("a disk tier in the folder for temporary files")?;
         let pool = Pool::builder(2 * KEYS as usize * VALUE_BYTES).build()?;
         let cache = KvCache::builder(&pool).lower_tier(Arc::new(tier)).max_blocks(KEYS).build()?;
         Ok(TieredCache { cache, _folder: folder })
     }
 
     #[inline]
-    fn insert(&self, key: u64) -> Result<(), CacheMeasureError> {
+    fn insert(&self, key: u64) -> Result<()> {
         Insert::insert(&self.cache, key)
     }
 }
@@ -99,13 +99,13 @@ impl LookUp for QuickTable {
 }
 
 impl Insert for QuickTable {
-    fn create(_: CacheContenderId) -> Result<Self, CacheMeasureError> {
+    fn create(_: CacheContenderId) -> Result<Self> {
         let lifecycle = DefaultLifecycle::default();
         Ok(Cache::with(KEYS as usize, KEYS, UnitWeighter, Hasher::default(), lifecycle))
     }
 
     #[inline]
-    fn insert(&self, key: u64) -> Result<(), CacheMeasureError> {
+    fn insert(&self, key: u64) -> Result<()> {
         Cache::insert(self, key, Arc::new([key as u8; VALUE_BYTES]));
         Ok(())
     }

@@ -3,13 +3,14 @@
 use std::hint::black_box;
 use std::time::Duration;
 
+use anyhow::{Result, bail, ensure};
 use kvmem::cache::KvCache;
 use kvmem::pool::Pool;
 use kvmem::slab::ExtentCache;
 
 use super::contender::{FloorTable, Insert, LookUp, QuickTable, TieredCache};
 use super::pairs::{BlockSource, NoBlocks};
-use super::{CacheContenderId, CacheMeasureError, CacheScenario, KEYS};
+use super::{CacheContenderId, CacheScenario, KEYS};
 use crate::bench::suite::SMALLEST;
 use crate::bench::team;
 use crate::bench::thread_loop::{ThreadLoop, mops};
@@ -31,10 +32,10 @@ pub(super) struct CacheTask {
 }
 
 /// Measures `task` once; returns the million calls per second of all threads.
-pub(super) fn measure(task: &CacheTask) -> Result<f64, CacheMeasureError> {
+pub(super) fn measure(task: &CacheTask) -> Result<f64> {
     match task.contender {
         CacheContenderId::Kvmem | CacheContenderId::KvmemScan => cached::<KvCache<u64>>(task),
-        CacheContenderId::KvmemTier => above_a_tier(task),
+        CacheContenderId::KvmemTier => cached::<TieredCache>(task),
         CacheContenderId::QuickCache => cached::<QuickTable>(task),
         CacheContenderId::Floor => looked_up(task, &FloorTable::filled()),
         CacheContenderId::Pool => paired::<Pool>(task),
@@ -44,7 +45,7 @@ pub(super) fn measure(task: &CacheTask) -> Result<f64, CacheMeasureError> {
 }
 
 /// Measures a scenario of keyed blocks with a table that supports all of them.
-fn cached<C: Insert>(task: &CacheTask) -> Result<f64, CacheMeasureError> {
+fn cached<C: Insert>(task: &CacheTask) -> Result<f64> {
     let cache = C::create(task.contender)?;
     for key in 0..KEYS {
         cache.insert(key)?;
@@ -63,48 +64,37 @@ fn cached<C: Insert>(task: &CacheTask) -> Result<f64, CacheMeasureError> {
     })
 }
 
-/// Measures hits of a cache above a tier.
-fn above_a_tier(task: &CacheTask) -> Result<f64, CacheMeasureError> {
-    if task.scenario != CacheScenario::GetHit {
-        return Err(CacheMeasureError::Unsupported);
-    }
-    cached::<TieredCache>(task)
-}
-
 /// Measures a scenario of look-ups.
-fn looked_up(task: &CacheTask, table: &impl LookUp) -> Result<f64, CacheMeasureError> {
+fn looked_up(task: &CacheTask, table: &impl LookUp) -> Result<f64> {
     // A contender may hold slightly fewer than its limit.
     let held: Vec<u64> = (0..KEYS).filter(|&key| table.get(key)).collect();
-    if (held.len() as u64) < KEYS * 9 / 10 {
-        return Err(CacheMeasureError::Lost { held: held.len() as u64 });
-    }
+    let lost = KEYS - held.len() as u64;
+    ensure!(lost <= KEYS / 10, "{lost} of {KEYS} inserted values are not found");
     match task.scenario {
         CacheScenario::GetHit => rate(task, |index| {
             let mut random = random(index);
             let held = &held;
             move || {
                 let key = held[((random() * held.len() as u64) >> 31) as usize];
-                if table.get(key) { Ok(()) } else { Err(CacheMeasureError::Wrong { key }) }
+                ensure!(table.get(key), "key {key} was inserted, and is not found");
+                Ok(())
             }
         }),
         CacheScenario::GetMiss => rate(task, |index| {
             let mut random = random(index);
             move || {
                 let key = FRESH_KEYS + random();
-                if table.get(key) { Err(CacheMeasureError::Wrong { key }) } else { Ok(()) }
+                ensure!(!table.get(key), "key {key} was never inserted, and is found");
+                Ok(())
             }
         }),
-        CacheScenario::InsertEvict | CacheScenario::BlockPair => {
-            Err(CacheMeasureError::Unsupported)
-        }
+        CacheScenario::InsertEvict | CacheScenario::BlockPair => bail!("no look-ups: {task:?}"),
     }
 }
 
 /// Measures the scenario of blocks.
-fn paired<C: BlockSource>(task: &CacheTask) -> Result<f64, CacheMeasureError> {
-    if task.scenario != CacheScenario::BlockPair {
-        return Err(CacheMeasureError::Unsupported);
-    }
+fn paired<C: BlockSource>(task: &CacheTask) -> Result<f64> {
+    ensure!(task.scenario == CacheScenario::BlockPair, "no keys: {task:?}");
     let blocks = C::create()?;
     rate(task, |_| {
         || {
@@ -124,15 +114,14 @@ fn random(index: usize) -> impl FnMut() -> u64 {
 }
 
 /// Returns the million calls per second of all threads; `caller` creates the call of each thread.
-fn rate<F: FnMut() -> Result<(), CacheMeasureError>>(
+fn rate<F: FnMut() -> Result<()>>(
     task: &CacheTask,
     caller: impl Fn(usize) -> F + Sync,
-) -> Result<f64, CacheMeasureError> {
+) -> Result<f64> {
     let work = |member: &team::Member<'_>| {
         let mut call = caller(member.index);
         ThreadLoop::run(member, WARM, |_| (0..CALLS).try_for_each(|_| call()).map(|()| CALLS))
     };
     let result = team::run(task.threads, task.time, work, || ())?;
-    let loops = result.threads.into_iter().collect::<Result<Vec<_>, _>>()?;
-    mops(&loops).ok_or(CacheMeasureError::NothingDone)
+    mops(&result.threads.into_iter().collect::<Result<Vec<_>>>()?)
 }

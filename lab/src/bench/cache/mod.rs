@@ -27,9 +27,6 @@ mod pairs;
 use std::time::Duration;
 
 use anyhow::Result;
-use kvmem::cache::{KvCacheError, KvCacheSetupError};
-use kvmem::pool::PoolError;
-use kvmem::slab::ExtentSetupError;
 
 use self::measure::{CacheTask, measure};
 use super::machine::Machine;
@@ -95,63 +92,12 @@ fn goals(run: &mut Run) {
     run.at_most("block-pair: ns of a pool more than of its extents", 10.0, figure(more));
 }
 
-/// The error of one measurement.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum CacheMeasureError {
-    /// The pool could not be created.
-    #[error(transparent)]
-    Pool(#[from] PoolError),
-    /// The cache could not be created.
-    #[error(transparent)]
-    Setup(#[from] KvCacheSetupError),
-    /// The disk tier could not be made.
-    #[error("cannot make a disk tier in the folder for temporary files: {0}")]
-    Tier(String),
-    /// The node could not be made, or a call of it failed.
-    #[error("the node: {0}")]
-    Node(String),
-    /// A value could not be inserted.
-    #[error(transparent)]
-    Insert(#[from] KvCacheError),
-    /// A table holds too few of the inserted values.
-    #[error("only {held} of {KEYS} inserted values are held")]
-    Lost {
-        /// Values held.
-        held: u64,
-    },
-    /// A cached key was not found, or a key that was never inserted was.
-    #[error("the look-up of key {key} had the wrong result")]
-    Wrong {
-        /// The key.
-        key: u64,
-    },
-    /// The space could not be created.
-    #[error(transparent)]
-    Space(#[from] ExtentSetupError),
-    /// A block could not be allocated although nearly all is free.
-    #[error("cannot allocate a block of {BLOCK_BYTES} bytes in a nearly empty pool")]
-    Failed,
-    /// The contender does not support the scenario.
-    #[error("the contender does not support the scenario")]
-    Unsupported,
-    /// No call returned in time.
-    #[error("no call returned in the given time: increase it")]
-    NothingDone,
-    /// The threads of the loop failed.
-    #[error(transparent)]
-    Team(#[from] crate::bench::team::TeamError),
-}
-
 names! {
     /// The scenarios by name.
     pub enum CacheScenario ("scenario") {
-        /// A cached key is looked up, and its value released.
         GetHit = "get-hit",
-        /// A key that is not cached is looked up.
         GetMiss = "get-miss",
-        /// A new key is inserted, and another value evicted.
         InsertEvict = "insert-evict",
-        /// A block of a hot size is allocated and dropped.
         BlockPair = "block-pair",
     }
 }
@@ -159,21 +105,14 @@ names! {
 names! {
     /// The contenders by name.
     pub enum CacheContenderId ("contender") {
-        /// The library under test, with LRU.
         Kvmem = "kvmem",
-        /// The library under test, with its scan-resistant policy.
         KvmemScan = "kvmem-scan",
-        /// The library under test, above a disk tier.
         KvmemTier = "kvmem-tier",
-        /// The concurrent cache of `quick_cache`, over the heap.
         QuickCache = "quick-cache",
-        /// An immutable table, for look-ups only.
         Floor = "floor",
-        /// Blocks of a pool of the library under test.
         Pool = "pool",
         /// The ranges from which a pool takes its blocks.
         Extents = "extents",
-        /// No allocator: the loop alone.
         Null = "null",
     }
 }

@@ -3,10 +3,17 @@
 
 use std::time::{Duration, Instant};
 
-use super::contender::{SharedAllocator, SharedVisitor, visit};
+use anyhow::{Context, Result};
+use kvmem::offset::OffsetAllocator;
+use kvmem::slab::ExtentCache;
+
+use super::contender::{MutexAllocator, NoAllocator};
 use super::scenario::{ScenarioState, Timed};
-use super::{ConcurrencyContenderId, ConcurrencyMeasureError, ConcurrencyScenario};
-use crate::bench::suite::SMALLEST;
+use super::{ConcurrencyContenderId, ConcurrencyScenario};
+use crate::bench::contender::Contender;
+use crate::bench::contender::binned::Binned;
+use crate::bench::contender::kvmem::Sharded;
+use crate::bench::suite::{Figures, SMALLEST};
 use crate::bench::team::{self, Member};
 use crate::bench::thread_loop::{ThreadLoop, mops};
 
@@ -17,89 +24,71 @@ const WARM_STEPS: u32 = if SMALLEST { 2 * STEPS } else { 1000 };
 /// The number of latest times that a thread keeps.
 const KEPT: usize = 1 << 15;
 
-/// The result of one measurement.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct ConcurrencySample {
-    /// Million calls per second, all threads together.
-    pub(super) mops: f64,
-    /// Half of the calls took at most this long.
-    pub(super) p50_ns: f64,
-    /// 99 % of the calls took at most this long.
-    pub(super) p99_ns: f64,
-}
-
 /// Measures a scenario once: `time` for the rate, and half as long again for single calls.
 pub(super) fn measure(
     scenario: ConcurrencyScenario,
     contender: ConcurrencyContenderId,
     threads: u32,
     time: Duration,
-) -> Result<ConcurrencySample, ConcurrencyMeasureError> {
-    struct ContenderRun(ConcurrencyScenario, u32, Duration);
-    impl SharedVisitor for ContenderRun {
-        type Output = Result<ConcurrencySample, ConcurrencyMeasureError>;
-        fn visit<C: SharedAllocator>(self) -> Self::Output {
-            with::<C>(self.0, self.1, self.2)
-        }
-    }
-    visit(contender, ContenderRun(scenario, threads, time))
+) -> Result<Figures> {
+    use ConcurrencyContenderId::{Binned as Model, Kvmem, KvmemCached, KvmemShards, Mutex, Null};
+    let with = match contender {
+        Kvmem => with::<OffsetAllocator>,
+        KvmemCached => with::<ExtentCache>,
+        Model => with::<Binned>,
+        Mutex => with::<MutexAllocator>,
+        Null => with::<NoAllocator>,
+        KvmemShards => with::<Sharded<8>>,
+    };
+    with(scenario, threads, time)
 }
 
-fn with<C: SharedAllocator>(
+fn with<C: Contender<Handle: Send> + Sync>(
     scenario: ConcurrencyScenario,
     threads: u32,
     time: Duration,
-) -> Result<ConcurrencySample, ConcurrencyMeasureError> {
+) -> Result<Figures> {
     let mops = rate::<C>(scenario, threads, time)?;
     let scene = ScenarioState::<C>::new(scenario, threads)?;
-    let timed = team::run(
-        threads,
-        time / 2,
-        |member| {
-            let mut watch = CallTimer::new();
-            work(&scene, member, &mut watch).map(|_| watch.times)
-        },
-        || (),
-    );
-    let times = all(timed?.threads)?;
-    let mut times: Vec<u32> = times.into_iter().flatten().collect();
+    let timed = |member: &Member<'_>| {
+        let mut watch = CallTimer::new();
+        work(&scene, member, &mut watch).map(|_| watch.times)
+    };
+    let timed = team::run(threads, time / 2, timed, || ())?.threads;
+    let mut times = timed.into_iter().collect::<Result<Vec<_>>>()?.concat();
     times.sort_unstable();
     let at = |percent: usize| {
-        times.get((times.len() * percent / 100).min(times.len().saturating_sub(1)))
+        let at = (times.len() * percent / 100).min(times.len().saturating_sub(1));
+        times.get(at).copied().map(f64::from).context("no call returned in the given time")
     };
-    let (Some(&p50), Some(&p99)) = (at(50), at(99)) else {
-        return Err(ConcurrencyMeasureError::NothingDone);
-    };
-    Ok(ConcurrencySample { mops, p50_ns: f64::from(p50), p99_ns: f64::from(p99) })
+    Ok(Figures::of("M/s", mops).with("p50", at(50)?).with("p99", at(99)?))
 }
 
-/// Returns the million calls per second of all threads together.
-pub(super) fn rate<C: SharedAllocator>(
+/// Returns the rate of an allocator in a scenario: million calls per second of all threads
+/// together, measured for `time`.
+///
+/// # Errors
+/// The allocator cannot be measured.
+pub fn rate<C: Contender<Handle: Send> + Sync>(
     scenario: ConcurrencyScenario,
     threads: u32,
     time: Duration,
-) -> Result<f64, ConcurrencyMeasureError> {
+) -> Result<f64> {
     let scene = ScenarioState::<C>::new(scenario, threads)?;
-    let rate = team::run(threads, time, |member| work(&scene, member, &mut ()), || ());
-    mops(&all(rate?.threads)?).ok_or(ConcurrencyMeasureError::NothingDone)
+    let rate = team::run(threads, time, |member| work(&scene, member, &mut ()), || ())?;
+    mops(&rate.threads.into_iter().collect::<Result<Vec<_>>>()?)
 }
 
-fn all<T>(
-    threads: Vec<Result<T, ConcurrencyMeasureError>>,
-) -> Result<Vec<T>, ConcurrencyMeasureError> {
-    threads.into_iter().collect()
-}
-
-fn work<C: SharedAllocator>(
+fn work<C: Contender>(
     scene: &ScenarioState<C>,
     member: &Member<'_>,
     timed: &mut impl Timed,
-) -> Result<ThreadLoop, ConcurrencyMeasureError> {
+) -> Result<ThreadLoop> {
     let mut worker = scene.worker(member.index);
     ThreadLoop::run(member, WARM_STEPS / STEPS, |clock_runs| {
         let step = |_| if clock_runs { worker.step(timed) } else { worker.step(&mut ()) };
         let calls = (0..STEPS).map(step).sum();
-        worker.error.take().map_or(Ok(calls), Err)
+        worker.error.take().map_or(Ok(calls), |error| Err(error.into()))
     })
 }
 

@@ -28,10 +28,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use self::measure::{ConcurrencySample, measure};
-use super::contender::Contender;
+use self::measure::measure;
+pub use self::measure::rate;
 use super::machine::Machine;
-use super::suite::{Figures, Run, Turns, names};
+use super::suite::{Run, Turns, names};
 
 use ConcurrencyContenderId::{Binned, KvmemCached};
 
@@ -55,9 +55,7 @@ pub fn run(run: &mut Run) -> Result<()> {
         for threads in THREADS {
             let line = format!("{threads} thread(s)");
             run.turns((name, &line), able, Turns::of(reps), |contender, _| {
-                let found = measure(scenario, contender, threads, time)?;
-                let ConcurrencySample { mops, p50_ns, p99_ns } = found;
-                Ok(Figures::of("M/s", mops).with("p50", p50_ns).with("p99", p99_ns))
+                measure(scenario, contender, threads, time)
             })?;
         }
     }
@@ -107,45 +105,6 @@ fn over_one_thread(run: &Run, table: &str, lines: impl Fn(&str) -> bool) -> Vec<
     let one = one.first().map_or(f64::INFINITY, |(rate, _)| *rate);
     let all = run.values(table, KvmemCached, "M/s", lines).into_iter();
     all.map(|(rate, line)| (rate / one, line)).collect()
-}
-
-/// Returns the rate of an allocator of the caller in a scenario: million calls per second of all
-/// threads together, measured for `time`.
-///
-/// # Errors
-/// [`ConcurrencyMeasureError`] when the allocator cannot be measured.
-pub fn rate<C: Contender<Handle: Send> + Sync>(
-    scenario: ConcurrencyScenario,
-    threads: u32,
-    time: Duration,
-) -> Result<f64, ConcurrencyMeasureError> {
-    measure::rate::<contender::Unchanged<C>>(scenario, threads, time)
-}
-
-/// The error of one measurement.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConcurrencyMeasureError {
-    /// The contender cannot manage the space.
-    #[error(transparent)]
-    Create(#[from] crate::bench::contender::CreateError),
-    /// A request for more than the free bytes succeeded.
-    #[error("a request for {size} bytes succeeded although fewer are free")]
-    Served {
-        /// Bytes of the request.
-        size: u64,
-    },
-    /// A request failed in a nearly empty space.
-    #[error("a request for {size} bytes failed in a nearly empty space")]
-    Failed {
-        /// Bytes of the request.
-        size: u64,
-    },
-    /// No call returned in time.
-    #[error("no call returned in the given time: increase it")]
-    NothingDone,
-    /// The threads of the loop failed.
-    #[error(transparent)]
-    Team(#[from] crate::bench::team::TeamError),
 }
 
 names! {

@@ -8,7 +8,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
+use anyhow::Result;
+
+use super::{Contender, RangeHandle, Space};
 
 /// The free ranges of a space.
 #[derive(Default)]
@@ -76,10 +78,6 @@ pub struct BestFitHandle {
 }
 
 impl RangeHandle for BestFitHandle {
-    fn offset(&self) -> u64 {
-        self.offset
-    }
-
     fn size(&self) -> u64 {
         self.size
     }
@@ -92,14 +90,11 @@ impl Drop for BestFitHandle {
 }
 
 impl Contender for BestFit {
-    const ID: ContenderId = ContenderId::BestFit;
     type Handle = BestFitHandle;
 
-    fn create(space: Space) -> Result<Self, CreateError> {
+    fn create(space: Space) -> Result<Self> {
         let mut holes = Holes::default();
-        if space.capacity > 0 {
-            holes.insert(0, space.capacity);
-        }
+        holes.insert(0, space.capacity);
         Ok(Self(Arc::new(Mutex::new(holes))))
     }
 

@@ -6,9 +6,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use anyhow::{Result, ensure};
 use offset_allocator::{Allocation, Allocator};
 
-use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
+use super::{Contender, RangeHandle, Space};
 
 /// The size of its largest bin.
 const MAX_CAPACITY: u64 = 15 << 28;
@@ -31,11 +32,6 @@ pub struct CrateHandle {
 
 impl RangeHandle for CrateHandle {
     #[inline]
-    fn offset(&self) -> u64 {
-        u64::from(self.allocation.offset)
-    }
-
-    #[inline]
     fn size(&self) -> u64 {
         u64::from(self.size)
     }
@@ -48,21 +44,16 @@ impl Drop for CrateHandle {
 }
 
 impl Contender for CrateAllocator {
-    const ID: ContenderId = ContenderId::OffsetAllocator;
     type Handle = CrateHandle;
 
-    fn create(space: Space) -> Result<Self, CreateError> {
-        let error = |reason: &str| CreateError {
-            contender: Self::ID,
-            capacity: space.capacity,
-            reason: reason.into(),
-        };
-        if space.capacity == 0 || space.capacity > MAX_CAPACITY {
-            return Err(error("the capacity must be from 1 byte to 3.75 GiB, its largest bin"));
-        }
-        let max_nodes = u32::try_from(space.max_live.saturating_mul(2).saturating_add(2))
-            .map_err(|_| error("node indices are 32 bits wide"))?;
-        Ok(Self(Arc::new(Mutex::new(Allocator::with_max_allocs(space.capacity as u32, max_nodes)))))
+    fn create(space: Space) -> Result<Self> {
+        let capacity = space.capacity;
+        ensure!(
+            (1..=MAX_CAPACITY).contains(&capacity),
+            "the space has {capacity} bytes: use 1 byte to 3.75 GiB, the crate's largest bin"
+        );
+        let max_nodes = u32::try_from(space.max_live.saturating_mul(2).saturating_add(2))?;
+        Ok(Self(Arc::new(Mutex::new(Allocator::with_max_allocs(capacity as u32, max_nodes)))))
     }
 
     #[inline]

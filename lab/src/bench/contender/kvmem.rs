@@ -7,16 +7,13 @@
 use kvmem::offset::{Allocation, OffsetAllocator, ShardedAllocator};
 use kvmem::slab::{Extent, ExtentCache};
 
-use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
+use anyhow::Result;
+
+use super::{Contender, RangeHandle, Space};
 
 macro_rules! contender {
-    ($allocator:ident, $handle:ident, $id:expr) => {
+    ($allocator:ident, $handle:ident) => {
         impl RangeHandle for $handle {
-            #[inline]
-            fn offset(&self) -> u64 {
-                self.offset()
-            }
-
             #[inline]
             fn size(&self) -> u64 {
                 self.len()
@@ -24,15 +21,10 @@ macro_rules! contender {
         }
 
         impl Contender for $allocator {
-            const ID: ContenderId = $id;
             type Handle = $handle;
 
-            fn create(space: Space) -> Result<Self, CreateError> {
-                Self::new(space.capacity).map_err(|error| CreateError {
-                    contender: <Self as Contender>::ID,
-                    capacity: space.capacity,
-                    reason: error.to_string(),
-                })
+            fn create(space: Space) -> Result<Self> {
+                Ok(Self::new(space.capacity)?)
             }
 
             #[inline]
@@ -51,26 +43,17 @@ macro_rules! contender {
     };
 }
 
-contender!(OffsetAllocator, Allocation, ContenderId::Kvmem);
-contender!(ExtentCache, Extent, ContenderId::KvmemCached);
+contender!(OffsetAllocator, Allocation);
+contender!(ExtentCache, Extent);
 
 /// A space with `SHARDS` shards, in the rows that tell what shards cost.
 pub struct Sharded<const SHARDS: u32>(ShardedAllocator);
 
 impl<const SHARDS: u32> Contender for Sharded<SHARDS> {
-    const ID: ContenderId = ContenderId::Kvmem;
     type Handle = Allocation;
 
-    fn create(space: Space) -> Result<Self, CreateError> {
-        let space =
-            OffsetAllocator::builder(space.capacity).shards(SHARDS).build().map_err(|error| {
-                CreateError {
-                    contender: Self::ID,
-                    capacity: space.capacity,
-                    reason: error.to_string(),
-                }
-            });
-        space.map(Self)
+    fn create(space: Space) -> Result<Self> {
+        Ok(Self(OffsetAllocator::builder(space.capacity).shards(SHARDS).build()?))
     }
 
     #[inline]

@@ -20,12 +20,12 @@ pub mod crates_io;
 pub mod kvmem;
 pub mod null;
 
+use anyhow::Result;
+
 use crate::bench::suite::names;
 
 /// A live range of a contender's space. Dropping it frees the range.
 pub trait RangeHandle {
-    /// Returns the first byte of the range.
-    fn offset(&self) -> u64;
     /// Returns the requested length of the range in bytes.
     fn size(&self) -> u64;
 }
@@ -48,27 +48,13 @@ impl Space {
     }
 }
 
-/// The error of a contender that cannot manage a space.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{contender} cannot manage {capacity} bytes: {reason}")]
-pub struct CreateError {
-    /// The contender.
-    pub contender: ContenderId,
-    /// The requested capacity.
-    pub capacity: u64,
-    /// The limit that the space exceeds.
-    pub reason: String,
-}
-
 /// An allocator of ranges under measurement.
 pub trait Contender: Sized {
-    /// Its name in reports.
-    const ID: ContenderId;
     /// A live range.
     type Handle: RangeHandle;
 
     /// Creates an empty allocator over `space`.
-    fn create(space: Space) -> Result<Self, CreateError>;
+    fn create(space: Space) -> Result<Self>;
 
     /// Allocates a range of `size` bytes; `None` if no free range is long enough.
     fn allocate(&self, size: u64) -> Option<Self::Handle>;
@@ -105,25 +91,26 @@ names! {
     }
 }
 
-impl ContenderId {
-    /// Calls `visitor` with the type that the name stands for.
-    pub fn visit<V: Visitor>(self, visitor: V) -> V::Output {
-        match self {
-            Self::Kvmem => visitor.visit::<::kvmem::offset::OffsetAllocator>(),
-            Self::KvmemCached => visitor.visit::<::kvmem::slab::ExtentCache>(),
-            Self::Binned => visitor.visit::<binned::Binned>(),
-            Self::BinnedUnrounded => visitor.visit::<binned::BinnedUnrounded>(),
-            Self::OffsetAllocator => visitor.visit::<crates_io::CrateAllocator>(),
-            Self::BestFit => visitor.visit::<best_fit::BestFit>(),
-            Self::Null => visitor.visit::<null::Null>(),
+/// Evaluates an expression with the type that a [`ContenderId`] stands for: it is compiled once for
+/// each contender.
+macro_rules! with_contender {
+    ($id:expr, $type:ident => $body:expr) => {
+        $crate::bench::contender::with_contender!(@ $id, $type => $body;
+            Kvmem: ::kvmem::offset::OffsetAllocator, KvmemCached: ::kvmem::slab::ExtentCache,
+            Binned: $crate::bench::contender::binned::Binned,
+            BinnedUnrounded: $crate::bench::contender::binned::BinnedUnrounded,
+            OffsetAllocator: $crate::bench::contender::crates_io::CrateAllocator,
+            BestFit: $crate::bench::contender::best_fit::BestFit,
+            Null: $crate::bench::contender::null::Null)
+    };
+    (@ $id:expr, $type:ident => $body:expr; $($name:ident: $contender:ty),+) => {
+        match $id {
+            $($crate::bench::contender::ContenderId::$name => {
+                type $type = $contender;
+                $body
+            })+
         }
-    }
+    };
 }
 
-/// Code that is compiled once for each contender and selected by name: see [`ContenderId::visit`].
-pub trait Visitor {
-    /// The result.
-    type Output;
-    /// Runs with the contender `C`.
-    fn visit<C: Contender>(self) -> Self::Output;
-}
+pub(crate) use with_contender;

@@ -13,7 +13,9 @@
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
+use anyhow::{Result, ensure};
+
+use super::{Contender, RangeHandle, Space};
 
 /// The number of `null` allocators that can exist at once.
 const SLOTS: usize = 64;
@@ -31,7 +33,7 @@ pub struct Null {
 /// A counted range: 20 bytes.
 pub struct NullHandle {
     /// Low and high halves, which align the handle to four bytes.
-    offset: [u32; 2],
+    _offset: [u32; 2],
     size: [u32; 2],
     slot: u32,
 }
@@ -43,20 +45,10 @@ fn split(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }
 
-#[inline]
-fn join([low, high]: [u32; 2]) -> u64 {
-    u64::from(low) | u64::from(high) << 32
-}
-
 impl RangeHandle for NullHandle {
     #[inline]
-    fn offset(&self) -> u64 {
-        join(self.offset)
-    }
-
-    #[inline]
     fn size(&self) -> u64 {
-        join(self.size)
+        u64::from(self.size[0]) | u64::from(self.size[1]) << 32
     }
 }
 
@@ -69,16 +61,12 @@ impl Drop for NullHandle {
 }
 
 impl Contender for Null {
-    const ID: ContenderId = ContenderId::Null;
     type Handle = NullHandle;
 
-    fn create(space: Space) -> Result<Self, CreateError> {
+    fn create(space: Space) -> Result<Self> {
         let mut used = USED_SLOTS.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = used.trailing_ones();
-        if slot as usize >= SLOTS {
-            let reason = format!("at most {SLOTS} exist at once");
-            return Err(CreateError { contender: Self::ID, capacity: space.capacity, reason });
-        }
+        ensure!((slot as usize) < SLOTS, "at most {SLOTS} exist at once");
         *used |= 1 << slot;
         LIVE_BYTES[slot as usize].store(0, Relaxed);
         Ok(Self { slot, capacity: space.capacity })
@@ -93,7 +81,7 @@ impl Contender for Null {
             return None;
         }
         live.store(after, Relaxed);
-        Some(NullHandle { offset: split(before), size: split(size), slot: self.slot })
+        Some(NullHandle { _offset: split(before), size: split(size), slot: self.slot })
     }
 }
 

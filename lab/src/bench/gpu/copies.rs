@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use anyhow::{Result, ensure};
 use kvmem::arena::Region;
 use kvmem_testkit::workload::stream;
 use rand::seq::SliceRandom;
 
-use super::GpuMeasureError;
 use super::driver::{DeviceBytes, Direction, DriverBytes, Gpu, NodeBytes};
 
 /// Memory of the host, for copies.
@@ -28,7 +28,7 @@ pub(super) struct Registered {
 }
 
 impl Registered {
-    fn new(gpu: &Arc<Gpu>, region: &Arc<Region>) -> Result<Registered, GpuMeasureError> {
+    fn new(gpu: &Arc<Gpu>, region: &Arc<Region>) -> Result<Registered> {
         let _current = gpu.enter()?;
         // SAFETY: `self` keeps the region mapped, and unregisters it first.
         unsafe { gpu.register(region.base().as_ptr(), region.len()) }?;
@@ -55,7 +55,7 @@ impl HostBytes {
         gpu: &Arc<Gpu>,
         region: &Arc<Region>,
         registered: bool,
-    ) -> Result<HostBytes, GpuMeasureError> {
+    ) -> Result<HostBytes> {
         let registered = registered.then(|| Registered::new(gpu, region)).transpose()?;
         Ok(HostBytes::Region { region: Arc::clone(region), _registered: registered })
     }
@@ -88,20 +88,12 @@ pub(super) struct CopyFixture {
 }
 
 impl CopyFixture {
-    pub(super) fn new(
-        gpu: &Arc<Gpu>,
-        host: HostBytes,
-        len: usize,
-    ) -> Result<CopyFixture, GpuMeasureError> {
+    pub(super) fn new(gpu: &Arc<Gpu>, host: HostBytes, len: usize) -> Result<CopyFixture> {
         Ok(CopyFixture { gpu: Arc::clone(gpu), device: gpu.device_bytes(len)?, host, len })
     }
 
     /// Copies all blocks once. Returns the seconds and the bytes.
-    pub(super) fn measure(
-        &mut self,
-        setting: CopySetting,
-        rep: u32,
-    ) -> Result<(f64, u64), GpuMeasureError> {
+    pub(super) fn measure(&mut self, setting: CopySetting, rep: u32) -> Result<(f64, u64)> {
         let len = setting.block_bytes as usize;
         let mut blocks: Vec<usize> = (0..self.len / len).collect();
         if setting.scattered {
@@ -121,7 +113,7 @@ impl CopyFixture {
             let start = Instant::now();
             // SAFETY: the places have `len` bytes each, of memory that `self` has for itself.
             unsafe { self.device.copy(direction, &places, len) }?;
-            Ok::<f64, GpuMeasureError>(start.elapsed().as_secs_f64())
+            anyhow::Ok(start.elapsed().as_secs_f64())
         };
         let there = copy(Direction::ToDevice)?;
         for &place in &places {
@@ -132,9 +124,8 @@ impl CopyFixture {
         for (&block, &place) in blocks.iter().zip(&places) {
             // SAFETY: as above; the copies have ended.
             let bytes = unsafe { std::slice::from_raw_parts(place, len) };
-            if !is_stamped(bytes, block, rep) {
-                return Err(GpuMeasureError::Wrong(block));
-            }
+            let is_whole = is_stamped(bytes, block, rep);
+            ensure!(is_whole, "block {block} came back with other bytes than were copied");
         }
         let seconds = if setting.direction == Direction::ToDevice { there } else { back };
         Ok((seconds, (places.len() * len) as u64))

@@ -9,9 +9,10 @@ use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 use std::sync::Arc;
 
+use anyhow::{Result, ensure};
 use libloading::Library;
 
-use super::GpuMeasureError;
+use super::Declined;
 
 /// `CUcontext`.
 pub(super) type Context = *mut c_void;
@@ -38,7 +39,7 @@ macro_rules! functions {
             /// # Safety
             /// The library's functions have the types of the driver's header, and the library stays
             /// loaded.
-            unsafe fn load(library: &Library) -> Result<$type, libloading::Error> {
+            unsafe fn load(library: &Library) -> std::result::Result<$type, libloading::Error> {
                 Ok($type {
                     $(
                         // SAFETY: the caller promises the types, and that the library stays loaded.
@@ -146,7 +147,7 @@ impl Gpu {
     ///
     /// # Safety
     /// If the file is a library with these functions, they behave like those of the CUDA driver.
-    pub(super) unsafe fn open(library: &OsStr) -> Result<Arc<Gpu>, String> {
+    pub(super) unsafe fn open(library: &OsStr) -> std::result::Result<Arc<Gpu>, String> {
         // SAFETY: the caller's promise.
         let library = unsafe { Library::new(library) }
             .map_err(|error| format!("no library: {}", loader_error(&error)))?;
@@ -168,16 +169,14 @@ impl Gpu {
         Ok(Arc::new(gpu))
     }
 
-    fn start(&mut self) -> Result<(), GpuMeasureError> {
+    fn start(&mut self) -> Result<()> {
         let (mut count, mut name) = (0, [0_u8; 256]);
         // SAFETY: 0 is the only valid argument.
         self.check("cuInit", unsafe { (self.functions.init)(0) })?;
         // SAFETY: the call stores a number at `count`.
         let result = unsafe { (self.functions.device_get_count)(&mut count) };
         self.check("cuDeviceGetCount", result)?;
-        if count < 1 {
-            return Err(GpuMeasureError::NoDevice);
-        }
+        ensure!(count > 0, "the driver finds none");
         // SAFETY: the call stores a number at the device.
         let result = unsafe { (self.functions.device_get)(&mut self.device, 0) };
         self.check("cuDeviceGet", result)?;
@@ -203,7 +202,7 @@ impl Gpu {
         &self.model
     }
 
-    fn check(&self, call: &'static str, code: c_int) -> Result<(), GpuMeasureError> {
+    fn check(&self, call: &'static str, code: c_int) -> Result<()> {
         if code == 0 {
             return Ok(());
         }
@@ -216,22 +215,22 @@ impl Gpu {
         } else {
             String::new()
         };
-        Err(GpuMeasureError::Driver { call, code, name })
+        Err(Declined::by(format_args!("{call} returned {code} {name}")))
     }
 
     /// Makes the primary context current in this thread until the guard is dropped.
-    pub(super) fn enter(&self) -> Result<Entered<'_>, GpuMeasureError> {
+    pub(super) fn enter(&self) -> Result<Entered<'_>> {
         self.enter_context(self.primary)
     }
 
-    fn enter_context(&self, context: Context) -> Result<Entered<'_>, GpuMeasureError> {
+    fn enter_context(&self, context: Context) -> Result<Entered<'_>> {
         // SAFETY: the context lives as long as `self`, or as the `OwnContext` that is entered.
         self.check("cuCtxPushCurrent", unsafe { (self.functions.ctx_push)(context) })?;
         Ok(Entered(self))
     }
 
     /// Makes a context of its own on the GPU.
-    pub(super) fn own_context(self: &Arc<Self>) -> Result<OwnContext, GpuMeasureError> {
+    pub(super) fn own_context(self: &Arc<Self>) -> Result<OwnContext> {
         let mut context = ptr::null_mut();
         // SAFETY: the call stores a context.
         let result = unsafe { (self.functions.ctx_create)(&mut context, 0, self.device) };
@@ -247,7 +246,7 @@ impl Gpu {
     ///
     /// # Safety
     /// The bytes stay mapped until they are unregistered.
-    pub(super) unsafe fn register(&self, at: *mut u8, len: usize) -> Result<(), GpuMeasureError> {
+    pub(super) unsafe fn register(&self, at: *mut u8, len: usize) -> Result<()> {
         // SAFETY: the caller's promise; the driver checks address and length.
         let result = unsafe { (self.functions.host_register)(at.cast(), len, FLAGS) };
         self.check("cuMemHostRegister", result)
@@ -257,14 +256,14 @@ impl Gpu {
     ///
     /// # Safety
     /// It was registered at this address, and no copy uses it.
-    pub(super) unsafe fn unregister(&self, at: *mut u8) -> Result<(), GpuMeasureError> {
+    pub(super) unsafe fn unregister(&self, at: *mut u8) -> Result<()> {
         // SAFETY: the caller's promise.
         let result = unsafe { (self.functions.host_unregister)(at.cast()) };
         self.check("cuMemHostUnregister", result)
     }
 
     /// Allocates pinned memory.
-    pub(super) fn allocate(self: &Arc<Self>, len: usize) -> Result<DriverBytes, GpuMeasureError> {
+    pub(super) fn allocate(self: &Arc<Self>, len: usize) -> Result<DriverBytes> {
         let mut base = ptr::null_mut();
         // SAFETY: the call stores an address.
         let result = unsafe { (self.functions.host_alloc)(&mut base, len, FLAGS) };
@@ -273,12 +272,9 @@ impl Gpu {
     }
 
     /// Allocates memory of the host's first NUMA node, which the GPU can access.
-    pub(super) fn allocate_on_node(
-        self: &Arc<Self>,
-        len: usize,
-    ) -> Result<NodeBytes, GpuMeasureError> {
+    pub(super) fn allocate_on_node(self: &Arc<Self>, len: usize) -> Result<NodeBytes> {
         let Some(functions) = &self.node_functions else {
-            return Err(GpuMeasureError::Unsupported("cuMemCreate on a NUMA node of the host"));
+            return Err(Declined::by("this driver has no cuMemCreate on a NUMA node of the host"));
         };
         let location = Location { kind: HOST_NUMA, id: 0 };
         let properties = NodeProperties {
@@ -317,10 +313,7 @@ impl Gpu {
     }
 
     /// Allocates memory of the GPU, with a stream for copies.
-    pub(super) fn device_bytes(
-        self: &Arc<Self>,
-        len: usize,
-    ) -> Result<DeviceBytes, GpuMeasureError> {
+    pub(super) fn device_bytes(self: &Arc<Self>, len: usize) -> Result<DeviceBytes> {
         let _current = self.enter()?;
         let mut base = 0;
         // SAFETY: the call stores an address on the GPU.
@@ -372,7 +365,7 @@ unsafe impl Sync for OwnContext {}
 
 impl OwnContext {
     /// Makes it current in this thread until the guard is dropped.
-    pub(super) fn enter(&self) -> Result<Entered<'_>, GpuMeasureError> {
+    pub(super) fn enter(&self) -> Result<Entered<'_>> {
         self.gpu.enter_context(self.context)
     }
 }
@@ -465,7 +458,7 @@ impl DeviceBytes {
         direction: Direction,
         places: &[*mut u8],
         len: usize,
-    ) -> Result<(), GpuMeasureError> {
+    ) -> Result<()> {
         assert!(places.len() * len <= self.len, "the GPU's memory has room for all");
         let functions = &self.gpu.functions;
         let mut outcome = Ok(());

@@ -26,14 +26,14 @@ use std::ffi::OsStr;
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-use anyhow::Result;
-use kvmem::arena::{ArenaError, PageSize, Populate, Region};
+use anyhow::{Error, Result};
+use kvmem::arena::{PageSize, Populate, Region};
 
 use self::copies::{CopyFixture, CopySetting, HostBytes};
 use self::driver::{Direction, Gpu};
 use self::registering::{FixedSetting, RegisterTimes};
 use super::limits;
-use super::suite::{Figures, Run, SMALLEST, Stop, Turns, names};
+use super::suite::{Figures, Run, SMALLEST, Turns, names};
 
 /// Memory that is registered.
 const REGISTERED: [GpuMemory; 3] = [GpuMemory::Base, GpuMemory::Thp, GpuMemory::Huge];
@@ -122,26 +122,19 @@ pub unsafe fn run(run: &mut Run, library: &OsStr, region_bytes: Option<u64>) -> 
         Figures::of("ready", times.ready_s * 1e3 / gib).with("back", times.back_s * 1e3 / gib)
     };
     let declined = RefCell::new(Vec::new());
-    // An option that the driver rejects has no row; the other options have one each.
-    let allowed = |what: &dyn Display, found: Result<Figures, GpuMeasureError>| match found {
-        Err(
-            error @ (GpuMeasureError::Driver { .. }
-            | GpuMeasureError::Unsupported(_)
-            | GpuMeasureError::Library(_)),
-        ) => {
+    // An option that the driver or the library rejects has no row; the other options have one each.
+    let allowed = |what: &dyn Display, found: Result<Figures>| match found {
+        Err(error) if error.is::<Declined>() => {
             declined.borrow_mut().push((what.to_string(), error.to_string()));
             Ok(Figures::default())
         }
-        found => found.map_err(Stop::from),
+        found => found,
     };
     for memory in REGISTERED {
         for resident in [true, false] {
             let line = format!("{memory}, {}", if resident { "resident" } else { "untouched" });
-            let kept = match memory.missing(region_bytes) {
-                None => region(memory, region_bytes, resident),
-                Some(reason) => Err(GpuMeasureError::Library(reason)),
-            };
-            let kept = match kept {
+            let there = memory.check(region_bytes);
+            let kept = match there.and_then(|()| region(memory, region_bytes, resident)) {
                 Ok(kept) => resident.then_some(kept),
                 Err(error) => {
                     run.skip(&line, error);
@@ -183,11 +176,7 @@ pub unsafe fn run(run: &mut Run, library: &OsStr, region_bytes: Option<u64>) -> 
 fn copies(run: &mut Run, gpu: &Arc<Gpu>, bytes: u64, reps: u32) -> Result<()> {
     let mut fixtures = Vec::new();
     for memory in run.chosen(&GpuMemory::ALL) {
-        let made = match memory.missing(bytes) {
-            None => copy_fixture(gpu, memory, bytes),
-            Some(reason) => Err(GpuMeasureError::Library(reason)),
-        };
-        match made {
+        match memory.check(bytes).and_then(|()| copy_fixture(gpu, memory, bytes)) {
             Ok(made) => fixtures.push((memory, made)),
             Err(error) => run.skip(&format!("copy, {memory}"), error),
         }
@@ -211,11 +200,7 @@ fn copies(run: &mut Run, gpu: &Arc<Gpu>, bytes: u64, reps: u32) -> Result<()> {
     Ok(())
 }
 
-fn copy_fixture(
-    gpu: &Arc<Gpu>,
-    memory: GpuMemory,
-    bytes: u64,
-) -> Result<CopyFixture, GpuMeasureError> {
+fn copy_fixture(gpu: &Arc<Gpu>, memory: GpuMemory, bytes: u64) -> Result<CopyFixture> {
     let len = bytes as usize;
     let host = match memory {
         GpuMemory::Driver => {
@@ -232,7 +217,7 @@ fn copy_fixture(
 }
 
 /// Maps a region of this memory.
-fn region(memory: GpuMemory, bytes: u64, resident: bool) -> Result<Arc<Region>, GpuMeasureError> {
+fn region(memory: GpuMemory, bytes: u64, resident: bool) -> Result<Arc<Region>> {
     let ladder = match memory {
         GpuMemory::Base => PageSize::Base,
         GpuMemory::Huge => PageSize::Huge2M,
@@ -262,39 +247,14 @@ fn goals(run: &mut Run) {
     run.at_least("registered memory: bytes per second over those of pageable memory", 1.0, over);
 }
 
-/// The error of one measurement.
+/// A call that the driver or the library declined.
 #[derive(Debug, thiserror::Error)]
-pub enum GpuMeasureError {
-    /// A call of the driver failed.
-    #[error("{call} returned {code} {name}")]
-    Driver {
-        /// The function.
-        call: &'static str,
-        /// Its result.
-        code: i32,
-        /// The driver's name for it; empty if it has none.
-        name: String,
-    },
-    /// The driver finds no GPU.
-    #[error("the driver finds none")]
-    NoDevice,
-    /// The driver has no such function.
-    #[error("this driver has no {0}")]
-    Unsupported(&'static str),
-    /// Memory could not be mapped.
-    #[error(transparent)]
-    Memory(Box<ArenaError>),
-    /// The library could not register the region, or not give it back.
-    #[error("{0}")]
-    Library(String),
-    /// Other bytes came back from the GPU than were copied to it.
-    #[error("block {0} came back with other bytes than were copied")]
-    Wrong(usize),
-}
+#[error("{0}")]
+struct Declined(String);
 
-impl From<ArenaError> for GpuMeasureError {
-    fn from(error: ArenaError) -> GpuMeasureError {
-        GpuMeasureError::Memory(Box::new(error))
+impl Declined {
+    fn by(error: impl Display) -> Error {
+        Declined(error.to_string()).into()
     }
 }
 
@@ -317,9 +277,10 @@ names! {
 }
 
 impl GpuMemory {
-    /// Returns why the machine lacks `bytes` of this memory, if it does.
-    fn missing(self, bytes: u64) -> Option<String> {
-        if self == GpuMemory::Huge { limits::hugepages_missing(bytes) } else { None }
+    /// Returns an error if the machine lacks `bytes` of this memory.
+    fn check(self, bytes: u64) -> Result<()> {
+        let missing = if self == GpuMemory::Huge { limits::hugepages_missing(bytes) } else { None };
+        missing.map_or(Ok(()), |reason| Err(Declined::by(reason)))
     }
 }
 
@@ -366,6 +327,6 @@ mod tests {
         let report = on_stand_in("old.so", &["cuMemCreate=another_function"]).unwrap();
         assert!(report.to_string().contains("this driver has no cuMemCreate"), "{report}");
         let error = on_stand_in("broken.so", &["BROKEN"]).unwrap_err();
-        assert!(error.downcast_ref::<GpuMeasureError>().is_some(), "{error:?}");
+        assert!(format!("{error:#}").contains("other bytes"), "{error:?}");
     }
 }

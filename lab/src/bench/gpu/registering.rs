@@ -1,17 +1,18 @@
 //! *Registering*: a region in pieces, by threads that take one after the other, or by the library.
 
 use std::ffi::OsStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Instant;
 
+use anyhow::Result;
 use kvmem::arena::Region;
 use kvmem::register::cuda::Cuda;
 use kvmem::register::{Registrar, RegistrationSet};
 
-use super::GpuMeasureError;
+use super::Declined;
 use super::driver::{Entered, Gpu, OwnContext};
+use crate::bench::team::side_by_side;
 
 /// Seconds until the memory can be copied by the GPU, and until it is ordinary memory again.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,7 +37,7 @@ enum Contexts {
 }
 
 impl Contexts {
-    fn enter<'a>(&'a self, gpu: &'a Gpu, thread: usize) -> Result<Entered<'a>, GpuMeasureError> {
+    fn enter<'a>(&'a self, gpu: &'a Gpu, thread: usize) -> Result<Entered<'a>> {
         match self {
             Contexts::Primary => gpu.enter(),
             Contexts::Own(all) => all[thread].enter(),
@@ -49,10 +50,10 @@ pub(super) fn fixed(
     gpu: &Arc<Gpu>,
     region: &Region,
     setting: FixedSetting,
-) -> Result<RegisterTimes, GpuMeasureError> {
+) -> Result<RegisterTimes> {
     let FixedSetting { piece_bytes, threads, own_contexts } = setting;
     let contexts = if own_contexts {
-        Contexts::Own((0..threads).map(|_| gpu.own_context()).collect::<Result<_, _>>()?)
+        Contexts::Own((0..threads).map(|_| gpu.own_context()).collect::<Result<_>>()?)
     } else {
         Contexts::Primary
     };
@@ -64,7 +65,7 @@ pub(super) fn fixed(
     let registered: Vec<AtomicUsize> = pieces.iter().map(|_| AtomicUsize::new(NOBODY)).collect();
     let start = Instant::now();
     let next = AtomicUsize::new(0);
-    let outcome = side_by_side(threads as usize, |thread| {
+    let outcome = together(threads, &|thread| {
         let _current = contexts.enter(gpu, thread)?;
         loop {
             // Relaxed: the numbers only have to differ.
@@ -78,7 +79,7 @@ pub(super) fn fixed(
         }
     });
     let between = Instant::now();
-    let returned = side_by_side(threads as usize, |thread| {
+    let returned = together(threads, &|thread| {
         let _current = contexts.enter(gpu, thread)?;
         for (&(at, _), owner) in pieces.iter().zip(&registered) {
             // Relaxed: the thread that has stored it has ended.
@@ -97,48 +98,24 @@ pub(super) fn fixed(
 /// A piece that no thread has registered.
 const NOBODY: usize = usize::MAX;
 
-/// Runs the work on threads of their own, and returns the first error. The calling thread does the
-/// work of one that cannot be started.
-fn side_by_side(
-    threads: usize,
-    work: impl Fn(usize) -> Result<(), GpuMeasureError> + Sync,
-) -> Result<(), GpuMeasureError> {
-    let first = Mutex::new(Ok(()));
-    let one = &|number| {
-        if let Err(error) = work(number) {
-            let mut first = first.lock().unwrap_or_else(PoisonError::into_inner);
-            if first.is_ok() {
-                *first = Err(error);
-            }
-        }
-    };
-    thread::scope(|scope| {
-        for number in 0..threads {
-            if thread::Builder::new().spawn_scoped(scope, move || one(number)).is_err() {
-                one(number);
-            }
-        }
-    });
-    first.into_inner().unwrap_or_else(PoisonError::into_inner)
+/// Runs the work on threads of their own, and returns the first error.
+fn together(threads: u32, work: &(dyn Fn(usize) -> Result<()> + Sync)) -> Result<()> {
+    side_by_side(threads as usize, work, |go| go())?.into_iter().collect()
 }
 
 /// Registers the region with the library, and unregisters it, in pieces as a pool has them.
 /// Populating is part of the time.
-pub(super) fn automatic(
-    library: &OsStr,
-    region: &Arc<Region>,
-) -> Result<RegisterTimes, GpuMeasureError> {
-    let failed = |error: &dyn std::fmt::Display| GpuMeasureError::Library(error.to_string());
+pub(super) fn automatic(library: &OsStr, region: &Arc<Region>) -> Result<RegisterTimes> {
     // SAFETY: the caller of the suite promises that the library behaves like the driver.
-    let cuda = unsafe { Cuda::load_from(library) }.map_err(|error| failed(&error))?;
-    let gpu = Arc::new(cuda.open(0).map_err(|error| failed(&error))?);
+    let cuda = unsafe { Cuda::load_from(library) }.map_err(Declined::by)?;
+    let gpu = Arc::new(cuda.open(0).map_err(Declined::by)?);
     let piece = gpu.limits().preferred_chunk_bytes.unwrap_or(u64::MAX);
     let start = Instant::now();
     let builder = RegistrationSet::builder().registrars([gpu as _]).chunk_bytes(piece);
     let set = builder.register(Arc::clone(region));
-    let mut set = set.map_err(|error| failed(&error))?;
+    let mut set = set.map_err(Declined::by)?;
     let between = Instant::now();
-    set.deregister().map_err(|error| failed(&error))?;
+    set.deregister().map_err(Declined::by)?;
     let back_s = between.elapsed().as_secs_f64();
     Ok(RegisterTimes { ready_s: (between - start).as_secs_f64(), back_s })
 }
@@ -146,8 +123,8 @@ pub(super) fn automatic(
 /// Allocates memory of the driver, and frees it.
 pub(super) fn allocated<T>(
     gpu: &Arc<Gpu>,
-    allocate: impl FnOnce() -> Result<T, GpuMeasureError>,
-) -> Result<RegisterTimes, GpuMeasureError> {
+    allocate: impl FnOnce() -> Result<T>,
+) -> Result<RegisterTimes> {
     let _current = gpu.enter()?;
     let start = Instant::now();
     let bytes = allocate()?;

@@ -10,9 +10,9 @@
 //! higher are the fractions of an allocator that copes with the rest. Compare fractions only at
 //! equal numbers of payloads.
 
+use anyhow::Result;
 use kvmem_testkit::workload::{Bimodal, Calendar, PAYLOADS};
 
-use super::LoopError;
 use crate::bench::contender::{Contender, Space};
 
 /// Failures of a replay.
@@ -31,7 +31,7 @@ impl Failures {
 }
 
 /// Returns the share of the payloads of `run` that fail in a pool of `pool` bytes.
-pub fn fail_rate<C: Contender>(run: &Bimodal, pool: u64) -> Result<f64, LoopError> {
+pub fn fail_rate<C: Contender>(run: &Bimodal, pool: u64) -> Result<f64> {
     Ok(replay::<C>(run, pool, |_| false)?.payloads as f64 / run.payloads() as f64)
 }
 
@@ -40,7 +40,7 @@ pub fn replay<C: Contender>(
     run: &Bimodal,
     pool: u64,
     enough: impl Fn(&Failures) -> bool,
-) -> Result<Failures, LoopError> {
+) -> Result<Failures> {
     let space = C::create(Space { capacity: pool, max_live: run.max_live() })?;
     let mut due = Calendar::<Vec<C::Handle>>::default();
     let mut failures = Failures::default();
@@ -82,7 +82,7 @@ pub fn pool_for(run: &Bimodal, percent: u64) -> u64 {
 
 /// Finds the highest live fractions, from 1.00 downwards. A condition can hold at one fraction and
 /// not at a lower one, so each is tried, but a replay ends at the failure that decides.
-pub fn highest<C: Contender>(run: &Bimodal) -> Result<HighestLive, LoopError> {
+pub fn highest<C: Contender>(run: &Bimodal) -> Result<HighestLive> {
     let allowed = run.payloads() / 10_000;
     let mut few = None;
     for percent in (1..=GRID).rev() {

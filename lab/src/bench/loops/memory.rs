@@ -1,8 +1,9 @@
 //! The memory of the allocator itself.
 
+use anyhow::Result;
 use kvmem_testkit::workload::{Sizes, stream};
 
-use super::{LoopError, REQUESTS, VICTIMS};
+use super::{REQUESTS, VICTIMS};
 use crate::bench::contender::{Contender, Space};
 use crate::bench::live_set::LiveSet;
 use crate::bench::machine::resident_bytes;
@@ -21,11 +22,7 @@ const MAX_LIVE: usize = (1 << 20) - 1;
 /// there are holes between them, which also need metadata.
 ///
 /// `None` if the contender does not report its metadata.
-pub fn per_live<C: Contender>(
-    seed: u64,
-    live: usize,
-    churn: usize,
-) -> Result<Option<f64>, LoopError> {
+pub fn per_live<C: Contender>(seed: u64, live: usize, churn: usize) -> Result<Option<f64>> {
     let space = Space { capacity: POOL, max_live: live + churn };
     let sizes = Sizes::Uniform { min: 4 << 10, max: 64 << 10 };
     let mut set = LiveSet::new(C::create(space)?, live + churn, stream(seed, VICTIMS));
@@ -42,7 +39,7 @@ pub fn per_live<C: Contender>(
 
 /// Returns the bytes that become resident when an allocator over 1 TiB is created: the mean of `n`
 /// that exist at the same time. `None` if the system does not report resident bytes.
-pub fn resident<C: Contender>(n: usize) -> Result<Option<u64>, LoopError> {
+pub fn resident<C: Contender>(n: usize) -> Result<Option<u64>> {
     let space = Space { capacity: RESIDENT_POOL, max_live: MAX_LIVE };
     let mut all = Vec::with_capacity(n);
     let before = resident_bytes();

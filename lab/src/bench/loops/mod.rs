@@ -6,39 +6,20 @@
 //! evictions that it needs.
 
 pub mod bimodal;
-pub mod churn;
 pub mod counted;
-pub mod impossible;
 pub mod memory;
-pub mod pair;
 pub mod paired;
 pub mod random;
-pub mod scatter;
 pub mod shift;
+pub mod short;
 pub mod uniform;
 
-use crate::bench::contender::CreateError;
-use crate::bench::live_set::StuckError;
 use crate::bench::stats::Utilization;
 
 /// The seed's stream of requests.
 const REQUESTS: u64 = 0;
 /// The seed's stream of victims of eviction.
 const VICTIMS: u64 = 1;
-
-/// The error of a loop.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LoopError {
-    /// The contender cannot manage the space.
-    #[error(transparent)]
-    Create(#[from] CreateError),
-    /// A request did not fit into the empty space.
-    #[error(transparent)]
-    Stuck(#[from] StuckError),
-    /// Nothing was measured.
-    #[error("the loop ended without a sample")]
-    NoSamples,
-}
 
 /// The figures of a loop under random eviction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,6 +28,4 @@ pub struct Outcome {
     pub util: Utilization,
     /// Nanoseconds per operation.
     pub ns_per_op: f64,
-    /// Objects alive at the end.
-    pub live: usize,
 }

@@ -5,10 +5,11 @@
 //! fits. Utilization is sampled just before each such eviction, so its few samples are the fullest
 //! moments of the pool.
 
+use anyhow::Result;
 use kvmem_testkit::workload::stream;
 use rand::RngExt;
 
-use super::{LoopError, Outcome, REQUESTS, VICTIMS};
+use super::{Outcome, REQUESTS, VICTIMS};
 use crate::bench::clock::Stopwatch;
 use crate::bench::contender::{Contender, Space};
 use crate::bench::live_set::LiveSet;
@@ -22,17 +23,12 @@ pub const INDEX_BYTES: u64 = 658_432;
 pub const POOL: u64 = 1 << 40;
 
 /// Runs `warm_up` rounds and then `rounds` measured ones in `pool` bytes.
-pub fn run<C: Contender>(
-    seed: u64,
-    pool: u64,
-    warm_up: u64,
-    rounds: u64,
-) -> Result<Outcome, LoopError> {
+pub fn run<C: Contender>(seed: u64, pool: u64, warm_up: u64, rounds: u64) -> Result<Outcome> {
     let space = Space::for_sizes_from(INDEX_BYTES, pool);
     let mut live = LiveSet::new(C::create(space)?, space.max_live, stream(seed, VICTIMS));
     let mut requests = stream(seed, REQUESTS);
     let mut samples = Vec::with_capacity(4096);
-    let mut round = |live: &mut LiveSet<C>, samples: &mut Vec<u64>| -> Result<u64, LoopError> {
+    let mut round = |live: &mut LiveSet<C>, samples: &mut Vec<u64>| -> Result<u64> {
         let n = requests.random_range(1..=128u64);
         for size in [KV_BYTES, INDEX_BYTES] {
             for _ in 0..n {
@@ -51,6 +47,5 @@ pub fn run<C: Contender>(
         ops += round(&mut live, &mut samples)?;
     }
     let ns_per_op = watch.ns_per_op(ops);
-    let util = Utilization::of(&mut samples, pool).ok_or(LoopError::NoSamples)?;
-    Ok(Outcome { util, ns_per_op, live: live.len() })
+    Ok(Outcome { util: Utilization::of(&mut samples, pool)?, ns_per_op })
 }

@@ -8,12 +8,13 @@
 //! objects would reach 0.992 on average; exact best fit reaches 0.867 and the published allocator
 //! 0.844.
 
+use anyhow::Result;
 use kvmem_testkit::workload::{Sizes, stream};
 
 use super::paired::KV_BYTES;
-use super::{LoopError, Outcome, REQUESTS, VICTIMS};
+use super::{Outcome, REQUESTS, VICTIMS};
 use crate::bench::clock::Stopwatch;
-use crate::bench::contender::{Contender, Space};
+use crate::bench::contender::{Contender, RangeHandle, Space};
 use crate::bench::live_set::LiveSet;
 use crate::bench::stats::Utilization;
 
@@ -52,18 +53,13 @@ pub fn mixes() -> [(&'static str, Sizes); 7] {
     ]
 }
 
-/// Runs `ops` measured requests from `sizes` in `pool` bytes.
-pub fn run<C: Contender>(
-    seed: u64,
-    sizes: &Sizes,
-    pool: u64,
-    ops: u64,
-) -> Result<Outcome, LoopError> {
-    let space = Space::for_sizes_from(sizes.min(), pool);
+/// Runs `ops` measured requests from `sizes` in the published pool.
+pub fn run<C: Contender>(seed: u64, sizes: &Sizes, ops: u64) -> Result<Outcome> {
+    let space = Space::for_sizes_from(sizes.min(), POOL);
     let mut live = LiveSet::new(C::create(space)?, 1 << 16, stream(seed, VICTIMS));
     let mut requests = stream(seed, REQUESTS);
     let mut requested = 0;
-    while requested < pool {
+    while requested < POOL {
         let size = sizes.sample(&mut requests);
         live.put(size)?;
         requested += size;
@@ -75,6 +71,30 @@ pub fn run<C: Contender>(
         samples.push(live.bytes());
     }
     let ns_per_op = watch.ns_per_op(ops);
-    let util = Utilization::of(&mut samples, pool).ok_or(LoopError::NoSamples)?;
-    Ok(Outcome { util, ns_per_op, live: live.len() })
+    Ok(Outcome { util: Utilization::of(&mut samples, POOL)?, ns_per_op })
+}
+
+/// A contender that serves a request by up to `RANGES` ranges if none is long enough. An eviction
+/// frees all ranges of one request.
+pub struct Scattered<C, const RANGES: usize>(C);
+
+/// The ranges of one request.
+pub struct Ranges<H>(Vec<H>);
+
+impl<H: RangeHandle> RangeHandle for Ranges<H> {
+    fn size(&self) -> u64 {
+        self.0.iter().map(RangeHandle::size).sum()
+    }
+}
+
+impl<C: Contender, const RANGES: usize> Contender for Scattered<C, RANGES> {
+    type Handle = Ranges<C::Handle>;
+
+    fn create(space: Space) -> Result<Self> {
+        Ok(Self(C::create(space)?))
+    }
+
+    fn allocate(&self, size: u64) -> Option<Self::Handle> {
+        self.0.allocate_scattered(size, RANGES).map(Ranges)
+    }
 }

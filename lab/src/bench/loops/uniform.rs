@@ -3,12 +3,14 @@
 //! Pool/size requests warm up, then the measured ones follow. On failure one random object at a
 //! time is evicted until the request fits. Utilization is sampled after every request.
 
+use anyhow::{Result, ensure};
 use kvmem_testkit::workload::stream;
 
-use super::{LoopError, VICTIMS};
+use super::{Outcome, VICTIMS};
 use crate::bench::clock::Stopwatch;
 use crate::bench::contender::{Contender, Space};
 use crate::bench::live_set::LiveSet;
+use crate::bench::stats::Utilization;
 
 /// The published pool for sizes from 1 KiB.
 pub const POOL: u64 = 2 << 30;
@@ -38,26 +40,10 @@ pub fn bound(size: u64, pool: u64) -> f64 {
     (pool / size * size) as f64 / pool as f64
 }
 
-/// The figures of the loop.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct UniformOutcome {
-    /// Smallest share of the pool in use after a request.
-    pub util_min: f64,
-    /// Mean share.
-    pub util_avg: f64,
-    /// Nanoseconds per request.
-    pub ns_per_op: f64,
-    /// Objects alive at the end.
-    pub live: usize,
-}
-
-/// Runs `ops` measured requests of `size` bytes in `pool` bytes.
-pub fn run<C: Contender>(
-    seed: u64,
-    size: u64,
-    pool: u64,
-    ops: u64,
-) -> Result<UniformOutcome, LoopError> {
+/// Runs `ops` measured requests of `size` bytes in `pool` bytes. Of the utilization only the least
+/// and the mean are summarized.
+pub fn run<C: Contender>(seed: u64, size: u64, pool: u64, ops: u64) -> Result<Outcome> {
+    ensure!(ops > 0, "the loop would end without a sample");
     let space = Space::for_sizes_from(size, pool);
     let mut live = LiveSet::new(C::create(space)?, space.max_live, stream(seed ^ size, VICTIMS));
     for _ in 0..pool / size {
@@ -72,13 +58,6 @@ pub fn run<C: Contender>(
         sum += u128::from(bytes);
     }
     let ns_per_op = watch.ns_per_op(ops);
-    if ops == 0 {
-        return Err(LoopError::NoSamples);
-    }
-    Ok(UniformOutcome {
-        util_min: min as f64 / pool as f64,
-        util_avg: sum as f64 / ops as f64 / pool as f64,
-        ns_per_op,
-        live: live.len(),
-    })
+    let (min, avg) = (min as f64 / pool as f64, sum as f64 / ops as f64 / pool as f64);
+    Ok(Outcome { util: Utilization { min, avg, ..Utilization::default() }, ns_per_op })
 }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use anyhow::Result;
 use tempfile::TempDir;
 
 use super::exchange::{CallTimes, KEYS, VALUES, key};
 use super::memory::NodeFiles;
 use super::role::{ServerProcess, connect};
-use super::{NodeChild, NodeMeasureError, NodeRole};
+use super::{NodeChild, NodeRole};
 use crate::bench::beside::BesideProgram;
 
 /// Bytes of such a value.
@@ -21,7 +22,7 @@ pub(super) struct CallsFixture {
 }
 
 impl CallsFixture {
-    pub(super) fn new(dir: TempDir, child: NodeChild) -> Result<CallsFixture, NodeMeasureError> {
+    pub(super) fn new(dir: TempDir, child: NodeChild) -> Result<CallsFixture> {
         let files = NodeFiles::new(64 << 20, 2 * VALUES as u32, true)?;
         let mut server = files.serve(&dir.path().join("socket"), child)?;
         server.wait()?;
@@ -40,7 +41,7 @@ impl CallsFixture {
         clients: u32,
         time: Duration,
         child: NodeChild,
-    ) -> Result<CallTimes, NodeMeasureError> {
+    ) -> Result<CallTimes> {
         let start = |number: u32| {
             let role = NodeRole::Client {
                 socket: self.dir.path().join("socket"),
@@ -50,7 +51,7 @@ impl CallsFixture {
             };
             BesideProgram::run("a client", &mut child(&role))
         };
-        let running: Vec<BesideProgram> = (0..clients).map(start).collect::<Result<_, _>>()?;
+        let running: Vec<BesideProgram> = (0..clients).map(start).collect::<Result<_>>()?;
         let mut all = CallTimes { keys_per_s: 0.0, p50_us: 0.0, p99_us: 0.0 };
         for mut client in running {
             let one: CallTimes = client.answer()?;
@@ -59,16 +60,5 @@ impl CallsFixture {
             all.p99_us = all.p99_us.max(one.p99_us);
         }
         Ok(all)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_differ() {
-        let keys: std::collections::HashSet<_> = (0..10_000).map(key).collect();
-        assert_eq!(keys.len(), 10_000);
     }
 }

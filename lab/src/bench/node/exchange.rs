@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
+use anyhow::Result;
 use kvmem_node::NodeClient;
 use serde::{Deserialize, Serialize};
 
-use super::NodeMeasureError;
+use super::unless_all;
 
 /// Keys of a call.
 pub(super) const KEYS: usize = 64;
@@ -33,11 +34,7 @@ pub(super) fn key(number: u64) -> [u8; 32] {
 }
 
 /// Calls for some time, from the batch number `first` on.
-pub(super) fn exchange(
-    client: &NodeClient,
-    first: usize,
-    time: Duration,
-) -> Result<CallTimes, NodeMeasureError> {
+pub(super) fn exchange(client: &NodeClient, first: usize, time: Duration) -> Result<CallTimes> {
     let numbers: Vec<u64> = (0..VALUES as u64).collect();
     let batches: Vec<Vec<[u8; 32]>> =
         numbers.chunks(KEYS).map(|batch| batch.iter().copied().map(key).collect()).collect();
@@ -55,7 +52,7 @@ pub(super) fn exchange(
         }
         pins = client.exchange(pins, batch)?;
         times.push(before.elapsed());
-        NodeMeasureError::unless_all(pins.hits(), KEYS)?;
+        unless_all(pins.hits(), KEYS)?;
     }
     let seconds = started.elapsed().as_secs_f64();
     times.sort_unstable();

@@ -38,18 +38,16 @@ mod values;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::Result;
-use kvmem::arena::ArenaError;
-use kvmem_node::{ClientError, NodeError};
+use anyhow::{Result, ensure};
 use tempfile::TempDir;
 
 use self::calls::CallsFixture;
 use self::exchange::{CallTimes, KEYS};
 pub use self::role::{NodeRole, act};
-use self::values::{BATCH, VALUE_BYTES, ValuesFixture};
-use super::beside::{Beside, BesideError};
+use self::values::{BATCH, VALUE_BYTES};
+use super::beside::Beside;
 use super::suite::{Figures, Run, Turns, names};
-use super::values::ValueError;
+use super::values::{Memory, ValueTurn};
 
 use NodeContenderId::{Memcpy, Ring, Socket};
 
@@ -95,18 +93,23 @@ pub fn run(run: &mut Run, beside: &[Beside], child: NodeChild) -> Result<()> {
     let names = run.chosen(&Beside::names(&here, beside)?);
     if run.wants("values") || run.wants("lookup") {
         let gb = (values * VALUE_BYTES) as f64 / 1e9;
-        let mut fixture = ValuesFixture::new(new_dir()?, &names, beside, values, child)?;
+        let dir = new_dir()?;
+        let mut memory = Memory::new(VALUE_BYTES, values)?;
+        let mut turns = values::turns(&dir, &names, beside, &mut memory, child)?;
+        let rate = |seconds: f64| Figures::of("GB/s", gb / seconds);
         run.turns(("values", "store"), &names, Turns::of(reps), |name, _| {
-            Ok(Figures::of("GB/s", gb / fixture.store(name)?))
+            Ok(rate(ValueTurn::of(&mut turns, name).store(&mut memory)?.seconds))
         })?;
         run.turns(("values", "read"), &names, Turns::of(reps), |name, rep| {
-            Ok(Figures::of("GB/s", gb / fixture.read(name, rep)?))
+            let turn = ValueTurn::of(&mut turns, name);
+            Ok(rate(turn.fetch(&mut memory, 2 * values, rep, "read")?.seconds))
         })?;
         let keyed: Vec<&str> =
             names.iter().copied().filter(|name| *name != Memcpy.name()).collect();
         let keys = lookups as f64 * KEYS as f64 / 1e6;
         run.turns(("lookup", "lookup"), &keyed, Turns::of(reps), |name, _| {
-            Ok(Figures::of("M keys/s", keys / fixture.lookup(name, lookups)?))
+            let time = ValueTurn::of(&mut turns, name).lookup(2 * values, KEYS, lookups)?;
+            Ok(Figures::of("M keys/s", keys / time.seconds))
         })?;
     }
     let line = format!("{blocks} blocks");
@@ -145,72 +148,10 @@ fn goals(run: &mut Run) {
     run.at_most("restart: seconds to the first hit", 2.0, run.values("restart", Socket, "s", all));
 }
 
-/// The error of one measurement.
-#[derive(Debug, thiserror::Error)]
-pub enum NodeMeasureError {
-    /// The system refused something.
-    #[error("{call}: {source}")]
-    System {
-        /// What was tried.
-        call: &'static str,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// A node could not be made, or does not serve.
-    #[error(transparent)]
-    Node(Box<NodeError>),
-    /// A call failed.
-    #[error(transparent)]
-    Client(Box<ClientError>),
-    /// Memory could not be mapped.
-    #[error(transparent)]
-    Memory(Box<ArenaError>),
-    /// Values could not be made, or other bytes came back than were stored.
-    #[error(transparent)]
-    Values(#[from] ValueError),
-    /// The server gave a client no rings.
-    #[error("the server gave the client no rings")]
-    NoRings,
-    /// Values that were stored are not found.
-    #[error("{found} of {wanted} values are found")]
-    Lost {
-        /// The values that were found.
-        found: usize,
-        /// The values that were stored.
-        wanted: usize,
-    },
-    /// The server, a client, or a program that takes part failed.
-    #[error(transparent)]
-    Process(#[from] BesideError),
-}
-
-impl From<NodeError> for NodeMeasureError {
-    fn from(error: NodeError) -> NodeMeasureError {
-        NodeMeasureError::Node(Box::new(error))
-    }
-}
-
-impl From<ClientError> for NodeMeasureError {
-    fn from(error: ClientError) -> NodeMeasureError {
-        NodeMeasureError::Client(Box::new(error))
-    }
-}
-
-impl From<ArenaError> for NodeMeasureError {
-    fn from(error: ArenaError) -> NodeMeasureError {
-        NodeMeasureError::Memory(Box::new(error))
-    }
-}
-
-impl NodeMeasureError {
-    fn system(call: &'static str) -> impl FnOnce(std::io::Error) -> NodeMeasureError {
-        move |source| NodeMeasureError::System { call, source }
-    }
-
-    /// Returns an error unless all values that were stored are found.
-    fn unless_all(found: usize, wanted: usize) -> Result<(), NodeMeasureError> {
-        if found == wanted { Ok(()) } else { Err(NodeMeasureError::Lost { found, wanted }) }
-    }
+/// Returns an error unless all values that were stored are found.
+fn unless_all(found: usize, wanted: usize) -> Result<()> {
+    ensure!(found == wanted, "{found} of {wanted} values are found");
+    Ok(())
 }
 
 names! {

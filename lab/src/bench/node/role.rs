@@ -1,20 +1,18 @@
 //! *Roles*: what the other processes of the suite do.
 
-use std::fmt;
 use std::io::{Read, Write};
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::{Result, ensure};
 use kvmem_node::{ConnectOptions, Node, NodeClient, NodeOptions, NodeServer, ServerOptions};
 use serde::{Deserialize, Serialize};
 
-use super::NodeMeasureError;
 use super::exchange::exchange;
 use crate::bench::beside::BesideProgram;
 
-/// What a process does. Its text form, a JSON object, parses back to it.
+/// What a process does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
 pub enum NodeRole {
@@ -38,33 +36,15 @@ pub enum NodeRole {
     },
 }
 
-impl fmt::Display for NodeRole {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&serde_json::to_string(self).map_err(|_| fmt::Error)?)
-    }
-}
-
-impl FromStr for NodeRole {
-    type Err = serde_json::Error;
-
-    fn from_str(text: &str) -> Result<NodeRole, serde_json::Error> {
-        serde_json::from_str(text)
-    }
-}
-
 /// What a server says when it listens.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Listening {}
 
 /// Acts a role in this process, which belongs to it: the descriptors of a server are its own.
 /// Writes lines of JSON to `output`.
-///
-/// # Errors
-/// [`NodeMeasureError`].
-pub fn act(role: &NodeRole, output: &mut dyn Write) -> Result<(), NodeMeasureError> {
+pub fn act(role: &NodeRole, output: &mut dyn Write) -> Result<()> {
     let say = |output: &mut dyn Write, line: String| {
-        let said = writeln!(output, "{line}").and_then(|()| output.flush());
-        said.map_err(NodeMeasureError::system("write to the output"))
+        writeln!(output, "{line}").and_then(|()| output.flush())
     };
     match role {
         NodeRole::Server { socket, files } => {
@@ -87,17 +67,13 @@ pub fn act(role: &NodeRole, output: &mut dyn Write) -> Result<(), NodeMeasureErr
             let client = connect(socket, *rings, true)?;
             let time = Duration::from_millis(*milliseconds);
             let sample = exchange(&client, *first, time)?;
-            say(output, serde_json::json!(sample).to_string())
+            Ok(say(output, serde_json::json!(sample).to_string())?)
         }
     }
 }
 
 /// Connects to the server of a measurement.
-pub(super) fn connect(
-    socket: &Path,
-    rings: bool,
-    populate: bool,
-) -> Result<NodeClient, NodeMeasureError> {
+pub(super) fn connect(socket: &Path, rings: bool, populate: bool) -> Result<NodeClient> {
     let options = ConnectOptions {
         rings,
         populate,
@@ -106,26 +82,23 @@ pub(super) fn connect(
     };
     // SAFETY: all clients are this suite's, and write to their reservations alone.
     let client = unsafe { NodeClient::connect(socket, &options) }?;
-    if client.has_rings() == rings { Ok(client) } else { Err(NodeMeasureError::NoRings) }
+    ensure!(client.has_rings() == rings, "the server gave the client no rings");
+    Ok(client)
 }
 
 /// A server that runs. It ends when this is dropped.
 #[derive(Debug)]
-pub(super) struct ServerProcess(BesideProgram);
+pub(super) struct ServerProcess(pub(super) BesideProgram);
 
 impl ServerProcess {
     /// Waits until the server listens.
-    pub(super) fn wait(&mut self) -> Result<(), NodeMeasureError> {
+    pub(super) fn wait(&mut self) -> Result<()> {
         let Listening {} = self.0.answer()?;
         Ok(())
     }
 
     /// Ends the server by SIGKILL.
-    pub(super) fn kill(self) -> Result<(), NodeMeasureError> {
-        Ok(self.0.kill()?)
-    }
-
-    pub(super) fn of(program: BesideProgram) -> ServerProcess {
-        ServerProcess(program)
+    pub(super) fn kill(self) -> Result<()> {
+        self.0.kill()
     }
 }

@@ -3,13 +3,19 @@
 
 use std::sync::Arc;
 
+use anyhow::{Error, Result};
 use kvmem::arena::{ArenaError, PageSize, Populate, Region};
 use kvmem::register::{IoUring, Memlock, Platform, RegisterLimit, Registrar, SystemPlatform};
 use kvmem_testkit::simulated::Published;
 
-use super::RegisterMeasureError;
 use super::plain_ring::PlainRing;
 use crate::bench::arena::{Pages, page_size};
+use crate::bench::suite::Skip;
+
+/// One page of a [`Ballast`] stays in each range of this length. It is half of the smallest block that is reported,
+/// because pages that are adjacent in the region need not be adjacent in memory.
+const STRIDE: usize = 1 << 20;
+const BASE_PAGE: usize = 4096;
 
 /// The registrars and the platform of one run.
 #[derive(Debug)]
@@ -38,11 +44,7 @@ pub(super) enum GroupFixture {
 
 impl GroupFixture {
     /// Creates the rings.
-    pub(super) fn rings(
-        contexts: u32,
-        bytes: u64,
-        pages: Pages,
-    ) -> Result<Self, RegisterMeasureError> {
+    pub(super) fn rings(contexts: u32, bytes: u64, pages: Pages) -> Result<Self> {
         let (mut rings, mut plain) = (Vec::new(), Vec::new());
         for index in 0..contexts {
             let ring = IoUring::new(index as usize).map_err(limited)?;
@@ -55,7 +57,7 @@ impl GroupFixture {
     }
 
     /// Maps the addresses that a simulated machine registers.
-    pub(super) fn simulated(published: &'static Published) -> Result<Self, RegisterMeasureError> {
+    pub(super) fn simulated(published: &'static Published) -> Result<Self> {
         let addresses = Region::builder(published.len_bytes as usize);
         let addresses = addresses.ladder(PageSize::Thp).populate(Populate::None);
         // A limit on address space says nothing about a contender's speed.
@@ -90,7 +92,7 @@ impl GroupFixture {
     }
 
     /// Returns a region of the group's size and pages, resident or not.
-    pub(super) fn region(&self, resident: bool) -> Result<Arc<Region>, RegisterMeasureError> {
+    pub(super) fn region(&self, resident: bool) -> Result<Arc<Region>> {
         match self {
             GroupFixture::Simulated { region, .. } => Ok(Arc::clone(region)),
             GroupFixture::Rings { region_bytes, pages, .. } => {
@@ -100,16 +102,58 @@ impl GroupFixture {
                 builder.map().map(Arc::new).map_err(|error| match error {
                     ArenaError::NoHeadroom { .. }
                     | ArenaError::NoPages { .. }
-                    | ArenaError::CallFailed { .. } => {
-                        RegisterMeasureError::Limited(error.to_string())
-                    }
-                    error => RegisterMeasureError::Library(error.to_string()),
+                    | ArenaError::CallFailed { .. } => limited(error),
+                    error => error.into(),
                 })
             }
         }
     }
 }
 
-fn limited(error: impl std::fmt::Display) -> RegisterMeasureError {
-    RegisterMeasureError::Limited(error.to_string())
+/// Returns the error of a limit of this machine, which says nothing about a contender's speed.
+fn limited(error: impl std::fmt::Display) -> Error {
+    Skip(error.to_string()).into()
+}
+
+/// Distinguishes limits of this machine from failures of a contender.
+pub(super) fn skip_limits(
+    error: impl std::error::Error + Send + Sync + 'static,
+    exceeded: Option<&RegisterLimit>,
+) -> Error {
+    match exceeded {
+        Some(RegisterLimit::Memlock { .. } | RegisterLimit::Descriptors) => limited(error),
+        _ => error.into(),
+    }
+}
+
+/// Free memory that the host cannot reclaim: the pages that keep free pages apart.
+///
+/// A guest reports free memory to its host in blocks of 2 MiB and more, and the host reclaims it.
+/// Base pages need no blocks of that size. The ballast therefore makes more memory resident than a
+/// run needs and discards all but one page per MiB. The pages in between are free, cannot merge
+/// into a block of 2 MiB, and stay backed by the host. Allocations of base pages get them, because
+/// the kernel splits no large block while small ones are free.
+///
+/// This does not work for transparent hugepages, which need such blocks.
+
+#[derive(Debug)]
+pub(super) struct Ballast {
+    _pages: Region,
+}
+
+impl Ballast {
+    /// Leaves `bytes` free between pages that stay resident until the ballast is dropped.
+    pub(super) fn new(bytes: u64) -> Result<Self, ArenaError> {
+        // A single thread gets adjacent pages.
+        let builder =
+            Region::builder(bytes as usize).ladder(PageSize::Base).populate(Populate::threads(1));
+        let pages = builder.map()?;
+        for start in (0..pages.len()).step_by(STRIDE) {
+            let end = pages.len().min(start + STRIDE);
+            if end - start > BASE_PAGE {
+                pages.discard(start + BASE_PAGE..end)?;
+            }
+        }
+        Ok(Self { _pages: pages })
+    }
 }

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
+use anyhow::{Error, Result};
 use kvmem::arena::Region;
-use kvmem::register::{Outcome, Policy, RegisterError, RegisterLimit, RegistrationSet};
+use kvmem::register::{Policy, RegisterError, RegistrationSet};
 
-use super::fixture::RunFixture;
+use super::RegisterContenderId;
+use super::fixture::{RunFixture, skip_limits};
 use super::strategies::StrategyRun;
-use super::{RegisterContenderId, RegisterMeasureError};
 
 /// The result of one run, in seconds of the platform's clock.
 #[derive(Clone, Debug, PartialEq)]
@@ -30,7 +31,7 @@ pub(super) fn measure(
     contender: RegisterContenderId,
     fixture: &RunFixture,
     region: &Arc<Region>,
-) -> Result<RegisterSample, RegisterMeasureError> {
+) -> Result<RegisterSample> {
     match contender {
         RegisterContenderId::Sequential => as_published(fixture, region, false),
         RegisterContenderId::Parallel => as_published(fixture, region, true),
@@ -44,7 +45,7 @@ fn as_published(
     fixture: &RunFixture,
     region: &Arc<Region>,
     parallel: bool,
-) -> Result<RegisterSample, RegisterMeasureError> {
+) -> Result<RegisterSample> {
     let start = fixture.host.now();
     let registered = StrategyRun::register(&fixture.plain, &*fixture.host, region, parallel)?;
     let between = fixture.host.now();
@@ -58,11 +59,7 @@ fn as_published(
     })
 }
 
-fn library(
-    fixture: &RunFixture,
-    region: &Arc<Region>,
-    policy: Policy,
-) -> Result<RegisterSample, RegisterMeasureError> {
+fn library(fixture: &RunFixture, region: &Arc<Region>, policy: Policy) -> Result<RegisterSample> {
     let builder = RegistrationSet::builder()
         .registrars(fixture.registrars.iter().cloned())
         .policy(policy)
@@ -72,27 +69,21 @@ fn library(
     let between = fixture.host.now();
     set.deregister().map_err(failed)?;
     let end = fixture.host.now();
-    let outcome: &Outcome = set.outcome();
-    let populate_s = outcome.populated.seconds;
+    let populate_s = set.outcome().populated.seconds;
     Ok(RegisterSample {
         populate_s,
         // All time that was not spent populating, including planning and calibration.
         register_s: ((between - start).as_secs_f64() - populate_s).max(0.0),
         unregister_s: (end - between).as_secs_f64(),
-        chosen: outcome.chosen(),
+        chosen: set.outcome().chosen(),
     })
 }
 
-fn failed(error: RegisterError) -> RegisterMeasureError {
+fn failed(error: RegisterError) -> Error {
     let exceeded = match &error {
-        RegisterError::Limited { exceeded, .. } => Some(exceeded),
-        RegisterError::ChunkFailed { error, .. } => error.cause.exceeded.as_ref(),
+        RegisterError::Limited { exceeded, .. } => Some(exceeded.clone()),
+        RegisterError::ChunkFailed { error, .. } => error.cause.exceeded.clone(),
         _ => None,
     };
-    match exceeded {
-        Some(RegisterLimit::Memlock { .. } | RegisterLimit::Descriptors) => {
-            RegisterMeasureError::Limited(error.to_string())
-        }
-        _ => RegisterMeasureError::Library(error.to_string()),
-    }
+    skip_limits(error, exceeded.as_ref())
 }

@@ -22,14 +22,13 @@
 //!    time, and the next first touch of it costs up to thirty times as much as the second. Before
 //!    each run that takes fresh memory, the same amount is therefore made resident and freed. Base
 //!    pages take longer than two seconds; they come from free memory that the host cannot reclaim,
-//!    because resident pages keep it fragmented (`ballast.rs`). Hugepages of the pool are never
+//!    because resident pages keep it fragmented (`Ballast`). Hugepages of the pool are never
 //!    returned. The first round does not count. Short lines get more rounds. Simulated time has no
 //!    noise.
 //! 6. *Missing rows.* Rows that lack pages, memory, rings or locked memory are absent, and the
 //!    report says why. Large regions that are not resident are registered with the largest number
 //!    of contexts only: with fewer, a run takes as long and says less.
 
-mod ballast;
 mod fixture;
 mod measure;
 mod plain_ring;
@@ -42,13 +41,12 @@ use kvmem::arena::{PageSize, Populate, Region};
 use kvmem::register::{IoUring, Limits, PlanOptions, Policy, plan};
 use kvmem_testkit::simulated::Published;
 
-use self::ballast::Ballast;
-use self::fixture::GroupFixture;
+use self::fixture::{Ballast, GroupFixture};
 use self::measure::measure;
 use super::arena::{Pages, mapping};
 use super::limits;
 use super::stats::median;
-use super::suite::{Figures, Run, Stop, Turns, names};
+use super::suite::{Figures, Run, Turns, names};
 
 use RegisterContenderId::{Auto, KvmemParallel, KvmemSequential, Parallel, Sequential};
 
@@ -64,42 +62,11 @@ const MIN_REGION: u64 = 4 << 20;
 names! {
     /// The contenders by name.
     pub enum RegisterContenderId ("policy") {
-        /// As published: one context after another, each registers the whole unpopulated region.
         Sequential = "sequential",
-        /// As published: one thread per context, each registers the whole unpopulated region.
         Parallel = "parallel",
-        /// The library with its sequential policy.
         KvmemSequential = "kvmem-sequential",
-        /// The library with its parallel policy, all registrars at once.
         KvmemParallel = "kvmem-parallel",
-        /// The library, which chooses the policy itself.
         Auto = "auto",
-    }
-}
-
-/// The error of one measurement.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RegisterMeasureError {
-    /// A limit of this machine, which says nothing about a contender's speed.
-    #[error("{0}")]
-    Limited(String),
-    #[error("the system could not map or populate memory: {0}")]
-    System(#[from] rustix::io::Errno),
-    #[error(transparent)]
-    Team(#[from] super::team::TeamError),
-    #[error("{0}")]
-    Library(String),
-    #[error("{0}")]
-    Registrar(String),
-}
-
-/// Distinguishes limits of this machine from failures of a contender.
-fn stop(error: RegisterMeasureError) -> Stop {
-    match error {
-        RegisterMeasureError::Limited(_) | RegisterMeasureError::System(_) => {
-            Stop::Skip(error.to_string())
-        }
-        error => error.into(),
     }
 }
 
@@ -133,11 +100,11 @@ pub fn run(run: &mut Run) -> Result<()> {
             }
         };
         for (resident, contexts) in cells(published.len_bytes, false) {
-            let region = group.region(resident).map_err(anyhow::Error::from)?;
+            let region = group.region(resident)?;
             let line = line(published.len_bytes, None, resident, contexts);
             run.turns((table, &line), &RegisterContenderId::ALL, Turns::of(1), |id, _| {
                 let machine = group.for_run(contexts, resident);
-                measure(id, &machine, &region).map(|found| figures(found, id)).map_err(stop)
+                Ok(figures(measure(id, &machine, &region)?, id))
             })?;
         }
     }
@@ -279,14 +246,13 @@ fn group(run: &mut Run, bytes: u64, pages: Pages) -> Result<()> {
         run.turns(("io_uring", &line), &RegisterContenderId::ALL, turns, |id, _| {
             if !resident && pages != Pages::Huge {
                 // Fetches from the host the memory that the run is about to take.
-                drop(group.region(true).map_err(stop)?);
+                drop(group.region(true)?);
             }
             let region = match &kept {
                 Some(region) => region.clone(),
-                None => group.region(false).map_err(stop)?,
+                None => group.region(false)?,
             };
-            let found = measure(id, &group.for_run(contexts, resident), &region);
-            found.map(|found| figures(found, id)).map_err(stop)
+            Ok(figures(measure(id, &group.for_run(contexts, resident), &region)?, id))
         })?;
     }
     Ok(())

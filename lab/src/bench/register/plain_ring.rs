@@ -67,16 +67,12 @@ impl Registrar for PlainRing {
     }
 
     unsafe fn register(&self, at: NonNull<u8>, len: usize) -> Result<Key, RegistrarError> {
-        let exceeded = || {
-            let memlock = self.limits.memlock?;
-            let (account, limit_bytes) = (memlock.account, memlock.limit_bytes);
-            Some(RegisterLimit::Memlock {
-                account,
-                limit_bytes,
-                used_bytes: 0,
-                need_bytes: len as u64,
-            })
-        };
+        let exceeded = self.limits.memlock.map(|memlock| RegisterLimit::Memlock {
+            account: memlock.account,
+            limit_bytes: memlock.limit_bytes,
+            used_bytes: 0,
+            need_bytes: len as u64,
+        });
         let keys = RegisterLimit::Keys { limit: 0, need: 1 };
         let slot = self
             .free()
@@ -90,7 +86,7 @@ impl Registrar for PlainRing {
             Ok(()) => Ok(Key { handle: slot.into(), lkey: slot.into(), rkey: None }),
             Err(error) => {
                 self.free().push(slot);
-                Err(ring_error(&error, exceeded()))
+                Err(ring_error(&error, exceeded))
             }
         }
     }

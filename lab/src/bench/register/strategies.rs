@@ -12,13 +12,13 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::thread;
 
+use anyhow::{Error, Result};
 use kvmem::arena::Region;
-use kvmem::register::{Key, Platform, RegisterLimit, Registrar, RegistrarError};
+use kvmem::register::{Key, Platform, Registrar, RegistrarError};
 
-use super::RegisterMeasureError;
-use crate::bench::team::{Results, TeamError, Work, joined, start};
+use super::fixture::skip_limits;
+use crate::bench::team::side_by_side;
 
 /// Keys start at multiples of this: the largest page that benchmarks use.
 const PAGE: usize = 2 << 20;
@@ -44,7 +44,7 @@ impl<'a> StrategyRun<'a> {
         host: &'a dyn Platform,
         region: &Arc<Region>,
         parallel: bool,
-    ) -> Result<Self, RegisterMeasureError> {
+    ) -> Result<Self> {
         let found =
             each(host, registrars.len(), parallel, |number| whole(&*registrars[number], region))?;
         let mut run = StrategyRun {
@@ -63,13 +63,13 @@ impl<'a> StrategyRun<'a> {
             None => Ok(run),
             Some(failure) => {
                 run.give_back()?;
-                Err(failed(&failure))
+                Err(failed(failure))
             }
         }
     }
 
     /// Gives all keys back, with the strategy by which they were registered.
-    pub(super) fn give_back(mut self) -> Result<(), RegisterMeasureError> {
+    pub(super) fn give_back(mut self) -> Result<()> {
         let keys = std::mem::take(&mut self.keys);
         let registrars = self.registrars;
         let one = |number: usize| {
@@ -84,51 +84,42 @@ impl<'a> StrategyRun<'a> {
             Some(failure) => {
                 // A key still exists, so the bytes must stay mapped.
                 std::mem::forget(Arc::clone(&self.region));
-                Err(failed(&failure))
+                Err(failed(failure))
             }
         }
     }
 }
 
-fn failed(failure: &RegistrarError) -> RegisterMeasureError {
-    match failure.exceeded {
-        Some(RegisterLimit::Memlock { .. } | RegisterLimit::Descriptors) => {
-            RegisterMeasureError::Limited(failure.to_string())
-        }
-        _ => RegisterMeasureError::Registrar(failure.to_string()),
-    }
+fn failed(failure: RegistrarError) -> Error {
+    let exceeded = failure.exceeded.clone();
+    skip_limits(failure, exceeded.as_ref())
 }
 
-/// Calls `work` for each number, one after another or each on its own thread; the calling thread
-/// takes the first.
+/// Calls `work` for each number, one after another or each on its own thread.
 ///
 /// # Errors
-/// [`TeamError`] if a thread panicked or could not be started; in the second case nothing has been
-/// called.
+/// A thread panicked, or could not be started; then nothing has been called.
 fn each<T: Send>(
     host: &dyn Platform,
     count: usize,
     parallel: bool,
     work: impl Fn(usize) -> T + Sync,
-) -> Result<Vec<T>, TeamError> {
+) -> Result<Vec<T>> {
     if !parallel || count < 2 {
         return Ok((0..count).map(work).collect());
     }
-    let results = Results::new(count as u32);
-    let one = |number| {
+    // The first of a gathering is the thread that calls it.
+    let mut first = None;
+    let enters = |number| {
         let _member = GatheredThread::enter(host, number);
-        results.store(number, work(number));
+        work(number)
     };
-    thread::scope(|scope| {
-        let one = &one;
-        let work_of = |number| -> Work<'_> { Box::new(move || one(number)) };
-        let others = start(scope, (1..count).map(work_of).collect())?;
+    let others = side_by_side(count - 1, &|other| enters(other + 1), |go| {
         host.gather(count);
-        let others = others.go();
-        one(0);
-        joined(others)
+        go();
+        first = Some(enters(0));
     })?;
-    results.all()
+    Ok(first.into_iter().chain(others).collect())
 }
 
 /// A thread in a gathered group. Dropping it leaves the group, also in a panic: others may wait for

@@ -7,12 +7,14 @@
 //! written while the clock runs; each is written completely before resident memory is read.
 
 use std::hint::spin_loop;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
+use rtrb::{Consumer, Producer, RingBuffer};
+
 use super::Pattern;
 use super::heap::Heap;
-use super::ring::Ring;
 use crate::bench::team::Member;
 
 /// Blocks of a thread.
@@ -21,6 +23,9 @@ pub(super) const BLOCKS: usize = 10_000;
 pub(super) const SEED: u32 = 123_456_789;
 /// Rounds before the clock starts.
 const WARM_ROUNDS: u32 = 10;
+/// The largest number of blocks in transit, and how many are sent together: the queue's cache lines
+/// move between processors once a batch.
+const QUEUE: (usize, usize) = (2048, 64);
 /// Polls of a waiting thread before it yields.
 const SPINS: u32 = 64;
 
@@ -36,43 +41,50 @@ pub(super) struct ThreadWork {
     pub(super) failed: bool,
 }
 
-/// The generator of the published program.
-#[derive(Clone, Copy, Debug)]
-struct Random(u32);
-
-impl Random {
-    /// Returns a size from 1 to `max`, chosen by the high bits: the low bits of such a generator
-    /// have a short period.
-    #[inline]
-    fn size(&mut self, max: u32) -> u32 {
-        self.0 = self.0.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        1 + ((u64::from(self.0) * u64::from(max)) >> 32) as u32
-    }
-}
-
-/// Sizes of blocks.
+/// Sizes of blocks: those of the published program's generator, or one size.
 #[derive(Clone, Copy, Debug)]
 struct Sizes {
-    random: Random,
+    random: u32,
     max: u32,
     fixed: bool,
 }
 
 impl Sizes {
     fn new(pattern: Pattern, max: u32) -> Self {
-        Self { random: Random(SEED), max, fixed: pattern == Pattern::Fixed }
+        Self { random: SEED, max, fixed: pattern == Pattern::Fixed }
     }
 
+    /// Returns a size from 1 to `max`, chosen by the high bits: the low bits of such a generator
+    /// have a short period.
     #[inline]
     fn next(&mut self) -> u32 {
-        if self.fixed { self.max } else { self.random.size(self.max) }
+        if self.fixed {
+            return self.max;
+        }
+        self.random = self.random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        1 + ((u64::from(self.random) * u64::from(self.max)) >> 32) as u32
     }
 }
 
 #[derive(Clone, Copy)]
-struct HeapBlock {
+pub(super) struct HeapBlock {
     at: *mut u8,
     size: u32,
+}
+
+// SAFETY: the thread that has the block is the only user of its bytes.
+unsafe impl Send for HeapBlock {}
+
+/// The two ends of a queue, until their threads take them.
+pub(super) type Queue = Mutex<(Option<Producer<HeapBlock>>, Option<Consumer<HeapBlock>>)>;
+
+/// Makes queues from one thread to another.
+pub(super) fn queues(count: u32) -> Vec<Queue> {
+    let queue = |_| {
+        let (sender, receiver) = RingBuffer::new(QUEUE.0);
+        Mutex::new((Some(sender), Some(receiver)))
+    };
+    (0..count).map(queue).collect()
 }
 
 /// Runs the original program on one thread.
@@ -148,63 +160,83 @@ fn write(block: HeapBlock) {
     }
 }
 
-/// Runs one end of a ring: threads with an even index allocate blocks and write their first byte,
+/// Runs one end of a queue: threads with an even index allocate blocks and write their first byte,
 /// the next thread frees them.
 pub(super) fn across<H: Heap>(
     heap: &H,
     max: u32,
-    rings: &[Ring],
+    queues: &[Queue],
     member: &Member<'_>,
 ) -> ThreadWork {
     member.ready();
     let idle = ThreadWork { pairs: 0, nanoseconds: 0.0, failed: false };
-    let Some(ring) = rings.get(member.index / 2) else { return idle };
-    let done = if member.index.is_multiple_of(2) {
-        produce(heap, max, ring, member)
+    let Some(queue) = queues.get(member.index / 2) else { return idle };
+    let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+    let end = if member.index.is_multiple_of(2) {
+        (queue.0.take(), None)
     } else {
-        consume(heap, ring, member)
+        (None, queue.1.take())
+    };
+    drop(queue);
+    let done = match end {
+        (Some(sender), _) => produce(heap, max, sender, member),
+        (_, Some(receiver)) => consume(heap, receiver, member),
+        _ => idle,
     };
     member.done();
     done
 }
 
-fn produce<H: Heap>(heap: &H, max: u32, ring: &Ring, member: &Member<'_>) -> ThreadWork {
+fn produce<H: Heap>(
+    heap: &H,
+    max: u32,
+    mut sender: Producer<HeapBlock>,
+    member: &Member<'_>,
+) -> ThreadWork {
     let mut sizes = Sizes::new(Pattern::ProducerConsumer, max);
-    let mut sender = ring.sender();
+    let mut batch = Vec::with_capacity(QUEUE.1);
     let mut failed = false;
     let start = member.start();
     // At least one block, even if the scheduler ran this thread late.
     loop {
-        let mut tries = 0;
-        while !sender.has_space() && member.keeps_running() {
-            tries += 1;
-            spin(member, tries);
+        let block = allocate(heap, &mut sizes, &mut failed);
+        if !failed {
+            // SAFETY: the block belongs to this thread and has at least one byte.
+            unsafe { block.at.write(1) };
+            batch.push(block);
         }
-        if sender.has_space() {
-            let block = allocate(heap, &mut sizes, &mut failed);
-            if !failed {
-                // SAFETY: the block belongs to this thread and has at least one byte.
-                unsafe { block.at.write(1) };
-                sender.put(block.at, block.size);
+        let ends = failed || !member.keeps_running();
+        if ends || batch.len() == QUEUE.1 {
+            let mut tries = 0;
+            // The receiver takes blocks until the sender is dropped.
+            while sender.slots() < batch.len() {
+                tries += 1;
+                spin(member, tries);
+            }
+            if let Ok(room) = sender.write_chunk_uninit(batch.len()) {
+                room.fill_from_iter(batch.drain(..));
             }
         }
-        if failed || !member.keeps_running() {
+        if ends {
             break;
         }
     }
     ThreadWork { pairs: 0, nanoseconds: start.elapsed().as_nanos() as f64, failed }
 }
 
-fn consume<H: Heap>(heap: &H, ring: &Ring, member: &Member<'_>) -> ThreadWork {
-    let mut receiver = ring.receiver();
+fn consume<H: Heap>(
+    heap: &H,
+    mut receiver: Consumer<HeapBlock>,
+    member: &Member<'_>,
+) -> ThreadWork {
     let mut pairs = 0;
     let start: Instant = member.start();
     loop {
-        // Read first: blocks sent before the end are then visible below.
-        let over = receiver.over();
-        while let Some((at, size)) = receiver.take() {
-            free(heap, HeapBlock { at, size });
-            pairs += 1;
+        // Read first: blocks sent before the end are then visible to the read of the slots.
+        let over = receiver.is_abandoned();
+        if let Ok(blocks) = receiver.read_chunk(receiver.slots()) {
+            pairs += blocks.len() as u64;
+            blocks.into_iter().for_each(|block| free(heap, block));
         }
         if over {
             break;
@@ -216,24 +248,4 @@ fn consume<H: Heap>(heap: &H, ring: &Ring, member: &Member<'_>) -> ThreadWork {
 
 fn spin(member: &Member<'_>, tries: u32) {
     if member.oversubscribed || tries > SPINS { thread::yield_now() } else { spin_loop() }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_are_those_of_the_generator() {
-        let mut sizes = Sizes::new(Pattern::Random, 512);
-        let first = 123_456_789u32.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        assert_eq!(sizes.next(), 1 + first / (1 << 23));
-        let (mut min, mut max, mut sum) = (u32::MAX, 0, 0u64);
-        for _ in 0..100_000 {
-            let size = sizes.next();
-            (min, max, sum) = (min.min(size), max.max(size), sum + u64::from(size));
-        }
-        assert_eq!((min, max), (1, 512));
-        assert!((250..263).contains(&(sum / 100_000)), "{sum}");
-        assert!((0..100).all(|_| Sizes::new(Pattern::Fixed, 64).next() == 64));
-    }
 }

@@ -18,12 +18,11 @@
 mod heap;
 mod loops;
 mod measure;
-mod ring;
 
 use anyhow::Result;
 
 pub use self::measure::{SlabSample, SlabTask, in_child, measure};
-use super::suite::{Figures, Run, Stop, Turns, names};
+use super::suite::{Figures, Run, Turns, names};
 
 use SlabContenderId::{GSlice, Kvmem, Mimalloc};
 
@@ -57,29 +56,11 @@ names! {
     }
 }
 
-/// The error of one measurement.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SlabMeasureError {
-    #[error("absent: {0}")]
-    Absent(String),
-    #[error("the allocator ran out of memory: free memory")]
-    OutOfMemory,
-    #[error("no block was allocated and freed in the given time: increase it")]
-    NothingDone,
-    #[error(transparent)]
-    Team(#[from] super::team::TeamError),
-    #[error("the measuring process failed: {0}")]
-    Child(String),
-}
-
 /// Runs the benchmark. `once` measures a task in a process of its own.
 ///
 /// # Errors
 /// An available contender cannot be measured.
-pub fn run(
-    run: &mut Run,
-    once: impl Fn(&SlabTask) -> Result<SlabSample, SlabMeasureError>,
-) -> Result<()> {
+pub fn run(run: &mut Run, once: impl Fn(&SlabTask) -> Result<SlabSample>) -> Result<()> {
     let reps = run.reps(9, 3);
     run.settings(format_args!("seed {}, {reps} repetition(s)", loops::SEED));
     run.about(
@@ -95,9 +76,9 @@ pub fn run(
     );
     let mut present = Vec::new();
     for contender in run.chosen(&SlabContenderId::ALL) {
-        match heap::absent(contender) {
-            None => present.push(contender),
-            Some(reason) => run.skip(contender.name(), reason),
+        match heap::with_heap!(contender, heap => drop(heap)) {
+            Ok(()) => present.push(contender),
+            Err(reason) => run.skip(contender.name(), format_args!("{reason:#}")),
         }
     }
     let milliseconds = run.length(250, 20, 2);
@@ -114,7 +95,7 @@ pub fn run(
             let at = (pattern.name(), line.as_str());
             run.turns(at, &present, Turns::of(reps), |contender, _| {
                 let task = SlabTask { pattern, max_block_bytes, threads, contender, milliseconds };
-                let SlabSample { ns_per_pair, rss_bytes } = once(&task).map_err(Stop::from)?;
+                let SlabSample { ns_per_pair, rss_bytes } = once(&task)?;
                 let figures = Figures::of("ns", ns_per_pair);
                 Ok(match rss_bytes {
                     Some(bytes) => figures.with("MiB", bytes as f64 / f64::from(1 << 20)),

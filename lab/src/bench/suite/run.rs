@@ -54,20 +54,10 @@ impl Figures {
     }
 }
 
-/// The reason why contenders in turns end early.
-#[derive(Debug)]
-pub enum Stop {
-    /// This machine cannot measure them.
-    Skip(String),
-    /// A contender failed at an operation that should succeed here.
-    Fail(anyhow::Error),
-}
-
-impl<E: std::error::Error + Send + Sync + 'static> From<E> for Stop {
-    fn from(error: E) -> Self {
-        Stop::Fail(error.into())
-    }
-}
+/// The error of a row that this machine cannot measure: no contender failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Skip(pub String);
 
 /// How often contenders take turns.
 #[derive(Clone, Copy, Debug)]
@@ -185,13 +175,13 @@ impl Run {
     /// count.
     ///
     /// # Errors
-    /// The first failure of a contender. What the machine cannot measure is no error.
+    /// The first failure of a contender. A [`Skip`] ends the line, and is no error.
     pub fn turns<C: Copy + Display>(
         &mut self,
         (table, line): (&str, &str),
         contenders: &[C],
         turns: Turns,
-        mut measure: impl FnMut(C, u32) -> Result<Figures, Stop>,
+        mut measure: impl FnMut(C, u32) -> Result<Figures>,
     ) -> Result<()> {
         let contenders = self.chosen(contenders);
         if contenders.is_empty() || !self.wants(table) {
@@ -218,11 +208,11 @@ impl Run {
                         samples[at].push(figures);
                     }
                     Ok(_) => {}
-                    Err(Stop::Skip(reason)) => {
-                        self.skip(&format!("{table}, {line}"), reason);
+                    Err(error) if error.is::<Skip>() => {
+                        self.skip(&format!("{table}, {line}"), error);
                         return Ok(());
                     }
-                    Err(Stop::Fail(error)) => {
+                    Err(error) => {
                         return Err(error).with_context(|| format!("{table} {line} {contender}"));
                     }
                 }
@@ -370,7 +360,7 @@ mod tests {
     #[test]
     fn the_worst_figure_counts_and_a_machine_may_lack_a_row() {
         let mut run = Run::new("test", &SuiteArgs::default());
-        let skip = |_, _| Err(Stop::Skip("no hugepages".to_owned()));
+        let skip = |_, _| Err(Skip("no hugepages".to_owned()).into());
         run.turns(("table", "line"), &["a"], Turns::of(1), skip).unwrap();
         run.at_most("most", 2.0, vec![(1.0, String::new()), (2.5, "b".to_owned())]);
         run.at_least("nothing", 2.0, Vec::new());

@@ -4,46 +4,28 @@ use std::io;
 use std::path::Path;
 use std::time::Instant;
 
+use anyhow::{Result, ensure};
 use kvmem::tier::TierRead;
 use kvmem_testkit::workload::stream;
 use kvmem_tier::device::{Device, Read, Write};
 use kvmem_tier::{DiskTier, DiskTierOptions};
 use rand::RngExt;
 
-use super::TierMeasureError;
 use crate::bench::loops::paired::{INDEX_BYTES, KV_BYTES};
+use crate::bench::suite::Figures;
 use crate::bench::values::BLOCK;
 
-/// Figures of the index.
-#[derive(Clone, Debug, PartialEq)]
-pub struct IndexFigures {
-    /// Bytes of the index in memory for each value.
-    pub bytes_per_entry: f64,
-    /// Seconds until a tier with these values is open again.
-    pub open_s: f64,
-    /// Share of the file's blocks that values occupy when the next object has no room: the mean of
-    /// these moments.
-    pub utilization: f64,
-}
-
-/// How much is measured.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct IndexEffort {
-    /// Values in the tier that is opened.
-    pub(super) entries: u64,
-    /// Bytes of the tier without a disk.
-    pub(super) space: u64,
-}
-
-/// Measures the index, with a file in `dir`.
-pub(super) fn measure(dir: &Path, effort: IndexEffort) -> Result<IndexFigures, TierMeasureError> {
-    let (bytes_per_entry, open_s) = opening(dir, effort.entries)?;
-    let utilization = utilization(effort.space)?;
-    Ok(IndexFigures { bytes_per_entry, open_s, utilization })
+/// Measures the index, with a file in `dir`: a tier with `entries` values is opened, and one of
+/// `space` bytes without a disk shows the share of the file's blocks that values occupy when the
+/// next object has no room, the mean of these moments.
+pub(super) fn measure(dir: &Path, entries: u64, space: u64) -> Result<Figures> {
+    let (bytes_per_entry, open_s) = opening(dir, entries)?;
+    let figures = Figures::of("bytes a value", bytes_per_entry).with("s to open", open_s);
+    Ok(figures.with("utilization", utilization(space)?))
 }
 
 /// Returns the bytes of the index for each value, and the seconds of opening.
-fn opening(dir: &Path, entries: u64) -> Result<(f64, f64), TierMeasureError> {
+fn opening(dir: &Path, entries: u64) -> Result<(f64, f64)> {
     let path = dir.join("index");
     let options = DiskTierOptions {
         // Each value has a block; the index on the disk has less than another fifth.
@@ -64,13 +46,9 @@ fn opening(dir: &Path, entries: u64) -> Result<(f64, f64), TierMeasureError> {
     let start = Instant::now();
     let (tier, report) = DiskTier::open(&path, &options)?;
     let open_s = start.elapsed().as_secs_f64();
-    if report.entries != entries {
-        let found = format!("{} of {entries} values", report.entries);
-        return Err(TierMeasureError::Lost { number: report.entries, found });
-    }
+    ensure!(report.entries == entries, "{} of {entries} values are found", report.entries);
     drop(tier);
-    let removed = std::fs::remove_file(&path);
-    removed.map_err(TierMeasureError::system("remove a file"))?;
+    std::fs::remove_file(&path)?;
     Ok((stats.index_bytes as f64 / entries as f64, open_s))
 }
 
@@ -107,7 +85,7 @@ impl Device for NoDevice {
 
 /// Stores objects in pairs, and looks for others at random, so that the order of eviction is
 /// random; returns the mean utilization when the next object has no room.
-fn utilization(space: u64) -> Result<f64, TierMeasureError> {
+fn utilization(space: u64) -> Result<f64> {
     let options =
         DiskTierOptions { max_entries: Some(space / INDEX_BYTES), ..DiskTierOptions::default() };
     let (tier, _) = DiskTier::on(NoDevice(space), &options)?;

@@ -31,23 +31,19 @@
 //! | `{"call":"store","first":F,"count":C}`: stores the values F to F + C − 1 | `{"seconds":S,"cpu_seconds":P}` |
 //! | `{"call":"fetch","numbers":[…]}`: fetches these values, and compares the numbers in their first eight bytes | the same |
 
-mod args;
 mod contenders;
 mod index;
 
 use std::fs;
 
-use anyhow::Result;
-use kvmem_testkit::workload::stream;
-use rand::seq::SliceRandom;
+use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-pub use self::args::TierArgs;
-use self::contenders::{BesideContender, PassTime, Room, TierContender, contender, timed};
-use self::index::{IndexEffort, IndexFigures};
-use super::beside::{Beside, BesideError};
+use self::contenders::{Room, contender};
+use super::args::TierArgs;
+use super::beside::Beside;
 use super::suite::{Figures, Run, Turns, names};
-use super::values::{Memory, ValueError, padded};
+use super::values::{Memory, ValueTurn, padded};
 
 /// Bytes of the values: two common ones, and a block of KV cache.
 const VALUE_BYTES: [u64; 3] = [64 << 10, 1 << 20, 3_274_752];
@@ -92,31 +88,32 @@ pub fn run(run: &mut Run, args: &TierArgs) -> Result<()> {
         for name in &names {
             run.step(format_args!("{line}: {name}"));
             let room = Room { dir: &dir.path().join(name), bytes, depth };
-            turns.push(TierTurn::new(name, &args.beside, room, &mut memory)?);
+            fs::create_dir(room.dir)?;
+            let open = ValueTurn::open(room.dir, bytes, value_bytes, ("depth", depth.into()))?;
+            let (count, pool) = (memory.count, memory.pool.clone());
+            let here = || contender(name.parse()?, room, stride as usize, count, &pool);
+            // Full, and one more.
+            let fill = bytes / stride + 1;
+            turns.push(ValueTurn::new(name, &args.beside, &open, here, &mut memory, fill)?);
         }
         for table in ["store", "fetch"] {
             run.turns((table, &line), &names, Turns::of(reps), |name, rep| {
-                let at = names.iter().position(|of| *of == name).unwrap_or_default();
+                let turn = ValueTurn::of(&mut turns, name);
                 let time = match table {
-                    "store" => turns[at].store(&mut memory)?,
-                    _ => turns[at].fetch(&mut memory, window, rep)?,
+                    "store" => turn.store(&mut memory)?,
+                    _ => turn.fetch(&mut memory, window, rep, "fetch")?,
                 };
-                Ok(Figures::of("GB/s", gb / time.seconds).with("s/GB", time.cpu_seconds / gb))
+                let cpu = time.cpu_seconds.context("an answer without `cpu_seconds`")?;
+                Ok(Figures::of("GB/s", gb / time.seconds).with("s/GB", cpu / gb))
             })?;
         }
     }
-    let effort = IndexEffort {
-        entries: run.length(1_000_000, 100_000, 1000),
-        space: run.length(64 << 30, 8 << 30, 512 << 20),
-    };
     if run.wants("index") {
         run.step("index");
-        let IndexFigures { bytes_per_entry, open_s, utilization } =
-            index::measure(new_dir()?.path(), effort)?;
-        let figures = Figures::of("bytes a value", bytes_per_entry)
-            .with("s to open", open_s)
-            .with("utilization", utilization);
-        run.row("index", &format!("{} values", effort.entries), "kvmem", figures);
+        let entries = run.length(1_000_000, 100_000, 1000);
+        let space = run.length(64 << 30, 8 << 30, 512 << 20);
+        let figures = index::measure(new_dir()?.path(), entries, space)?;
+        run.row("index", &format!("{entries} values"), "kvmem", figures);
     }
     goals(run);
     Ok(())
@@ -149,116 +146,6 @@ fn goals(run: &mut Run) {
     run.at_most("index: bytes for each value", 64.0, index(run, "bytes a value"));
     run.at_most("index: seconds to open", 2.0, index(run, "s to open"));
     run.at_least("file: utilization for pairs of objects", 0.999, index(run, "utilization"));
-}
-
-/// A contender that takes turns, and the number of its next value.
-struct TierTurn {
-    contender: AnyContender,
-    next: u64,
-}
-
-/// A program of its own times itself.
-enum AnyContender {
-    Here(Box<dyn TierContender>),
-    Beside(BesideContender),
-}
-
-impl TierTurn {
-    /// Makes a contender and fills its room.
-    fn new(
-        name: &str,
-        beside: &[Beside],
-        room: Room<'_>,
-        memory: &mut Memory,
-    ) -> Result<TierTurn, TierMeasureError> {
-        fs::create_dir(room.dir).map_err(TierMeasureError::system("make a directory"))?;
-        let contender = match beside.iter().find(|beside| beside.name == name) {
-            Some(beside) => {
-                AnyContender::Beside(BesideContender::new(beside, room, memory.len as u64)?)
-            }
-            None => {
-                let id = name.parse().expect("the names are those of this program");
-                AnyContender::Here(contender(id, room, memory)?)
-            }
-        };
-        let mut turn = TierTurn { contender, next: 0 };
-        while turn.next <= room.bytes / memory.stride as u64 {
-            turn.store(memory)?;
-        }
-        Ok(turn)
-    }
-
-    /// Stores as many values as `memory` has.
-    fn store(&mut self, memory: &mut Memory) -> Result<PassTime, TierMeasureError> {
-        let first = self.next;
-        self.next += memory.count as u64;
-        match &mut self.contender {
-            AnyContender::Here(contender) => timed(|| contender.store(memory, first)),
-            AnyContender::Beside(beside) => beside.store(first, memory.count as u64),
-        }
-    }
-
-    /// Fetches as many of the values that were stored last, in random order.
-    fn fetch(
-        &mut self,
-        memory: &mut Memory,
-        window: u64,
-        rep: u32,
-    ) -> Result<PassTime, TierMeasureError> {
-        // All contenders fetch the same ones, counted from the last.
-        let mut numbers: Vec<u64> = (1..=window).map(|back| self.next - back).collect();
-        numbers.shuffle(&mut stream(1, rep.into()));
-        numbers.truncate(memory.count);
-        match &mut self.contender {
-            AnyContender::Here(contender) => {
-                contender.before_fetch(&numbers)?;
-                memory.forget();
-                let time = timed(|| contender.fetch(memory, &numbers))?;
-                memory.compare(&numbers)?;
-                Ok(time)
-            }
-            AnyContender::Beside(beside) => beside.fetch(&numbers),
-        }
-    }
-}
-
-/// The error of one measurement.
-#[derive(Debug, thiserror::Error)]
-pub enum TierMeasureError {
-    /// The system refused a file or a transfer.
-    #[error("{call}: {source}")]
-    System {
-        /// What was tried.
-        call: &'static str,
-        /// The system's error.
-        source: std::io::Error,
-    },
-    /// The tier failed.
-    #[error(transparent)]
-    Tier(#[from] kvmem_tier::TierError),
-    /// A value was not stored.
-    #[error(transparent)]
-    Store(#[from] kvmem_tier::StoreError),
-    /// Values could not be made, or other bytes came back than were stored.
-    #[error(transparent)]
-    Values(#[from] ValueError),
-    /// A value that was stored is not found.
-    #[error("value {number} is not found: {found}")]
-    Lost {
-        /// The number of the value.
-        number: u64,
-        /// What was found.
-        found: String,
-    },
-    /// A program that takes part failed.
-    #[error(transparent)]
-    Beside(#[from] BesideError),
-}
-
-impl TierMeasureError {
-    fn system(call: &'static str) -> impl FnOnce(std::io::Error) -> TierMeasureError {
-        move |source| TierMeasureError::System { call, source }
-    }
 }
 
 names! {

@@ -113,30 +113,3 @@ impl Blocks for ArcPolicy {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_lists_keep_the_bounds_of_the_paper() {
-        let mut cache = ArcPolicy::new(16);
-        let mut state = 1u64;
-        for _ in 0..20_000 {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            cache.access(((state >> 33) % 8 * (state >> 40) % 50) as u32);
-            let [t1, t2, b1, b2] =
-                [List::T1, List::T2, List::B1, List::B2].map(|list| cache.len(list));
-            assert!(t1 + t2 <= 16 && t1 + b1 <= 16 && t1 + t2 + b1 + b2 <= 32);
-            assert!(b1 + b2 == 0 || t1 + t2 == 16, "ghosts only beside a full cache");
-        }
-        for _ in 0..3 {
-            (0..8).for_each(|block| cache.access(block));
-        }
-        (1000..2000).for_each(|block| cache.access(block));
-        assert!(
-            (0..8).all(|block| cache.holds(block)),
-            "a scan evicts no block that was used again"
-        );
-    }
-}

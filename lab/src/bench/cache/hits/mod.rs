@@ -34,7 +34,6 @@ use anyhow::{Result, ensure};
 use kvmem_testkit::workload::Prefixes;
 use kvmem_trace::{TraceFile, TraceOptions};
 
-use super::CacheMeasureError;
 use crate::bench::suite::{Figures, Run, Turns, names};
 
 /// Seed of all generated traces.
@@ -45,23 +44,14 @@ const POOLS: [u64; 6] = [64, 32, 16, 8, 4, 2];
 names! {
     /// The policies by name.
     pub enum PolicyId ("policy") {
-        /// The library's LRU.
         Lru = "lru",
-        /// The library's scan-resistant policy.
         ScanResistant = "scan-resistant",
-        /// The library's LRU, in a cache of eight shards.
         Lru8 = "lru ×8",
-        /// The library's scan-resistant policy, in a cache of eight shards.
         ScanResistant8 = "scan-resistant ×8",
-        /// The LRU of a node.
         NodeLru = "node-lru",
-        /// The scan-resistant policy of a node.
         NodeScanResistant = "node-scan-resistant",
-        /// S3-FIFO.
         S3Fifo = "s3-fifo",
-        /// ARC.
         Arc = "arc",
-        /// The bound of all policies.
         Optimum = "optimum",
     }
 }
@@ -100,7 +90,7 @@ impl Trace {
 }
 
 /// Returns the number of requested blocks that are found with all blocks before them.
-fn hits(trace: &Trace, policy: PolicyId, blocks: u64) -> Result<u64, CacheMeasureError> {
+fn hits(trace: &Trace, policy: PolicyId, blocks: u64) -> Result<u64> {
     let capacity = blocks as usize;
     let model: &mut dyn model::Model = match policy {
         PolicyId::Lru => &mut library::Library::new(false, 1, blocks)?,
@@ -171,24 +161,5 @@ mod tests {
                 assert!(of(policy, 2 * trace.distinct) == all, "{kind:?} {policy}");
             }
         }
-    }
-
-    #[test]
-    fn a_trace_is_read_and_an_empty_one_is_an_error() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("some.jsonl");
-        let line = |ids| {
-            format!(
-                "{{\"timestamp\": 0, \"input_length\": 1024, \"output_length\": 1, \
-                 \"hash_ids\": {ids}}}\n"
-            )
-        };
-        std::fs::write(&path, line("[7, 9]") + &line("[7, 8]")).unwrap();
-        let trace = Trace::read(&path, usize::MAX).unwrap();
-        assert_eq!((trace.distinct, trace.requested), (3, 4));
-        assert_eq!(trace.requests, [[0, 1], [0, 2]]);
-        assert_eq!(Trace::read(&path, 1).unwrap().requested, 2);
-        std::fs::write(&path, "{\"hash_ids\": 7}\n").unwrap();
-        assert!(Trace::read(&path, 1).is_err());
     }
 }

@@ -3,6 +3,7 @@
 
 use std::thread::JoinHandle;
 
+use anyhow::Result;
 use kvmem::arena::{Backing, PageSize, Region};
 use kvmem_node::{
     CallError, ClientError, ConnectOptions, Eviction, MAX_BATCH, NewValue, Node, NodeClient,
@@ -11,8 +12,8 @@ use kvmem_node::{
 };
 use tempfile::TempDir;
 
+use super::PolicyId;
 use super::model::Model;
-use super::{CacheMeasureError, PolicyId};
 
 /// Bytes of the memory for each block.
 const BYTES: usize = 64;
@@ -26,7 +27,7 @@ pub(super) struct NodeCache {
 }
 
 impl NodeCache {
-    pub(super) fn new(policy: PolicyId, blocks: u64) -> Result<NodeCache, CacheMeasureError> {
+    pub(super) fn new(policy: PolicyId, blocks: u64) -> Result<NodeCache> {
         let eviction = match policy {
             PolicyId::NodeScanResistant => Eviction::ScanResistant,
             _ => Eviction::Lru,
@@ -38,16 +39,15 @@ impl NodeCache {
             ..NodeOptions::default()
         };
         let memory = Region::builder(blocks as usize * BYTES).backing(Backing::Shared);
-        let memory = memory.ladder(PageSize::Base).map().map_err(failed)?;
-        let dir = TempDir::with_prefix("kvmem-bench-").map_err(failed)?;
+        let memory = memory.ladder(PageSize::Base).map()?;
+        let dir = TempDir::with_prefix("kvmem-bench-")?;
         let socket = dir.path().join("socket");
-        let node = Node::create(memory, options).map_err(failed)?;
-        let server = NodeServer::bind(node, &socket, ServerOptions::default()).map_err(failed)?;
+        let node = Node::create(memory, options)?;
+        let server = NodeServer::bind(node, &socket, ServerOptions::default())?;
         let stopper = server.stopper();
         let server = Some(std::thread::spawn(move || server.run()));
         // SAFETY: the only client writes to its reservations alone.
-        let client = unsafe { NodeClient::connect(&socket, &ConnectOptions::default()) };
-        let client = client.map_err(failed)?;
+        let client = unsafe { NodeClient::connect(&socket, &ConnectOptions::default()) }?;
         Ok(NodeCache { client, stopper, server, _dir: dir })
     }
 
@@ -112,13 +112,9 @@ impl NodeCache {
     }
 }
 
-fn failed(error: impl ToString) -> CacheMeasureError {
-    CacheMeasureError::Node(error.to_string())
-}
-
 impl Model for NodeCache {
-    fn request(&mut self, chain: &[u32]) -> Result<u64, CacheMeasureError> {
-        self.serve(chain).map_err(failed)
+    fn request(&mut self, chain: &[u32]) -> Result<u64> {
+        Ok(self.serve(chain)?)
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::Result;
+
+use super::Trace;
 use super::model::Model;
-use super::{CacheMeasureError, Trace};
 
 pub(super) struct Optimum {
     capacity: usize,
@@ -40,7 +42,7 @@ impl Optimum {
 }
 
 impl Model for Optimum {
-    fn request(&mut self, chain: &[u32]) -> Result<u64, CacheMeasureError> {
+    fn request(&mut self, chain: &[u32]) -> Result<u64> {
         let found = chain.iter().take_while(|&&block| self.held[block as usize].is_some()).count();
         for (place, &block) in chain.iter().enumerate() {
             self.take(block);

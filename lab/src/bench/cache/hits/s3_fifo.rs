@@ -95,27 +95,3 @@ impl Blocks for S3Fifo {
         self.uses.insert(block, 0);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_scan_passes_through_the_small_queue_and_repeated_blocks_stay() {
-        let mut cache = S3Fifo::new(20);
-        for _ in 0..4 {
-            (0..10).for_each(|block| cache.access(block));
-        }
-        (100..200).for_each(|block| cache.access(block));
-        assert!((0..10).all(|block| cache.holds(block)) && !cache.holds(150));
-        cache.access(195);
-        (200..250).for_each(|block| cache.access(block));
-        assert!(!cache.holds(195));
-        cache.access(249);
-        // A block that was just evicted.
-        let ghost = (200..249).rev().find(|&block| !cache.holds(block)).unwrap();
-        cache.access(ghost);
-        (300..320).for_each(|block| cache.access(block));
-        assert!(cache.holds(ghost) && cache.uses.len() <= 20);
-    }
-}

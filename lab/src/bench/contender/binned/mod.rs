@@ -32,7 +32,9 @@ mod small_float;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use super::{Contender, ContenderId, CreateError, RangeHandle, Space};
+use anyhow::{Context, Result, ensure};
+
+use super::{Contender, RangeHandle, Space};
 use heap::{BinHeap, NONE};
 use small_float::{MAX_BIN_SIZE, bin_ceil};
 
@@ -71,16 +73,11 @@ pub struct ModelHandle<const ROUND: bool> {
     _second_word: usize,
     offset: u32,
     node: u32,
-    base: u64,
+    _base: u64,
     size: u64,
 }
 
 impl<const ROUND: bool> RangeHandle for ModelHandle<ROUND> {
-    #[inline]
-    fn offset(&self) -> u64 {
-        self.base
-    }
-
     #[inline]
     fn size(&self) -> u64 {
         self.size
@@ -107,28 +104,21 @@ impl<const ROUND: bool> Drop for ModelHandle<ROUND> {
 }
 
 impl<const ROUND: bool> Contender for BinnedModel<ROUND> {
-    const ID: ContenderId = if ROUND { ContenderId::Binned } else { ContenderId::BinnedUnrounded };
     type Handle = ModelHandle<ROUND>;
 
-    fn create(space: Space) -> Result<Self, CreateError> {
-        let error = |reason: &str| CreateError {
-            contender: Self::ID,
-            capacity: space.capacity,
-            reason: reason.into(),
-        };
-        if space.capacity == 0 {
-            return Err(error("the space is empty"));
-        }
+    fn create(space: Space) -> Result<Self> {
+        ensure!(space.capacity > 0, "the space is empty");
         let mut unit_shift = 0;
         while space.capacity >> unit_shift > MAX_BIN_SIZE {
             unit_shift += 1;
         }
         // One node for each object and for each hole between two, and one at the end of the stack
         // that is never used.
-        let max_nodes = u32::try_from(space.max_live.saturating_mul(2).saturating_add(2))
-            .ok()
-            .filter(|&n| n < NONE)
-            .ok_or_else(|| error("node indices are 32 bits wide"))?;
+        let max_nodes = u32::try_from(space.max_live.saturating_mul(2).saturating_add(2)).ok();
+        let max_nodes = max_nodes.filter(|&n| n < NONE);
+        let max_nodes = max_nodes.with_context(|| {
+            format!("{} objects have more nodes than 32 bits can number", space.max_live)
+        })?;
         let heap = BinHeap::new((space.capacity >> unit_shift) as u32, max_nodes);
         let bins_below = AtomicU32::new(heap.bins_below());
         let guarded = Mutex::new(Guarded { heap, live_bytes: 0, live: 0, lowered: false });
@@ -161,15 +151,8 @@ impl<const ROUND: bool> Contender for BinnedModel<ROUND> {
         guarded.live_bytes += size;
         guarded.live += 1;
         drop(guarded);
-        let base = u64::from(offset) << shared.unit_shift;
-        Some(ModelHandle {
-            owner: Arc::downgrade(shared),
-            _second_word: 0,
-            offset,
-            node,
-            base,
-            size,
-        })
+        let (_base, owner) = (u64::from(offset) << shared.unit_shift, Arc::downgrade(shared));
+        Some(ModelHandle { owner, _second_word: 0, offset, node, _base, size })
     }
 
     fn metadata_bytes(&self) -> Option<u64> {
@@ -228,18 +211,5 @@ mod tests {
     fn a_request_fails_without_the_mutex_only_if_no_range_is_long_enough() {
         requests_fail_only_without_a_range::<true>();
         requests_fail_only_without_a_range::<false>();
-    }
-
-    #[test]
-    fn a_hopeless_request_takes_no_mutex_after_the_first() {
-        let space = Binned::create(Space { capacity: 1 << 20, max_live: 8 }).unwrap();
-        let most = space.allocate(3 << 18).unwrap();
-        assert!(space.allocate(1 << 19).is_none());
-        let guarded = space.0.guarded.lock().unwrap();
-        // Would wait for itself if it took the mutex.
-        assert!(space.allocate(1 << 19).is_none());
-        drop(guarded);
-        drop(most);
-        assert!(space.allocate(1 << 19).is_some());
     }
 }

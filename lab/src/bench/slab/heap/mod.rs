@@ -13,15 +13,15 @@
 //! Calls of the C allocators go into separately compiled objects, as in C programs. Rust's compiler
 //! cannot inline them, while it can inline the library's.
 
-mod g_slice;
-mod system;
+pub(super) mod g_slice;
+pub(super) mod system;
 
-use super::SlabContenderId;
+use anyhow::Result;
 
 /// An allocator of memory blocks.
 pub(super) trait Heap: Sync + Sized {
     /// Creates the allocator, or returns why it is absent.
-    fn create() -> Result<Self, String>;
+    fn create() -> Result<Self>;
 
     /// Allocates a block of `size` bytes; null if memory runs out.
     fn alloc(&self, size: usize) -> *mut u8;
@@ -33,86 +33,48 @@ pub(super) trait Heap: Sync + Sized {
     unsafe fn free(&self, block: *mut u8, size: usize);
 }
 
-/// Code that is compiled once for each heap and selected by name.
-pub(super) trait HeapVisitor {
-    /// The result.
-    type Output;
-    /// Runs with `heap`.
-    fn visit<H: Heap>(self, heap: H) -> Self::Output;
+/// Evaluates an expression with the heap that a [`SlabContenderId`](super::SlabContenderId) names:
+/// it is compiled once for each heap. The error is the reason why the heap is absent.
+macro_rules! with_heap {
+    ($id:expr, $heap:ident => $body:expr) => {
+        (|| {
+            use $crate::bench::slab::SlabContenderId as Id;
+            use $crate::bench::slab::heap::{Heap, g_slice, system};
+            anyhow::Ok(match $id {
+                Id::Kvmem => {
+                    let $heap = system::Kvmem::create()?;
+                    $body
+                }
+                Id::Malloc => {
+                    let $heap = system::System::create()?;
+                    $body
+                }
+                #[cfg(feature = "allocators")]
+                Id::Mimalloc => {
+                    let $heap = system::Mimalloc::create()?;
+                    $body
+                }
+                #[cfg(feature = "allocators")]
+                Id::Jemalloc => {
+                    let $heap = system::Jemalloc::create()?;
+                    $body
+                }
+                #[cfg(feature = "allocators")]
+                Id::Snmalloc => {
+                    let $heap = system::Snmalloc::create()?;
+                    $body
+                }
+                #[cfg(not(feature = "allocators"))]
+                Id::Mimalloc | Id::Jemalloc | Id::Snmalloc => {
+                    anyhow::bail!("needs `--features allocators`, C++ and CMake")
+                }
+                Id::GSlice => {
+                    let $heap = g_slice::GSlice::create()?;
+                    $body
+                }
+            })
+        })()
+    };
 }
 
-/// Calls `visitor` with the heap that `id` names.
-///
-/// # Errors
-/// The reason why the heap is absent.
-pub(super) fn visit<V: HeapVisitor>(id: SlabContenderId, visitor: V) -> Result<V::Output, String> {
-    Ok(match id {
-        SlabContenderId::Kvmem => visitor.visit(system::Kvmem::create()?),
-        SlabContenderId::Malloc => visitor.visit(system::System::create()?),
-        #[cfg(feature = "allocators")]
-        SlabContenderId::Mimalloc => visitor.visit(system::Mimalloc::create()?),
-        #[cfg(feature = "allocators")]
-        SlabContenderId::Jemalloc => visitor.visit(system::Jemalloc::create()?),
-        #[cfg(feature = "allocators")]
-        SlabContenderId::Snmalloc => visitor.visit(system::Snmalloc::create()?),
-        #[cfg(not(feature = "allocators"))]
-        SlabContenderId::Mimalloc | SlabContenderId::Jemalloc | SlabContenderId::Snmalloc => {
-            return Err("needs `--features allocators`, C++ and CMake".to_owned());
-        }
-        SlabContenderId::GSlice => visitor.visit(g_slice::GSlice::create()?),
-    })
-}
-
-/// Returns why the heap that `id` names is absent, if it is.
-pub(super) fn absent(id: SlabContenderId) -> Option<String> {
-    struct Presence;
-    impl HeapVisitor for Presence {
-        type Output = ();
-        fn visit<H: Heap>(self, _heap: H) {}
-    }
-    visit(id, Presence).err()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    struct Serves;
-    impl HeapVisitor for Serves {
-        type Output = ();
-
-        fn visit<H: Heap>(self, heap: H) {
-            let mut blocks = Vec::new();
-            for size in (1..=1024).chain([1, 512]) {
-                let block = heap.alloc(size);
-                assert!(!block.is_null() && block.addr() % 8 == 0, "{size} bytes at {block:?}");
-                // SAFETY: the block has that size, and only this test uses it.
-                unsafe { block.write_bytes(size as u8, size) };
-                blocks.push((block, size));
-            }
-            for &(block, size) in &blocks {
-                // SAFETY: the block has that size, and all of it was written.
-                let bytes = unsafe { std::slice::from_raw_parts(block, size) };
-                assert!(
-                    bytes.iter().all(|&byte| byte == size as u8),
-                    "a block of {size} bytes overlaps another"
-                );
-            }
-            for (block, size) in blocks {
-                // SAFETY: the heap allocated it with that size, and it is freed only here.
-                unsafe { heap.free(block, size) };
-            }
-        }
-    }
-
-    #[test]
-    fn every_heap_serves_blocks_of_its_own() {
-        for id in SlabContenderId::ALL {
-            if let Err(reason) = visit(id, Serves) {
-                println!("skipped: {id}: {reason}");
-                assert!(!matches!(id, SlabContenderId::Malloc), "every system has one");
-            }
-            assert_eq!(absent(id), visit(id, Serves).err());
-        }
-    }
-}
+pub(super) use with_heap;

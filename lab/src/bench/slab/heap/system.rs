@@ -3,16 +3,17 @@
 
 use std::ptr::{NonNull, null_mut};
 
+use anyhow::Result;
 use kvmem::slab::SlabAllocator;
 
 use super::Heap;
 
 /// The library's allocator, as its users hold it, with pages from the system.
-pub(super) struct Kvmem(SlabAllocator);
+pub(in crate::bench::slab) struct Kvmem(SlabAllocator);
 
 impl Heap for Kvmem {
-    fn create() -> Result<Self, String> {
-        SlabAllocator::new().map(Self).map_err(|error| error.to_string())
+    fn create() -> Result<Self> {
+        Ok(Self(SlabAllocator::new()?))
     }
 
     #[inline]
@@ -34,11 +35,11 @@ macro_rules! heap {
     ($(#[$attribute:meta])* $type:ident, $size:ident => $alloc:expr,
      ($block:ident, $free_size:ident) => $free:expr) => {
         $(#[$attribute])*
-        pub(super) struct $type;
+        pub(in crate::bench::slab) struct $type;
 
         $(#[$attribute])*
         impl Heap for $type {
-            fn create() -> Result<Self, String> {
+            fn create() -> Result<Self> {
                 Ok(Self)
             }
 

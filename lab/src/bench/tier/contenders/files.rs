@@ -3,18 +3,17 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use anyhow::{Context, Result};
 use rustix::fs::{Advice, OFlags};
 
-use super::{Room, TierContender};
-use crate::bench::tier::TierMeasureError;
-use crate::bench::values::Memory;
+use super::Room;
+use crate::bench::values::{Memory, ValueContender};
 
 /// Threads with direct I/O, as vLLM's tier of files has for each direction.
 const THREADS: usize = 16;
@@ -31,16 +30,12 @@ pub(super) struct Files {
 
 impl Files {
     /// `direct` chooses direct I/O on several threads, if the file system has it.
-    pub(super) fn new(
-        room: Room<'_>,
-        memory: &Memory,
-        direct: bool,
-    ) -> Result<Files, TierMeasureError> {
-        let slots = room.bytes / memory.stride as u64;
+    pub(super) fn new(room: Room<'_>, stride: usize, direct: bool) -> Files {
+        let slots = room.bytes / stride as u64;
         let threads = if direct { THREADS } else { 1 };
         let mut files = Files { dir: room.dir.to_owned(), direct, threads, slots };
         files.direct = direct && files.open(&files.dir.join("probe"), true).is_ok();
-        Ok(files)
+        files
     }
 
     fn path(&self, number: u64) -> PathBuf {
@@ -99,34 +94,30 @@ impl Files {
     }
 }
 
-impl TierContender for Files {
-    fn store(&mut self, memory: &mut Memory, first: u64) -> Result<(), TierMeasureError> {
+impl ValueContender for Files {
+    fn store(&mut self, memory: &mut Memory, first: u64) -> Result<()> {
         let part = self.part(memory);
         let values = (first..).zip(memory.values(first));
         self.each(values, |(number, value)| self.write(number, &value[..part]))
-            .map_err(TierMeasureError::system("write a file"))?;
-        if self.direct {
-            return Ok(());
+            .context("write a file")?;
+        if !self.direct {
+            rustix::fs::syncfs(File::open(&self.dir)?)?;
         }
-        let dir = File::open(&self.dir).map_err(TierMeasureError::system("open"))?;
-        rustix::fs::syncfs(dir.as_fd())
-            .map_err(io::Error::from)
-            .map_err(TierMeasureError::system("syncfs"))
+        Ok(())
     }
 
-    fn before_fetch(&mut self, numbers: &[u64]) -> Result<(), TierMeasureError> {
+    fn before_fetch(&mut self, numbers: &[u64]) -> Result<()> {
         let forget = |&number: &u64| -> io::Result<()> {
             let file = File::open(self.path(number))?;
             Ok(rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?)
         };
-        let forgotten = numbers.iter().try_for_each(forget);
-        forgotten.map_err(TierMeasureError::system("forget the pages of a file"))
+        numbers.iter().try_for_each(forget).context("forget the pages of a file")
     }
 
-    fn fetch(&mut self, memory: &mut Memory, numbers: &[u64]) -> Result<(), TierMeasureError> {
+    fn fetch(&mut self, memory: &mut Memory, numbers: &[u64]) -> Result<()> {
         let part = self.part(memory);
         let rooms = numbers.iter().zip(memory.rooms());
         self.each(rooms, |(&number, room)| self.read(number, &mut room[..part]))
-            .map_err(TierMeasureError::system("read a file"))
+            .context("read a file")
     }
 }

@@ -1,19 +1,20 @@
 //! The library's tier.
 
+use anyhow::{Result, bail};
+use kvmem::pool::Pool;
 use kvmem::tier::TierRead;
 use kvmem_tier::{DiskTier, DiskTierOptions, Fetched};
 
-use super::{Room, TierContender};
-use crate::bench::tier::TierMeasureError;
-use crate::bench::values::Memory;
+use super::Room;
+use crate::bench::values::{Memory, ValueContender};
 
 /// A tier in a file.
-pub(in crate::bench::tier) struct Tier(DiskTier);
+pub(super) struct Tier(DiskTier);
 
 impl Tier {
-    pub(super) fn new(room: Room<'_>, memory: &Memory) -> Result<Tier, TierMeasureError> {
+    pub(super) fn new(room: Room<'_>, stride: usize, count: usize, pool: &Pool) -> Result<Tier> {
         // One is evicted while another takes its place.
-        let max_entries = room.bytes / memory.stride as u64 + memory.count as u64;
+        let max_entries = room.bytes / stride as u64 + count as u64;
         let options = DiskTierOptions {
             bytes: Some(room.bytes),
             depth: Some(room.depth),
@@ -22,13 +23,13 @@ impl Tier {
         };
         let (tier, _) = DiskTier::open(room.dir.join("tier"), &options)?;
         // As the plain transfers have them; where memory cannot be pinned, neither has.
-        let _ = tier.register_memory(&memory.pool);
+        let _ = tier.register_memory(pool);
         Ok(Tier(tier))
     }
 }
 
-impl TierContender for Tier {
-    fn store(&mut self, memory: &mut Memory, first: u64) -> Result<(), TierMeasureError> {
+impl ValueContender for Tier {
+    fn store(&mut self, memory: &mut Memory, first: u64) -> Result<()> {
         let (len, keys) = (memory.len, keys(first..first + memory.count as u64));
         let values = keys.iter().zip(memory.values(first));
         let values: Vec<(&[u8], &[u8])> =
@@ -37,7 +38,7 @@ impl TierContender for Tier {
         Ok(())
     }
 
-    fn fetch(&mut self, memory: &mut Memory, numbers: &[u64]) -> Result<(), TierMeasureError> {
+    fn fetch(&mut self, memory: &mut Memory, numbers: &[u64]) -> Result<()> {
         let (len, keys) = (memory.len, keys(numbers.iter().copied()));
         let rooms = keys.iter().zip(memory.rooms());
         let mut requests: Vec<TierRead<'_>> =
@@ -45,9 +46,7 @@ impl TierContender for Tier {
         let fetched = self.0.fetch(&mut requests);
         match numbers.iter().zip(fetched).find(|(_, fetched)| *fetched != Fetched::Hit) {
             None => Ok(()),
-            Some((&number, found)) => {
-                Err(TierMeasureError::Lost { number, found: format!("{found:?}") })
-            }
+            Some((number, found)) => bail!("value {number} is not found: {found:?}"),
         }
     }
 }

@@ -8,12 +8,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
+use anyhow::{Context, Result};
 use io_uring::{IoUring, opcode, squeue, types};
+use kvmem::pool::Pool;
 use rustix::fs::{FallocateFlags, OFlags};
 
-use super::{Room, TierContender};
-use crate::bench::tier::TierMeasureError;
-use crate::bench::values::Memory;
+use super::Room;
+use crate::bench::values::{Memory, ValueContender};
 
 /// Bytes of a fixed buffer: the kernel allows no more.
 const BUFFER: usize = 1 << 30;
@@ -39,7 +40,7 @@ struct Transfer {
 }
 
 impl Plain {
-    pub(super) fn new(room: Room<'_>, memory: &Memory) -> Result<Plain, TierMeasureError> {
+    pub(super) fn new(room: Room<'_>, stride: usize, pool: &Pool) -> Result<Plain> {
         let path = room.dir.join("plain");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(true).mode(0o600);
@@ -50,12 +51,11 @@ impl Plain {
             }
             opened => opened,
         };
-        let file = file.map_err(TierMeasureError::system("open"))?;
-        let allocated = rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, room.bytes);
-        allocated.map_err(io::Error::from).map_err(TierMeasureError::system("fallocate"))?;
-        let ring = IoUring::builder().setup_clamp().build(room.depth);
-        let ring = ring.map_err(TierMeasureError::system("io_uring_setup"))?;
-        let (base, len) = (memory.pool.base().as_ptr(), memory.pool.capacity() as usize);
+        let file = file.context("open")?;
+        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, room.bytes)
+            .context("fallocate")?;
+        let ring = IoUring::builder().setup_clamp().build(room.depth).context("io_uring_setup")?;
+        let (base, len) = (pool.base().as_ptr(), pool.capacity() as usize);
         let buffers: Vec<libc::iovec> = (0..len)
             .step_by(BUFFER)
             .map(|at| libc::iovec {
@@ -66,7 +66,7 @@ impl Plain {
         // SAFETY: the memory of the pool stays mapped while the contender lives, which is dropped
         // before the memory; the ring transfers only what `run` is lent.
         let fixed = unsafe { ring.submitter().register_buffers(&buffers) }.is_ok();
-        let slots = room.bytes / memory.stride as u64;
+        let slots = room.bytes / stride as u64;
         Ok(Plain { file, ring, fixed, depth: room.depth as usize, slots })
     }
 
@@ -84,7 +84,7 @@ impl Plain {
     ///
     /// # Safety
     /// The bytes of the transfers are valid until this returns, and lie in the pool.
-    unsafe fn run(&mut self, transfers: &[Transfer], write: bool) -> Result<(), TierMeasureError> {
+    unsafe fn run(&mut self, transfers: &[Transfer], write: bool) -> Result<()> {
         let file = types::Fd(self.file.as_raw_fd());
         let mut failed = None;
         let (mut next, mut in_flight) = (0, 0);
@@ -102,7 +102,7 @@ impl Plain {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
                     assert!(in_flight == 0, "transfers cannot be waited for: {error}");
-                    return Err(TierMeasureError::system("io_uring_enter")(error));
+                    return Err(error).context("io_uring_enter");
                 }
             }
             for done in self.ring.completion() {
@@ -117,7 +117,7 @@ impl Plain {
             }
         }
         let call = if write { "write" } else { "read" };
-        failed.map_or(Ok(()), |error| Err(TierMeasureError::system(call)(error)))
+        failed.map_or(Ok(()), Err).context(call)
     }
 }
 
@@ -131,8 +131,8 @@ fn entry(transfer: &Transfer, file: types::Fd, fixed: bool, write: bool) -> sque
     }
 }
 
-impl TierContender for Plain {
-    fn store(&mut self, memory: &mut Memory, first: u64) -> Result<(), TierMeasureError> {
+impl ValueContender for Plain {
+    fn store(&mut self, memory: &mut Memory, first: u64) -> Result<()> {
         let values: Vec<*mut u8> =
             memory.values(first).map(|value| value.as_ptr().cast_mut()).collect();
         let numbers = (first..).zip(values);
@@ -142,7 +142,7 @@ impl TierContender for Plain {
         unsafe { self.run(&transfers, true) }
     }
 
-    fn fetch(&mut self, memory: &mut Memory, numbers: &[u64]) -> Result<(), TierMeasureError> {
+    fn fetch(&mut self, memory: &mut Memory, numbers: &[u64]) -> Result<()> {
         let rooms: Vec<*mut u8> = memory.rooms().map(<[u8]>::as_mut_ptr).collect();
         let numbers = numbers.iter().zip(rooms);
         let transfers: Vec<Transfer> =
