@@ -43,11 +43,7 @@ pub unsafe extern "C" fn kvmem_registrars_simulated(
             ));
         }
         let limits = NicLimits { max_bytes: max_key_bytes, max_keys, ..NicLimits::default() };
-        let machine = SimulatedMachine::builder()
-            .nics(size(nics))
-            .limits(limits)
-            .build()
-            .map_err(CallError::invalid)?;
+        let machine = SimulatedMachine::builder().nics(size(nics)).limits(limits).build();
         let nics: Vec<Arc<SimulatedNic>> =
             (0..size(nics)).filter_map(|nic| machine.nic(nic)).collect();
         let mut registrars = Registrars::of(machine.nics());

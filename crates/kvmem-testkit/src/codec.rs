@@ -14,7 +14,7 @@ const MAX_CAPACITY: u64 = 1 << 63;
 /// Decodes a test: the settings of the first space, and the operations.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
-    let mut reader = Reader { rest: bytes };
+    let mut reader = Reader::new(bytes);
     let config = reader.config()?;
     Some((config, std::iter::from_fn(|| reader.op()).collect()))
 }
@@ -22,28 +22,32 @@ pub fn decode(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
 /// Decodes a test of the allocator with caches: the cache settings, then the fields of [`decode`].
 #[must_use]
 pub fn decode_cached(bytes: &[u8]) -> Option<(Config, Vec<Op>)> {
-    let mut reader = Reader { rest: bytes };
+    let mut reader = Reader::new(bytes);
     let cache = reader.cache()?;
     let (config, ops) = decode(reader.rest)?;
     Some((Config { cache: Some(cache), ..config }, ops))
 }
 
-struct Reader<'a> {
+pub(crate) struct Reader<'a> {
     rest: &'a [u8],
 }
 
-impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+impl<'a> Reader<'a> {
+    pub(crate) fn new(rest: &'a [u8]) -> Self {
+        Reader { rest }
+    }
+
+    pub(crate) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.rest.split_first_chunk()?;
         self.rest = rest;
         Some(*taken)
     }
 
-    fn u8(&mut self) -> Option<u8> {
+    pub(crate) fn u8(&mut self) -> Option<u8> {
         self.take().map(u8::from_le_bytes)
     }
 
-    fn u16(&mut self) -> Option<u16> {
+    pub(crate) fn u16(&mut self) -> Option<u16> {
         self.take().map(u16::from_le_bytes)
     }
 

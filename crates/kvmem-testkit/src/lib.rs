@@ -30,7 +30,7 @@ pub mod random;
 pub mod simulated;
 pub mod slabs;
 pub mod soak;
-#[cfg(any(test, feature = "proptest"))]
+#[cfg(feature = "proptest")]
 pub mod strategy;
 pub mod traces;
 pub mod workload;

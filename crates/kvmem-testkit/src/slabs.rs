@@ -34,7 +34,7 @@ use crate::driver::Tally;
 mod blocks;
 pub mod codec;
 pub mod op;
-#[cfg(any(test, feature = "proptest"))]
+#[cfg(feature = "proptest")]
 pub mod strategy;
 mod under_test;
 mod workers;

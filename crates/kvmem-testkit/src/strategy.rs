@@ -242,25 +242,3 @@ fn op() -> impl Strategy<Value = Op> {
         1 => any_config().prop_map(Op::Replace),
     ]
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::codec::decode;
-
-    /// The bytes of a configuration with every field.
-    const LONGEST_CONFIG: usize = 28;
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_a_test(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            if let Some((config, ops)) = decode(&bytes) {
-                prop_assert!((1..=1 << 63).contains(&config.capacity));
-                prop_assert!(config.boundary != Some(0));
-                prop_assert!(ops.len() <= bytes.len());
-            } else {
-                prop_assert!(bytes.len() < LONGEST_CONFIG);
-            }
-        }
-    }
-}

@@ -25,9 +25,6 @@ pub struct Beside {
 
 impl Beside {
     /// Returns the names of a suite's own contenders and of the programs.
-    ///
-    /// # Errors
-    /// A program has the name of one of `ours`.
     pub(crate) fn names<'a>(ours: &[&'a str], beside: &'a [Beside]) -> Result<Vec<&'a str>> {
         for Beside { name, .. } in beside {
             let taken = ours.contains(&&**name);

@@ -14,9 +14,6 @@ use super::suite::{Report, Run, SuiteArgs};
 use super::{arena, cache, concurrency, gpu, node, offset, register, slab, tier};
 
 /// Runs the benchmarks that `args` select, and prints their reports.
-///
-/// # Errors
-/// A contender fails, or the report cannot be written.
 pub fn run(args: &BenchArgs) -> Result<(), Failure> {
     match &args.suite {
         Some(suite) => one(suite),

@@ -133,10 +133,6 @@ impl Display for Shards {
 
 /// Runs the benchmark. The full run takes some minutes and up to 1.5 GiB of memory (nine million
 /// live objects of 15 bytes, and their handles); a quick one takes well under a minute.
-///
-/// # Errors
-/// A contender cannot manage a space or fails a request in an empty one: neither happens with these
-/// workloads unless a contender is broken.
 pub fn run(run: &mut Run) -> Result<()> {
     let reps = run.reps(3, 1);
     run.settings(format_args!("seed {SEED}, {reps} repetition(s)"));

@@ -20,9 +20,6 @@ pub struct Utilization {
 
 impl Utilization {
     /// Summarizes samples in bytes of a pool of `pool` bytes, and sorts them.
-    ///
-    /// # Errors
-    /// There are none.
     pub fn of(samples: &mut [u64], pool: u64) -> Result<Self> {
         samples.sort_unstable();
         let min = *samples.first().context("the loop ended without a sample")?;

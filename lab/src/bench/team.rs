@@ -25,9 +25,6 @@ const BARRIERS: u32 = 5;
 /// Runs `work` on threads of their own, with the numbers from 0. No thread works before `lead`,
 /// which runs on this thread, has called its argument. Returns the results in the order of the
 /// threads.
-///
-/// # Errors
-/// A thread panicked, or could not be started, in which case none has worked.
 pub(crate) fn side_by_side<T: Send>(
     threads: usize,
     work: &(dyn Fn(usize) -> T + Sync),
@@ -132,9 +129,6 @@ pub(crate) struct TeamResult<T, S> {
 
 /// Runs `work` on `threads` threads for `time`; calls `read` before and after, while no thread
 /// works.
-///
-/// # Errors
-/// A thread panicked or could not be started.
 pub(crate) fn run<T: Send, S>(
     threads: u32,
     time: Duration,

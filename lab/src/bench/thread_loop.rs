@@ -40,9 +40,6 @@ impl ThreadLoop {
 }
 
 /// Returns the million calls per second of all threads together.
-///
-/// # Errors
-/// There were none.
 pub(crate) fn mops(threads: &[ThreadLoop]) -> anyhow::Result<f64> {
     let per_ns: f64 =
         threads.iter().map(|thread| thread.calls as f64 / thread.nanoseconds.max(1.0)).sum();

@@ -43,9 +43,6 @@ use self::worker::{Counters, Worker, verify_all};
 use crate::args::ReplayArgs;
 
 /// Replays the trace, and prints the report.
-///
-/// # Errors
-/// The status is 1 if an object was damaged, and 2 if the replay is not possible.
 pub fn run(args: &ReplayArgs) -> Result<(), Failure> {
     let failed = |error: Error| {
         let damaged = matches!(error.downcast_ref(), Some(StoreError::Mismatch { .. }));

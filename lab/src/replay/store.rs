@@ -89,9 +89,6 @@ const ALIGN: usize = 4096;
 
 /// Builds a pool of `pool_bytes`, rounded up to whole pages: resident if it is `backed`, else
 /// addresses that are never touched and cost no memory.
-///
-/// # Errors
-/// Less memory is available, or the pool cannot be built.
 pub fn pool(pool_bytes: u64, backed: bool) -> Result<Pool> {
     let available = available_bytes().filter(|_| backed).unwrap_or(u64::MAX);
     ensure!(
@@ -184,9 +181,6 @@ impl Store {
 
     /// Reserves `size` bytes for an object with `depth` blocks of its prefix before it; `None` if
     /// all that is held is pinned or being written.
-    ///
-    /// # Errors
-    /// [`StoreError::Cache`].
     pub fn reserve(
         &self,
         id: ObjectId,

@@ -80,9 +80,6 @@ pub struct TierUseFigures {
 impl Tiered {
     /// Opens the tier, and makes it if the file is new: with room in its index for objects of
     /// `least` bytes.
-    ///
-    /// # Errors
-    /// It cannot be opened, or its thread cannot be started.
     pub fn open(place: &TierPlace, least: u64, pool: &Pool) -> anyhow::Result<Tiered> {
         let options = DiskTierOptions {
             bytes: Some(place.bytes),

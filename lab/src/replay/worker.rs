@@ -164,9 +164,6 @@ impl<'a> Worker<'a> {
     }
 
     /// Serves one request: counts its hits, inserts its misses.
-    ///
-    /// # Errors
-    /// [`StoreError`] if a hit block is damaged, or the empty pool cannot hold a block.
     pub fn serve(&mut self, request: &Request) -> Result<(), StoreError> {
         let before = self.counters.checking + self.counters.fetching;
         let start = Instant::now();
@@ -340,9 +337,6 @@ pub struct Holding {
 }
 
 /// Compares the checksums of all held objects of `blocks`.
-///
-/// # Errors
-/// [`StoreError`] if an object is damaged.
 pub fn verify_all(
     store: &Store,
     layout: &BlockLayout,
@@ -393,69 +387,6 @@ mod tests {
         let (timestamp, output_length, block_tokens) = (0.0, 1, BLOCK_TOKENS);
         let hash_ids = hash_ids.to_vec();
         Request { timestamp, input_length, output_length, block_tokens, hash_ids }
-    }
-
-    /// The same rules over a plain list, without memory or allocator: a pool of equal places.
-    #[derive(Default)]
-    struct Model {
-        /// Least recently used first.
-        held: Vec<u64>,
-        hits: u64,
-        evictions: u64,
-    }
-
-    impl Model {
-        fn serve(&mut self, ids: &[u64], blocks: usize) {
-            let hits = ids.iter().take_while(|id| self.held.contains(id)).count();
-            self.hits += hits as u64;
-            let kept = &ids[..ids.len().min(blocks)];
-            let mut order: Vec<u64> =
-                self.held.iter().copied().filter(|id| !kept.contains(id)).collect();
-            let surplus = (order.len() + kept.len()).saturating_sub(blocks);
-            self.evictions += surplus as u64;
-            order.drain(..surplus);
-            order.extend(kept.iter().rev());
-            self.held = order;
-        }
-    }
-
-    #[test]
-    fn random_prefix_trees_follow_the_model_and_leave_no_gap() {
-        let layout = BlockLayout::of_objects(&OBJECTS, BLOCK_TOKENS, BLOCK_TOKENS).unwrap();
-        let payloads = Payloads::new(layout.objects());
-        for blocks in [1, 2, 5, 17] {
-            let mut random = kvmem_testkit::random::Random::new(blocks);
-            let pool = store::pool(blocks * BLOCK, false).unwrap();
-            let store = Store::new(&pool, Eviction::Lru, 1, None);
-            let mut worker = Worker::new(&store, &layout, Some(&payloads));
-            let mut model = Model::default();
-            // Every id has one parent, as in a real trace: equal ids mean equal prefixes.
-            let mut parents: Vec<Option<u64>> = Vec::new();
-            for _ in 0..600 {
-                let mut leaf = None;
-                if !parents.is_empty() && random.below(4) > 0 {
-                    leaf = Some(random.below(parents.len() as u64));
-                }
-                for _ in 0..random.below(4) {
-                    parents.push(leaf);
-                    leaf = Some(parents.len() as u64 - 1);
-                }
-                let mut ids: Vec<u64> =
-                    std::iter::successors(leaf, |&id| parents[id as usize]).collect();
-                ids.reverse();
-                worker.serve(&request(&ids)).unwrap();
-                model.serve(&ids, blocks as usize);
-                assert_eq!(worker.counters().hits, model.hits);
-                assert_eq!(store.cache.stats().evictions, 2 * model.evictions);
-                assert_eq!(worker.counters().hits_behind_gap, 0);
-                assert_eq!(store.cache.len(), 2 * model.held.len() as u64);
-                assert_eq!(store.cache.bytes(), BLOCK * model.held.len() as u64);
-            }
-            let inserted = worker.finish().1.into_iter().collect();
-            let holding = verify_all(&store, &layout, Some(&payloads), &inserted).unwrap();
-            let whole_blocks = model.held.len() as u64;
-            assert_eq!(holding, Holding { whole_blocks, bytes: whole_blocks * BLOCK });
-        }
     }
 
     #[test]

@@ -140,10 +140,4 @@ impl<const BOUNDARY: bool> TestedAllocator for ShardedSpace<BOUNDARY> {
     fn parts(&self) -> usize {
         self.space.shards()
     }
-
-    fn trim(&self) {}
-
-    fn cached(&self) -> (usize, u64) {
-        (0, 0)
-    }
 }

@@ -32,74 +32,75 @@ pub trait OwnedRange: Sized + Send + fmt::Debug + 'static {
     ) -> Result<(Option<Self>, Option<Self>), (Self, AllocError)>;
 }
 
-/// An allocator of offsets.
-pub trait TestedAllocator: Sized + Clone + fmt::Debug {
-    /// The type of an owned allocation.
-    type Owned: OwnedRange;
+/// Defines the trait with methods of the names, arguments and results of [`OffsetAllocator`]'s, and a
+/// macro that forwards each to the inherent method of the same name.
+macro_rules! tested_allocator {
+    ($($name:ident($($of:ident: $what:ty),*) -> $gives:ty;)*) => {
+        /// An allocator of offsets.
+        pub trait TestedAllocator: Sized + Clone + fmt::Debug {
+            /// The type of an owned allocation.
+            type Owned: OwnedRange;
 
-    /// Whether free ranges may be in caches. In that case the reported longest free range may be
-    /// too short, errors may describe only the ranges outside the caches, and most full
-    /// comparisons do not include the calls that empty the caches.
-    const CACHES: bool;
+            /// Whether free ranges may be in caches. In that case the reported longest free range
+            /// may be too short, errors may describe only the ranges outside the caches, and most
+            /// full comparisons do not include the calls that empty the caches.
+            const CACHES: bool;
 
-    /// Creates a space with these settings.
-    fn open(config: &Config) -> Result<Self>;
-    /// See [`OffsetAllocator::allocate`].
-    fn allocate(&self, size: u64) -> Result<Self::Owned, AllocError>;
-    /// See [`OffsetAllocator::allocate_aligned`].
-    fn allocate_aligned(&self, size: u64, align: u64) -> Result<Self::Owned, AllocError>;
-    /// See [`OffsetAllocator::allocate_batch`].
-    fn allocate_batch(&self, size: u64, n: usize) -> Result<Vec<Self::Owned>, AllocError>;
-    /// See [`OffsetAllocator::allocate_scattered`].
-    fn allocate_scattered(
-        &self,
-        total: u64,
-        max_ranges: usize,
-    ) -> Result<Vec<Self::Owned>, AllocError>;
-    /// See [`OffsetAllocator::free_batch`].
-    fn free_batch(&self, run: Vec<Self::Owned>);
-    /// See [`OffsetAllocator::grow_to`].
-    fn grow_to(&self, to: u64) -> Result<(), SpaceError>;
-    /// See [`OffsetAllocator::shrink_to`].
-    fn shrink_to(&self, to: u64) -> Result<(), SpaceError>;
-    /// See [`OffsetAllocator::capacity`].
-    fn capacity(&self) -> u64;
-    /// See [`OffsetAllocator::boundary`].
-    fn boundary(&self) -> Option<u64>;
-    /// See [`OffsetAllocator::largest_free_hint`].
-    fn largest_free_hint(&self) -> u64;
-    /// See [`OffsetAllocator::metrics`].
-    fn metrics(&self) -> Metrics;
-    /// See [`OffsetAllocator::bins`].
-    fn bins(&self) -> Vec<BinReport>;
-    /// Returns offset, length and whether in use; free ranges may be adjacent.
-    fn map(&self) -> Vec<(u64, u64, bool)>;
-    /// See [`OffsetAllocator::check`].
-    fn check(&self) -> Result<(), CheckError>;
-    /// See [`OffsetAllocator::allocate_raw`].
-    fn allocate_raw(&self, size: u64) -> Result<RawAllocation, AllocError>;
-    /// See [`OffsetAllocator::allocate_aligned_raw`].
-    fn allocate_aligned_raw(&self, size: u64, align: u64) -> Result<RawAllocation, AllocError>;
-    /// See [`OffsetAllocator::free_raw`].
-    fn free_raw(&self, handle: RawHandle) -> Result<u64, RawError>;
-    /// See [`OffsetAllocator::resolve_raw`].
-    fn resolve_raw(&self, handle: RawHandle) -> Result<Range<u64>, RawError>;
-    /// See [`OffsetAllocator::shrink_raw`].
-    fn shrink_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError>;
-    /// See [`OffsetAllocator::extend_raw`].
-    fn extend_raw(&self, handle: RawHandle, new_size: u64) -> Result<(), RawError>;
-    /// See [`OffsetAllocator::adopt_raw`].
-    fn adopt_raw(&self, handle: RawHandle) -> Result<Self::Owned, RawError>;
-    /// Converts to a raw allocation; without its allocator it may stay owned.
-    fn make_raw(allocator: Option<&Self>, own: Self::Owned) -> Result<RawHandle, Self::Owned>;
-    /// Returns the number of spaces that it consists of; each may keep ranges apart.
-    fn parts(&self) -> usize {
-        1
-    }
-    /// Returns all cached ranges to the space.
-    fn trim(&self);
-    /// Returns the number of cached ranges, and how often they were reclaimed for a request.
-    fn cached(&self) -> (usize, u64);
+            $(
+                #[doc = concat!("See [`OffsetAllocator::", stringify!($name), "`].")]
+                fn $name(&self $(, $of: $what)*) -> $gives;
+            )*
+            /// Creates a space with these settings.
+            fn open(config: &Config) -> Result<Self>;
+            /// Returns offset, length and whether in use; free ranges may be adjacent.
+            fn map(&self) -> Vec<(u64, u64, bool)>;
+            /// Converts to a raw allocation; without its allocator it may stay owned.
+            fn make_raw(allocator: Option<&Self>, own: Self::Owned)
+            -> Result<RawHandle, Self::Owned>;
+            /// Returns the number of spaces that it consists of; each may keep ranges apart.
+            fn parts(&self) -> usize {
+                1
+            }
+            /// Returns all cached ranges to the space.
+            fn trim(&self) {}
+            /// Returns the number of cached ranges, and how often they were reclaimed for a
+            /// request.
+            fn cached(&self) -> (usize, u64) {
+                (0, 0)
+            }
+        }
+
+        macro_rules! common_calls {
+            () => {
+                $(fn $name(&self $(, $of: $what)*) -> $gives {
+                    self.$name($($of),*)
+                })*
+            };
+        }
+    };
+}
+
+tested_allocator! {
+    allocate(size: u64) -> Result<Self::Owned, AllocError>;
+    allocate_aligned(size: u64, align: u64) -> Result<Self::Owned, AllocError>;
+    allocate_batch(size: u64, n: usize) -> Result<Vec<Self::Owned>, AllocError>;
+    allocate_scattered(total: u64, max_ranges: usize) -> Result<Vec<Self::Owned>, AllocError>;
+    free_batch(run: Vec<Self::Owned>) -> ();
+    grow_to(to: u64) -> Result<(), SpaceError>;
+    shrink_to(to: u64) -> Result<(), SpaceError>;
+    capacity() -> u64;
+    boundary() -> Option<u64>;
+    largest_free_hint() -> u64;
+    metrics() -> Metrics;
+    bins() -> Vec<BinReport>;
+    check() -> Result<(), CheckError>;
+    allocate_raw(size: u64) -> Result<RawAllocation, AllocError>;
+    allocate_aligned_raw(size: u64, align: u64) -> Result<RawAllocation, AllocError>;
+    free_raw(handle: RawHandle) -> Result<u64, RawError>;
+    resolve_raw(handle: RawHandle) -> Result<Range<u64>, RawError>;
+    shrink_raw(handle: RawHandle, new_size: u64) -> Result<(), RawError>;
+    extend_raw(handle: RawHandle, new_size: u64) -> Result<(), RawError>;
+    adopt_raw(handle: RawHandle) -> Result<Self::Owned, RawError>;
 }
 
 /// Implements the methods that both types have under the same names.
@@ -139,45 +140,6 @@ macro_rules! owned_range {
 owned_range!(Allocation);
 owned_range!(Extent);
 
-/// Forwards each method to the inherent method of the same name.
-macro_rules! forward {
-    ($($name:ident($($of:ident: $what:ty),*) -> $gives:ty;)*) => {
-        $(fn $name(&self $(, $of: $what)*) -> $gives {
-            self.$name($($of),*)
-        })*
-    };
-}
-
-macro_rules! common_calls {
-    () => {
-        forward! {
-            allocate(size: u64) -> Result<Self::Owned, AllocError>;
-            allocate_aligned(size: u64, align: u64) -> Result<Self::Owned, AllocError>;
-            allocate_batch(size: u64, n: usize) -> Result<Vec<Self::Owned>, AllocError>;
-            allocate_scattered(
-                total: u64,
-                max_ranges: usize
-            ) -> Result<Vec<Self::Owned>, AllocError>;
-            free_batch(run: Vec<Self::Owned>) -> ();
-            grow_to(to: u64) -> Result<(), SpaceError>;
-            shrink_to(to: u64) -> Result<(), SpaceError>;
-            capacity() -> u64;
-            boundary() -> Option<u64>;
-            largest_free_hint() -> u64;
-            metrics() -> Metrics;
-            bins() -> Vec<BinReport>;
-            check() -> Result<(), CheckError>;
-            allocate_raw(size: u64) -> Result<RawAllocation, AllocError>;
-            allocate_aligned_raw(size: u64, align: u64) -> Result<RawAllocation, AllocError>;
-            free_raw(handle: RawHandle) -> Result<u64, RawError>;
-            resolve_raw(handle: RawHandle) -> Result<Range<u64>, RawError>;
-            shrink_raw(handle: RawHandle, new_size: u64) -> Result<(), RawError>;
-            extend_raw(handle: RawHandle, new_size: u64) -> Result<(), RawError>;
-            adopt_raw(handle: RawHandle) -> Result<Self::Owned, RawError>;
-        }
-    };
-}
-
 fn space_builder(config: &Config) -> kvmem::offset::OffsetAllocatorBuilder {
     let builder = OffsetAllocator::builder(config.capacity).placement(config.placement);
     let builder = config.boundary.map_or(builder.clone(), |boundary| builder.boundary(boundary));
@@ -200,12 +162,6 @@ impl TestedAllocator for OffsetAllocator {
 
     fn make_raw(_: Option<&Self>, own: Allocation) -> Result<RawHandle, Allocation> {
         Ok(own.into_raw())
-    }
-
-    fn trim(&self) {}
-
-    fn cached(&self) -> (usize, u64) {
-        (0, 0)
     }
 }
 

@@ -1,13 +1,12 @@
 //! *Builder*: the properties of a simulated machine.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::memory::SimulatedMemory;
 use super::nic_state::NicState;
 use super::scheduler::Scheduler;
 use super::world::World;
-use super::{CostError, Costs, NicLimits, SimulatedMachine, SimulatedNic};
+use super::{Costs, NicLimits, SimulatedMachine, SimulatedNic};
 
 /// The largest number of NICs of a machine.
 const MAX_NICS: usize = 4096;
@@ -22,7 +21,6 @@ pub struct MachineBuilder {
     resident: bool,
     memory_bytes: u64,
     limits: NicLimits,
-    stall_timeout: Duration,
 }
 
 impl SimulatedMachine {
@@ -41,7 +39,6 @@ impl MachineBuilder {
             resident: false,
             memory_bytes: u64::MAX,
             limits: NicLimits::default(),
-            stall_timeout: Duration::from_secs(30),
         }
     }
 
@@ -78,30 +75,15 @@ impl MachineBuilder {
         MachineBuilder { limits, ..self }
     }
 
-    /// Sets how long, in real time, the threads of a gathering wait for one that is missing;
-    /// default 30 s. After a panic or a deadlock the others continue when it has passed.
-    pub fn stall_timeout(self, stall_timeout: Duration) -> MachineBuilder {
-        MachineBuilder { stall_timeout, ..self }
-    }
-
     /// Builds the machine.
-    ///
-    /// # Errors
-    /// [`CostError`] names the cost that has an impossible value.
-    pub fn build(&self) -> Result<SimulatedMachine, CostError> {
-        self.costs.check()?;
-        Ok(self.build_unchecked())
-    }
-
-    /// Builds a machine whose costs are already checked.
-    pub(super) fn build_unchecked(&self) -> SimulatedMachine {
+    pub fn build(&self) -> SimulatedMachine {
         let nics = || NicState::new(self.limits);
         let world = World::new(
             self.costs,
             SimulatedMemory::new(self.resident, self.memory_bytes),
             std::iter::repeat_with(nics).take(self.nics).collect(),
         );
-        let scheduler = Arc::new(Scheduler::new(world, self.stall_timeout));
+        let scheduler = Arc::new(Scheduler::new(world));
         let nic = |number| {
             Arc::new(SimulatedNic {
                 scheduler: Arc::clone(&scheduler),

@@ -13,16 +13,13 @@
 //! The lock is taken for a part of the bytes at a time. A call for many bytes therefore meets
 //! others as often as many calls for few bytes: the chunk length does not change the overlap.
 
-use serde::{Deserialize, Serialize};
-use thiserror::Error;
-
 /// Bytes in a GiB.
 pub(super) const GIB: u64 = 1 << 30;
 /// The largest number of times that a call takes the lock.
 const MAX_TURNS: u64 = 4096;
 
 /// The costs of a simulated machine. The default is a machine of round numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// Registering.
     pub register: CallCosts,
@@ -42,7 +39,7 @@ impl Default for Costs {
 }
 
 /// The cost of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CallCosts {
     /// Microseconds for each call.
     pub us_per_call: f64,
@@ -78,7 +75,7 @@ impl Default for CallCosts {
 }
 
 /// The speed of populating.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PopulateCosts {
     /// GiB/s of one thread.
     pub gib_per_s: f64,
@@ -89,50 +86,6 @@ pub struct PopulateCosts {
 impl Default for PopulateCosts {
     fn default() -> PopulateCosts {
         PopulateCosts { gib_per_s: 10.0, max_gib_per_s: 80.0 }
-    }
-}
-
-/// A cost with an impossible value.
-#[derive(Clone, Debug, PartialEq, Error)]
-#[error("a simulated machine cannot have {name} = {value}: use {allowed}")]
-pub struct CostError {
-    /// The name of the cost.
-    pub name: &'static str,
-    /// Its value.
-    pub value: f64,
-    /// The valid values.
-    pub allowed: &'static str,
-}
-
-impl Costs {
-    /// Checks all costs.
-    pub(super) fn check(&self) -> Result<(), CostError> {
-        let non_negative = |name, value: f64| {
-            let allowed = "a number that is not less than 0";
-            (value.is_finite() && value >= 0.0).then_some(()).ok_or(CostError {
-                name,
-                value,
-                allowed,
-            })
-        };
-        for call in [&self.register, &self.deregister] {
-            non_negative("us_per_call", call.us_per_call)?;
-            non_negative("ms_per_gib", call.ms_per_gib)?;
-            non_negative("untouched_ms_per_gib", call.untouched_ms_per_gib)?;
-            non_negative("contention", call.contention)?;
-            non_negative("untouched_contention", call.untouched_contention)?;
-            if !(0.0..=1.0).contains(&call.serial_share) {
-                let (name, value) = ("serial_share", call.serial_share);
-                return Err(CostError { name, value, allowed: "a share between 0 and 1" });
-            }
-        }
-        let PopulateCosts { gib_per_s, max_gib_per_s } = self.populate;
-        for (name, value) in [("gib_per_s", gib_per_s), ("max_gib_per_s", max_gib_per_s)] {
-            if !(value.is_finite() && value > 0.0) {
-                return Err(CostError { name, value, allowed: "a number greater than 0" });
-            }
-        }
-        Ok(())
     }
 }
 
@@ -212,82 +165,5 @@ impl PopulateCosts {
         let max = self.max_gib_per_s / (others + 1) as f64;
         let speed = (self.gib_per_s * threads as f64).min(max);
         (bytes as f64 / GIB as f64 / speed * 1e9).round() as u64
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const PLAIN: CallCosts = CallCosts {
-        us_per_call: 1000.0,
-        ms_per_gib: 9.0,
-        untouched_ms_per_gib: 40.0,
-        serial_share: 0.25,
-        serial_bytes: GIB,
-        contention: 0.5,
-        untouched_contention: 2.0,
-    };
-
-    #[test]
-    fn work_matches_hand_calculation() {
-        // 1 ms and 1 × 9 ms: 10 ms, of which 2.5 under the lock.
-        assert_eq!(
-            PLAIN.work(GIB, 0, 0),
-            CallWork { free: 7_500_000, serial: 2_500_000, turns: 1 }
-        );
-        // Three others: 7.5 × 2.5.
-        assert_eq!(
-            PLAIN.work(GIB, 0, 3),
-            CallWork { free: 18_750_000, serial: 2_500_000, turns: 1 }
-        );
-        // And half of it untouched: 20 × (1 + 2 × 3).
-        assert_eq!(
-            PLAIN.work(GIB, GIB / 2, 3),
-            CallWork { free: 158_750_000, serial: 2_500_000, turns: 1 }
-        );
-        // 1 + 11 × 9 = 100 ms, and the lock eleven times.
-        assert_eq!(
-            PLAIN.work(11 * GIB, 0, 0),
-            CallWork { free: 75_000_000, serial: 25_000_000, turns: 11 }
-        );
-        assert_eq!(PLAIN.failed(), CallWork { free: 750_000, serial: 250_000, turns: 1 });
-    }
-
-    #[test]
-    fn turns_add_up_and_are_bounded() {
-        let work = CallCosts { serial_bytes: 0, ..PLAIN }.work(5 * GIB + 3, 7, 2);
-        assert_eq!(work.turns(), MAX_TURNS);
-        assert_eq!((0..work.turns()).map(|turn| work.free_before(turn)).sum::<u64>(), work.free);
-        assert_eq!((0..work.turns()).map(|turn| work.serial_at(turn)).sum::<u64>(), work.serial);
-    }
-
-    #[test]
-    fn more_threads_gain_until_the_memory_is_saturated() {
-        let costs = PopulateCosts { gib_per_s: 10.0, max_gib_per_s: 35.0 };
-        assert_eq!(costs.useful_threads(64), 4);
-        assert_eq!(costs.useful_threads(2), 2);
-        assert_eq!(costs.nanoseconds(GIB, 1, 0), 100_000_000);
-        assert_eq!(costs.nanoseconds(7 * GIB, 3, 0), 233_333_333);
-        assert_eq!(costs.nanoseconds(7 * GIB, 9, 0), 200_000_000);
-        assert_eq!(costs.nanoseconds(7 * GIB, 9, 1), 400_000_000);
-    }
-
-    #[test]
-    fn an_impossible_cost_is_named() {
-        let with = |change: &dyn Fn(&mut Costs)| {
-            let mut costs = Costs::default();
-            change(&mut costs);
-            costs.check().map_err(|error| error.name)
-        };
-        assert_eq!(with(&|_| {}), Ok(()));
-        assert_eq!(with(&|costs| costs.register.ms_per_gib = -1.0), Err("ms_per_gib"));
-        assert_eq!(with(&|costs| costs.register.us_per_call = f64::NAN), Err("us_per_call"));
-        assert_eq!(with(&|costs| costs.deregister.contention = f64::INFINITY), Err("contention"));
-        assert_eq!(with(&|costs| costs.deregister.serial_share = 1.5), Err("serial_share"));
-        assert_eq!(with(&|costs| costs.populate.max_gib_per_s = 0.0), Err("max_gib_per_s"));
-        let error =
-            CostError { name: "serial_share", value: 1.5, allowed: "a share between 0 and 1" };
-        assert!(error.to_string().contains("serial_share = 1.5"));
     }
 }

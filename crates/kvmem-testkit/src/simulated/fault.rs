@@ -1,7 +1,5 @@
 //! *Fault*: a call that fails because a test injected a fault.
 
-use serde::{Deserialize, Serialize};
-
 use kvmem::arena::Errno;
 
 /// A fault in some calls of one NIC. See [`SimulatedNic::inject`](super::SimulatedNic::inject).
@@ -14,7 +12,7 @@ use kvmem::arena::Errno;
 /// let fault = Fault::register(2).times(2).errno(Errno::EIO);
 /// # let _ = fault;
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "nothing fails before it is injected"]
 pub struct Fault {
     pub(super) register: bool,
@@ -63,23 +61,5 @@ impl Fault {
             self.times = self.times.saturating_sub(1);
         }
         count_call.then_some(self.errno)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn five(mut fault: Fault) -> [bool; 5] {
-        std::array::from_fn(|_| fault.count_call().is_some())
-    }
-
-    #[test]
-    fn the_nth_call_fails_the_set_number_of_times() {
-        assert_eq!(five(Fault::register(0)), [true, false, false, false, false]);
-        assert_eq!(five(Fault::register(1).times(2)), [false, true, true, false, false]);
-        assert_eq!(five(Fault::deregister(3).forever()), [false, false, false, true, true]);
-        assert_eq!(five(Fault::deregister(0).times(0)), [false; 5]);
-        assert_eq!(Fault::register(0).errno(Errno::EIO).count_call(), Some(Errno::EIO));
     }
 }

@@ -4,7 +4,6 @@
 
 use std::sync::{Arc, Condvar};
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
 
 use super::world::{NextStep, SimulatedCall, World};
 
@@ -17,7 +16,6 @@ pub(super) struct ScheduleState {
     gathering: Option<Gathering>,
     /// The number of gatherings so far, which is the name of the last one.
     gatherings: u64,
-    pub(super) stalls: u64,
 }
 
 /// The largest number of threads of a gathering.
@@ -27,10 +25,6 @@ const MAX_THREADS: usize = 1 << 16;
 struct Gathering {
     name: u64,
     seats: Vec<Seat>,
-    /// The time of the last step.
-    time: u64,
-    /// When, in real time, the last step was done.
-    last_step: Instant,
 }
 
 #[derive(Debug)]
@@ -55,8 +49,6 @@ enum SeatState {
     Done(Box<SimulatedCall>),
     /// Runs. The others wait for it.
     Runs,
-    /// Runs, but the others have stopped waiting for it.
-    Late,
     /// Has left.
     Left,
 }
@@ -71,17 +63,12 @@ pub(super) struct SeatRef {
 
 impl ScheduleState {
     pub(super) fn new(world: World) -> ScheduleState {
-        ScheduleState { world, time: 0, gathering: None, gatherings: 0, stalls: 0 }
+        ScheduleState { world, time: 0, gathering: None, gatherings: 0 }
     }
 
     /// Returns whether there is no gathering.
     pub(super) fn is_free(&self) -> bool {
         self.gathering.is_none()
-    }
-
-    /// Returns how long, in real time, no step was done.
-    pub(super) fn idle_time(&self) -> Duration {
-        self.gathering.as_ref().map_or(Duration::ZERO, |gathering| gathering.last_step.elapsed())
     }
 
     /// Returns the clock of a thread, also of one that has left.
@@ -102,8 +89,7 @@ impl ScheduleState {
         self.gatherings += 1;
         let seat_ref =
             SeatRef { gathering: self.gatherings, seat: 0, turn: Arc::clone(&seats[0].turn) };
-        self.gathering =
-            Some(Gathering { name: self.gatherings, seats, time, last_step: Instant::now() });
+        self.gathering = Some(Gathering { name: self.gatherings, seats });
         seat_ref
     }
 
@@ -147,11 +133,7 @@ impl ScheduleState {
     /// Submits a thread's call.
     pub(super) fn submit(&mut self, seat_ref: &SeatRef, mut call: SimulatedCall) {
         call.thread = seat_ref.seat;
-        let now = self.gathering.as_ref().map_or(0, |gathering| gathering.time);
         if let Some(seat) = self.seat(seat_ref.gathering, seat_ref.seat) {
-            if matches!(seat.state, SeatState::Late) {
-                seat.time = seat.time.max(now);
-            }
             seat.state = SeatState::Waiting(Box::new(call));
         }
     }
@@ -178,7 +160,6 @@ impl ScheduleState {
     /// Does steps until a thread has to run; returns whether the gathering has ended.
     pub(super) fn advance(&mut self) -> bool {
         let Some(gathering) = &mut self.gathering else { return false };
-        gathering.last_step = Instant::now();
         loop {
             let runs = |seat: &Seat| {
                 matches!(seat.state, SeatState::Vacant | SeatState::Runs | SeatState::Done(_))
@@ -193,15 +174,11 @@ impl ScheduleState {
             };
             let Some((now, _, number)) = gathering.seats.iter().enumerate().filter_map(order).min()
             else {
-                if gathering.seats.iter().any(|seat| matches!(seat.state, SeatState::Late)) {
-                    return false;
-                }
                 let latest = gathering.seats.iter().map(|seat| seat.time).fold(self.time, u64::max);
                 self.time = latest;
                 self.gathering = None;
                 return true;
             };
-            gathering.time = now;
             match std::mem::replace(&mut gathering.seats[number].state, SeatState::Runs) {
                 SeatState::Waiting(mut call) => {
                     // A call that waits for its beginning begins now: time passes only in calls.
@@ -230,21 +207,5 @@ impl ScheduleState {
                 }
             }
         }
-    }
-
-    /// Stops waiting for missing threads. Returns whether there were any.
-    pub(super) fn skip_missing(&mut self) -> bool {
-        let Some(gathering) = &mut self.gathering else { return false };
-        let mut any = false;
-        for seat in &mut gathering.seats {
-            match seat.state {
-                SeatState::Vacant => seat.state = SeatState::Left,
-                SeatState::Runs => seat.state = SeatState::Late,
-                _ => continue,
-            }
-            any = true;
-        }
-        self.stalls += u64::from(any);
-        any
     }
 }

@@ -1,12 +1,9 @@
 //! *Log*: the calls of a simulated machine, with their times and threads.
 
-use serde::{Deserialize, Serialize};
-
 use kvmem::arena::Errno;
 
 /// The kind of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Registers memory.
     Register,
@@ -17,7 +14,7 @@ pub enum Action {
 }
 
 /// A finished call, in virtual time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LoggedCall {
     /// The kind of the call.
@@ -43,16 +40,8 @@ pub struct LoggedCall {
     pub error: Option<Errno>,
 }
 
-impl LoggedCall {
-    /// Returns whether both calls were in flight at the same time.
-    #[must_use]
-    pub fn overlaps(&self, other: &LoggedCall) -> bool {
-        self.start_ns < other.end_ns && other.start_ns < self.end_ns
-    }
-}
-
 /// Counts of calls and keys since the machine was built.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallCounts {
     /// Registering calls.
@@ -63,12 +52,6 @@ pub struct CallCounts {
     pub failed: u64,
     /// Keys that are valid now.
     pub live_keys: u64,
-    /// Bytes under them, counted once for each key.
-    pub live_bytes: u64,
-    /// The largest number of keys at once so far.
-    pub max_live_keys: u64,
-    /// The largest number of calls of both kinds in flight at once.
-    pub max_in_flight: usize,
     /// The largest number of registering calls in flight at once that made pages resident.
     pub max_untouched_in_flight: usize,
     /// Attempts to deregister an unknown key.

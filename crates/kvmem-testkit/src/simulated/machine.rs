@@ -57,47 +57,10 @@ impl SimulatedMachine {
         self.scheduler.with_state(|state| state.world.counts())
     }
 
-    /// Returns all calls in the log, in the order in which they ended.
-    #[must_use]
-    pub fn log(&self) -> Vec<LoggedCall> {
-        self.scheduler.with_state(|state| state.world.log.clone())
-    }
-
-    /// Returns all calls in the log and clears the log.
+    /// Returns all calls in the log, in the order in which they ended, and clears the log.
     #[must_use]
     pub fn take_log(&self) -> Vec<LoggedCall> {
         self.scheduler.with_state(|state| std::mem::take(&mut state.world.log))
-    }
-
-    /// Makes the pages of a range not resident, as if they were discarded. Takes no time.
-    ///
-    /// # Errors
-    /// [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
-    pub fn discard(
-        &self,
-        region: &Region,
-        range: impl RangeBounds<usize>,
-    ) -> Result<(), ArenaError> {
-        let addresses = addresses(region, range)?;
-        self.scheduler.with_state(|state| state.world.memory.discard(addresses));
-        Ok(())
-    }
-
-    /// Makes the pages of a range resident. Takes no time.
-    ///
-    /// # Errors
-    /// [`OutOfBounds`](ArenaError::OutOfBounds) if the range is not within the region.
-    pub fn touch(&self, region: &Region, range: impl RangeBounds<usize>) -> Result<(), ArenaError> {
-        let addresses = addresses(region, range)?;
-        self.scheduler.with_state(|state| state.world.memory.touch(addresses));
-        Ok(())
-    }
-
-    /// Returns how often the threads of a gathering stopped waiting for a missing one. If it is not
-    /// 0, the results depend on the system's scheduler.
-    #[must_use]
-    pub fn stalls(&self) -> u64 {
-        self.scheduler.with_state(|state| state.stalls)
     }
 }
 

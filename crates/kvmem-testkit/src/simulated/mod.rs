@@ -10,10 +10,9 @@
 //!   virtual time. The result is therefore the same, bit by bit, however the system schedules the
 //!   threads. The threads must follow [some rules](self#threads).
 //! - **Memory** is only a record of which addresses are resident. No byte is touched, so a region
-//!   of 500 GiB of addresses suffices without any memory behind it. The record is kept by address:
-//!   a new region at the addresses of an old one inherits its residency
-//!   ([`SimulatedMachine::discard`]).
-//! - **Keys** are counted, calls are recorded in a [log](SimulatedMachine::log), and
+//!   of 500 GiB of addresses suffices without any memory behind it. The record goes by address: a
+//!   new region at the addresses of an old one inherits its residency.
+//! - **Keys** are counted, calls are recorded in a [log](SimulatedMachine::take_log), and
 //!   [faults](Fault) can be injected.
 //!
 //! ```
@@ -49,8 +48,7 @@
 //!    0 therefore leaves before it joins the others.
 //! 4. A guard calls `leave`, so that a panic leaves, too.
 //!
-//! Breaking these rules costs time (30 s, see [`MachineBuilder::stall_timeout`]) and determinism,
-//! but does not block forever. A thread that ends without leaving counts as having left.
+//! A program that breaks these rules may block forever.
 //!
 //! [`Platform`]: kvmem::register::Platform
 //! [`Platform::gather`]: kvmem::register::Platform::gather
@@ -66,12 +64,11 @@ mod memory;
 mod nic;
 mod nic_state;
 mod published;
-mod ranges;
 mod scheduler;
 mod world;
 
 pub use builder::MachineBuilder;
-pub use costs::{CallCosts, CostError, Costs, PopulateCosts};
+pub use costs::{CallCosts, Costs, PopulateCosts};
 pub use fault::Fault;
 pub use log::{Action, CallCounts, LoggedCall};
 pub use machine::SimulatedMachine;

@@ -20,12 +20,6 @@ pub struct SimulatedNic {
 }
 
 impl SimulatedNic {
-    /// Returns its number, from 0.
-    #[must_use]
-    pub fn number(&self) -> usize {
-        self.number
-    }
-
     /// Changes its limits. Existing keys stay valid.
     pub fn set_limits(&self, limits: NicLimits) {
         self.scheduler.with_state(|state| state.world.nics[self.number].limits = limits);
@@ -42,8 +36,7 @@ impl SimulatedNic {
         self.scheduler.with_state(|state| state.world.nics[self.number].clear_faults());
     }
 
-    /// Returns the counts of this NIC. A [`max_in_flight`](CallCounts::max_in_flight) above 1
-    /// violates the rules of [`Registrar`].
+    /// Returns the counts of this NIC.
     #[must_use]
     pub fn counts(&self) -> CallCounts {
         self.scheduler.with_state(|state| state.world.nics[self.number].counts())

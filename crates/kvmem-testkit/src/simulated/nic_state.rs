@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use serde::{Deserialize, Serialize};
-
 use super::{CallCounts, Fault};
 use kvmem::arena::Errno;
 use kvmem::register::{Key, Memlock, RegisterLimit, RegistrarError};
@@ -13,7 +11,7 @@ pub(super) const REGISTER: &str = "simulated register";
 pub(super) const DEREGISTER: &str = "simulated deregister";
 
 /// The limits of a simulated NIC. By default there are none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NicLimits {
     /// The largest number of bytes that one key can cover.
     pub max_bytes: u64,
@@ -58,7 +56,6 @@ pub(super) struct NicState {
     /// The number of keys ever issued.
     issued: u64,
     held_bytes: u64,
-    pub(super) in_flight: NicCalls,
 }
 
 impl NicState {
@@ -135,8 +132,6 @@ impl NicState {
         if let Some(live) = self.keys.get_mut(&handle) {
             live.valid = true;
             self.counts.live_keys += 1;
-            self.counts.live_bytes += live.range.len() as u64;
-            self.counts.max_live_keys = self.counts.max_live_keys.max(self.counts.live_keys);
         }
     }
 
@@ -159,41 +154,12 @@ impl NicState {
     /// Removes a deregistered key.
     pub(super) fn remove(&mut self, handle: u64) {
         if let Some(live) = self.keys.remove(&handle) {
-            let bytes = live.range.len() as u64;
-            self.held_bytes -= bytes;
+            self.held_bytes -= live.range.len() as u64;
             self.counts.live_keys -= 1;
-            self.counts.live_bytes -= bytes;
         }
     }
 
     pub(super) fn counts(&self) -> CallCounts {
-        CallCounts {
-            max_in_flight: self.in_flight.max,
-            max_untouched_in_flight: self.in_flight.max_untouched,
-            ..self.counts
-        }
-    }
-}
-
-/// The calls in flight, now and at most.
-#[derive(Debug, Default)]
-pub(super) struct NicCalls {
-    now: usize,
-    untouched_now: usize,
-    pub(super) max: usize,
-    pub(super) max_untouched: usize,
-}
-
-impl NicCalls {
-    pub(super) fn begin(&mut self, untouched: bool) {
-        self.now += 1;
-        self.untouched_now += usize::from(untouched);
-        self.max = self.max.max(self.now);
-        self.max_untouched = self.max_untouched.max(self.untouched_now);
-    }
-
-    pub(super) fn end(&mut self, untouched: bool) {
-        self.now -= 1;
-        self.untouched_now -= usize::from(untouched);
+        self.counts
     }
 }

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use super::costs::{CallWork, Costs};
 use super::memory::SimulatedMemory;
-use super::nic_state::{DEREGISTER, NicCalls, NicState, REGISTER};
+use super::nic_state::{DEREGISTER, NicState, REGISTER};
 use super::{Action, CallCounts, LoggedCall};
 use kvmem::arena::Errno;
 use kvmem::register::{Key, Limits, Memlock, RegisterLimit, RegistrarError};
@@ -28,8 +28,8 @@ pub(super) struct World {
     pub(super) log: Vec<LoggedCall>,
     /// When the driver's lock is free.
     lock_free_at: u64,
-    in_flight: NicCalls,
-    max_live_keys: u64,
+    /// Registering calls in flight that make pages resident: now, and at most so far.
+    faulting: (usize, usize),
 }
 
 /// The arguments of a call.
@@ -113,15 +113,7 @@ impl SimulatedCall {
 
 impl World {
     pub(super) fn new(costs: Costs, memory: SimulatedMemory, nics: Vec<NicState>) -> World {
-        World {
-            costs,
-            memory,
-            nics,
-            log: Vec::new(),
-            lock_free_at: 0,
-            in_flight: NicCalls::default(),
-            max_live_keys: 0,
-        }
+        World { costs, memory, nics, log: Vec::new(), lock_free_at: 0, faulting: (0, 0) }
     }
 
     /// Does the next step of a call at time `now`. `others` is the number of calls in flight that
@@ -169,10 +161,8 @@ impl World {
             Some(_) => costs.failed(),
         };
         let makes_resident = untouched && matches!(call.request, CallRequest::Register { .. });
-        if let Some(nic) = self.nic_of(call) {
-            nic.in_flight.begin(makes_resident);
-        }
-        self.in_flight.begin(makes_resident);
+        self.faulting.0 += usize::from(makes_resident);
+        self.faulting.1 = self.faulting.1.max(self.faulting.0);
         call.phase = CallPhase::Lock(work, 0);
         NextStep::At(now.saturating_add(work.free_before(0)))
     }
@@ -230,14 +220,8 @@ impl World {
     }
 
     fn end(&mut self, call: &mut SimulatedCall, now: u64) {
-        if !matches!(call.request, CallRequest::Populate { .. }) {
-            let makes_resident =
-                call.untouched > 0 && matches!(call.request, CallRequest::Register { .. });
-            self.in_flight.end(makes_resident);
-            if let Some(nic) = self.nic_of(call) {
-                nic.in_flight.end(makes_resident);
-            }
-        }
+        let registers = matches!(call.request, CallRequest::Register { .. });
+        self.faulting.0 -= usize::from(registers && call.untouched > 0);
         match (&call.request, &call.cause) {
             (CallRequest::Register { nic, .. } | CallRequest::Deregister { nic, .. }, Some(_)) => {
                 self.nics[*nic].count_failure();
@@ -245,8 +229,6 @@ impl World {
             (CallRequest::Register { nic, range }, None) => {
                 self.memory.touch(range.clone());
                 self.nics[*nic].make_valid(call.key.handle);
-                let live = self.live_keys();
-                self.max_live_keys = self.max_live_keys.max(live);
             }
             (CallRequest::Deregister { nic, key }, None) => self.nics[*nic].remove(key.handle),
             (CallRequest::Populate { range, .. }, _) => self.memory.touch(range.clone()),
@@ -268,19 +250,6 @@ impl World {
             waited_ns: call.waited,
             error: call.cause.as_ref().map(|cause| cause.errno),
         });
-    }
-
-    fn nic_of(&mut self, call: &SimulatedCall) -> Option<&mut NicState> {
-        match call.request {
-            CallRequest::Register { nic, .. } | CallRequest::Deregister { nic, .. } => {
-                self.nics.get_mut(nic)
-            }
-            CallRequest::Populate { .. } => None,
-        }
-    }
-
-    fn live_keys(&self) -> u64 {
-        self.nics.iter().map(|nic| nic.counts().live_keys).sum()
     }
 
     /// Returns the limit on pinned bytes for a NIC, with the bytes held by all NICs of its account.
@@ -313,14 +282,8 @@ impl World {
             all.deregisters += counts.deregisters;
             all.failed += counts.failed;
             all.live_keys += counts.live_keys;
-            all.live_bytes += counts.live_bytes;
             all.unknown_keys += counts.unknown_keys;
         }
-        CallCounts {
-            max_live_keys: self.max_live_keys,
-            max_in_flight: self.in_flight.max,
-            max_untouched_in_flight: self.in_flight.max_untouched,
-            ..all
-        }
+        CallCounts { max_untouched_in_flight: self.faulting.1, ..all }
     }
 }

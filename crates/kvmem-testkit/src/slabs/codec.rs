@@ -4,34 +4,17 @@
 //! [codec of offset spaces](crate::codec).
 
 use super::op::{How, SEATS, SlabConfig, SlabOp, Who};
+use crate::codec::Reader;
 
 /// Decodes a test: the settings of the first allocator, and the operations.
 #[must_use]
 pub fn decode(bytes: &[u8]) -> Option<(SlabConfig, Vec<SlabOp>)> {
-    let mut reader = SlabReader { rest: bytes };
-    let config = reader.config()?;
-    Some((config, std::iter::from_fn(|| reader.op()).collect()))
+    let mut reader = Reader::new(bytes);
+    let config = reader.slab_config()?;
+    Some((config, std::iter::from_fn(|| reader.slab_op()).collect()))
 }
 
-struct SlabReader<'a> {
-    rest: &'a [u8],
-}
-
-impl SlabReader<'_> {
-    fn u8(&mut self) -> Option<u8> {
-        let (byte, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(*byte)
-    }
-
-    fn u16(&mut self) -> Option<u16> {
-        Some(u16::from_le_bytes([self.u8()?, self.u8()?]))
-    }
-
-    fn u32(&mut self) -> Option<u32> {
-        Some(u32::from(self.u16()?) | u32::from(self.u16()?) << 16)
-    }
-
+impl Reader<'_> {
     fn seat(&mut self) -> Option<u8> {
         self.u8().map(|byte| byte % SEATS)
     }
@@ -50,10 +33,10 @@ impl SlabReader<'_> {
         })
     }
 
-    fn config(&mut self) -> Option<SlabConfig> {
+    fn slab_config(&mut self) -> Option<SlabConfig> {
         let flags = self.u8()?;
         let limit = if flags & 4 == 0 { SlabConfig::PLAIN.limit } else { self.u16()? % 8193 };
-        let max_cached_bytes = if flags & 8 == 0 { None } else { Some(self.u32()?) };
+        let max_cached_bytes = if flags & 8 == 0 { None } else { Some(self.take().map(u32::from_le_bytes)?) };
         Some(SlabConfig {
             always_malloc: flags & 1 != 0,
             debug_blocks: flags & 2 != 0,
@@ -62,7 +45,7 @@ impl SlabReader<'_> {
         })
     }
 
-    fn op(&mut self) -> Option<SlabOp> {
+    fn slab_op(&mut self) -> Option<SlabOp> {
         Some(match self.u8()? {
             0..64 => {
                 const HOWS: [How; 3] = [How::Plain, How::Zeroed, How::Copy];
@@ -84,7 +67,7 @@ impl SlabReader<'_> {
             216..232 => SlabOp::Tick { who: self.who()?, seconds: self.u8()? },
             232..248 => SlabOp::End(self.seat()?),
             248..252 => SlabOp::Look,
-            252..=255 => SlabOp::Replace(self.config()?),
+            252..=255 => SlabOp::Replace(self.slab_config()?),
         })
     }
 }

@@ -68,22 +68,3 @@ pub fn ops(len: usize) -> impl Strategy<Value = Vec<SlabOp>> {
     let some = prop_oneof![40 => op().prop_map(|op| vec![op]), 1 => silence];
     prop::collection::vec(some, 1..len).prop_map(|some| some.concat())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::slabs::codec::decode;
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_a_test(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            if let Some((config, ops)) = decode(&bytes) {
-                prop_assert!(config.limit <= 8192);
-                prop_assert!(ops.len() <= bytes.len());
-            } else {
-                // Flags and two numbers.
-                prop_assert!(bytes.len() < 7);
-            }
-        }
-    }
-}

@@ -11,14 +11,13 @@ use rand::RngExt;
 use super::{Rng, stream};
 
 /// Bytes of a payload: 10.5 to 12.4 MiB, every size equally likely.
-pub const PAYLOAD_BYTES: std::ops::RangeInclusive<u64> = 11_010_048..=13_002_342;
+const PAYLOAD_BYTES: std::ops::RangeInclusive<u64> = 11_010_048..=13_002_342;
 /// Bytes of a metadata object, each equally likely.
-pub const METADATA_SIZES: [u64; 10] =
-    [256, 512, 808, 1_232, 1_640, 2_472, 3_296, 4_944, 7_416, 9_896];
+const METADATA_SIZES: [u64; 10] = [256, 512, 808, 1_232, 1_640, 2_472, 3_296, 4_944, 7_416, 9_896];
 /// Payloads of a batch; they come first.
 pub const PAYLOADS: usize = 3;
 /// Objects of a batch.
-pub const BATCH_OBJECTS: usize = PAYLOADS + 31;
+const BATCH_OBJECTS: usize = PAYLOADS + 31;
 /// The longest lifetime in steps.
 const MAX_LIFE: u8 = 3;
 
@@ -150,34 +149,6 @@ fn batch(rng: &mut Rng, lifetimes: Lifetimes) -> Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn all(run: &Bimodal) -> Vec<Vec<Batch>> {
-        run.steps().map(<[Batch]>::to_vec).collect()
-    }
-
-    #[test]
-    fn sizes_and_lives_are_in_range_and_repeat() {
-        let run = Bimodal::new(3, 8, Lifetimes::Object, 100);
-        assert_eq!(run.steps().count(), 100);
-        assert_eq!(run.payloads(), 100 * 8 * 3);
-        for batch in run.steps().flatten() {
-            assert!(batch.iter().all(|o| (1..=3).contains(&o.life)));
-            assert!(batch[..PAYLOADS].iter().all(|o| PAYLOAD_BYTES.contains(&u64::from(o.size))));
-            assert!(batch[PAYLOADS..].iter().all(|o| METADATA_SIZES.contains(&u64::from(o.size))));
-        }
-        assert_eq!(all(&run), all(&Bimodal::new(3, 8, Lifetimes::Object, 100)));
-        assert_ne!(all(&run), all(&Bimodal::new(4, 8, Lifetimes::Object, 100)));
-    }
-
-    #[test]
-    fn a_batch_is_removed_together_if_its_lifetime_is_common() {
-        let together = |lifetimes| {
-            let run = Bimodal::new(3, 2, lifetimes, 100);
-            run.steps().flatten().all(|batch| batch.iter().all(|o| o.life == batch[0].life))
-        };
-        assert!(together(Lifetimes::Batch));
-        assert!(!together(Lifetimes::Object));
-    }
 
     #[test]
     fn the_peak_equals_that_of_a_plain_replay() {

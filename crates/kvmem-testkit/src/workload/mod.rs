@@ -7,19 +7,14 @@
 //! 2. *Sizes.* [`Sizes`] is a distribution of request sizes.
 //! 3. *Events.* In [`Bimodal`] every object's lifetime is known when it starts. The whole run is
 //!    therefore generated before any allocator sees it, and its peak of live bytes is known.
-//! 4. *Requests.* [`Conversations`] requests pages by name, as a server requests them from its KV
-//!    cache; [`Prefixes`] generates more kinds of requests.
+//! 4. *Requests.* [`Prefixes`] are several kinds of requests for blocks by name, as a server
+//!    requests them from its KV cache.
 
 mod bimodal;
-mod conversations;
 mod prefixes;
 mod sizes;
 
-pub use bimodal::{
-    BATCH_OBJECTS, Batch, Bimodal, Calendar, Lifetimes, METADATA_SIZES, Object, PAYLOAD_BYTES,
-    PAYLOADS,
-};
-pub use conversations::{Conversations, Page, Request};
+pub use bimodal::{Batch, Bimodal, Calendar, Lifetimes, Object, PAYLOADS};
 pub use prefixes::Prefixes;
 pub use sizes::Sizes;
 
@@ -35,21 +30,4 @@ pub fn stream(seed: u64, number: u64) -> Rng {
     let mut rng = Rng::seed_from_u64(seed);
     rng.set_stream(number);
     rng
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rand::Rng as _;
-
-    #[test]
-    fn streams_are_reproducible_and_differ() {
-        let draw = |seed, number| {
-            let mut rng = stream(seed, number);
-            [rng.next_u64(), rng.next_u64()]
-        };
-        assert_eq!(draw(1, 0), draw(1, 0));
-        assert_ne!(draw(1, 0), draw(1, 1));
-        assert_ne!(draw(1, 0), draw(2, 0));
-    }
 }

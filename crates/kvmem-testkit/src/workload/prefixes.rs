@@ -16,7 +16,7 @@
 use rand::RngExt;
 use rand_distr::{Distribution, Zipf};
 
-use super::{Conversations, Rng, stream};
+use super::{Rng, stream};
 
 /// A kind of requests.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -31,6 +31,18 @@ pub enum Prefixes {
     Documents,
 }
 
+/// Models of conversations, and system prompts of a model.
+const MODELS: usize = 2;
+const SYSTEM_PROMPTS: usize = 24;
+/// The exponent of Zipf's law: how steeply use falls with the rank.
+const STEEPNESS: f64 = 1.1;
+/// Blocks of a system prompt, and those that a turn adds.
+const SYSTEM_BLOCKS: std::ops::RangeInclusive<u64> = 6..=24;
+const TURN_BLOCKS: std::ops::RangeInclusive<u64> = 2..=9;
+/// Turns until a conversation ends.
+const TURNS: std::ops::RangeInclusive<u32> = 3..=14;
+/// One in this many requests begins a conversation, besides those that follow a finished one.
+const BEGINS: u32 = 12;
 /// Active conversations.
 const AT_ONCE: usize = 192;
 /// One in this many requests is a scan.
@@ -84,9 +96,88 @@ impl Prefixes {
     }
 }
 
-fn conversations(seed: u64) -> impl Iterator<Item = Vec<u64>> {
-    let requests = Conversations::new(seed, 0, 2, AT_ONCE);
-    requests.map(|request| request.pages.iter().map(|page| page.number()).collect())
+/// Conversations of a server of several models, without end.
+///
+/// ```text
+///             shared by all that begin with it     only this conversation
+///            ├──────────────────────────────────┼───────────┬────────┬─────────┤
+///  a prompt   system prompt                       turn 1      turn 2   turn 3 …
+/// ```
+///
+/// A request has all blocks of a conversation so far and some new ones. Zipf's law selects the
+/// conversation that continues among the active ones, the latest first, and the system prompt of a
+/// new conversation. A conversation ends after its own number of turns, and a new one replaces it.
+struct Conversations {
+    rng: Rng,
+    begun: u64,
+    /// Active conversations, the latest first.
+    under_way: Vec<Conversation>,
+    prompts: Zipf<f64>,
+    ranks: Zipf<f64>,
+}
+
+#[derive(Clone, Copy)]
+struct Conversation {
+    model: u64,
+    system: u64,
+    number: u64,
+    blocks: u64,
+    turns_left: u32,
+}
+
+fn conversations(seed: u64) -> Conversations {
+    let zipf = |ranks: usize| {
+        Zipf::new(ranks as f64, STEEPNESS).expect("there are ranks, and a positive exponent")
+    };
+    let (prompts, ranks) = (zipf(SYSTEM_PROMPTS), zipf(AT_ONCE));
+    Conversations { rng: stream(seed, 0), begun: 0, under_way: Vec::new(), prompts, ranks }
+}
+
+impl Conversations {
+    /// Adds a new conversation at the front.
+    fn begin(&mut self) {
+        let conversation = Conversation {
+            model: self.rng.random_range(0..MODELS) as u64,
+            system: self.prompts.sample(&mut self.rng) as u64 - 1,
+            number: self.begun,
+            blocks: 0,
+            turns_left: self.rng.random_range(TURNS),
+        };
+        self.begun += 1;
+        self.under_way.truncate(AT_ONCE - 1);
+        self.under_way.insert(0, conversation);
+    }
+
+    /// Moves an active conversation to the front, or adds a new one there.
+    fn choose(&mut self) {
+        let rank = self.ranks.sample(&mut self.rng) as usize - 1;
+        if rank >= self.under_way.len() || self.rng.random_ratio(1, BEGINS) {
+            return self.begin();
+        }
+        let chosen = self.under_way.remove(rank);
+        if chosen.turns_left == 0 {
+            return self.begin();
+        }
+        self.under_way.insert(0, chosen);
+    }
+}
+
+impl Iterator for Conversations {
+    type Item = Vec<u64>;
+
+    /// Returns the next request; never `None`.
+    fn next(&mut self) -> Option<Vec<u64>> {
+        self.choose();
+        let turn = self.rng.random_range(TURN_BLOCKS);
+        let now = &mut self.under_way[0];
+        now.blocks += turn;
+        now.turns_left -= 1;
+        // Drawn from the number of the system prompt, so it is the same in all conversations.
+        let length = stream(now.system, now.model).random_range(SYSTEM_BLOCKS);
+        let name = |owner: u64, place: u64| now.model << 60 | owner << 16 | place;
+        let own = (0..now.blocks).map(|place| name(1 << 43 | now.number, place));
+        Some((0..length).map(|place| name(now.system, place)).chain(own).collect())
+    }
 }
 
 /// Returns a block name, distinct from all pages of conversations, for `owner`, below 2^40, and a

@@ -16,7 +16,7 @@ fn limits_are_reported_and_enforced() {
         preferred_chunk_bytes: Some(1 << 30),
         memlock: Some(memlock(1 << 30)),
     };
-    let machine = SimulatedMachine::builder().limits(limits).nics(2).build().expect("good costs");
+    let machine = SimulatedMachine::builder().limits(limits).nics(2).build();
     let region = addresses(8 * GIB);
     let nics = machine.nics();
     let reported = nics[0].limits();
@@ -82,5 +82,5 @@ fn injected_faults_fail_the_chosen_calls() {
         (counts.registers, counts.deregisters, counts.failed, counts.unknown_keys),
         (4, 10, 10, 2)
     );
-    assert_eq!((counts.live_keys, counts.live_bytes, counts.max_live_keys), (0, 0, 2));
+    assert_eq!(counts.live_keys, 0);
 }

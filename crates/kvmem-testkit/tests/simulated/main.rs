@@ -98,7 +98,7 @@ fn fixed(machine: &SimulatedMachine, region: &Region, parallel: bool) -> (f64, f
             .zip(&keys)
             .for_each(|(nic, key)| nic.deregister(*key).expect("the key is live")),
     });
-    assert_eq!((machine.live_keys(), machine.stalls()), (0, 0));
+    assert_eq!(machine.live_keys(), 0);
     (register_seconds, deregister_seconds)
 }
 
@@ -115,12 +115,7 @@ const PLAIN: CallCosts = CallCosts {
 
 fn machine(register: CallCosts, nics: usize, resident: bool) -> SimulatedMachine {
     let costs = Costs { register, deregister: PLAIN, ..Costs::default() };
-    SimulatedMachine::builder()
-        .costs(costs)
-        .nics(nics)
-        .resident(resident)
-        .build()
-        .expect("good costs")
+    SimulatedMachine::builder().costs(costs).nics(nics).resident(resident).build()
 }
 
 /// Each of the threads registers `chunks` chunks of 1 GiB; returns when each call ended, in

@@ -93,9 +93,6 @@ impl Pages {
 
 /// Runs the benchmark. The full run makes up to 2 GiB resident at a time, a quick one 512 MiB; less
 /// if less is available.
-///
-/// # Errors
-/// A contender fails at an operation that should succeed on this machine.
 pub fn run(run: &mut Run) -> Result<()> {
     let (bump_reps, page_reps) = (run.reps(15, run.length(15, 5, 1)), run.reps(5, 3));
     run.settings(format_args!("{bump_reps} and {page_reps} repetition(s)"));

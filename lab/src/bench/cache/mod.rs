@@ -42,9 +42,6 @@ pub const VALUE_BYTES: usize = 256;
 pub const BLOCK_BYTES: usize = 4096;
 
 /// Runs the benchmark.
-///
-/// # Errors
-/// A contender cannot be measured.
 pub fn run(run: &mut Run) -> Result<()> {
     let reps = run.reps(7, 3);
     run.settings(format_args!("{reps} repetition(s)"));

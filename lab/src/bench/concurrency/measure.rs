@@ -66,9 +66,6 @@ fn with<C: Contender<Handle: Send> + Sync>(
 
 /// Returns the rate of an allocator in a scenario: million calls per second of all threads
 /// together, measured for `time`.
-///
-/// # Errors
-/// The allocator cannot be measured.
 pub fn rate<C: Contender<Handle: Send> + Sync>(
     scenario: ConcurrencyScenario,
     threads: u32,

@@ -39,9 +39,6 @@ use ConcurrencyContenderId::{Binned, KvmemCached};
 const THREADS: [u32; 4] = [1, 2, 4, 16];
 
 /// Runs the benchmark.
-///
-/// # Errors
-/// A contender cannot be measured.
 pub fn run(run: &mut Run) -> Result<()> {
     let reps = run.reps(7, 3);
     run.settings(format_args!("{reps} repetition(s)"));

@@ -142,9 +142,6 @@ unsafe impl Sync for Gpu {}
 impl Gpu {
     /// Loads the library, starts the driver, and retains the primary context of the first GPU.
     ///
-    /// # Errors
-    /// The reason: there is no library, no driver, or no GPU.
-    ///
     /// # Safety
     /// If the file is a library with these functions, they behave like those of the CUDA driver.
     pub(super) unsafe fn open(library: &OsStr) -> std::result::Result<Arc<Gpu>, String> {

@@ -89,9 +89,6 @@ fn settings(region_bytes: u64) -> Vec<RegisterSetting> {
 /// Runs the benchmark on the first GPU that `library`, the driver's, finds. A machine without one
 /// has a report without rows.
 ///
-/// # Errors
-/// A copy returns other bytes than were copied, or memory cannot be given back.
-///
 /// # Safety
 /// If it is a library with the functions of the CUDA driver, it behaves like it.
 pub unsafe fn run(run: &mut Run, library: &OsStr, region_bytes: Option<u64>) -> Result<()> {

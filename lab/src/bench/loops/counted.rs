@@ -36,9 +36,6 @@ names! {
 impl CountedLoop {
     /// Runs about `ops` operations of the loop with a contender; returns the processor time of one
     /// in nanoseconds.
-    ///
-    /// # Errors
-    /// The contender does not serve the loop.
     pub fn run<C: Contender>(self, ops: u64) -> Result<f64> {
         let outcome = match self {
             CountedLoop::Random => random::run::<C>(SEED, &random::sizes(), ops),

@@ -55,9 +55,6 @@ use NodeContenderId::{Memcpy, Ring, Socket};
 pub type NodeChild = fn(&NodeRole) -> Command;
 
 /// Runs the benchmark. A full run takes about 2 GiB of memory.
-///
-/// # Errors
-/// A contender fails, or returns other bytes than were stored.
 pub fn run(run: &mut Run, beside: &[Beside], child: NodeChild) -> Result<()> {
     let reps = run.reps(9, run.length(9, 3, 1));
     let time = Duration::from_millis(run.length(1000, 250, 50));

@@ -72,9 +72,6 @@ names! {
 
 /// Runs the benchmark. On io_uring the full run makes up to 8 GiB resident at a time, a quick one
 /// 1 GiB; less if less is available.
-///
-/// # Errors
-/// A contender fails at an operation that should succeed on this machine.
 pub fn run(run: &mut Run) -> Result<()> {
     let reps = run.reps(5, 3);
     run.settings(format_args!("{reps} or more round(s)"));

@@ -36,9 +36,6 @@ pub(super) struct StrategyRun<'a> {
 
 impl<'a> StrategyRun<'a> {
     /// Registers the whole region with each registrar.
-    ///
-    /// # Errors
-    /// The first error of a registrar; everything registered so far has been given back.
     pub(super) fn register(
         registrars: &'a [Arc<dyn Registrar>],
         host: &'a dyn Platform,
@@ -96,9 +93,6 @@ fn failed(failure: RegistrarError) -> Error {
 }
 
 /// Calls `work` for each number, one after another or each on its own thread.
-///
-/// # Errors
-/// A thread panicked, or could not be started; then nothing has been called.
 fn each<T: Send>(
     host: &dyn Platform,
     count: usize,

@@ -49,9 +49,6 @@ pub struct SlabSample {
 ///
 /// The resident bytes are those of the whole process. They belong to the allocator only if nothing
 /// else runs in the process.
-///
-/// # Errors
-/// The allocator is absent or runs out of memory.
 pub fn measure(task: &SlabTask) -> Result<SlabSample> {
     with_heap!(task.contender, heap => with(&heap, task))?
 }

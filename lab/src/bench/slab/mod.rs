@@ -57,9 +57,6 @@ names! {
 }
 
 /// Runs the benchmark. `once` measures a task in a process of its own.
-///
-/// # Errors
-/// An available contender cannot be measured.
 pub fn run(run: &mut Run, once: impl Fn(&SlabTask) -> Result<SlabSample>) -> Result<()> {
     let reps = run.reps(9, 3);
     run.settings(format_args!("seed {}, {reps} repetition(s)", loops::SEED));

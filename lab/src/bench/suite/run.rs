@@ -173,9 +173,6 @@ impl Run {
     /// Measures the contenders of one line of a table in turns, and adds a row for each. `measure`
     /// takes a contender and the number of the repetition; without figures a repetition does not
     /// count.
-    ///
-    /// # Errors
-    /// The first failure of a contender. A [`Skip`] ends the line, and is no error.
     pub fn turns<C: Copy + Display>(
         &mut self,
         (table, line): (&str, &str),
@@ -303,9 +300,6 @@ impl Run {
     }
 
     /// Ends the run.
-    ///
-    /// # Errors
-    /// The command line names tables or contenders of which the suite has none.
     pub fn finish(mut self) -> Result<Report> {
         self.bar.finish_and_clear();
         let SuiteArgs { table, contender, .. } = &self.args;

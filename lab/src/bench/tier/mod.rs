@@ -52,9 +52,6 @@ const DEPTH: u32 = 32;
 
 /// Runs the benchmark. Its files take as many bytes as the contenders may store, 16 GiB in a full
 /// run of the four in this program, and are removed at the end.
-///
-/// # Errors
-/// A contender fails, or returns other bytes than were stored.
 pub fn run(run: &mut Run, args: &TierArgs) -> Result<()> {
     let reps = run.reps(9, 3);
     let bytes = args.size.unwrap_or(run.length(4 << 30, 512 << 20, 16 << 20));

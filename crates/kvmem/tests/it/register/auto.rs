@@ -23,7 +23,7 @@ fn run(machine: &SimulatedMachine, region: &Arc<Region>, policy: Policy) -> (f64
     set.deregister().expect("nothing fails");
     let seconds = (machine.platform().now() - start).as_secs_f64();
     let counts = machine.counts();
-    assert_eq!((machine.live_keys(), counts.unknown_keys, machine.stalls()), (0, 0, 0));
+    assert_eq!((machine.live_keys(), counts.unknown_keys), (0, 0));
     assert!(
         counts.max_untouched_in_flight <= 1,
         "untouched memory is registered by one registrar at a time"
@@ -109,8 +109,7 @@ fn threads_are_added_while_they_gain() {
         .cores(64)
         .nics(8)
         .resident(true)
-        .build()
-        .expect("sound costs");
+        .build();
     let (_, outcome) = run(&machine, &region(64), Policy::Auto);
     let measured = outcome.calibration.expect("calibration is possible");
     assert!((2..=4).contains(&outcome.threads), "{outcome}");

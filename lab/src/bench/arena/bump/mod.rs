@@ -39,9 +39,6 @@ const MIN_OVERLAP: f64 = 0.7;
 /// An arena that serves allocations and never frees one.
 pub trait Bump: Sized {
     /// Creates an arena of at least `capacity` bytes.
-    ///
-    /// # Errors
-    /// There is no address space for it.
     fn create(capacity: usize) -> Result<Self>;
 
     /// Returns `size` bytes at a multiple of `align`, or `None` when the arena is full.

@@ -108,9 +108,6 @@ fn hits(trace: &Trace, policy: PolicyId, blocks: u64) -> Result<u64> {
 }
 
 /// Runs all policies on the generated traces and on those of `files`.
-///
-/// # Errors
-/// A trace cannot be read, or the library's cache fails.
 pub fn run(run: &mut Run, files: &[PathBuf]) -> Result<()> {
     run.settings("the same figures at each run");
     let requests = run.length(12_000, 1_500, 400);
