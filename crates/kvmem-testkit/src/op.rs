@@ -6,6 +6,9 @@
 //! allocations by a [`Pick`]. Any sequence of operations is valid in any state, so proptest can
 //! shrink it and a fuzzer can cut it.
 
+// The fields of operations have names that say what they are; `raw` chooses the raw interface.
+#![expect(missing_docs)]
+
 use kvmem::offset::Placement;
 
 /// Selects one of the existing entries, each equally likely.
@@ -163,18 +166,13 @@ pub enum Change {
     Turn,
 }
 
-/// A call with an invalid handle.
+/// A call of the raw interface with an invalid handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// `free_raw`
     Free,
-    /// `resolve_raw`
     Resolve,
-    /// `shrink_raw`
     Shrink,
-    /// `extend_raw`
     Extend,
-    /// `adopt_raw`
     Adopt,
 }
 
@@ -195,62 +193,23 @@ pub enum Forgery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// `allocate`, or `allocate_raw`.
-    Allocate {
-        /// Size.
-        size: Amount,
-        /// Whether to use the raw interface.
-        raw: bool,
-    },
+    Allocate { size: Amount, raw: bool },
     /// `allocate_aligned`, or `allocate_aligned_raw`.
-    AllocateAligned {
-        /// Size.
-        size: Amount,
-        /// Alignment, valid or not.
-        align: u64,
-        /// Whether to use the raw interface.
-        raw: bool,
-    },
+    AllocateAligned { size: Amount, align: u64, raw: bool },
     /// `allocate_batch`
-    AllocateBatch {
-        /// Size of each.
-        size: Amount,
-        /// Number of ranges.
-        n: Count,
-    },
+    AllocateBatch { size: Amount, n: Count },
     /// `allocate_scattered`
-    AllocateScattered {
-        /// Total size.
-        total: Amount,
-        /// The largest number of ranges.
-        max_ranges: u8,
-    },
+    AllocateScattered { total: Amount, max_ranges: u8 },
     /// Changes an allocation of the space.
     Held(Pick, Change),
     /// Changes an allocation whose allocator was dropped.
     Orphan(Pick, Change),
     /// Frees a batch: adjacent owned allocations, and an orphan if there is one.
-    FreeBatch {
-        /// The first allocation.
-        first: Pick,
-        /// The largest number of allocations.
-        len: u8,
-        /// The order of the frees.
-        order: Order,
-    },
+    FreeBatch { first: Pick, len: u8, order: Order },
     /// Frees many allocations from all over the space, without a comparison in between.
-    Burst {
-        /// Selects them.
-        seed: Pick,
-        /// The largest number of allocations.
-        n: u8,
-    },
+    Burst { seed: Pick, n: u8 },
     /// Calls the raw interface with an invalid handle.
-    Misuse {
-        /// The call.
-        call: Call,
-        /// The handle.
-        handle: Forgery,
-    },
+    Misuse { call: Call, handle: Forgery },
     /// `grow`
     Grow(Amount),
     /// `shrink_to`

@@ -43,6 +43,5 @@ pub mod slab;
 pub mod stats;
 pub mod suite;
 pub mod team;
-pub mod thread_loop;
 pub mod tier;
 pub mod values;

@@ -36,7 +36,8 @@ impl Reader<'_> {
     fn slab_config(&mut self) -> Option<SlabConfig> {
         let flags = self.u8()?;
         let limit = if flags & 4 == 0 { SlabConfig::PLAIN.limit } else { self.u16()? % 8193 };
-        let max_cached_bytes = if flags & 8 == 0 { None } else { Some(self.take().map(u32::from_le_bytes)?) };
+        let max_cached_bytes =
+            if flags & 8 == 0 { None } else { Some(self.take().map(u32::from_le_bytes)?) };
         Some(SlabConfig {
             always_malloc: flags & 1 != 0,
             debug_blocks: flags & 2 != 0,

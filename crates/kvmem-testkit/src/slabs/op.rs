@@ -1,4 +1,8 @@
-//! Operations on slabs, as plain data.
+//! Operations on slabs, as plain data. `usize::MAX` is an invalid size. A link stands at a position in
+//! its blocks, modulo the number of positions.
+
+// The fields of operations have names that say what they are: `n` is the largest number of blocks.
+#![expect(missing_docs)]
 
 /// The largest number of threads.
 pub const SEATS: u8 = 4;
@@ -50,59 +54,19 @@ pub enum How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlabOp {
     /// Allocates a block.
-    Alloc {
-        /// The thread.
-        seat: u8,
-        /// Bytes; `usize::MAX` is an invalid size.
-        size: usize,
-        /// The function.
-        how: How,
-    },
+    Alloc { seat: u8, size: usize, how: How },
     /// Allocates a batch.
-    Batch {
-        /// The thread.
-        seat: u8,
-        /// Bytes of each block.
-        size: usize,
-        /// Number of blocks.
-        n: u16,
-    },
+    Batch { seat: u8, size: usize, n: u16 },
     /// Frees a block.
-    Free {
-        /// The thread.
-        seat: u8,
-        /// The block.
-        pick: u16,
-    },
+    Free { seat: u8, pick: u16 },
     /// Frees adjacent blocks in address order.
-    FreeBatch {
-        /// The thread.
-        seat: u8,
-        /// The first block.
-        pick: u16,
-        /// The largest number of blocks.
-        n: u8,
-    },
+    FreeBatch { seat: u8, pick: u16, n: u8 },
     /// Frees linked blocks of one size.
-    FreeChain {
-        /// The thread.
-        seat: u8,
-        /// The first block.
-        pick: u16,
-        /// The largest number of blocks.
-        n: u8,
-        /// The position of the link in the blocks, modulo the number of positions.
-        link: u16,
-    },
+    FreeChain { seat: u8, pick: u16, n: u8, link: u16 },
     /// Returns everything cached.
     Trim(Who),
     /// Advances the clock and calls `tick`.
-    Tick {
-        /// The thread.
-        who: Who,
-        /// Seconds to advance.
-        seconds: u8,
-    },
+    Tick { who: Who, seconds: u8 },
     /// Ends a thread.
     End(u8),
     /// Checks the contents of all blocks.

@@ -38,10 +38,8 @@ names! {
     /// Bump arenas by name.
     pub enum BumpId ("arena") {
         Kvmem = "kvmem",
-        /// A model of the published arena that kvmem's descends from.
         PublishedArena = "published-arena",
         Mutex = "mutex",
-        /// The crate of that name, for one thread.
         Bumpalo = "bumpalo",
     }
 }
@@ -49,15 +47,11 @@ names! {
 names! {
     /// Ways to make memory resident by name.
     pub enum PopulateId ("way to populate") {
-        /// The library with this number of threads.
         Kvmem1 = "kvmem ×1",
         Kvmem2 = "kvmem ×2",
         Kvmem4 = "kvmem ×4",
-        /// The library, which chooses its number of threads.
         KvmemAuto = "kvmem-auto",
-        /// One thread and `MAP_POPULATE`.
         MapPopulate = "map-populate",
-        /// One thread that writes to each page.
         Touch = "touch",
     }
 }
@@ -65,14 +59,9 @@ names! {
 names! {
     /// Kinds of pages by name, and kinds of memory where they decide about the pages.
     pub enum Pages ("kind of pages") {
-        /// The machine's smallest pages; transparent hugepages are declined.
         Base = "base",
-        /// Transparent hugepages.
         Thp = "thp",
-        /// Hugepages of 2 MiB from the system's pool.
         Huge = "2m",
-        /// Memory that another process can attach: a memory file, in transparent hugepages if they
-        /// are available.
         Shared = "shared",
     }
 }
@@ -171,10 +160,7 @@ fn pages(run: &mut Run, reps: u32) -> Result<()> {
             run.skip(&line, reason);
             continue;
         }
-        if let Err(error) = mapping::map_populate(pages, size) {
-            run.skip(&line, error);
-            continue;
-        }
+        let Some(_) = run.or_skip(&line, mapping::map_populate(pages, size)) else { continue };
         let once = |id| {
             Ok(match id {
                 PopulateId::Kvmem1 => region::populate(pages, size, Some(1))?,

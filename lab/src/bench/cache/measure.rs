@@ -12,8 +12,7 @@ use super::contender::{FloorTable, Insert, LookUp, QuickTable, TieredCache};
 use super::pairs::{BlockSource, NoBlocks};
 use super::{CacheContenderId, CacheScenario, KEYS};
 use crate::bench::suite::SMALLEST;
-use crate::bench::team;
-use crate::bench::thread_loop::{ThreadLoop, mops};
+use crate::bench::team::{self, ThreadLoop, mops};
 
 /// Calls between two checks of the time.
 const CALLS: u64 = 64;

@@ -14,8 +14,7 @@ use crate::bench::contender::Contender;
 use crate::bench::contender::binned::Binned;
 use crate::bench::contender::kvmem::Sharded;
 use crate::bench::suite::{Figures, SMALLEST};
-use crate::bench::team::{self, Member};
-use crate::bench::thread_loop::{ThreadLoop, mops};
+use crate::bench::team::{self, Member, ThreadLoop, mops};
 
 /// Steps between two checks of the time.
 const STEPS: u32 = 32;

@@ -107,21 +107,13 @@ fn over_one_thread(run: &Run, table: &str, lines: impl Fn(&str) -> bool) -> Vec<
 names! {
     /// The scenarios by name.
     pub enum ConcurrencyScenario ("scenario") {
-        /// 4 KiB allocated and freed.
         Pair4K = "pair-4k",
-        /// 2 MiB allocated and freed.
         Pair2M = "pair-2m",
-        /// 3,274,752 B allocated and freed.
         PairOdd = "pair-3274752",
-        /// Nine tenths in use, one request in twenty must fail.
         HighWater = "high-water",
-        /// Only requests that must fail, with nine tenths in use.
         Impossible = "impossible",
-        /// Only requests that must fail, with half in use: no hole is long enough.
         TooFragmented = "too-fragmented",
-        /// Half in use, fragmented, random sizes.
         Fragmented = "fragmented",
-        /// Allocated by one thread, freed by another.
         CrossThread = "cross-thread",
     }
 }
@@ -129,17 +121,11 @@ names! {
 names! {
     /// The contenders by name.
     pub enum ConcurrencyContenderId ("contender") {
-        /// The library under test.
         Kvmem = "kvmem",
-        /// The library under test, hot sizes cached per thread.
         KvmemCached = "kvmem-cached",
-        /// The published allocator behind its mutex.
         Binned = "binned",
-        /// The library's allocator behind an additional mutex.
         Mutex = "mutex",
-        /// No allocator: the loop alone.
         Null = "null",
-        /// The library under test with eight shards, in `fragmented`.
         KvmemShards = "kvmem-shards-8",
     }
 }

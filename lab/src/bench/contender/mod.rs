@@ -74,19 +74,12 @@ pub trait Contender: Sized {
 names! {
     /// The contenders by name.
     pub enum ContenderId ("contender") {
-        /// The library under test.
         Kvmem = "kvmem",
-        /// The library under test, hot sizes cached per thread.
         KvmemCached = "kvmem-cached",
-        /// The published allocator, sizes rounded up to a bin.
         Binned = "binned",
-        /// The published allocator before that change.
         BinnedUnrounded = "binned-unrounded",
-        /// The crate `offset-allocator`.
         OffsetAllocator = "offset-allocator",
-        /// Exact best fit.
         BestFit = "best-fit",
-        /// No placement: the loop alone.
         Null = "null",
     }
 }

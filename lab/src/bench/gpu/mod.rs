@@ -97,13 +97,10 @@ pub unsafe fn run(run: &mut Run, library: &OsStr, region_bytes: Option<u64>) -> 
     let region_bytes = region_bytes.max(1).next_multiple_of(HUGE_PAGE);
     let copy_bytes = run.length(1 << 30, 256 << 20, 8 << 20);
     // SAFETY: the caller's promise.
-    let gpu = match unsafe { Gpu::open(library) } {
-        Ok(gpu) => gpu,
-        Err(reason) => {
-            run.settings("no GPU");
-            run.skip("skipped", reason);
-            return Ok(());
-        }
+    let opened = unsafe { Gpu::open(library) };
+    let Some(gpu) = run.or_skip("skipped", opened) else {
+        run.settings("no GPU");
+        return Ok(());
     };
     run.settings(format_args!(
         "{}, {reps} repetition(s), regions of {} MiB, copies of {} MiB",
@@ -131,13 +128,9 @@ pub unsafe fn run(run: &mut Run, library: &OsStr, region_bytes: Option<u64>) -> 
         for resident in [true, false] {
             let line = format!("{memory}, {}", if resident { "resident" } else { "untouched" });
             let there = memory.check(region_bytes);
-            let kept = match there.and_then(|()| region(memory, region_bytes, resident)) {
-                Ok(kept) => resident.then_some(kept),
-                Err(error) => {
-                    run.skip(&line, error);
-                    continue;
-                }
-            };
+            let made = there.and_then(|()| region(memory, region_bytes, resident));
+            let Some(kept) = run.or_skip(&line, made) else { continue };
+            let kept = resident.then_some(kept);
             let at = ("register", line.as_str());
             run.turns(at, &settings(region_bytes), Turns::of(reps), |setting, _| {
                 let region = match &kept {
@@ -173,10 +166,9 @@ pub unsafe fn run(run: &mut Run, library: &OsStr, region_bytes: Option<u64>) -> 
 fn copies(run: &mut Run, gpu: &Arc<Gpu>, bytes: u64, reps: u32) -> Result<()> {
     let mut fixtures = Vec::new();
     for memory in run.chosen(&GpuMemory::ALL) {
-        match memory.check(bytes).and_then(|()| copy_fixture(gpu, memory, bytes)) {
-            Ok(made) => fixtures.push((memory, made)),
-            Err(error) => run.skip(&format!("copy, {memory}"), error),
-        }
+        let made = memory.check(bytes).and_then(|()| copy_fixture(gpu, memory, bytes));
+        let made = run.or_skip(&format!("copy, {memory}"), made);
+        fixtures.extend(made.map(|made| (memory, made)));
     }
     let present: Vec<GpuMemory> = fixtures.iter().map(|(memory, _)| *memory).collect();
     for direction in [Direction::ToDevice, Direction::FromDevice] {
@@ -258,17 +250,11 @@ impl Declined {
 names! {
     /// Memory of the host.
     pub enum GpuMemory ("kind of memory") {
-        /// The machine's smallest pages.
         Base = "base",
-        /// Transparent hugepages.
         Thp = "thp",
-        /// Hugepages of 2 MiB from the system's pool.
         Huge = "2m",
-        /// The driver's own, from `cuMemHostAlloc`.
         Driver = "driver",
-        /// The driver's own on a NUMA node, from `cuMemCreate`.
         Node = "numa-node",
-        /// Transparent hugepages that are not registered.
         Pageable = "pageable",
     }
 }

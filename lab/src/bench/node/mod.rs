@@ -154,11 +154,8 @@ fn unless_all(found: usize, wanted: usize) -> Result<()> {
 names! {
     /// The contenders in this program by name.
     pub enum NodeContenderId ("contender") {
-        /// A client whose calls go through rings in shared memory.
         Ring = "ring",
-        /// A client whose calls go through the socket.
         Socket = "socket",
-        /// The bytes are copied, and nothing else is done.
         Memcpy = "memcpy",
     }
 }

@@ -16,24 +16,11 @@ use crate::bench::beside::BesideProgram;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "role", rename_all = "lowercase")]
 pub enum NodeRole {
-    /// Serves a node until the end of its input.
-    Server {
-        /// The path of the socket.
-        socket: PathBuf,
-        /// The inherited descriptors of the memory file, the index file and the session file.
-        files: [RawFd; 3],
-    },
-    /// Calls for some time.
-    Client {
-        /// The path of the server's socket.
-        socket: PathBuf,
-        /// Whether the calls go through rings.
-        rings: bool,
-        /// The number of the first batch of keys.
-        first: usize,
-        /// How long.
-        milliseconds: u64,
-    },
+    /// Serves a node until the end of its input. It has inherited the descriptors of the memory
+    /// file, the index file and the session file.
+    Server { socket: PathBuf, files: [RawFd; 3] },
+    /// Calls for some time, from the batch of keys number `first` on.
+    Client { socket: PathBuf, rings: bool, first: usize, milliseconds: u64 },
 }
 
 /// What a server says when it listens.

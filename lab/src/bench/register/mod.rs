@@ -89,13 +89,7 @@ pub fn run(run: &mut Run) -> Result<()> {
         if !run.wants(table) {
             continue;
         }
-        let group = match GroupFixture::simulated(published) {
-            Ok(group) => group,
-            Err(error) => {
-                run.skip(table, error);
-                continue;
-            }
-        };
+        let Some(group) = run.or_skip(table, GroupFixture::simulated(published)) else { continue };
         for (resident, contexts) in cells(published.len_bytes, false) {
             let region = group.region(resident)?;
             let line = line(published.len_bytes, None, resident, contexts);
@@ -149,8 +143,7 @@ fn rings(run: &mut Run) -> Result<()> {
     if !run.wants("io_uring") {
         return Ok(());
     }
-    if let Err(reason) = IoUring::available() {
-        run.skip("io_uring", reason);
+    if run.or_skip("io_uring", IoUring::available()).is_none() {
         return Ok(());
     }
     let mut sizes = Vec::new();
@@ -190,18 +183,11 @@ fn group(run: &mut Run, bytes: u64, pages: Pages) -> Result<()> {
         return Ok(());
     }
     let most = CONTEXTS[CONTEXTS.len() - 1];
-    let group = match GroupFixture::rings(most, bytes, pages) {
-        Ok(group) => group,
-        Err(error) => {
-            run.skip(&what, error);
-            return Ok(());
-        }
-    };
-    if pages == Pages::Huge
-        && let Err(error) = mapping::map_populate(pages, bytes as usize)
-    {
-        run.skip(&what, error);
-        return Ok(());
+    let made = GroupFixture::rings(most, bytes, pages);
+    let Some(group) = run.or_skip(&what, made) else { return Ok(()) };
+    if pages == Pages::Huge {
+        let populated = mapping::map_populate(pages, bytes as usize);
+        let Some(_) = run.or_skip(&what, populated) else { return Ok(()) };
     }
     let turns = Turns {
         warm: true,
@@ -220,23 +206,17 @@ fn group(run: &mut Run, bytes: u64, pages: Pages) -> Result<()> {
         }
         run.step(format_args!("{line}: memory"));
         if resident && kept.is_none() {
-            match group.region(true) {
-                Ok(region) => kept = Some(region),
-                Err(error) => {
-                    run.skip(&line, error);
-                    continue;
-                }
+            kept = run.or_skip(&line, group.region(true));
+            if kept.is_none() {
+                continue;
             }
         } else if !resident {
             kept = None;
             if pages == Pages::Base && ballast.is_none() {
                 // A quarter more than a run needs: other processes take from it too.
-                match Ballast::new(bytes / 4 * 5) {
-                    Ok(made) => ballast = Some(made),
-                    Err(error) => {
-                        run.skip(&line, error);
-                        continue;
-                    }
+                ballast = run.or_skip(&line, Ballast::new(bytes / 4 * 5));
+                if ballast.is_none() {
+                    continue;
                 }
             }
         }

@@ -29,11 +29,8 @@ use SlabContenderId::{GSlice, Kvmem, Mimalloc};
 names! {
     /// The patterns by name.
     pub enum Pattern ("pattern") {
-        /// Half of the blocks is freed and allocated again with new random sizes.
         Random = "random",
-        /// The same with blocks of one size.
         Fixed = "fixed",
-        /// One thread allocates, another frees.
         ProducerConsumer = "producer-consumer",
     }
 }
@@ -41,17 +38,11 @@ names! {
 names! {
     /// The contenders by name.
     pub enum SlabContenderId ("contender") {
-        /// The library under test.
         Kvmem = "kvmem",
-        /// The C library's `malloc`.
         Malloc = "malloc",
-        /// mimalloc.
         Mimalloc = "mimalloc",
-        /// jemalloc.
         Jemalloc = "jemalloc",
-        /// snmalloc.
         Snmalloc = "snmalloc",
-        /// GLib's slice allocator.
         GSlice = "g-slice",
     }
 }
@@ -73,7 +64,7 @@ pub fn run(run: &mut Run, once: impl Fn(&SlabTask) -> Result<SlabSample>) -> Res
     );
     let mut present = Vec::new();
     for contender in run.chosen(&SlabContenderId::ALL) {
-        match heap::with_heap!(contender, heap => drop(heap)) {
+        match heap::with_heap!(contender, _heap => ()) {
             Ok(()) => present.push(contender),
             Err(reason) => run.skip(contender.name(), format_args!("{reason:#}")),
         }

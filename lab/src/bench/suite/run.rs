@@ -153,6 +153,11 @@ impl Run {
         }
     }
 
+    /// Returns the value, or records why this machine cannot measure `what`.
+    pub fn or_skip<T, E: Display>(&mut self, what: &str, made: Result<T, E>) -> Option<T> {
+        made.map_err(|reason| self.skip(what, reason)).ok()
+    }
+
     /// Shows what is being done.
     pub fn step(&self, what: impl Display) {
         self.bar.set_message(what.to_string());

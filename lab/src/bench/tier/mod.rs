@@ -148,13 +148,9 @@ fn goals(run: &mut Run) {
 names! {
     /// The contenders in this program by name.
     pub enum TierContenderId ("contender") {
-        /// The library's tier.
         Kvmem = "kvmem",
-        /// Reads and writes alone.
         Plain = "plain",
-        /// A file for each value, one thread.
         Files = "files",
-        /// A file for each value, direct I/O, 16 threads.
         FilesDirect = "files-direct",
     }
 }

@@ -24,7 +24,7 @@ fn machine(nics: usize, cores: usize, ms_per_gib: f64, gib_per_s: f64) -> Simula
     let costs = Costs { register, populate, ..Costs::default() };
     let limits = NicLimits { max_bytes: GIB, ..NicLimits::default() };
     let builder = SimulatedMachine::builder().cores(cores).nics(nics).costs(costs).limits(limits);
-    builder.build().expect("possible costs")
+    builder.build()
 }
 
 fn register(
@@ -41,7 +41,7 @@ fn register(
     let seconds = (machine.platform().now() - start).as_secs_f64();
     let outcome = set.outcome().clone();
     set.deregister().expect("nothing fails");
-    assert_eq!((machine.live_keys(), machine.stalls()), (0, 0));
+    assert_eq!(machine.live_keys(), 0);
     Ok((seconds, outcome))
 }
 
@@ -105,8 +105,7 @@ fn a_failure_in_the_middle_leaves_nothing_registered() {
         .nics(1)
         .limits(NicLimits { max_bytes: GIB, ..NicLimits::default() })
         .memory_bytes(10 << 30)
-        .build()
-        .expect("possible costs");
+        .build();
     let error = register(&machine, &region, Policy::Auto).expect_err("too little memory");
     assert!(matches!(error, RegisterError::Populate(_)), "{error}");
     assert_eq!(machine.live_keys(), 0);
