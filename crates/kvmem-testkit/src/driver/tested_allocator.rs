@@ -32,8 +32,8 @@ pub trait OwnedRange: Sized + Send + fmt::Debug + 'static {
     ) -> Result<(Option<Self>, Option<Self>), (Self, AllocError)>;
 }
 
-/// Defines the trait with methods of the names, arguments and results of [`OffsetAllocator`]'s, and a
-/// macro that forwards each to the inherent method of the same name.
+/// Defines the trait with methods that have the names, arguments and results of
+/// [`OffsetAllocator`]'s, and a macro that forwards each to the inherent method of the same name.
 macro_rules! tested_allocator {
     ($($name:ident($($of:ident: $what:ty),*) -> $gives:ty;)*) => {
         /// An allocator of offsets.

@@ -13,19 +13,12 @@ pub(super) struct ScheduleState {
     pub(super) world: World,
     /// The time while there is no gathering.
     time: u64,
-    gathering: Option<Gathering>,
-    /// The number of gatherings so far, which is the name of the last one.
-    gatherings: u64,
+    /// The seats of the gathering; empty while there is none.
+    seats: Vec<Seat>,
 }
 
 /// The largest number of threads of a gathering.
 const MAX_THREADS: usize = 1 << 16;
-
-#[derive(Debug)]
-struct Gathering {
-    name: u64,
-    seats: Vec<Seat>,
-}
 
 #[derive(Debug)]
 struct Seat {
@@ -53,94 +46,68 @@ enum SeatState {
     Left,
 }
 
-/// A reference to a thread's seat.
-#[derive(Debug)]
-pub(super) struct SeatRef {
-    pub(super) gathering: u64,
-    pub(super) seat: usize,
-    pub(super) turn: Arc<Condvar>,
-}
-
 impl ScheduleState {
     pub(super) fn new(world: World) -> ScheduleState {
-        ScheduleState { world, time: 0, gathering: None, gatherings: 0 }
+        ScheduleState { world, time: 0, seats: Vec::new() }
     }
 
     /// Returns whether there is no gathering.
     pub(super) fn is_free(&self) -> bool {
-        self.gathering.is_none()
+        self.seats.is_empty()
     }
 
     /// Returns the clock of a thread, also of one that has left.
     pub(super) fn time_of(&self, thread: ThreadId) -> u64 {
-        let seats = self.gathering.iter().flat_map(|gathering| &gathering.seats);
-        seats
-            .filter(|seat| seat.thread == Some(thread))
-            .map(|seat| seat.time)
-            .fold(self.time, u64::max)
+        let own = self.seats.iter().filter(|seat| seat.thread == Some(thread));
+        own.map(|seat| seat.time).fold(self.time, u64::max)
     }
 
-    /// Begins a gathering and gives its first seat to this thread. There must be no gathering.
-    pub(super) fn open(&mut self, threads: usize, first: ThreadId) -> SeatRef {
+    /// Begins a gathering and gives its first seat, 0, to this thread. There must be no gathering.
+    pub(super) fn open(&mut self, threads: usize, first: ThreadId) -> usize {
         let time = self.time;
         let seat = |thread| Seat { thread, time, state: SeatState::Vacant, turn: Arc::default() };
-        let mut seats = vec![seat(Some(first))];
-        seats.extend((1..threads.min(MAX_THREADS)).map(|_| seat(None)));
-        self.gatherings += 1;
-        let seat_ref =
-            SeatRef { gathering: self.gatherings, seat: 0, turn: Arc::clone(&seats[0].turn) };
-        self.gathering = Some(Gathering { name: self.gatherings, seats });
-        seat_ref
+        self.seats.push(seat(Some(first)));
+        self.seats.extend((1..threads.min(MAX_THREADS)).map(|_| seat(None)));
+        0
     }
 
     /// Returns the seat of a thread that has not left.
-    pub(super) fn seat_of(&self, thread: ThreadId) -> Option<SeatRef> {
-        let gathering = self.gathering.as_ref()?;
-        let here =
-            |seat: &Seat| seat.thread == Some(thread) && !matches!(seat.state, SeatState::Left);
-        let seat = gathering.seats.iter().position(here)?;
-        Some(SeatRef {
-            gathering: gathering.name,
-            seat,
-            turn: Arc::clone(&gathering.seats[seat].turn),
-        })
+    pub(super) fn seat_of(&self, thread: ThreadId) -> Option<usize> {
+        self.seats
+            .iter()
+            .position(|seat| seat.thread == Some(thread) && !matches!(seat.state, SeatState::Left))
     }
 
-    /// Gives a seat to a thread. `None` if there is no such seat, or it belongs to another thread.
-    pub(super) fn take(&mut self, number: usize, thread: ThreadId) -> Option<SeatRef> {
-        let gathering = self.gathering.as_mut()?;
-        let seat = gathering.seats.get_mut(number)?;
-        if !matches!(seat.state, SeatState::Vacant)
-            || seat.thread.is_some_and(|other| other != thread)
-        {
-            return None;
+    /// Gives a seat to a thread; false if there is no such seat, or it belongs to another thread.
+    pub(super) fn take(&mut self, number: usize, thread: ThreadId) -> bool {
+        let Some(seat) = self.seats.get_mut(number) else { return false };
+        let is_mine = seat.thread.is_none_or(|other| other == thread);
+        if !is_mine || !matches!(seat.state, SeatState::Vacant) {
+            return false;
         }
-        seat.thread = Some(thread);
-        seat.state = SeatState::Entered;
-        Some(SeatRef { gathering: gathering.name, seat: number, turn: Arc::clone(&seat.turn) })
+        (seat.thread, seat.state) = (Some(thread), SeatState::Entered);
+        true
     }
 
-    fn seat(&mut self, gathering: u64, number: usize) -> Option<&mut Seat> {
-        self.gathering.as_mut().filter(|now| now.name == gathering)?.seats.get_mut(number)
+    /// Returns what is notified when the thread of a seat may continue.
+    pub(super) fn turn(&self, seat: usize) -> Arc<Condvar> {
+        Arc::clone(&self.seats[seat].turn)
     }
 
     /// Returns whether a thread need not wait to begin.
-    pub(super) fn may_run(&mut self, seat_ref: &SeatRef) -> bool {
-        self.seat(seat_ref.gathering, seat_ref.seat)
-            .is_none_or(|seat| !matches!(seat.state, SeatState::Entered))
+    pub(super) fn may_run(&self, seat: usize) -> bool {
+        !matches!(self.seats[seat].state, SeatState::Entered)
     }
 
     /// Submits a thread's call.
-    pub(super) fn submit(&mut self, seat_ref: &SeatRef, mut call: SimulatedCall) {
-        call.thread = seat_ref.seat;
-        if let Some(seat) = self.seat(seat_ref.gathering, seat_ref.seat) {
-            seat.state = SeatState::Waiting(Box::new(call));
-        }
+    pub(super) fn submit(&mut self, seat: usize, mut call: SimulatedCall) {
+        call.thread = seat;
+        self.seats[seat].state = SeatState::Waiting(Box::new(call));
     }
 
     /// Returns the finished call, if there is one; the thread runs from now on.
-    pub(super) fn take_result(&mut self, seat_ref: &SeatRef) -> Option<Box<SimulatedCall>> {
-        let state = &mut self.seat(seat_ref.gathering, seat_ref.seat)?.state;
+    pub(super) fn take_result(&mut self, seat: usize) -> Option<Box<SimulatedCall>> {
+        let state = &mut self.seats[seat].state;
         match std::mem::replace(state, SeatState::Runs) {
             SeatState::Done(call) => Some(call),
             other => {
@@ -150,21 +117,21 @@ impl ScheduleState {
         }
     }
 
-    /// Records that a thread has left, if its gathering still exists.
-    pub(super) fn vacate(&mut self, gathering: u64, number: usize) {
-        if let Some(seat) = self.seat(gathering, number) {
-            seat.state = SeatState::Left;
-        }
+    /// Records that a thread has left.
+    pub(super) fn vacate(&mut self, seat: usize) {
+        self.seats[seat].state = SeatState::Left;
     }
 
     /// Does steps until a thread has to run; returns whether the gathering has ended.
     pub(super) fn advance(&mut self) -> bool {
-        let Some(gathering) = &mut self.gathering else { return false };
+        if self.is_free() {
+            return false;
+        }
         loop {
             let runs = |seat: &Seat| {
                 matches!(seat.state, SeatState::Vacant | SeatState::Runs | SeatState::Done(_))
             };
-            if gathering.seats.iter().any(runs) {
+            if self.seats.iter().any(runs) {
                 return false;
             }
             let order = |(number, seat): (usize, &Seat)| match &seat.state {
@@ -172,22 +139,20 @@ impl ScheduleState {
                 SeatState::Waiting(call) => Some((seat.time, call.rank(), number)),
                 _ => None,
             };
-            let Some((now, _, number)) = gathering.seats.iter().enumerate().filter_map(order).min()
+            let Some((now, _, number)) = self.seats.iter().enumerate().filter_map(order).min()
             else {
-                let latest = gathering.seats.iter().map(|seat| seat.time).fold(self.time, u64::max);
-                self.time = latest;
-                self.gathering = None;
+                self.time = self.seats.drain(..).map(|seat| seat.time).fold(self.time, u64::max);
                 return true;
             };
-            match std::mem::replace(&mut gathering.seats[number].state, SeatState::Runs) {
+            match std::mem::replace(&mut self.seats[number].state, SeatState::Runs) {
                 SeatState::Waiting(mut call) => {
                     // A call that waits for its beginning begins now: time passes only in calls.
                     let slowed = |seat: &&Seat| match &seat.state {
                         SeatState::Waiting(other) => call.slows(other),
                         _ => false,
                     };
-                    let others = gathering.seats.iter().filter(slowed).count();
-                    let seat = &mut gathering.seats[number];
+                    let others = self.seats.iter().filter(slowed).count();
+                    let seat = &mut self.seats[number];
                     match self.world.step(&mut call, now, others) {
                         NextStep::At(time) => {
                             seat.time = time;
@@ -202,7 +167,7 @@ impl ScheduleState {
                 }
                 // The thread has entered and may run.
                 _ => {
-                    gathering.seats[number].turn.notify_all();
+                    self.seats[number].turn.notify_all();
                     return false;
                 }
             }

@@ -66,18 +66,21 @@ impl Scheduler {
     /// the gathering.
     pub(super) fn enter(&self, number: usize) {
         let mut state = self.lock();
-        let Some(seat_ref) = state.take(number, thread::current().id()) else { return };
+        if !state.take(number, thread::current().id()) {
+            return;
+        }
         self.advance(&mut state);
-        while !state.may_run(&seat_ref) {
-            state = wait(state, &seat_ref.turn);
+        while !state.may_run(number) {
+            let turn = state.turn(number);
+            state = wait(state, &turn);
         }
     }
 
     /// Ends the work of the calling thread.
     pub(super) fn leave(&self) {
         let mut state = self.lock();
-        if let Some(seat_ref) = state.seat_of(thread::current().id()) {
-            state.vacate(seat_ref.gathering, seat_ref.seat);
+        if let Some(seat) = state.seat_of(thread::current().id()) {
+            state.vacate(seat);
             self.advance(&mut state);
         }
     }
@@ -87,24 +90,24 @@ impl Scheduler {
         let me = thread::current().id();
         let mut state = self.lock();
         let seated = state.seat_of(me);
-        let alone = seated.is_none();
-        let seat_ref = match seated {
-            Some(seat_ref) => seat_ref,
+        let seat = match seated {
+            Some(seat) => seat,
             None => {
                 state = self.wait_until_free(state);
                 state.open(1, me)
             }
         };
-        state.submit(&seat_ref, call);
+        state.submit(seat, call);
         self.advance(&mut state);
         let call = loop {
-            if let Some(call) = state.take_result(&seat_ref) {
+            if let Some(call) = state.take_result(seat) {
                 break call;
             }
-            state = wait(state, &seat_ref.turn);
+            let turn = state.turn(seat);
+            state = wait(state, &turn);
         };
-        if alone {
-            state.vacate(seat_ref.gathering, seat_ref.seat);
+        if seated.is_none() {
+            state.vacate(seat);
             self.advance(&mut state);
         }
         *call

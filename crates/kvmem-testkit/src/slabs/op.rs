@@ -1,5 +1,5 @@
-//! Operations on slabs, as plain data. `usize::MAX` is an invalid size. A link stands at a position in
-//! its blocks, modulo the number of positions.
+//! Operations on slabs, as plain data. `usize::MAX` is an invalid size. A link stands at a position
+//! in its blocks, modulo the number of positions.
 
 // The fields of operations have names that say what they are: `n` is the largest number of blocks.
 #![expect(missing_docs)]

@@ -12,8 +12,8 @@ use super::plain_ring::PlainRing;
 use crate::bench::arena::{Pages, page_size};
 use crate::bench::suite::Skip;
 
-/// One page of a [`Ballast`] stays in each range of this length. It is half of the smallest block that is reported,
-/// because pages that are adjacent in the region need not be adjacent in memory.
+/// One page of a [`Ballast`] stays in each range of this length. It is half of the smallest block
+/// that is reported, because pages that are adjacent in the region need not be so in memory.
 const STRIDE: usize = 1 << 20;
 const BASE_PAGE: usize = 4096;
 
