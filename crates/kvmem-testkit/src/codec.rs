@@ -115,12 +115,6 @@ impl<'a> Reader<'a> {
         })
     }
 
-    fn call(&mut self) -> Option<Call> {
-        const CALLS: [Call; 5] =
-            [Call::Free, Call::Resolve, Call::Shrink, Call::Extend, Call::Adopt];
-        self.case(5).map(|case| CALLS[usize::from(case)])
-    }
-
     fn forgery(&mut self) -> Option<Forgery> {
         Some(match self.case(4)? {
             0 => Forgery::Stale(self.u16()?),
@@ -176,11 +170,12 @@ impl<'a> Reader<'a> {
             192..200 => Op::Burst { seed: self.u16()?, n: self.u8()? },
             200..208 => Op::Orphan(self.u16()?, self.change()?),
             208..216 => {
-                const ORDERS: [Order; 3] = [Order::Ascending, Order::Descending, Order::Riffled];
                 let (first, len) = (self.u16()?, self.u8()?);
-                Op::FreeBatch { first, len, order: ORDERS[usize::from(self.case(3)?)] }
+                Op::FreeBatch { first, len, order: Order::ALL[usize::from(self.case(3)?)] }
             }
-            216..224 => Op::Misuse { call: self.call()?, handle: self.forgery()? },
+            216..224 => {
+                Op::Misuse { call: Call::ALL[usize::from(self.case(5)?)], handle: self.forgery()? }
+            }
             224..232 => Op::Grow(self.amount()?),
             232..240 => Op::ShrinkTo(self.amount()?),
             240..248 => Op::Clone,

@@ -151,6 +151,11 @@ pub enum Order {
     Riffled,
 }
 
+impl Order {
+    /// All orders.
+    pub const ALL: [Order; 3] = [Order::Ascending, Order::Descending, Order::Riffled];
+}
+
 /// A change of one allocation, raw or owned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -174,6 +179,11 @@ pub enum Call {
     Shrink,
     Extend,
     Adopt,
+}
+
+impl Call {
+    /// All calls.
+    pub const ALL: [Call; 5] = [Call::Free, Call::Resolve, Call::Shrink, Call::Extend, Call::Adopt];
 }
 
 /// A handle that names no live allocation of the space.

@@ -193,19 +193,16 @@ fn draw_op(traffic: Traffic, random: &mut Random) -> Op {
         930..950 => Op::Held(pick, Change::FreeRange(part(random), part(random))),
         950..960 => Op::Held(pick, Change::Turn),
         960..970 => {
-            let order =
-                [Order::Ascending, Order::Descending, Order::Riffled][random.below(3) as usize];
+            let order = Order::ALL[random.below(3) as usize];
             Op::FreeBatch { first: pick, len: random.below(20) as u8, order }
         }
         970..985 => {
-            const CALLS: [Call; 5] =
-                [Call::Free, Call::Resolve, Call::Shrink, Call::Extend, Call::Adopt];
             let handle = match random.below(3) {
                 0 => Forgery::Stale(pick),
                 1 => Forgery::Foreign(pick),
                 _ => Forgery::Garbage(random.bits(), random.bits()),
             };
-            Op::Misuse { call: CALLS[random.below(5) as usize], handle }
+            Op::Misuse { call: Call::ALL[random.below(5) as usize], handle }
         }
         985..993 => Op::Orphan(pick, Change::Free),
         993..995 => Op::Burst { seed: pick, n: random.below(60) as u8 },

@@ -180,13 +180,7 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 fn misuse() -> impl Strategy<Value = Op> {
-    let call = prop_oneof![
-        Just(Call::Free),
-        Just(Call::Resolve),
-        Just(Call::Shrink),
-        Just(Call::Extend),
-        Just(Call::Adopt)
-    ];
+    let call = prop::sample::select(Call::ALL.to_vec());
     let handle = prop_oneof![
         3 => any::<Pick>().prop_map(Forgery::Stale),
         2 => any::<Pick>().prop_map(Forgery::Foreign),
@@ -197,7 +191,7 @@ fn misuse() -> impl Strategy<Value = Op> {
 }
 
 fn run() -> impl Strategy<Value = Op> {
-    let order = prop_oneof![Just(Order::Ascending), Just(Order::Descending), Just(Order::Riffled)];
+    let order = prop::sample::select(Order::ALL.to_vec());
     (any::<Pick>(), 0..12u8, order).prop_map(|(first, len, order)| Op::FreeBatch {
         first,
         len,
