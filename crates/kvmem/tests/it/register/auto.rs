@@ -104,12 +104,7 @@ fn threads_are_added_while_they_gain() {
         ..CallCosts::default()
     };
     let costs = Costs { register: call, ..Costs::default() };
-    let machine = SimulatedMachine::builder()
-        .costs(costs)
-        .cores(64)
-        .nics(8)
-        .resident(true)
-        .build();
+    let machine = SimulatedMachine::builder().costs(costs).cores(64).nics(8).resident(true).build();
     let (_, outcome) = run(&machine, &region(64), Policy::Auto);
     let measured = outcome.calibration.expect("calibration is possible");
     assert!((2..=4).contains(&outcome.threads), "{outcome}");
