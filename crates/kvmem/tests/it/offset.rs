@@ -3,16 +3,13 @@
 use kvmem::offset::{Metrics, OffsetAllocator};
 
 mod bad_input;
-mod concurrent;
 mod contention;
 mod fixed;
 mod fork;
 mod handles;
 mod metadata;
-mod model;
 mod order;
 mod properties;
-mod raw;
 mod reports;
 mod segments;
 mod shards;

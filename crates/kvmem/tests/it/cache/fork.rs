@@ -7,42 +7,25 @@ use kvmem::cache::KvCache;
 use kvmem::cache::KvCacheError;
 
 use super::pool;
-use crate::child::forked;
+use crate::child::{forked, while_threads};
 
 const VALUE: usize = 256;
 const KEYS: u64 = 400;
 
 /// Runs `parent` while three threads insert, look up and remove in `cache`.
 fn beside_threads(cache: &KvCache<u64>, parent: impl FnOnce()) {
-    let done = AtomicBool::new(false);
     let rounds = AtomicU64::new(0);
-    thread::scope(|scope| {
-        for seed in 0..3u64 {
-            let (done, rounds) = (&done, &rounds);
-            scope.spawn(move || {
-                let mut state = seed;
-                while !done.load(Ordering::Relaxed) {
-                    state = state
-                        .wrapping_mul(0x5851_f42d_4c95_7f2d)
-                        .wrapping_add(0x1405_7b7e_f767_814f);
-                    let key = (state >> 40) % KEYS;
-                    match (state >> 33) % 8 {
-                        0..3 => drop(cache.get(&key)),
-                        3 => drop(cache.remove(&key)),
-                        4 => drop(cache.remove(&key)),
-                        _ => cache.insert(key, &[1; VALUE]).unwrap(),
-                    }
-                    rounds.fetch_add(1, Ordering::Relaxed);
-                }
-            });
+    let work = |thread: u64, call: u64| {
+        let bits = (thread << 32 | call).wrapping_mul(0x5851_f42d_4c95_7f2d);
+        let key = (bits >> 40) % KEYS;
+        match (bits >> 33) % 8 {
+            0..3 => drop(cache.get(&key)),
+            3 | 4 => drop(cache.remove(&key)),
+            _ => cache.insert(key, &[1; VALUE]).unwrap(),
         }
-        struct Done<'a>(&'a AtomicBool);
-        impl Drop for Done<'_> {
-            fn drop(&mut self) {
-                self.0.store(true, Ordering::Relaxed);
-            }
-        }
-        let _done = Done(&done);
+        rounds.fetch_add(1, Ordering::Relaxed);
+    };
+    while_threads(3, work, || {
         while rounds.load(Ordering::Relaxed) < 1000 {
             thread::yield_now();
         }

@@ -1,7 +1,8 @@
-//! Threads that meet at the lock all the time, so that they publish their calls for its holder.
+//! Threads that meet at the lock all the time, so that they publish their calls for its holder, and
+//! threads that outlive a space.
 
 use std::sync::Barrier;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use kvmem::offset::{AllocError, Allocation, OffsetAllocator};
@@ -10,7 +11,7 @@ use kvmem_testkit::random::Random;
 
 use super::space;
 use crate::byte_owners::ByteOwners;
-use crate::child::forked;
+use crate::child::{forked, while_threads};
 
 const CAPACITY: u64 = 1 << 20;
 const THREADS: u64 = 4;
@@ -63,26 +64,6 @@ impl Drop for Worker<'_> {
     }
 }
 
-#[test]
-fn no_byte_has_two_owners_and_none_is_lost() {
-    let (space, owners) = (space(CAPACITY, None), ByteOwners::new(CAPACITY));
-    thread::scope(|scope| {
-        for seed in 0..THREADS {
-            let (space, owners) = (&space, &owners);
-            scope.spawn(move || {
-                let mut worker = Worker::new(space, owners, seed);
-                (0..STEPS).for_each(|_| worker.step());
-                // Of this thread, at least its own allocations are live.
-                assert!(space.metrics().live >= worker.live.len() as u64);
-            });
-        }
-    });
-    let metrics = space.metrics();
-    assert_eq!((metrics.allocated, metrics.live, metrics.largest_free), (0, 0, CAPACITY));
-    space.check().unwrap();
-    assert!(space.allocate(CAPACITY).is_ok());
-}
-
 /// Every thread has room for one block. A request fails only if the free before it is lost, or is
 /// not found where it was published.
 #[test]
@@ -104,40 +85,26 @@ fn a_request_finds_what_was_freed_before() {
     assert_eq!(space.metrics().largest_free, CAPACITY);
 }
 
-/// Ends the other threads' work, even if the test fails.
-struct Stop<'a>(&'a AtomicBool);
-
-impl Drop for Stop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 /// A thread that panics frees its allocations while it unwinds; a fork meets published calls.
 #[test]
 #[cfg_attr(miri, ignore = "forks")]
 fn panics_and_forks_beside_published_calls() {
     let (space, owners) = (space(CAPACITY, None), ByteOwners::new(CAPACITY));
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for seed in 0..3 {
-            let (space, owners, stop) = (&space, &owners, &stop);
-            scope.spawn(move || {
-                let mut worker = Worker::new(space, owners, seed);
-                while !stop.load(Ordering::Relaxed) {
-                    worker.step();
-                }
-            });
-        }
-        let _stop = Stop(&stop);
+    let work = |thread, call| {
+        let mut worker = Worker::new(&space, &owners, thread + 3 * call);
+        (0..2000).for_each(|_| worker.step());
+    };
+    while_threads(3, work, || {
         for round in 0..40 {
-            let (space, owners) = (&space, &owners);
-            let panics = scope.spawn(move || {
-                let mut worker = Worker::new(space, owners, round);
-                (0..200).for_each(|_| worker.step());
-                std::panic::resume_unwind(Box::new("as intended"));
+            let panics = thread::scope(|scope| {
+                let panics = scope.spawn(|| {
+                    let mut worker = Worker::new(&space, &owners, round);
+                    (0..200).for_each(|_| worker.step());
+                    std::panic::resume_unwind(Box::new("as intended"));
+                });
+                panics.join()
             });
-            assert!(panics.join().is_err());
+            assert!(panics.is_err());
             let status = forked(|| {
                 if space.check().is_err() {
                     return 1;
@@ -175,4 +142,83 @@ fn an_allocator_is_dropped_beside_published_frees() {
             drop(space);
         });
     }
+}
+
+/// A thread that learns of a free can rely on the room, without a lock of its own.
+#[test]
+fn a_free_that_happened_before_is_visible() {
+    const SIZE: u64 = 4096;
+    const ROUNDS: u64 = 20_000;
+    let space = space(SIZE, None);
+    let next = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for me in 0..2 {
+            let (space, next) = (&space, &next);
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    // Acquire pairs with the Release below: the other thread's free happened
+                    // before.
+                    while next.load(Ordering::Acquire) != 2 * round + me {
+                        thread::yield_now();
+                    }
+                    assert!(space.largest_free_hint() >= SIZE);
+                    let granted = space.allocate(SIZE).expect("the other has freed it");
+                    assert!(space.allocate(1).is_err());
+                    drop(granted);
+                    next.store(2 * round + me + 1, Ordering::Release);
+                }
+            });
+        }
+    });
+}
+
+/// Threads still hold allocations when the last allocator is dropped.
+#[test]
+fn threads_outlive_the_allocator() {
+    for round in 0..50 {
+        let space = space(1 << 20, None);
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let mut live = space.allocate_batch(1000 + thread, 20).unwrap();
+                thread::spawn(move || {
+                    let mut random = Random::new(round * THREADS + thread);
+                    while !live.is_empty() {
+                        let mut gone = live.swap_remove(random.below(live.len() as u64) as usize);
+                        assert_eq!(gone.len(), 1000 + thread);
+                        gone.shrink(1).unwrap();
+                    }
+                })
+            })
+            .collect();
+        drop(space);
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+    }
+}
+
+/// Spaces are created, used and dropped all at the same time; their cores pass from one to the
+/// next.
+#[test]
+fn cores_change_hands() {
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                let mut kept: Vec<Allocation> = Vec::new();
+                for round in 0..300 {
+                    let capacity = 1000 * (thread + 1) + round;
+                    let space = OffsetAllocator::new(capacity).unwrap();
+                    let raw = space.allocate_raw(10).unwrap();
+                    kept.push(space.allocate(capacity - 10).unwrap());
+                    assert_eq!((space.metrics().live, space.metrics().free), (2, 0));
+                    if round % 2 == 0 {
+                        assert_eq!(space.free_raw(raw.handle), Ok(10));
+                    }
+                    drop(space);
+                    assert_eq!(kept.last().unwrap().len(), capacity - 10);
+                    if round % 7 == 0 {
+                        kept.clear();
+                    }
+                }
+            });
+        }
+    });
 }

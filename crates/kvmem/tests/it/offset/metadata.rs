@@ -2,7 +2,7 @@
 
 use std::mem::size_of;
 
-use kvmem::offset::{Allocation, OffsetAllocator};
+use kvmem::offset::{Allocation, OffsetAllocator, RawHandle};
 
 use kvmem_testkit::random::Random;
 
@@ -149,4 +149,22 @@ fn free_segments_are_coalesced() {
         );
         space.check().unwrap();
     }
+}
+
+/// The additional metadata of a raw allocation is created and freed with it.
+#[test]
+fn handles_leave_nothing_behind() {
+    let space = OffsetAllocator::new(1 << 30).unwrap();
+    let before = space.metrics().metadata_bytes;
+    let handles: Vec<RawHandle> =
+        (0..50_000).map(|_| space.allocate_raw(100).unwrap().handle).collect();
+    let peak = space.metrics().metadata_bytes;
+    for handle in handles {
+        space.free_raw(handle).unwrap();
+    }
+    let after = space.metrics().metadata_bytes;
+    assert!(
+        peak > before + 50_000 * 16 && after < before + 32_768,
+        "{before} → {peak} → {after} bytes"
+    );
 }

@@ -1,14 +1,13 @@
-//! Spaces with shards: against the oracle, at their edges, and on many threads.
+//! Spaces with shards: against the oracle and at their edges.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use kvmem::offset::{
-    AllocError, Allocation, Metrics, OffsetAllocator, RawError, RawHandle, ShardedAllocator,
-    SpaceError,
+    AllocError, Allocation, Metrics, OffsetAllocator, RawError, ShardedAllocator, SpaceError,
 };
 use kvmem_testkit::driver;
 use kvmem_testkit::driver::sharded::without_unsupported;
@@ -18,7 +17,6 @@ use kvmem_testkit::strategy::{Scale, config, mixed_ops, ops};
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseResult;
 
-use crate::byte_owners::ByteOwners;
 use crate::child::forked;
 use crate::random::cases;
 
@@ -283,15 +281,7 @@ fn settings_without_shards_are_errors() {
 #[test]
 fn raw_handles_find_their_shard() {
     let space = sharded(4 << 10, 4);
-    let other = OffsetAllocator::new(1 << 10).unwrap();
     let all: Vec<_> = (0..4).map(|_| space.allocate_raw(1024).unwrap()).collect();
-    let stranger = other.allocate_raw(10).unwrap().handle;
-    let foreign = |handle: RawHandle| {
-        matches!(space.resolve_raw(handle), Err(RawError::Foreign { handle_of, .. })
-            if u128::from(handle_of) == handle.to_bits() >> 64)
-    };
-    assert!(foreign(stranger) && foreign(RawHandle::from_bits(0)));
-    assert!(foreign(RawHandle::from_bits(u128::MAX)));
     let mut listed = space.raw_allocations();
     assert!(listed.is_sorted_by_key(|raw| raw.offset));
     for raw in all {
@@ -333,133 +323,6 @@ fn figures_are_the_sums_of_the_shards() {
     drop(kept);
     let left = space.metrics();
     assert_eq!((left.allocated, left.live, left.largest_free), (0, 0, 1 << 20));
-}
-
-#[test]
-fn clones_share_and_allocations_outlive() {
-    let space = sharded(1 << 20, 4);
-    let clone = space.clone();
-    let held = clone.allocate_batch(200_000, 4).unwrap();
-    drop(space);
-    assert_eq!(clone.metrics().live, 4);
-    drop(clone);
-    for mut one in held {
-        one.shrink(100).unwrap();
-        assert_eq!(one.len(), 100);
-    }
-}
-
-const THREADS: u64 = 8;
-const STEPS: u64 = 4000;
-
-struct Worker<'a> {
-    space: ShardedAllocator,
-    byte_owners: &'a ByteOwners,
-    random: Random,
-    inbox: Receiver<Allocation>,
-    outboxes: Vec<Sender<Allocation>>,
-}
-
-impl Worker<'_> {
-    fn free(&self, allocation: Allocation) {
-        self.byte_owners.leave(allocation.range());
-        drop(allocation);
-    }
-
-    fn work(mut self) {
-        let mut live: Vec<Allocation> = Vec::new();
-        for _ in 0..STEPS {
-            let most = if self.random.once_in(5) { 2000 } else { 90 };
-            let size = 1 + self.random.below(most);
-            match self.random.below(12) {
-                0..5 => match self.space.allocate(size) {
-                    Ok(granted) => {
-                        assert_eq!(granted.len(), size);
-                        self.byte_owners.take(granted.range());
-                        live.push(granted);
-                    }
-                    Err(AllocError::OutOfSpace { requested, .. }) => assert_eq!(requested, size),
-                    Err(other) => panic!("{other}"),
-                },
-                5 => {
-                    if let Ok(granted) = self.space.allocate_aligned(size, 64) {
-                        assert!(granted.offset().is_multiple_of(64));
-                        self.byte_owners.take(granted.range());
-                        live.push(granted);
-                    }
-                }
-                6 => {
-                    let batch = self.space.allocate_batch(size, 7).unwrap_or_default();
-                    assert!(batch.is_empty() || batch.len() == 7);
-                    batch.iter().for_each(|one| self.byte_owners.take(one.range()));
-                    live.extend(batch);
-                }
-                7 => {
-                    let run = live.split_off(live.len() - live.len().min(6));
-                    run.iter().for_each(|one| self.byte_owners.leave(one.range()));
-                    self.space.free_batch(run);
-                }
-                _ if live.is_empty() => {}
-                to => {
-                    let one = live.swap_remove(self.random.below(live.len() as u64) as usize);
-                    if to > 8 {
-                        self.free(one);
-                        continue;
-                    }
-                    let to = self.random.below(THREADS) as usize;
-                    // The ranges of a worker that has ended are freed here.
-                    if let Err(mpsc::SendError(one)) = self.outboxes[to].send(one) {
-                        self.free(one);
-                    }
-                }
-            }
-            while let Ok(one) = self.inbox.try_recv() {
-                self.free(one);
-            }
-        }
-        self.outboxes.clear();
-        live.drain(..).for_each(|one| self.free(one));
-        // Until all other threads have dropped their ends.
-        while let Ok(one) = self.inbox.recv() {
-            self.free(one);
-        }
-    }
-}
-
-/// Threads allocate from all shards and free for each other; no byte has two owners, and at the end
-/// every shard is whole.
-fn stress(space: &ShardedAllocator, seed: u64) {
-    let byte_owners = ByteOwners::new(space.capacity());
-    let empty = space.metrics();
-    let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
-    thread::scope(|scope| {
-        for (inbox, thread) in inboxes.into_iter().zip(0..) {
-            let (space, outboxes, byte_owners) = (space.clone(), outboxes.clone(), &byte_owners);
-            let random = Random::new(seed * 100 + thread);
-            scope.spawn(move || Worker { space, byte_owners, random, inbox, outboxes }.work());
-        }
-        drop(outboxes);
-        for _ in 0..200 {
-            let metrics = space.metrics();
-            assert_eq!(metrics.allocated + metrics.free, space.capacity());
-            assert!(metrics.largest_free <= space.longest_shard());
-            space.check().unwrap();
-        }
-    });
-    let left = space.metrics();
-    assert_eq!((left.live, left.allocated, left.largest_free), (0, 0, empty.largest_free));
-    space.check().unwrap();
-}
-
-#[test]
-fn eight_threads_on_eight_shards() {
-    stress(&sharded(1 << 16, 8), 1);
-}
-
-#[test]
-fn eight_threads_on_three_shards_with_a_boundary() {
-    let space = OffsetAllocator::builder(1 << 16).boundary(5000).shards(3).build().unwrap();
-    stress(&space, 2);
 }
 
 /// All of a space stays in use, so each request is served by the shard where another thread has

@@ -5,15 +5,7 @@ use std::thread;
 use kvmem::offset::{AllocError, OffsetAllocator, SpaceError};
 use kvmem::slab::{Extent, ExtentCache, ExtentSetupError, ExtentState};
 
-/// Makes a space with exactly these hot sizes, all of which may be cached.
-fn named(capacity: u64, hot: &[u64]) -> ExtentCache {
-    let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).auto_hot_sizes(false);
-    builder
-        .hot_sizes(hot.iter().copied())
-        .max_cached_bytes(capacity)
-        .build()
-        .expect("valid settings")
-}
+use super::named;
 
 /// Allocates all ranges of a size and drops them in another thread, which lives until `run`
 /// returns. The ranges are then in that thread's caches, in the depot, and in the metadata.

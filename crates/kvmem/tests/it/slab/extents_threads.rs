@@ -1,204 +1,18 @@
-//! Cached spaces under many threads: no range is lost or allocated twice, and no request fails
-//! because of cached ranges.
+//! Cached spaces under many threads: no request fails because of cached ranges.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use kvmem::offset::{AllocError, OffsetAllocator, RawHandle};
+use kvmem::offset::OffsetAllocator;
 use kvmem::slab::{Extent, ExtentCache};
 use kvmem_testkit::random::Random;
 
-use crate::byte_owners::ByteOwners;
+use super::named;
 
 const THREADS: u64 = 8;
 /// More work in an optimized build.
 const FACTOR: u64 = if cfg!(debug_assertions) { 1 } else { 8 };
-const CAPACITY: u64 = 1 << 16;
-
-fn named(capacity: u64, hot: &[u64], max_cached_bytes: u64) -> ExtentCache {
-    let builder = ExtentCache::builder(OffsetAllocator::builder(capacity)).auto_hot_sizes(false);
-    builder
-        .hot_sizes(hot.iter().copied())
-        .max_cached_bytes(max_cached_bytes)
-        .build()
-        .expect("valid settings")
-}
-
-enum Parcel {
-    Own(Extent),
-    Raw(RawHandle),
-}
-
-struct Worker<'a> {
-    space: &'a ExtentCache,
-    bytes: &'a ByteOwners,
-    random: Random,
-    inbox: &'a mut Receiver<Parcel>,
-    outboxes: &'a [Sender<Parcel>],
-}
-
-impl Worker<'_> {
-    fn free(&self, parcel: Parcel) {
-        match parcel {
-            Parcel::Own(extent) => {
-                self.bytes.leave(extent.range());
-                drop(extent);
-            }
-            Parcel::Raw(handle) => {
-                let range = self.space.resolve_raw(handle).unwrap();
-                self.bytes.leave(range.clone());
-                assert_eq!(self.space.free_raw(handle), Ok(range.end - range.start));
-                assert!(self.space.free_raw(handle).is_err(), "twice");
-            }
-        }
-    }
-
-    fn record(&self, extent: Extent, live: &mut Vec<Parcel>) {
-        self.bytes.take(extent.range());
-        live.push(Parcel::Own(extent));
-    }
-
-    /// Runs one thread from start to end; the extents that it holds at the end go to other threads.
-    fn work(&mut self, steps: u64) {
-        let mut live: Vec<Parcel> = Vec::new();
-        for _ in 0..steps {
-            // Five hot sizes, and arbitrary sizes.
-            let size = match self.random.below(8) {
-                0 => 1 + self.random.below(3000),
-                size => 16 << (size % 5),
-            };
-            match self.random.below(24) {
-                0..10 => match self.space.allocate(size) {
-                    Ok(extent) => {
-                        assert_eq!(extent.len(), size);
-                        self.record(extent, &mut live);
-                    }
-                    Err(AllocError::OutOfSpace { requested, .. }) => assert_eq!(requested, size),
-                    Err(other) => panic!("{other}"),
-                },
-                10 => {
-                    if let Ok(extent) = self.space.allocate_aligned(size, 64) {
-                        assert!(extent.offset().is_multiple_of(64));
-                        self.record(extent, &mut live);
-                    }
-                }
-                11 => {
-                    let batch = self.space.allocate_batch(size.min(64), 5).unwrap_or_default();
-                    batch.into_iter().for_each(|extent| self.record(extent, &mut live));
-                }
-                12 => {
-                    let parts = self.space.allocate_scattered(size * 4, 4).unwrap_or_default();
-                    parts.into_iter().for_each(|extent| self.record(extent, &mut live));
-                }
-                13 | 14 => {
-                    if let Ok(raw) = self.space.allocate_raw(size) {
-                        self.bytes.take(raw.offset..raw.offset + size);
-                        live.push(Parcel::Raw(raw.handle));
-                    }
-                }
-                15 => {
-                    if let Some(Parcel::Own(extent)) = live.last_mut() {
-                        let (range, shorter) =
-                            (extent.range(), 1 + self.random.below(extent.len()));
-                        self.bytes.leave(range.start + shorter..range.end);
-                        extent.shrink(shorter).unwrap();
-                        if extent.extend(shorter + 16).is_ok() {
-                            self.bytes.take(range.start + shorter..extent.range().end);
-                        }
-                    }
-                }
-                16 if self.random.once_in(40) => self.space.trim(),
-                17 if self.random.once_in(200) => self.space.check().unwrap(),
-                _ => {
-                    if !live.is_empty() {
-                        let parcel =
-                            live.swap_remove(self.random.below(live.len() as u64) as usize);
-                        match self.random.once_in(3) {
-                            true => {
-                                let to = self.random.below(THREADS) as usize;
-                                self.outboxes[to].send(parcel).expect("all inboxes are there");
-                            }
-                            false => self.free(parcel),
-                        }
-                    }
-                }
-            }
-            while let Ok(parcel) = self.inbox.try_recv() {
-                self.free(parcel);
-            }
-        }
-        for (parcel, to) in live.into_iter().zip(0u64..) {
-            self.outboxes[(to % THREADS) as usize].send(parcel).expect("all inboxes are there");
-        }
-    }
-}
-
-/// Threads that end and restart, frees in other threads, reclaims in between, and a thread that
-/// reads reports all the time.
-#[test]
-fn no_range_is_lost_or_allocated_twice() {
-    for auto in [true, false] {
-        let hot = if auto { &[][..] } else { &[16, 32, 64, 128, 256] };
-        let builder = ExtentCache::builder(OffsetAllocator::builder(CAPACITY)).auto_hot_sizes(auto);
-        let space =
-            builder.hot_sizes(hot.iter().copied()).max_cached_bytes(CAPACITY / 4).build().unwrap();
-        let (bytes, done) = (ByteOwners::new(CAPACITY), AtomicBool::new(false));
-        let (outboxes, inboxes): (Vec<_>, Vec<_>) = (0..THREADS).map(|_| mpsc::channel()).unzip();
-        thread::scope(|scope| {
-            let (space, bytes, done) = (&space, &bytes, &done);
-            scope.spawn(move || {
-                while !done.load(Ordering::Relaxed) {
-                    let stats = space.stats();
-                    assert!(stats.charged_bytes <= stats.max_cached_bytes, "{stats:?}");
-                    let metrics = space.metrics();
-                    assert_eq!(metrics.free + metrics.allocated, CAPACITY);
-                    assert_eq!(space.map().iter().map(|range| range.size).sum::<u64>(), CAPACITY);
-                    assert!(space.bins().iter().map(|bin| bin.bytes).sum::<u64>() <= CAPACITY);
-                    space.check().unwrap();
-                    thread::yield_now();
-                }
-            });
-            let workers: Vec<_> = inboxes
-                .into_iter()
-                .zip(0..)
-                .map(|(mut inbox, seed)| {
-                    let outboxes = outboxes.clone();
-                    scope.spawn(move || {
-                        for life in 0..4 * FACTOR {
-                            let (inbox, outboxes) = (&mut inbox, &outboxes[..]);
-                            let random = Random::new(seed + life * THREADS);
-                            let mut worker = Worker { space, bytes, random, inbox, outboxes };
-                            thread::scope(|lives| {
-                                lives.spawn(move || worker.work(600)).join().unwrap()
-                            });
-                        }
-                        inbox
-                    })
-                })
-                .collect();
-            // All inboxes live until no thread sends any more; their content is freed here.
-            for inbox in
-                workers.into_iter().map(|worker| worker.join().unwrap()).collect::<Vec<_>>()
-            {
-                for parcel in inbox.try_iter() {
-                    match parcel {
-                        Parcel::Own(extent) => drop(extent),
-                        Parcel::Raw(handle) => assert!(space.free_raw(handle).is_ok()),
-                    }
-                }
-            }
-            done.store(true, Ordering::Relaxed);
-        });
-        assert!(space.stats().reclaims > 0);
-        space.trim();
-        let (metrics, stats) = (space.metrics(), space.stats());
-        assert_eq!((metrics.allocated, metrics.live, metrics.largest_free), (0, 0, CAPACITY));
-        assert_eq!((stats.cached_ranges, stats.charged_bytes), (0, 0), "{stats:?}");
-        space.check().unwrap();
-    }
-}
 
 /// As many ranges as threads, and each thread holds at most one: no request fails, wherever the
 /// others' ranges are.
@@ -207,7 +21,7 @@ fn no_request_fails_while_there_is_a_range_per_thread() {
     for (threads, hot, aligned) in
         [(2, true, false), (3, true, false), (8, true, false), (4, true, true), (4, false, false)]
     {
-        let space = named(threads * 100, if hot { &[100] } else { &[] }, threads * 100);
+        let space = named(threads * 100, if hot { &[100] } else { &[] });
         let detecting = ExtentCache::builder(OffsetAllocator::builder(threads * 100))
             .max_cached_bytes(threads * 100)
             .build();
@@ -251,19 +65,19 @@ fn no_request_fails_while_there_is_a_range_per_thread() {
     }
 }
 
-/// One of two ranges is free at every moment: the threads pass a turn in a circle, and each one
-/// takes a range before it passes the turn.
+/// One of two ranges is free at every moment: the threads go in a circle, and each one
+/// takes a range before the next one goes.
 #[test]
 fn no_request_fails_while_one_range_goes_round() {
     const RUNNERS: u64 = 3;
-    let space = named(200, &[100], 200);
-    let (turn, done) = (AtomicU64::new(0), AtomicBool::new(false));
+    let space = named(200, &[100]);
+    let (next, done) = (AtomicU64::new(0), AtomicBool::new(false));
     thread::scope(|scope| {
         for me in 0..RUNNERS {
-            let (space, turn) = (&space, &turn);
+            let (space, next) = (&space, &next);
             scope.spawn(move || {
                 for lap in 0..2000 * FACTOR {
-                    while turn.load(Ordering::Acquire) != lap * RUNNERS + me {
+                    while next.load(Ordering::Acquire) != lap * RUNNERS + me {
                         thread::yield_now();
                     }
                     // The thread before has no range any more, and the other threads have at most
@@ -273,15 +87,15 @@ fn no_request_fails_while_one_range_goes_round() {
                             .allocate(100)
                             .unwrap_or_else(|error| panic!("lap {lap} of {me}: {error}")),
                     );
-                    turn.fetch_add(1, Ordering::Release);
+                    next.fetch_add(1, Ordering::Release);
                 }
             });
         }
-        let (space, done, turn) = (&space, &done, &turn);
+        let (space, done, next) = (&space, &done, &next);
         scope.spawn(move || {
             while !done.load(Ordering::Relaxed) {
                 drop(space.allocate(100).expect("the runners have one at most"));
-                if turn.load(Ordering::Relaxed) == 2000 * FACTOR * RUNNERS {
+                if next.load(Ordering::Relaxed) == 2000 * FACTOR * RUNNERS {
                     done.store(true, Ordering::Relaxed);
                 }
             }
@@ -293,7 +107,8 @@ fn no_request_fails_while_one_range_goes_round() {
 /// Any number of threads, starting and ending, caches no more than the bound.
 #[test]
 fn cached_bytes_stay_within_the_bound() {
-    let space = named(1 << 20, &[64, 1000], 20_000);
+    let builder = ExtentCache::builder(OffsetAllocator::builder(1 << 20)).auto_hot_sizes(false);
+    let space = builder.hot_sizes([64, 1000]).max_cached_bytes(20_000).build().unwrap();
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let (space, done) = (&space, &done);

@@ -1,13 +1,12 @@
 //! Forked children while other threads allocate and free.
 
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use kvmem::arena::{ExclusiveRegion, Region};
 use kvmem::slab::{SlabAllocator, SlabSettings};
 
-use crate::child::forked;
+use crate::child::{fork_while_threads, forked};
 
 fn pair(slabs: &SlabAllocator, size: usize) -> bool {
     let Ok(block) = slabs.allocate(size) else { return false };
@@ -20,37 +19,25 @@ fn pair(slabs: &SlabAllocator, size: usize) -> bool {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "forks")]
 fn a_child_finds_every_lock_free() {
     let slabs = SlabAllocator::builder().settings(SlabSettings::default()).build().unwrap();
-    let done = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for seed in 0..3 {
-            let (slabs, done) = (&slabs, &done);
-            scope.spawn(move || {
-                let mut size = seed * 100;
-                while !done.load(Ordering::Relaxed) {
-                    // Many at once, so slabs and pages are used.
-                    size = (size + 391) % 8000 + 1;
-                    let blocks: Vec<NonNull<u8>> =
-                        (0..300).map_while(|_| slabs.allocate(size).ok()).collect();
-                    for block in blocks {
-                        // SAFETY: allocated with this size, freed once.
-                        unsafe { slabs.free(block, size) };
-                    }
-                    slabs.trim();
-                }
-            });
+    let work = |thread, call| {
+        // Many at once, so slabs and pages are used.
+        let size = (thread * 100 + call * 391) as usize % 8000 + 1;
+        let blocks: Vec<NonNull<u8>> = (0..300).map_while(|_| slabs.allocate(size).ok()).collect();
+        for block in blocks {
+            // SAFETY: allocated with this size, freed once.
+            unsafe { slabs.free(block, size) };
         }
-        for _ in 0..30 {
-            let status = forked(|| {
-                let fine = (1..8000).step_by(13).all(|size| pair(&slabs, size));
-                slabs.trim();
-                i32::from(!fine)
-            });
-            assert_eq!(status, 0);
-        }
-        done.store(true, Ordering::Relaxed);
-    });
+        slabs.trim();
+    };
+    let child = || {
+        let fine = (1..8000).step_by(13).all(|size| pair(&slabs, size));
+        slabs.trim();
+        i32::from(!fine)
+    };
+    fork_while_threads(30, work, || child);
 }
 
 #[test]
